@@ -1,0 +1,1 @@
+"""drf: the command line."""

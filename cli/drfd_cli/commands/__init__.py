@@ -1,0 +1,1 @@
+"""One verb, one module: each defines a click command called `command`."""

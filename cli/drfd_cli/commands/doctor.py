@@ -1,0 +1,40 @@
+"""drf doctor: what is enforced here."""
+
+from __future__ import annotations
+
+import click
+
+from drfd.units import show_size
+from drfd_cli import output
+from drfd_cli.options import as_json, connect
+
+_CURES = {
+    "none": "run drfd as root on a machine with cgroups, and its limits will be enforced",
+}
+
+
+@click.command("doctor")
+@as_json
+def command(as_json: bool) -> None:
+    """What is enforced on this machine, what is only measured, and how to mend that."""
+    reply = connect().request("doctor")
+    if as_json:
+        output.print_json({key: value for key, value in reply.items() if key != "ok"})
+        return
+    click.echo(f"drfd {reply['version']}, launcher {reply['launcher']}")
+    click.echo(f"enforcement by {reply['enforcement'] or 'unknown: the launcher is away'}")
+    for name, control in reply["controls"].items():
+        click.echo(f"  {name:<10} {output.clean(control)}")
+    for disk in reply["disks"]:
+        where = f"disk {disk['name']} ({disk['path']})"
+        if disk["problem"]:
+            click.echo(f"  {where}: not controlled: {output.clean(disk['problem'])}")
+        rates = f"read {show_size(disk['read'])}/s, write {show_size(disk['write'])}/s"
+        guess = "; a guess: set read and write under [[disk]]" if disk["guess"] else ""
+        click.echo(f"  {where}, device {disk['device'] or '-'}: {rates}{guess}")
+    for warning in reply["warnings"]:
+        click.echo(f"warning: {output.clean(warning)}")
+    for job_id in reply["stuck_jobs"]:
+        click.echo(f"warning: job {job_id} cannot be killed and keeps its resources")
+    if reply["enforcement"] in _CURES:
+        click.echo(f"cure: {_CURES[reply['enforcement']]}")

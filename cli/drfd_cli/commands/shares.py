@@ -1,0 +1,42 @@
+"""drf shares: who holds how much."""
+
+from __future__ import annotations
+
+import click
+
+from drfd_cli import output
+from drfd_cli.options import as_json, connect
+
+
+@click.command("shares")
+@as_json
+def command(as_json: bool) -> None:
+    """Who holds how much of the machine, and how much each is entitled to."""
+    reply = connect().request("shares")
+    if as_json:
+        output.print_json({key: reply[key] for key in ("capacity", "free", "nodes")})
+        return
+    table = output.new_table(
+        "POOL OR USER", ("WEIGHT", "right"), ("ENTITLED", "right"), ("SHARE", "right"), "OF",
+        ("SATISFIED", "right"), ("CORES", "right"), ("MEM", "right"), ("IO R/W", "right"),
+        ("RUN", "right"), ("WAIT", "right"),
+    )  # fmt: skip
+    for node in reply["nodes"]:
+        output.add_row(
+            table,
+            [
+                node["path"],
+                f"{node['weight']:g}",
+                f"{node['entitlement']:.0%}",
+                f"{node['dominant_share']:.0%}",
+                node["dominant_resource"] or "-",
+                f"{node['satisfaction']:.0%}",
+                *output.show_demand(node["usage"]),
+                node["running"],
+                node["pending"],
+            ],
+        )
+    for name in ("free", "capacity"):
+        cells = output.show_demand(reply[name])
+        output.add_row(table, [name, "", "", "", "", "", *cells, "", ""])
+    output.print_table(table)

@@ -1,0 +1,60 @@
+"""drf show: everything about one job."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import click
+
+from drfd.units import show_duration, show_size
+from drfd_cli import output
+from drfd_cli.options import as_json, connect, job_id
+
+
+@click.command("show")
+@job_id
+@as_json
+def command(job_id: int, as_json: bool) -> None:
+    """Everything about one job: demand, use, attempts, events, outcome."""
+    reply = connect().request("show", id=job_id)
+    job = reply["job"]
+    if as_json:
+        output.print_json({**job, "events": reply["events"]})
+        return
+    for label, value in _lines(job):
+        click.echo(f"{label:<10} {output.clean(value, 1000)}")
+    click.echo("events")
+    for event in reply["events"]:
+        line = f"{output.show_time(event['at'])}  {event['event']:<14} {event['text']}"
+        click.echo(f"  {output.clean(line, 400).rstrip()}")
+
+
+def _lines(job: dict[str, Any]) -> list[tuple[str, str]]:
+    cores, memory, io = output.show_demand(job["demand"])
+    usage = job["usage"]
+    limit = job["time_limit_s"]
+    lines = [
+        ("job", f"{job['id']} ({job['name']}) of {job['user']}, pool {job['pool']}"),
+        ("state", f"{job['state']}, attempt {job['attempt']}"),
+        ("why", output.why_line(job) or "-"),
+        ("demand", f"{cores} cores, {memory} memory, io {io}"),
+        ("limit", "no time limit" if limit is None else show_duration(limit)),
+        (
+            "used",
+            f"{usage['cpu_seconds']:.1f} s of CPU, {show_size(usage['memory_peak'])} peak memory,"
+            f" {show_size(usage['read_bytes'])} read, {show_size(usage['written_bytes'])} written",
+        ),
+        ("submitted", output.show_time(job["submitted_at"])),
+        ("started", output.show_time(job["started_at"])),
+        ("ended", output.show_time(job["ended_at"])),
+        ("cgroup", job["cgroup"] or "none"),
+    ]
+    if job["argv"] is not None:
+        lines += [
+            ("command", shlex.join(job["argv"])),
+            ("directory", job["cwd"]),
+            ("output", job["stdout"]),
+            ("errors", job["stderr"]),
+        ]
+    return lines

@@ -1,0 +1,176 @@
+"""drf submit: queue a command or a script."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from drfd.errors import Refused
+from drfd_cli import output
+from drfd_cli.environment import capture, not_text
+from drfd_cli.options import as_json, connect, demand_options
+
+_DIRECTIVE = "#DRF "
+_SCRIPT_MAX_BYTES = 1 << 20
+
+
+class _SubmitCommand(click.Command):
+    """Keeps the arguments as typed: what follows `--` is a command, what does not is a script."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta["drf.args"] = list(args)
+        return super().parse_args(ctx, args)
+
+
+@click.command("submit", cls=_SubmitCommand, context_settings={"allow_interspersed_args": False})
+@demand_options
+@click.option("--hold", is_flag=True, help="Do not start it before `drf release`.")
+@click.option("-o", "--output", "stdout", metavar="FILE", help="Its output; %j is the job's id.")
+@click.option("-e", "--error", "stderr", metavar="FILE", help="Its errors; %j is the job's id.")
+@click.option("-w", "--wait", is_flag=True, help="Wait for its end; exit as it does.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the id alone.")
+@as_json
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_context
+def command(
+    ctx: click.Context, /, wait: bool, quiet: bool, as_json: bool, command: tuple[str, ...],
+    **asked: Any,
+) -> int:  # fmt: skip
+    """Queue a job: `drf submit [OPTIONS] -- CMD...`, or `drf submit [OPTIONS] script.sh [ARGS]`
+    with #DRF lines of options in the script."""
+    args: list[str] = ctx.meta["drf.args"]
+    script = None if _is_command(args, command) else _read_script(command[0])
+    if script is not None and "drf.script" not in ctx.meta:
+        # The script's own options come first, so that those of the command line win.
+        ctx.meta["drf.script"] = True
+        return _again(ctx, [*_directives(script, command[0]), *args])
+    client = connect()
+    job_id = client.request("submit", **fields(command, script=script, **asked))["id"]
+    if as_json:
+        output.print_json({"id": job_id})
+    else:
+        click.echo(job_id if quiet else f"submitted job {job_id}")
+    if not wait:
+        return 0
+    sys.stdout.flush()
+    ended = client.wait([job_id], any_one=False, timeout_s=None)["ended"][0]
+    if ended["outcome"]["code"] not in ("COMPLETED", "FAILED"):
+        output.say(f"job {job_id} {output.why_line(ended)}")
+    return int(ended["status"])
+
+
+def _again(ctx: click.Context, args: list[str]) -> int:
+    """Run `submit` once more with other arguments, in the same context."""
+    with command.make_context("submit", args, parent=ctx.parent) as inner:
+        inner.meta["drf.script"] = True
+        status: int = command.invoke(inner)
+        return status
+
+
+def fields(
+    argv: tuple[str, ...],
+    *,
+    cores: int | None,
+    mem: int | None,
+    io: tuple[int, int] | None,
+    time: int | None,
+    name: str | None,
+    pool: str | None,
+    priority: int,
+    export: tuple[str, ...],
+    script: str | None = None,
+    hold: bool = False,
+    stdout: str | None = None,
+    stderr: str | None = None,
+    attach: str | None = None,
+) -> dict[str, Any]:
+    """The request's fields; what was not said is left to the daemon."""
+    demand: dict[str, Any] = {"cores_milli": cores, "memory_bytes": mem}
+    if io is not None:
+        demand["read_bps"], demand["write_bps"] = io
+    umask = os.umask(0o077)
+    os.umask(umask)
+    env = capture(os.environ, export)
+    for bad in not_text(env):
+        output.say(f"left out the variable {output.clean(bad)}: it is not UTF-8 text")
+        del env[bad]
+    if not_text(dict.fromkeys(argv, "")):
+        raise Refused("bad-value", "an argument of the command is not UTF-8 text")
+    cwd = _working_directory()
+    given = {
+        "argv": list(argv),
+        "cwd": cwd,
+        "demand": {key: value for key, value in demand.items() if value is not None},
+        "name": name or _script_name(argv, script),
+        "pool": pool,
+        "time_limit_s": time,
+        "priority": priority,
+        "umask": umask,
+        "env": env,
+        "stdout": stdout,
+        "stderr": stderr,
+        "script": script,
+        "attach": attach,
+        "held": hold,
+    }
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _working_directory() -> str:
+    try:
+        cwd = os.getcwd()
+    except OSError as error:
+        raise Refused("cwd", f"the current directory cannot be used: {error.strerror}") from None
+    if not os.access(cwd, os.X_OK):
+        raise Refused(
+            "cwd", f"you may not enter the current directory {cwd}, so a job could not start in it"
+        )
+    return cwd
+
+
+def _is_command(args: list[str], words: tuple[str, ...]) -> bool:
+    return "--" in args and tuple(args[args.index("--") + 1 :]) == words
+
+
+def _script_name(argv: tuple[str, ...], script: str | None) -> str | None:
+    return None if script is None else Path(argv[0]).name
+
+
+def _read_script(name: str) -> str:
+    try:
+        data = Path(name).read_bytes()
+    except OSError as error:
+        raise Refused(
+            "no-script",
+            f"cannot read the script {output.clean(name)}: {error.strerror}",
+            hint="to run a command, write -- before it: drf submit -- CMD",
+        ) from None
+    if len(data) > _SCRIPT_MAX_BYTES:
+        raise Refused("too-long", f"the script {name} has {len(data)} bytes; 1048576 are the most")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise Refused(
+            "no-script",
+            f"{output.clean(name)} is a program, not a script",
+            hint=f"drf submit -- {shlex.quote(name)}",
+        ) from None
+
+
+def _directives(script: str, name: str) -> list[str]:
+    """The options of #DRF lines, which stand before the script's first command."""
+    words: list[str] = []
+    for number, line in enumerate(script.splitlines(), 1):
+        if line.strip() and not line.startswith("#"):
+            break
+        if line.startswith(_DIRECTIVE):
+            try:
+                words += shlex.split(line[len(_DIRECTIVE) :], comments=True)
+            except ValueError as error:
+                raise Refused("bad-value", f"{name}, line {number}: {error}") from None
+    return words

@@ -1,0 +1,30 @@
+"""drf wait: until jobs have ended."""
+
+from __future__ import annotations
+
+import click
+
+from drfd_cli import output
+from drfd_cli.options import DURATION, as_json, connect, job_ids
+
+_TIMED_OUT = 1
+
+
+@click.command("wait")
+@job_ids(required=True)
+@click.option("--any", "any_one", is_flag=True, help="Until one of them has ended.")
+@click.option("--timeout", type=DURATION, help="Give up after this long (exit code 1).")
+@as_json
+def command(ids: tuple[int, ...], any_one: bool, timeout: int | None, as_json: bool) -> int:
+    """Wait until jobs have ended. For one job, exit with its own code; for several, with 0 if all
+    completed, else with the code of the first that did not."""
+    reply = connect().wait(list(dict.fromkeys(ids)), any_one=any_one, timeout_s=timeout)
+    if as_json:
+        output.print_json({"done": reply["done"], "jobs": reply["ended"]})
+    else:
+        for job in reply["ended"]:
+            click.echo(f"job {job['id']} {output.clean(output.why_line(job), 1000)}")
+    if not reply["done"]:
+        output.say("timed out: not all have ended")
+        return _TIMED_OUT
+    return next((job["status"] for job in reply["ended"] if job["status"]), 0)

@@ -1,0 +1,35 @@
+"""The environment that a job takes along: all but secrets and what dies with a session."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|PRIVATE_?KEY", re.IGNORECASE)
+_SESSION = re.compile(
+    r"SSH_\w+|XDG_SESSION_\w+|XDG_RUNTIME_DIR|XDG_VTNR|XDG_SEAT|DBUS_\w+|DISPLAY|WAYLAND_DISPLAY|"
+    r"XAUTHORITY|WINDOWID|TMUX\w*|STY|TERM_SESSION_ID|GPG_AGENT_INFO|SUDO_\w+|INVOCATION_ID|"
+    r"NOTIFY_SOCKET|LISTEN_\w+|WATCHDOG_\w+|JOURNAL_STREAM|MAINPID|DRFD_\w+|DRF_\w+|_|SHLVL|OLDPWD"
+)
+
+
+def capture(env: Mapping[str, str], keep: Collection[str]) -> dict[str, str]:
+    """The variables for the job; `keep` names secrets that are meant to go along."""
+    return {
+        name: value
+        for name, value in env.items()
+        if name in keep or not (_SECRET.search(name) or _SESSION.fullmatch(name))
+    }
+
+
+def not_text(env: Mapping[str, str]) -> list[str]:
+    """Names of variables that no message can carry: they are not UTF-8."""
+    return [name for name, value in env.items() if not _is_text(name + value)]
+
+
+def _is_text(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,80 @@
+"""drf: what is typed becomes a verb; what goes wrong becomes one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+import click
+
+from drfd.errors import DrfdError
+
+#: Every verb, in the order of the help; its module is imported when it is used.
+VERBS = {
+    "submit": "queue a job",
+    "run": "run a job and wait for it, attached to this terminal",
+    "status": "the queue now, with reasons",
+    "show": "everything about one job",
+    "why": "why a job waits, or how it ended",
+    "wait": "wait until jobs have ended",
+    "cancel": "cancel waiting jobs, stop running ones",
+    "hold": "keep waiting jobs from starting",
+    "release": "let held jobs start",
+    "log": "a job's output",
+    "shares": "who holds how much, and who is entitled to it",
+    "drain": "stop launching jobs (administrators)",
+    "undrain": "launch jobs again (administrators)",
+    "doctor": "what is enforced on this machine, and what is not",
+    "demo": "half a minute of fair scheduling on this machine",
+}
+
+
+class _Verbs(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in VERBS:
+            return None
+        command: click.Command = import_module(f"drfd_cli.commands.{name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # From the table above: the help needs no verb's module.
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(
+    cls=_Verbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option("--socket", metavar="PATH", help="Talk to the daemon at this socket.")
+@click.version_option(package_name="drfd", prog_name="drf")
+@click.pass_context
+def cli(ctx: click.Context, socket: str | None) -> None:
+    """Fair, enforced, explained batch jobs for one shared machine."""
+    ctx.obj = socket
+
+
+def main() -> None:
+    try:
+        status = cli.main(prog_name="drf", standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
+    except click.ClickException as error:
+        about = getattr(error, "ctx", None)
+        where = about.command_path if about is not None else "drf"
+        click.echo(f"{where}: {error.format_message()}", err=True)
+        sys.exit(error.exit_code)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except DrfdError as error:
+        click.echo(f"drf: {error}", err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # `drf status | head`: the reader has what it wants. Nothing may be flushed at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(0)

@@ -1,0 +1,99 @@
+"""All printing: tables, times, and other people's words made harmless.
+
+stdout is data, stderr is talk. rich is imported only when a table is drawn.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from drfd.units import show_duration, show_size
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+View = dict[str, Any]
+
+#: Signs that turn the direction of writing: they can make one name look like another.
+_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+#: Width of tables that go to a file or a pipe.
+_PLAIN_WIDTH = 160
+
+
+def clean(text: object, most: int = 200) -> str:
+    """Text that others chose, without control signs, and not endless."""
+    word = "".join(sign if sign.isprintable() and sign not in _BIDI else "?" for sign in str(text))
+    return word if len(word) <= most else word[: most - 1] + "…"
+
+
+def print_json(view: object) -> None:
+    click.echo(json.dumps(view))
+
+
+def say(text: str) -> None:
+    """Talk, on stderr."""
+    click.echo(f"drf: {text}", err=True)
+
+
+def new_table(*columns: str | tuple[str, str], title: str | None = None) -> Table:
+    """A table with these headings; ("name", "right") aligns the column to the right."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    for column in columns:
+        name, justify = (column, "left") if isinstance(column, str) else column
+        # The last column takes what is left; the others are never cut.
+        table.add_column(name, justify=justify, no_wrap=column != columns[-1])  # type: ignore[arg-type]
+    return table
+
+
+def add_row(table: Table, cells: Sequence[object]) -> None:
+    from rich.text import Text
+
+    # Text, never markup: a job may be called "[red]".
+    table.add_row(*(Text(clean(cell, 400)) for cell in cells))
+
+
+def print_table(table: Table) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_PLAIN_WIDTH)
+    console.print(table)
+
+
+def show_demand(demand: View) -> list[str]:
+    """Cores, memory and I/O as three cells."""
+    read, write = demand["read"], demand["write"]
+    io = "-" if not read and not write else f"{show_size(read)}/{show_size(write)}"
+    return [f"{demand['cores']:g}", show_size(demand["memory"]), io]
+
+
+def show_elapsed(job: View) -> str:
+    if job["started_at"] is None:
+        return "-"
+    return show_duration((job["ended_at"] or time.time()) - job["started_at"])
+
+
+def show_time(at_s: float | None) -> str:
+    if at_s is None:
+        return "-"
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
+
+
+def why_line(job: View) -> str:
+    """Reason or outcome in one line."""
+    about = job["reason"] or job["outcome"]
+    return "" if about is None else f"{about['code']}: {about['text']}"
+
+
+def is_terminal() -> bool:
+    return sys.stdout.isatty()

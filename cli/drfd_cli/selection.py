@@ -1,0 +1,69 @@
+"""Verbs that act on a selection of jobs: by id, or by user, name and state."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from drfd.errors import BY_KIND, NotPermitted, Refused
+from drfd_cli import output
+from drfd_cli.options import as_json, connect, job_ids
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: More than this many at once are asked about first, on a terminal.
+_MANY = 5
+
+
+def selecting(function: F) -> F:
+    """The arguments and options that choose jobs."""
+    for option in (
+        as_json,
+        click.option("-y", "--yes", is_flag=True, help="Do not ask."),
+        click.option("-a", "--all", "everything", is_flag=True, help="All that are yours."),
+        click.option("-s", "--state", "states", multiple=True, help="Jobs in this state."),
+        click.option("-n", "--name", help="Jobs of this name."),
+        click.option("-u", "--user", help="Jobs of this user."),
+        job_ids(required=False),
+    ):
+        function = option(function)
+    return function
+
+
+def act(verb: str, done_word: str, *, yes: bool, as_json: bool, **chosen: Any) -> int:
+    """Send `verb` for the chosen jobs, print what came of it, and give the exit code."""
+    client = connect()
+    select = {
+        "ids": list(chosen["ids"]),
+        "user": chosen["user"],
+        "name": chosen["name"],
+        "states": [state.upper() for state in chosen["states"]],
+        "everything": chosen["everything"],
+    }
+    if not any(select.values()):
+        raise click.UsageError(
+            "name jobs by their ids, or choose with --user, --name, --state, --all"
+        )
+    if not select["ids"] and not yes and sys.stdin.isatty():
+        count = len(client.request("status", select=select)["jobs"])
+        if count > _MANY:
+            click.confirm(f"{verb} {count} jobs?", abort=True, err=True)
+    reply = client.request(verb, select=select)
+    if as_json:
+        output.print_json({"done": reply["done"], "failed": reply["failed"]})
+    else:
+        for job_id in reply["done"]:
+            click.echo(f"{done_word} job {job_id}")
+    for failure in reply["failed"]:
+        output.say(output.clean(failure["error"]["text"]))
+    return _exit_code(reply["failed"])
+
+
+def _exit_code(failed: list[dict[str, Any]]) -> int:
+    kinds = [BY_KIND.get(failure["error"]["kind"], Refused) for failure in failed]
+    if any(issubclass(kind, NotPermitted) for kind in kinds):
+        return NotPermitted.exit_code
+    return Refused.exit_code if kinds else 0

@@ -1,0 +1,1 @@
+"""The judgement of drfd, pure: no clock, no I/O, no randomness."""

@@ -1,0 +1,160 @@
+"""What has happened, in the past tense: the only thing that is journalled and applied.
+
+A kind, once released, is never edited: its old records must be replayed for ever. A new meaning
+gets a new kind. No subclass of an event exists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from drfd.core.job import JobSpec, Outcome, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    job_id: int
+    at_s: float
+    spec: JobSpec
+    held: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    job_id: int
+    at_s: float
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    job_id: int
+    at_s: float
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled:
+    """Ended without ever having run."""
+
+    job_id: int
+    at_s: float
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """May start: its demand is booked from now on, and it will be launched once."""
+
+    job_id: int
+    at_s: float
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    job_id: int
+    at_s: float
+    attempt: int
+    mono_s: float
+    cgroup: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchFailed:
+    """The job's program never ran: a limit could not be applied, no such directory, …"""
+
+    job_id: int
+    at_s: float
+    attempt: int
+    #: What failed, in a sentence for the submitter.
+    text: str
+    #: LAUNCH_FAILED, or what stopped the job while it was starting.
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequested:
+    """Somebody or some limit wants it stopped; recorded before the first signal."""
+
+    job_id: int
+    at_s: float
+    mono_s: float
+    outcome: Outcome
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Escalated:
+    """The grace time is over: SIGKILL from now on."""
+
+    job_id: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exited:
+    """The job's first process is gone; its cgroup may not be empty yet."""
+
+    job_id: int
+    at_s: float
+    attempt: int
+    #: Both None: the exit status cannot be known.
+    exit_code: int | None
+    signal: int | None
+    outcome: Outcome
+    text: str
+    usage: Usage | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleaned:
+    """No process and no cgroup of the attempt is left: its resources are free."""
+
+    job_id: int
+    at_s: float
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drained:
+    """Launching stopped (`on`) or goes on; not about one job."""
+
+    at_s: float
+    on: bool
+    by: str
+
+
+JobEvent = (
+    Submitted
+    | Held
+    | Released
+    | Cancelled
+    | Admitted
+    | Launched
+    | LaunchFailed
+    | StopRequested
+    | Escalated
+    | Exited
+    | Cleaned
+)
+Event = JobEvent | Drained
+
+#: Every kind by the name it has in the journal.
+KINDS: dict[str, type] = {
+    cls.__name__: cls
+    for cls in (
+        Submitted,
+        Held,
+        Released,
+        Cancelled,
+        Admitted,
+        Launched,
+        LaunchFailed,
+        StopRequested,
+        Escalated,
+        Exited,
+        Cleaned,
+        Drained,
+    )
+}

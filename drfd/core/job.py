@@ -1,0 +1,134 @@
+"""What a job is: what was asked for, where it stands, how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from drfd.core.resources import Resources
+
+
+class JobState(StrEnum):
+    PENDING = "PENDING"
+    HELD = "HELD"
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+    CLEANING = "CLEANING"
+    #: Users see the outcome in its place.
+    ENDED = "ENDED"
+
+
+#: A job in one of these states is booked: its demand is taken from the free capacity.
+HOLDS_RESOURCES = frozenset(
+    {JobState.STARTING, JobState.RUNNING, JobState.STOPPING, JobState.CLEANING}
+)
+
+
+class Outcome(StrEnum):
+    """Why a job ended: the closed list."""
+
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    TIMEOUT = "TIMEOUT"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    LIMIT_EXCEEDED = "LIMIT_EXCEEDED"
+    LAUNCH_FAILED = "LAUNCH_FAILED"
+    LOST = "LOST"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """What the submitter asked for; never changes."""
+
+    name: str
+    user: str
+    uid: int
+    gid: int
+    #: The leaf of the fair-share tree that pays, as a path: "root.alice".
+    pool: str
+    demand: Resources
+    #: Wall time in seconds; None is without limit.
+    time_limit_s: int | None
+    priority: int = 0
+    argv: tuple[str, ...]
+    cwd: str
+    umask: int = 0o022
+    #: Output files as the submitter wrote them, with %-patterns; see `output_path`.
+    stdout: str
+    stderr: str
+    #: A socket of the submitter's that hands over its own descriptors 0, 1 and 2 (`drf run`).
+    attach: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a job used. A missing reading is zero."""
+
+    cores_milli: int = 0
+    memory_bytes: int = 0
+    memory_peak_bytes: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    cpu_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Why drfd stops the job; recorded before the first signal is sent."""
+
+    #: What the job will have ended as: CANCELLED, TIMEOUT or LIMIT_EXCEEDED.
+    outcome: Outcome
+    text: str
+    at_s: float
+    #: The machine's monotonic clock, from which the grace time is counted.
+    mono_s: float
+    #: The grace time is over: SIGKILL.
+    escalated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    id: int
+    spec: JobSpec
+    state: JobState = JobState.PENDING
+    #: Runs so far; each has a cgroup and an attempt file of its own.
+    attempt: int = 0
+    submitted_at: float
+    eligible_at: float | None = None
+    started_at: float | None = None
+    #: Start on the monotonic clock of this boot; a job never outlives its boot.
+    started_mono_s: float | None = None
+    ended_at: float | None = None
+    stop: Stop | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    outcome: Outcome | None = None
+    #: The outcome in a sentence, with its numbers.
+    outcome_text: str = ""
+    usage: Usage | None = None
+    #: Where its cgroups are, below each controller; None when it runs unconfined.
+    cgroup: str | None = None
+    held_by: str | None = None
+
+    @property
+    def holds_resources(self) -> bool:
+        return self.state in HOLDS_RESOURCES
+
+    @property
+    def shown_state(self) -> str:
+        """What users see: the outcome once there is one and the job is over."""
+        if self.state is JobState.ENDED and self.outcome is not None:
+            return self.outcome.value
+        return self.state.value
+
+
+def output_path(pattern: str, job: Job) -> str:
+    """An output path with %j (job id), %x (name), %u (user), %% filled in, relative to the cwd."""
+    parts = {"%%": "%", "%j": str(job.id), "%x": job.spec.name, "%u": job.spec.user}
+    pieces = pattern.split("%%")
+    for sign in ("%j", "%x", "%u"):
+        pieces = [piece.replace(sign, parts[sign].replace("/", "_")) for piece in pieces]
+    path = "%".join(pieces)
+    return path if path.startswith("/") else f"{job.spec.cwd.rstrip('/')}/{path}"

@@ -1,0 +1,58 @@
+"""What the configuration decides for the core: capacity, pools, weights, bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from fractions import Fraction
+
+from drfd.core.fairshare import FairShare
+from drfd.core.resources import Axes, Resources, Vector
+from drfd.errors import NotPermitted, Refused
+
+ROOT = "root"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    weight: Fraction = Fraction(1)
+    #: Whose jobs it takes; None: of anyone who names it.
+    users: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    axes: Axes = field(default_factory=Axes)
+    capacity: Resources
+    pools: Mapping[str, Pool] = field(default_factory=dict)
+    #: TERM, then this long, then KILL.
+    grace_s: int = 10
+    max_waiting_per_user: int = 200_000
+
+    def __post_init__(self) -> None:
+        vector = self.axes.vector(self.capacity)
+        weights = {f"{ROOT}.{name}": pool.weight for name, pool in self.pools.items()}
+        object.__setattr__(self, "room", vector)
+        object.__setattr__(self, "shares", FairShare(vector, weights))
+
+    room: Vector = field(init=False, compare=False)
+    shares: FairShare = field(init=False, compare=False)
+
+    def leaf_for(self, user: str, pool: str | None) -> str:
+        """The leaf that pays for a job of `user`, who may have named a pool."""
+        if pool is None:
+            mine = (name for name, each in self.pools.items() if user in (each.users or ()))
+            return f"{ROOT}.{next(mine, user)}"
+        name = pool.removeprefix(f"{ROOT}.")
+        if name not in self.pools:
+            if name == user:
+                return f"{ROOT}.{user}"
+            near = get_close_matches(name, self.pools, 1)
+            known = ", ".join(sorted(self.pools)) or "none"
+            hint = f"did you mean {near[0]}?" if near else f"configured pools: {known}"
+            raise Refused("no-such-pool", f"there is no pool {name!r}", hint=hint)
+        users = self.pools[name].users
+        if users is not None and user not in users:
+            raise NotPermitted("not-in-pool", f"pool {name} does not take jobs of {user}")
+        return f"{ROOT}.{name}"

@@ -1,0 +1,156 @@
+"""What the shell reports to the core: requests already authenticated, news from the host, time.
+
+`Now` comes with each, because the core reads no clock: `at_s` is Unix time, for people; `mono_s`
+is the machine's monotonic clock, from which limits and grace times are counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from drfd.core.job import JobSpec, Outcome, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    at_s: float
+    mono_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who asks, as the kernel vouches for it."""
+
+    user: str
+    uid: int
+    is_admin: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitAsked:
+    now: Now
+    spec: JobSpec
+    held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAsked:
+    now: Now
+    job_id: int
+    actor: Actor
+
+
+@dataclass(frozen=True, slots=True)
+class HoldAsked:
+    now: Now
+    job_id: int
+    actor: Actor
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseAsked:
+    now: Now
+    job_id: int
+    actor: Actor
+
+
+@dataclass(frozen=True, slots=True)
+class DrainAsked:
+    now: Now
+    on: bool
+    actor: Actor
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerUp:
+    """The attempt's program runs. Reported again after every reconnection."""
+
+    job_id: int
+    attempt: int
+    at_s: float
+    mono_s: float
+    cgroup: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchBroke:
+    now: Now
+    job_id: int
+    attempt: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerEnded:
+    """The attempt's first process is gone. `exit_code` and `signal` both None: nobody knows how."""
+
+    job_id: int
+    attempt: int
+    at_s: float
+    #: None when the runner did not live to see the end.
+    mono_s: float | None
+    exit_code: int | None
+    signal: int | None
+    #: The kernel killed in this cgroup for memory.
+    oom_killed: bool
+    #: … because the job's own limit was reached (else the whole machine ran out).
+    over_limit: bool
+    usage: Usage | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptMissing:
+    """The launcher knows nothing of an attempt that should be there."""
+
+    now: Now
+    job_id: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupGone:
+    """Nothing is left of the attempt: no process, no cgroup."""
+
+    now: Now
+    job_id: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Breached:
+    """A measured limit is broken for so long that the job must go."""
+
+    now: Now
+    job_id: int
+    attempt: int
+    outcome: Outcome
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: look at wall-time limits and grace times."""
+
+    now: Now
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulePass:
+    now: Now
+
+
+Stimulus = (
+    SubmitAsked
+    | CancelAsked
+    | HoldAsked
+    | ReleaseAsked
+    | DrainAsked
+    | RunnerUp
+    | LaunchBroke
+    | RunnerEnded
+    | AttemptMissing
+    | CgroupGone
+    | Breached
+    | Tick
+    | SchedulePass
+)

@@ -1,0 +1,1 @@
+"""The controller: queue, fairness, journal; unprivileged."""

@@ -1,0 +1,198 @@
+"""The configuration file: strict, with the place and the cure in every complaint.
+
+A key that nobody asks for is an error, so a misspelt limit can never be ignored silently.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
+
+from drfd.core.rules import Pool
+from drfd.daemon.toml_table import (
+    Table,
+    Toml,
+    only,
+    read_count,
+    read_flag,
+    read_lists,
+    read_name,
+    read_names,
+    read_path,
+    read_size_or_zero,
+    read_time,
+    read_weight,
+)
+from drfd.errors import ConfigError
+from drfd.units import parse_cores, parse_duration, parse_memory, parse_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskConfig:
+    name: str
+    path: str
+    #: Bytes per second; None: a guess.
+    read_bps: int | None = None
+    write_bps: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """What a job gets that does not say."""
+
+    cores_milli: int = 1000
+    memory_bytes: int = 2 << 30
+    time_limit_s: int | None = 24 * 3600
+    read_bps: int = 0
+    write_bps: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """None: what the machine has."""
+
+    cores_milli: int | None = None
+    memory_bytes: int | None = None
+    reserve_memory_bytes: int | None = None
+    #: None: the disk of the state directory, at a guess.
+    disks: tuple[DiskConfig, ...] | None = None
+    defaults: Defaults = Defaults()
+    pools: Mapping[str, Pool] = field(default_factory=dict)
+    grace_s: int = 10
+    max_pids: int = 4096
+    use_cgroups: bool = True
+    #: Run the controller as this user when started by root; None: as "drfd" if there is one.
+    user: str | None = None
+    #: Users below uid 1000 whose jobs are taken all the same.
+    system_users: frozenset[str] = frozenset()
+    max_waiting_per_user: int = 200_000
+    #: What the file says that this version does nothing with, for people.
+    warnings: tuple[str, ...] = ()
+
+
+def load(path: Path) -> Config:
+    """The configuration in `path` and, if it is called drfd.toml, in drfd.d/*.toml beside it.
+
+    Raises ConfigError, also when the file does not exist.
+    """
+    tree = _read(path)
+    if path.name == "drfd.toml":
+        for extra in sorted(path.parent.joinpath("drfd.d").glob("*.toml")):
+            _merge(tree, _read(extra))
+    return parse(tree, str(path))
+
+
+def parse(tree: Toml, source: str) -> Config:
+    top = Table(tree, source, "")
+    warnings: list[str] = []
+    capacity = top.table("capacity")
+    enforcement = top.table("enforcement")
+    daemon = top.table("daemon")
+    limits = top.table("limits")
+    config = Config(
+        cores_milli=capacity.take("cores", parse_cores, None),
+        memory_bytes=capacity.take("memory", parse_size, None),
+        reserve_memory_bytes=capacity.take("reserve_memory", read_size_or_zero, None),
+        disks=_disks(top),
+        defaults=_defaults(top.table("defaults")),
+        pools=_pools(top.table("pools")),
+        grace_s=enforcement.take("grace", parse_duration, 10),
+        max_pids=enforcement.take("processes", read_count, 4096),
+        use_cgroups=enforcement.take("cgroups", read_flag, True),
+        user=daemon.take("user", read_name, None),
+        system_users=frozenset(daemon.take("system_users", read_names, [])),
+        max_waiting_per_user=limits.take("waiting_jobs_per_user", read_count, 200_000),
+    )
+    enforcement.take("cores", only("quota"), "quota")
+    _scheduling(top.table("scheduling"), warnings)
+    if top.take("gres", read_lists, None):
+        warnings.append("gres: countable resources are not handed out by this version yet")
+    top.done()
+    return replace(config, warnings=tuple(warnings))
+
+
+def _disks(top: Table) -> tuple[DiskConfig, ...] | None:
+    tables = top.tables("disk")
+    if tables is None:
+        return None
+    disks = []
+    for table in tables:
+        disks.append(
+            DiskConfig(
+                name=table.take("name", read_name, None) or table.fail("name", "is missing"),
+                path=table.take("path", read_path, None) or table.fail("path", "is missing"),
+                read_bps=table.take("read", parse_size, None),
+                write_bps=table.take("write", parse_size, None),
+            )
+        )
+        table.done()
+    return tuple(disks)
+
+
+def _defaults(table: Table) -> Defaults:
+    plain = Defaults()
+    return Defaults(
+        cores_milli=table.take("cores", parse_cores, plain.cores_milli),
+        memory_bytes=table.take("memory", parse_memory, plain.memory_bytes),
+        time_limit_s=table.take("time", read_time, plain.time_limit_s),
+        read_bps=table.take("read", read_size_or_zero, plain.read_bps),
+        write_bps=table.take("write", read_size_or_zero, plain.write_bps),
+    )
+
+
+def _pools(table: Table) -> dict[str, Pool]:
+    pools: dict[str, Pool] = {}
+    owner: dict[str, str] = {}
+    for name in table.names():
+        _check_pool_name(name)
+        each = table.table(name)
+        users = each.take("users", read_names, None)
+        pools[name] = Pool(
+            weight=each.take("weight", read_weight, Fraction(1)),
+            users=None if users is None else frozenset(users),
+        )
+        for user in users or ():
+            if user in owner:
+                each.fail("users", f"{user} is already in pool {owner[user]}")
+            owner[user] = name
+        each.done()
+    return pools
+
+
+def _scheduling(table: Table, warnings: list[str]) -> None:
+    table.take("policy", only("drf"), "drf")
+    if table.take("preemption", read_flag, False):
+        table.fail("preemption", "is not built yet; only false is possible")
+    if table.take("patience", parse_duration, None) is not None:
+        warnings.append("scheduling.patience: has no effect, this version reserves nothing")
+
+
+def _check_pool_name(name: str) -> None:
+    if not name or not all(sign.isalnum() or sign in "_-" for sign in name):
+        raise ConfigError(
+            "config", f"pools: {name!r} is not a pool name", hint="use letters, digits, - and _"
+        )
+
+
+def _read(path: Path) -> Toml:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError:
+        raise ConfigError("config", f"there is no configuration file {path}") from None
+    except OSError as error:
+        raise ConfigError("config", f"cannot read {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError("config", f"{path} is not TOML: {error}") from None
+
+
+def _merge(into: Toml, extra: Toml) -> None:
+    """Tables are merged; anything else in a later file replaces what an earlier one said."""
+    for key, value in extra.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = value

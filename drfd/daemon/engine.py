@@ -1,0 +1,138 @@
+"""The loop's heart: stimulus → decide → journal → apply → commit → answer and act.
+
+Stimuli that arrive together share one commit. Nothing outside this process, neither an asker nor
+the launcher, hears of an event before the commit that holds it has returned; if that fails, the
+books are read again from the journal and every asker of the turn is told.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from drfd.core import events as ev
+from drfd.core.admission import Plan
+from drfd.core.decide import admit, decide, schedule
+from drfd.core.effects import Effect, owed
+from drfd.core.job import Job
+from drfd.core.ledger import Ledger
+from drfd.core.rules import Rules
+from drfd.core.stimuli import Now, Stimulus
+from drfd.errors import DrfdError, HostError, Refused
+from drfd.failpoints import reach
+from drfd.journal.journal import Journal
+from drfd.journal.records import Payload
+
+log = logging.getLogger("drfd")
+
+
+class Host(Protocol):
+    """Where effects go. They may be repeated and must not block."""
+
+    def is_ready(self) -> bool:
+        """Can it take orders now? What is owed is asked for again when it becomes ready."""
+
+    def perform(self, effect: Effect, job: Job) -> None: ...
+
+
+Answer = Callable[[list[ev.Event] | DrfdError], None]
+
+
+@dataclass(slots=True)
+class Work:
+    stimulus: Stimulus
+    payload: Payload | None = None
+    answer: Answer | None = None
+
+
+@dataclass
+class Engine:
+    journal: Journal
+    rules: Rules
+    host: Host
+    clock: Callable[[], Now]
+    #: Called with every job that a turn has changed, after its commit.
+    on_change: Callable[[Job], None]
+    ledger: Ledger = field(init=False)
+    #: The latest scheduling pass: waits are explained from it.
+    last_plan: Plan | None = None
+    _wants_pass: bool = True
+
+    def __post_init__(self) -> None:
+        self.ledger = self.journal.load(self.rules.axes)
+
+    def turn(self, batch: list[Work]) -> None:
+        """Take all of `batch`, then one scheduling pass if anything asks for it."""
+        answers: list[tuple[Work, list[ev.Event] | DrfdError]] = []
+        touched: dict[int, Job] = {}
+        try:
+            for work in batch:
+                answers.append((work, self._take(work, touched)))
+            self._schedule(touched)
+            self.journal.commit()
+        except HostError as error:
+            self._start_over()
+            touched.clear()
+            answers = [(work, error) for work in batch]
+        for job in touched.values():
+            self.perform_owed(job)
+            self.on_change(job)
+        for work, result in answers:
+            if work.answer is not None:
+                work.answer(result)
+
+    def perform_owed(self, job: Job) -> None:
+        effect = owed(job)
+        if effect is not None and self.host.is_ready():
+            reach("engine.before-effect")
+            self.host.perform(effect, job)
+            reach("engine.after-effect")
+
+    def perform_all_owed(self) -> None:
+        """To a host that has just become ready: everything that a live job is owed."""
+        for job in sorted(self.ledger.holders(), key=lambda job: job.id):
+            self.perform_owed(job)
+
+    def want_pass(self) -> None:
+        self._wants_pass = True
+
+    def _take(self, work: Work, touched: dict[int, Job]) -> list[ev.Event] | DrfdError:
+        try:
+            events = decide(self.ledger, work.stimulus, self.rules)
+        except Refused as refusal:
+            return refusal
+        for event in events:
+            self._record(event, touched)
+            if isinstance(event, ev.Submitted) and work.payload is not None:
+                self.journal.put_payload(event.job_id, work.payload)
+        return events
+
+    def _schedule(self, touched: dict[int, Job]) -> None:
+        if not self._wants_pass or not self.host.is_ready():
+            return
+        self._wants_pass = False
+        self.last_plan = schedule(self.ledger, self.rules)
+        now = self.clock()
+        for job_id in self.last_plan.admitted:
+            self._record(admit(self.ledger, job_id, now), touched)
+        # Admission asks for nothing more: the pass has placed all that fits.
+        self._wants_pass = False
+
+    def _record(self, event: ev.Event, touched: dict[int, Job]) -> None:
+        job = self.ledger.apply(event)
+        self.journal.append(event, job)
+        self._wants_pass = True
+        if job is not None:
+            touched[job.id] = job
+            log.info(
+                "job=%d user=%s event=%s state=%s", job.id, job.spec.user,
+                type(event).__name__, job.shown_state,
+            )  # fmt: skip
+
+    def _start_over(self) -> None:
+        """The journal could not be written: the books are what it holds."""
+        self.journal.rollback()
+        self.ledger = self.journal.load(self.rules.axes)
+        self._wants_pass = True

@@ -1,0 +1,89 @@
+"""Configuration and machine together: the rules the core works by, and the disks it limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from drfd.core.resources import Axes, Resources
+from drfd.core.rules import Rules
+from drfd.daemon.config import Config, DiskConfig
+from drfd.errors import ConfigError
+from drfd.host.capacity import Machine, default_reserve
+from drfd.host.disks import GUESS_READ_BPS, GUESS_WRITE_BPS, Disk, find_device
+from drfd.units import show_cores, show_size
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What this daemon has to give."""
+
+    rules: Rules
+    disks: tuple[Disk, ...]
+    #: What an administrator should know about the configuration.
+    warnings: tuple[str, ...]
+
+
+def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
+    disks = _disks(config, state_dir)
+    reserve = config.reserve_memory_bytes
+    if reserve is None:
+        reserve = 0 if config.memory_bytes else default_reserve(machine.memory_bytes)
+    memory = (config.memory_bytes or machine.memory_bytes) - reserve
+    if memory <= 0:
+        raise ConfigError(
+            "config",
+            f"capacity: a reserve of {show_size(reserve)} leaves no memory for jobs",
+            hint="lower capacity.reserve_memory",
+        )
+    capacity = Resources(
+        cores_milli=config.cores_milli or machine.cores_milli,
+        memory_bytes=memory,
+        # A declared rate holds on every managed disk, so the slowest one bounds their sum.
+        read_bps=min((disk.read_bps for disk in disks), default=0),
+        write_bps=min((disk.write_bps for disk in disks), default=0),
+    )
+    rules = Rules(
+        axes=Axes(),
+        capacity=capacity,
+        pools=config.pools,
+        grace_s=config.grace_s,
+        max_waiting_per_user=config.max_waiting_per_user,
+    )
+    return Site(rules, disks, (*config.warnings, *_overcommitted(capacity, machine)))
+
+
+def _disks(config: Config, state_dir: Path) -> tuple[Disk, ...]:
+    wanted = config.disks
+    if wanted is None:
+        wanted = (DiskConfig(name="state", path=str(state_dir)),)
+    disks = []
+    for each in wanted:
+        device, why_none = find_device(each.path)
+        disks.append(
+            Disk(
+                name=each.name,
+                path=each.path,
+                read_bps=each.read_bps or GUESS_READ_BPS,
+                write_bps=each.write_bps or GUESS_WRITE_BPS,
+                device=device,
+                is_guess=each.read_bps is None or each.write_bps is None,
+                why_none=why_none,
+            )
+        )
+    return tuple(disks)
+
+
+def _overcommitted(capacity: Resources, machine: Machine) -> list[str]:
+    found = []
+    if capacity.cores_milli > machine.cores_milli:
+        found.append(
+            f"capacity.cores is {show_cores(capacity.cores_milli)}, but the machine has "
+            f"{show_cores(machine.cores_milli)}: jobs will not get the cores they declare"
+        )
+    if capacity.memory_bytes > machine.memory_bytes:
+        found.append(
+            f"capacity.memory is {show_size(capacity.memory_bytes)}, but the machine has "
+            f"{show_size(machine.memory_bytes)}: jobs within their limits may run it out"
+        )
+    return found

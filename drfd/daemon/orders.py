@@ -1,0 +1,97 @@
+"""From a job to the launcher's order, and from the launcher's reports to stimuli."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from drfd.core import stimuli as st
+from drfd.core.job import Job, Usage, output_path
+from drfd.errors import HostError
+from drfd.host.disks import Disk
+from drfd.journal.records import Payload
+from drfd.launcher.protocol import DiskLimit, Limits, Message, Order
+from drfd.units import show_cores
+
+
+def order_for(job: Job, payload: Payload, disks: Sequence[Disk], max_pids: int) -> Order:
+    spec, demand = job.spec, job.spec.demand
+    limits = Limits(
+        cores_milli=demand.cores_milli,
+        memory_bytes=demand.memory_bytes,
+        pids=max_pids,
+        disks=disk_limits(demand.read_bps, demand.write_bps, disks),
+    )
+    return Order(
+        id=job.id,
+        attempt=job.attempt,
+        uid=spec.uid,
+        gid=spec.gid,
+        umask=spec.umask,
+        cwd=spec.cwd,
+        argv=spec.argv,
+        env=payload.env,
+        variables={
+            "DRF_JOB_ID": str(job.id),
+            "DRF_JOB_NAME": spec.name,
+            "DRF_POOL": spec.pool,
+            "DRF_ATTEMPT": str(job.attempt),
+            "DRF_CORES": show_cores(demand.cores_milli),
+            "DRF_MEMORY": str(demand.memory_bytes),
+        },
+        script=payload.script,
+        stdout=output_path(spec.stdout, job),
+        stderr=output_path(spec.stderr, job),
+        attach=spec.attach,
+        limits=limits,
+    )
+
+
+def disk_limits(read_bps: int, write_bps: int, disks: Sequence[Disk]) -> tuple[DiskLimit, ...]:
+    """A declared rate, as a limit on every managed disk that the kernel can limit."""
+    if not read_bps and not write_bps:
+        return ()
+    devices = dict.fromkeys(disk.device for disk in disks if disk.device is not None)
+    return tuple(
+        DiskLimit(device=device, read_bps=read_bps, write_bps=write_bps) for device in devices
+    )
+
+
+def stimulus_for(report: Message, now: st.Now, measured: Usage | None) -> st.Stimulus:
+    """What a report about one attempt tells the core. `measured`: the last reading of its use."""
+    key = {"job_id": report["id"], "attempt": report["attempt"]}
+    match report["report"]:
+        case "up":
+            return st.RunnerUp(
+                **key, at_s=report["at_s"], mono_s=report["mono_s"], cgroup=report["cgroup"]
+            )
+        case "broke":
+            return st.LaunchBroke(now, **key, text=report["text"])
+        case "ended":
+            return st.RunnerEnded(
+                **key,
+                at_s=report["at_s"],
+                mono_s=report["mono_s"],
+                exit_code=report["exit_code"],
+                signal=report["signal"],
+                oom_killed=report["oom_killed"],
+                over_limit=report["over_limit"],
+                usage=_final_usage(report, measured),
+            )
+        case "missing":
+            return st.AttemptMissing(now, **key)
+        case "removed":
+            return st.CgroupGone(now, **key)
+        case kind:
+            raise HostError("launcher", f"the launcher reports {kind!r}, which is unknown here")
+
+
+def _final_usage(report: Message, measured: Usage | None) -> Usage:
+    """What the cgroup counted, or where there is none, what the runner saw in its children."""
+    measured = measured or Usage()
+    return Usage(
+        # A child's peak counts pages that the cgroup does not: second choice.
+        memory_peak_bytes=measured.memory_peak_bytes or report.get("peak_bytes", 0),
+        read_bytes=max(measured.read_bytes, report.get("read_bytes", 0)),
+        written_bytes=max(measured.written_bytes, report.get("written_bytes", 0)),
+        cpu_s=max(measured.cpu_s, report.get("cpu_s", 0.0)),
+    )

@@ -1,0 +1,291 @@
+"""One function per verb: a checked request and who asks → the reply.
+
+What changes anything goes through the engine as a stimulus; what only looks reads the books, which
+between two turns hold nothing that is not durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from drfd import __version__
+from drfd.core import events as ev
+from drfd.core import stimuli as st
+from drfd.core.decide import may_touch
+from drfd.core.job import Job, JobState
+from drfd.core.reasons import explain_wait
+from drfd.daemon.config import Config
+from drfd.daemon.engine import Engine, Work
+from drfd.daemon.link import Link
+from drfd.daemon.machine import Site
+from drfd.daemon.meter import Meter
+from drfd.daemon.submission import spec_for
+from drfd.errors import DrfdError, NotPermitted, Refused
+from drfd.journal.records import Payload
+from drfd.wire import messages as msg
+from drfd.wire import views
+from drfd.wire.views import View
+
+Submit = Callable[[Work], None]
+Ask = TypeVar("Ask", st.CancelAsked, st.HoldAsked, st.ReleaseAsked)
+
+
+@dataclass
+class Requests:
+    engine: Engine
+    submit_work: Submit
+    config: Config
+    site: Site
+    meter: Meter
+    link: Link
+    #: Whether jobs may run as root: only a private instance of root's own.
+    takes_root: bool
+    #: Set by a change of any job; waiters look again.
+    _waiters: dict[int, set[asyncio.Event]] = field(default_factory=dict)
+
+    async def answer(self, actor: st.Actor, gid: int, request: msg.AnyRequest) -> View:
+        match request:
+            case msg.Hello():
+                return self._hello(actor)
+            case msg.Submit():
+                return await self._submit(actor, gid, request)
+            case msg.Status():
+                return self._status(actor, request)
+            case msg.Show():
+                return self._show(actor, request.id)
+            case msg.Why():
+                return self._why(actor, request.id)
+            case msg.Wait():
+                return await self._wait(actor, request)
+            case msg.Cancel():
+                return await self._each(actor, request.select, st.CancelAsked)
+            case msg.Hold():
+                return await self._each(actor, request.select, st.HoldAsked)
+            case msg.Release():
+                return await self._each(actor, request.select, st.ReleaseAsked)
+            case msg.Drain():
+                await self._decided(st.DrainAsked(self.engine.clock(), request.on, actor))
+                return {"draining": self.engine.ledger.draining}
+            case msg.Shares():
+                return views.shares_view(self.engine.ledger, self.engine.rules)
+            case msg.Doctor():
+                return self._doctor()
+
+    def job_changed(self, job: Job) -> None:
+        if job.state is JobState.ENDED:
+            for event in self._waiters.pop(job.id, ()):
+                event.set()
+
+    # -- verbs ------------------------------------------------------------------------------
+
+    def _hello(self, actor: st.Actor) -> View:
+        return {"version": __version__, "user": actor.user, "admin": actor.is_admin}
+
+    async def _submit(self, actor: st.Actor, gid: int, request: msg.Submit) -> View:
+        spec = spec_for(
+            request,
+            actor,
+            gid,
+            rules=self.engine.rules,
+            defaults=self.config.defaults,
+            takes_root=self.takes_root,
+        )
+        payload = Payload(env=request.env, script=request.script)
+        asked = st.SubmitAsked(self.engine.clock(), spec, held=request.held)
+        events = await self._decided(asked, payload)
+        submitted = events[0]
+        assert isinstance(submitted, ev.Submitted)
+        return {"id": submitted.job_id}
+
+    def _status(self, actor: st.Actor, request: msg.Status) -> View:
+        jobs = self._selected(request.select)
+        if request.ended:
+            jobs += self._ended(request)
+        jobs.sort(key=lambda job: job.id)
+        found = {job.id for job in jobs}
+        lost = [job_id for job_id in request.select.ids if job_id not in found]
+        jobs += [self._any_job(job_id) for job_id in lost]
+        shown = [self._view(job, actor) for job in jobs]
+        return {
+            "jobs": shown,
+            "counts": views.counts_view([view["state"] for view in shown]),
+            "draining": self.engine.ledger.draining,
+        }
+
+    def _show(self, actor: st.Actor, job_id: int) -> View:
+        job = self._own_job(actor, job_id)
+        events = [views.event_view(event) for event in self.engine.journal.events(job_id)]
+        return {"job": self._view(job, actor), "events": events}
+
+    def _why(self, actor: st.Actor, job_id: int) -> View:
+        return {"job": self._view(self._own_job(actor, job_id), actor)}
+
+    async def _wait(self, actor: st.Actor, request: msg.Wait) -> View:
+        jobs = [self._own_job(actor, job_id) for job_id in request.ids]
+        deadline = None if request.timeout_s is None else time.monotonic() + request.timeout_s
+        changed = asyncio.Event()
+        for job in jobs:
+            if job.state is not JobState.ENDED:
+                self._waiters.setdefault(job.id, set()).add(changed)
+        try:
+            while not self._enough_ended(request):
+                left = None if deadline is None else deadline - time.monotonic()
+                try:
+                    await asyncio.wait_for(changed.wait(), left)
+                except TimeoutError:
+                    break
+                changed.clear()
+        finally:
+            for job_id in request.ids:
+                self._forget_waiter(job_id, changed)
+        ended = [self._any_job(job_id) for job_id in request.ids if self._has_ended(job_id)]
+        return {
+            "done": len(ended) == len(request.ids) or (request.any and bool(ended)),
+            "ended": [self._view(job, actor) | {"status": views.exit_status(job)} for job in ended],
+        }
+
+    async def _each(self, actor: st.Actor, select: msg.Selection, ask: type[Ask]) -> View:
+        """Do it to every selected job; one that refuses does not stop the others."""
+        if select.ids:
+            targets = list(dict.fromkeys(select.ids))
+        else:
+            mine = (job for job in self._selected(select) if may_touch(actor, job.spec.uid))
+            targets = [job.id for job in mine if select.everything or _has_filter(select)]
+        now = self.engine.clock()
+        results = await asyncio.gather(
+            *(self._decided(ask(now, job_id, actor)) for job_id in targets),
+            return_exceptions=True,
+        )
+        done, failed = [], []
+        for job_id, result in zip(targets, results, strict=True):
+            if isinstance(result, Refused):
+                failed.append(
+                    {"id": job_id, "error": views.error_view(self._better(job_id, result))}
+                )
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                done.append(job_id)
+        return {"done": done, "failed": failed}
+
+    def _better(self, job_id: int, refusal: Refused) -> Refused:
+        """For a job that is over, say how it ended instead of that it does not exist."""
+        job = self.engine.journal.job(job_id)
+        if refusal.code == "no-such-job" and job is not None:
+            return Refused("ended", f"job {job_id} has already ended: {job.shown_state}")
+        return refusal
+
+    def _doctor(self) -> View:
+        disks = [
+            {
+                "name": disk.name,
+                "path": disk.path,
+                "device": disk.device,
+                "read": disk.read_bps,
+                "write": disk.write_bps,
+                "guess": disk.is_guess,
+                "problem": disk.why_none,
+            }
+            for disk in self.site.disks
+        ]
+        return {
+            "version": __version__,
+            "enforcement": self.link.hello.get("kind"),
+            "controls": self.link.hello.get("controls", {}),
+            "disks": disks,
+            "capacity": views.resources_view(self.engine.rules.capacity),
+            "warnings": list(self.site.warnings),
+            "stuck_jobs": sorted(job_id for job_id, _ in self.link.stuck),
+            "launcher": "connected" if self.link.is_ready() else "away",
+        }
+
+    # -- parts ------------------------------------------------------------------------------
+
+    async def _decided(
+        self, stimulus: st.Stimulus, payload: Payload | None = None
+    ) -> list[ev.Event]:
+        """The events that came of it, once they are durable. Raises what refused it."""
+        future: asyncio.Future[list[ev.Event]] = asyncio.get_running_loop().create_future()
+
+        def answer(result: list[ev.Event] | DrfdError) -> None:
+            if future.done():
+                return
+            if isinstance(result, DrfdError):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        self.submit_work(Work(stimulus, payload, answer))
+        return await future
+
+    def _selected(self, select: msg.Selection) -> list[Job]:
+        """Live jobs that pass the selection."""
+        live = self.engine.ledger.jobs
+        if select.ids:
+            return [live[job_id] for job_id in dict.fromkeys(select.ids) if job_id in live]
+        return [job for job in live.values() if _passes(job, select)]
+
+    def _ended(self, request: msg.Status) -> Iterable[Job]:
+        if request.select.ids:
+            return []
+        ended = self.engine.journal.ended(limit=request.ended)
+        return [job for job in ended if _passes(job, request.select)]
+
+    def _any_job(self, job_id: int) -> Job:
+        job = self.engine.ledger.jobs.get(job_id) or self.engine.journal.job(job_id)
+        if job is None:
+            raise Refused("no-such-job", f"there is no job {job_id}")
+        return job
+
+    def _own_job(self, actor: st.Actor, job_id: int) -> Job:
+        job = self._any_job(job_id)
+        if not may_touch(actor, job.spec.uid):
+            raise NotPermitted("not-yours", f"job {job_id} belongs to {job.spec.user}")
+        return job
+
+    def _view(self, job: Job, actor: st.Actor) -> View:
+        reason = explain_wait(
+            job, self.engine.ledger, self.engine.last_plan, self.engine.rules, _clock_time
+        )
+        return views.job_view(
+            job,
+            reason=reason,
+            usage=self.meter.usage(job),
+            private=may_touch(actor, job.spec.uid),
+        )
+
+    def _has_ended(self, job_id: int) -> bool:
+        return job_id not in self.engine.ledger.jobs
+
+    def _enough_ended(self, request: msg.Wait) -> bool:
+        return (any if request.any else all)(self._has_ended(job_id) for job_id in request.ids)
+
+    def _forget_waiter(self, job_id: int, changed: asyncio.Event) -> None:
+        waiters = self._waiters.get(job_id)
+        if waiters is not None:
+            waiters.discard(changed)
+            if not waiters:
+                del self._waiters[job_id]
+
+
+def _has_filter(select: msg.Selection) -> bool:
+    return bool(select.user or select.name or select.states)
+
+
+def _passes(job: Job, select: msg.Selection) -> bool:
+    return (
+        (select.user is None or job.spec.user == select.user)
+        and (select.name is None or job.spec.name == select.name)
+        and (not select.states or job.shown_state in select.states)
+    )
+
+
+def _clock_time(at_s: float) -> str:
+    """A time of day, with the date when it is not today."""
+    then, now = time.localtime(at_s), time.localtime()
+    same_day = then[:3] == now[:3]
+    return time.strftime("%H:%M" if same_day else "%Y-%m-%d %H:%M", then)

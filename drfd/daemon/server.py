@@ -1,0 +1,136 @@
+"""Connections: who is there (by the kernel's word), one bounded request after the other.
+
+The only place of the daemon where an error becomes a reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from collections import Counter
+
+import msgspec
+
+from drfd.daemon.accounts import Accounts
+from drfd.daemon.requests import Requests
+from drfd.errors import DrfdError, Refused
+from drfd.failpoints import reach
+from drfd.wire.codec import MAX_REQUEST_BYTES
+from drfd.wire.messages import decode_request
+from drfd.wire.views import error_view
+
+log = logging.getLogger("drfd")
+
+#: A request that has begun must be complete within this.
+_FRAME_S = 30.0
+#: Connections of one user at a time; more are turned away.
+_MAX_CONNECTIONS = 256
+
+_encoder = msgspec.json.Encoder()
+
+
+class Server:
+    def __init__(self, requests: Requests, accounts: Accounts) -> None:
+        self._requests = requests
+        self._accounts = accounts
+        self._connections: Counter[int] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self, listener: socket.socket) -> None:
+        server = await asyncio.start_unix_server(
+            self._on_connection, sock=listener, limit=MAX_REQUEST_BYTES
+        )
+        async with server:
+            await server.serve_forever()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._connections
+
+    async def _on_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        peer = writer.get_extra_info("socket")
+        _, uid, gid = struct.unpack(
+            "3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        )
+        self._connections[uid] += 1
+        try:
+            if self._connections[uid] > _MAX_CONNECTIONS:
+                raise Refused("too-many-connections", f"uid {uid} has too many connections open")
+            await self._converse(reader, writer, uid, gid)
+        except Refused as error:
+            # After a broken frame nothing that follows can be trusted.
+            writer.write(_encode_error(error))
+        except (ConnectionError, TimeoutError):
+            pass
+        finally:
+            self._connections[uid] -= 1
+            if not self._connections[uid]:
+                del self._connections[uid]
+            await _close(writer)
+
+    async def _converse(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, uid: int, gid: int
+    ) -> None:
+        while line := await _read_frame(reader):
+            reply = await self._answer_or_leave(reader, line, uid, gid)
+            if reply is None:
+                return
+            reach("server.before-reply")
+            writer.write(reply)
+            await writer.drain()
+
+    async def _answer_or_leave(
+        self, reader: asyncio.StreamReader, line: bytes, uid: int, gid: int
+    ) -> bytes | None:
+        """The reply; None when the asker hangs up first (a `wait` may take days)."""
+        answering = asyncio.ensure_future(self._reply(line, uid, gid))
+        while not answering.done():
+            done, _ = await asyncio.wait({answering}, timeout=_HANGUP_CHECK_S)
+            if not done and reader.at_eof():
+                answering.cancel()
+                return None
+        return answering.result()
+
+    async def _reply(self, line: bytes, uid: int, gid: int) -> bytes:
+        try:
+            actor = await self._accounts.actor(uid)
+            view = await self._requests.answer(actor, gid, decode_request(line))
+            return _encoder.encode({"ok": True, **view}) + b"\n"
+        except DrfdError as error:
+            return _encode_error(error)
+
+
+#: How often a long wait looks whether its asker is still there.
+_HANGUP_CHECK_S = 5.0
+
+
+async def _read_frame(reader: asyncio.StreamReader) -> bytes:
+    """One line; empty at the end. Raises Refused for a line too long or too slow."""
+    first = await reader.read(1)
+    if not first:
+        return b""
+    try:
+        rest = b"" if first == b"\n" else await asyncio.wait_for(reader.readuntil(), _FRAME_S)
+    except asyncio.IncompleteReadError:
+        return b""
+    except asyncio.LimitOverrunError:
+        raise Refused("too-long", f"a request may have {MAX_REQUEST_BYTES} bytes at most") from None
+    except TimeoutError:
+        raise Refused("too-slow", f"the request was not complete after {_FRAME_S:.0f} s") from None
+    return first + rest
+
+
+def _encode_error(error: DrfdError) -> bytes:
+    return _encoder.encode({"ok": False, "error": error_view(error)}) + b"\n"
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    try:
+        writer.close()
+        await writer.wait_closed()
+    except (ConnectionError, OSError):
+        pass

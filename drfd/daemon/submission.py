@@ -1,0 +1,73 @@
+"""From a submit request and who sent it to a job's specification: defaults, bounds, pool."""
+
+from __future__ import annotations
+
+from drfd.core.job import JobSpec
+from drfd.core.resources import Resources
+from drfd.core.rules import Rules
+from drfd.core.stimuli import Actor
+from drfd.daemon.config import Defaults
+from drfd.errors import NotPermitted, Refused
+from drfd.wire.messages import Submit
+
+#: Bounds on what one job may carry, in bytes of text.
+MAX_ARGV_BYTES = 1 << 20
+MAX_ENV_BYTES = 256 << 10
+MAX_SCRIPT_BYTES = 1 << 20
+
+
+def spec_for(
+    request: Submit, actor: Actor, gid: int, *, rules: Rules, defaults: Defaults, takes_root: bool
+) -> JobSpec:
+    """Raises Refused for what may not be asked. Whether the demand fits is the core's to judge."""
+    _check_sizes(request)
+    if not request.argv:
+        raise Refused("no-command", "there is nothing to run", hint="drf submit -- COMMAND")
+    if actor.uid == 0 and not takes_root:
+        raise NotPermitted(
+            "root", "jobs of root are not taken here", hint="submit as an ordinary user"
+        )
+    demand = request.demand
+    limit = request.time_limit_s
+    name = request.name or request.argv[0].rsplit("/", 1)[-1][:256] or "job"
+    return JobSpec(
+        name=name,
+        user=actor.user,
+        uid=actor.uid,
+        gid=gid,
+        pool=rules.leaf_for(actor.user, request.pool),
+        demand=Resources(
+            cores_milli=_given(demand.cores_milli, defaults.cores_milli),
+            memory_bytes=_given(demand.memory_bytes, defaults.memory_bytes),
+            read_bps=_given(demand.read_bps, defaults.read_bps),
+            write_bps=_given(demand.write_bps, defaults.write_bps),
+            gres=tuple(sorted(demand.gres.items())),
+        ),
+        time_limit_s=(limit or None) if limit is not None else defaults.time_limit_s,
+        priority=request.priority,
+        argv=tuple(request.argv),
+        cwd=request.cwd,
+        umask=request.umask,
+        stdout=request.stdout or "drf-%j.out",
+        stderr=request.stderr or "drf-%j.err",
+        attach=request.attach,
+    )
+
+
+def _check_sizes(request: Submit) -> None:
+    env = [*request.env, *request.env.values()]
+    for what, texts, most in (
+        ("the command", request.argv, MAX_ARGV_BYTES),
+        ("the environment", env, MAX_ENV_BYTES),
+        ("the script", [request.script or ""], MAX_SCRIPT_BYTES),
+    ):
+        size = sum(len(text.encode()) + 1 for text in texts)
+        if size > most:
+            raise Refused("too-long", f"{what} has {size} bytes; {most} are the most")
+    texts = [*request.argv, *env, request.cwd, request.stdout or "", request.stderr or ""]
+    if any("\0" in text for text in [*texts, request.name or "", request.attach or ""]):
+        raise Refused("bad-request", "no argument, variable or path can hold a NUL character")
+
+
+def _given(value: int | None, default: int) -> int:
+    return default if value is None else value

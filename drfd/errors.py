@@ -1,0 +1,55 @@
+"""What can go wrong, sorted by whose fault it is.
+
+DrfdError
+├── Refused         the asker's: too big, no such job, bad value          exit 1
+│   └── NotPermitted  somebody else's job, or an admin's verb             exit 77
+├── Unavailable     the daemon cannot be reached or understood            exit 69
+├── ConfigError     the configuration is wrong; names file and key        exit 78
+└── HostError       the machine said no: a file, a cgroup, a full disk    exit 1
+
+Anything else that is raised is a bug and is not caught.
+`code` is stable and meant for scripts and tests; the words may improve.
+"""
+
+from __future__ import annotations
+
+
+class DrfdError(Exception):
+    """One line for a person (`text`), the way out (`hint`), and a stable `code`."""
+
+    exit_code = 1
+
+    def __init__(self, code: str, text: str, *, hint: str = "") -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.hint})" if self.hint else self.text
+
+
+class Refused(DrfdError):
+    exit_code = 1
+
+
+class NotPermitted(Refused):
+    exit_code = 77
+
+
+class Unavailable(DrfdError):
+    exit_code = 69
+
+
+class ConfigError(DrfdError):
+    exit_code = 78
+
+
+class HostError(DrfdError):
+    exit_code = 1
+
+
+#: How a reply on the wire becomes an exception again on the client's side.
+BY_KIND: dict[str, type[DrfdError]] = {
+    cls.__name__: cls for cls in (Refused, NotPermitted, Unavailable, ConfigError, HostError)
+}

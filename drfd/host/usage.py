@@ -1,0 +1,124 @@
+"""What a job uses now, read from its cgroup, or from the processes below its runner.
+
+Every reading may be stale; what has vanished reads as None and is never an error.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import psutil
+
+from drfd.core.job import Usage
+from drfd.core.limits import Sample
+
+
+def sample_cgroup_v1(mounts: Mapping[str, str], cgroup: str, mono_s: float) -> Sample:
+    """A sample from the counters of one attempt's cgroups. Memory is what cannot be dropped:
+    anonymous and shared memory, without page cache."""
+    cpu_ns = _number(mounts, "cpuacct", cgroup, "cpuacct.usage")
+    stat = _table(mounts, "memory", cgroup, "memory.stat")
+    memory = None if stat is None else stat.get("total_rss", 0) + stat.get("total_shmem", 0)
+    read_bytes, written_bytes = _disk_bytes(mounts, cgroup)
+    return Sample(
+        mono_s=mono_s,
+        memory_bytes=memory,
+        read_bytes=read_bytes,
+        written_bytes=written_bytes,
+        cpu_s=None if cpu_ns is None else cpu_ns / 1e9,
+    )
+
+
+def peak_memory_v1(mounts: Mapping[str, str], cgroup: str) -> int | None:
+    """The most memory ever charged, page cache included: what the limit is compared with."""
+    return _number(mounts, "memory", cgroup, "memory.max_usage_in_bytes")
+
+
+def sample_processes(runner_pid: int, mono_s: float) -> Sample:
+    """A sample of everything below a runner. What short-lived children used is lost here."""
+    memory = read_bytes = written_bytes = 0
+    cpu_s = 0.0
+    try:
+        members = psutil.Process(runner_pid).children(recursive=True)
+    except psutil.Error:
+        members = []
+    for member in members:
+        try:
+            with member.oneshot():
+                memory += _own_memory(member)
+                times = member.cpu_times()
+                cpu_s += times.user + times.system + times.children_user + times.children_system
+                io = member.io_counters()
+                read_bytes += io.read_bytes
+                written_bytes += io.write_bytes
+        except (psutil.Error, OSError):
+            continue
+    return Sample(
+        mono_s=mono_s,
+        memory_bytes=memory,
+        read_bytes=read_bytes,
+        written_bytes=written_bytes,
+        cpu_s=cpu_s,
+    )
+
+
+def usage_between(before: Sample | None, after: Sample, peak_bytes: int) -> Usage:
+    """What people are shown of two samples: rates from their difference, the rest from the last."""
+    cores_milli = 0
+    if before is not None and after.mono_s > before.mono_s:
+        spent = max(0.0, (after.cpu_s or 0.0) - (before.cpu_s or 0.0))
+        cores_milli = round(spent / (after.mono_s - before.mono_s) * 1000)
+    return Usage(
+        cores_milli=cores_milli,
+        memory_bytes=after.memory_bytes or 0,
+        memory_peak_bytes=max(peak_bytes, after.memory_bytes or 0),
+        read_bytes=after.read_bytes or 0,
+        written_bytes=after.written_bytes or 0,
+        cpu_s=after.cpu_s or 0.0,
+    )
+
+
+def _own_memory(member: psutil.Process) -> int:
+    """Memory shared with others counts in part (PSS), so that a forked tree is not counted twice;
+    where PSS cannot be read, all that is resident counts."""
+    try:
+        return int(member.memory_full_info().pss)
+    except (psutil.AccessDenied, AttributeError):
+        return int(member.memory_info().rss)
+
+
+def _disk_bytes(mounts: Mapping[str, str], cgroup: str) -> tuple[int | None, int | None]:
+    text = _text(mounts, "blkio", cgroup, "blkio.throttle.io_service_bytes")
+    if text is None:
+        return None, None
+    totals = {"Read": 0, "Write": 0}
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 3 and words[1] in totals:
+            totals[words[1]] += int(words[2])
+    return totals["Read"], totals["Write"]
+
+
+def _number(mounts: Mapping[str, str], controller: str, cgroup: str, name: str) -> int | None:
+    text = _text(mounts, controller, cgroup, name)
+    return None if text is None else int(text)
+
+
+def _table(
+    mounts: Mapping[str, str], controller: str, cgroup: str, name: str
+) -> dict[str, int] | None:
+    text = _text(mounts, controller, cgroup, name)
+    if text is None:
+        return None
+    return {key: int(value) for key, value in (line.split() for line in text.splitlines())}
+
+
+def _text(mounts: Mapping[str, str], controller: str, cgroup: str, name: str) -> str | None:
+    if controller not in mounts:
+        return None
+    try:
+        with open(os.path.join(mounts[controller], cgroup, name)) as file:
+            return file.read()
+    except OSError:
+        return None

@@ -1,0 +1,1 @@
+"""What has happened, durable: SQLite, append-only events and a rebuildable job table."""

@@ -1,0 +1,201 @@
+"""The journal: one SQLite file that outlives every process.
+
+An event counts only once `commit` has returned; then it is on disk (WAL, synchronous=FULL).
+One writer: the daemon, which holds the state directory's lock.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+
+from drfd.core import events as ev
+from drfd.core.job import Job, JobState
+from drfd.core.ledger import Ledger
+from drfd.core.resources import Axes
+from drfd.errors import HostError
+from drfd.failpoints import reach
+from drfd.journal import records
+from drfd.journal.records import Payload
+
+#: `PRAGMA user_version` of the schema that this code writes.
+VERSION = 1
+#: `PRAGMA application_id`: "drfd".
+_APPLICATION = 0x64726664
+#: Where SQLite keeps user_version and application_id in its header, big-endian.
+_VERSION_BYTES, _APPLICATION_BYTES = slice(60, 64), slice(68, 72)
+
+
+class Journal:
+    """Appends inside one open transaction; `commit` makes them durable together."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create. Raises HostError, leaving the file as it was, when it cannot be read."""
+        self._path = path
+        _refuse_foreign(path)
+        with self._reported("open"):
+            # Created with its final mode: it holds the users' environments.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=10)
+            self._db.execute("pragma journal_mode = wal")
+            self._db.execute("pragma synchronous = full")
+            if self._db.execute("pragma user_version").fetchone()[0] == 0:
+                self._create()
+
+    def _create(self) -> None:
+        schema = files("drfd.journal").joinpath("schema.sql").read_text()
+        self._db.executescript(
+            f"begin; {schema} pragma application_id = {_APPLICATION};"
+            f" pragma user_version = {VERSION}; commit;"
+        )
+        # The version must stand in the file itself, where an older drfd looks before it opens it.
+        self._db.execute("pragma wal_checkpoint(truncate)")
+
+    def close(self) -> None:
+        self._db.close()
+
+    def append(self, event: ev.Event, job: Job | None) -> None:
+        """Add the event, and the job as it is after it, to the open transaction."""
+        with self._reported("write"):
+            if not self._db.in_transaction:
+                self._db.execute("begin immediate")
+            self._db.execute(
+                "insert into events (at_s, job_id, kind, data) values (?, ?, ?, ?)",
+                (
+                    event.at_s,
+                    job.id if job else None,
+                    type(event).__name__,
+                    records.encode(event),
+                ),
+            )
+            if job is None:
+                return
+            live = job.state is not JobState.ENDED
+            self._db.execute(
+                "insert or replace into jobs (id, uid, user, state, live, ended_at, data)"
+                " values (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    job.id,
+                    job.spec.uid,
+                    job.spec.user,
+                    job.shown_state,
+                    live,
+                    job.ended_at,
+                    records.encode(job),
+                ),
+            )
+            if not live:
+                self._db.execute("delete from payloads where job_id = ?", (job.id,))
+
+    def put_payload(self, job_id: int, payload: Payload) -> None:
+        with self._reported("write"):
+            self._db.execute(
+                "insert into payloads (job_id, data) values (?, ?)",
+                (job_id, records.encode(payload)),
+            )
+
+    def commit(self) -> None:
+        """Make all that was appended durable; nothing to do when nothing was."""
+        if not self._db.in_transaction:
+            return
+        reach("journal.before-commit")
+        with self._reported("write"):
+            self._db.execute("commit")
+        reach("journal.after-commit")
+
+    def rollback(self) -> None:
+        if self._db.in_transaction:
+            self._db.execute("rollback")
+
+    def load(self, axes: Axes) -> Ledger:
+        """The books as of the last commit, from the job table."""
+        with self._reported("read"):
+            rows = self._db.execute("select data from jobs where live = 1 order by id")
+            jobs = [records.decode_job(data) for (data,) in rows]
+            last_id = self._db.execute("select max(id) from jobs").fetchone()[0] or 0
+            drained = self._db.execute(
+                "select data from events where kind = 'Drained' order by seq desc limit 1"
+            ).fetchone()
+        draining = False
+        if drained is not None:
+            event = records.decode_event("Drained", drained[0])
+            draining = isinstance(event, ev.Drained) and event.on
+        return Ledger.of_jobs(axes, jobs, next_id=last_id + 1, draining=draining)
+
+    def events(self, job_id: int | None = None) -> Iterator[ev.Event]:
+        """Events in the order in which they happened: of one job, or all."""
+        query = "select kind, data from events order by seq"
+        if job_id is not None:
+            query = "select kind, data from events where job_id = ? order by seq"
+        for kind, data in self._db.execute(query, () if job_id is None else (job_id,)):
+            yield records.decode_event(kind, data)
+
+    def job(self, job_id: int) -> Job | None:
+        """Any job ever submitted."""
+        row = self._db.execute("select data from jobs where id = ?", (job_id,)).fetchone()
+        return None if row is None else records.decode_job(row[0])
+
+    def payload(self, job_id: int) -> Payload:
+        row = self._db.execute("select data from payloads where job_id = ?", (job_id,)).fetchone()
+        return Payload() if row is None else records.decode_payload(row[0])
+
+    def ended(self, *, limit: int, uid: int | None = None) -> list[Job]:
+        """The jobs that ended last, newest first; of one user, or of all."""
+        query = "select data from jobs where live = 0 order by ended_at desc, id desc limit ?"
+        if uid is None:
+            rows = self._db.execute(query, (limit,))
+        else:
+            query = query.replace("live = 0", "live = 0 and uid = ?")
+            rows = self._db.execute(query, (uid, limit))
+        return [records.decode_job(data) for (data,) in rows]
+
+    @contextmanager
+    def _reported(self, verb: str) -> Iterator[None]:
+        """SQLite's and the system's complaints as one line that names the file."""
+        try:
+            yield
+        except (sqlite3.Error, OSError, ValueError) as error:
+            raise HostError(
+                "journal",
+                f"cannot {verb} the journal {self._path}: {error}",
+                hint="the file was left as it is; free space, mend its access rights, "
+                "or restore it from a copy",
+            ) from error
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Look at the file before SQLite does: one that is not ours, or newer, stays untouched."""
+    try:
+        header = path.read_bytes()[:100] if path.stat().st_size < 100 else _head(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise HostError("journal", f"cannot read the journal {path}: {error.strerror}") from error
+    if not header:
+        return
+    version = int.from_bytes(header[_VERSION_BYTES], "big")
+    ours = int.from_bytes(header[_APPLICATION_BYTES], "big") == _APPLICATION
+    if len(header) < 100 or not header.startswith(b"SQLite format 3\0") or not ours:
+        # A creation that was cut short leaves a database without any version: SQLite repairs it.
+        if header.startswith(b"SQLite format 3\0") and version == 0 and not any(header[68:72]):
+            return
+        raise HostError(
+            "journal",
+            f"{path} is not a drfd journal, or is damaged",
+            hint="it was left as it is; restore it from a copy, or move it away to start empty",
+        )
+    if version > VERSION:
+        raise HostError(
+            "journal-version",
+            f"the journal {path} has version {version}; this drfd knows versions up to {VERSION}",
+            hint="it was left as it is; install the newer drfd again",
+        )
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(100)

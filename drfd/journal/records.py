@@ -1,0 +1,39 @@
+"""Events and jobs as JSON and back. What was written once must be readable for ever."""
+
+from __future__ import annotations
+
+import msgspec
+
+from drfd.core import events as ev
+from drfd.core.job import Job
+
+
+class Payload(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a job needs only to start; never shown, never logged."""
+
+    env: dict[str, str] = {}
+    script: str | None = None
+
+
+_encoder = msgspec.json.Encoder()
+_events: dict[str, msgspec.json.Decoder[ev.Event]] = {
+    kind: msgspec.json.Decoder(cls) for kind, cls in ev.KINDS.items()
+}
+_jobs = msgspec.json.Decoder(Job)
+_payloads = msgspec.json.Decoder(Payload)
+
+
+def encode(record: ev.Event | Job | Payload) -> bytes:
+    return _encoder.encode(record)
+
+
+def decode_event(kind: str, data: bytes) -> ev.Event:
+    return _events[kind].decode(data)
+
+
+def decode_job(data: bytes) -> Job:
+    return _jobs.decode(data)
+
+
+def decode_payload(data: bytes) -> Payload:
+    return _payloads.decode(data)

@@ -1,0 +1,1 @@
+"""The root part: owns the job cgroups, starts one runner per job."""

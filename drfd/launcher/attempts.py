@@ -1,0 +1,125 @@
+"""Attempt files: what is known of each attempt, written where it survives every process.
+
+One file per attempt, `ID.ATTEMPT`, to which JSON lines are only ever appended; the runner holds an
+flock on it as long as it lives, so the kernel knows whether there is one. The records, in order:
+
+    created   the launcher is about to start a runner
+    runner    the runner lives: its pid and start time
+    running   the job's program is about to be let go; from here on it is never launched again
+    failed    its program could not be run, and why
+    ended     its first process is gone, and how
+
+No fsync: the records matter to processes that come after a crash of drfd, not of the machine. After
+a power cut the job is gone anyway, and what the journal does not know by then ends as LOST.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import dataclass
+from typing import Any
+
+Key = tuple[int, int]
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What an attempt file says. A record that is not there yet is None."""
+
+    created: Record
+    runner: Record | None = None
+    running: Record | None = None
+    failed: Record | None = None
+    ended: Record | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.failed is not None or self.ended is not None
+
+    @property
+    def may_have_run(self) -> bool:
+        """Whether the job's program may have been let go."""
+        return self.is_over or self.running is not None
+
+
+def file_name(key: Key) -> str:
+    return f"{key[0]}.{key[1]}"
+
+
+def cgroup_name(key: Key) -> str:
+    return f"job-{key[0]}-{key[1]}"
+
+
+def create(dir_fd: int, key: Key, created: Record) -> int:
+    """A new attempt file, locked by the returned descriptor. FileExistsError: there is one."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    fd = os.open(file_name(key), flags, 0o600, dir_fd=dir_fd)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    append(fd, "created", created)
+    return fd
+
+
+def append(fd: int, kind: str, record: Record) -> None:
+    line = json.dumps({"record": kind, **record}, separators=(",", ":")).encode() + b"\n"
+    written = os.write(fd, line)
+    if written != len(line):
+        raise OSError(f"attempt file: {written} of {len(line)} bytes written")
+
+
+def read(dir_fd: int, key: Key) -> Attempt | None:
+    """None: no such file, or one whose creation was cut short (nothing was started then)."""
+    try:
+        fd = os.open(file_name(key), os.O_RDONLY | os.O_CLOEXEC, dir_fd=dir_fd)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        return parse(file.read())
+
+
+def parse(data: bytes) -> Attempt | None:
+    """The records in `data`; a line that is cut short or damaged ends them."""
+    records: dict[str, Record] = {}
+    for line in data.split(b"\n")[:-1]:
+        try:
+            record = json.loads(line)
+            kind = record.pop("record")
+        except (ValueError, AttributeError, KeyError):
+            break
+        if kind in ("created", "runner", "running", "failed", "ended"):
+            records[kind] = record
+    created = records.pop("created", None)
+    return None if created is None else Attempt(created, **records)
+
+
+def is_locked(dir_fd: int, key: Key) -> bool:
+    """Does a runner live for this attempt?"""
+    try:
+        fd = os.open(file_name(key), os.O_RDONLY | os.O_CLOEXEC, dir_fd=dir_fd)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def keys(dir_fd: int) -> list[Key]:
+    found = []
+    for name in os.listdir(dir_fd):
+        number, dot, attempt = name.partition(".")
+        if dot and number.isdecimal() and attempt.isdecimal():
+            found.append((int(number), int(attempt)))
+    return sorted(found)
+
+
+def remove(dir_fd: int, key: Key) -> None:
+    try:
+        os.unlink(file_name(key), dir_fd=dir_fd)
+    except FileNotFoundError:
+        pass

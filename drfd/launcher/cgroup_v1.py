@@ -1,0 +1,263 @@
+"""Job cgroups on cgroup v1: one directory per attempt below each controller.
+
+The descriptors are cgroupspy's. Of cgroupspy 0.2.3, two file names are mended here (a trailing
+space makes the write throttles unusable), and its trees and `create_cgroup` are left alone: they
+walk everything, and adopt directories with stale limits. Kernel documents: cgroup-v1/*.rst.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from pathlib import Path
+from signal import SIGKILL
+
+from cgroupspy.contenttypes import DeviceThrottle
+from cgroupspy.controllers import BlkIOController, Controller, CpuController, MemoryController
+from cgroupspy.interfaces import BaseFileInterface, DictFile, IntegerFile, TypedFile
+from cgroupspy.nodes import Node
+
+from drfd.failpoints import reach
+from drfd.launcher import process
+from drfd.launcher.attempts import Attempt, Key, cgroup_name
+from drfd.launcher.confinement import LimitFailed
+from drfd.launcher.protocol import DiskLimit, Limits
+
+#: Without these no job is started; `cpuacct` is for accounting, and blkio only for disk limits.
+REQUIRED = ("cpu", "memory", "pids", "freezer")
+OPTIONAL = ("blkio", "cpuacct")
+
+_PERIOD_US = 100_000
+_FREEZE_WAIT_S = 0.05
+
+
+class _Throttle(TypedFile):  # type: ignore[misc]  # cgroupspy has no types
+    """Lines of "major:minor bytes_per_second"."""
+
+    def __init__(self, filename: str) -> None:
+        super().__init__(filename, contenttype=DeviceThrottle, many=True)
+
+
+class BlockIO(BlkIOController):  # type: ignore[misc]
+    read_bps = _Throttle("blkio.throttle.read_bps_device")
+    write_bps = _Throttle("blkio.throttle.write_bps_device")
+
+
+class Memory(MemoryController):  # type: ignore[misc]
+    oom_events = DictFile("memory.oom_control", readonly=True)
+
+
+class Pids(Controller):  # type: ignore[misc]
+    max = IntegerFile("pids.max")
+
+
+class Freezer(Controller):  # type: ignore[misc]
+    state = BaseFileInterface("freezer.state")
+
+
+class CgroupV1:
+    kind = "cgroup-v1"
+
+    def __init__(self, mounts: dict[str, str], group: str) -> None:
+        """`mounts`: controller → mount point. `group`: our own directory below each of them,
+        made if missing. Raises OSError when it cannot be."""
+        self._group = group
+        self._mounts = mounts
+        for mount in self._hierarchies():
+            Path(mount, group).mkdir(parents=True, exist_ok=True)
+
+    def controls(self) -> dict[str, str]:
+        disk = "not controlled: the kernel has no blkio controller"
+        if "blkio" in self._mounts:
+            disk = "enforced"
+        return {
+            "cores": "enforced",
+            "memory": "enforced",
+            "read": disk,
+            "write": f"{disk}: direct I/O only; cgroup v1 does not attribute buffered writes"
+            if disk == "enforced"
+            else disk,
+            "processes": "enforced",
+        }
+
+    def mounts(self) -> dict[str, str]:
+        return dict(self._mounts)
+
+    def cgroup_path(self, key: Key) -> str | None:
+        return f"{self._group}/{cgroup_name(key)}"
+
+    def create(self, key: Key, limits: Limits) -> None:
+        try:
+            for directory in self._directories(key):
+                # Exclusive: limits and peaks of an earlier run must not be taken over.
+                os.mkdir(directory)
+            reach("launch.before-limits")
+            self._limit_cpu(key, limits.cores_milli)
+            self._limit_memory(key, limits.memory_bytes)
+            Pids(self._node("pids", key)).max = limits.pids
+            for disk in limits.disks:
+                self._limit_disk(key, disk)
+        except (OSError, LimitFailed) as error:
+            self.remove(key)
+            if isinstance(error, OSError):
+                raise LimitFailed(_explain(error)) from error
+            raise
+
+    def enter(self, key: Key, limits: Limits) -> None:
+        for directory in self._directories(key):
+            with open(f"{directory}/cgroup.procs", "w") as procs:
+                procs.write("0")
+
+    def oom_descriptor(self, key: Key) -> int | None:
+        """An eventfd, signalled at each OOM kill (kernel: cgroup-v1/memory.rst, section 10)."""
+        event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        directory = self._directory("memory", key)
+        control_fd = os.open(f"{directory}/memory.oom_control", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            with open(f"{directory}/cgroup.event_control", "w") as control:
+                control.write(f"{event_fd} {control_fd}")
+        except OSError:
+            os.close(event_fd)
+            raise
+        finally:
+            os.close(control_fd)
+        return event_fd
+
+    def oom_kills(self, key: Key) -> tuple[bool, bool]:
+        memory = Memory(self._node("memory", key))
+        try:
+            killed = memory.oom_events.get("oom_kill", 0) > 0
+            # The counter also counts kills by a machine-wide shortage; then the limit was not hit.
+            near = memory.limit_in_bytes - (1 << 20)
+            return killed, killed and memory.max_usage_in_bytes >= near
+        except FileNotFoundError:
+            return False, False
+
+    def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
+        self._signal_frozen(key, number)
+
+    def kill_pass(self, key: Key, attempt: Attempt | None) -> bool:
+        if not self._pids(key):
+            return True
+        self._signal_frozen(key, SIGKILL)
+        return not self._pids(key)
+
+    def remove(self, key: Key) -> bool:
+        for directory in self._directories(key):
+            try:
+                os.rmdir(directory)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                if error.errno in (errno.EBUSY, errno.ENOTEMPTY):
+                    return False
+                raise
+        return True
+
+    def leftovers(self) -> list[Key]:
+        found = set()
+        for mount in self._hierarchies():
+            for name in os.listdir(f"{mount}/{self._group}"):
+                parts = name.split("-")
+                if len(parts) == 3 and parts[0] == "job" and parts[1].isdecimal():
+                    found.add((int(parts[1]), int(parts[2])))
+        return sorted(found)
+
+    def close(self) -> None:
+        for mount in self._hierarchies():
+            try:
+                os.rmdir(f"{mount}/{self._group}")
+            except OSError:
+                # Jobs live on in it, or it is gone.
+                continue
+
+    def _limit_cpu(self, key: Key, cores_milli: int) -> None:
+        cpu = CpuController(self._node("cpu", key))
+        quota_us = max(1000, cores_milli * _PERIOD_US // 1000)
+        cpu.cfs_period_us = _PERIOD_US
+        cpu.cfs_quota_us = quota_us
+        cpu.shares = max(2, cores_milli * 1024 // 1000)
+        _verify("cpu.cfs_quota_us", quota_us, cpu.cfs_quota_us)
+
+    def _limit_memory(self, key: Key, limit_bytes: int) -> None:
+        page = os.sysconf("SC_PAGE_SIZE")
+        rounded = limit_bytes // page * page
+        memory = Memory(self._node("memory", key))
+        memory.limit_in_bytes = rounded
+        memory.swappiness = 0
+        # Memory and swap together no more than memory alone; absent without swap accounting.
+        if os.path.exists(f"{self._directory('memory', key)}/memory.memsw.limit_in_bytes"):
+            memory.memsw_limit_in_bytes = rounded
+        _verify("memory.limit_in_bytes", rounded, memory.limit_in_bytes)
+
+    def _limit_disk(self, key: Key, disk: DiskLimit) -> None:
+        if "blkio" not in self._mounts:
+            raise LimitFailed("disk limits need the blkio controller, which this kernel lacks")
+        block = BlockIO(self._node("blkio", key))
+        for name, rate in (("read_bps", disk.read_bps), ("write_bps", disk.write_bps)):
+            if not rate:
+                continue
+            setattr(block, name, [f"{disk.device} {rate}"])
+            there = [str(line) for line in getattr(block, name)]
+            _verify(f"blkio {name} of disk {disk.device}", [f"{disk.device} {rate}"], there)
+
+    def _signal_frozen(self, key: Key, number: int) -> None:
+        """Signal all processes while none of them can fork, so that a fork bomb cannot outrun us,
+        nor a pid be given to somebody else."""
+        freezer = Freezer(self._node("freezer", key))
+        try:
+            freezer.state = "FROZEN"
+            deadline = time.monotonic() + _FREEZE_WAIT_S
+            # A process in uninterruptible sleep delays the freeze; those listed can be signalled.
+            while freezer.state != "FROZEN" and time.monotonic() < deadline:
+                time.sleep(0.0005)
+            process.signal_all(self._pids(key), number)
+            freezer.state = "THAWED"
+        except FileNotFoundError:
+            return
+
+    def _pids(self, key: Key) -> list[int]:
+        try:
+            with open(f"{self._directory('freezer', key)}/cgroup.procs") as procs:
+                return [int(line) for line in procs]
+        except FileNotFoundError:
+            return []
+
+    def _hierarchies(self) -> list[str]:
+        """Mount points, each once: controllers may share one (cpu,cpuacct)."""
+        return list(dict.fromkeys(self._mounts.values()))
+
+    def _directory(self, controller: str, key: Key) -> str:
+        return f"{self._mounts[controller]}/{self._group}/{cgroup_name(key)}"
+
+    def _directories(self, key: Key) -> list[str]:
+        return [f"{mount}/{self._group}/{cgroup_name(key)}" for mount in self._hierarchies()]
+
+    def _node(self, controller: str, key: Key) -> Node:
+        return Node(self._directory(controller, key))
+
+
+def find_mounts(mountinfo: str) -> dict[str, str]:
+    """controller → mount point of the v1 hierarchies that drfd uses (proc_pid_mountinfo(5))."""
+    found = {}
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        if kind == "cgroup":
+            for controller in options.split(","):
+                if controller in REQUIRED + OPTIONAL:
+                    found[controller] = before.split(" ")[4]
+    return found
+
+
+def _verify(what: str, wanted: object, there: object) -> None:
+    if wanted != there:
+        raise LimitFailed(f"{what} was set to {wanted} and reads {there}")
+
+
+def _explain(error: OSError) -> str:
+    name = error.filename.decode() if isinstance(error.filename, bytes) else error.filename
+    if error.errno == errno.ENOSPC:
+        return f"{name}: the kernel has no room for another cgroup (65535 memory cgroups at most)"
+    return f"{name}: {error.strerror}"

@@ -1,0 +1,142 @@
+"""The job's own process, from fork to exec: limits first, then the user, then what the user named.
+
+Nothing the user named (directory, output files, program) is touched before the rights are dropped.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import socket
+import stat
+from typing import NoReturn
+
+from drfd.launcher import identity
+from drfd.launcher.attempts import Key
+from drfd.launcher.confinement import Confinement
+from drfd.launcher.protocol import Order
+
+_ATTACH_WAIT_S = 10.0
+
+
+class StepFailed(Exception):
+    """What could not be done, in a sentence for the submitter."""
+
+
+def run_child(order: Order, confinement: Confinement, report_fd: int, go_fd: int) -> NoReturn:
+    """Become the job. What goes wrong is written to `report_fd`, which closes itself at exec;
+    a byte says that only the go-ahead on `go_fd` is missing."""
+    try:
+        _become_job(order, confinement, report_fd, go_fd)
+    except BaseException as error:
+        text = str(error) if isinstance(error, StepFailed | identity.Denied) else repr(error)
+        os.write(report_fd, json.dumps({"text": text}).encode())
+    finally:
+        os._exit(125)
+
+
+def _become_job(order: Order, confinement: Confinement, report_fd: int, go_fd: int) -> None:
+    key: Key = (order.id, order.attempt)
+    os.setsid()
+    user = identity.account(order.uid)
+    confinement.enter(key, order.limits)
+    identity.reset_oom_score()
+    identity.no_core_dumps_of_ours()
+    identity.become(user, order.gid)
+    os.umask(order.umask)
+    try:
+        os.chdir(order.cwd)
+    except OSError as error:
+        raise StepFailed(f"{user.pw_name} cannot enter {order.cwd}: {error.strerror}") from None
+    if order.attach is None:
+        _open_outputs(order, user.pw_name)
+    else:
+        _take_descriptors(order.attach)
+    env = identity.environment(user, order)
+    path, argv = _program(order)
+    _reset_signals()
+    os.write(report_fd, b"+")
+    if os.read(go_fd, 1) != b"+":
+        os._exit(125)
+    try:
+        os.execvpe(path, argv, env)  # noqa: S606
+    except OSError as error:
+        raise StepFailed(_explain_exec(path, error)) from None
+
+
+def _open_outputs(order: Order, user: str) -> None:
+    null = os.open("/dev/null", os.O_RDONLY)
+    _place(null, 0)
+    out = _open_output(order.stdout, user)
+    same = order.stderr == order.stdout
+    err = os.dup(out) if same else _open_output(order.stderr, user)
+    _place(out, 1)
+    _place(err, 2)
+
+
+def _open_output(path: str, user: str) -> int:
+    # Without O_NONBLOCK a FIFO that nobody reads would hang here for ever.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK
+    try:
+        fd = os.open(path, flags, 0o666)
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            os.ftruncate(fd, 0)
+    except OSError as error:
+        why = "nobody reads this pipe" if error.errno == errno.ENXIO else error.strerror
+        raise StepFailed(f"{user} cannot write the output file {path}: {why}") from None
+    os.set_blocking(fd, True)
+    return fd
+
+
+def _place(fd: int, target: int) -> None:
+    os.dup2(fd, target)
+    os.close(fd)
+
+
+def _take_descriptors(path: str) -> None:
+    """Standard input, output and error from the submitter's own socket (`drf run`)."""
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_ATTACH_WAIT_S)
+            connection.connect(path)
+            _, fds, _, _ = socket.recv_fds(connection, 1, 3)
+    except OSError as error:
+        raise StepFailed(f"the terminal that waited for this job is gone ({error})") from None
+    if len(fds) != 3:
+        raise StepFailed("the terminal that waited for this job is gone")
+    for target, fd in enumerate(fds):
+        os.dup2(fd, target)
+    for fd in fds:
+        os.close(fd)
+
+
+def _program(order: Order) -> tuple[str, list[str]]:
+    """What to exec: argv[0] by PATH, or the script's text from memory, so that it runs as it was
+    when it was submitted."""
+    if order.script is None:
+        return order.argv[0], list(order.argv)
+    fd = os.memfd_create("script", 0)
+    os.write(fd, order.script.encode())
+    path = f"/proc/self/fd/{fd}"
+    if not order.script.startswith("#!"):
+        return "/bin/sh", ["sh", path, *order.argv[1:]]
+    return path, list(order.argv)
+
+
+def _reset_signals() -> None:
+    for number in range(1, signal.NSIG):
+        if number not in (signal.SIGKILL, signal.SIGSTOP, 32, 33):
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def _explain_exec(path: str, error: OSError) -> str:
+    if error.errno == errno.ENOENT and "/" not in path:
+        return f"there is no command {path} in the job's PATH"
+    if error.errno == errno.ENOENT:
+        return f"there is no program {path}, or its interpreter is missing"
+    if error.errno == errno.ENOEXEC:
+        return f"{path} is not a program: a script needs a first line such as #!/bin/sh"
+    return f"cannot run {path}: {error.strerror}"

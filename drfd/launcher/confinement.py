@@ -1,0 +1,56 @@
+"""How a job is kept within its limits: one interface, one class for each kind of machine.
+
+Every method may be repeated, and finds nothing to do when its work is done.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from drfd.launcher.attempts import Attempt, Key
+from drfd.launcher.protocol import Limits
+
+
+class LimitFailed(Exception):
+    """A limit could not be applied: the job must not start. Says which and why."""
+
+
+class Confinement(Protocol):
+    #: "cgroup-v1" or "none".
+    kind: str
+
+    def controls(self) -> dict[str, str]:
+        """resource → "enforced", "measured" or "not controlled", with a reason after a colon."""
+
+    def mounts(self) -> dict[str, str]:
+        """controller → directory below which `cgroup_path` lies; empty without cgroups."""
+
+    def cgroup_path(self, key: Key) -> str | None:
+        """The attempt's cgroup below each controller."""
+
+    def create(self, key: Key, limits: Limits) -> None:
+        """Make a fresh place with all limits set and read back. Raises LimitFailed."""
+
+    def enter(self, key: Key, limits: Limits) -> None:
+        """Called in the job's own process, still with the launcher's rights, before exec."""
+
+    def oom_descriptor(self, key: Key) -> int | None:
+        """Readable when the kernel has killed for memory in there and the rest must follow."""
+
+    def oom_kills(self, key: Key) -> tuple[bool, bool]:
+        """(something was killed for memory, and because of the job's own limit)."""
+
+    def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
+        """Send a signal to every process of the attempt."""
+
+    def kill_pass(self, key: Key, attempt: Attempt | None) -> bool:
+        """SIGKILL to every process of the attempt; True once none is left."""
+
+    def remove(self, key: Key) -> bool:
+        """Remove what `create` made; False when it is still in use."""
+
+    def leftovers(self) -> list[Key]:
+        """Attempts for which something exists that `remove` would take away."""
+
+    def close(self) -> None:
+        """The launcher ends; jobs may live on."""

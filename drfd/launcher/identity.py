@@ -1,0 +1,89 @@
+"""Becoming the job's user, and the job's environment: in the job's own process, before exec."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import resource
+
+from drfd.launcher.protocol import Order
+
+#: Variables that describe the process drfd was started in; a job must not take them for its own.
+_SERVICE_VARIABLES = (
+    "INVOCATION_ID",
+    "NOTIFY_SOCKET",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "LISTEN_FDNAMES",
+    "WATCHDOG_PID",
+    "WATCHDOG_USEC",
+    "JOURNAL_STREAM",
+    "MAINPID",
+    "DRFD_FAILPOINTS",
+)
+
+_DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+class Denied(Exception):
+    """The job cannot run as this user; says why."""
+
+
+def account(uid: int) -> pwd.struct_passwd:
+    """The user's present entry: it may have changed since the job was submitted."""
+    try:
+        return pwd.getpwuid(uid)
+    except KeyError:
+        if uid == os.getuid():
+            # Containers run with bare uids; the user's own daemon needs no name for them.
+            return pwd.struct_passwd((str(uid), "", uid, os.getgid(), "", "/", "/bin/sh"))
+        raise Denied(f"there is no user with uid {uid} any more") from None
+
+
+def become(user: pwd.struct_passwd, preferred_gid: int) -> None:
+    """Drop to the user for good, groups first, and make sure that it holds."""
+    if os.getuid() != 0:
+        if user.pw_uid != os.getuid():
+            raise Denied(f"this launcher runs as uid {os.getuid()} and cannot become {user.pw_uid}")
+        return
+    groups = os.getgrouplist(user.pw_name, user.pw_gid)
+    gid = preferred_gid if preferred_gid in groups else user.pw_gid
+    os.setgroups(groups)
+    os.setresgid(gid, gid, gid)
+    os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
+    same = os.getresuid() == (user.pw_uid,) * 3 and os.getresgid() == (gid,) * 3
+    if not same or sorted(os.getgroups()) != sorted(set(groups)):
+        raise Denied("the kernel did not take the change of user")
+    if user.pw_uid != 0:
+        try:
+            os.setuid(0)
+        except PermissionError:
+            return
+        raise Denied("root's rights could be had back after they were dropped")
+
+
+def environment(user: pwd.struct_passwd, order: Order) -> dict[str, str]:
+    """The submitter's variables, then the account's own, then drfd's: the last one wins."""
+    env = {name: value for name, value in order.env.items() if name not in _SERVICE_VARIABLES}
+    env.setdefault("PATH", _DEFAULT_PATH)
+    env |= {
+        "HOME": user.pw_dir,
+        "USER": user.pw_name,
+        "LOGNAME": user.pw_name,
+        "SHELL": user.pw_shell or "/bin/sh",
+        "PWD": order.cwd,
+    }
+    return env | order.variables
+
+
+def reset_oom_score() -> None:
+    """A job is as likely to be killed as any program, whatever the launcher's own score."""
+    with open("/proc/self/oom_score_adj", "r+") as file:
+        if file.read().strip() != "0":
+            file.seek(0)
+            file.write("0")
+
+
+def no_core_dumps_of_ours() -> None:
+    """Between the change of user and exec, this process still holds the launcher's memory."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

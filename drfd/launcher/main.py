@@ -1,0 +1,144 @@
+"""drfd-launcher: the process that starts jobs. Started by systemd, or by `drfd serve` itself."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import gc
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from drfd.launcher import cgroup_v1
+from drfd.launcher.confinement import Confinement
+from drfd.launcher.policy import Policy
+from drfd.launcher.port import Port
+from drfd.launcher.protocol import SOCKET_NAME
+from drfd.launcher.server import Launcher
+from drfd.launcher.unconfined import Unconfined
+
+log = logging.getLogger("drfd.launcher")
+
+_PREDECESSOR_WAIT_S = 10.0
+_RESPAWN_PAUSE_S = 0.02
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = _parse(argv)
+    logging.basicConfig(format="drfd-launcher: %(message)s", level=logging.INFO)
+    if options.keep_fd is None:
+        _serve(options)
+    else:
+        _keep(options)
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="drfd-launcher", description=__doc__)
+    add = parser.add_argument
+    add("--state", type=Path, required=True, help="directory for attempt files and the socket")
+    add("--controller-uid", type=int, required=True, help="the uid whose orders are taken")
+    add("--group", default="drfd/system", help="cgroup for all jobs, below each controller")
+    add("--min-uid", type=int, default=1000, help="refuse jobs of system accounts below this uid")
+    add("--allow-uid", type=int, action="append", default=[], help="take jobs of this uid anyway")
+    add("--no-cgroups", action="store_true", help="measure limits even where cgroups can be had")
+    add("--keep-fd", type=int, help="restart the launcher until this descriptor reaches its end")
+    return parser.parse_args(argv)
+
+
+def _keep(options: argparse.Namespace) -> NoReturn:
+    """Restart the launcher whenever it dies, for a controller that has dropped its rights and
+    could not; ends when the controller, which holds the other end of the pipe, is gone."""
+    gc.freeze()
+    while True:
+        pid = os.fork()
+        if pid == 0:
+            _serve(options)
+            os._exit(0)
+        pidfd = os.pidfd_open(pid)
+        ready = select.select([pidfd, options.keep_fd], [], [])[0]
+        if options.keep_fd in ready:
+            # The launcher sees the same end of file and leaves in order.
+            os.waitpid(pid, 0)
+            sys.exit(0)
+        os.close(pidfd)
+        _, status = os.waitpid(pid, 0)
+        log.warning("event=launcher-died status=%d", status)
+        time.sleep(_RESPAWN_PAUSE_S)
+
+
+def _serve(options: argparse.Namespace) -> None:
+    # SIGINT from a terminal is for the controller; it ends us in order.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    state: Path = options.state
+    _only_one(state)
+    attempts_dir = state / "attempts"
+    attempts_dir.mkdir(mode=0o700, exist_ok=True)
+    launcher = Launcher(
+        confinement=_confinement(options),
+        policy=Policy(
+            min_uid=options.min_uid,
+            allowed_uids=frozenset(options.allow_uid),
+        ),
+        attempts_fd=os.open(attempts_dir, os.O_RDONLY | os.O_DIRECTORY),
+        port=Port(_listen(state, options.controller_uid), options.controller_uid),
+        keep_fd=options.keep_fd,
+    )
+    launcher.serve()
+
+
+def _only_one(state: Path) -> None:
+    """Wait until an earlier launcher of this directory is gone, then hold its lock for life."""
+    fd = os.open(state / "launcher.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + _PREDECESSOR_WAIT_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                sys.exit(f"drfd-launcher: another launcher holds {state}")
+            time.sleep(0.01)
+
+
+def _confinement(options: argparse.Namespace) -> Confinement:
+    if options.no_cgroups:
+        return Unconfined("cgroups are switched off in the configuration")
+    mounts = cgroup_v1.find_mounts(Path("/proc/self/mountinfo").read_text())
+    missing = [name for name in cgroup_v1.REQUIRED if name not in mounts]
+    if missing:
+        return Unconfined(f"no cgroup v1 controller {', '.join(missing)} is mounted")
+    try:
+        return cgroup_v1.CgroupV1(mounts, options.group)
+    except OSError as error:
+        return Unconfined(f"cannot make cgroups as {_whoami()}: {error.strerror}")
+
+
+def _whoami() -> str:
+    return "root" if os.getuid() == 0 else f"uid {os.getuid()}"
+
+
+def _listen(state: Path, controller_uid: int) -> socket.socket:
+    # Through a descriptor: the path itself may be too long for a socket address.
+    directory = os.open(state, os.O_RDONLY | os.O_DIRECTORY)
+    path = f"/proc/self/fd/{directory}/{SOCKET_NAME}"
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    listener = socket.socket(socket.AF_UNIX)
+    # Created closed to all, then given to the one who may use it.
+    before = os.umask(0o177)
+    listener.bind(path)
+    os.umask(before)
+    if os.getuid() == 0:
+        os.chown(path, controller_uid, -1)
+    listener.listen(8)
+    os.close(directory)
+    return listener

@@ -1,0 +1,221 @@
+"""The runner: parent of one job, forked from the launcher, outlives it and the controller.
+
+It keeps the launcher's rights, so that a user can neither forge the record of a job's end nor
+kill the process that takes it; it waits, kills what the job leaves behind, and leaves the record.
+It is never inside the job's cgroup, hence never charged to it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import resource
+import select
+import signal
+import time
+from dataclasses import dataclass
+
+from drfd.failpoints import reach
+from drfd.launcher import attempts, process
+from drfd.launcher.attempts import Attempt, Key
+from drfd.launcher.child import run_child
+from drfd.launcher.confinement import Confinement
+from drfd.launcher.protocol import Order
+
+#: How long a runner insists on the end of the job's stragglers; the launcher goes on after it.
+_SWEEP_S = 10.0
+
+
+def start_runner(
+    order: Order, confinement: Confinement, created: attempts.Record, attempt_fd: int, bell_fd: int
+) -> int:
+    """Fork a runner for an attempt whose file is `attempt_fd`; its pid. `bell_fd` is a pipe to
+    the launcher: a line on it says that the attempt file has news."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        _Runner(order, confinement, created, attempt_fd, bell_fd).run()
+    except BaseException as error:
+        attempts.append(attempt_fd, "failed", {"text": f"the runner broke: {error!r}"})
+    finally:
+        os._exit(0)
+
+
+@dataclass
+class _Runner:
+    order: Order
+    confinement: Confinement
+    created: attempts.Record
+    attempt_fd: int
+    bell_fd: int
+    #: Readable when a child has died.
+    _children_fd: int = -1
+    #: Readable when the kernel has killed for memory; None: no such news here.
+    _oom_fd: int | None = None
+
+    @property
+    def key(self) -> Key:
+        return self.order.id, self.order.attempt
+
+    def run(self) -> None:
+        # Freed objects of the launcher are not ours to collect: it would copy every page.
+        gc.disable()
+        # First, so that a successor of the launcher can find us at once.
+        me = {"pid": os.getpid(), "start_ticks": process.start_ticks(os.getpid())}
+        attempts.append(self.attempt_fd, "runner", me)
+        # A user's daemon is stopped with ^C; its jobs are not.
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        _close_all_but(self.attempt_fd, self.bell_fd)
+        process.become_subreaper()
+        reach("runner.before-child")
+        pid, failure = self._start_child()
+        if failure is not None:
+            attempts.append(self.attempt_fd, "failed", {"text": failure})
+            self._ring()
+            return
+        reach("runner.after-exec")
+        self._ring()
+        status = self._await_end(pid)
+        self._record_end(status)
+
+    def _start_child(self) -> tuple[int, str | None]:
+        """Fork the job's process and let it go once that is on record; (pid, what went wrong)."""
+        report_out, report_in = os.pipe()
+        go_out, go_in = os.pipe()
+        self._children_fd = _watch_children()
+        pid = os.fork()
+        if pid == 0:
+            os.close(report_out)
+            os.close(go_in)
+            # The lock says that the runner lives; its child must not hold it.
+            os.close(self.attempt_fd)
+            signal.set_wakeup_fd(-1)
+            run_child(self.order, self.confinement, report_in, go_out)
+        os.close(report_in)
+        os.close(go_out)
+        ready = os.read(report_out, 1)
+        if ready == b"+":
+            reach("runner.before-running-record")
+            attempts.append(
+                self.attempt_fd,
+                "running",
+                {"pid": pid, "at_s": time.time(), "mono_s": time.monotonic()},
+            )
+            reach("runner.after-running-record")
+            self._oom_fd = self.confinement.oom_descriptor(self.key)
+            os.write(go_in, b"+")
+        os.close(go_in)
+        # End of file is what exec leaves; anything else says why there was none.
+        problem = ready.replace(b"+", b"") + _read_all(report_out)
+        os.close(report_out)
+        if ready == b"+" and not problem:
+            return pid, None
+        os.waitpid(pid, 0)
+        text = json.loads(problem)["text"] if problem else "the job's process died before exec"
+        return pid, text
+
+    def _await_end(self, pid: int) -> int:
+        """Reap until `pid` is gone; its wait status. An OOM kill meanwhile takes the whole tree."""
+        poll = select.poll()
+        poll.register(self._children_fd, select.POLLIN)
+        if self._oom_fd is not None:
+            poll.register(self._oom_fd, select.POLLIN)
+        while True:
+            for fd, _ in poll.poll():
+                os.read(fd, 4096)
+                if fd == self._oom_fd and self.confinement.oom_kills(self.key)[0]:
+                    self._sweep()
+            status = _reap(pid)
+            if status is not None:
+                return status
+
+    def _sweep(self) -> None:
+        """Kill until nothing of the job is left, or for `_SWEEP_S`."""
+        here = self._as_attempt()
+        deadline = time.monotonic() + _SWEEP_S
+        while not self.confinement.kill_pass(self.key, here) and time.monotonic() < deadline:
+            # Zombies that became our children would count as living until they are reaped;
+            # the job's first process stays for `_await_end`.
+            time.sleep(0.002)
+
+    def _as_attempt(self) -> Attempt:
+        me = {"pid": os.getpid(), "start_ticks": process.start_ticks(os.getpid())}
+        return Attempt(created=self.created, runner=me)
+
+    def _record_end(self, status: int) -> None:
+        at_s, mono_s = time.time(), time.monotonic()
+        oom_killed, over_limit = self.confinement.oom_kills(self.key)
+        self._sweep()
+        while _reap(-1) is not None:
+            pass
+        code = os.waitstatus_to_exitcode(status)
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        reach("runner.before-end-record")
+        attempts.append(
+            self.attempt_fd,
+            "ended",
+            {
+                "at_s": at_s,
+                "mono_s": mono_s,
+                "exit_code": code if code >= 0 else None,
+                "signal": -code if code < 0 else None,
+                "oom_killed": oom_killed,
+                "over_limit": over_limit,
+                "cpu_s": used.ru_utime + used.ru_stime,
+                "peak_bytes": used.ru_maxrss * 1024,
+                "read_bytes": used.ru_inblock * 512,
+                "written_bytes": used.ru_oublock * 512,
+            },
+        )
+        reach("runner.after-end-record")
+        self._ring()
+
+    def _ring(self) -> None:
+        try:
+            os.write(self.bell_fd, attempts.file_name(self.key).encode() + b"\n")
+        except (BrokenPipeError, BlockingIOError):
+            # The launcher is gone, or so busy that it will read all files anyway.
+            pass
+
+
+def _watch_children() -> int:
+    """A descriptor that becomes readable when a child has died."""
+    out, into = os.pipe()
+    os.set_blocking(into, False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.set_wakeup_fd(into, warn_on_full_buffer=False)
+    return out
+
+
+def _reap(wanted: int) -> int | None:
+    """Collect all dead children; the wait status of `wanted` (-1: of any) if it is among them."""
+    found = None
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return found
+        if pid == 0:
+            return found
+        if wanted in (pid, -1):
+            found = status
+
+
+def _read_all(fd: int) -> bytes:
+    data = b""
+    while piece := os.read(fd, 4096):
+        data += piece
+    return data
+
+
+def _close_all_but(*keep: int) -> None:
+    low = 3
+    for fd in sorted(keep):
+        os.closerange(low, fd)
+        low = fd + 1
+    os.closerange(low, os.sysconf("SC_OPEN_MAX"))

@@ -1,0 +1,269 @@
+"""The launcher's loop: orders from the one controller, news from the runners.
+
+It decides nothing. What it is told to do may be told again; what it has to say it says again to
+every controller that connects. State that must survive it is in attempt files and cgroups alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import signal
+import time
+from dataclasses import dataclass, field
+
+from drfd.failpoints import reach
+from drfd.launcher import attempts, process
+from drfd.launcher.attempts import Attempt, Key
+from drfd.launcher.confinement import Confinement, LimitFailed
+from drfd.launcher.endings import Ending, Endings
+from drfd.launcher.news import news_of
+from drfd.launcher.policy import Policy
+from drfd.launcher.port import Port
+from drfd.launcher.protocol import (
+    KILL,
+    LAUNCH,
+    LIST,
+    REMOVE,
+    TERMINATE,
+    BadMessage,
+    Message,
+    Order,
+    read_attempt,
+    read_order,
+)
+from drfd.launcher.runner import start_runner
+
+log = logging.getLogger("drfd.launcher")
+
+
+@dataclass
+class Launcher:
+    confinement: Confinement
+    policy: Policy
+    attempts_fd: int
+    port: Port
+    #: Becomes readable when whoever keeps this launcher is gone; None: nobody does.
+    keep_fd: int | None = None
+    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    _endings: Endings = field(default_factory=Endings)
+    #: pidfd of each runner that lives.
+    _runners: dict[Key, int] = field(default_factory=dict)
+    _boot_id: str = field(default_factory=process.boot_id)
+    _running: bool = True
+
+    def serve(self) -> None:
+        """Run until SIGTERM, or until the keeper is gone."""
+        self._bell_out, self._bell_in = os.pipe()
+        os.set_blocking(self._bell_in, False)
+        self.port.open(self._selector, greet=self._greet, obey=self._obey)
+        self._selector.register(self._bell_out, selectors.EVENT_READ, self._on_bell)
+        if self.keep_fd is not None:
+            self._selector.register(self.keep_fd, selectors.EVENT_READ, self._quit)
+        wake_out, wake_in = os.pipe()
+        os.set_blocking(wake_in, False)
+        signal.set_wakeup_fd(wake_in)
+        signal.signal(signal.SIGTERM, lambda number, frame: None)
+        self._selector.register(wake_out, selectors.EVENT_READ, self._quit)
+        for key in attempts.keys(self.attempts_fd):
+            self._adopt(key)
+        while self._running:
+            for chosen, _ in self._selector.select(self._endings.pause_s()):
+                # An earlier one of this round may have closed it.
+                if chosen.fd in self._selector.get_map():
+                    chosen.data()
+            for key, ending in self._endings.due():
+                self._continue(key, ending)
+        self.confinement.close()
+
+    # -- orders -----------------------------------------------------------------------------
+
+    def _greet(self) -> Message:
+        return {
+            "report": "hello",
+            "kind": self.confinement.kind,
+            "controls": self.confinement.controls(),
+            "mounts": self.confinement.mounts(),
+        }
+
+    def _obey(self, message: Message) -> None:
+        command = message.pop("cmd", None)
+        if command == LAUNCH:
+            self._launch(read_order(message))
+        elif command == LIST:
+            self._list()
+        elif command in (TERMINATE, KILL, REMOVE):
+            key = read_attempt(message)
+            {TERMINATE: self._terminate, KILL: self._kill, REMOVE: self._remove}[command](key)
+        else:
+            raise BadMessage(f"unknown command {command!r}")
+
+    def _tell(self, kind: str, key: Key, **facts: object) -> None:
+        self.port.send({"report": kind, "id": key[0], "attempt": key[1], **facts})
+
+    def _launch(self, order: Order) -> None:
+        key = (order.id, order.attempt)
+        if key in self._endings:
+            self._endings.add(key, remove=True, relaunch=order)
+            return
+        known = attempts.read(self.attempts_fd, key)
+        if key in self._runners or (known is not None and known.may_have_run):
+            assert known is not None
+            self._report(key, known)
+            return
+        refusal = self.policy.refusal(order.uid)
+        if refusal is not None:
+            self._tell("broke", key, text=refusal)
+            return
+        if not self._forget(key):
+            # A runner died before it let its job go; the job's process is about to leave.
+            self._endings.add(key, remove=True, relaunch=order)
+            return
+        cgroup = self.confinement.cgroup_path(key)
+        created = {"uid": order.uid, "boot_id": self._boot_id, "cgroup": cgroup}
+        reach("launch.before-attempt-file")
+        try:
+            pid = self._start(key, order, created)
+        except (LimitFailed, OSError) as error:
+            self._forget(key)
+            self._tell("broke", key, text=f"it could not be set up: {error}")
+            return
+        reach("launch.after-fork")
+        self._watch(key, pid)
+
+    def _start(self, key: Key, order: Order, created: attempts.Record) -> int:
+        attempt_fd = attempts.create(self.attempts_fd, key, created)
+        try:
+            reach("launch.before-cgroup")
+            self.confinement.create(key, order.limits)
+            reach("launch.before-fork")
+            return start_runner(order, self.confinement, created, attempt_fd, self._bell_in)
+        finally:
+            os.close(attempt_fd)
+
+    def _list(self) -> None:
+        known = attempts.keys(self.attempts_fd)
+        for key in known:
+            if key in self._endings:
+                continue
+            attempt = attempts.read(self.attempts_fd, key)
+            if attempt is not None:
+                self._report(key, attempt)
+        # A cgroup whose file is gone already is an attempt that is almost removed.
+        everything = sorted({*known, *self.confinement.leftovers()})
+        self.port.send({"report": "listed", "known": everything})
+
+    def _terminate(self, key: Key) -> None:
+        attempt = attempts.read(self.attempts_fd, key)
+        if attempt is None:
+            self._tell("missing", key)
+            return
+        if not attempt.is_over:
+            reach("signal.before-signal")
+            self.confinement.signal(key, attempt, signal.SIGTERM)
+            reach("signal.after-signal")
+
+    def _kill(self, key: Key) -> None:
+        attempt = attempts.read(self.attempts_fd, key)
+        if attempt is None:
+            self._tell("missing", key)
+        elif not attempt.is_over:
+            self._endings.add(key, remove=False)
+
+    def _remove(self, key: Key) -> None:
+        self._endings.add(key, remove=True)
+
+    # -- runners ----------------------------------------------------------------------------
+
+    def _adopt(self, key: Key) -> None:
+        """Take over an attempt of an earlier launcher, as far as it still lives."""
+        if not attempts.is_locked(self.attempts_fd, key):
+            return
+        attempt = attempts.read(self.attempts_fd, key)
+        # The runner writes its pid first of all; a lock without one is a few microseconds old.
+        deadline = time.monotonic() + 5
+        while attempt is None or attempt.runner is None:
+            if time.monotonic() > deadline or not attempts.is_locked(self.attempts_fd, key):
+                return
+            time.sleep(0.002)
+            attempt = attempts.read(self.attempts_fd, key)
+        pid = attempt.runner["pid"]
+        if process.start_ticks(pid) == attempt.runner["start_ticks"]:
+            self._watch(key, pid)
+
+    def _watch(self, key: Key, pid: int) -> None:
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        self._runners[key] = pidfd
+        self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._runner_gone(key, pid))
+
+    def _runner_gone(self, key: Key, pid: int) -> None:
+        pidfd = self._runners.pop(key)
+        self._selector.unregister(pidfd)
+        os.close(pidfd)
+        try:
+            os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            # Adopted from an earlier launcher: somebody else's child.
+            pass
+        self._endings.hurry(key)
+        attempt = attempts.read(self.attempts_fd, key)
+        if attempt is not None:
+            self._report(key, attempt)
+
+    def _on_bell(self) -> None:
+        for name in set(os.read(self._bell_out, 1 << 16).decode().split()):
+            number, _, count = name.partition(".")
+            key = int(number), int(count)
+            attempt = attempts.read(self.attempts_fd, key)
+            # The end is reported when the runner is gone: only then is its lock free.
+            if attempt is not None and attempt.running is not None and not attempt.is_over:
+                self._report(key, attempt)
+
+    def _report(self, key: Key, attempt: Attempt) -> None:
+        """Say what the attempt file says, as news."""
+        alive = key in self._runners
+        oom = (False, False) if alive else self.confinement.oom_kills(key)
+        for kind, facts in news_of(attempt, alive=alive, oom=oom, at_s=time.time()):
+            self._tell(kind, key, **facts)
+
+    # -- endings ----------------------------------------------------------------------------
+
+    def _continue(self, key: Key, ending: Ending) -> None:
+        if not self._is_empty(key):
+            if self._endings.put_off(ending):
+                log.error("event=stuck job=%d attempt=%d", *key)
+                self._tell("stuck", key)
+            return
+        if ending.remove:
+            reach("remove.before-rmdir")
+            if not self._forget(key):
+                self._endings.put_off(ending)
+                return
+            reach("remove.after-unlink")
+        self._endings.finish(key)
+        if ending.relaunch is not None:
+            self._launch(ending.relaunch)
+        elif ending.remove:
+            self._tell("removed", key)
+
+    def _is_empty(self, key: Key) -> bool:
+        """After one more try to kill what is left."""
+        attempt = attempts.read(self.attempts_fd, key)
+        reach("remove.before-kill")
+        # The runner leaves by itself once its job is gone, and takes its record first.
+        return self.confinement.kill_pass(key, attempt) and key not in self._runners
+
+    def _forget(self, key: Key) -> bool:
+        """Remove cgroup, then file: while either is there, the attempt is known."""
+        if not self.confinement.remove(key):
+            return False
+        reach("remove.before-unlink")
+        attempts.remove(self.attempts_fd, key)
+        return True
+
+    def _quit(self) -> None:
+        self._running = False

@@ -1,0 +1,144 @@
+"""Text with units, and nothing else has it: sizes, rates, times, cores.
+
+Inside the program every amount is an integer: bytes, bytes per second, seconds, milli-cores.
+Sizes are binary, as in Slurm and systemd: 1K = 1024.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal, InvalidOperation
+
+from drfd.errors import Refused
+
+_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:i?B)?", re.IGNORECASE)
+_SPANS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
+_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?")
+
+
+def parse_size(text: str | int, *, what: str = "size") -> int:
+    """Bytes of "16G", "1.5 GiB", "512M" or a plain number of bytes; at least 1."""
+    match = _SIZE.fullmatch(str(text).strip())
+    if match is None:
+        raise Refused(
+            "bad-value", f"{what}: {_quote(text)} is not a size", hint="write 512M, 16G or 1.5T"
+        )
+    size = int(Decimal(match[1]) * _FACTORS[match[2].upper()])
+    if size < 1:
+        raise Refused("bad-value", f"{what} must be more than zero", hint="write 512M or 16G")
+    return size
+
+
+def parse_memory(text: str | int, *, what: str = "memory") -> int:
+    """Bytes of a job's memory; at least 1 MiB, below which no program starts."""
+    size = parse_size(text, what=what)
+    if size < 1 << 20:
+        raise Refused("bad-value", f"{what} must be at least 1M", hint="write 512M or 16G")
+    return size
+
+
+def parse_rates(text: str, *, what: str = "io") -> tuple[int, int]:
+    """Read and write bytes per second of "10M" (both) or "200M/50M"; 0 stands for none declared."""
+    parts = str(text).removesuffix("/s").split("/")
+    if len(parts) > 2:
+        raise Refused(
+            "bad-value", f"{what}: {_quote(text)} is not READ[/WRITE]", hint="write 200M/50M"
+        )
+    rates = [0 if part.strip() == "0" else parse_size(part, what=what) for part in parts]
+    return rates[0], rates[-1]
+
+
+def parse_duration(text: str | int, *, what: str = "time") -> int:
+    """Seconds of "90", "90s", "1h30m", "2d", "1:30:00" or "1-12:00:00"; at least 1."""
+    word = str(text).strip().lower()
+    clock = _CLOCK.fullmatch(word)
+    if word.isdecimal():
+        seconds = Decimal(word)
+    elif clock is not None:
+        days, first, second, third = (int(part or 0) for part in clock.groups())
+        # "1:30" is hours and minutes, as on a wall clock.
+        seconds = Decimal(days * 86400 + first * 3600 + second * 60 + third)
+    elif word and _SPAN.sub("", word) == "":
+        seconds = sum(
+            (Decimal(number) * _SPANS[unit] for number, unit in _SPAN.findall(word)), Decimal(0)
+        )
+    else:
+        raise Refused(
+            "bad-value", f"{what}: {_quote(text)} is not a time", hint="write 90s, 30m, 12h or 2d"
+        )
+    if seconds < 1:
+        raise Refused("bad-value", f"{what} must be at least one second", hint="write 90s or 30m")
+    return int(seconds)
+
+
+def parse_cores(text: str | float, *, what: str = "cores") -> int:
+    """Milli-cores of "2" or "0.5"; at least 10 (the kernel's smallest quota is 1 ms in 100 ms)."""
+    try:
+        milli = Decimal(str(text)) * 1000
+    except InvalidOperation:
+        milli = Decimal("NaN")
+    if not milli.is_finite():
+        raise Refused("bad-value", f"{what}: {_quote(text)} is not a number", hint="write 4 or 0.5")
+    if milli != milli.to_integral_value() or milli < 10:
+        raise Refused(
+            "bad-value",
+            f"{what}: {_quote(text)} is not a number of cores from 0.01 up, in steps of 0.001",
+            hint="write 4 or 0.5",
+        )
+    return int(milli)
+
+
+def show_size(size_bytes: float) -> str:
+    """ "16G", "1.5G", "640K": at most four signs, for people."""
+    amount = float(size_bytes)
+    for unit in ("B", "K", "M", "G", "T"):
+        if abs(amount) < 1024 or unit == "T":
+            break
+        amount /= 1024
+    number = f"{amount:.1f}".removesuffix(".0") if amount < 100 else f"{amount:.0f}"
+    return number if unit == "B" else number + unit
+
+
+def exact_size(size_bytes: int) -> str:
+    """A size that `parse_size` reads back as the same number of bytes."""
+    for unit in ("P", "T", "G", "M", "K"):
+        if size_bytes and size_bytes % _FACTORS[unit] == 0:
+            return f"{size_bytes // _FACTORS[unit]}{unit}"
+    return str(size_bytes)
+
+
+def show_cores(cores_milli: float) -> str:
+    """ "4" or "0.5"."""
+    return f"{cores_milli / 1000:.3f}".rstrip("0").rstrip(".")
+
+
+def show_amount(axis: str, amount: int) -> str:
+    """An amount of a resource, named as in `core.resources.Axes`, with its unit, for people."""
+    match axis:
+        case "cores":
+            return show_cores(amount)
+        case "memory":
+            return show_size(amount)
+        case "read" | "write":
+            return f"{show_size(amount)}/s"
+        case _:
+            return str(amount)
+
+
+def show_duration(seconds: float) -> str:
+    """ "45s", "12m30s", "3h05m", "2d04h": two units, for people."""
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
+
+
+def _quote(text: object) -> str:
+    word = str(text)
+    return repr(word if len(word) <= 40 else word[:37] + "...")

@@ -1,0 +1,1 @@
+"""What clients and the daemon say to each other; no sockets."""

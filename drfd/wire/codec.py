@@ -1,0 +1,25 @@
+"""One message is one line of JSON. Standard library only: the command line starts with this."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+#: Version of the protocol; a daemon refuses others.
+VERSION = 1
+#: A longer request is refused: bytes, line end included.
+MAX_REQUEST_BYTES = 4 << 20
+
+Message = dict[str, Any]
+
+
+def encode(message: Message) -> bytes:
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes) -> Message:
+    """Raises ValueError for anything but one JSON object."""
+    message = json.loads(line)
+    if not isinstance(message, dict):
+        raise ValueError("not a JSON object")
+    return message

@@ -1,0 +1,135 @@
+"""Requests, checked field by field as they come in: the daemon's side of the wire.
+
+A client sends its request as one JSON object with `op` (the verb) and `v` (the version); the
+daemon answers with one object, `{"ok": true, …}` or `{"ok": false, "error": {…}}`.
+Who asks is never in a message: the kernel says it (SO_PEERCRED).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from drfd.errors import Refused
+from drfd.wire.codec import VERSION
+
+Id = Annotated[int, Meta(ge=1, le=1 << 53)]
+Amount = Annotated[int, Meta(ge=0, le=1 << 60)]
+Text = Annotated[str, Meta(max_length=4096)]
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class Demand(Struct, forbid_unknown_fields=True, frozen=True):
+    """What is left out takes the daemon's default."""
+
+    cores_milli: Annotated[int, Meta(ge=10, le=1 << 40)] | None = None
+    memory_bytes: Annotated[int, Meta(ge=1 << 20, le=1 << 60)] | None = None
+    read_bps: Amount | None = None
+    write_bps: Amount | None = None
+    gres: dict[Name, Annotated[int, Meta(ge=1, le=1 << 20)]] = {}
+
+
+class Selection(Struct, forbid_unknown_fields=True, frozen=True):
+    """Which jobs a verb is about: those of `ids`, or all live ones that pass every filter given."""
+
+    ids: Annotated[list[Id], Meta(max_length=100_000)] = []
+    user: Name | None = None
+    name: Name | None = None
+    states: list[Name] = []
+    #: No filter at all: every job that the asker may touch.
+    everything: bool = False
+
+
+class Request(Struct, tag_field="op", forbid_unknown_fields=True, frozen=True, kw_only=True):
+    v: int
+
+
+class Hello(Request, tag="hello", frozen=True):
+    """Version, mode and the asker's own identity, as the daemon sees it."""
+
+
+class Submit(Request, tag="submit", frozen=True):
+    argv: Annotated[list[str], Meta(max_length=100_000)]
+    cwd: Annotated[str, Meta(pattern="^/", max_length=4096)]
+    demand: Demand = Demand()
+    name: Name | None = None
+    pool: Name | None = None
+    #: Seconds; left out: the daemon's default; 0: without limit.
+    time_limit_s: Annotated[int, Meta(ge=0, le=1 << 40)] | None = None
+    priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000)] = 0
+    umask: Annotated[int, Meta(ge=0, le=0o777)] = 0o022
+    env: dict[str, str] = {}
+    stdout: Text | None = None
+    stderr: Text | None = None
+    #: Text that is run in place of argv[0], through its #! line.
+    script: str | None = None
+    attach: Text | None = None
+    held: bool = False
+
+
+class Status(Request, tag="status", frozen=True):
+    select: Selection = Selection()
+    #: Also the jobs that ended last, at most so many.
+    ended: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+
+
+class Show(Request, tag="show", frozen=True):
+    id: Id
+
+
+class Why(Request, tag="why", frozen=True):
+    id: Id
+
+
+class Wait(Request, tag="wait", frozen=True):
+    ids: Annotated[list[Id], Meta(min_length=1, max_length=100_000)]
+    any: bool = False
+    timeout_s: Annotated[float, Meta(ge=0)] | None = None
+
+
+class Cancel(Request, tag="cancel", frozen=True):
+    select: Selection
+
+
+class Hold(Request, tag="hold", frozen=True):
+    select: Selection
+
+
+class Release(Request, tag="release", frozen=True):
+    select: Selection
+
+
+class Drain(Request, tag="drain", frozen=True):
+    on: bool
+
+
+class Shares(Request, tag="shares", frozen=True):
+    """The fair-share table."""
+
+
+class Doctor(Request, tag="doctor", frozen=True):
+    """What is enforced on this machine."""
+
+
+AnyRequest = (
+    Hello | Submit | Status | Show | Why | Wait | Cancel | Hold | Release | Drain | Shares | Doctor
+)
+
+_decoder = msgspec.json.Decoder(AnyRequest)
+
+
+def decode_request(line: bytes) -> AnyRequest:
+    """Raises Refused with the place of the fault."""
+    try:
+        request: AnyRequest = _decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused("bad-request", f"the request cannot be understood: {error}") from None
+    if request.v != VERSION:
+        raise Refused(
+            "unsupported",
+            f"the client speaks protocol version {request.v}, the daemon version {VERSION}",
+            hint="use the drf that was installed with the daemon",
+        )
+    return request

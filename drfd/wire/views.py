@@ -1,0 +1,166 @@
+"""What clients are shown: the documented JSON, and nothing else of the daemon's state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from drfd.core import events as ev
+from drfd.core.fairshare import FairShare
+from drfd.core.job import Job, JobState, Outcome, Usage, output_path
+from drfd.core.ledger import Ledger
+from drfd.core.reasons import Reason
+from drfd.core.resources import Resources, Vector, minus
+from drfd.core.rules import ROOT, Rules
+from drfd.errors import DrfdError
+
+View = dict[str, Any]
+
+
+def resources_view(amount: Resources) -> View:
+    """Cores as a number, sizes in bytes, rates in bytes per second."""
+    return {
+        "cores": amount.cores_milli / 1000,
+        "memory": amount.memory_bytes,
+        "read": amount.read_bps,
+        "write": amount.write_bps,
+        "gres": dict(amount.gres),
+    }
+
+
+def usage_view(usage: Usage | None) -> View:
+    usage = usage or Usage()
+    return {
+        "cores": usage.cores_milli / 1000,
+        "memory": usage.memory_bytes,
+        "memory_peak": usage.memory_peak_bytes,
+        "read_bytes": usage.read_bytes,
+        "written_bytes": usage.written_bytes,
+        "cpu_seconds": round(usage.cpu_s, 3),
+    }
+
+
+def job_view(job: Job, *, reason: Reason | None, usage: Usage | None, private: bool) -> View:
+    """One job. Without `private`, what only its owner may see is null."""
+    ended = job.state is JobState.ENDED
+    outcome = None
+    if ended and job.outcome is not None:
+        outcome = {"code": job.outcome.value, "text": job.outcome_text}
+    stdout = output_path(job.spec.stdout, job)
+    stderr = output_path(job.spec.stderr, job)
+    return {
+        "id": job.id,
+        "array_id": None,
+        "array_index": None,
+        "name": job.spec.name,
+        "user": job.spec.user,
+        "uid": job.spec.uid,
+        "pool": job.spec.pool,
+        "state": job.shown_state,
+        "reason": None if reason is None else {"code": reason.code.value, "text": reason.text},
+        "demand": resources_view(job.spec.demand),
+        "time_limit_s": job.spec.time_limit_s,
+        "priority": job.spec.priority,
+        "attempt": job.attempt,
+        "submitted_at": job.submitted_at,
+        "eligible_at": job.eligible_at,
+        "started_at": job.started_at,
+        "ended_at": job.ended_at if ended else None,
+        "expected_start_at": None,
+        "exit_code": job.exit_code,
+        "signal": job.signal,
+        "outcome": outcome,
+        "usage": usage_view(job.usage or usage),
+        "cwd": job.spec.cwd if private else None,
+        "argv": list(job.spec.argv) if private else None,
+        "stdout": stdout if private else None,
+        "stderr": stderr if private else None,
+        "cgroup": job.cgroup,
+    }
+
+
+def event_view(event: ev.Event) -> View:
+    """One line of a job's history: when, what, and what is worth saying of it."""
+    text = ""
+    match event:
+        case ev.Admitted():
+            text = f"attempt {event.attempt}"
+        case ev.LaunchFailed() | ev.StopRequested() | ev.Exited():
+            text = event.text
+        case ev.Held() | ev.Released() | ev.Cancelled():
+            text = f"by {event.by}"
+        case _:
+            pass
+    return {"at": event.at_s, "event": type(event).__name__, "text": text}
+
+
+def shares_view(ledger: Ledger, rules: Rules) -> View:
+    axes, shares = rules.axes, rules.shares
+    free = minus(rules.room, ledger.booked)
+    leaves = sorted(ledger.active_leaves() | {f"{ROOT}.{name}" for name in rules.pools})
+    active = ledger.active_leaves()
+    nodes = [_node_view(ledger, rules, leaf, shares, active) for leaf in leaves]
+    return {
+        "capacity": resources_view(rules.capacity),
+        "free": resources_view(axes.resources(_not_negative(free))),
+        "nodes": nodes,
+    }
+
+
+def _node_view(
+    ledger: Ledger, rules: Rules, leaf: str, shares: FairShare, active: set[str]
+) -> View:
+    used = ledger.used.get(leaf, ledger.nothing)
+    dominant = shares.dominant_axis(used)
+    return {
+        "path": leaf,
+        "weight": float(shares.weight(leaf)),
+        "entitlement": _number(shares.entitlement(leaf, active)),
+        "usage": resources_view(rules.axes.resources(used)),
+        "dominant_resource": None if dominant is None else rules.axes.names[dominant],
+        "dominant_share": _number(shares.dominant_share(used)),
+        "satisfaction": _number(shares.satisfaction(leaf, used, active)),
+        "running": len(ledger.holding.get(leaf, ())),
+        "pending": len(ledger.queues.get(leaf, ())),
+    }
+
+
+def error_view(error: DrfdError) -> View:
+    return {
+        "kind": type(error).__name__,
+        "code": error.code,
+        "text": error.text,
+        "hint": error.hint,
+    }
+
+
+def exit_status(job: Job) -> int:
+    """What `wait`, `run` and `submit --wait` exit with for this job."""
+    match job.outcome:
+        case Outcome.TIMEOUT:
+            return 124
+        case Outcome.OUT_OF_MEMORY:
+            return 137
+        case _ if job.signal is not None:
+            return 128 + job.signal
+        case _ if job.exit_code is not None:
+            return job.exit_code
+        case _:
+            return 125
+
+
+def counts_view(states: Sequence[str]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for state in states:
+        counts[state] = counts.get(state, 0) + 1
+    return counts
+
+
+def _not_negative(vector: Vector) -> Vector:
+    """After a change of configuration more may be booked than there is: nothing is free then."""
+    return tuple(max(0, amount) for amount in vector)
+
+
+def _number(share: Fraction) -> float:
+    return round(float(share), 9)
