@@ -18,39 +18,49 @@ _IDLE_EXIT_S = 600
 
 
 def start_daemon(socket_path: Path) -> None:
-    """Start `drfd serve` in the background and wait until it answers."""
+    """Start the user's daemon in the background and wait until it answers."""
     state = paths.user_state(os.environ)
     state.mkdir(parents=True, exist_ok=True, mode=0o700)
     log_path = state / "drfd.log"
+    process = spawn_daemon(
+        log_path, "--state", state, "--socket", socket_path, "--idle-exit", _IDLE_EXIT_S
+    )
+    print("drf: started your own drfd (no system daemon is running here)", file=sys.stderr)
+    await_daemon(process, socket_path, log_path)
+
+
+def spawn_daemon(log_path: Path, *arguments: object) -> subprocess.Popen[bytes]:
+    """`drfd serve` with these arguments, in a session of its own."""
     with log_path.open("ab") as log:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-I", "-m", "drfd.daemon", "serve"),
-                *("--state", str(state), "--socket", str(socket_path)),
-                *("--idle-exit", str(_IDLE_EXIT_S)),
-            ],
+        return subprocess.Popen(
+            [sys.executable, "-I", "-m", "drfd.daemon", "serve", *map(str, arguments)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
             cwd="/",
         )
-    print("drf: started your own drfd (no system daemon is running here)", file=sys.stderr)
+
+
+def await_daemon(process: subprocess.Popen[bytes], socket_path: Path, log_path: Path) -> None:
+    """Raises Unavailable, with the daemon's last words, when it does not come up."""
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline:
         if _answers(socket_path):
             return
-        # Somebody else's start may have won; then ours ends and theirs answers.
+        # Exit 1 may mean that somebody else's start has won: then theirs is about to answer.
         if process.poll() not in (None, 1):
             break
         time.sleep(0.05)
-    raise Unavailable(
-        "no-daemon", "your own drfd did not start", hint=f"its last words are in {log_path}"
-    )
+    words = log_path.read_text(errors="replace").strip().rpartition("\n")[2]
+    raise Unavailable("no-daemon", f"drfd did not start: {words}", hint=f"see {log_path}")
 
 
 def _answers(path: Path) -> bool:
-    address, directory = paths.socket_address(path)
+    try:
+        address, directory = paths.socket_address(path)
+    except FileNotFoundError:
+        return False
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(address)

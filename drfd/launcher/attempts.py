@@ -3,7 +3,7 @@
 One file per attempt, `ID.ATTEMPT`, to which JSON lines are only ever appended; the runner holds an
 flock on it as long as it lives, so the kernel knows whether there is one. The records, in order:
 
-    created   the launcher is about to start a runner
+    created   the launcher is about to start a runner: when, for whom, in which cgroup
     runner    the runner lives: its pid and start time
     running   the job's program is about to be let go; from here on it is never launched again
     failed    its program could not be run, and why

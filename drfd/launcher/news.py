@@ -15,8 +15,8 @@ def news_of(
     running = attempt.running
     if running is not None and attempt.failed is None:
         up = {
-            "at_s": running["at_s"],
-            "mono_s": running["mono_s"],
+            "at_s": attempt.created["at_s"],
+            "mono_s": attempt.created["mono_s"],
             "cgroup": attempt.created["cgroup"],
             "runner_pid": attempt.runner["pid"] if attempt.runner else 0,
         }

@@ -25,6 +25,8 @@ from drfd.launcher.protocol import Order
 
 #: How long a runner insists on the end of the job's stragglers; the launcher goes on after it.
 _SWEEP_S = 10.0
+#: After news of an OOM, the kill counter is looked at so often, for so long.
+_OOM_LOOK_MS, _OOM_LOOK_S = 5, 30.0
 
 
 def start_runner(
@@ -101,11 +103,7 @@ class _Runner:
         ready = os.read(report_out, 1)
         if ready == b"+":
             reach("runner.before-running-record")
-            attempts.append(
-                self.attempt_fd,
-                "running",
-                {"pid": pid, "at_s": time.time(), "mono_s": time.monotonic()},
-            )
+            attempts.append(self.attempt_fd, "running", {"pid": pid})
             reach("runner.after-running-record")
             self._oom_fd = self.confinement.oom_descriptor(self.key)
             os.write(go_in, b"+")
@@ -125,11 +123,17 @@ class _Runner:
         poll.register(self._children_fd, select.POLLIN)
         if self._oom_fd is not None:
             poll.register(self._oom_fd, select.POLLIN)
+        look_until = 0.0
         while True:
-            for fd, _ in poll.poll():
+            is_looking = time.monotonic() < look_until
+            for fd, _ in poll.poll(_OOM_LOOK_MS if is_looking else None):
                 os.read(fd, 4096)
-                if fd == self._oom_fd and self.confinement.oom_kills(self.key)[0]:
-                    self._sweep()
+                if fd == self._oom_fd:
+                    # The kernel tells before it kills: the counter follows a moment later.
+                    is_looking, look_until = True, time.monotonic() + _OOM_LOOK_S
+            if is_looking and self.confinement.oom_kills(self.key)[0]:
+                look_until = 0.0
+                self._sweep()
             status = _reap(pid)
             if status is not None:
                 return status

@@ -121,7 +121,14 @@ class Launcher:
             self._endings.add(key, remove=True, relaunch=order)
             return
         cgroup = self.confinement.cgroup_path(key)
-        created = {"uid": order.uid, "boot_id": self._boot_id, "cgroup": cgroup}
+        # The start that people see is taken here, so that it keeps the order of the launches.
+        created = {
+            "uid": order.uid,
+            "boot_id": self._boot_id,
+            "cgroup": cgroup,
+            "at_s": time.time(),
+            "mono_s": time.monotonic(),
+        }
         reach("launch.before-attempt-file")
         try:
             pid = self._start(key, order, created)

@@ -1,0 +1,138 @@
+"""Death at every failpoint, of every process: no job is lost, run twice, or without its end.
+
+A run submits jobs, some of which are stopped, while one failpoint is armed; whoever dies is
+started again. Every job appends a line to a file of its own when it starts, so that a second run
+would show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from drfd import failpoints
+from instance import CONFIG, Instance, wait_for
+
+ROOMY = CONFIG.replace("cores = 9", "cores = 50").replace('"18G"', '"50G"')
+
+
+def run_of_jobs(instance: Instance) -> dict[int, tuple[str, int | None]]:
+    """Submit jobs of several fates, restart the daemon when it dies; id → how it must end."""
+    fates = {
+        "good": ("exit 0", ("COMPLETED", 0)),
+        "bad": ("exit 3", ("FAILED", 3)),
+        "slow": ("sleep 0.3; exit 4", ("FAILED", 4)),
+        "stopped": ("sleep 1000", ("CANCELLED", None)),
+    }
+    for number in range(2):
+        for name, (script, _) in fates.items():
+            marked = f"echo x >> ran-{name}-{number}; {script}"
+            submit_surely(instance, f"{name}-{number}", marked)
+    for number in range(2):
+        instance.drf("cancel", "--name", f"stopped-{number}", "--yes", check=False)
+        instance.restart_if_dead()
+        # A cancel whose daemon died before it was durable was never acknowledged: ask again.
+        instance.drf("cancel", "--name", f"stopped-{number}", "--yes", check=False)
+    wait_for("the end of all jobs", lambda: all_over(instance), seconds=40,
+             show=lambda: (instance.status(), instance.log.read_text()[-3000:]))  # fmt: skip
+    return {job["id"]: fates[job["name"].split("-")[0]][1] for job in instance.status("--all")}
+
+
+def submit_surely(instance: Instance, name: str, script: str) -> None:
+    """As a careful user does: without an acknowledgement, look whether it was accepted; only if
+    it was not, ask again."""
+    words = ["-c", "0.1", "-m", "64M", "-n", name, "--", "sh", "-c", script]
+    for _ in range(2):
+        instance.restart_if_dead()
+        done = instance.drf("submit", "-q", *words, check=False)
+        wait_for("the daemon", lambda: answers(instance), show=instance.log.read_text)
+        accepted = [job["id"] for job in instance.status("--all") if job["name"] == name]
+        if done.returncode == 0:
+            assert accepted == [int(done.stdout)], "what was acknowledged is there"
+        if accepted:
+            return
+    raise AssertionError(f"{name} was never accepted")
+
+
+def answers(instance: Instance) -> bool:
+    """Is it up, or up again?"""
+    instance.restart_if_dead()
+    return instance.answers()
+
+
+def all_over(instance: Instance) -> bool:
+    instance.restart_if_dead()
+    done = instance.drf("status", "--json", check=False)
+    return done.returncode == 0 and '"jobs": []' in done.stdout
+
+
+def check_all(instance: Instance, fates: dict[int, tuple[str, int | None]]) -> None:
+    assert len(fates) == 8, "every job is there, once"
+    for job_id, (state, exit_code) in fates.items():
+        job = instance.show(job_id)
+        events = [event["event"] for event in job["events"]]
+        assert job["state"] == state, (job, instance.log.read_text()[-3000:])
+        if exit_code is not None:
+            assert job["exit_code"] == exit_code
+        ran = instance.work / f"ran-{job['name']}"
+        runs = len(ran.read_text().split()) if ran.exists() else 0
+        assert runs == 1 or (runs == 0 and state == "CANCELLED"), job
+        assert events.count("Submitted") == 1 and events.count("Cleaned") <= 1
+    assert instance.cgroups() == []
+    assert list((instance.state / "launcher" / "attempts").iterdir()) == []
+
+
+def arm(instance: Instance, point: str, whom: object) -> Path:
+    armed = instance.failpoints / point
+    armed.write_text(str(whom))
+    return armed
+
+
+POINTS = [name for name in failpoints.NAMES if not name.startswith("runner.")]
+RUNNER_POINTS = [name for name in failpoints.NAMES if name.startswith("runner.")]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_dying_at(make_instance: Callable[..., Instance], point: str) -> None:
+    """The process that reaches the point dies there."""
+    instance = make_instance(ROOMY).start()
+    armed = arm(instance, point, "self")
+    fates = run_of_jobs(instance)
+    assert not armed.exists(), "the point was never reached"
+    check_all(instance, fates)
+
+
+@pytest.mark.parametrize("whom", ["controller", "launcher"])
+@pytest.mark.parametrize("point", RUNNER_POINTS)
+def test_others_die_while_a_runner_is_at(
+    make_instance: Callable[..., Instance], point: str, whom: str
+) -> None:
+    instance = make_instance(ROOMY).start()
+    assert instance.process is not None
+    pid = instance.process.pid if whom == "controller" else instance.launcher_pid()
+    armed = arm(instance, point, pid)
+    fates = run_of_jobs(instance)
+    assert not armed.exists(), "the point was never reached"
+    check_all(instance, fates)
+
+
+@pytest.mark.parametrize("point", RUNNER_POINTS)
+def test_a_runner_dies_at(make_instance: Callable[..., Instance], point: str) -> None:
+    """Before its job is let go, the job is launched again; after that its end cannot be known,
+    unless it is on record already. The other jobs notice nothing."""
+    instance = make_instance(ROOMY).start()
+    arm(instance, point, "self")
+    job_id = instance.submit("-c", "0.1", "--", "sh", "-c", "echo x >> ran; exit 3")
+    job = instance.wait_end(job_id)
+    ran = instance.work / "ran"
+    runs = len(ran.read_text().split()) if ran.exists() else 0
+    if point in ("runner.before-child", "runner.before-running-record", "runner.after-end-record"):
+        assert (job["state"], job["exit_code"], runs) == ("FAILED", 3, 1)
+    else:
+        assert (job["state"], job["exit_code"]) == ("LOST", None)
+        assert runs <= 1
+    other = instance.submit("-c", "0.1", "--", "true")
+    assert instance.wait_end(other)["state"] == "COMPLETED"
+    assert instance.cgroups() == []

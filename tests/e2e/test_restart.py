@@ -1,0 +1,146 @@
+"""Killing drfd, its launcher, or both, at any time costs nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from instance import CONFIG, Instance, is_alive, wait_for
+
+ROOMY = CONFIG.replace("cores = 9", "cores = 100").replace('"18G"', '"100G"')
+
+
+def kill_launcher(instance: Instance) -> None:
+    pid = instance.launcher_pid()
+    os.kill(pid, signal.SIGKILL)
+    wait_for("another launcher", lambda: instance.launcher_pid() != pid and instance.answers())
+
+
+def kill_controller(instance: Instance) -> None:
+    instance.kill()
+    instance.start()
+
+
+def kill_both(instance: Instance) -> None:
+    os.kill(instance.launcher_pid(), signal.SIGKILL)
+    kill_controller(instance)
+
+
+def stop_and_start(instance: Instance) -> None:
+    instance.stop()
+    instance.start()
+
+
+@pytest.mark.parametrize("blow", [kill_launcher, kill_controller, kill_both, stop_and_start])
+def test_jobs_of_every_kind_come_through(
+    make_instance: Callable[..., Instance], blow: Callable[[Instance], None]
+) -> None:
+    instance = make_instance(ROOMY).start()
+    gate = instance.work / "gate"
+    wait = f"echo $$; while ! [ -e {gate} ]; do sleep 0.05; done; "
+    living = [
+        instance.submit("-c", "0.1", "-m", "64M", "--", "sh", "-c", f"{wait} exit {code}")
+        for code in range(5)
+    ]
+    for job_id in living:
+        instance.wait_state(job_id, "RUNNING")
+    pids = [int(wait_for("a pid", lambda i=i: instance.output(i))) for i in living]
+    held = instance.submit("--hold", "--", "true")
+    blow(instance)
+    assert [instance.show(job_id)["state"] for job_id in living] == ["RUNNING"] * 5
+    assert [instance.show(job_id)["attempt"] for job_id in living] == [1] * 5
+    assert [is_alive(pid) for pid in pids] == [True] * 5
+    gate.touch()
+    ends = [instance.wait_end(job_id) for job_id in living]
+    assert [job["exit_code"] for job in ends] == list(range(5))
+    assert [int(instance.output(job_id)) for job_id in living] == pids, "each ran once"
+    assert instance.show(held)["state"] == "HELD"
+
+
+def test_ends_while_nobody_looks_are_recorded(make_instance: Callable[..., Instance]) -> None:
+    instance = make_instance(ROOMY).start()
+    job_id = instance.submit("-c", "0.1", "--", "sh", "-c", "sleep 1; exit 7")
+    instance.wait_state(job_id, "RUNNING")
+    instance.kill()
+    time.sleep(2)
+    instance.start()
+    job = instance.wait_end(job_id)
+    assert (job["state"], job["exit_code"]) == ("FAILED", 7)
+    assert 0.5 < job["ended_at"] - job["started_at"] < 1.9, "its own end, not ours"
+
+
+def test_a_time_limit_that_passed_meanwhile_is_enforced_at_once(
+    make_instance: Callable[..., Instance],
+) -> None:
+    instance = make_instance(ROOMY).start()
+    job_id = instance.submit("-c", "0.1", "-t", "1s", "--", "sleep", "100")
+    instance.wait_state(job_id, "RUNNING")
+    instance.kill()
+    time.sleep(1.5)
+    instance.start()
+    assert instance.wait_end(job_id)["state"] == "TIMEOUT"
+
+
+def test_a_wait_survives_the_restart_of_the_daemon(
+    make_instance: Callable[..., Instance],
+) -> None:
+    import threading
+
+    instance = make_instance(ROOMY).start()
+    job_id = instance.submit("-c", "0.1", "--", "sh", "-c", "sleep 3; exit 9")
+    status: list[int] = []
+    waiting = threading.Thread(
+        target=lambda: status.append(instance.drf("wait", job_id, check=False).returncode)
+    )
+    waiting.start()
+    instance.wait_state(job_id, "RUNNING")
+    kill_controller(instance)
+    waiting.join(60)
+    assert status == [9]
+
+
+def test_a_runner_that_is_killed_loses_only_its_own_job(
+    make_instance: Callable[..., Instance],
+) -> None:
+    """Its exit status cannot be known; what it left is killed, and its resources return."""
+    instance = make_instance(ROOMY).start()
+    job_id = instance.submit("-c", "0.1", "--", "sh", "-c", "echo $$; exec sleep 100")
+    other = instance.submit("-c", "0.1", "--", "sh", "-c", "sleep 1; exit 3")
+    instance.wait_state(job_id, "RUNNING")
+    pid = int(wait_for("its pid", lambda: instance.output(job_id)))
+    with open(f"/proc/{pid}/stat") as stat:
+        runner = int(stat.read().rpartition(")")[2].split()[1])
+    os.kill(runner, signal.SIGKILL)
+    job = instance.wait_end(job_id)
+    assert (job["state"], job["exit_code"], job["signal"]) == ("LOST", None, None)
+    wait_for("the job's end", lambda: not is_alive(pid))
+    assert instance.wait_end(other)["exit_code"] == 3
+
+
+def test_ten_thousand_queued_jobs_are_all_there_after_a_restart(instance: Instance) -> None:
+    """And the daemon answers within two seconds of its start."""
+    import json
+    import socket
+
+    instance.drf("drain")
+    request = {"op": "submit", "v": 1, "argv": ["true"], "cwd": "/", "env": {"A": "b" * 500}}
+    line = json.dumps(request).encode() + b"\n"
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(instance.socket))
+        replies = connection.makefile("rb")
+        for _ in range(100):
+            connection.sendall(line * 100)
+            answers = [json.loads(replies.readline()) for _ in range(100)]
+            assert all(answer["ok"] for answer in answers)
+    instance.kill()
+    started = time.monotonic()
+    instance.start()
+    took = time.monotonic() - started
+    jobs = instance.status()
+    assert [job["id"] for job in jobs] == list(range(1, 10_001))
+    assert {job["state"] for job in jobs} == {"PENDING"}
+    assert took < 2.0

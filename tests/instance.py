@@ -1,0 +1,231 @@
+"""A private drfd for a test: started, driven through the real command line, killed, cleaned up.
+
+Used with root (real cgroups, below drfd/ and a name of its own) and without (limits measured).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from drfd.daemon.spawn import group_for
+from drfd.launcher.cgroup_v1 import find_mounts
+from drfd.launcher.process import start_ticks
+
+BIN = Path(sys.executable).parent
+
+CONFIG = """
+[capacity]
+cores = 9
+memory = "18G"
+reserve_memory = 0
+[[disk]]
+name = "test"
+path = "/tmp"
+read = "1G"
+write = "1G"
+[pools.A]
+[pools.B]
+[enforcement]
+grace = "1s"
+processes = 64
+"""
+
+
+def wait_for(
+    what: str, is_so: Callable[[], Any], *, seconds: float = 30.0, show: Callable[[], Any] = str
+) -> Any:
+    """Poll until `is_so` gives something true; fail with what was seen after a generous time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = is_so()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"waited {seconds} s in vain for {what}; {show()}")
+
+
+class Instance:
+    def __init__(self, config: str = CONFIG) -> None:
+        # Not pytest's own directory: other users of the tests must be able to enter.
+        self.root = Path(tempfile.mkdtemp(prefix="drfd-test-"))
+        self.root.chmod(0o755)
+        self.state = self.root / "state"
+        self.socket = self.root / "drfd.sock"
+        self.config = self.root / "drfd.toml"
+        self.work = self.root / "work"
+        self.work.mkdir()
+        self.failpoints = self.root / "failpoints"
+        self.failpoints.mkdir()
+        self.config.write_text(config)
+        self.log = self.root / "drfd.log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    # -- the daemon ---------------------------------------------------------------------------
+
+    def start(self) -> Instance:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-I", "-m", "drfd.daemon", "serve"),
+                    *("--config", str(self.config), "--state", str(self.state)),
+                    *("--socket", str(self.socket)),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "DRFD_FAILPOINTS": str(self.failpoints)},
+                start_new_session=True,
+            )
+        wait_for("the daemon's answer", self.answers, show=self.log.read_text)
+        return self
+
+    def answers(self) -> bool:
+        reply = self.drf("doctor", "--json", check=False)
+        return reply.returncode == 0 and json.loads(reply.stdout)["launcher"] == "connected"
+
+    def kill(self) -> None:
+        """SIGKILL to the controller; its keeper and launcher see that and leave."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def is_dead(self) -> bool:
+        return self.process is None or self.process.poll() is not None
+
+    def restart_if_dead(self) -> None:
+        if self.is_dead():
+            self.start()
+
+    def stop(self) -> None:
+        """SIGTERM: in order, jobs run on."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(20)
+
+    def launcher_pid(self) -> int:
+        """The launcher itself: the keeper's child that listens."""
+        return int(wait_for("a launcher", lambda: self._launchers()[-1:])[0])
+
+    def _launchers(self) -> list[int]:
+        """Processes of this instance's launcher, keeper first, runners left out."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdecimal():
+                continue
+            try:
+                command = (entry / "cmdline").read_bytes().split(b"\0")
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, ValueError):
+                continue
+            if b"drfd.launcher" in command and os.fsencode(self.state / "launcher") in command:
+                found.append((parent, int(entry.name)))
+        assert self.process is not None
+        keeper = [pid for parent, pid in found if parent == self.process.pid]
+        return keeper and [pid for parent, pid in found if parent == keeper[0]]
+
+    # -- the command line ---------------------------------------------------------------------
+
+    def drf(
+        self, *words: object, check: bool = True, user: int | None = None, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run drf, as another user if asked (then with that user's own groups)."""
+        if user is not None:
+            import pwd
+
+            account = pwd.getpwuid(user)
+            options = {
+                "user": user,
+                "group": account.pw_gid,
+                "extra_groups": os.getgrouplist(account.pw_name, account.pw_gid),
+                **options,
+            }
+        env = {**os.environ, "DRFD_SOCKET": str(self.socket), **options.pop("env", {})}
+        options.setdefault("cwd", self.work)
+        options.setdefault("timeout", 60)
+        done = subprocess.run(
+            [str(BIN / "drf"), *map(str, words)],
+            capture_output=True,
+            text=True,
+            env=env,
+            stdin=options.pop("stdin", subprocess.DEVNULL if "input" not in options else None),
+            **options,
+        )
+        if check and done.returncode != 0:
+            raise AssertionError(f"drf {words}: {done.returncode} {done.stdout}{done.stderr}")
+        return done
+
+    def submit(self, *words: object, **options: Any) -> int:
+        return int(self.drf("submit", "-q", *words, **options).stdout)
+
+    def show(self, job_id: int) -> dict[str, Any]:
+        return dict(json.loads(self.drf("show", job_id, "--json").stdout))
+
+    def status(self, *words: object) -> list[dict[str, Any]]:
+        return list(json.loads(self.drf("status", "--json", *words).stdout)["jobs"])
+
+    def wait_end(self, job_id: int, *, seconds: float = 60) -> dict[str, Any]:
+        self.drf("wait", job_id, check=False, timeout=seconds)
+        return self.show(job_id)
+
+    def wait_state(self, job_id: int, state: str) -> dict[str, Any]:
+        def has_come() -> dict[str, Any] | None:
+            job = self.show(job_id)
+            return job if job["state"] == state else None
+
+        return dict(wait_for(f"job {job_id} {state}", has_come, show=lambda: self.show(job_id)))
+
+    def output(self, job_id: int) -> str:
+        return Path(self.show(job_id)["stdout"]).read_text()
+
+    # -- the machine --------------------------------------------------------------------------
+
+    def cgroups(self) -> list[str]:
+        """Job cgroups of this instance that exist, below any controller."""
+        return sorted(str(path) for top in self._groups() for path in top.glob("job-*"))
+
+    def _groups(self) -> list[Path]:
+        mounts = find_mounts(Path("/proc/self/mountinfo").read_text())
+        return [Path(mount, group_for(self.state)) for mount in dict.fromkeys(mounts.values())]
+
+    def destroy(self) -> None:
+        """End everything that this instance started, and take away all that it made."""
+        try:
+            if not self.is_dead():
+                for armed in self.failpoints.iterdir():
+                    armed.unlink()
+                self.drf("cancel", "--all", "--yes", check=False)
+                wait_for("all jobs gone", lambda: not self.status(), seconds=15)
+        finally:
+            if not self.is_dead():
+                self.stop()
+            self._kill_leftovers()
+            shutil.rmtree(self.root, ignore_errors=True)
+
+    def _kill_leftovers(self) -> None:
+        """For a test that failed half-way: what is left in our own cgroups, and the cgroups."""
+        for top in self._groups():
+            for job in top.glob("job-*"):
+                for pid in (job / "cgroup.procs").read_text().split():
+                    os.kill(int(pid), signal.SIGKILL)
+        for top in self._groups():
+            for job in [*top.glob("job-*"), top]:
+                deadline = time.monotonic() + 5
+                while job.exists() and time.monotonic() < deadline:
+                    try:
+                        job.rmdir()
+                    except OSError:
+                        time.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    return start_ticks(pid) is not None

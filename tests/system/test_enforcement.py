@@ -1,0 +1,153 @@
+"""Each limit, proved by its effect on real processes in real cgroups."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from instance import Instance, is_alive, wait_for
+
+pytestmark = pytest.mark.system
+
+
+def test_half_a_core_is_half_a_core(instance: Instance) -> None:
+    burn = (
+        "import time; start = time.time()\n"
+        "while time.time() < start + 3: pass\n"
+        "print(time.process_time() / (time.time() - start))"
+    )
+    job = instance.wait_end(instance.submit("-c", "0.5", "--", sys.executable, "-c", burn))
+    assert job["state"] == "COMPLETED"
+    assert float(instance.output(job["id"])) == pytest.approx(0.5, abs=0.12)
+
+
+def test_memory_over_the_limit_kills_the_whole_tree(instance: Instance) -> None:
+    """The child that is not to blame dies too, and what it started in a session of its own."""
+    program = (
+        "import os, subprocess, sys, time\n"
+        "bystander = subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+        "print(os.getpid(), bystander.pid, flush=True)\n"
+        "if os.fork() == 0:\n"
+        "    bytearray(200 << 20)\n"
+        "time.sleep(1000)\n"
+    )
+    job = instance.wait_end(instance.submit("-m", "64M", "--", sys.executable, "-c", program))
+    assert job["state"] == "OUT_OF_MEMORY"
+    assert "64M" in job["outcome"]["text"] and "-m 96M" in job["outcome"]["text"]
+    assert 60 << 20 <= job["usage"]["memory_peak"] <= 64 << 20
+    assert [pid for pid in map(int, instance.output(job["id"]).split()) if is_alive(pid)] == []
+    assert instance.cgroups() == []
+
+
+def test_waiting_for_a_job_out_of_memory_exits_137(instance: Instance) -> None:
+    words = ("-w", "-m", "64M", "--", sys.executable, "-c", "bytearray(200 << 20)")
+    assert instance.drf("submit", *words, check=False).returncode == 137
+
+
+@pytest.mark.parametrize("direction", ["read", "write"])
+def test_disk_bandwidth_is_what_was_declared(instance: Instance, direction: str) -> None:
+    data = instance.work / "data"
+    data.write_bytes(bytes(50 << 20))
+    words = {
+        "read": [f"if={data}", "of=/dev/null", "iflag=direct"],
+        "write": ["if=/dev/zero", f"of={data}", "oflag=direct"],
+    }[direction]
+    command = ["dd", *words, "bs=1M", "count=50", "status=none"]
+    free = instance.wait_end(instance.submit("--", *command))
+    job = instance.wait_end(instance.submit("--io", "10M", "--", *command))
+    took = job["ended_at"] - job["started_at"]
+    assert job["state"] == free["state"] == "COMPLETED"
+    assert 4.0 < took < 9.0
+    # Without a declared rate the same bytes take a fraction of that.
+    assert free["ended_at"] - free["started_at"] < took / 2
+    assert job["usage"][{"read": "read_bytes", "write": "written_bytes"}[direction]] >= 50 << 20
+
+
+def test_a_fork_bomb_stops_at_the_process_limit(instance: Instance) -> None:
+    bomb = (
+        "import os, time\n"
+        "count = 0\n"
+        "try:\n"
+        "    while True:\n"
+        "        if os.fork() == 0: time.sleep(1000)\n"
+        "        count += 1\n"
+        "except BlockingIOError:\n"
+        "    print(count, flush=True)\n"
+        "    time.sleep(1000)\n"
+    )
+    job_id = instance.submit("--", sys.executable, "-c", bomb)
+    output = Path(instance.wait_state(job_id, "RUNNING")["stdout"])
+    wait_for("the bomb's count", lambda: output.exists() and output.read_text())
+    assert int(output.read_text()) == 63
+    instance.drf("cancel", job_id)
+    assert instance.wait_end(job_id)["state"] == "CANCELLED"
+    assert instance.cgroups() == []
+
+
+def test_a_bomb_that_forks_for_ever_is_killed_whole(instance: Instance) -> None:
+    """Every process forks as fast as it can; a walk over pids would never catch up."""
+    bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass\n"
+    job_id = instance.submit("-c", "2", "--", sys.executable, "-c", bomb)
+    instance.wait_state(job_id, "RUNNING")
+    time.sleep(0.5)
+    instance.drf("cancel", job_id)
+    assert instance.wait_end(job_id)["state"] == "CANCELLED"
+    assert instance.cgroups() == []
+
+
+def test_wall_time_ends_by_term_then_grace_then_kill(instance: Instance) -> None:
+    stubborn = "trap 'echo term; date +%s.%N' TERM; echo ready; while :; do sleep 0.1; done"
+    job = instance.wait_end(instance.submit("-t", "1s", "--", "bash", "-c", stubborn))
+    assert job["state"] == "TIMEOUT"
+    assert job["signal"] == 9
+    words = instance.output(job["id"]).split()
+    assert words[:2] == ["ready", "term"]
+    assert float(words[2]) - job["started_at"] == pytest.approx(1.0, abs=0.8)
+    assert job["ended_at"] - float(words[2]) == pytest.approx(1.0, abs=0.8)
+
+
+def test_what_a_job_leaves_behind_is_reaped_before_its_resources_return(
+    instance: Instance,
+) -> None:
+    escape = "(setsid nohup env -i sleep 1000 >/dev/null 2>&1 & echo $!); exit 5"
+    job = instance.wait_end(instance.submit("--", "bash", "-c", escape))
+    assert (job["state"], job["exit_code"]) == ("FAILED", 5)
+    assert not is_alive(int(instance.output(job["id"])))
+    assert instance.cgroups() == []
+
+
+def test_limits_of_running_jobs_in_the_kernel_are_those_in_the_books(instance: Instance) -> None:
+    ids = [instance.submit("-c", "1.5", "-m", "1G", "--", "sleep", "100") for _ in range(8)]
+    running = [job for job in instance.status() if job["state"] == "RUNNING"]
+    assert len(running) == 6, "nine cores hold six jobs of one and a half"
+    quotas, memory = [], []
+    for job in running:
+        quotas.append(
+            int(Path("/sys/fs/cgroup/cpu", job["cgroup"], "cpu.cfs_quota_us").read_text())
+        )
+        memory.append(
+            int(Path("/sys/fs/cgroup/memory", job["cgroup"], "memory.limit_in_bytes").read_text())
+        )
+    assert quotas == [150_000] * 6
+    assert memory == [1 << 30] * 6
+    assert len(ids) == 8
+
+
+def test_a_limit_that_cannot_be_set_keeps_the_job_from_starting(instance: Instance) -> None:
+    """The kernel refuses a CPU quota above the parent's: fail closed, and say why."""
+    first = instance.wait_state(instance.submit("--", "sleep", "100"), "RUNNING")
+    parent = Path("/sys/fs/cgroup/cpu", first["cgroup"]).parent
+    instance.drf("cancel", first["id"])
+    instance.wait_end(first["id"])
+    (parent / "cpu.cfs_quota_us").write_text("100000")
+    try:
+        job = instance.wait_end(instance.submit("-c", "4", "--", "touch", "ran"))
+    finally:
+        (parent / "cpu.cfs_quota_us").write_text("-1")
+    assert job["state"] == "LAUNCH_FAILED"
+    assert "could not be set up" in job["outcome"]["text"]
+    assert not (instance.work / "ran").exists()
+    assert instance.cgroups() == []
