@@ -7,7 +7,7 @@ Sizes are binary, as in Slurm and systemd: 1K = 1024.
 from __future__ import annotations
 
 import re
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal, DecimalException
 
 from drfd.errors import Refused
 
@@ -20,7 +20,7 @@ _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?")
 
 def parse_size(text: str | int, *, what: str = "size") -> int:
     """Bytes of "16G", "1.5 GiB", "512M" or a plain number of bytes; at least 1."""
-    match = _SIZE.fullmatch(str(text).strip())
+    match = _SIZE.fullmatch(_word(text))
     if match is None:
         raise Refused(
             "bad-value", f"{what}: {_quote(text)} is not a size", hint="write 512M, 16G or 1.5T"
@@ -52,7 +52,7 @@ def parse_rates(text: str, *, what: str = "io") -> tuple[int, int]:
 
 def parse_duration(text: str | int, *, what: str = "time") -> int:
     """Seconds of "90", "90s", "1h30m", "2d", "1:30:00" or "1-12:00:00"; at least 1."""
-    word = str(text).strip().lower()
+    word = _word(text).lower()
     clock = _CLOCK.fullmatch(word)
     if word.isdecimal():
         seconds = Decimal(word)
@@ -76,8 +76,8 @@ def parse_duration(text: str | int, *, what: str = "time") -> int:
 def parse_cores(text: str | float, *, what: str = "cores") -> int:
     """Milli-cores of "2" or "0.5"; at least 10 (the kernel's smallest quota is 1 ms in 100 ms)."""
     try:
-        milli = Decimal(str(text)) * 1000
-    except InvalidOperation:
+        milli = Decimal(_word(text)) * 1000
+    except DecimalException:
         milli = Decimal("NaN")
     if not milli.is_finite():
         raise Refused("bad-value", f"{what}: {_quote(text)} is not a number", hint="write 4 or 0.5")
@@ -137,6 +137,12 @@ def show_duration(seconds: float) -> str:
     if whole < 86400:
         return f"{whole // 3600}h{whole % 3600 // 60:02}m"
     return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
+
+
+def _word(text: object) -> str:
+    """Empty, and so refused, when it is longer than any amount that is meant."""
+    word = str(text).strip()
+    return word if len(word) <= 40 else ""
 
 
 def _quote(text: object) -> str:

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
 
+from drfd.core import events as ev
+from drfd.core.decide import decide
 from drfd.core.effects import Effect
-from drfd.core.job import Job, JobSpec
-from drfd.core.resources import Resources
+from drfd.core.job import Job, JobSpec, JobState, Outcome, Usage
+from drfd.core.ledger import Ledger
+from drfd.core.resources import Axes, Resources
 from drfd.core.rules import Pool, Rules
-from drfd.core.stimuli import Actor, Now
+from drfd.core.stimuli import (
+    Actor,
+    CgroupGone,
+    Now,
+    RunnerEnded,
+    RunnerUp,
+    SchedulePass,
+    Stimulus,
+    SubmitAsked,
+)
 
 GIB = 1 << 30
 
@@ -86,3 +100,145 @@ class FakeHost:
     def take(self) -> list[Effect]:
         taken, self.effects = self.effects, []
         return taken
+
+
+#: What happened to a job that is in this state now: kinds for `happened`.
+ROADS: dict[JobState, tuple[type, ...]] = {
+    JobState.PENDING: (ev.Submitted,),
+    JobState.HELD: (ev.Submitted, ev.Held),
+    JobState.STARTING: (ev.Submitted, ev.Admitted),
+    JobState.RUNNING: (ev.Submitted, ev.Admitted, ev.Launched),
+    JobState.STOPPING: (ev.Submitted, ev.Admitted, ev.Launched, ev.StopRequested),
+    JobState.CLEANING: (ev.Submitted, ev.Admitted, ev.Launched, ev.Exited),
+    JobState.ENDED: (ev.Submitted, ev.Admitted, ev.Launched, ev.Exited, ev.Cleaned),
+}
+
+
+def happened(kind: type, job_id: int = 1, at_s: float = 0.0, **changes: Any) -> Any:
+    """A typical event of this kind; `changes` replace its fields."""
+    when = now(at_s)
+    usual: dict[type, dict[str, Any]] = {
+        ev.Submitted: {"spec": spec()},
+        ev.Held: {"by": "alice"},
+        ev.Released: {"by": "alice"},
+        ev.Cancelled: {"by": "alice"},
+        ev.Admitted: {"attempt": 1},
+        ev.Launched: {"attempt": 1, "mono_s": when.mono_s, "cgroup": f"drfd/{job_id}.1"},
+        ev.LaunchFailed: {"attempt": 1, "text": "no such file", "outcome": Outcome.LAUNCH_FAILED},
+        ev.StopRequested: {
+            "mono_s": when.mono_s,
+            "outcome": Outcome.CANCELLED,
+            "text": "cancelled by alice",
+        },
+        ev.Escalated: {},
+        ev.Exited: {
+            "attempt": 1,
+            "exit_code": 0,
+            "signal": None,
+            "outcome": Outcome.COMPLETED,
+            "text": "exit code 0",
+            "usage": None,
+        },
+        ev.Cleaned: {"attempt": 1},
+    }
+    return kind(**({"job_id": job_id, "at_s": when.at_s} | usual[kind] | changes))
+
+
+def ledger_at(
+    state: JobState, job_id: int = 1, axes: Axes | None = None, **submitted: Any
+) -> Ledger:
+    """Books with one job, in this state; `submitted` replaces fields of its submission."""
+    first, *rest = ROADS[state]
+    events = [happened(first, job_id, **submitted), *(happened(kind, job_id) for kind in rest)]
+    return Ledger.of_events(axes or Axes(), events)
+
+
+def tables(ledger: Ledger) -> dict[str, Any]:
+    """All that a ledger knows, as a value to compare; later changes do not reach it."""
+    return deepcopy({name: value for name, value in vars(ledger).items() if name != "axes"})
+
+
+def ended(job_id: int = 1, attempt: int = 1, at_s: float = 0.0, **changes: Any) -> RunnerEnded:
+    """The runner reports an exit with code 0; `changes` replace its fields."""
+    when = now(at_s)
+    usual: dict[str, Any] = {
+        "at_s": when.at_s,
+        "mono_s": when.mono_s,
+        "exit_code": 0,
+        "signal": None,
+        "oom_killed": False,
+        "over_limit": False,
+        "usage": Usage(cpu_s=1.0),
+    }
+    return RunnerEnded(job_id=job_id, attempt=attempt, **(usual | changes))
+
+
+def runner_up(job_id: int = 1, attempt: int = 1, at_s: float = 0.0) -> RunnerUp:
+    when = now(at_s)
+    return RunnerUp(job_id, attempt, when.at_s, when.mono_s, f"drfd/{job_id}.{attempt}")
+
+
+@dataclass
+class Bench:
+    """The core without journal and host: decides, applies, and keeps all that happened."""
+
+    rules: Rules = field(default_factory=rules)
+    events: list[ev.Event] = field(default_factory=list)
+    ledger: Ledger = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(self.rules.axes)
+
+    def feed(self, stimulus: Stimulus) -> list[ev.Event]:
+        """What came of it, already in the books. What is refused changes nothing."""
+        before = tables(self.ledger)
+        try:
+            found = decide(self.ledger, stimulus, self.rules)
+        finally:
+            assert tables(self.ledger) == before, "decide has changed the books"
+        for event in found:
+            self.ledger.apply(event)
+        self.events += found
+        return found
+
+    def submit(self, asked: JobSpec | None = None, *, at_s: float = 0.0, held: bool = False) -> int:
+        """The id of a job that was taken."""
+        (event,) = self.feed(SubmitAsked(now(at_s), asked or spec(), held))
+        assert isinstance(event, ev.Submitted)
+        return event.job_id
+
+    def schedule(self, at_s: float = 0.0) -> list[int]:
+        """The jobs that one pass admits, in order."""
+        found = self.feed(SchedulePass(now(at_s)))
+        assert all(isinstance(event, ev.Admitted) for event in found)
+        return [event.job_id for event in found if isinstance(event, ev.Admitted)]
+
+    def start(self, asked: JobSpec | None = None, *, at_s: float = 0.0) -> int:
+        """A job that was submitted, admitted and launched, all at once."""
+        job_id = self.submit(asked, at_s=at_s)
+        assert job_id in self.schedule(at_s)
+        self.feed(runner_up(job_id, at_s=at_s))
+        return job_id
+
+    def finish(self, job_id: int, *, at_s: float = 0.0) -> None:
+        """The job exits with code 0, and nothing of it is left."""
+        self.feed(ended(job_id, at_s=at_s))
+        self.feed(CgroupGone(now(at_s), job_id, 1))
+
+    def job(self, job_id: int) -> Job:
+        return self.ledger.jobs[job_id]
+
+    def check(self) -> None:
+        """The books agree with themselves, with their history, and with the machine's size."""
+        self.ledger.check()
+        replayed = Ledger.of_events(self.rules.axes, self.events)
+        assert tables(replayed) == tables(self.ledger), "replaying the events gives other books"
+        rebuilt = Ledger.of_jobs(
+            self.rules.axes,
+            self.ledger.jobs.values(),
+            next_id=self.ledger.next_id,
+            draining=self.ledger.draining,
+        )
+        assert tables(rebuilt) == tables(self.ledger), "the live jobs give other books"
+        pairs = zip(self.ledger.booked, self.rules.room, strict=True)
+        assert all(0 <= booked <= room for booked, room in pairs), "more is booked than there is"

@@ -73,6 +73,12 @@ class Instance:
     # -- the daemon ---------------------------------------------------------------------------
 
     def start(self) -> Instance:
+        self.launch()
+        wait_for("the daemon's answer", self.answers, show=self.log.read_text)
+        return self
+
+    def launch(self) -> None:
+        """Start it and do not wait until it is ready."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
@@ -86,12 +92,14 @@ class Instance:
                 env={**os.environ, "DRFD_FAILPOINTS": str(self.failpoints)},
                 start_new_session=True,
             )
-        wait_for("the daemon's answer", self.answers, show=self.log.read_text)
-        return self
 
     def answers(self) -> bool:
         reply = self.drf("doctor", "--json", check=False)
         return reply.returncode == 0 and json.loads(reply.stdout)["launcher"] == "connected"
+
+    def has_cgroups(self) -> bool:
+        reply = self.drf("doctor", "--json")
+        return bool(json.loads(reply.stdout)["enforcement"] != "none")
 
     def kill(self) -> None:
         """SIGKILL to the controller; its keeper and launcher see that and leave."""

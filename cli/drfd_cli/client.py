@@ -6,6 +6,7 @@ No module here is heavier than json and socket: every command starts with this o
 from __future__ import annotations
 
 import os
+import select
 import socket
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from drfd.wire.codec import VERSION, Message, decode, encode
 
 #: How long a wait outlives a daemon that is being restarted.
 _RECONNECT_S = 60.0
+_RETRY_S = 0.2
 
 
 class Client:
@@ -46,14 +48,16 @@ class Client:
 
     def receive(self) -> Message:
         reply = self._read_reply()
-        if reply.get("ok"):
+        if reply.get("ok") is True:
             return reply
-        raise _error_of(reply)
+        error = _error_in(reply)
+        if error is None:
+            raise self._not_drfd()
+        raise error
 
     def fileno(self) -> int:
-        """For `select`: readable when a reply, or the end, has come."""
-        assert self._socket is not None
-        return self._socket.fileno()
+        """For `select`: readable when a reply, or the end, has come; -1 without a connection."""
+        return -1 if self._socket is None else self._socket.fileno()
 
     def close(self) -> None:
         if self._socket is not None:
@@ -62,19 +66,19 @@ class Client:
 
     def wait(self, ids: list[int], *, any_one: bool, timeout_s: float | None) -> Message:
         """The daemon's `wait`, carried over restarts of the daemon."""
-        give_up = None
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        give_up = time.monotonic() + _RECONNECT_S
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
-                return self.request("wait", ids=ids, any=any_one, timeout_s=left)
+                self.send("wait", ids=ids, any=any_one, timeout_s=left)
+                give_up = time.monotonic() + _RECONNECT_S
+                return self.receive()
             except Unavailable:
-                now = time.monotonic()
-                give_up = give_up or now + _RECONNECT_S
-                if now > give_up:
-                    raise
                 self.close()
-                time.sleep(0.2)
+                if time.monotonic() > give_up or (left is not None and left <= 0):
+                    raise
+                time.sleep(_RETRY_S if left is None else min(_RETRY_S, left))
 
     def _connect(self) -> socket.socket:
         try:
@@ -105,7 +109,50 @@ class Client:
                 "lost", "the daemon closed the connection", hint="try again in a moment"
             ) from None
         line, _, self._inbox = self._inbox.partition(b"\n")
-        return decode(line)
+        try:
+            return decode(line)
+        except ValueError:
+            raise self._not_drfd() from None
+
+    def _not_drfd(self) -> Unavailable:
+        self.close()
+        hint = "DRFD_SOCKET or --socket name another one"
+        return Unavailable("not-drfd", f"what answers at {self._path} is not drfd", hint=hint)
+
+
+class Watch:
+    """A `wait` for one job beside other work, carried over restarts of the daemon."""
+
+    def __init__(self, client: Client, job_id: int) -> None:
+        self._client = client
+        self._job_id = job_id
+        self._is_asked = False
+        self._give_up = time.monotonic() + _RECONNECT_S
+
+    def poll(self, timeout_s: float, *others: int) -> tuple[Message | None, list[int]]:
+        """Wait a little: the reply, if the job has ended, and which other descriptors are ready."""
+        self._ask()
+        mine = [self._client.fileno()] if self._is_asked else []
+        ready = select.select([*mine, *others], [], [], timeout_s)[0]
+        reply = None
+        if mine and mine[0] in ready:
+            try:
+                reply = self._client.receive()
+            except Unavailable:
+                self._is_asked = False
+                self._give_up = time.monotonic() + _RECONNECT_S
+        return reply, [fd for fd in ready if fd in others]
+
+    def _ask(self) -> None:
+        if self._is_asked:
+            return
+        try:
+            self._client.send("wait", ids=[self._job_id])
+        except Unavailable:
+            if time.monotonic() > self._give_up:
+                raise
+            return
+        self._is_asked = True
 
 
 def choose(explicit: str | None) -> Client:
@@ -132,7 +179,12 @@ def _open(path: Path) -> socket.socket:
     return connection
 
 
-def _error_of(reply: Message) -> DrfdError:
-    error = reply.get("error", {})
-    kind = BY_KIND.get(error.get("kind", ""), DrfdError)
-    return kind(error.get("code", "?"), error.get("text", "?"), hint=error.get("hint", ""))
+def _error_in(reply: Message) -> DrfdError | None:
+    """The error that a reply carries, if it has the form of one."""
+    error = reply.get("error")
+    if not isinstance(error, dict):
+        return None
+    kind, code, text, hint = (error.get(key) for key in ("kind", "code", "text", "hint"))
+    if not all(isinstance(word, str) for word in (kind, code, text, hint)):
+        return None
+    return BY_KIND.get(str(kind), DrfdError)(str(code), str(text), hint=str(hint))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from importlib import import_module
@@ -9,6 +10,7 @@ from importlib import import_module
 import click
 
 from drfd.errors import DrfdError
+from drfd_cli.output import clean, say
 
 #: Every verb, in the order of the help; its module is imported when it is used.
 VERBS = {
@@ -31,6 +33,14 @@ VERBS = {
 
 
 class _Verbs(click.Group):
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # `drf status | head`: the reader has what it wants. Nothing may be flushed at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            return 0
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
 
@@ -59,22 +69,22 @@ def cli(ctx: click.Context, socket: str | None) -> None:
 
 
 def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a sign gets another, not a crash.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         status = cli.main(prog_name="drf", standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
     except click.ClickException as error:
         about = getattr(error, "ctx", None)
         where = about.command_path if about is not None else "drf"
-        click.echo(f"{where}: {error.format_message()}", err=True)
+        click.echo(clean(f"{where}: {error.format_message()}", 1000), err=True)
         sys.exit(error.exit_code)
     except click.exceptions.Abort:
         sys.exit(130)
     except KeyboardInterrupt:
         sys.exit(130)
     except DrfdError as error:
-        click.echo(f"drf: {error}", err=True)
+        say(str(error))
         sys.exit(error.exit_code)
-    except BrokenPipeError:
-        # `drf status | head`: the reader has what it wants. Nothing may be flushed at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.exit(0)

@@ -6,8 +6,10 @@ stdout is data, stderr is talk. rich is imported only when a table is drawn.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
+import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,24 +34,43 @@ def clean(text: object, most: int = 200) -> str:
     return word if len(word) <= most else word[: most - 1] + "…"
 
 
+def shorten(text: object, columns: int) -> str:
+    """Cleaned text that takes at most so many columns of a screen; some signs take two."""
+    word = clean(text)
+    if len(word) + sum(unicodedata.east_asian_width(sign) in "WF" for sign in word) <= columns:
+        return word
+    kept, used = "", 0
+    for sign in word:
+        used += 2 if unicodedata.east_asian_width(sign) in "WF" else 1
+        if used >= columns:
+            break
+        kept += sign
+    return kept + "…"
+
+
 def print_json(view: object) -> None:
     click.echo(json.dumps(view))
 
 
+def tell(text: object) -> None:
+    """One line of data, on stdout, with other people's words made harmless."""
+    click.echo(clean(text, 2000))
+
+
 def say(text: str) -> None:
-    """Talk, on stderr."""
-    click.echo(f"drf: {text}", err=True)
+    """Talk, on stderr, in one line."""
+    click.echo(f"drf: {clean(text, 1000)}", err=True)
 
 
 def new_table(*columns: str | tuple[str, str], title: str | None = None) -> Table:
-    """A table with these headings; ("name", "right") aligns the column to the right."""
+    """A table with these headings; ("NAME", "right") aligns the column to the right."""
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
     for column in columns:
         name, justify = (column, "left") if isinstance(column, str) else column
-        # The last column takes what is left; the others are never cut.
+        # The last column takes what is left, on as many lines as it needs.
         table.add_column(name, justify=justify, no_wrap=column != columns[-1])  # type: ignore[arg-type]
     return table
 
@@ -61,13 +82,25 @@ def add_row(table: Table, cells: Sequence[object]) -> None:
     table.add_row(*(Text(clean(cell, 400)) for cell in cells))
 
 
-def print_table(table: Table) -> None:
+def width() -> int:
+    """Columns of the screen, or enough of them for a file."""
+    return shutil.get_terminal_size((_PLAIN_WIDTH, 24)).columns
+
+
+def print_table(table: Table, *, fixed: Sequence[str]) -> None:
+    """Where room is short, columns are cut, but not the `fixed` ones."""
+    from rich.cells import cell_len
     from rich.console import Console
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_PLAIN_WIDTH)
-    console.print(table)
+    class Quiet(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    for column in table.columns:
+        if column.header in fixed:
+            cells = [column.header, *column.cells]
+            column.min_width = max(cell_len(str(cell)) for cell in cells)
+    Quiet(highlight=False, width=width()).print(table)
 
 
 def show_demand(demand: View) -> list[str]:

@@ -56,7 +56,7 @@ def act(verb: str, done_word: str, *, yes: bool, as_json: bool, **chosen: Any) -
         output.print_json({"done": reply["done"], "failed": reply["failed"]})
     else:
         for job_id in reply["done"]:
-            click.echo(f"{done_word} job {job_id}")
+            output.tell(f"{done_word} job {job_id}")
     for failure in reply["failed"]:
         output.say(output.clean(failure["error"]["text"]))
     return _exit_code(reply["failed"])

@@ -114,8 +114,8 @@ class _Walk:
         heads = self._heads(leaf)
         if not heads:
             return None
-        first = min(entry[1] for _, entry in heads)
-        return _Turn(self._shares.order_key(leaf, self._held(leaf)), first, leaf)
+        _, head = min(entry for _, entry in heads)
+        return _Turn(self._shares.order_key(leaf, self._held(leaf)), head, leaf)
 
     def _first_fit(self, leaf: str, *, promise_only: bool) -> tuple[Vector, Entry] | None:
         held = self._held(leaf)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -126,9 +127,12 @@ class Job:
 
 def output_path(pattern: str, job: Job) -> str:
     """An output path with %j (job id), %x (name), %u (user), %% filled in, relative to the cwd."""
-    parts = {"%%": "%", "%j": str(job.id), "%x": job.spec.name, "%u": job.spec.user}
-    pieces = pattern.split("%%")
-    for sign in ("%j", "%x", "%u"):
-        pieces = [piece.replace(sign, parts[sign].replace("/", "_")) for piece in pieces]
-    path = "%".join(pieces)
+    # A slash in a name would be another directory.
+    signs = {
+        "%%": "%",
+        "%j": str(job.id),
+        "%x": job.spec.name.replace("/", "_"),
+        "%u": job.spec.user.replace("/", "_"),
+    }
+    path = re.sub("%[%jxu]", lambda found: signs[found[0]], pattern)
     return path if path.startswith("/") else f"{job.spec.cwd.rstrip('/')}/{path}"

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from drfd.core import events as ev
 from drfd.core.job import Job, JobState, Outcome, Stop
-from drfd.core.lifecycle import next_state
+from drfd.core.lifecycle import InvalidTransition, next_state
 from drfd.core.queue import Entry, LeafQueue
 from drfd.core.resources import Axes, Vector, minus, plus
 
@@ -80,6 +80,8 @@ class Ledger:
             self.draining = event.on
             return None
         if isinstance(event, ev.Submitted):
+            if event.job_id < self.next_id:
+                raise InvalidTransition(f"job {event.job_id} is born twice: {event!r}")
             job = Job(
                 id=event.job_id,
                 spec=event.spec,
@@ -90,7 +92,9 @@ class Ledger:
             )
             self._put(None, job)
             return job
-        before = self.jobs[event.job_id]
+        before = self.jobs.get(event.job_id)
+        if before is None:
+            raise InvalidTransition(f"no live job {event.job_id} for {event!r}")
         job = _moved(before, event, next_state(before.state, event))
         self._put(before, job)
         return job

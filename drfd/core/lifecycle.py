@@ -16,7 +16,9 @@ TRANSITIONS: dict[S, dict[type, S]] = {
         ev.Held: S.HELD,
         ev.Cancelled: S.ENDED,
     },
+    # Held: an administrator's hold outweighs the owner's own.
     S.HELD: {
+        ev.Held: S.HELD,
         ev.Released: S.PENDING,
         ev.Cancelled: S.ENDED,
     },

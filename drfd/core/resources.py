@@ -78,13 +78,15 @@ def total(vectors: Iterable[Vector], zero: Vector) -> Vector:
 
 
 def fits(demand: Vector, room: Vector) -> bool:
+    """What is not asked for fits even where more is booked than there is."""
     # `all` over a generator would cost three times as much on the hottest path of a pass.
     for asked, there in zip(demand, room, strict=True):  # noqa: SIM110
-        if asked > there:
+        if asked > there and asked:
             return False
     return True
 
 
 def short_axes(demand: Vector, room: Vector) -> list[int]:
-    """The axes on which `demand` is more than `room`."""
-    return [axis for axis, (a, b) in enumerate(zip(demand, room, strict=True)) if a > b]
+    """The axes on which `demand` does not fit into `room`."""
+    pairs = enumerate(zip(demand, room, strict=True))
+    return [axis for axis, (asked, there) in pairs if asked > there and asked]

@@ -5,6 +5,7 @@ A key that nobody asks for is an error, so a misspelt limit can never be ignored
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,9 @@ from drfd.daemon.toml_table import (
 )
 from drfd.errors import ConfigError
 from drfd.units import parse_cores, parse_duration, parse_memory, parse_size
+
+#: A part of a path such as "root.lab".
+_POOL_NAME = re.compile(r"[\w-]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +84,12 @@ def load(path: Path) -> Config:
     """
     tree = _read(path)
     if path.name == "drfd.toml":
-        for extra in sorted(path.parent.joinpath("drfd.d").glob("*.toml")):
-            _merge(tree, _read(extra))
+        parse(tree, str(path))
+        for extra_path in sorted(path.parent.joinpath("drfd.d").glob("*.toml")):
+            extra = _read(extra_path)
+            # Alone first, so that a complaint names the file that is to blame.
+            parse(extra, str(extra_path))
+            _merge(tree, extra)
     return parse(tree, str(path))
 
 
@@ -147,7 +155,8 @@ def _pools(table: Table) -> dict[str, Pool]:
     pools: dict[str, Pool] = {}
     owner: dict[str, str] = {}
     for name in table.names():
-        _check_pool_name(name)
+        if not _POOL_NAME.fullmatch(name):
+            table.fail(repr(name), "is not a pool name", hint="use letters, digits, - and _")
         each = table.table(name)
         users = each.take("users", read_names, None)
         pools[name] = Pool(
@@ -170,13 +179,6 @@ def _scheduling(table: Table, warnings: list[str]) -> None:
         warnings.append("scheduling.patience: has no effect, this version reserves nothing")
 
 
-def _check_pool_name(name: str) -> None:
-    if not name or not all(sign.isalnum() or sign in "_-" for sign in name):
-        raise ConfigError(
-            "config", f"pools: {name!r} is not a pool name", hint="use letters, digits, - and _"
-        )
-
-
 def _read(path: Path) -> Toml:
     try:
         with path.open("rb") as file:
@@ -185,7 +187,7 @@ def _read(path: Path) -> Toml:
         raise ConfigError("config", f"there is no configuration file {path}") from None
     except OSError as error:
         raise ConfigError("config", f"cannot read {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError("config", f"{path} is not TOML: {error}") from None
 
 

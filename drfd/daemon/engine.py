@@ -135,4 +135,5 @@ class Engine:
         """The journal could not be written: the books are what it holds."""
         self.journal.rollback()
         self.ledger = self.journal.load(self.rules.axes)
+        self.last_plan = None
         self._wants_pass = True

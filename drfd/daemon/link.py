@@ -15,10 +15,11 @@ from pathlib import Path
 from drfd.core.effects import Effect, Kill, Launch, Remove, Terminate
 from drfd.core.job import Job, JobState
 from drfd.core.reconcile import AttemptKey, missing_attempts, strays
-from drfd.core.stimuli import Now, Tick
+from drfd.core.stimuli import Now, Stimulus, Tick
 from drfd.daemon.engine import Engine, Work
 from drfd.daemon.meter import Meter
 from drfd.daemon.orders import order_for, stimulus_for
+from drfd.errors import HostError
 from drfd.host.disks import Disk
 from drfd.launcher import protocol
 from drfd.launcher.protocol import Message
@@ -28,6 +29,8 @@ log = logging.getLogger("drfd")
 
 _COMMANDS = {Terminate: protocol.TERMINATE, Kill: protocol.KILL, Remove: protocol.REMOVE}
 _RETRY_S = 0.05
+#: Pause before the launcher is asked again for news that the journal would not take.
+_RELIST_S = 1.0
 _MAX_REPORT_BYTES = 64 << 20
 
 
@@ -62,9 +65,8 @@ class Link:
         return self._ready
 
     def perform(self, effect: Effect, job: Job) -> None:
-        assert self.engine is not None
         if isinstance(effect, Launch):
-            payload = self.engine.journal.payload(job.id)
+            payload = self._engine().journal.payload(job.id)
             order = order_for(job, payload, self._disks, self._max_pids)
             self._send(protocol.launch_message(order))
         else:
@@ -75,21 +77,33 @@ class Link:
         while True:
             try:
                 await self._listen()
-            except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            except (OSError, ValueError, protocol.BadMessage) as error:
                 if self._ready:
-                    log.warning("event=launcher-away error=%s", error or "closed")
-            self._ready, self._writer = False, None
+                    log.warning("event=launcher-away error=%s", error)
+            finally:
+                self._ready = False
+                if self._writer is not None:
+                    self._writer.close()
+                self._writer = None
             await asyncio.sleep(_RETRY_S)
 
     async def _listen(self) -> None:
         address, directory = socket_address(self._socket_path)
-        reader, self._writer = await asyncio.open_unix_connection(address, limit=_MAX_REPORT_BYTES)
-        if directory is not None:
-            os.close(directory)
-        self._send({"cmd": protocol.LIST})
-        while line := await reader.readline():
+        try:
+            reader, self._writer = await asyncio.open_unix_connection(
+                address, limit=_MAX_REPORT_BYTES
+            )
+        finally:
+            if directory is not None:
+                os.close(directory)
+        self.list_again()
+        while (line := await reader.readline()).endswith(b"\n"):
             self._take(protocol.decode(line))
-        raise asyncio.IncompleteReadError(b"", None)
+        raise ConnectionError("closed")
+
+    def list_again(self) -> None:
+        """Ask for all that the launcher knows; when it is told, the books are reconciled."""
+        self._send({"cmd": protocol.LIST})
 
     def _take(self, report: Message) -> None:
         match report["report"]:
@@ -107,47 +121,59 @@ class Link:
     def _attempt_news(self, report: Message) -> None:
         key = (report["id"], report["attempt"])
         job = self._job(key[0])
+        kind = report["report"]
         measured = None
-        if report["report"] == "up":
+        if kind == "up" and job is not None:
             self._meter.watch(key, report["runner_pid"])
-        if job is not None and report["report"] == "ended":
+        elif kind == "ended" and job is not None:
             # Its cgroup is still there: it goes when we say so.
             self._meter.sample(job)
             measured = self._meter.usage(job)
-            self._meter.forget(key)
-        if report["report"] == "removed":
+        elif kind == "removed":
             self.stuck.discard(key)
-        stimulus = stimulus_for(report, self._clock(), measured)
-        self._submit(Work(stimulus, answer=self._ask_again(key[0], report)))
+            self._meter.forget(key)
 
-    def _ask_again(self, job_id: int, report: Message) -> Callable[[object], None] | None:
-        """After news that an attempt is not there, its launch may be owed once more."""
-        if report["report"] not in ("missing", "removed"):
-            return None
+        def perhaps_launch() -> None:
+            # The attempt is not there, so its launch may be owed once more.
+            present = self._job(key[0])
+            if present is not None and present.state is JobState.STARTING:
+                self._engine().perform_owed(present)
 
-        def again(_: object) -> None:
-            job = self._job(job_id)
-            if job is not None and job.state is JobState.STARTING and self.engine is not None:
-                self.engine.perform_owed(job)
-
-        return again
+        then = perhaps_launch if kind in ("missing", "removed") else None
+        self._tell(stimulus_for(report, self._clock(), measured), then)
 
     def _reconcile(self, known: set[AttemptKey]) -> None:
         """All reports of known attempts are in the queue already; then what only one side knows."""
-        assert self.engine is not None
-        engine = self.engine
 
-        def settle(_: object) -> None:
+        def settle() -> None:
+            engine = self._engine()
             self._ready = True
             for missing in missing_attempts(engine.ledger, known, self._clock()):
-                self._submit(Work(missing))
+                self._tell(missing)
             for removal in strays(engine.ledger, known):
                 self._send_attempt(removal)
             engine.perform_all_owed()
+            # Jobs may have come while there was nobody to start them: one more turn, with a pass.
             engine.want_pass()
+            self._tell(Tick(self._clock()))
 
         # A tick is always welcome: with it, `settle` comes after all that was reported before.
-        self._submit(Work(Tick(self._clock()), answer=settle))
+        self._tell(Tick(self._clock()), settle)
+
+    def _tell(self, stimulus: Stimulus, then: Callable[[], None] | None = None) -> None:
+        """Queue news; what could not be written down is asked for again."""
+
+        def answer(result: object) -> None:
+            if isinstance(result, HostError):
+                asyncio.get_running_loop().call_later(_RELIST_S, self.list_again)
+            elif then is not None:
+                then()
+
+        self._submit(Work(stimulus, answer=answer))
+
+    def _engine(self) -> Engine:
+        assert self.engine is not None
+        return self.engine
 
     def _job(self, job_id: int) -> Job | None:
         return None if self.engine is None else self.engine.ledger.jobs.get(job_id)

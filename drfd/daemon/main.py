@@ -194,9 +194,12 @@ class Daemon:
         dues = (deadline_mono_s(job, engine.rules.grace_s) for job in engine.ledger.holders())
         due = min((due for due in dues if due is not None), default=None)
         if due is not None:
-            delay = max(0.0, due - time.monotonic())
+            delay = due - time.monotonic()
             loop = asyncio.get_running_loop()
-            self._deadline = loop.call_later(delay, lambda: self.submit(Work(Tick(clock()))))
+            # Overdue after a turn: the journal did not take it. Not at once again.
+            self._deadline = loop.call_later(
+                delay if delay > 0 else 0.5, lambda: self.submit(Work(Tick(clock())))
+            )
 
     async def _measure(self) -> None:
         while True:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -102,14 +102,11 @@ class Requests:
         return {"id": submitted.job_id}
 
     def _status(self, actor: st.Actor, request: msg.Status) -> View:
-        jobs = self._selected(request.select)
-        if request.ended:
-            jobs += self._ended(request)
-        jobs.sort(key=lambda job: job.id)
-        found = {job.id for job in jobs}
-        lost = [job_id for job_id in request.select.ids if job_id not in found]
-        jobs += [self._any_job(job_id) for job_id in lost]
-        shown = [self._view(job, actor) for job in jobs]
+        if request.select.ids:
+            jobs = [self._any_job(job_id) for job_id in set(request.select.ids)]
+        else:
+            jobs = self._selected(request.select) + self._ended(request)
+        shown = [self._view(job, actor) for job in sorted(jobs, key=lambda job: job.id)]
         return {
             "jobs": shown,
             "counts": views.counts_view([view["state"] for view in shown]),
@@ -224,16 +221,16 @@ class Requests:
 
     def _selected(self, select: msg.Selection) -> list[Job]:
         """Live jobs that pass the selection."""
-        live = self.engine.ledger.jobs
-        if select.ids:
-            return [live[job_id] for job_id in dict.fromkeys(select.ids) if job_id in live]
-        return [job for job in live.values() if _passes(job, select)]
+        return [job for job in self.engine.ledger.jobs.values() if _passes(job, select)]
 
-    def _ended(self, request: msg.Status) -> Iterable[Job]:
-        if request.select.ids:
+    def _ended(self, request: msg.Status) -> list[Job]:
+        if not request.ended:
             return []
-        ended = self.engine.journal.ended(limit=request.ended)
-        return [job for job in ended if _passes(job, request.select)]
+        select = request.select
+        ended = self.engine.journal.ended(
+            limit=request.ended, user=select.user, states=select.states
+        )
+        return [job for job in ended if _passes(job, select)]
 
     def _any_job(self, job_id: int) -> Job:
         job = self.engine.ledger.jobs.get(job_id) or self.engine.journal.job(job_id)

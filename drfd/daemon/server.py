@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import select
 import socket
 import struct
 from collections import Counter
@@ -76,7 +77,8 @@ class Server:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, uid: int, gid: int
     ) -> None:
         while line := await _read_frame(reader):
-            reply = await self._answer_or_leave(reader, line, uid, gid)
+            peer = writer.get_extra_info("socket")
+            reply = await self._answer_or_leave(peer, line, uid, gid)
             if reply is None:
                 return
             reach("server.before-reply")
@@ -84,13 +86,13 @@ class Server:
             await writer.drain()
 
     async def _answer_or_leave(
-        self, reader: asyncio.StreamReader, line: bytes, uid: int, gid: int
+        self, peer: socket.socket, line: bytes, uid: int, gid: int
     ) -> bytes | None:
         """The reply; None when the asker hangs up first (a `wait` may take days)."""
         answering = asyncio.ensure_future(self._reply(line, uid, gid))
         while not answering.done():
             done, _ = await asyncio.wait({answering}, timeout=_HANGUP_CHECK_S)
-            if not done and reader.at_eof():
+            if not done and _has_hung_up(peer):
                 answering.cancel()
                 return None
         return answering.result()
@@ -126,6 +128,13 @@ async def _read_frame(reader: asyncio.StreamReader) -> bytes:
 
 def _encode_error(error: DrfdError) -> bytes:
     return _encoder.encode({"ok": False, "error": error_view(error)}) + b"\n"
+
+
+def _has_hung_up(peer: socket.socket) -> bool:
+    """Closed at the other end. One that has only finished writing still wants its answer."""
+    poll = select.poll()
+    poll.register(peer.fileno(), 0)
+    return any(event & select.POLLHUP for _, event in poll.poll(0))
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:

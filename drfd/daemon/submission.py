@@ -65,6 +65,8 @@ def _check_sizes(request: Submit) -> None:
         if size > most:
             raise Refused("too-long", f"{what} has {size} bytes; {most} are the most")
     texts = [*request.argv, *env, request.cwd, request.stdout or "", request.stderr or ""]
+    if any(not name or "=" in name for name in request.env):
+        raise Refused("bad-request", "a variable's name is empty or holds an equals sign")
     if any("\0" in text for text in [*texts, request.name or "", request.attach or ""]):
         raise Refused("bad-request", "no argument, variable or path can hold a NUL character")
 

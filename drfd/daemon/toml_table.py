@@ -61,8 +61,8 @@ class Table:
         for child in self._children:
             child.done()
 
-    def fail(self, key: str, text: str) -> Any:
-        raise ConfigError("config", f"{self._at(key)}: {text}")
+    def fail(self, key: str, text: str, *, hint: str = "") -> Any:
+        raise ConfigError("config", f"{self._at(key)}: {text}", hint=hint)
 
     def _known_keys(self) -> str:
         return f"known keys: {', '.join(sorted(self._known))}" if self._known else ""
@@ -126,7 +126,7 @@ def read_path(value: object) -> str:
 
 
 def read_size_or_zero(value: str | int) -> int:
-    return 0 if value in (0, "0") else parse_size(value)
+    return 0 if str(value) == "0" else parse_size(value)
 
 
 def read_time(value: str | int) -> int | None:

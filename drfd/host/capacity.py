@@ -31,17 +31,24 @@ def own_memory_limit(proc_self_cgroup: str = "/proc/self/cgroup") -> int:
     limits = [_NO_LIMIT]
     for line in Path(proc_self_cgroup).read_text().splitlines():
         _, controllers, path = line.split(":", 2)
-        name = None
         if "memory" in controllers.split(","):
-            name = f"/sys/fs/cgroup/memory{path}/memory.limit_in_bytes"
+            limits += _limits_above("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes")
         elif not controllers:
-            name = f"/sys/fs/cgroup{path}/memory.max"
+            limits += _limits_above("/sys/fs/cgroup", path, "memory.max")
+    return min(limits)
+
+
+def _limits_above(mount: str, path: str, name: str) -> list[int]:
+    """The limits of a cgroup and of those that it is in: each of them holds."""
+    here = Path(mount + path)
+    found = []
+    for directory in (here, *here.parents):
         try:
-            limits.append(int(Path(name).read_text()) if name else _NO_LIMIT)
+            found.append(int((directory / name).read_text()))
         except (OSError, ValueError):
             # Not there, or "max".
             continue
-    return min(limits)
+    return found
 
 
 def default_reserve(memory_bytes: int) -> int:

@@ -6,9 +6,10 @@ One writer: the daemon, which holds the state directory's lock.
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -41,10 +42,20 @@ class Journal:
             # Created with its final mode: it holds the users' environments.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._db = sqlite3.connect(path, isolation_level=None, timeout=10)
-            self._db.execute("pragma journal_mode = wal")
-            self._db.execute("pragma synchronous = full")
-            if self._db.execute("pragma user_version").fetchone()[0] == 0:
-                self._create()
+            try:
+                self._set_up()
+            except BaseException:
+                self._db.close()
+                raise
+
+    def _set_up(self) -> None:
+        is_new = self._db.execute("pragma user_version").fetchone()[0] == 0
+        if is_new and self._db.execute("select 1 from sqlite_master").fetchone():
+            raise ValueError("it is not a drfd journal")
+        self._db.execute("pragma journal_mode = wal")
+        self._db.execute("pragma synchronous = full")
+        if is_new:
+            self._create()
 
     def _create(self) -> None:
         schema = files("drfd.journal").joinpath("schema.sql").read_text()
@@ -131,8 +142,9 @@ class Journal:
         query = "select kind, data from events order by seq"
         if job_id is not None:
             query = "select kind, data from events where job_id = ? order by seq"
-        for kind, data in self._db.execute(query, () if job_id is None else (job_id,)):
-            yield records.decode_event(kind, data)
+        with self._reported("read"):
+            for kind, data in self._db.execute(query, () if job_id is None else (job_id,)):
+                yield records.decode_event(kind, data)
 
     def job(self, job_id: int) -> Job | None:
         """Any job ever submitted."""
@@ -143,14 +155,17 @@ class Journal:
         row = self._db.execute("select data from payloads where job_id = ?", (job_id,)).fetchone()
         return Payload() if row is None else records.decode_payload(row[0])
 
-    def ended(self, *, limit: int, uid: int | None = None) -> list[Job]:
-        """The jobs that ended last, newest first; of one user, or of all."""
-        query = "select data from jobs where live = 0 order by ended_at desc, id desc limit ?"
-        if uid is None:
-            rows = self._db.execute(query, (limit,))
-        else:
-            query = query.replace("live = 0", "live = 0 and uid = ?")
-            rows = self._db.execute(query, (uid, limit))
+    def ended(
+        self, *, limit: int, user: str | None = None, states: Sequence[str] = ()
+    ) -> list[Job]:
+        """The jobs that ended last, newest first; of one user, in some of the end states."""
+        rows = self._db.execute(
+            "select data from jobs where live = 0"
+            " and (:user is null or user = :user)"
+            " and (:states = '[]' or state in (select value from json_each(:states)))"
+            " order by ended_at desc, id desc limit :limit",
+            {"user": user, "states": json.dumps(list(states)), "limit": limit},
+        )
         return [records.decode_job(data) for (data,) in rows]
 
     @contextmanager

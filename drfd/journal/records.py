@@ -28,6 +28,9 @@ def encode(record: ev.Event | Job | Payload) -> bytes:
 
 
 def decode_event(kind: str, data: bytes) -> ev.Event:
+    """Raises ValueError for a kind or a content that this drfd does not know."""
+    if kind not in _events:
+        raise ValueError(f"an event of the unknown kind {kind!r}")
     return _events[kind].decode(data)
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,12 +46,24 @@ class Attempt:
         return self.is_over or self.running is not None
 
 
+#: How an attempt is written: numbers as `str` gives them, so that each key has one name.
+_NUMBER = "([1-9][0-9]{0,17})"
+_KEY = re.compile(rf"{_NUMBER}\.{_NUMBER}")
+_CGROUP = re.compile(rf"job-{_NUMBER}-{_NUMBER}")
+
+
 def file_name(key: Key) -> str:
     return f"{key[0]}.{key[1]}"
 
 
 def cgroup_name(key: Key) -> str:
     return f"job-{key[0]}-{key[1]}"
+
+
+def cgroup_key(name: str) -> Key | None:
+    """The attempt whose cgroup is called so, if it is one of ours."""
+    match = _CGROUP.fullmatch(name)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def create(dir_fd: int, key: Key, created: Record) -> int:
@@ -85,9 +98,11 @@ def parse(data: bytes) -> Attempt | None:
     for line in data.split(b"\n")[:-1]:
         try:
             record = json.loads(line)
-            kind = record.pop("record")
-        except (ValueError, AttributeError, KeyError):
+        except (ValueError, RecursionError):
             break
+        if not isinstance(record, dict) or "record" not in record:
+            break
+        kind = record.pop("record")
         if kind in ("created", "runner", "running", "failed", "ended"):
             records[kind] = record
     created = records.pop("created", None)
@@ -110,12 +125,9 @@ def is_locked(dir_fd: int, key: Key) -> bool:
 
 
 def keys(dir_fd: int) -> list[Key]:
-    found = []
-    for name in os.listdir(dir_fd):
-        number, dot, attempt = name.partition(".")
-        if dot and number.isdecimal() and attempt.isdecimal():
-            found.append((int(number), int(attempt)))
-    return sorted(found)
+    """Every attempt that has a file."""
+    names = (_KEY.fullmatch(name) for name in os.listdir(dir_fd))
+    return sorted((int(name[1]), int(name[2])) for name in names if name)
 
 
 def remove(dir_fd: int, key: Key) -> None:

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from pathlib import Path
 from signal import SIGKILL
 
 from cgroupspy.contenttypes import DeviceThrottle
 from cgroupspy.controllers import BlkIOController, Controller, CpuController, MemoryController
-from cgroupspy.interfaces import BaseFileInterface, DictFile, IntegerFile, TypedFile
+from cgroupspy.interfaces import BaseFileInterface, DictFile, TypedFile
 from cgroupspy.nodes import Node
 
 from drfd.failpoints import reach
 from drfd.launcher import process
-from drfd.launcher.attempts import Attempt, Key, cgroup_name
+from drfd.launcher.attempts import Attempt, Key, cgroup_key, cgroup_name
 from drfd.launcher.confinement import LimitFailed
 from drfd.launcher.protocol import DiskLimit, Limits
 
@@ -49,7 +50,8 @@ class Memory(MemoryController):  # type: ignore[misc]
 
 
 class Pids(Controller):  # type: ignore[misc]
-    max = IntegerFile("pids.max")
+    #: A number, or "max".
+    max = BaseFileInterface("pids.max")
 
 
 class Freezer(Controller):  # type: ignore[misc]
@@ -95,7 +97,7 @@ class CgroupV1:
             reach("launch.before-limits")
             self._limit_cpu(key, limits.cores_milli)
             self._limit_memory(key, limits.memory_bytes)
-            Pids(self._node("pids", key)).max = limits.pids
+            self._limit_pids(key, limits.pids)
             for disk in limits.disks:
                 self._limit_disk(key, disk)
         except (OSError, LimitFailed) as error:
@@ -104,10 +106,13 @@ class CgroupV1:
                 raise LimitFailed(_explain(error)) from error
             raise
 
-    def enter(self, key: Key, limits: Limits) -> None:
+    def enter(self, key: Key, limits: Limits, uid: int) -> None:
         for directory in self._directories(key):
-            with open(f"{directory}/cgroup.procs", "w") as procs:
-                procs.write("0")
+            try:
+                with open(f"{directory}/cgroup.procs", "w") as procs:
+                    procs.write("0")
+            except OSError as error:
+                raise LimitFailed(f"{directory}/cgroup.procs: {error.strerror}") from error
 
     def oom_descriptor(self, key: Key) -> int | None:
         """An eventfd, signalled at each OOM kill (kernel: cgroup-v1/memory.rst, section 10)."""
@@ -156,13 +161,10 @@ class CgroupV1:
         return True
 
     def leftovers(self) -> list[Key]:
-        found = set()
-        for mount in self._hierarchies():
-            for name in os.listdir(f"{mount}/{self._group}"):
-                parts = name.split("-")
-                if len(parts) == 3 and parts[0] == "job" and parts[1].isdecimal():
-                    found.add((int(parts[1]), int(parts[2])))
-        return sorted(found)
+        names = {
+            name for mount in self._hierarchies() for name in os.listdir(f"{mount}/{self._group}")
+        }
+        return sorted(key for name in names if (key := cgroup_key(name)) is not None)
 
     def close(self) -> None:
         for mount in self._hierarchies():
@@ -178,6 +180,7 @@ class CgroupV1:
         cpu.cfs_period_us = _PERIOD_US
         cpu.cfs_quota_us = quota_us
         cpu.shares = max(2, cores_milli * 1024 // 1000)
+        _verify("cpu.cfs_period_us", _PERIOD_US, cpu.cfs_period_us)
         _verify("cpu.cfs_quota_us", quota_us, cpu.cfs_quota_us)
 
     def _limit_memory(self, key: Key, limit_bytes: int) -> None:
@@ -189,7 +192,13 @@ class CgroupV1:
         # Memory and swap together no more than memory alone; absent without swap accounting.
         if os.path.exists(f"{self._directory('memory', key)}/memory.memsw.limit_in_bytes"):
             memory.memsw_limit_in_bytes = rounded
+            _verify("memory.memsw.limit_in_bytes", rounded, memory.memsw_limit_in_bytes)
         _verify("memory.limit_in_bytes", rounded, memory.limit_in_bytes)
+
+    def _limit_pids(self, key: Key, most: int) -> None:
+        pids = Pids(self._node("pids", key))
+        pids.max = most
+        _verify("pids.max", str(most), pids.max)
 
     def _limit_disk(self, key: Key, disk: DiskLimit) -> None:
         if "blkio" not in self._mounts:
@@ -199,8 +208,11 @@ class CgroupV1:
             if not rate:
                 continue
             setattr(block, name, [f"{disk.device} {rate}"])
-            there = [str(line) for line in getattr(block, name)]
-            _verify(f"blkio {name} of disk {disk.device}", [f"{disk.device} {rate}"], there)
+            wanted = f"{disk.device} {rate}"
+            lines = [str(line) for line in getattr(block, name)]
+            # The file lists the limits of all disks.
+            mine = [line for line in lines if line.split()[0] == disk.device]
+            _verify(f"blkio {name} of disk {disk.device}", [wanted], mine)
 
     def _signal_frozen(self, key: Key, number: int) -> None:
         """Signal all processes while none of them can fork, so that a fork bomb cannot outrun us,
@@ -247,8 +259,13 @@ def find_mounts(mountinfo: str) -> dict[str, str]:
         if kind == "cgroup":
             for controller in options.split(","):
                 if controller in REQUIRED + OPTIONAL:
-                    found[controller] = before.split(" ")[4]
+                    found[controller] = _unescape(before.split(" ")[4])
     return found
+
+
+def _unescape(path: str) -> str:
+    """Blanks and the like are written as \\040 in mountinfo."""
+    return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), path)
 
 
 def _verify(what: str, wanted: object, there: object) -> None:
@@ -257,7 +274,8 @@ def _verify(what: str, wanted: object, there: object) -> None:
 
 
 def _explain(error: OSError) -> str:
-    name = error.filename.decode() if isinstance(error.filename, bytes) else error.filename
+    # A refused write has no file name: closing is when it is noticed.
+    name = os.fsdecode(error.filename) if error.filename else "a cgroup's limit"
     if error.errno == errno.ENOSPC:
         return f"{name}: the kernel has no room for another cgroup (65535 memory cgroups at most)"
     return f"{name}: {error.strerror}"

@@ -11,12 +11,14 @@ import os
 import signal
 import socket
 import stat
+from pathlib import Path
 from typing import NoReturn
 
 from drfd.launcher import identity
 from drfd.launcher.attempts import Key
-from drfd.launcher.confinement import Confinement
+from drfd.launcher.confinement import Confinement, LimitFailed
 from drfd.launcher.protocol import Order
+from drfd.paths import socket_address
 
 _ATTACH_WAIT_S = 10.0
 
@@ -31,7 +33,7 @@ def run_child(order: Order, confinement: Confinement, report_fd: int, go_fd: int
     try:
         _become_job(order, confinement, report_fd, go_fd)
     except BaseException as error:
-        text = str(error) if isinstance(error, StepFailed | identity.Denied) else repr(error)
+        text = _explain(error)
         os.write(report_fd, json.dumps({"text": text}).encode())
     finally:
         os._exit(125)
@@ -41,7 +43,7 @@ def _become_job(order: Order, confinement: Confinement, report_fd: int, go_fd: i
     key: Key = (order.id, order.attempt)
     os.setsid()
     user = identity.account(order.uid)
-    confinement.enter(key, order.limits)
+    confinement.enter(key, order.limits, order.uid)
     identity.reset_oom_score()
     identity.no_core_dumps_of_ours()
     identity.become(user, order.gid)
@@ -63,7 +65,20 @@ def _become_job(order: Order, confinement: Confinement, report_fd: int, go_fd: i
     try:
         os.execvpe(path, argv, env)  # noqa: S606
     except OSError as error:
-        raise StepFailed(_explain_exec(path, error)) from None
+        name = argv[0] if order.script is None else f"the script {argv[0]}"
+        raise StepFailed(_explain_exec(name, error, is_script=order.script is not None)) from None
+
+
+def _explain(error: BaseException) -> str:
+    match error:
+        case StepFailed() | identity.Denied():
+            return str(error)
+        case LimitFailed():
+            return f"it could not be set up: {error}"
+        case OSError():
+            return f"it could not be set up: {error.strerror}"
+        case _:
+            return f"it could not be set up: {error!r}"
 
 
 def _open_outputs(order: Order, user: str) -> None:
@@ -100,7 +115,10 @@ def _take_descriptors(path: str) -> None:
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_ATTACH_WAIT_S)
-            connection.connect(path)
+            address, directory = socket_address(Path(path))
+            connection.connect(address)
+            if directory is not None:
+                os.close(directory)
             _, fds, _, _ = socket.recv_fds(connection, 1, 3)
     except OSError as error:
         raise StepFailed(f"the terminal that waited for this job is gone ({error})") from None
@@ -132,7 +150,9 @@ def _reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
-def _explain_exec(path: str, error: OSError) -> str:
+def _explain_exec(path: str, error: OSError, *, is_script: bool) -> str:
+    if error.errno == errno.ENOENT and is_script:
+        return f"{path} names an interpreter in its first line that is not there"
     if error.errno == errno.ENOENT and "/" not in path:
         return f"there is no command {path} in the job's PATH"
     if error.errno == errno.ENOENT:

@@ -31,8 +31,9 @@ class Confinement(Protocol):
     def create(self, key: Key, limits: Limits) -> None:
         """Make a fresh place with all limits set and read back. Raises LimitFailed."""
 
-    def enter(self, key: Key, limits: Limits) -> None:
-        """Called in the job's own process, still with the launcher's rights, before exec."""
+    def enter(self, key: Key, limits: Limits, uid: int) -> None:
+        """Called in the job's own process, still with the launcher's rights, before it becomes
+        `uid`. Raises LimitFailed."""
 
     def oom_descriptor(self, key: Key) -> int | None:
         """Readable when the kernel has killed for memory in there and the rest must follow."""

@@ -23,16 +23,17 @@ def boot_id() -> str:
 
 
 def start_ticks(pid: int) -> int | None:
-    """When the process started, in clock ticks since boot: with the pid, its identity."""
+    """When the process started, in clock ticks since boot: with the pid, its identity. None for
+    one that is gone, or waits to be reaped."""
     stat = _stat(pid)
-    return None if stat is None else int(stat[19])
+    return int(stat[19]) if stat is not None and _lives(stat) else None
 
 
 def descendants(root: int) -> list[int]:
     """All living descendants of `root`, without itself."""
     children: dict[int, list[int]] = {}
     for pid, stat in _all_stats():
-        if stat[0] != "Z":
+        if _lives(stat):
             children.setdefault(int(stat[1]), []).append(pid)
     found: list[int] = []
     front = [root]
@@ -45,7 +46,7 @@ def descendants(root: int) -> list[int]:
 
 def session_members(session: int) -> list[int]:
     """Living processes of a session."""
-    return [pid for pid, stat in _all_stats() if int(stat[3]) == session and stat[0] != "Z"]
+    return [pid for pid, stat in _all_stats() if int(stat[3]) == session and _lives(stat)]
 
 
 def count_of_user(uid: int) -> int:
@@ -64,8 +65,14 @@ def signal_all(pids: Iterable[int], number: int) -> None:
     for pid in pids:
         try:
             os.kill(pid, number)
-        except ProcessLookupError:
+        except (ProcessLookupError, PermissionError):
+            # Gone, or run by a set-uid program; that must not save the others.
             continue
+
+
+def _lives(stat: list[str]) -> bool:
+    """Not dead; one whose main thread has left lives on in the others (num_threads)."""
+    return stat[0] not in "ZX" or int(stat[17]) > 1
 
 
 def _all_stats() -> Iterable[tuple[int, list[str]]]:

@@ -7,7 +7,9 @@ The only module of the launcher that others import.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 Message = dict[str, Any]
@@ -71,7 +73,7 @@ def encode(message: Message) -> bytes:
 def decode(line: bytes) -> Message:
     try:
         message = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadMessage(str(error)) from None
     if not isinstance(message, dict):
         raise BadMessage("not an object")
@@ -84,61 +86,91 @@ def launch_message(order: Order) -> Message:
 
 def read_order(message: Message) -> Order:
     """The order in a `launch` message. Raises BadMessage for a field too few, too many or of the
-    wrong type: the launcher runs as root and guesses nothing."""
+    wrong kind: the launcher runs as root and guesses nothing."""
     body = {key: value for key, value in message.items() if key != "cmd"}
-    limits = _record(Limits, _pop(body, "limits", dict), {"cores_milli", "memory_bytes", "pids"})
-    raw_disks = limits.pop("disks", ())
-    if not isinstance(raw_disks, list | tuple):
-        raise BadMessage("disks")
-    disks = tuple(
-        DiskLimit(**_record(DiskLimit, disk, {"read_bps", "write_bps"}, {"device"}))
-        for disk in raw_disks
-    )
-    argv = _pop(body, "argv", list)
-    env, variables = _pop(body, "env", dict), _pop(body, "variables", dict)
-    texts = [*argv, *env, *env.values(), *variables, *variables.values()]
-    if not all(isinstance(text, str) and "\0" not in text for text in texts):
-        raise BadMessage("argv and env take text without NUL")
-    script, attach = body.pop("script", None), body.pop("attach", None)
-    if not all(isinstance(text, str | None) for text in (script, attach)):
-        raise BadMessage("script and attach are text or null")
-    numbers = {"id", "attempt", "uid", "gid", "umask"}
-    names = {"cwd", "stdout", "stderr"}
-    plain = {key: _pop(body, key, int) for key in numbers}
-    words = {key: _pop(body, key, str) for key in names}
-    if body:
-        raise BadMessage(f"unknown fields {sorted(body)}")
-    return Order(
-        **plain,
-        **words,
-        argv=tuple(argv),
-        env=env,
-        variables=variables,
-        script=script,
-        attach=attach,
-        limits=Limits(**limits, disks=disks),
-    )
+    return Order(**_read_fields("order", body, _ORDER))
 
 
 def read_attempt(message: Message) -> tuple[int, int]:
-    return _pop(message, "id", int), _pop(message, "attempt", int)
+    """(job id, attempt) of a command about one attempt."""
+    fields = _read_fields("command", message, {"id": _number, "attempt": _number})
+    return fields["id"], fields["attempt"]
 
 
-def _record(
-    cls: type, value: object, numbers: set[str], words: frozenset[str] | set[str] = frozenset()
+def _read_fields(
+    what: str, value: object, readers: Mapping[str, Callable[[str, Any], Any]]
 ) -> dict[str, Any]:
-    if not isinstance(value, dict) or not set(value) <= {field.name for field in fields(cls)}:
-        raise BadMessage(f"{cls.__name__} is malformed")
-    for keys, kind in ((numbers, int), (words, str)):
-        for key in keys:
-            if type(value.get(key)) is not kind:
-                raise BadMessage(f"{cls.__name__}.{key} is not {kind.__name__}")
-    return dict(value)
+    if not isinstance(value, dict) or set(value) != set(readers):
+        raise BadMessage(f"{what} does not have the fields {', '.join(readers)}")
+    return {key: read(f"{what}.{key}", value[key]) for key, read in readers.items()}
 
 
-def _pop(message: Message, key: str, kind: type) -> Any:
-    value: Any = message.pop(key, None)
-    is_wrong = type(value) is not kind
-    if is_wrong or (kind is int and value < 0):
-        raise BadMessage(f"{key} is not {kind.__name__}")
+def _number(what: str, value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise BadMessage(f"{what} is not a natural number")
     return value
+
+
+def _text(what: str, value: object) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise BadMessage(f"{what} is not text without NUL")
+    return value
+
+
+def _path_or_none(what: str, value: object) -> str | None:
+    return None if value is None else _text(what, value)
+
+
+def _script(what: str, value: object) -> str | None:
+    """Not an argument but a file's content: it may hold anything."""
+    if not isinstance(value, str | None):
+        raise BadMessage(f"{what} is not text or null")
+    return value
+
+
+def _argv(what: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value:
+        raise BadMessage(f"{what} is not a list with a program")
+    return tuple(_text(what, item) for item in value)
+
+
+def _variables(what: str, value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise BadMessage(f"{what} is not an object")
+    return {_text(what, name): _text(what, text) for name, text in value.items()}
+
+
+def _device(what: str, value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[0-9]{1,9}:[0-9]{1,9}", value):
+        raise BadMessage(f"{what} is not major:minor")
+    return value
+
+
+def _limits(what: str, value: object) -> Limits:
+    return Limits(**_read_fields(what, value, _LIMITS))
+
+
+def _disks(what: str, value: object) -> tuple[DiskLimit, ...]:
+    if not isinstance(value, list):
+        raise BadMessage(f"{what} is not a list")
+    return tuple(DiskLimit(**_read_fields(what, disk, _DISK)) for disk in value)
+
+
+_DISK = {"device": _device, "read_bps": _number, "write_bps": _number}
+_LIMITS = {"cores_milli": _number, "memory_bytes": _number, "pids": _number, "disks": _disks}
+_ORDER: dict[str, Callable[[str, Any], Any]] = {
+    "id": _number,
+    "attempt": _number,
+    "uid": _number,
+    "gid": _number,
+    "umask": _number,
+    "cwd": _text,
+    "argv": _argv,
+    "env": _variables,
+    "variables": _variables,
+    "script": _script,
+    "stdout": _text,
+    "stderr": _text,
+    "attach": _path_or_none,
+    "limits": _limits,
+}

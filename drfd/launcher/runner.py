@@ -103,7 +103,8 @@ class _Runner:
         ready = os.read(report_out, 1)
         if ready == b"+":
             reach("runner.before-running-record")
-            attempts.append(self.attempt_fd, "running", {"pid": pid})
+            job = {"pid": pid, "start_ticks": process.start_ticks(pid)}
+            attempts.append(self.attempt_fd, "running", job)
             reach("runner.after-running-record")
             self._oom_fd = self.confinement.oom_descriptor(self.key)
             os.write(go_in, b"+")
@@ -133,30 +134,30 @@ class _Runner:
                     is_looking, look_until = True, time.monotonic() + _OOM_LOOK_S
             if is_looking and self.confinement.oom_kills(self.key)[0]:
                 look_until = 0.0
-                self._sweep()
+                # Whatever survives this dies with the job's first process, in the sweep.
+                self._kill_all()
             status = _reap(pid)
             if status is not None:
                 return status
 
-    def _sweep(self) -> None:
-        """Kill until nothing of the job is left, or for `_SWEEP_S`."""
-        here = self._as_attempt()
-        deadline = time.monotonic() + _SWEEP_S
-        while not self.confinement.kill_pass(self.key, here) and time.monotonic() < deadline:
-            # Zombies that became our children would count as living until they are reaped;
-            # the job's first process stays for `_await_end`.
-            time.sleep(0.002)
-
-    def _as_attempt(self) -> Attempt:
+    def _kill_all(self) -> bool:
         me = {"pid": os.getpid(), "start_ticks": process.start_ticks(os.getpid())}
-        return Attempt(created=self.created, runner=me)
+        return self.confinement.kill_pass(self.key, Attempt(created=self.created, runner=me))
+
+    def _sweep(self) -> None:
+        """Kill until nothing of the job is left, or for `_SWEEP_S`. All that it has forked is, or
+        will be, a child of ours: a look through /proc can miss what is just being forked."""
+        deadline = time.monotonic() + _SWEEP_S
+        while True:
+            is_empty = self._kill_all()
+            if (is_empty and not _has_children()) or time.monotonic() > deadline:
+                return
+            time.sleep(0.001)
 
     def _record_end(self, status: int) -> None:
         at_s, mono_s = time.time(), time.monotonic()
         oom_killed, over_limit = self.confinement.oom_kills(self.key)
         self._sweep()
-        while _reap(-1) is not None:
-            pass
         code = os.waitstatus_to_exitcode(status)
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         reach("runner.before-end-record")
@@ -197,7 +198,7 @@ def _watch_children() -> int:
 
 
 def _reap(wanted: int) -> int | None:
-    """Collect all dead children; the wait status of `wanted` (-1: of any) if it is among them."""
+    """Collect all dead children; the wait status of `wanted` if it is among them."""
     found = None
     while True:
         try:
@@ -206,8 +207,18 @@ def _reap(wanted: int) -> int | None:
             return found
         if pid == 0:
             return found
-        if wanted in (pid, -1):
+        if pid == wanted:
             found = status
+
+
+def _has_children() -> bool:
+    """After reaping the dead ones."""
+    while True:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                return True
+        except ChildProcessError:
+            return False
 
 
 def _read_all(fd: int) -> bytes:

@@ -37,6 +37,9 @@ from drfd.launcher.runner import start_runner
 
 log = logging.getLogger("drfd.launcher")
 
+#: How often a runner is looked at that cannot tell us that its job is up.
+_UNHEARD_LOOK_S = 0.02
+
 
 @dataclass
 class Launcher:
@@ -50,6 +53,8 @@ class Launcher:
     _endings: Endings = field(default_factory=Endings)
     #: pidfd of each runner that lives.
     _runners: dict[Key, int] = field(default_factory=dict)
+    #: Adopted before their jobs were let go: their bells ring at a launcher that is gone.
+    _unheard: set[Key] = field(default_factory=set)
     _boot_id: str = field(default_factory=process.boot_id)
     _running: bool = True
 
@@ -69,10 +74,13 @@ class Launcher:
         for key in attempts.keys(self.attempts_fd):
             self._adopt(key)
         while self._running:
-            for chosen, _ in self._selector.select(self._endings.pause_s()):
+            pause_s = _UNHEARD_LOOK_S if self._unheard else self._endings.pause_s()
+            for chosen, _ in self._selector.select(pause_s):
                 # An earlier one of this round may have closed it.
                 if chosen.fd in self._selector.get_map():
                     chosen.data()
+            for key in list(self._unheard):
+                self._look_at_runner(key)
             for key, ending in self._endings.due():
                 self._continue(key, ending)
         self.confinement.close()
@@ -198,6 +206,8 @@ class Launcher:
         pid = attempt.runner["pid"]
         if process.start_ticks(pid) == attempt.runner["start_ticks"]:
             self._watch(key, pid)
+            if not attempt.may_have_run:
+                self._unheard.add(key)
 
     def _watch(self, key: Key, pid: int) -> None:
         try:
@@ -216,6 +226,7 @@ class Launcher:
         except ChildProcessError:
             # Adopted from an earlier launcher: somebody else's child.
             pass
+        self._unheard.discard(key)
         self._endings.hurry(key)
         attempt = attempts.read(self.attempts_fd, key)
         if attempt is not None:
@@ -224,11 +235,15 @@ class Launcher:
     def _on_bell(self) -> None:
         for name in set(os.read(self._bell_out, 1 << 16).decode().split()):
             number, _, count = name.partition(".")
-            key = int(number), int(count)
-            attempt = attempts.read(self.attempts_fd, key)
-            # The end is reported when the runner is gone: only then is its lock free.
-            if attempt is not None and attempt.running is not None and not attempt.is_over:
-                self._report(key, attempt)
+            self._look_at_runner((int(number), int(count)))
+
+    def _look_at_runner(self, key: Key) -> None:
+        """Its job may be up. The end is reported when the runner is gone, not before."""
+        attempt = attempts.read(self.attempts_fd, key)
+        if attempt is None or attempt.may_have_run:
+            self._unheard.discard(key)
+        if attempt is not None and attempt.running is not None and not attempt.is_over:
+            self._report(key, attempt)
 
     def _report(self, key: Key, attempt: Attempt) -> None:
         """Say what the attempt file says, as news."""

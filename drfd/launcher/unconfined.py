@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import resource
-from signal import SIGKILL
+from signal import SIGKILL, SIGSTOP
 
 from drfd.launcher import process
-from drfd.launcher.attempts import Attempt, Key
+from drfd.launcher.attempts import Attempt, Key, Record
 from drfd.launcher.protocol import Limits
+
+#: More rounds than any listing needs that does not race with a fork bomb.
+_STOP_ROUNDS = 100
 
 
 class Unconfined:
@@ -40,15 +43,15 @@ class Unconfined:
 
     def create(self, key: Key, limits: Limits) -> None:
         # Neighbouring jobs start on different CPUs.
-        self._next_cpu += -(-limits.cores_milli // 1000)
+        self._next_cpu += _whole_cores(limits)
 
-    def enter(self, key: Key, limits: Limits) -> None:
+    def enter(self, key: Key, limits: Limits, uid: int) -> None:
         cpus = sorted(os.sched_getaffinity(0))
-        count = min(-(-limits.cores_milli // 1000), len(cpus))
+        count = min(_whole_cores(limits), len(cpus))
         first = (self._next_cpu - count) % len(cpus)
         os.sched_setaffinity(0, {cpus[(first + i) % len(cpus)] for i in range(count)})
         hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-        wanted = process.count_of_user(os.getuid()) + limits.pids
+        wanted = process.count_of_user(uid) + limits.pids
         if hard != resource.RLIM_INFINITY:
             wanted = min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NPROC, (wanted, wanted))
@@ -63,9 +66,17 @@ class Unconfined:
         process.signal_all(self._members(attempt), number)
 
     def kill_pass(self, key: Key, attempt: Attempt | None) -> bool:
-        members = self._members(attempt)
-        process.signal_all(members, SIGKILL)
-        return not members
+        """Stopped processes cannot fork: so that a job that forks cannot outrun the walk, all are
+        stopped, over and over until no new one turns up, and then killed."""
+        stopped: set[int] = set()
+        for _ in range(_STOP_ROUNDS):
+            new = set(self._members(attempt)) - stopped
+            if not new:
+                break
+            process.signal_all(new, SIGSTOP)
+            stopped |= new
+        process.signal_all(stopped, SIGKILL)
+        return not stopped
 
     def remove(self, key: Key) -> bool:
         return True
@@ -84,4 +95,17 @@ class Unconfined:
         runner = attempt.runner["pid"]
         if process.start_ticks(runner) == attempt.runner["start_ticks"]:
             return process.descendants(runner)
-        return [] if attempt.running is None else process.session_members(attempt.running["pid"])
+        return [] if attempt.running is None else _session(attempt.running)
+
+
+def _session(running: Record) -> list[int]:
+    """What is left of a job's session. While it has members, its number is not given to a new
+    process; a leader that started at another time says that it has been."""
+    leader = running["pid"]
+    if process.start_ticks(leader) not in (None, running["start_ticks"]):
+        return []
+    return process.session_members(leader)
+
+
+def _whole_cores(limits: Limits) -> int:
+    return max(1, -(-limits.cores_milli // 1000))

@@ -19,7 +19,10 @@ def encode(message: Message) -> bytes:
 
 def decode(line: bytes) -> Message:
     """Raises ValueError for anything but one JSON object."""
-    message = json.loads(line)
+    try:
+        message = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
     if not isinstance(message, dict):
         raise ValueError("not a JSON object")
     return message

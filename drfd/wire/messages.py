@@ -117,19 +117,31 @@ AnyRequest = (
     Hello | Submit | Status | Show | Why | Wait | Cancel | Hold | Release | Drain | Shares | Doctor
 )
 
-_decoder = msgspec.json.Decoder(AnyRequest)
+_decoder: msgspec.json.Decoder[AnyRequest] = msgspec.json.Decoder(AnyRequest)
+
+#: A complaint quotes at most so much of what somebody sent.
+_QUOTE = 200
+
+
+class _Head(Struct):
+    v: int = VERSION
+
+
+_head_decoder = msgspec.json.Decoder(_Head)
 
 
 def decode_request(line: bytes) -> AnyRequest:
     """Raises Refused with the place of the fault."""
     try:
-        request: AnyRequest = _decoder.decode(line)
+        # First, because a client of another version may well ask for what we do not know.
+        version = _head_decoder.decode(line).v
+        if version == VERSION:
+            return _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused("bad-request", f"the request cannot be understood: {error}") from None
-    if request.v != VERSION:
-        raise Refused(
-            "unsupported",
-            f"the client speaks protocol version {request.v}, the daemon version {VERSION}",
-            hint="use the drf that was installed with the daemon",
-        )
-    return request
+        text = "".join(sign if sign.isprintable() else "?" for sign in str(error)[:_QUOTE])
+        raise Refused("bad-request", f"the request cannot be understood: {text}") from None
+    raise Refused(
+        "unsupported",
+        f"the client speaks protocol version {version}, the daemon version {VERSION}",
+        hint="use the drf that was installed with the daemon",
+    )

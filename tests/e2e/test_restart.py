@@ -144,3 +144,22 @@ def test_ten_thousand_queued_jobs_are_all_there_after_a_restart(instance: Instan
     assert [job["id"] for job in jobs] == list(range(1, 10_001))
     assert {job["state"] for job in jobs} == {"PENDING"}
     assert took < 2.0
+
+
+def test_a_job_that_comes_before_the_launcher_is_ready_starts_when_it_is(
+    make_instance: Callable[..., Instance],
+) -> None:
+    """As after every start of a user's own daemon, which answers before its launcher is up."""
+    instance = make_instance(ROOMY)
+    for _ in range(5):
+        instance.launch()
+        done = wait_for(
+            "the first answer",
+            lambda: [
+                done
+                for done in [instance.drf("submit", "-q", "--", "true", check=False)]
+                if done.returncode == 0
+            ],
+        )[0]
+        assert instance.wait_end(int(done.stdout))["state"] == "COMPLETED"
+        instance.stop()

@@ -21,20 +21,20 @@ def command(as_json: bool) -> None:
     if as_json:
         output.print_json({key: value for key, value in reply.items() if key != "ok"})
         return
-    click.echo(f"drfd {reply['version']}, launcher {reply['launcher']}")
-    click.echo(f"enforcement by {reply['enforcement'] or 'unknown: the launcher is away'}")
+    output.tell(f"drfd {reply['version']}, launcher {reply['launcher']}")
+    output.tell(f"enforcement by {reply['enforcement'] or 'unknown: the launcher is away'}")
     for name, control in reply["controls"].items():
-        click.echo(f"  {name:<10} {output.clean(control)}")
+        output.tell(f"  {name:<10} {output.clean(control)}")
     for disk in reply["disks"]:
         where = f"disk {disk['name']} ({disk['path']})"
         if disk["problem"]:
-            click.echo(f"  {where}: not controlled: {output.clean(disk['problem'])}")
+            output.tell(f"  {where}: not controlled: {output.clean(disk['problem'])}")
         rates = f"read {show_size(disk['read'])}/s, write {show_size(disk['write'])}/s"
         guess = "; a guess: set read and write under [[disk]]" if disk["guess"] else ""
-        click.echo(f"  {where}, device {disk['device'] or '-'}: {rates}{guess}")
+        output.tell(f"  {where}, device {disk['device'] or '-'}: {rates}{guess}")
     for warning in reply["warnings"]:
-        click.echo(f"warning: {output.clean(warning)}")
+        output.tell(f"warning: {output.clean(warning)}")
     for job_id in reply["stuck_jobs"]:
-        click.echo(f"warning: job {job_id} cannot be killed and keeps its resources")
+        output.tell(f"warning: job {job_id} cannot be killed and keeps its resources")
     if reply["enforcement"] in _CURES:
-        click.echo(f"cure: {_CURES[reply['enforcement']]}")
+        output.tell(f"cure: {_CURES[reply['enforcement']]}")

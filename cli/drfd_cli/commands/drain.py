@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from drfd_cli import output
 from drfd_cli.options import connect
 
 
@@ -11,4 +12,4 @@ from drfd_cli.options import connect
 def command() -> None:
     """Stop launching jobs; running ones go on, new ones are queued. For administrators."""
     connect().request("drain", on=True)
-    click.echo("draining: nothing is launched until drf undrain")
+    output.tell("draining: nothing is launched until drf undrain")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import select
+import stat
 import sys
 from typing import BinaryIO
 
 import click
 
-from drfd.errors import Refused, Unavailable
+from drfd.errors import Refused
 from drfd_cli import output
-from drfd_cli.client import Client
+from drfd_cli.client import Client, Watch
 from drfd_cli.options import connect, job_id
 
 _POLL_S = 0.2
@@ -40,30 +40,31 @@ def command(job_id: int, follow: bool, err: bool) -> None:
 def _follow(client: Client, job_id: int, path: str) -> None:
     """Copy what is there and what comes, until the job has ended."""
     file: BinaryIO | None = None
-    client.send("wait", ids=[job_id])
-    is_over = False
+    watch = Watch(client, job_id)
+    ended = None
     while True:
         if file is None and os.path.exists(path):
             file = _open(path)
         if file is not None:
             _copy(file)
-        if is_over:
+        # Once more after the end: it may have written until the last moment.
+        if ended is not None:
             return
-        if select.select([client], [], [], _POLL_S)[0]:
-            try:
-                client.receive()
-                # Once more: it may have written until the last moment.
-                is_over = True
-            except Unavailable:
-                client.wait([job_id], any_one=False, timeout_s=None)
-                is_over = True
+        ended, _ = watch.poll(_POLL_S)
 
 
 def _open(path: str) -> BinaryIO:
     try:
-        return open(path, "rb")
+        # Without O_NONBLOCK a pipe that nobody writes would hang here.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError as error:
         raise Refused("no-output", f"cannot read {path}: {error.strerror}") from None
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISDIR(mode):
+        raise Refused("no-output", f"cannot read {path}: Is a directory")
+    if not stat.S_ISREG(mode):
+        raise Refused("no-output", f"the output went to {path}, which is no file that keeps it")
+    return open(fd, "rb")
 
 
 def _copy(file: BinaryIO) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import shutil
 import signal
 import socket
@@ -11,18 +10,22 @@ import struct
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import click
 
 from drfd.errors import Unavailable
+from drfd.paths import socket_address
 from drfd_cli import output
-from drfd_cli.client import Client
+from drfd_cli.client import Client, Watch
 from drfd_cli.commands.submit import fields
 from drfd_cli.options import connect, demand_options
 
 #: Waiting longer than this is explained.
 _PATIENCE_S = 1.0
+#: How soon a signal is acted upon at the latest.
+_POLL_S = 0.2
 
 
 @click.command("run", context_settings={"allow_interspersed_args": False})
@@ -32,13 +35,16 @@ def command(command: tuple[str, ...], **asked: Any) -> int:
     """Run a job and wait for it: its input and output are this terminal's, its exit code becomes
     the exit code. ^C stops the job."""
     client = connect()
-    directory = tempfile.mkdtemp(prefix="drf-run-")
+    directory = Path(tempfile.mkdtemp(prefix="drf-run-"))
     try:
         with socket.socket(socket.AF_UNIX) as counter:
-            path = os.path.join(directory, "attach")
-            counter.bind(path)
+            path = directory / "attach"
+            address, directory_fd = socket_address(path)
+            counter.bind(address)
+            if directory_fd is not None:
+                os.close(directory_fd)
             counter.listen(4)
-            job_id = client.request("submit", **fields(command, attach=path, **asked))["id"]
+            job_id = client.request("submit", **fields(command, attach=str(path), **asked))["id"]
             return _attend(client, job_id, counter)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -46,22 +52,20 @@ def command(command: tuple[str, ...], **asked: Any) -> int:
 
 def _attend(client: Client, job_id: int, counter: socket.socket) -> int:
     """Hand our descriptors to the job when it asks for them; its status when it has ended."""
-    stopped = _cancel_on_signals(job_id)
+    signals = _catch_signals()
+    is_cancelled = False
     explain_at: float | None = time.monotonic() + _PATIENCE_S
-    client.send("wait", ids=[job_id])
+    watch = Watch(client, job_id)
     while True:
-        timeout = None if explain_at is None else max(0.0, explain_at - time.monotonic())
-        ready = select.select([client.fileno(), counter.fileno()], [], [], timeout)[0]
-        if counter.fileno() in ready:
+        reply, ready = watch.poll(_POLL_S, counter.fileno())
+        if ready:
             _hand_over(counter)
             explain_at = None
-        if client.fileno() in ready:
-            try:
-                ended = client.receive()["ended"][0]
-            except Unavailable:
-                # The daemon is being restarted: our job runs on.
-                ended = client.wait([job_id], any_one=False, timeout_s=None)["ended"][0]
-            _report(ended, is_cancelled=bool(stopped))
+        if signals and not is_cancelled:
+            is_cancelled = _cancel(job_id)
+        if reply is not None:
+            ended = reply["ended"][0]
+            _report(ended, is_cancelled=is_cancelled)
             status: int = ended["status"]
             return status
         if explain_at is not None and time.monotonic() >= explain_at:
@@ -80,27 +84,40 @@ def _hand_over(counter: socket.socket) -> None:
             socket.send_fds(connection, [b"+"], [0, 1, 2])
 
 
-def _cancel_on_signals(job_id: int) -> list[int]:
-    """^C, a hang-up or SIGTERM cancels the job; the second one leaves at once."""
-    stopped: list[int] = []
+def _catch_signals() -> list[int]:
+    """^C, a hang-up and SIGTERM are collected; the second one leaves at once."""
+    caught: list[int] = []
 
-    def cancel(number: int, frame: object) -> None:
-        if stopped:
+    def catch(number: int, frame: object) -> None:
+        if caught:
             sys.exit(128 + number)
-        stopped.append(number)
-        other = connect()
-        other.request("cancel", select={"ids": [job_id]})
-        other.close()
+        caught.append(number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, cancel)
-    return stopped
+        signal.signal(number, catch)
+    return caught
+
+
+def _cancel(job_id: int) -> bool:
+    """False when the daemon is away: to be tried again, or the job would run on unattended."""
+    other = connect()
+    try:
+        other.request("cancel", select={"ids": [job_id]})
+    except Unavailable:
+        return False
+    finally:
+        other.close()
+    return True
 
 
 def _explain(job_id: int) -> None:
     other = connect()
-    job = other.request("why", id=job_id)["job"]
-    other.close()
+    try:
+        job = other.request("why", id=job_id)["job"]
+    except Unavailable:
+        return
+    finally:
+        other.close()
     if job["reason"] is not None:
         output.say(f"job {job_id} waits: {output.why_line(job)}")
 

@@ -39,4 +39,4 @@ def command(as_json: bool) -> None:
     for name in ("free", "capacity"):
         cells = output.show_demand(reply[name])
         output.add_row(table, [name, "", "", "", "", "", *cells, "", ""])
-    output.print_table(table)
+    output.print_table(table, fixed=("ENTITLED", "SHARE"))

@@ -23,11 +23,11 @@ def command(job_id: int, as_json: bool) -> None:
         output.print_json({**job, "events": reply["events"]})
         return
     for label, value in _lines(job):
-        click.echo(f"{label:<10} {output.clean(value, 1000)}")
-    click.echo("events")
+        output.tell(f"{label:<10} {output.clean(value, 1000)}")
+    output.tell("events")
     for event in reply["events"]:
         line = f"{output.show_time(event['at'])}  {event['event']:<14} {event['text']}"
-        click.echo(f"  {output.clean(line, 400).rstrip()}")
+        output.tell(f"  {output.clean(line, 400).rstrip()}")
 
 
 def _lines(job: dict[str, Any]) -> list[tuple[str, str]]:

@@ -8,6 +8,11 @@ from drfd_cli import output
 from drfd_cli.options import as_json, connect, job_ids
 
 _RECENT = 20
+#: Names are cut to so many signs; from this width of screen on, the longer figure.
+_NAME, _SHORT_NAME = 24, 12
+_WIDE = 110
+#: The reason is broken into lines of at least this length.
+_WHY = 16
 
 
 @click.command("status")
@@ -32,23 +37,31 @@ def command(
     if not reply["jobs"]:
         output.say("no jobs")
         return
+    # On a narrow screen, what is least asked for gives way to the reason.
+    is_wide = output.width() >= _WIDE
+    names = _NAME if is_wide else _SHORT_NAME
     table = output.new_table(
-        ("ID", "right"), "NAME", "USER", "POOL", "STATE", ("CORES", "right"), ("MEM", "right"),
-        ("IO R/W", "right"), ("TIME", "right"), "WHY",
+        ("ID", "right"), "NAME", "USER", *(["POOL"] if is_wide else []), "STATE",
+        ("CORES", "right"), ("MEM", "right"), *([("IO R/W", "right")] if is_wide else []),
+        ("TIME", "right"), "WHY",
     )  # fmt: skip
     for job in reply["jobs"]:
+        cores, memory, io = output.show_demand(job["demand"])
         output.add_row(
             table,
             [
                 job["id"],
-                output.clean(job["name"], 24),
-                job["user"],
-                job["pool"],
+                output.shorten(job["name"], names),
+                output.shorten(job["user"], names),
+                *([output.shorten(job["pool"], names)] if is_wide else []),
                 job["state"],
-                *output.show_demand(job["demand"]),
+                cores,
+                memory,
+                *([io] if is_wide else []),
                 output.show_elapsed(job),
                 output.why_line(job),
             ],
         )
-    output.print_table(table)
+    table.columns[-1].min_width = _WHY
+    output.print_table(table, fixed=("ID", "STATE"))
     click.echo(" ".join(f"{count} {state}" for state, count in sorted(reply["counts"].items())))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from drfd_cli import output
 from drfd_cli.environment import capture, not_text
 from drfd_cli.options import as_json, connect, demand_options
 
-_DIRECTIVE = "#DRF "
+_DIRECTIVE = re.compile(r"#DRF\s+(.*)")
 _SCRIPT_MAX_BYTES = 1 << 20
 
 
@@ -44,7 +45,7 @@ def command(
     """Queue a job: `drf submit [OPTIONS] -- CMD...`, or `drf submit [OPTIONS] script.sh [ARGS]`
     with #DRF lines of options in the script."""
     args: list[str] = ctx.meta["drf.args"]
-    script = None if _is_command(args, command) else _read_script(command[0])
+    script = None if _is_command(ctx, args, command) else _read_script(command[0])
     if script is not None and "drf.script" not in ctx.meta:
         # The script's own options come first, so that those of the command line win.
         ctx.meta["drf.script"] = True
@@ -101,6 +102,8 @@ def fields(
         del env[bad]
     if not_text(dict.fromkeys(argv, "")):
         raise Refused("bad-value", "an argument of the command is not UTF-8 text")
+    if not_text(dict.fromkeys((word for word in (name, pool, stdout, stderr) if word), "")):
+        raise Refused("bad-value", "the value of an option is not UTF-8 text")
     cwd = _working_directory()
     given = {
         "argv": list(argv),
@@ -133,8 +136,16 @@ def _working_directory() -> str:
     return cwd
 
 
-def _is_command(args: list[str], words: tuple[str, ...]) -> bool:
-    return "--" in args and tuple(args[args.index("--") + 1 :]) == words
+def _is_command(ctx: click.Context, args: list[str], words: tuple[str, ...]) -> bool:
+    """Does `--` stand before the words, and not as the value of an option?"""
+    at = len(args) - len(words) - 1
+    if at < 0 or args[at] != "--":
+        return False
+    try:
+        ctx.command.make_parser(ctx).parse_args(args[:at])
+    except click.UsageError:
+        return False
+    return True
 
 
 def _script_name(argv: tuple[str, ...], script: str | None) -> str | None:
@@ -143,7 +154,8 @@ def _script_name(argv: tuple[str, ...], script: str | None) -> str | None:
 
 def _read_script(name: str) -> str:
     try:
-        data = Path(name).read_bytes()
+        with open(name, "rb") as file:
+            data = file.read(_SCRIPT_MAX_BYTES + 1)
     except OSError as error:
         raise Refused(
             "no-script",
@@ -151,7 +163,7 @@ def _read_script(name: str) -> str:
             hint="to run a command, write -- before it: drf submit -- CMD",
         ) from None
     if len(data) > _SCRIPT_MAX_BYTES:
-        raise Refused("too-long", f"the script {name} has {len(data)} bytes; 1048576 are the most")
+        raise Refused("too-long", f"the script {name} has more than {_SCRIPT_MAX_BYTES} bytes")
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -168,9 +180,21 @@ def _directives(script: str, name: str) -> list[str]:
     for number, line in enumerate(script.splitlines(), 1):
         if line.strip() and not line.startswith("#"):
             break
-        if line.startswith(_DIRECTIVE):
-            try:
-                words += shlex.split(line[len(_DIRECTIVE) :], comments=True)
-            except ValueError as error:
-                raise Refused("bad-value", f"{name}, line {number}: {error}") from None
+        found = _DIRECTIVE.match(line)
+        if found is None:
+            continue
+        try:
+            options = shlex.split(found[1], comments=True)
+            _check_options(options)
+        except (ValueError, click.ClickException) as error:
+            text = error.format_message() if isinstance(error, click.ClickException) else error
+            raise Refused("bad-value", f"{name}, line {number}: {text}") from None
+        words += options
     return words
+
+
+def _check_options(options: list[str]) -> None:
+    """Raise UsageError unless they are options alone, each with a good value."""
+    context = command.make_context("submit", [*options, "--", "x"])
+    if context.params["command"] != ("x",):
+        raise click.UsageError("only options can stand here")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from drfd_cli import output
 from drfd_cli.options import connect
 
 
@@ -11,4 +12,4 @@ from drfd_cli.options import connect
 def command() -> None:
     """Launch jobs again. For administrators."""
     connect().request("drain", on=False)
-    click.echo("launching again")
+    output.tell("launching again")

@@ -23,7 +23,7 @@ def command(ids: tuple[int, ...], any_one: bool, timeout: int | None, as_json: b
         output.print_json({"done": reply["done"], "jobs": reply["ended"]})
     else:
         for job in reply["ended"]:
-            click.echo(f"job {job['id']} {output.clean(output.why_line(job), 1000)}")
+            output.tell(f"job {job['id']} {output.clean(output.why_line(job), 1000)}")
     if not reply["done"]:
         output.say("timed out: not all have ended")
         return _TIMED_OUT

@@ -21,4 +21,4 @@ def command(job_id: int, as_json: bool) -> None:
         return
     line = output.why_line(job) or f"started {output.show_time(job['started_at'])}"
     verb = "waits" if job["reason"] else f"is {job['state']}"
-    click.echo(f"job {job_id} {verb}: {output.clean(line, 1000)}")
+    output.tell(f"job {job_id} {verb}: {output.clean(line, 1000)}")

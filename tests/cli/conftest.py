@@ -1,0 +1,253 @@
+"""The command line against a daemon that says what the test wants to hear."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drfd_cli import options
+from drfd_cli.client import Client
+from drfd_cli.main import main
+
+ROOT = Path(__file__).parent.parent.parent
+Message = dict[str, Any]
+#: What a canned daemon does with a request: this reply, these raw bytes, hang up (None), the next
+#: of a list (the last one for ever), or what a function makes of the request.
+Reply = Message | bytes | None | list[Any] | Callable[[Message], Any]
+
+#: A program that is drf, from this checkout, whatever is installed.
+DRF = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'cli')!r}]\n" + (
+    "from drfd_cli.main import main\nmain()\n"
+)
+
+
+@dataclass
+class CannedDaemon:
+    path: Path
+    #: What it says, by verb.
+    replies: dict[str, Reply] = field(default_factory=dict)
+    #: What it was asked, without the version.
+    requests: list[Message] = field(default_factory=list)
+    connections: int = 0
+
+    def start(self) -> None:
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self.path))
+        self._listener.listen(16)
+        self._open: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def stop(self) -> None:
+        """Stop listening and drop everybody."""
+        # shutdown, unlike close, wakes the thread that waits in accept.
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.hang_up()
+        self.path.unlink(missing_ok=True)
+
+    def hang_up(self) -> None:
+        for connection in self._open:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def asked(self, op: str, *, times: int = 1) -> list[Message]:
+        """The requests of this verb, once so many have come."""
+        deadline = time.monotonic() + 10
+        while len(found := [r for r in list(self.requests) if r["op"] == op]) < times:
+            assert time.monotonic() < deadline, f"nobody asked {op}: {self.requests}"
+            time.sleep(0.002)
+        return found
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            self._open.append(connection)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, connection.makefile("rb") as lines, suppress(OSError):
+            for line in lines:
+                request = json.loads(line)
+                assert request.pop("v") == 1
+                self.requests.append(request)
+                reply = self._reply(request)
+                if reply is None:
+                    return
+                connection.sendall(reply)
+
+    def _reply(self, request: Message) -> bytes | None:
+        reply = self.replies.get(request["op"], None)
+        if isinstance(reply, list):
+            reply = reply.pop(0) if len(reply) > 1 else reply[0]
+        if callable(reply):
+            reply = reply(request)
+        if reply is None or isinstance(reply, bytes):
+            return reply
+        return json.dumps({"ok": True, **reply}).encode() + b"\n"
+
+
+@pytest.fixture
+def daemon() -> Iterator[CannedDaemon]:
+    with tempfile.TemporaryDirectory(prefix="drfd-", dir="/tmp") as directory:
+        canned = CannedDaemon(Path(directory) / "drfd.sock")
+        canned.start()
+        yield canned
+        canned.stop()
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def screen(self) -> str:
+        """The output without the blanks that tables end their lines with."""
+        return "\n".join(line.rstrip() for line in self.out.splitlines())
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No terminal's wishes, and a clock in UTC."""
+    for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+@pytest.fixture
+def drf(
+    daemon: CannedDaemon,
+    plain: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> Callable[..., Result]:
+    """Run drf in this process, to its end."""
+    monkeypatch.setenv("DRFD_SOCKET", str(daemon.path))
+    clients: list[Client] = []
+    choose = options.choose
+
+    def choose_and_note(explicit: str | None) -> Client:
+        clients.append(choose(explicit))
+        return clients[-1]
+
+    # A process that ends closes its connections; this one does not end.
+    monkeypatch.setattr(options, "choose", choose_and_note)
+
+    def run(*args: object) -> Result:
+        monkeypatch.setattr(sys, "argv", ["drf", *map(str, args)])
+        capsysbinary.readouterr()
+        try:
+            with pytest.raises(SystemExit) as end:
+                main()
+        finally:
+            for client in clients:
+                client.close()
+        said = capsysbinary.readouterr()
+        code = end.value.code
+        assert isinstance(code, int)
+        return Result(code, said.out.decode(), said.err.decode())
+
+    return run
+
+
+@pytest.fixture
+def spawn(daemon: CannedDaemon, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Start drf as a process of its own, with an environment that holds only what is said here."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*args: object, env: dict[str, str] | None = None, **options: Any) -> Any:
+        options.setdefault("stdin", subprocess.DEVNULL)
+        options.setdefault("stdout", subprocess.PIPE)
+        options.setdefault("stderr", subprocess.PIPE)
+        options.setdefault("cwd", tmp_path)
+        environment = {"DRFD_SOCKET": str(daemon.path), "PATH": os.environ["PATH"], "TZ": "UTC"}
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", DRF, *map(str, args)],
+            env=environment | (env or {}),
+            **options,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def finish() -> Callable[[subprocess.Popen[bytes]], Result]:
+    def wait(process: subprocess.Popen[bytes]) -> Result:
+        out, err = process.communicate(timeout=20)
+        return Result(process.returncode, (out or b"").decode(), (err or b"").decode())
+
+    return wait
+
+
+@pytest.fixture
+def job() -> Callable[..., Message]:
+    """A job as the daemon shows it (DESIGN 7.2): running, unless changed."""
+
+    def make(**changes: Any) -> Message:
+        return {
+            "id": 42, "array_id": None, "array_index": None, "name": "train", "user": "alice",
+            "uid": 1001, "pool": "root.alice", "state": "RUNNING", "reason": None,
+            "demand": {"cores": 8.0, "memory": 1 << 34, "read": 0, "write": 0, "gres": {}},
+            "time_limit_s": 3600, "priority": 0, "attempt": 1, "submitted_at": 1_700_000_000.0,
+            "eligible_at": 1_700_000_000.0, "started_at": 1_700_000_010.0, "ended_at": None,
+            "expected_start_at": None, "exit_code": None, "signal": None, "outcome": None,
+            "usage": {"cores": 7.5, "memory": 1 << 30, "memory_peak": 3 << 29,
+                      "read_bytes": 1 << 20, "written_bytes": 10, "cpu_seconds": 75.25},
+            "cwd": "/home/alice", "argv": ["train", "--epochs", "3 4"],
+            "stdout": "/home/alice/drf-42.out", "stderr": "/home/alice/drf-42.err",
+            "cgroup": "drfd/0123456789/job-42.1", **changes,
+        }  # fmt: skip
+
+    return make
+
+
+@pytest.fixture
+def ended(job: Callable[..., Message]) -> Callable[..., Message]:
+    """An ended job as `wait` tells it."""
+
+    def make(code: str = "COMPLETED", status: int = 0, text: str = "", **changes: Any) -> Message:
+        return job(
+            state=code,
+            ended_at=1_700_000_100.0,
+            outcome={"code": code, "text": text or f"exit code {status}"},
+            status=status,
+            **changes,
+        )
+
+    return make
+
+
+def refusal(kind: str = "Refused", code: str = "x", text: str = "no", hint: str = "") -> bytes:
+    """What the daemon says when it will not."""
+    error = {"kind": kind, "code": code, "text": text, "hint": hint}
+    return json.dumps({"ok": False, "error": error}).encode() + b"\n"
+
+
+@pytest.fixture
+def refuse() -> Callable[..., bytes]:
+    return refusal

@@ -1,0 +1,260 @@
+"""Finding the daemon, talking to it, and living through its restarts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drfd import paths
+from drfd.errors import ConfigError, DrfdError, HostError, NotPermitted, Refused, Unavailable
+from drfd_cli import client as client_module
+from drfd_cli.client import Client, choose
+
+Refuse = Callable[..., bytes]
+
+
+@pytest.fixture
+def client(daemon: Any) -> Iterator[Client]:
+    client = Client(daemon.path, may_start=False)
+    yield client
+    client.close()
+
+
+# -- which daemon ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nothing_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """No DRFD_SOCKET, no system daemon; the user's runtime directory is returned."""
+    monkeypatch.delenv("DRFD_SOCKET", raising=False)
+    monkeypatch.setattr(paths, "SYSTEM_SOCKET", tmp_path / "system.sock")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    return tmp_path
+
+
+def chosen(explicit: str | None) -> tuple[Path, bool]:
+    found = choose(explicit)
+    return found._path, found._may_start
+
+
+def test_the_option_wins_over_the_variable(
+    nothing_named: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRFD_SOCKET", "/variable")
+    assert chosen("/option") == (Path("/option"), False)
+    assert chosen(None) == (Path("/variable"), False)
+
+
+def test_then_comes_the_systems_daemon_and_then_the_users_own(nothing_named: Path) -> None:
+    """Only the user's own is started when it is not there."""
+    assert chosen(None) == (nothing_named / "run/drfd.sock", True)
+    paths.SYSTEM_SOCKET.touch()
+    assert chosen(None) == (paths.SYSTEM_SOCKET, False)
+
+
+def test_an_empty_variable_names_nothing(
+    nothing_named: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRFD_SOCKET", "")
+    assert chosen(None) == (nothing_named / "run/drfd.sock", True)
+
+
+# -- one request, one reply --------------------------------------------------------------------
+
+
+def test_a_request_is_sent_with_the_version_and_its_reply_returned(
+    client: Client, daemon: Any
+) -> None:
+    daemon.replies = {"show": {"job": {"id": 7}}}
+    assert client.request("show", id=7) == {"ok": True, "job": {"id": 7}}
+    assert daemon.requests == [{"op": "show", "id": 7}]
+
+
+def test_many_requests_share_one_connection(client: Client, daemon: Any) -> None:
+    daemon.replies = {"hello": {}}
+    for _ in range(3):
+        client.request("hello")
+    assert daemon.connections == 1
+
+
+def test_a_reply_of_many_megabytes_is_read_whole(client: Client, daemon: Any) -> None:
+    daemon.replies = {"status": {"jobs": ["x" * 1000] * 8000}}
+    assert len(client.request("status")["jobs"]) == 8000
+
+
+@pytest.mark.parametrize("kind", [Refused, NotPermitted, HostError, ConfigError, Unavailable])
+def test_a_refusal_becomes_the_exception_that_it_was(
+    client: Client, daemon: Any, refuse: Refuse, kind: type[DrfdError]
+) -> None:
+    daemon.replies = {"show": refuse(kind.__name__, "some-code", "what is wrong", "the way out")}
+    with pytest.raises(DrfdError) as error:
+        client.request("show", id=1)
+    assert type(error.value) is kind
+    assert (error.value.code, error.value.text, error.value.hint) == (
+        "some-code",
+        "what is wrong",
+        "the way out",
+    )
+
+
+def test_a_refusal_of_a_kind_that_is_unknown_here_is_still_an_error(
+    client: Client, daemon: Any, refuse: Refuse
+) -> None:
+    daemon.replies = {"show": refuse("Moonstruck", "c", "what is wrong")}
+    with pytest.raises(DrfdError, match="what is wrong"):
+        client.request("show", id=1)
+
+
+def test_the_connection_goes_on_after_a_refusal(
+    client: Client, daemon: Any, refuse: Refuse
+) -> None:
+    daemon.replies = {"show": refuse(), "hello": {}}
+    with pytest.raises(Refused):
+        client.request("show", id=1)
+    assert client.request("hello") == {"ok": True}
+
+
+def test_nobody_there_is_unavailable_and_names_the_socket(tmp_path: Path) -> None:
+    path = tmp_path / "nobody.sock"
+    with pytest.raises(Unavailable) as error:
+        Client(path, may_start=False).request("hello")
+    assert error.value.text == f"no drfd answers at {path}: No such file or directory"
+    assert "DRFD_SOCKET" in error.value.hint
+
+
+@pytest.mark.parametrize("name", ["x" * 200 + "/drfd.sock", "y" * 120])
+def test_a_long_path_to_nobody_is_unavailable_too(tmp_path: Path, name: str) -> None:
+    with pytest.raises(Unavailable):
+        Client(tmp_path / name, may_start=False).request("hello")
+
+
+def test_a_socket_that_nobody_listens_at_is_unavailable(daemon: Any, tmp_path: Path) -> None:
+    import socket
+
+    path = daemon.path.parent / "dead.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    with pytest.raises(Unavailable, match="Connection refused"):
+        Client(path, may_start=False).request("hello")
+
+
+def test_a_daemon_that_hangs_up_is_unavailable(client: Client, daemon: Any) -> None:
+    daemon.replies = {"hello": None}
+    with pytest.raises(Unavailable, match="closed the connection"):
+        client.request("hello")
+
+
+def test_half_a_reply_is_unavailable(client: Client, daemon: Any) -> None:
+    daemon.replies = {"hello": b'{"ok": tr', "bye": None}
+    client.send("hello")
+    client.send("bye")
+    with pytest.raises(Unavailable):
+        client.receive()
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n",
+        b"\n",
+        b"[1, 2]\n",
+        b"null\n",
+        b"\xff\xfe\n",
+        b"[" * 100_000 + b"\n",
+        b'{"ok": 1' + b"0" * 5000 + b"}\n",
+        b"{}\n",
+        b'{"ok": false}\n',
+        b'{"ok": false, "error": "no"}\n',
+        b'{"ok": false, "error": {"kind": ["x"], "code": 1, "text": null}}\n',
+    ],
+    ids=lambda reply: repr(reply[:24]),
+)
+def test_whatever_is_no_reply_of_drfd_is_an_error_of_ours_and_no_crash(
+    client: Client, daemon: Any, reply: bytes
+) -> None:
+    """Something else may listen there: exit code 69 and one line."""
+    daemon.replies = {"hello": reply}
+    with pytest.raises(DrfdError) as error:
+        client.request("hello")
+    assert str(error.value).isprintable()
+
+
+# -- waiting over restarts ---------------------------------------------------------------------
+
+
+def test_a_wait_is_asked_again_after_a_restart(client: Client, daemon: Any) -> None:
+    daemon.replies = {"wait": [None, None, {"done": True, "ended": []}]}
+    reply = client.wait([1, 2], any_one=True, timeout_s=None)
+    assert reply == {"ok": True, "done": True, "ended": []}
+    asked = {"op": "wait", "ids": [1, 2], "any": True, "timeout_s": None}
+    assert daemon.requests == [asked, asked, asked]
+    assert daemon.connections == 3
+
+
+def test_a_wait_outlives_a_daemon_that_is_away_for_a_while(client: Client, daemon: Any) -> None:
+    def leave(request: object) -> None:
+        daemon.stop()
+        daemon.replies = {"wait": {"done": True, "ended": []}}
+        daemon.start()
+
+    daemon.replies = {"wait": leave}
+    assert client.wait([1], any_one=False, timeout_s=None)["done"] is True
+
+
+def test_a_wait_gives_up_when_the_daemon_stays_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "_RECONNECT_S", 0.1)
+    with pytest.raises(Unavailable):
+        Client(tmp_path / "none", may_start=False).wait([1], any_one=False, timeout_s=None)
+
+
+def test_a_wait_of_days_outlives_restarts_that_lie_days_apart(
+    client: Client, daemon: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Patience begins anew with every loss: an upgrade on Monday and one on Friday."""
+    monkeypatch.setattr(client_module, "_RECONNECT_S", 0.3)
+
+    def lost_after_a_while(request: object) -> None:
+        time.sleep(0.25)
+
+    daemon.replies = {
+        "wait": [
+            lost_after_a_while,
+            lost_after_a_while,
+            lost_after_a_while,
+            {"done": True, "ended": []},
+        ]
+    }
+    assert client.wait([1], any_one=False, timeout_s=None)["done"] is True
+
+
+def test_what_is_left_of_the_timeout_is_asked_for_after_a_restart(
+    client: Client, daemon: Any
+) -> None:
+    daemon.replies = {"wait": [None, {"done": False, "ended": []}]}
+    client.wait([1], any_one=False, timeout_s=100.0)
+    first, second = (request["timeout_s"] for request in daemon.requests)
+    assert 99 < second <= first - 0.1 < 100
+
+
+def test_a_timeout_holds_while_the_daemon_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who says --timeout 1 has somebody waiting for them."""
+    monkeypatch.setattr(client_module, "_RECONNECT_S", 2.0)
+    started = time.monotonic()
+    with pytest.raises(DrfdError):
+        Client(tmp_path / "none", may_start=False).wait([1], any_one=False, timeout_s=0.1)
+    assert time.monotonic() - started < 1.0
+
+
+def test_a_refusal_of_a_wait_is_not_retried(client: Client, daemon: Any, refuse: Refuse) -> None:
+    daemon.replies = {"wait": refuse("NotPermitted")}
+    with pytest.raises(NotPermitted):
+        client.wait([1], any_one=False, timeout_s=None)
+    assert len(daemon.requests) == 1

@@ -1,0 +1,83 @@
+"""The command line as a whole: every verb is there, and none is slow to start."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+import pytest
+
+from drfd_cli.main import VERBS, cli
+
+Run = Callable[..., Any]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_of_the_help_is_a_command_with_help(drf: Run, verb: str) -> None:
+    result = drf(verb, "--help")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(f"Usage: drf {verb} ")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_option_has_a_help_text(verb: str) -> None:
+    command = cli.get_command(click.Context(cli), verb)
+    assert command is not None
+    assert command.help
+    silent = [
+        param.opts for param in command.params if isinstance(param, click.Option) and not param.help
+    ]
+    assert silent == []
+
+
+def test_the_overview_lists_every_verb_with_what_it_does(drf: Run) -> None:
+    out = drf("--help").out
+    for verb, what in VERBS.items():
+        assert f"  {verb:<8} {what}\n" in out
+
+
+def test_the_version_is_the_packages(drf: Run) -> None:
+    from drfd import __version__
+
+    assert drf("--version").out == f"drf, version {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "not_needed"),
+    [
+        (["--help"], ["rich", "msgspec", "asyncio", "sqlite3", "psutil", "subprocess"]),
+        (["submit", "--", "true"], ["rich", "msgspec", "asyncio", "sqlite3", "psutil"]),
+        (["wait", "1"], ["rich", "msgspec", "asyncio", "sqlite3", "psutil"]),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_verb_imports_only_what_it_needs(
+    daemon: Any, words: list[str], not_needed: list[str]
+) -> None:
+    """Scripts submit thousands of jobs: the start of drf is what they wait for."""
+    daemon.replies = {"submit": {"id": 1}, "wait": {"done": True, "ended": []}}
+    program = (
+        "import sys, runpy, atexit\n"
+        "from drfd_cli.main import main\n"
+        f"sys.argv = ['drf', '--socket', {str(daemon.path)!r}, *{words!r}]\n"
+        "atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=20
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = {name.partition(".")[0] for name in done.stderr.split()}
+    assert "click" in loaded
+    assert loaded.isdisjoint(not_needed), sorted(loaded & set(not_needed))
+
+
+def test_the_socket_option_wins_over_the_variable(
+    drf: Run, daemon: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRFD_SOCKET", "/nowhere/at/all")
+    daemon.replies = {"drain": {"draining": True}}
+    assert drf("--socket", daemon.path, "drain").code == 0

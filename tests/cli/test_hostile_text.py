@@ -1,0 +1,218 @@
+"""Other people's words on our terminal: they may not move the cursor, forge rows, or hide."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+
+from drfd_cli.output import clean
+
+Run = Callable[..., Any]
+
+BIDI = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+HOSTILE = {
+    "escape sequences": "\x1b[31mred\x1b[0m\x1b]0;title\x07",
+    "8-bit escape sequences": "\x9b31mred\x9d0;title\x9c",
+    "a line break": "x\n 99   forged   root   RUNNING\r\nmore",
+    "other line breaks": "a\x0bb\x0cc\x85d\u2028e\u2029f",
+    "backspaces": "good\b\b\b\bevil",
+    "NUL and tab": "a\0b\tc",
+    "turned writing": f"{BIDI}gpj.exe",
+    "rich markup": "[red]x[/red] [/x] [link=http://x]y[/link]",
+    "an open bracket": "[/",
+    "ten kilobytes": "x" * 10_000,
+    "ten kilobytes of wide signs": "\u6f22" * 10_000,
+    "invisible signs": "a\u200bb\ufeffc\u00add\U000e0041",
+    "marks without end": "a" + "\u0301" * 500,
+    "a lone surrogate": "a\udcffb",
+    "percent and braces": "%s %(x)s {0} {x!r}",
+}
+
+
+def harmless(text: str) -> str:
+    """The text, once nothing is in it that a terminal obeys."""
+    for sign in text.replace("\n", ""):
+        assert unicodedata.category(sign) not in {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}, (
+            f"{sign!r} reaches the terminal"
+        )
+    return text
+
+
+@pytest.fixture(params=HOSTILE.values(), ids=HOSTILE.keys())
+def word(request: pytest.FixtureRequest) -> str:
+    text = request.param
+    assert isinstance(text, str)
+    return text
+
+
+def everywhere(job: Any, word: str) -> Any:
+    """A job that has the word in every place that somebody else fills."""
+    return job(
+        name=word,
+        user=word,
+        pool=f"root.{word}",
+        reason={"code": "RESOURCES", "text": word},
+        cwd=word,
+        argv=[word, word],
+        stdout=word,
+        stderr=word,
+        cgroup=word,
+    )
+
+
+def test_status_has_one_row_for_one_job(drf: Run, daemon: Any, job: Any, word: str) -> None:
+    """A name cannot forge a second row. (Only the last column, the reason, may take more lines.)"""
+    reply = {"counts": {"RUNNING": 1}, "draining": False}
+    daemon.replies = {"status": reply | {"jobs": [job(name=word, user=word, pool=word)]}}
+    result = drf("status")
+    lines = harmless(result.out).splitlines()
+    assert (result.code, result.err) == (0, "")
+    blank, heading, _, row, *rest = lines
+    assert (heading.split()[0], row.split()[0]) == ("ID", "42"), "the job's id is not to be seen"
+    assert rest == [blank, "1 RUNNING"]
+    assert max(map(cell_len, lines)) <= 160
+
+
+@pytest.mark.parametrize("verb", ["status", "show", "why"])
+def test_a_job_full_of_it_is_harmless(
+    drf: Run, daemon: Any, job: Any, word: str, verb: str
+) -> None:
+    hostile = everywhere(job, word)
+    events = [{"at": 1.0, "event": "LaunchFailed", "text": word}]
+    daemon.replies = {
+        "status": {"jobs": [hostile], "counts": {"RUNNING": 1}, "draining": False},
+        "show": {"job": hostile, "events": events},
+        "why": {"job": hostile},
+    }
+    result = drf(verb, 42)
+    assert (result.code, result.err) == (0, "")
+    lines = harmless(result.out).splitlines()
+    assert len(result.out) < 20_000
+    if verb == "why":
+        assert len(lines) == 1
+    if verb == "show":
+        assert [line.partition(" ")[0] for line in lines[:-1]] == [
+            "job", "state", "why", "demand", "limit", "used", "submitted", "started", "ended",
+            "cgroup", "command", "directory", "output", "errors", "events",
+        ]  # fmt: skip
+
+
+def test_the_end_of_a_job_is_harmless(drf: Run, daemon: Any, ended: Any, word: str) -> None:
+    over = ended("LAUNCH_FAILED", 125, text=word)
+    daemon.replies = {"wait": {"done": True, "ended": [over]}, "submit": {"id": 42}}
+    waited = drf("wait", 42)
+    assert (waited.code, harmless(waited.out).count("\n")) == (125, 1)
+    submitted = drf("submit", "-w", "--", "true")
+    assert (submitted.code, submitted.out) == (125, "submitted job 42\n")
+    assert harmless(submitted.err).count("\n") == 1
+
+
+def test_shares_are_harmless(drf: Run, daemon: Any, word: str) -> None:
+    amount = {"cores": 1.0, "memory": 1, "read": 0, "write": 0, "gres": {}}
+    node = {
+        "path": f"root.{word}",
+        "weight": 1.0,
+        "entitlement": 1.0,
+        "usage": amount,
+        "dominant_resource": word,
+        "dominant_share": 1.0,
+        "satisfaction": 1.0,
+        "running": 1,
+        "pending": 0,
+    }
+    daemon.replies = {"shares": {"capacity": amount, "free": amount, "nodes": [node]}}
+    result = drf("shares")
+    assert (result.code, result.err) == (0, "")
+    assert max(map(cell_len, harmless(result.out).splitlines())) <= 160
+
+
+def test_failures_are_one_harmless_line_each(drf: Run, daemon: Any, word: str) -> None:
+    error = {"kind": "Refused", "code": "x", "text": word, "hint": ""}
+    daemon.replies = {"cancel": {"done": [], "failed": [{"id": 1, "error": error}]}}
+    result = drf("cancel", 1)
+    assert (result.code, result.out, harmless(result.err).count("\n")) == (1, "", 1)
+
+
+def test_a_refusal_is_one_harmless_line(
+    drf: Run, daemon: Any, refuse: Callable[..., bytes], word: str
+) -> None:
+    daemon.replies = {"show": refuse("Refused", "x", word, word)}
+    result = drf("show", 1)
+    assert (result.code, result.out, harmless(result.err).count("\n")) == (1, "", 1)
+    assert len(result.err) < 3000
+
+
+def test_why_there_is_no_output_is_one_harmless_line(
+    drf: Run, daemon: Any, job: Any, word: str
+) -> None:
+    waiting = job(
+        state="PENDING",
+        started_at=None,
+        stdout="/nowhere/at/all",
+        reason={"code": "RESOURCES", "text": word},
+    )
+    daemon.replies = {"show": {"job": waiting, "events": []}}
+    result = drf("log", 42)
+    assert (result.code, result.out, harmless(result.err).count("\n")) == (1, "", 1)
+
+
+def test_doctor_is_harmless(drf: Run, daemon: Any, word: str) -> None:
+    disk = {"name": word, "path": word, "device": "8:0", "read": 1, "write": 1, "guess": False}
+    daemon.replies = {
+        "doctor": {
+            "version": "0.1.0",
+            "enforcement": "none",
+            "controls": {"cores": word},
+            "disks": [disk | {"problem": word}],
+            "warnings": [word],
+            "stuck_jobs": [],
+            "launcher": "connected",
+        }
+    }
+    result = drf("doctor")
+    assert (result.code, result.err) == (0, "")
+    assert harmless(result.out).count("\n") == 7
+
+
+def test_json_carries_it_all_and_is_still_one_plain_line(
+    drf: Run, daemon: Any, job: Any, word: str
+) -> None:
+    """Programs get what there is; a terminal that sees it gets ASCII."""
+    hostile = everywhere(job, word)
+    daemon.replies = {"status": {"jobs": [hostile], "counts": {}, "draining": False}}
+    result = drf("status", "--json")
+    assert json.loads(result.out)["jobs"] == [hostile]
+    assert result.out.isascii()
+    assert harmless(result.out).count("\n") == 1
+
+
+def test_ordinary_words_of_any_language_are_left_alone() -> None:
+    for text in ("train-2024_v1.0", "ünïcödé", "日本語", "Привет", "שלום", "😀", "a b", "[x]"):
+        assert clean(text) == text
+
+
+def test_what_is_too_long_is_cut_visibly() -> None:
+    assert clean("x" * 300, 10) == "x" * 9 + "…"
+    assert clean("x" * 10, 10) == "x" * 10
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("words", [["status"], ["show", "42"], ["why", "42"]], ids=lambda w: w[0])
+def test_a_terminal_of_any_encoding_shows_what_it_can(
+    spawn: Run, finish: Run, daemon: Any, job: Any, encoding: str, words: list[str]
+) -> None:
+    strange = job(name="日本語…", reason={"code": "RESOURCES", "text": "für é"})
+    daemon.replies = {
+        "status": {"jobs": [strange], "counts": {}, "draining": False},
+        "show": {"job": strange, "events": []},
+        "why": {"job": strange},
+    }
+    process = spawn(*words, env={"PYTHONIOENCODING": encoding})
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (0, b"")
+    assert "42" in out.decode(encoding, "replace")

@@ -1,0 +1,245 @@
+"""drf log: the job's output, byte for byte, as it is and as it grows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def output(daemon: Any, job: Any, tmp_path: Path) -> Path:
+    """The path of the job's output, which the daemon tells; nothing is there yet."""
+    path = tmp_path / "job.out"
+    shown = job(stdout=str(path), stderr=str(tmp_path / "job.err"))
+    daemon.replies = {"show": {"job": shown, "events": []}}
+    return path
+
+
+class Ending:
+    """A `wait` that is answered when the test says that the job has ended."""
+
+    def __init__(self) -> None:
+        self.has_come = threading.Event()
+
+    def __call__(self, request: object) -> Any:
+        self.has_come.wait(20)
+        return {"done": True, "ended": []}
+
+
+@pytest.fixture
+def ending(daemon: Any, output: Path) -> Ending:
+    ending = Ending()
+    daemon.replies["wait"] = ending
+    return ending
+
+
+# -- as it is ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"hello\n",
+        b"no line end",
+        b"\x00\xff\xfe\x1b[31m\r\n",
+        bytes(range(256)) * 1000,
+        b"x" * 3_000_000,
+    ],
+    ids=lambda data: repr(data[:10]),
+)
+def test_the_output_comes_byte_for_byte(spawn: Run, output: Path, daemon: Any, data: bytes) -> None:
+    output.write_bytes(data)
+    process = spawn("log", "42")
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (0, b"")
+    assert out == data
+    assert daemon.requests == [{"op": "show", "id": 42}]
+
+
+def test_errors_are_another_file(drf: Run, output: Path) -> None:
+    output.write_text("output\n")
+    output.with_name("job.err").write_text("errors\n")
+    assert drf("log", 42).out == "output\n"
+    assert drf("log", "--err", 42).out == "errors\n"
+
+
+def test_a_job_that_has_not_started_has_no_output_and_a_reason(
+    drf: Run, daemon: Any, job: Any
+) -> None:
+    why = {"code": "HELD", "text": "held by alice"}
+    waiting = job(state="HELD", started_at=None, stdout="/nowhere/x", reason=why)
+    daemon.replies = {"show": {"job": waiting, "events": []}}
+    result = drf("log", 42)
+    assert (result.code, result.out, result.err) == (
+        1,
+        "",
+        "drf: job 42 has not started: HELD: held by alice\n",
+    )
+
+
+def test_an_output_that_is_gone_is_said(drf: Run, output: Path) -> None:
+    result = drf("log", 42)
+    assert (result.code, result.out, result.err) == (
+        1,
+        "",
+        f"drf: the output file {output} is not there any more\n",
+    )
+
+
+def test_it_is_read_with_the_callers_own_rights(
+    drf: Run, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 6: the daemon never opens it."""
+    output.mkdir()
+    result = drf("log", 42)
+    assert (result.code, result.err) == (1, f"drf: cannot read {output}: Is a directory\n")
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may read every file")
+def test_an_output_that_may_not_be_read_is_said(drf: Run, output: Path) -> None:
+    output.write_text("x")
+    output.chmod(0)
+    result = drf("log", 42)
+    assert (result.code, result.err) == (1, f"drf: cannot read {output}: Permission denied\n")
+
+
+def test_a_pipe_that_nobody_writes_does_not_hang(spawn: Run, finish: Run, output: Path) -> None:
+    """A job's output may have been a FIFO; it has no contents to show."""
+    os.mkfifo(output)
+    process = spawn("log", "42")
+    try:
+        process.wait(3)
+    except subprocess.TimeoutExpired:
+        raise AssertionError("it hangs in opening the pipe") from None
+    result = finish(process)
+    assert (result.code in (0, 1), result.out) == (True, "")
+    assert result.err.count("\n") == result.code
+
+
+# -- as it grows -------------------------------------------------------------------------------
+
+
+def read(process: Any, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = os.read(process.stdout.fileno(), size - len(data))
+        assert piece, f"it ended after {data!r}"
+        data += piece
+    return data
+
+
+def append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def test_what_is_written_comes_until_the_job_has_ended(
+    spawn: Run, finish: Run, output: Path, ending: Ending, daemon: Any
+) -> None:
+    output.write_bytes(b"one\n")
+    process = spawn("log", "-f", "42")
+    assert read(process, 4) == b"one\n"
+    append(output, b"two\n")
+    assert read(process, 4) == b"two\n"
+    append(output, b"half")
+    assert read(process, 4) == b"half"
+    append(output, b" a line, then the end\n")
+    ending.has_come.set()
+    result = finish(process)
+    assert (result.code, result.out, result.err) == (0, " a line, then the end\n", "")
+    assert daemon.asked("wait") == [{"op": "wait", "ids": [42]}]
+
+
+def test_an_output_that_does_not_exist_yet_is_waited_for(
+    spawn: Run, finish: Run, output: Path, ending: Ending, daemon: Any
+) -> None:
+    process = spawn("log", "-f", "42")
+    daemon.asked("wait")
+    output.write_bytes(b"late\n")
+    assert read(process, 5) == b"late\n"
+    ending.has_come.set()
+    assert finish(process).code == 0
+
+
+def test_an_output_that_was_emptied_is_read_from_its_new_start(
+    spawn: Run, finish: Run, output: Path, ending: Ending
+) -> None:
+    output.write_bytes(b"first life\n")
+    process = spawn("log", "-f", "42")
+    assert read(process, 11) == b"first life\n"
+    os.truncate(output, 0)
+    append(output, b"second\n")
+    assert read(process, 7) == b"second\n"
+    ending.has_come.set()
+    result = finish(process)
+    assert (result.code, result.out) == (0, "")
+
+
+def test_a_job_that_never_writes_is_followed_to_its_end(
+    spawn: Run, finish: Run, output: Path, ending: Ending
+) -> None:
+    ending.has_come.set()
+    result = finish(spawn("log", "-f", "42"))
+    assert (result.code, result.out, result.err) == (0, "", "")
+
+
+def test_following_outlives_a_restart_of_the_daemon(
+    spawn: Run, finish: Run, output: Path, daemon: Any
+) -> None:
+    output.write_bytes(b"one\n")
+    daemon.replies["wait"] = [None, {"done": True, "ended": []}]
+    result = finish(spawn("log", "-f", "42"))
+    assert (result.code, result.out, result.err) == (0, "one\n", "")
+    assert len(daemon.asked("wait", times=2)) == 2
+
+
+def test_following_shows_what_comes_while_the_daemon_is_away(
+    spawn: Run, finish: Run, output: Path, daemon: Any
+) -> None:
+    """The file needs no daemon to be read."""
+    second = Ending()
+    daemon.replies["wait"] = [None, second]
+    output.write_bytes(b"one\n")
+    process = spawn("log", "-f", "42")
+    assert read(process, 4) == b"one\n"
+    daemon.asked("wait", times=2)
+    append(output, b"two\n")
+    watchdog = threading.Timer(3, second.has_come.set)
+    watchdog.start()
+    assert read(process, 4) == b"two\n"
+    assert not second.has_come.is_set(), "it came only when the job had ended"
+    second.has_come.set()
+    watchdog.cancel()
+    assert finish(process).code == 0
+
+
+def test_following_somebody_elses_job_is_not_permitted(
+    drf: Run, daemon: Any, refuse: Callable[..., bytes]
+) -> None:
+    daemon.replies = {"show": refuse("NotPermitted", "not-yours", "job 42 belongs to bob")}
+    result = drf("log", "-f", 42)
+    assert (result.code, result.out, result.err) == (77, "", "drf: job 42 belongs to bob\n")
+
+
+def test_a_reader_that_has_enough_ends_the_following(
+    spawn: Run, finish: Run, output: Path, ending: Ending
+) -> None:
+    """`drf log -f 42 | head -1`."""
+    output.write_bytes(b"one\n")
+    process = spawn("log", "-f", "42")
+    assert read(process, 4) == b"one\n"
+    process.stdout.close()
+    process.stdout = None
+    append(output, b"two\n")
+    result = finish(process)
+    assert (result.code, result.err) == (0, "")
+    ending.has_come.set()

@@ -1,0 +1,236 @@
+"""drf run: the terminal's descriptors go to the job, and the job's end comes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+
+class Attached:
+    """The canned job: `wait` is answered when the test says how it ended."""
+
+    def __init__(self, daemon: Any, ended: Any) -> None:
+        self.daemon = daemon
+        self._ended = ended
+        self._has_ended = threading.Event()
+        self._reply: Any = None
+        daemon.replies = {
+            "submit": {"id": 42},
+            "wait": self._wait,
+            "cancel": {"done": [42], "failed": []},
+        }
+
+    def _wait(self, request: object) -> Any:
+        self._has_ended.wait(20)
+        return self._reply
+
+    def end(self, *outcome: Any, **changes: Any) -> None:
+        self._reply = {"done": True, "ended": [self._ended(*outcome, **changes)]}
+        self._has_ended.set()
+
+    def path(self) -> str:
+        """Where drf run waits for the job."""
+        path = self.daemon.asked("submit")[0]["attach"]
+        assert isinstance(path, str)
+        return path
+
+    @contextmanager
+    def descriptors(self) -> Iterator[list[int]]:
+        """What the runner is given when it connects, as the job's user."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(10)
+            connection.connect(self.path())
+            _, fds, _, _ = socket.recv_fds(connection, 1, 3)
+        try:
+            yield fds
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+
+@pytest.fixture
+def attached(daemon: Any, ended: Any) -> Attached:
+    return Attached(daemon, ended)
+
+
+def test_the_job_has_the_terminals_own_input_output_and_errors(
+    spawn: Run, attached: Attached
+) -> None:
+    process = spawn("run", "--", "cat", stdin=subprocess.PIPE)
+    with attached.descriptors() as (fd_in, fd_out, fd_err):
+        process.stdin.write(b"typed\n")
+        process.stdin.flush()
+        assert os.read(fd_in, 100) == b"typed\n"
+        os.write(fd_out, b"printed\xff\n")
+        os.write(fd_err, b"complained\n")
+    attached.end()
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (0, b"printed\xff\n", b"complained\n")
+
+
+def test_the_request_is_a_submission_with_an_attachment_and_then_a_wait(
+    spawn: Run, finish: Run, attached: Attached, daemon: Any, tmp_path: Path
+) -> None:
+    process = spawn("run", "-c", "2", "-n", "x", "--", "echo", "--", "a b", env={"LANG": "C.UTF-8"})
+    path = attached.path()
+    attached.end()
+    finish(process)
+    submit, wait = daemon.requests
+    umask = os.umask(0o077)
+    os.umask(umask)
+    assert submit == {
+        "op": "submit",
+        "argv": ["echo", "--", "a b"],
+        "cwd": str(tmp_path),
+        "demand": {"cores_milli": 2000},
+        "name": "x",
+        "priority": 0,
+        "umask": umask,
+        "env": {"PATH": os.environ["PATH"], "TZ": "UTC", "LANG": "C.UTF-8"},
+        "attach": path,
+        "held": False,
+    }
+    assert wait == {"op": "wait", "ids": [42]}
+
+
+def test_nobody_else_can_reach_the_attachment_and_nothing_of_it_is_left(
+    spawn: Run, finish: Run, attached: Attached
+) -> None:
+    process = spawn("run", "--", "true")
+    directory = Path(attached.path()).parent
+    assert directory.stat().st_mode & 0o777 == 0o700
+    attached.end()
+    finish(process)
+    assert not directory.exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "talk"),
+    [
+        ("COMPLETED", 0, ""),
+        ("FAILED", 7, ""),
+        ("FAILED", 139, ""),
+        ("TIMEOUT", 124, "drf: job 42 TIMEOUT: words\n"),
+        ("OUT_OF_MEMORY", 137, "drf: job 42 OUT_OF_MEMORY: words\n"),
+        ("LAUNCH_FAILED", 125, "drf: job 42 LAUNCH_FAILED: words\n"),
+        ("CANCELLED", 125, "drf: job 42 CANCELLED: words\n"),
+    ],
+)
+def test_it_exits_as_the_job_did_and_explains_what_drfd_did(
+    spawn: Run, finish: Run, attached: Attached, code: str, status: int, talk: str
+) -> None:
+    attached.end(code, status, text="words")
+    result = finish(spawn("run", "--", "true"))
+    assert (result.code, result.out, result.err) == (status, "", talk)
+
+
+def test_a_refused_job_is_a_refusal(
+    spawn: Run, finish: Run, daemon: Any, refuse: Callable[..., bytes], tmp_path: Path
+) -> None:
+    daemon.replies = {"submit": refuse("Refused", "too-big", "it could never start")}
+    result = finish(spawn("run", "--", "true", env={"TMPDIR": str(tmp_path)}))
+    assert (result.code, result.out, result.err) == (1, "", "drf: it could never start\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_long_wait_is_explained_once(
+    spawn: Run, finish: Run, attached: Attached, daemon: Any, job: Any
+) -> None:
+    why = {"code": "RESOURCES", "text": "needs 8 cores, 3 free"}
+    daemon.replies["why"] = {"job": job(state="PENDING", reason=why)}
+    process = spawn("run", "--", "true")
+    daemon.asked("why")
+    attached.end()
+    result = finish(process)
+    assert result.err == "drf: job 42 waits: RESOURCES: needs 8 cores, 3 free\n"
+    assert len(daemon.asked("why")) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_cancels_the_job_and_its_end_is_still_waited_for(
+    spawn: Run, finish: Run, attached: Attached, daemon: Any, number: int
+) -> None:
+    process = spawn("run", "--", "sleep", "60")
+    with attached.descriptors():
+        process.send_signal(number)
+        assert daemon.asked("cancel") == [{"op": "cancel", "select": {"ids": [42]}}]
+        assert process.poll() is None
+    attached.end("CANCELLED", 143)
+    result = finish(process)
+    assert (result.code, result.out, result.err) == (143, "", "")
+
+
+def test_a_second_interrupt_leaves_at_once(
+    spawn: Run, finish: Run, attached: Attached, daemon: Any
+) -> None:
+    """The job is being stopped; who presses twice does not want to see it."""
+    process = spawn("run", "--", "sleep", "60")
+    with attached.descriptors():
+        process.send_signal(signal.SIGINT)
+        daemon.asked("cancel")
+        process.send_signal(signal.SIGINT)
+        process.wait(20)
+    assert process.returncode == 130
+    assert finish(process).err == ""
+    assert len(daemon.asked("cancel")) == 1
+    attached.end()
+
+
+def test_an_interrupt_while_the_daemon_is_away_does_not_abandon_the_job(
+    spawn: Run, finish: Run, attached: Attached, daemon: Any, ended: Any
+) -> None:
+    """A restart lasts a second; a job that nobody attends to would run on for days."""
+    process = spawn("run", "--", "sleep", "60")
+    with attached.descriptors():
+        daemon.stop()
+        process.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+    over = {"done": True, "ended": [ended("CANCELLED", 143)]}
+    daemon.replies["wait"] = lambda request: daemon.asked("cancel") and over
+    daemon.start()
+    assert daemon.asked("cancel") == [{"op": "cancel", "select": {"ids": [42]}}]
+    assert finish(process).code == 143
+
+
+def test_a_restart_of_the_daemon_does_not_end_it(
+    spawn: Run, finish: Run, attached: Attached, daemon: Any, ended: Any
+) -> None:
+    daemon.replies["wait"] = [None, {"done": True, "ended": [ended("FAILED", 5)]}]
+    result = finish(spawn("run", "--", "true"))
+    assert (result.code, result.err) == (5, "")
+
+
+def test_a_long_temporary_directory_is_no_obstacle(
+    spawn: Run, finish: Run, attached: Attached, tmp_path: Path
+) -> None:
+    """Build systems make TMPDIRs that are longer than what a socket's address holds."""
+    deep = tmp_path / ("d" * 120)
+    deep.mkdir()
+    process = spawn("run", "--", "true", env={"TMPDIR": str(deep)})
+    attached.end("FAILED", 5)
+    result = finish(process)
+    assert (result.code, result.err) == (5, "")
+
+
+def test_an_input_that_ends_does_not_end_the_job(
+    spawn: Run, finish: Run, attached: Attached
+) -> None:
+    """`drf run -- train < /dev/null`, under cron."""
+    process = spawn("run", "--", "true", stdin=subprocess.DEVNULL)
+    with attached.descriptors() as (fd_in, *_):
+        assert os.read(fd_in, 1) == b""
+        assert process.poll() is None
+    attached.end("FAILED", 5)
+    assert finish(process).code == 5

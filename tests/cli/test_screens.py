@@ -1,0 +1,427 @@
+"""What each reading verb asks for, prints for people, and prints for programs."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+WHY = {
+    "code": "RESOURCES",
+    "text": "needs 8 cores, 3 free; job 40 (bob) holds 5 until 14:05 at the latest",
+}
+SHARES: dict[str, Any] = {
+    "capacity": {"cores": 16.0, "memory": 120 << 30, "read": 1 << 30, "write": 1 << 29, "gres": {}},
+    "free": {"cores": 4.0, "memory": 60 << 30, "read": 1 << 30, "write": 1 << 29, "gres": {}},
+    "nodes": [
+        {
+            "path": "root.alice", "weight": 1.0, "entitlement": 0.5,
+            "usage": {"cores": 8.0, "memory": 16 << 30, "read": 0, "write": 0, "gres": {}},
+            "dominant_resource": "cores", "dominant_share": 0.5, "satisfaction": 1.0,
+            "running": 1, "pending": 2,
+        },
+        {
+            "path": "root.lab", "weight": 3.5, "entitlement": 0.5,
+            "usage": {"cores": 0.0, "memory": 0, "read": 0, "write": 0, "gres": {}},
+            "dominant_resource": None, "dominant_share": 0.0, "satisfaction": 0.0,
+            "running": 0, "pending": 0,
+        },
+    ],
+}  # fmt: skip
+DOCTOR: dict[str, Any] = {
+    "version": "0.1.0",
+    "enforcement": "cgroup v1",
+    "controls": {"cores": "enforced (cfs quota)", "memory": "enforced"},
+    "disks": [
+        {"name": "data", "path": "/data", "device": "8:0", "read": 1 << 30, "write": 1 << 29,
+         "guess": False, "problem": ""},
+        {"name": "state", "path": "/var", "device": None, "read": 1 << 30, "write": 1 << 29,
+         "guess": True, "problem": "/var is on no block device"},
+    ],
+    "capacity": SHARES["capacity"],
+    "warnings": ["capacity.cores is 16, but the machine has 8"],
+    "stuck_jobs": [3],
+    "launcher": "connected",
+}  # fmt: skip
+
+
+def text(screen: str) -> str:
+    return textwrap.dedent(screen).strip("\n")
+
+
+def test_nothing_printed_has_colour_when_nobody_looks(drf: Run, daemon: Any, job: Any) -> None:
+    daemon.replies = {
+        "status": {"jobs": [job()], "counts": {"RUNNING": 1}, "draining": False},
+        "shares": SHARES,
+    }
+    for verb in ("status", "shares"):
+        assert "\x1b" not in drf(verb).out
+
+
+# -- status ------------------------------------------------------------------------------------
+
+
+def test_status_is_a_table_with_reasons_and_counts(drf: Run, daemon: Any, job: Any) -> None:
+    daemon.replies = {
+        "status": {
+            "jobs": [
+                job(ended_at=1_700_000_100.0),
+                job(id=43, state="PENDING", reason=WHY, started_at=None),
+                job(
+                    id=7,
+                    name="a-very-long-name-of-a-job-indeed",
+                    state="COMPLETED",
+                    ended_at=1_700_000_070.0,
+                    outcome={"code": "COMPLETED", "text": "exit code 0"},
+                    demand={
+                        "cores": 0.5,
+                        "memory": 1 << 29,
+                        "read": 200 << 20,
+                        "write": 50 << 20,
+                        "gres": {},
+                    },
+                ),
+            ],
+            "counts": {"PENDING": 1, "RUNNING": 1, "COMPLETED": 1},
+            "draining": False,
+        }
+    }
+    result = drf("status")
+    rule = "─" * 158
+    assert text(result.screen) == text(f"""
+ ID   NAME                       USER    POOL         STATE       CORES    MEM     IO R/W    TIME   WHY
+ {rule}
+ 42   train                      alice   root.alice   RUNNING         8    16G          -   1m30s
+ 43   train                      alice   root.alice   PENDING         8    16G          -       -   RESOURCES: needs 8 cores, 3 free; job 40 (bob) holds 5
+                                                                                                    until 14:05 at the latest
+  7   a-very-long-name-of-a-j…   alice   root.alice   COMPLETED     0.5   512M   200M/50M   1m00s   COMPLETED: exit code 0
+
+1 COMPLETED 1 PENDING 1 RUNNING
+""")  # noqa: E501
+    assert (result.code, result.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ([], {}),
+        (["3", "5"], {"select": {"ids": [3, 5], "user": None, "states": []}}),
+        (
+            ["-u", "bob", "-s", "pending", "-s", "HELD"],
+            {"select": {"ids": [], "user": "bob", "states": ["PENDING", "HELD"]}},
+        ),
+        (["-a"], {"ended": 20}),
+        (["--all"], {"ended": 20}),
+    ],
+)
+def test_status_asks_for_what_is_selected(
+    drf: Run, daemon: Any, words: list[str], asked: dict[str, Any]
+) -> None:
+    daemon.replies = {"status": {"jobs": [], "counts": {}, "draining": False}}
+    drf("status", *words)
+    everything = {"ids": [], "user": None, "states": []}
+    assert daemon.requests == [{"op": "status", "select": everything, "ended": 0} | asked]
+
+
+def test_no_jobs_and_draining_are_talk(drf: Run, daemon: Any) -> None:
+    daemon.replies = {"status": {"jobs": [], "counts": {}, "draining": True}}
+    result = drf("status")
+    assert (result.code, result.out) == (0, "")
+    assert result.err == ("drf: draining: nothing is launched until drf undrain\ndrf: no jobs\n")
+
+
+def test_on_a_narrow_terminal_ids_and_states_are_never_cut(
+    drf: Run, daemon: Any, job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """80 columns, and names as people have them: without its id nobody can name the job."""
+    for name, value in (("COLUMNS", "80"), ("NO_COLOR", "1"), ("TERM", "dumb")):
+        monkeypatch.setenv(name, value)
+    long = job(
+        id=123456,
+        name="train-resnet-fold-3",
+        user="firstname.lastname",
+        pool="root.firstname.lastname",
+        state="PENDING",
+        reason=WHY,
+        started_at=None,
+    )
+    daemon.replies = {"status": {"jobs": [long], "counts": {"PENDING": 1}, "draining": False}}
+    lines = drf("status").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "ID" in lines[1].split()
+    assert "STATE" in lines[1].split()
+    assert {"123456", "PENDING"} <= set(lines[3].split())
+    assert "RESOURCES" in "".join(lines)
+
+
+# -- show, why ---------------------------------------------------------------------------------
+
+
+def test_show_prints_everything_about_a_job(drf: Run, daemon: Any, job: Any) -> None:
+    events = [
+        {"at": 1_700_000_000.0, "event": "Submitted", "text": ""},
+        {"at": 1_700_000_010.0, "event": "Admitted", "text": "attempt 1"},
+    ]
+    daemon.replies = {"show": {"job": job(), "events": events}}
+    result = drf("show", 42)
+    assert daemon.requests == [{"op": "show", "id": 42}]
+    assert (result.code, result.err) == (0, "")
+    assert (
+        result.out
+        == text("""
+        job        42 (train) of alice, pool root.alice
+        state      RUNNING, attempt 1
+        why        -
+        demand     8 cores, 16G memory, io -
+        limit      1h00m
+        used       75.2 s of CPU, 1.5G peak memory, 1M read, 10 written
+        submitted  2023-11-14 22:13:20
+        started    2023-11-14 22:13:30
+        ended      -
+        cgroup     drfd/0123456789/job-42.1
+        command    train --epochs '3 4'
+        directory  /home/alice
+        output     /home/alice/drf-42.out
+        errors     /home/alice/drf-42.err
+        events
+          2023-11-14 22:13:20  Submitted
+          2023-11-14 22:13:30  Admitted       attempt 1
+    """)
+        + "\n"
+    )
+
+
+def test_a_command_that_is_shown_can_be_pasted_into_a_shell(
+    drf: Run, daemon: Any, job: Any
+) -> None:
+    argv = ["sh", "-c", "echo 'a b'; rm *", "$HOME", ""]
+    daemon.replies = {"show": {"job": job(argv=argv), "events": []}}
+    assert """command    sh -c 'echo '"'"'a b'"'"'; rm *' '$HOME' ''\n""" in drf("show", 42).out
+
+
+def test_show_without_limit_start_or_cgroup(drf: Run, daemon: Any, job: Any) -> None:
+    waiting = job(state="PENDING", reason=WHY, time_limit_s=None, started_at=None, cgroup=None)
+    daemon.replies = {"show": {"job": waiting, "events": []}}
+    out = drf("show", 42).out
+    for line in (
+        f"why        RESOURCES: {WHY['text']}\n",
+        "limit      no time limit\n",
+        "started    -\n",
+        "cgroup     none\n",
+    ):
+        assert line in out
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"state": "PENDING", "reason": WHY}, f"job 42 waits: RESOURCES: {WHY['text']}"),
+        ({}, "job 42 is RUNNING: started 2023-11-14 22:13:30"),
+        (
+            {"state": "TIMEOUT", "outcome": {"code": "TIMEOUT", "text": "ran for 1h"}},
+            "job 42 is TIMEOUT: TIMEOUT: ran for 1h",
+        ),
+    ],
+)
+def test_why_is_one_line(
+    drf: Run, daemon: Any, job: Any, changes: dict[str, Any], line: str
+) -> None:
+    daemon.replies = {"why": {"job": job(**changes)}}
+    result = drf("why", 42)
+    assert (result.code, result.out, result.err) == (0, f"{line}\n", "")
+    assert daemon.requests == [{"op": "why", "id": 42}]
+
+
+# -- shares, doctor ----------------------------------------------------------------------------
+
+
+def test_shares_are_a_table_with_free_and_capacity(drf: Run, daemon: Any) -> None:
+    daemon.replies = {"shares": SHARES}
+    result = drf("shares")
+    rule = "─" * 98
+    assert text(result.screen) == text(f"""
+ POOL OR USER   WEIGHT   ENTITLED   SHARE   OF      SATISFIED   CORES    MEM    IO R/W   RUN   WAIT
+ {rule}
+ root.alice          1        50%     50%   cores        100%       8    16G         -     1      2
+ root.lab          3.5        50%      0%   -              0%       0      0         -     0      0
+ free                                                               4    60G   1G/512M
+ capacity                                                          16   120G   1G/512M
+""")
+    assert (result.code, result.err) == (0, "")
+
+
+def test_doctor_says_what_is_enforced_and_how_to_mend_the_rest(drf: Run, daemon: Any) -> None:
+    daemon.replies = {"doctor": DOCTOR}
+    result = drf("doctor")
+    assert (result.code, result.err) == (0, "")
+    assert (
+        result.out
+        == text("""
+        drfd 0.1.0, launcher connected
+        enforcement by cgroup v1
+          cores      enforced (cfs quota)
+          memory     enforced
+          disk data (/data), device 8:0: read 1G/s, write 512M/s
+          disk state (/var): not controlled: /var is on no block device
+          disk state (/var), device -: read 1G/s, write 512M/s; GUESS
+        warning: capacity.cores is 16, but the machine has 8
+        warning: job 3 cannot be killed and keeps its resources
+    """).replace("GUESS", "a guess: set read and write under [[disk]]")
+        + "\n"
+    )
+
+
+def test_doctor_names_the_cure_where_nothing_is_enforced(drf: Run, daemon: Any) -> None:
+    daemon.replies = {"doctor": DOCTOR | {"enforcement": "none", "disks": [], "warnings": []}}
+    assert drf("doctor").out.splitlines()[-1].startswith("cure: run drfd as root")
+
+
+def test_doctor_works_while_the_launcher_is_away(drf: Run, daemon: Any) -> None:
+    away = {"enforcement": None, "controls": {}, "launcher": "away"}
+    daemon.replies = {"doctor": DOCTOR | away}
+    assert drf("doctor").out.splitlines()[:2] == [
+        "drfd 0.1.0, launcher away",
+        "enforcement by unknown: the launcher is away",
+    ]
+
+
+# -- wait --------------------------------------------------------------------------------------
+
+
+def test_wait_prints_each_end_and_returns_the_jobs_own_code(
+    drf: Run, daemon: Any, ended: Any
+) -> None:
+    daemon.replies = {"wait": {"done": True, "ended": [ended("FAILED", 3)]}}
+    result = drf("wait", 42)
+    assert (result.code, result.out, result.err) == (3, "job 42 FAILED: exit code 3\n", "")
+    assert daemon.requests == [{"op": "wait", "ids": [42], "any": False, "timeout_s": None}]
+
+
+def test_wait_asks_for_each_job_once_with_its_options(drf: Run, daemon: Any) -> None:
+    daemon.replies = {"wait": {"done": True, "ended": []}}
+    drf("wait", 3, 1, 3, "--any", "--timeout", "1m30s")
+    (asked,) = daemon.requests
+    assert (asked["ids"], asked["any"]) == ([3, 1], True)
+    assert 89 < asked["timeout_s"] <= 90
+
+
+# -- acting ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verb", "word"), [("cancel", "cancelled"), ("hold", "held"), ("release", "released")]
+)
+def test_acting_says_what_was_done_and_what_was_not(
+    drf: Run, daemon: Any, verb: str, word: str
+) -> None:
+    error = {"kind": "Refused", "code": "no-such-job", "text": "there is no job 9", "hint": ""}
+    daemon.replies = {verb: {"done": [1, 2], "failed": [{"id": 9, "error": error}]}}
+    result = drf(verb, 1, 2, 9)
+    assert result.out == f"{word} job 1\n{word} job 2\n"
+    assert (result.code, result.err) == (1, "drf: there is no job 9\n")
+    assert daemon.requests == [
+        {
+            "op": verb,
+            "select": {
+                "ids": [1, 2, 9],
+                "user": None,
+                "name": None,
+                "states": [],
+                "everything": False,
+            },
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "chosen"),
+    [
+        (["--user", "bob"], {"user": "bob"}),
+        (["-n", "train"], {"name": "train"}),
+        (["-s", "pending"], {"states": ["PENDING"]}),
+        (["--all"], {"everything": True}),
+        (["-a", "-y"], {"everything": True}),
+    ],
+)
+def test_a_selection_is_sent_as_it_was_said(
+    drf: Run, daemon: Any, words: list[str], chosen: dict[str, Any]
+) -> None:
+    daemon.replies = {"cancel": {"done": [], "failed": []}}
+    assert drf("cancel", *words).code == 0
+    nothing = {"ids": [], "user": None, "name": None, "states": [], "everything": False}
+    assert daemon.requests == [{"op": "cancel", "select": nothing | chosen}]
+
+
+@pytest.mark.parametrize("verb", ["cancel", "hold", "release"])
+def test_acting_on_nothing_is_a_usage_error(drf: Run, daemon: Any, verb: str) -> None:
+    """`drf cancel $IDS` with an empty variable cancels nothing."""
+    result = drf(verb)
+    assert (result.code, result.out, daemon.requests) == (2, "", [])
+    assert "--user, --name, --state, --all" in result.err
+
+
+@pytest.mark.parametrize(
+    ("verb", "on", "line"),
+    [
+        ("drain", True, "draining: nothing is launched until drf undrain\n"),
+        ("undrain", False, "launching again\n"),
+    ],
+)
+def test_draining(drf: Run, daemon: Any, verb: str, on: bool, line: str) -> None:
+    daemon.replies = {"drain": {"draining": on}}
+    result = drf(verb)
+    assert (result.code, result.out, result.err) == (0, line, "")
+    assert daemon.requests == [{"op": "drain", "on": on}]
+
+
+# -- JSON --------------------------------------------------------------------------------------
+
+
+def test_json_is_what_the_daemon_said_and_nothing_else(
+    drf: Run, daemon: Any, job: Any, ended: Any
+) -> None:
+    status = {"jobs": [job()], "counts": {"RUNNING": 1}, "draining": True}
+    events = [{"at": 1.0, "event": "Submitted", "text": ""}]
+    error = {"kind": "Refused", "code": "x", "text": "no", "hint": ""}
+    acted = {"done": [1], "failed": [{"id": 2, "error": error}]}
+    over = ended("FAILED", 3)
+    daemon.replies = {
+        "status": status,
+        "show": {"job": job(), "events": events},
+        "why": {"job": job(state="PENDING", reason=WHY)},
+        "shares": SHARES,
+        "doctor": DOCTOR,
+        "wait": {"done": True, "ended": [over]},
+        "cancel": acted,
+        "hold": acted,
+        "release": acted,
+        "submit": {"id": 42},
+    }
+    expected: dict[tuple[object, ...], object] = {
+        ("status",): status,
+        ("show", 42): job() | {"events": events},
+        ("why", 42): {
+            "id": 42,
+            "state": "PENDING",
+            "reason": WHY,
+            "outcome": None,
+            "expected_start_at": None,
+        },
+        ("shares",): SHARES,
+        ("doctor",): DOCTOR,
+        ("wait", 42): {"done": True, "jobs": [over]},
+        ("cancel", 1, 2): acted,
+        ("hold", 1, 2): acted,
+        ("release", 1, 2): acted,
+        ("submit", "--", "true"): {"id": 42},
+    }
+    for words, view in expected.items():
+        head, *rest = words
+        result = drf(head, "--json", *rest)
+        assert (head, json.loads(result.out)) == (head, view)
+        assert result.out.count("\n") == 1, "one line for programs that read lines"

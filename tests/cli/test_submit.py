@@ -1,0 +1,416 @@
+"""drf submit: what is asked of the daemon, from commands and from scripts."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def submitted(
+    drf: Run, daemon: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Any]:
+    """The request that a command line makes, without the environment."""
+    monkeypatch.chdir(tmp_path)
+    daemon.replies = {"submit": {"id": 7}}
+
+    def run(*args: object) -> Any:
+        result = drf("submit", *args)
+        assert (result.code, result.err) == (0, "")
+        request = daemon.requests.pop()
+        assert daemon.requests == []
+        assert isinstance(request.pop("env"), dict)
+        return request
+
+    return run
+
+
+@pytest.fixture
+def refused(
+    drf: Run, daemon: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Any]:
+    """The complaint about a command line, of which the daemon has heard nothing."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*args: object, code: int = 1) -> str:
+        result = drf("submit", *args)
+        assert (result.code, result.out, daemon.requests) == (code, "", [])
+        assert result.err.count("\n") == 1
+        return str(result.err)
+
+    return run
+
+
+def plain(tmp_path: Path, *argv: str, **more: Any) -> dict[str, Any]:
+    """The request for a command without any option."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return {
+        "op": "submit",
+        "argv": list(argv),
+        "cwd": str(tmp_path),
+        "demand": {},
+        "priority": 0,
+        "umask": umask,
+        "held": False,
+        **more,
+    }
+
+
+# -- commands ----------------------------------------------------------------------------------
+
+
+def test_what_is_not_said_is_left_to_the_daemon(submitted: Any, tmp_path: Path) -> None:
+    assert submitted("--", "true") == plain(tmp_path, "true")
+
+
+def test_everything_that_can_be_said(submitted: Any, tmp_path: Path) -> None:
+    options = [
+        *("-c", "2.5", "-m", "16G", "--io", "200M/50M", "-t", "1h30m", "-n", "train"),
+        *("-p", "lab", "--priority", "-3", "--hold", "-o", "%j.out", "-e", "/tmp/%j.err"),
+    ]
+    assert submitted(*options, "--", "true") == plain(
+        tmp_path,
+        "true",
+        demand={
+            "cores_milli": 2500,
+            "memory_bytes": 16 << 30,
+            "read_bps": 200 << 20,
+            "write_bps": 50 << 20,
+        },
+        time_limit_s=5400,
+        name="train",
+        pool="lab",
+        priority=-3,
+        held=True,
+        stdout="%j.out",
+        stderr="/tmp/%j.err",
+    )
+
+
+def test_long_options_are_the_same(submitted: Any) -> None:
+    short = submitted("-c", "1", "-m", "1G", "-t", "1h", "-n", "a", "-p", "b", "-o", "c", "-e",
+                      "d", "--", "x")  # fmt: skip
+    long = submitted("--cores", "1", "--mem", "1G", "--time", "1h", "--name", "a", "--pool", "b",
+                     "--output", "c", "--error", "d", "--", "x")  # fmt: skip
+    assert short == long
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        (["-t", "unlimited"], {"time_limit_s": 0}),
+        (["-t", "90"], {"time_limit_s": 90}),
+        (["--io", "10M"], {"demand": {"read_bps": 10 << 20, "write_bps": 10 << 20}}),
+        (["--io", "0/5M"], {"demand": {"read_bps": 0, "write_bps": 5 << 20}}),
+        (["-c", "0.01"], {"demand": {"cores_milli": 10}}),
+    ],
+    ids=lambda case: " ".join(case) if isinstance(case, list) else "",
+)
+def test_amounts(submitted: Any, tmp_path: Path, words: list[str], changes: dict[str, Any]) -> None:
+    assert submitted(*words, "--", "true") == plain(tmp_path, "true", **changes)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["echo", "a b", "c\td"],
+        ["sh", "-c", "echo 'x' \"y\" $HOME `id` | cat > /dev/null; exit 3"],
+        ["rm", "*", "?", "[a-z]", "~", "{a,b}"],
+        ["x", "", " ", ""],
+        ["x", "-c", "4", "--mem", "1G", "-q", "--json", "--help"],
+        ["x", "--", "y", "--", "--"],
+        ["-x"],
+        ["--help"],
+        ["x", "line\nbreak", "\x1b[31m", "ünïcode", "日本"],
+        ["x", "%s", "{0}", "\\n", "a=b", "@file"],
+        ["x"] * 5000,
+    ],
+    ids=lambda argv: " ".join(argv)[:30],
+)
+def test_what_follows_the_dashes_is_argv_to_the_byte(submitted: Any, argv: list[str]) -> None:
+    """Promised: never joined through a shell, never looked at."""
+    assert submitted("--", *argv)["argv"] == argv
+    assert submitted("-n", "n", "-q", "--", *argv)["argv"] == argv
+
+
+def test_a_dash_dash_that_is_an_options_value_is_not_the_end_of_options(submitted: Any) -> None:
+    assert submitted("-n", "--", "--", "true")["argv"] == ["true"]
+
+
+def test_the_id_is_printed_in_words_bare_or_as_json(drf: Run, daemon: Any) -> None:
+    daemon.replies = {"submit": {"id": 7}}
+    assert drf("submit", "--", "true").out == "submitted job 7\n"
+    assert drf("submit", "-q", "--", "true").out == "7\n"
+    assert drf("submit", "--json", "--", "true").out == '{"id": 7}\n'
+
+
+# -- waiting -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "talk"),
+    [
+        ("COMPLETED", 0, ""),
+        ("FAILED", 3, ""),
+        ("FAILED", 139, ""),
+        ("CANCELLED", 125, "drf: job 42 CANCELLED: words\n"),
+        ("TIMEOUT", 124, "drf: job 42 TIMEOUT: words\n"),
+        ("OUT_OF_MEMORY", 137, "drf: job 42 OUT_OF_MEMORY: words\n"),
+        ("LAUNCH_FAILED", 125, "drf: job 42 LAUNCH_FAILED: words\n"),
+        ("LOST", 125, "drf: job 42 LOST: words\n"),
+    ],
+)
+def test_submit_and_wait_exits_as_the_job_did_and_explains_what_drfd_did(
+    drf: Run, daemon: Any, ended: Any, code: str, status: int, talk: str
+) -> None:
+    daemon.replies = {
+        "submit": {"id": 42},
+        "wait": {"done": True, "ended": [ended(code, status, text="words")]},
+    }
+    result = drf("submit", "-q", "-w", "--", "true")
+    assert (result.code, result.out, result.err) == (status, "42\n", talk)
+    assert daemon.requests[1] == {"op": "wait", "ids": [42], "any": False, "timeout_s": None}
+
+
+def test_the_id_can_be_read_before_the_job_ends(spawn: Run, daemon: Any) -> None:
+    answer = threading.Event()
+    daemon.replies = {"submit": {"id": 42}, "wait": lambda request: answer.wait(20) and None}
+    process = spawn("submit", "-q", "-w", "--", "true")
+    assert process.stdout.readline() == b"42\n"
+    answer.set()
+
+
+# -- what the job takes along ------------------------------------------------------------------
+
+ENV = {"LANG": "C.UTF-8", "KEEP": "ü", "MY_TOKEN": "s", "SSH_TTY": "/dev/pts/1"}
+
+
+def test_the_environment_goes_along_without_secrets_and_session(
+    spawn: Run, finish: Run, daemon: Any
+) -> None:
+    daemon.replies = {"submit": {"id": 7}}
+    assert finish(spawn("submit", "--", "true", env=ENV)).code == 0
+    expected = {"PATH": os.environ["PATH"], "TZ": "UTC", "LANG": "C.UTF-8", "KEEP": "ü"}
+    assert daemon.requests[-1]["env"] == expected
+    assert finish(spawn("submit", "--export", "MY_TOKEN", "--", "true", env=ENV)).code == 0
+    assert daemon.requests[-1]["env"] == expected | {"MY_TOKEN": "s"}
+
+
+def test_a_variable_that_is_not_text_is_left_out_and_said(
+    spawn: Run, finish: Run, daemon: Any
+) -> None:
+    daemon.replies = {"submit": {"id": 7}}
+    result = finish(spawn("submit", "-q", "--", "true", env=ENV | {"BAD": os.fsdecode(b"\xff")}))
+    assert (result.code, result.out) == (0, "7\n")
+    assert result.err == "drf: left out the variable BAD: it is not UTF-8 text\n"
+    assert "BAD" not in daemon.requests[-1]["env"]
+
+
+def test_an_argument_that_is_not_text_is_refused(spawn: Run, finish: Run, daemon: Any) -> None:
+    result = finish(spawn("submit", "--", "echo", os.fsdecode(b"\xff")))
+    assert (result.code, result.out, daemon.requests) == (1, "", [])
+    assert result.err == "drf: an argument of the command is not UTF-8 text\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["-n", os.fsdecode(b"\xff")], ["-o", os.fsdecode(b"\xff")], ["-p", os.fsdecode(b"\xff")]],
+    ids=lambda words: words[0],
+)
+def test_an_option_that_is_not_text_is_refused_in_one_line(
+    spawn: Run, finish: Run, daemon: Any, words: list[str]
+) -> None:
+    """The daemon could only say at which byte of the message it stopped understanding."""
+    result = finish(spawn("submit", *words, "--", "true"))
+    assert (result.out, result.err.count("\n"), daemon.requests) == ("", 1, [])
+    assert result.code in (1, 2)
+
+
+def test_the_umask_goes_along(spawn: Run, finish: Run, daemon: Any) -> None:
+    daemon.replies = {"submit": {"id": 7}}
+    finish(spawn("submit", "--", "true", umask=0o027))
+    assert daemon.requests[-1]["umask"] == 0o027
+
+
+def test_a_directory_that_has_vanished_is_refused(
+    spawn: Run, finish: Run, daemon: Any, tmp_path: Path
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    process = spawn("submit", "--", "true", cwd=gone, preexec_fn=lambda: os.rmdir(gone))
+    result = finish(process)
+    assert (result.code, daemon.requests) == (1, [])
+    assert result.err == ("drf: the current directory cannot be used: No such file or directory\n")
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may enter every directory")
+def test_a_directory_that_may_not_be_entered_is_refused(
+    spawn: Run, finish: Run, daemon: Any, tmp_path: Path
+) -> None:
+    shut = tmp_path / "shut"
+    shut.mkdir()
+    process = spawn("submit", "--", "true", cwd=shut, preexec_fn=lambda: os.chmod(shut, 0o600))
+    result = finish(process)
+    shut.chmod(0o700)
+    assert (result.code, daemon.requests) == (1, [])
+    assert "you may not enter the current directory" in result.err
+
+
+# -- scripts -----------------------------------------------------------------------------------
+
+
+def script(tmp_path: Path, text: str, name: str = "job.sh") -> str:
+    path = tmp_path / name
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_script_goes_along_as_it_is_with_its_arguments(submitted: Any, tmp_path: Path) -> None:
+    text = "#!/bin/bash\n#DRF -c 4\necho ünïcode $1\n"
+    path = script(tmp_path, text)
+    assert submitted(path, "a b", "-c", "9", "--") == plain(
+        tmp_path,
+        path,
+        "a b",
+        "-c",
+        "9",
+        "--",
+        demand={"cores_milli": 4000},
+        name="job.sh",
+        script=text,
+    )
+
+
+def test_directives_are_options_with_quotes_and_comments(submitted: Any, tmp_path: Path) -> None:
+    text = """#!/bin/sh
+# a comment
+#DRF -c 4 -m 16G   # of the old cluster
+#DRF -n 'two words' --export A_TOKEN
+#SBATCH --ignored
+
+#DRF -t 2h
+"""
+    request = submitted(script(tmp_path, text))
+    assert request["demand"] == {"cores_milli": 4000, "memory_bytes": 16 << 30}
+    assert (request["name"], request["time_limit_s"]) == ("two words", 7200)
+
+
+def test_the_command_line_wins_over_the_script(submitted: Any, tmp_path: Path) -> None:
+    path = script(tmp_path, "#!/bin/sh\n#DRF -c 4 -m 16G -n script\n")
+    request = submitted("-c", "1", "-n", "mine", path)
+    assert request["demand"] == {"cores_milli": 1000, "memory_bytes": 16 << 30}
+    assert request["name"] == "mine"
+
+
+def test_directives_end_at_the_first_command(submitted: Any, tmp_path: Path) -> None:
+    path = script(tmp_path, "#!/bin/sh\n#DRF -c 4\ntrue\n#DRF -c 8\n")
+    assert submitted(path)["demand"] == {"cores_milli": 4000}
+
+
+@pytest.mark.parametrize(
+    "line", ["#DRFX -c 8", "# DRF -c 8", "##DRF -c 8", " #DRF -c 8", "#drf -c 8", "#DRF"]
+)
+def test_only_lines_that_start_with_the_directive_count(
+    submitted: Any, tmp_path: Path, line: str
+) -> None:
+    path = script(tmp_path, f"#!/bin/sh\n#DRF -c 4\n{line}\n")
+    assert submitted(path)["demand"] == {"cores_milli": 4000}
+
+
+@pytest.mark.parametrize("blank", ["\t", "  ", " \t "])
+def test_any_blank_may_follow_the_directive(submitted: Any, tmp_path: Path, blank: str) -> None:
+    """A demand that is silently ignored is the worst kind."""
+    path = script(tmp_path, f"#!/bin/sh\n#DRF{blank}-c 4\n")
+    assert submitted(path)["demand"] == {"cores_milli": 4000}
+
+
+def test_a_script_with_foreign_line_ends_has_its_directives_too(
+    submitted: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "dos.sh"
+    path.write_bytes(b"#!/bin/sh\r\n#DRF -n dos\r\n")
+    assert submitted(path)["name"] == "dos"
+
+
+def test_an_empty_script_is_a_script(submitted: Any, tmp_path: Path) -> None:
+    path = script(tmp_path, "")
+    assert submitted(path)["script"] == ""
+
+
+def test_a_script_of_exactly_the_largest_size_is_taken(submitted: Any, tmp_path: Path) -> None:
+    path = script(tmp_path, "#" * (1 << 20))
+    assert len(submitted(path)["script"]) == 1 << 20
+
+
+def test_a_command_without_the_dashes_is_pointed_to_them(refused: Any) -> None:
+    assert refused("no-such-script", "-x") == (
+        "drf: cannot read the script no-such-script: No such file or directory "
+        "(to run a command, write -- before it: drf submit -- CMD)\n"
+    )
+
+
+def test_a_program_is_not_a_script(refused: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.out"
+    path.write_bytes(b"\x7fELF\x02\x01\xff\xfe")
+    assert refused(path) == (f"drf: {path} is a program, not a script (drf submit -- {path})\n")
+
+
+def test_a_directory_is_not_a_script(refused: Any, tmp_path: Path) -> None:
+    assert "Is a directory" in refused(tmp_path)
+
+
+def test_a_script_that_is_too_long_is_refused(refused: Any, tmp_path: Path) -> None:
+    path = script(tmp_path, "#" * ((1 << 20) + 1))
+    assert refused(path) == f"drf: the script {path} has more than 1048576 bytes\n"
+
+
+def test_an_endless_script_is_refused_without_being_read_to_its_end(
+    spawn: Run, finish: Run, daemon: Any
+) -> None:
+    """`drf submit /dev/zero`, or a file of 80 GB by mistake: on a login node, of all places."""
+    memory = (1 << 29, 1 << 29)
+    process = spawn(
+        "submit", "/dev/zero", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, memory)
+    )
+    result = finish(process)
+    assert (result.code, result.out, daemon.requests) == (1, "", [])
+    assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "#DRF --bogus",
+        "#DRF -c many",
+        "#DRF -m",
+        "#DRF 'open quote",
+        "#DRF -c 4 stray",
+        "#DRF -- rm -rf /",
+    ],
+)
+def test_a_wrong_directive_names_the_script_and_its_line(
+    drf: Run, daemon: Any, tmp_path: Path, line: str
+) -> None:
+    """Promise 10: one clear line that names the place."""
+    daemon.replies = {"submit": {"id": 7}}
+    path = script(tmp_path, f"#!/bin/sh\n# first\n{line}\ntrue\n")
+    result = drf("submit", path)
+    assert (result.out, daemon.requests) == ("", [])
+    assert result.code in (1, 2)
+    assert result.err.count("\n") == 1
+    assert f"{path}, line 3" in result.err
+
+
+def test_a_hostile_script_name_is_made_harmless(refused: Any) -> None:
+    said = refused("x\x1b[31m\n" + "y" * 5000)
+    assert "\x1b" not in said
+    assert len(said) < 500

@@ -1,0 +1,63 @@
+"""What the launcher is owed is a function of the job's state alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from drfd.core import events as ev
+from drfd.core.effects import Effect, Kill, Launch, Remove, Terminate, owed
+from drfd.core.job import JobState
+from fakes import happened, ledger_at
+
+S = JobState
+
+
+@pytest.mark.parametrize(
+    ("state", "effect"),
+    [
+        (S.PENDING, None),
+        (S.HELD, None),
+        (S.STARTING, Launch(7, 1)),
+        (S.RUNNING, None),
+        (S.STOPPING, Terminate(7, 1)),
+        (S.CLEANING, Remove(7, 1)),
+    ],
+)
+def test_each_state_owes_one_thing_or_nothing(state: JobState, effect: Effect | None) -> None:
+    assert owed(ledger_at(state, 7).jobs[7]) == effect
+
+
+def test_an_ended_job_owes_nothing() -> None:
+    job = ledger_at(S.CLEANING).apply(happened(ev.Cleaned))
+    assert job is not None
+    assert job.state is S.ENDED
+    assert owed(job) is None
+
+
+def test_a_job_that_outlived_its_grace_time_is_to_be_killed() -> None:
+    ledger = ledger_at(S.STOPPING, 7)
+    job = ledger.apply(happened(ev.Escalated, 7))
+    assert job is not None
+    assert owed(job) == Kill(7, 1)
+
+
+def test_a_job_stopped_while_it_starts_is_owed_the_stop_and_no_launch() -> None:
+    ledger = ledger_at(S.STARTING, 7)
+    job = ledger.apply(happened(ev.StopRequested, 7))
+    assert job is not None
+    assert owed(job) == Terminate(7, 1)
+
+
+def test_a_failed_launch_is_cleaned_up_like_any_end() -> None:
+    """The cgroup was made before the failure: it must go before the resources come back."""
+    ledger = ledger_at(S.STARTING, 7)
+    job = ledger.apply(happened(ev.LaunchFailed, 7))
+    assert job is not None
+    assert owed(job) == Remove(7, 1)
+
+
+def test_the_effect_is_about_the_present_attempt() -> None:
+    ledger = ledger_at(S.PENDING, 7)
+    job = ledger.apply(happened(ev.Admitted, 7, attempt=3))
+    assert job is not None
+    assert owed(job) == Launch(7, 3)

@@ -1,0 +1,135 @@
+"""Shares are exact, and the integer keys order leaves as the fractions do."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from drfd.core.fairshare import FairShare
+
+STEADY = settings(derandomize=True, deadline=None, max_examples=100)
+WEIGHTS = some.builds(Fraction, some.integers(1, 12), some.integers(1, 12))
+
+Machine = tuple[tuple[int, ...], dict[str, Fraction], dict[str, tuple[int, ...]]]
+
+#: The machine of the paper's section 4.1: 9 CPUs, 18 GB.
+PAPER = FairShare((9, 18))
+
+
+def slow_share(capacity: tuple[int, ...], used: tuple[int, ...]) -> Fraction:
+    shares = [Fraction(amount, top) for amount, top in zip(used, capacity, strict=True) if top]
+    return max(shares, default=Fraction(0))
+
+
+@some.composite
+def machines(draw: some.DrawFn) -> Machine:
+    """A capacity, some weights, and what each of some leaves holds."""
+    capacity = tuple(draw(some.lists(some.integers(0, 1000), min_size=1, max_size=4)))
+    weights = draw(some.dictionaries(some.sampled_from("abc"), WEIGHTS))
+    holding = some.tuples(*(some.integers(0, top) for top in capacity))
+    used = draw(some.dictionaries(some.sampled_from("abcd"), holding, min_size=2))
+    return capacity, weights, used
+
+
+def test_the_dominant_share_is_the_largest_fraction_held_of_any_resource() -> None:
+    """FAIRNESS E20: 10 CPU, 20 GB; A holds <4, 5>, B holds <2, 8>."""
+    shares = FairShare((10, 20))
+    assert shares.dominant_share((4, 5)) == Fraction(40, 100)
+    assert shares.dominant_share((2, 8)) == Fraction(40, 100)
+    assert shares.dominant_axis((4, 5)) == 0
+    assert shares.dominant_axis((2, 8)) == 1
+
+
+def test_of_equal_shares_the_first_axis_is_dominant_and_of_nothing_none() -> None:
+    assert PAPER.dominant_axis((3, 6)) == 0
+    assert PAPER.dominant_axis((0, 0)) is None
+
+
+def test_a_resource_that_the_machine_lacks_is_in_nobodys_share() -> None:
+    """It may be held all the same: the configuration took it away while jobs were running."""
+    shares = FairShare((4, 0))
+    assert shares.dominant_share((1, 7)) == Fraction(1, 4)
+    assert shares.dominant_axis((1, 7)) == 0
+    assert shares.dominant_axis((0, 7)) is None
+    assert shares.keeps_promise("a", (4, 0), Fraction(1))
+
+
+def test_a_machine_with_nothing_to_give_has_no_shares() -> None:
+    assert FairShare((0, 0)).dominant_share((0, 0)) == 0
+
+
+def test_shares_of_a_large_machine_are_exact() -> None:
+    """A third of 3 TiB + 3 bytes is a third: floats would be off by one byte here."""
+    capacity = 3 * ((1 << 40) + 1)
+    shares = FairShare((64_000, capacity))
+    third = capacity // 3
+    assert shares.dominant_share((0, third)) == Fraction(1, 3)
+    assert shares.keeps_promise("a", (0, third), Fraction(3))
+    assert not shares.keeps_promise("a", (0, third + 1), Fraction(3))
+
+
+def test_entitlements_are_weights_over_the_weights_of_the_active_leaves() -> None:
+    shares = FairShare((9, 18), {"lab": Fraction(3)})
+    assert shares.entitlement("lab", {"lab", "carol"}) == Fraction(3, 4)
+    assert shares.entitlement("carol", {"lab", "carol"}) == Fraction(1, 4)
+    assert shares.entitlement("carol", {"carol"}) == 1
+
+
+def test_a_leaf_counts_itself_among_the_active_ones() -> None:
+    assert PAPER.entitlement("new", {"a", "b"}) == Fraction(1, 3)
+
+
+def test_satisfaction_is_the_share_held_of_the_share_promised() -> None:
+    shares = FairShare((9, 18), {"lab": Fraction(3)})
+    active = {"lab", "carol"}
+    assert shares.satisfaction("lab", (3, 2), active) == Fraction(1, 3) / Fraction(3, 4)
+    assert shares.satisfaction("carol", (0, 9), active) == 2
+
+
+def test_in_a_flat_tree_of_equal_weights_satisfaction_is_the_share_times_the_number() -> None:
+    assert PAPER.satisfaction("a", (3, 1), {"a", "b", "c"}) == 3 * Fraction(1, 3)
+
+
+def test_a_heavier_leaf_is_served_until_its_share_is_larger_in_that_ratio() -> None:
+    shares = FairShare((100,), {"two": Fraction(2)})
+    assert shares.order_key("two", (20,)) == shares.order_key("one", (10,))
+    assert shares.order_key("two", (19,)) < shares.order_key("one", (10,))
+
+
+@STEADY
+@given(machines())
+def test_keys_order_leaves_as_their_satisfaction_does(machine: Machine) -> None:
+    capacity, weights, used = machine
+    shares = FairShare(capacity, weights)
+    for left in used:
+        for right in used:
+            keys = [shares.order_key(leaf, used[leaf]) for leaf in (left, right)]
+            levels = [shares.satisfaction(leaf, used[leaf], used) for leaf in (left, right)]
+            assert (keys[0] < keys[1]) is (levels[0] < levels[1])
+
+
+@STEADY
+@given(machines())
+def test_shares_agree_with_plain_fractions(machine: Machine) -> None:
+    capacity, weights, used = machine
+    shares = FairShare(capacity, weights)
+    everyone = sum((weights.get(leaf, Fraction(1)) for leaf in used), Fraction(0))
+    assert shares.total_weight(used) == everyone
+    for leaf, held in used.items():
+        promised = weights.get(leaf, Fraction(1)) / everyone
+        share = slow_share(capacity, held)
+        assert shares.dominant_share(held) == share
+        assert shares.entitlement(leaf, used) == promised
+        assert shares.satisfaction(leaf, held, used) == share / promised
+        assert shares.keeps_promise(leaf, held, everyone) is (share <= promised)
+        axis = shares.dominant_axis(held)
+        assert (axis is None) is (share == 0)
+        assert axis is None or Fraction(held[axis], capacity[axis]) == share
+
+
+@pytest.mark.parametrize("leaf", ["root.anyone", ""])
+def test_a_leaf_without_a_configured_weight_has_weight_one(leaf: str) -> None:
+    assert FairShare((1,), {"lab": Fraction(7, 2)}).weight(leaf) == 1

@@ -1,0 +1,362 @@
+"""The books: one writer, tables that agree, and a history that replays to the same books."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from drfd.core import events as ev
+from drfd.core.job import Job, JobState, Outcome, Stop, Usage
+from drfd.core.ledger import Ledger
+from drfd.core.lifecycle import TRANSITIONS, InvalidTransition
+from drfd.core.queue import LeafQueue
+from drfd.core.resources import Axes
+from fakes import ALICE, BOB, Bench, demand, happened, ledger_at, now, spec, tables
+
+S = JobState
+KINDS = [kind for kind in ev.KINDS.values() if kind is not ev.Drained]
+LIVE = [state for state in JobState if state is not S.ENDED]
+GIB = 1 << 30
+NOTHING = (0, 0, 0, 0)
+#: What `spec()` asks for.
+ONE = (1000, GIB, 0, 0)
+
+
+# -- state × event ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [*KINDS[1:]], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("state", LIVE)
+def test_an_event_moves_the_job_as_the_table_says_or_changes_nothing(
+    state: JobState, kind: type
+) -> None:
+    ledger = ledger_at(state)
+    before = tables(ledger)
+    after = TRANSITIONS[state].get(kind)
+    if after is None:
+        with pytest.raises(InvalidTransition):
+            ledger.apply(happened(kind))
+        assert tables(ledger) == before
+    else:
+        job = ledger.apply(happened(kind))
+        assert job is not None
+        assert job.state is after
+        assert ledger.jobs == ({} if after is S.ENDED else {1: job})
+    ledger.check()
+
+
+@pytest.mark.parametrize("state", LIVE)
+def test_a_job_cannot_be_born_twice(state: JobState) -> None:
+    """The same id again would be counted twice in every table."""
+    ledger = ledger_at(state)
+    before = tables(ledger)
+    with pytest.raises(InvalidTransition):
+        ledger.apply(happened(ev.Submitted, spec=spec("root.bob", actor=BOB)))
+    assert tables(ledger) == before
+
+
+def test_an_event_about_a_job_that_has_ended_is_an_invalid_transition() -> None:
+    ledger = ledger_at(S.ENDED)
+    before = tables(ledger)
+    with pytest.raises(InvalidTransition):
+        ledger.apply(happened(ev.Cleaned))
+    assert tables(ledger) == before
+
+
+# -- what each event makes of a job -----------------------------------------------------------
+
+
+def test_a_submitted_job_waits_in_the_queue_of_its_leaf() -> None:
+    ledger = Ledger(Axes())
+    job = ledger.apply(happened(ev.Submitted, 3, spec=spec(priority=5)))
+    assert job == Job(
+        id=3,
+        spec=spec(priority=5),
+        state=S.PENDING,
+        submitted_at=now().at_s,
+        eligible_at=now().at_s,
+    )
+    queue = LeafQueue()
+    queue.add(ONE, (-5, 3))
+    assert tables(ledger) == {
+        "jobs": {3: job},
+        "queues": {"root.alice": queue},
+        "used": {},
+        "holding": {},
+        "booked": NOTHING,
+        "waiting": {"alice": 1},
+        "next_id": 4,
+        "draining": False,
+    }
+
+
+def test_a_job_submitted_on_hold_waits_outside_the_queue() -> None:
+    ledger = Ledger(Axes())
+    job = ledger.apply(happened(ev.Submitted, held=True))
+    assert job == Job(
+        id=1, spec=spec(), state=S.HELD, submitted_at=now().at_s, eligible_at=None, held_by="alice"
+    )
+    assert ledger.queues == {}
+    assert ledger.waiting == {"alice": 1}
+
+
+def test_holding_and_releasing_move_the_time_from_which_a_job_is_eligible() -> None:
+    ledger = ledger_at(S.PENDING)
+    before = ledger.jobs[1]
+    held = ledger.apply(happened(ev.Held, at_s=5, by="root"))
+    assert held == replace(before, state=S.HELD, held_by="root", eligible_at=None)
+    released = ledger.apply(happened(ev.Released, at_s=9))
+    assert released == replace(before, eligible_at=now(9).at_s)
+
+
+def test_a_job_cancelled_before_it_started_says_by_whom() -> None:
+    ledger = ledger_at(S.PENDING)
+    before = ledger.jobs[1]
+    assert ledger.apply(happened(ev.Cancelled, at_s=5, by="root")) == replace(
+        before,
+        state=S.ENDED,
+        ended_at=now(5).at_s,
+        outcome=Outcome.CANCELLED,
+        outcome_text="cancelled by root before it started",
+    )
+
+
+def test_a_life_leaves_its_marks_one_by_one() -> None:
+    ledger = ledger_at(S.PENDING)
+    job = ledger.jobs[1]
+    steps: list[tuple[Any, dict[str, Any]]] = [
+        (happened(ev.Admitted, at_s=1, attempt=1), {"state": S.STARTING, "attempt": 1}),
+        (
+            happened(ev.Launched, at_s=2, cgroup="drfd/1.1"),
+            {
+                "state": S.RUNNING,
+                "started_at": now(2).at_s,
+                "started_mono_s": now(2).mono_s,
+                "cgroup": "drfd/1.1",
+            },
+        ),
+        (
+            happened(ev.StopRequested, at_s=3, outcome=Outcome.TIMEOUT, text="too long"),
+            {
+                "state": S.STOPPING,
+                "stop": Stop(
+                    outcome=Outcome.TIMEOUT,
+                    text="too long",
+                    at_s=now(3).at_s,
+                    mono_s=now(3).mono_s,
+                ),
+            },
+        ),
+        (
+            happened(ev.Escalated, at_s=4),
+            {
+                "stop": Stop(
+                    outcome=Outcome.TIMEOUT,
+                    text="too long",
+                    at_s=now(3).at_s,
+                    mono_s=now(3).mono_s,
+                    escalated=True,
+                )
+            },
+        ),
+        (
+            happened(
+                ev.Exited,
+                at_s=5,
+                exit_code=None,
+                signal=9,
+                outcome=Outcome.TIMEOUT,
+                text="too long",
+                usage=Usage(cpu_s=2.0),
+            ),
+            {
+                "state": S.CLEANING,
+                "ended_at": now(5).at_s,
+                "signal": 9,
+                "outcome": Outcome.TIMEOUT,
+                "outcome_text": "too long",
+                "usage": Usage(cpu_s=2.0),
+            },
+        ),
+        (happened(ev.Cleaned, at_s=6), {"state": S.ENDED}),
+    ]
+    for event, changes in steps:
+        job = replace(job, **changes)
+        assert ledger.apply(event) == job
+    assert ledger.jobs == {}
+
+
+def test_the_news_of_a_start_that_a_stop_overtook_keeps_the_stop() -> None:
+    ledger = ledger_at(S.STARTING)
+    stopping = ledger.apply(happened(ev.StopRequested, at_s=1))
+    assert stopping is not None
+    assert ledger.apply(happened(ev.Launched, at_s=2, cgroup=None)) == replace(
+        stopping, started_at=now(2).at_s, started_mono_s=now(2).mono_s
+    )
+
+
+def test_a_failed_launch_leaves_what_failed() -> None:
+    ledger = ledger_at(S.STARTING)
+    starting = ledger.jobs[1]
+    assert ledger.apply(happened(ev.LaunchFailed, at_s=1)) == replace(
+        starting,
+        state=S.CLEANING,
+        ended_at=now(1).at_s,
+        outcome=Outcome.LAUNCH_FAILED,
+        outcome_text="no such file",
+    )
+
+
+def test_draining_is_about_no_job_and_lasts_until_it_is_undone() -> None:
+    ledger = ledger_at(S.RUNNING)
+    before = tables(ledger)
+    assert ledger.apply(ev.Drained(at_s=0, on=True, by="root")) is None
+    assert tables(ledger) == before | {"draining": True}
+    assert ledger.apply(ev.Drained(at_s=1, on=False, by="root")) is None
+    assert tables(ledger) == before
+
+
+# -- who holds what ---------------------------------------------------------------------------
+
+
+def test_memory_comes_back_only_when_the_cgroup_is_gone() -> None:
+    """A main process can exit and leave children that still use it."""
+    ledger = ledger_at(S.RUNNING)
+    ledger.apply(happened(ev.Exited))
+    assert ledger.booked == ONE
+    assert ledger.used == {"root.alice": ONE}
+    ledger.apply(happened(ev.Cleaned))
+    assert ledger.booked == NOTHING
+    assert ledger.used == {}
+    assert ledger.holding == {}
+
+
+def test_resources_are_booked_at_admission_before_anything_runs() -> None:
+    ledger = ledger_at(S.PENDING)
+    assert ledger.booked == NOTHING
+    ledger.apply(happened(ev.Admitted))
+    assert ledger.booked == ONE
+    assert ledger.queues == {}
+    assert ledger.waiting == {}
+    assert [job.id for job in ledger.holders()] == [1]
+
+
+@pytest.mark.parametrize("state", JobState)
+def test_a_state_puts_a_job_into_its_tables_and_no_others(state: JobState) -> None:
+    ledger = ledger_at(state)
+    holds = state in (S.STARTING, S.RUNNING, S.STOPPING, S.CLEANING)
+    assert (set(ledger.queues) == {"root.alice"}) is (state is S.PENDING)
+    assert ledger.waiting == ({"alice": 1} if state in (S.PENDING, S.HELD) else {})
+    assert ledger.booked == (ONE if holds else NOTHING)
+    assert ledger.used == ({"root.alice": ONE} if holds else {})
+    assert ledger.holding == ({"root.alice": {1}} if holds else {})
+    assert set(ledger.jobs) == (set() if state is S.ENDED else {1})
+    assert ledger.active_leaves() == ({"root.alice"} if holds or state is S.PENDING else set())
+
+
+def test_each_leaf_holds_the_sum_of_its_jobs_and_the_books_the_sum_of_the_leaves() -> None:
+    ledger = Ledger(Axes())
+    asks = [demand(1, 4), demand(3, 1, read=5), demand(1, 2)]
+    owners = [("root.alice", ALICE), ("root.bob", BOB), ("root.alice", ALICE)]
+    for job_id, (asked, (leaf, actor)) in enumerate(zip(asks, owners, strict=True), start=1):
+        ledger.apply(happened(ev.Submitted, job_id, spec=spec(leaf, actor=actor, asks=asked)))
+        ledger.apply(happened(ev.Admitted, job_id))
+    assert ledger.used == {
+        "root.alice": (2000, 6 * GIB, 0, 0),
+        "root.bob": (3000, 1 * GIB, 5, 0),
+    }
+    assert ledger.booked == (5000, 7 * GIB, 5, 0)
+    assert ledger.holding == {"root.alice": {1, 3}, "root.bob": {2}}
+    assert sorted(job.id for job in ledger.holders()) == [1, 2, 3]
+
+
+def test_a_machine_with_countables_books_them_too() -> None:
+    ledger = ledger_at(
+        S.STARTING, axes=Axes(gres=("gpu",)), spec=spec(asks=replace(demand(), gres=(("gpu", 2),)))
+    )
+    assert ledger.nothing == (0, 0, 0, 0, 0)
+    assert ledger.booked == (1000, GIB, 0, 0, 2)
+
+
+# -- ids --------------------------------------------------------------------------------------
+
+
+def test_an_id_is_never_given_out_again() -> None:
+    ledger = ledger_at(S.ENDED, 41)
+    assert ledger.jobs == {}
+    assert ledger.next_id == 42
+
+
+def test_rebuilt_books_go_on_counting_where_the_old_ones_stopped() -> None:
+    assert Ledger.of_jobs(Axes(), [], next_id=42).next_id == 42
+    live = ledger_at(S.RUNNING, 50).jobs.values()
+    assert Ledger.of_jobs(Axes(), live, next_id=42).next_id == 51
+
+
+@pytest.mark.parametrize("state", LIVE)
+def test_books_rebuilt_from_the_live_jobs_are_the_books(state: JobState) -> None:
+    ledger = ledger_at(state, 7)
+    rebuilt = Ledger.of_jobs(Axes(), ledger.jobs.values())
+    assert tables(rebuilt) == tables(ledger)
+
+
+def test_books_rebuilt_during_a_drain_are_draining() -> None:
+    assert Ledger.of_jobs(Axes(), [], draining=True).draining
+    assert Ledger.of_events(Axes(), [ev.Drained(at_s=0, on=True, by="root")]).draining
+
+
+# -- check ------------------------------------------------------------------------------------
+
+
+def _miscount(ledger: Ledger) -> None:
+    ledger.booked = (1000, 0, 0, 0)
+
+
+def _forget_use(ledger: Ledger) -> None:
+    ledger.used.clear()
+
+
+def _forget_holder(ledger: Ledger) -> None:
+    ledger.holding["root.alice"].clear()
+
+
+def _queue_twice(ledger: Ledger) -> None:
+    ledger.queues["root.bob"].add(ONE, (0, 9))
+
+
+def _lose_waiter(ledger: Ledger) -> None:
+    ledger.waiting.clear()
+
+
+def _reuse_ids(ledger: Ledger) -> None:
+    ledger.next_id = 1
+
+
+@pytest.mark.parametrize(
+    "spoil", [_miscount, _forget_use, _forget_holder, _queue_twice, _lose_waiter, _reuse_ids]
+)
+def test_check_finds_every_table_that_disagrees_with_the_jobs(
+    spoil: Callable[[Ledger], None],
+) -> None:
+    ledger = ledger_at(S.RUNNING)
+    ledger.apply(happened(ev.Submitted, 2, spec=spec("root.bob", actor=BOB)))
+    ledger.check()
+    spoilt = copy.deepcopy(ledger)
+    spoil(spoilt)
+    with pytest.raises(AssertionError):
+        spoilt.check()
+    ledger.check()
+
+
+def test_a_long_day_replays_to_the_same_books(bench: Bench) -> None:
+    """`bench` compares the books with the replayed and the rebuilt ones when the test ends."""
+    first = bench.start()
+    bench.submit(spec("root.bob", actor=BOB, asks=demand(9, 1)))
+    bench.submit(held=True)
+    bench.finish(first, at_s=10)
+    assert bench.schedule(11) == [2]
+    assert {job.id: job.state for job in bench.ledger.jobs.values()} == {2: S.STARTING, 3: S.HELD}

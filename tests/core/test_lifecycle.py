@@ -1,0 +1,125 @@
+"""The table of states: total, reachable, always ending; what is not in it raises."""
+
+from __future__ import annotations
+
+import pytest
+
+from drfd.core import events as ev
+from drfd.core.job import HOLDS_RESOURCES, JobState
+from drfd.core.lifecycle import TRANSITIONS, InvalidTransition, next_state, table_rows
+from fakes import ROADS, happened
+
+S = JobState
+KINDS = [kind for kind in ev.KINDS.values() if kind is not ev.Drained]
+
+#: The whole table once more, by hand: a change of it is a change of what users see.
+MOVES = {
+    (S.PENDING, ev.Admitted): S.STARTING,
+    (S.PENDING, ev.Held): S.HELD,
+    (S.PENDING, ev.Cancelled): S.ENDED,
+    (S.HELD, ev.Held): S.HELD,
+    (S.HELD, ev.Released): S.PENDING,
+    (S.HELD, ev.Cancelled): S.ENDED,
+    (S.STARTING, ev.Launched): S.RUNNING,
+    (S.STARTING, ev.LaunchFailed): S.CLEANING,
+    (S.STARTING, ev.StopRequested): S.STOPPING,
+    (S.STARTING, ev.Exited): S.CLEANING,
+    (S.RUNNING, ev.LaunchFailed): S.CLEANING,
+    (S.RUNNING, ev.StopRequested): S.STOPPING,
+    (S.RUNNING, ev.Exited): S.CLEANING,
+    (S.STOPPING, ev.Launched): S.STOPPING,
+    (S.STOPPING, ev.LaunchFailed): S.CLEANING,
+    (S.STOPPING, ev.Escalated): S.STOPPING,
+    (S.STOPPING, ev.Exited): S.CLEANING,
+    (S.CLEANING, ev.Cleaned): S.ENDED,
+}
+
+
+def reached_from(state: JobState) -> set[JobState]:
+    seen: set[JobState] = set()
+    ahead = [state]
+    while ahead:
+        here = ahead.pop()
+        if here not in seen:
+            seen.add(here)
+            ahead += TRANSITIONS[here].values()
+    return seen
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("state", JobState)
+def test_an_event_moves_a_state_as_the_table_says_or_raises(state: JobState, kind: type) -> None:
+    event = happened(kind)
+    if (state, kind) in MOVES:
+        assert next_state(state, event) is MOVES[state, kind]
+    else:
+        with pytest.raises(InvalidTransition, match=state.value):
+            next_state(state, event)
+
+
+def test_every_state_is_in_the_table() -> None:
+    assert set(TRANSITIONS) == set(JobState)
+
+
+def test_every_state_can_be_reached_from_a_new_job() -> None:
+    """A job is born PENDING or HELD."""
+    assert reached_from(S.PENDING) == set(JobState)
+    assert reached_from(S.HELD) == set(JobState)
+
+
+@pytest.mark.parametrize("state", JobState)
+def test_every_state_can_reach_the_end(state: JobState) -> None:
+    assert S.ENDED in reached_from(state)
+
+
+def test_nothing_follows_the_end() -> None:
+    assert [state for state, moves in TRANSITIONS.items() if not moves] == [S.ENDED]
+
+
+def test_no_way_leads_to_the_end_from_a_state_that_holds_resources_but_by_cleaning() -> None:
+    """Resources come back when the cgroup is gone, and not before."""
+    ways = {state for state, moves in TRANSITIONS.items() if S.ENDED in moves.values()}
+    assert ways & HOLDS_RESOURCES == {S.CLEANING}
+    assert TRANSITIONS[S.CLEANING] == {ev.Cleaned: S.ENDED}
+
+
+def test_only_admission_leads_into_the_states_that_hold_resources() -> None:
+    ways = {
+        kind
+        for state, moves in TRANSITIONS.items()
+        for kind, after in moves.items()
+        if state not in HOLDS_RESOURCES and after in HOLDS_RESOURCES
+    }
+    assert ways == {ev.Admitted}
+
+
+def test_every_kind_of_event_but_birth_is_in_the_table() -> None:
+    used = {kind for moves in TRANSITIONS.values() for kind in moves}
+    assert used == {*KINDS} - {ev.Submitted}
+
+
+@pytest.mark.parametrize("state", JobState)
+def test_a_typical_life_leads_to_each_state(state: JobState) -> None:
+    first, *rest = ROADS[state]
+    assert first is ev.Submitted
+    here = S.PENDING
+    for kind in rest:
+        here = next_state(here, happened(kind))
+    assert here is state
+
+
+def test_the_refusal_names_the_state_and_the_event() -> None:
+    with pytest.raises(InvalidTransition) as caught:
+        next_state(S.ENDED, happened(ev.Cleaned, 41))
+    assert str(caught.value) == f"ENDED does not allow {happened(ev.Cleaned, 41)!r}"
+
+
+def test_the_printed_table_has_one_row_for_each_move() -> None:
+    rows = table_rows()
+    assert rows[:2] == ["| state | event | next state |", "|---|---|---|"]
+    assert sorted(rows[2:]) == sorted(
+        [
+            *(f"| {state} | {kind.__name__} | {after} |" for (state, kind), after in MOVES.items()),
+            "| ENDED | – | – |",
+        ]
+    )

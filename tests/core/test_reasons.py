@@ -1,0 +1,321 @@
+"""Why a job waits: a code of the closed list, and its evidence in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from drfd.core import stimuli as st
+from drfd.core.admission import Plan
+from drfd.core.decide import schedule
+from drfd.core.job import JobSpec, JobState
+from drfd.core.reasons import Reason, ReasonCode, explain_wait
+from drfd.core.resources import Axes
+from drfd.core.rules import Rules
+from fakes import ADMIN, ALICE, BOB, Bench, demand, ended, now, rules, runner_up, spec
+
+CAROL = st.Actor(user="carol", uid=1003, is_admin=False)
+DAVE = st.Actor(user="dave", uid=1004, is_admin=False)
+ERIN = st.Actor(user="erin", uid=1005, is_admin=False)
+#: Cores, GiB, read and write in bytes per second.
+Asked = tuple[float, float, int, int]
+RESOURCES, FAIR_SHARE = ReasonCode.RESOURCES, ReasonCode.FAIR_SHARE
+
+
+def clock(at_s: float) -> str:
+    """Seconds since the start of the test's time."""
+    return f"T+{at_s - now().at_s:.0f}s"
+
+
+def why(bench: Bench, job_id: int, last: Plan | None = None) -> Reason | None:
+    """The reason after a pass that had nothing left to do (unless another is given)."""
+    last = last or schedule(bench.ledger, bench.rules)
+    assert last.admitted == []
+    return explain_wait(bench.job(job_id), bench.ledger, last, bench.rules, clock)
+
+
+def of(actor: st.Actor, cores: float, memory_gib: float = 1, **more: int) -> JobSpec:
+    return spec(f"root.{actor.user}", actor=actor, asks=demand(cores, memory_gib, **more))
+
+
+# -- what is not about capacity ---------------------------------------------------------------
+
+
+def test_held_names_who_holds_and_the_way_out(bench: Bench) -> None:
+    bench.submit(held=True)
+    bench.submit()
+    bench.feed(st.HoldAsked(now(), 2, ADMIN))
+    assert [why(bench, job_id) for job_id in (1, 2)] == [
+        Reason(ReasonCode.HELD, "held by alice; drf release 1 lets it go"),
+        Reason(ReasonCode.HELD, "held by root; drf release 2 lets it go"),
+    ]
+
+
+def test_draining_comes_before_any_shortage_but_not_before_a_hold(bench: Bench) -> None:
+    bench.start(of(BOB, 9))
+    bench.submit()
+    bench.submit(held=True)
+    bench.feed(st.DrainAsked(now(), True, ADMIN))
+    assert why(bench, 2) == Reason(
+        ReasonCode.DRAINING, "launching is stopped (drf drain) until drf undrain"
+    )
+    assert why(bench, 3) == Reason(ReasonCode.HELD, "held by alice; drf release 3 lets it go")
+
+
+def test_a_job_that_no_pass_has_seen_yet_starts_soon(bench: Bench) -> None:
+    bench.submit()
+    soon = Reason(ReasonCode.STARTING_SOON, "starts with the next pass")
+    assert explain_wait(bench.job(1), bench.ledger, None, bench.rules, clock) == soon
+    empty = Plan(admitted=[], free=(9000, 18 << 30, 1000, 1000), order=[])
+    assert why(bench, 1, empty) == soon
+
+
+@pytest.mark.parametrize(
+    "state", [JobState.STARTING, JobState.RUNNING, JobState.STOPPING, JobState.CLEANING]
+)
+def test_a_job_that_does_not_wait_has_no_reason(bench: Bench, state: JobState) -> None:
+    bench.submit()
+    bench.schedule()
+    if state is not JobState.STARTING:
+        bench.feed(runner_up())
+    if state is JobState.STOPPING:
+        bench.feed(st.CancelAsked(now(), 1, ALICE))
+    if state is JobState.CLEANING:
+        bench.feed(ended())
+    assert bench.job(1).state is state
+    assert why(bench, 1) is None
+
+
+def test_an_ended_job_has_no_reason(bench: Bench) -> None:
+    bench.submit()
+    job = replace(bench.job(1), state=JobState.ENDED)
+    assert explain_wait(job, bench.ledger, None, bench.rules, clock) is None
+
+
+# -- resources --------------------------------------------------------------------------------
+
+
+def test_a_shortage_names_what_is_free_and_who_holds_most_and_until_when(bench: Bench) -> None:
+    bench.start(of(BOB, 2), at_s=100)
+    bench.start(of(BOB, 4), at_s=200)
+    bench.submit(of(ALICE, 8))
+    assert why(bench, 3) == Reason(
+        RESOURCES, "needs 8 cores, 3 free; job 2 (bob) holds 4 until T+3800s at the latest"
+    )
+
+
+@pytest.mark.parametrize(
+    ("held", "asked", "text"),
+    [
+        ((1, 12, 0, 0), (1, 8, 0, 0), "needs 8G of memory, 6G free; job 1 (bob) holds 12G"),
+        (
+            (1, 1, 700, 0),
+            (1, 1, 512, 0),
+            "needs 512/s of read, 300/s free; job 1 (bob) holds 700/s",
+        ),
+        (
+            (1, 1, 0, 700),
+            (1, 1, 0, 512),
+            "needs 512/s of write, 300/s free; job 1 (bob) holds 700/s",
+        ),
+        ((8.5, 12, 0, 0), (1.5, 8, 0, 0), "needs 1.5 cores, 0.5 free; job 1 (bob) holds 8.5"),
+    ],
+)
+def test_a_shortage_is_told_in_the_resources_own_unit(
+    bench: Bench, held: Asked, asked: Asked, text: str
+) -> None:
+    bench.start(spec("root.bob", actor=BOB, asks=demand(*held), time_limit_s=None))
+    bench.submit(spec(asks=demand(*asked)))
+    assert why(bench, 2) == Reason(RESOURCES, text)
+
+
+def test_a_holder_that_has_not_started_or_has_no_limit_has_no_end_in_sight(bench: Bench) -> None:
+    bench.submit(of(BOB, 9))
+    bench.schedule()
+    bench.submit()
+    assert why(bench, 2) == Reason(RESOURCES, "needs 1 cores, 0 free; job 1 (bob) holds 9")
+
+
+def test_of_equal_holders_the_older_job_is_named(bench: Bench) -> None:
+    for _ in range(3):
+        bench.start(of(BOB, 3))
+    bench.submit()
+    assert why(bench, 4) == Reason(
+        RESOURCES, "needs 1 cores, 0 free; job 1 (bob) holds 3 until T+3600s at the latest"
+    )
+
+
+def test_only_holders_of_what_is_short_are_named(bench: Bench) -> None:
+    bench.start(spec("root.bob", actor=BOB, asks=demand(8, 1, read=1)))
+    bench.start(spec("root.bob", actor=BOB, asks=demand(1, 1, read=999)))
+    bench.submit(spec(asks=demand(0.01, 1, read=5)))
+    bench.feed(ended(1))
+    bench.feed(st.CgroupGone(now(), 1, 1))
+    assert why(bench, 3) == Reason(
+        RESOURCES,
+        "needs 5/s of read, 1/s free; job 2 (bob) holds 999/s until T+3600s at the latest",
+    )
+
+
+def test_a_shortage_of_something_that_nobody_holds_any_more_names_nobody(bench: Bench) -> None:
+    """The pass that is explained from may be a moment older than the books."""
+    bench.submit()
+    full = Plan(admitted=[], free=(0, 0, 0, 0), order=["root.alice"])
+    assert why(bench, 1, full) == Reason(RESOURCES, "needs 1 cores, 0 free")
+
+
+def test_a_countable_is_told_by_its_name() -> None:
+    gpus = Rules(axes=Axes(gres=("gpu",)), capacity=replace(demand(9, 18), gres=(("gpu", 2),)))
+    bench = Bench(gpus)
+    two = replace(demand(), gres=(("gpu", 2),))
+    bench.start(spec("root.bob", actor=BOB, asks=two, time_limit_s=None))
+    bench.submit(spec(asks=two))
+    assert why(bench, 2) == Reason(RESOURCES, "needs 2 of gpu, 0 free; job 1 (bob) holds 2")
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory_gib", "text"),
+    [
+        (
+            4,
+            18,
+            "needs 5 of cores, and the machine gives only 4 since its configuration was changed",
+        ),
+        (
+            9,
+            4,
+            "needs 8G of memory, and the machine gives only 4G since its configuration was changed",
+        ),
+    ],
+)
+def test_a_job_that_a_smaller_machine_can_never_run_says_so(
+    cores: float, memory_gib: float, text: str
+) -> None:
+    bench = Bench()
+    bench.submit(of(ALICE, 5, 8))
+    smaller = rules(cores, memory_gib)
+    for last in (None, schedule(bench.ledger, smaller)):
+        reason = explain_wait(bench.job(1), bench.ledger, last, smaller, clock)
+        assert reason == Reason(RESOURCES, text)
+
+
+def test_a_resource_that_the_job_does_not_ask_for_is_never_what_it_waits_for() -> None:
+    """A smaller capacity came with a restart, and reading is overbooked until its holders end."""
+    bench = Bench()
+    bench.start(spec("root.bob", actor=BOB, asks=demand(1, 1, read=900)))
+    bench.submit()
+    smaller = replace(bench.rules, capacity=demand(9, 18, read=100, write=1000))
+    last = Plan(admitted=[], free=(8000, 17 << 30, -800, 1000), order=["root.alice"])
+    assert explain_wait(bench.job(2), bench.ledger, last, smaller, clock) == Reason(
+        ReasonCode.STARTING_SOON, "starts with the next pass"
+    )
+
+
+# -- fair share -------------------------------------------------------------------------------
+
+
+def test_fair_share_names_who_is_served_first_and_how_far_each_is(bench: Bench) -> None:
+    bench.start(of(BOB, 6))
+    bench.submit(of(ALICE, 4))
+    bench.submit(of(BOB, 4))
+    assert why(bench, 2) == Reason(
+        RESOURCES, "needs 4 cores, 3 free; job 1 (bob) holds 6 until T+3600s at the latest"
+    )
+    assert why(bench, 3) == Reason(
+        FAIR_SHARE,
+        "needs 4 cores, 3 free; root.alice at 0% of the entitlement is served first; "
+        "root.bob is at 133%",
+    )
+
+
+def test_fair_share_counts_weights(bench: Bench) -> None:
+    bench.rules = rules(9, 18, weights={"bob": "2"})
+    bench.start(of(BOB, 6))
+    bench.submit(of(ALICE, 4))
+    bench.submit(of(BOB, 4))
+    reason = why(bench, 3)
+    assert reason == Reason(
+        FAIR_SHARE,
+        "needs 4 cores, 3 free; root.alice at 0% of the entitlement is served first; "
+        "root.bob is at 100%",
+    )
+
+
+def test_fair_share_names_three_of_many(bench: Bench) -> None:
+    bench.start(of(ALICE, 4))
+    for actor in (BOB, CAROL, DAVE, ERIN):
+        bench.start(of(actor, 1))
+    for actor in (BOB, CAROL, DAVE, ERIN, ALICE):
+        bench.submit(of(actor, 5))
+    told = {
+        actor.user: why(bench, 6 + at) for at, actor in enumerate((BOB, CAROL, DAVE, ERIN, ALICE))
+    }
+    held = "; job 1 (alice) holds 4 until T+3600s at the latest"
+    assert told == {
+        "bob": Reason(RESOURCES, f"needs 5 cores, 1 free{held}"),
+        "carol": Reason(
+            FAIR_SHARE,
+            "needs 5 cores, 1 free; root.bob at 56% of the entitlement is served first; "
+            "root.carol is at 56%",
+        ),
+        "dave": Reason(
+            FAIR_SHARE,
+            "needs 5 cores, 1 free; root.bob at 56%, root.carol at 56% of the entitlement "
+            "are served first; root.dave is at 56%",
+        ),
+        "erin": Reason(
+            FAIR_SHARE,
+            "needs 5 cores, 1 free; root.bob at 56%, root.carol at 56%, root.dave at 56% "
+            "of the entitlement are served first; root.erin is at 56%",
+        ),
+        "alice": Reason(
+            FAIR_SHARE,
+            "needs 5 cores, 1 free; root.bob at 56%, root.carol at 56%, root.dave at 56% "
+            "and 1 more of the entitlement are served first; root.alice is at 222%",
+        ),
+    }
+
+
+def test_a_leaf_that_the_last_pass_did_not_know_has_nobody_before_it(bench: Bench) -> None:
+    bench.start(of(BOB, 6))
+    bench.submit(of(BOB, 4))
+    last = schedule(bench.ledger, bench.rules)
+    bench.submit(of(ALICE, 4), at_s=1)
+    assert why(bench, 3, last) == Reason(
+        RESOURCES, "needs 4 cores, 3 free; job 1 (bob) holds 6 until T+3600s at the latest"
+    )
+
+
+# -- the list ---------------------------------------------------------------------------------
+
+
+def test_the_codes_are_the_documented_closed_list() -> None:
+    assert [code.value for code in ReasonCode] == [
+        "RESOURCES",
+        "FAIR_SHARE",
+        "RESERVATION",
+        "LIMIT",
+        "DEPENDENCY",
+        "DEPENDENCY_NEVER",
+        "BEGIN_TIME",
+        "HELD",
+        "DRAINING",
+        "EXTERNAL_LOAD",
+        "STARTING_SOON",
+    ]
+
+
+def test_after_a_pass_every_waiting_job_has_a_reason_other_than_starting_soon(
+    bench: Bench,
+) -> None:
+    """A pass places all that fits, so what still waits waits for something."""
+    for at in range(12):
+        actor = (ALICE, BOB, CAROL)[at % 3]
+        bench.submit(of(actor, 1 + at % 4, 1 + at % 5))
+    bench.schedule()
+    waiting = [job.id for job in bench.ledger.jobs.values() if job.state is JobState.PENDING]
+    codes = {job_id: why(bench, job_id) for job_id in waiting}
+    assert waiting
+    assert {reason.code for reason in codes.values() if reason} <= {RESOURCES, FAIR_SHARE}
+    assert None not in codes.values()

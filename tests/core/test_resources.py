@@ -1,0 +1,83 @@
+"""Amounts and vectors: exact, in one order, and never silently cut."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from drfd.core.resources import (
+    NOTHING,
+    Axes,
+    Resources,
+    fits,
+    minus,
+    plus,
+    short_axes,
+    total,
+)
+
+STEADY = settings(derandomize=True, deadline=None, max_examples=100)
+GPUS = Axes(gres=("gpu", "license"))
+AMOUNTS = some.integers(0, 1 << 60)
+VECTORS = some.lists(AMOUNTS, min_size=6, max_size=6).map(tuple)
+
+
+def test_a_vector_holds_the_amounts_in_the_order_of_its_names() -> None:
+    asked = Resources(
+        cores_milli=1500, memory_bytes=7, read_bps=3, write_bps=2, gres=(("license", 4),)
+    )
+    assert GPUS.names == ("cores", "memory", "read", "write", "gpu", "license")
+    assert GPUS.vector(asked) == (1500, 7, 3, 2, 0, 4)
+
+
+def test_nothing_is_zero_on_every_axis() -> None:
+    assert Axes().vector(NOTHING) == (0, 0, 0, 0)
+
+
+@STEADY
+@given(VECTORS)
+def test_a_vector_becomes_resources_and_the_same_vector_again(vector: tuple[int, ...]) -> None:
+    assert GPUS.vector(GPUS.resources(vector)) == vector
+
+
+def test_resources_leave_out_countables_of_which_there_are_none() -> None:
+    assert GPUS.resources((1, 2, 3, 4, 0, 5)) == Resources(
+        cores_milli=1, memory_bytes=2, read_bps=3, write_bps=4, gres=(("license", 5),)
+    )
+
+
+def test_a_countable_that_the_machine_lacks_is_named() -> None:
+    assert GPUS.unknown_gres(Resources(gres=(("fpga", 1), ("gpu", 1)))) == "fpga"
+    assert GPUS.unknown_gres(Resources(gres=(("gpu", 1),))) is None
+
+
+def test_sums_and_differences_go_axis_by_axis() -> None:
+    assert plus((1, 2, 3), (10, 20, 30)) == (11, 22, 33)
+    assert minus((1, 2, 3), (1, 3, 0)) == (0, -1, 3)
+    assert total([(1, 2), (3, 4), (5, 6)], (100, 0)) == (109, 12)
+    assert total([], (0, 0)) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("demand", "room", "short"),
+    [
+        ((2, 2), (2, 2), []),
+        ((2, 3), (2, 2), [1]),
+        ((3, 3), (2, 2), [0, 1]),
+        ((0, 0), (0, 0), []),
+        ((1, 0), (0, 9), [0]),
+    ],
+)
+def test_a_demand_fits_when_it_is_short_on_no_axis(
+    demand: tuple[int, ...], room: tuple[int, ...], short: list[int]
+) -> None:
+    assert short_axes(demand, room) == short
+    assert fits(demand, room) is (short == [])
+
+
+@pytest.mark.parametrize("compute", [plus, minus, fits, short_axes])
+def test_vectors_of_different_machines_do_not_mix(compute: object) -> None:
+    assert callable(compute)
+    with pytest.raises(ValueError, match="zip"):
+        compute((1, 1), (1, 1, 1))

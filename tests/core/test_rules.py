@@ -1,0 +1,82 @@
+"""Who pays for a job: the leaf of the fair-share tree."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from drfd.core.rules import Pool, Rules
+from drfd.errors import NotPermitted, Refused
+from fakes import demand
+
+RULES = Rules(
+    capacity=demand(9, 18),
+    pools={
+        "lab": Pool(weight=Fraction(3), users=frozenset({"alice", "bob"})),
+        "open": Pool(),
+        "second": Pool(users=frozenset({"alice"})),
+        "nobody": Pool(users=frozenset()),
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("user", "pool", "leaf"),
+    [
+        ("carol", None, "root.carol"),
+        ("alice", None, "root.lab"),
+        ("carol", "open", "root.open"),
+        ("carol", "root.open", "root.open"),
+        ("alice", "second", "root.second"),
+        ("carol", "carol", "root.carol"),
+        ("carol", "root.carol", "root.carol"),
+    ],
+)
+def test_a_job_is_paid_for_by_the_pool_it_names_else_by_its_users(
+    user: str, pool: str | None, leaf: str
+) -> None:
+    assert RULES.leaf_for(user, pool) == leaf
+
+
+@pytest.mark.parametrize(("user", "pool"), [("carol", "lab"), ("carol", "nobody")])
+def test_a_pool_takes_no_jobs_of_those_who_are_not_in_it(user: str, pool: str) -> None:
+    with pytest.raises(NotPermitted) as caught:
+        RULES.leaf_for(user, pool)
+    assert caught.value.code == "not-in-pool"
+    assert str(caught.value) == f"pool {pool} does not take jobs of {user}"
+
+
+def test_a_misspelt_pool_is_answered_with_the_nearest_name() -> None:
+    with pytest.raises(Refused) as caught:
+        RULES.leaf_for("carol", "opne")
+    assert caught.value.code == "no-such-pool"
+    assert str(caught.value) == "there is no pool 'opne' (did you mean open?)"
+
+
+def test_an_unknown_pool_is_answered_with_those_there_are() -> None:
+    with pytest.raises(Refused) as caught:
+        RULES.leaf_for("carol", "xyz")
+    assert str(caught.value) == (
+        "there is no pool 'xyz' (configured pools: lab, nobody, open, second)"
+    )
+    with pytest.raises(Refused) as caught:
+        Rules(capacity=demand()).leaf_for("carol", "xyz")
+    assert str(caught.value) == "there is no pool 'xyz' (configured pools: none)"
+
+
+def test_another_users_name_is_not_a_pool() -> None:
+    """Nobody can let somebody else pay."""
+    with pytest.raises(Refused, match="no pool 'dave'"):
+        RULES.leaf_for("carol", "dave")
+
+
+def test_the_weights_of_the_pools_are_those_of_their_leaves() -> None:
+    assert RULES.shares.weight("root.lab") == 3
+    assert RULES.shares.weight("root.open") == 1
+    assert RULES.room == (9000, 18 << 30, 0, 0)
+
+
+def test_rules_are_equal_by_what_was_configured() -> None:
+    assert Rules(capacity=demand(1, 2)) == Rules(capacity=demand(1, 2))
+    assert Rules(capacity=demand(1, 2)) != Rules(capacity=demand(1, 3))

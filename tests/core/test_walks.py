@@ -1,0 +1,209 @@
+"""Random lives of many jobs: whatever is reported in whatever order, the books stay right.
+
+After every step the tables agree with the jobs and no more is booked than there is; the events
+replay to the same books. At the end every job can be brought to its end, and all comes back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+
+import pytest
+
+from drfd.core import events as ev
+from drfd.core import stimuli as st
+from drfd.core.job import Job, JobState, Outcome
+from drfd.errors import Refused
+from fakes import ADMIN, ALICE, BOB, Bench, demand, ended, now, rules, spec
+
+SEEDS = range(12)
+STEPS = 300
+REFUSALS = {
+    "too-big",
+    "too-many-jobs",
+    "no-such-job",
+    "not-yours",
+    "not-waiting",
+    "not-held",
+    "held-by-admin",
+    "not-admin",
+}
+
+
+@dataclass
+class Walk:
+    random: Random
+    bench: Bench
+    at_s: float = 0.0
+
+    @property
+    def now(self) -> st.Now:
+        return now(self.at_s)
+
+    def step(self) -> st.Stimulus:
+        """Anything that may be asked or reported now, sensible or not."""
+        makes, odds = zip(*self._steps, strict=True)
+        make: Callable[[Walk], st.Stimulus] = self.random.choices(makes, odds)[0]
+        return make(self)
+
+    def submission(self) -> st.Stimulus:
+        actor = self.random.choice([ALICE, BOB])
+        asked = spec(
+            f"root.{actor.user}",
+            actor=actor,
+            asks=demand(
+                self.random.choice([0.5, 1, 2, 5]),
+                self.random.choice([0.5, 1, 3]),
+                self.random.choice([0, 0, 600]),
+            ),
+            time_limit_s=self.random.choice([None, 5, 60]),
+            priority=self.random.randint(-1, 1),
+        )
+        return st.SubmitAsked(self.now, asked, self.random.random() < 0.2)
+
+    def request(self) -> st.Stimulus:
+        kinds: list[type[st.HoldAsked | st.ReleaseAsked | st.CancelAsked]]
+        kinds = [st.HoldAsked, st.ReleaseAsked, st.CancelAsked]
+        kind = self.random.choice(kinds)
+        return kind(self.now, self._pick().id, self.random.choice([ALICE, BOB, ADMIN]))
+
+    def drain(self) -> st.Stimulus:
+        on = self.random.random() < 0.3
+        return st.DrainAsked(self.now, on, self.random.choice([ALICE, ADMIN]))
+
+    def schedule(self) -> st.Stimulus:
+        return st.SchedulePass(self.now)
+
+    def tick(self) -> st.Stimulus:
+        self.at_s += self.random.choice([0, 1, 5, 20])
+        return st.Tick(self.now)
+
+    def start_news(self) -> st.Stimulus:
+        job, attempt = self._news()
+        if self.random.random() < 0.2:
+            return st.LaunchBroke(self.now, job.id, attempt, "no such file")
+        return st.RunnerUp(job.id, attempt, self.now.at_s, self.now.mono_s, None)
+
+    def end_news(self) -> st.Stimulus:
+        job, attempt = self._news()
+        if self.random.random() < 0.1:
+            return st.AttemptMissing(self.now, job.id, attempt)
+        exit_code, signal = self.random.choice([(0, None), (3, None), (None, 9), (None, None)])
+        oom = self.random.random() < 0.2
+        return ended(
+            job.id,
+            attempt,
+            self.at_s,
+            exit_code=exit_code,
+            signal=signal,
+            oom_killed=oom,
+            over_limit=oom and self.random.random() < 0.5,
+        )
+
+    def removal(self) -> st.Stimulus:
+        job, attempt = self._news()
+        return st.CgroupGone(self.now, job.id, attempt)
+
+    def breach(self) -> st.Stimulus:
+        job, attempt = self._news()
+        return st.Breached(self.now, job.id, attempt, Outcome.LIMIT_EXCEEDED, "measured too much")
+
+    _steps = (
+        (submission, 20),
+        (request, 12),
+        (drain, 2),
+        (schedule, 20),
+        (tick, 8),
+        (start_news, 15),
+        (end_news, 8),
+        (removal, 15),
+        (breach, 1),
+    )
+
+    def _pick(self) -> Job:
+        """One of the live jobs; now and then one that does not exist."""
+        live = sorted(self.bench.ledger.jobs)
+        if not live or self.random.random() < 0.05:
+            return Job(id=10_000, spec=spec(), state=JobState.PENDING, submitted_at=0.0)
+        return self.bench.job(self.random.choice(live))
+
+    def _news(self) -> tuple[Job, int]:
+        """Mostly a job that has a runner, and its present attempt."""
+        holders = sorted(job.id for job in self.bench.ledger.holders())
+        job = self._pick()
+        if holders and self.random.random() < 0.9:
+            job = self.bench.job(self.random.choice(holders))
+        return job, job.attempt + self.random.choice([0] * 8 + [-1, 1])
+
+
+@cache
+def walked(seed: int) -> Bench:
+    """For several tests; not to be changed."""
+    return walk(seed)
+
+
+def walk(seed: int) -> Bench:
+    random = Random(seed)
+    bench = Bench(
+        rules(
+            4,
+            4,
+            weights={"bob": random.choice(["1", "2", "1/3"])},
+            grace_s=random.choice([1, 10]),
+            max_waiting_per_user=6,
+        )
+    )
+    walker = Walk(random, bench)
+    for number in range(STEPS):
+        try:
+            bench.feed(walker.step())
+        except Refused as refusal:
+            assert refusal.code in REFUSALS
+        bench.ledger.check()
+        booked_by_jobs = [
+            bench.ledger.demand(job) for job in bench.ledger.jobs.values() if job.holds_resources
+        ]
+        assert bench.ledger.booked == tuple(map(sum, zip((0,) * 4, *booked_by_jobs, strict=True)))
+        assert all(
+            booked <= room
+            for booked, room in zip(bench.ledger.booked, bench.rules.room, strict=True)
+        )
+        if number % 10 == 0:
+            bench.check()
+    return bench
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_books_stay_right_and_everything_comes_to_its_end(seed: int) -> None:
+    bench = deepcopy(walked(seed))
+    for job_id in sorted(bench.ledger.jobs):
+        bench.feed(st.CancelAsked(now(1e6), job_id, ADMIN))
+    for job in sorted(bench.ledger.jobs.values(), key=lambda job: job.id):
+        bench.feed(ended(job.id, job.attempt, 1e6))
+        bench.feed(st.CgroupGone(now(1e6), job.id, job.attempt))
+    bench.check()
+    ledger = bench.ledger
+    assert (ledger.jobs, ledger.queues, ledger.waiting) == ({}, {}, {})
+    assert ledger.booked == ledger.nothing
+    born = [event.job_id for event in bench.events if isinstance(event, ev.Submitted)]
+    gone = [event.job_id for event in bench.events if isinstance(event, ev.Cleaned | ev.Cancelled)]
+    assert born == sorted(gone) == list(range(1, len(born) + 1))
+
+
+def test_a_walk_gives_the_same_events_every_time() -> None:
+    assert walk(1).events == walked(1).events
+
+
+def test_the_walks_meet_every_kind_of_event_and_every_outcome() -> None:
+    """Else they would prove less than they seem to."""
+    met: Counter[object] = Counter()
+    for seed in SEEDS:
+        for event in walked(seed).events:
+            met.update([type(event), getattr(event, "outcome", None)])
+    few = {str(thing): met[thing] for thing in [*ev.KINDS.values(), *Outcome] if met[thing] < 5}
+    assert few == {}

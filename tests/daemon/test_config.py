@@ -1,0 +1,363 @@
+"""The configuration: every key that is documented is read, and every mistake is named."""
+
+from __future__ import annotations
+
+import textwrap
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from drfd.core.rules import Pool
+from drfd.daemon.config import Config, Defaults, DiskConfig, load
+from drfd.errors import ConfigError
+
+EVERYTHING = """
+    [capacity]
+    cores = 16
+    memory = "120G"
+    reserve_memory = "4G"
+    [[disk]]
+    name = "data"
+    path = "/data"
+    read = "2G"
+    write = "1G"
+    [[disk]]
+    name = "scratch"
+    path = "/scratch"
+    [gres]
+    gpu = [0, 1]
+    [defaults]
+    cores = 0.5
+    memory = "2G"
+    time = "24h"
+    read = "10M"
+    write = 0
+    [pools.lab]
+    weight = 3
+    users = ["alice", "bob"]
+    [pools.guests]
+    weight = 0.5
+    [scheduling]
+    policy = "drf"
+    patience = "30s"
+    preemption = false
+    [enforcement]
+    cores = "quota"
+    grace = "10s"
+    processes = 512
+    cgroups = false
+    [daemon]
+    user = "batch"
+    system_users = ["backup", "www-data"]
+    [limits]
+    waiting_jobs_per_user = 5000
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "drfd.toml"
+
+
+def written(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def complaint(path: Path, text: str) -> str:
+    """What is said about this configuration: one line, which names the file."""
+    with pytest.raises(ConfigError) as error:
+        load(written(path, text))
+    said = str(error.value)
+    assert said.isprintable()
+    assert str(path) in said, "the complaint does not name the file"
+    assert error.value.exit_code == 78
+    return said.replace(str(path), "FILE")
+
+
+def test_every_documented_key_is_read(path: Path) -> None:
+    config = load(written(path, EVERYTHING))
+    assert config == Config(
+        cores_milli=16000,
+        memory_bytes=120 << 30,
+        reserve_memory_bytes=4 << 30,
+        disks=(
+            DiskConfig(name="data", path="/data", read_bps=2 << 30, write_bps=1 << 30),
+            DiskConfig(name="scratch", path="/scratch"),
+        ),
+        defaults=Defaults(
+            cores_milli=500,
+            memory_bytes=2 << 30,
+            time_limit_s=86400,
+            read_bps=10 << 20,
+            write_bps=0,
+        ),
+        pools={
+            "lab": Pool(weight=Fraction(3), users=frozenset({"alice", "bob"})),
+            "guests": Pool(weight=Fraction(1, 2), users=None),
+        },
+        grace_s=10,
+        max_pids=512,
+        use_cgroups=False,
+        user="batch",
+        system_users=frozenset({"backup", "www-data"}),
+        max_waiting_per_user=5000,
+        warnings=(
+            "scheduling.patience: has no effect, this version reserves nothing",
+            "gres: countable resources are not handed out by this version yet",
+        ),
+    )
+
+
+def test_an_empty_file_leaves_everything_to_the_machine(path: Path) -> None:
+    assert load(written(path, "")) == Config()
+
+
+@pytest.mark.parametrize(
+    ("line", "seconds"),
+    [('time = "unlimited"', None), ("time = 90", 90), ('time = "1h30m"', 5400)],
+)
+def test_a_default_time_limit_may_be_left_off(path: Path, line: str, seconds: int | None) -> None:
+    assert load(written(path, f"[defaults]\n{line}\n")).defaults.time_limit_s == seconds
+
+
+@pytest.mark.parametrize("zero", ["0", '"0"'])
+def test_a_reserve_may_be_nothing(path: Path, zero: str) -> None:
+    config = load(written(path, f"[capacity]\nreserve_memory = {zero}\n"))
+    assert config.reserve_memory_bytes == 0
+
+
+def test_sizes_may_be_plain_numbers_of_bytes(path: Path) -> None:
+    assert load(written(path, "[capacity]\nmemory = 1073741824\n")).memory_bytes == 1 << 30
+
+
+def test_weights_are_exact(path: Path) -> None:
+    """0.1 is one tenth, not the nearest binary fraction."""
+    assert load(written(path, "[pools.a]\nweight = 0.1\n")).pools["a"].weight == Fraction(1, 10)
+
+
+# -- unknown keys ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[capacity]\nmemery = 1\n", "FILE: capacity.memery: unknown key (did you mean memory?)"),
+        ("[capacty]\ncores = 1\n", "FILE: capacty: unknown key (did you mean capacity?)"),
+        ("[[disk]]\nname = 'a'\npath = '/a'\nreed = '1G'\n",
+         "FILE: disk[0].reed: unknown key (did you mean read?)"),
+        ("[pools.lab]\nwieght = 2\n",
+         "FILE: pools.lab.wieght: unknown key (did you mean weight?)"),
+        ("[enforcement]\ngrase = '1s'\n",
+         "FILE: enforcement.grase: unknown key (did you mean grace?)"),
+        ("[daemon]\nsystem_user = ['a']\n",
+         "FILE: daemon.system_user: unknown key (did you mean system_users?)"),
+        ("[limits]\nzzz = 1\n",
+         "FILE: limits.zzz: unknown key (known keys: waiting_jobs_per_user)"),
+        ("[defaults]\nxyzzy = 1\n",
+         "FILE: defaults.xyzzy: unknown key (known keys: cores, memory, read, time, write)"),
+    ],
+)  # fmt: skip
+def test_an_unknown_key_is_an_error_with_a_suggestion(path: Path, text: str, said: str) -> None:
+    assert complaint(path, text) == said
+
+
+def test_a_pool_limit_is_an_error_until_it_is_built(path: Path) -> None:
+    """A limit that is silently not kept would be worse than none."""
+    said = complaint(path, "[pools.lab]\nlimit = {cores = 12}\n")
+    assert said.startswith("FILE: pools.lab.limit: ")
+
+
+# -- wrong values ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("capacity.cores", '"many"'),
+        ("capacity.cores", "-1"),
+        ("capacity.cores", "0"),
+        ("capacity.cores", "true"),
+        ("capacity.cores", "nan"),
+        ("capacity.cores", "inf"),
+        ("capacity.cores", '"1e999999"'),
+        ("capacity.cores", "[4]"),
+        ("capacity.cores", "2024-01-01"),
+        ("capacity.memory", "-1"),
+        ("capacity.memory", '"-1G"'),
+        ("capacity.memory", '"16Q"'),
+        ("capacity.memory", '""'),
+        ("capacity.memory", "false"),
+        ("capacity.memory", "{}"),
+        ("capacity.reserve_memory", "-1"),
+        ("capacity.reserve_memory", '"-4G"'),
+        ("capacity.reserve_memory", "false"),
+        ("defaults.cores", '"x"'),
+        ("defaults.memory", '"1K"'),
+        ("defaults.memory", "-1"),
+        ("defaults.time", '"soon"'),
+        ("defaults.time", "-5"),
+        ("defaults.time", "0"),
+        ("defaults.read", '"-1M"'),
+        ("defaults.write", "-1"),
+        ("defaults.write", "false"),
+        ("scheduling.policy", '"fifo"'),
+        ("scheduling.policy", "1"),
+        ("scheduling.preemption", "true"),
+        ("scheduling.preemption", '"no"'),
+        ("scheduling.patience", '"x"'),
+        ("enforcement.cores", '"pin"'),
+        ("enforcement.grace", '"-1s"'),
+        ("enforcement.grace", "true"),
+        ("enforcement.processes", "0"),
+        ("enforcement.processes", '"512"'),
+        ("enforcement.processes", "true"),
+        ("enforcement.processes", "1.5"),
+        ("enforcement.cgroups", '"yes"'),
+        ("enforcement.cgroups", "1"),
+        ("daemon.user", "1000"),
+        ("daemon.user", '""'),
+        ("daemon.system_users", '"backup"'),
+        ("daemon.system_users", "[1]"),
+        ("limits.waiting_jobs_per_user", "-1"),
+        ("limits.waiting_jobs_per_user", '"many"'),
+        ("pools.lab.weight", "0"),
+        ("pools.lab.weight", "-1"),
+        ("pools.lab.weight", "nan"),
+        ("pools.lab.weight", "inf"),
+        ("pools.lab.weight", "true"),
+        ("pools.lab.weight", '"2"'),
+        ("pools.lab.weight", "{cores = 2}"),
+        ("pools.lab.users", '"alice"'),
+        ("pools.lab.users", "[1]"),
+        ("pools.lab.users", '[""]'),
+    ],
+)
+def test_a_wrong_value_is_an_error_that_names_its_key(path: Path, key: str, value: str) -> None:
+    table, _, name = key.rpartition(".")
+    said = complaint(path, f"[{table}]\n{name} = {value}\n")
+    assert said.startswith(f"FILE: {key}: ")
+    assert len(said) < 300
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("capacity = 4\n", "capacity"),
+        ("[[capacity]]\ncores = 4\n", "capacity"),
+        ("[disk]\nname = 'a'\n", "disk"),
+        ("disk = ['/data']\n", "disk"),
+        ("pools = ['lab']\n", "pools"),
+        ("[pools]\nlab = 3\n", "pools.lab"),
+        ("gres = 2\n", "gres"),
+        ("[gres]\ngpu = 2\n", "gres"),
+        ("[[disk]]\npath = '/data'\n", "disk[0].name"),
+        ("[[disk]]\nname = 'a'\n", "disk[0].path"),
+        ("[[disk]]\nname = 'a'\npath = 'data'\n", "disk[0].path"),
+        ("[[disk]]\nname = 'a'\npath = '/a'\nread = '-1G'\n", "disk[0].read"),
+        ("[[disk]]\nname = 'a'\npath = '/a'\n[[disk]]\nname = 'b'\npath = 7\n", "disk[1].path"),
+    ],
+)
+def test_a_wrong_table_is_an_error_that_names_it(path: Path, text: str, key: str) -> None:
+    assert complaint(path, text).startswith(f"FILE: {key}: ")
+
+
+def test_a_user_in_two_pools_is_an_error_that_names_both(path: Path) -> None:
+    text = '[pools.a]\nusers = ["al", "bo"]\n[pools.b]\nusers = ["bo"]\n'
+    assert complaint(path, text) == "FILE: pools.b.users: bo is already in pool a"
+
+
+@pytest.mark.parametrize("name", ['"a.b"', '"a b"', '""', '"a/b"', '"a\\nb"'])
+def test_a_pools_name_is_letters_digits_dash_and_underscore(path: Path, name: str) -> None:
+    """It becomes a path in the fair-share tree, whose parts are joined with dots."""
+    assert "use letters, digits, - and _" in complaint(path, f"[pools.{name}]\nweight = 1\n")
+
+
+# -- not a configuration at all ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("[capacity\n", id="an open bracket"),
+        pytest.param("cores: 4\n", id="YAML"),
+        pytest.param("a = 1\na = 2\n", id="a key twice"),
+        pytest.param("[capacity]\nmemory = 120G\n", id="a size without quotes"),
+        pytest.param("\0", id="a NUL"),
+        pytest.param("a = " + "[" * 5000 + "]" * 5000 + "\n", id="deep nesting"),
+        pytest.param("a = " + "9" * 5000 + "\n", id="a number of 5000 digits"),
+    ],
+)
+def test_what_is_not_toml_is_an_error_that_names_the_file(path: Path, text: str) -> None:
+    assert "is not TOML" in complaint(path, text)
+
+
+def test_what_is_not_utf_8_is_an_error_that_names_the_file(path: Path) -> None:
+    path.write_bytes(b"# K\xf6ln\n")
+    with pytest.raises(ConfigError, match=f"{path} is not TOML"):
+        load(path)
+
+
+def test_a_file_that_does_not_exist_is_an_error(path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"there is no configuration file {path}"):
+        load(path)
+
+
+def test_a_directory_is_an_error(path: Path) -> None:
+    path.mkdir()
+    with pytest.raises(ConfigError, match=f"cannot read {path}: Is a directory"):
+        load(path)
+
+
+# -- drop-ins ----------------------------------------------------------------------------------
+
+
+def test_drop_ins_are_merged_in_the_order_of_their_names(path: Path) -> None:
+    written(path, "[capacity]\ncores = 4\nmemory = '8G'\n[pools.a]\nweight = 2\n")
+    extra = path.parent / "drfd.d"
+    written(extra / "20-late.toml", "[capacity]\ncores = 16\n")
+    written(extra / "10-early.toml", "[capacity]\ncores = 8\n[pools.b]\nweight = 3\n")
+    written(extra / "ignored.conf", "[capacity]\ncores = 99\n")
+    assert load(path) == Config(
+        cores_milli=16000,
+        memory_bytes=8 << 30,
+        pools={"a": Pool(weight=Fraction(2)), "b": Pool(weight=Fraction(3))},
+    )
+
+
+def test_a_list_in_a_drop_in_replaces_the_earlier_one(path: Path) -> None:
+    written(path, "[[disk]]\nname = 'a'\npath = '/a'\n[pools.p]\nusers = ['al']\n")
+    written(
+        path.parent / "drfd.d" / "x.toml",
+        "[[disk]]\nname = 'b'\npath = '/b'\n[pools.p]\nusers = ['bo']\n",
+    )
+    config = load(path)
+    assert config.disks == (DiskConfig(name="b", path="/b"),)
+    assert config.pools == {"p": Pool(users=frozenset({"bo"}))}
+
+
+def test_drop_ins_belong_to_drfd_toml_alone(tmp_path: Path) -> None:
+    """A file that somebody names on the command line is the whole configuration."""
+    mine = written(tmp_path / "mine.toml", "")
+    written(tmp_path / "drfd.d" / "x.toml", "[capacity]\ncores = 8\n")
+    assert load(mine) == Config()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[capacity\n", "is not TOML"),
+        ("[capacity]\nmemery = 1\n", "capacity.memery: unknown key"),
+        ("[capacity]\ncores = -1\n", "capacity.cores: "),
+    ],
+    ids=["not TOML", "an unknown key", "a wrong value"],
+)
+def test_a_mistake_in_a_drop_in_names_the_drop_in(path: Path, text: str, words: str) -> None:
+    written(path, "[capacity]\ncores = 4\n")
+    extra = written(path.parent / "drfd.d" / "90-mistake.toml", text)
+    with pytest.raises(ConfigError) as error:
+        load(path)
+    assert words in str(error.value)
+    assert str(extra) in str(error.value)

@@ -1,0 +1,335 @@
+"""A turn: what is decided is durable before anyone hears of it, and lost work is told."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from drfd.core import events as ev
+from drfd.core import stimuli as st
+from drfd.core.effects import Kill, Launch, Remove, Terminate
+from drfd.core.job import JobState, Outcome
+from drfd.errors import HostError, NotPermitted, Refused
+from drfd.journal.journal import Journal
+from drfd.journal.records import Payload
+from fakes import ADMIN, ALICE, BOB, demand, ended, now, runner_up, spec, tables
+
+MakeShell = Callable[..., Any]
+PAYLOAD = Payload(env={"A": "1"})
+
+
+def asks(cores: float = 1, *, actor: st.Actor = ALICE, held: bool = False) -> st.SubmitAsked:
+    return st.SubmitAsked(now(), spec(f"root.{actor.user}", actor=actor, asks=demand(cores)), held)
+
+
+def gone(job_id: int, attempt: int = 1) -> st.CgroupGone:
+    return st.CgroupGone(now(), job_id, attempt)
+
+
+def states(shell: Any) -> dict[int, str]:
+    return {job.id: job.state.value for job in shell.engine.ledger.jobs.values()}
+
+
+# -- effects -----------------------------------------------------------------------------------
+
+
+def test_a_job_that_fits_is_launched_in_the_turn_of_its_submission(shell: Any) -> None:
+    (events,) = shell.turn(asks())
+    assert events == [ev.Submitted(job_id=1, at_s=now().at_s, spec=spec())]
+    assert shell.host.take() == [Launch(1, 1)]
+    assert states(shell) == {1: "STARTING"}
+
+
+def test_each_step_of_a_life_owes_exactly_one_effect(shell: Any) -> None:
+    seen = []
+    for stimulus in (
+        asks(),
+        runner_up(1),
+        st.CancelAsked(now(1), 1, ALICE),
+        st.Tick(now(20)),
+        ended(1, signal=9, exit_code=None),
+        gone(1),
+    ):
+        shell.turn(stimulus)
+        seen.append((states(shell), shell.host.take()))
+    assert seen == [
+        ({1: "STARTING"}, [Launch(1, 1)]),
+        ({1: "RUNNING"}, []),
+        ({1: "STOPPING"}, [Terminate(1, 1)]),
+        ({1: "STOPPING"}, [Kill(1, 1)]),
+        ({1: "CLEANING"}, [Remove(1, 1)]),
+        ({}, []),
+    ]
+
+
+def test_what_ends_makes_room_for_what_waits_in_the_same_turn(shell: Any) -> None:
+    shell.turn(asks(9), asks(9, actor=BOB))
+    assert shell.host.take() == [Launch(1, 1)]
+    shell.turn(runner_up(1), ended(1))
+    assert shell.host.take() == [Remove(1, 1)]
+    shell.turn(gone(1))
+    assert shell.host.take() == [Launch(2, 1)]
+
+
+def test_a_turn_without_news_does_nothing(shell: Any) -> None:
+    shell.turn(asks())
+    shell.host.take()
+    shell.changed.clear()
+    assert shell.turn(st.Tick(now(1))) == [[]]
+    assert (shell.host.take(), shell.changed) == ([], [])
+
+
+def test_one_effect_is_performed_for_a_job_that_changed_twice_in_a_turn(shell: Any) -> None:
+    shell.turn(asks(), st.HoldAsked(now(), 1, ALICE), st.ReleaseAsked(now(), 1, ALICE))
+    assert shell.host.take() == [Launch(1, 1)]
+
+
+def test_a_job_that_came_and_went_in_one_turn_is_never_launched(shell: Any) -> None:
+    shell.turn(asks(), st.CancelAsked(now(), 1, ALICE))
+    assert shell.host.take() == []
+    assert shell.journal.job(1).shown_state == "CANCELLED"
+
+
+def test_every_changed_job_is_reported_once_as_it_is_after_the_turn(shell: Any) -> None:
+    shell.turn(asks(), asks(9), asks(held=True))
+    assert [(job.id, job.state) for job in shell.changed] == [
+        (1, JobState.STARTING),
+        (2, JobState.PENDING),
+        (3, JobState.HELD),
+    ]
+    shell.host.take()
+
+
+def test_draining_launches_nothing_and_its_end_launches_at_once(shell: Any) -> None:
+    shell.turn(st.DrainAsked(now(), True, ADMIN))
+    shell.turn(asks(), asks())
+    assert shell.host.take() == []
+    shell.turn(st.DrainAsked(now(), False, ADMIN))
+    assert shell.host.take() == [Launch(1, 1), Launch(2, 1)]
+
+
+def test_the_latest_pass_is_kept_for_explanations(shell: Any) -> None:
+    shell.turn(asks(5), asks(6))
+    assert shell.engine.last_plan.admitted == [1]
+    assert shell.engine.last_plan.free[0] == 4000
+    assert shell.engine.last_plan.order == ["root.alice"]
+    shell.host.take()
+
+
+# -- a host that is away -----------------------------------------------------------------------
+
+
+def test_nothing_is_admitted_while_the_host_is_away(make_shell: MakeShell) -> None:
+    """An admitted job holds resources: it should not wait for a launcher in that state."""
+    shell = make_shell(ready=False)
+    shell.turn(asks())
+    assert (states(shell), shell.host.take()) == ({1: "PENDING"}, [])
+    shell.host.ready = True
+    shell.turn()
+    assert (states(shell), shell.host.take()) == ({1: "STARTING"}, [Launch(1, 1)])
+
+
+def test_what_was_owed_while_the_host_was_away_is_performed_when_it_is_back(shell: Any) -> None:
+    shell.turn(asks(), asks(), asks())
+    shell.turn(runner_up(3))
+    shell.host.take()
+    shell.host.ready = False
+    shell.turn(st.CancelAsked(now(), 2, ALICE))
+    shell.turn(ended(3))
+    assert shell.host.take() == []
+    shell.host.ready = True
+    shell.engine.perform_all_owed()
+    assert shell.host.take() == [Launch(1, 1), Terminate(2, 1), Remove(3, 1)]
+
+
+def test_a_restarted_daemon_owes_what_the_dead_one_owed(make_shell: MakeShell) -> None:
+    before = make_shell()
+    before.turn(asks(), asks(), asks(held=True))
+    before.turn(runner_up(2), st.CancelAsked(now(), 2, ALICE))
+    assert before.host.take() == [Launch(1, 1), Launch(2, 1), Terminate(2, 1)]
+    after = make_shell()
+    assert tables(after.engine.ledger) == tables(before.engine.ledger)
+    after.engine.perform_all_owed()
+    assert after.host.take() == [Launch(1, 1), Terminate(2, 1)]
+
+
+def test_a_restarted_daemon_schedules_in_its_first_turn(make_shell: MakeShell) -> None:
+    make_shell(ready=False).turn(asks())
+    after = make_shell()
+    after.turn()
+    assert after.host.take() == [Launch(1, 1)]
+
+
+# -- answers -----------------------------------------------------------------------------------
+
+
+def test_a_refusal_is_an_answer_and_leaves_the_rest_of_the_turn_alone(shell: Any) -> None:
+    too_big, taken, not_yours = shell.turn(asks(10), asks(), st.CancelAsked(now(), 1, BOB))
+    assert (type(too_big), too_big.code) == (Refused, "too-big")
+    assert [event.job_id for event in taken] == [1]
+    assert (type(not_yours), not_yours.code) == (NotPermitted, "not-yours")
+    assert shell.host.take() == [Launch(1, 1)]
+    assert [type(event) for event in shell.journal.events()] == [ev.Submitted, ev.Admitted]
+
+
+def test_a_request_sees_what_earlier_ones_of_its_turn_did(shell: Any) -> None:
+    first, second = shell.turn(asks(held=True), st.ReleaseAsked(now(), 1, ALICE))
+    assert [type(event) for event in (*first, *second)] == [ev.Submitted, ev.Released]
+    assert shell.host.take() == [Launch(1, 1)]
+
+
+def test_a_payload_is_kept_with_its_job_and_not_with_a_refused_one(shell: Any) -> None:
+    shell.turn((asks(10), PAYLOAD), (asks(), PAYLOAD))
+    assert shell.journal.payload(1) == PAYLOAD
+    assert shell.journal.payload(2) == Payload()
+    shell.host.take()
+
+
+def test_nobody_hears_of_anything_before_the_commit(make_shell: MakeShell) -> None:
+    """Neither asker nor launcher nor watcher; all of the turn shares one commit."""
+    heard_early: list[str] = []
+    commits = []
+
+    class Watched(Journal):
+        def commit(self) -> None:
+            heard_early.extend(f"effect {effect}" for effect in shell.host.effects)
+            heard_early.extend(f"change of {job.id}" for job in shell.changed)
+            heard_early.extend(f"answer {answer}" for answer in answers)
+            commits.append(len(list(self.events())))
+            super().commit()
+
+    shell = make_shell(journal=Watched)
+    answers: list[object] = []
+    work = [shell_work(asks(), answers), shell_work(asks(), answers)]
+    shell.engine.turn(work)
+    assert (heard_early, commits) == ([], [4])
+    assert len(answers) == 2
+    assert shell.host.take() == [Launch(1, 1), Launch(2, 1)]
+
+
+def shell_work(stimulus: st.Stimulus, answers: list[object]) -> Any:
+    from drfd.daemon.engine import Work
+
+    return Work(stimulus, None, answers.append)
+
+
+# -- a journal that says no --------------------------------------------------------------------
+
+
+class FullDisk(Journal):
+    """Refuses to commit, or to append the event of a given kind, while `is_full`."""
+
+    is_full = False
+    refused_kind: type | None = None
+
+    def commit(self) -> None:
+        if self.is_full and self._db.in_transaction:
+            raise HostError("journal", "cannot write the journal: disk is full")
+        super().commit()
+
+    def append(self, event: ev.Event, job: Any) -> None:
+        if self.is_full and type(event) is self.refused_kind:
+            raise HostError("journal", "cannot write the journal: disk is full")
+        super().append(event, job)
+
+
+@pytest.fixture(params=[None, ev.Admitted, ev.Submitted], ids=["commit", "admit", "submit"])
+def full(make_shell: MakeShell, request: pytest.FixtureRequest) -> Any:
+    """A shell with one launched job, whose disk is then full."""
+    shell = make_shell(journal=FullDisk)
+    shell.turn(asks())
+    shell.host.take()
+    shell.changed.clear()
+    shell.journal.is_full = True
+    shell.journal.refused_kind = request.param
+    return shell
+
+
+def test_a_turn_that_cannot_be_written_has_not_happened(full: Any) -> None:
+    before = tables(full.engine.ledger)
+    answers = full.turn((asks(), PAYLOAD), asks(99), asks())
+    assert [(type(answer), answer.code) for answer in answers] == [(HostError, "journal")] * 3
+    assert (full.host.take(), full.changed) == ([], [])
+    assert tables(full.engine.ledger) == before
+    assert tables(full.journal.load(full.engine.rules.axes)) == before
+    assert full.journal.payload(2) == Payload()
+
+
+def test_the_turn_after_a_failed_one_works(full: Any) -> None:
+    full.turn(asks(), asks())
+    full.journal.is_full = False
+    (events,) = full.turn((asks(), PAYLOAD))
+    assert [event.job_id for event in events] == [2]
+    assert full.host.take() == [Launch(2, 1)]
+    assert full.journal.payload(2) == PAYLOAD
+    assert states(full) == {1: "STARTING", 2: "STARTING"}
+
+
+def test_what_waited_before_a_failed_turn_is_scheduled_after_it(make_shell: MakeShell) -> None:
+    shell = make_shell(journal=FullDisk)
+    shell.turn(asks(9), asks(9))
+    shell.turn(runner_up(1), ended(1))
+    shell.host.take()
+    shell.journal.is_full = True
+    shell.turn(gone(1))
+    assert (shell.host.take(), states(shell)) == ([], {1: "CLEANING", 2: "PENDING"})
+    shell.journal.is_full = False
+    shell.turn(gone(1))
+    assert (shell.host.take(), states(shell)) == ([Launch(2, 1)], {2: "STARTING"})
+
+
+def test_a_failed_turn_does_not_explain_waits_from_a_pass_that_never_counted(
+    make_shell: MakeShell,
+) -> None:
+    shell = make_shell(journal=FullDisk)
+    shell.turn(asks(1))
+    shell.host.take()
+    shell.journal.is_full = True
+    shell.turn(asks(6), asks(2))
+    plan = shell.engine.last_plan
+    assert plan is None or plan.free[0] == 8000
+    assert plan is None or plan.admitted == [1]
+
+
+def test_a_news_that_could_not_be_written_is_not_half_taken(make_shell: MakeShell) -> None:
+    """The job still runs in the books, so that the news counts when it is told again."""
+    shell = make_shell(journal=FullDisk)
+    shell.turn(asks())
+    shell.turn(runner_up(1))
+    shell.host.take()
+    shell.journal.is_full = True
+    shell.turn(ended(1))
+    assert (states(shell), shell.host.take()) == ({1: "RUNNING"}, [])
+    shell.journal.is_full = False
+    shell.turn(ended(1))
+    assert (states(shell), shell.host.take()) == ({1: "CLEANING"}, [Remove(1, 1)])
+
+
+def test_a_real_lock_on_the_file_fails_the_turn_and_not_the_daemon(shell: Any) -> None:
+    shell.turn(asks())
+    shell.host.take()
+    shell.journal._db.execute("pragma busy_timeout = 0")
+    path = str(shell.journal._path)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("begin immediate")
+    (answer,) = shell.turn(asks())
+    other.close()
+    assert (type(answer), states(shell)) == (HostError, {1: "STARTING"})
+    (events,) = shell.turn(asks())
+    assert [event.job_id for event in events] == [2]
+    assert shell.host.take() == [Launch(2, 1)]
+
+
+def test_outcomes_come_from_what_was_recorded_first(shell: Any) -> None:
+    """A job that was killed for its wall time has not simply died of signal 9."""
+    shell.turn(asks())
+    shell.turn(runner_up(1))
+    shell.turn(st.Tick(now(3600)))
+    shell.turn(st.Tick(now(3610)))
+    shell.turn(ended(1, at_s=3611.0, exit_code=None, signal=9))
+    shell.turn(gone(1))
+    assert shell.journal.job(1).outcome is Outcome.TIMEOUT
+    assert shell.host.take() == [Launch(1, 1), Terminate(1, 1), Kill(1, 1), Remove(1, 1)]

@@ -1,0 +1,127 @@
+"""Configuration and machine together: what this daemon has to give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from drfd.core.resources import Axes, Resources
+from drfd.core.rules import Pool, Rules
+from drfd.daemon.config import Config, DiskConfig
+from drfd.daemon.machine import survey
+from drfd.errors import ConfigError
+from drfd.host.capacity import Machine
+from drfd.host.disks import GUESS_READ_BPS, GUESS_WRITE_BPS, find_device
+from fakes import GIB
+
+MACHINE = Machine(cores_milli=8000, memory_bytes=64 * GIB)
+DISK = DiskConfig(name="data", path="/", read_bps=2000, write_bps=1000)
+
+
+def test_without_configuration_it_is_the_machine_less_a_reserve(tmp_path: Path) -> None:
+    site = survey(Config(), MACHINE, tmp_path)
+    assert site.rules == Rules(
+        axes=Axes(),
+        capacity=Resources(
+            cores_milli=8000,
+            memory_bytes=60 * GIB,
+            read_bps=GUESS_READ_BPS,
+            write_bps=GUESS_WRITE_BPS,
+        ),
+    )
+    assert site.warnings == ()
+    device, why_none = find_device(str(tmp_path))
+    (disk,) = site.disks
+    assert (disk.name, disk.path, disk.is_guess) == ("state", str(tmp_path), True)
+    assert (disk.device, disk.why_none) == (device, why_none)
+
+
+def test_what_is_configured_counts(tmp_path: Path) -> None:
+    pools = {"lab": Pool(weight=Fraction(2))}
+    config = Config(
+        cores_milli=4000,
+        memory_bytes=16 * GIB,
+        reserve_memory_bytes=GIB,
+        disks=(DISK,),
+        pools=pools,
+        grace_s=3,
+        max_waiting_per_user=7,
+    )
+    assert survey(config, MACHINE, tmp_path).rules == Rules(
+        axes=Axes(),
+        capacity=Resources(cores_milli=4000, memory_bytes=15 * GIB, read_bps=2000, write_bps=1000),
+        pools=pools,
+        grace_s=3,
+        max_waiting_per_user=7,
+    )
+
+
+def test_memory_that_is_given_in_numbers_is_given_whole(tmp_path: Path) -> None:
+    """Who writes memory = "16G" means 16G for jobs; the reserve is for who says nothing."""
+    config = Config(memory_bytes=16 * GIB)
+    assert survey(config, MACHINE, tmp_path).rules.capacity.memory_bytes == 16 * GIB
+
+
+def test_the_slowest_disk_bounds_the_rates_that_are_promised(tmp_path: Path) -> None:
+    """A declared rate is a limit on every managed disk, so each must be able to give the sum."""
+    config = Config(disks=(DISK, replace(DISK, name="b", read_bps=500, write_bps=3000)))
+    capacity = survey(config, MACHINE, tmp_path).rules.capacity
+    assert (capacity.read_bps, capacity.write_bps) == (500, 1000)
+
+
+def test_a_machine_without_managed_disks_promises_no_rates(tmp_path: Path) -> None:
+    site = survey(Config(disks=()), MACHINE, tmp_path)
+    assert (site.disks, site.rules.capacity.read_bps, site.rules.capacity.write_bps) == ((), 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("disk", "is_guess"),
+    [
+        (DISK, False),
+        (replace(DISK, read_bps=None), True),
+        (replace(DISK, write_bps=None), True),
+    ],
+)
+def test_a_rate_that_nobody_gave_is_a_guess(
+    tmp_path: Path, disk: DiskConfig, is_guess: bool
+) -> None:
+    (found,) = survey(Config(disks=(disk,)), MACHINE, tmp_path).disks
+    assert found.is_guess is is_guess
+
+
+def test_a_disk_whose_path_is_missing_is_kept_with_the_reason(tmp_path: Path) -> None:
+    disk = replace(DISK, path=str(tmp_path / "nowhere"))
+    (found,) = survey(Config(disks=(disk,)), MACHINE, tmp_path).disks
+    assert found.device is None
+    assert found.why_none == f"{tmp_path}/nowhere: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Config(reserve_memory_bytes=64 * GIB),
+        Config(reserve_memory_bytes=100 * GIB),
+        Config(memory_bytes=GIB, reserve_memory_bytes=GIB),
+    ],
+)
+def test_a_reserve_that_leaves_nothing_is_refused(tmp_path: Path, config: Config) -> None:
+    with pytest.raises(ConfigError) as error:
+        survey(config, MACHINE, tmp_path)
+    assert error.value.hint == "lower capacity.reserve_memory"
+
+
+def test_more_than_the_machine_has_is_possible_and_said(tmp_path: Path) -> None:
+    config = Config(cores_milli=16000, memory_bytes=128 * GIB, warnings=("gres: not yet",))
+    assert survey(config, MACHINE, tmp_path).warnings == (
+        "gres: not yet",
+        "capacity.cores is 16, but the machine has 8: jobs will not get the cores they declare",
+        "capacity.memory is 128G, but the machine has 64G: jobs within their limits may run it out",
+    )
+
+
+def test_exactly_what_the_machine_has_needs_no_warning(tmp_path: Path) -> None:
+    config = Config(cores_milli=8000, memory_bytes=64 * GIB)
+    assert survey(config, MACHINE, tmp_path).warnings == ()

@@ -1,0 +1,135 @@
+"""Live use of running jobs, and the breaches it shows where the kernel enforces nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from drfd.core.job import Job, JobState, Outcome, Usage
+from drfd.daemon.meter import Meter
+from fakes import demand, spec
+
+KEY = (1, 1)
+JOB = Job(
+    id=1,
+    spec=spec(asks=demand(1, 1)),
+    state=JobState.RUNNING,
+    attempt=1,
+    submitted_at=0.0,
+    cgroup="drfd/1.1",
+)
+#: A runner whose child holds 16 MiB.
+RUNNER = """
+import subprocess, sys
+subprocess.run([sys.executable, "-c", '''
+import sys
+block = bytearray(16 << 20)
+print("ready", flush=True)
+sys.stdin.read()
+'''])
+"""
+
+
+@pytest.fixture
+def meter(tmp_path: Path) -> Meter:
+    """A meter over plain files; its clock goes on by two seconds with each look."""
+    times = iter(range(1000, 100_000, 2))
+    return Meter(
+        lambda: float(next(times)), mounts={"cpuacct": str(tmp_path), "memory": str(tmp_path)}
+    )
+
+
+def write(tmp_path: Path, cpu_ns: int, rss: int, peak: int) -> None:
+    directory = tmp_path / "drfd/1.1"
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "cpuacct.usage").write_text(f"{cpu_ns}\n")
+    (directory / "memory.stat").write_text(f"total_rss {rss}\n")
+    (directory / "memory.max_usage_in_bytes").write_text(f"{peak}\n")
+
+
+def test_a_job_that_nobody_watches_reads_as_none(meter: Meter) -> None:
+    assert meter.sample(JOB) is None
+    assert meter.usage(JOB) is None
+
+
+def test_a_job_before_its_first_sample_reads_as_none(meter: Meter) -> None:
+    meter.watch(KEY, 99)
+    assert meter.usage(JOB) is None
+
+
+def test_use_comes_from_the_two_latest_samples(meter: Meter, tmp_path: Path) -> None:
+    meter.watch(KEY, 99)
+    for cpu_ns, rss, peak in ((0, 9, 9), (1_000_000_000, 100, 700), (4_000_000_000, 50, 600)):
+        write(tmp_path, cpu_ns, rss, peak)
+        assert meter.sample(JOB) is None
+    assert meter.usage(JOB) == Usage(
+        cores_milli=1500, memory_bytes=50, memory_peak_bytes=700, cpu_s=4.0
+    )
+
+
+def test_another_attempt_of_the_job_is_another_reading(meter: Meter, tmp_path: Path) -> None:
+    write(tmp_path, 0, 1, 1)
+    meter.watch(KEY, 99)
+    meter.sample(JOB)
+    assert meter.usage(replace(JOB, attempt=2)) is None
+
+
+def test_a_repeated_start_does_not_lose_the_samples(meter: Meter, tmp_path: Path) -> None:
+    """The launcher reports every start again after each reconnection."""
+    write(tmp_path, 0, 1, 700)
+    meter.watch(KEY, 99)
+    meter.sample(JOB)
+    meter.watch(KEY, 99)
+    assert meter.usage(JOB) == Usage(memory_bytes=1, memory_peak_bytes=700)
+
+
+def test_what_is_forgotten_reads_as_none(meter: Meter, tmp_path: Path) -> None:
+    write(tmp_path, 0, 1, 1)
+    meter.watch(KEY, 99)
+    meter.sample(JOB)
+    meter.forget(KEY)
+    meter.forget(KEY)
+    assert meter.usage(JOB) is None
+
+
+def test_a_confined_job_is_never_stopped_by_measurement(meter: Meter, tmp_path: Path) -> None:
+    """The kernel keeps its limit; what is measured may be over it for a moment."""
+    meter.watch(KEY, 99)
+    write(tmp_path, 0, 1 << 40, 1 << 40)
+    assert [meter.sample(JOB) for _ in range(5)] == [None] * 5
+
+
+@pytest.fixture
+def runner_pid() -> Iterator[int]:
+    with subprocess.Popen(
+        [sys.executable, "-c", RUNNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield process.pid
+
+
+def test_an_unconfined_job_is_stopped_after_two_samples_over_its_memory(
+    meter: Meter, runner_pid: int
+) -> None:
+    job = replace(JOB, cgroup=None, spec=spec(asks=demand(1, 1 / 128)))
+    meter.watch(KEY, runner_pid)
+    assert meter.sample(job) is None
+    breach = meter.sample(job)
+    assert breach is not None
+    assert breach[0] is Outcome.LIMIT_EXCEEDED
+    assert "declared 8M" in breach[1]
+    usage = meter.usage(job)
+    assert usage is not None
+    assert usage.memory_peak_bytes >= 16 << 20
+
+
+def test_an_unconfined_job_within_its_memory_runs_on(meter: Meter, runner_pid: int) -> None:
+    job = replace(JOB, cgroup=None, spec=spec(asks=demand(1, 1)))
+    meter.watch(KEY, runner_pid)
+    assert [meter.sample(job) for _ in range(3)] == [None] * 3

@@ -1,0 +1,189 @@
+"""Jobs become the launcher's orders, and its reports become stimuli."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from drfd.core import stimuli as st
+from drfd.core.job import Job, JobState, Usage
+from drfd.daemon.orders import disk_limits, order_for, stimulus_for
+from drfd.errors import HostError
+from drfd.host.disks import Disk
+from drfd.journal.records import Payload
+from drfd.launcher import protocol
+from drfd.launcher.protocol import DiskLimit, Limits, Order
+from fakes import GIB, demand, now, spec
+
+DISK = Disk(name="data", path="/data", read_bps=1, write_bps=1, device="8:0")
+JOB = Job(
+    id=42,
+    spec=replace(
+        spec("root.lab", asks=demand(2.5, 4, read=100, write=200), name="my/job"),
+        argv=("train", "--fast"),
+        umask=0o027,
+        stdout="%j-%x.out",
+        stderr="/var/tmp/%u%%.err",
+        attach="/tmp/attach",
+    ),
+    state=JobState.STARTING,
+    attempt=3,
+    submitted_at=0.0,
+)
+
+
+def test_an_order_carries_all_that_is_needed_to_run_one_attempt() -> None:
+    payload = Payload(env={"PATH": "/bin", "DRF_JOB_ID": "forged"}, script="#!/bin/sh\n")
+    order = order_for(JOB, payload, [DISK], 512)
+    assert order == Order(
+        id=42,
+        attempt=3,
+        uid=1001,
+        gid=1001,
+        umask=0o027,
+        cwd="/home/alice",
+        argv=("train", "--fast"),
+        env={"PATH": "/bin", "DRF_JOB_ID": "forged"},
+        variables={
+            "DRF_JOB_ID": "42",
+            "DRF_JOB_NAME": "my/job",
+            "DRF_POOL": "root.lab",
+            "DRF_ATTEMPT": "3",
+            "DRF_CORES": "2.5",
+            "DRF_MEMORY": str(4 * GIB),
+        },
+        script="#!/bin/sh\n",
+        stdout="/home/alice/42-my_job.out",
+        stderr="/var/tmp/alice%.err",
+        attach="/tmp/attach",
+        limits=Limits(
+            cores_milli=2500,
+            memory_bytes=4 * GIB,
+            pids=512,
+            disks=(DiskLimit(device="8:0", read_bps=100, write_bps=200),),
+        ),
+    )
+
+
+def test_the_launcher_reads_the_order_that_the_daemon_wrote() -> None:
+    order = order_for(JOB, Payload(env={"A": "ü"}), [DISK], 512)
+    line = protocol.encode(protocol.launch_message(order))
+    message = protocol.decode(line)
+    assert message.pop("cmd") == "launch"
+    assert protocol.read_order(message) == order
+
+
+@pytest.mark.parametrize(
+    ("read", "write", "disks", "limits"),
+    [
+        pytest.param(0, 0, [DISK], (), id="nothing declared"),
+        pytest.param(
+            5, 0, [DISK], (DiskLimit(device="8:0", read_bps=5, write_bps=0),), id="reading only"
+        ),
+        pytest.param(5, 6, [], (), id="no managed disk"),
+        pytest.param(5, 6, [replace(DISK, device=None)], (), id="a disk that cannot be limited"),
+        pytest.param(
+            5,
+            6,
+            [DISK, replace(DISK, device="8:16"), replace(DISK, device=None)],
+            (
+                DiskLimit(device="8:0", read_bps=5, write_bps=6),
+                DiskLimit(device="8:16", read_bps=5, write_bps=6),
+            ),
+            id="every disk that can be limited",
+        ),
+        pytest.param(
+            5,
+            6,
+            [DISK, replace(DISK, name="home", path="/home")],
+            (DiskLimit(device="8:0", read_bps=5, write_bps=6),),
+            id="two paths on one disk",
+        ),
+    ],
+)
+def test_a_declared_rate_limits_each_disk_once(
+    read: int, write: int, disks: list[Disk], limits: tuple[DiskLimit, ...]
+) -> None:
+    assert disk_limits(read, write, disks) == limits
+
+
+# -- reports -----------------------------------------------------------------------------------
+
+KEY = {"id": 7, "attempt": 2}
+ENDED: dict[str, Any] = {
+    "report": "ended",
+    **KEY,
+    "at_s": 5.0,
+    "mono_s": 6.0,
+    "exit_code": None,
+    "signal": 9,
+    "oom_killed": True,
+    "over_limit": True,
+    "cpu_s": 2.0,
+    "peak_bytes": 300,
+    "read_bytes": 10,
+    "written_bytes": 20,
+}
+
+
+@pytest.mark.parametrize(
+    ("report", "stimulus"),
+    [
+        (
+            {"report": "up", **KEY, "at_s": 5.0, "mono_s": 6.0, "cgroup": "drfd/7.2",
+             "runner_pid": 99},
+            st.RunnerUp(job_id=7, attempt=2, at_s=5.0, mono_s=6.0, cgroup="drfd/7.2"),
+        ),
+        (
+            {"report": "up", **KEY, "at_s": 5.0, "mono_s": 6.0, "cgroup": None, "runner_pid": 99},
+            st.RunnerUp(job_id=7, attempt=2, at_s=5.0, mono_s=6.0, cgroup=None),
+        ),
+        (
+            {"report": "broke", **KEY, "text": "no such file"},
+            st.LaunchBroke(now(), job_id=7, attempt=2, text="no such file"),
+        ),
+        ({"report": "missing", **KEY}, st.AttemptMissing(now(), job_id=7, attempt=2)),
+        ({"report": "removed", **KEY}, st.CgroupGone(now(), job_id=7, attempt=2)),
+        (
+            ENDED,
+            st.RunnerEnded(
+                job_id=7, attempt=2, at_s=5.0, mono_s=6.0, exit_code=None, signal=9,
+                oom_killed=True, over_limit=True,
+                usage=Usage(memory_peak_bytes=300, read_bytes=10, written_bytes=20, cpu_s=2.0),
+            ),
+        ),
+        (
+            # The runner was killed too: the launcher knows no more than that.
+            {"report": "ended", **KEY, "at_s": 5.0, "mono_s": None, "exit_code": None,
+             "signal": None, "oom_killed": False, "over_limit": False},
+            st.RunnerEnded(
+                job_id=7, attempt=2, at_s=5.0, mono_s=None, exit_code=None, signal=None,
+                oom_killed=False, over_limit=False, usage=Usage(),
+            ),
+        ),
+    ],
+    ids=["up", "up unconfined", "broke", "missing", "removed", "ended", "ended unseen"],
+)  # fmt: skip
+def test_a_report_becomes_a_stimulus(report: dict[str, Any], stimulus: st.Stimulus) -> None:
+    assert stimulus_for(report, now(), None) == stimulus
+
+
+def test_the_cgroups_peak_is_preferred_and_the_larger_of_two_counters_counts() -> None:
+    measured = Usage(
+        cores_milli=900,
+        memory_bytes=80,
+        memory_peak_bytes=100,
+        read_bytes=50,
+        written_bytes=5,
+        cpu_s=1.0,
+    )
+    end = stimulus_for(ENDED, now(), measured)
+    assert isinstance(end, st.RunnerEnded)
+    assert end.usage == Usage(memory_peak_bytes=100, read_bytes=50, written_bytes=20, cpu_s=2.0)
+
+
+def test_a_report_that_is_unknown_here_is_an_error() -> None:
+    with pytest.raises(HostError, match="'exploded', which is unknown here"):
+        stimulus_for({"report": "exploded", **KEY}, now(), None)

@@ -1,0 +1,647 @@
+"""Verbs, one by one: who may, what changes, what is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from drfd import __version__
+from drfd.core.effects import Launch, Terminate
+from drfd.core.stimuli import Actor
+from drfd.daemon.config import Config, Defaults
+from drfd.errors import HostError, NotPermitted, Refused
+from drfd.journal.journal import Journal
+from drfd.journal.records import Payload
+from fakes import ADMIN, ALICE, BOB, GIB, rules, runner_up
+
+MakeDesk = Callable[..., Any]
+
+
+def play(story: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(10):
+            await story()
+
+    asyncio.run(bounded())
+
+
+async def refusal(asked: Awaitable[Any]) -> tuple[type, str]:
+    with pytest.raises(Refused) as error:
+        await asked
+    return type(error.value), error.value.code
+
+
+# -- hello, submit -----------------------------------------------------------------------------
+
+
+def test_hello_tells_version_and_who_is_asking(desk: Any) -> None:
+    async def story() -> None:
+        assert await desk.ask(BOB, op="hello") == {
+            "version": __version__,
+            "user": "bob",
+            "admin": False,
+        }
+
+    play(story)
+
+
+def test_an_accepted_job_is_on_disk_before_its_id_is_told(make_desk: MakeDesk) -> None:
+    """Promise 1."""
+    on_disk_at_commit: list[int] = []
+
+    class Watched(Journal):
+        def commit(self) -> None:
+            super().commit()
+            on_disk_at_commit.append(len(list(self.events())))
+
+    desk = make_desk(journal=Watched)
+
+    async def story() -> None:
+        job_id = await desk.submit(ALICE, env={"A": "1"}, script="#!/bin/sh\n")
+        assert on_disk_at_commit == [2]
+        assert desk.shell.journal.job(job_id).spec.argv == ("true",)
+        assert desk.shell.journal.payload(job_id) == Payload(env={"A": "1"}, script="#!/bin/sh\n")
+        assert desk.shell.host.take() == [Launch(1, 1)]
+
+    play(story)
+
+
+def test_what_the_submitter_did_not_say_comes_from_the_configuration(make_desk: MakeDesk) -> None:
+    desk = make_desk(config=Config(defaults=Defaults(cores_milli=2500, memory_bytes=3 * GIB)))
+
+    async def story() -> None:
+        await desk.ask(ALICE, op="submit", argv=["true"], cwd="/")
+        job = (await desk.ask(ALICE, op="show", id=1))["job"]
+        assert job["demand"] == {
+            "cores": 2.5,
+            "memory": 3 * GIB,
+            "read": 0,
+            "write": 0,
+            "gres": {},
+        }
+        desk.shell.host.take()
+
+    play(story)
+
+
+def test_a_demand_that_can_never_fit_is_refused_and_never_queued(desk: Any) -> None:
+    async def story() -> None:
+        assert await refusal(desk.submit(ALICE, 10)) == (Refused, "too-big")
+        assert await refusal(desk.submit(ALICE, demand={"gres": {"gpu": 1}})) == (
+            Refused,
+            "no-such-resource",
+        )
+        assert (await desk.ask(ALICE, op="status"))["jobs"] == []
+        assert list(desk.shell.journal.events()) == []
+
+    play(story)
+
+
+def test_jobs_of_root_are_refused_where_they_are_not_taken(make_desk: MakeDesk) -> None:
+    desk = make_desk(takes_root=False)
+
+    async def story() -> None:
+        assert await refusal(desk.submit(ADMIN)) == (NotPermitted, "root")
+
+    play(story)
+
+
+def test_a_thousand_submissions_share_few_commits(make_desk: MakeDesk) -> None:
+    """One user's flood leaves the others' latency bounded: a commit costs milliseconds."""
+    commits = []
+
+    class Counted(Journal):
+        def commit(self) -> None:
+            commits.append(None)
+            super().commit()
+
+    desk = make_desk(journal=Counted)
+
+    async def story() -> None:
+        ids = await asyncio.gather(*(desk.submit(ALICE, held=True) for _ in range(1000)))
+        assert ids == list(range(1, 1001))
+        assert len(commits) <= 2
+
+    play(story)
+
+
+def test_a_user_may_not_queue_without_end(make_desk: MakeDesk) -> None:
+    desk = make_desk(by=rules(max_waiting_per_user=2))
+
+    async def story() -> None:
+        await desk.submit(ALICE, held=True)
+        await desk.submit(ALICE, held=True)
+        assert await refusal(desk.submit(ALICE, held=True)) == (Refused, "too-many-jobs")
+        assert await desk.submit(BOB, held=True) == 3
+
+    play(story)
+
+
+# -- looking -----------------------------------------------------------------------------------
+
+
+def test_status_shows_all_live_jobs_and_hides_what_is_private(desk: Any) -> None:
+    async def story() -> None:
+        await desk.submit(ALICE, 9, argv=["train", "--password=secret"])
+        await desk.submit(BOB, 9)
+        await desk.submit(ALICE, held=True)
+        status = await desk.ask(BOB, op="status")
+        assert [(job["id"], job["user"], job["state"]) for job in status["jobs"]] == [
+            (1, "alice", "STARTING"),
+            (2, "bob", "PENDING"),
+            (3, "alice", "HELD"),
+        ]
+        assert [job["argv"] for job in status["jobs"]] == [None, ["true"], None]
+        assert status["counts"] == {"STARTING": 1, "PENDING": 1, "HELD": 1}
+        assert status["draining"] is False
+        assert "secret" not in str(status)
+        seen_by_admin = await desk.ask(ADMIN, op="status")
+        assert seen_by_admin["jobs"][0]["argv"] == ["train", "--password=secret"]
+
+    play(story)
+
+
+def test_status_explains_every_wait(desk: Any) -> None:
+    async def story() -> None:
+        await desk.submit(ALICE, 9)
+        await desk.submit(BOB, 9)
+        await desk.submit(ALICE, held=True)
+        jobs = (await desk.ask(ALICE, op="status"))["jobs"]
+        assert [job["reason"] and job["reason"]["code"] for job in jobs] == [
+            None,
+            "RESOURCES",
+            "HELD",
+        ]
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("select", "ids"),
+    [
+        ({}, [1, 2, 3, 4]),
+        ({"user": "bob"}, [4]),
+        ({"user": "nobody"}, []),
+        ({"name": "b"}, [2]),
+        ({"states": ["HELD"]}, [2]),
+        ({"states": ["HELD", "STARTING"]}, [1, 2]),
+        ({"user": "alice", "states": ["PENDING"]}, [3]),
+        ({"ids": [3, 1]}, [1, 3]),
+        ({"ids": [3, 3, 3]}, [3]),
+    ],
+)
+def test_status_of_a_selection(desk: Any, select: dict[str, Any], ids: list[int]) -> None:
+    async def story() -> None:
+        await desk.submit(ALICE, 9, name="a")
+        await desk.submit(ALICE, 9, name="b", held=True)
+        await desk.submit(ALICE, 9, name="c")
+        await desk.submit(BOB, 9, name="d")
+        status = await desk.ask(ALICE, op="status", select=select)
+        assert [job["id"] for job in status["jobs"]] == ids
+
+    play(story)
+
+
+def test_status_can_show_ended_jobs_too(desk: Any) -> None:
+    async def story() -> None:
+        for _ in range(3):
+            await desk.submit(ALICE)
+        await desk.submit(BOB, held=True)
+        for at_s, job_id in enumerate((2, 1, 3)):
+            await desk.finish(job_id, at_s=at_s)
+        with_ended = await desk.ask(ALICE, op="status", ended=2)
+        assert [(job["id"], job["state"]) for job in with_ended["jobs"]] == [
+            (1, "COMPLETED"),
+            (3, "COMPLETED"),
+            (4, "HELD"),
+        ]
+        assert with_ended["counts"] == {"COMPLETED": 2, "HELD": 1}
+
+    play(story)
+
+
+@pytest.mark.parametrize("ids", [[1, 1], [2, 1], [2, 1, 2], [3, 1]])
+def test_status_by_ids_is_in_the_order_of_ids_each_once(desk: Any, ids: list[int]) -> None:
+    """Whether they have ended or not."""
+
+    async def story() -> None:
+        for _ in range(3):
+            await desk.submit(ALICE)
+        for job_id in (1, 2):
+            await desk.finish(job_id)
+        status = await desk.ask(ALICE, op="status", select={"ids": ids})
+        assert [job["id"] for job in status["jobs"]] == sorted(set(ids))
+
+    play(story)
+
+
+def test_the_latest_ended_jobs_of_a_user_are_that_users(desk: Any) -> None:
+    """They are not crowded out by somebody else's thousand short jobs."""
+
+    async def story() -> None:
+        await desk.submit(ALICE)
+        await desk.finish(1)
+        for job_id in range(2, 7):
+            await desk.submit(BOB)
+            await desk.finish(job_id)
+        status = await desk.ask(ALICE, op="status", select={"user": "alice"}, ended=5)
+        assert [job["id"] for job in status["jobs"]] == [1]
+
+    play(story)
+
+
+def test_status_of_a_job_that_never_was_is_refused(desk: Any) -> None:
+    async def story() -> None:
+        asked = desk.ask(ALICE, op="status", select={"ids": [77]})
+        assert await refusal(asked) == (Refused, "no-such-job")
+
+    play(story)
+
+
+def test_show_has_the_jobs_whole_history(desk: Any) -> None:
+    async def story() -> None:
+        await desk.submit(ALICE)
+        await desk.finish(1, exit_code=3)
+        shown = await desk.ask(ALICE, op="show", id=1)
+        assert (shown["job"]["state"], shown["job"]["exit_code"]) == ("FAILED", 3)
+        assert [(event["event"], event["text"]) for event in shown["events"]] == [
+            ("Submitted", ""),
+            ("Admitted", "attempt 1"),
+            ("Launched", ""),
+            ("Exited", "exit code 3"),
+            ("Cleaned", ""),
+        ]
+
+    play(story)
+
+
+def test_why_tells_the_reason_of_a_wait_and_the_cause_of_an_end(desk: Any) -> None:
+    async def story() -> None:
+        await desk.submit(ALICE, 9)
+        await desk.submit(ALICE, 9)
+        waits = (await desk.ask(ALICE, op="why", id=2))["job"]
+        assert (waits["state"], waits["reason"]["code"]) == ("PENDING", "RESOURCES")
+        await desk.ask(ALICE, op="cancel", select={"ids": [2]})
+        is_over = (await desk.ask(ALICE, op="why", id=2))["job"]
+        assert (is_over["reason"], is_over["outcome"]) == (
+            None,
+            {"code": "CANCELLED", "text": "cancelled by alice before it started"},
+        )
+
+    play(story)
+
+
+@pytest.mark.parametrize("verb", ["show", "why"])
+def test_others_jobs_are_not_shown_in_detail(desk: Any, verb: str) -> None:
+    async def story() -> None:
+        await desk.submit(ALICE)
+        assert await refusal(desk.ask(BOB, op=verb, id=1)) == (NotPermitted, "not-yours")
+        assert await refusal(desk.ask(BOB, op=verb, id=2)) == (Refused, "no-such-job")
+        assert (await desk.ask(ADMIN, op=verb, id=1))["job"]["argv"] == ["true"]
+        await desk.finish(1)
+        assert await refusal(desk.ask(BOB, op=verb, id=1)) == (NotPermitted, "not-yours")
+
+    play(story)
+
+
+# -- waiting -----------------------------------------------------------------------------------
+
+
+def test_wait_returns_when_all_have_ended_with_their_exit_codes(desk: Any) -> None:
+    async def story() -> None:
+        for _ in range(2):
+            await desk.submit(ALICE)
+        waiting = asyncio.create_task(desk.ask(ALICE, op="wait", ids=[2, 1]))
+        await desk.finish(1, exit_code=3)
+        assert not waiting.done()
+        await desk.finish(2, exit_code=None, signal=11)
+        reply = await waiting
+        assert reply["done"] is True
+        assert [(job["id"], job["state"], job["status"]) for job in reply["ended"]] == [
+            (2, "FAILED", 139),
+            (1, "FAILED", 3),
+        ]
+
+    play(story)
+
+
+def test_a_job_counts_as_ended_only_when_nothing_of_it_is_left(desk: Any) -> None:
+    async def story() -> None:
+        from drfd.core.stimuli import CgroupGone
+        from fakes import ended, now
+
+        await desk.submit(ALICE)
+        waiting = asyncio.create_task(desk.ask(ALICE, op="wait", ids=[1]))
+        await desk.feed(runner_up(1), ended(1))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await desk.feed(CgroupGone(now(), 1, 1))
+        assert (await waiting)["done"] is True
+
+    play(story)
+
+
+def test_wait_for_any_returns_with_the_first(desk: Any) -> None:
+    async def story() -> None:
+        for _ in range(2):
+            await desk.submit(ALICE)
+        waiting = asyncio.create_task(desk.ask(ALICE, op="wait", ids=[1, 2], any=True))
+        await desk.finish(2)
+        reply = await waiting
+        assert (reply["done"], [job["id"] for job in reply["ended"]]) == (True, [2])
+
+    play(story)
+
+
+def test_wait_for_what_has_ended_returns_at_once(desk: Any) -> None:
+    async def story() -> None:
+        await desk.submit(ALICE)
+        await desk.finish(1)
+        reply = await desk.ask(ALICE, op="wait", ids=[1])
+        assert (reply["done"], [job["status"] for job in reply["ended"]]) == (True, [0])
+
+    play(story)
+
+
+@pytest.mark.parametrize("timeout_s", [0, 0.01])
+def test_wait_gives_up_after_its_timeout_with_what_has_ended(desk: Any, timeout_s: float) -> None:
+    async def story() -> None:
+        for _ in range(2):
+            await desk.submit(ALICE)
+        await desk.finish(1)
+        reply = await desk.ask(ALICE, op="wait", ids=[1, 2], timeout_s=timeout_s)
+        assert (reply["done"], [job["id"] for job in reply["ended"]]) == (False, [1])
+
+    play(story)
+
+
+def test_nobody_waits_for_others_jobs_or_for_none(desk: Any) -> None:
+    async def story() -> None:
+        await desk.submit(ALICE)
+        assert await refusal(desk.ask(BOB, op="wait", ids=[1])) == (NotPermitted, "not-yours")
+        assert await refusal(desk.ask(BOB, op="wait", ids=[7])) == (Refused, "no-such-job")
+
+    play(story)
+
+
+def test_waits_that_are_over_leave_nothing_behind(desk: Any) -> None:
+    async def story() -> None:
+        await desk.submit(ALICE)
+        await desk.ask(ALICE, op="wait", ids=[1], timeout_s=0)
+        gone = asyncio.create_task(desk.ask(ALICE, op="wait", ids=[1]))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        waiting = asyncio.create_task(desk.ask(ALICE, op="wait", ids=[1]))
+        await desk.finish(1)
+        await waiting
+        assert desk.requests._waiters == {}
+
+    play(story)
+
+
+# -- acting ------------------------------------------------------------------------------------
+
+
+def test_cancel_ends_waiting_jobs_and_stops_running_ones(desk: Any) -> None:
+    async def story() -> None:
+        await desk.submit(ALICE, 9)
+        await desk.submit(ALICE, 9)
+        await desk.feed(runner_up(1))
+        assert desk.shell.host.take() == [Launch(1, 1)]
+        reply = await desk.ask(ALICE, op="cancel", select={"ids": [1, 2, 1]})
+        assert reply == {"done": [1, 2], "failed": []}
+        assert desk.shell.host.take() == [Terminate(1, 1)]
+        status = await desk.ask(ALICE, op="status", select={"ids": [1, 2]})
+        assert [job["state"] for job in status["jobs"]] == ["STOPPING", "CANCELLED"]
+
+    play(story)
+
+
+def test_hold_and_release(desk: Any) -> None:
+    async def story() -> None:
+        await desk.submit(ALICE, 9)
+        await desk.submit(ALICE, 9)
+        everything = {"everything": True}
+        held = await desk.ask(ALICE, op="hold", select=everything)
+        assert held["done"] == [2]
+        assert [(f["id"], f["error"]["code"]) for f in held["failed"]] == [(1, "not-waiting")]
+        released = await desk.ask(ALICE, op="release", select={"states": ["HELD"]})
+        assert released == {"done": [2], "failed": []}
+        again = await desk.ask(ALICE, op="release", select={"ids": [2]})
+        assert [f["error"]["code"] for f in again["failed"]] == ["not-held"]
+
+    play(story)
+
+
+@pytest.mark.parametrize("verb", ["cancel", "hold", "release"])
+def test_nobody_acts_on_others_jobs_by_their_ids(desk: Any, verb: str) -> None:
+    """Promise 5. The one's refusal does not stop the others."""
+
+    async def story() -> None:
+        held = verb == "release"
+        await desk.submit(ALICE, 9)
+        await desk.submit(ALICE, 9, held=held)
+        await desk.submit(BOB, 9, held=held)
+        reply = await desk.ask(BOB, op=verb, select={"ids": [2, 3, 77]})
+        assert reply["done"] == [3]
+        assert [(f["id"], f["error"]["kind"], f["error"]["code"]) for f in reply["failed"]] == [
+            (2, "NotPermitted", "not-yours"),
+            (77, "Refused", "no-such-job"),
+        ]
+        jobs = (await desk.ask(ALICE, op="status", select={"ids": [2]}))["jobs"]
+        assert jobs[0]["state"] == ("HELD" if held else "PENDING")
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    "select",
+    [
+        {"everything": True},
+        {"user": "alice"},
+        {"name": "target"},
+        {"states": ["PENDING"]},
+    ],
+)
+@pytest.mark.parametrize("verb", ["cancel", "hold"])
+def test_a_selection_reaches_only_what_the_asker_may_touch(
+    desk: Any, verb: str, select: dict[str, Any]
+) -> None:
+    async def story() -> None:
+        await desk.submit(ALICE, 9, name="target")
+        await desk.submit(ALICE, 9, name="target")
+        reply = await desk.ask(BOB, op=verb, select=select)
+        assert reply == {"done": [], "failed": []}
+        states = [job["state"] for job in (await desk.ask(ALICE, op="status"))["jobs"]]
+        assert states == ["STARTING", "PENDING"]
+
+    play(story)
+
+
+def test_an_empty_selection_touches_nothing(desk: Any) -> None:
+    """A script whose variable is empty must not cancel everything."""
+
+    async def story() -> None:
+        await desk.submit(ALICE, held=True)
+        for select in ({}, {"ids": []}, {"states": []}):
+            reply = await desk.ask(ALICE, op="cancel", select=select)
+            assert reply == {"done": [], "failed": []}
+
+    play(story)
+
+
+def test_an_administrator_acts_on_everybodys_jobs(desk: Any) -> None:
+    async def story() -> None:
+        await desk.submit(ALICE, held=True)
+        await desk.submit(BOB, held=True)
+        reply = await desk.ask(ADMIN, op="cancel", select={"everything": True})
+        assert reply == {"done": [1, 2], "failed": []}
+
+    play(story)
+
+
+def test_what_an_administrator_holds_its_owner_cannot_release(desk: Any) -> None:
+    async def story() -> None:
+        await desk.submit(ALICE, 9)
+        await desk.submit(ALICE, 9)
+        await desk.ask(ADMIN, op="hold", select={"ids": [2]})
+        reply = await desk.ask(ALICE, op="release", select={"ids": [2]})
+        assert [f["error"]["code"] for f in reply["failed"]] == ["held-by-admin"]
+        assert (await desk.ask(ADMIN, op="release", select={"ids": [2]}))["done"] == [2]
+
+    play(story)
+
+
+def test_acting_on_an_ended_job_says_how_it_ended(desk: Any) -> None:
+    async def story() -> None:
+        await desk.submit(ALICE)
+        await desk.finish(1)
+        reply = await desk.ask(ALICE, op="cancel", select={"ids": [1]})
+        (failure,) = reply["failed"]
+        assert (failure["error"]["code"], failure["error"]["text"]) == (
+            "ended",
+            "job 1 has already ended: COMPLETED",
+        )
+
+    play(story)
+
+
+def test_the_identity_is_the_uid_and_not_the_name(desk: Any) -> None:
+    """Two accounts of one name (a directory service's, a local one) are two people."""
+    other_alice = Actor(user="alice", uid=4711, is_admin=False)
+
+    async def story() -> None:
+        await desk.submit(ALICE, held=True)
+        reply = await desk.ask(other_alice, op="cancel", select={"user": "alice"})
+        assert reply == {"done": [], "failed": []}
+        assert await refusal(desk.ask(other_alice, op="show", id=1)) == (NotPermitted, "not-yours")
+
+    play(story)
+
+
+# -- drain, shares, doctor ---------------------------------------------------------------------
+
+
+def test_drain_is_for_administrators(desk: Any) -> None:
+    async def story() -> None:
+        assert await refusal(desk.ask(ALICE, op="drain", on=True)) == (NotPermitted, "not-admin")
+        assert await desk.ask(ADMIN, op="drain", on=True) == {"draining": True}
+        assert await desk.ask(ADMIN, op="drain", on=True) == {"draining": True}
+        await desk.submit(ALICE)
+        assert desk.shell.host.take() == []
+        status = await desk.ask(ALICE, op="status")
+        assert status["draining"] is True
+        assert status["jobs"][0]["reason"]["code"] == "DRAINING"
+        assert await desk.ask(ADMIN, op="drain", on=False) == {"draining": False}
+        assert desk.shell.host.take() == [Launch(1, 1)]
+
+    play(story)
+
+
+def test_shares_are_the_same_for_everybody(desk: Any) -> None:
+    async def story() -> None:
+        await desk.submit(ALICE, 3)
+        shares = await desk.ask(BOB, op="shares")
+        assert shares == await desk.ask(ADMIN, op="shares")
+        assert [(node["path"], node["dominant_share"]) for node in shares["nodes"]] == [
+            ("root.alice", 0.333333333)
+        ]
+
+    play(story)
+
+
+def test_doctor_tells_what_is_enforced_and_what_is_wrong(desk: Any) -> None:
+    async def story() -> None:
+        away = await desk.ask(BOB, op="doctor")
+        assert away == {
+            "version": __version__,
+            "enforcement": None,
+            "controls": {},
+            "disks": [
+                {
+                    "name": "data",
+                    "path": "/data",
+                    "device": "8:0",
+                    "read": 2000,
+                    "write": 1000,
+                    "guess": False,
+                    "problem": "",
+                }
+            ],
+            "capacity": {
+                "cores": 9.0,
+                "memory": 18 * GIB,
+                "read": 1000,
+                "write": 1000,
+                "gres": {},
+            },
+            "warnings": ["a warning"],
+            "stuck_jobs": [],
+            "launcher": "away",
+        }
+        desk.link.hello = {"kind": "cgroup v1", "controls": {"cores": "enforced"}}
+        desk.link.stuck = {(7, 1), (3, 2)}
+        there = await desk.ask(BOB, op="doctor")
+        assert there == away | {
+            "enforcement": "cgroup v1",
+            "controls": {"cores": "enforced"},
+            "stuck_jobs": [3, 7],
+        }
+
+    play(story)
+
+
+# -- a journal that says no --------------------------------------------------------------------
+
+
+class FullDisk(Journal):
+    def commit(self) -> None:
+        if self._db.in_transaction:
+            raise HostError("journal", "cannot write the journal: disk is full")
+
+
+def test_a_submission_that_cannot_be_written_is_an_error_and_no_job(make_desk: MakeDesk) -> None:
+    desk = make_desk(journal=FullDisk)
+
+    async def story() -> None:
+        with pytest.raises(HostError, match="disk is full"):
+            await desk.submit(ALICE)
+        assert (await desk.ask(ALICE, op="status"))["jobs"] == []
+
+    play(story)
+
+
+def test_an_asker_who_has_left_does_not_disturb_the_turn(desk: Any) -> None:
+    async def story() -> None:
+        left = asyncio.create_task(desk.submit(ALICE, held=True))
+        stays = asyncio.create_task(desk.submit(ALICE, held=True))
+        await asyncio.sleep(0)
+        left.cancel()
+        assert await stays == 2
+        assert [job["id"] for job in (await desk.ask(ALICE, op="status"))["jobs"]] == [1, 2]
+
+    play(story)

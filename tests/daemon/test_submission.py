@@ -1,0 +1,217 @@
+"""From a request and who sent it to a job's specification."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from drfd.core.job import JobSpec
+from drfd.core.resources import Resources
+from drfd.core.rules import Pool, Rules
+from drfd.core.stimuli import Actor
+from drfd.daemon.config import Defaults
+from drfd.daemon.submission import MAX_ARGV_BYTES, MAX_ENV_BYTES, MAX_SCRIPT_BYTES, spec_for
+from drfd.errors import NotPermitted, Refused
+from drfd.wire.messages import Demand, Submit
+from fakes import ADMIN, ALICE, BOB, rules
+
+DEFAULTS = Defaults(
+    cores_milli=1500, memory_bytes=2 << 30, time_limit_s=3600, read_bps=10, write_bps=20
+)
+POOLS = {
+    "lab": Pool(users=frozenset({"alice"})),
+    "open": Pool(),
+    "shut": Pool(users=frozenset()),
+}
+POOLED = replace(rules(), pools=POOLS)
+
+
+def made(actor: Actor = ALICE, *, by: Rules = POOLED, root: bool = False, **asked: Any) -> JobSpec:
+    """The job of a request with these fields."""
+    request = Submit(**({"v": 1, "argv": ["true"], "cwd": "/home/alice"} | asked))
+    return spec_for(request, actor, 100, rules=by, defaults=DEFAULTS, takes_root=root)
+
+
+def refused(actor: Actor = ALICE, **asked: Any) -> Refused:
+    with pytest.raises(Refused) as refusal:
+        made(actor, **asked)
+    assert str(refusal.value).isprintable()
+    return refusal.value
+
+
+def test_what_is_not_said_takes_the_defaults() -> None:
+    assert made() == JobSpec(
+        name="true",
+        user="alice",
+        uid=1001,
+        gid=100,
+        pool="root.lab",
+        demand=Resources(cores_milli=1500, memory_bytes=2 << 30, read_bps=10, write_bps=20),
+        time_limit_s=3600,
+        priority=0,
+        argv=("true",),
+        cwd="/home/alice",
+        umask=0o022,
+        stdout="drf-%j.out",
+        stderr="drf-%j.err",
+        attach=None,
+    )
+
+
+def test_what_is_said_counts() -> None:
+    asked = Demand(
+        cores_milli=10, memory_bytes=1 << 20, read_bps=0, write_bps=0, gres={"gpu": 1, "fpga": 2}
+    )
+    assert made(
+        argv=["a", "b"],
+        demand=asked,
+        name="n",
+        pool="open",
+        time_limit_s=7,
+        priority=-3,
+        umask=0,
+        stdout="/o",
+        stderr="/e",
+        attach="/tmp/a",
+    ) == JobSpec(
+        name="n",
+        user="alice",
+        uid=1001,
+        gid=100,
+        pool="root.open",
+        demand=Resources(cores_milli=10, memory_bytes=1 << 20, gres=(("fpga", 2), ("gpu", 1))),
+        time_limit_s=7,
+        priority=-3,
+        argv=("a", "b"),
+        cwd="/home/alice",
+        umask=0,
+        stdout="/o",
+        stderr="/e",
+        attach="/tmp/a",
+    )
+
+
+def test_identity_is_the_actors_and_the_sockets() -> None:
+    spec = made(BOB)
+    assert (spec.user, spec.uid, spec.gid, spec.pool) == ("bob", 1002, 100, "root.bob")
+
+
+def test_a_time_limit_of_zero_is_none_at_all() -> None:
+    assert made(time_limit_s=0).time_limit_s is None
+
+
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        (["/usr/bin/python3", "x.py"], "python3"),
+        (["train"], "train"),
+        (["dir/"], "job"),
+        ([""], "job"),
+        (["x" * 300], "x" * 256),
+    ],
+)
+def test_a_job_without_a_name_is_called_after_its_program(argv: list[str], name: str) -> None:
+    assert made(argv=argv).name == name
+
+
+# -- pools -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("actor", "pool", "leaf"),
+    [
+        (ALICE, None, "root.lab"),
+        (BOB, None, "root.bob"),
+        (ALICE, "open", "root.open"),
+        (BOB, "root.open", "root.open"),
+        (BOB, "bob", "root.bob"),
+    ],
+)
+def test_the_leaf_that_pays(actor: Actor, pool: str | None, leaf: str) -> None:
+    assert made(actor, pool=pool).pool == leaf
+
+
+@pytest.mark.parametrize("pool", ["lab", "root.lab", "shut"])
+def test_a_pool_with_a_list_takes_jobs_of_those_on_it_alone(pool: str) -> None:
+    refusal = refused(BOB, pool=pool)
+    assert (type(refusal), refusal.code) == (NotPermitted, "not-in-pool")
+
+
+@pytest.mark.parametrize("pool", ["labb", "alice", "root", "root.", "nobody\n\x1b[31m", "x" * 256])
+def test_a_pool_that_does_not_exist_is_refused(pool: str) -> None:
+    refusal = refused(BOB, pool=pool)
+    assert (type(refusal), refusal.code) == (Refused, "no-such-pool")
+
+
+def test_a_misspelt_pool_gets_a_suggestion() -> None:
+    assert refused(pool="opne").hint == "did you mean open?"
+
+
+# -- root --------------------------------------------------------------------------------------
+
+
+def test_jobs_of_root_are_refused_where_they_are_not_taken() -> None:
+    refusal = refused(ADMIN)
+    assert (type(refusal), refusal.code) == (NotPermitted, "root")
+
+
+def test_a_private_instance_of_root_takes_its_jobs() -> None:
+    assert made(ADMIN, root=True).uid == 0
+
+
+def test_it_is_the_uid_that_makes_root_and_not_the_name() -> None:
+    toor = Actor(user="toor", uid=0, is_admin=False)
+    assert refused(toor).code == "root"
+    assert made(Actor(user="root", uid=1001, is_admin=False)).uid == 1001
+
+
+# -- bounds ------------------------------------------------------------------------------------
+
+
+def test_no_command_is_refused_with_an_example() -> None:
+    refusal = refused(argv=[])
+    assert (refusal.code, refusal.hint) == ("no-command", "drf submit -- COMMAND")
+
+
+@pytest.mark.parametrize(
+    ("most", "asked"),
+    [
+        (MAX_ARGV_BYTES, lambda size: {"argv": ["x" * (size - 1)]}),
+        (MAX_ARGV_BYTES, lambda size: {"argv": ["x"] * (size // 2)}),
+        (MAX_ARGV_BYTES, lambda size: {"argv": ["ü" * (size // 2 - 1), ""]}),
+        (MAX_ENV_BYTES, lambda size: {"env": {"A": "x" * (size - 3)}}),
+        (MAX_SCRIPT_BYTES, lambda size: {"script": "x" * (size - 1)}),
+    ],
+    ids=["one argument", "many arguments", "bytes, not signs", "environment", "script"],
+)
+def test_what_a_job_carries_is_bounded_to_the_byte(most: int, asked: Any) -> None:
+    made(**asked(most))
+    assert refused(**asked(most + 2)).code == "too-long"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"argv": ["tr\0ue"]},
+        {"argv": ["true", "\0"]},
+        {"env": {"A\0B": "1"}},
+        {"env": {"A": "\0"}},
+        {"cwd": "/home\0"},
+        {"stdout": "o\0"},
+        {"stderr": "e\0"},
+        {"attach": "/a\0"},
+        {"name": "n\0"},
+    ],
+    ids=lambda asked: next(iter(asked)),
+)
+def test_a_nul_is_refused_wherever_the_kernel_would_cut_it_off(asked: dict[str, Any]) -> None:
+    refusal = refused(**asked)
+    assert (type(refusal), refusal.code) == (Refused, "bad-request")
+
+
+@pytest.mark.parametrize("name", ["", "A=B"])
+def test_a_variable_that_no_program_could_read_is_refused(name: str) -> None:
+    """exec refuses them too, but then the job is queued, waits, and fails at its launch."""
+    assert refused(env={name: "1"}).code == "bad-request"

@@ -1,0 +1,112 @@
+"""What the machine has for jobs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from drfd.host.capacity import default_reserve, own_memory_limit, read_machine
+
+UNLIMITED = 1 << 60
+GIB = 1 << 30
+
+
+@pytest.fixture
+def cgroup(tmp_path: Path) -> Path:
+    """A directory that stands for our cgroup."""
+    path = tmp_path / "cgroup"
+    path.mkdir()
+    return path
+
+
+def proc_file(tmp_path: Path, *lines: str) -> str:
+    path = tmp_path / "proc-self-cgroup"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return str(path)
+
+
+def below(top: str, cgroup: Path) -> str:
+    """A cgroup path that leads from the hierarchy's root to the test's directory."""
+    if not Path(top).is_dir():
+        pytest.skip(f"this machine has no {top} to lead away from")
+    depth = len(Path(top).resolve().parts) - 1
+    return "/.." * depth + str(cgroup)
+
+
+def test_the_limit_of_our_own_cgroup_v2_counts(tmp_path: Path, cgroup: Path) -> None:
+    (cgroup / "memory.max").write_text(f"{3 * GIB}\n")
+    line = f"0::{below('/sys/fs/cgroup', cgroup)}"
+    assert own_memory_limit(proc_file(tmp_path, line)) == 3 * GIB
+
+
+def test_max_is_no_limit(tmp_path: Path, cgroup: Path) -> None:
+    (cgroup / "memory.max").write_text("max\n")
+    line = f"0::{below('/sys/fs/cgroup', cgroup)}"
+    assert own_memory_limit(proc_file(tmp_path, line)) == UNLIMITED
+
+
+def test_the_limit_of_our_own_cgroup_v1_counts(tmp_path: Path, cgroup: Path) -> None:
+    (cgroup / "memory.limit_in_bytes").write_text(f"{2 * GIB}\n")
+    path = below("/sys/fs/cgroup/memory", cgroup)
+    assert own_memory_limit(proc_file(tmp_path, f"4:memory:{path}", "0::/nowhere")) == 2 * GIB
+
+
+def test_memory_may_be_mounted_together_with_other_controllers(
+    tmp_path: Path, cgroup: Path
+) -> None:
+    (cgroup / "memory.limit_in_bytes").write_text(f"{2 * GIB}\n")
+    path = below("/sys/fs/cgroup/memory", cgroup)
+    assert own_memory_limit(proc_file(tmp_path, f"4:cpu,memory:{path}")) == 2 * GIB
+
+
+def test_the_limit_of_a_cgroup_above_ours_counts(tmp_path: Path, cgroup: Path) -> None:
+    """An administrator limits user-1001.slice; the session inside it says "max"."""
+    session = cgroup / "session"
+    session.mkdir()
+    (cgroup / "memory.max").write_text(f"{3 * GIB}\n")
+    (session / "memory.max").write_text("max\n")
+    line = f"0::{below('/sys/fs/cgroup', session)}"
+    assert own_memory_limit(proc_file(tmp_path, line)) == 3 * GIB
+
+
+def test_the_smaller_of_two_hierarchies_counts(tmp_path: Path, cgroup: Path) -> None:
+    (cgroup / "memory.limit_in_bytes").write_text(f"{2 * GIB}\n")
+    (cgroup / "memory.max").write_text(f"{GIB}\n")
+    one = f"4:memory:{below('/sys/fs/cgroup/memory', cgroup)}"
+    two = f"0::{below('/sys/fs/cgroup', cgroup)}"
+    assert own_memory_limit(proc_file(tmp_path, one, two)) == GIB
+
+
+def test_other_controllers_say_nothing_about_memory(tmp_path: Path, cgroup: Path) -> None:
+    (cgroup / "memory.limit_in_bytes").write_text(f"{2 * GIB}\n")
+    path = below("/sys/fs/cgroup/memory", cgroup)
+    assert own_memory_limit(proc_file(tmp_path, f"2:cpu:{path}")) == UNLIMITED
+
+
+def test_a_cgroup_path_may_contain_colons(tmp_path: Path, cgroup: Path) -> None:
+    odd = cgroup / "a:b"
+    odd.mkdir()
+    (odd / "memory.max").write_text(f"{GIB}\n")
+    line = f"0::{below('/sys/fs/cgroup', odd)}"
+    assert own_memory_limit(proc_file(tmp_path, line)) == GIB
+
+
+def test_a_cgroup_that_has_vanished_is_no_limit(tmp_path: Path) -> None:
+    assert own_memory_limit(proc_file(tmp_path, "4:memory:/gone", "0::/gone")) == UNLIMITED
+
+
+def test_the_machine_gives_the_cores_that_we_may_use_and_no_more_memory_than_it_has() -> None:
+    machine = read_machine()
+    assert machine.cores_milli == 1000 * len(os.sched_getaffinity(0))
+    assert 0 < machine.memory_bytes <= psutil.virtual_memory().total
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "reserve_bytes"),
+    [(0, 0), (8 * GIB, GIB), (32 * GIB, 4 * GIB), (1024 * GIB, 4 * GIB)],
+)
+def test_the_reserve_is_an_eighth_and_4_gib_at_most(memory_bytes: int, reserve_bytes: int) -> None:
+    assert default_reserve(memory_bytes) == reserve_bytes

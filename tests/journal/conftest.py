@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from drfd.journal.journal import Journal
+
+Open = Callable[..., Journal]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite"
+
+
+@pytest.fixture
+def open_journal(path: Path) -> Iterator[Open]:
+    """Open the test's journal (or another one); closed after the test."""
+    opened: list[Journal] = []
+
+    def open_it(at: Path = path) -> Journal:
+        opened.append(Journal(at))
+        return opened[-1]
+
+    yield open_it
+    for journal in opened:
+        journal.close()
+
+
+@pytest.fixture
+def journal(open_journal: Open) -> Journal:
+    return open_journal()

@@ -1,0 +1,125 @@
+"""The journal of version 0.1.0 is read for ever.
+
+`tests/data/journal_v1.sql` is the dump of a journal that 0.1.0 wrote. It is never edited: a change
+of the schema or of an event kind gets a new version and a new golden journal beside this one.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from drfd.core import events as ev
+from drfd.core.job import Job, JobState, Outcome, Stop, Usage
+from drfd.core.ledger import Ledger
+from drfd.core.resources import Axes, Resources
+from drfd.journal import records
+from drfd.journal.journal import Journal
+from drfd.journal.records import Payload
+from fakes import spec, tables
+
+DUMP = (Path(__file__).parent.parent / "data" / "journal_v1.sql").read_text()
+ASKS = Resources(cores_milli=1500, memory_bytes=1 << 33, read_bps=1000, write_bps=2000)
+USAGE = Usage(
+    cores_milli=0, memory_bytes=0, memory_peak_bytes=3, read_bytes=4, written_bytes=5, cpu_s=6.5
+)
+SPEC = spec(asks=ASKS, priority=7, name="train")
+EVENTS: list[ev.Event] = [
+    ev.Submitted(job_id=1, at_s=1.5, spec=SPEC, held=True),
+    ev.Released(job_id=1, at_s=2.5, by="alice"),
+    ev.Held(job_id=1, at_s=3.5, by="root"),
+    ev.Cancelled(job_id=1, at_s=4.5, by="root"),
+    ev.Submitted(job_id=2, at_s=5.5, spec=SPEC),
+    ev.Admitted(job_id=2, at_s=6.5, attempt=1),
+    ev.Launched(job_id=2, at_s=7.5, attempt=1, mono_s=70.5, cgroup="drfd/0123456789/job-2.1"),
+    ev.Exited(
+        job_id=2, at_s=8.5, attempt=1, exit_code=None, signal=9, outcome=Outcome.OUT_OF_MEMORY,
+        text="needed more than its memory limit of 8G", usage=USAGE,
+    ),
+    ev.Cleaned(job_id=2, at_s=9.5, attempt=1),
+    ev.Submitted(job_id=3, at_s=10.5, spec=SPEC),
+    ev.Admitted(job_id=3, at_s=11.5, attempt=1),
+    ev.LaunchFailed(
+        job_id=3, at_s=12.5, attempt=1, text="there is no command x in the job's PATH",
+        outcome=Outcome.LAUNCH_FAILED,
+    ),
+    ev.Submitted(job_id=4, at_s=13.5, spec=SPEC),
+    ev.Admitted(job_id=4, at_s=14.5, attempt=1),
+    ev.Launched(job_id=4, at_s=15.5, attempt=1, mono_s=150.5, cgroup=None),
+    ev.StopRequested(
+        job_id=4, at_s=16.5, mono_s=160.5, outcome=Outcome.TIMEOUT,
+        text="ran for its whole time limit of 1h00m",
+    ),
+    ev.Escalated(job_id=4, at_s=17.5),
+    ev.Drained(at_s=18.5, on=True, by="root"),
+    ev.Submitted(job_id=5, at_s=19.5, spec=SPEC),
+]  # fmt: skip
+
+
+@pytest.fixture
+def old(path: Path, open_journal: Callable[[], Journal]) -> Journal:
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(DUMP)
+    return open_journal()
+
+
+def test_the_golden_journal_has_every_kind_of_event() -> None:
+    """A new kind needs a new golden journal."""
+    assert {type(event) for event in EVENTS} == set(ev.KINDS.values())
+
+
+def test_its_events_are_read(old: Journal) -> None:
+    assert list(old.events()) == EVENTS
+
+
+def test_its_books_are_read(old: Journal) -> None:
+    assert tables(old.load(Axes())) == tables(Ledger.of_events(Axes(), EVENTS))
+
+
+def test_its_jobs_are_read(old: Journal) -> None:
+    assert old.job(2) == Job(
+        id=2,
+        spec=SPEC,
+        state=JobState.ENDED,
+        attempt=1,
+        submitted_at=5.5,
+        eligible_at=5.5,
+        started_at=7.5,
+        started_mono_s=70.5,
+        ended_at=8.5,
+        signal=9,
+        outcome=Outcome.OUT_OF_MEMORY,
+        outcome_text="needed more than its memory limit of 8G",
+        usage=USAGE,
+        cgroup="drfd/0123456789/job-2.1",
+    )
+    assert old.load(Axes()).jobs[4].stop == Stop(
+        outcome=Outcome.TIMEOUT,
+        text="ran for its whole time limit of 1h00m",
+        at_s=16.5,
+        mono_s=160.5,
+        escalated=True,
+    )
+
+
+def test_its_payloads_are_read(old: Journal) -> None:
+    assert old.payload(5) == Payload(env={"PATH": "/usr/bin"}, script="#!/bin/sh\necho ü\n")
+
+
+def test_todays_events_are_written_as_they_were_then(old: Journal, path: Path) -> None:
+    """An older drfd must be able to read what a newer one of the same version wrote."""
+    with closing(sqlite3.connect(path)) as database:
+        written = database.execute("select kind, data from events order by seq").fetchall()
+    assert written == [(type(event).__name__, records.encode(event)) for event in EVENTS]
+
+
+def test_todays_jobs_are_written_as_they_were_then(old: Journal, path: Path) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        written = dict(database.execute("select id, data from jobs"))
+    ledger = Ledger(Axes())
+    jobs = [ledger.apply(event) for event in EVENTS]
+    assert written == {job.id: records.encode(job) for job in jobs if job is not None}

@@ -1,0 +1,350 @@
+"""What was committed is read again: events, books, jobs, payloads."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from drfd.core import events as ev
+from drfd.core import stimuli as st
+from drfd.core.decide import decide
+from drfd.core.job import Job, JobState, Outcome, Usage
+from drfd.core.ledger import Ledger
+from drfd.core.resources import Axes, Resources
+from drfd.errors import Refused
+from drfd.journal import records
+from drfd.journal.journal import Journal
+from drfd.journal.records import Payload
+from fakes import ADMIN, ALICE, BOB, demand, ended, now, rules, runner_up, spec, tables
+
+SPEC = spec(asks=Resources(cores_milli=1500, memory_bytes=1 << 33, read_bps=7, gres=(("gpu", 2),)))
+USAGE = Usage(cores_milli=1, memory_bytes=2, memory_peak_bytes=3, read_bytes=4, cpu_s=0.1)
+#: At least one of every kind, with every optional field both filled and empty.
+EVERY_KIND: list[ev.Event] = [
+    ev.Submitted(job_id=1, at_s=1_700_000_000.123456, spec=SPEC, held=True),
+    ev.Submitted(job_id=1, at_s=1.0, spec=spec(time_limit_s=None, name="ünï\ncode\x1b")),
+    ev.Held(job_id=1, at_s=1.0, by="alice"),
+    ev.Released(job_id=1, at_s=1.0, by="root"),
+    ev.Cancelled(job_id=1, at_s=1.0, by="alice"),
+    ev.Admitted(job_id=1, at_s=1.0, attempt=3),
+    ev.Launched(job_id=1, at_s=1.0, attempt=1, mono_s=0.1 + 0.2, cgroup="drfd/1.1"),
+    ev.Launched(job_id=1, at_s=1.0, attempt=1, mono_s=0.0, cgroup=None),
+    ev.LaunchFailed(
+        job_id=1, at_s=1.0, attempt=1, text='no "such" file', outcome=Outcome.LAUNCH_FAILED
+    ),
+    ev.StopRequested(job_id=1, at_s=1.0, mono_s=2.0, outcome=Outcome.TIMEOUT, text="ran for 1h"),
+    ev.Escalated(job_id=1, at_s=1.0),
+    ev.Exited(
+        job_id=1, at_s=1.0, attempt=1, exit_code=3, signal=None, outcome=Outcome.FAILED,
+        text="exit code 3", usage=USAGE,
+    ),
+    ev.Exited(
+        job_id=1, at_s=1.0, attempt=1, exit_code=None, signal=9, outcome=Outcome.LOST,
+        text="", usage=None,
+    ),
+    ev.Cleaned(job_id=1, at_s=1.0, attempt=1),
+    ev.Drained(at_s=1.0, on=True, by="root"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("event", EVERY_KIND, ids=lambda event: type(event).__name__)
+def test_an_event_is_read_as_it_was_written(event: ev.Event) -> None:
+    assert records.decode_event(type(event).__name__, records.encode(event)) == event
+
+
+def test_every_kind_of_event_is_among_them() -> None:
+    assert {type(event) for event in EVERY_KIND} == set(ev.KINDS.values())
+
+
+def test_events_come_back_in_the_order_in_which_they_were_appended(journal: Journal) -> None:
+    for event in EVERY_KIND:
+        journal.append(event, None)
+    journal.commit()
+    assert list(journal.events()) == EVERY_KIND
+
+
+def test_a_jobs_history_has_its_own_events_only(journal: Journal) -> None:
+    write(journal, submit(1, held=False), submit(2, held=False), drained(on=True))
+    assert list(journal.events(2)) == [submit(2, held=False)]
+    assert list(journal.events(3)) == []
+
+
+# -- the books -----------------------------------------------------------------------------------
+
+
+def test_a_new_journal_holds_empty_books(journal: Journal) -> None:
+    assert tables(journal.load(Axes())) == tables(Ledger(Axes()))
+    assert list(journal.events()) == []
+
+
+def test_the_books_read_are_the_books_that_replaying_the_events_gives(
+    open_journal: Callable[..., Journal], tmp_path: Path
+) -> None:
+    """After random histories, in which some turns fail and are rolled back."""
+    kinds: set[type] = set()
+    for seed in range(6):
+        path = tmp_path / f"journal-{seed}.sqlite"
+        ledger = live_through(random.Random(seed), open_journal(path))
+        reopened = open_journal(path)
+        events = list(reopened.events())
+        replayed = tables(Ledger.of_events(Axes(), events))
+        assert (seed, tables(reopened.load(Axes()))) == (seed, replayed)
+        assert (seed, tables(ledger)) == (seed, replayed)
+        kinds |= {type(event) for event in events}
+    assert kinds == set(ev.KINDS.values()), "these histories are too poor to prove anything"
+
+
+def live_through(chance: random.Random, journal: Journal) -> Ledger:
+    ledger = Ledger(Axes())
+    for step in range(120):
+        before = tables(ledger)
+        for _ in range(chance.randrange(1, 4)):
+            take(ledger, journal, random_stimulus(ledger, chance, step))
+        if chance.random() < 0.1:
+            journal.rollback()
+            ledger = journal.load(Axes())
+            assert tables(ledger) == before
+        else:
+            journal.commit()
+    return ledger
+
+
+def test_ids_are_never_given_out_twice_even_when_all_jobs_have_ended(
+    journal: Journal, open_journal: Callable[[], Journal]
+) -> None:
+    write(journal, submit(7, held=False), ev.Cancelled(job_id=7, at_s=1.0, by="alice"))
+    ledger = open_journal().load(Axes())
+    assert (ledger.jobs, ledger.next_id) == ({}, 8)
+
+
+def test_draining_outlives_the_daemon_and_so_does_its_end(
+    journal: Journal, open_journal: Callable[[], Journal]
+) -> None:
+    write(journal, drained(on=True))
+    assert open_journal().load(Axes()).draining is True
+    write(journal, drained(on=False))
+    assert open_journal().load(Axes()).draining is False
+
+
+# -- jobs that have ended ----------------------------------------------------------------------
+
+
+def test_an_ended_job_can_be_looked_up_as_it_ended(journal: Journal) -> None:
+    ledger = write(journal, submit(1, held=True), cancelled(1, at_s=5.0))
+    assert ledger.jobs == {}
+    assert journal.job(1) == Job(
+        id=1,
+        spec=spec(),
+        state=JobState.ENDED,
+        submitted_at=1.0,
+        ended_at=5.0,
+        outcome=Outcome.CANCELLED,
+        outcome_text="cancelled by alice before it started",
+        held_by="alice",
+    )
+    assert journal.job(2) is None
+
+
+def test_ended_jobs_are_listed_newest_end_first_and_may_be_chosen(journal: Journal) -> None:
+    write(
+        journal,
+        submit(1), submit(2, actor=BOB), submit(3), submit(4),
+        cancelled(3, at_s=10.0), cancelled(1, at_s=20.0), cancelled(2, at_s=30.0),
+    )  # fmt: skip
+    assert [job.id for job in journal.ended(limit=10)] == [2, 1, 3]
+    assert [job.id for job in journal.ended(limit=2)] == [2, 1]
+    assert [job.id for job in journal.ended(limit=10, user="alice")] == [1, 3]
+    assert [job.id for job in journal.ended(limit=1, user="alice")] == [1]
+    assert [job.id for job in journal.ended(limit=10, states=["LOST", "CANCELLED"])] == [2, 1, 3]
+    assert journal.ended(limit=10, user="nobody") == []
+    assert journal.ended(limit=10, states=["COMPLETED"]) == []
+    assert journal.ended(limit=10, states=["x' or 1=1 --", '"', "[]"]) == []
+
+
+# -- payloads ----------------------------------------------------------------------------------
+
+PAYLOAD = Payload(env={"PATH": "/bin", "API_KEY": "s3cret"}, script="#!/bin/sh\n")
+
+
+def test_a_payload_is_kept_until_its_job_has_ended(journal: Journal, path: Path) -> None:
+    write(journal, submit(1), submit(2))
+    journal.put_payload(1, PAYLOAD)
+    journal.put_payload(2, PAYLOAD)
+    journal.commit()
+    assert (journal.payload(1), journal.payload(2)) == (PAYLOAD, PAYLOAD)
+    write(journal, cancelled(1))
+    assert (journal.payload(1), journal.payload(2)) == (Payload(), PAYLOAD)
+    assert rows(path, "select job_id from payloads") == [(2,)]
+
+
+def test_a_payload_stays_while_its_job_is_only_being_cleaned(journal: Journal) -> None:
+    write(journal, submit(1))
+    journal.put_payload(1, PAYLOAD)
+    ledger = journal.load(Axes())
+    for event in (
+        ev.Admitted(job_id=1, at_s=2.0, attempt=1),
+        ev.Launched(job_id=1, at_s=2.0, attempt=1, mono_s=2.0, cgroup=None),
+        ev.Exited(
+            job_id=1, at_s=3.0, attempt=1, exit_code=0, signal=None,
+            outcome=Outcome.COMPLETED, text="exit code 0", usage=None,
+        ),
+    ):  # fmt: skip
+        journal.append(event, ledger.apply(event))
+        assert journal.payload(1) == PAYLOAD
+    journal.append(*applied(ledger, ev.Cleaned(job_id=1, at_s=4.0, attempt=1)))
+    assert journal.payload(1) == Payload()
+
+
+def test_a_job_without_a_payload_has_an_empty_one(journal: Journal) -> None:
+    assert journal.payload(4711) == Payload(env={}, script=None)
+
+
+def test_neither_events_nor_jobs_carry_the_environment(journal: Journal, path: Path) -> None:
+    write(journal, submit(1))
+    journal.put_payload(1, PAYLOAD)
+    journal.commit()
+    for table in ("events", "jobs"):
+        for (data,) in rows(path, f"select data from {table}"):
+            assert b"s3cret" not in data
+
+
+# -- transactions ------------------------------------------------------------------------------
+
+
+def test_nothing_can_be_seen_before_the_commit_and_all_of_it_after(
+    journal: Journal, path: Path
+) -> None:
+    ledger = Ledger(Axes())
+    for job_id in (1, 2, 3):
+        journal.append(*applied(ledger, submit(job_id)))
+        journal.put_payload(job_id, PAYLOAD)
+        assert rows(path, COUNTS) == [(0, 0, 0)]
+    journal.commit()
+    assert rows(path, COUNTS) == [(3, 3, 3)]
+
+
+def test_a_rollback_leaves_nothing(journal: Journal, path: Path) -> None:
+    kept = write(journal, submit(1))
+    ledger = journal.load(Axes())
+    for event in (submit(2), cancelled(1), drained(on=True)):
+        journal.append(*applied(ledger, event))
+    journal.put_payload(2, PAYLOAD)
+    journal.rollback()
+    assert tables(journal.load(Axes())) == tables(kept)
+    assert list(journal.events()) == [submit(1)]
+    assert journal.payload(2) == Payload()
+    assert rows(path, COUNTS) == [(1, 1, 0)]
+
+
+def test_commit_and_rollback_of_nothing_do_nothing(journal: Journal, path: Path) -> None:
+    journal.commit()
+    journal.rollback()
+    journal.commit()
+    assert rows(path, COUNTS) == [(0, 0, 0)]
+
+
+def test_writing_goes_on_after_a_rollback(journal: Journal) -> None:
+    journal.append(*applied(Ledger(Axes()), submit(1)))
+    journal.rollback()
+    write(journal, submit(1))
+    assert [job.id for job in journal.load(Axes()).jobs.values()] == [1]
+
+
+# -- builders ----------------------------------------------------------------------------------
+
+COUNTS = (
+    "select (select count(*) from events), (select count(*) from jobs),"
+    " (select count(*) from payloads)"
+)
+
+
+def submit(job_id: int, *, actor: st.Actor = ALICE, held: bool = False) -> ev.Submitted:
+    asked = spec(f"root.{actor.user}", actor=actor)
+    return ev.Submitted(job_id=job_id, at_s=1.0, spec=asked, held=held)
+
+
+def cancelled(job_id: int, *, at_s: float = 2.0) -> ev.Cancelled:
+    return ev.Cancelled(job_id=job_id, at_s=at_s, by="alice")
+
+
+def drained(*, on: bool) -> ev.Drained:
+    return ev.Drained(at_s=1.0, on=on, by="root")
+
+
+def applied(ledger: Ledger, event: ev.Event) -> tuple[ev.Event, Job | None]:
+    return event, ledger.apply(event)
+
+
+def write(journal: Journal, *events: ev.Event) -> Ledger:
+    """Append and commit what follows on what the journal holds; the books after it."""
+    ledger = journal.load(Axes())
+    for event in events:
+        journal.append(*applied(ledger, event))
+    journal.commit()
+    return ledger
+
+
+def rows(path: Path, query: str) -> list[tuple[object, ...]]:
+    """What another process would see."""
+    other = sqlite3.connect(path)
+    try:
+        return other.execute(query).fetchall()
+    finally:
+        other.close()
+
+
+def take(ledger: Ledger, journal: Journal, stimulus: st.Stimulus) -> None:
+    try:
+        found = decide(ledger, stimulus, rules())
+    except Refused:
+        return
+    for event in found:
+        journal.append(*applied(ledger, event))
+        if isinstance(event, ev.Submitted):
+            journal.put_payload(event.job_id, PAYLOAD)
+
+
+def random_stimulus(ledger: Ledger, chance: random.Random, step: int) -> st.Stimulus:
+    """Something that may happen now, or may have been overtaken by what did."""
+    when = now(step * 60.0)
+    actor = chance.choice((ALICE, BOB, ADMIN))
+    job_id = chance.choice([*ledger.jobs, ledger.next_id])
+    job = ledger.jobs.get(job_id)
+    attempt = job.attempt if job else 1
+    match chance.randrange(16):
+        case 0 | 1 | 2:
+            user = chance.choice((ALICE, BOB))
+            asks = demand(chance.randrange(1, 6), chance.randrange(1, 9))
+            asked = spec(
+                f"root.{user.user}", actor=user, asks=asks, priority=chance.randrange(3),
+                time_limit_s=chance.choice((None, 300)),
+            )  # fmt: skip
+            return st.SubmitAsked(when, asked, held=chance.random() < 0.2)
+        case 3:
+            return st.CancelAsked(when, job_id, actor)
+        case 4:
+            return st.HoldAsked(when, job_id, actor)
+        case 5:
+            return st.ReleaseAsked(when, job_id, actor)
+        case 6:
+            return st.DrainAsked(when, chance.random() < 0.3, ADMIN)
+        case 7 | 8:
+            return runner_up(job_id, attempt, step * 60.0)
+        case 9:
+            return st.LaunchBroke(when, job_id, attempt, "no such file")
+        case 10:
+            return ended(job_id, attempt, step * 60.0, exit_code=chance.choice((0, 1)))
+        case 11:
+            return st.AttemptMissing(when, job_id, attempt)
+        case 12:
+            return st.CgroupGone(when, job_id, attempt)
+        case 13:
+            return st.Breached(when, job_id, attempt, Outcome.LIMIT_EXCEEDED, "read 2G/s")
+        case 14:
+            return st.Tick(when)
+        case _:
+            return st.SchedulePass(when)

@@ -1,0 +1,86 @@
+"""Runners and launchers that end with the test, however it ends."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher import rig
+from launcher.rig import AttemptFiles, Driver, LauncherProcess, Start, Terminal
+
+
+@pytest.fixture(autouse=True)
+def no_survivors() -> Iterator[None]:
+    yield
+    rig.end_learned()
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a process that is killed and reaped after the test."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*command: str, **options: object) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(command, **options))  # type: ignore[call-overload]
+        return started[-1]
+
+    yield start
+    for one in started:
+        with one:
+            one.kill()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[AttemptFiles]:
+    files = AttemptFiles(tmp_path / "attempts")
+    yield files
+    files.clean_up()
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """The directory that jobs run in."""
+    path = tmp_path / "work"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Driver]:
+    driver = Driver()
+    yield driver
+    driver.close()
+
+
+@pytest.fixture
+def make_launcher(tmp_path: Path) -> Iterator[Callable[..., LauncherProcess]]:
+    made: list[LauncherProcess] = []
+
+    def make(state: Path = tmp_path / "state") -> LauncherProcess:
+        made.append(LauncherProcess(state))
+        return made[-1]
+
+    yield make
+    for launcher in made:
+        launcher.clean_up()
+
+
+@pytest.fixture
+def launcher(make_launcher: Callable[..., LauncherProcess]) -> LauncherProcess:
+    """A launcher that runs."""
+    launcher = make_launcher()
+    launcher.start()
+    return launcher
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    # A short path: pytest's own may be too long for a socket.
+    with tempfile.TemporaryDirectory(prefix="drfd-") as directory:
+        terminal = Terminal(Path(directory, "attach"))
+        yield terminal
+        terminal.close()

@@ -1,0 +1,448 @@
+"""Orders, runners and launchers for tests. What a test starts is ended by pid when it is over.
+
+No cgroups anywhere: these tests run as any user and leave the machine's own alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import drfd
+from drfd.launcher import attempts, process
+from drfd.launcher.attempts import Attempt, Key
+from drfd.launcher.protocol import Limits, Message, Order, decode, encode, launch_message
+from drfd.launcher.unconfined import Unconfined
+from drfd.paths import socket_address
+
+#: The tree under test, also where another one is installed.
+ROOT = Path(drfd.__file__).parent.parent
+#: Nothing that is waited for takes so long, unless it never comes.
+WAIT_S = 15.0
+
+T = TypeVar("T")
+
+#: The fixture `start`.
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+def until(what: str, probe: Callable[[], T], show: Callable[[], object] = str) -> T:
+    """The first true answer of `probe`; fails when there is none for `WAIT_S`."""
+    deadline = time.monotonic() + WAIT_S
+    while not (found := probe()):
+        assert time.monotonic() < deadline, f"waited {WAIT_S} s in vain: {what}; {show()}"
+        time.sleep(0.003)
+    return found
+
+
+# -- orders ---------------------------------------------------------------------------------
+
+
+def order(*argv: str, cwd: Path, **changes: Any) -> Order:
+    """An order of the user who runs the tests; output goes to `out` and `err` in `cwd`."""
+    usual: dict[str, Any] = {
+        "id": 1,
+        "attempt": 1,
+        "uid": os.getuid(),
+        "gid": os.getgid(),
+        "umask": 0o022,
+        "cwd": str(cwd),
+        "argv": argv or ("true",),
+        "env": {},
+        "variables": {},
+        "script": None,
+        "stdout": "out",
+        "stderr": "err",
+        "attach": None,
+        "limits": Limits(cores_milli=1000, memory_bytes=64 << 20, pids=1000),
+    }
+    return Order(**(usual | changes))
+
+
+def shell(script: str, *, cwd: Path, **changes: Any) -> Order:
+    return order("sh", "-c", script, cwd=cwd, **changes)
+
+
+#: A job that has its pid in the file `pid`, and runs until `go`.
+UNTIL_GO = "mkfifo go; echo $$ > pid; read x < go; exit 7"
+
+
+def go(work: Path) -> None:
+    """Let `UNTIL_GO` end. Not a plain open, which would wait for a dead reader for ever."""
+
+    def open_pipe() -> int | None:
+        try:
+            return os.open(work / "go", os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            return None
+
+    fd = until("a job that waits for `go`", open_pipe)
+    os.write(fd, b"\n")
+    os.close(fd)
+
+
+# -- processes ------------------------------------------------------------------------------
+
+
+def python(code: str, *words: object) -> list[str]:
+    """A command that runs `code` with this tree importable; `words` from sys.argv[1] on."""
+    setup = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+    return [sys.executable, "-I", "-c", setup + code, *map(str, words)]
+
+
+def state_of(pid: int) -> str | None:
+    """The letter of proc_pid_stat(5); None: no such process."""
+    stat = _stat(pid)
+    return None if stat is None else stat[0]
+
+
+def parent_of(pid: int) -> int | None:
+    stat = _stat(pid)
+    return None if stat is None else int(stat[1])
+
+
+def _stat(pid: int) -> list[str] | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return stat[stat.rindex(")") + 2 :].split()
+
+
+def lives(pid: int) -> bool:
+    """Whether the process runs; one that only waits to be reaped does not."""
+    return state_of(pid) not in (None, "Z", "X")
+
+
+def written(path: Path) -> str:
+    """What the file says, once it ends with a line end."""
+
+    def whole() -> str:
+        text = path.read_text() if path.exists() else ""
+        return text if text.endswith("\n") else ""
+
+    return until(f"a line in {path.name}", whole)
+
+
+#: Processes that tests have learned of, with their start times.
+_learned: list[tuple[int, int]] = []
+
+
+def pid_in(path: Path) -> int:
+    """The pid that a job has written there. Whatever becomes of the test, the process ends."""
+    pid = int(written(path))
+    ticks = process.start_ticks(pid)
+    if ticks is not None:
+        _learned.append((pid, ticks))
+    return pid
+
+
+def end_learned() -> None:
+    for pid, ticks in _learned:
+        if process.start_ticks(pid) == ticks:
+            process.signal_all([pid], signal.SIGKILL)
+    _learned.clear()
+
+
+class Terminal:
+    """The submitter's side of `drf run`: hands over descriptors to the job that connects."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen(1)
+        self._listener.settimeout(WAIT_S)
+
+    def accept(self) -> socket.socket:
+        return self._listener.accept()[0]
+
+    def hand_over(self, connection: socket.socket, *fds: int) -> None:
+        with connection:
+            if fds:
+                socket.send_fds(connection, [b"x"], list(fds))
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+# -- attempt files --------------------------------------------------------------------------
+
+
+class AttemptFiles:
+    """A directory of attempt files."""
+
+    def __init__(self, path: Path) -> None:
+        path.mkdir(exist_ok=True)
+        self.path = path
+        self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def read(self, key: Key = (1, 1)) -> Attempt:
+        attempt = attempts.read(self.fd, key)
+        assert attempt is not None, f"no attempt {key}"
+        return attempt
+
+    def over(self, key: Key = (1, 1)) -> Attempt:
+        """The attempt, once it has an end on record and its runner is gone."""
+
+        def look() -> bool:
+            return self.read(key).is_over and not attempts.is_locked(self.fd, key)
+
+        until(f"the end of attempt {key}", look, show=lambda: self.read(key))
+        return self.read(key)
+
+    def running(self, key: Key = (1, 1)) -> Attempt:
+        """The attempt, once its program is let go."""
+        until(f"a start of attempt {key}", lambda: self.read(key).running, lambda: self.read(key))
+        return self.read(key)
+
+    def clean_up(self) -> None:
+        """Kill the jobs and runners of all attempts here."""
+        for key in attempts.keys(self.fd):
+            attempt = attempts.read(self.fd, key)
+            if attempt is not None:
+                end(attempt)
+        os.close(self.fd)
+
+
+def end(attempt: Attempt) -> None:
+    """Kill what is left of an attempt: its job, then its runner, then what the runner leaves."""
+    runner = attempt.runner
+    place = Unconfined("a test ends")
+    until("an end of what the test has started", lambda: place.kill_pass((0, 0), attempt))
+    if runner is not None and process.start_ticks(runner["pid"]) == runner["start_ticks"]:
+        try:
+            os.kill(runner["pid"], signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        until("an end of the runner", lambda: not lives(runner["pid"]))
+        until("an end of what the test has started", lambda: place.kill_pass((0, 0), attempt))
+
+
+# -- runners --------------------------------------------------------------------------------
+
+
+class Driver:
+    """A process of its own that starts runners: `start_runner` forks its caller."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", str(Path(__file__).with_name("runner_driver.py")), str(ROOT)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def start(
+        self, order: Order, files: AttemptFiles, *, bell: Path | None = None, place: str = "plain"
+    ) -> int:
+        """Start a runner; its pid. `bell`: a FIFO. `place`: a confinement of runner_driver.py."""
+        return self._ask(
+            do="start",
+            order=launch_message(order),
+            attempts=str(files.path),
+            bell=str(bell) if bell else None,
+            place=place,
+        )
+
+    def reap(self, pid: int) -> int:
+        """Wait for a runner; its exit code, negative for a signal."""
+        return self._ask(do="reap", pid=pid)
+
+    def _ask(self, **request: object) -> int:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        self._process.stdin.flush()
+        assert select.select([self._process.stdout], [], [], WAIT_S)[0], f"no answer to {request}"
+        line = self._process.stdout.readline()
+        assert line, "the driver is dead"
+        return int(json.loads(line))
+
+    def close(self) -> None:
+        with self._process as process:
+            process.kill()
+
+
+# -- launchers ------------------------------------------------------------------------------
+
+_BOOT = (
+    "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); exec(sys.argv.pop(1)); "
+    "runpy.run_module('drfd.launcher', run_name='__main__', alter_sys=True)"
+)
+
+
+class LauncherProcess:
+    """`python -I -m drfd.launcher`, of this tree, with a state directory of its own."""
+
+    def __init__(self, state: Path) -> None:
+        state.mkdir(parents=True, exist_ok=True)
+        self.state = state
+        self.failpoints = state / "failpoints"
+        self.failpoints.mkdir(exist_ok=True)
+        self._log = state / "log"
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._controllers: list[Controller] = []
+
+    def start(
+        self,
+        *options: str,
+        cgroups: bool = False,
+        pass_fds: tuple[int, ...] = (),
+        prelude: str = "",
+    ) -> subprocess.Popen[bytes]:
+        """`prelude`: Python to run first, to shorten a waiting time."""
+        me = str(os.getuid())
+        command = [sys.executable, "-I", "-c", _BOOT, str(ROOT), prelude]
+        command += ["--state", str(self.state), "--controller-uid", me, "--allow-uid", me]
+        if not cgroups:
+            command.append("--no-cgroups")
+        with self._log.open("ab") as log:
+            started = subprocess.Popen(
+                [*command, *options],
+                stdin=subprocess.DEVNULL,
+                stderr=log,
+                pass_fds=pass_fds,
+                env=os.environ | {"DRFD_FAILPOINTS": str(self.failpoints)},
+                start_new_session=True,
+            )
+        self._processes.append(started)
+        return started
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The one started last."""
+        return self._processes[-1]
+
+    def kill(self) -> None:
+        """kill -9, as a crash."""
+        self.process.kill()
+        self.process.wait()
+
+    def restart(self) -> Controller:
+        """Crash, start again, connect."""
+        self.kill()
+        self.start()
+        return self.connect()
+
+    def connect(self) -> Controller:
+        """A controller that has read its hello. A predecessor's socket file does not count."""
+        address, directory = socket_address(self.state / "launcher.sock")
+
+        def attempt() -> Controller | None:
+            connection = socket.socket(socket.AF_UNIX)
+            connection.settimeout(WAIT_S)
+            try:
+                connection.connect(address)
+                # A runner that is just being forked may hold a dead launcher's socket.
+                if connection.recv(1, socket.MSG_PEEK):
+                    return Controller(connection)
+            except OSError:
+                pass
+            connection.close()
+            return None
+
+        try:
+            controller = until("a launcher that listens", attempt, show=self.log)
+        finally:
+            if directory is not None:
+                os.close(directory)
+        self._controllers.append(controller)
+        return controller
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    @cached_property
+    def files(self) -> AttemptFiles:
+        """Not before the launcher has made the directory."""
+        return AttemptFiles(self.state / "attempts")
+
+    def clean_up(self) -> None:
+        for controller in self._controllers:
+            controller.close()
+        for started in self._processes:
+            started.kill()
+            started.wait()
+        self.files.clean_up()
+
+
+class Controller:
+    """The other end of the launcher's socket. Every report must be taken, or was said before."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._reports = connection.makefile("rb")
+        self._seen: list[Message] = []
+        self.hello = self.take("hello")
+
+    @property
+    def peer_pid(self) -> int:
+        """The launcher behind the socket."""
+        credentials = self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        return int(struct.unpack("3i", credentials)[0])
+
+    def send(self, message: Message) -> None:
+        self.send_raw(encode(message))
+
+    def send_raw(self, data: bytes) -> None:
+        self._connection.sendall(data)
+
+    def launch(self, order: Order) -> None:
+        self.send(launch_message(order))
+
+    def ask(self, command: str, key: Key = (1, 1)) -> None:
+        self.send({"cmd": command, "id": key[0], "attempt": key[1]})
+
+    def list(self) -> list[Message]:
+        """All that the launcher says it knows, `listed` last."""
+        self.send({"cmd": "list"})
+        reports = [self._next()]
+        while reports[-1]["report"] != "listed":
+            reports.append(self._next())
+        self._seen += reports
+        return reports
+
+    def take(self, kind: str, **facts: object) -> Message:
+        """The next report that was not heard before word for word: it must be of this kind."""
+        report = self._next()
+        while report in self._seen:
+            report = self._next()
+        self._seen.append(report)
+        about = {name: report.get(name) for name in ("report", *facts)}
+        assert about == {"report": kind, **facts}, report
+        return report
+
+    def is_dropped(self) -> bool:
+        """Whether the launcher has ended this connection and said nothing more."""
+        try:
+            return self._reports.readline() == b""
+        except ConnectionResetError:
+            return True
+
+    def _next(self) -> Message:
+        try:
+            line = self._reports.readline()
+        except TimeoutError:
+            raise AssertionError(f"no report within {WAIT_S} s after {self._seen}") from None
+        assert line, f"the launcher has ended the connection after {self._seen}"
+        return decode(line)
+
+    def close(self) -> None:
+        self._reports.close()
+        self._connection.close()

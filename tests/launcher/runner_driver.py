@@ -1,0 +1,88 @@
+"""Run by `rig.Driver`: starts runners on request, one JSON line each. Single-threaded, as the
+launcher is, and with a few habits that a job must not inherit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+sys.path.insert(0, sys.argv[1])
+
+from drfd.launcher import attempts, process
+from drfd.launcher.confinement import LimitFailed
+from drfd.launcher.protocol import read_order
+from drfd.launcher.runner import start_runner
+from drfd.launcher.unconfined import Unconfined
+
+
+class Closed(Unconfined):
+    """A place that cannot be entered."""
+
+    def enter(self, key: object, limits: object, uid: object) -> None:
+        raise LimitFailed("/cgroup.procs: No space left on device")
+
+
+class Short(Unconfined):
+    """A place where the kernel runs out of memory once a line comes through the FIFO `shortage`
+    of the job's directory; `own` on it says that the job's own limit was hit."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__("a test")
+        self._fifo = f"{directory}/shortage"
+        self._proof = f"{directory}/killed"
+
+    def oom_descriptor(self, key: object) -> int:
+        return os.open(self._fifo, os.O_RDWR | os.O_NONBLOCK)
+
+    def oom_kills(self, key: object) -> tuple[bool, bool]:
+        try:
+            with open(self._proof) as file:
+                return True, file.read() == "own"
+        except FileNotFoundError:
+            return False, False
+
+
+def start(request: dict) -> int:
+    order = read_order(request["order"])
+    places = {"plain": Unconfined, "closed": Closed, "short": lambda _: Short(order.cwd)}
+    confinement = places[request["place"]]("a test")
+    created = {
+        "uid": order.uid,
+        "boot_id": process.boot_id(),
+        "cgroup": None,
+        "at_s": 1000.0,
+        "mono_s": 10.0,
+    }
+    directory = os.open(request["attempts"], os.O_RDONLY)
+    confinement.create((order.id, order.attempt), order.limits)
+    attempt_fd = attempts.create(directory, (order.id, order.attempt), created)
+    os.close(directory)
+    if request["bell"] is None:
+        bell_out, bell_in = os.pipe()
+        os.close(bell_out)
+    else:
+        bell_in = os.open(request["bell"], os.O_WRONLY | os.O_NONBLOCK)
+    pid = start_runner(order, confinement, created, attempt_fd, bell_in)
+    os.close(attempt_fd)
+    os.close(bell_in)
+    return pid
+
+
+def reap(request: dict) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(request["pid"], 0)[1])
+
+
+def main() -> None:
+    # None of these is to reach a job.
+    os.set_inheritable(os.open("/", os.O_RDONLY), True)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    os.environ["SECRET_OF_THE_LAUNCHER"] = "1"
+    for line in sys.stdin:
+        request = json.loads(line)
+        print({"start": start, "reap": reap}[request["do"]](request), flush=True)
+
+
+main()

@@ -1,0 +1,569 @@
+"""Cgroup v1 on a tree of plain files. `Kernel` is what fills it: files come and go with their
+directory, cannot be made by hand, and take what the kernel takes; the rest is the real thing's
+(tests/system)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cgroupspy.controllers import Controller
+
+from drfd.launcher import cgroup_v1
+from drfd.launcher.attempts import Attempt
+from drfd.launcher.cgroup_v1 import CgroupV1, find_mounts
+from drfd.launcher.confinement import LimitFailed
+from drfd.launcher.protocol import DiskLimit, Limits
+from launcher.rig import WAIT_S, Start
+
+KEY = (41, 2)
+PAGE = os.sysconf("SC_PAGE_SIZE")
+LIMITS = Limits(cores_milli=1500, memory_bytes=64 << 20, pids=100)
+
+#: Files of a fresh cgroup, by controller.
+FRESH = {
+    "cpu": {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "-1", "cpu.shares": "1024"},
+    "cpuacct": {"cpuacct.usage": "0"},
+    "memory": {
+        "memory.limit_in_bytes": "9223372036854771712",
+        "memory.memsw.limit_in_bytes": "9223372036854771712",
+        "memory.max_usage_in_bytes": "0",
+        "memory.swappiness": "60",
+        "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 0",
+        "cgroup.event_control": "",
+    },
+    "pids": {"pids.max": "max", "pids.current": "0"},
+    "freezer": {"freezer.state": "THAWED"},
+    "blkio": {"blkio.throttle.read_bps_device": "", "blkio.throttle.write_bps_device": ""},
+}
+
+
+class Kernel:
+    """Stands in for the module `os`, and below cgroupspy's files."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        #: Controllers of each hierarchy, by its directory's name.
+        self.hierarchies = {name: [name] for name in ("memory", "pids", "freezer", "blkio")}
+        self.hierarchies["cpu,cpuacct"] = ["cpu", "cpuacct"]
+        #: File → what it makes of any value that is written.
+        self.insists: dict[str, str] = {}
+        #: File or directory that fails with this errno, by name.
+        self.fails: dict[str, int] = {}
+        #: (cgroup file, value), in order.
+        self.writes: list[tuple[str, str]] = []
+        for hierarchy in self.hierarchies:
+            (root / hierarchy).mkdir()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def mounts(self) -> dict[str, str]:
+        return {
+            controller: str(self.root / hierarchy)
+            for hierarchy, controllers in self.hierarchies.items()
+            for controller in controllers
+        }
+
+    def mkdir(self, path: str) -> None:
+        hierarchy = Path(path).relative_to(self.root).parts[0]
+        self._fail(hierarchy, path)
+        os.mkdir(path)
+        for controller in self.hierarchies[hierarchy]:
+            for name, text in FRESH[controller].items():
+                (Path(path) / name).write_text(text + "\n" if text else "")
+        (Path(path) / "cgroup.procs").write_text("")
+
+    def rmdir(self, path: str) -> None:
+        if not os.path.isdir(path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if (procs := Path(path, "cgroup.procs")).exists() and procs.read_text():
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), path)
+        for entry in Path(path).iterdir():
+            if entry.is_file():
+                entry.unlink()
+        os.rmdir(path)
+
+    def write(self, controller: Controller, filename: bytes, value: object) -> None:
+        path = os.fsdecode(controller.filepath(filename))
+        name = os.path.basename(path)
+        self._fail(name, path)
+        if not os.path.exists(path):
+            # In a cgroup no file can be made; without the cgroup there is no place for one.
+            number = errno.EACCES if os.path.exists(os.path.dirname(path)) else errno.ENOENT
+            raise OSError(number, os.strerror(number), path)
+        text = self.insists.get(name, str(value))
+        if name.startswith("blkio.throttle."):
+            text = self._throttle(Path(path).read_text(), text)
+        Path(path).write_text(text + "\n" if text else "")
+        self.writes.append((path, str(value)))
+
+    def _throttle(self, there: str, line: str) -> str:
+        """One device a line, the latest first; a rate of 0 removes its line (as tried on 6.18)."""
+        device, rate = line.split()
+        kept = [old for old in there.splitlines() if old.split()[0] != device]
+        return "\n".join(kept if rate == "0" else [line, *kept])
+
+    def _fail(self, name: str, path: str) -> None:
+        if name in self.fails:
+            raise OSError(self.fails[name], os.strerror(self.fails[name]), path)
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    kernel = Kernel(tmp_path)
+    monkeypatch.setattr(cgroup_v1, "os", kernel)
+    monkeypatch.setattr(Controller, "set_property", lambda *words: kernel.write(*words))
+    return kernel
+
+
+@pytest.fixture
+def place(kernel: Kernel) -> CgroupV1:
+    return CgroupV1(kernel.mounts(), "drfd/test")
+
+
+def file(kernel: Kernel, name: str, *, key: tuple[int, int] = KEY) -> Path:
+    """The file of the attempt's cgroup; the name begins with its controller's."""
+    controller = name.split(".")[0]
+    return Path(kernel.mounts()[controller], f"drfd/test/job-{key[0]}-{key[1]}", name)
+
+
+def values(kernel: Kernel, *names: str) -> dict[str, str]:
+    return {name: file(kernel, name).read_text().strip() for name in names}
+
+
+def directories(kernel: Kernel) -> list[str]:
+    """Job cgroups that are there, below any controller."""
+    return sorted(str(path.relative_to(kernel.root)) for path in kernel.root.glob("*/drfd/test/*"))
+
+
+def procs(kernel: Kernel, controller: str) -> Path:
+    return file(kernel, f"{controller}.x").with_name("cgroup.procs")
+
+
+HIERARCHIES = ("blkio", "cpu,cpuacct", "freezer", "memory", "pids")
+ALL = [f"{hierarchy}/drfd/test/job-41-2" for hierarchy in HIERARCHIES]
+
+
+# -- where the hierarchies are --------------------------------------------------------------
+
+SEPARATE = """\
+23 28 0:22 / /proc rw,relatime shared:13 - proc proc rw
+31 23 0:28 / /sys/fs/cgroup rw,relatime shared:9 - tmpfs tmpfs rw,mode=755
+32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime shared:10 - cgroup cgroup rw,cpu
+33 31 0:30 / /sys/fs/cgroup/cpuacct rw,relatime - cgroup cgroup rw,cpuacct
+35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+37 31 0:34 / /sys/fs/cgroup/freezer rw,relatime - cgroup cgroup rw,freezer
+38 31 0:35 / /sys/fs/cgroup/blkio rw,relatime - cgroup cgroup rw,blkio
+39 31 0:36 / /sys/fs/cgroup/pids rw,relatime - cgroup cgroup rw,pids
+40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,xattr,name=systemd
+36 31 0:33 / /sys/fs/cgroup/devices rw,relatime - cgroup cgroup rw,devices
+41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+"""
+TOGETHER = """\
+40 31 0:37 / /sys/fs/cgroup/cpu,cpuacct rw shared:2 master:1 - cgroup cgroup rw,cpu,cpuacct
+41 31 0:38 / /sys/fs/cgroup/memory rw,nosuid - cgroup none rw,memory
+"""
+V2_ONLY = """\
+29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot
+"""
+
+
+def test_separate_hierarchies_are_found() -> None:
+    names = ("cpu", "cpuacct", "memory", "freezer", "blkio", "pids")
+    assert find_mounts(SEPARATE) == {name: f"/sys/fs/cgroup/{name}" for name in names}
+
+
+def test_controllers_that_share_a_hierarchy_are_found_there() -> None:
+    assert find_mounts(TOGETHER) == {
+        "cpu": "/sys/fs/cgroup/cpu,cpuacct",
+        "cpuacct": "/sys/fs/cgroup/cpu,cpuacct",
+        "memory": "/sys/fs/cgroup/memory",
+    }
+
+
+@pytest.mark.parametrize("mountinfo", ["", V2_ONLY, SEPARATE.splitlines()[0] + "\n"])
+def test_without_v1_hierarchies_none_is_found(mountinfo: str) -> None:
+    assert find_mounts(mountinfo) == {}
+
+
+def test_a_mount_point_with_a_blank_is_its_real_path() -> None:
+    """proc_pid_mountinfo(5): blank, tab, line feed and backslash are written in octal."""
+    line = "32 31 0:29 / /mnt/my\\040cgroups/cpu rw - cgroup cgroup rw,cpu\n"
+    assert find_mounts(line) == {"cpu": "/mnt/my cgroups/cpu"}
+
+
+# -- the group ------------------------------------------------------------------------------
+
+
+def test_our_group_is_made_once_in_each_hierarchy(kernel: Kernel) -> None:
+    for _ in range(2):
+        CgroupV1(kernel.mounts(), "drfd/test")
+    groups = [str(path.relative_to(kernel.root)) for path in kernel.root.glob("*/*/*")]
+    assert sorted(groups) == [f"{name}/drfd/test" for name in HIERARCHIES]
+
+
+def test_a_machine_that_forbids_it_is_an_error_of_the_machine(kernel: Kernel) -> None:
+    (kernel.root / "pids/drfd").write_text("in the way")
+    with pytest.raises(OSError, match="drfd"):
+        CgroupV1(kernel.mounts(), "drfd/test")
+
+
+def test_closing_leaves_what_is_in_use(kernel: Kernel, place: CgroupV1) -> None:
+    place.create(KEY, LIMITS)
+    place.close()
+    assert directories(kernel) == ALL
+    place.remove(KEY)
+    place.close()
+    place.close()
+    assert list(kernel.root.glob("*/drfd/*")) == []
+
+
+def test_it_says_what_it_enforces(kernel: Kernel, place: CgroupV1) -> None:
+    controls = place.controls()
+    resources = ("cores", "memory", "read", "write", "processes")
+    kinds = {name: text.split(":")[0] for name, text in controls.items()}
+    assert kinds == dict.fromkeys(resources, "enforced")
+    assert "buffered" in controls["write"]
+    assert (place.kind, place.mounts()) == ("cgroup-v1", kernel.mounts())
+    assert place.cgroup_path(KEY) == "drfd/test/job-41-2"
+
+
+def test_without_blkio_it_does_not_claim_to_limit_disks(kernel: Kernel) -> None:
+    del kernel.hierarchies["blkio"]
+    controls = CgroupV1(kernel.mounts(), "drfd/test").controls()
+    assert [controls[name].split(":")[0] for name in ("read", "write")] == ["not controlled"] * 2
+
+
+# -- limits ---------------------------------------------------------------------------------
+
+
+def test_all_limits_are_in_the_kernels_files(kernel: Kernel, place: CgroupV1) -> None:
+    place.create(KEY, LIMITS)
+    assert directories(kernel) == ALL
+    limit = str(64 << 20)
+    assert values(
+        kernel,
+        *("cpu.cfs_period_us", "cpu.cfs_quota_us", "cpu.shares", "pids.max"),
+        *("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.swappiness"),
+        *("blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device"),
+    ) == {
+        "cpu.cfs_period_us": "100000",
+        "cpu.cfs_quota_us": "150000",
+        "cpu.shares": "1536",
+        "pids.max": "100",
+        "memory.limit_in_bytes": limit,
+        "memory.memsw.limit_in_bytes": limit,
+        "memory.swappiness": "0",
+        "blkio.throttle.read_bps_device": "",
+        "blkio.throttle.write_bps_device": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("cores_milli", "quota", "shares"),
+    [(0, "1000", "2"), (1, "1000", "2"), (10, "1000", "10"), (11, "1100", "11"),
+     (2000, "200000", "2048")],
+)  # fmt: skip
+def test_cores_become_a_quota_that_the_kernel_takes(
+    kernel: Kernel, place: CgroupV1, cores_milli: int, quota: str, shares: str
+) -> None:
+    """It takes no quota below a millisecond, and no shares below 2."""
+    place.create(KEY, Limits(cores_milli=cores_milli, memory_bytes=PAGE, pids=1))
+    found = values(kernel, "cpu.cfs_quota_us", "cpu.shares")
+    assert found == {"cpu.cfs_quota_us": quota, "cpu.shares": shares}
+
+
+def test_memory_is_cut_to_whole_pages_as_the_kernel_does(kernel: Kernel, place: CgroupV1) -> None:
+    place.create(KEY, Limits(cores_milli=1000, memory_bytes=5 * PAGE + 1, pids=1))
+    assert values(kernel, "memory.limit_in_bytes") == {"memory.limit_in_bytes": str(5 * PAGE)}
+
+
+def test_without_swap_accounting_the_memory_limit_stands_alone(
+    kernel: Kernel, place: CgroupV1, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(FRESH["memory"], "memory.memsw.limit_in_bytes")
+    place.create(KEY, LIMITS)
+    assert file(kernel, "memory.limit_in_bytes").read_text() == f"{64 << 20}\n"
+    assert not file(kernel, "memory.memsw.limit_in_bytes").exists()
+
+
+def test_each_direction_of_a_disk_is_limited_as_declared(kernel: Kernel, place: CgroupV1) -> None:
+    """cgroupspy 0.2.3 has a blank at the end of the name of the write throttle."""
+    disks = (DiskLimit(device="8:0", read_bps=1_000_000, write_bps=2_000_000),)
+    place.create(KEY, Limits(cores_milli=1000, memory_bytes=PAGE, pids=1, disks=disks))
+    names = ("blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device")
+    assert values(kernel, *names) == {names[0]: "8:0 1000000", names[1]: "8:0 2000000"}
+    assert [os.path.basename(path) for path, _ in kernel.writes[-2:]] == list(names)
+
+
+def test_a_direction_that_is_not_declared_is_not_limited(kernel: Kernel, place: CgroupV1) -> None:
+    disks = (DiskLimit(device="8:0", read_bps=0, write_bps=2_000_000),)
+    place.create(KEY, Limits(cores_milli=1000, memory_bytes=PAGE, pids=1, disks=disks))
+    names = ("blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device")
+    assert values(kernel, *names) == {names[0]: "", names[1]: "8:0 2000000"}
+
+
+def test_every_disk_is_limited(kernel: Kernel, place: CgroupV1) -> None:
+    """The kernel's file has a line for each of them."""
+    disks = tuple(
+        DiskLimit(device=device, read_bps=1000, write_bps=2000) for device in ("8:0", "8:16")
+    )
+    place.create(KEY, Limits(cores_milli=1000, memory_bytes=PAGE, pids=1, disks=disks))
+    found = file(kernel, "blkio.throttle.read_bps_device").read_text().splitlines()
+    assert sorted(found) == ["8:0 1000", "8:16 1000"]
+    found = file(kernel, "blkio.throttle.write_bps_device").read_text().splitlines()
+    assert sorted(found) == ["8:0 2000", "8:16 2000"]
+
+
+def test_a_disk_limit_without_blkio_does_not_start_the_job(kernel: Kernel) -> None:
+    del kernel.hierarchies["blkio"]
+    place = CgroupV1(kernel.mounts(), "drfd/test")
+    disks = (DiskLimit(device="8:0", read_bps=1, write_bps=0),)
+    with pytest.raises(LimitFailed, match="blkio"):
+        place.create(KEY, Limits(cores_milli=1000, memory_bytes=PAGE, pids=1, disks=disks))
+    assert place.leftovers() == []
+
+
+DISK = (DiskLimit(device="8:0", read_bps=1000, write_bps=2000),)
+
+
+@pytest.mark.parametrize(
+    ("name", "reads"),
+    [
+        ("cpu.cfs_quota_us", "-1"),
+        ("cpu.cfs_quota_us", "149999"),
+        ("cpu.cfs_period_us", "50000"),
+        ("memory.limit_in_bytes", "9223372036854771712"),
+        ("memory.memsw.limit_in_bytes", "9223372036854771712"),
+        ("pids.max", "max"),
+        ("pids.max", "99"),
+        ("blkio.throttle.read_bps_device", "8:0 999"),
+        ("blkio.throttle.write_bps_device", "8:16 2000"),
+        ("blkio.throttle.write_bps_device", "8:0 0"),
+    ],
+)
+def test_a_limit_that_reads_otherwise_is_no_limit(
+    kernel: Kernel, place: CgroupV1, name: str, reads: str
+) -> None:
+    """The job does not start, and nothing of its cgroup stays."""
+    kernel.insists[name] = reads
+    with pytest.raises(LimitFailed) as raised:
+        place.create(KEY, Limits(cores_milli=1500, memory_bytes=64 << 20, pids=100, disks=DISK))
+    assert name.split(".")[0] in str(raised.value)
+    assert directories(kernel) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("cpu.cfs_period_us", "cpu.cfs_quota_us", "cpu.shares", "pids.max"),
+        *("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.swappiness"),
+        *("blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device"),
+    ],
+)
+def test_a_limit_that_the_kernel_refuses_is_named(
+    kernel: Kernel, place: CgroupV1, name: str
+) -> None:
+    kernel.fails[name] = errno.EINVAL
+    with pytest.raises(LimitFailed) as raised:
+        place.create(KEY, Limits(cores_milli=1500, memory_bytes=64 << 20, pids=100, disks=DISK))
+    assert str(raised.value) == f"{file(kernel, name)}: Invalid argument"
+    assert directories(kernel) == []
+
+
+@pytest.mark.parametrize("hierarchy", HIERARCHIES)
+def test_a_cgroup_that_cannot_be_made_leaves_no_others(
+    kernel: Kernel, place: CgroupV1, hierarchy: str
+) -> None:
+    kernel.fails[hierarchy] = errno.EACCES
+    with pytest.raises(LimitFailed, match="Permission denied"):
+        place.create(KEY, LIMITS)
+    assert directories(kernel) == []
+
+
+def test_a_kernel_that_is_full_of_cgroups_is_explained(kernel: Kernel, place: CgroupV1) -> None:
+    kernel.fails["memory"] = errno.ENOSPC
+    with pytest.raises(LimitFailed, match="no room for another cgroup"):
+        place.create(KEY, LIMITS)
+
+
+def test_a_cgroup_that_is_there_already_is_not_taken_over(kernel: Kernel, place: CgroupV1) -> None:
+    """Its limits and peaks would be an earlier run's, and its processes."""
+    place.create(KEY, LIMITS)
+    procs(kernel, "memory").write_text("1\n")
+    with pytest.raises(LimitFailed, match="File exists"):
+        place.create(KEY, Limits(cores_milli=9000, memory_bytes=PAGE, pids=1))
+    assert file(kernel, "memory.limit_in_bytes").read_text() == f"{64 << 20}\n"
+
+
+def test_a_process_enters_every_hierarchy_once(kernel: Kernel, place: CgroupV1) -> None:
+    place.create(KEY, LIMITS)
+    place.enter(KEY, LIMITS, 0)
+    found = {path.parts[-5]: path.read_text() for path in kernel.root.glob("*/*/*/*/cgroup.procs")}
+    assert found == dict.fromkeys(kernel.hierarchies, "0")
+
+
+def test_a_cgroup_that_cannot_be_entered_is_named(kernel: Kernel, place: CgroupV1) -> None:
+    """The job's own process finds that out, and its submitter is to read it."""
+    place.create(KEY, LIMITS)
+    procs(kernel, "pids").unlink()
+    procs(kernel, "pids").mkdir()
+    with pytest.raises(LimitFailed, match=f"^{procs(kernel, 'pids')}: Is a directory$"):
+        place.enter(KEY, LIMITS, os.getuid())
+
+
+# -- out of memory --------------------------------------------------------------------------
+
+
+def test_news_of_oom_kills_are_ordered(kernel: Kernel, place: CgroupV1) -> None:
+    place.create(KEY, LIMITS)
+    event_fd = place.oom_descriptor(KEY)
+    assert event_fd is not None
+    try:
+        ours, watched = (
+            file(kernel, "memory.x").with_name("cgroup.event_control").read_text().split()
+        )
+        assert int(ours) == event_fd
+        assert not os.get_inheritable(event_fd)
+        with pytest.raises(BlockingIOError):
+            os.eventfd_read(event_fd)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(int(watched))
+    finally:
+        os.close(event_fd)
+
+
+@pytest.mark.parametrize(
+    ("kills", "peak", "found"),
+    [
+        (0, 0, (False, False)),
+        (0, 64 << 20, (False, False)),
+        (1, 64 << 20, (True, True)),
+        (3, (64 << 20) - (1 << 19), (True, True)),
+        (1, 32 << 20, (True, False)),
+    ],
+    ids=["quiet", "full", "over", "nearly", "the machine's own shortage"],
+)
+def test_a_kill_is_blamed_on_the_limit_only_if_it_was_reached(
+    kernel: Kernel, place: CgroupV1, kills: int, peak: int, found: tuple[bool, bool]
+) -> None:
+    place.create(KEY, LIMITS)
+    control = f"oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n"
+    file(kernel, "memory.oom_control").write_text(control)
+    file(kernel, "memory.max_usage_in_bytes").write_text(f"{peak}\n")
+    assert place.oom_kills(KEY) == found
+
+
+def test_an_old_kernel_that_counts_no_kills_reports_none(kernel: Kernel, place: CgroupV1) -> None:
+    place.create(KEY, LIMITS)
+    file(kernel, "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 1\n")
+    assert place.oom_kills(KEY) == (False, False)
+
+
+def test_a_cgroup_that_is_gone_has_killed_nobody(place: CgroupV1) -> None:
+    assert place.oom_kills(KEY) == (False, False)
+
+
+# -- ending ---------------------------------------------------------------------------------
+
+
+def states(kernel: Kernel) -> list[str]:
+    return [value for path, value in kernel.writes if path.endswith("freezer.state")]
+
+
+def test_processes_are_signalled_while_they_cannot_fork(
+    kernel: Kernel, place: CgroupV1, start: Start
+) -> None:
+    place.create(KEY, LIMITS)
+    gone = start("true")
+    gone.wait(WAIT_S)
+    jobs = [start("sleep", "60") for _ in range(2)]
+    pids = [jobs[0].pid, gone.pid, jobs[1].pid]
+    procs(kernel, "freezer").write_text("".join(f"{pid}\n" for pid in pids))
+    place.signal(KEY, None, signal.SIGTERM)
+    assert [job.wait(WAIT_S) for job in jobs] == [-signal.SIGTERM] * 2
+    assert states(kernel) == ["FROZEN", "THAWED"]
+
+
+def test_a_freezer_that_takes_long_does_not_stop_the_signal(
+    kernel: Kernel, place: CgroupV1, start: Start
+) -> None:
+    """A process in uninterruptible sleep delays it."""
+    place.create(KEY, LIMITS)
+    job = start("sleep", "60")
+    procs(kernel, "freezer").write_text(f"{job.pid}\n")
+    kernel.insists["freezer.state"] = "FREEZING"
+    place.signal(KEY, None, signal.SIGTERM)
+    assert job.wait(WAIT_S) == -signal.SIGTERM
+    assert states(kernel) == ["FROZEN", "THAWED"]
+
+
+def test_killing_is_done_when_the_cgroup_is_empty(
+    kernel: Kernel, place: CgroupV1, start: Start
+) -> None:
+    place.create(KEY, LIMITS)
+    job = start("sh", "-c", "trap '' TERM; exec sleep 60")
+    procs(kernel, "freezer").write_text(f"{job.pid}\n")
+    attempt = Attempt(created={"boot_id": "x"})
+    assert not place.kill_pass(KEY, attempt), "the plain file still lists it"
+    assert job.wait(WAIT_S) == -signal.SIGKILL
+    procs(kernel, "freezer").write_text("")
+    assert place.kill_pass(KEY, attempt)
+
+
+def test_an_empty_cgroup_is_not_even_frozen(kernel: Kernel, place: CgroupV1) -> None:
+    place.create(KEY, LIMITS)
+    assert place.kill_pass(KEY, None)
+    assert states(kernel) == []
+
+
+def test_a_cgroup_that_is_gone_needs_no_killing(place: CgroupV1) -> None:
+    place.signal(KEY, None, signal.SIGTERM)
+    assert place.kill_pass(KEY, None)
+    assert place.remove(KEY)
+
+
+def test_a_cgroup_in_use_stays_and_is_removed_when_it_is_empty(
+    kernel: Kernel, place: CgroupV1
+) -> None:
+    place.create(KEY, LIMITS)
+    procs(kernel, "memory").write_text("1\n")
+    assert not place.remove(KEY)
+    assert "memory/drfd/test/job-41-2" in directories(kernel)
+    assert place.leftovers() == [KEY]
+    procs(kernel, "memory").write_text("")
+    assert place.remove(KEY)
+    assert directories(kernel) == []
+    assert place.remove(KEY)
+
+
+def test_an_attempt_is_left_over_while_any_hierarchy_has_it(
+    kernel: Kernel, place: CgroupV1
+) -> None:
+    for key in ((10, 1), (9, 2)):
+        place.create(key, LIMITS)
+    kernel.rmdir(str(file(kernel, "memory.x", key=(9, 2)).parent))
+    assert place.leftovers() == [(9, 2), (10, 1)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("job-x-y", "job-1-x", "job-x-1", "job-1", "job-1-2-3", "job--1-2", "job-1-", "job--"),
+        *("job", "Job-1-2", "other-1-2", "job-1-2.scope", "keeper", "job-²-1", "job-1-²"),
+    ],
+)
+def test_directories_of_others_are_left_alone(kernel: Kernel, place: CgroupV1, name: str) -> None:
+    place.create(KEY, LIMITS)
+    (kernel.root / "memory/drfd/test" / name).mkdir()
+    assert place.leftovers() == [KEY]
+
+
+def test_the_groups_own_files_are_not_attempts(kernel: Kernel, place: CgroupV1) -> None:
+    (kernel.root / "memory/drfd/test/cgroup.procs").write_text("")
+    assert place.leftovers() == []

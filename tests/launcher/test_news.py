@@ -1,0 +1,67 @@
+"""The whole table: what an attempt file says, whether its runner lives → what is reported."""
+
+from __future__ import annotations
+
+import pytest
+
+from drfd.launcher.attempts import Attempt, Record
+from drfd.launcher.news import news_of
+from drfd.launcher.protocol import Message
+
+CREATED: Record = {"uid": 1, "boot_id": "b", "cgroup": "drfd/job-1-1", "at_s": 5.0, "mono_s": 6.0}
+RUNNER: Record = {"pid": 10, "start_ticks": 99}
+RUNNING: Record = {"pid": 11}
+FAILED: Record = {"text": "there is no command x"}
+ENDED: Record = {"at_s": 7.0, "mono_s": 8.0, "exit_code": 3, "signal": None, "cpu_s": 0.5}
+
+UP = ("up", {"at_s": 5.0, "mono_s": 6.0, "cgroup": "drfd/job-1-1", "runner_pid": 10})
+BROKE = ("broke", FAILED)
+DONE = ("ended", ENDED)
+MISSING: tuple[str, Message] = ("missing", {})
+
+
+def lost(oom: tuple[bool, bool]) -> tuple[str, Message]:
+    facts = {"at_s": 9.0, "mono_s": None, "exit_code": None, "signal": None}
+    return "ended", facts | {"oom_killed": oom[0], "over_limit": oom[1]}
+
+
+STARTING = Attempt(CREATED, runner=RUNNER)
+STARTED = Attempt(CREATED, runner=RUNNER, running=RUNNING)
+#: Attempt → its reports while the runner lives.
+SAID = [
+    (STARTING, []),
+    (Attempt(CREATED, runner=RUNNER, failed=FAILED), [BROKE]),
+    (STARTED, [UP]),
+    (Attempt(CREATED, runner=RUNNER, running=RUNNING, failed=FAILED), [BROKE]),
+    (Attempt(CREATED, runner=RUNNER, running=RUNNING, ended=ENDED), [UP, DONE]),
+]
+
+
+@pytest.mark.parametrize("oom", [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize(("attempt", "reports"), SAID)
+def test_what_is_on_record_is_said(
+    attempt: Attempt, reports: list[tuple[str, Message]], oom: tuple[bool, bool]
+) -> None:
+    assert news_of(attempt, alive=True, oom=oom, at_s=9.0) == reports
+
+
+@pytest.mark.parametrize(("attempt", "reports"), [said for said in SAID if said[0].is_over])
+def test_an_end_on_record_stands_when_the_runner_is_gone(
+    attempt: Attempt, reports: list[tuple[str, Message]]
+) -> None:
+    """What the kernel counted is in the record already."""
+    assert news_of(attempt, alive=False, oom=(True, True), at_s=9.0) == reports
+
+
+@pytest.mark.parametrize("attempt", [Attempt(CREATED), STARTING])
+def test_a_runner_that_died_before_the_start_leaves_nothing(attempt: Attempt) -> None:
+    assert news_of(attempt, alive=False, oom=(True, True), at_s=9.0) == [MISSING]
+
+
+@pytest.mark.parametrize("oom", [(False, False), (True, False), (True, True)])
+def test_a_runner_that_died_after_the_start_leaves_an_unknown_end(oom: tuple[bool, bool]) -> None:
+    assert news_of(STARTED, alive=False, oom=oom, at_s=9.0) == [UP, lost(oom)]
+
+
+def test_an_attempt_whose_runner_is_not_on_record_yet_is_not_news() -> None:
+    assert news_of(Attempt(CREATED), alive=True, oom=(False, False), at_s=9.0) == []

@@ -1,0 +1,292 @@
+"""The launcher's one door. The loop is the test's; sockets and credentials are real."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from drfd.launcher import port as module
+from drfd.launcher.port import Port
+from drfd.launcher.protocol import BadMessage, Message, decode
+from launcher.rig import WAIT_S, Start, python
+
+Call = Callable[[], "Caller"]
+
+HELLO = {"report": "hello"}
+
+
+class Door:
+    """A port, the loop it is registered with, and what it was told."""
+
+    def __init__(self, controller_uid: int) -> None:
+        self._listener = socket.socket(socket.AF_UNIX)
+        # The empty name: the kernel finds a free one, outside the file system.
+        self._listener.bind("")
+        self._listener.listen(8)
+        self.address = self._listener.getsockname()
+        self.orders: list[Message] = []
+        self.port = Port(self._listener, controller_uid)
+        self._selector = selectors.DefaultSelector()
+        self.port.open(self._selector, greet=lambda: dict(HELLO), obey=self._obey)
+
+    def _obey(self, message: Message) -> None:
+        if message.get("cmd") == "fly":
+            raise BadMessage("unknown command 'fly'")
+        self.orders.append(message)
+
+    def turn(self) -> None:
+        """Run the loop until nothing is to be done any more."""
+        while ready := self._selector.select(0):
+            for chosen, _ in ready:
+                if chosen.fd in self._selector.get_map():
+                    chosen.data()
+
+    def watched(self) -> int:
+        return len(self._selector.get_map())
+
+    def close(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+        self._selector.close()
+
+
+class Caller:
+    """A controller: one connection."""
+
+    def __init__(self, door: Door) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(WAIT_S)
+        self._socket.connect(door.address)
+
+    def say(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def heard(self) -> list[Message]:
+        """All that has been said so far."""
+        self._socket.setblocking(False)
+        data = b""
+        try:
+            while piece := self._socket.recv(1 << 20):
+                data += piece
+        except BlockingIOError:
+            pass
+        finally:
+            self._socket.settimeout(WAIT_S)
+        return [decode(line) for line in data.splitlines()]
+
+    def is_dropped(self) -> bool:
+        """Whether the other side has closed; fails if it has said something before."""
+        self._socket.setblocking(False)
+        try:
+            return self._socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+        except BlockingIOError:
+            return False
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    door = Door(os.getuid())
+    yield door
+    door.close()
+
+
+@pytest.fixture
+def call(door: Door) -> Iterator[Call]:
+    callers: list[Caller] = []
+
+    def call() -> Caller:
+        callers.append(Caller(door))
+        door.turn()
+        return callers[-1]
+
+    yield call
+    for caller in callers:
+        caller.close()
+
+
+@pytest.fixture
+def caller(call: Call) -> Caller:
+    """One that has been greeted."""
+    caller = call()
+    assert caller.heard() == [HELLO]
+    return caller
+
+
+def test_whoever_comes_is_greeted(caller: Caller, door: Door) -> None:
+    assert door.orders == []
+    assert not caller.is_dropped()
+
+
+def test_each_line_is_an_order(caller: Caller, door: Door) -> None:
+    caller.say(b'{"cmd":"a"}\n{"cmd":"b"}\n')
+    door.turn()
+    caller.say(b'{"cmd":"c"}\n')
+    door.turn()
+    assert [order["cmd"] for order in door.orders] == ["a", "b", "c"]
+    assert caller.heard() == []
+
+
+def test_an_order_may_come_in_pieces(caller: Caller, door: Door) -> None:
+    line = b'{"cmd":"a\xc3\xbc"}\n'
+    for at in range(len(line)):
+        assert door.orders == []
+        caller.say(line[at : at + 1])
+        door.turn()
+    assert door.orders == [{"cmd": "aü"}]
+
+
+def test_a_long_order_is_taken_whole(caller: Caller, door: Door) -> None:
+    text = "x" * 100_000
+    for start in range(0, len(text), 10_000):
+        caller.say((b'{"text":"' if start == 0 else b"") + text[start : start + 10_000].encode())
+        door.turn()
+    caller.say(b'"}\n')
+    door.turn()
+    assert door.orders == [{"text": text}]
+
+
+@pytest.mark.parametrize("line", [b"nonsense\n", b"[]\n", b"\n", b"\xff\n", b'{"cmd":"fly"}\n'])
+def test_garbage_ends_the_connection_and_all_that_came_with_it(
+    caller: Caller, door: Door, line: bytes
+) -> None:
+    caller.say(b'{"cmd":"a"}\n' + line + b'{"cmd":"b"}\n{"cmd":')
+    door.turn()
+    assert door.orders == [{"cmd": "a"}]
+    assert caller.is_dropped()
+
+
+def test_after_garbage_the_next_caller_starts_afresh(
+    caller: Caller, door: Door, call: Call
+) -> None:
+    caller.say(b'nonsense\n{"cmd":')
+    door.turn()
+    assert caller.is_dropped()
+    second = call()
+    second.say(b'{"cmd":"b"}\n')
+    door.turn()
+    assert second.heard() == [HELLO]
+    assert door.orders == [{"cmd": "b"}]
+
+
+def test_half_an_order_of_one_caller_is_not_begun_for_the_next(
+    caller: Caller, door: Door, call: Call
+) -> None:
+    caller.say(b'{"cmd":"a",')
+    door.turn()
+    second = call()
+    second.say(b'{"cmd":"b"}\n')
+    door.turn()
+    assert door.orders == [{"cmd": "b"}]
+
+
+def test_the_latest_caller_is_the_controller(caller: Caller, door: Door, call: Call) -> None:
+    second = call()
+    assert second.heard() == [HELLO]
+    assert caller.is_dropped()
+    door.port.send({"report": "up"})
+    assert second.heard() == [{"report": "up"}]
+    assert door.watched() == 2, "the listener and one connection"
+
+
+def test_a_caller_that_leaves_is_forgotten(caller: Caller, door: Door) -> None:
+    caller.close()
+    door.turn()
+    assert door.watched() == 1
+    door.port.send({"report": "up"})
+
+
+def test_orders_before_leaving_are_obeyed(caller: Caller, door: Door) -> None:
+    caller.say(b'{"cmd":"a"}\n')
+    caller.close()
+    door.turn()
+    assert door.orders == [{"cmd": "a"}]
+    assert door.watched() == 1
+
+
+def test_without_a_controller_reports_go_nowhere(door: Door, call: Call) -> None:
+    """It asks for everything when it comes."""
+    door.port.send({"report": "up"})
+    assert call().heard() == [HELLO]
+
+
+def test_a_report_to_one_who_has_left_unnoticed_is_no_error(caller: Caller, door: Door) -> None:
+    caller.close()
+    door.port.send({"report": "up"})
+    assert door.watched() == 1
+    door.port.send({"report": "up"})
+
+
+def test_a_controller_that_takes_nothing_is_dropped(
+    door: Door, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one that hangs would hang the launcher."""
+    monkeypatch.setattr(module, "_SEND_WAIT_S", 0.01)
+    caller = call()
+    for _ in range(1000):
+        door.port.send({"report": "x" * 100_000})
+        if door.watched() == 1:
+            break
+    assert door.watched() == 1
+    caller.close()
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root is always let in")
+def test_a_caller_of_another_uid_is_turned_away() -> None:
+    door = Door(os.getuid() + 1)
+    caller = Caller(door)
+    door.turn()
+    assert caller.is_dropped()
+    assert door.watched() == 1
+    caller.close()
+    door.close()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot call as somebody else")
+@pytest.mark.parametrize(("controller", "greeting"), [(64321, b'{"report":"hello"}\n'), (1, b"")])
+def test_the_uid_at_the_socket_decides(start: Start, controller: int, greeting: bytes) -> None:
+    door = Door(controller)
+    code = """
+import os, socket
+os.setresuid(*[64321] * 3)
+caller = socket.socket(socket.AF_UNIX)
+caller.connect(bytes.fromhex(sys.argv[1]))
+print("called", flush=True)
+sys.stdin.readline()
+print(caller.recv(99).decode(), end="")
+"""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    caller = start(*python(code, door.address.hex()), **pipes)
+    assert caller.stdout is not None
+    assert caller.stdout.readline() == b"called\n"
+    door.turn()
+    heard, _ = caller.communicate(b"\n", WAIT_S)
+    assert heard == greeting
+    assert door.watched() == (2 if greeting else 1)
+    door.close()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="not root")
+def test_root_may_call_a_launcher_of_any_controller() -> None:
+    door = Door(64321)
+    caller = Caller(door)
+    door.turn()
+    assert caller.heard() == [HELLO]
+    caller.close()
+    door.close()
+
+
+def test_reports_come_in_order_and_whole(caller: Caller, door: Door) -> None:
+    reports: list[Message] = [{"report": str(number), "text": "é" * 20} for number in range(20)]
+    for report in reports:
+        door.port.send(report)
+    assert caller.heard() == reports

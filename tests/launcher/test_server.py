@@ -1,0 +1,605 @@
+"""A real launcher, driven over its socket, through what can happen to it and to its runners."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from drfd.launcher import attempts
+from drfd.launcher.attempts import Key
+from drfd.launcher.protocol import Message
+from launcher.rig import (
+    UNTIL_GO,
+    WAIT_S,
+    Controller,
+    LauncherProcess,
+    Terminal,
+    go,
+    lives,
+    order,
+    pid_in,
+    shell,
+    state_of,
+    until,
+    written,
+)
+
+KEY = (1, 1)
+NOTHING_KNOWN = [{"report": "listed", "known": []}]
+
+
+@pytest.fixture
+def controller(launcher: LauncherProcess) -> Controller:
+    return launcher.connect()
+
+
+def ended(controller: Controller, key: Key = KEY) -> tuple[int | None, int | None]:
+    """Exit code and signal of the end that is reported next."""
+    report = controller.take("ended", id=key[0], attempt=key[1])
+    return report["exit_code"], report["signal"]
+
+
+def remove(controller: Controller, key: Key = KEY) -> None:
+    controller.ask("remove", key)
+    controller.take("removed", id=key[0], attempt=key[1])
+
+
+def kinds(reports: list[Message]) -> list[str]:
+    return [report["report"] for report in reports]
+
+
+# -- a job's life ---------------------------------------------------------------------------
+
+
+def test_a_controller_is_told_what_this_launcher_can_do(controller: Controller) -> None:
+    hello = controller.hello
+    assert set(hello) == {"report", "kind", "controls", "mounts"}
+    assert (hello["kind"], hello["mounts"]) == ("none", {})
+    assert set(hello["controls"]) == {"cores", "memory", "read", "write", "processes"}
+
+
+def test_a_job_is_reported_from_its_start_to_its_removal(
+    launcher: LauncherProcess, controller: Controller, work: Path
+) -> None:
+    before = time.time(), time.monotonic()
+    controller.launch(shell(UNTIL_GO, cwd=work))
+    up = controller.take("up", id=1, attempt=1)
+    runner = launcher.files.read().runner
+    assert runner is not None
+    assert set(up) == {"report", "id", "attempt", "at_s", "mono_s", "cgroup", "runner_pid"}
+    assert (up["cgroup"], up["runner_pid"]) == (None, runner["pid"])
+    assert before[0] <= up["at_s"] <= time.time()
+    assert before[1] <= up["mono_s"] <= time.monotonic()
+    pid_in(work / "pid")
+    go(work)
+    end = controller.take("ended", id=1, attempt=1)
+    assert set(end) == {
+        *("report", "id", "attempt", "at_s", "mono_s", "exit_code", "signal"),
+        *("oom_killed", "over_limit", "cpu_s", "peak_bytes", "read_bytes", "written_bytes"),
+    }
+    assert (end["exit_code"], end["signal"]) == (7, None)
+    assert not attempts.is_locked(launcher.files.fd, KEY), "reported while the runner lives"
+    assert kinds(controller.list()) == ["up", "ended", "listed"]
+    remove(controller)
+    assert controller.list() == NOTHING_KNOWN
+    assert os.listdir(launcher.files.path) == []
+
+
+def test_jobs_run_side_by_side(controller: Controller, work: Path) -> None:
+    keys = [(number, attempt) for number in (1, 2) for attempt in (1, 3)]
+    for number, attempt in keys:
+        asked = shell("echo $DRF_JOB_ID; sleep 60", cwd=work, id=number, attempt=attempt)
+        controller.launch(asked)
+        controller.take("up", id=number, attempt=attempt)
+    assert controller.list()[-1] == {"report": "listed", "known": [list(key) for key in keys]}
+    controller.ask("kill", (1, 3))
+    assert ended(controller, (1, 3)) == (None, signal.SIGKILL)
+    assert kinds(controller.list()) == ["up", "up", "ended", "up", "up", "listed"]
+
+
+def test_a_job_ended_by_a_signal_is_reported_so(controller: Controller, work: Path) -> None:
+    controller.launch(shell("kill -11 $$", cwd=work))
+    controller.take("up")
+    assert ended(controller) == (None, signal.SIGSEGV)
+
+
+def test_a_job_that_cannot_be_run_is_reported_broken(controller: Controller, work: Path) -> None:
+    controller.launch(order("no-such-thing", cwd=work))
+    text = "there is no command no-such-thing in the job's PATH"
+    controller.take("broke", id=1, attempt=1, text=text)
+    assert kinds(controller.list()) == ["broke", "listed"]
+    remove(controller)
+    assert controller.list() == NOTHING_KNOWN
+
+
+def test_a_job_of_a_uid_that_is_not_allowed_leaves_no_trace(
+    launcher: LauncherProcess, controller: Controller, work: Path
+) -> None:
+    uid = 1 if os.getuid() == 0 else 0
+    controller.launch(order("touch", "ran", cwd=work, uid=uid))
+    report = controller.take("broke", id=1, attempt=1)
+    assert f"uid {uid} " in report["text"]
+    assert controller.list() == NOTHING_KNOWN
+    assert os.listdir(launcher.files.path) == []
+    assert list(work.iterdir()) == []
+
+
+def test_an_order_that_is_repeated_starts_one_job(controller: Controller, work: Path) -> None:
+    """While it starts, while it runs, and after its end."""
+    asked = shell("echo ran >> runs; " + UNTIL_GO, cwd=work)
+    for _ in range(3):
+        controller.launch(asked)
+    up = controller.take("up")
+    pid_in(work / "pid")
+    controller.list()
+    controller.launch(asked)
+    assert controller.list()[:-1] == [up, up]
+    go(work)
+    assert ended(controller) == (7, None)
+    controller.launch(asked)
+    assert kinds(controller.list()) == ["up", "ended", "up", "ended", "listed"]
+    assert (work / "runs").read_text() == "ran\n"
+
+
+def test_another_attempt_is_another_job(controller: Controller, work: Path) -> None:
+    for attempt in (1, 2):
+        controller.launch(shell("echo ran >> runs", cwd=work, attempt=attempt))
+        controller.take("up", attempt=attempt)
+        assert ended(controller, (1, attempt)) == (0, None)
+    assert (work / "runs").read_text() == "ran\n" * 2
+
+
+# -- stopping -------------------------------------------------------------------------------
+
+
+def test_terminate_asks_the_whole_job_to_leave(controller: Controller, work: Path) -> None:
+    script = (
+        "sh -c 'trap \"echo told > b; exit\" TERM; echo > c; while :; do sleep 0.01; done' & "
+        "trap 'wait; exit 9' TERM; until [ -s c ]; do :; done; echo up; wait"
+    )
+    controller.launch(shell(script, cwd=work))
+    controller.take("up")
+    written(work / "out")
+    controller.ask("terminate")
+    assert ended(controller) == (9, None)
+    assert written(work / "b") == "told\n"
+
+
+def test_terminate_forces_nobody(controller: Controller, work: Path) -> None:
+    script = "trap 'echo no >> told' TERM; echo up; while :; do sleep 0.01; done"
+    controller.launch(shell(script, cwd=work))
+    controller.take("up")
+    written(work / "out")
+    controller.ask("terminate")
+    assert written(work / "told") == "no\n"
+    assert kinds(controller.list()) == ["up", "listed"]
+
+
+@pytest.mark.parametrize(
+    ("script", "state"),
+    [("trap '' TERM; echo $$ > pid; read x < pipe", "S"), ("echo $$ > pid; kill -STOP $$", "T")],
+    ids=["deaf to TERM", "stopped"],
+)
+def test_kill_ends_what_terminate_does_not(
+    controller: Controller, work: Path, script: str, state: str
+) -> None:
+    os.mkfifo(work / "pipe")
+    controller.launch(shell(script, cwd=work))
+    controller.take("up")
+    job = pid_in(work / "pid")
+    until("a job that is deaf", lambda: state_of(job) == state)
+    controller.ask("terminate")
+    controller.ask("kill")
+    assert ended(controller) == (None, signal.SIGKILL)
+    assert kinds(controller.list()) == ["up", "ended", "listed"], "it is ended, not removed"
+
+
+def test_remove_ends_a_job_first(controller: Controller, work: Path) -> None:
+    controller.launch(shell("sleep 60 & echo $! > pid; wait", cwd=work))
+    controller.take("up")
+    left = pid_in(work / "pid")
+    controller.ask("remove")
+    assert ended(controller) == (None, signal.SIGKILL)
+    controller.take("removed", id=1, attempt=1)
+    assert not lives(left)
+    assert controller.list() == NOTHING_KNOWN
+
+
+@pytest.mark.parametrize("command", ["terminate", "kill"])
+def test_an_attempt_that_nobody_knows_is_missing(controller: Controller, command: str) -> None:
+    controller.ask(command, (9, 9))
+    controller.take("missing", id=9, attempt=9)
+
+
+def test_removing_what_is_not_there_is_done(controller: Controller) -> None:
+    """A repeated order is answered as the first one."""
+    for number in (9, 10):
+        controller.ask("remove", (number, 1))
+        controller.take("removed", id=number, attempt=1)
+
+
+@pytest.mark.parametrize("command", ["terminate", "kill"])
+def test_an_attempt_that_is_over_is_not_signalled(
+    controller: Controller, work: Path, command: str
+) -> None:
+    controller.launch(shell("exit 3", cwd=work))
+    controller.take("up")
+    assert ended(controller) == (3, None)
+    controller.ask(command)
+    reports = controller.list()
+    assert kinds(reports) == ["up", "ended", "listed"]
+    assert reports[1]["exit_code"] == 3
+
+
+def test_an_order_to_launch_while_the_same_is_removed_waits_for_that(
+    launcher: LauncherProcess, controller: Controller, work: Path
+) -> None:
+    """A runner that is stopped cannot leave, until it goes on."""
+    asked = shell("echo ran >> runs; sleep 60", cwd=work)
+    controller.launch(asked)
+    runner = controller.take("up")["runner_pid"]
+    written(work / "runs")
+    os.kill(runner, signal.SIGSTOP)
+    controller.ask("remove")
+    controller.launch(asked)
+    assert controller.list() == [{"report": "listed", "known": [list(KEY)]}]
+    os.kill(runner, signal.SIGCONT)
+    assert ended(controller) == (None, signal.SIGKILL)
+    assert controller.take("up")["runner_pid"] != runner
+    until("a second run", lambda: (work / "runs").read_text() == "ran\n" * 2)
+
+
+def test_what_cannot_be_ended_is_reported_stuck_and_ended_when_it_can(
+    make_launcher: Callable[..., LauncherProcess], work: Path
+) -> None:
+    """A stopped runner stands in for a process that the kernel does not let go."""
+    launcher = make_launcher()
+    launcher.start(prelude="import drfd.launcher.endings as e; e._STUCK_S = 0.1")
+    controller = launcher.connect()
+    controller.launch(order("sleep", "60", cwd=work))
+    runner = controller.take("up")["runner_pid"]
+    os.kill(runner, signal.SIGSTOP)
+    controller.ask("remove")
+    controller.take("stuck", id=1, attempt=1)
+    assert controller.list() == [{"report": "listed", "known": [list(KEY)]}]
+    os.kill(runner, signal.SIGCONT)
+    assert ended(controller) == (None, signal.SIGKILL)
+    controller.take("removed", id=1, attempt=1)
+
+
+# -- bad orders -----------------------------------------------------------------------------
+
+GARBAGE = {
+    "no JSON": b"nonsense\n",
+    "no UTF-8": b"\xff\xfe\n",
+    "no object": b"[]\n",
+    "no command": b"{}\n",
+    "an unknown command": b'{"cmd":"fly"}\n',
+    "a command that is no text": b'{"cmd":["list"]}\n',
+    "no attempt": b'{"cmd":"kill"}\n',
+    "half an order": b'{"cmd":"launch","id":1}\n',
+    "a nest": b'{"cmd":' + b"[" * 200_000 + b"\n",
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
+def test_garbage_ends_the_connection_and_nothing_else(
+    launcher: LauncherProcess, controller: Controller, work: Path, garbage: bytes
+) -> None:
+    controller.launch(shell(UNTIL_GO, cwd=work))
+    controller.take("up")
+    pid_in(work / "pid")
+    controller.send_raw(garbage)
+    assert controller.is_dropped()
+    again = launcher.connect()
+    assert kinds(again.list()) == ["up", "listed"]
+    assert again.peer_pid == controller.peer_pid, "it was started again"
+    go(work)
+    assert ended(again) == (7, None)
+
+
+def test_an_order_that_is_cut_short_is_not_obeyed(
+    launcher: LauncherProcess, controller: Controller, work: Path
+) -> None:
+    line = b'{"cmd":"remove","id":1,"attempt":1}'
+    controller.launch(shell(UNTIL_GO, cwd=work))
+    controller.take("up")
+    controller.send_raw(line)
+    again = launcher.connect()
+    assert controller.is_dropped()
+    assert kinds(again.list()) == ["up", "listed"]
+
+
+def test_a_new_controller_takes_the_place_of_the_old(
+    launcher: LauncherProcess, controller: Controller, work: Path
+) -> None:
+    again = launcher.connect()
+    assert controller.is_dropped()
+    again.launch(shell("exit 3", cwd=work))
+    again.take("up")
+    assert ended(again) == (3, None)
+
+
+# -- the launcher dies ----------------------------------------------------------------------
+
+
+def test_jobs_outlive_the_launcher_and_their_end_is_reported_by_the_next(
+    launcher: LauncherProcess, controller: Controller, work: Path
+) -> None:
+    controller.launch(shell(UNTIL_GO, cwd=work))
+    up = controller.take("up")
+    job = pid_in(work / "pid")
+    again = launcher.restart()
+    assert again.list() == [up, {"report": "listed", "known": [list(KEY)]}]
+    assert lives(job)
+    go(work)
+    assert ended(again) == (7, None)
+    remove(again)
+
+
+def test_an_end_that_no_launcher_saw_is_reported(
+    launcher: LauncherProcess, controller: Controller, work: Path
+) -> None:
+    controller.launch(shell(UNTIL_GO, cwd=work))
+    up = controller.take("up")
+    pid_in(work / "pid")
+    launcher.kill()
+    go(work)
+    assert launcher.files.over().ended is not None
+    again = launcher.restart()
+    reports = again.list()
+    assert kinds(reports) == ["up", "ended", "listed"]
+    assert (reports[0], reports[1]["exit_code"]) == (up, 7)
+    remove(again)
+    assert again.list() == NOTHING_KNOWN
+
+
+def test_a_job_of_an_earlier_launcher_can_be_ended(
+    launcher: LauncherProcess, controller: Controller, work: Path
+) -> None:
+    script = "trap '' TERM; (setsid sleep 60 & echo $! > pid); echo up; while :; do sleep 1; done"
+    controller.launch(shell(script, cwd=work))
+    controller.take("up")
+    left = pid_in(work / "pid")
+    written(work / "out")
+    again = launcher.restart()
+    assert kinds(again.list()) == ["up", "listed"]
+    again.ask("terminate")
+    again.ask("remove")
+    assert ended(again) == (None, signal.SIGKILL)
+    again.take("removed")
+    assert not lives(left)
+
+
+def test_an_order_that_is_repeated_to_the_next_launcher_starts_nothing(
+    launcher: LauncherProcess, controller: Controller, work: Path
+) -> None:
+    asked = shell("echo ran >> runs; " + UNTIL_GO, cwd=work)
+    controller.launch(asked)
+    controller.take("up")
+    pid_in(work / "pid")
+    again = launcher.restart()
+    again.launch(asked)
+    again.take("up")
+    go(work)
+    assert ended(again) == (7, None)
+    again = launcher.restart()
+    again.launch(asked)
+    again.take("up")
+    assert ended(again) == (7, None)
+    assert (work / "runs").read_text() == "ran\n"
+
+
+def test_a_launcher_that_ends_in_order_leaves_its_jobs_alone(
+    launcher: LauncherProcess, controller: Controller, work: Path
+) -> None:
+    controller.launch(shell(UNTIL_GO, cwd=work))
+    controller.take("up")
+    pid_in(work / "pid")
+    launcher.process.send_signal(signal.SIGTERM)
+    assert launcher.process.wait(WAIT_S) == 0
+    assert controller.is_dropped()
+    launcher.start()
+    again = launcher.connect()
+    assert kinds(again.list()) == ["up", "listed"]
+    go(work)
+    assert ended(again) == (7, None)
+
+
+def test_a_job_that_starts_after_its_launcher_has_died_is_reported_up_by_the_next(
+    launcher: LauncherProcess, controller: Controller, work: Path, terminal: Terminal
+) -> None:
+    """Its child takes long until it can be let go: here it waits for a terminal, as it may for a
+    slow file server. Nobody hears the bell that its runner rings then; unless it is found out
+    otherwise, the job looks unborn as long as it lives, and has no time limit."""
+    asked = shell(UNTIL_GO, cwd=work, attach=str(terminal.path))
+    controller.launch(asked)
+    connection = terminal.accept()
+    again = launcher.restart()
+    assert again.list() == [{"report": "listed", "known": [list(KEY)]}]
+    again.launch(asked)
+    null = os.open("/dev/null", os.O_RDWR)
+    terminal.hand_over(connection, null, null, null)
+    os.close(null)
+    pid_in(work / "pid")
+    again.take("up", id=1, attempt=1)
+    go(work)
+    assert ended(again) == (7, None)
+
+
+# -- runners die ----------------------------------------------------------------------------
+
+
+def test_a_job_whose_runner_was_killed_has_an_unknown_end_and_is_removed_whole(
+    controller: Controller, work: Path
+) -> None:
+    controller.launch(shell("sleep 60 & echo $! > child; echo $$ > pid; wait", cwd=work))
+    runner = controller.take("up")["runner_pid"]
+    left = [pid_in(work / "pid"), pid_in(work / "child")]
+    os.kill(runner, signal.SIGKILL)
+    assert unknown(controller.take("ended", id=1, attempt=1))
+    remove(controller)
+    assert [pid for pid in left if lives(pid)] == []
+    assert controller.list() == NOTHING_KNOWN
+
+
+def test_when_launcher_and_runner_are_killed_the_next_launcher_tells(
+    launcher: LauncherProcess, controller: Controller, work: Path
+) -> None:
+    asked = shell("echo ran >> runs; echo $$ > pid; sleep 60", cwd=work)
+    controller.launch(asked)
+    runner = controller.take("up")["runner_pid"]
+    left = pid_in(work / "pid")
+    launcher.kill()
+    os.kill(runner, signal.SIGKILL)
+    until("an end of the runner", lambda: not lives(runner))
+    again = launcher.restart()
+    again.launch(asked)
+    again.take("up")
+    assert unknown(again.take("ended")), "what may have run is not run again"
+    remove(again)
+    assert not lives(left)
+    assert (work / "runs").read_text() == "ran\n"
+
+
+def unknown(end: Message) -> bool:
+    """Nobody can know how it ended: LOST."""
+    facts = ("mono_s", "exit_code", "signal")
+    return not any(end[fact] is not None for fact in facts) and not end["oom_killed"]
+
+
+# -- at any moment --------------------------------------------------------------------------
+
+
+def arm(launcher: LauncherProcess, failpoint: str) -> None:
+    """SIGKILL to the process that comes there first."""
+    (launcher.failpoints / failpoint).write_text("self")
+
+
+def crashed(launcher: LauncherProcess) -> Controller:
+    """The next launcher's controller, after the first has died of its failpoint."""
+    assert launcher.process.wait(WAIT_S) == -signal.SIGKILL
+    assert os.listdir(launcher.failpoints) == []
+    launcher.start()
+    return launcher.connect()
+
+
+@pytest.mark.parametrize(
+    "failpoint",
+    [
+        "launch.before-attempt-file",
+        "launch.before-cgroup",
+        "launch.before-fork",
+        "launch.after-fork",
+        "report.before-send",
+    ],
+)
+def test_a_launcher_that_dies_at_a_launch_has_run_the_job_once(
+    launcher: LauncherProcess, controller: Controller, work: Path, failpoint: str
+) -> None:
+    asked = shell("echo ran >> runs; exit 7", cwd=work)
+    arm(launcher, failpoint)
+    controller.launch(asked)
+    again = crashed(launcher)
+    reports = again.list()
+    if not {"up", "ended"} & set(kinds(reports)):
+        again.launch(asked)
+    until("an end", lambda: "ended" in kinds(again.list()))
+    (end, *_) = [report for report in again.list() if report["report"] == "ended"]
+    assert (end["exit_code"], end["signal"]) == (7, None)
+    remove(again)
+    assert again.list() == NOTHING_KNOWN
+    assert (work / "runs").read_text() == "ran\n"
+
+
+@pytest.mark.parametrize("failpoint", ["signal.before-signal", "signal.after-signal"])
+def test_a_launcher_that_dies_at_a_signal_has_lost_nothing(
+    launcher: LauncherProcess, controller: Controller, work: Path, failpoint: str
+) -> None:
+    controller.launch(shell("trap 'exit 9' TERM; echo up; while :; do sleep 0.01; done", cwd=work))
+    controller.take("up")
+    written(work / "out")
+    arm(launcher, failpoint)
+    controller.ask("terminate")
+    again = crashed(launcher)
+    again.ask("terminate")
+    until("an end", lambda: "ended" in kinds(again.list()))
+    (end, *_) = [report for report in again.list() if report["report"] == "ended"]
+    assert (end["exit_code"], end["signal"]) == (9, None)
+
+
+@pytest.mark.parametrize(
+    "failpoint",
+    ["remove.before-kill", "remove.before-rmdir", "remove.before-unlink", "remove.after-unlink"],
+)
+def test_a_launcher_that_dies_at_a_removal_finishes_it_when_it_is_asked_again(
+    launcher: LauncherProcess, controller: Controller, work: Path, failpoint: str
+) -> None:
+    controller.launch(shell("sleep 60 & echo $! > pid; wait", cwd=work))
+    controller.take("up")
+    left = pid_in(work / "pid")
+    arm(launcher, failpoint)
+    controller.ask("remove")
+    again = crashed(launcher)
+    again.ask("remove")
+    until("a removal", lambda: again.list() == NOTHING_KNOWN)
+    assert not lives(left)
+    assert os.listdir(launcher.files.path) == []
+
+
+@pytest.mark.parametrize("failpoint", ["runner.before-child", "runner.before-running-record"])
+def test_a_runner_that_dies_before_the_start_is_as_good_as_none(
+    launcher: LauncherProcess, controller: Controller, work: Path, failpoint: str
+) -> None:
+    """The job can be launched again, and has not run before."""
+    asked = shell("echo ran >> runs; exit 7", cwd=work)
+    arm(launcher, failpoint)
+    controller.launch(asked)
+    controller.take("missing", id=1, attempt=1)
+    controller.launch(asked)
+    controller.take("up")
+    assert ended(controller) == (7, None)
+    assert (work / "runs").read_text() == "ran\n"
+
+
+@pytest.mark.parametrize(
+    ("failpoint", "runs"),
+    [
+        ("runner.after-running-record", {""}),
+        ("runner.after-exec", {"", "ran\n"}),
+        ("runner.before-end-record", {"ran\n"}),
+    ],
+)
+def test_a_runner_that_dies_after_the_start_leaves_an_unknown_end(
+    launcher: LauncherProcess,
+    controller: Controller,
+    work: Path,
+    failpoint: str,
+    runs: set[str],
+) -> None:
+    """At most once: what may have run is not run again. `runs`: what it may have left."""
+    asked = shell("echo ran >> runs", cwd=work)
+    arm(launcher, failpoint)
+    controller.launch(asked)
+    controller.take("up")
+    assert unknown(controller.take("ended"))
+    controller.launch(asked)
+    controller.ask("remove")
+    reports = [controller.take("ended"), controller.take("removed")]
+    assert unknown(reports[0])
+    there = work / "runs"
+    assert (there.read_text() if there.exists() else "") in runs
+
+
+def test_a_runner_that_dies_after_its_last_record_has_said_all(
+    launcher: LauncherProcess, controller: Controller, work: Path
+) -> None:
+    arm(launcher, "runner.after-end-record")
+    controller.launch(shell("exit 7", cwd=work))
+    controller.take("up")
+    assert ended(controller) == (7, None)

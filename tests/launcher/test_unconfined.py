@@ -1,0 +1,250 @@
+"""Without cgroups: a job's processes are those below its runner, or of its session."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drfd.launcher import process
+from drfd.launcher.attempts import Attempt
+from drfd.launcher.protocol import Limits
+from drfd.launcher.unconfined import Unconfined
+from launcher.rig import WAIT_S, Start, lives, pid_in, python, state_of, until
+
+KEY = (1, 1)
+CREATED = {"uid": os.getuid(), "boot_id": process.boot_id(), "cgroup": None}
+
+
+def limits(**changes: int) -> Limits:
+    usual = {"cores_milli": 1000, "memory_bytes": 1 << 20, "pids": 100}
+    return Limits(**(usual | changes))
+
+
+def attempt_of(
+    runner: int, job: int | None = None, *, start_ticks: int | None = None, **created: Any
+) -> Attempt:
+    """An attempt whose runner and first process are these."""
+    ticks = process.start_ticks(runner) if start_ticks is None else start_ticks
+    running = None
+    if job is not None:
+        running = {"pid": job, "at_s": time.time(), "mono_s": time.monotonic()}
+        running["start_ticks"] = process.start_ticks(job)
+    return Attempt(
+        created=CREATED | {"at_s": time.time(), "mono_s": time.monotonic()} | created,
+        runner={"pid": runner, "start_ticks": ticks},
+        running=running,
+    )
+
+
+def sleeper(start: Start) -> subprocess.Popen[bytes]:
+    """The first process of a job, in its own session as jobs are."""
+    return start("sleep", "60", start_new_session=True)
+
+
+def stranger(start: Start) -> Attempt:
+    """Of an attempt whose runner's number now belongs to somebody else, who has a child."""
+    other = start("sh", "-c", "sleep 60 & wait", start_new_session=True)
+    until("a child", lambda: process.descendants(other.pid))
+    return attempt_of(other.pid, start_ticks=1)
+
+
+@pytest.fixture
+def place() -> Unconfined:
+    return Unconfined("cgroups are off")
+
+
+def test_it_enforces_nothing_but_processes_and_says_why(place: Unconfined) -> None:
+    controls = place.controls()
+    kinds = {name: text.split(":")[0] for name, text in controls.items()}
+    assert kinds == {
+        "cores": "measured",
+        "memory": "measured",
+        "read": "measured",
+        "write": "measured",
+        "processes": "enforced",
+    }
+    assert all("cgroups are off" in controls[name] for name in kinds if name != "processes")
+
+
+def test_there_is_no_cgroup_to_look_into_or_to_remove(place: Unconfined) -> None:
+    place.create(KEY, limits())
+    assert (place.kind, place.mounts(), place.cgroup_path(KEY)) == ("none", {}, None)
+    assert (place.oom_descriptor(KEY), place.oom_kills(KEY)) == (None, (False, False))
+    assert (place.remove(KEY), place.leftovers()) == (True, [])
+    place.close()
+
+
+# -- entering -------------------------------------------------------------------------------
+
+ENTER = """
+import json, os, resource
+from drfd.launcher.protocol import Limits
+from drfd.launcher.unconfined import Unconfined
+place, found = Unconfined("x"), []
+everything = os.sched_getaffinity(0)
+for cores_milli in json.loads(sys.argv[1]):
+    limits = Limits(cores_milli=cores_milli, memory_bytes=1, pids=100)
+    place.create((1, 1), limits)
+    os.sched_setaffinity(0, everything)
+    place.enter((1, 1), limits, os.getuid())
+    found.append(sorted(os.sched_getaffinity(0)))
+print(json.dumps(found))
+"""
+
+
+def cpus_of_jobs(*cores_milli: int) -> list[list[int]]:
+    command = python(ENTER, json.dumps(cores_milli))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    return [list(cpus) for cpus in json.loads(done.stdout)]
+
+
+def test_a_job_gets_as_many_cpus_as_it_declares_rounded_up() -> None:
+    here = len(os.sched_getaffinity(0))
+    asked = [1, 500, 1000, 1001, 2000, 2500]
+    found = [len(cpus) for cpus in cpus_of_jobs(*asked)]
+    assert found == [min(wanted, here) for wanted in (1, 1, 1, 2, 2, 3)]
+
+
+def test_a_job_that_declares_more_cpus_than_there_are_gets_all() -> None:
+    assert cpus_of_jobs(1_000_000) == [sorted(os.sched_getaffinity(0))]
+
+
+def test_a_job_that_declares_no_cores_runs_all_the_same() -> None:
+    assert [len(cpus) for cpus in cpus_of_jobs(0)] == [1]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU")
+def test_neighbours_start_on_different_cpus() -> None:
+    first, second = cpus_of_jobs(1000, 1000)
+    assert first != second
+
+
+def test_processes_are_limited_above_what_the_user_runs_already(start: Start) -> None:
+    """Others of the user's processes may come and go meanwhile; a hundred do not."""
+    code = """
+import json, resource
+from drfd.launcher.process import count_of_user
+from drfd.launcher.protocol import Limits
+from drfd.launcher.unconfined import Unconfined
+import os
+soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+Unconfined("x").enter((1, 1), Limits(cores_milli=1000, memory_bytes=1, pids=5000), os.getuid())
+now = resource.getrlimit(resource.RLIMIT_NPROC)
+print(json.dumps([now, hard, count_of_user(os.getuid())]))
+"""
+    done = subprocess.run(python(code), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    (soft, hard), hard_before, count = json.loads(done.stdout)
+    assert soft == hard
+    if hard_before != -1 and hard_before < count + 5000:
+        assert soft == hard_before
+    else:
+        assert abs(soft - (count + 5000)) < 1000
+
+
+# -- ending ---------------------------------------------------------------------------------
+
+
+def test_a_signal_reaches_every_session_below_the_runner_and_not_the_runner(
+    start: Start, tmp_path: Path, place: Unconfined
+) -> None:
+    script = "sleep 60 & echo $! > a; setsid sleep 60 & echo $! > b; trap 'echo >> c' TERM; wait"
+    runner = start("sh", "-c", script, cwd=tmp_path)
+    a, b = pid_in(tmp_path / "a"), pid_in(tmp_path / "b")
+    place.signal(KEY, attempt_of(runner.pid), signal.SIGTERM)
+    until("an end of both", lambda: not lives(a) and not lives(b))
+    assert not (tmp_path / "c").exists(), "the runner was signalled as well"
+
+
+def test_killing_goes_on_until_none_is_left(
+    start: Start, tmp_path: Path, place: Unconfined
+) -> None:
+    script = "trap '' TERM; sleep 60 & echo $! > a; sh -c 'kill -STOP $$' & wait"
+    runner = start("sh", "-c", script + "; sleep 60", cwd=tmp_path)
+    pid_in(tmp_path / "a")
+    until("a stopped process", lambda: "T" in map(state_of, process.descendants(runner.pid)))
+    attempt = attempt_of(runner.pid)
+    assert not place.kill_pass(KEY, attempt)
+
+    def none_is_left() -> bool:
+        # The shell goes on to its last command when the others are gone.
+        return place.kill_pass(KEY, attempt) and runner.poll() is not None
+
+    until("an end of all", none_is_left)
+
+
+def test_without_runner_on_record_there_is_nothing_to_kill(place: Unconfined) -> None:
+    assert place.kill_pass(KEY, None)
+    assert place.kill_pass(KEY, Attempt(created=CREATED))
+    place.signal(KEY, None, signal.SIGTERM)
+
+
+def test_numbers_of_an_earlier_boot_are_nobodys(start: Start, place: Unconfined) -> None:
+    job = sleeper(start)
+    earlier = attempt_of(os.getpid(), job.pid, boot_id="an earlier one")
+    place.signal(KEY, earlier, signal.SIGKILL)
+    assert place.kill_pass(KEY, earlier)
+    assert lives(job.pid)
+
+
+def test_a_runners_number_that_somebody_else_has_now_is_not_the_runner(
+    start: Start, place: Unconfined
+) -> None:
+    attempt = stranger(start)
+    assert attempt.runner is not None
+    below = process.descendants(attempt.runner["pid"])
+    try:
+        place.signal(KEY, attempt, signal.SIGKILL)
+        assert place.kill_pass(KEY, attempt)
+        assert below
+        assert all(map(lives, below))
+    finally:
+        process.signal_all(below, signal.SIGKILL)
+
+
+def test_when_the_runner_was_killed_its_jobs_session_is_found(
+    start: Start, tmp_path: Path, place: Unconfined
+) -> None:
+    script = "sleep 60 & echo $! > a; exec sleep 60"
+    job = start("sh", "-c", script, cwd=tmp_path, start_new_session=True)
+    a = pid_in(tmp_path / "a")
+    attempt = attempt_of(999_999_999, job.pid, start_ticks=1)
+    assert not place.kill_pass(KEY, attempt)
+    until("an end of both", lambda: not lives(a) and not lives(job.pid))
+    assert place.kill_pass(KEY, attempt)
+
+
+def test_a_killed_runner_that_nobody_reaps_does_not_hide_its_job(
+    start: Start, place: Unconfined
+) -> None:
+    """Not every container's first process reaps the orphans it is given."""
+    job, runner = sleeper(start), start("sleep", "60")
+    attempt = attempt_of(runner.pid, job.pid)
+    runner.kill()
+    until("a zombie", lambda: state_of(runner.pid) == "Z")
+    assert not place.kill_pass(KEY, attempt), "the job lives, and nothing was said of it"
+    assert job.wait(WAIT_S) == -signal.SIGKILL
+
+
+def test_a_session_that_is_younger_than_the_job_is_somebody_elses(
+    start: Start, place: Unconfined
+) -> None:
+    """Its number was given out again: the runner was killed, the job ended, months went by."""
+    other = sleeper(start)
+    long_ago = {"at_s": time.time() - 9e6, "mono_s": time.monotonic() - 9e6, "start_ticks": 1}
+    attempt = Attempt(
+        created=CREATED | long_ago,
+        runner={"pid": 999_999_999, "start_ticks": 1},
+        running={"pid": other.pid} | long_ago,
+    )
+    place.signal(KEY, attempt, signal.SIGTERM)
+    assert place.kill_pass(KEY, attempt)
+    assert lives(other.pid)

@@ -1,0 +1,336 @@
+"""What clients are shown is DESIGN 7.2, key by key, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from drfd.core import events as ev
+from drfd.core.job import Job, JobState, Outcome, Usage
+from drfd.core.ledger import Ledger
+from drfd.core.reasons import Reason, ReasonCode
+from drfd.core.resources import Axes, Resources
+from drfd.errors import HostError, NotPermitted, Refused
+from drfd.wire.views import (
+    counts_view,
+    error_view,
+    event_view,
+    exit_status,
+    job_view,
+    resources_view,
+    shares_view,
+)
+from fakes import ALICE, BOB, GIB, demand, rules, spec
+
+WAITING = Job(
+    id=42,
+    spec=replace(
+        spec(asks=demand(8, 16), name="train"),
+        argv=("train", "--epochs", "3"),
+        stdout="out/%j-%x.log",
+        stderr="/var/tmp/%u.err",
+    ),
+    submitted_at=1_700_000_000.0,
+    eligible_at=1_700_000_000.0,
+)
+RUNNING = replace(
+    WAITING,
+    state=JobState.RUNNING,
+    attempt=1,
+    started_at=1_700_000_010.0,
+    started_mono_s=10.0,
+    cgroup="drfd/42.1",
+)
+USAGE = Usage(
+    cores_milli=7250,
+    memory_bytes=3 * GIB,
+    memory_peak_bytes=4 * GIB,
+    read_bytes=100,
+    written_bytes=200,
+    cpu_s=12.345678,
+)
+ENDED = replace(
+    RUNNING,
+    state=JobState.ENDED,
+    ended_at=1_700_000_020.0,
+    exit_code=3,
+    outcome=Outcome.FAILED,
+    outcome_text="exit code 3",
+    usage=USAGE,
+)
+
+
+def test_a_waiting_job_shows_everything_that_is_documented_and_no_more() -> None:
+    why = Reason(ReasonCode.RESOURCES, "needs 8 cores, 3 free")
+    assert job_view(WAITING, reason=why, usage=None, private=True) == {
+        "id": 42,
+        "array_id": None,
+        "array_index": None,
+        "name": "train",
+        "user": "alice",
+        "uid": 1001,
+        "pool": "root.alice",
+        "state": "PENDING",
+        "reason": {"code": "RESOURCES", "text": "needs 8 cores, 3 free"},
+        "demand": {"cores": 8.0, "memory": 16 * GIB, "read": 0, "write": 0, "gres": {}},
+        "time_limit_s": 3600,
+        "priority": 0,
+        "attempt": 0,
+        "submitted_at": 1_700_000_000.0,
+        "eligible_at": 1_700_000_000.0,
+        "started_at": None,
+        "ended_at": None,
+        "expected_start_at": None,
+        "exit_code": None,
+        "signal": None,
+        "outcome": None,
+        "usage": {
+            "cores": 0.0,
+            "memory": 0,
+            "memory_peak": 0,
+            "read_bytes": 0,
+            "written_bytes": 0,
+            "cpu_seconds": 0.0,
+        },
+        "cwd": "/home/alice",
+        "argv": ["train", "--epochs", "3"],
+        "stdout": "/home/alice/out/42-train.log",
+        "stderr": "/var/tmp/alice.err",
+        "cgroup": None,
+    }
+
+
+def test_others_see_neither_command_nor_paths() -> None:
+    whole = job_view(RUNNING, reason=None, usage=USAGE, private=True)
+    shown = job_view(RUNNING, reason=None, usage=USAGE, private=False)
+    assert shown == whole | dict.fromkeys(("cwd", "argv", "stdout", "stderr"))
+
+
+def test_a_running_job_shows_its_live_use() -> None:
+    view = job_view(RUNNING, reason=None, usage=USAGE, private=True)
+    assert (view["state"], view["reason"], view["outcome"]) == ("RUNNING", None, None)
+    assert view["usage"] == {
+        "cores": 7.25,
+        "memory": 3 * GIB,
+        "memory_peak": 4 * GIB,
+        "read_bytes": 100,
+        "written_bytes": 200,
+        "cpu_seconds": 12.346,
+    }
+
+
+def test_an_ended_job_shows_its_outcome_as_its_state() -> None:
+    view = job_view(ENDED, reason=None, usage=None, private=True)
+    assert (view["state"], view["exit_code"], view["ended_at"], view["outcome"]) == (
+        "FAILED",
+        3,
+        1_700_000_020.0,
+        {"code": "FAILED", "text": "exit code 3"},
+    )
+
+
+def test_the_final_use_wins_over_a_late_reading() -> None:
+    late = Usage(cpu_s=1.0)
+    view = job_view(ENDED, reason=None, usage=late, private=True)
+    assert view["usage"]["cpu_seconds"] == 12.346
+
+
+def test_a_job_that_is_being_cleaned_has_no_end_yet() -> None:
+    """Its cgroup may still hold processes: nobody should start from its output."""
+    view = job_view(replace(ENDED, state=JobState.CLEANING), reason=None, usage=None, private=True)
+    assert (view["state"], view["outcome"], view["ended_at"]) == ("CLEANING", None, None)
+
+
+def test_countable_resources_are_shown_by_name() -> None:
+    amount = Resources(cores_milli=500, memory_bytes=1, gres=(("gpu", 2),))
+    assert resources_view(amount) == {
+        "cores": 0.5,
+        "memory": 1,
+        "read": 0,
+        "write": 0,
+        "gres": {"gpu": 2},
+    }
+
+
+# -- shares ------------------------------------------------------------------------------------
+
+
+def books(*jobs: tuple[str, int, float, float, int], waiting: int = 0) -> Ledger:
+    """The ledger after (user, …) jobs were admitted: user, number, cores, memory, read."""
+    ledger = Ledger(Axes())
+    for user, count, cores, memory_gib, read in jobs:
+        actor = ALICE if user == "alice" else BOB
+        asks = demand(cores, memory_gib, read=read)
+        for number in range(count):
+            job = spec(f"root.{user}", actor=actor, asks=asks)
+            ledger.apply(ev.Submitted(job_id=ledger.next_id, at_s=0.0, spec=job))
+            if number < count - waiting:
+                ledger.apply(ev.Admitted(job_id=ledger.next_id - 1, at_s=0.0, attempt=1))
+    return ledger
+
+
+def test_shares_are_those_of_the_papers_example() -> None:
+    """Table 1 of the DRF paper: 9 CPUs, 18 GB; A runs 3 × <1, 4>, B runs 2 × <3, 1>."""
+    ledger = books(("alice", 3, 1, 4, 0), ("bob", 2, 3, 1, 0))
+    assert shares_view(ledger, rules(9, 18)) == {
+        "capacity": {"cores": 9.0, "memory": 18 * GIB, "read": 1000, "write": 1000, "gres": {}},
+        "free": {"cores": 0.0, "memory": 4 * GIB, "read": 1000, "write": 1000, "gres": {}},
+        "nodes": [
+            {
+                "path": "root.alice",
+                "weight": 1.0,
+                "entitlement": 0.5,
+                "usage": {"cores": 3.0, "memory": 12 * GIB, "read": 0, "write": 0, "gres": {}},
+                "dominant_resource": "memory",
+                "dominant_share": 0.666666667,
+                "satisfaction": 1.333333333,
+                "running": 3,
+                "pending": 0,
+            },
+            {
+                "path": "root.bob",
+                "weight": 1.0,
+                "entitlement": 0.5,
+                "usage": {"cores": 6.0, "memory": 2 * GIB, "read": 0, "write": 0, "gres": {}},
+                "dominant_resource": "cores",
+                "dominant_share": 0.666666667,
+                "satisfaction": 1.333333333,
+                "running": 2,
+                "pending": 0,
+            },
+        ],
+    }
+
+
+def test_a_configured_pool_is_shown_while_it_is_empty() -> None:
+    view = shares_view(Ledger(Axes()), rules(9, 18, weights={"lab": "3"}))
+    assert view["nodes"] == [
+        {
+            "path": "root.lab",
+            "weight": 3.0,
+            "entitlement": 1.0,
+            "usage": {"cores": 0.0, "memory": 0, "read": 0, "write": 0, "gres": {}},
+            "dominant_resource": None,
+            "dominant_share": 0.0,
+            "satisfaction": 0.0,
+            "running": 0,
+            "pending": 0,
+        }
+    ]
+
+
+def test_waiting_jobs_are_counted_and_make_their_owner_active() -> None:
+    ledger = books(("alice", 3, 1, 4, 0), ("bob", 2, 3, 1, 0), waiting=2)
+    nodes = shares_view(ledger, rules(9, 18, weights={"bob": "3"}))["nodes"]
+    assert [(n["path"], n["entitlement"], n["running"], n["pending"]) for n in nodes] == [
+        ("root.alice", 0.25, 1, 2),
+        ("root.bob", 0.75, 0, 2),
+    ]
+
+
+def test_bandwidth_can_be_the_dominant_resource() -> None:
+    ledger = books(("alice", 1, 1, 1, 500))
+    node = shares_view(ledger, rules(9, 18))["nodes"][0]
+    assert (node["dominant_resource"], node["dominant_share"]) == ("read", 0.5)
+
+
+def test_nothing_is_free_when_the_machine_was_made_smaller_than_what_runs() -> None:
+    ledger = books(("bob", 2, 3, 1, 0))
+    free = shares_view(ledger, rules(4, 18))["free"]
+    assert free == {"cores": 0.0, "memory": 16 * GIB, "read": 1000, "write": 1000, "gres": {}}
+
+
+# -- exit codes, counts, errors, events ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outcome", "exit_code", "signal", "status"),
+    [
+        (Outcome.COMPLETED, 0, None, 0),
+        (Outcome.FAILED, 1, None, 1),
+        (Outcome.FAILED, 255, None, 255),
+        (Outcome.FAILED, None, 11, 139),
+        (Outcome.FAILED, None, 9, 137),
+        (Outcome.CANCELLED, None, 15, 143),
+        (Outcome.CANCELLED, None, 9, 137),
+        (Outcome.CANCELLED, 7, None, 7),
+        (Outcome.CANCELLED, None, None, 125),
+        (Outcome.TIMEOUT, None, 15, 124),
+        (Outcome.TIMEOUT, 0, None, 124),
+        (Outcome.TIMEOUT, None, None, 124),
+        (Outcome.OUT_OF_MEMORY, None, 9, 137),
+        (Outcome.OUT_OF_MEMORY, 1, None, 137),
+        (Outcome.LIMIT_EXCEEDED, None, 15, 143),
+        (Outcome.LAUNCH_FAILED, None, None, 125),
+        (Outcome.LOST, None, None, 125),
+    ],
+)
+def test_exit_status(
+    outcome: Outcome, exit_code: int | None, signal: int | None, status: int
+) -> None:
+    """DESIGN 7.1: its own code, 128+n, 124 for a timeout, 137 for memory, 125 for never ran."""
+    job = replace(ENDED, outcome=outcome, exit_code=exit_code, signal=signal)
+    assert exit_status(job) == status
+
+
+def test_counts_are_by_state_in_the_order_of_the_list() -> None:
+    counts = counts_view(["RUNNING", "PENDING", "RUNNING"])
+    assert list(counts.items()) == [("RUNNING", 2), ("PENDING", 1)]
+
+
+@pytest.mark.parametrize("kind", [Refused, NotPermitted, HostError])
+def test_an_error_keeps_its_kind_code_words_and_hint(kind: type[Refused]) -> None:
+    assert error_view(kind("some-code", "what is wrong", hint="the way out")) == {
+        "kind": kind.__name__,
+        "code": "some-code",
+        "text": "what is wrong",
+        "hint": "the way out",
+    }
+
+
+EVENTS: list[tuple[ev.Event, str]] = [
+    (ev.Submitted(job_id=1, at_s=5.0, spec=spec()), ""),
+    (ev.Held(job_id=1, at_s=5.0, by="alice"), "by alice"),
+    (ev.Released(job_id=1, at_s=5.0, by="root"), "by root"),
+    (ev.Cancelled(job_id=1, at_s=5.0, by="alice"), "by alice"),
+    (ev.Admitted(job_id=1, at_s=5.0, attempt=2), "attempt 2"),
+    (ev.Launched(job_id=1, at_s=5.0, attempt=1, mono_s=1.0, cgroup=None), ""),
+    (
+        ev.LaunchFailed(
+            job_id=1, at_s=5.0, attempt=1, text="no such file", outcome=Outcome.LAUNCH_FAILED
+        ),
+        "no such file",
+    ),
+    (
+        ev.StopRequested(
+            job_id=1, at_s=5.0, mono_s=1.0, outcome=Outcome.TIMEOUT, text="ran for 1h"
+        ),
+        "ran for 1h",
+    ),
+    (ev.Escalated(job_id=1, at_s=5.0), ""),
+    (
+        ev.Exited(
+            job_id=1,
+            at_s=5.0,
+            attempt=1,
+            exit_code=0,
+            signal=None,
+            outcome=Outcome.COMPLETED,
+            text="exit code 0",
+            usage=None,
+        ),
+        "exit code 0",
+    ),
+    (ev.Cleaned(job_id=1, at_s=5.0, attempt=1), ""),
+    (ev.Drained(at_s=5.0, on=True, by="root"), ""),
+]
+
+
+@pytest.mark.parametrize(("event", "text"), EVENTS, ids=lambda case: type(case).__name__)
+def test_an_event_is_shown_as_time_kind_and_words(event: ev.Event, text: str) -> None:
+    assert event_view(event) == {"at": 5.0, "event": type(event).__name__, "text": text}
+
+
+def test_every_kind_of_event_can_be_shown() -> None:
+    assert {type(event).__name__ for event, _ in EVENTS} == set(ev.KINDS)
