@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -93,3 +95,14 @@ def test_no_module_is_longer_than_a_screenful_of_screens() -> None:
         if (count := len(path.read_text().splitlines())) > 300
     }
     assert not long
+
+
+def test_the_command_line_starts_light() -> None:
+    """Nothing heavy is imported to queue a job; rich only where a table is drawn."""
+    heavy = {"rich", "psutil", "msgspec", "asyncio", "sqlite3", "drfd.core", "drfd.daemon"}
+    program = (
+        "import sys, drfd_cli.main, drfd_cli.commands.submit, drfd_cli.commands.status;"
+        f"print(*sorted({heavy!r} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("\n", "")

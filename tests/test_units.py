@@ -153,6 +153,7 @@ def test_an_exact_size_uses_the_largest_unit_that_divides_it(size: int, text: st
         (100 * MIB - 1, "100M"),
         (16 * GIB, "16G"),
         (1.5 * GIB, "1.5G"),
+        (100.5 * KIB, "100K"),
         (99.9 * GIB, "99.9G"),
         (2 * TIB, "2T"),
         (5000 * TIB, "5000T"),

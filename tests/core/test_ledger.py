@@ -292,6 +292,7 @@ def test_an_id_is_never_given_out_again() -> None:
 
 
 def test_rebuilt_books_go_on_counting_where_the_old_ones_stopped() -> None:
+    assert Ledger.of_jobs(Axes(), []).next_id == 1
     assert Ledger.of_jobs(Axes(), [], next_id=42).next_id == 42
     live = ledger_at(S.RUNNING, 50).jobs.values()
     assert Ledger.of_jobs(Axes(), live, next_id=42).next_id == 51
@@ -333,7 +334,7 @@ def _lose_waiter(ledger: Ledger) -> None:
 
 
 def _reuse_ids(ledger: Ledger) -> None:
-    ledger.next_id = 1
+    ledger.next_id = 2
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,14 @@ def test_writing_far_over_the_declared_rate_for_long_is_a_breach() -> None:
     )
 
 
+def test_nine_tenths_of_the_window_are_long_enough_and_two_samples_are_enough() -> None:
+    """Samples come when they come, never exactly the window apart."""
+    job = job_that_declares(read=MEGA)
+    for apart_s, is_breach in ((27.0, True), (26.9, False)):
+        found = judge_samples(job, [sample(0), sample(apart_s, read=int(3 * MEGA * apart_s))])
+        assert (found is not None) is is_breach
+
+
 def test_memory_is_judged_before_io() -> None:
     samples = [replace(each, memory_bytes=9 * GIB) for each in steady(9 * MEGA)]
     found = judge_samples(job_that_declares(read=MEGA), samples)
@@ -181,6 +189,7 @@ def test_what_is_no_breach_of_io(why: str, job: Job, samples: list[Sample]) -> N
     [
         (1, "16M"),
         (100 * MIB, "160M"),
+        (262 * MIB, "416M"),
         (GIB, "1536M"),
         (2 * GIB, "3G"),
         (10 * GIB, "15G"),

@@ -77,6 +77,12 @@ def test_the_weights_of_the_pools_are_those_of_their_leaves() -> None:
     assert RULES.room == (9000, 18 << 30, 0, 0)
 
 
+def test_what_is_not_configured_has_its_documented_default() -> None:
+    bare = Rules(capacity=demand())
+    assert (bare.grace_s, bare.pools, bare.axes.gres) == (10, {}, ())
+    assert Pool() == Pool(weight=Fraction(1), users=None)
+
+
 def test_rules_are_equal_by_what_was_configured() -> None:
     assert Rules(capacity=demand(1, 2)) == Rules(capacity=demand(1, 2))
     assert Rules(capacity=demand(1, 2)) != Rules(capacity=demand(1, 3))

@@ -1,0 +1,77 @@
+"""Without a system daemon, `drf` starts the user's own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from drfd.paths import SYSTEM_SOCKET
+from instance import BIN, is_alive, wait_for
+
+pytestmark = pytest.mark.skipif(SYSTEM_SOCKET.exists(), reason="a system daemon is running here")
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    place = Path(tempfile.mkdtemp(prefix="drfd-home-"))
+    yield place
+    for pid in daemons(place):
+        os.kill(pid, signal.SIGTERM)
+    wait_for("the end of the daemon", lambda: not any(map(is_alive, daemons(place))))
+    shutil.rmtree(place)
+
+
+def daemons(home: Path) -> list[int]:
+    """Controllers whose state is below this home."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            command = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        mine = any(word.startswith(os.fsencode(home)) for word in command)
+        if mine and b"serve" in command:
+            found.append(int(entry.name))
+    return found
+
+
+def drf(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {"HOME": str(home), "PATH": os.environ["PATH"]}
+    return subprocess.run(
+        [str(BIN / "drf"), *words],
+        capture_output=True, text=True, env=env, cwd=home, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_the_first_command_starts_it_and_says_so(home: Path) -> None:
+    first = drf(home, "submit", "-w", "--", "sh", "-c", "echo it runs; exit 3")
+    assert first.returncode == 3
+    assert first.stdout == "submitted job 1\n"
+    assert first.stderr == "drf: started your own drfd (no system daemon is running here)\n"
+    assert (home / "drf-1.out").read_text() == "it runs\n"
+    second = drf(home, "submit", "-q", "--", "true")
+    assert (second.stdout, second.stderr) == ("2\n", "")
+    assert len(daemons(home)) == 1
+    assert (home / ".local/state/drfd").stat().st_mode & 0o066 == 0
+
+
+def test_two_first_commands_at_once_start_one(home: Path) -> None:
+    env = {"HOME": str(home), "PATH": os.environ["PATH"]}
+    both = [
+        subprocess.Popen(
+            [str(BIN / "drf"), "submit", "-w", "--", "true"],
+            env=env, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    said = sorted(process.communicate(timeout=60)[0] for process in both)
+    assert said == ["submitted job 1\n", "submitted job 2\n"]
+    assert [process.returncode for process in both] == [0, 0]
+    assert len(daemons(home)) == 1

@@ -1,0 +1,77 @@
+"""Started by root, the controller gives up root's rights, and nothing is lost by that."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from instance import CONFIG, Instance, wait_for
+
+pytestmark = pytest.mark.system
+
+Accounts = tuple[pwd.struct_passwd, pwd.struct_passwd]
+
+
+@pytest.fixture
+def dropped(make_instance: Callable[..., Instance], users: Accounts) -> Instance:
+    return make_instance(f'{CONFIG}[daemon]\nuser = "{users[0].pw_name}"\n').start()
+
+
+def status_of(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+
+def test_the_controller_is_an_ordinary_process_of_that_user(
+    dropped: Instance, users: Accounts
+) -> None:
+    assert dropped.process is not None
+    status = status_of(dropped.process.pid)
+    assert set(status["Uid"].split()) == {str(users[0].pw_uid)}
+    assert set(status["Gid"].split()) == {str(users[0].pw_gid)}
+    assert status["Groups"] == ""
+    assert int(status["CapEff"], 16) == int(status["CapPrm"], 16) == 0
+    assert set(status_of(dropped.launcher_pid())["Uid"].split()) == {"0"}
+
+
+def test_it_has_no_way_back_to_the_launchers_files(dropped: Instance, users: Accounts) -> None:
+    """The state directory stays root's, so the two rooms cannot be exchanged."""
+    owners = {path: path.stat().st_uid for path in (dropped.state, dropped.state / "launcher")}
+    assert set(owners.values()) == {0}
+    assert (dropped.state / "controller").stat().st_uid == users[0].pw_uid
+    for path in (dropped.state / "controller").iterdir():
+        assert (path.stat().st_uid, path.stat().st_mode & 0o077) == (users[0].pw_uid, 0)
+
+
+def test_jobs_run_as_their_users_and_survive_the_death_of_both(
+    dropped: Instance, users: Accounts
+) -> None:
+    home = dropped.root / "home"
+    home.mkdir()
+    os.chown(home, users[1].pw_uid, users[1].pw_gid)
+    script = "id -u; while ! [ -e gate ]; do sleep 0.05; done; exit 6"
+    job_id = dropped.submit("--", "sh", "-c", script, user=users[1].pw_uid, cwd=home)
+    dropped.wait_state(job_id, "RUNNING")
+    launcher = dropped.launcher_pid()
+    os.kill(launcher, signal.SIGKILL)
+    wait_for("a launcher that root's keeper started", lambda: dropped.launcher_pid() != launcher)
+    dropped.kill()
+    dropped.start()
+    (home / "gate").touch()
+    job = dropped.wait_end(job_id)
+    assert (job["exit_code"], dropped.output(job_id)) == (6, f"{users[1].pw_uid}\n")
+
+
+def test_a_user_that_does_not_exist_is_a_configuration_error(
+    make_instance: Callable[..., Instance],
+) -> None:
+    instance = make_instance(CONFIG + '[daemon]\nuser = "no-such-user"\n')
+    instance.launch()
+    assert instance.process is not None
+    assert instance.process.wait(30) == 78
+    assert "daemon.user: there is no user no-such-user" in instance.log.read_text()
