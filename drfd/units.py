@@ -7,14 +7,18 @@ Sizes are binary, as in Slurm and systemd: 1K = 1024.
 from __future__ import annotations
 
 import re
-from decimal import Decimal, DecimalException
+from decimal import Decimal
 
 from drfd.errors import Refused
+
+#: Beyond these, an amount is a slip of the keyboard.
+_MOST_CORES, _MOST_BYTES = 1_000_000_000, 1 << 60
 
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:i?B)?", re.IGNORECASE)
 _SPANS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
+_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]*)?|-?\.[0-9]+")
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?")
 
 
@@ -26,6 +30,8 @@ def parse_size(text: str | int, *, what: str = "size") -> int:
             "bad-value", f"{what}: {_quote(text)} is not a size", hint="write 512M, 16G or 1.5T"
         )
     size = int(Decimal(match[1]) * _FACTORS[match[2].upper()])
+    if size > _MOST_BYTES:
+        raise Refused("bad-value", f"{what}: {_quote(text)} is more than there is in the world")
     if size < 1:
         raise Refused("bad-value", f"{what} must be more than zero", hint="write 512M or 16G")
     return size
@@ -75,13 +81,10 @@ def parse_duration(text: str | int, *, what: str = "time") -> int:
 
 def parse_cores(text: str | float, *, what: str = "cores") -> int:
     """Milli-cores of "2" or "0.5"; at least 10 (the kernel's smallest quota is 1 ms in 100 ms)."""
-    try:
-        milli = Decimal(_word(text)) * 1000
-    except DecimalException:
-        milli = Decimal("NaN")
-    if not milli.is_finite():
+    if not _NUMBER.fullmatch(_word(text)):
         raise Refused("bad-value", f"{what}: {_quote(text)} is not a number", hint="write 4 or 0.5")
-    if milli != milli.to_integral_value() or milli < 10:
+    milli = Decimal(_word(text)) * 1000
+    if milli != milli.to_integral_value() or not 10 <= milli <= _MOST_CORES * 1000:
         raise Refused(
             "bad-value",
             f"{what}: {_quote(text)} is not a number of cores from 0.01 up, in steps of 0.001",
@@ -125,6 +128,18 @@ def show_amount(axis: str, amount: int) -> str:
             return f"{show_size(amount)}/s"
         case _:
             return str(amount)
+
+
+def show_need(axis: str, amount: int) -> str:
+    """An amount and what it is of: "3 cores", "16G of memory", "10M/s of disk reads"."""
+    shown = show_amount(axis, amount)
+    match axis:
+        case "cores":
+            return f"{shown} core" if amount == 1000 else f"{shown} cores"
+        case "read" | "write":
+            return f"{shown} of disk {axis}s"
+        case _:
+            return f"{shown} of {axis}"
 
 
 def show_duration(seconds: float) -> str:

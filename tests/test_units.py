@@ -110,13 +110,13 @@ def test_memory_below_a_mebibyte_is_refused() -> None:
 
 
 @STEADY
-@given(some.integers(1, 1 << 70))
+@given(some.integers(1, 1 << 60))
 def test_an_exact_size_is_read_back_as_the_same_number(size: int) -> None:
     assert parse_size(exact_size(size)) == size
 
 
 @STEADY
-@given(some.integers(1, 1 << 20), some.sampled_from([1, KIB, MIB, GIB, TIB, PIB]))
+@given(some.integers(1, 1 << 10), some.sampled_from([1, KIB, MIB, GIB, TIB, PIB]))
 def test_an_exact_size_of_whole_units_is_short(count: int, unit: int) -> None:
     assert len(exact_size(count * unit)) <= len(str(count)) + 1
     assert parse_size(exact_size(count * unit)) == count * unit
@@ -301,7 +301,6 @@ def test_a_shown_time_can_be_typed_again_and_is_cut_by_less_than_its_last_unit(
         ("0.01", 10),
         ("1.125", 1125),
         (" 2 ", 2000),
-        ("1e2", 100_000),
         (0.1, 100),
     ],
 )
@@ -316,7 +315,7 @@ def test_what_is_not_a_number_of_cores_is_refused(text: Any) -> None:
     assert "is not a number" in refusal(parse_cores, text).text
 
 
-@pytest.mark.parametrize("text", ["0", 0, "0.009", "0.0105", "-1", -1, 0.1 + 0.2, "1e-9"])
+@pytest.mark.parametrize("text", ["0", 0, "0.009", "0.0105", "-1", -1, 0.1 + 0.2])
 def test_cores_below_a_hundredth_or_finer_than_a_thousandth_are_refused(text: Any) -> None:
     assert "from 0.01 up, in steps of 0.001" in refusal(parse_cores, text).text
 

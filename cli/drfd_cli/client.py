@@ -67,7 +67,8 @@ class Client:
     def wait(self, ids: list[int], *, any_one: bool, timeout_s: float | None) -> Message:
         """The daemon's `wait`, carried over restarts of the daemon."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        give_up = time.monotonic() + _RECONNECT_S
+        # Patience is for a daemon that was there: the first connection is made or refused.
+        give_up = time.monotonic()
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:

@@ -17,7 +17,7 @@ from drfd.core.outcome import judge_end
 from drfd.core.resources import minus, short_axes
 from drfd.core.rules import Rules
 from drfd.errors import NotPermitted, Refused
-from drfd.units import show_amount
+from drfd.units import show_amount, show_need
 
 
 def decide(ledger: Ledger, stimulus: st.Stimulus, rules: Rules) -> list[ev.Event]:
@@ -80,7 +80,7 @@ def refuse_unfit(spec: JobSpec, rules: Rules) -> None:
         name = rules.axes.names[axis]
         raise Refused(
             "too-big",
-            f"the job asks for {name} {show_amount(name, asked[axis])}, and this machine has "
+            f"the job asks for {show_need(name, asked[axis])}, and this machine has "
             f"{show_amount(name, rules.room[axis])} for jobs: it could never start",
             hint="not queued; ask for less",
         )
@@ -130,7 +130,8 @@ def _stop(job: Job, now: st.Now, outcome: Outcome, text: str) -> list[ev.Event]:
 
 def _hold(ledger: Ledger, asked: st.HoldAsked) -> list[ev.Event]:
     job = _owned(ledger, asked.job_id, asked.actor)
-    if job.state is JobState.HELD and not (asked.actor.is_admin and job.held_by == job.spec.user):
+    outweighs = asked.actor.is_admin and job.held_by == job.spec.user != asked.actor.user
+    if job.state is JobState.HELD and not outweighs:
         return []
     if ev.Held not in TRANSITIONS[job.state]:
         raise Refused(

@@ -9,9 +9,9 @@ from enum import StrEnum
 from drfd.core.admission import Plan
 from drfd.core.job import Job, JobState
 from drfd.core.ledger import Ledger
-from drfd.core.resources import minus, short_axes
+from drfd.core.resources import short_axes
 from drfd.core.rules import Rules
-from drfd.units import show_amount
+from drfd.units import show_amount, show_need
 
 
 class ReasonCode(StrEnum):
@@ -56,14 +56,14 @@ def explain_wait(
         name = rules.axes.names[beyond[0]]
         return Reason(
             ReasonCode.RESOURCES,
-            f"needs {show_amount(name, demand[beyond[0]])} of {name}, and the machine gives only "
+            f"needs {show_need(name, demand[beyond[0]])}, and the machine gives only "
             f"{show_amount(name, rules.room[beyond[0]])} since its configuration was changed",
         )
     if last is None or not short_axes(demand, last.free):
         return Reason(ReasonCode.STARTING_SOON, "starts with the next pass")
     axis = short_axes(demand, last.free)[0]
     shortage = _shortage(rules, axis, demand[axis], last)
-    ahead = last.order[: last.order.index(job.spec.pool)] if job.spec.pool in last.order else []
+    ahead = _further_below(job.spec.pool, last, ledger, rules)
     if ahead:
         return Reason(
             ReasonCode.FAIR_SHARE, f"{shortage}; {_share_evidence(job, ahead, ledger, rules)}"
@@ -74,9 +74,7 @@ def explain_wait(
 
 def _shortage(rules: Rules, axis: int, needed: int, last: Plan) -> str:
     name = rules.axes.names[axis]
-    of = "" if name == "cores" else f" of {name}"
-    what = " cores" if name == "cores" else ""
-    return f"needs {show_amount(name, needed)}{what}{of}, {show_amount(name, last.free[axis])} free"
+    return f"needs {show_need(name, needed)}, {show_amount(name, max(0, last.free[axis]))} free"
 
 
 def _largest_holder(ledger: Ledger, axis: int, show_clock: ShowClock) -> str:
@@ -91,11 +89,24 @@ def _largest_holder(ledger: Ledger, axis: int, show_clock: ShowClock) -> str:
     return f"; job {most.id} ({most.spec.user}) holds {amount}{until}"
 
 
+def _further_below(leaf: str, last: Plan, ledger: Ledger, rules: Rules) -> list[str]:
+    """The waiting leaves that are served before `leaf` because they have less of what they are
+    entitled to, and not only because they asked first."""
+    if leaf not in last.order:
+        return []
+
+    def key(other: str) -> int:
+        return rules.shares.order_key(other, ledger.used.get(other, ledger.nothing))
+
+    before = last.order[: last.order.index(leaf)]
+    return [other for other in before if key(other) < key(leaf)]
+
+
 def _share_evidence(job: Job, ahead: list[str], ledger: Ledger, rules: Rules) -> str:
     active = ledger.active_leaves()
 
     def level(leaf: str) -> str:
-        used = ledger.used.get(leaf, minus(rules.room, rules.room))
+        used = ledger.used.get(leaf, ledger.nothing)
         return f"{float(rules.shares.satisfaction(leaf, used, active)):.0%}"
 
     names = ", ".join(f"{leaf} at {level(leaf)}" for leaf in ahead[:3])

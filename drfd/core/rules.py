@@ -42,11 +42,19 @@ class Rules:
     def leaf_for(self, user: str, pool: str | None) -> str:
         """The leaf that pays for a job of `user`, who may have named a pool."""
         if pool is None:
+            own = self.pools.get(user)
+            if own is not None and own.users is not None and user not in own.users:
+                raise Refused(
+                    "name-clash",
+                    f"the pool {user} has your name and does not take you",
+                    hint="the administrator can rename it, or you can name another with -p",
+                )
             mine = (name for name, each in self.pools.items() if user in (each.users or ()))
             return f"{ROOT}.{next(mine, user)}"
         name = pool.removeprefix(f"{ROOT}.")
         if name not in self.pools:
-            if name == user:
+            # Outside their pool, its members have no leaf of their own.
+            if name == user and not any(user in (each.users or ()) for each in self.pools.values()):
                 return f"{ROOT}.{user}"
             near = get_close_matches(name, self.pools, 1)
             known = ", ".join(sorted(self.pools)) or "none"

@@ -40,11 +40,17 @@ class Server:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, listener: socket.socket) -> None:
+        """Until cancelled; then every client is let go, however long it meant to wait."""
         server = await asyncio.start_unix_server(
             self._on_connection, sock=listener, limit=MAX_REQUEST_BYTES
         )
-        async with server:
-            await server.serve_forever()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            server.close()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @property
     def is_idle(self) -> bool:
@@ -53,6 +59,13 @@ class Server:
     async def _on_connection(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        """Never raises: asyncio would print a traceback for each client at every stop."""
+        task = asyncio.ensure_future(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        await asyncio.wait({task})
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = writer.get_extra_info("socket")
         _, uid, gid = struct.unpack(
             "3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)

@@ -66,10 +66,10 @@ def test_a_job_can_be_submitted_on_hold(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("asked", "text"),
     [
-        (demand(9.5, 1), "cores 9.5, and this machine has 9 for jobs"),
-        (demand(1, 20), "memory 20G, and this machine has 18G for jobs"),
-        (demand(1, 1, read=2048), "read 2K/s, and this machine has 1000/s for jobs"),
-        (demand(1, 1, write=1001), "write 1001/s, and this machine has 1000/s for jobs"),
+        (demand(9.5, 1), "9.5 cores, and this machine has 9 for jobs"),
+        (demand(1, 20), "20G of memory, and this machine has 18G for jobs"),
+        (demand(1, 1, read=2048), "2K/s of disk reads, and this machine has 1000/s for jobs"),
+        (demand(1, 1, write=1001), "1001/s of disk writes, and this machine has 1000/s for jobs"),
     ],
 )
 def test_a_demand_that_can_never_fit_is_refused_and_not_queued(
@@ -98,7 +98,7 @@ def test_a_resource_that_the_machine_does_not_have_is_refused() -> None:
 def test_more_of_a_countable_than_there_are_is_refused() -> None:
     gpus = Rules(axes=Axes(gres=("gpu",)), capacity=replace(demand(9, 18), gres=(("gpu", 2),)))
     refuse_unfit(spec(asks=replace(demand(), gres=(("gpu", 2),))), gpus)
-    with pytest.raises(Refused, match="gpu 3, and this machine has 2 for jobs"):
+    with pytest.raises(Refused, match="3 of gpu, and this machine has 2 for jobs"):
         refuse_unfit(spec(asks=replace(demand(), gres=(("gpu", 3),))), gpus)
 
 

@@ -49,7 +49,7 @@ def test_a_bad_configuration_is_refused_in_one_line(
     [
         (["submit", "-m", "-5", "--", "true"], 2, "'-5' is not a size (write 512M"),
         (["submit", "-c", "0", "--", "true"], 2, "not a number of cores"),
-        (["submit", "-c", "99", "--", "true"], 1, "asks for cores 99, and this machine has 9"),
+        (["submit", "-c", "99", "--", "true"], 1, "asks for 99 cores, and this machine has 9"),
         (["submit", "--io", "2T", "--", "true"], 1, "it could never start"),
         (["submit", "no-such-script.sh"], 1, "cannot read the script no-such-script.sh"),
         (["submit", "-p", "nowhere", "--", "true"], 1, "there is no pool 'nowhere'"),

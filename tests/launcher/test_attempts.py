@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from drfd.launcher import attempts
 from drfd.launcher.attempts import Attempt, Record
+from launcher.rig import python
 
 KEY = (41, 2)
 CREATED: Record = {"uid": 1001, "boot_id": "b", "cgroup": "drfd/job-41-2"}
@@ -168,6 +170,24 @@ def test_a_record_that_does_not_fit_on_the_disk_is_an_error() -> None:
     assert raised.value.errno != errno.EAGAIN
     os.close(out)
     os.close(into)
+
+
+def test_a_file_that_cannot_be_written_leaves_no_descriptor(tmp_path: Path) -> None:
+    """On a full disk each job that cannot start would cost the launcher one, and a lock."""
+    code = """
+import os, resource
+from drfd.launcher import attempts
+directory = os.open(sys.argv[1], os.O_RDONLY)
+before = os.listdir("/proc/self/fd")
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+try:
+    attempts.create(directory, (1, 1), {"uid": 1})
+except OSError as error:
+    print(error.strerror, os.listdir("/proc/self/fd") == before)
+"""
+    command = python(code, tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("File too large True\n", "")
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_processes_that_are_hidden_are_passed_over(start: Start, hidepid: int) -
     mount = f'mount -t proc -o hidepid={hidepid} proc /proc || exit 99; exec "$@"'
     code = (
         "import ctypes, os; from drfd.launcher import process\n"
-        "os.setresuid(*[64321] * 3)\n"
+        "os.setgroups([]); os.setresgid(*[64321] * 3); os.setresuid(*[64321] * 3)\n"
         "ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: as after exec, /proc/self is ours\n"
         "print(process.descendants(1), process.session_members(1), process.start_ticks(1))\n"
         "print(process.count_of_user(64321))\n"

@@ -309,7 +309,10 @@ def test_a_child_that_is_signalled_by_the_user_is_swept_all_the_same(
 
 @pytest.mark.parametrize(
     ("script", "state"),
-    [("trap '' TERM; echo $$ > pid; read x < pipe", "S"), ("echo $$ > pid; kill -STOP $$", "T")],
+    [
+        ("trap '' TERM; echo $$ > pid; read x < pipe", "S"),
+        ("trap '' TERM; echo $$ > pid; kill -STOP $$", "T"),
+    ],
     ids=["deaf to TERM", "stopped"],
 )
 def test_a_job_that_does_not_heed_term_is_killed(

@@ -154,6 +154,26 @@ def test_another_attempt_is_another_job(controller: Controller, work: Path) -> N
     assert (work / "runs").read_text() == "ran\n" * 2
 
 
+def test_more_jobs_than_descriptors_at_the_start_are_no_obstacle(
+    make_launcher: Callable[..., LauncherProcess], work: Path
+) -> None:
+    """Each runner costs the launcher one; the usual soft limit of 1024 is not meant for it."""
+    few = (
+        "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (30, r.getrlimit(r.RLIMIT_NOFILE)[1]))"
+    )
+    launcher = make_launcher()
+    launcher.start(prelude=few)
+    controller = launcher.connect()
+    for number in range(1, 31):
+        outputs = {"stdout": f"out{number}", "stderr": "/dev/null"}
+        script = "echo $$ > pid$DRF; ulimit -n; sleep 60"
+        env = {"DRF": str(number)}
+        controller.launch(shell(script, cwd=work, id=number, variables=env, **outputs))
+        controller.take("up", id=number)
+    assert len(controller.list()) == 31
+    assert written(work / "out30") == "30\n", "a job has the limit that was there at the start"
+
+
 # -- stopping -------------------------------------------------------------------------------
 
 
@@ -182,7 +202,10 @@ def test_terminate_forces_nobody(controller: Controller, work: Path) -> None:
 
 @pytest.mark.parametrize(
     ("script", "state"),
-    [("trap '' TERM; echo $$ > pid; read x < pipe", "S"), ("echo $$ > pid; kill -STOP $$", "T")],
+    [
+        ("trap '' TERM; echo $$ > pid; read x < pipe", "S"),
+        ("trap '' TERM; echo $$ > pid; kill -STOP $$", "T"),
+    ],
     ids=["deaf to TERM", "stopped"],
 )
 def test_kill_ends_what_terminate_does_not(
