@@ -70,8 +70,12 @@ def create(dir_fd: int, key: Key, created: Record) -> int:
     """A new attempt file, locked by the returned descriptor. FileExistsError: there is one."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     fd = os.open(file_name(key), flags, 0o600, dir_fd=dir_fd)
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    append(fd, "created", created)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        append(fd, "created", created)
+    except BaseException:
+        os.close(fd)
+        raise
     return fd
 
 

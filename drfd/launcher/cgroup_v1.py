@@ -232,7 +232,8 @@ class CgroupV1:
     def _pids(self, key: Key) -> list[int]:
         try:
             with open(f"{self._directory('freezer', key)}/cgroup.procs") as procs:
-                return [int(line) for line in procs]
+                # 0 stands for a process outside our pid namespace: not ours to name.
+                return [pid for line in procs if (pid := int(line))]
         except FileNotFoundError:
             return []
 

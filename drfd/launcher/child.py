@@ -45,7 +45,7 @@ def _become_job(order: Order, confinement: Confinement, report_fd: int, go_fd: i
     user = identity.account(order.uid)
     confinement.enter(key, order.limits, order.uid)
     identity.reset_oom_score()
-    identity.no_core_dumps_of_ours()
+    identity.reset_file_limit()
     identity.become(user, order.gid)
     os.umask(order.umask)
     try:

@@ -78,12 +78,27 @@ def environment(user: pwd.struct_passwd, order: Order) -> dict[str, str]:
 
 def reset_oom_score() -> None:
     """A job is as likely to be killed as any program, whatever the launcher's own score."""
-    with open("/proc/self/oom_score_adj", "r+") as file:
-        if file.read().strip() != "0":
-            file.seek(0)
-            file.write("0")
+    try:
+        with open("/proc/self/oom_score_adj", "r+") as file:
+            if file.read().strip() != "0":
+                file.seek(0)
+                file.write("0")
+    except PermissionError:
+        # Set by root for a user's whole session: only root may lower it again.
+        return
 
 
-def no_core_dumps_of_ours() -> None:
-    """Between the change of user and exec, this process still holds the launcher's memory."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+#: The soft limit of open files that we were started with, which is what jobs get.
+_soft_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def allow_many_files() -> None:
+    """The launcher holds a descriptor for each runner: as many as it may have."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def reset_file_limit() -> None:
+    """Jobs get the usual limit: programs that close all descriptors up to it are slow with more."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_soft_files, hard))

@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from drfd.launcher import cgroup_v1
 from drfd.launcher.confinement import Confinement
+from drfd.launcher.identity import allow_many_files
 from drfd.launcher.policy import Policy
 from drfd.launcher.port import Port
 from drfd.launcher.protocol import SOCKET_NAME
@@ -27,7 +28,7 @@ from drfd.launcher.unconfined import Unconfined
 log = logging.getLogger("drfd.launcher")
 
 _PREDECESSOR_WAIT_S = 10.0
-_RESPAWN_PAUSE_S = 0.02
+_RESPAWN_PAUSE_S, _RESPAWN_PAUSE_MAX_S = 0.02, 2.0
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -56,7 +57,9 @@ def _keep(options: argparse.Namespace) -> NoReturn:
     """Restart the launcher whenever it dies, for a controller that has dropped its rights and
     could not; ends when the controller, which holds the other end of the pipe, is gone."""
     gc.freeze()
+    pause_s = _RESPAWN_PAUSE_S
     while True:
+        started = time.monotonic()
         pid = os.fork()
         if pid == 0:
             _serve(options)
@@ -70,10 +73,14 @@ def _keep(options: argparse.Namespace) -> NoReturn:
         os.close(pidfd)
         _, status = os.waitpid(pid, 0)
         log.warning("event=launcher-died status=%d", status)
-        time.sleep(_RESPAWN_PAUSE_S)
+        # One that dies at its start is not tried without end as fast as can be.
+        lived_s = time.monotonic() - started
+        pause_s = _RESPAWN_PAUSE_S if lived_s > 1 else min(pause_s * 2, _RESPAWN_PAUSE_MAX_S)
+        time.sleep(pause_s)
 
 
 def _serve(options: argparse.Namespace) -> None:
+    allow_many_files()
     # SIGINT from a terminal is for the controller; it ends us in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     state: Path = options.state

@@ -15,6 +15,8 @@ log = logging.getLogger("drfd.launcher")
 
 #: A controller that takes no report for so long is dropped; it will connect and ask again.
 _SEND_WAIT_S = 10.0
+#: No order is longer.
+_MAX_ORDER_BYTES = 64 << 20
 
 
 class Port:
@@ -81,6 +83,10 @@ class Port:
             self._drop()
             return
         self._inbox += data
+        if len(self._inbox) > _MAX_ORDER_BYTES and b"\n" not in self._inbox:
+            log.error("event=bad-order error=endless")
+            self._drop()
+            return
         *lines, self._inbox = self._inbox.split(b"\n")
         for line in lines:
             try:

@@ -88,7 +88,8 @@ def _stat(pid: int) -> list[str] | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             data = file.read()
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        # Gone, or hidden from us (hidepid).
         return None
     # The second field is the program's name in parentheses, and may hold anything.
     return data[data.rindex(b")") + 2 :].decode().split()

@@ -74,8 +74,7 @@ class Launcher:
         for key in attempts.keys(self.attempts_fd):
             self._adopt(key)
         while self._running:
-            pause_s = _UNHEARD_LOOK_S if self._unheard else self._endings.pause_s()
-            for chosen, _ in self._selector.select(pause_s):
+            for chosen, _ in self._selector.select(self._pause_s()):
                 # An earlier one of this round may have closed it.
                 if chosen.fd in self._selector.get_map():
                     chosen.data()
@@ -84,6 +83,12 @@ class Launcher:
             for key, ending in self._endings.due():
                 self._continue(key, ending)
         self.confinement.close()
+
+    def _pause_s(self) -> float | None:
+        pause_s = self._endings.pause_s()
+        if not self._unheard:
+            return pause_s
+        return _UNHEARD_LOOK_S if pause_s is None else min(pause_s, _UNHEARD_LOOK_S)
 
     # -- orders -----------------------------------------------------------------------------
 
@@ -177,6 +182,8 @@ class Launcher:
         if not attempt.is_over:
             reach("signal.before-signal")
             self.confinement.signal(key, attempt, signal.SIGTERM)
+            # A stopped process could not handle it.
+            self.confinement.signal(key, attempt, signal.SIGCONT)
             reach("signal.after-signal")
 
     def _kill(self, key: Key) -> None:
