@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -10,9 +11,10 @@ from typing import Any
 from drfd.core import events as ev
 from drfd.core.decide import decide
 from drfd.core.effects import Effect
+from drfd.core.fairshare import FairShare, NodeRule
 from drfd.core.job import Job, JobSpec, JobState, Outcome, Usage
 from drfd.core.ledger import Ledger
-from drfd.core.resources import Axes, Resources
+from drfd.core.resources import Axes, Resources, Vector
 from drfd.core.rules import Pool, Rules
 from drfd.core.stimuli import (
     Actor,
@@ -64,6 +66,13 @@ def spec(
         stdout="drf-%j.out",
         stderr="drf-%j.err",
     )
+
+
+def flat(capacity: Vector, weights: Mapping[str, Fraction] | None = None) -> FairShare:
+    """Leaves side by side, each with one weight for all axes."""
+    given = (weights or {}).items()
+    rules = {leaf: NodeRule(weights=(weight,) * len(capacity)) for leaf, weight in given}
+    return FairShare(capacity, rules)
 
 
 def rules(

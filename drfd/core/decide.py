@@ -6,9 +6,12 @@ the second report of one end) gives no events. Requests that must not be granted
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from drfd.core import events as ev
 from drfd.core import stimuli as st
 from drfd.core.admission import Plan, plan
+from drfd.core.fairshare import path_up
 from drfd.core.job import Job, JobSpec, JobState, Outcome
 from drfd.core.ledger import Ledger
 from drfd.core.lifecycle import TRANSITIONS
@@ -51,13 +54,14 @@ def decide(ledger: Ledger, stimulus: st.Stimulus, rules: Rules) -> list[ev.Event
             return [admit(ledger, job_id, stimulus.now) for job_id in admitted]
 
 
-def schedule(ledger: Ledger, rules: Rules) -> Plan:
-    """The pass that `SchedulePass` stands for, with what it saw."""
+def schedule(ledger: Ledger, rules: Rules, spent: Mapping[str, float] | None = None) -> Plan:
+    """The pass that `SchedulePass` stands for, with what it saw. `spent`: see `core.history`."""
     return plan(
         queues={} if ledger.draining else ledger.queues,
         used=ledger.used,
         free=minus(rules.room, ledger.booked),
         shares=rules.shares,
+        spent=spent,
     )
 
 
@@ -84,6 +88,16 @@ def refuse_unfit(spec: JobSpec, rules: Rules) -> None:
             f"{show_amount(name, rules.room[axis])} for jobs: it could never start",
             hint="not queued; ask for less",
         )
+    for path in path_up(spec.leaf):
+        limit = rules.shares.rule(path).limit or ()
+        for name, most, amount in zip(rules.axes.names, limit, asked, strict=False):
+            if most is not None and amount > most:
+                raise Refused(
+                    "above-limit",
+                    f"the job asks for {show_need(name, amount)}, and {path} may hold "
+                    f"{show_amount(name, most)} at most: it could never start",
+                    hint="not queued; ask for less",
+                )
 
 
 def _submit(ledger: Ledger, asked: st.SubmitAsked, rules: Rules) -> list[ev.Event]:

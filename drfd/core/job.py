@@ -39,6 +39,13 @@ class Outcome(StrEnum):
     LOST = "LOST"
 
 
+def leaf_path(pool: str, user: str) -> str:
+    """The path of a user below a pool, or of one who is in none ("root.alice" is both then)."""
+    # A dot in a name would look like one more level.
+    name = user.replace("%", "%25").replace(".", "%2E")
+    return f"root.{name}" if pool == f"root.{user}" else f"{pool}.{name}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """What the submitter asked for; never changes."""
@@ -47,7 +54,7 @@ class JobSpec:
     user: str
     uid: int
     gid: int
-    #: The leaf of the fair-share tree that pays, as a path: "root.alice".
+    #: The pool that pays, as a path: "root.lab"; "root.alice" for who is in no pool.
     pool: str
     demand: Resources
     #: Wall time in seconds; None is without limit.
@@ -61,6 +68,11 @@ class JobSpec:
     stderr: str
     #: A socket of the submitter's that hands over its own descriptors 0, 1 and 2 (`drf run`).
     attach: str | None = None
+
+    @property
+    def leaf(self) -> str:
+        """The leaf of the fair-share tree: the user, below the pool."""
+        return leaf_path(self.pool, self.user)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,7 +112,7 @@ class Ledger:
 
     def _count(self, job: Job, sign: int) -> None:
         """Enter (`sign` 1) or strike out (-1) a job in the tables that its state puts it in."""
-        leaf = job.spec.pool
+        leaf = job.spec.leaf
         if job.state in (JobState.PENDING, JobState.HELD):
             self.waiting[job.spec.user] += sign
             if not self.waiting[job.spec.user]:

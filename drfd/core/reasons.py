@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from drfd.core.admission import Plan
+from drfd.core.fairshare import Standing, path_up
 from drfd.core.job import Job, JobState
 from drfd.core.ledger import Ledger
-from drfd.core.resources import short_axes
+from drfd.core.resources import Vector, short_axes
 from drfd.core.rules import Rules
 from drfd.units import show_amount, show_need
 
@@ -59,17 +60,39 @@ def explain_wait(
             f"needs {show_need(name, demand[beyond[0]])}, and the machine gives only "
             f"{show_amount(name, rules.room[beyond[0]])} since its configuration was changed",
         )
-    if last is None or not short_axes(demand, last.free):
+    if last is None:
+        return Reason(ReasonCode.STARTING_SOON, "starts with the next pass")
+    standing = last.standing or rules.shares.standing(ledger.used, ledger.queues)
+    leaf = job.spec.leaf
+    if not short_axes(demand, last.free):
+        held_back = _limit(leaf, demand, standing, rules)
+        if held_back is not None:
+            return Reason(ReasonCode.LIMIT, held_back)
         return Reason(ReasonCode.STARTING_SOON, "starts with the next pass")
     axis = short_axes(demand, last.free)[0]
     shortage = _shortage(rules, axis, demand[axis], last)
-    ahead = _further_below(job.spec.pool, last, ledger, rules)
+    ahead = _further_below(leaf, last, standing)
     if ahead:
         return Reason(
-            ReasonCode.FAIR_SHARE, f"{shortage}; {_share_evidence(job, ahead, ledger, rules)}"
+            ReasonCode.FAIR_SHARE, f"{shortage}; {_share_evidence(leaf, ahead, standing)}"
         )
     holder = _largest_holder(ledger, axis, show_clock)
     return Reason(ReasonCode.RESOURCES, f"{shortage}{holder}")
+
+
+def _limit(leaf: str, demand: Vector, standing: Standing, rules: Rules) -> str | None:
+    """The limit of the leaf, or of a pool that it is in, that keeps the job back."""
+    for path in path_up(leaf):
+        limit = rules.shares.rule(path).limit
+        for axis, most in enumerate(limit or ()):
+            held = standing.used[path][axis] if path in standing.used else 0
+            if most is not None and demand[axis] and held + demand[axis] > most:
+                name = rules.axes.names[axis]
+                return (
+                    f"{path} may hold {show_need(name, most)} and holds {show_amount(name, held)}; "
+                    f"the job needs {show_amount(name, demand[axis])}"
+                )
+    return None
 
 
 def _shortage(rules: Rules, axis: int, needed: int, last: Plan) -> str:
@@ -89,30 +112,30 @@ def _largest_holder(ledger: Ledger, axis: int, show_clock: ShowClock) -> str:
     return f"; job {most.id} ({most.spec.user}) holds {amount}{until}"
 
 
-def _further_below(leaf: str, last: Plan, ledger: Ledger, rules: Rules) -> list[str]:
-    """The waiting leaves that are served before `leaf` because they have less of what they are
-    entitled to, and not only because they asked first."""
+def _further_below(leaf: str, last: Plan, standing: Standing) -> list[str]:
+    """The waiting leaves that are served before `leaf` because they, or a pool that they are in,
+    have less of what they are entitled to, and not only because they asked first."""
     if leaf not in last.order:
         return []
-
-    def key(other: str) -> int:
-        return rules.shares.order_key(other, ledger.used.get(other, ledger.nothing))
-
     before = last.order[: last.order.index(leaf)]
-    return [other for other in before if key(other) < key(leaf)]
+    return [other for other in before if _is_further_below(other, leaf, standing)]
 
 
-def _share_evidence(job: Job, ahead: list[str], ledger: Ledger, rules: Rules) -> str:
-    active = ledger.active_leaves()
+def _is_further_below(other: str, leaf: str, standing: Standing) -> bool:
+    """At the level where the two part."""
+    ours, theirs = path_up(leaf), path_up(other)
+    while len(ours) > 1 and len(theirs) > 1 and ours[-1] == theirs[-1]:
+        ours, theirs = ours[:-1], theirs[:-1]
+    # A pool may be no better off than ours, and yet have somebody in it who is.
+    least = min(standing.satisfaction_key(path) for path in theirs)
+    return least < min(standing.satisfaction_key(path) for path in ours)
 
-    def level(leaf: str) -> str:
-        used = ledger.used.get(leaf, ledger.nothing)
-        return f"{float(rules.shares.satisfaction(leaf, used, active)):.0%}"
 
-    names = ", ".join(f"{leaf} at {level(leaf)}" for leaf in ahead[:3])
+def _share_evidence(leaf: str, ahead: list[str], standing: Standing) -> str:
+    def level(path: str) -> str:
+        return f"{float(standing.satisfaction(path)):.0%}"
+
+    names = ", ".join(f"{other} at {level(other)}" for other in ahead[:3])
     more = f" and {len(ahead) - 3} more" if len(ahead) > 3 else ""
     verb = "is" if len(ahead) == 1 else "are"
-    return (
-        f"{names}{more} of the entitlement {verb} served first; "
-        f"{job.spec.pool} is at {level(job.spec.pool)}"
-    )
+    return f"{names}{more} of the entitlement {verb} served first; {leaf} is at {level(leaf)}"

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fractions import Fraction
 
-from drfd.core.fairshare import FairShare
+from drfd.core.fairshare import FairShare, NodeRule
+from drfd.core.job import leaf_path
 from drfd.core.resources import Axes, Resources, Vector
 from drfd.errors import NotPermitted, Refused
 
@@ -15,8 +16,28 @@ ROOT = "root"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class Claim:
+    """What the configuration gives a node of the tree. Axes by name; what is left out is plain."""
+
     weight: Fraction = Fraction(1)
+    #: Weights of single resources, in place of `weight`.
+    weights: Mapping[str, Fraction] = field(default_factory=dict)
+    limit: Mapping[str, int] = field(default_factory=dict)
+    guarantee: Mapping[str, int] = field(default_factory=dict)
+
+    def rule(self, axes: Axes) -> NodeRule:
+        names = axes.names
+        return NodeRule(
+            weights=tuple(self.weights.get(name, self.weight) for name in names),
+            limit=tuple(self.limit.get(name) for name in names) if self.limit else None,
+            guarantee=tuple(self.guarantee.get(name, 0) for name in names)
+            if self.guarantee
+            else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool(Claim):
     #: Whose jobs it takes; None: of anyone who names it.
     users: frozenset[str] | None = None
 
@@ -25,22 +46,30 @@ class Pool:
 class Rules:
     axes: Axes = field(default_factory=Axes)
     capacity: Resources
+    #: By dotted name below the root: "lab", "lab.night".
     pools: Mapping[str, Pool] = field(default_factory=dict)
+    #: What single users are given: (pool, user); the pool "" for users in none.
+    members: Mapping[tuple[str, str], Claim] = field(default_factory=dict)
     #: TERM, then this long, then KILL.
     grace_s: int = 10
     max_waiting_per_user: int = 200_000
+    #: How fast usage is forgotten, where it decides a tie.
+    half_life_s: int = 7 * 86400
 
     def __post_init__(self) -> None:
         vector = self.axes.vector(self.capacity)
-        weights = {f"{ROOT}.{name}": pool.weight for name, pool in self.pools.items()}
+        rules = {f"{ROOT}.{name}": pool.rule(self.axes) for name, pool in self.pools.items()}
+        for (pool, user), claim in self.members.items():
+            above = f"{ROOT}.{pool}" if pool else f"{ROOT}.{user}"
+            rules[leaf_path(above, user)] = claim.rule(self.axes)
         object.__setattr__(self, "room", vector)
-        object.__setattr__(self, "shares", FairShare(vector, weights))
+        object.__setattr__(self, "shares", FairShare(vector, rules))
 
     room: Vector = field(init=False, compare=False)
     shares: FairShare = field(init=False, compare=False)
 
-    def leaf_for(self, user: str, pool: str | None) -> str:
-        """The leaf that pays for a job of `user`, who may have named a pool."""
+    def pool_for(self, user: str, pool: str | None) -> str:
+        """The pool that pays for a job of `user`, who may have named one."""
         if pool is None:
             own = self.pools.get(user)
             if own is not None and own.users is not None and user not in own.users:

@@ -35,7 +35,7 @@ def spec_for(
         user=actor.user,
         uid=actor.uid,
         gid=gid,
-        pool=rules.leaf_for(actor.user, request.pool),
+        pool=rules.pool_for(actor.user, request.pool),
         demand=Resources(
             cores_milli=_given(demand.cores_milli, defaults.cores_milli),
             memory_bytes=_given(demand.memory_bytes, defaults.memory_bytes),

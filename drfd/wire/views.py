@@ -7,11 +7,11 @@ from fractions import Fraction
 from typing import Any
 
 from drfd.core import events as ev
-from drfd.core.fairshare import FairShare
+from drfd.core.fairshare import NodeRule, Standing
 from drfd.core.job import Job, JobState, Outcome, Usage, output_path
 from drfd.core.ledger import Ledger
 from drfd.core.reasons import Reason
-from drfd.core.resources import Resources, Vector, minus
+from drfd.core.resources import Axes, Resources, Vector, minus
 from drfd.core.rules import ROOT, Rules
 from drfd.errors import DrfdError
 
@@ -96,34 +96,47 @@ def event_view(event: ev.Event) -> View:
 
 
 def shares_view(ledger: Ledger, rules: Rules) -> View:
-    axes, shares = rules.axes, rules.shares
+    """Every active node of the tree, and every configured pool, by path."""
     free = minus(rules.room, ledger.booked)
-    leaves = sorted(ledger.active_leaves() | {f"{ROOT}.{name}" for name in rules.pools})
     active = ledger.active_leaves()
-    nodes = [_node_view(ledger, rules, leaf, shares, active) for leaf in leaves]
+    standing = rules.shares.standing(ledger.used, active)
+    nodes = {path: _node_view(path, standing, rules, ledger) for path in standing.used}
+    for name in rules.pools:
+        path = f"{ROOT}.{name}"
+        if path not in nodes:
+            # As it would stand if somebody came.
+            idle = rules.shares.standing(ledger.used, {*active, path})
+            nodes[path] = _node_view(path, idle, rules, ledger)
     return {
         "capacity": resources_view(rules.capacity),
-        "free": resources_view(axes.resources(_not_negative(free))),
-        "nodes": nodes,
+        "free": resources_view(rules.axes.resources(_not_negative(free))),
+        "nodes": [nodes[path] for path in sorted(nodes)],
     }
 
 
-def _node_view(
-    ledger: Ledger, rules: Rules, leaf: str, shares: FairShare, active: set[str]
-) -> View:
-    used = ledger.used.get(leaf, ledger.nothing)
-    dominant = shares.dominant_axis(used)
+def _node_view(path: str, standing: Standing, rules: Rules, ledger: Ledger) -> View:
+    used = standing.used[path]
+    dominant = rules.shares.dominant_axis(used)
+    below = [leaf for leaf in ledger.active_leaves() if leaf == path or leaf.startswith(f"{path}.")]
     return {
-        "path": leaf,
-        "weight": float(shares.weight(leaf)),
-        "entitlement": _number(shares.entitlement(leaf, active)),
+        "path": path,
+        "weight": _weight_view(rules.shares.rule(path), rules.axes),
+        "entitlement": _number(standing.entitlement(path)),
         "usage": resources_view(rules.axes.resources(used)),
         "dominant_resource": None if dominant is None else rules.axes.names[dominant],
-        "dominant_share": _number(shares.dominant_share(used)),
-        "satisfaction": _number(shares.satisfaction(leaf, used, active)),
-        "running": len(ledger.holding.get(leaf, ())),
-        "pending": len(ledger.queues.get(leaf, ())),
+        "dominant_share": _number(rules.shares.dominant_share(used)),
+        "satisfaction": _number(standing.satisfaction(path)),
+        "running": sum(len(ledger.holding.get(leaf, ())) for leaf in below),
+        "pending": sum(len(ledger.queues.get(leaf, ())) for leaf in below),
     }
+
+
+def _weight_view(rule: NodeRule, axes: Axes) -> float | dict[str, float]:
+    """One number, or one for each resource where they differ."""
+    weights = rule.weights or (Fraction(1),)
+    if len(set(weights)) == 1:
+        return float(weights[0])
+    return {name: float(weight) for name, weight in zip(axes.names, weights, strict=True)}
 
 
 def error_view(error: DrfdError) -> View:

@@ -19,7 +19,7 @@ from hypothesis import strategies as some
 from drfd.core.admission import Plan, plan
 from drfd.core.fairshare import FairShare
 from drfd.core.queue import LeafQueue
-from fakes import ALICE, BOB, Bench, demand, rules, spec
+from fakes import ALICE, BOB, Bench, demand, flat, rules, spec
 
 STEADY = settings(derandomize=True, deadline=None, max_examples=100)
 Vector = tuple[int, ...]
@@ -53,7 +53,7 @@ def run(world: World) -> Plan:
         queues=queues,
         used=world.used,
         free=free_of(world),
-        shares=FairShare(world.capacity, world.weights),
+        shares=flat(world.capacity, world.weights),
     )
 
 
@@ -603,7 +603,7 @@ def test_the_order_of_tables_does_not_matter(world: World, random: Random) -> No
         queues=queues,
         used=dict(reversed(list(world.used.items()))),
         free=free_of(world),
-        shares=FairShare(world.capacity, world.weights),
+        shares=flat(world.capacity, world.weights),
     )
     assert again == run(world) == run(world)
 

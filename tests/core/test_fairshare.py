@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from drfd.core.fairshare import FairShare
+from drfd.core.fairshare import FairShare, path_up
+from fakes import flat
 
 STEADY = settings(derandomize=True, deadline=None, max_examples=100)
 WEIGHTS = some.builds(Fraction, some.integers(1, 12), some.integers(1, 12))
@@ -54,7 +54,9 @@ def test_a_resource_that_the_machine_lacks_is_in_nobodys_share() -> None:
     assert shares.dominant_share((1, 7)) == Fraction(1, 4)
     assert shares.dominant_axis((1, 7)) == 0
     assert shares.dominant_axis((0, 7)) is None
-    assert shares.keeps_promise("a", (4, 0), Fraction(1))
+    standing = shares.standing({"a": (0, 7)}, ())
+    assert standing.satisfaction("a") == 0
+    assert standing.keeps_promise("a", (4, 0))
 
 
 def test_a_machine_with_nothing_to_give_has_no_shares() -> None:
@@ -67,47 +69,47 @@ def test_shares_of_a_large_machine_are_exact() -> None:
     shares = FairShare((64_000, capacity))
     third = capacity // 3
     assert shares.dominant_share((0, third)) == Fraction(1, 3)
-    assert shares.keeps_promise("a", (0, third), Fraction(3))
-    assert not shares.keeps_promise("a", (0, third + 1), Fraction(3))
+    standing = shares.standing({}, {"a", "b", "c"})
+    assert standing.keeps_promise("a", (0, third))
+    assert not standing.keeps_promise("a", (0, third + 1))
 
 
 def test_entitlements_are_weights_over_the_weights_of_the_active_leaves() -> None:
-    shares = FairShare((9, 18), {"lab": Fraction(3)})
-    assert shares.entitlement("lab", {"lab", "carol"}) == Fraction(3, 4)
-    assert shares.entitlement("carol", {"lab", "carol"}) == Fraction(1, 4)
-    assert shares.entitlement("carol", {"carol"}) == 1
-
-
-def test_a_leaf_counts_itself_among_the_active_ones() -> None:
-    assert PAPER.entitlement("new", {"a", "b"}) == Fraction(1, 3)
+    shares = flat((9, 18), {"lab": Fraction(3)})
+    both = shares.standing({}, {"lab", "carol"})
+    assert both.entitlement("lab") == Fraction(3, 4)
+    assert both.entitlement("carol") == Fraction(1, 4)
+    assert shares.standing({}, {"carol"}).entitlement("carol") == 1
 
 
 def test_satisfaction_is_the_share_held_of_the_share_promised() -> None:
-    shares = FairShare((9, 18), {"lab": Fraction(3)})
-    active = {"lab", "carol"}
-    assert shares.satisfaction("lab", (3, 2), active) == Fraction(1, 3) / Fraction(3, 4)
-    assert shares.satisfaction("carol", (0, 9), active) == 2
+    shares = flat((9, 18), {"lab": Fraction(3)})
+    standing = shares.standing({"lab": (3, 2), "carol": (0, 9)}, ())
+    assert standing.satisfaction("lab") == Fraction(1, 3) / Fraction(3, 4)
+    assert standing.satisfaction("carol") == 2
 
 
 def test_in_a_flat_tree_of_equal_weights_satisfaction_is_the_share_times_the_number() -> None:
-    assert PAPER.satisfaction("a", (3, 1), {"a", "b", "c"}) == 3 * Fraction(1, 3)
+    assert PAPER.standing({"a": (3, 1)}, {"b", "c"}).satisfaction("a") == 3 * Fraction(1, 3)
 
 
-def test_a_heavier_leaf_is_served_until_its_share_is_larger_in_that_ratio() -> None:
-    shares = FairShare((100,), {"two": Fraction(2)})
-    assert shares.order_key("two", (20,)) == shares.order_key("one", (10,))
-    assert shares.order_key("two", (19,)) < shares.order_key("one", (10,))
+def test_a_dotted_path_is_a_place_in_the_tree_and_the_roots_name_may_be_left_out() -> None:
+    standing = PAPER.standing({"root.lab.a": (1, 0), "lab.b": (2, 0)}, ())
+    assert standing.used["root.lab"] == (1, 0)
+    assert standing.used["lab"] == (2, 0)
+    assert path_up("root.lab.a") == ["root.lab.a", "root.lab"]
+    assert path_up("lab.b") == ["lab.b", "lab"]
 
 
 @STEADY
 @given(machines())
 def test_keys_order_leaves_as_their_satisfaction_does(machine: Machine) -> None:
     capacity, weights, used = machine
-    shares = FairShare(capacity, weights)
+    standing = flat(capacity, weights).standing(used, ())
     for left in used:
         for right in used:
-            keys = [shares.order_key(leaf, used[leaf]) for leaf in (left, right)]
-            levels = [shares.satisfaction(leaf, used[leaf], used) for leaf in (left, right)]
+            keys = [standing.satisfaction_key(leaf) for leaf in (left, right)]
+            levels = [standing.satisfaction(leaf) for leaf in (left, right)]
             assert (keys[0] < keys[1]) is (levels[0] < levels[1])
 
 
@@ -115,21 +117,17 @@ def test_keys_order_leaves_as_their_satisfaction_does(machine: Machine) -> None:
 @given(machines())
 def test_shares_agree_with_plain_fractions(machine: Machine) -> None:
     capacity, weights, used = machine
-    shares = FairShare(capacity, weights)
+    shares = flat(capacity, weights)
+    standing = shares.standing(used, ())
+    nothing = (0,) * len(capacity)
     everyone = sum((weights.get(leaf, Fraction(1)) for leaf in used), Fraction(0))
-    assert shares.total_weight(used) == everyone
     for leaf, held in used.items():
         promised = weights.get(leaf, Fraction(1)) / everyone
         share = slow_share(capacity, held)
         assert shares.dominant_share(held) == share
-        assert shares.entitlement(leaf, used) == promised
-        assert shares.satisfaction(leaf, held, used) == share / promised
-        assert shares.keeps_promise(leaf, held, everyone) is (share <= promised)
+        assert standing.entitlement(leaf) == promised or not any(capacity)
+        assert standing.satisfaction(leaf) == share / promised
+        assert standing.keeps_promise(leaf, nothing) is (share <= promised)
         axis = shares.dominant_axis(held)
         assert (axis is None) is (share == 0)
         assert axis is None or Fraction(held[axis], capacity[axis]) == share
-
-
-@pytest.mark.parametrize("leaf", ["root.anyone", ""])
-def test_a_leaf_without_a_configured_weight_has_weight_one(leaf: str) -> None:
-    assert FairShare((1,), {"lab": Fraction(7, 2)}).weight(leaf) == 1

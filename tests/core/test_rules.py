@@ -36,44 +36,44 @@ RULES = Rules(
 def test_a_job_is_paid_for_by_the_pool_it_names_else_by_its_users(
     user: str, pool: str | None, leaf: str
 ) -> None:
-    assert RULES.leaf_for(user, pool) == leaf
+    assert RULES.pool_for(user, pool) == leaf
 
 
 @pytest.mark.parametrize(("user", "pool"), [("carol", "lab"), ("carol", "nobody")])
 def test_a_pool_takes_no_jobs_of_those_who_are_not_in_it(user: str, pool: str) -> None:
     with pytest.raises(NotPermitted) as caught:
-        RULES.leaf_for(user, pool)
+        RULES.pool_for(user, pool)
     assert caught.value.code == "not-in-pool"
     assert str(caught.value) == f"pool {pool} does not take jobs of {user}"
 
 
 def test_a_misspelt_pool_is_answered_with_the_nearest_name() -> None:
     with pytest.raises(Refused) as caught:
-        RULES.leaf_for("carol", "opne")
+        RULES.pool_for("carol", "opne")
     assert caught.value.code == "no-such-pool"
     assert str(caught.value) == "there is no pool 'opne' (did you mean open?)"
 
 
 def test_an_unknown_pool_is_answered_with_those_there_are() -> None:
     with pytest.raises(Refused) as caught:
-        RULES.leaf_for("carol", "xyz")
+        RULES.pool_for("carol", "xyz")
     assert str(caught.value) == (
         "there is no pool 'xyz' (configured pools: lab, nobody, open, second)"
     )
     with pytest.raises(Refused) as caught:
-        Rules(capacity=demand()).leaf_for("carol", "xyz")
+        Rules(capacity=demand()).pool_for("carol", "xyz")
     assert str(caught.value) == "there is no pool 'xyz' (configured pools: none)"
 
 
 def test_another_users_name_is_not_a_pool() -> None:
     """Nobody can let somebody else pay."""
     with pytest.raises(Refused, match="no pool 'dave'"):
-        RULES.leaf_for("carol", "dave")
+        RULES.pool_for("carol", "dave")
 
 
-def test_the_weights_of_the_pools_are_those_of_their_leaves() -> None:
-    assert RULES.shares.weight("root.lab") == 3
-    assert RULES.shares.weight("root.open") == 1
+def test_the_weights_of_the_pools_are_those_of_their_nodes() -> None:
+    assert RULES.shares.rule("root.lab").weights == (3, 3, 3, 3)
+    assert RULES.shares.rule("root.open").weights == (1, 1, 1, 1)
     assert RULES.room == (9000, 18 << 30, 0, 0)
 
 
