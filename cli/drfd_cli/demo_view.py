@@ -19,6 +19,11 @@ class Screen(Protocol):
     def show(self, shares: View, jobs: list[View], at_s: float) -> None: ...
 
 
+def pools(shares: View) -> list[View]:
+    """The three pools, without the user below each."""
+    return [node for node in shares["nodes"] if node["path"].count(".") == 1]
+
+
 def opening(doctor: View, scale: float) -> str:
     lines = [
         "Three pools stand in for users, on a machine of 9 cores and 18 GB as in the DRF paper:",
@@ -53,7 +58,7 @@ class _Table:
             "POOL", ("RUN", "right"), ("WAIT", "right"), ("CORES", "right"), ("MEM", "right"),
             ("IO R/W", "right"), "DOMINANT", "SHARE",
         )  # fmt: skip
-        for node in shares["nodes"]:
+        for node in pools(shares):
             share = node["dominant_share"]
             bar = ("█" * round(share * _BAR)).ljust(_BAR, "·")
             output.add_row(
@@ -85,7 +90,7 @@ class _Lines:
         self._seen |= {job["id"]: job["state"] for job in news}
         levels = ", ".join(
             f"{node['path'].removeprefix('root.')} {node['dominant_share']:.0%}"
-            for node in shares["nodes"]
+            for node in pools(shares)
         )
         words = ", ".join(f"{job['name']} {job['state']}" for job in news)
         if words:

@@ -5,14 +5,13 @@ A key that nobody asks for is an error, so a misspelt limit can never be ignored
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from pathlib import Path
 
-from drfd.core.rules import Pool
+from drfd.core.rules import Claim, Pool
+from drfd.daemon.pool_config import Tree
 from drfd.daemon.toml_table import (
     Table,
     Toml,
@@ -25,13 +24,9 @@ from drfd.daemon.toml_table import (
     read_path,
     read_size_or_zero,
     read_time,
-    read_weight,
 )
 from drfd.errors import ConfigError
 from drfd.units import parse_cores, parse_duration, parse_memory, parse_size
-
-#: A part of a path such as "root.lab".
-_POOL_NAME = re.compile(r"[\w-]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +60,9 @@ class Config:
     disks: tuple[DiskConfig, ...] | None = None
     defaults: Defaults = Defaults()
     pools: Mapping[str, Pool] = field(default_factory=dict)
+    #: What single users are given, by (pool, user).
+    members: Mapping[tuple[str, str], Claim] = field(default_factory=dict)
+    half_life_s: int = 7 * 86400
     grace_s: int = 10
     max_pids: int = 4096
     use_cgroups: bool = True
@@ -100,22 +98,28 @@ def parse(tree: Toml, source: str) -> Config:
     enforcement = top.table("enforcement")
     daemon = top.table("daemon")
     limits = top.table("limits")
+    scheduling = top.table("scheduling")
+    nodes = Tree()
+    nodes.read_pools(top.table("pools"))
+    nodes.read_users(top.table("users"))
     config = Config(
         cores_milli=capacity.take("cores", parse_cores, None),
         memory_bytes=capacity.take("memory", parse_size, None),
         reserve_memory_bytes=capacity.take("reserve_memory", read_size_or_zero, None),
         disks=_disks(top),
         defaults=_defaults(top.table("defaults")),
-        pools=_pools(top.table("pools")),
+        pools=nodes.pools,
+        members=nodes.members,
         grace_s=enforcement.take("grace", parse_duration, 10),
         max_pids=enforcement.take("processes", read_count, 4096),
         use_cgroups=enforcement.take("cgroups", read_flag, True),
         user=daemon.take("user", read_name, None),
         system_users=frozenset(daemon.take("system_users", read_names, [])),
+        half_life_s=scheduling.take("half_life", parse_duration, 7 * 86400),
         max_waiting_per_user=limits.take("waiting_jobs_per_user", read_count, 200_000),
     )
     enforcement.take("cores", only("quota"), "quota")
-    _scheduling(top.table("scheduling"), warnings)
+    _scheduling(scheduling, warnings)
     if top.take("gres", read_lists, None):
         warnings.append("gres: countable resources are not handed out by this version yet")
     top.done()
@@ -149,26 +153,6 @@ def _defaults(table: Table) -> Defaults:
         read_bps=table.take("read", read_size_or_zero, plain.read_bps),
         write_bps=table.take("write", read_size_or_zero, plain.write_bps),
     )
-
-
-def _pools(table: Table) -> dict[str, Pool]:
-    pools: dict[str, Pool] = {}
-    owner: dict[str, str] = {}
-    for name in table.names():
-        if not _POOL_NAME.fullmatch(name):
-            table.fail(repr(name), "is not a pool name", hint="use letters, digits, - and _")
-        each = table.table(name)
-        users = each.take("users", read_names, None)
-        pools[name] = Pool(
-            weight=each.take("weight", read_weight, Fraction(1)),
-            users=None if users is None else frozenset(users),
-        )
-        for user in users or ():
-            if user in owner:
-                each.fail("users", f"{user} is already in pool {owner[user]}")
-            owner[user] = name
-        each.done()
-    return pools
 
 
 def _scheduling(table: Table, warnings: list[str]) -> None:

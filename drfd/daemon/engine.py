@@ -16,6 +16,7 @@ from drfd.core import events as ev
 from drfd.core.admission import Plan
 from drfd.core.decide import admit, decide, schedule
 from drfd.core.effects import Effect, owed
+from drfd.core.history import History
 from drfd.core.job import Job
 from drfd.core.ledger import Ledger
 from drfd.core.rules import Rules
@@ -26,6 +27,9 @@ from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
 
 log = logging.getLogger("drfd")
+
+#: How far back the usage of ended jobs is counted, in half-lives: 2^-6 of it is left by then.
+_REMEMBERED_HALF_LIVES = 6
 
 
 class Host(Protocol):
@@ -62,6 +66,11 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.ledger = self.journal.load(self.rules.axes)
+        self._history = History(self.rules.half_life_s)
+        # What is older than this has all but no weight left.
+        since_s = self.clock().at_s - _REMEMBERED_HALF_LIVES * self.rules.half_life_s
+        for job in self.journal.ended_since(since_s):
+            self._remember(job)
 
     def turn(self, batch: list[Work]) -> None:
         """Take all of `batch`, then one scheduling pass if anything asks for it."""
@@ -113,7 +122,7 @@ class Engine:
         if not self._wants_pass or not self.host.is_ready():
             return
         self._wants_pass = False
-        self.last_plan = schedule(self.ledger, self.rules)
+        self.last_plan = schedule(self.ledger, self.rules, self._history.spent)
         now = self.clock()
         for job_id in self.last_plan.admitted:
             self._record(admit(self.ledger, job_id, now), touched)
@@ -124,12 +133,20 @@ class Engine:
         job = self.ledger.apply(event)
         self.journal.append(event, job)
         self._wants_pass = True
+        if isinstance(event, ev.Cleaned) and job is not None:
+            self._remember(job)
         if job is not None:
             touched[job.id] = job
             log.info(
                 "job=%d user=%s event=%s state=%s", job.id, job.spec.user,
                 type(event).__name__, job.shown_state,
             )  # fmt: skip
+
+    def _remember(self, job: Job) -> None:
+        """What an ended job has used decides ties from now on."""
+        if job.started_at is not None and job.ended_at is not None:
+            share = self.rules.shares.dominant_share(self.ledger.demand(job))
+            self._history.add(job.spec.leaf, float(share), job.started_at, job.ended_at)
 
     def _start_over(self) -> None:
         """The journal could not be written: the books are what it holds."""

@@ -47,6 +47,8 @@ def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
         axes=Axes(),
         capacity=capacity,
         pools=config.pools,
+        members=config.members,
+        half_life_s=config.half_life_s,
         grace_s=config.grace_s,
         max_waiting_per_user=config.max_waiting_per_user,
     )

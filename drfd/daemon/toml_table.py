@@ -134,8 +134,6 @@ def read_time(value: str | int) -> int | None:
 
 
 def read_weight(value: object) -> Fraction:
-    if isinstance(value, dict):
-        raise Refused("config", "weights per resource are not built yet", hint="write one number")
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1_000_000:
         raise wrong(value, "a number above 0", "2 or 0.5")
     return Fraction(str(value))

@@ -168,6 +168,12 @@ class Journal:
         )
         return [records.decode_job(data) for (data,) in rows]
 
+    def ended_since(self, at_s: float) -> Iterator[Job]:
+        """Jobs that ended after `at_s`, oldest first."""
+        query = "select data from jobs where live = 0 and ended_at > ? order by ended_at, id"
+        for (data,) in self._db.execute(query, (at_s,)):
+            yield records.decode_job(data)
+
     @contextmanager
     def _reported(self, verb: str) -> Iterator[None]:
         """SQLite's and the system's complaints as one line that names the file."""

@@ -247,8 +247,8 @@ def test_shares_are_a_table_with_free_and_capacity(drf: Run, daemon: Any) -> Non
     assert text(result.screen) == text(f"""
  POOL OR USER   WEIGHT   ENTITLED   SHARE   OF      SATISFIED   CORES    MEM    IO R/W   RUN   WAIT
  {rule}
- root.alice          1        50%     50%   cores        100%       8    16G         -     1      2
- root.lab          3.5        50%      0%   -              0%       0      0         -     0      0
+ alice               1        50%     50%   cores        100%       8    16G         -     1      2
+ lab               3.5        50%      0%   -              0%       0      0         -     0      0
  free                                                               4    60G   1G/512M
  capacity                                                          16   120G   1G/512M
 """)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from drfd.core.rules import Pool
+from drfd.core.rules import Claim, Pool
 from drfd.daemon.config import Config, Defaults, DiskConfig, load
 from drfd.errors import ConfigError
 
@@ -164,10 +164,53 @@ def test_an_unknown_key_is_an_error_with_a_suggestion(path: Path, text: str, sai
     assert complaint(path, text) == said
 
 
-def test_a_pool_limit_is_an_error_until_it_is_built(path: Path) -> None:
-    """A limit that is silently not kept would be worse than none."""
-    said = complaint(path, "[pools.lab]\nlimit = {cores = 12}\n")
-    assert said.startswith("FILE: pools.lab.limit: ")
+def test_the_tree_is_read_to_any_depth(path: Path) -> None:
+    text = """
+    [pools.lab]
+    weight = {cores = 2, memory = 0.5}
+    limit = {cores = 12}
+    guarantee = {cores = 4, memory = "8G"}
+    [pools.lab.users.alice]
+    weight = 2
+    [pools.lab.users.bob]
+    [pools.lab.pools.night]
+    weight = 0.5
+    users = ["carol"]
+    [users.dave]
+    limit = {read = "10M"}
+    """
+    config = load(written(path, text))
+    assert config.pools == {
+        "lab": Pool(
+            weights={"cores": Fraction(2), "memory": Fraction(1, 2)},
+            limit={"cores": 12_000},
+            guarantee={"cores": 4000, "memory": 8 << 30},
+            users=frozenset({"alice", "bob"}),
+        ),
+        "lab.night": Pool(weight=Fraction(1, 2), users=frozenset({"carol"})),
+    }
+    assert config.members == {
+        ("lab", "alice"): Claim(weight=Fraction(2)),
+        ("lab", "bob"): Claim(),
+        ("", "dave"): Claim(limit={"read": 10 << 20}),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[pools.a]\nlimit = {coers = 1}\n",
+         "FILE: pools.a.limit.coers: unknown key (did you mean cores?)"),
+        ("[pools.a.pools.b]\nweight = 0\n",
+         "FILE: pools.a.pools.b.weight: 0 is not a number above 0 (write 2 or 0.5)"),
+        ("[pools.a.users]\nal = 1\n",
+         "FILE: pools.a.users: {'al': 1} is not a table of users (write [pools.lab.users.alice])"),
+        ("[users.al]\nguarantee = {memory = '-1G'}\n",
+         "FILE: users.al.guarantee.memory: '-1G' is not a size (write 512M, 16G or 1.5T)"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_the_tree_names_its_place(path: Path, text: str, said: str) -> None:
+    assert complaint(path, text) == said
 
 
 # -- wrong values ------------------------------------------------------------------------------
@@ -229,7 +272,6 @@ def test_a_pool_limit_is_an_error_until_it_is_built(path: Path) -> None:
         ("pools.lab.weight", "inf"),
         ("pools.lab.weight", "true"),
         ("pools.lab.weight", '"2"'),
-        ("pools.lab.weight", "{cores = 2}"),
         ("pools.lab.users", '"alice"'),
         ("pools.lab.users", "[1]"),
         ("pools.lab.users", '[""]'),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import time
+from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
-from instance import Instance, wait_for
+from instance import CONFIG, Instance, wait_for
 
 
 def test_table_1_of_the_paper(instance: Instance) -> None:
@@ -32,7 +36,8 @@ def test_table_1_of_the_paper(instance: Instance) -> None:
     assert order == list("BAABA")
     shares = json.loads(instance.drf("shares", "--json").stdout)
     nodes = {node["path"]: node for node in shares["nodes"]}
-    assert set(nodes) == {"root.A", "root.B"}
+    user = f".{getpass.getuser()}"
+    assert set(nodes) == {"root.A", "root.A" + user, "root.B", "root.B" + user}
     for path, resource, count in (("root.A", "memory", 3), ("root.B", "cores", 2)):
         assert nodes[path]["dominant_share"] == pytest.approx(2 / 3)
         assert nodes[path]["dominant_resource"] == resource
@@ -52,7 +57,7 @@ def test_waits_are_explained_by_what_is_short_and_who_holds_it(instance: Instanc
     assert instance.show(third)["reason"]["code"] == "RESOURCES"
     behind = instance.show(second)["reason"]
     assert behind["code"] == "FAIR_SHARE"
-    assert "root.B at 0% of the entitlement is served first" in behind["text"]
+    assert f"root.B.{getpass.getuser()} at 0% of the entitlement is served first" in behind["text"]
 
 
 def test_a_freed_place_goes_to_the_leaf_that_is_furthest_below(instance: Instance) -> None:
@@ -64,3 +69,63 @@ def test_a_freed_place_goes_to_the_leaf_that_is_furthest_below(instance: Instanc
     instance.drf("wait", other, *more)
     starts = {job_id: instance.show(job_id)["started_at"] for job_id in (other, *more)}
     assert min(starts, key=lambda job_id: starts[job_id]) == other
+
+
+TREE = """
+[pools.lab]
+weight = 3
+limit = {cores = 6}
+[pools.lab.pools.night]
+[users.nobody]
+weight = 2
+"""
+
+
+def test_limits_and_nested_pools_hold_on_a_real_daemon(
+    make_instance: Callable[..., Instance],
+) -> None:
+    instance = make_instance(CONFIG.replace("[pools.A]", TREE + "[pools.A]")).start()
+    first = instance.submit("-p", "lab", "-c", "4", "--", "sleep", "100")
+    second = instance.submit("-p", "lab.night", "-c", "3", "--", "sleep", "100")
+    instance.wait_state(first, "RUNNING")
+    reason = instance.show(second)["reason"]
+    assert reason["code"] == "LIMIT"
+    assert reason["text"] == "root.lab may hold 6 cores and holds 4; the job needs 3"
+    too_big = instance.drf("submit", "-p", "lab", "-c", "7", "--", "true", check=False)
+    assert too_big.returncode == 1
+    assert "root.lab may hold 6 at most" in too_big.stderr
+    instance.drf("cancel", first)
+    instance.wait_state(second, "RUNNING")
+    nodes = json.loads(instance.drf("shares", "--json").stdout)["nodes"]
+    user = getpass.getuser()
+    active = [node["path"] for node in nodes if node["running"]]
+    assert active == ["root.lab", "root.lab.night", f"root.lab.night.{user}"]
+    assert "\n   night" in instance.drf("shares").stdout
+
+
+def test_weights_of_three_to_one_to_one_are_kept_with_long_queues_of_short_jobs(
+    make_instance: Callable[..., Instance],
+) -> None:
+    """Within one job of the entitlements: 6, 2 and 2 of ten cores."""
+    pools = "[pools.A]\nweight = 3\n[pools.B]\n[pools.C]\n[pools.all]\n"
+    text = CONFIG.replace("cores = 9", "cores = 10").replace("[pools.A]\n[pools.B]\n", pools)
+    instance = make_instance(text).start()
+    block = instance.submit("-p", "all", "-c", "10", "--", "sleep", "100")
+    ids = {
+        instance.submit("-p", pool, "-m", "64M", "--", "sleep", "1"): pool
+        for _ in range(20)
+        for pool in "CBA"
+    }
+    instance.drf("cancel", block)
+    seen: dict[str, list[int]] = {"A": [], "B": [], "C": []}
+    for _ in range(6):
+        running = [job for job in instance.status() if job["state"] == "RUNNING"]
+        counts = Counter(ids[job["id"]] for job in running if job["id"] in ids)
+        if sum(counts.values()) == 10:
+            for pool, row in seen.items():
+                row.append(counts[pool])
+        time.sleep(0.4)
+    assert len(seen["A"]) >= 2, instance.status()
+    means = {pool: sum(row) / len(row) for pool, row in seen.items()}
+    for pool, expected in (("A", 6), ("B", 2), ("C", 2)):
+        assert abs(means[pool] - expected) <= 1, seen

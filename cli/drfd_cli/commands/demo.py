@@ -107,7 +107,7 @@ def _play(client: Client, directory: Path) -> int:
 
 def _remember_first(peak: dict[str, float], shares: View) -> None:
     """The shares while the first wave runs: before the third pool comes."""
-    nodes = {node["path"].removeprefix("root."): node for node in shares["nodes"]}
+    nodes = {node["path"].removeprefix("root."): node for node in demo_view.pools(shares)}
     if nodes["C"]["running"] or nodes["C"]["pending"]:
         return
     for name, node in nodes.items():

@@ -25,8 +25,8 @@ def command(as_json: bool) -> None:
         output.add_row(
             table,
             [
-                node["path"],
-                f"{node['weight']:g}",
+                _branch(node["path"]),
+                _weight(node["weight"]),
                 f"{node['entitlement']:.0%}",
                 f"{node['dominant_share']:.0%}",
                 node["dominant_resource"] or "-",
@@ -40,3 +40,15 @@ def command(as_json: bool) -> None:
         cells = output.show_demand(reply[name])
         output.add_row(table, [name, "", "", "", "", "", *cells, "", ""])
     output.print_table(table, fixed=("ENTITLED", "SHARE"))
+
+
+def _branch(path: str) -> str:
+    """The node's own name, indented below the pool that it is in."""
+    *above, name = path.split(".")
+    return "  " * (len(above) - 1) + name.replace("%2E", ".").replace("%25", "%")
+
+
+def _weight(weight: float | dict[str, float]) -> str:
+    if isinstance(weight, dict):
+        return " ".join(f"{name[0]}{each:g}" for name, each in weight.items() if each != 1)
+    return f"{weight:g}"
