@@ -204,7 +204,7 @@ def test_terminate_forces_nobody(controller: Controller, work: Path) -> None:
     ("script", "state"),
     [
         ("trap '' TERM; echo $$ > pid; read x < pipe", "S"),
-        ("trap '' TERM; echo $$ > pid; kill -STOP $$", "T"),
+        ("trap '' TERM; echo $$ > pid; while :; do kill -STOP $$; done", "T"),
     ],
     ids=["deaf to TERM", "stopped"],
 )
