@@ -7,9 +7,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from drfd.launcher.cgroup_v1 import REQUIRED, find_mounts
 from instance import CONFIG, Instance
+
+# A busy machine is no failure, and the same examples are tried every time.
+settings.register_profile(
+    "steady",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("steady")
 
 
 def _missing() -> str | None:

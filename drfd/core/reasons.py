@@ -42,15 +42,26 @@ ShowClock = Callable[[float], str]
 
 
 def explain_wait(
-    job: Job, ledger: Ledger, last: Plan | None, rules: Rules, show_clock: ShowClock
+    job: Job,
+    ledger: Ledger,
+    last: Plan | None,
+    rules: Rules,
+    show_clock: ShowClock,
+    *,
+    can_launch: bool = True,
 ) -> Reason | None:
-    """The reason, or None for a job that does not wait. `last` is the latest pass, if any yet."""
+    """The reason, or None for a job that does not wait. `last` is the latest pass, if any yet.
+    `can_launch`: there is somebody to start it."""
     if job.state is JobState.HELD:
         return Reason(ReasonCode.HELD, f"held by {job.held_by}; drf release {job.id} lets it go")
     if job.state is not JobState.PENDING:
         return None
     if ledger.draining:
         return Reason(ReasonCode.DRAINING, "launching is stopped (drf drain) until drf undrain")
+    if not can_launch:
+        return Reason(
+            ReasonCode.STARTING_SOON, "the launcher is away; jobs start again when it is back"
+        )
     demand = ledger.demand(job)
     beyond = short_axes(demand, rules.room)
     if beyond:

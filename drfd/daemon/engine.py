@@ -63,6 +63,8 @@ class Engine:
     #: The latest scheduling pass: waits are explained from it.
     last_plan: Plan | None = None
     _wants_pass: bool = True
+    #: What this turn will say in the log, once it is durable.
+    _said: list[tuple[Job, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.ledger = self.journal.load(self.rules.axes)
@@ -81,7 +83,9 @@ class Engine:
                 answers.append((work, self._take(work, touched)))
             self._schedule(touched)
             self.journal.commit()
+            self._log()
         except HostError as error:
+            log.error("event=journal-failed error=%s", error.text)
             self._start_over()
             touched.clear()
             answers = [(work, error) for work in batch]
@@ -137,10 +141,7 @@ class Engine:
             self._remember(job)
         if job is not None:
             touched[job.id] = job
-            log.info(
-                "job=%d user=%s event=%s state=%s", job.id, job.spec.user,
-                type(event).__name__, job.shown_state,
-            )  # fmt: skip
+            self._said.append((job, type(event).__name__))
 
     def _remember(self, job: Job) -> None:
         """What an ended job has used decides ties from now on."""
@@ -148,9 +149,16 @@ class Engine:
             share = self.rules.shares.dominant_share(self.ledger.demand(job))
             self._history.add(job.spec.leaf, float(share), job.started_at, job.ended_at)
 
+    def _log(self) -> None:
+        for job, kind in self._said:
+            state = job.shown_state
+            log.info("job=%d user=%s event=%s state=%s", job.id, job.spec.user, kind, state)
+        self._said.clear()
+
     def _start_over(self) -> None:
         """The journal could not be written: the books are what it holds."""
         self.journal.rollback()
         self.ledger = self.journal.load(self.rules.axes)
         self.last_plan = None
+        self._said.clear()
         self._wants_pass = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -29,6 +30,7 @@ log = logging.getLogger("drfd")
 
 _COMMANDS = {Terminate: protocol.TERMINATE, Kill: protocol.KILL, Remove: protocol.REMOVE}
 _RETRY_S = 0.05
+_STILL_AWAY_S = 5.0
 #: Pause before the launcher is asked again for news that the journal would not take.
 _RELIST_S = 1.0
 _MAX_REPORT_BYTES = 64 << 20
@@ -55,6 +57,7 @@ class Link:
         self._submit = submit
         self._writer: asyncio.StreamWriter | None = None
         self._ready = False
+        self._away_since: float | None = time.monotonic()
         #: What the launcher said of itself: kind, controls, mounts.
         self.hello: Message = {}
         #: Attempts whose processes cannot be killed.
@@ -78,14 +81,23 @@ class Link:
             try:
                 await self._listen()
             except (OSError, ValueError, protocol.BadMessage) as error:
-                if self._ready:
-                    log.warning("event=launcher-away error=%s", error)
+                self._tell_away(error)
             finally:
                 self._ready = False
                 if self._writer is not None:
                     self._writer.close()
                 self._writer = None
             await asyncio.sleep(_RETRY_S)
+
+    def _tell_away(self, error: Exception) -> None:
+        """Once for each time that it is lost, or does not come up."""
+        now = time.monotonic()
+        if self._ready:
+            self._away_since = now
+            log.warning("event=launcher-away error=%s", error)
+        elif self._away_since is not None and now - self._away_since > _STILL_AWAY_S:
+            self._away_since = None
+            log.error("event=launcher-still-away error=%s", error)
 
     async def _listen(self) -> None:
         address, directory = socket_address(self._socket_path)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from drfd.core.resources import Axes, Resources
 from drfd.core.rules import Rules
-from drfd.daemon.config import Config, DiskConfig
+from drfd.daemon.config import Config, Defaults, DiskConfig
 from drfd.errors import ConfigError
 from drfd.host.capacity import Machine, default_reserve
 from drfd.host.disks import GUESS_READ_BPS, GUESS_WRITE_BPS, Disk, find_device
 from drfd.units import show_cores, show_size
+
+_RATES = ("read", "write")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,8 @@ class Site:
 
     rules: Rules
     disks: tuple[Disk, ...]
+    #: What a job gets that does not say: never more than there is.
+    defaults: Defaults
     #: What an administrator should know about the configuration.
     warnings: tuple[str, ...]
 
@@ -52,7 +57,25 @@ def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
         grace_s=config.grace_s,
         max_waiting_per_user=config.max_waiting_per_user,
     )
-    return Site(rules, disks, (*config.warnings, *_overcommitted(capacity, machine)))
+    defaults = replace(
+        config.defaults,
+        cores_milli=min(config.defaults.cores_milli, capacity.cores_milli),
+        memory_bytes=min(config.defaults.memory_bytes, capacity.memory_bytes),
+        read_bps=min(config.defaults.read_bps, capacity.read_bps),
+        write_bps=min(config.defaults.write_bps, capacity.write_bps),
+    )
+    warnings = (*config.warnings, *_overcommitted(capacity, machine))
+    return Site(rules, disks, defaults, warnings)
+
+
+def disk_controls(controls: Mapping[str, str], disks: Sequence[Disk]) -> dict[str, str]:
+    """What the launcher says of its controls, as far as the managed disks allow it."""
+    uncontrolled = [disk for disk in disks if disk.device is None]
+    if not uncontrolled or not any("enforced" in controls.get(key, "") for key in _RATES):
+        return dict(controls)
+    where = "; ".join(f"{disk.name}: {disk.why_none}" for disk in uncontrolled)
+    text = f"not controlled on disk {where}"
+    return {name: text if name in _RATES else value for name, value in controls.items()}
 
 
 def _disks(config: Config, state_dir: Path) -> tuple[Disk, ...]:

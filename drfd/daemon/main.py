@@ -21,6 +21,7 @@ from drfd.core.stimuli import Breached, Now, Tick
 from drfd.daemon import spawn
 from drfd.daemon.accounts import Accounts
 from drfd.daemon.config import Config, load
+from drfd.daemon.door import Door
 from drfd.daemon.engine import Engine, Work
 from drfd.daemon.link import Link
 from drfd.daemon.machine import Site, survey
@@ -67,10 +68,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _serve(options: argparse.Namespace) -> None:
+    # Whatever mask we were started with: users must reach the sockets.
+    os.umask(0o022)
     config = _find_config(options.config)
     is_system = options.state is None and os.getuid() == 0
     state = options.state or (paths.SYSTEM_STATE if is_system else paths.user_state(os.environ))
-    socket_path = options.socket or _default_socket(options, is_system)
     places = spawn.Places(state.absolute())
     lock = spawn.prepare(places)
     site = survey(config, read_machine(), places.state)
@@ -80,25 +82,27 @@ def _serve(options: argparse.Namespace) -> None:
     owner = os.getuid()
     # A private instance is for whoever started it too, be it root; the system's takes no root.
     allow = [*spawn.system_uids(config), *([] if is_system else [owner])]
-    keep = spawn.start_launcher(
+    door = Door(options.socket or _default_socket(options, is_system), is_open=owner == 0)
+    keep, keeper = spawn.start_launcher(
         places,
         config,
         controller_uid=account.pw_uid if account else owner,
         allow=allow,
         group="drfd/system" if is_system else spawn.group_for(places.state),
     )
-    listener = _listen(socket_path, is_open=owner == 0)
     if account is not None:
         spawn.become(account, places)
     for text in site.warnings:
         log.warning("warning: %s", text)
-    daemon = Daemon(config, site, places, admins=frozenset({0, owner}), allow=frozenset(allow))
-    log.info("event=ready socket=%s state=%s", socket_path, places.state)
+    daemon = Daemon(
+        config, site, places, keeper, admins=frozenset({0, owner}), allow=frozenset(allow)
+    )
+    log.info("event=ready socket=%s state=%s", door.path, places.state)
     try:
-        asyncio.run(daemon.run(listener, idle_exit_s=options.idle_exit))
+        asyncio.run(daemon.run(door.listener, idle_exit_s=options.idle_exit))
     finally:
         daemon.journal.close()
-        _remove_socket(socket_path)
+        door.close()
         os.close(keep)
         os.close(lock)
 
@@ -111,12 +115,14 @@ class Daemon:
         config: Config,
         site: Site,
         places: spawn.Places,
+        keeper: int,
         *,
         admins: frozenset[int],
         allow: frozenset[int],
     ) -> None:
         self._inbox: list[Work] = []
         self._deadline: asyncio.TimerHandle | None = None
+        self._keeper = keeper
         self.journal = Journal(places.journal)
         self._meter = Meter(time.monotonic)
         self._link = Link(
@@ -153,6 +159,7 @@ class Daemon:
             asyncio.create_task(self._link.run()),
             asyncio.create_task(self._measure()),
             asyncio.create_task(self._server.run(listener)),
+            asyncio.create_task(self._watch_keeper()),
         ]
         if idle_exit_s is not None:
             parts.append(asyncio.create_task(self._until_idle(idle_exit_s)))
@@ -211,6 +218,14 @@ class Daemon:
                 if breach is not None:
                     self.submit(Work(Breached(clock(), job.id, job.attempt, *breach)))
 
+    async def _watch_keeper(self) -> None:
+        """Without it nobody would start the launcher again, nor any job: better to be started
+        anew as a whole."""
+        gone = asyncio.Event()
+        asyncio.get_running_loop().add_reader(self._keeper, gone.set)
+        await gone.wait()
+        raise HostError("launcher", "the keeper of the launcher has died; start drfd again")
+
     async def _until_idle(self, idle_exit_s: float) -> None:
         idle_since = time.monotonic()
         while time.monotonic() - idle_since < idle_exit_s:
@@ -239,32 +254,3 @@ def _default_socket(options: argparse.Namespace, is_system: bool) -> Path:
     if options.state is not None:
         return Path(options.state) / "drfd.sock"
     return paths.SYSTEM_SOCKET if is_system else paths.user_socket(os.environ)
-
-
-def _listen(path: Path, *, is_open: bool) -> socket.socket:
-    """The socket for clients; open to every user of the machine when root runs us."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_socket(path)
-        listener = socket.socket(socket.AF_UNIX)
-        address, directory = paths.socket_address(path)
-        before = os.umask(0o111 if is_open else 0o177)
-        try:
-            listener.bind(address)
-        finally:
-            os.umask(before)
-            if directory is not None:
-                os.close(directory)
-    except OSError as error:
-        raise HostError("socket", f"cannot listen at {path}: {error.strerror}") from error
-    listener.listen(512)
-    listener.setblocking(False)
-    return listener
-
-
-def _remove_socket(path: Path) -> None:
-    try:
-        path.unlink()
-    except (FileNotFoundError, PermissionError):
-        # Without root's rights any more it stays, and the next start takes it away.
-        pass

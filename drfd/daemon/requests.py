@@ -21,7 +21,7 @@ from drfd.core.reasons import explain_wait
 from drfd.daemon.config import Config
 from drfd.daemon.engine import Engine, Work
 from drfd.daemon.link import Link
-from drfd.daemon.machine import Site
+from drfd.daemon.machine import Site, disk_controls
 from drfd.daemon.meter import Meter
 from drfd.daemon.submission import spec_for
 from drfd.errors import DrfdError, NotPermitted, Refused
@@ -29,6 +29,9 @@ from drfd.journal.records import Payload
 from drfd.wire import messages as msg
 from drfd.wire import views
 from drfd.wire.views import View
+
+#: So many jobs of a list are looked at before others have their turn.
+_AT_ONCE = 200
 
 Submit = Callable[[Work], None]
 Ask = TypeVar("Ask", st.CancelAsked, st.HoldAsked, st.ReleaseAsked)
@@ -44,6 +47,8 @@ class Requests:
     link: Link
     #: Whether jobs may run as root: only a private instance of root's own.
     takes_root: bool
+    #: One list at a time for each user: who asks a hundred times at once waits for himself.
+    _lists: dict[int, asyncio.Lock] = field(default_factory=dict)
     #: Set by a change of any job; waiters look again.
     _waiters: dict[int, set[asyncio.Event]] = field(default_factory=dict)
 
@@ -54,7 +59,8 @@ class Requests:
             case msg.Submit():
                 return await self._submit(actor, gid, request)
             case msg.Status():
-                return self._status(actor, request)
+                async with self._lists.setdefault(actor.uid, asyncio.Lock()):
+                    return await self._status(actor, request)
             case msg.Show():
                 return self._show(actor, request.id)
             case msg.Why():
@@ -91,7 +97,7 @@ class Requests:
             actor,
             gid,
             rules=self.engine.rules,
-            defaults=self.config.defaults,
+            defaults=self.site.defaults,
             takes_root=self.takes_root,
         )
         payload = Payload(env=request.env, script=request.script)
@@ -101,12 +107,17 @@ class Requests:
         assert isinstance(submitted, ev.Submitted)
         return {"id": submitted.job_id}
 
-    def _status(self, actor: st.Actor, request: msg.Status) -> View:
+    async def _status(self, actor: st.Actor, request: msg.Status) -> View:
         if request.select.ids:
             jobs = [self._any_job(job_id) for job_id in set(request.select.ids)]
         else:
             jobs = self._selected(request.select) + self._ended(request)
-        shown = [self._view(job, actor) for job in sorted(jobs, key=lambda job: job.id)]
+        shown = []
+        for at, job in enumerate(sorted(jobs, key=lambda job: job.id)):
+            shown.append(self._view(job, actor))
+            if at % _AT_ONCE == _AT_ONCE - 1:
+                # A long list keeps nobody else waiting.
+                await asyncio.sleep(0)
         return {
             "jobs": shown,
             "counts": views.counts_view([view["state"] for view in shown]),
@@ -192,7 +203,7 @@ class Requests:
         return {
             "version": __version__,
             "enforcement": self.link.hello.get("kind"),
-            "controls": self.link.hello.get("controls", {}),
+            "controls": disk_controls(self.link.hello.get("controls", {}), self.site.disks),
             "disks": disks,
             "capacity": views.resources_view(self.engine.rules.capacity),
             "warnings": list(self.site.warnings),
@@ -246,7 +257,12 @@ class Requests:
 
     def _view(self, job: Job, actor: st.Actor) -> View:
         reason = explain_wait(
-            job, self.engine.ledger, self.engine.last_plan, self.engine.rules, _clock_time
+            job,
+            self.engine.ledger,
+            self.engine.last_plan,
+            self.engine.rules,
+            _clock_time,
+            can_launch=self.engine.host.is_ready(),
         )
         return views.job_view(
             job,

@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import os
 import pwd
+import stat
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -43,8 +44,7 @@ class Places:
 def prepare(places: Places) -> int:
     """Make the directories and take the state directory's lock, for the life of this process."""
     try:
-        places.state.mkdir(parents=True, exist_ok=True)
-        places.state.chmod(0o711)
+        _make_state(places.state)
         places.controller.mkdir(mode=0o700, exist_ok=True)
         places.launcher.mkdir(mode=0o711, exist_ok=True)
         lock = os.open(places.state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -61,6 +61,21 @@ def prepare(places: Places) -> int:
     return lock
 
 
+def _make_state(state: Path) -> None:
+    """A directory that is there already is taken as it is, if nobody else can change it."""
+    if not state.exists():
+        state.mkdir(parents=True)
+        state.chmod(0o711)
+        return
+    status = state.stat()
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise HostError(
+            "state",
+            f"the state directory {state} belongs to somebody else, or others may write it",
+            hint="name a directory of its own with --state",
+        )
+
+
 def group_for(state: Path) -> str:
     """The cgroup of a private instance: the same for the same state directory."""
     return "drfd/" + hashlib.sha256(os.fsencode(state.resolve())).hexdigest()[:10]
@@ -68,9 +83,9 @@ def group_for(state: Path) -> str:
 
 def start_launcher(
     places: Places, config: Config, *, controller_uid: int, allow: Iterable[int], group: str
-) -> int:
-    """Start a launcher that is restarted when it dies and ends with us: it reads to the end of
-    the pipe whose other end is returned."""
+) -> tuple[int, int]:
+    """Start a launcher that is restarted when it dies, and ends with us: its keeper reads to the
+    end of a pipe. (our end of the pipe, pidfd of the keeper)."""
     end_for_it, ours = os.pipe()
     command = [
         *(sys.executable, "-I", "-m", "drfd.launcher"),
@@ -84,11 +99,11 @@ def start_launcher(
     if not config.use_cgroups:
         command.append("--no-cgroups")
     # A session of its own: ^C at the terminal is for the controller alone.
-    subprocess.Popen(
+    keeper = subprocess.Popen(
         command, pass_fds=(end_for_it,), stdin=subprocess.DEVNULL, start_new_session=True
     )
     os.close(end_for_it)
-    return ours
+    return ours, os.pidfd_open(keeper.pid)
 
 
 def system_uids(config: Config) -> list[int]:
@@ -120,12 +135,30 @@ def controller_account(config: Config, places: Places) -> tuple[pwd.struct_passw
 
 def become(account: pwd.struct_passwd, places: Places) -> None:
     """Hand over the controller's room and drop root for good."""
-    for path in (places.controller, *places.controller.iterdir()):
-        os.chown(path, account.pw_uid, account.pw_gid)
+    _hand_over(places.controller, account)
     os.setgroups([])
     os.setresgid(*(account.pw_gid,) * 3)
     os.setresuid(*(account.pw_uid,) * 3)
     assert os.getresuid() == (account.pw_uid,) * 3
+
+
+def _hand_over(room: Path, account: pwd.struct_passwd) -> None:
+    """The room, and in it the journal of a controller that ran as root before. Nothing else: who
+    may write in there must not get root to follow a link of theirs."""
+    directory = os.open(room, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        os.fchown(directory, account.pw_uid, account.pw_gid)
+        for name in ("journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm"):
+            try:
+                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_uid == 0:
+                os.chown(
+                    name, account.pw_uid, account.pw_gid, dir_fd=directory, follow_symlinks=False
+                )
+    finally:
+        os.close(directory)
 
 
 def _account(name: str, key: str) -> pwd.struct_passwd:
@@ -137,14 +170,13 @@ def _account(name: str, key: str) -> pwd.struct_passwd:
 
 def _can_reach(account: pwd.struct_passwd, places: Places) -> bool:
     """Try it, as that user, in a process of its own."""
-    os.chown(places.controller, account.pw_uid, account.pw_gid)
     pid = os.fork()
     if pid == 0:
         try:
             os.setgroups([])
             os.setresgid(*(account.pw_gid,) * 3)
             os.setresuid(*(account.pw_uid,) * 3)
-            os._exit(0 if os.access(places.controller, os.R_OK | os.W_OK | os.X_OK) else 1)
+            os._exit(0 if os.access(places.state, os.X_OK) else 1)
         finally:
             os._exit(1)
     return os.waitpid(pid, 0)[1] == 0

@@ -11,9 +11,11 @@ from drfd.errors import NotPermitted, Refused
 from drfd.wire.messages import Submit
 
 #: Bounds on what one job may carry, in bytes of text.
-MAX_ARGV_BYTES = 1 << 20
+MAX_ARGV_BYTES = 512 << 10
 MAX_ENV_BYTES = 256 << 10
-MAX_SCRIPT_BYTES = 1 << 20
+MAX_SCRIPT_BYTES = 512 << 10
+#: The kernel takes no longer single argument or variable (MAX_ARG_STRLEN, execve(2)).
+MAX_WORD_BYTES = 128 << 10
 
 
 def spec_for(
@@ -65,6 +67,14 @@ def _check_sizes(request: Submit) -> None:
         if size > most:
             raise Refused("too-long", f"{what} has {size} bytes; {most} are the most")
     texts = [*request.argv, *env, request.cwd, request.stdout or "", request.stderr or ""]
+    variables = [f"{name}={value}" for name, value in request.env.items()]
+    for word in (*request.argv, *variables):
+        if len(word.encode()) >= MAX_WORD_BYTES:
+            raise Refused(
+                "too-long",
+                f"an argument or variable has {len(word.encode())} bytes; "
+                f"{MAX_WORD_BYTES - 1} are the most",
+            )
     if any(not name or "=" in name for name in request.env):
         raise Refused("bad-request", "a variable's name is empty or holds an equals sign")
     if any("\0" in text for text in [*texts, request.name or "", request.attach or ""]):

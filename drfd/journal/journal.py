@@ -148,25 +148,29 @@ class Journal:
 
     def job(self, job_id: int) -> Job | None:
         """Any job ever submitted."""
-        row = self._db.execute("select data from jobs where id = ?", (job_id,)).fetchone()
-        return None if row is None else records.decode_job(row[0])
+        with self._reported("read"):
+            row = self._db.execute("select data from jobs where id = ?", (job_id,)).fetchone()
+            return None if row is None else records.decode_job(row[0])
 
     def payload(self, job_id: int) -> Payload:
-        row = self._db.execute("select data from payloads where job_id = ?", (job_id,)).fetchone()
-        return Payload() if row is None else records.decode_payload(row[0])
+        query = "select data from payloads where job_id = ?"
+        with self._reported("read"):
+            row = self._db.execute(query, (job_id,)).fetchone()
+            return Payload() if row is None else records.decode_payload(row[0])
 
     def ended(
         self, *, limit: int, user: str | None = None, states: Sequence[str] = ()
     ) -> list[Job]:
         """The jobs that ended last, newest first; of one user, in some of the end states."""
-        rows = self._db.execute(
-            "select data from jobs where live = 0"
-            " and (:user is null or user = :user)"
-            " and (:states = '[]' or state in (select value from json_each(:states)))"
-            " order by ended_at desc, id desc limit :limit",
-            {"user": user, "states": json.dumps(list(states)), "limit": limit},
-        )
-        return [records.decode_job(data) for (data,) in rows]
+        with self._reported("read"):
+            rows = self._db.execute(
+                "select data from jobs where live = 0"
+                " and (:user is null or user = :user)"
+                " and (:states = '[]' or state in (select value from json_each(:states)))"
+                " order by ended_at desc, id desc limit :limit",
+                {"user": user, "states": json.dumps(list(states)), "limit": limit},
+            )
+            return [records.decode_job(data) for (data,) in rows]
 
     def ended_since(self, at_s: float) -> Iterator[Job]:
         """Jobs that ended after `at_s`, oldest first."""

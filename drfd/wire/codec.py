@@ -8,7 +8,7 @@ from typing import Any
 #: Version of the protocol; a daemon refuses others.
 VERSION = 1
 #: A longer request is refused: bytes, line end included.
-MAX_REQUEST_BYTES = 4 << 20
+MAX_REQUEST_BYTES = 2 << 20
 
 Message = dict[str, Any]
 

@@ -72,7 +72,7 @@ class Submit(Request, tag="submit", frozen=True):
 class Status(Request, tag="status", frozen=True):
     select: Selection = Selection()
     #: Also the jobs that ended last, at most so many.
-    ended: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    ended: Annotated[int, Meta(ge=0, le=10_000)] = 0
 
 
 class Show(Request, tag="show", frozen=True):

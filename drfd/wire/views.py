@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from signal import SIGTERM
 from typing import Any
 
 from drfd.core import events as ev
@@ -46,7 +47,8 @@ def job_view(job: Job, *, reason: Reason | None, usage: Usage | None, private: b
     ended = job.state is JobState.ENDED
     outcome = None
     if ended and job.outcome is not None:
-        outcome = {"code": job.outcome.value, "text": job.outcome_text}
+        # Why a launch failed may name paths and commands of the owner's.
+        outcome = {"code": job.outcome.value, "text": job.outcome_text if private else ""}
     stdout = output_path(job.spec.stdout, job)
     stderr = output_path(job.spec.stderr, job)
     return {
@@ -157,6 +159,9 @@ def exit_status(job: Job) -> int:
             return 137
         case _ if job.signal is not None:
             return 128 + job.signal
+        case Outcome.CANCELLED | Outcome.LIMIT_EXCEEDED if job.exit_code == 0:
+            # It took the SIGTERM and left in order, and has not done what it was to do.
+            return 128 + SIGTERM
         case _ if job.exit_code is not None:
             return job.exit_code
         case _:

@@ -347,8 +347,8 @@ def test_an_empty_script_is_a_script(submitted: Any, tmp_path: Path) -> None:
 
 
 def test_a_script_of_exactly_the_largest_size_is_taken(submitted: Any, tmp_path: Path) -> None:
-    path = script(tmp_path, "#" * (1 << 20))
-    assert len(submitted(path)["script"]) == 1 << 20
+    path = script(tmp_path, "#" * (512 << 10))
+    assert len(submitted(path)["script"]) == 512 << 10
 
 
 def test_a_command_without_the_dashes_is_pointed_to_them(refused: Any) -> None:
@@ -369,8 +369,8 @@ def test_a_directory_is_not_a_script(refused: Any, tmp_path: Path) -> None:
 
 
 def test_a_script_that_is_too_long_is_refused(refused: Any, tmp_path: Path) -> None:
-    path = script(tmp_path, "#" * ((1 << 20) + 1))
-    assert refused(path) == f"drf: the script {path} has more than 1048576 bytes\n"
+    path = script(tmp_path, "#" * ((512 << 10) + 1))
+    assert refused(path) == f"drf: the script {path} has more than 524288 bytes\n"
 
 
 def test_an_endless_script_is_refused_without_being_read_to_its_end(

@@ -252,8 +252,8 @@ def test_a_wait_does_not_hold_up_anybody(front: Any) -> None:
 def test_a_submission_of_the_largest_size_is_taken(front: Any) -> None:
     async def story() -> None:
         async with front() as f:
-            script = "x" * ((1 << 20) - 1)
-            argv = ["y" * 1000] * 1000
+            script = "x" * ((512 << 10) - 1)
+            argv = ["y" * 1000] * 500
             reply = await f.ask(op="submit", argv=argv, cwd="/", script=script, held=True)
             assert reply == {"ok": True, "id": 1}
 

@@ -12,7 +12,13 @@ from drfd.core.resources import Resources
 from drfd.core.rules import Pool, Rules
 from drfd.core.stimuli import Actor
 from drfd.daemon.config import Defaults
-from drfd.daemon.submission import MAX_ARGV_BYTES, MAX_ENV_BYTES, MAX_SCRIPT_BYTES, spec_for
+from drfd.daemon.submission import (
+    MAX_ARGV_BYTES,
+    MAX_ENV_BYTES,
+    MAX_SCRIPT_BYTES,
+    MAX_WORD_BYTES,
+    spec_for,
+)
 from drfd.errors import NotPermitted, Refused
 from drfd.wire.messages import Demand, Submit
 from fakes import ADMIN, ALICE, BOB, rules
@@ -178,17 +184,17 @@ def test_no_command_is_refused_with_an_example() -> None:
 @pytest.mark.parametrize(
     ("most", "asked"),
     [
-        (MAX_ARGV_BYTES, lambda size: {"argv": ["x" * (size - 1)]}),
+        (MAX_WORD_BYTES - 1, lambda size: {"argv": ["x" * size]}),
         (MAX_ARGV_BYTES, lambda size: {"argv": ["x"] * (size // 2)}),
-        (MAX_ARGV_BYTES, lambda size: {"argv": ["ü" * (size // 2 - 1), ""]}),
-        (MAX_ENV_BYTES, lambda size: {"env": {"A": "x" * (size - 3)}}),
+        (MAX_WORD_BYTES - 2, lambda size: {"argv": ["ü" * (size // 2)]}),
+        (MAX_ENV_BYTES, lambda size: {"env": {f"A{at}": "x" * (size // 4 - 4) for at in range(4)}}),
         (MAX_SCRIPT_BYTES, lambda size: {"script": "x" * (size - 1)}),
     ],
     ids=["one argument", "many arguments", "bytes, not signs", "environment", "script"],
 )
 def test_what_a_job_carries_is_bounded_to_the_byte(most: int, asked: Any) -> None:
     made(**asked(most))
-    assert refused(**asked(most + 2)).code == "too-long"
+    assert refused(**asked(most + 8)).code == "too-long"
 
 
 @pytest.mark.parametrize(

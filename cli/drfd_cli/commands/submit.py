@@ -17,7 +17,7 @@ from drfd_cli.environment import capture, not_text
 from drfd_cli.options import as_json, connect, demand_options
 
 _DIRECTIVE = re.compile(r"#DRF\s+(.*)")
-_SCRIPT_MAX_BYTES = 1 << 20
+_SCRIPT_MAX_BYTES = 512 << 10
 
 
 class _SubmitCommand(click.Command):
