@@ -19,7 +19,8 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:i?B)?", re.IGNORECASE)
 _SPANS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]*)?|-?\.[0-9]+")
-_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?")
+#: Never "1:30", which is minutes for some and hours for others.
+_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)|(\d+)-(\d+):(\d\d)")
 
 
 def parse_size(text: str | int, *, what: str = "size") -> int:
@@ -63,9 +64,9 @@ def parse_duration(text: str | int, *, what: str = "time") -> int:
     if word.isdecimal():
         seconds = Decimal(word)
     elif clock is not None:
-        days, first, second, third = (int(part or 0) for part in clock.groups())
-        # "1:30" is hours and minutes, as on a wall clock.
-        seconds = Decimal(days * 86400 + first * 3600 + second * 60 + third)
+        parts = [int(part or 0) for part in clock.groups()]
+        days, hours, minutes = (a + b for a, b in zip(parts[:3], parts[4:], strict=True))
+        seconds = Decimal(days * 86400 + hours * 3600 + minutes * 60 + parts[3])
     elif word and _SPAN.sub("", word) == "":
         seconds = sum(
             (Decimal(number) * _SPANS[unit] for number, unit in _SPAN.findall(word)), Decimal(0)

@@ -224,10 +224,8 @@ def test_rates_are_read_back_as_the_same_numbers(read: int, write: int) -> None:
         ("2d", 172800),
         ("2D12H", 216000),
         (" 2d ", 172800),
-        ("1:30", 5400),
         ("1:30:00", 5400),
         ("0:00:01", 1),
-        ("100:00", 360000),
         ("1-12:00", 129600),
         ("1-12:00:01", 129601),
         ("1.5s", 1),
@@ -241,6 +239,7 @@ def test_a_time_is_seconds_or_spans_or_a_clock(text: str | int, seconds: int) ->
     "text",
     [
         "", " ", "h", "1x", "1h30", "1h 30m", "-5", "+5", "1e3", "1.5", ".5h", "1:3", "1:30:0",
+        "1:30", "100:00",
         "1:30:00:00", "1-", "1-5", ":30", "1:30m", "forever", "unlimited", "NaN", None, True, 1.5,
         "²", "1\n2",
     ],
@@ -249,7 +248,7 @@ def test_what_is_not_a_time_is_refused(text: Any) -> None:
     assert "is not a time" in refusal(parse_duration, text).text
 
 
-@pytest.mark.parametrize("text", ["0", 0, "0s", "0.9s", "0:00", "0-00:00:00", "0h0m"])
+@pytest.mark.parametrize("text", ["0", 0, "0s", "0.9s", "0:00:00", "0-00:00:00", "0h0m"])
 def test_a_time_below_a_second_is_refused(text: Any) -> None:
     error = refusal(parse_duration, text, what="-t")
     assert error.text == "-t must be at least one second"

@@ -19,6 +19,8 @@ from drfd.wire.codec import VERSION, Message, decode, encode
 #: How long a wait outlives a daemon that is being restarted.
 _RECONNECT_S = 60.0
 _RETRY_S = 0.2
+#: A daemon that has not answered by then is stopped, or very busy.
+_ANSWER_S = 120.0
 
 
 class Client:
@@ -34,6 +36,8 @@ class Client:
     def request(self, op: str, **fields: Any) -> Message:
         """The reply. Raises what the daemon refused with, or Unavailable."""
         self.send(op, **fields)
+        assert self._socket is not None
+        self._socket.settimeout(None if op == "wait" else _ANSWER_S)
         return self.receive()
 
     def send(self, op: str, **fields: Any) -> None:
@@ -81,6 +85,23 @@ class Client:
                     raise
                 time.sleep(_RETRY_S if left is None else min(_RETRY_S, left))
 
+    def submit(self, **fields: Any) -> int:
+        """The job's id. When the answer is lost, it is asked for again under the same key, so that
+        nothing is queued twice."""
+        key = os.urandom(12).hex()
+        give_up = time.monotonic() + _RECONNECT_S
+        was_lost = False
+        while True:
+            try:
+                return int(self.request("submit", key=key, **fields)["id"])
+            except Unavailable as error:
+                # Only then may it have been accepted.
+                was_lost |= error.code == "lost"
+                if not was_lost or time.monotonic() > give_up:
+                    raise
+                self.close()
+                time.sleep(_RETRY_S)
+
     def _connect(self) -> socket.socket:
         try:
             return _open(self._path)
@@ -104,6 +125,11 @@ class Client:
                 if not piece:
                     raise ConnectionResetError
                 self._inbox += piece
+        except TimeoutError:
+            self.close()
+            raise Unavailable(
+                "silent", f"drfd has not answered for {_ANSWER_S:.0f} s", hint="is it stopped?"
+            ) from None
         except OSError:
             self.close()
             raise Unavailable(

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 #: TOKENIZERS_PARALLELISM holds no token.
 _SECRET = re.compile(
-    r"TOKENS?(?:_|$)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|(?:API|ACCESS|PRIVATE)_?KEY",
+    r"TOKENS?(?:_|$)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|(?:API|ACCESS|PRIVATE)_?KEY|_(?:PWD|PAT)$",
     re.IGNORECASE,
 )
 _SESSION = re.compile(
@@ -24,6 +24,11 @@ def capture(env: Mapping[str, str], keep: Collection[str]) -> dict[str, str]:
         for name, value in env.items()
         if name in keep or not (_SECRET.search(name) or _SESSION.fullmatch(name))
     }
+
+
+def is_secret(name: str) -> bool:
+    """Does it look like one? Such a variable stays behind unless it is named."""
+    return bool(_SECRET.search(name))
 
 
 def not_text(env: Mapping[str, str]) -> list[str]:

@@ -38,7 +38,7 @@ class _Verbs(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError:
             # `drf status | head`: the reader has what it wants. Nothing may be flushed at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            _to_nowhere(1)
             return 0
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -58,6 +58,7 @@ class _Verbs(click.Group):
 
 @click.group(
     cls=_Verbs,
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option("--socket", metavar="PATH", help="Talk to the daemon at this socket.")
@@ -66,15 +67,19 @@ class _Verbs(click.Group):
 def cli(ctx: click.Context, socket: str | None) -> None:
     """Fair, enforced, explained batch jobs for one shared machine."""
     ctx.obj = socket
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 def main() -> None:
+    _fill_missing_descriptors()
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a sign gets another, not a crash.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
         status = cli.main(prog_name="drf", standalone_mode=False)
+        sys.stdout.flush()
         sys.exit(status if isinstance(status, int) else 0)
     except click.ClickException as error:
         about = getattr(error, "ctx", None)
@@ -88,3 +93,22 @@ def main() -> None:
     except DrfdError as error:
         say(str(error))
         sys.exit(error.exit_code)
+    except OSError as error:
+        # A full disk, a directory that cannot be made: the system's word, in one line.
+        _to_nowhere(1)
+        say(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror))
+        sys.exit(1)
+
+
+def _to_nowhere(fd: int) -> None:
+    """What is still to be written there goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
+
+
+def _fill_missing_descriptors() -> None:
+    """`drf … <&-`: or our own files would take the places of input, output and errors."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)

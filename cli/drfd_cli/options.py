@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,7 +14,14 @@ from drfd_cli.client import Client, choose
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Amount(click.ParamType[Any]):
+if TYPE_CHECKING:
+    _AnyType = click.ParamType[Any]
+else:
+    # Older releases of click know no parameter there.
+    _AnyType = click.ParamType
+
+
+class Amount(_AnyType):
     """A text with a unit, read by a function of `drfd.units`."""
 
     def __init__(self, name: str, read: Callable[[str], Any]) -> None:
@@ -37,13 +44,26 @@ DURATION = Amount("TIME", parse_duration)
 LIMIT = Amount("TIME", lambda text: 0 if text == "unlimited" else parse_duration(text))
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-job_id = click.argument("job_id", metavar="ID", type=click.IntRange(min=1))
+_ID = click.IntRange(1, 1 << 53)
+job_id = click.argument("job_id", metavar="ID", type=_ID)
 
 
 def job_ids(*, required: bool) -> Callable[[F], F]:
-    return click.argument(
-        "ids", metavar="IDS...", nargs=-1, required=required, type=click.IntRange(min=1)
-    )
+    return click.argument("ids", metavar="IDS...", nargs=-1, required=required, type=_ID)
+
+
+#: What `--state` takes: the words of the state column.
+STATES = (
+    *("PENDING", "HELD", "STARTING", "RUNNING", "STOPPING", "CLEANING", "COMPLETED", "FAILED"),
+    *("CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "LIMIT_EXCEEDED", "LAUNCH_FAILED", "LOST"),
+)
+
+
+def state_option(text: str) -> Callable[[F], F]:
+    return click.option(
+        "-s", "--state", "states", metavar="STATE", multiple=True, help=text,
+        type=click.Choice(STATES, case_sensitive=False),
+    )  # fmt: skip
 
 
 def demand_options(function: F) -> F:
@@ -56,7 +76,12 @@ def demand_options(function: F) -> F:
             click.option("-t", "--time", type=LIMIT, help="Wall time: 90s, 12h, unlimited."),
             click.option("-n", "--name", help="A name for lists."),
             click.option("-p", "--pool", help="The pool that pays for it."),
-            click.option("--priority", type=int, default=0, help="Order among your own jobs."),
+            click.option(
+                "--priority",
+                type=click.IntRange(-1_000_000, 1_000_000),
+                default=0,
+                help="Order among the jobs of your leaf.",
+            ),
             click.option(
                 "--export", multiple=True, metavar="NAME", help="Keep a secret variable too."
             ),

@@ -10,7 +10,7 @@ import click
 
 from drfd.errors import BY_KIND, NotPermitted, Refused
 from drfd_cli import output
-from drfd_cli.options import as_json, connect, job_ids
+from drfd_cli.options import as_json, connect, job_ids, state_option
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -23,8 +23,8 @@ def selecting(function: F) -> F:
     for option in (
         as_json,
         click.option("-y", "--yes", is_flag=True, help="Do not ask."),
-        click.option("-a", "--all", "everything", is_flag=True, help="All that are yours."),
-        click.option("-s", "--state", "states", multiple=True, help="Jobs in this state."),
+        click.option("-a", "--all", "everything", is_flag=True, help="All; as root, everybody's."),
+        state_option("Jobs in this state."),
         click.option("-n", "--name", help="Jobs of this name."),
         click.option("-u", "--user", help="Jobs of this user."),
         job_ids(required=False),
@@ -40,7 +40,7 @@ def act(verb: str, done_word: str, *, yes: bool, as_json: bool, **chosen: Any) -
         "ids": list(chosen["ids"]),
         "user": chosen["user"],
         "name": chosen["name"],
-        "states": [state.upper() for state in chosen["states"]],
+        "states": list(chosen["states"]),
         "everything": chosen["everything"],
     }
     if not any(select.values()):
@@ -48,7 +48,9 @@ def act(verb: str, done_word: str, *, yes: bool, as_json: bool, **chosen: Any) -
             "name jobs by their ids, or choose with --user, --name, --state, --all"
         )
     if not select["ids"] and not yes and sys.stdin.isatty():
-        count = len(client.request("status", select=select)["jobs"])
+        jobs = client.request("status", select=select)["jobs"]
+        # Of others' jobs the command line is not shown, and they are not touched.
+        count = sum(job["argv"] is not None for job in jobs)
         if count > _MANY:
             click.confirm(f"{verb} {count} jobs?", abort=True, err=True)
     reply = client.request(verb, select=select)

@@ -49,6 +49,8 @@ class Work:
     stimulus: Stimulus
     payload: Payload | None = None
     answer: Answer | None = None
+    #: Of a submission: the key by which its client may ask for it again.
+    key: str | None = None
 
 
 @dataclass
@@ -120,6 +122,8 @@ class Engine:
             self._record(event, touched)
             if isinstance(event, ev.Submitted) and work.payload is not None:
                 self.journal.put_payload(event.job_id, work.payload)
+            if isinstance(event, ev.Submitted) and work.key is not None:
+                self.journal.put_submission(event.spec.uid, work.key, event.job_id)
         return events
 
     def _schedule(self, touched: dict[int, Job]) -> None:

@@ -19,9 +19,10 @@ from drfd.core.decide import may_touch
 from drfd.core.job import Job, JobState
 from drfd.core.reasons import explain_wait
 from drfd.daemon.config import Config
+from drfd.daemon.doctor import doctor_view
 from drfd.daemon.engine import Engine, Work
 from drfd.daemon.link import Link
-from drfd.daemon.machine import Site, disk_controls
+from drfd.daemon.machine import Site
 from drfd.daemon.meter import Meter
 from drfd.daemon.submission import spec_for
 from drfd.errors import DrfdError, NotPermitted, Refused
@@ -79,7 +80,7 @@ class Requests:
             case msg.Shares():
                 return views.shares_view(self.engine.ledger, self.engine.rules)
             case msg.Doctor():
-                return self._doctor()
+                return doctor_view(self.site, self.link)
 
     def job_changed(self, job: Job) -> None:
         if job.state is JobState.ENDED:
@@ -92,6 +93,10 @@ class Requests:
         return {"version": __version__, "user": actor.user, "admin": actor.is_admin}
 
     async def _submit(self, actor: st.Actor, gid: int, request: msg.Submit) -> View:
+        if request.key is not None:
+            known = self.engine.journal.submission(actor.uid, request.key)
+            if known is not None:
+                return {"id": known}
         spec = spec_for(
             request,
             actor,
@@ -102,7 +107,7 @@ class Requests:
         )
         payload = Payload(env=request.env, script=request.script)
         asked = st.SubmitAsked(self.engine.clock(), spec, held=request.held)
-        events = await self._decided(asked, payload)
+        events = await self._decided(asked, payload, request.key)
         submitted = events[0]
         assert isinstance(submitted, ev.Submitted)
         return {"id": submitted.job_id}
@@ -187,34 +192,10 @@ class Requests:
             return Refused("ended", f"job {job_id} has already ended: {job.shown_state}")
         return refusal
 
-    def _doctor(self) -> View:
-        disks = [
-            {
-                "name": disk.name,
-                "path": disk.path,
-                "device": disk.device,
-                "read": disk.read_bps,
-                "write": disk.write_bps,
-                "guess": disk.is_guess,
-                "problem": disk.why_none,
-            }
-            for disk in self.site.disks
-        ]
-        return {
-            "version": __version__,
-            "enforcement": self.link.hello.get("kind"),
-            "controls": disk_controls(self.link.hello.get("controls", {}), self.site.disks),
-            "disks": disks,
-            "capacity": views.resources_view(self.engine.rules.capacity),
-            "warnings": list(self.site.warnings),
-            "stuck_jobs": sorted(job_id for job_id, _ in self.link.stuck),
-            "launcher": "connected" if self.link.is_ready() else "away",
-        }
-
     # -- parts ------------------------------------------------------------------------------
 
     async def _decided(
-        self, stimulus: st.Stimulus, payload: Payload | None = None
+        self, stimulus: st.Stimulus, payload: Payload | None = None, key: str | None = None
     ) -> list[ev.Event]:
         """The events that came of it, once they are durable. Raises what refused it."""
         future: asyncio.Future[list[ev.Event]] = asyncio.get_running_loop().create_future()
@@ -227,7 +208,7 @@ class Requests:
             else:
                 future.set_result(result)
 
-        self.submit_work(Work(stimulus, payload, answer))
+        self.submit_work(Work(stimulus, payload, answer, key))
         return await future
 
     def _selected(self, select: msg.Selection) -> list[Job]:

@@ -109,6 +109,17 @@ class Journal:
                 (job_id, records.encode(payload)),
             )
 
+    def put_submission(self, uid: int, key: str, job_id: int) -> None:
+        with self._reported("write"):
+            self._db.execute("insert into submissions values (?, ?, ?)", (uid, key, job_id))
+
+    def submission(self, uid: int, key: str) -> int | None:
+        """The job that came of an earlier submission with this key."""
+        query = "select job_id from submissions where uid = ? and key = ?"
+        with self._reported("read"):
+            row = self._db.execute(query, (uid, key)).fetchone()
+        return None if row is None else int(row[0])
+
     def commit(self) -> None:
         """Make all that was appended durable; nothing to do when nothing was."""
         if not self._db.in_transaction:

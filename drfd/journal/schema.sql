@@ -26,3 +26,11 @@ create table payloads (
     job_id integer primary key,
     data   blob not null
 ) strict;
+
+-- Which job came of a submission: a client that has lost the answer may ask again with its key.
+create table submissions (
+    uid    integer not null,
+    key    text    not null,
+    job_id integer not null,
+    primary key (uid, key)
+) strict, without rowid;

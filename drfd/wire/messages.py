@@ -67,6 +67,8 @@ class Submit(Request, tag="submit", frozen=True):
     script: str | None = None
     attach: Text | None = None
     held: bool = False
+    #: Chosen by the client: a second submission with it is answered with the job of the first.
+    key: Name | None = None
 
 
 class Status(Request, tag="status", frozen=True):

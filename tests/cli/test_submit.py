@@ -294,7 +294,7 @@ def test_directives_are_options_with_quotes_and_comments(submitted: Any, tmp_pat
     text = """#!/bin/sh
 # a comment
 #DRF -c 4 -m 16G   # of the old cluster
-#DRF -n 'two words' --export A_TOKEN
+#DRF -n 'two words' --export PATH
 #SBATCH --ignored
 
 #DRF -t 2h

@@ -7,6 +7,7 @@ would show.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -138,3 +139,24 @@ def test_a_runner_dies_at(make_instance: Callable[..., Instance], point: str) ->
     other = instance.submit("-c", "0.1", "--", "true")
     assert instance.wait_end(other)["state"] == "COMPLETED"
     assert instance.cgroups() == []
+
+
+def test_an_answer_that_is_lost_is_asked_for_again_and_nothing_is_queued_twice(
+    make_instance: Callable[..., Instance],
+) -> None:
+    """The daemon dies between the commit and the reply, and is started again a moment later."""
+
+    instance = make_instance(ROOMY).start()
+    arm(instance, "server.before-reply", "self")
+    said: list[str] = []
+    asking = threading.Thread(
+        target=lambda: said.append(
+            instance.drf("submit", "-q", "-c", "0.1", "-n", "once", "--", "true").stdout
+        )
+    )
+    asking.start()
+    wait_for("the daemon's death", instance.is_dead)
+    instance.start()
+    asking.join(60)
+    assert said == ["1\n"]
+    assert [job["name"] for job in instance.status("--all")] == ["once"]

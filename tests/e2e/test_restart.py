@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -163,3 +164,15 @@ def test_a_job_that_comes_before_the_launcher_is_ready_starts_when_it_is(
         )[0]
         assert instance.wait_end(int(done.stdout))["state"] == "COMPLETED"
         instance.stop()
+
+
+def test_when_the_launchers_keeper_dies_the_daemon_ends_and_says_so(instance: Instance) -> None:
+    """Nobody would start a launcher, nor any job, any more; jobs that run go on."""
+    job_id = instance.submit("--", "sh", "-c", "sleep 2; exit 5")
+    instance.wait_state(job_id, "RUNNING")
+    keeper = int(Path(f"/proc/{instance.launcher_pid()}/stat").read_text().split()[3])
+    os.kill(keeper, signal.SIGKILL)
+    wait_for("the daemon's end", instance.is_dead)
+    assert "the keeper of the launcher has died" in instance.log.read_text()
+    instance.start()
+    assert instance.wait_end(job_id)["exit_code"] == 5

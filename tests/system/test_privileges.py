@@ -75,3 +75,38 @@ def test_a_user_that_does_not_exist_is_a_configuration_error(
     assert instance.process is not None
     assert instance.process.wait(30) == 78
     assert "daemon.user: there is no user no-such-user" in instance.log.read_text()
+
+
+def test_root_follows_no_link_out_of_the_controllers_room(
+    dropped: Instance, users: Accounts
+) -> None:
+    """A controller that was taken over must not become root at the next start."""
+    victim = dropped.root / "victim"
+    victim.write_text("precious")
+    victim.chmod(0o600)
+    dropped.stop()
+    room = dropped.state / "controller"
+    for name in ("x", "journal.sqlite-wal"):
+        (room / name).unlink(missing_ok=True)
+        (room / name).symlink_to(victim)
+    dropped.launch()
+    assert dropped.process is not None
+    wait_for("its end or its answer", lambda: dropped.is_dead() or dropped.answers())
+    assert (victim.stat().st_uid, victim.stat().st_mode & 0o777) == (0, 0o600)
+    assert victim.read_text() == "precious"
+
+
+def test_it_works_whatever_the_umask_of_whoever_starts_it(
+    make_instance: Callable[..., Instance], users: Accounts
+) -> None:
+    instance = make_instance(f'{CONFIG}[daemon]\nuser = "{users[0].pw_name}"\n')
+    before = os.umask(0o077)
+    try:
+        instance.start()
+    finally:
+        os.umask(before)
+    home = instance.root / "home"
+    home.mkdir()
+    os.chown(home, users[1].pw_uid, users[1].pw_gid)
+    job_id = instance.submit("--", "true", user=users[1].pw_uid, cwd=home)
+    assert instance.wait_end(job_id)["state"] == "COMPLETED"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import Any
 
 import click
 
+from drfd.errors import Unavailable
 from drfd_cli import demo_plan, demo_view, output
 from drfd_cli.autostart import await_daemon, spawn_daemon
 from drfd_cli.client import Client
@@ -31,6 +33,8 @@ _LONGEST_S = 60.0
 def command(keep: bool) -> int:
     """Half a minute of fair scheduling on this machine: three pools stand in for users, with real
     processes that use what they declare, and one that lies and is stopped."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda caught, frame: sys.exit(128 + caught))
     directory = Path(tempfile.mkdtemp(prefix="drf-demo-"))
     # Readable for the daemon when it gives up root's rights.
     directory.chmod(0o755)
@@ -54,12 +58,9 @@ def _private_daemon(directory: Path) -> Iterator[Client]:
     )
     try:
         await_daemon(process, socket_path, log_path)
-        client = Client(socket_path, may_start=False)
-        yield client
-        # Jobs outlive a daemon; those of the demo shall not.
-        client.request("cancel", select={"everything": True})
-        _until_empty(client)
+        yield Client(socket_path, may_start=False)
     finally:
+        _end_jobs(socket_path)
         process.send_signal(signal.SIGTERM)
         try:
             process.wait(10)
@@ -67,10 +68,17 @@ def _private_daemon(directory: Path) -> Iterator[Client]:
             process.kill()
 
 
-def _until_empty(client: Client) -> None:
+def _end_jobs(socket_path: Path) -> None:
+    """Jobs outlive a daemon; those of the demo shall not, however it ends."""
+    client = Client(socket_path, may_start=False)
     deadline = time.monotonic() + 15
-    while client.request("status")["jobs"] and time.monotonic() < deadline:
-        time.sleep(0.1)
+    try:
+        client.request("cancel", select={"everything": True})
+        while client.request("status")["jobs"] and time.monotonic() < deadline:
+            time.sleep(0.1)
+    except Unavailable:
+        # It never came up, and so has started nothing.
+        return
 
 
 def _play(client: Client, directory: Path) -> int:

@@ -44,15 +44,16 @@ def command(command: tuple[str, ...], **asked: Any) -> int:
             if directory_fd is not None:
                 os.close(directory_fd)
             counter.listen(4)
-            job_id = client.request("submit", **fields(command, attach=str(path), **asked))["id"]
-            return _attend(client, job_id, counter)
+            signals = _catch_signals()
+            job_id = client.submit(**fields(command, attach=str(path), **asked))
+            return _attend(client, job_id, counter, signals)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _attend(client: Client, job_id: int, counter: socket.socket) -> int:
-    """Hand our descriptors to the job when it asks for them; its status when it has ended."""
-    signals = _catch_signals()
+def _attend(client: Client, job_id: int, counter: socket.socket, signals: list[int]) -> int:
+    """Hand our descriptors to the job when it asks for them; its status when it has ended.
+    `signals`: those that have come; the first of them cancels the job."""
     is_cancelled = False
     explain_at: float | None = time.monotonic() + _PATIENCE_S
     watch = Watch(client, job_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from drfd_cli import output
-from drfd_cli.options import as_json, connect, job_ids
+from drfd_cli.options import as_json, connect, job_ids, state_option
 
 _RECENT = 20
 #: Names are cut to so many signs; from this width of screen on, the longer figure.
@@ -18,7 +18,7 @@ _WHY = 16
 @click.command("status")
 @job_ids(required=False)
 @click.option("-u", "--user", help="Only this user's jobs.")
-@click.option("-s", "--state", "states", multiple=True, help="Only jobs in this state.")
+@state_option("Only jobs in this state.")
 @click.option(
     "-a", "--all", "with_ended", is_flag=True, help=f"Also the last {_RECENT} ended jobs."
 )
@@ -27,7 +27,7 @@ def command(
     ids: tuple[int, ...], user: str | None, states: tuple[str, ...], with_ended: bool, as_json: bool
 ) -> None:
     """The queue now: what runs, what waits, and why."""
-    select = {"ids": list(ids), "user": user, "states": [state.upper() for state in states]}
+    select = {"ids": list(ids), "user": user, "states": list(states)}
     reply = connect().request("status", select=select, ended=_RECENT if with_ended else 0)
     if as_json:
         output.print_json({key: reply[key] for key in ("jobs", "counts", "draining")})

@@ -13,7 +13,7 @@ import click
 
 from drfd.errors import Refused
 from drfd_cli import output
-from drfd_cli.environment import capture, not_text
+from drfd_cli.environment import capture, is_secret, not_text
 from drfd_cli.options import as_json, connect, demand_options
 
 _DIRECTIVE = re.compile(r"#DRF\s+(.*)")
@@ -51,7 +51,7 @@ def command(
         ctx.meta["drf.script"] = True
         return _again(ctx, [*_directives(script, command[0]), *args])
     client = connect()
-    job_id = client.request("submit", **fields(command, script=script, **asked))["id"]
+    job_id = client.submit(**fields(command, script=script, **asked))
     if as_json:
         output.print_json({"id": job_id})
     else:
@@ -97,6 +97,7 @@ def fields(
     umask = os.umask(0o077)
     os.umask(umask)
     env = capture(os.environ, export)
+    _tell_of_secrets(set(os.environ) - set(env), export)
     for bad in not_text(env):
         output.say(f"left out the variable {output.clean(bad)}: it is not UTF-8 text")
         del env[bad]
@@ -104,6 +105,8 @@ def fields(
         raise Refused("bad-value", "an argument of the command is not UTF-8 text")
     if not_text(dict.fromkeys((word for word in (name, pool, stdout, stderr) if word), "")):
         raise Refused("bad-value", "the value of an option is not UTF-8 text")
+    if name is not None and not 1 <= len(name) <= 256:
+        raise Refused("bad-value", "a name has 1 to 256 signs")
     cwd = _working_directory()
     given = {
         "argv": list(argv),
@@ -122,6 +125,16 @@ def fields(
         "held": hold,
     }
     return {key: value for key, value in given.items() if value is not None}
+
+
+def _tell_of_secrets(left_out: set[str], export: tuple[str, ...]) -> None:
+    """To a person, not into the logs of scripts."""
+    secrets = sorted(name for name in left_out if is_secret(name))
+    if secrets and sys.stderr.isatty():
+        output.say(f"left out, as if secret: {', '.join(secrets)} (--export NAME keeps one)")
+    for name in export:
+        if name not in os.environ:
+            output.say(f"--export {name}: there is no such variable")
 
 
 def _working_directory() -> str:
