@@ -10,13 +10,14 @@ A leaf whose jobs do not fit is passed over, not waited for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import NamedTuple
 
 from drfd.core.fairshare import TOP, FairShare, Standing, parent_of, path_up
 from drfd.core.queue import Entry, LeafQueue
+from drfd.core.reservation import Patience, Reservation, allows, reserve, taken
 from drfd.core.resources import Vector, fits, minus
 
 #: Stands for "has used nothing lately" (see `core.history`).
@@ -33,8 +34,27 @@ class Plan:
     free: Vector
     #: Leaves that still have waiting jobs, in the order in which they would be served next.
     order: list[str]
+    #: What is kept for a big job; goes into the next pass.
+    reservation: Reservation | None = None
     #: Where everybody stands after them; None where a test has no need of it.
     standing: Standing | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What a pass must know of time, to reserve and to backfill."""
+
+    now_s: float
+    patience: Patience
+    #: When the running jobs will have ended, as estimated, and what each gives back.
+    ends: Iterable[tuple[float, Vector]]
+    #: Of a waiting job: how long it has waited, and how long it will run as estimated.
+    waited_s: Callable[[int], float]
+    length_s: Callable[[int], float]
+    #: A job's place in its queue; None when it does not wait any more.
+    entry: Callable[[int], Entry | None]
+    #: The reservation of the pass before.
+    before: Reservation | None
 
 
 class _Turn(NamedTuple):
@@ -53,17 +73,25 @@ def plan(
     free: Vector,
     shares: FairShare,
     spent: Mapping[str, float] | None = None,
+    outlook: Outlook | None = None,
 ) -> Plan:
     """The pass over `queues`, with `used` held per leaf, `free` left of the capacity, and what each
-    node has `spent` lately, which decides ties.
+    node has `spent` lately, which decides ties. Without an `outlook` nothing is reserved.
 
     Changes nothing; the work grows with active nodes and with launches × demand vectors, not with
     the lengths of queues.
     """
-    walk = _Walk(queues, shares.standing(used, queues), free, spent or {})
+    walk = _Walk(queues, shares.standing(used, queues), free, spent or {}, outlook)
+    walk.keep_reservation()
     walk.run(promise_only=True)
     walk.run(promise_only=False)
-    return Plan(admitted=walk.admitted, free=walk.free, order=walk.order(), standing=walk.standing)
+    return Plan(
+        admitted=walk.admitted,
+        free=walk.free,
+        order=walk.order(),
+        reservation=walk.kept,
+        standing=walk.standing,
+    )
 
 
 @dataclass
@@ -74,9 +102,15 @@ class _Walk:
     standing: Standing
     free: Vector
     spent: Mapping[str, float]
+    outlook: Outlook | None
+    #: The reservation as it stands.
+    kept: Reservation | None = None
     admitted: list[int] = field(default_factory=list)
-    #: How many entries of a group this pass has taken.
-    _taken: dict[tuple[str, Vector], int] = field(default_factory=dict)
+    #: What it has admitted, with the demands.
+    _given: list[tuple[int, Vector]] = field(default_factory=list)
+    _gone: set[int] = field(default_factory=set)
+    #: How many entries of a group it has looked past.
+    _passed: dict[tuple[str, Vector], int] = field(default_factory=dict)
     #: The present turn of each node that can still launch in this phase.
     _turns: dict[str, _Turn] = field(default_factory=dict)
     #: Turns of the children of each node; stale ones are dropped when they come up.
@@ -93,12 +127,51 @@ class _Walk:
                 self._set_turn(leaf, None)
                 self._lift(leaf)
                 continue
-            demand, entry = found
-            self.admitted.append(entry[1])
-            self.free = minus(self.free, demand)
-            self.standing.hold(leaf, demand)
-            self._taken[leaf, demand] = self._taken.get((leaf, demand), 0) + 1
+            self._admit(leaf, *found)
             self._refresh(leaf)
+
+    def keep_reservation(self) -> None:
+        """The job that the pass before has reserved for comes first: it starts, or keeps what it
+        has been promised, as things are now."""
+        before = self.outlook.before if self.outlook is not None else None
+        if self.outlook is None or before is None:
+            return
+        entry = self.outlook.entry(before.job_id)
+        if entry is None or not self.outlook.patience.reserves:
+            return
+        if fits(before.demand, self.standing.headroom(before.leaf, self.free)):
+            self._admit(before.leaf, before.demand, entry)
+        elif not fits(before.demand, self.free):
+            self._reserve(before.leaf, before.demand, before.job_id)
+
+    def _admit(self, leaf: str, demand: Vector, entry: Entry) -> None:
+        job_id = entry[1]
+        self.admitted.append(job_id)
+        self._given.append((job_id, demand))
+        self._gone.add(job_id)
+        self.free = minus(self.free, demand)
+        self.standing.hold(leaf, demand)
+        if self.kept is not None and self.kept.job_id == job_id:
+            self.kept = None
+        elif self.kept is not None and self.outlook is not None:
+            end_s = self.outlook.now_s + self.outlook.length_s(job_id)
+            self.kept = taken(self.kept, demand, end_s)
+
+    def _reserve(self, leaf: str, demand: Vector, job_id: int) -> None:
+        assert self.outlook is not None
+        now_s = self.outlook.now_s
+        given = [(now_s + self.outlook.length_s(other), held) for other, held in self._given]
+        self.kept = reserve(
+            job_id=job_id,
+            leaf=leaf,
+            demand=demand,
+            free=self.free,
+            ends=[*self.outlook.ends, *given],
+            before=self.outlook.before,
+            now_s=now_s,
+            waited_s=self.outlook.waited_s(job_id),
+            rules=self.outlook.patience,
+        )
 
     def order(self) -> list[str]:
         """The leaves that still wait, as they would be served if room came up now."""
@@ -161,17 +234,47 @@ class _Walk:
         """The first waiting entry of each group that has one left."""
         heads = []
         for demand, entries in self.queues[leaf].groups.items():
-            at = self._taken.get((leaf, demand), 0)
+            at = self._passed.get((leaf, demand), 0)
+            while at < len(entries) and entries[at][1] in self._gone:
+                at += 1
+            self._passed[leaf, demand] = at
             if at < len(entries):
                 heads.append((demand, entries[at]))
         return heads
 
     def _first_fit(self, leaf: str, *, promise_only: bool) -> tuple[Vector, Entry] | None:
         room = self.standing.headroom(leaf, self.free)
+        heads = self._heads(leaf)
+        if not promise_only and self._closes(leaf, heads):
+            return None
         best: tuple[Vector, Entry] | None = None
-        for demand, entry in self._heads(leaf):
+        for demand, entry in heads:
             if (best is None or entry < best[1]) and fits(demand, room):
                 if promise_only and not self.standing.keeps_promise(leaf, demand):
                     continue
+                if self._is_in_the_way(demand, entry):
+                    continue
                 best = demand, entry
         return best
+
+    def _closes(self, leaf: str, heads: list[tuple[Vector, Entry]]) -> bool:
+        """Look at the leaf's first job. One that has waited long enough and does not fit gets the
+        reservation if there is none; one that has waited far longer lets no later job of its own
+        leaf pass, so that the leaf's share falls and its turn comes."""
+        if self.outlook is None or not self.outlook.patience.reserves:
+            return False
+        demand, (_, job_id) = min(heads, key=lambda head: head[1])
+        # What a limit of its pool keeps back gains nothing by a reservation.
+        if fits(demand, self.free) or not fits(demand, self.standing.headroom(leaf, demand)):
+            return False
+        waited_s = self.outlook.waited_s(job_id)
+        if self.kept is None and waited_s >= self.outlook.patience.patience_s:
+            self._reserve(leaf, demand, job_id)
+        return waited_s > self.outlook.patience.drain_after_s
+
+    def _is_in_the_way(self, demand: Vector, entry: Entry) -> bool:
+        """Would it hurt the reservation?"""
+        if self.kept is None or self.outlook is None or self.kept.job_id == entry[1]:
+            return False
+        end_s = self.outlook.now_s + self.outlook.length_s(entry[1])
+        return not allows(self.kept, demand, end_s, self.free)

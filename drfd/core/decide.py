@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from drfd.core import events as ev
 from drfd.core import stimuli as st
-from drfd.core.admission import Plan, plan
+from drfd.core.admission import Outlook, Plan, plan
 from drfd.core.fairshare import path_up
 from drfd.core.job import Job, JobSpec, JobState, Outcome
 from drfd.core.ledger import Ledger
@@ -54,14 +54,21 @@ def decide(ledger: Ledger, stimulus: st.Stimulus, rules: Rules) -> list[ev.Event
             return [admit(ledger, job_id, stimulus.now) for job_id in admitted]
 
 
-def schedule(ledger: Ledger, rules: Rules, spent: Mapping[str, float] | None = None) -> Plan:
-    """The pass that `SchedulePass` stands for, with what it saw. `spent`: see `core.history`."""
+def schedule(
+    ledger: Ledger,
+    rules: Rules,
+    spent: Mapping[str, float] | None = None,
+    outlook: Outlook | None = None,
+) -> Plan:
+    """The pass that `SchedulePass` stands for, with what it saw. `spent`: see `core.history`;
+    without an `outlook` nothing is reserved."""
     return plan(
         queues={} if ledger.draining else ledger.queues,
         used=ledger.used,
         free=minus(rules.room, ledger.booked),
         shares=rules.shares,
         spent=spent,
+        outlook=outlook,
     )
 
 

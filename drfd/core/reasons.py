@@ -10,6 +10,7 @@ from drfd.core.admission import Plan
 from drfd.core.fairshare import Standing, path_up
 from drfd.core.job import Job, JobState
 from drfd.core.ledger import Ledger
+from drfd.core.reservation import Reservation
 from drfd.core.resources import Vector, short_axes
 from drfd.core.rules import Rules
 from drfd.units import show_amount, show_need
@@ -79,9 +80,19 @@ def explain_wait(
         held_back = _limit(leaf, demand, standing, rules)
         if held_back is not None:
             return Reason(ReasonCode.LIMIT, held_back)
+        if last.reservation is not None and last.reservation.job_id != job.id:
+            return Reason(
+                ReasonCode.RESERVATION, _kept(last.reservation, ledger, rules, show_clock)
+            )
         return Reason(ReasonCode.STARTING_SOON, "starts with the next pass")
     axis = short_axes(demand, last.free)[0]
     shortage = _shortage(rules, axis, demand[axis], last)
+    if last.reservation is not None and last.reservation.job_id == job.id:
+        return Reason(
+            ReasonCode.RESOURCES,
+            f"{shortage}; what others give back is kept for it, "
+            f"and it starts by {show_clock(last.reservation.start_s)} if they end as expected",
+        )
     ahead = _further_below(leaf, last, standing)
     if ahead:
         return Reason(
@@ -89,6 +100,22 @@ def explain_wait(
         )
     holder = _largest_holder(ledger, axis, show_clock)
     return Reason(ReasonCode.RESOURCES, f"{shortage}{holder}")
+
+
+def _kept(kept: Reservation, ledger: Ledger, rules: Rules, show_clock: ShowClock) -> str:
+    """What is kept free, for whom and until when."""
+    job = ledger.jobs.get(kept.job_id)
+    whose = f" ({job.spec.user})" if job is not None else ""
+    needs = ", ".join(
+        show_need(name, amount)
+        for name, amount in zip(rules.axes.names, kept.demand, strict=True)
+        if amount
+    )
+    how = "everything that it needs" if kept.is_drain else "room"
+    return (
+        f"it fits, but {how} is kept free for job {kept.job_id}{whose}, which needs {needs} and is "
+        f"expected to start by {show_clock(kept.start_s)}; this job would not have ended by then"
+    )
 
 
 def _limit(leaf: str, demand: Vector, standing: Standing, rules: Rules) -> str | None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from drfd.core.reservation import Patience
 from drfd.core.rules import Claim, Pool
 from drfd.daemon.pool_config import Tree
 from drfd.daemon.toml_table import (
@@ -63,6 +64,7 @@ class Config:
     #: What single users are given, by (pool, user).
     members: Mapping[tuple[str, str], Claim] = field(default_factory=dict)
     half_life_s: int = 7 * 86400
+    patience: Patience = field(default_factory=Patience)
     grace_s: int = 10
     max_pids: int = 4096
     use_cgroups: bool = True
@@ -115,11 +117,12 @@ def parse(tree: Toml, source: str) -> Config:
         use_cgroups=enforcement.take("cgroups", read_flag, True),
         user=daemon.take("user", read_name, None),
         system_users=frozenset(daemon.take("system_users", read_names, [])),
+        patience=_patience(scheduling),
         half_life_s=scheduling.take("half_life", parse_duration, 7 * 86400),
         max_waiting_per_user=limits.take("waiting_jobs_per_user", read_count, 200_000),
     )
     enforcement.take("cores", only("quota"), "quota")
-    _scheduling(scheduling, warnings)
+    _scheduling(scheduling)
     if top.take("gres", read_lists, None):
         warnings.append("gres: countable resources are not handed out by this version yet")
     top.done()
@@ -155,12 +158,21 @@ def _defaults(table: Table) -> Defaults:
     )
 
 
-def _scheduling(table: Table, warnings: list[str]) -> None:
+def _patience(table: Table) -> Patience:
+    patience_s = table.take("patience", parse_duration, 30)
+    drain_after_s = table.take("drain_after", parse_duration, 4 * patience_s + 86400)
+    return Patience(
+        patience_s=patience_s,
+        drain_after_s=drain_after_s,
+        reserves=table.take("reservation", read_flag, True),
+    )
+
+
+def _scheduling(table: Table) -> None:
+    """What can only be one thing in this version."""
     table.take("policy", only("drf"), "drf")
     if table.take("preemption", read_flag, False):
         table.fail("preemption", "is not built yet; only false is possible")
-    if table.take("patience", parse_duration, None) is not None:
-        warnings.append("scheduling.patience: has no effect, this version reserves nothing")
 
 
 def _read(path: Path) -> Toml:

@@ -16,9 +16,11 @@ from drfd.core import events as ev
 from drfd.core.admission import Plan
 from drfd.core.decide import admit, decide, schedule
 from drfd.core.effects import Effect, owed
+from drfd.core.estimate import RunTimes
 from drfd.core.history import History
 from drfd.core.job import Job
 from drfd.core.ledger import Ledger
+from drfd.core.outlook import look_out
 from drfd.core.rules import Rules
 from drfd.core.stimuli import Now, Stimulus
 from drfd.errors import DrfdError, HostError, Refused
@@ -71,6 +73,7 @@ class Engine:
     def __post_init__(self) -> None:
         self.ledger = self.journal.load(self.rules.axes)
         self._history = History(self.rules.half_life_s)
+        self._run_times = RunTimes()
         # What is older than this has all but no weight left.
         since_s = self.clock().at_s - _REMEMBERED_HALF_LIVES * self.rules.half_life_s
         for job in self.journal.ended_since(since_s):
@@ -130,8 +133,15 @@ class Engine:
         if not self._wants_pass or not self.host.is_ready():
             return
         self._wants_pass = False
-        self.last_plan = schedule(self.ledger, self.rules, self._history.spent)
         now = self.clock()
+        outlook = look_out(
+            self.ledger,
+            patience=self.rules.patience,
+            run_times=self._run_times,
+            now_s=now.at_s,
+            before=self.last_plan.reservation if self.last_plan is not None else None,
+        )
+        self.last_plan = schedule(self.ledger, self.rules, self._history.spent, outlook)
         for job_id in self.last_plan.admitted:
             self._record(admit(self.ledger, job_id, now), touched)
         # Admission asks for nothing more: the pass has placed all that fits.
@@ -148,10 +158,12 @@ class Engine:
             self._said.append((job, type(event).__name__))
 
     def _remember(self, job: Job) -> None:
-        """What an ended job has used decides ties from now on."""
+        """What an ended job has used decides ties from now on, and how long it ran is a guess for
+        its user's next ones."""
         if job.started_at is not None and job.ended_at is not None:
             share = self.rules.shares.dominant_share(self.ledger.demand(job))
             self._history.add(job.spec.leaf, float(share), job.started_at, job.ended_at)
+            self._run_times.add(job.spec.user, job.ended_at - job.started_at)
 
     def _log(self) -> None:
         for job, kind in self._said:

@@ -54,6 +54,7 @@ def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
         pools=config.pools,
         members=config.members,
         half_life_s=config.half_life_s,
+        patience=config.patience,
         grace_s=config.grace_s,
         max_waiting_per_user=config.max_waiting_per_user,
     )

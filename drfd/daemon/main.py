@@ -35,6 +35,9 @@ from drfd.launcher.protocol import SOCKET_NAME
 
 log = logging.getLogger("drfd")
 
+#: Seconds between passes while jobs wait and nothing happens.
+_PASS_S = 5.0
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = _parse(argv)
@@ -160,6 +163,7 @@ class Daemon:
             asyncio.create_task(self._measure()),
             asyncio.create_task(self._server.run(listener)),
             asyncio.create_task(self._watch_keeper()),
+            asyncio.create_task(self._pass_now_and_then()),
         ]
         if idle_exit_s is not None:
             parts.append(asyncio.create_task(self._until_idle(idle_exit_s)))
@@ -225,6 +229,14 @@ class Daemon:
         asyncio.get_running_loop().add_reader(self._keeper, gone.set)
         await gone.wait()
         raise HostError("launcher", "the keeper of the launcher has died; start drfd again")
+
+    async def _pass_now_and_then(self) -> None:
+        """Patience runs out and estimates pass without any event."""
+        while True:
+            await asyncio.sleep(min(_PASS_S, max(1.0, self._engine.rules.patience.patience_s)))
+            if self._engine.ledger.queues:
+                self._engine.want_pass()
+                self.submit(Work(Tick(clock())))
 
     async def _until_idle(self, idle_exit_s: float) -> None:
         idle_since = time.monotonic()

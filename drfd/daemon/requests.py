@@ -250,7 +250,15 @@ class Requests:
             reason=reason,
             usage=self.meter.usage(job),
             private=may_touch(actor, job.spec.uid),
+            expected_start_s=self._expected_start_s(job),
         )
+
+    def _expected_start_s(self, job: Job) -> float | None:
+        """Known of the job that the reservation is for."""
+        last = self.engine.last_plan
+        kept = last.reservation if last is not None else None
+        is_for_it = kept is not None and kept.job_id == job.id and job.state is JobState.PENDING
+        return kept.start_s if kept is not None and is_for_it else None
 
     def _has_ended(self, job_id: int) -> bool:
         return job_id not in self.engine.ledger.jobs

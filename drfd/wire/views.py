@@ -42,8 +42,16 @@ def usage_view(usage: Usage | None) -> View:
     }
 
 
-def job_view(job: Job, *, reason: Reason | None, usage: Usage | None, private: bool) -> View:
-    """One job. Without `private`, what only its owner may see is null."""
+def job_view(
+    job: Job,
+    *,
+    reason: Reason | None,
+    usage: Usage | None,
+    private: bool,
+    expected_start_s: float | None = None,
+) -> View:
+    """One job. Without `private`, what only its owner may see is null. `expected_start_s`: when it
+    starts if all ends as estimated, where that is known."""
     ended = job.state is JobState.ENDED
     outcome = None
     if ended and job.outcome is not None:
@@ -69,7 +77,7 @@ def job_view(job: Job, *, reason: Reason | None, usage: Usage | None, private: b
         "eligible_at": job.eligible_at,
         "started_at": job.started_at,
         "ended_at": job.ended_at if ended else None,
-        "expected_start_at": None,
+        "expected_start_at": expected_start_s,
         "exit_code": job.exit_code,
         "signal": job.signal,
         "outcome": outcome,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from drfd.core.reservation import Patience
 from drfd.core.rules import Claim, Pool
 from drfd.daemon.config import Config, Defaults, DiskConfig, load
 from drfd.errors import ConfigError
@@ -40,7 +41,10 @@ EVERYTHING = """
     weight = 0.5
     [scheduling]
     policy = "drf"
-    patience = "30s"
+    patience = "60s"
+    drain_after = "1h"
+    reservation = false
+    half_life = "2d"
     preemption = false
     [enforcement]
     cores = "quota"
@@ -104,10 +108,9 @@ def test_every_documented_key_is_read(path: Path) -> None:
         user="batch",
         system_users=frozenset({"backup", "www-data"}),
         max_waiting_per_user=5000,
-        warnings=(
-            "scheduling.patience: has no effect, this version reserves nothing",
-            "gres: countable resources are not handed out by this version yet",
-        ),
+        half_life_s=2 * 86400,
+        patience=Patience(patience_s=60, drain_after_s=3600, reserves=False),
+        warnings=("gres: countable resources are not handed out by this version yet",),
     )
 
 

@@ -132,4 +132,4 @@ def test_the_configuration_of_the_design_is_accepted(
 ) -> None:
     extra = '[scheduling]\npolicy = "drf"\npatience = "30s"\npreemption = false\n'
     instance = make_instance(CONFIG + extra).start()
-    assert "patience" in instance.drf("doctor").stdout
+    assert instance.wait_end(instance.submit("--", "true"))["state"] == "COMPLETED"

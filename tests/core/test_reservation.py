@@ -1,0 +1,277 @@
+"""Big jobs start, and nothing idles without reason: streams of jobs under a virtual clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from drfd.core.admission import Outlook, Plan, plan
+from drfd.core.fairshare import FairShare
+from drfd.core.queue import LeafQueue
+from drfd.core.reservation import Patience, Reservation, allows, reserve, shadow, taken
+from drfd.core.resources import Vector, fits, minus, plus, total
+
+
+@dataclass
+class Task:
+    leaf: str
+    demand: Vector
+    run_s: float
+    submit_s: float
+    start_s: float | None = None
+
+
+@dataclass
+class Machine:
+    """One machine, whose estimates are exact (times `slack`)."""
+
+    capacity: Vector
+    patience: Patience
+    slack: float = 1.0
+    now_s: float = 0.0
+    tasks: list[Task] = field(default_factory=list)
+    waiting: list[int] = field(default_factory=list)
+    running: list[int] = field(default_factory=list)
+    last: Plan | None = None
+    #: The first shadow time that each reserved job was given.
+    promised: dict[int, float] = field(default_factory=dict)
+
+    def submit(self, leaf: str, demand: Vector, run_s: float) -> int:
+        self.tasks.append(Task(leaf, demand, run_s, self.now_s))
+        self.waiting.append(len(self.tasks) - 1)
+        return len(self.tasks) - 1
+
+    def schedule(self) -> None:
+        queues: dict[str, LeafQueue] = {}
+        for number in self.waiting:
+            task = self.tasks[number]
+            queues.setdefault(task.leaf, LeafQueue()).add(task.demand, (0, number))
+        used: dict[str, Vector] = {}
+        nothing = (0,) * len(self.capacity)
+        for number in self.running:
+            task = self.tasks[number]
+            used[task.leaf] = plus(used.get(task.leaf, nothing), task.demand)
+        free = minus(self.capacity, total(used.values(), nothing))
+        assert all(amount >= 0 for amount in free), "never more than there is"
+        self.last = plan(
+            queues=queues, used=used, free=free, shares=FairShare(self.capacity),
+            outlook=self.outlook(),
+        )  # fmt: skip
+        for number in self.last.admitted:
+            self.tasks[number].start_s = self.now_s
+            self.waiting.remove(number)
+            self.running.append(number)
+        kept = self.last.reservation
+        if kept is not None:
+            self.promised.setdefault(kept.job_id, kept.start_s)
+
+    def outlook(self) -> Outlook:
+        return Outlook(
+            now_s=self.now_s,
+            patience=self.patience,
+            ends=[(self.end_s(number), self.tasks[number].demand) for number in self.running],
+            waited_s=lambda number: self.now_s - self.tasks[number].submit_s,
+            length_s=lambda number: self.tasks[number].run_s * self.slack,
+            entry=lambda number: (0, number) if number in self.waiting else None,
+            before=self.last.reservation if self.last is not None else None,
+        )
+
+    def end_s(self, number: int) -> float:
+        task = self.tasks[number]
+        assert task.start_s is not None
+        return max(self.now_s, task.start_s + task.run_s * self.slack)
+
+    def run_until(self, until_s: float, tick_s: float = 1.0) -> None:
+        """Ends and passes, at every end and at every tick."""
+        while self.now_s < until_s:
+            ends = [self.tasks[n].start_s + self.tasks[n].run_s for n in self.running]  # type: ignore[operator]
+            self.now_s = min([until_s, self.now_s + tick_s, *ends])
+            self.running = [
+                n
+                for n in self.running
+                if self.tasks[n].start_s + self.tasks[n].run_s > self.now_s + 1e-9  # type: ignore[operator]
+            ]
+            self.schedule()
+
+
+SOON = Patience(patience_s=5, drain_after_s=10_000)
+NEVER = Patience(reserves=False)
+
+
+def busy_stream(patience: Patience) -> tuple[Machine, int]:
+    """Small jobs of two users keep the machine full; a third asks for nine tenths of it."""
+    machine = Machine((10,), patience)
+    random = Random(1)
+    big = -1
+    for second in range(400):
+        for leaf in ("a", "b"):
+            while sum(machine.tasks[n].leaf == leaf for n in machine.waiting) < 10:
+                machine.submit(leaf, (1,), random.choice([3.0, 5.0, 7.0, 11.0]))
+        if second == 20:
+            big = machine.submit("c", (9,), 10.0)
+        machine.run_until(second + 1.0)
+    return machine, big
+
+
+def test_a_job_of_most_of_the_machine_starts_in_a_busy_stream() -> None:
+    machine, big = busy_stream(SOON)
+    start_s = machine.tasks[big].start_s
+    assert start_s is not None
+    # Patience, then the longest job that runs by then, and a tick.
+    assert start_s <= 20 + 5 + 11 + 2
+
+
+def test_without_reservations_the_same_job_starves() -> None:
+    machine, big = busy_stream(NEVER)
+    assert machine.tasks[big].start_s is None
+
+
+def test_around_the_reservation_the_machine_is_kept_busy() -> None:
+    """Short jobs run until the shadow time: with hard draining alone they could not."""
+    machine, big = busy_stream(SOON)
+    start_s = machine.tasks[big].start_s
+    assert start_s is not None
+    passed = [t for t in machine.tasks if t.start_s and 26 <= t.start_s < start_s]
+    assert passed, "nothing was backfilled"
+
+
+def test_with_exact_estimates_a_reserved_job_starts_when_it_was_promised() -> None:
+    for seed in range(20):
+        random = Random(seed)
+        machine = Machine((8, 8), Patience(patience_s=2, drain_after_s=10_000))
+        for _ in range(120):
+            for leaf in "abc":
+                if random.random() < 0.5:
+                    demand = (random.randint(0, 4), random.randint(0, 4))
+                    if random.random() < 0.1:
+                        demand = (random.randint(6, 8), random.randint(0, 8))
+                    machine.submit(leaf, demand, float(random.randint(1, 9)))
+            machine.run_until(machine.now_s + 1)
+        machine.run_until(machine.now_s + 3000)
+        assert machine.waiting == []
+        assert machine.promised, "no job was ever reserved for"
+        for number, promised_s in machine.promised.items():
+            start_s = machine.tasks[number].start_s
+            assert start_s is not None and start_s <= promised_s + 1.0, (seed, number)
+
+
+@pytest.mark.parametrize("slack", [0.3, 3.0])
+def test_with_bad_estimates_every_job_starts_all_the_same(slack: float) -> None:
+    for seed in range(10):
+        random = Random(seed)
+        machine = Machine((8,), Patience(patience_s=2, drain_after_s=60), slack=slack)
+        for _ in range(200):
+            for leaf in "ab":
+                size = random.choice([1, 1, 1, 2, 8])
+                if sum(machine.tasks[n].leaf == leaf for n in machine.waiting) < 6:
+                    machine.submit(leaf, (size,), float(random.randint(1, 9)))
+            machine.run_until(machine.now_s + 1)
+        machine.run_until(machine.now_s + 2000)
+        waits = [t.start_s - t.submit_s for t in machine.tasks if t.start_s is not None]
+        assert len(waits) == len(machine.tasks)
+        assert max(waits) < 300
+
+
+def test_a_memory_job_passes_one_that_waits_for_cores() -> None:
+    machine = Machine((4, 4), SOON)
+    machine.submit("a", (3, 0), 100.0)
+    machine.schedule()
+    big = machine.submit("b", (4, 0), 10.0)
+    machine.run_until(10)
+    memory, cores = machine.submit("c", (0, 4), 500.0), machine.submit("d", (1, 0), 500.0)
+    machine.run_until(20)
+    assert machine.tasks[memory].start_s is not None
+    assert machine.tasks[cores].start_s is None
+    machine.run_until(101)
+    assert machine.tasks[big].start_s == 100
+
+
+def test_after_every_pass_all_that_the_reservation_allows_has_started() -> None:
+    for seed in range(10):
+        random = Random(seed)
+        machine = Machine((6, 6), Patience(patience_s=1, drain_after_s=10_000))
+        for _ in range(60):
+            for leaf in "abc":
+                if random.random() < 0.6:
+                    demand = (random.randint(0, 6), random.randint(0, 6))
+                    machine.submit(leaf, demand, float(random.randint(1, 9)))
+            machine.run_until(machine.now_s + 1)
+            assert machine.last is not None
+            free, kept = machine.last.free, machine.last.reservation
+            looked_at = set()
+            for number in machine.waiting:
+                task = machine.tasks[number]
+                # Of the jobs of one leaf that ask for the same, only the first is looked at.
+                if (task.leaf, task.demand) in looked_at:
+                    continue
+                looked_at.add((task.leaf, task.demand))
+                if fits(task.demand, free):
+                    end_s = machine.now_s + task.run_s
+                    assert kept is not None
+                    assert not allows(kept, task.demand, end_s, free), (seed, task)
+
+
+def test_a_reservation_is_kept_until_its_job_starts() -> None:
+    machine = Machine((4,), SOON)
+    machine.submit("a", (3,), 50.0)
+    machine.schedule()
+    first = machine.submit("b", (4,), 10.0)
+    machine.run_until(10)
+    second = machine.submit("c", (4,), 1.0)
+    for _ in range(30):
+        machine.run_until(machine.now_s + 1)
+        assert machine.last is not None and machine.last.reservation is not None
+        assert machine.last.reservation.job_id == first
+    machine.run_until(100)
+    assert machine.tasks[first].start_s == 50
+    assert machine.tasks[second].start_s == 60
+
+
+# -- the parts ---------------------------------------------------------------------------------
+
+
+def kept(**changes: object) -> Reservation:
+    plain: dict[str, object] = {
+        "job_id": 1, "leaf": "a", "demand": (4, 0), "start_s": 100.0, "spare": (1, 5),
+    }  # fmt: skip
+    return Reservation(**(plain | changes))  # type: ignore[arg-type]
+
+
+def test_the_shadow_time_is_the_first_moment_at_which_it_fits() -> None:
+    ends = [(30.0, (2,)), (10.0, (1,)), (20.0, (3,))]
+    assert shadow((5,), (1,), ends, 0.0) == (20.0, (0,))
+    assert shadow((2,), (2,), ends, 5.0) == (5.0, (0,))
+    assert shadow((9,), (1,), ends, 0.0) is None
+
+
+def test_all_that_ends_at_the_shadow_time_is_spare_then() -> None:
+    assert shadow((2,), (0,), [(10.0, (2,)), (10.0, (3,))], 0.0) == (10.0, (3,))
+
+
+def test_a_job_may_pass_if_it_ends_before_or_fits_into_the_spare() -> None:
+    assert allows(kept(), (4, 0), 100.0, (4, 0))
+    assert allows(kept(), (1, 5), 999.0, (4, 9))
+    assert not allows(kept(), (2, 0), 100.1, (4, 9))
+    assert taken(kept(), (1, 2), 999.0).spare == (0, 3)
+    assert taken(kept(), (1, 2), 50.0).spare == (1, 5)
+
+
+def test_in_a_drain_nothing_starts_in_what_the_job_needs() -> None:
+    drain = kept(is_drain=True)
+    assert not allows(drain, (1, 0), 1.0, (3, 9))
+    assert allows(drain, (1, 9), 999.0, (5, 9))
+    assert allows(drain, (0, 3), 999.0, (3, 9))
+
+
+def test_a_shadow_time_that_has_passed_twice_turns_into_a_drain() -> None:
+    rules = Patience(patience_s=1, drain_after_s=10_000)
+    found: Reservation | None = None
+    for now_s, end_s in ((0.0, 10.0), (11.0, 20.0), (21.0, 30.0)):
+        found = reserve(
+            job_id=1, leaf="a", demand=(4,), free=(0,), ends=[(end_s, (4,))], before=found,
+            now_s=now_s, waited_s=now_s, rules=rules,
+        )  # fmt: skip
+    assert found is not None
+    assert (found.missed, found.is_drain) == (2, True)
