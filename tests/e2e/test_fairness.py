@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 
@@ -129,3 +132,46 @@ def test_weights_of_three_to_one_to_one_are_kept_with_long_queues_of_short_jobs(
     means = {pool: sum(row) / len(row) for pool, row in seen.items()}
     for pool, expected in (("A", 6), ("B", 2), ("C", 2)):
         assert abs(means[pool] - expected) <= 1, seen
+
+
+@pytest.mark.parametrize("reserves", [True, False])
+def test_a_job_of_most_of_the_machine_in_a_busy_stream(
+    make_instance: Callable[..., Instance], reserves: bool
+) -> None:
+    """With a reservation it starts while small jobs still wait; without, only after all of them."""
+    switch = f"[scheduling]\npatience = '1s'\nreservation = {str(reserves).lower()}\n[pools.C]\n"
+    text = CONFIG.replace("cores = 9", "cores = 10")
+    instance = make_instance(text + switch).start()
+    small = ("-m", "64M", "-t", "4s", "--", "sleep", "1")
+    with ExitStack() as stack:
+        connection = stack.enter_context(socket.socket(socket.AF_UNIX))
+        connection.connect(str(instance.socket))
+        replies = stack.enter_context(connection.makefile("rb"))
+        for number in range(160):
+            request = {
+                "op": "submit", "v": 1, "argv": list(small[-2:]), "cwd": str(instance.work),
+                "pool": "AB"[number % 2], "time_limit_s": 4, "env": {"PATH": os.environ["PATH"]},
+                "demand": {"cores_milli": 1000, "memory_bytes": 64 << 20},
+                "stdout": "/dev/null", "stderr": "/dev/null",
+            }  # fmt: skip
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            assert json.loads(replies.readline())["ok"]
+    big = instance.submit("-p", "C", "-c", "9", "-t", "5s", "--", "sleep", "1")
+    if reserves:
+        # It may start before we look.
+        told = wait_for(
+            "its reservation",
+            lambda: [
+                job for job in [instance.show(big)] if job["expected_start_at"] or job["started_at"]
+            ],
+        )[0]
+        assert told["started_at"] or "is kept for it" in told["reason"]["text"]
+    started = wait_for("its start", lambda: instance.show(big)["started_at"], seconds=60)
+    waiting = [job for job in instance.status() if job["state"] == "PENDING"]
+    if reserves:
+        assert waiting, "it passed the small jobs"
+        job = instance.show(big)
+        # Patience, the longest small job by its limit, and a pass.
+        assert started - job["submitted_at"] < 1 + 4 + 5 + 3
+    else:
+        assert not waiting, "it waited for all of them"
