@@ -27,6 +27,7 @@ VERBS = {
     "shares": "who holds how much, and who is entitled to it",
     "drain": "stop launching jobs (administrators)",
     "undrain": "launch jobs again (administrators)",
+    "reload": "read the configuration again (administrators)",
     "doctor": "what is enforced on this machine, and what is not",
     "demo": "half a minute of fair scheduling on this machine",
 }

@@ -64,6 +64,10 @@ class Link:
         self.stuck: set[AttemptKey] = set()
         self.engine: Engine | None = None
 
+    def set_limits(self, disks: Sequence[Disk], max_pids: int) -> None:
+        """For jobs that start from now on."""
+        self._disks, self._max_pids = disks, max_pids
+
     def is_ready(self) -> bool:
         return self._ready
 

@@ -48,6 +48,8 @@ class Requests:
     link: Link
     #: Whether jobs may run as root: only a private instance of root's own.
     takes_root: bool
+    #: Reads the configuration again and puts it into force; raises ConfigError and changes nothing.
+    reload: Callable[[], Site]
     #: One list at a time for each user: who asks a hundred times at once waits for himself.
     _lists: dict[int, asyncio.Lock] = field(default_factory=dict)
     #: Set by a change of any job; waiters look again.
@@ -77,6 +79,10 @@ class Requests:
             case msg.Drain():
                 await self._decided(st.DrainAsked(self.engine.clock(), request.on, actor))
                 return {"draining": self.engine.ledger.draining}
+            case msg.Reload():
+                if not actor.is_admin:
+                    raise NotPermitted("not-admin", "only an administrator may reload")
+                return {"warnings": list(self.reload().warnings)}
             case msg.Shares():
                 return views.shares_view(self.engine.ledger, self.engine.rules)
             case msg.Doctor():

@@ -107,6 +107,10 @@ class Drain(Request, tag="drain", frozen=True):
     on: bool
 
 
+class Reload(Request, tag="reload", frozen=True):
+    """Read the configuration again."""
+
+
 class Shares(Request, tag="shares", frozen=True):
     """The fair-share table."""
 
@@ -116,7 +120,19 @@ class Doctor(Request, tag="doctor", frozen=True):
 
 
 AnyRequest = (
-    Hello | Submit | Status | Show | Why | Wait | Cancel | Hold | Release | Drain | Shares | Doctor
+    Hello
+    | Submit
+    | Status
+    | Show
+    | Why
+    | Wait
+    | Cancel
+    | Hold
+    | Release
+    | Drain
+    | Reload
+    | Shares
+    | Doctor
 )
 
 _decoder: msgspec.json.Decoder[AnyRequest] = msgspec.json.Decoder(AnyRequest)

@@ -169,6 +169,7 @@ def make_desk(make_shell: Callable[..., Shell], tmp_path: Path) -> Callable[...,
             meter=Meter(lambda: 0.0),
             link=link,
             takes_root=takes_root,
+            reload=lambda: requests.site,
         )
         shell.engine.on_change = requests.job_changed
         return Desk(shell, requests, link)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import signal
 import socket
 import time
 from collections import Counter
@@ -175,3 +176,28 @@ def test_a_job_of_most_of_the_machine_in_a_busy_stream(
         assert started - job["submitted_at"] < 1 + 4 + 5 + 3
     else:
         assert not waiting, "it waited for all of them"
+
+
+def test_a_reload_changes_the_rules_and_leaves_running_jobs_alone(instance: Instance) -> None:
+    running = instance.submit("-c", "8", "--", "sleep", "100")
+    instance.wait_state(running, "RUNNING")
+    waiting = instance.submit("-c", "4", "--", "sleep", "100")
+    text = instance.config.read_text()
+    instance.config.write_text(text.replace("cores = 9", "cores = nine"))
+    refused = instance.drf("reload", check=False)
+    assert refused.returncode == 78
+    assert str(instance.config) in refused.stderr
+    assert instance.show(waiting)["state"] == "PENDING"
+    instance.config.write_text(text.replace("cores = 9", "cores = 12") + "[pools.new]\n")
+    assert instance.drf("reload").stdout == "reloaded\n"
+    instance.wait_state(waiting, "RUNNING")
+    assert instance.show(running)["state"] == "RUNNING"
+    instance.config.write_text(text.replace("cores = 9", "cores = 2"))
+    assert instance.process is not None
+    instance.process.send_signal(signal.SIGHUP)
+    wait_for(
+        "a smaller machine",
+        lambda: json.loads(instance.drf("shares", "--json").stdout)["capacity"]["cores"] == 2,
+    )
+    assert {job["state"] for job in instance.status()} == {"RUNNING"}
+    assert json.loads(instance.drf("shares", "--json").stdout)["free"]["cores"] == 0

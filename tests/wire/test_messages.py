@@ -95,6 +95,7 @@ ACCEPTED: list[tuple[dict[str, Any], msg.AnyRequest]] = [
         msg.Release(v=1, select=Selection(ids=[1])),
     ),
     ({"op": "drain", "v": 1, "on": True}, msg.Drain(v=1, on=True)),
+    ({"op": "reload", "v": 1}, msg.Reload(v=1)),
     ({"op": "shares", "v": 1}, msg.Shares(v=1)),
     ({"op": "doctor", "v": 1}, msg.Doctor(v=1)),
 ]

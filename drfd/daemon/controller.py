@@ -1,0 +1,199 @@
+"""The controller: its parts wired together, on one asyncio loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+
+from drfd.core.job import Job, JobState
+from drfd.core.limits import deadline_mono_s
+from drfd.core.stimuli import Breached, Now, Tick
+from drfd.daemon import spawn
+from drfd.daemon.accounts import Accounts
+from drfd.daemon.config import Config
+from drfd.daemon.engine import Engine, Work
+from drfd.daemon.link import Link
+from drfd.daemon.machine import Site
+from drfd.daemon.meter import PERIOD_S, Meter
+from drfd.daemon.requests import Requests
+from drfd.daemon.server import Server
+from drfd.errors import DrfdError, HostError
+from drfd.journal.journal import Journal
+from drfd.launcher.protocol import SOCKET_NAME
+
+log = logging.getLogger("drfd")
+
+#: Seconds between passes while jobs wait and nothing happens.
+_PASS_S = 5.0
+
+
+class Daemon:
+    """The parts, wired; one asyncio loop."""
+
+    def __init__(
+        self,
+        config: Config,
+        site: Site,
+        places: spawn.Places,
+        keeper: int,
+        reread: Callable[[], tuple[Config, Site]],
+        *,
+        admins: frozenset[int],
+        allow: frozenset[int],
+    ) -> None:
+        self._inbox: list[Work] = []
+        self._deadline: asyncio.TimerHandle | None = None
+        self._keeper = keeper
+        self._reread = reread
+        self.journal = Journal(places.journal)
+        self._meter = Meter(time.monotonic)
+        self._link = Link(
+            socket_path=places.launcher / SOCKET_NAME,
+            disks=site.disks,
+            max_pids=config.max_pids,
+            meter=self._meter,
+            clock=clock,
+            submit=self.submit,
+        )
+        self._engine = Engine(
+            journal=self.journal,
+            rules=site.rules,
+            host=self._link,
+            clock=clock,
+            on_change=self._job_changed,
+        )
+        self._link.engine = self._engine
+        self._requests = Requests(
+            engine=self._engine,
+            submit_work=self.submit,
+            config=config,
+            site=site,
+            meter=self._meter,
+            link=self._link,
+            takes_root=0 in allow,
+            reload=self.reload,
+        )
+        self._server = Server(self._requests, Accounts(admins))
+
+    async def run(self, listener: socket.socket, *, idle_exit_s: float | None) -> None:
+        """Until SIGTERM or SIGINT, or a part of it breaks. Jobs run on."""
+        loop = asyncio.get_running_loop()
+        parts = [
+            asyncio.create_task(self._link.run()),
+            asyncio.create_task(self._measure()),
+            asyncio.create_task(self._server.run(listener)),
+            asyncio.create_task(self._watch_keeper()),
+            asyncio.create_task(self._pass_now_and_then()),
+        ]
+        if idle_exit_s is not None:
+            parts.append(asyncio.create_task(self._until_idle(idle_exit_s)))
+        stop = asyncio.create_task(_never())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.cancel)
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
+        done, waiting = await asyncio.wait([*parts, stop], return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        for task in done - {stop}:
+            task.result()
+
+    def reload(self) -> Site:
+        """Put the configuration as it is now into force; running jobs keep what they have. Raises
+        ConfigError, and changes nothing, when it is wrong."""
+        config, site = self._reread()
+        self._engine.rules = site.rules
+        self._requests.config, self._requests.site = config, site
+        self._link.set_limits(site.disks, config.max_pids)
+        self._engine.want_pass()
+        self.submit(Work(Tick(clock())))
+        log.info("event=reloaded")
+        return site
+
+    def _on_hangup(self) -> None:
+        try:
+            self.reload()
+        except DrfdError as error:
+            log.error("event=reload-refused error=%s", error)
+
+    def submit(self, work: Work) -> None:
+        """Queue work for the next turn of the loop; what arrives together shares one commit."""
+        if not self._inbox:
+            asyncio.get_running_loop().call_soon(self._turn)
+        self._inbox.append(work)
+
+    def _turn(self) -> None:
+        batch, self._inbox = self._inbox, []
+        try:
+            self._engine.turn(batch)
+        except Exception:
+            # A bug: the journal is whole, jobs run on, and whoever keeps us starts us again.
+            log.exception("event=bug")
+            os._exit(70)
+        self._set_deadline()
+
+    def _job_changed(self, job: Job) -> None:
+        self._requests.job_changed(job)
+
+    def _set_deadline(self) -> None:
+        """Wake up when the next wall-time limit or grace time is over."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        engine = self._engine
+        dues = (deadline_mono_s(job, engine.rules.grace_s) for job in engine.ledger.holders())
+        due = min((due for due in dues if due is not None), default=None)
+        if due is not None:
+            delay = due - time.monotonic()
+            loop = asyncio.get_running_loop()
+            # Overdue after a turn: the journal did not take it. Not at once again.
+            self._deadline = loop.call_later(
+                delay if delay > 0 else 0.5, lambda: self.submit(Work(Tick(clock())))
+            )
+
+    async def _measure(self) -> None:
+        while True:
+            await asyncio.sleep(PERIOD_S)
+            for job in list(self._engine.ledger.holders()):
+                if job.state is not JobState.RUNNING:
+                    continue
+                breach = await asyncio.to_thread(self._meter.sample, job)
+                if breach is not None:
+                    self.submit(Work(Breached(clock(), job.id, job.attempt, *breach)))
+
+    async def _watch_keeper(self) -> None:
+        """Without it nobody would start the launcher again, nor any job: better to be started
+        anew as a whole."""
+        gone = asyncio.Event()
+        asyncio.get_running_loop().add_reader(self._keeper, gone.set)
+        await gone.wait()
+        raise HostError("launcher", "the keeper of the launcher has died; start drfd again")
+
+    async def _pass_now_and_then(self) -> None:
+        """Patience runs out and estimates pass without any event."""
+        while True:
+            await asyncio.sleep(min(_PASS_S, max(1.0, self._engine.rules.patience.patience_s)))
+            if self._engine.ledger.queues:
+                self._engine.want_pass()
+                self.submit(Work(Tick(clock())))
+
+    async def _until_idle(self, idle_exit_s: float) -> None:
+        idle_since = time.monotonic()
+        while time.monotonic() - idle_since < idle_exit_s:
+            await asyncio.sleep(min(5.0, idle_exit_s / 4))
+            if self._engine.ledger.jobs or not self._server.is_idle:
+                idle_since = time.monotonic()
+        log.info("event=idle-exit")
+
+
+def clock() -> Now:
+    return Now(at_s=time.time(), mono_s=time.monotonic())
+
+
+async def _never() -> None:
+    await asyncio.Event().wait()
