@@ -21,16 +21,23 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 View = dict[str, Any]
+#: A heading, or one with the alignment of its column.
+Column = str | tuple[str, str]
 
 #: Signs that turn the direction of writing: they can make one name look like another.
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 #: Width of tables that go to a file or a pipe.
 _PLAIN_WIDTH = 160
+#: Tables of more rows are printed without the work of laying them out.
+_LONG = 500
 
 
 def clean(text: object, most: int = 200) -> str:
     """Text that others chose, without control signs, and not endless."""
-    word = "".join(sign if sign.isprintable() and sign not in _BIDI else "?" for sign in str(text))
+    word = str(text)
+    if word.isascii() and word.isprintable() and len(word) <= most:
+        return word
+    word = "".join(sign if sign.isprintable() and sign not in _BIDI else "?" for sign in word)
     return word if len(word) <= most else word[: most - 1] + "…"
 
 
@@ -62,7 +69,7 @@ def say(text: str) -> None:
     click.echo(f"drf: {clean(text, 1000)}", err=True)
 
 
-def new_table(*columns: str | tuple[str, str], title: str | None = None) -> Table:
+def new_table(*columns: Column, title: str | None = None) -> Table:
     """A table with these headings; ("NAME", "right") aligns the column to the right."""
     from rich import box
     from rich.table import Table
@@ -87,8 +94,15 @@ def width() -> int:
     return shutil.get_terminal_size((_PLAIN_WIDTH, 24)).columns
 
 
-def print_table(table: Table, *, fixed: Sequence[str]) -> None:
-    """Where room is short, columns are cut, but not the `fixed` ones."""
+def print_rows(
+    columns: Sequence[Column], rows: Sequence[Sequence[object]], *, fixed: Sequence[str],
+    last_width: int = 0,
+) -> None:  # fmt: skip
+    """A table on stdout. Where room is short, columns are cut, but not the `fixed` ones, and the
+    last one is broken into lines of at least `last_width`."""
+    if len(rows) > _LONG:
+        _print_plain(columns, rows)
+        return
     from rich.cells import cell_len
     from rich.console import Console
 
@@ -96,11 +110,32 @@ def print_table(table: Table, *, fixed: Sequence[str]) -> None:
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
+    table = new_table(*columns)
+    for cells in rows:
+        add_row(table, cells)
     for column in table.columns:
         if column.header in fixed:
-            cells = [column.header, *column.cells]
-            column.min_width = max(cell_len(str(cell)) for cell in cells)
+            shown = [column.header, *column.cells]
+            column.min_width = max(cell_len(str(cell)) for cell in shown)
+    if last_width:
+        table.columns[-1].min_width = last_width
     Quiet(highlight=False, width=width()).print(table)
+
+
+def _print_plain(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
+    """A list that nobody reads as a whole: a line for each row, and done at once."""
+    names = [column if isinstance(column, str) else column[0] for column in columns]
+    table = [names, *([clean(cell, 400) for cell in cells] for cells in rows)]
+    widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
+    is_right = [not isinstance(column, str) and column[1] == "right" for column in columns]
+    lines = []
+    for cells in table:
+        padded = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(cells, widths, is_right, strict=True)
+        )
+        lines.append("  ".join(padded).rstrip())
+    click.echo("\n".join(lines))
 
 
 def show_demand(demand: View) -> list[str]:

@@ -425,3 +425,19 @@ def test_json_is_what_the_daemon_said_and_nothing_else(
         result = drf(head, "--json", *rest)
         assert (head, json.loads(result.out)) == (head, view)
         assert result.out.count("\n") == 1, "one line for programs that read lines"
+
+
+def test_a_list_of_ten_thousand_jobs_is_a_line_for_each_and_done_at_once(
+    drf: Run, daemon: Any, job: Any
+) -> None:
+    hostile = job(id=7, name="a\x1b[2Jb", state="PENDING", reason=WHY, started_at=None)
+    many = [hostile, *(job(id=number, ended_at=1_700_000_100.0) for number in range(8, 10_008))]
+    daemon.replies = {"status": {"jobs": many, "counts": {"RUNNING": 10_000}, "draining": False}}
+    lines = drf("status").out.splitlines()
+    assert len(lines) == 1 + 10_001 + 1
+    assert lines[0].split() == [
+        "ID", "NAME", "USER", "POOL", "STATE", "CORES", "MEM", "IO", "R/W", "TIME", "WHY",
+    ]  # fmt: skip
+    assert lines[1].lstrip().startswith("7  a?[2Jb")
+    assert lines[1].endswith(f"RESOURCES: {WHY['text']}")
+    assert len({line.index("root.alice") for line in lines[1:-1]}) == 1

@@ -16,30 +16,28 @@ def command(as_json: bool) -> None:
     if as_json:
         output.print_json({key: reply[key] for key in ("capacity", "free", "nodes")})
         return
-    table = output.new_table(
+    columns: list[output.Column] = [
         "POOL OR USER", ("WEIGHT", "right"), ("ENTITLED", "right"), ("SHARE", "right"), "OF",
         ("SATISFIED", "right"), ("CORES", "right"), ("MEM", "right"), ("IO R/W", "right"),
         ("RUN", "right"), ("WAIT", "right"),
-    )  # fmt: skip
-    for node in reply["nodes"]:
-        output.add_row(
-            table,
-            [
-                _branch(node["path"]),
-                _weight(node["weight"]),
-                f"{node['entitlement']:.0%}",
-                f"{node['dominant_share']:.0%}",
-                node["dominant_resource"] or "-",
-                f"{node['satisfaction']:.0%}",
-                *output.show_demand(node["usage"]),
-                node["running"],
-                node["pending"],
-            ],
-        )
+    ]  # fmt: skip
+    rows: list[list[object]] = [
+        [
+            _branch(node["path"]),
+            _weight(node["weight"]),
+            f"{node['entitlement']:.0%}",
+            f"{node['dominant_share']:.0%}",
+            node["dominant_resource"] or "-",
+            f"{node['satisfaction']:.0%}",
+            *output.show_demand(node["usage"]),
+            node["running"],
+            node["pending"],
+        ]
+        for node in reply["nodes"]
+    ]
     for name in ("free", "capacity"):
-        cells = output.show_demand(reply[name])
-        output.add_row(table, [name, "", "", "", "", "", *cells, "", ""])
-    output.print_table(table, fixed=("ENTITLED", "SHARE"))
+        rows.append([name, "", "", "", "", "", *output.show_demand(reply[name]), "", ""])
+    output.print_rows(columns, rows, fixed=("WEIGHT", "ENTITLED", "SHARE"))
 
 
 def _branch(path: str) -> str:

@@ -40,28 +40,27 @@ def command(
     # On a narrow screen, what is least asked for gives way to the reason.
     is_wide = output.width() >= _WIDE
     names = _NAME if is_wide else _SHORT_NAME
-    table = output.new_table(
+    columns: list[output.Column] = [
         ("ID", "right"), "NAME", "USER", *(["POOL"] if is_wide else []), "STATE",
         ("CORES", "right"), ("MEM", "right"), *([("IO R/W", "right")] if is_wide else []),
         ("TIME", "right"), "WHY",
-    )  # fmt: skip
-    for job in reply["jobs"]:
-        cores, memory, io = output.show_demand(job["demand"])
-        output.add_row(
-            table,
-            [
-                job["id"],
-                output.shorten(job["name"], names),
-                output.shorten(job["user"], names),
-                *([output.shorten(job["pool"], names)] if is_wide else []),
-                job["state"],
-                cores,
-                memory,
-                *([io] if is_wide else []),
-                output.show_elapsed(job),
-                output.why_line(job),
-            ],
-        )
-    table.columns[-1].min_width = _WHY
-    output.print_table(table, fixed=("ID", "STATE"))
+    ]  # fmt: skip
+    rows = [_row(job, names=names, is_wide=is_wide) for job in reply["jobs"]]
+    output.print_rows(columns, rows, fixed=("ID", "STATE"), last_width=_WHY)
     click.echo(" ".join(f"{count} {state}" for state, count in sorted(reply["counts"].items())))
+
+
+def _row(job: output.View, *, names: int, is_wide: bool) -> list[object]:
+    cores, memory, io = output.show_demand(job["demand"])
+    return [
+        job["id"],
+        output.shorten(job["name"], names),
+        output.shorten(job["user"], names),
+        *([output.shorten(job["pool"], names)] if is_wide else []),
+        job["state"],
+        cores,
+        memory,
+        *([io] if is_wide else []),
+        output.show_elapsed(job),
+        output.why_line(job),
+    ]
