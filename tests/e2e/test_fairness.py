@@ -116,13 +116,14 @@ def test_weights_of_three_to_one_to_one_are_kept_with_long_queues_of_short_jobs(
     instance = make_instance(text).start()
     block = instance.submit("-p", "all", "-c", "10", "--", "sleep", "100")
     ids = {
-        instance.submit("-p", pool, "-m", "64M", "--", "sleep", "1"): pool
+        instance.submit("-p", pool, "-m", "64M", "--", "sleep", "2"): pool
         for _ in range(20)
         for pool in "CBA"
     }
     instance.drf("cancel", block)
     seen: dict[str, list[int]] = {"A": [], "B": [], "C": []}
-    for _ in range(6):
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
         running = [job for job in instance.status() if job["state"] == "RUNNING"]
         counts = Counter(ids[job["id"]] for job in running if job["id"] in ids)
         if sum(counts.values()) == 10:

@@ -67,11 +67,12 @@ def test_ends_while_nobody_looks_are_recorded(make_instance: Callable[..., Insta
     job_id = instance.submit("-c", "0.1", "--", "sh", "-c", "sleep 1; exit 7")
     instance.wait_state(job_id, "RUNNING")
     instance.kill()
-    time.sleep(2)
+    time.sleep(3)
+    back_s = time.time()
     instance.start()
     job = instance.wait_end(job_id)
     assert (job["state"], job["exit_code"]) == ("FAILED", 7)
-    assert 0.5 < job["ended_at"] - job["started_at"] < 1.9, "its own end, not ours"
+    assert job["ended_at"] < back_s, "its own end, not ours"
 
 
 def test_a_time_limit_that_passed_meanwhile_is_enforced_at_once(
@@ -123,10 +124,14 @@ def test_a_runner_that_is_killed_loses_only_its_own_job(
 
 
 def test_ten_thousand_queued_jobs_are_all_there_after_a_restart(instance: Instance) -> None:
-    """And the daemon answers within two seconds of its start."""
+    """And the daemon answers as soon as an empty one does, within two seconds."""
     import json
     import socket
 
+    instance.kill()
+    started = time.monotonic()
+    instance.start()
+    empty_s = time.monotonic() - started
     instance.drf("drain")
     request = {"op": "submit", "v": 1, "argv": ["true"], "cwd": "/", "env": {"A": "b" * 500}}
     line = json.dumps(request).encode() + b"\n"
@@ -140,11 +145,11 @@ def test_ten_thousand_queued_jobs_are_all_there_after_a_restart(instance: Instan
     instance.kill()
     started = time.monotonic()
     instance.start()
-    took = time.monotonic() - started
+    took_s = time.monotonic() - started
     jobs = instance.status()
     assert [job["id"] for job in jobs] == list(range(1, 10_001))
     assert {job["state"] for job in jobs} == {"PENDING"}
-    assert took < 2.0
+    assert took_s - empty_s < 2.0
 
 
 def test_a_job_that_comes_before_the_launcher_is_ready_starts_when_it_is(

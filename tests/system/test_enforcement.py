@@ -105,8 +105,9 @@ def test_wall_time_ends_by_term_then_grace_then_kill(instance: Instance) -> None
     assert job["signal"] == 9
     words = instance.output(job["id"]).split()
     assert words[:2] == ["ready", "term"]
-    assert float(words[2]) - job["started_at"] == pytest.approx(1.0, abs=0.8)
-    assert job["ended_at"] - float(words[2]) == pytest.approx(1.0, abs=0.8)
+    # A busy machine may be late, but nothing may be early.
+    assert 0.9 < float(words[2]) - job["started_at"] < 6
+    assert 0.7 < job["ended_at"] - float(words[2]) < 6
 
 
 def test_what_a_job_leaves_behind_is_reaped_before_its_resources_return(
