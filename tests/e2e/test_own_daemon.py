@@ -22,6 +22,12 @@ pytestmark = pytest.mark.skipif(SYSTEM_SOCKET.exists(), reason="a system daemon 
 def home() -> Iterator[Path]:
     place = Path(tempfile.mkdtemp(prefix="drfd-home-"))
     yield place
+    if daemons(place):
+        # Its jobs first: nobody would clean up after them once their state is gone.
+        drf(place, "cancel", "--all", "--yes")
+        wait_for(
+            "the end of its jobs", lambda: '"jobs": []' in drf(place, "status", "--json").stdout
+        )
     for pid in daemons(place):
         os.kill(pid, signal.SIGTERM)
     wait_for("the end of the daemon", lambda: not any(map(is_alive, daemons(place))))
