@@ -12,13 +12,19 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def users() -> Iterator[tuple[pwd.struct_passwd, pwd.struct_passwd]]:
+def open_python() -> None:
+    """Other users must be able to run this environment's programs."""
+    try:
+        subprocess.run(
+            [sys.executable, "-c", ""], user=65534, check=True, stderr=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip(f"other users cannot run {sys.executable}: use a Python that they may read")
+
+
+@pytest.fixture(scope="session")
+def users(open_python: None) -> Iterator[tuple[pwd.struct_passwd, pwd.struct_passwd]]:
     """Accounts that exist while the tests run, each in one more group of its own."""
-    probe = subprocess.run(
-        [sys.executable, "-c", ""], user=65534, check=False, stderr=subprocess.DEVNULL
-    )
-    if probe.returncode != 0:
-        pytest.skip(f"other users cannot run {sys.executable}: make the environment elsewhere")
     names = [f"drfdt{os.getpid()}{letter}" for letter in "ab"]
     made = []
     try:

@@ -173,7 +173,7 @@ def test_the_state_is_closed_to_users(instance: Instance, users: Accounts) -> No
     assert (instance.state / "launcher" / "launcher.sock").stat().st_mode & 0o077 == 0
 
 
-def test_system_accounts_are_refused(instance: Instance) -> None:
+def test_system_accounts_are_refused(instance: Instance, open_python: None) -> None:
     """nobody is no person: what runs as nobody is a service."""
     home = instance.root / "nobody"
     home.mkdir()
