@@ -56,6 +56,10 @@ class Outlook:
     #: The reservation of the pass before.
     before: Reservation | None
 
+    def end_s(self, job_id: int) -> float:
+        """When a waiting job would have ended, as estimated, if it started now."""
+        return self.now_s + self.length_s(job_id)
+
 
 class _Turn(NamedTuple):
     """A node's place among its siblings; compared field by field."""
@@ -86,7 +90,7 @@ def plan(
     walk.run(promise_only=True)
     walk.run(promise_only=False)
     return Plan(
-        admitted=walk.admitted,
+        admitted=list(walk.given),
         free=walk.free,
         order=walk.order(),
         reservation=walk.kept,
@@ -105,10 +109,8 @@ class _Walk:
     outlook: Outlook | None
     #: The reservation as it stands.
     kept: Reservation | None = None
-    admitted: list[int] = field(default_factory=list)
-    #: What it has admitted, with the demands.
-    _given: list[tuple[int, Vector]] = field(default_factory=list)
-    _gone: set[int] = field(default_factory=set)
+    #: What it has admitted, in order, with the demands.
+    given: dict[int, Vector] = field(default_factory=dict)
     #: How many entries of a group it has looked past.
     _passed: dict[tuple[str, Vector], int] = field(default_factory=dict)
     #: The present turn of each node that can still launch in this phase.
@@ -117,15 +119,12 @@ class _Walk:
     _heaps: dict[str, list[_Turn]] = field(default_factory=dict)
 
     def run(self, *, promise_only: bool) -> None:
-        self._turns, self._heaps = {}, {}
-        for waiting in self.queues:
-            self._refresh(waiting)
+        self._line_up()
         while leaf := self._least():
             found = self._first_fit(leaf, promise_only=promise_only)
             if found is None:
                 # Room only shrinks during a phase, so this leaf is done with it.
-                self._set_turn(leaf, None)
-                self._lift(leaf)
+                self._drop(leaf)
                 continue
             self._admit(leaf, *found)
             self._refresh(leaf)
@@ -146,21 +145,17 @@ class _Walk:
 
     def _admit(self, leaf: str, demand: Vector, entry: Entry) -> None:
         job_id = entry[1]
-        self.admitted.append(job_id)
-        self._given.append((job_id, demand))
-        self._gone.add(job_id)
+        self.given[job_id] = demand
         self.free = minus(self.free, demand)
         self.standing.hold(leaf, demand)
         if self.kept is not None and self.kept.job_id == job_id:
             self.kept = None
         elif self.kept is not None and self.outlook is not None:
-            end_s = self.outlook.now_s + self.outlook.length_s(job_id)
-            self.kept = taken(self.kept, demand, end_s)
+            self.kept = taken(self.kept, demand, self.outlook.end_s(job_id))
 
     def _reserve(self, leaf: str, demand: Vector, job_id: int) -> None:
         assert self.outlook is not None
-        now_s = self.outlook.now_s
-        given = [(now_s + self.outlook.length_s(other), held) for other, held in self._given]
+        given = [(self.outlook.end_s(other), held) for other, held in self.given.items()]
         self.kept = reserve(
             job_id=job_id,
             leaf=leaf,
@@ -168,22 +163,29 @@ class _Walk:
             free=self.free,
             ends=[*self.outlook.ends, *given],
             before=self.outlook.before,
-            now_s=now_s,
+            now_s=self.outlook.now_s,
             waited_s=self.outlook.waited_s(job_id),
             rules=self.outlook.patience,
         )
 
     def order(self) -> list[str]:
         """The leaves that still wait, as they would be served if room came up now."""
-        self._turns, self._heaps = {}, {}
-        for waiting in self.queues:
-            self._refresh(waiting)
+        self._line_up()
         found = []
         while leaf := self._least():
             found.append(leaf)
-            self._set_turn(leaf, None)
-            self._lift(leaf)
+            self._drop(leaf)
         return found
+
+    def _line_up(self) -> None:
+        """A turn for every leaf that waits."""
+        self._turns, self._heaps = {}, {}
+        for waiting in self.queues:
+            self._refresh(waiting)
+
+    def _drop(self, leaf: str) -> None:
+        self._set_turn(leaf, None)
+        self._lift(leaf)
 
     def _least(self) -> str | None:
         """The leaf that is served next: from the top, always the least satisfied child."""
@@ -235,7 +237,7 @@ class _Walk:
         heads = []
         for demand, entries in self.queues[leaf].groups.items():
             at = self._passed.get((leaf, demand), 0)
-            while at < len(entries) and entries[at][1] in self._gone:
+            while at < len(entries) and entries[at][1] in self.given:
                 at += 1
             self._passed[leaf, demand] = at
             if at < len(entries):
@@ -276,5 +278,4 @@ class _Walk:
         """Would it hurt the reservation?"""
         if self.kept is None or self.outlook is None or self.kept.job_id == entry[1]:
             return False
-        end_s = self.outlook.now_s + self.outlook.length_s(entry[1])
-        return not allows(self.kept, demand, end_s, self.free)
+        return not allows(self.kept, demand, self.outlook.end_s(entry[1]), self.free)

@@ -76,7 +76,8 @@ def explain_wait(
         return Reason(ReasonCode.STARTING_SOON, "starts with the next pass")
     standing = last.standing or rules.shares.standing(ledger.used, ledger.queues)
     leaf = job.spec.leaf
-    if not short_axes(demand, last.free):
+    short = short_axes(demand, last.free)
+    if not short:
         held_back = _limit(leaf, demand, standing, rules)
         if held_back is not None:
             return Reason(ReasonCode.LIMIT, held_back)
@@ -85,7 +86,7 @@ def explain_wait(
                 ReasonCode.RESERVATION, _kept(last.reservation, ledger, rules, show_clock)
             )
         return Reason(ReasonCode.STARTING_SOON, "starts with the next pass")
-    axis = short_axes(demand, last.free)[0]
+    axis = short[0]
     shortage = _shortage(rules, axis, demand[axis], last)
     if last.reservation is not None and last.reservation.job_id == job.id:
         return Reason(
