@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 SYSTEM_SOCKET = Path("/run/drfd/drfd.sock")
@@ -36,3 +37,14 @@ def socket_address(path: Path) -> tuple[str, int | None]:
         return text, None
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     return f"/proc/self/fd/{directory}/{path.name}", directory
+
+
+@contextmanager
+def at_socket(path: Path) -> Iterator[str]:
+    """The address of the socket `path`, good as long as the block lasts."""
+    address, directory = socket_address(path)
+    try:
+        yield address
+    finally:
+        if directory is not None:
+            os.close(directory)

@@ -58,15 +58,8 @@ def await_daemon(process: subprocess.Popen[bytes], socket_path: Path, log_path: 
 
 def _answers(path: Path) -> bool:
     try:
-        address, directory = paths.socket_address(path)
-    except FileNotFoundError:
-        return False
-    try:
-        with socket.socket(socket.AF_UNIX) as connection:
+        with paths.at_socket(path) as address, socket.socket(socket.AF_UNIX) as connection:
             connection.connect(address)
         return True
     except OSError:
         return False
-    finally:
-        if directory is not None:
-            os.close(directory)

@@ -193,16 +193,13 @@ def choose(explicit: str | None) -> Client:
 
 
 def _open(path: Path) -> socket.socket:
-    address, directory = paths.socket_address(path)
     connection = socket.socket(socket.AF_UNIX)
     try:
-        connection.connect(address)
+        with paths.at_socket(path) as address:
+            connection.connect(address)
     except OSError:
         connection.close()
         raise
-    finally:
-        if directory is not None:
-            os.close(directory)
     return connection
 
 

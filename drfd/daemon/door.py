@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 from drfd.errors import HostError
-from drfd.paths import socket_address
+from drfd.paths import at_socket
 
 
 class Door:
@@ -48,27 +48,21 @@ class Door:
         self.path.unlink()
 
     def _is_answered(self) -> bool:
-        address, directory = socket_address(self.path)
         try:
-            with socket.socket(socket.AF_UNIX) as probe:
+            with at_socket(self.path) as address, socket.socket(socket.AF_UNIX) as probe:
                 probe.connect(address)
         except ConnectionRefusedError:
             return False
-        finally:
-            if directory is not None:
-                os.close(directory)
         return True
 
     def _bind(self, mask: int) -> socket.socket:
-        address, directory = socket_address(self.path)
         listener = socket.socket(socket.AF_UNIX)
         before = os.umask(mask)
         try:
-            listener.bind(address)
+            with at_socket(self.path) as address:
+                listener.bind(address)
         finally:
             os.umask(before)
-            if directory is not None:
-                os.close(directory)
         listener.listen(512)
         listener.setblocking(False)
         return listener

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from drfd.errors import HostError
 from drfd.host.disks import Disk
 from drfd.launcher import protocol
 from drfd.launcher.protocol import Message
-from drfd.paths import socket_address
+from drfd.paths import at_socket
 
 log = logging.getLogger("drfd")
 
@@ -104,14 +103,10 @@ class Link:
             log.error("event=launcher-still-away error=%s", error)
 
     async def _listen(self) -> None:
-        address, directory = socket_address(self._socket_path)
-        try:
+        with at_socket(self._socket_path) as address:
             reader, self._writer = await asyncio.open_unix_connection(
                 address, limit=_MAX_REPORT_BYTES
             )
-        finally:
-            if directory is not None:
-                os.close(directory)
         self.list_again()
         while (line := await reader.readline()).endswith(b"\n"):
             self._take(protocol.decode(line))

@@ -18,7 +18,7 @@ from drfd.launcher import identity
 from drfd.launcher.attempts import Key
 from drfd.launcher.confinement import Confinement, LimitFailed
 from drfd.launcher.protocol import Order
-from drfd.paths import socket_address
+from drfd.paths import at_socket
 
 _ATTACH_WAIT_S = 10.0
 
@@ -115,10 +115,8 @@ def _take_descriptors(path: str) -> None:
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_ATTACH_WAIT_S)
-            address, directory = socket_address(Path(path))
-            connection.connect(address)
-            if directory is not None:
-                os.close(directory)
+            with at_socket(Path(path)) as address:
+                connection.connect(address)
             _, fds, _, _ = socket.recv_fds(connection, 1, 3)
     except OSError as error:
         raise StepFailed(f"the terminal that waited for this job is gone ({error})") from None

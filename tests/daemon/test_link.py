@@ -27,6 +27,7 @@ from drfd.host.disks import Disk
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
 from drfd.launcher import protocol
+from drfd.paths import socket_address
 from fakes import ALICE, demand, now, rules, spec
 
 Message = dict[str, Any]
@@ -58,7 +59,7 @@ class FakeLauncher:
     _writer: asyncio.StreamWriter | None = None
 
     async def start(self) -> None:
-        address, directory = link_module.socket_address(self.path)
+        address, directory = socket_address(self.path)
         self._server = await asyncio.start_unix_server(self._serve, address)
         if directory is not None:
             os.close(directory)

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from drfd.errors import Unavailable
-from drfd.paths import socket_address
+from drfd.paths import at_socket
 from drfd_cli import output
 from drfd_cli.client import Client, Watch
 from drfd_cli.commands.submit import fields
@@ -39,10 +39,8 @@ def command(command: tuple[str, ...], **asked: Any) -> int:
     try:
         with socket.socket(socket.AF_UNIX) as counter:
             path = directory / "attach"
-            address, directory_fd = socket_address(path)
-            counter.bind(address)
-            if directory_fd is not None:
-                os.close(directory_fd)
+            with at_socket(path) as address:
+                counter.bind(address)
             counter.listen(4)
             signals = _catch_signals()
             job_id = client.submit(**fields(command, attach=str(path), **asked))
