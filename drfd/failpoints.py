@@ -27,6 +27,7 @@ NAMES = (
     "report.before-send",
     "signal.before-signal",
     "signal.after-signal",
+    "freeze.before-report",
     "remove.before-kill",
     "remove.before-rmdir",
     "remove.before-unlink",

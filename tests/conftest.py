@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from drfd.launcher.cgroup_v1 import REQUIRED, find_mounts
+from drfd.launcher.cgroup_v1 import REQUIRED, USED
+from drfd.launcher.hierarchy import find_mounts
 from instance import CONFIG, Instance
 
 # A busy machine is no failure, and the same examples are tried every time.
@@ -27,7 +28,7 @@ def _missing() -> str | None:
     """What a system test needs and this machine lacks."""
     if os.getuid() != 0:
         return "not root"
-    mounts = find_mounts(Path("/proc/self/mountinfo").read_text())
+    mounts = find_mounts(Path("/proc/self/mountinfo").read_text(), USED)
     absent = [name for name in REQUIRED if name not in mounts]
     return f"no cgroup v1 controller {', '.join(absent)}" if absent else None
 

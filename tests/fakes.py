@@ -18,13 +18,16 @@ from drfd.core.resources import Axes, Resources, Vector
 from drfd.core.rules import Pool, Rules
 from drfd.core.stimuli import (
     Actor,
+    CancelAsked,
     CgroupGone,
+    Frozen,
     Now,
     RunnerEnded,
     RunnerUp,
     SchedulePass,
     Stimulus,
     SubmitAsked,
+    SuspendAsked,
 )
 
 GIB = 1 << 30
@@ -51,6 +54,7 @@ def spec(
     time_limit_s: int | None = 3600,
     priority: int = 0,
     name: str = "job",
+    preemptible: bool = False,
 ) -> JobSpec:
     return JobSpec(
         name=name,
@@ -61,6 +65,7 @@ def spec(
         demand=asks or demand(),
         time_limit_s=time_limit_s,
         priority=priority,
+        preemptible=preemptible,
         argv=("true",),
         cwd="/home/alice",
         stdout="drf-%j.out",
@@ -117,6 +122,13 @@ ROADS: dict[JobState, tuple[type, ...]] = {
     JobState.HELD: (ev.Submitted, ev.Held),
     JobState.STARTING: (ev.Submitted, ev.Admitted),
     JobState.RUNNING: (ev.Submitted, ev.Admitted, ev.Launched),
+    JobState.SUSPENDED: (
+        ev.Submitted,
+        ev.Admitted,
+        ev.Launched,
+        ev.SuspendRequested,
+        ev.Suspended,
+    ),
     JobState.STOPPING: (ev.Submitted, ev.Admitted, ev.Launched, ev.StopRequested),
     JobState.CLEANING: (ev.Submitted, ev.Admitted, ev.Launched, ev.Exited),
     JobState.ENDED: (ev.Submitted, ev.Admitted, ev.Launched, ev.Exited, ev.Cleaned),
@@ -139,6 +151,11 @@ def happened(kind: type, job_id: int = 1, at_s: float = 0.0, **changes: Any) -> 
             "outcome": Outcome.CANCELLED,
             "text": "cancelled by alice",
         },
+        ev.PreemptRequested: {
+            "mono_s": when.mono_s,
+            "for_job": 2,
+            "text": "stopped for job 2",
+        },
         ev.Escalated: {},
         ev.Exited: {
             "attempt": 1,
@@ -149,6 +166,11 @@ def happened(kind: type, job_id: int = 1, at_s: float = 0.0, **changes: Any) -> 
             "usage": None,
         },
         ev.Cleaned: {"attempt": 1},
+        ev.Requeued: {"attempt": 1},
+        ev.SuspendRequested: {"by": "alice", "text": "suspended by alice"},
+        ev.Suspended: {"attempt": 1, "mono_s": when.mono_s},
+        ev.ResumeRequested: {"by": "alice"},
+        ev.Resumed: {"mono_s": when.mono_s},
     }
     return kind(**({"job_id": job_id, "at_s": when.at_s} | usual[kind] | changes))
 
@@ -217,10 +239,10 @@ class Bench:
         return event.job_id
 
     def schedule(self, at_s: float = 0.0) -> list[int]:
-        """The jobs that one pass admits, in order."""
+        """The jobs that one pass lets start, or go on, in order."""
         found = self.feed(SchedulePass(now(at_s)))
-        assert all(isinstance(event, ev.Admitted) for event in found)
-        return [event.job_id for event in found if isinstance(event, ev.Admitted)]
+        assert all(isinstance(event, ev.Admitted | ev.Resumed) for event in found)
+        return [event.job_id for event in found if isinstance(event, ev.Admitted | ev.Resumed)]
 
     def start(self, asked: JobSpec | None = None, *, at_s: float = 0.0) -> int:
         """A job that was submitted, admitted and launched, all at once."""
@@ -228,6 +250,41 @@ class Bench:
         assert job_id in self.schedule(at_s)
         self.feed(runner_up(job_id, at_s=at_s))
         return job_id
+
+    def bring(self, state: JobState) -> None:
+        """To a bench where nobody else is: job 1, of alice, is in this state."""
+        self.submit(held=state is JobState.HELD)
+        if state in (JobState.PENDING, JobState.HELD):
+            return
+        self.schedule()
+        if state is JobState.STARTING:
+            return
+        self.feed(runner_up())
+        if state is JobState.SUSPENDED:
+            self.suspend(1)
+        if state is JobState.STOPPING:
+            self.feed(CancelAsked(now(), 1, ALICE))
+        if state in (JobState.CLEANING, JobState.ENDED):
+            self.feed(ended())
+        if state is JobState.ENDED:
+            self.feed(CgroupGone(now(), 1, 1))
+
+    def suspend(self, job_id: int, *, by: Actor | None = ALICE, at_s: float = 0.0) -> None:
+        """The running job is frozen at once. `by` None: for another job, as preemption does it."""
+        if by is None:
+            self.befall(happened(ev.SuspendRequested, job_id, at_s, by=None, text="for job 9"))
+        else:
+            self.feed(SuspendAsked(now(at_s), job_id, by))
+        self.feed(Frozen(now(at_s), job_id, self.job(job_id).attempt))
+
+    def preempt(self, job_id: int, *, at_s: float = 0.0) -> None:
+        """The running job is to be stopped and queued again."""
+        self.befall(happened(ev.PreemptRequested, job_id, at_s))
+
+    def befall(self, event: ev.Event) -> None:
+        """Something that others than `decide` decide."""
+        self.ledger.apply(event)
+        self.events.append(event)
 
     def finish(self, job_id: int, *, at_s: float = 0.0) -> None:
         """The job exits with code 0, and nothing of it is left."""

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from drfd.daemon.spawn import group_for
-from drfd.launcher.cgroup_v1 import find_mounts
+from drfd.launcher.cgroup_v1 import USED
+from drfd.launcher.hierarchy import find_mounts
 from drfd.launcher.process import start_ticks
 
 BIN = Path(sys.executable).parent
@@ -106,6 +107,12 @@ class Instance:
         assert self.process is not None
         self.process.kill()
         self.process.wait()
+
+    def kill_launcher(self) -> None:
+        """SIGKILL to the launcher; its keeper starts another."""
+        pid = self.launcher_pid()
+        os.kill(pid, signal.SIGKILL)
+        wait_for("another launcher", lambda: self.launcher_pid() != pid and self.answers())
 
     def is_dead(self) -> bool:
         return self.process is None or self.process.poll() is not None
@@ -202,7 +209,7 @@ class Instance:
         return sorted(str(path) for top in self._groups() for path in top.glob("job-*"))
 
     def _groups(self) -> list[Path]:
-        mounts = find_mounts(Path("/proc/self/mountinfo").read_text())
+        mounts = find_mounts(Path("/proc/self/mountinfo").read_text(), USED)
         return [Path(mount, group_for(self.state)) for mount in dict.fromkeys(mounts.values())]
 
     def destroy(self) -> None:

@@ -24,7 +24,7 @@ ALLOWED = {
     "cli": {"core", "wire", "sim"},
 }
 #: Modules directly below drfd/: anyone may use them, and they use only each other.
-GROUND = {"errors", "units", "failpoints", "paths"}
+GROUND = {"errors", "units", "failpoints", "paths", "peer"}
 #: Third-party package → rooms that may import it.
 PACKAGES = {
     "psutil": {"host"},

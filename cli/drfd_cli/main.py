@@ -23,6 +23,8 @@ VERBS = {
     "cancel": "cancel waiting jobs, stop running ones",
     "hold": "keep waiting jobs from starting",
     "release": "let held jobs start",
+    "suspend": "freeze running jobs",
+    "resume": "let suspended jobs go on",
     "log": "a job's output",
     "shares": "who holds how much, and who is entitled to it",
     "drain": "stop launching jobs (administrators)",

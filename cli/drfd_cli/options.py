@@ -54,8 +54,9 @@ def job_ids(*, required: bool) -> Callable[[F], F]:
 
 #: What `--state` takes: the words of the state column.
 STATES = (
-    *("PENDING", "HELD", "STARTING", "RUNNING", "STOPPING", "CLEANING", "COMPLETED", "FAILED"),
-    *("CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "LIMIT_EXCEEDED", "LAUNCH_FAILED", "LOST"),
+    *("PENDING", "HELD", "STARTING", "RUNNING", "SUSPENDED", "STOPPING", "CLEANING"),
+    *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "LIMIT_EXCEEDED"),
+    *("LAUNCH_FAILED", "LOST"),
 )
 
 

@@ -157,6 +157,10 @@ def show_time(at_s: float | None) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
 
 
+#: What an expected start rests on.
+ESTIMATE = "if running jobs end as estimated and nobody submits anything before"
+
+
 def why_line(job: View) -> str:
     """Reason or outcome in one line."""
     about = job["reason"] or job["outcome"]

@@ -36,6 +36,22 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
+class Freeze:
+    """No process of the attempt may run until it is thawed."""
+
+    job_id: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Thaw:
+    """The attempt's processes must not be frozen any more."""
+
+    job_id: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Remove:
     """Nothing of the attempt may be left: processes, cgroup, files."""
 
@@ -43,13 +59,19 @@ class Remove:
     attempt: int
 
 
-Effect = Launch | Terminate | Kill | Remove
+Effect = Launch | Terminate | Kill | Freeze | Thaw | Remove
 
 
 def owed(job: Job) -> Effect | None:
     match job.state:
         case JobState.STARTING:
             return Launch(job.id, job.attempt)
+        case JobState.SUSPENDED:
+            return Freeze(job.id, job.attempt)
+        case JobState.RUNNING if job.freezing:
+            return Freeze(job.id, job.attempt)
+        case JobState.RUNNING if job.suspensions:
+            return Thaw(job.id, job.attempt)
         case JobState.STOPPING if job.stop is not None and job.stop.escalated:
             return Kill(job.id, job.attempt)
         case JobState.STOPPING:

@@ -34,6 +34,8 @@ class RunTimes:
     def end_s(self, job: Job, now_s: float) -> float:
         """For one that holds resources: the Unix time at which it will have ended; never past."""
         started_s = job.started_at if job.started_at is not None else now_s
+        # The time that it was frozen does not count.
+        started_s += job.frozen_s(now_s)
         length_s = self.length_s(job.spec)
         while started_s + length_s <= now_s:
             length_s *= 2

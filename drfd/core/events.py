@@ -85,6 +85,18 @@ class StopRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptRequested:
+    """It is stopped so that another can start, and will run again; recorded before the signal."""
+
+    job_id: int
+    at_s: float
+    mono_s: float
+    #: The starving job that gets what this one gives back.
+    for_job: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Escalated:
     """The grace time is over: SIGKILL from now on."""
 
@@ -102,7 +114,8 @@ class Exited:
     #: Both None: the exit status cannot be known.
     exit_code: int | None
     signal: int | None
-    outcome: Outcome
+    #: None: only this attempt is over, the job goes back to the queue.
+    outcome: Outcome | None
     text: str
     usage: Usage | None
 
@@ -114,6 +127,54 @@ class Cleaned:
     job_id: int
     at_s: float
     attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requeued:
+    """Nothing is left of the attempt, and the job waits once more, in its old place."""
+
+    job_id: int
+    at_s: float
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuspendRequested:
+    """It is to be frozen; it holds everything until it is."""
+
+    job_id: int
+    at_s: float
+    #: Who may let it go on; None: drfd, as soon as there is room again.
+    by: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspended:
+    """All its processes are frozen: it keeps its memory and gives back the rest."""
+
+    job_id: int
+    at_s: float
+    attempt: int
+    mono_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeRequested:
+    """It goes on as soon as what it has given back is free."""
+
+    job_id: int
+    at_s: float
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """Holds everything again, and runs on."""
+
+    job_id: int
+    at_s: float
+    mono_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,9 +195,15 @@ JobEvent = (
     | Launched
     | LaunchFailed
     | StopRequested
+    | PreemptRequested
     | Escalated
     | Exited
     | Cleaned
+    | Requeued
+    | SuspendRequested
+    | Suspended
+    | ResumeRequested
+    | Resumed
 )
 Event = JobEvent | Drained
 
@@ -152,9 +219,15 @@ KINDS: dict[str, type] = {
         Launched,
         LaunchFailed,
         StopRequested,
+        PreemptRequested,
         Escalated,
         Exited,
         Cleaned,
+        Requeued,
+        SuspendRequested,
+        Suspended,
+        ResumeRequested,
+        Resumed,
         Drained,
     )
 }

@@ -14,6 +14,7 @@ All comparisons are of integers or exact fractions, never of floats.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -159,11 +160,18 @@ class Standing:
         pairs = zip(self.used[path], self._scales[path], strict=True)
         return max([amount * factor // divisor for amount, (factor, divisor) in pairs])
 
+    def copy(self) -> Standing:
+        """One whose usage may be moved without moving this one's."""
+        other = copy(self)
+        other.used = dict(self.used)
+        return other
+
     def keeps_promise(self, leaf: str, demand: Vector) -> bool:
         """Would the leaf, or a pool that it is in, still hold no more than it is promised?"""
-        return any(
-            fits(plus(self.used[path], demand), self._promised[path]) for path in path_up(leaf)
-        )
+        return any(self.keeps_promise_of(path, demand) for path in path_up(leaf))
+
+    def keeps_promise_of(self, path: str, demand: Vector) -> bool:
+        return fits(plus(self.used[path], demand), self._promised[path])
 
     def headroom(self, leaf: str, free: Vector) -> Vector:
         """What the leaf may still take of `free` within the limits of all nodes above it."""

@@ -14,6 +14,8 @@ class JobState(StrEnum):
     HELD = "HELD"
     STARTING = "STARTING"
     RUNNING = "RUNNING"
+    #: Frozen: it holds its memory, and its processes take no time.
+    SUSPENDED = "SUSPENDED"
     STOPPING = "STOPPING"
     CLEANING = "CLEANING"
     #: Users see the outcome in its place.
@@ -22,7 +24,13 @@ class JobState(StrEnum):
 
 #: A job in one of these states is booked: its demand is taken from the free capacity.
 HOLDS_RESOURCES = frozenset(
-    {JobState.STARTING, JobState.RUNNING, JobState.STOPPING, JobState.CLEANING}
+    {
+        JobState.STARTING,
+        JobState.RUNNING,
+        JobState.SUSPENDED,
+        JobState.STOPPING,
+        JobState.CLEANING,
+    }
 )
 
 
@@ -60,6 +68,8 @@ class JobSpec:
     #: Wall time in seconds; None is without limit.
     time_limit_s: int | None
     priority: int = 0
+    #: It may be stopped, or frozen, for the sake of who is far below its entitlement.
+    preemptible: bool = False
     argv: tuple[str, ...]
     cwd: str
     umask: int = 0o022
@@ -91,8 +101,9 @@ class Usage:
 class Stop:
     """Why drfd stops the job; recorded before the first signal is sent."""
 
-    #: What the job will have ended as: CANCELLED, TIMEOUT or LIMIT_EXCEEDED.
-    outcome: Outcome
+    #: What the job will have ended as: CANCELLED, TIMEOUT or LIMIT_EXCEEDED; None: it does not
+    #: end, but goes back to the queue.
+    outcome: Outcome | None
     text: str
     at_s: float
     #: The machine's monotonic clock, from which the grace time is counted.
@@ -123,11 +134,28 @@ class Job:
     usage: Usage | None = None
     #: Where its cgroups are, below each controller; None when it runs unconfined.
     cgroup: str | None = None
+    #: Who keeps it HELD, or SUSPENDED.
     held_by: str | None = None
+    #: When it was last stopped or frozen for another job.
+    preempted_at: float | None = None
+    #: It is being frozen.
+    freezing: bool = False
+    #: When it was frozen, in Unix time and on the monotonic clock; None: it is not.
+    suspended_at: float | None = None
+    suspended_mono_s: float | None = None
+    #: How long it has been frozen in sum, in this attempt, and how often.
+    suspended_s: float = 0.0
+    suspensions: int = 0
 
     @property
     def holds_resources(self) -> bool:
         return self.state in HOLDS_RESOURCES
+
+    def frozen_s(self, now_s: float) -> float:
+        """How long it has been frozen in sum, in this attempt, until a Unix time."""
+        if self.suspended_at is None:
+            return self.suspended_s
+        return self.suspended_s + max(0.0, now_s - self.suspended_at)
 
     @property
     def shown_state(self) -> str:

@@ -25,7 +25,7 @@ class Ledger:
         self.axes = axes
         #: Live jobs by id; an ended job is not here.
         self.jobs: dict[int, Job] = {}
-        #: PENDING jobs by leaf; a leaf without any is absent.
+        #: Jobs that wait to start, or to go on, by leaf; a leaf without any is absent.
         self.queues: dict[str, LeafQueue] = {}
         #: What each leaf holds; a leaf that holds nothing is absent.
         self.used: dict[str, Vector] = {}
@@ -63,6 +63,21 @@ class Ledger:
 
     def demand(self, job: Job) -> Vector:
         return self.axes.vector(job.spec.demand)
+
+    def held(self, job: Job) -> Vector:
+        """What the job holds now."""
+        if not job.holds_resources:
+            return self.nothing
+        demand = self.demand(job)
+        return demand if job.suspended_at is None else minus(demand, self.axes.released(demand))
+
+    def wanted(self, job: Job) -> Vector | None:
+        """What it waits for: to start, or to go on; None when it does not wait."""
+        if job.state is JobState.PENDING:
+            return self.demand(job)
+        if job.state is JobState.SUSPENDED and job.held_by is None:
+            return self.axes.released(self.demand(job))
+        return None
 
     def active_leaves(self) -> set[str]:
         return {*self.queues, *self.used}
@@ -117,19 +132,20 @@ class Ledger:
             self.waiting[job.spec.user] += sign
             if not self.waiting[job.spec.user]:
                 del self.waiting[job.spec.user]
-        if job.state is JobState.PENDING:
+        wanted = self.wanted(job)
+        if wanted is not None:
             entry: Entry = (-job.spec.priority, job.id)
             if sign > 0:
-                self.queues.setdefault(leaf, LeafQueue()).add(self.demand(job), entry)
+                self.queues.setdefault(leaf, LeafQueue()).add(wanted, entry)
             else:
-                self.queues[leaf].remove(self.demand(job), entry)
+                self.queues[leaf].remove(wanted, entry)
                 if not self.queues[leaf]:
                     del self.queues[leaf]
         if job.holds_resources:
-            demand = self.demand(job)
+            held = self.held(job)
             change = plus if sign > 0 else minus
-            self.booked = change(self.booked, demand)
-            self.used[leaf] = change(self.used.get(leaf, self.nothing), demand)
+            self.booked = change(self.booked, held)
+            self.used[leaf] = change(self.used.get(leaf, self.nothing), held)
             if sign > 0:
                 self.holding.setdefault(leaf, set()).add(job.id)
             else:
@@ -174,15 +190,30 @@ def _moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
             return replace(
                 job,
                 state=state,
+                freezing=False,
                 ended_at=event.at_s,
                 outcome=event.outcome,
                 outcome_text=event.text,
             )
         case ev.StopRequested():
             stop = Stop(
-                outcome=event.outcome, text=event.text, at_s=event.at_s, mono_s=event.mono_s
+                outcome=event.outcome,
+                text=event.text,
+                at_s=event.at_s,
+                mono_s=event.mono_s,
+                # What is frozen cannot take a SIGTERM, nor the time to act on it.
+                escalated=job.suspended_at is not None,
             )
-            return replace(job, state=state, stop=stop)
+            if job.stop is not None:
+                # It was to be requeued: its grace time runs already.
+                stop = replace(job.stop, outcome=event.outcome, text=event.text)
+            job = replace(job, state=state, stop=stop, freezing=False)
+            if state is JobState.CLEANING:
+                return replace(job, outcome=event.outcome, outcome_text=event.text)
+            return job
+        case ev.PreemptRequested():
+            stop = Stop(outcome=None, text=event.text, at_s=event.at_s, mono_s=event.mono_s)
+            return replace(job, state=state, stop=stop, freezing=False, preempted_at=event.at_s)
         case ev.Escalated():
             assert job.stop is not None
             return replace(job, state=state, stop=replace(job.stop, escalated=True))
@@ -190,6 +221,7 @@ def _moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
             return replace(
                 job,
                 state=state,
+                freezing=False,
                 ended_at=event.at_s,
                 exit_code=event.exit_code,
                 signal=event.signal,
@@ -199,5 +231,41 @@ def _moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
             )
         case ev.Cleaned():
             return replace(job, state=state)
+        case ev.Requeued():
+            return Job(
+                id=job.id,
+                spec=job.spec,
+                state=state,
+                attempt=job.attempt,
+                submitted_at=job.submitted_at,
+                # It has had its turn: its patience begins anew.
+                eligible_at=event.at_s,
+                preempted_at=job.preempted_at,
+            )
+        case ev.SuspendRequested():
+            if state is JobState.RUNNING:
+                job = replace(job, freezing=True)
+            preempted_at = event.at_s if event.by is None else job.preempted_at
+            return replace(job, held_by=event.by, preempted_at=preempted_at)
+        case ev.Suspended():
+            return replace(
+                job,
+                state=state,
+                freezing=False,
+                suspended_at=event.at_s,
+                suspended_mono_s=event.mono_s,
+                suspensions=job.suspensions + 1,
+            )
+        case ev.ResumeRequested():
+            return replace(job, held_by=None)
+        case ev.Resumed():
+            assert job.suspended_mono_s is not None
+            return replace(
+                job,
+                state=state,
+                suspended_at=None,
+                suspended_mono_s=None,
+                suspended_s=job.suspended_s + event.mono_s - job.suspended_mono_s,
+            )
         case ev.Submitted():
             raise AssertionError("a job is born once")

@@ -30,19 +30,38 @@ TRANSITIONS: dict[S, dict[type, S]] = {
         ev.Exited: S.CLEANING,
     },
     # LaunchFailed: the runner is up and says so before exec has succeeded.
+    # It runs on until it is frozen; until then its resumption may be asked for, too.
     S.RUNNING: {
         ev.LaunchFailed: S.CLEANING,
+        ev.StopRequested: S.STOPPING,
+        ev.PreemptRequested: S.STOPPING,
+        ev.SuspendRequested: S.RUNNING,
+        ev.ResumeRequested: S.RUNNING,
+        ev.Suspended: S.SUSPENDED,
+        ev.Exited: S.CLEANING,
+    },
+    # Waits to go on, unless somebody keeps it suspended.
+    S.SUSPENDED: {
+        ev.SuspendRequested: S.SUSPENDED,
+        ev.ResumeRequested: S.SUSPENDED,
+        ev.Resumed: S.RUNNING,
         ev.StopRequested: S.STOPPING,
         ev.Exited: S.CLEANING,
     },
     # Launched: a stop may overtake the news of the start.
+    # StopRequested: what was only to be requeued is to end for good.
     S.STOPPING: {
         ev.Launched: S.STOPPING,
         ev.LaunchFailed: S.CLEANING,
+        ev.StopRequested: S.STOPPING,
         ev.Escalated: S.STOPPING,
         ev.Exited: S.CLEANING,
     },
-    S.CLEANING: {ev.Cleaned: S.ENDED},
+    S.CLEANING: {
+        ev.StopRequested: S.CLEANING,
+        ev.Cleaned: S.ENDED,
+        ev.Requeued: S.PENDING,
+    },
     S.ENDED: {},
 }
 

@@ -34,7 +34,7 @@ def deadline_mono_s(job: Job, grace_s: int) -> float | None:
     """When this job next needs a `Tick`, on the monotonic clock; None: never."""
     if job.state is JobState.RUNNING and job.spec.time_limit_s is not None:
         assert job.started_mono_s is not None
-        return job.started_mono_s + job.spec.time_limit_s
+        return job.started_mono_s + job.suspended_s + job.spec.time_limit_s
     if job.state is JobState.STOPPING and job.stop is not None and not job.stop.escalated:
         return job.stop.mono_s + grace_s
     return None

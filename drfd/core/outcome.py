@@ -10,8 +10,8 @@ from drfd.core.stimuli import RunnerEnded
 from drfd.units import show_size
 
 
-def judge_end(job: Job, end: RunnerEnded) -> tuple[Outcome, str]:
-    """The cause and its sentence.
+def judge_end(job: Job, end: RunnerEnded) -> tuple[Outcome | None, str]:
+    """The cause and its sentence; None: it goes back to the queue.
 
     A SIGKILL proves nothing by itself: the cause comes from our own intent, recorded before the
     first signal, and from the kernel's counters.

@@ -22,20 +22,34 @@ def look_out(
 
     def waited_s(job_id: int) -> float:
         job = ledger.jobs[job_id]
+        if job.suspended_at is not None:
+            return now_s - job.suspended_at
         return now_s - (job.submitted_at if job.eligible_at is None else job.eligible_at)
+
+    def length_s(job_id: int) -> float:
+        job = ledger.jobs[job_id]
+        if job.suspended_at is not None:
+            # What is left of it: exactly what `ends` says, or it would be in its own way.
+            return run_times.end_s(job, now_s) - now_s
+        return run_times.length_s(job.spec)
 
     def entry(job_id: int) -> Entry | None:
         job = ledger.jobs.get(job_id)
-        if job is None or job.state is not JobState.PENDING:
+        if job is None or ledger.wanted(job) is None:
             return None
         return -job.spec.priority, job_id
 
     return Outlook(
         now_s=now_s,
         patience=patience,
-        ends=[(run_times.end_s(job, now_s), ledger.demand(job)) for job in ledger.holders()],
+        ends=[
+            (run_times.end_s(job, now_s), ledger.held(job))
+            for job in ledger.holders()
+            # Nobody knows when what somebody keeps suspended will go on.
+            if job.state is not JobState.SUSPENDED or ledger.wanted(job) is not None
+        ],
         waited_s=waited_s,
-        length_s=lambda job_id: run_times.length_s(ledger.jobs[job_id].spec),
+        length_s=length_s,
         entry=entry,
         before=before,
     )

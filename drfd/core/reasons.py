@@ -55,7 +55,12 @@ def explain_wait(
     `can_launch`: there is somebody to start it."""
     if job.state is JobState.HELD:
         return Reason(ReasonCode.HELD, f"held by {job.held_by}; drf release {job.id} lets it go")
-    if job.state is not JobState.PENDING:
+    demand = ledger.wanted(job)
+    if job.state is JobState.SUSPENDED and demand is None:
+        return Reason(
+            ReasonCode.HELD, f"suspended by {job.held_by}; drf resume {job.id} lets it go on"
+        )
+    if demand is None:
         return None
     if ledger.draining:
         return Reason(ReasonCode.DRAINING, "launching is stopped (drf drain) until drf undrain")
@@ -63,7 +68,6 @@ def explain_wait(
         return Reason(
             ReasonCode.STARTING_SOON, "the launcher is away; jobs start again when it is back"
         )
-    demand = ledger.demand(job)
     beyond = short_axes(demand, rules.room)
     if beyond:
         name = rules.axes.names[beyond[0]]
@@ -140,14 +144,16 @@ def _shortage(rules: Rules, axis: int, needed: int, last: Plan) -> str:
 
 
 def _largest_holder(ledger: Ledger, axis: int, show_clock: ShowClock) -> str:
-    holders = [job for job in ledger.holders() if ledger.demand(job)[axis]]
+    holders = [job for job in ledger.holders() if ledger.held(job)[axis]]
     if not holders:
         return ""
-    most = max(holders, key=lambda job: (ledger.demand(job)[axis], -job.id))
-    amount = show_amount(ledger.axes.names[axis], ledger.demand(most)[axis])
+    most = max(holders, key=lambda job: (ledger.held(job)[axis], -job.id))
+    amount = show_amount(ledger.axes.names[axis], ledger.held(most)[axis])
     until = ""
-    if most.started_at is not None and most.spec.time_limit_s is not None:
-        until = f" until {show_clock(most.started_at + most.spec.time_limit_s)} at the latest"
+    # The wall time of a frozen job stands still.
+    if most.started_at is not None and most.spec.time_limit_s and most.suspended_at is None:
+        end_s = most.started_at + most.suspended_s + most.spec.time_limit_s
+        until = f" until {show_clock(end_s)} at the latest"
     return f"; job {most.id} ({most.spec.user}) holds {amount}{until}"
 
 

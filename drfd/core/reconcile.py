@@ -15,6 +15,8 @@ from drfd.core.stimuli import AttemptMissing, Now
 
 AttemptKey = tuple[int, int]
 
+_HAS_RUNNER = (JobState.RUNNING, JobState.SUSPENDED, JobState.STOPPING)
+
 
 def missing_attempts(
     ledger: Ledger, known: Collection[AttemptKey], now: Now
@@ -27,7 +29,7 @@ def missing_attempts(
     return [
         AttemptMissing(now, job.id, job.attempt)
         for job in sorted(ledger.holders(), key=lambda job: job.id)
-        if job.state in (JobState.RUNNING, JobState.STOPPING) and (job.id, job.attempt) not in known
+        if job.state in _HAS_RUNNER and (job.id, job.attempt) not in known
     ]
 
 

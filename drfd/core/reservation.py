@@ -40,6 +40,8 @@ class Reservation:
     missed: int = 0
     #: Nothing may start in what it needs any more.
     is_drain: bool = False
+    #: Others are being stopped for it.
+    is_hard: bool = False
 
 
 def reserve(
@@ -61,8 +63,9 @@ def reserve(
     if found is None:
         return None
     start_s, spare = found
-    missed = 0
+    missed, is_hard = 0, False
     if before is not None and before.job_id == job_id:
+        is_hard = before.is_hard
         missed = before.missed + (now_s > before.start_s and start_s > before.start_s)
     return Reservation(
         job_id=job_id,
@@ -71,7 +74,22 @@ def reserve(
         start_s=start_s,
         spare=spare,
         missed=missed,
-        is_drain=waited_s > rules.drain_after_s or missed >= 2,
+        is_drain=is_hard or waited_s > rules.drain_after_s or missed >= 2,
+        is_hard=is_hard,
+    )
+
+
+def hard(job_id: int, leaf: str, demand: Vector, now_s: float) -> Reservation:
+    """For a job that others are being stopped for: what they give back is its own."""
+    nothing = (0,) * len(demand)
+    return Reservation(
+        job_id=job_id,
+        leaf=leaf,
+        demand=demand,
+        start_s=now_s,
+        spare=nothing,
+        is_drain=True,
+        is_hard=True,
     )
 
 

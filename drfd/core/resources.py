@@ -27,6 +27,9 @@ class Resources:
 
 NOTHING = Resources()
 
+#: The resources that a process uses only while it runs.
+_RATES = frozenset({"cores", "read", "write"})
+
 
 @dataclass(frozen=True, slots=True)
 class Axes:
@@ -58,6 +61,11 @@ class Axes:
             write_bps=vector[3],
             gres=tuple((name, count) for name, count in counts if count),
         )
+
+    def released(self, demand: Vector) -> Vector:
+        """What of a demand a frozen job gives back: time and rates, not what it stores or owns."""
+        names = zip(self.names, demand, strict=True)
+        return tuple([amount if name in _RATES else 0 for name, amount in names])
 
     def unknown_gres(self, amount: Resources) -> str | None:
         return next((name for name, _ in amount.gres if name not in self.gres), None)

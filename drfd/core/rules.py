@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from drfd.core.fairshare import FairShare, NodeRule
 from drfd.core.job import leaf_path
+from drfd.core.preemption import Preempting
 from drfd.core.reservation import Patience
 from drfd.core.resources import Axes, Resources, Vector
 from drfd.errors import NotPermitted, Refused
@@ -56,6 +57,8 @@ class Rules:
     max_waiting_per_user: int = 200_000
     #: When a waiting job gets a reservation.
     patience: Patience = field(default_factory=Patience)
+    #: None: nobody is ever stopped for somebody else.
+    preempting: Preempting | None = None
     #: How fast usage is forgotten, where it decides a tie.
     half_life_s: int = 7 * 86400
 

@@ -55,6 +55,20 @@ class ReleaseAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class SuspendAsked:
+    now: Now
+    job_id: int
+    actor: Actor
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeAsked:
+    now: Now
+    job_id: int
+    actor: Actor
+
+
+@dataclass(frozen=True, slots=True)
 class DrainAsked:
     now: Now
     on: bool
@@ -96,6 +110,15 @@ class RunnerEnded:
     #: … because the job's own limit was reached (else the whole machine ran out).
     over_limit: bool
     usage: Usage | None
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """No process of the attempt runs any more."""
+
+    now: Now
+    job_id: int
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +167,13 @@ Stimulus = (
     | CancelAsked
     | HoldAsked
     | ReleaseAsked
+    | SuspendAsked
+    | ResumeAsked
     | DrainAsked
     | RunnerUp
     | LaunchBroke
     | RunnerEnded
+    | Frozen
     | AttemptMissing
     | CgroupGone
     | Breached

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from drfd.core.preemption import Preempting
 from drfd.core.reservation import Patience
 from drfd.core.rules import Claim, Pool
 from drfd.daemon.pool_config import Tree
 from drfd.daemon.toml_table import (
     Table,
     Toml,
+    one_of,
     only,
     read_count,
     read_flag,
@@ -65,6 +67,8 @@ class Config:
     members: Mapping[tuple[str, str], Claim] = field(default_factory=dict)
     half_life_s: int = 7 * 86400
     patience: Patience = field(default_factory=Patience)
+    #: None: off.
+    preempting: Preempting | None = None
     grace_s: int = 10
     max_pids: int = 4096
     use_cgroups: bool = True
@@ -118,11 +122,12 @@ def parse(tree: Toml, source: str) -> Config:
         user=daemon.take("user", read_name, None),
         system_users=frozenset(daemon.take("system_users", read_names, [])),
         patience=_patience(scheduling),
+        preempting=_preempting(scheduling),
         half_life_s=scheduling.take("half_life", parse_duration, 7 * 86400),
         max_waiting_per_user=limits.take("waiting_jobs_per_user", read_count, 200_000),
     )
     enforcement.take("cores", only("quota"), "quota")
-    _scheduling(scheduling)
+    scheduling.take("policy", only("drf"), "drf")
     if top.take("gres", read_lists, None):
         warnings.append("gres: countable resources are not handed out by this version yet")
     top.done()
@@ -168,11 +173,14 @@ def _patience(table: Table) -> Patience:
     )
 
 
-def _scheduling(table: Table) -> None:
-    """What can only be one thing in this version."""
-    table.take("policy", only("drf"), "drf")
-    if table.take("preemption", read_flag, False):
-        table.fail("preemption", "is not built yet; only false is possible")
+def _preempting(table: Table) -> Preempting | None:
+    is_on = table.take("preemption", read_flag, False)
+    how = Preempting(
+        suspends=table.take("preempt", one_of("requeue", "suspend"), "requeue") == "suspend",
+        after_s=table.take("preempt_after", parse_duration, 300),
+        rest_s=table.take("preempt_rest", parse_duration, 3600),
+    )
+    return how if is_on else None
 
 
 def _read(path: Path) -> Toml:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from drfd.core import events as ev
@@ -17,10 +18,13 @@ from drfd.core.admission import Plan
 from drfd.core.decide import admit, decide, schedule
 from drfd.core.effects import Effect, owed
 from drfd.core.estimate import RunTimes
+from drfd.core.forecast import Future
 from drfd.core.history import History
 from drfd.core.job import Job
 from drfd.core.ledger import Ledger
 from drfd.core.outlook import look_out
+from drfd.core.preemption import Starvation, preempt
+from drfd.core.reservation import hard
 from drfd.core.rules import Rules
 from drfd.core.stimuli import Now, Stimulus
 from drfd.errors import DrfdError, HostError, Refused
@@ -74,6 +78,7 @@ class Engine:
         self.ledger = self.journal.load(self.rules.axes)
         self._history = History(self.rules.half_life_s)
         self._run_times = RunTimes()
+        self._starvation = Starvation()
         # What is older than this has all but no weight left.
         since_s = self.clock().at_s - _REMEMBERED_HALF_LIVES * self.rules.half_life_s
         for job in self.journal.ended_since(since_s):
@@ -113,6 +118,20 @@ class Engine:
         for job in sorted(self.ledger.holders(), key=lambda job: job.id):
             self.perform_owed(job)
 
+    def future(self) -> Callable[[], Future]:
+        """How things stand now, to look ahead from. The call of the result may be long, and may be
+        left to another thread: it works on copies."""
+        ledger, rules, now = self.ledger, self.rules, self.clock()
+        jobs, next_id, draining = list(ledger.jobs.values()), ledger.next_id, ledger.draining
+        run_times, spent = deepcopy(self._run_times), dict(self._history.spent)
+        before = self.last_plan.reservation if self.last_plan is not None else None
+
+        def build() -> Future:
+            books = Ledger.of_jobs(rules.axes, jobs, next_id=next_id, draining=draining)
+            return Future(books, rules, run_times, spent, before, now)
+
+        return build
+
     def want_pass(self) -> None:
         self._wants_pass = True
 
@@ -144,15 +163,38 @@ class Engine:
         self.last_plan = schedule(self.ledger, self.rules, self._history.spent, outlook)
         for job_id in self.last_plan.admitted:
             self._record(admit(self.ledger, job_id, now), touched)
+        self._preempt(now, touched)
         # Admission asks for nothing more: the pass has placed all that fits.
         self._wants_pass = False
 
+    def _preempt(self, now: Now, touched: dict[int, Job]) -> None:
+        """Have jobs make room for a starving one; for one at a time, until it has started."""
+        how, last = self.rules.preempting, self.last_plan
+        if how is None or last is None or last.standing is None or self.ledger.draining:
+            return
+        shares = self.rules.shares
+        due = self._starvation.look(self.ledger, last.standing, shares, how, now.at_s)
+        if last.reservation is not None and last.reservation.is_hard:
+            return
+        for starving in due:
+            requests = preempt(self.ledger, last.standing, self.rules.room, starving, how, now)
+            if requests:
+                job = self.ledger.jobs[starving.job_id]
+                demand = self.ledger.wanted(job)
+                assert demand is not None
+                kept = hard(job.id, job.spec.leaf, demand, now.at_s)
+                self.last_plan = replace(last, reservation=kept)
+                for request in requests:
+                    self._record(request, touched)
+                return
+
     def _record(self, event: ev.Event, touched: dict[int, Job]) -> None:
+        if isinstance(event, ev.Cleaned | ev.Requeued):
+            # What it has used, before a requeueing forgets it.
+            self._remember(self.ledger.jobs[event.job_id])
         job = self.ledger.apply(event)
         self.journal.append(event, job)
         self._wants_pass = True
-        if isinstance(event, ev.Cleaned) and job is not None:
-            self._remember(job)
         if job is not None:
             touched[job.id] = job
             self._said.append((job, type(event).__name__))
@@ -162,8 +204,11 @@ class Engine:
         its user's next ones."""
         if job.started_at is not None and job.ended_at is not None:
             share = self.rules.shares.dominant_share(self.ledger.demand(job))
-            self._history.add(job.spec.leaf, float(share), job.started_at, job.ended_at)
-            self._run_times.add(job.spec.user, job.ended_at - job.started_at)
+            # The time that it was frozen does not count.
+            started_s = min(job.started_at + job.frozen_s(job.ended_at), job.ended_at)
+            self._history.add(job.spec.leaf, float(share), started_s, job.ended_at)
+            if job.outcome is not None:
+                self._run_times.add(job.spec.user, job.ended_at - started_s)
 
     def _log(self) -> None:
         for job, kind in self._said:

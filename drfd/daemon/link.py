@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from drfd.core.effects import Effect, Kill, Launch, Remove, Terminate
+from drfd.core.effects import Effect, Freeze, Kill, Launch, Remove, Terminate, Thaw
 from drfd.core.job import Job, JobState
 from drfd.core.reconcile import AttemptKey, missing_attempts, strays
 from drfd.core.stimuli import Now, Stimulus, Tick
@@ -27,7 +27,13 @@ from drfd.paths import at_socket
 
 log = logging.getLogger("drfd")
 
-_COMMANDS = {Terminate: protocol.TERMINATE, Kill: protocol.KILL, Remove: protocol.REMOVE}
+_COMMANDS = {
+    Terminate: protocol.TERMINATE,
+    Kill: protocol.KILL,
+    Freeze: protocol.FREEZE,
+    Thaw: protocol.THAW,
+    Remove: protocol.REMOVE,
+}
 _RETRY_S = 0.05
 _STILL_AWAY_S = 5.0
 #: Pause before the launcher is asked again for news that the journal would not take.

@@ -55,6 +55,7 @@ def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
         members=config.members,
         half_life_s=config.half_life_s,
         patience=config.patience,
+        preempting=config.preempting,
         grace_s=config.grace_s,
         max_waiting_per_user=config.max_waiting_per_user,
     )

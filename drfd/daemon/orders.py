@@ -77,6 +77,8 @@ def stimulus_for(report: Message, now: st.Now, measured: Usage | None) -> st.Sti
                 over_limit=report["over_limit"],
                 usage=_final_usage(report, measured),
             )
+        case "frozen":
+            return st.Frozen(now, **key)
         case "missing":
             return st.AttemptMissing(now, **key)
         case "removed":

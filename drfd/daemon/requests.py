@@ -15,13 +15,15 @@ from typing import TypeVar
 from drfd import __version__
 from drfd.core import events as ev
 from drfd.core import stimuli as st
-from drfd.core.decide import may_touch
-from drfd.core.job import Job, JobState
+from drfd.core.asked import may_touch
+from drfd.core.forecast import Future
+from drfd.core.job import Job, JobSpec, JobState
 from drfd.core.reasons import explain_wait
 from drfd.daemon.config import Config
 from drfd.daemon.doctor import doctor_view
 from drfd.daemon.engine import Engine, Work
 from drfd.daemon.link import Link
+from drfd.daemon.lookup import Lookup, clock_time
 from drfd.daemon.machine import Site
 from drfd.daemon.meter import Meter
 from drfd.daemon.submission import spec_for
@@ -34,8 +36,9 @@ from drfd.wire.views import View
 #: So many jobs of a list are looked at before others have their turn.
 _AT_ONCE = 200
 
+T = TypeVar("T")
 Submit = Callable[[Work], None]
-Ask = TypeVar("Ask", st.CancelAsked, st.HoldAsked, st.ReleaseAsked)
+Ask = TypeVar("Ask", st.CancelAsked, st.HoldAsked, st.ReleaseAsked, st.SuspendAsked, st.ResumeAsked)
 
 
 @dataclass
@@ -55,6 +58,9 @@ class Requests:
     #: Set by a change of any job; waiters look again.
     _waiters: dict[int, set[asyncio.Event]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._lookup = Lookup(self.engine, self.meter)
+
     async def answer(self, actor: st.Actor, gid: int, request: msg.AnyRequest) -> View:
         match request:
             case msg.Hello():
@@ -67,7 +73,7 @@ class Requests:
             case msg.Show():
                 return self._show(actor, request.id)
             case msg.Why():
-                return self._why(actor, request.id)
+                return await self._why(actor, request.id)
             case msg.Wait():
                 return await self._wait(actor, request)
             case msg.Cancel():
@@ -76,6 +82,10 @@ class Requests:
                 return await self._each(actor, request.select, st.HoldAsked)
             case msg.Release():
                 return await self._each(actor, request.select, st.ReleaseAsked)
+            case msg.Suspend():
+                return await self._each(actor, request.select, st.SuspendAsked)
+            case msg.Resume():
+                return await self._each(actor, request.select, st.ResumeAsked)
             case msg.Drain():
                 await self._decided(st.DrainAsked(self.engine.clock(), request.on, actor))
                 return {"draining": self.engine.ledger.draining}
@@ -111,6 +121,8 @@ class Requests:
             defaults=self.site.defaults,
             takes_root=self.takes_root,
         )
+        if request.dry_run:
+            return await self._dry_run(actor, spec, held=request.held)
         payload = Payload(env=request.env, script=request.script)
         asked = st.SubmitAsked(self.engine.clock(), spec, held=request.held)
         events = await self._decided(asked, payload, request.key)
@@ -120,12 +132,12 @@ class Requests:
 
     async def _status(self, actor: st.Actor, request: msg.Status) -> View:
         if request.select.ids:
-            jobs = [self._any_job(job_id) for job_id in set(request.select.ids)]
+            jobs = [self._lookup.any_job(job_id) for job_id in set(request.select.ids)]
         else:
-            jobs = self._selected(request.select) + self._ended(request)
+            jobs = self._lookup.selected(request.select) + self._lookup.ended(request)
         shown = []
         for at, job in enumerate(sorted(jobs, key=lambda job: job.id)):
-            shown.append(self._view(job, actor))
+            shown.append(self._lookup.view(job, actor))
             if at % _AT_ONCE == _AT_ONCE - 1:
                 # A long list keeps nobody else waiting.
                 await asyncio.sleep(0)
@@ -136,15 +148,41 @@ class Requests:
         }
 
     def _show(self, actor: st.Actor, job_id: int) -> View:
-        job = self._own_job(actor, job_id)
+        job = self._lookup.own_job(actor, job_id)
         events = [views.event_view(event) for event in self.engine.journal.events(job_id)]
-        return {"job": self._view(job, actor), "events": events}
+        return {"job": self._lookup.view(job, actor), "events": events}
 
-    def _why(self, actor: st.Actor, job_id: int) -> View:
-        return {"job": self._view(self._own_job(actor, job_id), actor)}
+    async def _why(self, actor: st.Actor, job_id: int) -> View:
+        job = self._lookup.own_job(actor, job_id)
+        view = self._lookup.view(job, actor)
+        if self.engine.ledger.wanted(job) is not None:
+            async with self._lists.setdefault(actor.uid, asyncio.Lock()):
+                start_s = await self._ahead(lambda future: future.start_s(job_id))
+            view["expected_start_at"] = start_s
+        return {"job": view}
+
+    async def _dry_run(self, actor: st.Actor, spec: JobSpec, *, held: bool) -> View:
+        """What would become of a submission, without one."""
+
+        def look(future: Future) -> View:
+            job = future.add(spec, held=held)
+            plan = future.pass_now()
+            if job.id in plan.admitted:
+                return {"expected_start_at": future.now.at_s, "reason": None}
+            reason = explain_wait(job, future.ledger, plan, future.rules, clock_time)
+            start_s = future.start_s(job.id)
+            return {"expected_start_at": start_s, "reason": views.reason_view(reason)}
+
+        async with self._lists.setdefault(actor.uid, asyncio.Lock()):
+            return await self._ahead(look)
+
+    async def _ahead(self, look: Callable[[Future], T]) -> T:
+        """Look ahead, beside the loop."""
+        build = self.engine.future()
+        return await asyncio.to_thread(lambda: look(build()))
 
     async def _wait(self, actor: st.Actor, request: msg.Wait) -> View:
-        jobs = [self._own_job(actor, job_id) for job_id in request.ids]
+        jobs = [self._lookup.own_job(actor, job_id) for job_id in request.ids]
         deadline = None if request.timeout_s is None else time.monotonic() + request.timeout_s
         changed = asyncio.Event()
         for job in jobs:
@@ -161,10 +199,12 @@ class Requests:
         finally:
             for job_id in request.ids:
                 self._forget_waiter(job_id, changed)
-        ended = [self._any_job(job_id) for job_id in request.ids if self._has_ended(job_id)]
+        ended = [self._lookup.any_job(job_id) for job_id in request.ids if self._has_ended(job_id)]
         return {
             "done": len(ended) == len(request.ids) or (request.any and bool(ended)),
-            "ended": [self._view(job, actor) | {"status": views.exit_status(job)} for job in ended],
+            "ended": [
+                self._lookup.view(job, actor) | {"status": views.exit_status(job)} for job in ended
+            ],
         }
 
     async def _each(self, actor: st.Actor, select: msg.Selection, ask: type[Ask]) -> View:
@@ -172,7 +212,7 @@ class Requests:
         if select.ids:
             targets = list(dict.fromkeys(select.ids))
         else:
-            mine = (job for job in self._selected(select) if may_touch(actor, job.spec.uid))
+            mine = (job for job in self._lookup.selected(select) if may_touch(actor, job.spec.uid))
             targets = [job.id for job in mine if select.everything or _has_filter(select)]
         now = self.engine.clock()
         results = await asyncio.gather(
@@ -217,55 +257,6 @@ class Requests:
         self.submit_work(Work(stimulus, payload, answer, key))
         return await future
 
-    def _selected(self, select: msg.Selection) -> list[Job]:
-        """Live jobs that pass the selection."""
-        return [job for job in self.engine.ledger.jobs.values() if _passes(job, select)]
-
-    def _ended(self, request: msg.Status) -> list[Job]:
-        if not request.ended:
-            return []
-        select = request.select
-        ended = self.engine.journal.ended(
-            limit=request.ended, user=select.user, states=select.states
-        )
-        return [job for job in ended if _passes(job, select)]
-
-    def _any_job(self, job_id: int) -> Job:
-        job = self.engine.ledger.jobs.get(job_id) or self.engine.journal.job(job_id)
-        if job is None:
-            raise Refused("no-such-job", f"there is no job {job_id}")
-        return job
-
-    def _own_job(self, actor: st.Actor, job_id: int) -> Job:
-        job = self._any_job(job_id)
-        if not may_touch(actor, job.spec.uid):
-            raise NotPermitted("not-yours", f"job {job_id} belongs to {job.spec.user}")
-        return job
-
-    def _view(self, job: Job, actor: st.Actor) -> View:
-        reason = explain_wait(
-            job,
-            self.engine.ledger,
-            self.engine.last_plan,
-            self.engine.rules,
-            _clock_time,
-            can_launch=self.engine.host.is_ready(),
-        )
-        return views.job_view(
-            job,
-            reason=reason,
-            usage=self.meter.usage(job),
-            private=may_touch(actor, job.spec.uid),
-            expected_start_s=self._expected_start_s(job),
-        )
-
-    def _expected_start_s(self, job: Job) -> float | None:
-        """Known of the job that the reservation is for."""
-        last = self.engine.last_plan
-        kept = last.reservation if last is not None else None
-        is_for_it = kept is not None and kept.job_id == job.id and job.state is JobState.PENDING
-        return kept.start_s if kept is not None and is_for_it else None
-
     def _has_ended(self, job_id: int) -> bool:
         return job_id not in self.engine.ledger.jobs
 
@@ -282,18 +273,3 @@ class Requests:
 
 def _has_filter(select: msg.Selection) -> bool:
     return bool(select.user or select.name or select.states)
-
-
-def _passes(job: Job, select: msg.Selection) -> bool:
-    return (
-        (select.user is None or job.spec.user == select.user)
-        and (select.name is None or job.spec.name == select.name)
-        and (not select.states or job.shown_state in select.states)
-    )
-
-
-def _clock_time(at_s: float) -> str:
-    """A time of day, with the date when it is not today."""
-    then, now = time.localtime(at_s), time.localtime()
-    same_day = then[:3] == now[:3]
-    return time.strftime("%H:%M" if same_day else "%Y-%m-%d %H:%M", then)

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import select
 import socket
-import struct
 from collections import Counter
 
 import msgspec
@@ -18,6 +17,7 @@ from drfd.daemon.accounts import Accounts
 from drfd.daemon.requests import Requests
 from drfd.errors import DrfdError, Refused
 from drfd.failpoints import reach
+from drfd.peer import peer_of
 from drfd.wire.codec import MAX_REQUEST_BYTES
 from drfd.wire.messages import decode_request
 from drfd.wire.views import error_view
@@ -66,10 +66,7 @@ class Server:
         await asyncio.wait({task})
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = writer.get_extra_info("socket")
-        _, uid, gid = struct.unpack(
-            "3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        )
+        _, uid, gid = peer_of(writer.get_extra_info("socket"))
         self._connections[uid] += 1
         try:
             if self._connections[uid] > _MAX_CONNECTIONS:

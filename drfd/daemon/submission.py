@@ -47,6 +47,7 @@ def spec_for(
         ),
         time_limit_s=(limit or None) if limit is not None else defaults.time_limit_s,
         priority=request.priority,
+        preemptible=request.preemptible,
         argv=tuple(request.argv),
         cwd=request.cwd,
         umask=request.umask,

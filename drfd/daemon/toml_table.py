@@ -139,6 +139,15 @@ def read_weight(value: object) -> Fraction:
     return Fraction(str(value))
 
 
+def one_of(*words: str) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        if not isinstance(value, str) or value not in words:
+            raise wrong(value, " or ".join(f'"{word}"' for word in words), f'"{words[0]}"')
+        return value
+
+    return read
+
+
 def only(word: str) -> Callable[[object], str]:
     def read(value: object) -> str:
         if value != word:

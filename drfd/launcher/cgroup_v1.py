@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import time
 from pathlib import Path
 from signal import SIGKILL
@@ -28,6 +27,7 @@ from drfd.launcher.protocol import DiskLimit, Limits
 #: Without these no job is started; `cpuacct` is for accounting, and blkio only for disk limits.
 REQUIRED = ("cpu", "memory", "pids", "freezer")
 OPTIONAL = ("blkio", "cpuacct")
+USED = REQUIRED + OPTIONAL
 
 _PERIOD_US = 100_000
 _FREEZE_WAIT_S = 0.05
@@ -142,6 +142,20 @@ class CgroupV1:
     def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
         self._signal_frozen(key, number)
 
+    def freeze(self, key: Key, attempt: Attempt | None) -> bool:
+        freezer = Freezer(self._node("freezer", key))
+        try:
+            freezer.state = "FROZEN"
+            return self._is_frozen(freezer)
+        except FileNotFoundError:
+            return False
+
+    def thaw(self, key: Key, attempt: Attempt | None) -> None:
+        try:
+            Freezer(self._node("freezer", key)).state = "THAWED"
+        except FileNotFoundError:
+            return
+
     def kill_pass(self, key: Key, attempt: Attempt | None) -> bool:
         if not self._pids(key):
             return True
@@ -220,14 +234,22 @@ class CgroupV1:
         freezer = Freezer(self._node("freezer", key))
         try:
             freezer.state = "FROZEN"
-            deadline = time.monotonic() + _FREEZE_WAIT_S
-            # A process in uninterruptible sleep delays the freeze; those listed can be signalled.
-            while freezer.state != "FROZEN" and time.monotonic() < deadline:
-                time.sleep(0.0005)
+            # Those that are listed can be signalled even if the freeze is delayed.
+            self._is_frozen(freezer)
             process.signal_all(self._pids(key), number)
             freezer.state = "THAWED"
         except FileNotFoundError:
             return
+
+    def _is_frozen(self, freezer: Freezer) -> bool:
+        """Whether all processes stand still within a short time. One in uninterruptible sleep
+        delays the freeze; it goes on in the background (kernel: freezer-subsystem.rst)."""
+        deadline = time.monotonic() + _FREEZE_WAIT_S
+        while freezer.state != "FROZEN":
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.0005)
+        return True
 
     def _pids(self, key: Key) -> list[int]:
         try:
@@ -249,24 +271,6 @@ class CgroupV1:
 
     def _node(self, controller: str, key: Key) -> Node:
         return Node(self._directory(controller, key))
-
-
-def find_mounts(mountinfo: str) -> dict[str, str]:
-    """controller → mount point of the v1 hierarchies that drfd uses (proc_pid_mountinfo(5))."""
-    found = {}
-    for line in mountinfo.splitlines():
-        before, _, after = line.partition(" - ")
-        kind, _, options = after.split(" ", 2)
-        if kind == "cgroup":
-            for controller in options.split(","):
-                if controller in REQUIRED + OPTIONAL:
-                    found[controller] = _unescape(before.split(" ")[4])
-    return found
-
-
-def _unescape(path: str) -> str:
-    """Blanks and the like are written as \\040 in mountinfo."""
-    return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), path)
 
 
 def _verify(what: str, wanted: object, there: object) -> None:

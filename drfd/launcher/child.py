@@ -84,19 +84,21 @@ def _explain(error: BaseException) -> str:
 def _open_outputs(order: Order, user: str) -> None:
     null = os.open("/dev/null", os.O_RDONLY)
     _place(null, 0)
-    out = _open_output(order.stdout, user)
+    # What an attempt that was preempted has written is worth keeping.
+    is_first = order.attempt == 1
+    out = _open_output(order.stdout, user, empty=is_first)
     same = order.stderr == order.stdout
-    err = os.dup(out) if same else _open_output(order.stderr, user)
+    err = os.dup(out) if same else _open_output(order.stderr, user, empty=is_first)
     _place(out, 1)
     _place(err, 2)
 
 
-def _open_output(path: str, user: str) -> int:
+def _open_output(path: str, user: str, *, empty: bool) -> int:
     # Without O_NONBLOCK a FIFO that nobody reads would hang here for ever.
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK
     try:
         fd = os.open(path, flags, 0o666)
-        if stat.S_ISREG(os.fstat(fd).st_mode):
+        if empty and stat.S_ISREG(os.fstat(fd).st_mode):
             os.ftruncate(fd, 0)
     except OSError as error:
         why = "nobody reads this pipe" if error.errno == errno.ENXIO else error.strerror

@@ -42,7 +42,13 @@ class Confinement(Protocol):
         """(something was killed for memory, and because of the job's own limit)."""
 
     def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
-        """Send a signal to every process of the attempt."""
+        """Send a signal to every process of the attempt, and thaw them if they were frozen."""
+
+    def freeze(self, key: Key, attempt: Attempt | None) -> bool:
+        """Let no process of the attempt run; True once none does. Frozen, they can be killed."""
+
+    def thaw(self, key: Key, attempt: Attempt | None) -> None:
+        """Undo `freeze`."""
 
     def kill_pass(self, key: Key, attempt: Attempt | None) -> bool:
         """SIGKILL to every process of the attempt; True once none is left."""

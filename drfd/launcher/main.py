@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from drfd.launcher import cgroup_v1
 from drfd.launcher.confinement import Confinement
+from drfd.launcher.hierarchy import find_mounts
 from drfd.launcher.identity import allow_many_files
 from drfd.launcher.policy import Policy
 from drfd.launcher.port import Port
@@ -117,7 +118,7 @@ def _only_one(state: Path) -> None:
 def _confinement(options: argparse.Namespace) -> Confinement:
     if options.no_cgroups:
         return Unconfined("cgroups are switched off in the configuration")
-    mounts = cgroup_v1.find_mounts(Path("/proc/self/mountinfo").read_text())
+    mounts = find_mounts(Path("/proc/self/mountinfo").read_text(), cgroup_v1.USED)
     missing = [name for name in cgroup_v1.REQUIRED if name not in mounts]
     if missing:
         return Unconfined(f"no cgroup v1 controller {', '.join(missing)} is mounted")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import selectors
 import socket
-import struct
 from collections.abc import Callable
 
 from drfd.failpoints import reach
 from drfd.launcher.protocol import BadMessage, Message, decode, encode
+from drfd.peer import peer_of
 
 log = logging.getLogger("drfd.launcher")
 
@@ -53,9 +53,7 @@ class Port:
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
-        _, uid, _ = struct.unpack(
-            "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        )
+        uid = peer_of(connection).uid
         if uid not in (0, self._controller_uid):
             log.warning("event=refused peer_uid=%d", uid)
             connection.close()

@@ -18,6 +18,7 @@ SOCKET_NAME = "launcher.sock"
 
 #: Commands that name one attempt.
 TERMINATE, KILL, REMOVE = "terminate", "kill", "remove"
+FREEZE, THAW = "freeze", "thaw"
 LAUNCH, LIST = "launch", "list"
 
 

@@ -22,11 +22,13 @@ from drfd.launcher.news import news_of
 from drfd.launcher.policy import Policy
 from drfd.launcher.port import Port
 from drfd.launcher.protocol import (
+    FREEZE,
     KILL,
     LAUNCH,
     LIST,
     REMOVE,
     TERMINATE,
+    THAW,
     BadMessage,
     Message,
     Order,
@@ -34,11 +36,13 @@ from drfd.launcher.protocol import (
     read_order,
 )
 from drfd.launcher.runner import start_runner
+from drfd.launcher.runners import Runners
 
 log = logging.getLogger("drfd.launcher")
 
-#: How often a runner is looked at that cannot tell us that its job is up.
-_UNHEARD_LOOK_S = 0.02
+#: How often a runner is looked at that cannot tell us that its job is up, or a job that is slow
+#: to freeze.
+_LOOK_S = 0.02
 
 
 @dataclass
@@ -51,12 +55,20 @@ class Launcher:
     keep_fd: int | None = None
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _endings: Endings = field(default_factory=Endings)
-    #: pidfd of each runner that lives.
-    _runners: dict[Key, int] = field(default_factory=dict)
-    #: Adopted before their jobs were let go: their bells ring at a launcher that is gone.
-    _unheard: set[Key] = field(default_factory=set)
+    #: Some of their processes still run.
+    _freezing: set[Key] = field(default_factory=set)
     _boot_id: str = field(default_factory=process.boot_id)
     _running: bool = True
+
+    def __post_init__(self) -> None:
+        self._runners = Runners(self.attempts_fd, self._selector, self._runner_gone)
+        self._about_one = {
+            TERMINATE: self._terminate,
+            KILL: self._kill,
+            FREEZE: self._freeze,
+            THAW: self._thaw,
+            REMOVE: self._remove,
+        }
 
     def serve(self) -> None:
         """Run until SIGTERM, or until the keeper is gone."""
@@ -72,23 +84,25 @@ class Launcher:
         signal.signal(signal.SIGTERM, lambda number, frame: None)
         self._selector.register(wake_out, selectors.EVENT_READ, self._quit)
         for key in attempts.keys(self.attempts_fd):
-            self._adopt(key)
+            self._runners.adopt(key)
         while self._running:
             for chosen, _ in self._selector.select(self._pause_s()):
                 # An earlier one of this round may have closed it.
                 if chosen.fd in self._selector.get_map():
                     chosen.data()
-            for key in list(self._unheard):
+            for key in list(self._runners.unheard):
                 self._look_at_runner(key)
+            for key in list(self._freezing):
+                self._freeze(key)
             for key, ending in self._endings.due():
                 self._continue(key, ending)
         self.confinement.close()
 
     def _pause_s(self) -> float | None:
         pause_s = self._endings.pause_s()
-        if not self._unheard:
+        if not self._runners.unheard and not self._freezing:
             return pause_s
-        return _UNHEARD_LOOK_S if pause_s is None else min(pause_s, _UNHEARD_LOOK_S)
+        return _LOOK_S if pause_s is None else min(pause_s, _LOOK_S)
 
     # -- orders -----------------------------------------------------------------------------
 
@@ -106,9 +120,8 @@ class Launcher:
             self._launch(read_order(message))
         elif command == LIST:
             self._list()
-        elif command in (TERMINATE, KILL, REMOVE):
-            key = read_attempt(message)
-            {TERMINATE: self._terminate, KILL: self._kill, REMOVE: self._remove}[command](key)
+        elif isinstance(command, str) and command in self._about_one:
+            self._about_one[command](read_attempt(message))
         else:
             raise BadMessage(f"unknown command {command!r}")
 
@@ -150,7 +163,7 @@ class Launcher:
             self._tell("broke", key, text=f"it could not be set up: {error}")
             return
         reach("launch.after-fork")
-        self._watch(key, pid)
+        self._runners.watch(key, pid)
 
     def _start(self, key: Key, order: Order, created: attempts.Record) -> int:
         attempt_fd = attempts.create(self.attempts_fd, key, created)
@@ -181,10 +194,32 @@ class Launcher:
             return
         if not attempt.is_over:
             reach("signal.before-signal")
+            self._freezing.discard(key)
             self.confinement.signal(key, attempt, signal.SIGTERM)
             # A stopped process could not handle it.
             self.confinement.signal(key, attempt, signal.SIGCONT)
             reach("signal.after-signal")
+
+    def _freeze(self, key: Key) -> None:
+        self._freezing.discard(key)
+        attempt = attempts.read(self.attempts_fd, key)
+        if attempt is None:
+            self._tell("missing", key)
+        elif attempt.is_over or key in self._endings:
+            return
+        elif self.confinement.freeze(key, attempt):
+            reach("freeze.before-report")
+            self._tell("frozen", key)
+        else:
+            self._freezing.add(key)
+
+    def _thaw(self, key: Key) -> None:
+        self._freezing.discard(key)
+        attempt = attempts.read(self.attempts_fd, key)
+        if attempt is None:
+            self._tell("missing", key)
+        elif not attempt.is_over:
+            self.confinement.thaw(key, attempt)
 
     def _kill(self, key: Key) -> None:
         attempt = attempts.read(self.attempts_fd, key)
@@ -198,42 +233,7 @@ class Launcher:
 
     # -- runners ----------------------------------------------------------------------------
 
-    def _adopt(self, key: Key) -> None:
-        """Take over an attempt of an earlier launcher, as far as it still lives."""
-        if not attempts.is_locked(self.attempts_fd, key):
-            return
-        attempt = attempts.read(self.attempts_fd, key)
-        # The runner writes its pid first of all; a lock without one is a few microseconds old.
-        deadline = time.monotonic() + 5
-        while attempt is None or attempt.runner is None:
-            if time.monotonic() > deadline or not attempts.is_locked(self.attempts_fd, key):
-                return
-            time.sleep(0.002)
-            attempt = attempts.read(self.attempts_fd, key)
-        pid = attempt.runner["pid"]
-        if process.start_ticks(pid) == attempt.runner["start_ticks"]:
-            self._watch(key, pid)
-            if not attempt.may_have_run:
-                self._unheard.add(key)
-
-    def _watch(self, key: Key, pid: int) -> None:
-        try:
-            pidfd = os.pidfd_open(pid)
-        except ProcessLookupError:
-            return
-        self._runners[key] = pidfd
-        self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._runner_gone(key, pid))
-
-    def _runner_gone(self, key: Key, pid: int) -> None:
-        pidfd = self._runners.pop(key)
-        self._selector.unregister(pidfd)
-        os.close(pidfd)
-        try:
-            os.waitpid(pid, os.WNOHANG)
-        except ChildProcessError:
-            # Adopted from an earlier launcher: somebody else's child.
-            pass
-        self._unheard.discard(key)
+    def _runner_gone(self, key: Key) -> None:
         self._endings.hurry(key)
         attempt = attempts.read(self.attempts_fd, key)
         if attempt is not None:
@@ -248,7 +248,7 @@ class Launcher:
         """Its job may be up. The end is reported when the runner is gone, not before."""
         attempt = attempts.read(self.attempts_fd, key)
         if attempt is None or attempt.may_have_run:
-            self._unheard.discard(key)
+            self._runners.unheard.discard(key)
         if attempt is not None and attempt.running is not None and not attempt.is_over:
             self._report(key, attempt)
 

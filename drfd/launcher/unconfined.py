@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import resource
-from signal import SIGKILL, SIGSTOP
+from signal import SIGCONT, SIGKILL, SIGSTOP
 
 from drfd.launcher import process
 from drfd.launcher.attempts import Attempt, Key, Record
@@ -65,16 +65,15 @@ class Unconfined:
     def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
         process.signal_all(self._members(attempt), number)
 
+    def freeze(self, key: Key, attempt: Attempt | None) -> bool:
+        self._stop(attempt)
+        return True
+
+    def thaw(self, key: Key, attempt: Attempt | None) -> None:
+        process.signal_all(self._members(attempt), SIGCONT)
+
     def kill_pass(self, key: Key, attempt: Attempt | None) -> bool:
-        """Stopped processes cannot fork: so that a job that forks cannot outrun the walk, all are
-        stopped, over and over until no new one turns up, and then killed."""
-        stopped: set[int] = set()
-        for _ in range(_STOP_ROUNDS):
-            new = set(self._members(attempt)) - stopped
-            if not new:
-                break
-            process.signal_all(new, SIGSTOP)
-            stopped |= new
+        stopped = self._stop(attempt)
         process.signal_all(stopped, SIGKILL)
         return not stopped
 
@@ -86,6 +85,18 @@ class Unconfined:
 
     def close(self) -> None:
         pass
+
+    def _stop(self, attempt: Attempt | None) -> set[int]:
+        """Stopped processes cannot fork: so that a job that forks cannot outrun the walk, all are
+        stopped, over and over until no new one turns up."""
+        stopped: set[int] = set()
+        for _ in range(_STOP_ROUNDS):
+            new = set(self._members(attempt)) - stopped
+            if not new:
+                break
+            process.signal_all(new, SIGSTOP)
+            stopped |= new
+        return stopped
 
     def _members(self, attempt: Attempt | None) -> list[int]:
         if attempt is None or attempt.runner is None:

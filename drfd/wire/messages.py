@@ -67,6 +67,9 @@ class Submit(Request, tag="submit", frozen=True):
     script: str | None = None
     attach: Text | None = None
     held: bool = False
+    preemptible: bool = False
+    #: Only say when it would start.
+    dry_run: bool = False
     #: Chosen by the client: a second submission with it is answered with the job of the first.
     key: Name | None = None
 
@@ -103,6 +106,14 @@ class Release(Request, tag="release", frozen=True):
     select: Selection
 
 
+class Suspend(Request, tag="suspend", frozen=True):
+    select: Selection
+
+
+class Resume(Request, tag="resume", frozen=True):
+    select: Selection
+
+
 class Drain(Request, tag="drain", frozen=True):
     on: bool
 
@@ -129,6 +140,8 @@ AnyRequest = (
     | Cancel
     | Hold
     | Release
+    | Suspend
+    | Resume
     | Drain
     | Reload
     | Shares

@@ -68,7 +68,7 @@ def job_view(
         "uid": job.spec.uid,
         "pool": job.spec.pool,
         "state": job.shown_state,
-        "reason": None if reason is None else {"code": reason.code.value, "text": reason.text},
+        "reason": reason_view(reason),
         "demand": resources_view(job.spec.demand),
         "time_limit_s": job.spec.time_limit_s,
         "priority": job.spec.priority,
@@ -90,15 +90,25 @@ def job_view(
     }
 
 
+def reason_view(reason: Reason | None) -> View | None:
+    return None if reason is None else {"code": reason.code.value, "text": reason.text}
+
+
 def event_view(event: ev.Event) -> View:
     """One line of a job's history: when, what, and what is worth saying of it."""
     text = ""
     match event:
         case ev.Admitted():
             text = f"attempt {event.attempt}"
-        case ev.LaunchFailed() | ev.StopRequested() | ev.Exited():
+        case (
+            ev.LaunchFailed()
+            | ev.StopRequested()
+            | ev.PreemptRequested()
+            | ev.SuspendRequested()
+            | ev.Exited()
+        ):
             text = event.text
-        case ev.Held() | ev.Released() | ev.Cancelled():
+        case ev.Held() | ev.Released() | ev.Cancelled() | ev.ResumeRequested():
             text = f"by {event.by}"
         case _:
             pass

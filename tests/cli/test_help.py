@@ -33,6 +33,14 @@ def test_every_option_has_a_help_text(verb: str) -> None:
     assert silent == []
 
 
+def test_the_help_says_what_a_suspended_job_keeps_and_what_it_costs(drf: Run) -> None:
+    """Who suspends a job for the night should not learn it the next morning."""
+    suspend, resume = (" ".join(drf(verb, "--help").out.split()) for verb in ("suspend", "resume"))
+    assert "keep their memory and give back cores and bandwidth until `drf resume`" in suspend
+    assert "Their wall time stands still; cancelled, they get no grace time." in suspend
+    assert "as soon as what they gave back is free again" in resume
+
+
 def test_the_overview_lists_every_verb_with_what_it_does(drf: Run) -> None:
     out = drf("--help").out
     for verb, what in VERBS.items():

@@ -100,6 +100,7 @@ def test_the_request_is_a_submission_with_an_attachment_and_then_a_wait(
         "env": {"PATH": os.environ["PATH"], "TZ": "UTC", "LANG": "C.UTF-8"},
         "attach": path,
         "held": False,
+        "preemptible": False,
     }
     assert wait == {"op": "wait", "ids": [42]}
 

@@ -115,6 +115,7 @@ def test_status_is_a_table_with_reasons_and_counts(drf: Run, daemon: Any, job: A
             ["-u", "bob", "-s", "pending", "-s", "HELD"],
             {"select": {"ids": [], "user": "bob", "states": ["PENDING", "HELD"]}},
         ),
+        (["--state", "suspended"], {"select": {"ids": [], "user": None, "states": ["SUSPENDED"]}}),
         (["-a"], {"ended": 20}),
         (["--all"], {"ended": 20}),
     ],
@@ -166,6 +167,7 @@ def test_show_prints_everything_about_a_job(drf: Run, daemon: Any, job: Any) -> 
     events = [
         {"at": 1_700_000_000.0, "event": "Submitted", "text": ""},
         {"at": 1_700_000_010.0, "event": "Admitted", "text": "attempt 1"},
+        {"at": 1_700_000_020.0, "event": "PreemptRequested", "text": "stopped for job 43"},
     ]
     daemon.replies = {"show": {"job": job(), "events": events}}
     result = drf("show", 42)
@@ -190,7 +192,8 @@ def test_show_prints_everything_about_a_job(drf: Run, daemon: Any, job: Any) -> 
         errors     /home/alice/drf-42.err
         events
           2023-11-14 22:13:20  Submitted
-          2023-11-14 22:13:30  Admitted       attempt 1
+          2023-11-14 22:13:30  Admitted         attempt 1
+          2023-11-14 22:13:40  PreemptRequested stopped for job 43
     """)
         + "\n"
     )
@@ -235,6 +238,27 @@ def test_why_is_one_line(
     result = drf("why", 42)
     assert (result.code, result.out, result.err) == (0, f"{line}\n", "")
     assert daemon.requests == [{"op": "why", "id": 42}]
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ("PENDING", WHY),
+        ("SUSPENDED", {"code": "RESOURCES", "text": "needs 8 cores, 3 free"}),
+    ],
+)
+def test_why_says_when_a_job_starts_or_goes_on_where_that_is_in_sight(
+    drf: Run, daemon: Any, job: Any, state: str, reason: dict[str, str]
+) -> None:
+    waiting = job(state=state, reason=reason, expected_start_at=1_700_000_060.0)
+    daemon.replies = {"why": {"job": waiting}}
+    result = drf("why", 42)
+    assert (result.code, result.err) == (0, "")
+    assert result.out == (
+        f"job 42 waits: RESOURCES: {reason['text']}\n"
+        "it starts about 2023-11-14 22:14:20, "
+        "if running jobs end as estimated and nobody submits anything before\n"
+    )
 
 
 # -- shares, doctor ----------------------------------------------------------------------------
@@ -314,7 +338,14 @@ def test_wait_asks_for_each_job_once_with_its_options(drf: Run, daemon: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("verb", "word"), [("cancel", "cancelled"), ("hold", "held"), ("release", "released")]
+    ("verb", "word"),
+    [
+        ("cancel", "cancelled"),
+        ("hold", "held"),
+        ("release", "released"),
+        ("suspend", "suspended"),
+        ("resume", "resumed"),
+    ],
 )
 def test_acting_says_what_was_done_and_what_was_not(
     drf: Run, daemon: Any, verb: str, word: str
@@ -344,6 +375,7 @@ def test_acting_says_what_was_done_and_what_was_not(
         (["--user", "bob"], {"user": "bob"}),
         (["-n", "train"], {"name": "train"}),
         (["-s", "pending"], {"states": ["PENDING"]}),
+        (["--state", "suspended"], {"states": ["SUSPENDED"]}),
         (["--all"], {"everything": True}),
         (["-a", "-y"], {"everything": True}),
     ],
@@ -357,7 +389,7 @@ def test_a_selection_is_sent_as_it_was_said(
     assert daemon.requests == [{"op": "cancel", "select": nothing | chosen}]
 
 
-@pytest.mark.parametrize("verb", ["cancel", "hold", "release"])
+@pytest.mark.parametrize("verb", ["cancel", "hold", "release", "suspend", "resume"])
 def test_acting_on_nothing_is_a_usage_error(drf: Run, daemon: Any, verb: str) -> None:
     """`drf cancel $IDS` with an empty variable cancels nothing."""
     result = drf(verb)
@@ -400,6 +432,8 @@ def test_json_is_what_the_daemon_said_and_nothing_else(
         "cancel": acted,
         "hold": acted,
         "release": acted,
+        "suspend": acted,
+        "resume": acted,
         "submit": {"id": 42},
     }
     expected: dict[tuple[object, ...], object] = {
@@ -418,6 +452,8 @@ def test_json_is_what_the_daemon_said_and_nothing_else(
         ("cancel", 1, 2): acted,
         ("hold", 1, 2): acted,
         ("release", 1, 2): acted,
+        ("suspend", 1, 2): acted,
+        ("resume", 1, 2): acted,
         ("submit", "--", "true"): {"id": 42},
     }
     for words, view in expected.items():

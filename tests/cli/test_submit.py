@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import threading
@@ -61,6 +62,7 @@ def plain(tmp_path: Path, *argv: str, **more: Any) -> dict[str, Any]:
         "priority": 0,
         "umask": umask,
         "held": False,
+        "preemptible": False,
         **more,
     }
 
@@ -76,6 +78,7 @@ def test_everything_that_can_be_said(submitted: Any, tmp_path: Path) -> None:
     options = [
         *("-c", "2.5", "-m", "16G", "--io", "200M/50M", "-t", "1h30m", "-n", "train"),
         *("-p", "lab", "--priority", "-3", "--hold", "-o", "%j.out", "-e", "/tmp/%j.err"),
+        "--preemptible",
     ]
     assert submitted(*options, "--", "true") == plain(
         tmp_path,
@@ -91,6 +94,7 @@ def test_everything_that_can_be_said(submitted: Any, tmp_path: Path) -> None:
         pool="lab",
         priority=-3,
         held=True,
+        preemptible=True,
         stdout="%j.out",
         stderr="/tmp/%j.err",
     )
@@ -187,6 +191,86 @@ def test_the_id_can_be_read_before_the_job_ends(spawn: Run, daemon: Any) -> None
     process = spawn("submit", "-q", "-w", "--", "true")
     assert process.stdout.readline() == b"42\n"
     answer.set()
+
+
+# -- a dry run ---------------------------------------------------------------------------------
+
+WHY = {"code": "RESOURCES", "text": "needs 8 cores, 3 free; job 40 (bob) holds 5"}
+ESTIMATE = "if running jobs end as estimated and nobody submits anything before"
+
+
+@pytest.mark.parametrize(
+    ("start_s", "reason", "screen"),
+    [
+        (1_700_000_000.0, None, "it would start now\n"),
+        (
+            1_700_000_060.0,
+            WHY,
+            f"it would start about 2023-11-14 22:14:20, {ESTIMATE}\n"
+            f"until then it waits: RESOURCES: {WHY['text']}\n",
+        ),
+        (
+            None,
+            {"code": "DRAINING", "text": "launching is stopped"},
+            "it would wait; no start is in sight\n"
+            "until then it waits: DRAINING: launching is stopped\n",
+        ),
+    ],
+    ids=["now", "later", "not in sight"],
+)
+def test_a_dry_run_says_when_it_would_start_and_why_not_now(
+    drf: Run, daemon: Any, start_s: float | None, reason: Any, screen: str
+) -> None:
+    forecast = {"expected_start_at": start_s, "reason": reason}
+    daemon.replies = {"submit": forecast}
+    result = drf("submit", "--dry-run", "--", "true")
+    assert (result.code, result.out, result.err) == (0, screen, "")
+    result = drf("submit", "--dry-run", "--json", "--", "true")
+    assert (result.code, json.loads(result.out), result.err) == (0, forecast, "")
+
+
+def test_a_dry_run_asks_for_what_the_submission_would_and_waits_for_nothing(
+    submitted: Any, daemon: Any, tmp_path: Path
+) -> None:
+    daemon.replies = {"submit": {"expected_start_at": 1.0, "reason": None}}
+    options = ["-c", "2", "--hold", "--preemptible", "-w", "-q"]
+    assert submitted("--dry-run", *options, "--", "true") == plain(
+        tmp_path,
+        "true",
+        demand={"cores_milli": 2000},
+        held=True,
+        preemptible=True,
+        dry_run=True,
+    )
+
+
+def test_a_script_can_be_tried_with_its_own_options(
+    submitted: Any, daemon: Any, tmp_path: Path
+) -> None:
+    daemon.replies = {"submit": {"expected_start_at": 1.0, "reason": None}}
+    request = submitted("--dry-run", script(tmp_path, "#!/bin/sh\n#DRF -c 4 --preemptible\n"))
+    assert (request["demand"], request["preemptible"], request["dry_run"]) == (
+        {"cores_milli": 4000},
+        True,
+        True,
+    )
+
+
+def test_a_dry_run_that_is_refused_is_refused_as_the_submission(
+    drf: Run, daemon: Any, refuse: Callable[..., bytes]
+) -> None:
+    daemon.replies = {"submit": refuse("Refused", "too-big", "it could never start")}
+    result = drf("submit", "--dry-run", "--", "true")
+    assert (result.code, result.out, result.err) == (1, "", "drf: it could never start\n")
+
+
+def test_the_reason_in_a_dry_run_is_made_harmless(drf: Run, daemon: Any) -> None:
+    """It names other people's jobs."""
+    hostile = {"code": "RESOURCES", "text": "\x1b[31m\nforged " + "x" * 5000}
+    daemon.replies = {"submit": {"expected_start_at": None, "reason": hostile}}
+    out = drf("submit", "--dry-run", "--", "true").out
+    assert (out.count("\n"), "\x1b" in out) == (2, False)
+    assert len(out) < 1500
 
 
 # -- what the job takes along ------------------------------------------------------------------

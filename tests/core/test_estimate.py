@@ -63,5 +63,18 @@ def test_one_that_is_about_to_start_counts_from_now() -> None:
     assert times(100).end_s(job, 5000.0) == 5200
 
 
+def test_the_time_that_a_job_was_frozen_does_not_count() -> None:
+    """Started at 1000, frozen for 500 s in sum."""
+    job = replace(running(600), suspended_s=500.0)
+    assert times().end_s(job, 1700.0) == 1000 + 500 + 600
+    assert times(100).end_s(job, 1700.0) == 1000 + 500 + 400, "it has outlived its estimate"
+
+
+def test_the_end_of_a_frozen_job_moves_along() -> None:
+    """It ran for 100 s of its 600, and was frozen at 1150 and, for 50 s, before."""
+    job = replace(running(600), state=JobState.SUSPENDED, suspended_at=1150.0, suspended_s=50.0)
+    assert [times().end_s(job, now_s) for now_s in (1150.0, 2000.0)] == [1650, 2500]
+
+
 def test_other_users_have_other_times() -> None:
     assert times(100).length_s(replace(spec(time_limit_s=None), user="bob")) == 3600

@@ -25,6 +25,7 @@ def job(**changes: Any) -> Job:
         (S.HELD, False),
         (S.STARTING, True),
         (S.RUNNING, True),
+        (S.SUSPENDED, True),
         (S.STOPPING, True),
         (S.CLEANING, True),
         (S.ENDED, False),
@@ -44,6 +45,14 @@ def test_users_see_the_outcome_when_it_is_over_and_not_before() -> None:
     over = ledger.apply(happened(ev.Cleaned))
     assert over is not None
     assert over.shown_state == "COMPLETED"
+
+
+def test_the_time_frozen_is_that_of_earlier_times_and_of_this_one() -> None:
+    """A clock that was set back does not make it less."""
+    now_running = replace(job(), suspended_s=7.0)
+    frozen = replace(now_running, suspended_at=100.0)
+    assert [now_running.frozen_s(at_s) for at_s in (50.0, 500.0)] == [7, 7]
+    assert [frozen.frozen_s(at_s) for at_s in (50.0, 100.0, 130.0)] == [7, 7, 37]
 
 
 def test_an_end_without_an_outcome_is_shown_as_such() -> None:

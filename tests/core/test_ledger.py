@@ -247,12 +247,14 @@ def test_resources_are_booked_at_admission_before_anything_runs() -> None:
 
 @pytest.mark.parametrize("state", JobState)
 def test_a_state_puts_a_job_into_its_tables_and_no_others(state: JobState) -> None:
+    """SUSPENDED by its owner: it keeps its memory, and waits for nothing."""
     ledger = ledger_at(state)
-    holds = state in (S.STARTING, S.RUNNING, S.STOPPING, S.CLEANING)
+    holds = state in (S.STARTING, S.RUNNING, S.SUSPENDED, S.STOPPING, S.CLEANING)
+    held = (0, GIB, 0, 0) if state is S.SUSPENDED else ONE
     assert (set(ledger.queues) == {"root.alice"}) is (state is S.PENDING)
     assert ledger.waiting == ({"alice": 1} if state in (S.PENDING, S.HELD) else {})
-    assert ledger.booked == (ONE if holds else NOTHING)
-    assert ledger.used == ({"root.alice": ONE} if holds else {})
+    assert ledger.booked == (held if holds else NOTHING)
+    assert ledger.used == ({"root.alice": held} if holds else {})
     assert ledger.holding == ({"root.alice": {1}} if holds else {})
     assert set(ledger.jobs) == (set() if state is S.ENDED else {1})
     assert ledger.active_leaves() == ({"root.alice"} if holds or state is S.PENDING else set())
@@ -282,6 +284,247 @@ def test_a_machine_with_countables_books_them_too() -> None:
     assert ledger.booked == (1000, GIB, 0, 0, 2)
 
 
+# -- suspension -------------------------------------------------------------------------------
+
+GPUS = Axes(gres=("gpu",))
+#: 2 cores, 4 GiB, 5 and 6 bytes per second, and a GPU: all, what stays, and what is given back.
+RICH = spec(asks=replace(demand(2, 4, read=5, write=6), gres=(("gpu", 1),)), priority=3)
+ALL, KEPT, GIVEN = (2000, 4 * GIB, 5, 6, 1), (0, 4 * GIB, 0, 0, 1), (2000, 0, 5, 6, 0)
+
+
+def test_what_is_held_and_waited_for_through_every_step_of_a_suspension() -> None:
+    """Everything until it is frozen; then what it stores and owns, and it waits for the rest as
+    long as nobody keeps it."""
+    ledger = ledger_at(S.RUNNING, axes=GPUS, spec=RICH)
+    steps: list[tuple[Any, tuple[int, ...], tuple[int, ...] | None]] = [
+        (happened(ev.SuspendRequested, by="alice"), ALL, None),
+        (happened(ev.ResumeRequested), ALL, None),
+        (happened(ev.SuspendRequested, by="alice"), ALL, None),
+        (happened(ev.Suspended), KEPT, None),
+        (happened(ev.ResumeRequested), KEPT, GIVEN),
+        (happened(ev.SuspendRequested, by="root"), KEPT, None),
+        (happened(ev.ResumeRequested, by="root"), KEPT, GIVEN),
+        (happened(ev.Resumed), ALL, None),
+        (happened(ev.SuspendRequested, by=None), ALL, None),
+        (happened(ev.Suspended), KEPT, GIVEN),
+        (happened(ev.Resumed), ALL, None),
+        (happened(ev.Exited), ALL, None),
+    ]
+    for event, held, wanted in steps:
+        job = ledger.apply(event)
+        assert job is not None
+        assert (ledger.held(job), ledger.wanted(job)) == (held, wanted), event
+        assert (ledger.booked, ledger.used) == (held, {"root.alice": held}), event
+        queue = LeafQueue()
+        if wanted is not None:
+            queue.add(wanted, (-3, 1))
+        assert ledger.queues == ({} if wanted is None else {"root.alice": queue}), event
+        assert ledger.waiting == {}, "it has started: the bound on waiting jobs is not about it"
+        ledger.check()
+
+
+def test_a_job_that_does_not_hold_anything_holds_nothing() -> None:
+    for state in (S.PENDING, S.HELD):
+        ledger = ledger_at(state)
+        assert ledger.held(ledger.jobs[1]) == NOTHING
+    assert ledger_at(S.PENDING).wanted(ledger_at(S.PENDING).jobs[1]) == ONE
+    assert ledger_at(S.HELD).wanted(ledger_at(S.HELD).jobs[1]) is None
+
+
+@pytest.mark.parametrize(
+    "end", [[happened(ev.StopRequested), happened(ev.Exited)], [happened(ev.Exited)]]
+)
+def test_a_job_that_ends_while_it_is_frozen_gets_nothing_back_on_its_way_out(
+    end: list[Any],
+) -> None:
+    """Its cores are somebody else's by then."""
+    ledger = ledger_at(S.SUSPENDED, axes=GPUS, spec=RICH)
+    for event in end:
+        job = ledger.apply(event)
+        assert job is not None
+        assert (ledger.booked, ledger.wanted(job)) == (KEPT, None)
+    ledger.apply(happened(ev.Cleaned))
+    assert ledger.booked == (0, 0, 0, 0, 0)
+    ledger.check()
+
+
+def test_a_suspension_leaves_its_marks_one_by_one() -> None:
+    ledger = ledger_at(S.RUNNING)
+    job = ledger.jobs[1]
+    steps: list[tuple[Any, dict[str, Any]]] = [
+        (happened(ev.SuspendRequested, at_s=1), {"held_by": "alice", "freezing": True}),
+        (
+            happened(ev.Suspended, at_s=2),
+            {
+                "state": S.SUSPENDED,
+                "freezing": False,
+                "suspended_at": now(2).at_s,
+                "suspended_mono_s": now(2).mono_s,
+                "suspensions": 1,
+            },
+        ),
+        (happened(ev.SuspendRequested, at_s=3, by="root"), {"held_by": "root"}),
+        (happened(ev.ResumeRequested, at_s=4, by="root"), {"held_by": None}),
+        (
+            happened(ev.Resumed, at_s=12),
+            {
+                "state": S.RUNNING,
+                "suspended_at": None,
+                "suspended_mono_s": None,
+                "suspended_s": 10.0,
+            },
+        ),
+        (
+            happened(ev.SuspendRequested, at_s=20, by=None),
+            {"freezing": True, "preempted_at": now(20).at_s},
+        ),
+        (
+            happened(ev.Suspended, at_s=21),
+            {
+                "state": S.SUSPENDED,
+                "freezing": False,
+                "suspended_at": now(21).at_s,
+                "suspended_mono_s": now(21).mono_s,
+                "suspensions": 2,
+            },
+        ),
+        (
+            happened(ev.Resumed, at_s=24),
+            {
+                "state": S.RUNNING,
+                "suspended_at": None,
+                "suspended_mono_s": None,
+                "suspended_s": 13.0,
+            },
+        ),
+    ]
+    for event, changes in steps:
+        job = replace(job, **changes)
+        assert ledger.apply(event) == job
+
+
+def test_the_time_frozen_is_counted_on_the_monotonic_clock() -> None:
+    ledger = ledger_at(S.SUSPENDED)
+    job = ledger.apply(happened(ev.Resumed, at_s=5e6, mono_s=now(7).mono_s))
+    assert job is not None
+    assert job.suspended_s == 7.0
+
+
+@pytest.mark.parametrize(
+    "event", [happened(ev.LaunchFailed), happened(ev.StopRequested), happened(ev.Exited),
+              happened(ev.PreemptRequested)],
+    ids=lambda event: type(event).__name__,
+)  # fmt: skip
+def test_a_job_on_its_way_out_is_not_being_frozen_any_more(event: Any) -> None:
+    ledger = ledger_at(S.RUNNING)
+    ledger.apply(happened(ev.SuspendRequested))
+    job = ledger.apply(event)
+    assert job is not None
+    assert not job.freezing
+    assert ledger.booked == ONE
+
+
+def test_a_job_stopped_while_it_is_frozen_is_to_be_killed_at_once() -> None:
+    """It could neither take a SIGTERM nor use the grace time: its cores are not its own."""
+    ledger = ledger_at(S.SUSPENDED)
+    job = ledger.apply(happened(ev.StopRequested, at_s=4))
+    assert job is not None
+    assert job.stop == Stop(
+        outcome=Outcome.CANCELLED,
+        text="cancelled by alice",
+        at_s=now(4).at_s,
+        mono_s=now(4).mono_s,
+        escalated=True,
+    )
+
+
+# -- requeueing -------------------------------------------------------------------------------
+
+
+def preempted(state: JobState, *, at_s: float = 5.0, **submitted: Any) -> Ledger:
+    """Books with a job that is to be requeued, in this state."""
+    ledger = ledger_at(S.RUNNING, **submitted)
+    ledger.apply(happened(ev.PreemptRequested, at_s=at_s))
+    if state is not S.STOPPING:
+        ledger.apply(happened(ev.Exited, at_s=at_s, outcome=None, text="stopped for job 2"))
+    if state is S.PENDING:
+        ledger.apply(happened(ev.Requeued, at_s=9))
+    return ledger
+
+
+def test_a_preempted_job_holds_everything_until_nothing_is_left_of_it() -> None:
+    for state in (S.STOPPING, S.CLEANING):
+        ledger = preempted(state)
+        assert ledger.jobs[1].state is state
+        assert (ledger.booked, ledger.queues, ledger.waiting) == (ONE, {}, {})
+        ledger.check()
+
+
+def test_a_requeued_job_waits_in_its_old_place_as_if_it_had_not_run_but_for_its_attempt() -> None:
+    ledger = preempted(S.PENDING, spec=spec(priority=4))
+    job = Job(
+        id=1,
+        spec=spec(priority=4),
+        state=S.PENDING,
+        attempt=1,
+        submitted_at=now().at_s,
+        eligible_at=now(9).at_s,
+        preempted_at=now(5).at_s,
+    )
+    queue = LeafQueue()
+    queue.add(ONE, (-4, 1))
+    assert tables(ledger) == {
+        "jobs": {1: job},
+        "queues": {"root.alice": queue},
+        "used": {},
+        "holding": {},
+        "booked": NOTHING,
+        "waiting": {"alice": 1},
+        "next_id": 2,
+        "draining": False,
+    }
+    started = ledger.apply(happened(ev.Admitted, at_s=10, attempt=2))
+    assert started == replace(job, state=S.STARTING, attempt=2)
+
+
+def test_a_requeueing_that_becomes_an_end_keeps_its_grace_time() -> None:
+    """Somebody has cancelled it meanwhile; the SIGTERM was sent long ago."""
+    ledger = preempted(S.STOPPING)
+    before = ledger.jobs[1]
+    assert before.stop == Stop(
+        outcome=None, text="stopped for job 2", at_s=now(5).at_s, mono_s=now(5).mono_s
+    )
+    ledger.apply(happened(ev.Escalated, at_s=15))
+    assert ledger.apply(happened(ev.StopRequested, at_s=16)) == replace(
+        before,
+        stop=Stop(
+            outcome=Outcome.CANCELLED,
+            text="cancelled by alice",
+            at_s=now(5).at_s,
+            mono_s=now(5).mono_s,
+            escalated=True,
+        ),
+    )
+
+
+def test_a_requeueing_that_becomes_an_end_when_the_job_has_gone_is_its_outcome() -> None:
+    ledger = preempted(S.CLEANING)
+    before = ledger.jobs[1]
+    assert (before.outcome, before.outcome_text) == (None, "stopped for job 2")
+    job = ledger.apply(happened(ev.StopRequested, at_s=7))
+    assert job == replace(
+        before,
+        outcome=Outcome.CANCELLED,
+        outcome_text="cancelled by alice",
+        stop=Stop(
+            outcome=Outcome.CANCELLED,
+            text="cancelled by alice",
+            at_s=now(5).at_s,
+            mono_s=now(5).mono_s,
+        ),
+    )
+
+
 # -- ids --------------------------------------------------------------------------------------
 
 
@@ -302,6 +545,14 @@ def test_rebuilt_books_go_on_counting_where_the_old_ones_stopped() -> None:
 def test_books_rebuilt_from_the_live_jobs_are_the_books(state: JobState) -> None:
     ledger = ledger_at(state, 7)
     rebuilt = Ledger.of_jobs(Axes(), ledger.jobs.values())
+    assert tables(rebuilt) == tables(ledger)
+
+
+def test_books_rebuilt_with_a_job_that_waits_to_go_on_have_it_in_its_queue() -> None:
+    ledger = ledger_at(S.SUSPENDED, 7)
+    ledger.apply(happened(ev.ResumeRequested, 7))
+    rebuilt = Ledger.of_jobs(Axes(), ledger.jobs.values())
+    assert set(rebuilt.queues) == {"root.alice"}
     assert tables(rebuilt) == tables(ledger)
 
 

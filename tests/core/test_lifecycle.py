@@ -26,12 +26,24 @@ MOVES = {
     (S.STARTING, ev.Exited): S.CLEANING,
     (S.RUNNING, ev.LaunchFailed): S.CLEANING,
     (S.RUNNING, ev.StopRequested): S.STOPPING,
+    (S.RUNNING, ev.PreemptRequested): S.STOPPING,
+    (S.RUNNING, ev.SuspendRequested): S.RUNNING,
+    (S.RUNNING, ev.ResumeRequested): S.RUNNING,
+    (S.RUNNING, ev.Suspended): S.SUSPENDED,
     (S.RUNNING, ev.Exited): S.CLEANING,
+    (S.SUSPENDED, ev.SuspendRequested): S.SUSPENDED,
+    (S.SUSPENDED, ev.ResumeRequested): S.SUSPENDED,
+    (S.SUSPENDED, ev.Resumed): S.RUNNING,
+    (S.SUSPENDED, ev.StopRequested): S.STOPPING,
+    (S.SUSPENDED, ev.Exited): S.CLEANING,
     (S.STOPPING, ev.Launched): S.STOPPING,
     (S.STOPPING, ev.LaunchFailed): S.CLEANING,
+    (S.STOPPING, ev.StopRequested): S.STOPPING,
     (S.STOPPING, ev.Escalated): S.STOPPING,
     (S.STOPPING, ev.Exited): S.CLEANING,
+    (S.CLEANING, ev.StopRequested): S.CLEANING,
     (S.CLEANING, ev.Cleaned): S.ENDED,
+    (S.CLEANING, ev.Requeued): S.PENDING,
 }
 
 
@@ -76,11 +88,20 @@ def test_nothing_follows_the_end() -> None:
     assert [state for state, moves in TRANSITIONS.items() if not moves] == [S.ENDED]
 
 
-def test_no_way_leads_to_the_end_from_a_state_that_holds_resources_but_by_cleaning() -> None:
-    """Resources come back when the cgroup is gone, and not before."""
+def test_no_way_leads_out_of_the_states_that_hold_resources_but_by_cleaning() -> None:
+    """Resources come back when the cgroup is gone, and not before: to the end, or to the queue."""
+    ways = {
+        (state, kind, after)
+        for state, moves in TRANSITIONS.items()
+        for kind, after in moves.items()
+        if state in HOLDS_RESOURCES and after not in HOLDS_RESOURCES
+    }
+    assert ways == {(S.CLEANING, ev.Cleaned, S.ENDED), (S.CLEANING, ev.Requeued, S.PENDING)}
+
+
+def test_a_job_that_holds_resources_cannot_reach_the_end_past_cleaning() -> None:
     ways = {state for state, moves in TRANSITIONS.items() if S.ENDED in moves.values()}
     assert ways & HOLDS_RESOURCES == {S.CLEANING}
-    assert TRANSITIONS[S.CLEANING] == {ev.Cleaned: S.ENDED}
 
 
 def test_only_admission_leads_into_the_states_that_hold_resources() -> None:

@@ -61,9 +61,40 @@ def test_a_job_that_was_killed_is_never_due_again() -> None:
     assert deadline_mono_s(job, grace_s=10) is None
 
 
-@pytest.mark.parametrize("state", [S.PENDING, S.HELD, S.STARTING, S.CLEANING])
+@pytest.mark.parametrize("state", [S.PENDING, S.HELD, S.STARTING, S.SUSPENDED, S.CLEANING])
 def test_a_job_that_does_not_run_is_never_due(state: JobState) -> None:
     assert deadline_mono_s(job_at(state), grace_s=10) is None
+
+
+def test_the_time_that_a_job_was_frozen_is_added_to_its_deadline() -> None:
+    ledger = ledger_at(S.RUNNING, spec=spec(time_limit_s=60))
+    due = []
+    for event in (
+        happened(ev.SuspendRequested, at_s=10),
+        happened(ev.Suspended, at_s=12),
+        happened(ev.Resumed, at_s=100),
+        happened(ev.SuspendRequested, at_s=110),
+        happened(ev.Suspended, at_s=110),
+        happened(ev.Resumed, at_s=111),
+    ):
+        job = ledger.apply(event)
+        assert job is not None
+        due.append(deadline_mono_s(job, grace_s=10))
+    first, second, third = now(60).mono_s, now(60 + 88).mono_s, now(60 + 89).mono_s
+    assert due == [first, None, second, second, None, third]
+
+
+def test_a_preempted_job_is_due_when_the_grace_time_is_over() -> None:
+    job = ledger_at(S.RUNNING).apply(happened(ev.PreemptRequested, at_s=5))
+    assert job is not None
+    assert deadline_mono_s(job, grace_s=10) == now(15).mono_s
+
+
+def test_a_job_stopped_while_it_is_frozen_is_never_due() -> None:
+    """It is being killed already."""
+    job = ledger_at(S.SUSPENDED).apply(happened(ev.StopRequested))
+    assert job is not None
+    assert deadline_mono_s(job, grace_s=10) is None
 
 
 def test_a_job_without_a_limit_is_due_only_once_it_is_stopped() -> None:

@@ -40,7 +40,7 @@ HOST_LIMIT = (
 )
 
 
-def stopped(at_s: float, outcome: Outcome = Outcome.CANCELLED, text: str = "why") -> Job:
+def stopped(at_s: float, outcome: Outcome | None = Outcome.CANCELLED, text: str = "why") -> Job:
     stop = Stop(outcome=outcome, text=text, at_s=now(at_s).at_s, mono_s=now(at_s).mono_s)
     return replace(RUNNING, state=JobState.STOPPING, stop=stop)
 
@@ -94,7 +94,9 @@ def test_a_peak_reading_below_the_limit_is_not_believed() -> None:
     assert judge_end(RUNNING, end) == OWN_LIMIT
 
 
-@pytest.mark.parametrize("outcome", [Outcome.CANCELLED, Outcome.TIMEOUT, Outcome.LIMIT_EXCEEDED])
+@pytest.mark.parametrize(
+    "outcome", [Outcome.CANCELLED, Outcome.TIMEOUT, Outcome.LIMIT_EXCEEDED, None]
+)
 @pytest.mark.parametrize(
     "seen",
     [
@@ -108,9 +110,10 @@ def test_a_peak_reading_below_the_limit_is_not_believed() -> None:
     ],
 )
 def test_an_end_after_the_stop_is_the_stops_whatever_was_seen(
-    seen: Fields, outcome: Outcome
+    seen: Fields, outcome: Outcome | None
 ) -> None:
-    """A SIGKILL proves nothing by itself; a TERM may be answered with any exit code."""
+    """A SIGKILL proves nothing by itself; a TERM may be answered with any exit code. No outcome:
+    the job is to be queued again."""
     job = stopped(5, outcome, "the reason, with numbers")
     for at_s in (5, 6):
         assert judge_end(job, ended(at_s=at_s, **seen)) == (outcome, "the reason, with numbers")
@@ -129,7 +132,8 @@ def test_an_end_after_the_stop_is_the_stops_whatever_was_seen(
 )
 def test_an_end_before_the_stop_is_the_jobs_own(seen: Fields, cause: tuple[Outcome, str]) -> None:
     """The stop was asked for while the news of the end was on its way."""
-    assert judge_end(stopped(5), ended(at_s=4.9, **seen)) == cause
+    for outcome in (Outcome.CANCELLED, None):
+        assert judge_end(stopped(5, outcome), ended(at_s=4.9, **seen)) == cause
 
 
 def test_before_and_after_are_told_apart_by_the_monotonic_clock() -> None:

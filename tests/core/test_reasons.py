@@ -13,7 +13,7 @@ from drfd.core.job import JobSpec, JobState
 from drfd.core.reasons import Reason, ReasonCode, explain_wait
 from drfd.core.resources import Axes
 from drfd.core.rules import Rules
-from fakes import ADMIN, ALICE, BOB, Bench, demand, ended, now, rules, runner_up, spec
+from fakes import ADMIN, ALICE, BOB, Bench, demand, ended, now, rules, spec
 
 CAROL = st.Actor(user="carol", uid=1003, is_admin=False)
 DAVE = st.Actor(user="dave", uid=1004, is_admin=False)
@@ -75,14 +75,7 @@ def test_a_job_that_no_pass_has_seen_yet_starts_soon(bench: Bench) -> None:
     "state", [JobState.STARTING, JobState.RUNNING, JobState.STOPPING, JobState.CLEANING]
 )
 def test_a_job_that_does_not_wait_has_no_reason(bench: Bench, state: JobState) -> None:
-    bench.submit()
-    bench.schedule()
-    if state is not JobState.STARTING:
-        bench.feed(runner_up())
-    if state is JobState.STOPPING:
-        bench.feed(st.CancelAsked(now(), 1, ALICE))
-    if state is JobState.CLEANING:
-        bench.feed(ended())
+    bench.bring(state)
     assert bench.job(1).state is state
     assert why(bench, 1) is None
 
@@ -91,6 +84,78 @@ def test_an_ended_job_has_no_reason(bench: Bench) -> None:
     bench.submit()
     job = replace(bench.job(1), state=JobState.ENDED)
     assert explain_wait(job, bench.ledger, None, bench.rules, clock) is None
+
+
+# -- suspended jobs ----------------------------------------------------------------------------
+
+
+def test_a_job_that_somebody_keeps_suspended_names_who_and_the_way_out(bench: Bench) -> None:
+    bench.start()
+    bench.start()
+    bench.suspend(1)
+    bench.suspend(2, by=ADMIN)
+    bench.feed(st.DrainAsked(now(), True, ADMIN))
+    assert [why(bench, job_id) for job_id in (1, 2)] == [
+        Reason(ReasonCode.HELD, "suspended by alice; drf resume 1 lets it go on"),
+        Reason(ReasonCode.HELD, "suspended by root; drf resume 2 lets it go on"),
+    ]
+
+
+def test_a_suspended_job_that_may_go_on_waits_for_what_it_gave_back(bench: Bench) -> None:
+    """Cores, not the memory that it still holds, however little of it is free."""
+    bench.start(of(ALICE, 4, 10))
+    bench.suspend(1, by=None)
+    bench.start(of(BOB, 8, 8), at_s=100)
+    assert why(bench, 1) == Reason(
+        RESOURCES, "needs 4 cores, 1 free; job 2 (bob) holds 8 until T+3700s at the latest"
+    )
+    bench.feed(st.DrainAsked(now(), True, ADMIN))
+    reason = why(bench, 1)
+    assert reason is not None
+    assert reason.code is ReasonCode.DRAINING
+
+
+def test_a_job_that_is_still_being_frozen_does_not_wait(bench: Bench) -> None:
+    bench.start()
+    bench.feed(st.SuspendAsked(now(), 1, ALICE))
+    assert why(bench, 1) is None
+
+
+def test_a_suspended_job_is_not_blamed_for_cores_that_it_has_given_back(bench: Bench) -> None:
+    bench.start(of(BOB, 9))
+    bench.suspend(1, by=ADMIN)
+    bench.start(of(BOB, 3), at_s=50)
+    bench.submit(of(ALICE, 7))
+    assert why(bench, 3) == Reason(
+        RESOURCES, "needs 7 cores, 6 free; job 2 (bob) holds 3 until T+3650s at the latest"
+    )
+
+
+def test_a_suspended_job_is_blamed_for_its_memory_without_an_end_in_sight(bench: Bench) -> None:
+    bench.start(of(BOB, 1, 12))
+    bench.suspend(1, by=ADMIN)
+    bench.submit(of(ALICE, 1, 8))
+    assert why(bench, 2) == Reason(RESOURCES, "needs 8G of memory, 6G free; job 1 (bob) holds 12G")
+
+
+def test_a_holder_that_was_frozen_ends_so_much_later(bench: Bench) -> None:
+    bench.start(of(BOB, 9))
+    bench.suspend(1, by=None, at_s=100)
+    assert bench.schedule(1100) == [1]
+    bench.submit(of(ALICE, 9))
+    assert why(bench, 2) == Reason(
+        RESOURCES, "needs 9 cores, 0 free; job 1 (bob) holds 9 until T+4600s at the latest"
+    )
+
+
+def test_a_job_that_is_queued_again_has_a_reason_like_any_that_waits(bench: Bench) -> None:
+    bench.start(of(BOB, 1))
+    bench.start(of(BOB, 8))
+    bench.preempt(2)
+    bench.submit(of(ALICE, 8))
+    bench.finish(2)
+    assert bench.schedule() == [3]
+    assert why(bench, 2) == Reason(RESOURCES, "needs 8 cores, 0 free; job 3 (alice) holds 8")
 
 
 # -- resources --------------------------------------------------------------------------------

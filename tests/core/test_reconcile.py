@@ -28,19 +28,22 @@ def books(*states: JobState) -> Ledger:
     )
 
 
-ALL = books(S.PENDING, S.HELD, S.STARTING, S.RUNNING, S.STOPPING, S.CLEANING, S.ENDED)
+ALL = books(
+    S.PENDING, S.HELD, S.STARTING, S.RUNNING, S.STOPPING, S.CLEANING, S.ENDED, S.SUSPENDED
+)  # fmt: skip
 
 
-def test_only_running_and_stopping_jobs_can_be_missing() -> None:
+def test_only_running_suspended_and_stopping_jobs_can_be_missing() -> None:
     """A STARTING job is launched again, a CLEANING one is removed: both are owed anyway."""
     assert missing_attempts(ALL, [], now()) == [
         AttemptMissing(now(), 4, 1),
         AttemptMissing(now(), 5, 1),
+        AttemptMissing(now(), 8, 1),
     ]
 
 
 def test_an_attempt_that_the_launcher_knows_is_not_missing() -> None:
-    assert missing_attempts(ALL, [(5, 1), (4, 1)], now()) == []
+    assert missing_attempts(ALL, [(8, 1), (5, 1), (4, 1)], now()) == []
 
 
 def test_an_earlier_attempt_of_the_same_job_does_not_stand_for_the_present_one() -> None:
@@ -55,7 +58,7 @@ def test_missing_attempts_come_in_the_order_of_their_ids() -> None:
     assert [each.job_id for each in found] == [1, 2, *range(4, 21)]
 
 
-@pytest.mark.parametrize("state", [S.STARTING, S.RUNNING, S.STOPPING, S.CLEANING])
+@pytest.mark.parametrize("state", [S.STARTING, S.RUNNING, S.SUSPENDED, S.STOPPING, S.CLEANING])
 def test_the_present_attempt_of_a_job_that_holds_resources_is_no_stray(state: JobState) -> None:
     assert strays(ledger_at(state), [(1, 1)]) == []
 
@@ -63,6 +66,19 @@ def test_the_present_attempt_of_a_job_that_holds_resources_is_no_stray(state: Jo
 @pytest.mark.parametrize("state", [S.PENDING, S.HELD, S.ENDED])
 def test_an_attempt_of_a_job_that_should_have_none_is_a_stray(state: JobState) -> None:
     assert strays(ledger_at(state), [(1, 1)]) == [Remove(1, 1)]
+
+
+def test_the_attempt_of_a_job_that_was_queued_again_is_a_stray() -> None:
+    """The daemon died after it had written that nothing was left, or the launcher knows better."""
+    ledger = ledger_at(S.RUNNING)
+    for event in (
+        happened(ev.PreemptRequested),
+        happened(ev.Exited, outcome=None),
+        happened(ev.Requeued),
+    ):
+        ledger.apply(event)
+    assert strays(ledger, [(1, 1)]) == [Remove(1, 1)]
+    assert missing_attempts(ledger, [], now()) == []
 
 
 def test_another_attempt_than_the_present_one_is_a_stray() -> None:

@@ -47,6 +47,10 @@ def test_resources_leave_out_countables_of_which_there_are_none() -> None:
     )
 
 
+def test_a_frozen_job_gives_back_rates_and_keeps_what_it_stores_and_owns() -> None:
+    assert GPUS.released((1500, 7, 3, 2, 1, 4)) == (1500, 0, 3, 2, 0, 0)
+
+
 def test_a_countable_that_the_machine_lacks_is_named() -> None:
     assert GPUS.unknown_gres(Resources(gres=(("fpga", 1), ("gpu", 1)))) == "fpga"
     assert GPUS.unknown_gres(Resources(gres=(("gpu", 1),))) is None

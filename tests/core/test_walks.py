@@ -23,6 +23,7 @@ from fakes import ADMIN, ALICE, BOB, Bench, demand, ended, now, rules, spec
 
 SEEDS = range(12)
 STEPS = 300
+Request = st.HoldAsked | st.ReleaseAsked | st.CancelAsked | st.SuspendAsked | st.ResumeAsked
 REFUSALS = {
     "too-big",
     "too-many-jobs",
@@ -30,6 +31,8 @@ REFUSALS = {
     "not-yours",
     "not-waiting",
     "not-held",
+    "not-running",
+    "not-suspended",
     "held-by-admin",
     "not-admin",
 }
@@ -63,12 +66,13 @@ class Walk:
             ),
             time_limit_s=self.random.choice([None, 5, 60]),
             priority=self.random.randint(-1, 1),
+            preemptible=self.random.random() < 0.5,
         )
         return st.SubmitAsked(self.now, asked, self.random.random() < 0.2)
 
     def request(self) -> st.Stimulus:
-        kinds: list[type[st.HoldAsked | st.ReleaseAsked | st.CancelAsked]]
-        kinds = [st.HoldAsked, st.ReleaseAsked, st.CancelAsked]
+        kinds: list[type[Request]]
+        kinds = [st.HoldAsked, st.ReleaseAsked, st.CancelAsked, st.SuspendAsked, st.ResumeAsked]
         kind = self.random.choice(kinds)
         return kind(self.now, self._pick().id, self.random.choice([ALICE, BOB, ADMIN]))
 
@@ -82,6 +86,37 @@ class Walk:
     def tick(self) -> st.Stimulus:
         self.at_s += self.random.choice([0, 1, 5, 20])
         return st.Tick(self.now)
+
+    def suspension(self) -> st.Stimulus:
+        job = self._one(lambda job: job.state is JobState.RUNNING)
+        return st.SuspendAsked(self.now, job.id, ADMIN)
+
+    def resumption(self) -> st.Stimulus:
+        job = self._one(lambda job: job.freezing or job.state is JobState.SUSPENDED)
+        return st.ResumeAsked(self.now, job.id, ADMIN)
+
+    def frozen_news(self) -> st.Stimulus:
+        job = self._one(lambda job: job.freezing)
+        return st.Frozen(self.now, job.id, job.attempt)
+
+    def preemption(self) -> None:
+        """Some running job has to make room for some other."""
+        job = self._one(lambda job: job.state is JobState.RUNNING and not job.freezing)
+        if job.state is not JobState.RUNNING or job.freezing:
+            return
+        event: ev.Event = ev.SuspendRequested(
+            job_id=job.id, at_s=self.now.at_s, by=None, text="suspended for another"
+        )
+        if self.random.random() < 0.5:
+            event = ev.PreemptRequested(
+                job_id=job.id,
+                at_s=self.now.at_s,
+                mono_s=self.now.mono_s,
+                for_job=self._pick().id,
+                text="stopped for another",
+            )
+        self.bench.ledger.apply(event)
+        self.bench.events.append(event)
 
     def start_news(self) -> st.Stimulus:
         job, attempt = self._news()
@@ -123,7 +158,15 @@ class Walk:
         (end_news, 8),
         (removal, 15),
         (breach, 1),
+        (suspension, 5),
+        (frozen_news, 5),
+        (resumption, 5),
     )
+
+    def _one(self, which: Callable[[Job], bool]) -> Job:
+        """One such job, or any."""
+        found = [job for _, job in sorted(self.bench.ledger.jobs.items()) if which(job)]
+        return self.random.choice(found) if found else self._pick()
 
     def _pick(self) -> Job:
         """One of the live jobs; now and then one that does not exist."""
@@ -164,10 +207,10 @@ def walk(seed: int) -> Bench:
             bench.feed(walker.step())
         except Refused as refusal:
             assert refusal.code in REFUSALS
+        if random.random() < 0.1:
+            walker.preemption()
         bench.ledger.check()
-        booked_by_jobs = [
-            bench.ledger.demand(job) for job in bench.ledger.jobs.values() if job.holds_resources
-        ]
+        booked_by_jobs = [bench.ledger.held(job) for job in bench.ledger.jobs.values()]
         assert bench.ledger.booked == tuple(map(sum, zip((0,) * 4, *booked_by_jobs, strict=True)))
         assert all(
             booked <= room

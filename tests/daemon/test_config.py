@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from drfd.core.preemption import Preempting
 from drfd.core.reservation import Patience
 from drfd.core.rules import Claim, Pool
 from drfd.daemon.config import Config, Defaults, DiskConfig, load
@@ -45,7 +46,10 @@ EVERYTHING = """
     drain_after = "1h"
     reservation = false
     half_life = "2d"
-    preemption = false
+    preemption = true
+    preempt = "suspend"
+    preempt_after = "2m"
+    preempt_rest = "30m"
     [enforcement]
     cores = "quota"
     grace = "10s"
@@ -110,6 +114,7 @@ def test_every_documented_key_is_read(path: Path) -> None:
         max_waiting_per_user=5000,
         half_life_s=2 * 86400,
         patience=Patience(patience_s=60, drain_after_s=3600, reserves=False),
+        preempting=Preempting(suspends=True, after_s=120, rest_s=1800),
         warnings=("gres: countable resources are not handed out by this version yet",),
     )
 
@@ -124,6 +129,26 @@ def test_an_empty_file_leaves_everything_to_the_machine(path: Path) -> None:
 )
 def test_a_default_time_limit_may_be_left_off(path: Path, line: str, seconds: int | None) -> None:
     assert load(written(path, f"[defaults]\n{line}\n")).defaults.time_limit_s == seconds
+
+
+@pytest.mark.parametrize(
+    ("lines", "preempting"),
+    [
+        ("", None),
+        ("preemption = false\npreempt_after = '1m'\n", None),
+        ("preemption = true\n", Preempting(suspends=False, after_s=300, rest_s=3600)),
+        ("preemption = true\npreempt = 'requeue'\n", Preempting()),
+        ("preemption = true\npreempt = 'suspend'\n", Preempting(suspends=True)),
+        (
+            "preemption = true\npreempt_after = 90\npreempt_rest = '2h'\n",
+            Preempting(after_s=90, rest_s=7200),
+        ),
+    ],
+)
+def test_nobody_is_preempted_unless_it_is_switched_on(
+    path: Path, lines: str, preempting: Preempting | None
+) -> None:
+    assert load(written(path, f"[scheduling]\n{lines}")).preempting == preempting
 
 
 @pytest.mark.parametrize("zero", ["0", '"0"'])
@@ -251,8 +276,15 @@ def test_a_mistake_in_the_tree_names_its_place(path: Path, text: str, said: str)
         ("defaults.write", "false"),
         ("scheduling.policy", '"fifo"'),
         ("scheduling.policy", "1"),
-        ("scheduling.preemption", "true"),
         ("scheduling.preemption", '"no"'),
+        ("scheduling.preemption", '"suspend"'),
+        ("scheduling.preempt", '"kill"'),
+        ("scheduling.preempt", "true"),
+        ("scheduling.preempt", '["requeue"]'),
+        ("scheduling.preempt_after", '"soon"'),
+        ("scheduling.preempt_after", "-1"),
+        ("scheduling.preempt_rest", '"never"'),
+        ("scheduling.preempt_rest", "true"),
         ("scheduling.patience", '"x"'),
         ("enforcement.cores", '"pin"'),
         ("enforcement.grace", '"-1s"'),
@@ -318,6 +350,15 @@ def test_a_user_in_two_pools_is_an_error_that_names_both(path: Path) -> None:
 def test_a_pools_name_is_letters_digits_dash_and_underscore(path: Path, name: str) -> None:
     """It becomes a path in the fair-share tree, whose parts are joined with dots."""
     assert "use letters, digits, - and _" in complaint(path, f"[pools.{name}]\nweight = 1\n")
+
+
+def test_a_way_to_preempt_that_does_not_exist_is_an_error_that_lists_those_that_do(
+    path: Path,
+) -> None:
+    """Even where preemption is off: a mistake should not wait until it is switched on."""
+    assert complaint(path, "[scheduling]\npreempt = 'kill'\n") == (
+        'FILE: scheduling.preempt: \'kill\' is not "requeue" or "suspend" (write "requeue")'
+    )
 
 
 # -- not a configuration at all ----------------------------------------------------------------

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
 from drfd.core import events as ev
 from drfd.core import stimuli as st
-from drfd.core.effects import Kill, Launch, Remove, Terminate
+from drfd.core.effects import Freeze, Kill, Launch, Remove, Terminate, Thaw
+from drfd.core.estimate import UNKNOWN_S
+from drfd.core.history import History
 from drfd.core.job import JobState, Outcome
+from drfd.core.preemption import Preempting
 from drfd.errors import HostError, NotPermitted, Refused
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
-from fakes import ADMIN, ALICE, BOB, demand, ended, now, runner_up, spec, tables
+from fakes import ADMIN, ALICE, BOB, demand, ended, now, rules, runner_up, spec, tables
 
 MakeShell = Callable[..., Any]
 PAYLOAD = Payload(env={"A": "1"})
@@ -116,6 +121,193 @@ def test_the_latest_pass_is_kept_for_explanations(shell: Any) -> None:
     assert shell.engine.last_plan.admitted == [1]
     assert shell.engine.last_plan.free[0] == 4000
     assert shell.engine.last_plan.order == ["root.alice"]
+    shell.host.take()
+
+
+# -- suspension -------------------------------------------------------------------------------
+
+
+def test_each_step_of_a_suspension_owes_exactly_one_effect(shell: Any) -> None:
+    """What is SUSPENDED is owed its freezing still: whoever was told may have died."""
+    seen = []
+    for stimulus in (
+        asks(9),
+        runner_up(1),
+        asks(9, actor=BOB),
+        st.SuspendAsked(now(1), 1, ALICE),
+        st.Frozen(now(2), 1, 1),
+        st.ResumeAsked(now(3), 1, ALICE),
+        st.CancelAsked(now(4), 2, BOB),
+        ended(2),
+        gone(2),
+    ):
+        shell.turn(stimulus)
+        seen.append((states(shell), shell.host.take()))
+    assert seen == [
+        ({1: "STARTING"}, [Launch(1, 1)]),
+        ({1: "RUNNING"}, []),
+        ({1: "RUNNING", 2: "PENDING"}, []),
+        ({1: "RUNNING", 2: "PENDING"}, [Freeze(1, 1)]),
+        ({1: "SUSPENDED", 2: "STARTING"}, [Freeze(1, 1), Launch(2, 1)]),
+        ({1: "SUSPENDED", 2: "STARTING"}, [Freeze(1, 1)]),
+        ({1: "SUSPENDED", 2: "STOPPING"}, [Terminate(2, 1)]),
+        ({1: "SUSPENDED", 2: "CLEANING"}, [Remove(2, 1)]),
+        ({1: "RUNNING"}, [Thaw(1, 1)]),
+    ]
+
+
+def test_a_restarted_daemon_knows_who_is_suspended_and_by_whom(make_shell: MakeShell) -> None:
+    before = make_shell()
+    before.turn(asks(), asks())
+    before.turn(runner_up(1), runner_up(2))
+    before.turn(st.SuspendAsked(now(), 1, ADMIN), st.SuspendAsked(now(), 2, ALICE))
+    before.turn(st.Frozen(now(), 1, 1))
+    before.host.take()
+    after = make_shell()
+    assert tables(after.engine.ledger) == tables(before.engine.ledger)
+    after.engine.perform_all_owed()
+    assert after.host.take() == [Freeze(1, 1), Freeze(2, 1)]
+    (refused,) = after.turn(st.ResumeAsked(now(), 1, ALICE))
+    assert (type(refused), refused.code) == (NotPermitted, "held-by-admin")
+
+
+# -- preemption -------------------------------------------------------------------------------
+
+
+def preemptible(cores: float = 1) -> st.SubmitAsked:
+    return st.SubmitAsked(now(), spec(asks=demand(cores), preemptible=True))
+
+
+@pytest.fixture
+def small(make_shell: MakeShell, request: pytest.FixtureRequest) -> Any:
+    """Two cores, both alice's, with jobs that make room for who starves at all."""
+    how = Preempting(suspends=getattr(request, "param", False), after_s=0)
+    shell = make_shell(by=replace(rules(2, 18), preempting=how))
+    shell.turn(preemptible(), preemptible())
+    shell.turn(runner_up(1, at_s=1), runner_up(2, at_s=2))
+    shell.host.take()
+    return shell
+
+
+def test_a_starving_job_gets_the_place_of_the_one_started_last_which_then_waits(
+    small: Any,
+) -> None:
+    """Job 1 stays: one core is what bob is entitled to."""
+    small.turn(asks(actor=BOB))
+    assert small.host.take() == [Terminate(2, 1)]
+    assert states(small) == {1: "RUNNING", 2: "STOPPING", 3: "PENDING"}
+    small.turn(ended(2, exit_code=None, signal=15, at_s=3))
+    assert small.host.take() == [Remove(2, 1)]
+    small.turn(gone(2))
+    assert small.host.take() == [Launch(3, 1)]
+    assert states(small) == {1: "RUNNING", 2: "PENDING", 3: "STARTING"}
+    small.turn(runner_up(3), ended(3), gone(3))
+    assert small.host.take() == [Launch(2, 2)]
+    assert states(small) == {1: "RUNNING", 2: "STARTING"}
+
+
+@pytest.mark.parametrize("small", [True], indirect=True)
+def test_a_starving_job_gets_the_cores_of_the_one_that_is_frozen_for_it(small: Any) -> None:
+    small.turn(asks(actor=BOB))
+    assert small.host.take() == [Freeze(2, 1)]
+    small.turn(st.Frozen(now(3), 2, 1))
+    assert small.host.take() == [Freeze(2, 1), Launch(3, 1)]
+    small.turn(runner_up(3))
+    small.turn(ended(3))
+    assert small.host.take() == [Remove(3, 1)]
+    small.turn(gone(3))
+    assert small.host.take() == [Thaw(2, 1)]
+    assert states(small) == {1: "RUNNING", 2: "RUNNING"}
+
+
+def test_the_place_of_a_preempted_job_is_kept_for_whom_it_was_stopped(small: Any) -> None:
+    """Alice's next job is as old, and has its turn as early."""
+    small.turn(asks(actor=BOB))
+    small.turn(asks(), st.CancelAsked(now(), 1, ALICE))
+    small.turn(ended(2, exit_code=None, signal=15, at_s=3))
+    small.turn(gone(2))
+    assert states(small)[3] == "STARTING"
+    assert small.host.take() == [Terminate(2, 1), Terminate(1, 1), Remove(2, 1), Launch(3, 1)]
+
+
+def test_nobody_is_preempted_during_a_drain_or_where_it_is_off(
+    small: Any, make_shell: MakeShell
+) -> None:
+    small.turn(st.DrainAsked(now(), True, ADMIN), asks(actor=BOB))
+    assert small.host.take() == []
+    off = make_shell(by=rules(2, 18))
+    off.turn(st.DrainAsked(now(), False, ADMIN))
+    assert off.host.take() == []
+    assert states(off) == {1: "RUNNING", 2: "RUNNING", 3: "PENDING"}
+
+
+def test_an_attempt_that_was_preempted_is_usage_but_no_guess_how_long_jobs_run(
+    small: Any,
+) -> None:
+    """It was used; how long the job would have run, nobody knows."""
+    small.turn(asks(actor=BOB))
+    small.turn(ended(2, exit_code=None, signal=15, at_s=102))
+    small.turn(gone(2))
+    future = small.engine.future()()
+    half_of_the_machine = History(rules().half_life_s)
+    half_of_the_machine.add("root.alice", 0.5, now(2).at_s, now(102).at_s)
+    assert future.spent == half_of_the_machine.spent
+    assert future.run_times.length_s(spec(time_limit_s=None)) == UNKNOWN_S
+    small.turn(ended(1, at_s=801))
+    small.turn(gone(1))
+    assert small.engine.future()().run_times.length_s(spec(time_limit_s=None)) == 2 * 800
+    small.host.take()
+
+
+@pytest.mark.parametrize("is_resumed", [True, False])
+def test_the_time_that_a_job_was_frozen_is_neither_usage_nor_run_time(
+    shell: Any, is_resumed: bool
+) -> None:
+    """It ran for 1000 s, was frozen for 4000, and ended then, or after 500 s more."""
+    shell.turn(asks(3))
+    shell.turn(runner_up(1))
+    shell.turn(st.SuspendAsked(now(1000), 1, ALICE), st.Frozen(now(1000), 1, 1))
+    ran_s = 1000.0
+    if is_resumed:
+        shell.engine.clock = lambda: now(5000)
+        shell.turn(st.ResumeAsked(now(5000), 1, ALICE))
+        ran_s = 1500.0
+    shell.turn(ended(1, at_s=4000 + ran_s))
+    shell.turn(gone(1))
+    future = shell.engine.future()()
+    used = History(rules().half_life_s)
+    used.add("root.alice", float(Fraction(3, 9)), now(4000).at_s, now(4000 + ran_s).at_s)
+    assert future.spent == used.spent
+    assert future.run_times.length_s(spec(time_limit_s=None)) == 2 * ran_s
+    shell.host.take()
+
+
+# -- looking ahead ----------------------------------------------------------------------------
+
+
+def test_looking_ahead_changes_nothing(shell: Any) -> None:
+    shell.turn(asks(9), asks(9, actor=BOB))
+    shell.host.take()
+    shell.changed.clear()
+    before, events = tables(shell.engine.ledger), list(shell.journal.events())
+    plan = shell.engine.last_plan
+    future = shell.engine.future()()
+    supposed = future.add(spec(asks=demand(9)), held=False)
+    assert (supposed.id, future.start_s(3)) == (3, now(7200).at_s)
+    assert tables(shell.engine.ledger) == before
+    assert list(shell.journal.events()) == events
+    assert shell.engine.last_plan is plan
+    assert (shell.host.take(), shell.changed) == ([], [])
+
+
+def test_what_happens_meanwhile_does_not_reach_who_looks_ahead(shell: Any) -> None:
+    """It may be looked ahead in another thread."""
+    shell.turn(asks(9), asks(9, actor=BOB))
+    build = shell.engine.future()
+    shell.turn(runner_up(1), ended(1))
+    shell.turn(gone(1))
+    assert states(shell) == {2: "STARTING"}
+    assert build().start_s(2) == now(3600).at_s
     shell.host.take()
 
 

@@ -402,6 +402,68 @@ def test_a_launch_that_broke_ends_with_the_reason_and_is_removed(bench: Any) -> 
     asyncio.run(story())
 
 
+def test_a_suspension_is_freezing_then_news_of_it_then_thawing(bench: Any) -> None:
+    async def story() -> None:
+        async with bench() as b:
+            await b.ready()
+            await b.ask(asks(9))
+            await b.report(up(1))
+            await b.ask(asks(9))
+            b.taken()
+            await b.ask(st.SuspendAsked(now(), 1, ALICE))
+            await b.quiet()
+            assert (b.job(1).shown_state, b.taken()) == ("RUNNING", [order("freeze", 1)])
+            await b.report(about("frozen", 1))
+            assert b.job(1).shown_state == "SUSPENDED"
+            assert brief(b.taken()) == [order("freeze", 1), order("launch", 2)]
+            await b.report(up(2), ended(2), about("removed", 2))
+            b.taken()
+            await b.ask(st.ResumeAsked(now(), 1, ALICE))
+            await b.quiet()
+            assert (b.job(1).shown_state, b.taken()) == ("RUNNING", [order("thaw", 1)])
+
+    asyncio.run(story())
+
+
+SUSPENSION = [
+    st.SuspendAsked(now(), 1, ALICE),
+    st.Frozen(now(), 1, 1),
+    st.ResumeAsked(now(), 1, ALICE),
+]
+
+
+@pytest.mark.parametrize(
+    ("steps", "state", "command"),
+    [(1, "RUNNING", "freeze"), (2, "SUSPENDED", "freeze"), (3, "RUNNING", "thaw")],
+)
+def test_a_new_launcher_is_told_who_is_to_be_frozen_and_who_is_not(
+    bench: Any, steps: int, state: str, command: str
+) -> None:
+    """The dead one may have had no time for it."""
+
+    async def story() -> None:
+        history = [asks(), UP_1, *SUSPENSION[:steps]]
+        async with bench(history=history, known=[(1, 1)], news=[up(1)]) as b:
+            await b.ready()
+            await b.quiet()
+            assert (b.job(1).shown_state, b.taken()) == (state, [LIST, order(command, 1)])
+
+    asyncio.run(story())
+
+
+def test_a_suspended_job_of_which_a_new_launcher_knows_nothing_is_lost(bench: Any) -> None:
+    """The machine was started again."""
+
+    async def story() -> None:
+        async with bench(history=[asks(), UP_1, *SUSPENSION[:2]]) as b:
+            await b.ready()
+            await b.quiet()
+            assert (b.job(1).outcome, b.job(1).shown_state) == (Outcome.LOST, "CLEANING")
+            assert b.taken() == [LIST, order("freeze", 1), order("remove", 1)]
+
+    asyncio.run(story())
+
+
 def test_stopping_is_term_then_kill_then_removal(bench: Any) -> None:
     async def story() -> None:
         async with bench() as b:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from drfd.core.preemption import Preempting
 from drfd.core.resources import Axes, Resources
 from drfd.core.rules import Pool, Rules
 from drfd.daemon.config import Config, DiskConfig
@@ -49,6 +50,7 @@ def test_what_is_configured_counts(tmp_path: Path) -> None:
         pools=pools,
         grace_s=3,
         max_waiting_per_user=7,
+        preempting=Preempting(suspends=True),
     )
     assert survey(config, MACHINE, tmp_path).rules == Rules(
         axes=Axes(),
@@ -56,6 +58,7 @@ def test_what_is_configured_counts(tmp_path: Path) -> None:
         pools=pools,
         grace_s=3,
         max_waiting_per_user=7,
+        preempting=Preempting(suspends=True),
     )
 
 

@@ -144,6 +144,7 @@ ENDED: dict[str, Any] = {
             {"report": "broke", **KEY, "text": "no such file"},
             st.LaunchBroke(now(), job_id=7, attempt=2, text="no such file"),
         ),
+        ({"report": "frozen", **KEY}, st.Frozen(now(), job_id=7, attempt=2)),
         ({"report": "missing", **KEY}, st.AttemptMissing(now(), job_id=7, attempt=2)),
         ({"report": "removed", **KEY}, st.CgroupGone(now(), job_id=7, attempt=2)),
         (
@@ -164,7 +165,7 @@ ENDED: dict[str, Any] = {
             ),
         ),
     ],
-    ids=["up", "up unconfined", "broke", "missing", "removed", "ended", "ended unseen"],
+    ids=["up", "up unconfined", "broke", "frozen", "missing", "removed", "ended", "ended unseen"],
 )  # fmt: skip
 def test_a_report_becomes_a_stimulus(report: dict[str, Any], stimulus: st.Stimulus) -> None:
     assert stimulus_for(report, now(), None) == stimulus

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from drfd import __version__
-from drfd.core.effects import Launch, Terminate
-from drfd.core.stimuli import Actor
+from drfd.core import events as ev
+from drfd.core.effects import Freeze, Launch, Terminate, Thaw
+from drfd.core.stimuli import Actor, CgroupGone, Frozen
 from drfd.daemon.config import Config, Defaults
 from drfd.errors import HostError, NotPermitted, Refused
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
-from fakes import ADMIN, ALICE, BOB, GIB, rules, runner_up
+from fakes import ADMIN, ALICE, BOB, GIB, ended, happened, now, rules, runner_up, tables
 
 MakeDesk = Callable[..., Any]
 
@@ -136,6 +137,82 @@ def test_a_user_may_not_queue_without_end(make_desk: MakeDesk) -> None:
         await desk.submit(ALICE, held=True)
         assert await refusal(desk.submit(ALICE, held=True)) == (Refused, "too-many-jobs")
         assert await desk.submit(BOB, held=True) == 3
+
+    play(story)
+
+
+# -- submit without submitting ------------------------------------------------------------------
+
+
+def books(desk: Any) -> tuple[object, ...]:
+    """All that a submission would leave a trace in."""
+    engine, journal = desk.shell.engine, desk.shell.journal
+    return tables(engine.ledger), list(journal.events()), engine.last_plan
+
+
+async def dry(desk: Any, cores: float = 1, **fields: Any) -> Any:
+    demand = {"cores_milli": round(cores * 1000), "memory_bytes": GIB}
+    asked = {"argv": ["true"], "cwd": "/home", "demand": demand, **fields}
+    return await desk.ask(ALICE, op="submit", dry_run=True, **asked)
+
+
+def test_a_dry_run_tells_when_and_why_and_queues_nothing(desk: Any) -> None:
+    async def story() -> None:
+        await desk.submit(BOB, 5, time_limit_s=600)
+        await desk.submit(BOB, 2, time_limit_s=60)
+        desk.shell.host.take()
+        before = books(desk)
+        assert await dry(desk, 2) == {"expected_start_at": now().at_s, "reason": None}
+        assert await dry(desk, 3) == {
+            "expected_start_at": now(60).at_s,
+            "reason": {
+                "code": "RESOURCES",
+                "text": "needs 3 cores, 2 free; job 1 (bob) holds 5",
+            },
+        }
+        assert (await dry(desk, 9))["expected_start_at"] == now(600).at_s
+        assert books(desk) == before
+        assert desk.shell.host.take() == []
+        assert await desk.submit(ALICE, held=True) == 3, "its id was not used up"
+
+    play(story)
+
+
+def test_a_dry_run_during_a_drain_sees_no_start(desk: Any) -> None:
+    async def story() -> None:
+        await desk.ask(ADMIN, op="drain", on=True)
+        forecast = await dry(desk)
+        assert (forecast["expected_start_at"], forecast["reason"]["code"]) == (None, "DRAINING")
+
+    play(story)
+
+
+def test_a_dry_run_on_hold_sees_no_start_before_a_release(desk: Any) -> None:
+    async def story() -> None:
+        forecast = await dry(desk, held=True)
+        assert (forecast["expected_start_at"], forecast["reason"]["code"]) == (None, "HELD")
+
+    play(story)
+
+
+def test_a_dry_run_is_refused_where_the_submission_would_be(make_desk: MakeDesk) -> None:
+    desk = make_desk(by=rules(max_waiting_per_user=1), takes_root=False)
+
+    async def story() -> None:
+        asks: list[tuple[dict[str, Any], tuple[type, str]]] = [
+            ({"cores": 10}, (Refused, "too-big")),
+            ({"demand": {"gres": {"gpu": 1}}}, (Refused, "no-such-resource")),
+            ({"pool": "nowhere"}, (Refused, "no-such-pool")),
+            ({"argv": []}, (Refused, "no-command")),
+        ]
+        for fields, why in asks:
+            assert await refusal(dry(desk, **fields)) == why
+        root = desk.ask(ADMIN, op="submit", dry_run=True, argv=["true"], cwd="/")
+        assert await refusal(root) == (NotPermitted, "root")
+        await desk.submit(ALICE, held=True)
+        before = books(desk)
+        assert await refusal(dry(desk)) == (Refused, "too-many-jobs")
+        assert books(desk) == before
 
     play(story)
 
@@ -294,6 +371,31 @@ def test_why_tells_the_reason_of_a_wait_and_the_cause_of_an_end(desk: Any) -> No
     play(story)
 
 
+def test_why_tells_when_a_waiting_job_will_start_or_go_on(desk: Any) -> None:
+    """Job 1 runs for 20 minutes from now; job 2, ahead of job 3, for 50."""
+
+    async def story() -> None:
+        for minutes in (20, 50, 30):
+            await desk.submit(ALICE, 9, time_limit_s=minutes * 60)
+        assert [await expected(desk, job_id) for job_id in (1, 2, 3)] == [None, 20 * 60, 70 * 60]
+        await desk.feed(runner_up(1))
+        await desk.ask(ALICE, op="suspend", select={"ids": [1]})
+        await desk.feed(Frozen(now(), 1, 1))
+        assert await expected(desk, 1) is None, "nobody knows when she will resume it"
+        await desk.ask(ALICE, op="resume", select={"ids": [1]})
+        assert await expected(desk, 1) == 50 * 60
+        status = await desk.ask(ALICE, op="status")
+        assert {job["expected_start_at"] for job in status["jobs"]} == {None}, "too dear for a list"
+
+    play(story)
+
+
+async def expected(desk: Any, job_id: int) -> float | None:
+    """When `why` expects the job to start, in seconds from now."""
+    start_s = (await desk.ask(ALICE, op="why", id=job_id))["job"]["expected_start_at"]
+    return None if start_s is None else start_s - now().at_s
+
+
 @pytest.mark.parametrize("verb", ["show", "why"])
 def test_others_jobs_are_not_shown_in_detail(desk: Any, verb: str) -> None:
     async def story() -> None:
@@ -330,9 +432,6 @@ def test_wait_returns_when_all_have_ended_with_their_exit_codes(desk: Any) -> No
 
 def test_a_job_counts_as_ended_only_when_nothing_of_it_is_left(desk: Any) -> None:
     async def story() -> None:
-        from drfd.core.stimuli import CgroupGone
-        from fakes import ended, now
-
         await desk.submit(ALICE)
         waiting = asyncio.create_task(desk.ask(ALICE, op="wait", ids=[1]))
         await desk.feed(runner_up(1), ended(1))
@@ -433,6 +532,93 @@ def test_hold_and_release(desk: Any) -> None:
         assert released == {"done": [2], "failed": []}
         again = await desk.ask(ALICE, op="release", select={"ids": [2]})
         assert [f["error"]["code"] for f in again["failed"]] == ["not-held"]
+
+    play(story)
+
+
+def test_suspend_and_resume(desk: Any) -> None:
+    async def story() -> None:
+        await desk.submit(ALICE, 5)
+        await desk.submit(BOB, 5)
+        await desk.feed(runner_up(1))
+        desk.shell.host.take()
+        suspended = await desk.ask(ALICE, op="suspend", select={"ids": [1, 2, 77]})
+        assert suspended["done"] == [1]
+        assert [(f["id"], f["error"]["code"]) for f in suspended["failed"]] == [
+            (2, "not-yours"),
+            (77, "no-such-job"),
+        ]
+        assert desk.shell.host.take() == [Freeze(1, 1)]
+        assert await seen(desk, "RUNNING", "PENDING") == [None, "RESOURCES"]
+        await desk.feed(Frozen(now(), 1, 1))
+        assert desk.shell.host.take() == [Freeze(1, 1), Launch(2, 1)]
+        assert await seen(desk, "SUSPENDED", "STARTING") == ["HELD", None]
+        resumed = await desk.ask(ALICE, op="resume", select={"states": ["SUSPENDED"]})
+        assert resumed == {"done": [1], "failed": []}
+        assert await seen(desk, "SUSPENDED", "STARTING") == ["RESOURCES", None]
+        await desk.finish(2)
+        assert desk.shell.host.take()[-1] == Thaw(1, 1)
+        assert await seen(desk, "RUNNING") == [None]
+        again = await desk.ask(ALICE, op="resume", select={"ids": [1]})
+        assert [f["error"]["code"] for f in again["failed"]] == ["not-suspended"]
+
+    play(story)
+
+
+async def seen(desk: Any, *states: str) -> list[str | None]:
+    """The codes of the reasons why live jobs wait, which are in these states."""
+    jobs = (await desk.ask(ALICE, op="status"))["jobs"]
+    assert [job["state"] for job in jobs] == list(states)
+    return [job["reason"] and job["reason"]["code"] for job in jobs]
+
+
+def test_a_wait_outlasts_suspensions_and_requeueings(desk: Any) -> None:
+    """It is for the end of the job, not of an attempt."""
+
+    async def story() -> None:
+        await desk.submit(ALICE, 9)
+        await desk.feed(runner_up(1))
+        waiting = asyncio.create_task(desk.ask(ALICE, op="wait", ids=[1]))
+        await desk.ask(ALICE, op="suspend", select={"ids": [1]})
+        await desk.feed(Frozen(now(), 1, 1))
+        await desk.ask(ALICE, op="resume", select={"ids": [1]})
+        desk.shell.engine.ledger.apply(happened(ev.PreemptRequested))
+        await desk.feed(ended(1, exit_code=None, signal=15), CgroupGone(now(), 1, 1))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await desk.feed(runner_up(1, 2), ended(1, 2, exit_code=5), CgroupGone(now(), 1, 2))
+        reply = await waiting
+        assert [(job["status"], job["attempt"]) for job in reply["ended"]] == [(5, 2)]
+
+    play(story)
+
+
+def test_what_an_administrator_suspends_its_owner_cannot_resume(desk: Any) -> None:
+    async def story() -> None:
+        await desk.submit(ALICE)
+        await desk.feed(runner_up(1))
+        await desk.ask(ALICE, op="suspend", select={"ids": [1]})
+        await desk.ask(ADMIN, op="suspend", select={"ids": [1]})
+        reply = await desk.ask(ALICE, op="resume", select={"ids": [1]})
+        (failure,) = reply["failed"]
+        assert (failure["error"]["kind"], failure["error"]["code"]) == (
+            "NotPermitted",
+            "held-by-admin",
+        )
+        assert (await desk.ask(ADMIN, op="resume", select={"ids": [1]}))["done"] == [1]
+
+    play(story)
+
+
+@pytest.mark.parametrize("verb", ["suspend", "resume"])
+def test_a_selection_of_running_jobs_reaches_only_the_askers(desk: Any, verb: str) -> None:
+    async def story() -> None:
+        await desk.submit(ALICE, name="target")
+        await desk.feed(runner_up(1))
+        for select in ({"everything": True}, {"user": "alice"}, {"name": "target"}, {}):
+            reply = await desk.ask(BOB, op=verb, select=select)
+            assert reply == {"done": [], "failed": []}
+        assert await seen(desk, "RUNNING") == [None]
 
     play(story)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ USAGE = Usage(
     cores_milli=0, memory_bytes=0, memory_peak_bytes=3, read_bytes=4, written_bytes=5, cpu_s=6.5
 )
 SPEC = spec(asks=ASKS, priority=7, name="train")
+PREEMPTIBLE = replace(SPEC, preemptible=True)
 EVENTS: list[ev.Event] = [
     ev.Submitted(job_id=1, at_s=1.5, spec=SPEC, held=True),
     ev.Released(job_id=1, at_s=2.5, by="alice"),
@@ -55,8 +57,33 @@ EVENTS: list[ev.Event] = [
         text="ran for its whole time limit of 1h00m",
     ),
     ev.Escalated(job_id=4, at_s=17.5),
-    ev.Drained(at_s=18.5, on=True, by="root"),
-    ev.Submitted(job_id=5, at_s=19.5, spec=SPEC),
+    ev.Submitted(job_id=5, at_s=18.5, spec=PREEMPTIBLE),
+    ev.Admitted(job_id=5, at_s=19.5, attempt=1),
+    ev.Launched(job_id=5, at_s=20.5, attempt=1, mono_s=200.5, cgroup=None),
+    ev.PreemptRequested(
+        job_id=5, at_s=21.5, mono_s=210.5, for_job=4,
+        text="stopped for job 4 (alice): root.lab has far less than it is entitled to",
+    ),
+    ev.Exited(
+        job_id=5, at_s=22.5, attempt=1, exit_code=None, signal=15, outcome=None,
+        text="stopped for job 4 (alice): root.lab has far less than it is entitled to",
+        usage=USAGE,
+    ),
+    ev.Requeued(job_id=5, at_s=23.5, attempt=1),
+    ev.Admitted(job_id=5, at_s=24.5, attempt=2),
+    ev.Launched(job_id=5, at_s=25.5, attempt=2, mono_s=250.5, cgroup=None),
+    ev.SuspendRequested(job_id=5, at_s=26.5, by=None, text="suspended for job 4 (alice)"),
+    ev.Suspended(job_id=5, at_s=27.5, attempt=2, mono_s=270.5),
+    ev.Resumed(job_id=5, at_s=28.5, mono_s=280.5),
+    ev.SuspendRequested(job_id=5, at_s=29.5, by="alice", text="suspended by alice"),
+    ev.ResumeRequested(job_id=5, at_s=30.5, by="root"),
+    ev.Suspended(job_id=5, at_s=31.5, attempt=2, mono_s=310.5),
+    ev.Submitted(job_id=6, at_s=32.5, spec=SPEC),
+    ev.Admitted(job_id=6, at_s=33.5, attempt=1),
+    ev.Launched(job_id=6, at_s=34.5, attempt=1, mono_s=340.5, cgroup=None),
+    ev.SuspendRequested(job_id=6, at_s=35.5, by="root", text="suspended by root"),
+    ev.Drained(at_s=36.5, on=True, by="root"),
+    ev.Submitted(job_id=7, at_s=37.5, spec=SPEC),
 ]  # fmt: skip
 
 
@@ -104,10 +131,42 @@ def test_its_jobs_are_read(old: Journal) -> None:
         mono_s=160.5,
         escalated=True,
     )
+    assert old.load(Axes()).jobs[5] == Job(
+        id=5,
+        spec=PREEMPTIBLE,
+        state=JobState.SUSPENDED,
+        attempt=2,
+        submitted_at=18.5,
+        eligible_at=23.5,
+        started_at=25.5,
+        started_mono_s=250.5,
+        preempted_at=26.5,
+        suspended_at=31.5,
+        suspended_mono_s=310.5,
+        suspended_s=10.0,
+        suspensions=2,
+    )
 
 
 def test_its_payloads_are_read(old: Journal) -> None:
-    assert old.payload(5) == Payload(env={"PATH": "/usr/bin"}, script="#!/bin/sh\necho ü\n")
+    assert old.payload(7) == Payload(env={"PATH": "/usr/bin"}, script="#!/bin/sh\necho ü\n")
+
+
+def test_its_submissions_are_read(old: Journal) -> None:
+    """A client that asks once more after an update gets its job, and no second one."""
+    assert old.submission(1001, "0123") == 7
+
+
+def test_todays_journal_has_the_tables_of_then(old: Journal, path: Path, tmp_path: Path) -> None:
+    Journal(tmp_path / "today.sqlite").close()
+    assert schema(path) == schema(tmp_path / "today.sqlite")
+
+
+def schema(path: Path) -> set[tuple[str, str]]:
+    """Each table and index, and its definition without regard to blanks and capitals."""
+    with closing(sqlite3.connect(path)) as database:
+        rows = database.execute("select name, sql from sqlite_master where sql is not null")
+        return {(name, " ".join(sql.lower().split())) for name, sql in rows}
 
 
 def test_todays_events_are_written_as_they_were_then(old: Journal, path: Path) -> None:

@@ -19,9 +19,12 @@ from drfd.errors import Refused
 from drfd.journal import records
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
-from fakes import ADMIN, ALICE, BOB, demand, ended, now, rules, runner_up, spec, tables
+from fakes import ADMIN, ALICE, BOB, demand, ended, happened, now, rules, runner_up, spec, tables
 
-SPEC = spec(asks=Resources(cores_milli=1500, memory_bytes=1 << 33, read_bps=7, gres=(("gpu", 2),)))
+SPEC = spec(
+    asks=Resources(cores_milli=1500, memory_bytes=1 << 33, read_bps=7, gres=(("gpu", 2),)),
+    preemptible=True,
+)
 USAGE = Usage(cores_milli=1, memory_bytes=2, memory_peak_bytes=3, read_bytes=4, cpu_s=0.1)
 #: At least one of every kind, with every optional field both filled and empty.
 EVERY_KIND: list[ev.Event] = [
@@ -37,6 +40,7 @@ EVERY_KIND: list[ev.Event] = [
         job_id=1, at_s=1.0, attempt=1, text='no "such" file', outcome=Outcome.LAUNCH_FAILED
     ),
     ev.StopRequested(job_id=1, at_s=1.0, mono_s=2.0, outcome=Outcome.TIMEOUT, text="ran for 1h"),
+    ev.PreemptRequested(job_id=1, at_s=1.0, mono_s=2.0, for_job=7, text="stopped for job 7"),
     ev.Escalated(job_id=1, at_s=1.0),
     ev.Exited(
         job_id=1, at_s=1.0, attempt=1, exit_code=3, signal=None, outcome=Outcome.FAILED,
@@ -46,7 +50,17 @@ EVERY_KIND: list[ev.Event] = [
         job_id=1, at_s=1.0, attempt=1, exit_code=None, signal=9, outcome=Outcome.LOST,
         text="", usage=None,
     ),
+    ev.Exited(
+        job_id=1, at_s=1.0, attempt=1, exit_code=0, signal=None, outcome=None,
+        text="stopped for job 7", usage=None,
+    ),
     ev.Cleaned(job_id=1, at_s=1.0, attempt=1),
+    ev.Requeued(job_id=1, at_s=1.0, attempt=1),
+    ev.SuspendRequested(job_id=1, at_s=1.0, by="alice", text="suspended by alice"),
+    ev.SuspendRequested(job_id=1, at_s=1.0, by=None, text="suspended for job 7"),
+    ev.Suspended(job_id=1, at_s=1.0, attempt=1, mono_s=0.1 + 0.2),
+    ev.ResumeRequested(job_id=1, at_s=1.0, by="root"),
+    ev.Resumed(job_id=1, at_s=1.0, mono_s=0.1 + 0.2),
     ev.Drained(at_s=1.0, on=True, by="root"),
 ]  # fmt: skip
 
@@ -86,7 +100,7 @@ def test_the_books_read_are_the_books_that_replaying_the_events_gives(
 ) -> None:
     """After random histories, in which some turns fail and are rolled back."""
     kinds: set[type] = set()
-    for seed in range(6):
+    for seed in range(8):
         path = tmp_path / f"journal-{seed}.sqlite"
         ledger = live_through(random.Random(seed), open_journal(path))
         reopened = open_journal(path)
@@ -100,10 +114,12 @@ def test_the_books_read_are_the_books_that_replaying_the_events_gives(
 
 def live_through(chance: random.Random, journal: Journal) -> Ledger:
     ledger = Ledger(Axes())
-    for step in range(120):
+    for step in range(200):
         before = tables(ledger)
         for _ in range(chance.randrange(1, 4)):
             take(ledger, journal, random_stimulus(ledger, chance, step))
+        if chance.random() < 0.2:
+            preempt_somebody(ledger, journal, chance, step)
         if chance.random() < 0.1:
             journal.rollback()
             ledger = journal.load(Axes())
@@ -197,6 +213,20 @@ def test_a_payload_stays_while_its_job_is_only_being_cleaned(journal: Journal) -
         assert journal.payload(1) == PAYLOAD
     journal.append(*applied(ledger, ev.Cleaned(job_id=1, at_s=4.0, attempt=1)))
     assert journal.payload(1) == Payload()
+
+
+def test_a_payload_stays_for_the_next_attempt_of_a_job_that_is_queued_again(
+    journal: Journal,
+) -> None:
+    write(journal, submit(1))
+    journal.put_payload(1, PAYLOAD)
+    write(
+        journal,
+        *(happened(kind) for kind in (ev.Admitted, ev.Launched, ev.PreemptRequested)),
+        happened(ev.Exited, outcome=None),
+        happened(ev.Requeued),
+    )
+    assert journal.payload(1) == PAYLOAD
 
 
 def test_a_job_without_a_payload_has_an_empty_one(journal: Journal) -> None:
@@ -308,33 +338,47 @@ def take(ledger: Ledger, journal: Journal, stimulus: st.Stimulus) -> None:
             journal.put_payload(event.job_id, PAYLOAD)
 
 
+def preempt_somebody(ledger: Ledger, journal: Journal, chance: random.Random, step: int) -> None:
+    """A running job makes room for another, as a pass decides it."""
+    running = [
+        job.id for job in ledger.jobs.values() if job.state is JobState.RUNNING and not job.freezing
+    ]
+    if not running:
+        return
+    kind, changes = chance.choice(((ev.PreemptRequested, {}), (ev.SuspendRequested, {"by": None})))
+    event = happened(kind, chance.choice(running), step * 60.0, **changes)
+    journal.append(*applied(ledger, event))
+
+
 def random_stimulus(ledger: Ledger, chance: random.Random, step: int) -> st.Stimulus:
     """Something that may happen now, or may have been overtaken by what did."""
     when = now(step * 60.0)
     actor = chance.choice((ALICE, BOB, ADMIN))
-    job_id = chance.choice([*ledger.jobs, ledger.next_id])
+    # Most of what happens happens to jobs that have started.
+    started = sorted(job.id for job in ledger.holders())
+    job_id = chance.choice([*ledger.jobs, *started * 9, ledger.next_id])
     job = ledger.jobs.get(job_id)
     attempt = job.attempt if job else 1
-    match chance.randrange(16):
-        case 0 | 1 | 2:
+    match chance.randrange(26):
+        case 0 | 1:
             user = chance.choice((ALICE, BOB))
             asks = demand(chance.randrange(1, 6), chance.randrange(1, 9))
             asked = spec(
                 f"root.{user.user}", actor=user, asks=asks, priority=chance.randrange(3),
-                time_limit_s=chance.choice((None, 300)),
+                time_limit_s=chance.choice((None, 3600)),
             )  # fmt: skip
             return st.SubmitAsked(when, asked, held=chance.random() < 0.2)
-        case 3:
+        case 2:
             return st.CancelAsked(when, job_id, actor)
-        case 4:
+        case 3:
             return st.HoldAsked(when, job_id, actor)
-        case 5:
+        case 4:
             return st.ReleaseAsked(when, job_id, actor)
-        case 6:
-            return st.DrainAsked(when, chance.random() < 0.3, ADMIN)
-        case 7 | 8:
+        case 5:
+            return st.DrainAsked(when, chance.random() < 0.2, ADMIN)
+        case 6 | 7 | 8:
             return runner_up(job_id, attempt, step * 60.0)
-        case 9:
+        case 9 if chance.random() < 0.3:
             return st.LaunchBroke(when, job_id, attempt, "no such file")
         case 10:
             return ended(job_id, attempt, step * 60.0, exit_code=chance.choice((0, 1)))
@@ -342,9 +386,15 @@ def random_stimulus(ledger: Ledger, chance: random.Random, step: int) -> st.Stim
             return st.AttemptMissing(when, job_id, attempt)
         case 12:
             return st.CgroupGone(when, job_id, attempt)
-        case 13:
+        case 13 if chance.random() < 0.5:
             return st.Breached(when, job_id, attempt, Outcome.LIMIT_EXCEEDED, "read 2G/s")
         case 14:
             return st.Tick(when)
+        case 15:
+            return st.SuspendAsked(when, job_id, actor)
+        case 16 | 20:
+            return st.ResumeAsked(when, job_id, ADMIN)
+        case 17 | 18 | 19:
+            return st.Frozen(when, job_id, attempt)
         case _:
             return st.SchedulePass(when)

@@ -15,7 +15,7 @@ from cgroupspy.controllers import Controller
 
 from drfd.launcher import cgroup_v1
 from drfd.launcher.attempts import Attempt
-from drfd.launcher.cgroup_v1 import CgroupV1, find_mounts
+from drfd.launcher.cgroup_v1 import CgroupV1
 from drfd.launcher.confinement import LimitFailed
 from drfd.launcher.protocol import DiskLimit, Limits
 from launcher.rig import WAIT_S, Start
@@ -147,54 +147,6 @@ def procs(kernel: Kernel, controller: str) -> Path:
 
 HIERARCHIES = ("blkio", "cpu,cpuacct", "freezer", "memory", "pids")
 ALL = [f"{hierarchy}/drfd/test/job-41-2" for hierarchy in HIERARCHIES]
-
-
-# -- where the hierarchies are --------------------------------------------------------------
-
-SEPARATE = """\
-23 28 0:22 / /proc rw,relatime shared:13 - proc proc rw
-31 23 0:28 / /sys/fs/cgroup rw,relatime shared:9 - tmpfs tmpfs rw,mode=755
-32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime shared:10 - cgroup cgroup rw,cpu
-33 31 0:30 / /sys/fs/cgroup/cpuacct rw,relatime - cgroup cgroup rw,cpuacct
-35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
-37 31 0:34 / /sys/fs/cgroup/freezer rw,relatime - cgroup cgroup rw,freezer
-38 31 0:35 / /sys/fs/cgroup/blkio rw,relatime - cgroup cgroup rw,blkio
-39 31 0:36 / /sys/fs/cgroup/pids rw,relatime - cgroup cgroup rw,pids
-40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,xattr,name=systemd
-36 31 0:33 / /sys/fs/cgroup/devices rw,relatime - cgroup cgroup rw,devices
-41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
-"""
-TOGETHER = """\
-40 31 0:37 / /sys/fs/cgroup/cpu,cpuacct rw shared:2 master:1 - cgroup cgroup rw,cpu,cpuacct
-41 31 0:38 / /sys/fs/cgroup/memory rw,nosuid - cgroup none rw,memory
-"""
-V2_ONLY = """\
-29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot
-"""
-
-
-def test_separate_hierarchies_are_found() -> None:
-    names = ("cpu", "cpuacct", "memory", "freezer", "blkio", "pids")
-    assert find_mounts(SEPARATE) == {name: f"/sys/fs/cgroup/{name}" for name in names}
-
-
-def test_controllers_that_share_a_hierarchy_are_found_there() -> None:
-    assert find_mounts(TOGETHER) == {
-        "cpu": "/sys/fs/cgroup/cpu,cpuacct",
-        "cpuacct": "/sys/fs/cgroup/cpu,cpuacct",
-        "memory": "/sys/fs/cgroup/memory",
-    }
-
-
-@pytest.mark.parametrize("mountinfo", ["", V2_ONLY, SEPARATE.splitlines()[0] + "\n"])
-def test_without_v1_hierarchies_none_is_found(mountinfo: str) -> None:
-    assert find_mounts(mountinfo) == {}
-
-
-def test_a_mount_point_with_a_blank_is_its_real_path() -> None:
-    """proc_pid_mountinfo(5): blank, tab, line feed and backslash are written in octal."""
-    line = "32 31 0:29 / /mnt/my\\040cgroups/cpu rw - cgroup cgroup rw,cpu\n"
-    assert find_mounts(line) == {"cpu": "/mnt/my cgroups/cpu"}
 
 
 # -- the group ------------------------------------------------------------------------------
@@ -503,6 +455,43 @@ def test_a_freezer_that_takes_long_does_not_stop_the_signal(
     assert states(kernel) == ["FROZEN", "THAWED"]
 
 
+@pytest.mark.parametrize(("reads", "is_frozen"), [("FROZEN", True), ("FREEZING", False)])
+def test_a_cgroup_is_frozen_when_the_kernel_says_that_all_of_it_is(
+    kernel: Kernel, place: CgroupV1, reads: str, is_frozen: bool
+) -> None:
+    """FREEZING: a process in uninterruptible sleep delays it; it goes on in the background, and
+    nobody is kept waiting for it."""
+    place.create(KEY, LIMITS)
+    kernel.insists["freezer.state"] = reads
+    assert place.freeze(KEY, None) is is_frozen
+    assert states(kernel) == ["FROZEN"]
+
+
+def test_a_frozen_cgroup_is_thawed(kernel: Kernel, place: CgroupV1) -> None:
+    place.create(KEY, LIMITS)
+    place.freeze(KEY, None)
+    place.thaw(KEY, None)
+    assert values(kernel, "freezer.state") == {"freezer.state": "THAWED"}
+    place.thaw(KEY, None)
+    assert states(kernel) == ["FROZEN", "THAWED", "THAWED"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_frozen_cgroup_is_thawed_by_a_signal_or_nobody_could_take_it(
+    kernel: Kernel, place: CgroupV1, start: Start, number: int
+) -> None:
+    place.create(KEY, LIMITS)
+    job = start("sleep", "60")
+    procs(kernel, "freezer").write_text(f"{job.pid}\n")
+    place.freeze(KEY, None)
+    if number == signal.SIGTERM:
+        place.signal(KEY, None, number)
+    else:
+        place.kill_pass(KEY, None)
+    assert job.wait(WAIT_S) == -number
+    assert values(kernel, "freezer.state") == {"freezer.state": "THAWED"}
+
+
 def test_killing_is_done_when_the_cgroup_is_empty(
     kernel: Kernel, place: CgroupV1, start: Start
 ) -> None:
@@ -526,6 +515,11 @@ def test_a_cgroup_that_is_gone_needs_no_killing(place: CgroupV1) -> None:
     place.signal(KEY, None, signal.SIGTERM)
     assert place.kill_pass(KEY, None)
     assert place.remove(KEY)
+
+
+def test_a_cgroup_that_is_gone_is_not_frozen_and_needs_no_thawing(place: CgroupV1) -> None:
+    assert not place.freeze(KEY, None)
+    place.thaw(KEY, None)
 
 
 def test_a_cgroup_in_use_stays_and_is_removed_when_it_is_empty(

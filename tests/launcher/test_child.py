@@ -157,6 +157,22 @@ def test_an_old_output_file_is_begun_anew(run: Run, work: Path) -> None:
     assert ((work / "out").read_text(), (work / "err").read_text()) == ("new\n", "")
 
 
+def test_the_output_of_an_attempt_that_was_preempted_is_kept(run: Run, work: Path) -> None:
+    """The next one writes below it."""
+    script = "echo $DRF_ATTEMPT; echo $DRF_ATTEMPT >&2"
+    for attempt in (1, 2, 3):
+        variables = {"DRF_ATTEMPT": str(attempt)}
+        succeeded(run(shell(script, cwd=work, attempt=attempt, variables=variables)))
+    assert ((work / "out").read_text(), (work / "err").read_text()) == ("1\n2\n3\n",) * 2
+
+
+def test_the_output_of_a_later_attempt_is_made_where_the_earlier_one_was_cleared_away(
+    run: Run, work: Path
+) -> None:
+    succeeded(run(shell("echo 2; echo 3 >&2", cwd=work, attempt=2, stderr="out")))
+    assert (work / "out").read_text() == "2\n3\n"
+
+
 def test_output_that_others_append_meanwhile_is_not_overwritten(run: Run, work: Path) -> None:
     succeeded(run(shell("echo 1; echo 2 >> out; echo 3", cwd=work)))
     assert (work / "out").read_text() == "1\n2\n3\n"

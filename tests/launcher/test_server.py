@@ -233,7 +233,7 @@ def test_remove_ends_a_job_first(controller: Controller, work: Path) -> None:
     assert controller.list() == NOTHING_KNOWN
 
 
-@pytest.mark.parametrize("command", ["terminate", "kill"])
+@pytest.mark.parametrize("command", ["terminate", "kill", "freeze", "thaw"])
 def test_an_attempt_that_nobody_knows_is_missing(controller: Controller, command: str) -> None:
     controller.ask(command, (9, 9))
     controller.take("missing", id=9, attempt=9)
@@ -246,7 +246,7 @@ def test_removing_what_is_not_there_is_done(controller: Controller) -> None:
         controller.take("removed", id=number, attempt=1)
 
 
-@pytest.mark.parametrize("command", ["terminate", "kill"])
+@pytest.mark.parametrize("command", ["terminate", "kill", "freeze", "thaw"])
 def test_an_attempt_that_is_over_is_not_signalled(
     controller: Controller, work: Path, command: str
 ) -> None:
@@ -293,6 +293,174 @@ def test_what_cannot_be_ended_is_reported_stuck_and_ended_when_it_can(
     os.kill(runner, signal.SIGCONT)
     assert ended(controller) == (None, signal.SIGKILL)
     controller.take("removed", id=1, attempt=1)
+
+
+# -- freezing -------------------------------------------------------------------------------
+
+#: Two processes, the second in a session of its own, that each write a line to `out` again and
+#: again; the first has its pid in `pid` and leaves with 9 on a SIGTERM.
+BEATS = (
+    "setsid sh -c 'echo $$ > child; while :; do echo b; sleep 0.01; done' & "
+    "trap 'exit 9' TERM; until [ -s child ]; do :; done; echo $$ > pid; "
+    "while :; do echo a; sleep 0.01; done"
+)
+
+
+def beating(controller: Controller, work: Path) -> list[int]:
+    """A job of `BEATS` that runs; its two processes."""
+    controller.launch(shell(BEATS, cwd=work))
+    controller.take("up")
+    pids = [pid_in(work / "pid"), pid_in(work / "child")]
+    until("beats of both", lambda: {"a", "b"} <= set((work / "out").read_text().split()))
+    return pids
+
+
+def stands_still(work: Path, pids: list[int]) -> None:
+    """Every process is stopped, and nothing is written any more."""
+    until("a stop of both", lambda: [state_of(pid) for pid in pids] == ["T", "T"])
+    size = (work / "out").stat().st_size
+    time.sleep(0.2)
+    assert (work / "out").stat().st_size == size
+
+
+def goes_on(work: Path) -> None:
+    """Both processes write again."""
+    before = len((work / "out").read_text())
+    until("new beats", lambda: {"a", "b"} <= set((work / "out").read_text()[before:].split()))
+
+
+def test_a_frozen_job_stands_still_with_all_it_has_started_until_it_is_thawed(
+    controller: Controller, work: Path
+) -> None:
+    pids = beating(controller, work)
+    controller.ask("freeze")
+    controller.take("frozen", id=1, attempt=1)
+    stands_still(work, pids)
+    assert kinds(controller.list()) == ["up", "listed"]
+    controller.ask("thaw")
+    goes_on(work)
+    controller.ask("terminate")
+    assert ended(controller) == (9, None)
+
+
+def test_freezing_and_thawing_may_be_asked_for_again(controller: Controller, work: Path) -> None:
+    """Each time that it is asked whether the job is frozen, the answer is yes."""
+    pids = beating(controller, work)
+    for _ in range(2):
+        controller.ask("freeze")
+        assert kinds(controller.list()) == ["frozen", "up", "listed"]
+    stands_still(work, pids)
+    for _ in range(2):
+        controller.ask("thaw")
+        assert kinds(controller.list()) == ["up", "listed"]
+    goes_on(work)
+
+
+#: Freezing takes until a file is there: as if a process slept where no signal reaches it.
+SLOW = (
+    "import os; from drfd.launcher.unconfined import Unconfined as U; quick = U.freeze; "
+    "U.freeze = lambda *words: quick(*words) and os.path.exists({path!r})"
+)
+
+
+@pytest.fixture
+def slow(make_launcher: Callable[..., LauncherProcess], work: Path) -> LauncherProcess:
+    """A launcher on such a machine; the file is `at-last` in `work`."""
+    launcher = make_launcher()
+    launcher.start(prelude=SLOW.format(path=str(work / "at-last")))
+    return launcher
+
+
+def test_a_job_is_reported_frozen_when_it_is_and_not_before(
+    slow: LauncherProcess, work: Path
+) -> None:
+    """Meanwhile others are served."""
+    controller = slow.connect()
+    beating(controller, work)
+    controller.ask("freeze")
+    assert kinds(controller.list()) == ["up", "listed"]
+    controller.launch(shell("exit 3", cwd=work, id=2, stdout="out2"))
+    controller.take("up", id=2)
+    assert ended(controller, (2, 1)) == (3, None)
+    (work / "at-last").touch()
+    controller.take("frozen", id=1, attempt=1)
+    assert "frozen" not in kinds(controller.list()), "once is enough"
+
+
+@pytest.mark.parametrize("command", ["thaw", "terminate", "kill"])
+def test_a_job_that_is_slow_to_freeze_is_not_frozen_once_something_else_is_asked(
+    slow: LauncherProcess, work: Path, command: str
+) -> None:
+    controller = slow.connect()
+    beating(controller, work)
+    controller.ask("freeze")
+    controller.ask(command)
+    over = []
+    if command == "thaw":
+        goes_on(work)
+    else:
+        assert ended(controller) == ((9, None) if command == "terminate" else (None, 9))
+        over = ["ended"]
+    (work / "at-last").touch()
+    time.sleep(0.2)
+    assert kinds(controller.list()) == ["up", *over, "listed"]
+
+
+def test_terminate_thaws_a_frozen_job_so_that_it_can_leave_in_order(
+    controller: Controller, work: Path
+) -> None:
+    stands_still(work, frozen(controller, work))
+    controller.ask("terminate")
+    assert ended(controller) == (9, None)
+
+
+@pytest.mark.parametrize("command", ["kill", "remove"])
+def test_a_frozen_job_is_ended_like_any_other(
+    controller: Controller, work: Path, command: str
+) -> None:
+    pids = frozen(controller, work)
+    controller.ask(command)
+    assert ended(controller) == (None, signal.SIGKILL)
+    if command == "remove":
+        controller.take("removed", id=1, attempt=1)
+    until("an end of both", lambda: not any(map(lives, pids)))
+
+
+def frozen(controller: Controller, work: Path) -> list[int]:
+    """A job of `BEATS` that is frozen; its two processes."""
+    pids = beating(controller, work)
+    controller.ask("freeze")
+    controller.take("frozen")
+    return pids
+
+
+def test_a_job_that_is_being_ended_is_not_frozen(controller: Controller, work: Path) -> None:
+    """A runner that is stopped cannot leave, until it goes on."""
+    controller.launch(order("sleep", "60", cwd=work))
+    runner = controller.take("up")["runner_pid"]
+    os.kill(runner, signal.SIGSTOP)
+    controller.ask("kill")
+    controller.ask("freeze")
+    assert kinds(controller.list()) == ["listed"]
+    os.kill(runner, signal.SIGCONT)
+    assert ended(controller) == (None, signal.SIGKILL)
+
+
+def test_a_job_stays_frozen_while_launchers_come_and_go(
+    launcher: LauncherProcess, controller: Controller, work: Path
+) -> None:
+    pids = frozen(controller, work)
+    again = launcher.restart()
+    assert kinds(again.list()) == ["up", "listed"]
+    stands_still(work, pids)
+    again.ask("freeze")
+    again.take("frozen", id=1, attempt=1)
+    again = launcher.restart()
+    again.ask("thaw")
+    goes_on(work)
+    assert kinds(again.list()) == ["up", "listed"]
+    again.ask("terminate")
+    assert ended(again) == (9, None)
 
 
 # -- bad orders -----------------------------------------------------------------------------
@@ -554,6 +722,20 @@ def test_a_launcher_that_dies_at_a_signal_has_lost_nothing(
     until("an end", lambda: "ended" in kinds(again.list()))
     (end, *_) = [report for report in again.list() if report["report"] == "ended"]
     assert (end["exit_code"], end["signal"]) == (9, None)
+
+
+def test_a_launcher_that_dies_before_it_has_reported_a_freezing_reports_it_when_asked_again(
+    launcher: LauncherProcess, controller: Controller, work: Path
+) -> None:
+    pids = beating(controller, work)
+    arm(launcher, "freeze.before-report")
+    controller.ask("freeze")
+    again = crashed(launcher)
+    stands_still(work, pids)
+    again.ask("freeze")
+    again.take("frozen", id=1, attempt=1)
+    again.ask("thaw")
+    goes_on(work)
 
 
 @pytest.mark.parametrize(

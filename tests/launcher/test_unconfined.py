@@ -150,6 +150,54 @@ print(json.dumps([now, hard, count_of_user(os.getuid())]))
         assert abs(soft - (count + 5000)) < 1000
 
 
+# -- freezing -------------------------------------------------------------------------------
+
+
+def test_freezing_stops_every_session_below_the_runner_and_not_the_runner(
+    start: Start, tmp_path: Path, place: Unconfined
+) -> None:
+    script = "sleep 60 & echo $! > a; setsid sleep 60 & echo $! > b; wait"
+    runner = start("sh", "-c", script, cwd=tmp_path)
+    jobs = [pid_in(tmp_path / "a"), pid_in(tmp_path / "b")]
+    attempt = attempt_of(runner.pid)
+    assert place.freeze(KEY, attempt)
+    until("a stop of both", lambda: [state_of(pid) for pid in jobs] == ["T", "T"])
+    assert state_of(runner.pid) == "S"
+    assert place.freeze(KEY, attempt), "frozen already"
+    place.thaw(KEY, attempt)
+    until("a life of both", lambda: [state_of(pid) for pid in jobs] == ["S", "S"])
+
+
+def test_a_job_that_forks_all_the_time_is_frozen_whole(
+    start: Start, tmp_path: Path, place: Unconfined
+) -> None:
+    """A child that is born during the walk is found by the next one."""
+    script = "echo $$ > a; while :; do (:; echo x >> beats); done & wait"
+    runner = start("sh", "-c", script, cwd=tmp_path)
+    until("a beat", lambda: (tmp_path / "beats").exists())
+    attempt = attempt_of(runner.pid)
+    assert place.freeze(KEY, attempt)
+    below = process.descendants(runner.pid)
+    until("a stop of all", lambda: {state_of(pid) for pid in below} == {"T"})
+    size = (tmp_path / "beats").stat().st_size
+    time.sleep(0.2)
+    assert (tmp_path / "beats").stat().st_size == size
+    assert process.descendants(runner.pid) == below
+    until("an end of all", lambda: place.kill_pass(KEY, attempt))
+
+
+def test_there_is_nothing_to_freeze_or_to_thaw_of_an_attempt_without_a_runner(
+    start: Start, place: Unconfined
+) -> None:
+    job = sleeper(start)
+    earlier = attempt_of(os.getpid(), job.pid, boot_id="an earlier one")
+    until("a process that sleeps", lambda: state_of(job.pid) == "S")
+    for attempt in (None, Attempt(created=CREATED), earlier):
+        assert place.freeze(KEY, attempt)
+        place.thaw(KEY, attempt)
+    assert state_of(job.pid) == "S"
+
+
 # -- ending ---------------------------------------------------------------------------------
 
 

@@ -36,6 +36,9 @@ FULL_SUBMIT: dict[str, Any] = {
     "script": "#!/bin/sh\n",
     "attach": "/tmp/x",
     "held": True,
+    "preemptible": True,
+    "dry_run": True,
+    "key": "0123",
 }
 ACCEPTED: list[tuple[dict[str, Any], msg.AnyRequest]] = [
     ({"op": "hello", "v": 1}, msg.Hello(v=1)),
@@ -67,6 +70,9 @@ ACCEPTED: list[tuple[dict[str, Any], msg.AnyRequest]] = [
             script="#!/bin/sh\n",
             attach="/tmp/x",
             held=True,
+            preemptible=True,
+            dry_run=True,
+            key="0123",
         ),
     ),
     ({"op": "status", "v": 1}, msg.Status(v=1)),
@@ -93,6 +99,14 @@ ACCEPTED: list[tuple[dict[str, Any], msg.AnyRequest]] = [
     (
         {"op": "release", "v": 1, "select": {"ids": [1]}},
         msg.Release(v=1, select=Selection(ids=[1])),
+    ),
+    (
+        {"op": "suspend", "v": 1, "select": {"ids": [1]}},
+        msg.Suspend(v=1, select=Selection(ids=[1])),
+    ),
+    (
+        {"op": "resume", "v": 1, "select": {"states": ["SUSPENDED"]}},
+        msg.Resume(v=1, select=Selection(states=["SUSPENDED"])),
     ),
     ({"op": "drain", "v": 1, "on": True}, msg.Drain(v=1, on=True)),
     ({"op": "reload", "v": 1}, msg.Reload(v=1)),
@@ -184,6 +198,8 @@ MALFORMED = {
     "an environment as a list": submit(env=["A=1"]),
     "a number in the environment": submit(env={"A": 1}),
     "held as text": submit(held="yes"),
+    "preemptible as a number": submit(preemptible=1),
+    "a dry run as text": submit(dry_run="true"),
     "id zero": b'{"op":"show","v":1,"id":0}',
     "a negative id": b'{"op":"show","v":1,"id":-1}',
     "an id as text": b'{"op":"show","v":1,"id":"1"}',
@@ -195,6 +211,8 @@ MALFORMED = {
     "a timeout that is no number": b'{"op":"wait","v":1,"ids":[1],"timeout_s":NaN}',
     "a negative number of ended jobs": b'{"op":"status","v":1,"ended":-1}',
     "a cancellation of nothing": b'{"op":"cancel","v":1}',
+    "a suspension of nothing": b'{"op":"suspend","v":1}',
+    "a resumption of nothing": b'{"op":"resume","v":1}',
     "drain without a direction": b'{"op":"drain","v":1}',
     "a million brackets": b"[" * 1_000_000,
     "deep nesting": b'{"op":"hello","v":1,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",

@@ -18,6 +18,7 @@ from drfd.wire.views import (
     event_view,
     exit_status,
     job_view,
+    reason_view,
     resources_view,
     shares_view,
 )
@@ -142,6 +143,43 @@ def test_a_job_that_is_being_cleaned_has_no_end_yet() -> None:
     assert (view["state"], view["outcome"], view["ended_at"]) == ("CLEANING", None, None)
 
 
+def test_a_suspended_job_shows_why_it_waits_and_all_that_it_has_declared() -> None:
+    why = Reason(ReasonCode.HELD, "suspended by alice; drf resume 42 lets it go on")
+    frozen = replace(
+        RUNNING,
+        state=JobState.SUSPENDED,
+        held_by="alice",
+        suspended_at=1_700_000_015.0,
+        suspended_mono_s=15.0,
+        suspensions=1,
+    )
+    running = job_view(RUNNING, reason=None, usage=USAGE, private=True)
+    assert job_view(frozen, reason=why, usage=USAGE, private=True) == running | {
+        "state": "SUSPENDED",
+        "reason": {"code": "HELD", "text": why.text},
+    }
+
+
+def test_a_job_that_is_queued_again_keeps_its_number_of_attempts_and_has_no_end() -> None:
+    """Between the attempts it looks as before the first, so that nobody waits for its end."""
+    again = replace(WAITING, attempt=1, preempted_at=1_700_000_015.0)
+    shown = job_view(again, reason=None, usage=None, private=True)
+    assert shown == job_view(WAITING, reason=None, usage=None, private=True) | {"attempt": 1}
+
+
+def test_the_start_that_is_expected_is_shown_where_it_is_known() -> None:
+    view = job_view(WAITING, reason=None, usage=None, private=True, expected_start_s=5.5)
+    assert view["expected_start_at"] == 5.5
+
+
+def test_a_reason_is_its_code_and_its_words_and_none_is_null() -> None:
+    assert reason_view(Reason(ReasonCode.FAIR_SHARE, "words")) == {
+        "code": "FAIR_SHARE",
+        "text": "words",
+    }
+    assert reason_view(None) is None
+
+
 def test_countable_resources_are_shown_by_name() -> None:
     amount = Resources(cores_milli=500, memory_bytes=1, gres=(("gpu", 2),))
     assert resources_view(amount) == {
@@ -229,6 +267,24 @@ def test_waiting_jobs_are_counted_and_make_their_owner_active() -> None:
     ]
 
 
+def test_a_suspended_job_is_counted_with_what_it_still_holds() -> None:
+    ledger = books(("alice", 1, 3, 9, 500))
+    for event in (
+        ev.Launched(job_id=1, at_s=0.0, attempt=1, mono_s=0.0, cgroup=None),
+        ev.SuspendRequested(job_id=1, at_s=0.0, by=None, text="for job 2"),
+        ev.Suspended(job_id=1, at_s=0.0, attempt=1, mono_s=0.0),
+    ):
+        ledger.apply(event)
+    view = shares_view(ledger, rules(9, 18))
+    assert view["free"] == {
+        "cores": 9.0, "memory": 9 * GIB, "read": 1000, "write": 1000, "gres": {},
+    }  # fmt: skip
+    (node,) = view["nodes"]
+    assert (node["usage"]["cores"], node["usage"]["memory"]) == (0.0, 9 * GIB)
+    assert (node["dominant_resource"], node["dominant_share"]) == ("memory", 0.5)
+    assert (node["running"], node["pending"]) == (1, 1), "it holds, and it waits to go on"
+
+
 def test_bandwidth_can_be_the_dominant_resource() -> None:
     ledger = books(("alice", 1, 1, 1, 500))
     node = shares_view(ledger, rules(9, 18))["nodes"][0]
@@ -308,6 +364,10 @@ EVENTS: list[tuple[ev.Event, str]] = [
         ),
         "ran for 1h",
     ),
+    (
+        ev.PreemptRequested(job_id=1, at_s=5.0, mono_s=1.0, for_job=2, text="stopped for job 2"),
+        "stopped for job 2",
+    ),
     (ev.Escalated(job_id=1, at_s=5.0), ""),
     (
         ev.Exited(
@@ -323,6 +383,18 @@ EVENTS: list[tuple[ev.Event, str]] = [
         "exit code 0",
     ),
     (ev.Cleaned(job_id=1, at_s=5.0, attempt=1), ""),
+    (ev.Requeued(job_id=1, at_s=5.0, attempt=1), ""),
+    (
+        ev.SuspendRequested(job_id=1, at_s=5.0, by="alice", text="suspended by alice"),
+        "suspended by alice",
+    ),
+    (
+        ev.SuspendRequested(job_id=1, at_s=5.0, by=None, text="suspended for job 2"),
+        "suspended for job 2",
+    ),
+    (ev.Suspended(job_id=1, at_s=5.0, attempt=1, mono_s=1.0), ""),
+    (ev.ResumeRequested(job_id=1, at_s=5.0, by="root"), "by root"),
+    (ev.Resumed(job_id=1, at_s=5.0, mono_s=1.0), ""),
     (ev.Drained(at_s=5.0, on=True, by="root"), ""),
 ]
 

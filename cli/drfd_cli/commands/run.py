@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import socket
-import struct
 import sys
 import tempfile
 import time
@@ -17,6 +16,7 @@ import click
 
 from drfd.errors import Unavailable
 from drfd.paths import at_socket
+from drfd.peer import peer_of
 from drfd_cli import output
 from drfd_cli.client import Client, Watch
 from drfd_cli.commands.submit import fields
@@ -75,11 +75,8 @@ def _attend(client: Client, job_id: int, counter: socket.socket, signals: list[i
 def _hand_over(counter: socket.socket) -> None:
     connection, _ = counter.accept()
     with connection:
-        _, uid, _ = struct.unpack(
-            "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        )
         # Nobody but a process of our own may have this terminal.
-        if uid == os.getuid():
+        if peer_of(connection).uid == os.getuid():
             socket.send_fds(connection, [b"+"], [0, 1, 2])
 
 

@@ -26,7 +26,7 @@ def command(job_id: int, as_json: bool) -> None:
         output.tell(f"{label:<10} {output.clean(value, 1000)}")
     output.tell("events")
     for event in reply["events"]:
-        line = f"{output.show_time(event['at'])}  {event['event']:<14} {event['text']}"
+        line = f"{output.show_time(event['at'])}  {event['event']:<16} {event['text']}"
         output.tell(f"  {output.clean(line, 400).rstrip()}")
 
 

@@ -31,6 +31,8 @@ class _SubmitCommand(click.Command):
 @click.command("submit", cls=_SubmitCommand, context_settings={"allow_interspersed_args": False})
 @demand_options
 @click.option("--hold", is_flag=True, help="Do not start it before `drf release`.")
+@click.option("--preemptible", is_flag=True, help="It may be stopped and queued again for others.")
+@click.option("--dry-run", is_flag=True, help="Queue nothing; say when it would start, and why.")
 @click.option("-o", "--output", "stdout", metavar="FILE", help="Its output; %j is the job's id.")
 @click.option("-e", "--error", "stderr", metavar="FILE", help="Its errors; %j is the job's id.")
 @click.option("-w", "--wait", is_flag=True, help="Wait for its end; exit as it does.")
@@ -39,8 +41,8 @@ class _SubmitCommand(click.Command):
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def command(
-    ctx: click.Context, /, wait: bool, quiet: bool, as_json: bool, command: tuple[str, ...],
-    **asked: Any,
+    ctx: click.Context, /, wait: bool, quiet: bool, as_json: bool, dry_run: bool,
+    command: tuple[str, ...], **asked: Any,
 ) -> int:  # fmt: skip
     """Queue a job: `drf submit [OPTIONS] -- CMD...`, or `drf submit [OPTIONS] script.sh [ARGS]`
     with #DRF lines of options in the script."""
@@ -51,6 +53,11 @@ def command(
         ctx.meta["drf.script"] = True
         return _again(ctx, [*_directives(script, command[0]), *args])
     client = connect()
+    if dry_run:
+        return _tell_forecast(
+            client.request("submit", dry_run=True, **fields(command, script=script, **asked)),
+            as_json=as_json,
+        )
     job_id = client.submit(**fields(command, script=script, **asked))
     if as_json:
         output.print_json({"id": job_id})
@@ -63,6 +70,24 @@ def command(
     if ended["outcome"]["code"] not in ("COMPLETED", "FAILED"):
         output.say(f"job {job_id} {output.why_line(ended)}")
     return int(ended["status"])
+
+
+def _tell_forecast(forecast: dict[str, Any], *, as_json: bool) -> int:
+    start_s, reason = forecast["expected_start_at"], forecast["reason"]
+    if as_json:
+        output.print_json({"expected_start_at": start_s, "reason": reason})
+        return 0
+    if reason is None:
+        output.tell("it would start now")
+        return 0
+    if start_s is None:
+        output.tell("it would wait; no start is in sight")
+    else:
+        output.tell(f"it would start about {output.show_time(start_s)}, {output.ESTIMATE}")
+    output.tell(
+        f"until then it waits: {output.clean(reason['code'])}: {output.clean(reason['text'], 1000)}"
+    )
+    return 0
 
 
 def _again(ctx: click.Context, args: list[str]) -> int:
@@ -86,6 +111,7 @@ def fields(
     export: tuple[str, ...],
     script: str | None = None,
     hold: bool = False,
+    preemptible: bool = False,
     stdout: str | None = None,
     stderr: str | None = None,
     attach: str | None = None,
@@ -123,6 +149,7 @@ def fields(
         "script": script,
         "attach": attach,
         "held": hold,
+        "preemptible": preemptible,
     }
     return {key: value for key, value in given.items() if value is not None}
 

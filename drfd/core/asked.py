@@ -1,0 +1,154 @@
+"""What people ask for: who may, whether it can be, and what follows.
+
+Raises Refused for what must not be granted; what is granted already gives no events.
+"""
+
+from __future__ import annotations
+
+from drfd.core import events as ev
+from drfd.core import stimuli as st
+from drfd.core.fairshare import path_up
+from drfd.core.job import Job, JobSpec, JobState, Outcome
+from drfd.core.ledger import Ledger
+from drfd.core.lifecycle import TRANSITIONS
+from drfd.core.resources import short_axes
+from drfd.core.rules import Rules
+from drfd.errors import NotPermitted, Refused
+from drfd.units import show_amount, show_need
+
+
+def may_touch(actor: st.Actor, uid: int) -> bool:
+    """The one ownership rule, for every verb."""
+    return actor.is_admin or actor.uid == uid
+
+
+def refuse_unfit(spec: JobSpec, rules: Rules) -> None:
+    """Raise Refused for a demand that this machine can never satisfy."""
+    unknown = rules.axes.unknown_gres(spec.demand)
+    if unknown is not None:
+        raise Refused("no-such-resource", f"this machine has no resource {unknown!r}")
+    asked = rules.axes.vector(spec.demand)
+    for axis in short_axes(asked, rules.room):
+        name = rules.axes.names[axis]
+        raise Refused(
+            "too-big",
+            f"the job asks for {show_need(name, asked[axis])}, and this machine has "
+            f"{show_amount(name, rules.room[axis])} for jobs: it could never start",
+            hint="not queued; ask for less",
+        )
+    for path in path_up(spec.leaf):
+        limit = rules.shares.rule(path).limit or ()
+        for name, most, amount in zip(rules.axes.names, limit, asked, strict=False):
+            if most is not None and amount > most:
+                raise Refused(
+                    "above-limit",
+                    f"the job asks for {show_need(name, amount)}, and {path} may hold "
+                    f"{show_amount(name, most)} at most: it could never start",
+                    hint="not queued; ask for less",
+                )
+
+
+def submit(ledger: Ledger, asked: st.SubmitAsked, rules: Rules) -> list[ev.Event]:
+    refuse_unfit(asked.spec, rules)
+    waiting = ledger.waiting[asked.spec.user]
+    if waiting >= rules.max_waiting_per_user:
+        raise Refused(
+            "too-many-jobs",
+            f"{asked.spec.user} already has {waiting} jobs waiting, the most that is allowed",
+            hint="wait for some of them to start",
+        )
+    return [
+        ev.Submitted(job_id=ledger.next_id, at_s=asked.now.at_s, spec=asked.spec, held=asked.held)
+    ]
+
+
+def _owned(ledger: Ledger, job_id: int, actor: st.Actor) -> Job:
+    job = ledger.jobs.get(job_id)
+    if job is None:
+        raise Refused("no-such-job", f"there is no live job {job_id}")
+    if not may_touch(actor, job.spec.uid):
+        raise NotPermitted("not-yours", f"job {job_id} belongs to {job.spec.user}")
+    return job
+
+
+def cancel(ledger: Ledger, asked: st.CancelAsked) -> list[ev.Event]:
+    job = _owned(ledger, asked.job_id, asked.actor)
+    now = asked.now
+    if ev.Cancelled in TRANSITIONS[job.state]:
+        return [ev.Cancelled(job_id=job.id, at_s=now.at_s, by=asked.actor.user)]
+    return stop(job, now, Outcome.CANCELLED, f"cancelled by {asked.actor.user}")
+
+
+def stop(job: Job, now: st.Now, outcome: Outcome, text: str) -> list[ev.Event]:
+    """The request to stop, or nothing when it is being stopped or is over already. One that was
+    only to be requeued ends for good now."""
+    is_over = job.state is JobState.CLEANING and job.outcome is not None
+    if is_over or (job.stop is not None and job.stop.outcome is not None):
+        return []
+    return [
+        ev.StopRequested(
+            job_id=job.id, at_s=now.at_s, mono_s=now.mono_s, outcome=outcome, text=text
+        )
+    ]
+
+
+def hold(ledger: Ledger, asked: st.HoldAsked) -> list[ev.Event]:
+    job = _owned(ledger, asked.job_id, asked.actor)
+    outweighs = asked.actor.is_admin and job.held_by == job.spec.user != asked.actor.user
+    if job.state is JobState.HELD and not outweighs:
+        return []
+    if ev.Held not in TRANSITIONS[job.state]:
+        raise Refused(
+            "not-waiting", f"job {job.id} is {job.shown_state}; only a waiting job can be held"
+        )
+    return [ev.Held(job_id=job.id, at_s=asked.now.at_s, by=asked.actor.user)]
+
+
+def release(ledger: Ledger, asked: st.ReleaseAsked) -> list[ev.Event]:
+    job = _owned(ledger, asked.job_id, asked.actor)
+    if ev.Released not in TRANSITIONS[job.state]:
+        raise Refused("not-held", f"job {job.id} is {job.shown_state}, not held")
+    _refuse_if_kept(job, asked.actor)
+    return [ev.Released(job_id=job.id, at_s=asked.now.at_s, by=asked.actor.user)]
+
+
+def suspend(ledger: Ledger, asked: st.SuspendAsked) -> list[ev.Event]:
+    job = _owned(ledger, asked.job_id, asked.actor)
+    if ev.SuspendRequested not in TRANSITIONS[job.state]:
+        hint = "drf hold keeps a waiting job from starting" if job.state is JobState.PENDING else ""
+        raise Refused(
+            "not-running",
+            f"job {job.id} is {job.shown_state}; only a running job can be suspended",
+            hint=hint,
+        )
+    outweighs = asked.actor.is_admin and job.held_by == job.spec.user != asked.actor.user
+    if job.held_by is not None and not outweighs:
+        return []
+    by = asked.actor.user
+    return [
+        ev.SuspendRequested(job_id=job.id, at_s=asked.now.at_s, by=by, text=f"suspended by {by}")
+    ]
+
+
+def resume(ledger: Ledger, asked: st.ResumeAsked) -> list[ev.Event]:
+    job = _owned(ledger, asked.job_id, asked.actor)
+    if job.state is not JobState.SUSPENDED and not job.freezing:
+        raise Refused("not-suspended", f"job {job.id} is {job.shown_state}, not suspended")
+    _refuse_if_kept(job, asked.actor)
+    if job.held_by is None:
+        return []
+    return [ev.ResumeRequested(job_id=job.id, at_s=asked.now.at_s, by=asked.actor.user)]
+
+
+def _refuse_if_kept(job: Job, actor: st.Actor) -> None:
+    """What an administrator holds, only an administrator lets go."""
+    if job.held_by not in (None, actor.user, job.spec.user) and not actor.is_admin:
+        raise NotPermitted("held-by-admin", f"job {job.id} is held by {job.held_by}")
+
+
+def drain(ledger: Ledger, asked: st.DrainAsked) -> list[ev.Event]:
+    if not asked.actor.is_admin:
+        raise NotPermitted("not-admin", "only an administrator may drain or undrain")
+    if ledger.draining is asked.on:
+        return []
+    return [ev.Drained(at_s=asked.now.at_s, on=asked.on, by=asked.actor.user)]

@@ -1,0 +1,118 @@
+"""When a waiting job would start: a copy of the books, driven ahead on a virtual clock.
+
+The passes are the daemon's own; running jobs end when estimated, and nobody submits anything more.
+So it is as good as the estimates are, and no promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+from drfd.core import events as ev
+from drfd.core.admission import Plan
+from drfd.core.decide import admit, decide, schedule
+from drfd.core.estimate import RunTimes
+from drfd.core.job import Job, JobSpec, JobState, Outcome
+from drfd.core.ledger import Ledger
+from drfd.core.outlook import look_out
+from drfd.core.reservation import Reservation
+from drfd.core.rules import Rules
+from drfd.core.stimuli import Now, SubmitAsked
+
+#: So many passes are looked ahead at most.
+_MOST_PASSES = 300
+
+
+@dataclass
+class Future:
+    """Takes its ledger over and moves it ahead."""
+
+    ledger: Ledger
+    rules: Rules
+    run_times: RunTimes
+    spent: Mapping[str, float]
+    before: Reservation | None
+    #: Both clocks go ahead together.
+    now: Now
+
+    def add(self, spec: JobSpec, *, held: bool) -> Job:
+        """Suppose that this is submitted now. Raises Refused as a submission does."""
+        job = None
+        for event in decide(self.ledger, SubmitAsked(self.now, spec, held), self.rules):
+            job = self.ledger.apply(event)
+        assert job is not None
+        return job
+
+    def start_s(self, wanted: int) -> float | None:
+        """The Unix time at which the waiting job `wanted` starts or goes on; None: not within
+        sight."""
+        ends = [
+            (self.run_times.end_s(job, self.now.at_s), job.id)
+            for job in self.ledger.holders()
+            # What is suspended must go on first, and then it has an end.
+            if job.state is not JobState.SUSPENDED
+        ]
+        heapify(ends)
+        for _ in range(_MOST_PASSES):
+            for job_id in self.pass_now().admitted:
+                if job_id == wanted:
+                    return self.now.at_s
+                started = self.ledger.jobs[job_id]
+                heappush(ends, (self.run_times.end_s(started, self.now.at_s), job_id))
+            if not ends:
+                return None
+            self._wait_until(ends[0][0])
+            # What ends at one moment ends together: one pass for all of it.
+            while ends and ends[0][0] <= self.now.at_s:
+                self._end(heappop(ends)[1])
+        return None
+
+    def pass_now(self) -> Plan:
+        """One pass, and the launches that it decides."""
+        outlook = look_out(
+            self.ledger,
+            patience=self.rules.patience,
+            run_times=self.run_times,
+            now_s=self.now.at_s,
+            before=self.before,
+        )
+        plan = schedule(self.ledger, self.rules, self.spent, outlook)
+        self.before = plan.reservation
+        for job_id in plan.admitted:
+            event = admit(self.ledger, job_id, self.now)
+            self.ledger.apply(event)
+            if isinstance(event, ev.Admitted):
+                self.ledger.apply(
+                    ev.Launched(
+                        job_id=job_id,
+                        at_s=self.now.at_s,
+                        attempt=event.attempt,
+                        mono_s=self.now.mono_s,
+                        cgroup=None,
+                    )
+                )
+        return plan
+
+    def _end(self, job_id: int) -> None:
+        for event in _ending(self.ledger.jobs[job_id], self.now.at_s):
+            self.ledger.apply(event)
+
+    def _wait_until(self, at_s: float) -> None:
+        self.now = Now(at_s, self.now.mono_s + at_s - self.now.at_s)
+
+
+def _ending(job: Job, at_s: float) -> Iterator[ev.Event]:
+    if job.state is not JobState.CLEANING:
+        yield ev.Exited(
+            job_id=job.id,
+            at_s=at_s,
+            attempt=job.attempt,
+            exit_code=0,
+            signal=None,
+            outcome=Outcome.COMPLETED,
+            text="",
+            usage=None,
+        )
+    yield ev.Cleaned(job_id=job.id, at_s=at_s, attempt=job.attempt)

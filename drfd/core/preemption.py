@@ -1,0 +1,225 @@
+"""Preemption: stopping, or freezing, preemptible jobs for somebody whose promise is broken.
+
+A node of the tree starves while a job waits below it that would keep the node within its
+entitlement, and the node's satisfaction is below `below`, for `after_s` without a break. For such
+a job, victims are sought where most is held, the most recently started first. A victim may be taken
+only if all nodes that pay for it, below the lowest node that it shares with the starving job, keep
+their promise without it, and if its side stays at least as satisfied as the starving one will be.
+Either the victims make room for the job, or there are none; if some of them suffice, those who have
+run longest are spared. A victim's side stays at its promise, and no pool that holds both comes to
+starve by the exchange, so nobody is stopped for the victim in its turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from drfd.core import events as ev
+from drfd.core.fairshare import FairShare, Standing, path_up
+from drfd.core.job import Job, JobState
+from drfd.core.ledger import Ledger
+from drfd.core.resources import Vector, fits, minus, plus, total
+from drfd.core.stimuli import Now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preempting:
+    """When and how; seconds."""
+
+    #: Whether victims are frozen, or stopped and queued again.
+    suspends: bool = False
+    #: How long a node must starve; half as long if it is guaranteed something.
+    after_s: float = 300.0
+    #: A node starves below this satisfaction.
+    below: Fraction = Fraction(9, 10)
+    #: A job is a victim no more often than this.
+    rest_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Starving:
+    """A node whose promise is broken, and the job below it that waits for its place."""
+
+    path: str
+    job_id: int
+
+
+@dataclass
+class Starvation:
+    """Since when each node starves; to be shown every pass."""
+
+    since_s: dict[str, float] = field(default_factory=dict)
+
+    def look(
+        self, ledger: Ledger, standing: Standing, shares: FairShare, how: Preempting, now_s: float
+    ) -> list[Starving]:
+        """Those for whom somebody may be stopped now, the least satisfied first."""
+        starving = _starving(ledger, standing, shares, how)
+        self.since_s = {path: self.since_s.get(path, now_s) for path in starving}
+        due = []
+        for path, job_id in starving.items():
+            after_s = how.after_s
+            if shares.rule(path).guarantee is not None:
+                after_s /= 2
+            if now_s - self.since_s[path] >= after_s:
+                due.append((standing.satisfaction(path), path, job_id))
+        return [Starving(path, job_id) for _, path, job_id in sorted(due)]
+
+
+def _starving(
+    ledger: Ledger, standing: Standing, shares: FairShare, how: Preempting
+) -> dict[str, int]:
+    """Starving nodes, each with its first job that is promised a place, of the leaf with least."""
+    found: dict[str, int] = {}
+    for leaf in sorted(ledger.queues, key=lambda leaf: (standing.satisfaction(leaf), leaf)):
+        short = [path for path in path_up(leaf) if standing.satisfaction(path) < how.below]
+        groups = ledger.queues[leaf].groups.items() if short else ()
+        for (_, job_id), demand in sorted((group[0], demand) for demand, group in groups):
+            if fits(demand, standing.headroom(leaf, shares.capacity)):
+                for path in short:
+                    if standing.keeps_promise_of(path, demand):
+                        found.setdefault(path, job_id)
+    return found
+
+
+def preempt(
+    ledger: Ledger,
+    standing: Standing,
+    room: Vector,
+    starving: Starving,
+    how: Preempting,
+    now: Now,
+) -> list[ev.PreemptRequested | ev.SuspendRequested]:
+    """What is asked of the victims, so that the starving job fits; nothing if nobody may be one,
+    or need be. `room`: the machine's capacity."""
+    demand = ledger.wanted(ledger.jobs[starving.job_id])
+    # What is being given back anyway comes first.
+    free = plus(minus(room, ledger.booked), total(_leaving(ledger), ledger.nothing))
+    if demand is None or fits(demand, free):
+        return []
+    candidates = [job for job in ledger.holders() if _is_candidate(job, how, now.at_s)]
+    search = _Search(ledger, standing, starving, demand, free, how)
+    return [_request(ledger, victim, starving, how, now) for victim in search.victims(candidates)]
+
+
+def _request(
+    ledger: Ledger, victim: Job, starving: Starving, how: Preempting, now: Now
+) -> ev.PreemptRequested | ev.SuspendRequested:
+    user = ledger.jobs[starving.job_id].spec.user
+    why = f"for job {starving.job_id} ({user}): {starving.path} has far less than it is entitled to"
+    if how.suspends:
+        return ev.SuspendRequested(
+            job_id=victim.id, at_s=now.at_s, by=None, text=f"suspended {why}"
+        )
+    return ev.PreemptRequested(
+        job_id=victim.id,
+        at_s=now.at_s,
+        mono_s=now.mono_s,
+        for_job=starving.job_id,
+        text=f"stopped {why}; it is queued again",
+    )
+
+
+def _leaving(ledger: Ledger) -> Iterable[Vector]:
+    for job in ledger.holders():
+        if job.state in (JobState.STOPPING, JobState.CLEANING):
+            yield ledger.held(job)
+        elif job.freezing:
+            yield ledger.axes.released(ledger.held(job))
+
+
+def _is_candidate(job: Job, how: Preempting, now_s: float) -> bool:
+    is_rested = job.preempted_at is None or now_s - job.preempted_at >= how.rest_s
+    return job.spec.preemptible and job.state is JobState.RUNNING and not job.freezing and is_rested
+
+
+class _Search:
+    """The search for victims, with a standing of its own that goes along with what they give."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        standing: Standing,
+        starving: Starving,
+        demand: Vector,
+        free: Vector,
+        how: Preempting,
+    ) -> None:
+        self._ledger = ledger
+        self._before = standing
+        self._standing = standing.copy()
+        self._starving = starving
+        self._leaf = ledger.jobs[starving.job_id].spec.leaf
+        self._demand = demand
+        self._free = free
+        self._how = how
+
+    def victims(self, candidates: list[Job]) -> list[Job]:
+        """All that are needed, or nobody."""
+        chosen: list[Job] = []
+        while not fits(self._demand, self._free):
+            victim = self._next([job for job in candidates if job not in chosen])
+            if victim is None:
+                return []
+            chosen.append(victim)
+            self._move(victim, self._less(victim))
+        for spared in sorted(chosen, key=lambda job: (job.started_at or 0.0, job.id)):
+            if fits(self._demand, minus(self._free, self._gift(spared))):
+                chosen.remove(spared)
+                self._move(spared, self._gift(spared))
+        return [] if self._starves_a_common_pool() else chosen
+
+    def _move(self, job: Job, change: Vector) -> None:
+        self._standing.hold(job.spec.leaf, change)
+        self._free = minus(self._free, change)
+
+    def _starves_a_common_pool(self) -> bool:
+        """Nodes above the starving one may lose more by the victims than they gain."""
+        self._standing.hold(self._leaf, self._demand)
+        for path in path_up(self._leaf):
+            after = self._standing.satisfaction(path)
+            if after < self._how.below and after < self._before.satisfaction(path):
+                return True
+        return False
+
+    def _gift(self, job: Job) -> Vector:
+        """What it gives back when it is stopped, or frozen."""
+        held = self._ledger.held(job)
+        return self._ledger.axes.released(held) if self._how.suspends else held
+
+    def _less(self, job: Job) -> Vector:
+        return minus(self._ledger.nothing, self._gift(job))
+
+    def _next(self, candidates: list[Job]) -> Job | None:
+        useful = [job for job in candidates if self._is_missing(self._gift(job))]
+        return next((job for job in sorted(useful, key=self._rank) if self._may_go(job)), None)
+
+    def _is_missing(self, gift: Vector) -> bool:
+        triples = zip(self._demand, self._free, gift, strict=True)
+        return any(asked > there and given for asked, there, given in triples)
+
+    def _rank(self, job: Job) -> tuple[list[Fraction], float, int]:
+        """From the top down where most is held; there, who was started last."""
+        down = reversed(path_up(job.spec.leaf))
+        most = [-self._standing.satisfaction(path) for path in down]
+        return most, -(job.started_at or 0.0), -job.id
+
+    def _may_go(self, job: Job) -> bool:
+        """Would all on its side keep their promise, and no less than the starving side gets?"""
+        theirs, ours = path_up(job.spec.leaf), path_up(self._leaf)
+        while theirs and ours and theirs[-1] == ours[-1]:
+            theirs.pop()
+            ours.pop()
+        # Within the starving node nothing is promised to one rather than to the other.
+        if self._starving.path not in ours:
+            return False
+        standing = self._standing
+        standing.hold(job.spec.leaf, self._less(job))
+        keeps = all(standing.satisfaction(path) >= 1 for path in theirs)
+        standing.hold(self._leaf, self._demand)
+        is_just = standing.satisfaction(ours[-1]) <= standing.satisfaction(theirs[-1])
+        standing.hold(self._leaf, minus(self._ledger.nothing, self._demand))
+        standing.hold(job.spec.leaf, self._gift(job))
+        return keeps and is_just

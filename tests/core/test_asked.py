@@ -1,0 +1,550 @@
+"""What people ask for, verb by verb: who may, what is refused, what follows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from drfd.core import events as ev
+from drfd.core import stimuli as st
+from drfd.core.asked import may_touch, refuse_unfit
+from drfd.core.job import JobState, Outcome, Stop
+from drfd.core.resources import Axes
+from drfd.core.rules import Rules
+from drfd.errors import NotPermitted, Refused
+from fakes import ADMIN, ALICE, BOB, Bench, demand, ended, happened, now, rules, runner_up, spec
+
+S = JobState
+ON_THEIR_WAY = [S.STARTING, S.RUNNING, S.SUSPENDED, S.STOPPING, S.CLEANING]
+VERBS = [st.CancelAsked, st.HoldAsked, st.ReleaseAsked, st.SuspendAsked, st.ResumeAsked]
+
+
+def refused(bench: Bench, stimulus: st.Stimulus) -> Refused:
+    """The refusal; that the books stay as they were is checked by `feed`."""
+    with pytest.raises(Refused) as caught:
+        bench.feed(stimulus)
+    return caught.value
+
+
+# -- submit -----------------------------------------------------------------------------------
+
+
+def test_a_submission_gets_the_next_id_and_waits(bench: Bench) -> None:
+    assert bench.feed(st.SubmitAsked(now(5), spec())) == [
+        ev.Submitted(job_id=1, at_s=now(5).at_s, spec=spec())
+    ]
+    assert bench.submit() == 2
+    assert bench.job(1).state is S.PENDING
+
+
+def test_a_job_can_be_submitted_on_hold(bench: Bench) -> None:
+    assert bench.feed(st.SubmitAsked(now(), spec(), held=True)) == [
+        ev.Submitted(job_id=1, at_s=now().at_s, spec=spec(), held=True)
+    ]
+    assert bench.job(1).state is S.HELD
+    assert bench.schedule() == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        (demand(9.5, 1), "9.5 cores, and this machine has 9 for jobs"),
+        (demand(1, 20), "20G of memory, and this machine has 18G for jobs"),
+        (demand(1, 1, read=2048), "2K/s of disk reads, and this machine has 1000/s for jobs"),
+        (demand(1, 1, write=1001), "1001/s of disk writes, and this machine has 1000/s for jobs"),
+    ],
+)
+def test_a_demand_that_can_never_fit_is_refused_and_not_queued(
+    bench: Bench, asked: Any, text: str
+) -> None:
+    refusal = refused(bench, st.SubmitAsked(now(), spec(asks=asked)))
+    assert (refusal.code, refusal.exit_code) == ("too-big", 1)
+    assert str(refusal) == (
+        f"the job asks for {text}: it could never start (not queued; ask for less)"
+    )
+    assert bench.events == []
+
+
+def test_a_demand_for_the_whole_machine_is_taken(bench: Bench) -> None:
+    job_id = bench.submit(spec(asks=demand(9, 18, read=1000, write=1000)))
+    assert bench.schedule() == [job_id]
+
+
+def test_a_resource_that_the_machine_does_not_have_is_refused() -> None:
+    asked = spec(asks=replace(demand(), gres=(("gpu", 1),)))
+    refusal = refused(Bench(), st.SubmitAsked(now(), asked))
+    assert refusal.code == "no-such-resource"
+    assert str(refusal) == "this machine has no resource 'gpu'"
+
+
+def test_more_of_a_countable_than_there_are_is_refused() -> None:
+    gpus = Rules(axes=Axes(gres=("gpu",)), capacity=replace(demand(9, 18), gres=(("gpu", 2),)))
+    refuse_unfit(spec(asks=replace(demand(), gres=(("gpu", 2),))), gpus)
+    with pytest.raises(Refused, match="3 of gpu, and this machine has 2 for jobs"):
+        refuse_unfit(spec(asks=replace(demand(), gres=(("gpu", 3),))), gpus)
+
+
+def test_one_user_may_have_so_many_jobs_waiting_and_no_more() -> None:
+    bench = Bench(rules(max_waiting_per_user=2))
+    bench.submit()
+    bench.submit(held=True)
+    refusal = refused(bench, st.SubmitAsked(now(), spec()))
+    assert refusal.code == "too-many-jobs"
+    assert str(refusal) == (
+        "alice already has 2 jobs waiting, the most that is allowed "
+        "(wait for some of them to start)"
+    )
+
+
+def test_the_bound_on_waiting_jobs_is_each_users_own_and_counts_no_started_ones() -> None:
+    bench = Bench(rules(max_waiting_per_user=1))
+    bench.submit()
+    bench.submit(spec("root.bob", actor=BOB))
+    assert bench.schedule() == [1, 2]
+    bench.submit()
+    bench.check()
+
+
+def test_the_bound_counts_a_users_jobs_over_all_pools() -> None:
+    """Else naming pools would be a way around it."""
+    bench = Bench(rules(max_waiting_per_user=1, weights={"open": "1"}))
+    bench.submit(spec("root.open"))
+    assert refused(bench, st.SubmitAsked(now(), spec("root.alice"))).code == "too-many-jobs"
+
+
+# -- permissions ------------------------------------------------------------------------------
+
+
+def test_a_job_is_its_owners_and_the_administrators() -> None:
+    assert may_touch(ALICE, ALICE.uid)
+    assert may_touch(ADMIN, ALICE.uid)
+    assert not may_touch(BOB, ALICE.uid)
+
+
+@pytest.mark.parametrize("kind", VERBS)
+@pytest.mark.parametrize("state", [state for state in JobState if state is not S.ENDED])
+def test_nobody_acts_on_somebody_elses_job(bench: Bench, kind: Any, state: JobState) -> None:
+    bench.bring(state)
+    refusal = refused(bench, kind(now(), 1, BOB))
+    assert isinstance(refusal, NotPermitted)
+    assert (refusal.code, refusal.exit_code) == ("not-yours", 77)
+    assert str(refusal) == "job 1 belongs to alice"
+
+
+def test_a_user_is_known_by_the_uid_and_not_by_the_name(bench: Bench) -> None:
+    bench.submit()
+    impostor = st.Actor(user="alice", uid=BOB.uid, is_admin=False)
+    assert refused(bench, st.CancelAsked(now(), 1, impostor)).code == "not-yours"
+    renamed = st.Actor(user="alice2", uid=ALICE.uid, is_admin=False)
+    assert bench.feed(st.CancelAsked(now(), 1, renamed)) != []
+
+
+@pytest.mark.parametrize("kind", VERBS)
+@pytest.mark.parametrize("actor", [ALICE, ADMIN])
+def test_a_verb_about_a_job_that_is_not_there_is_refused(
+    bench: Bench, kind: Any, actor: st.Actor
+) -> None:
+    bench.bring(S.ENDED)
+    for job_id in (1, 2):
+        refusal = refused(bench, kind(now(), job_id, actor))
+        assert refusal.code == "no-such-job"
+        assert str(refusal) == f"there is no live job {job_id}"
+
+
+# -- cancel -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("actor", [ALICE, ADMIN])
+@pytest.mark.parametrize("state", [S.PENDING, S.HELD])
+def test_cancelling_a_waiting_job_ends_it_at_once(
+    bench: Bench, state: JobState, actor: st.Actor
+) -> None:
+    bench.bring(state)
+    assert bench.feed(st.CancelAsked(now(5), 1, actor)) == [
+        ev.Cancelled(job_id=1, at_s=now(5).at_s, by=actor.user)
+    ]
+    assert bench.ledger.jobs == {}
+
+
+@pytest.mark.parametrize("actor", [ALICE, ADMIN])
+@pytest.mark.parametrize("state", [S.STARTING, S.RUNNING])
+def test_cancelling_a_started_job_asks_it_to_stop(
+    bench: Bench, state: JobState, actor: st.Actor
+) -> None:
+    bench.bring(state)
+    assert bench.feed(st.CancelAsked(now(5), 1, actor)) == [
+        happened(
+            ev.StopRequested,
+            at_s=5,
+            outcome=Outcome.CANCELLED,
+            text=f"cancelled by {actor.user}",
+        )
+    ]
+    assert bench.job(1).stop == Stop(
+        outcome=Outcome.CANCELLED,
+        text=f"cancelled by {actor.user}",
+        at_s=now(5).at_s,
+        mono_s=now(5).mono_s,
+    )
+
+
+@pytest.mark.parametrize("state", [S.STOPPING, S.CLEANING])
+def test_cancelling_what_is_on_its_way_out_changes_nothing(bench: Bench, state: JobState) -> None:
+    """The first cause stays the cause, and the grace time is not counted anew."""
+    bench.bring(state)
+    before = bench.job(1)
+    assert bench.feed(st.CancelAsked(now(5), 1, ADMIN)) == []
+    assert bench.job(1) == before
+
+
+def test_a_job_cancelled_while_it_starts_ends_as_cancelled_however_the_news_comes(
+    bench: Bench,
+) -> None:
+    bench.bring(S.STARTING)
+    bench.feed(st.CancelAsked(now(1), 1, ALICE))
+    bench.feed(runner_up(at_s=2))
+    assert bench.job(1).state is S.STOPPING
+    (event,) = bench.feed(ended(at_s=3, exit_code=None, signal=15))
+    assert event == happened(
+        ev.Exited,
+        at_s=3,
+        exit_code=None,
+        signal=15,
+        outcome=Outcome.CANCELLED,
+        text="cancelled by alice",
+        usage=ended().usage,
+    )
+
+
+@pytest.mark.parametrize("actor", [ALICE, ADMIN])
+def test_cancelling_a_frozen_job_asks_for_its_end_and_gives_it_nothing_back(
+    bench: Bench, actor: st.Actor
+) -> None:
+    """It is killed at once: no grace time, for which it would need its cores."""
+    bench.bring(S.SUSPENDED)
+    booked = bench.ledger.booked
+    assert bench.feed(st.CancelAsked(now(5), 1, actor)) == [
+        happened(
+            ev.StopRequested, at_s=5, outcome=Outcome.CANCELLED, text=f"cancelled by {actor.user}"
+        )
+    ]
+    stop = bench.job(1).stop
+    assert stop is not None and stop.escalated
+    assert bench.ledger.booked == booked
+    assert bench.feed(st.Tick(now(1e9))) == []
+
+
+def test_cancelling_a_job_that_is_being_frozen_stops_it_with_its_grace_time(bench: Bench) -> None:
+    """It may have been frozen by then, and the launcher thaws it with the signal."""
+    bench.bring(S.RUNNING)
+    bench.feed(st.SuspendAsked(now(1), 1, ALICE))
+    bench.feed(st.CancelAsked(now(2), 1, ALICE))
+    job = bench.job(1)
+    assert (job.state, job.freezing) == (S.STOPPING, False)
+    assert bench.feed(st.Tick(now(11.9))) == []
+    assert bench.feed(st.Tick(now(12))) == [happened(ev.Escalated, at_s=12)]
+
+
+@pytest.mark.parametrize("actor", [ALICE, ADMIN])
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_cancelling_a_job_that_was_to_be_queued_again_ends_it_for_good(
+    bench: Bench, is_gone: bool, actor: st.Actor
+) -> None:
+    """While it is stopped, and while its remains are cleared away."""
+    bench.bring(S.RUNNING)
+    bench.preempt(1, at_s=1)
+    if is_gone:
+        bench.feed(ended(at_s=2))
+    text = f"cancelled by {actor.user}"
+    assert bench.feed(st.CancelAsked(now(3), 1, actor)) == [
+        happened(ev.StopRequested, at_s=3, outcome=Outcome.CANCELLED, text=text)
+    ]
+    assert bench.feed(st.CancelAsked(now(4), 1, ADMIN)) == [], "the first cause stays the cause"
+    if not is_gone:
+        assert bench.feed(ended(at_s=5)) == [
+            happened(ev.Exited, at_s=5, outcome=Outcome.CANCELLED, text=text, usage=ended().usage)
+        ]
+    job = bench.job(1)
+    assert (job.state, job.outcome, job.outcome_text) == (S.CLEANING, Outcome.CANCELLED, text)
+    assert bench.feed(st.CgroupGone(now(6), 1, 1)) == [happened(ev.Cleaned, at_s=6)]
+    assert bench.ledger.jobs == {}
+
+
+def test_the_grace_time_of_a_requeueing_is_not_counted_anew_by_a_cancel(bench: Bench) -> None:
+    bench.bring(S.RUNNING)
+    bench.preempt(1, at_s=1)
+    bench.feed(st.CancelAsked(now(8), 1, ALICE))
+    assert bench.feed(st.Tick(now(10.9))) == []
+    assert bench.feed(st.Tick(now(11))) == [happened(ev.Escalated, at_s=11)]
+
+
+def test_a_job_that_is_queued_again_can_be_cancelled_like_any_that_waits(bench: Bench) -> None:
+    bench.bring(S.RUNNING)
+    bench.preempt(1)
+    bench.feed(ended())
+    bench.feed(st.CgroupGone(now(), 1, 1))
+    assert bench.feed(st.CancelAsked(now(5), 1, ALICE)) == [happened(ev.Cancelled, at_s=5)]
+    assert bench.ledger.jobs == {}
+
+
+# -- hold and release -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("actor", [ALICE, ADMIN])
+def test_a_held_job_is_not_scheduled_until_it_is_released(bench: Bench, actor: st.Actor) -> None:
+    bench.submit()
+    assert bench.feed(st.HoldAsked(now(1), 1, actor)) == [
+        ev.Held(job_id=1, at_s=now(1).at_s, by=actor.user)
+    ]
+    assert bench.schedule(2) == []
+    assert bench.feed(st.ReleaseAsked(now(3), 1, ADMIN)) == [
+        ev.Released(job_id=1, at_s=now(3).at_s, by="root")
+    ]
+    assert bench.schedule(4) == [1]
+
+
+def test_holding_a_held_job_changes_nothing(bench: Bench) -> None:
+    bench.bring(S.HELD)
+    assert bench.feed(st.HoldAsked(now(5), 1, ALICE)) == []
+
+
+@pytest.mark.parametrize("state", ON_THEIR_WAY)
+def test_only_a_waiting_job_can_be_held(bench: Bench, state: JobState) -> None:
+    bench.bring(state)
+    refusal = refused(bench, st.HoldAsked(now(), 1, ALICE))
+    assert refusal.code == "not-waiting"
+    assert str(refusal) == f"job 1 is {state.value}; only a waiting job can be held"
+
+
+@pytest.mark.parametrize("state", [S.PENDING, *ON_THEIR_WAY])
+def test_only_a_held_job_can_be_released(bench: Bench, state: JobState) -> None:
+    bench.bring(state)
+    refusal = refused(bench, st.ReleaseAsked(now(), 1, ALICE))
+    assert refusal.code == "not-held"
+    assert str(refusal) == f"job 1 is {state.value}, not held"
+
+
+def test_an_owner_releases_his_own_hold_and_that_of_the_submission(bench: Bench) -> None:
+    bench.submit(held=True)
+    assert bench.feed(st.ReleaseAsked(now(), 1, ALICE)) != []
+    bench.feed(st.HoldAsked(now(), 1, ALICE))
+    assert bench.feed(st.ReleaseAsked(now(), 1, ALICE)) != []
+
+
+def test_what_an_administrator_holds_only_an_administrator_releases(bench: Bench) -> None:
+    bench.submit()
+    bench.feed(st.HoldAsked(now(), 1, ADMIN))
+    refusal = refused(bench, st.ReleaseAsked(now(), 1, ALICE))
+    assert isinstance(refusal, NotPermitted)
+    assert (refusal.code, str(refusal)) == ("held-by-admin", "job 1 is held by root")
+    assert bench.feed(st.ReleaseAsked(now(), 1, replace(ADMIN, user="carol"))) != []
+
+
+def test_an_administrators_hold_binds_an_owner_who_had_held_the_job_himself(bench: Bench) -> None:
+    """Else the owner's own earlier hold would be a way around the administrator's."""
+    bench.submit(held=True)
+    bench.feed(st.HoldAsked(now(1), 1, ADMIN))
+    assert refused(bench, st.ReleaseAsked(now(2), 1, ALICE)).code == "held-by-admin"
+
+
+def test_a_released_job_keeps_its_place_in_the_queue(bench: Bench) -> None:
+    """Holding costs nothing but the time it lasts."""
+    bench.submit(spec(asks=demand(9)))
+    bench.submit(spec(asks=demand(9)))
+    bench.feed(st.HoldAsked(now(), 1, ALICE))
+    bench.feed(st.ReleaseAsked(now(1), 1, ALICE))
+    assert bench.schedule(2) == [1]
+
+
+# -- suspend and resume -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("actor", [ALICE, ADMIN])
+def test_a_job_is_to_be_frozen_and_runs_on_with_all_it_holds_until_it_is(
+    bench: Bench, actor: st.Actor
+) -> None:
+    """Its cores are given to somebody else only when it has really stopped."""
+    bench.start(spec(asks=demand(9)))
+    bench.submit(spec(asks=demand(9)))
+    text = f"suspended by {actor.user}"
+    assert bench.feed(st.SuspendAsked(now(5), 1, actor)) == [
+        ev.SuspendRequested(job_id=1, at_s=now(5).at_s, by=actor.user, text=text)
+    ]
+    job = bench.job(1)
+    assert (job.state, job.freezing, job.held_by) == (S.RUNNING, True, actor.user)
+    assert bench.schedule(6) == []
+    assert bench.feed(st.Frozen(now(7), 1, 1)) == [happened(ev.Suspended, at_s=7)]
+    assert bench.job(1).state is S.SUSPENDED
+    assert bench.schedule(8) == [2]
+
+
+def test_a_frozen_job_keeps_its_memory_from_others(bench: Bench) -> None:
+    bench.start(spec(asks=demand(1, 10)))
+    bench.suspend(1)
+    bench.submit(spec(asks=demand(1, 9)))
+    bench.submit(spec(asks=demand(9, 8)))
+    assert bench.schedule() == [3]
+
+
+def test_a_suspended_job_goes_on_when_it_may_and_there_is_room(bench: Bench) -> None:
+    bench.start(spec(asks=demand(9)))
+    bench.suspend(1, at_s=1)
+    assert bench.schedule(2) == [], "nobody has resumed it"
+    bench.submit(spec("root.bob", actor=BOB, asks=demand(9)))
+    assert bench.schedule(3) == [2]
+    bench.feed(runner_up(2))
+    assert bench.feed(st.ResumeAsked(now(4), 1, ALICE)) == [
+        ev.ResumeRequested(job_id=1, at_s=now(4).at_s, by="alice")
+    ]
+    assert bench.schedule(5) == [], "its cores are bob's"
+    bench.finish(2, at_s=6)
+    assert bench.feed(st.SchedulePass(now(7))) == [happened(ev.Resumed, at_s=7)]
+    assert bench.job(1).state is S.RUNNING
+    assert bench.feed(st.SchedulePass(now(8))) == []
+
+
+@pytest.mark.parametrize("state", [S.PENDING, S.HELD, S.STARTING, S.STOPPING, S.CLEANING])
+def test_only_a_running_job_can_be_suspended(bench: Bench, state: JobState) -> None:
+    bench.bring(state)
+    refusal = refused(bench, st.SuspendAsked(now(), 1, ALICE))
+    assert refusal.code == "not-running"
+    hint = " (drf hold keeps a waiting job from starting)" if state is S.PENDING else ""
+    assert str(refusal) == (f"job 1 is {state.value}; only a running job can be suspended{hint}")
+
+
+@pytest.mark.parametrize(
+    "state", [S.PENDING, S.HELD, S.STARTING, S.RUNNING, S.STOPPING, S.CLEANING]
+)
+def test_only_a_suspended_job_can_be_resumed(bench: Bench, state: JobState) -> None:
+    bench.bring(state)
+    refusal = refused(bench, st.ResumeAsked(now(), 1, ALICE))
+    assert refusal.code == "not-suspended"
+    assert str(refusal) == f"job 1 is {state.value}, not suspended"
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_suspending_twice_changes_nothing(bench: Bench, is_frozen: bool) -> None:
+    bench.bring(S.RUNNING)
+    bench.feed(st.SuspendAsked(now(), 1, ALICE))
+    if is_frozen:
+        bench.feed(st.Frozen(now(), 1, 1))
+    assert bench.feed(st.SuspendAsked(now(5), 1, ALICE)) == []
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_resuming_twice_changes_nothing(bench: Bench, is_frozen: bool) -> None:
+    bench.bring(S.RUNNING)
+    bench.feed(st.SuspendAsked(now(), 1, ALICE))
+    if is_frozen:
+        bench.feed(st.Frozen(now(), 1, 1))
+    assert bench.feed(st.ResumeAsked(now(1), 1, ALICE)) == [happened(ev.ResumeRequested, at_s=1)]
+    assert bench.feed(st.ResumeAsked(now(2), 1, ALICE)) == []
+
+
+def test_a_job_that_is_resumed_while_it_is_being_frozen_goes_on_once_it_is(bench: Bench) -> None:
+    """The order to freeze is on its way; it is undone like any other suspension."""
+    bench.bring(S.RUNNING)
+    bench.feed(st.SuspendAsked(now(), 1, ALICE))
+    bench.feed(st.ResumeAsked(now(1), 1, ALICE))
+    assert bench.job(1).freezing
+    assert bench.schedule(2) == []
+    bench.feed(st.Frozen(now(3), 1, 1))
+    assert bench.schedule(4) == [1]
+    assert bench.job(1).state is S.RUNNING
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_an_administrators_suspension_outweighs_the_owners_own(
+    bench: Bench, is_frozen: bool
+) -> None:
+    """Else the owner's earlier one would be a way around the administrator's."""
+    bench.bring(S.RUNNING)
+    bench.feed(st.SuspendAsked(now(), 1, ALICE))
+    if is_frozen:
+        bench.feed(st.Frozen(now(), 1, 1))
+    assert bench.feed(st.SuspendAsked(now(1), 1, ADMIN)) == [
+        happened(ev.SuspendRequested, at_s=1, by="root", text="suspended by root")
+    ]
+    refusal = refused(bench, st.ResumeAsked(now(2), 1, ALICE))
+    assert isinstance(refusal, NotPermitted)
+    assert (refusal.code, str(refusal)) == ("held-by-admin", "job 1 is held by root")
+    assert bench.feed(st.SuspendAsked(now(3), 1, ALICE)) == []
+    assert bench.job(1).held_by == "root"
+    assert bench.feed(st.ResumeAsked(now(4), 1, replace(ADMIN, user="carol"))) != []
+
+
+def test_an_administrator_who_suspends_his_own_job_is_its_owner(bench: Bench) -> None:
+    bench.start(spec("root.root", actor=ADMIN))
+    bench.suspend(1, by=ADMIN)
+    assert bench.feed(st.SuspendAsked(now(1), 1, ADMIN)) == []
+    assert bench.feed(st.SuspendAsked(now(1), 1, replace(ADMIN, user="carol"))) != []
+
+
+@pytest.mark.parametrize("actor", [ALICE, ADMIN])
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_what_drfd_has_suspended_can_be_kept_so_and_waits_again_when_it_is_resumed(
+    bench: Bench, is_frozen: bool, actor: st.Actor
+) -> None:
+    bench.bring(S.RUNNING)
+    request = happened(ev.SuspendRequested, by=None, text="suspended for job 2")
+    bench.befall(request)
+    if is_frozen:
+        bench.feed(st.Frozen(now(), 1, 1))
+    assert bench.feed(st.ResumeAsked(now(1), 1, actor)) == [], "it goes on as soon as it can anyway"
+    assert bench.feed(st.SuspendAsked(now(2), 1, actor)) != []
+    bench.feed(st.Frozen(now(2), 1, 1))
+    assert bench.schedule(3) == []
+    assert bench.feed(st.ResumeAsked(now(4), 1, actor)) != []
+    assert bench.schedule(5) == [1]
+
+
+def test_a_suspended_job_is_beyond_the_bound_on_waiting_jobs() -> None:
+    bench = Bench(rules(max_waiting_per_user=1))
+    bench.start()
+    bench.suspend(1, by=None)
+    assert bench.submit() == 2
+    bench.check()
+
+
+# -- drain ------------------------------------------------------------------------------------
+
+
+def test_draining_stops_launching_and_nothing_else(bench: Bench) -> None:
+    running = bench.start()
+    bench.submit()
+    assert bench.feed(st.DrainAsked(now(1), True, ADMIN)) == [
+        ev.Drained(at_s=now(1).at_s, on=True, by="root")
+    ]
+    assert bench.schedule(2) == []
+    assert bench.submit() == 3
+    bench.finish(running, at_s=3)
+    assert bench.schedule(3) == []
+    assert bench.feed(st.DrainAsked(now(4), False, ADMIN)) == [
+        ev.Drained(at_s=now(4).at_s, on=False, by="root")
+    ]
+    assert bench.schedule(5) == [2, 3]
+
+
+def test_draining_lets_no_suspended_job_go_on(bench: Bench) -> None:
+    bench.bring(S.SUSPENDED)
+    bench.feed(st.ResumeAsked(now(), 1, ALICE))
+    bench.feed(st.DrainAsked(now(1), True, ADMIN))
+    assert bench.schedule(2) == []
+    bench.feed(st.DrainAsked(now(3), False, ADMIN))
+    assert bench.schedule(4) == [1]
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_draining_twice_changes_nothing(bench: Bench, on: bool) -> None:
+    bench.feed(st.DrainAsked(now(), on, ADMIN))
+    assert bench.feed(st.DrainAsked(now(1), on, ADMIN)) == []
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_only_an_administrator_drains(bench: Bench, on: bool) -> None:
+    refusal = refused(bench, st.DrainAsked(now(), on, ALICE))
+    assert isinstance(refusal, NotPermitted)
+    assert (refusal.code, refusal.exit_code) == ("not-admin", 77)
+    assert str(refusal) == "only an administrator may drain or undrain"

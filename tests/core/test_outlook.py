@@ -1,0 +1,101 @@
+"""What a pass is told of time: who has waited since when, and what comes back when."""
+
+from __future__ import annotations
+
+from drfd.core import stimuli as st
+from drfd.core.admission import Outlook
+from drfd.core.decide import schedule
+from drfd.core.estimate import RunTimes
+from drfd.core.outlook import look_out
+from drfd.core.reservation import Patience
+from fakes import ALICE, BOB, GIB, Bench, demand, now, spec
+
+
+def seen(bench: Bench, at_s: float) -> Outlook:
+    return look_out(
+        bench.ledger,
+        patience=Patience(),
+        run_times=RunTimes(),
+        now_s=now(at_s).at_s,
+        before=None,
+    )
+
+
+def test_a_waiting_job_has_waited_since_it_could_have_started(bench: Bench) -> None:
+    bench.submit(at_s=10)
+    bench.submit(at_s=10, held=True)
+    bench.submit(at_s=10)
+    bench.feed(st.HoldAsked(now(20), 3, ALICE))
+    bench.feed(st.ReleaseAsked(now(70), 3, ALICE))
+    outlook = seen(bench, 100)
+    assert [outlook.waited_s(job_id) for job_id in (1, 2, 3)] == [90, 90, 30]
+
+
+def test_a_suspended_job_has_waited_since_it_was_frozen(bench: Bench) -> None:
+    bench.start()
+    bench.suspend(1, by=None, at_s=40)
+    assert seen(bench, 100).waited_s(1) == 60
+
+
+def test_a_job_that_is_queued_again_has_its_patience_anew(bench: Bench) -> None:
+    bench.start()
+    bench.preempt(1, at_s=40)
+    bench.finish(1, at_s=70)
+    assert seen(bench, 100).waited_s(1) == 30
+
+
+def test_what_comes_back_is_what_is_held(bench: Bench) -> None:
+    """A frozen job gives back its memory alone, and its end moves along while it is frozen."""
+    bench.start(spec(asks=demand(2, 3), time_limit_s=600))
+    bench.start(spec(asks=demand(4, 5), time_limit_s=600))
+    bench.suspend(2, by=None, at_s=100)
+    assert sorted(seen(bench, 400).ends) == [
+        (now(600).at_s, (2000, 3 * GIB, 0, 0)),
+        (now(900).at_s, (0, 5 * GIB, 0, 0)),
+    ]
+
+
+def test_nothing_comes_back_of_a_job_that_somebody_keeps_suspended(bench: Bench) -> None:
+    """Until it is stopped, which may be while it is frozen."""
+    bench.start()
+    bench.suspend(1)
+    assert list(seen(bench, 0).ends) == []
+    bench.feed(st.CancelAsked(now(), 1, ALICE))
+    assert [held for _, held in seen(bench, 0).ends] == [(0, GIB, 0, 0)]
+
+
+def test_only_who_waits_has_a_place_in_the_queue(bench: Bench) -> None:
+    bench.start(spec(priority=3))
+    bench.start(spec(priority=3))
+    bench.start()
+    bench.submit(spec(priority=5))
+    bench.submit(held=True)
+    bench.suspend(1, by=None)
+    bench.suspend(2)
+    outlook = seen(bench, 0)
+    places = {job_id: outlook.entry(job_id) for job_id in range(1, 7)}
+    assert places == {1: (-3, 1), 2: None, 3: None, 4: (-5, 4), 5: None, 6: None}
+
+
+def test_what_a_job_will_take_is_its_estimate_or_what_is_left_of_it(bench: Bench) -> None:
+    """Job 1 has run for 100 s of its 600 when it is frozen."""
+    bench.start(spec(time_limit_s=600))
+    bench.suspend(1, by=None, at_s=100)
+    bench.submit(spec(time_limit_s=600))
+    bench.submit(spec(time_limit_s=None))
+    outlook = seen(bench, 1000)
+    assert [outlook.length_s(job_id) for job_id in (1, 2, 3)] == [500, 600, 3600]
+
+
+def test_a_suspended_job_is_not_in_the_way_of_a_reservation_that_waits_for_its_memory(
+    bench: Bench,
+) -> None:
+    """Bob's job needs the memory that alice's holds. She has run for a seventh of an odd limit:
+    if her end were rounded by a hair to after the shadow time, both would wait for ever."""
+    bench.start(spec(asks=demand(9), time_limit_s=703))
+    bench.suspend(1, by=None, at_s=100.3)
+    bench.submit(spec("root.bob", actor=BOB, asks=demand(9, 18)), at_s=150)
+    plan = schedule(bench.ledger, bench.rules, outlook=seen(bench, 250.7))
+    assert plan.admitted == [1]
+    assert plan.reservation is not None
+    assert plan.reservation.job_id == 2

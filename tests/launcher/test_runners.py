@@ -1,0 +1,183 @@
+"""The runners that live: watched until they are gone, and found again by the next launcher."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from drfd.launcher import attempts, process
+from drfd.launcher import runners as runners_module
+from drfd.launcher.attempts import Key
+from drfd.launcher.runners import Runners
+from launcher.rig import (
+    UNTIL_GO,
+    WAIT_S,
+    AttemptFiles,
+    Driver,
+    Start,
+    Terminal,
+    go,
+    lives,
+    pid_in,
+    shell,
+)
+
+KEY = (1, 1)
+
+
+class Watch:
+    """The runners of a launcher, and what it hears of them."""
+
+    def __init__(self, files: AttemptFiles) -> None:
+        self.gone: list[Key] = []
+        self.selector = selectors.DefaultSelector()
+        self.runners = Runners(files.fd, self.selector, self.gone.append)
+
+    def hear(self) -> list[Key]:
+        """One round of the launcher's loop."""
+        for chosen, _ in self.selector.select(WAIT_S):
+            chosen.data()
+        return self.gone
+
+    def close(self) -> None:
+        for chosen in list(self.selector.get_map().values()):
+            os.close(int(chosen.fd))
+        self.selector.close()
+
+
+@pytest.fixture
+def watch(files: AttemptFiles) -> Iterator[Watch]:
+    watch = Watch(files)
+    yield watch
+    watch.close()
+
+
+def attempt_file(files: AttemptFiles, **runner: int | None) -> int:
+    """An attempt file that is locked by us, with this runner on record if any."""
+    created = {"boot_id": process.boot_id(), "cgroup": None}
+    fd = attempts.create(files.fd, KEY, created)
+    if runner:
+        attempts.append(fd, "runner", runner)
+    return fd
+
+
+def test_a_runner_is_watched_until_it_is_gone(start: Start, watch: Watch) -> None:
+    runner = start("sleep", "60")
+    watch.runners.watch(KEY, runner.pid)
+    assert KEY in watch.runners
+    assert (2, 1) not in watch.runners
+    runner.kill()
+    assert watch.hear() == [KEY]
+    assert KEY not in watch.runners
+    assert dict(watch.selector.get_map()) == {}, "a descriptor is left"
+
+
+def test_a_runner_of_our_own_is_reaped(start: Start, watch: Watch) -> None:
+    """Or the launcher would collect one zombie for each job."""
+    runner = start("true")
+    watch.runners.watch(KEY, runner.pid)
+    assert watch.hear() == [KEY]
+    with pytest.raises(ChildProcessError):
+        os.waitpid(runner.pid, 0)
+
+
+def test_a_process_that_is_gone_already_is_not_watched(start: Start, watch: Watch) -> None:
+    runner = start("true")
+    runner.wait(WAIT_S)
+    watch.runners.watch(KEY, runner.pid)
+    assert KEY not in watch.runners
+
+
+def test_a_runner_of_an_earlier_launcher_is_found_and_its_end_is_seen(
+    driver: Driver, files: AttemptFiles, watch: Watch, work: Path
+) -> None:
+    runner = driver.start(shell(UNTIL_GO, cwd=work), files)
+    pid_in(work / "pid")
+    watch.runners.adopt(KEY)
+    assert KEY in watch.runners
+    assert watch.runners.unheard == set(), "its job runs: there is no news that could be missed"
+    go(work)
+    assert watch.hear() == [KEY]
+    assert driver.reap(runner) == 0
+
+
+def test_one_whose_job_has_not_started_is_looked_at_until_it_has_or_is_gone(
+    driver: Driver, files: AttemptFiles, watch: Watch, work: Path, terminal: Terminal
+) -> None:
+    """Its bell rings at the launcher that is gone."""
+    asked = shell("exit 0", cwd=work, attach=str(terminal.path))
+    runner = driver.start(asked, files)
+    connection = terminal.accept()
+    watch.runners.adopt(KEY)
+    assert watch.runners.unheard == {KEY}
+    terminal.hand_over(connection)
+    assert watch.hear() == [KEY]
+    assert watch.runners.unheard == set()
+    assert driver.reap(runner) == 0
+
+
+def test_an_attempt_whose_runner_has_left_is_not_adopted(
+    driver: Driver, files: AttemptFiles, watch: Watch, work: Path
+) -> None:
+    driver.reap(driver.start(shell("exit 0", cwd=work), files))
+    watch.runners.adopt(KEY)
+    watch.runners.adopt((9, 9))
+    assert KEY not in watch.runners
+    assert (9, 9) not in watch.runners
+
+
+def test_a_pid_that_somebody_else_has_now_is_not_the_runner(
+    start: Start, files: AttemptFiles, watch: Watch
+) -> None:
+    """The lock is held by a child of the runner that was killed, say."""
+    other = start("sleep", "60")
+    fd = attempt_file(files, pid=other.pid, start_ticks=1)
+    watch.runners.adopt(KEY)
+    assert KEY not in watch.runners
+    assert lives(other.pid)
+    # Not ours: the fixture must not end it as a runner of this attempt.
+    attempts.remove(files.fd, KEY)
+    os.close(fd)
+
+
+def test_a_runner_that_has_just_been_forked_is_waited_for(
+    start: Start, files: AttemptFiles, watch: Watch
+) -> None:
+    """It has the lock, and is about to write its pid."""
+    runner = start("sleep", "60")
+    fd = attempt_file(files)
+    adopting = threading.Thread(target=lambda: watch.runners.adopt(KEY))
+    adopting.start()
+    me = {"pid": runner.pid, "start_ticks": process.start_ticks(runner.pid)}
+    attempts.append(fd, "runner", me)
+    adopting.join(WAIT_S)
+    assert KEY in watch.runners
+    assert watch.runners.unheard == {KEY}
+    os.close(fd)
+
+
+def test_a_runner_that_dies_before_it_has_written_its_pid_is_not_waited_for(
+    files: AttemptFiles, watch: Watch
+) -> None:
+    fd = attempt_file(files)
+    adopting = threading.Thread(target=lambda: watch.runners.adopt(KEY))
+    adopting.start()
+    os.close(fd)
+    adopting.join(WAIT_S)
+    assert not adopting.is_alive()
+    assert KEY not in watch.runners
+
+
+def test_a_lock_without_a_pid_does_not_hold_up_the_launcher_for_ever(
+    files: AttemptFiles, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runners_module, "_PID_WAIT_S", 0.05)
+    fd = attempt_file(files)
+    watch.runners.adopt(KEY)
+    assert KEY not in watch.runners
+    os.close(fd)
