@@ -10,14 +10,15 @@ A leaf whose jobs do not fit is passed over, not waited for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from drfd.core.backfill import Backfill, Outlook
 from drfd.core.fairshare import TOP, FairShare, Standing, parent_of, path_up
 from drfd.core.queue import Entry, LeafQueue
-from drfd.core.reservation import Patience, Reservation, allows, reserve, taken
+from drfd.core.reservation import Reservation
 from drfd.core.resources import Vector, fits, minus
 
 #: Stands for "has used nothing lately" (see `core.history`).
@@ -34,31 +35,25 @@ class Plan:
     free: Vector
     #: Leaves that still have waiting jobs, in the order in which they would be served next.
     order: list[str]
-    #: What is kept for a big job; goes into the next pass.
-    reservation: Reservation | None = None
+    #: What is kept for big jobs, in the order of their places; goes into the next pass.
+    reservations: tuple[Reservation, ...] = ()
+    #: What the pass knew of time, if anything.
+    outlook: Outlook | None = field(default=None, compare=False)
     #: Where everybody stands after them; None where a test has no need of it.
     standing: Standing | None = field(default=None, compare=False)
 
+    def reservation_of(self, job_id: int) -> Reservation | None:
+        return next((each for each in self.reservations if each.job_id == job_id), None)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
-    """What a pass must know of time, to reserve and to backfill."""
+    def hurt_by(self, job_id: int, demand: Vector) -> Reservation | None:
+        """The reservation that a waiting job would hurt if it started in what is left."""
+        if self.outlook is None:
+            return None
+        return Backfill(self.outlook, list(self.reservations)).hurt(demand, job_id, self.free)
 
-    now_s: float
-    patience: Patience
-    #: When the running jobs will have ended, as estimated, and what each gives back.
-    ends: Iterable[tuple[float, Vector]]
-    #: Of a waiting job: how long it has waited, and how long it will run as estimated.
-    waited_s: Callable[[int], float]
-    length_s: Callable[[int], float]
-    #: A job's place in its queue; None when it does not wait any more.
-    entry: Callable[[int], Entry | None]
-    #: The reservation of the pass before.
-    before: Reservation | None
-
-    def end_s(self, job_id: int) -> float:
-        """When a waiting job would have ended, as estimated, if it started now."""
-        return self.now_s + self.length_s(job_id)
+    def has_waited_too_long(self, job_id: int) -> bool:
+        """Does a waiting job that does not fit close its leaf to later ones?"""
+        return self.outlook is not None and self.outlook.has_waited_too_long(job_id)
 
 
 class _Turn(NamedTuple):
@@ -85,15 +80,17 @@ def plan(
     Changes nothing; the work grows with active nodes and with launches × demand vectors, not with
     the lengths of queues.
     """
-    walk = _Walk(queues, shares.standing(used, queues), free, spent or {}, outlook)
-    walk.keep_reservation()
+    backfill = Backfill(outlook) if outlook is not None else None
+    walk = _Walk(queues, shares.standing(used, queues), free, spent or {}, backfill)
+    walk.keep_reservations()
     walk.run(promise_only=True)
     walk.run(promise_only=False)
     return Plan(
         admitted=list(walk.given),
         free=walk.free,
         order=walk.order(),
-        reservation=walk.kept,
+        reservations=tuple(backfill.kept) if backfill is not None else (),
+        outlook=outlook,
         standing=walk.standing,
     )
 
@@ -106,9 +103,7 @@ class _Walk:
     standing: Standing
     free: Vector
     spent: Mapping[str, float]
-    outlook: Outlook | None
-    #: The reservation as it stands.
-    kept: Reservation | None = None
+    backfill: Backfill | None
     #: What it has admitted, in order, with the demands.
     given: dict[int, Vector] = field(default_factory=dict)
     #: How many entries of a group it has looked past.
@@ -129,44 +124,38 @@ class _Walk:
             self._admit(leaf, *found)
             self._refresh(leaf)
 
-    def keep_reservation(self) -> None:
-        """The job that the pass before has reserved for comes first: it starts, or keeps what it
+    def keep_reservations(self) -> None:
+        """The jobs that the pass before has reserved for come first: each starts, or keeps what it
         has been promised, as things are now."""
-        before = self.outlook.before if self.outlook is not None else None
-        if self.outlook is None or before is None:
+        if self.backfill is None:
             return
-        entry = self.outlook.entry(before.job_id)
-        if entry is None or not self.outlook.patience.reserves:
-            return
-        if fits(before.demand, self.standing.headroom(before.leaf, self.free)):
-            self._admit(before.leaf, before.demand, entry)
-        elif not fits(before.demand, self.free):
-            self._reserve(before.leaf, before.demand, before.job_id)
+        for before in self.backfill.outlook.before:
+            entry = self.backfill.outlook.entry(before.job_id)
+            if entry is None or not self.backfill.may_keep(before):
+                continue
+            fits_limits = fits(before.demand, self.standing.headroom(before.leaf, before.demand))
+            fits_free = fits(before.demand, self.free)
+            if (
+                fits_limits
+                and fits_free
+                and self.backfill.allows(before.demand, before.job_id, self.free)
+            ):
+                self._admit(before.leaf, before.demand, entry)
+            elif fits_limits or not fits_free or before.is_forced:
+                self._reserve(before.leaf, before.demand, before.job_id, before)
 
     def _admit(self, leaf: str, demand: Vector, entry: Entry) -> None:
-        job_id = entry[1]
-        self.given[job_id] = demand
+        self.given[entry[1]] = demand
         self.free = minus(self.free, demand)
         self.standing.hold(leaf, demand)
-        if self.kept is not None and self.kept.job_id == job_id:
-            self.kept = None
-        elif self.kept is not None and self.outlook is not None:
-            self.kept = taken(self.kept, demand, self.outlook.end_s(job_id))
+        if self.backfill is not None:
+            self.backfill.let_in(demand, entry[1])
 
-    def _reserve(self, leaf: str, demand: Vector, job_id: int) -> None:
-        assert self.outlook is not None
-        given = [(self.outlook.end_s(other), held) for other, held in self.given.items()]
-        self.kept = reserve(
-            job_id=job_id,
-            leaf=leaf,
-            demand=demand,
-            free=self.free,
-            ends=[*self.outlook.ends, *given],
-            before=self.outlook.before,
-            now_s=self.outlook.now_s,
-            waited_s=self.outlook.waited_s(job_id),
-            rules=self.outlook.patience,
-        )
+    def _reserve(
+        self, leaf: str, demand: Vector, job_id: int, before: Reservation | None = None
+    ) -> None:
+        assert self.backfill is not None
+        self.backfill.reserve(job_id, leaf, demand, free=self.free, given=self.given, before=before)
 
     def order(self) -> list[str]:
         """The leaves that still wait, as they would be served if room came up now."""
@@ -260,22 +249,22 @@ class _Walk:
         return best
 
     def _closes(self, leaf: str, heads: list[tuple[Vector, Entry]]) -> bool:
-        """Look at the leaf's first job. One that has waited long enough and does not fit gets the
-        reservation if there is none; one that has waited far longer lets no later job of its own
-        leaf pass, so that the leaf's share falls and its turn comes."""
-        if self.outlook is None or not self.outlook.patience.reserves:
+        """Look at the leaf's first job. One that cannot start and has waited long enough gets a
+        place if there is one; one that does not fit and has waited far longer lets no later job of
+        its own leaf pass, so that the leaf's share falls and its turn comes."""
+        if self.backfill is None or not self.backfill.outlook.patience.reserves:
             return False
         demand, (_, job_id) = min(heads, key=lambda head: head[1])
         # What a limit of its pool keeps back gains nothing by a reservation.
-        if fits(demand, self.free) or not fits(demand, self.standing.headroom(leaf, demand)):
+        if not fits(demand, self.standing.headroom(leaf, demand)):
             return False
-        waited_s = self.outlook.waited_s(job_id)
-        if self.kept is None and waited_s >= self.outlook.patience.patience_s:
+        fits_free = fits(demand, self.free)
+        if fits_free and self.backfill.allows(demand, job_id, self.free):
+            return False
+        if self.backfill.may_reserve(job_id):
             self._reserve(leaf, demand, job_id)
-        return waited_s > self.outlook.patience.drain_after_s
+        return not fits_free and self.backfill.outlook.has_waited_too_long(job_id)
 
     def _is_in_the_way(self, demand: Vector, entry: Entry) -> bool:
-        """Would it hurt the reservation?"""
-        if self.kept is None or self.outlook is None or self.kept.job_id == entry[1]:
-            return False
-        return not allows(self.kept, demand, self.outlook.end_s(entry[1]), self.free)
+        """Would it hurt a reservation?"""
+        return self.backfill is not None and not self.backfill.allows(demand, entry[1], self.free)

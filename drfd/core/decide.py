@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from drfd.core import asked
 from drfd.core import events as ev
 from drfd.core import stimuli as st
-from drfd.core.admission import Outlook, Plan, plan
+from drfd.core.admission import Plan, plan
+from drfd.core.backfill import Outlook
 from drfd.core.job import Job, JobState, Outcome
 from drfd.core.ledger import Ledger
 from drfd.core.lifecycle import TRANSITIONS
@@ -66,10 +67,15 @@ def schedule(
 ) -> Plan:
     """The pass that `SchedulePass` stands for, with what it saw. `spent`: see `core.history`;
     without an `outlook` nothing is reserved."""
+    free = minus(rules.room, ledger.booked)
+    if ledger.draining:
+        # Who has a place finds it again.
+        before = outlook.before if outlook is not None else ()
+        return Plan(admitted=[], free=free, order=[], reservations=before)
     return plan(
-        queues={} if ledger.draining else ledger.queues,
+        queues=ledger.queues,
         used=ledger.used,
-        free=minus(rules.room, ledger.booked),
+        free=free,
         shares=rules.shares,
         spent=spent,
         outlook=outlook,

@@ -33,7 +33,7 @@ class Future:
     rules: Rules
     run_times: RunTimes
     spent: Mapping[str, float]
-    before: Reservation | None
+    before: tuple[Reservation, ...]
     #: Both clocks go ahead together.
     now: Now
 
@@ -79,7 +79,7 @@ class Future:
             before=self.before,
         )
         plan = schedule(self.ledger, self.rules, self.spent, outlook)
-        self.before = plan.reservation
+        self.before = plan.reservations
         for job_id in plan.admitted:
             event = admit(self.ledger, job_id, self.now)
             self.ledger.apply(event)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drfd.core.admission import Outlook
+from drfd.core.backfill import Outlook
 from drfd.core.estimate import RunTimes
 from drfd.core.job import JobState
 from drfd.core.ledger import Ledger
@@ -16,9 +16,9 @@ def look_out(
     patience: Patience,
     run_times: RunTimes,
     now_s: float,
-    before: Reservation | None,
+    before: tuple[Reservation, ...],
 ) -> Outlook:
-    """`now_s` is Unix time; `before` the reservation of the pass before."""
+    """`now_s` is Unix time; `before` the reservations of the pass before."""
 
     def waited_s(job_id: int) -> float:
         job = ledger.jobs[job_id]

@@ -81,22 +81,23 @@ def explain_wait(
     standing = last.standing or rules.shares.standing(ledger.used, ledger.queues)
     leaf = job.spec.leaf
     short = short_axes(demand, last.free)
+    own = last.reservation_of(job.id)
     if not short:
         held_back = _limit(leaf, demand, standing, rules)
         if held_back is not None:
             return Reason(ReasonCode.LIMIT, held_back)
-        if last.reservation is not None and last.reservation.job_id != job.id:
-            return Reason(
-                ReasonCode.RESERVATION, _kept(last.reservation, ledger, rules, show_clock)
-            )
+        kept_back = _kept_back(job, demand, ledger, last, rules, show_clock)
+        if kept_back is not None:
+            until = "" if own is None else f"; it starts by {show_clock(own.start_s)} itself"
+            return Reason(ReasonCode.RESERVATION, f"it fits, but {kept_back}{until}")
         return Reason(ReasonCode.STARTING_SOON, "starts with the next pass")
     axis = short[0]
     shortage = _shortage(rules, axis, demand[axis], last)
-    if last.reservation is not None and last.reservation.job_id == job.id:
+    if own is not None:
         return Reason(
             ReasonCode.RESOURCES,
             f"{shortage}; what others give back is kept for it, "
-            f"and it starts by {show_clock(last.reservation.start_s)} if they end as expected",
+            f"and it starts by {show_clock(own.start_s)} if they end as expected",
         )
     ahead = _further_below(leaf, last, standing)
     if ahead:
@@ -105,6 +106,26 @@ def explain_wait(
         )
     holder = _largest_holder(ledger, axis, show_clock)
     return Reason(ReasonCode.RESOURCES, f"{shortage}{holder}")
+
+
+def _kept_back(
+    job: Job, demand: Vector, ledger: Ledger, last: Plan, rules: Rules, show_clock: ShowClock
+) -> str | None:
+    """The reservation that the job, or one of its own leaf that it stands behind, would hurt."""
+    hurt = last.hurt_by(job.id, demand)
+    if hurt is not None:
+        late = "" if hurt.is_drain else "; this job would not have ended by then"
+        return f"{_kept(hurt, ledger, rules, show_clock)}{late}"
+    groups = ledger.queues[job.spec.leaf].groups
+    _, alike = groups[demand][0]
+    hurt = last.hurt_by(alike, demand)
+    if alike != job.id and hurt is not None:
+        kept = _kept(hurt, ledger, rules, show_clock)
+        return f"job {alike}, which needs the same, comes first; {kept}"
+    (_, first), asks = min((entries[0], asks) for asks, entries in groups.items())
+    if short_axes(asks, last.free) and last.has_waited_too_long(first):
+        return f"job {first} comes first: it has waited so long that no later job may pass it"
+    return None
 
 
 def _kept(kept: Reservation, ledger: Ledger, rules: Rules, show_clock: ShowClock) -> str:
@@ -118,8 +139,8 @@ def _kept(kept: Reservation, ledger: Ledger, rules: Rules, show_clock: ShowClock
     )
     how = "everything that it needs" if kept.is_drain else "room"
     return (
-        f"it fits, but {how} is kept free for job {kept.job_id}{whose}, which needs {needs} and is "
-        f"expected to start by {show_clock(kept.start_s)}; this job would not have ended by then"
+        f"{how} is kept free for job {kept.job_id}{whose}, which needs {needs} and is "
+        f"expected to start by {show_clock(kept.start_s)}"
     )
 
 

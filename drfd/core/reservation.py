@@ -1,16 +1,21 @@
-"""Big jobs: one reservation, so that they start, and backfill around it, so that nothing idles.
+"""Big jobs: reservations, so that they start, and backfill around them, so that nothing idles.
 
-The first head job that does not fit and has waited for `patience_s` gets the reservation and keeps
-it. Its shadow time is the first moment at which it fits if the running jobs end as estimated; what
-is free then beyond its demand is spare. Another job may start if it ends before the shadow time, or
-fits into the spare (EASY backfilling, on every resource by itself). After `drain_after_s`, or when
-its shadow time has passed twice, nothing may start in what it needs of the free resources at all.
+A head job that does not fit and has waited for `patience_s` gets a place and keeps it; `depth` jobs
+may have one at a time (1: EASY backfilling; many: nearly the conservative kind), each placed behind
+those before it.
+Its shadow time is the first moment at which it fits for as long as it is estimated to run, if the
+running jobs end as estimated and the jobs reserved before it start at their own shadow times; what
+is free then beyond all of them is spare. Between those starts free resources only grow, so another
+job may start if, for each reservation, it ends before the shadow time or fits into the spare, on
+every resource by itself. After `drain_after_s`, or when its shadow time has passed twice, nothing
+may start in what a reserved job needs of the free resources at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from drfd.core.resources import Vector, fits, minus, plus
 
@@ -23,6 +28,8 @@ class Patience:
     drain_after_s: float = 4 * 30.0 + 86400
     #: Off: jobs that do not fit are passed over for ever.
     reserves: bool = True
+    #: How many jobs may be reserved for at a time.
+    depth: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +41,17 @@ class Reservation:
     demand: Vector
     #: The shadow time, Unix time: it starts by then if all ends as estimated.
     start_s: float
+    #: When it will have ended then, as estimated.
+    end_s: float
     #: What others may take beyond the shadow time.
     spare: Vector
     #: How often the shadow time has passed and the job has not started.
     missed: int = 0
     #: Nothing may start in what it needs any more.
     is_drain: bool = False
-    #: Others are being stopped for it.
-    is_hard: bool = False
+    #: Room has been made for this very job: a drain from the start, kept for as long as the job
+    #: waits, whatever `Patience` says and however many others there are.
+    is_forced: bool = False
 
 
 def reserve(
@@ -49,77 +59,89 @@ def reserve(
     job_id: int,
     leaf: str,
     demand: Vector,
+    length_s: float,
     free: Vector,
     ends: Iterable[tuple[float, Vector]],
+    kept: Sequence[Reservation],
     before: Reservation | None,
     now_s: float,
     waited_s: float,
     rules: Patience,
 ) -> Reservation | None:
-    """The reservation for a job that does not fit into `free`, given when what is held comes back
-    (`ends`: time and amount). `before` is its reservation of the pass before. None: it would not
-    fit even then."""
-    found = shadow(demand, free, ends, now_s)
+    """The reservation for a job that cannot start in `free`, given when what is held comes back
+    (`ends`: time and amount) and what is `kept` for others. `before` is its own of the pass before.
+    None: it would not fit even when all has come back."""
+    found = shadow(demand, length_s, free, ends, now_s, kept)
     if found is None:
         return None
     start_s, spare = found
-    missed, is_hard = 0, False
-    if before is not None and before.job_id == job_id:
-        is_hard = before.is_hard
+    missed = 0
+    if before is not None:
         missed = before.missed + (now_s > before.start_s and start_s > before.start_s)
+    is_forced = before is not None and before.is_forced
     return Reservation(
         job_id=job_id,
         leaf=leaf,
         demand=demand,
         start_s=start_s,
+        end_s=start_s + length_s,
         spare=spare,
         missed=missed,
-        is_drain=is_hard or waited_s > rules.drain_after_s or missed >= 2,
-        is_hard=is_hard,
+        is_drain=waited_s > rules.drain_after_s or missed >= 2 or is_forced,
+        is_forced=is_forced,
     )
 
 
-def hard(job_id: int, leaf: str, demand: Vector, now_s: float) -> Reservation:
-    """For a job that others are being stopped for: what they give back is its own."""
-    nothing = (0,) * len(demand)
+def forced(job_id: int, leaf: str, demand: Vector, now_s: float) -> Reservation:
+    """For a job that room is being made for; the next pass works out its times."""
     return Reservation(
         job_id=job_id,
         leaf=leaf,
         demand=demand,
         start_s=now_s,
-        spare=nothing,
+        end_s=now_s,
+        spare=minus(demand, demand),
         is_drain=True,
-        is_hard=True,
+        is_forced=True,
     )
 
 
 def shadow(
-    demand: Vector, free: Vector, ends: Iterable[tuple[float, Vector]], now_s: float
+    demand: Vector,
+    length_s: float,
+    free: Vector,
+    ends: Iterable[tuple[float, Vector]],
+    now_s: float,
+    kept: Sequence[Reservation] = (),
 ) -> tuple[float, Vector] | None:
-    """(shadow time, spare) of a demand."""
-    at_s = now_s
-    waiting = sorted(ends)
-    while not fits(demand, free):
-        if not waiting:
-            return None
-        at_s, back = waiting.pop(0)
-        free = plus(free, back)
-    # All that comes back at the same moment is there at that moment.
-    while waiting and waiting[0][0] <= at_s:
-        free = plus(free, waiting.pop(0)[1])
-    return at_s, minus(free, demand)
+    """(shadow time, spare) of a demand behind those that are `kept` already."""
+    nothing = minus(free, free)
+    changes = [(now_s, nothing), *((max(now_s, at_s), back) for at_s, back in ends)]
+    for each in kept:
+        changes += [(each.start_s, minus(nothing, each.demand)), (each.end_s, each.demand)]
+    for at_s, together in groupby(sorted(changes), key=lambda change: change[0]):
+        # All that comes and goes at the same moment has done so at that moment.
+        for _, change in together:
+            free = plus(free, change)
+        if fits(demand, free) and all(
+            allows(each, demand, at_s + length_s, free) for each in kept if at_s < each.start_s
+        ):
+            return at_s, minus(free, demand)
+    return None
 
 
 def allows(kept: Reservation, demand: Vector, end_s: float, free: Vector) -> bool:
-    """May a job with this demand and estimated end start beside the reservation?"""
+    """May a job with this demand and estimated end start beside the reservation, before its shadow
+    time, when so much is free?"""
     if kept.is_drain:
         left = tuple([max(0, a - b) for a, b in zip(free, kept.demand, strict=True)])
-        return fits(demand, left)
+        if not fits(demand, left):
+            return False
     return end_s <= kept.start_s or fits(demand, kept.spare)
 
 
 def taken(kept: Reservation, demand: Vector, end_s: float) -> Reservation:
-    """The reservation after such a job has been admitted."""
-    if kept.is_drain or end_s <= kept.start_s:
+    """The reservation after such a job has been let in before its shadow time."""
+    if end_s <= kept.start_s:
         return kept
     return replace(kept, spare=minus(kept.spare, demand))

@@ -170,6 +170,7 @@ def _patience(table: Table) -> Patience:
         patience_s=patience_s,
         drain_after_s=drain_after_s,
         reserves=table.take("reservation", read_flag, True),
+        depth=table.take("reservation_depth", read_count, 1),
     )
 
 

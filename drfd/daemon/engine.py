@@ -24,7 +24,7 @@ from drfd.core.job import Job
 from drfd.core.ledger import Ledger
 from drfd.core.outlook import look_out
 from drfd.core.preemption import Starvation, preempt
-from drfd.core.reservation import hard
+from drfd.core.reservation import forced
 from drfd.core.rules import Rules
 from drfd.core.stimuli import Now, Stimulus
 from drfd.errors import DrfdError, HostError, Refused
@@ -124,7 +124,7 @@ class Engine:
         ledger, rules, now = self.ledger, self.rules, self.clock()
         jobs, next_id, draining = list(ledger.jobs.values()), ledger.next_id, ledger.draining
         run_times, spent = deepcopy(self._run_times), dict(self._history.spent)
-        before = self.last_plan.reservation if self.last_plan is not None else None
+        before = self.last_plan.reservations if self.last_plan is not None else ()
 
         def build() -> Future:
             books = Ledger.of_jobs(rules.axes, jobs, next_id=next_id, draining=draining)
@@ -158,7 +158,7 @@ class Engine:
             patience=self.rules.patience,
             run_times=self._run_times,
             now_s=now.at_s,
-            before=self.last_plan.reservation if self.last_plan is not None else None,
+            before=self.last_plan.reservations if self.last_plan is not None else (),
         )
         self.last_plan = schedule(self.ledger, self.rules, self._history.spent, outlook)
         for job_id in self.last_plan.admitted:
@@ -174,7 +174,7 @@ class Engine:
             return
         shares = self.rules.shares
         due = self._starvation.look(self.ledger, last.standing, shares, how, now.at_s)
-        if last.reservation is not None and last.reservation.is_hard:
+        if any(kept.is_forced for kept in last.reservations):
             return
         for starving in due:
             requests = preempt(self.ledger, last.standing, self.rules.room, starving, how, now)
@@ -182,8 +182,9 @@ class Engine:
                 job = self.ledger.jobs[starving.job_id]
                 demand = self.ledger.wanted(job)
                 assert demand is not None
-                kept = hard(job.id, job.spec.leaf, demand, now.at_s)
-                self.last_plan = replace(last, reservation=kept)
+                place = forced(job.id, job.spec.leaf, demand, now.at_s)
+                others = tuple(kept for kept in last.reservations if kept.job_id != job.id)
+                self.last_plan = replace(last, reservations=(place, *others))
                 for request in requests:
                     self._record(request, touched)
                 return

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from drfd.core import stimuli as st
 from drfd.core.asked import may_touch
-from drfd.core.job import Job, JobState
+from drfd.core.job import Job
 from drfd.core.reasons import explain_wait
 from drfd.daemon.engine import Engine
 from drfd.daemon.meter import Meter
@@ -67,11 +67,12 @@ class Lookup:
         )
 
     def _expected_start_s(self, job: Job) -> float | None:
-        """Known of the job that the reservation is for."""
+        """Known of the jobs that something is reserved for."""
         last = self.engine.last_plan
-        kept = last.reservation if last is not None else None
-        is_for_it = kept is not None and kept.job_id == job.id and job.state is JobState.PENDING
-        return kept.start_s if kept is not None and is_for_it else None
+        if last is None or self.engine.ledger.wanted(job) is None:
+            return None
+        kept = last.reservation_of(job.id)
+        return None if kept is None else kept.start_s
 
 
 def _passes(job: Job, select: msg.Selection) -> bool:

@@ -41,7 +41,7 @@ def ahead(bench: Bench, at_s: float, run_times: RunTimes | None = None) -> Futur
         rules=bench.rules,
         run_times=run_times or RunTimes(),
         spent={},
-        before=None,
+        before=(),
         now=now(at_s),
     )
 
@@ -156,15 +156,14 @@ def reserved() -> tuple[Bench, Reservation]:
     bench = Bench(patient(4, 18, 10))
     bench.start(of(BOB, 3, 100))
     bench.submit(of(CAROL, 4, 50), at_s=5)
-    kept = ahead(bench, 20).pass_now().reservation
-    assert kept is not None
+    (kept,) = ahead(bench, 20).pass_now().reservations
     return bench, kept
 
 
 def test_a_job_with_the_reservation_starts_at_its_shadow_time() -> None:
     bench, kept = reserved()
     assert kept.start_s == now(100).at_s
-    assert replace(ahead(bench, 20), before=kept).start_s(2) == now(100).at_s
+    assert replace(ahead(bench, 20), before=(kept,)).start_s(2) == now(100).at_s
 
 
 @pytest.mark.parametrize(("limit_s", "start_s"), [(80, 20), (81, 150)])
@@ -173,14 +172,14 @@ def test_a_job_passes_the_reservation_if_it_ends_before(limit_s: int, start_s: f
     carol's is over."""
     bench, kept = reserved()
     bench.submit(of(ALICE, 1, limit_s), at_s=20)
-    assert replace(ahead(bench, 20), before=kept).start_s(3) == now(start_s).at_s
+    assert replace(ahead(bench, 20), before=(kept,)).start_s(3) == now(start_s).at_s
 
 
 def test_without_reservations_it_passes_however_long_it_runs() -> None:
     bench, kept = reserved()
     bench.submit(of(ALICE, 1, 5000), at_s=20)
     bench.rules = patient(4, 18, 10, reserves=False)
-    assert replace(ahead(bench, 20), before=kept).start_s(3) == now(20).at_s
+    assert replace(ahead(bench, 20), before=(kept,)).start_s(3) == now(20).at_s
 
 
 @pytest.mark.parametrize(("patience_s", "start_s"), [(90, 220), (1000, 600)])

@@ -17,7 +17,7 @@ def seen(bench: Bench, at_s: float) -> Outlook:
         patience=Patience(),
         run_times=RunTimes(),
         now_s=now(at_s).at_s,
-        before=None,
+        before=(),
     )
 
 
@@ -97,5 +97,4 @@ def test_a_suspended_job_is_not_in_the_way_of_a_reservation_that_waits_for_its_m
     bench.submit(spec("root.bob", actor=BOB, asks=demand(9, 18)), at_s=150)
     plan = schedule(bench.ledger, bench.rules, outlook=seen(bench, 250.7))
     assert plan.admitted == [1]
-    assert plan.reservation is not None
-    assert plan.reservation.job_id == 2
+    assert [kept.job_id for kept in plan.reservations] == [2]

@@ -9,8 +9,11 @@ import pytest
 from drfd.core import stimuli as st
 from drfd.core.admission import Plan
 from drfd.core.decide import schedule
+from drfd.core.estimate import RunTimes
 from drfd.core.job import JobSpec, JobState
+from drfd.core.outlook import look_out
 from drfd.core.reasons import Reason, ReasonCode, explain_wait
+from drfd.core.reservation import Patience
 from drfd.core.resources import Axes
 from drfd.core.rules import Rules
 from fakes import ADMIN, ALICE, BOB, Bench, demand, ended, now, rules, spec
@@ -338,6 +341,107 @@ def test_a_leaf_that_the_last_pass_did_not_know_has_nobody_before_it(bench: Benc
     bench.submit(of(ALICE, 4), at_s=1)
     assert why(bench, 3, last) == Reason(
         RESOURCES, "needs 4 cores, 3 free; job 1 (bob) holds 6 until T+3600s at the latest"
+    )
+
+
+# -- reservations ----------------------------------------------------------------------------
+
+
+def crowded(bench: Bench, *later: JobSpec, at_s: float = 60) -> Plan:
+    """Bob holds five of nine cores until T+3600, alice waits for seven and carol for eight; each
+    has a place. `later` are submitted after that; dave's jobs are known to be long."""
+    bench.start(of(BOB, 5))
+    for asked in (of(ALICE, 7), of(CAROL, 8)):
+        bench.submit(asked, at_s=1)
+    last = look_and_schedule(bench, 60)
+    for asked in later:
+        bench.submit(asked, at_s=60)
+    return look_and_schedule(bench, at_s, last)
+
+
+def look_and_schedule(bench: Bench, at_s: float, before: Plan | None = None) -> Plan:
+    run_times = RunTimes()
+    run_times.add("dave", 50_000)
+    outlook = look_out(
+        bench.ledger,
+        patience=Patience(patience_s=30, drain_after_s=9999, depth=2),
+        run_times=run_times,
+        now_s=now(at_s).at_s,
+        before=() if before is None else before.reservations,
+    )
+    return schedule(bench.ledger, bench.rules, None, outlook)
+
+
+FOR_ALICE = (
+    "room is kept free for job 2 (alice), which needs 7 cores, 1G of memory "
+    "and is expected to start by T+3600s"
+)
+FOR_CAROL = (
+    "room is kept free for job 3 (carol), which needs 8 cores, 1G of memory "
+    "and is expected to start by T+7200s"
+)
+
+
+def test_a_job_with_a_place_is_told_when_it_starts(bench: Bench) -> None:
+    last = crowded(bench)
+    expected = {2: ("7 cores", "T+3600s"), 3: ("8 cores", "T+7200s")}
+    assert {job_id: why(bench, job_id, last) for job_id in expected} == {
+        job_id: Reason(
+            RESOURCES,
+            f"needs {asked}, 4 free; what others give back is kept for it, "
+            f"and it starts by {start} if they end as expected",
+        )
+        for job_id, (asked, start) in expected.items()
+    }
+
+
+@pytest.mark.parametrize(("cores", "kept"), [(3, FOR_ALICE), (2, FOR_CAROL)])
+def test_the_reservation_that_keeps_a_job_back_is_named(
+    bench: Bench, cores: float, kept: str
+) -> None:
+    """Three cores are too many beside the first, two only beside the second."""
+    last = crowded(bench, replace(of(DAVE, cores), time_limit_s=None))
+    assert why(bench, 4, last) == Reason(
+        ReasonCode.RESERVATION, f"it fits, but {kept}; this job would not have ended by then"
+    )
+
+
+def test_who_stands_behind_a_job_that_is_kept_back_is_told_so(bench: Bench) -> None:
+    """The second would have ended in time."""
+    last = crowded(bench, of(DAVE, 3), replace(of(DAVE, 3), time_limit_s=60))
+    assert why(bench, 5, last) == Reason(
+        ReasonCode.RESERVATION,
+        f"it fits, but job 4, which needs the same, comes first; {FOR_ALICE}",
+    )
+
+
+def test_in_a_drain_it_does_not_matter_how_soon_a_job_ends(bench: Bench) -> None:
+    last = crowded(bench, replace(of(DAVE, 3), time_limit_s=60), at_s=10_100)
+    assert why(bench, 4, last) == Reason(
+        ReasonCode.RESERVATION,
+        "it fits, but everything that it needs is kept free for job 2 (alice), "
+        "which needs 7 cores, 1G of memory and is expected to start by T+10100s",
+    )
+
+
+def test_nobody_passes_a_job_of_the_same_leaf_that_has_waited_too_long(bench: Bench) -> None:
+    """Erin's second job asks for no cores, so that it is in nobody's way but her first one's."""
+    last = crowded(bench, of(ERIN, 6), of(ERIN, 0, 6), at_s=10_100)
+    assert why(bench, 5, last) == Reason(
+        ReasonCode.RESERVATION,
+        "it fits, but job 4 comes first: it has waited so long that no later job may pass it",
+    )
+
+
+def test_a_job_with_a_place_that_fits_is_told_whom_it_would_hurt(bench: Bench) -> None:
+    before = crowded(bench, replace(of(DAVE, 4), time_limit_s=None))
+    bench.feed(st.CancelAsked(now(), 3, ADMIN))
+    last = look_and_schedule(bench, 100, before)
+    assert [each.job_id for each in last.reservations] == [2, 4]
+    assert why(bench, 4, last) == Reason(
+        ReasonCode.RESERVATION,
+        f"it fits, but {FOR_ALICE}; this job would not have ended by then; "
+        "it starts by T+7200s itself",
     )
 
 

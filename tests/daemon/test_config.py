@@ -45,6 +45,7 @@ EVERYTHING = """
     patience = "60s"
     drain_after = "1h"
     reservation = false
+    reservation_depth = 4
     half_life = "2d"
     preemption = true
     preempt = "suspend"
@@ -113,7 +114,7 @@ def test_every_documented_key_is_read(path: Path) -> None:
         system_users=frozenset({"backup", "www-data"}),
         max_waiting_per_user=5000,
         half_life_s=2 * 86400,
-        patience=Patience(patience_s=60, drain_after_s=3600, reserves=False),
+        patience=Patience(patience_s=60, drain_after_s=3600, reserves=False, depth=4),
         preempting=Preempting(suspends=True, after_s=120, rest_s=1800),
         warnings=("gres: countable resources are not handed out by this version yet",),
     )
@@ -286,6 +287,9 @@ def test_a_mistake_in_the_tree_names_its_place(path: Path, text: str, said: str)
         ("scheduling.preempt_rest", '"never"'),
         ("scheduling.preempt_rest", "true"),
         ("scheduling.patience", '"x"'),
+        ("scheduling.reservation_depth", "0"),
+        ("scheduling.reservation_depth", "1.5"),
+        ("scheduling.reservation_depth", '"2"'),
         ("enforcement.cores", '"pin"'),
         ("enforcement.grace", '"-1s"'),
         ("enforcement.grace", "true"),

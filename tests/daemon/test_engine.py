@@ -17,6 +17,7 @@ from drfd.core.estimate import UNKNOWN_S
 from drfd.core.history import History
 from drfd.core.job import JobState, Outcome
 from drfd.core.preemption import Preempting
+from drfd.core.reservation import Patience
 from drfd.errors import HostError, NotPermitted, Refused
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
@@ -525,3 +526,45 @@ def test_outcomes_come_from_what_was_recorded_first(shell: Any) -> None:
     shell.turn(gone(1))
     assert shell.journal.job(1).outcome is Outcome.TIMEOUT
     assert shell.host.take() == [Launch(1, 1), Terminate(1, 1), Kill(1, 1), Remove(1, 1)]
+
+
+# -- reservations ------------------------------------------------------------------------------
+
+
+def crowded(make_shell: MakeShell, depth: int) -> Any:
+    """Alice holds six of nine cores; she and bob have each waited a minute for seven."""
+    seconds = [0.0]
+    by = replace(rules(), patience=Patience(patience_s=30, drain_after_s=9999, depth=depth))
+    shell = make_shell(by=by, clock=lambda: now(seconds[0]))
+    shell.turn(asks(6))
+    shell.turn(runner_up(1))
+    shell.turn(asks(7, actor=BOB), asks(7))
+    seconds[0] = 60.0
+    shell.engine.want_pass()
+    shell.turn()
+    assert shell.host.take() == [Launch(1, 1)]
+    return shell
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_reservations_go_from_pass_to_pass_up_to_the_configured_depth(
+    make_shell: MakeShell, depth: int
+) -> None:
+    shell = crowded(make_shell, depth)
+    starts = [(each.job_id, each.start_s) for each in shell.engine.last_plan.reservations]
+    assert starts == [(2, now(3600).at_s), (3, now(7200).at_s)][:depth]
+    shell.turn(ended(1), gone(1))
+    assert shell.host.take() == [Launch(2, 1)]
+    assert [each.job_id for each in shell.engine.last_plan.reservations] == [3]
+
+
+def test_a_job_that_has_a_place_does_not_start_while_launching_is_stopped(
+    make_shell: MakeShell,
+) -> None:
+    shell = crowded(make_shell, 2)
+    shell.turn(st.DrainAsked(now(), True, ADMIN))
+    shell.turn(ended(1), gone(1))
+    assert shell.host.take() == []
+    assert [each.job_id for each in shell.engine.last_plan.reservations] == [2, 3]
+    shell.turn(st.DrainAsked(now(), False, ADMIN))
+    assert shell.host.take() == [Launch(2, 1)]

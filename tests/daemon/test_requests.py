@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from drfd import __version__
 from drfd.core import events as ev
 from drfd.core.effects import Freeze, Launch, Terminate, Thaw
+from drfd.core.reservation import Patience
 from drfd.core.stimuli import Actor, CgroupGone, Frozen
 from drfd.daemon.config import Config, Defaults
 from drfd.errors import HostError, NotPermitted, Refused
@@ -831,3 +833,20 @@ def test_an_asker_who_has_left_does_not_disturb_the_turn(desk: Any) -> None:
         assert [job["id"] for job in (await desk.ask(ALICE, op="status"))["jobs"]] == [1, 2]
 
     play(story)
+
+
+def test_of_every_job_that_has_a_place_it_is_told_when_it_starts(make_desk: MakeDesk) -> None:
+    by = replace(rules(), patience=Patience(patience_s=0, drain_after_s=9999, depth=2))
+    desk = make_desk(by=by)
+
+    async def story() -> None:
+        first = await desk.submit(ALICE, 6, time_limit_s=600)
+        for actor in (BOB, ALICE, ADMIN):
+            await desk.submit(actor, 7, time_limit_s=600)
+        shown = (await desk.ask(ADMIN, op="status", select={}))["jobs"]
+        starts = {job["id"]: job["expected_start_at"] for job in shown}
+        begin_s = desk.shell.engine.clock().at_s
+        assert starts == {first: None, 2: begin_s + 600, 3: begin_s + 1200, 4: None}
+
+    play(story)
+    desk.shell.host.take()

@@ -1,0 +1,115 @@
+"""The reservations of one pass: who has a place, who may start beside them, who gets the next one.
+
+Those of the pass before come first, in their order: each starts if it fits and hurts none before
+it, or keeps its place as things are now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from drfd.core.queue import Entry
+from drfd.core.reservation import Patience, Reservation, allows, reserve, taken
+from drfd.core.resources import Vector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What a pass must know of time, to reserve and to backfill."""
+
+    now_s: float
+    patience: Patience
+    #: When the running jobs will have ended, as estimated, and what each gives back.
+    ends: Iterable[tuple[float, Vector]]
+    #: Of a waiting job: how long it has waited, and how long it will run as estimated.
+    waited_s: Callable[[int], float]
+    length_s: Callable[[int], float]
+    #: A job's place in its queue; None when it does not wait any more.
+    entry: Callable[[int], Entry | None]
+    #: The reservations of the pass before, in order.
+    before: tuple[Reservation, ...]
+
+    def end_s(self, job_id: int) -> float:
+        """When a waiting job would have ended, as estimated, if it started now."""
+        return self.now_s + self.length_s(job_id)
+
+    def has_waited_too_long(self, job_id: int) -> bool:
+        """So long that no later job of its leaf may pass it while it does not fit."""
+        return self.patience.reserves and self.waited_s(job_id) > self.patience.drain_after_s
+
+
+@dataclass
+class Backfill:
+    """The reservations as they stand while a pass runs."""
+
+    outlook: Outlook
+    #: In order: none may be hurt by a later one.
+    kept: list[Reservation] = field(default_factory=list)
+
+    def may_keep(self, before: Reservation) -> bool:
+        """Is there still a place for a reservation of the pass before?"""
+        return before.is_forced or self.has_place
+
+    @property
+    def has_place(self) -> bool:
+        rules = self.outlook.patience
+        return rules.reserves and sum(not each.is_forced for each in self.kept) < rules.depth
+
+    def may_reserve(self, job_id: int) -> bool:
+        """Is there a place for a job that cannot start, and has it waited long enough?"""
+        return (
+            self.has_place
+            and self.outlook.waited_s(job_id) >= self.outlook.patience.patience_s
+            and all(each.job_id != job_id for each in self.kept)
+        )
+
+    def allows(self, demand: Vector, job_id: int, free: Vector) -> bool:
+        """May it start now without hurting any reservation?"""
+        return self.hurt(demand, job_id, free) is None
+
+    def hurt(self, demand: Vector, job_id: int, free: Vector) -> Reservation | None:
+        """The first reservation that the job would hurt if it started in `free` now."""
+        if not self.kept:
+            return None
+        end_s = self.outlook.end_s(job_id)
+        others = (each for each in self.kept if each.job_id != job_id)
+        return next((each for each in others if not allows(each, demand, end_s, free)), None)
+
+    def let_in(self, demand: Vector, job_id: int) -> None:
+        """The job starts now."""
+        if self.kept:
+            end_s = self.outlook.end_s(job_id)
+            self.kept = [taken(each, demand, end_s) for each in self.kept]
+
+    def reserve(
+        self,
+        job_id: int,
+        leaf: str,
+        demand: Vector,
+        *,
+        free: Vector,
+        given: Mapping[int, Vector],
+        before: Reservation | None = None,
+    ) -> None:
+        """Give the job the next place, when it has one; `given` is what this pass has admitted."""
+        outlook = self.outlook
+        found = reserve(
+            job_id=job_id,
+            leaf=leaf,
+            demand=demand,
+            length_s=outlook.length_s(job_id),
+            free=free,
+            ends=[*outlook.ends, *((outlook.end_s(other), held) for other, held in given.items())],
+            kept=self.kept,
+            before=before,
+            now_s=outlook.now_s,
+            waited_s=outlook.waited_s(job_id),
+            rules=outlook.patience,
+        )
+        if found is not None:
+            self.kept = [
+                taken(each, demand, found.end_s) if found.start_s <= each.start_s else each
+                for each in self.kept
+            ]
+            self.kept.append(found)
