@@ -1,0 +1,351 @@
+"""Worked examples of the DRF paper, of posts and of a lecture, to the digits they give.
+
+The numbers are those of FAIRNESS section 2, under the same names. Those of whole tasks that are
+about one pass are in test_admission.py (E1, E20 to E24) and test_tree.py (E17 to E19).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+import pytest
+
+from drfd.core import continuous
+from drfd.core.ceei import ceei
+from drfd.core.fairshare import FairShare, NodeRule
+from drfd.core.flow import Tasks, Want
+from drfd.core.resources import Vector
+
+Wants = dict[str, Want]
+
+
+def asks(**demands: tuple[float, ...]) -> Wants:
+    """Leaf → the vector of one task; without end. "__" stands for a dot."""
+    return {
+        name.replace("__", "."): Want(demand=tuple(Fraction(str(each)) for each in vector))
+        for name, vector in demands.items()
+    }
+
+
+def limited(wants: Wants, **tasks: int) -> Wants:
+    return {
+        leaf: Want(demand=want.demand, tasks=Fraction(tasks[leaf]) if leaf in tasks else None)
+        for leaf, want in wants.items()
+    }
+
+
+def machine(*capacity: int, weights: Mapping[str, str] | None = None) -> FairShare:
+    """Weights by path, the same for all resources."""
+    given = (weights or {}).items()
+    rules = {path: NodeRule(weights=(Fraction(each),) * len(capacity)) for path, each in given}
+    return FairShare(capacity, rules)
+
+
+def holding(wants: Wants, tasks: Tasks) -> dict[str, list[Fraction]]:
+    return {leaf: [tasks[leaf] * each for each in want.demand] for leaf, want in wants.items()}
+
+
+def dominant(capacity: Vector, wants: Wants, tasks: Tasks) -> dict[str, Fraction]:
+    return {
+        leaf: max(amount / top for amount, top in zip(held, capacity, strict=True))
+        for leaf, held in holding(wants, tasks).items()
+    }
+
+
+def runs(want: Want, bundle: list[Fraction]) -> Fraction:
+    """How many tasks a bundle is good for."""
+    return min(amount / each for each, amount in zip(want.demand, bundle, strict=True) if each)
+
+
+def to_one_digit(*amounts: Fraction) -> list[float]:
+    return [round(float(amount), 1) for amount in amounts]
+
+
+#: The machine and the users of the paper's section 4.1.
+PAPER, E1 = machine(9, 18), asks(A=(1, 4), B=(3, 1))
+
+
+# -- the paper ----------------------------------------------------------------------------------
+
+
+def test_e1_dominant_shares_are_equal_at_two_thirds() -> None:
+    tasks = continuous.drf(PAPER, E1)
+    assert tasks == {"A": 3, "B": 2}
+    assert holding(E1, tasks) == {"A": [3, 12], "B": [6, 2]}
+    assert dominant((9, 18), E1, tasks) == {"A": Fraction(2, 3), "B": Fraction(2, 3)}
+
+
+def test_e2_asset_fairness_spends_equal_sums() -> None:
+    """1 GB costs 1 $ and 1 CPU 2 $: A spends 6 $ a task, B 7 $."""
+    tasks = continuous.asset(PAPER, E1)
+    assert tasks == {"A": Fraction("2.52"), "B": Fraction("2.16")}
+    held = holding(E1, tasks)
+    assert to_one_digit(*held["A"]) == [2.5, 10.1]
+    assert to_one_digit(*held["B"]) == [6.5, 2.2]
+
+
+def test_e3_the_market_gives_a_more_and_b_less() -> None:
+    tasks = ceei((9, 18), E1)
+    assert abs(tasks["A"] - Fraction(45, 11)) < Fraction(1, 10**15)
+    assert abs(tasks["B"] - Fraction(18, 11)) < Fraction(1, 10**15)
+    held = holding(E1, tasks)
+    assert to_one_digit(*held["A"]) == [4.1, 16.4]
+    assert to_one_digit(*held["B"]) == [4.9, 1.6]
+
+
+def test_e4_asset_fairness_breaks_the_sharing_incentive() -> None:
+    """Theorem 1: the second user has less than half of both resources."""
+    shares, wants = machine(30, 30), asks(one=(1, 3), two=(1, 1))
+    tasks = continuous.asset(shares, wants)
+    assert tasks == {"one": 6, "two": 12}
+    assert holding(wants, tasks) == {"one": [6, 18], "two": [12, 12]}
+    assert {sum(held) for held in holding(wants, tasks).values()} == {24}
+    assert runs(wants["two"], [Fraction(15), Fraction(15)]) > tasks["two"]
+    assert continuous.drf(shares, wants) == {"one": 5, "two": 15}
+
+
+def test_e5_asset_fairness_breaks_bottleneck_fairness() -> None:
+    """Theorem 2: both want the first resource most, and the first user has three sevenths of it."""
+    shares, wants = machine(21, 21), asks(one=(3, 2), two=(4, 1))
+    tasks = continuous.asset(shares, wants)
+    assert tasks == {"one": 3, "two": 3}
+    assert holding(wants, tasks) == {"one": [9, 6], "two": [12, 3]}
+    assert dominant((21, 21), wants, tasks)["one"] == Fraction(3, 7)
+    fair = continuous.drf(shares, wants)
+    assert fair == {"one": Fraction(7, 2), "two": Fraction(21, 8)}
+    assert set(dominant((21, 21), wants, fair).values()) == {Fraction(1, 2)}
+
+
+def test_e5b_asset_fairness_takes_from_one_when_there_is_more_of_something() -> None:
+    """Theorem 3: resource monotonicity."""
+    wants = asks(one=(4, 2), two=(1, 1))
+    assert continuous.asset(machine(77, 77), wants) == {"one": 11, "two": 33}
+    assert continuous.asset(machine(77, 154), wants) == {"one": Fraction("10.5"), "two": 35}
+
+
+def test_e6_a_lie_gains_in_the_market_and_not_under_drf() -> None:
+    """Theorem 4."""
+    honest, lie = asks(one=(16, 1), two=(1, 2)), asks(one=(16, 8), two=(1, 2))
+    before, after = ceei((100, 100), honest), ceei((100, 100), lie)
+    tiny = Fraction(1, 10**15)
+    assert abs(before["one"] - Fraction(100, 31)) < tiny
+    assert abs(before["two"] - Fraction(1500, 31)) < tiny * 100
+    assert to_one_digit(before["one"], before["two"]) == [3.2, 48.4]
+    assert abs(after["one"] - Fraction(25, 6)) < tiny
+    assert abs(after["two"] - Fraction(100, 3)) < tiny * 100
+    fair = {"one": Fraction(25, 6), "two": Fraction(100, 3)}
+    assert continuous.drf(machine(100, 100), honest) == fair
+    assert continuous.drf(machine(100, 100), lie) == fair
+
+
+def test_e7_in_the_market_one_may_lose_when_another_leaves() -> None:
+    """Theorem 5."""
+    wants = asks(one=(4, 1), two=(1, 16), three=(16, 1))
+    left = {name: wants[name] for name in ("one", "two")}
+    assert to_one_digit(*ceei((100, 100), wants).values()) == [11.3, 5.4, 3.1]
+    assert to_one_digit(*ceei((100, 100), left).values()) == [23.8, 4.8]
+    shares = machine(100, 100)
+    fair = {"one": Fraction(400, 33), "two": Fraction(100, 33), "three": Fraction(100, 33)}
+    assert continuous.drf(shares, wants) == fair
+    assert continuous.drf(shares, left) == {"one": 20, "two": 5}
+
+
+def test_e8_drf_may_take_from_one_when_there_is_more_of_something() -> None:
+    """Theorem 6: no policy that keeps the rest of the promises can be resource monotonic."""
+    wants = asks(A=(2, 1), B=(1, 2))
+    assert continuous.drf(machine(1, 1), wants) == {"A": Fraction(1, 3), "B": Fraction(1, 3)}
+    assert continuous.drf(machine(1, 4), wants) == {"A": Fraction(1, 4), "B": Fraction(1, 2)}
+
+
+def test_e9_who_asks_for_more_kinds_is_bounded_by_the_most_wanted() -> None:
+    others = {f"user{at}": want for at in range(9) for want in asks(x=(0, 1)).values()}
+    tasks = continuous.drf(machine(1, 1), asks(first=(1, 0)) | others)
+    assert tasks.pop("first") == 1
+    assert set(tasks.values()) == {Fraction(1, 9)}
+    told = continuous.drf(machine(1, 1), asks(first=(1, 1)) | others)
+    assert set(told.values()) == {Fraction(1, 10)}
+
+
+def test_weights_are_the_ratio_of_dominant_shares() -> None:
+    """Section 4.3: with weights of users A : B = 3 : 1, and with equal ones as without any."""
+    wants = asks(A=(1, 4), B=(3, 1))
+    tasks = continuous.drf(machine(9, 18, weights={"A": "3", "B": "1"}), wants)
+    parts = dominant((9, 18), wants, tasks)
+    assert parts["A"] == 3 * parts["B"]
+    same = machine(9, 18, weights={"A": "7", "B": "7"})
+    assert continuous.drf(same, wants) == continuous.drf(PAPER, wants)
+
+
+def test_weights_of_single_resources_weigh_each_share() -> None:
+    """s_i = max_j u_ij / w_ij, with weights that sum to the same on each resource."""
+    rules = {
+        "A": NodeRule(weights=(Fraction(1), Fraction(3))),
+        "B": NodeRule(weights=(Fraction(3), Fraction(1))),
+    }
+    wants = asks(A=(1, 4), B=(3, 1))
+    tasks = continuous.drf(FairShare((9, 18), rules), wants)
+    level = {}
+    for leaf, held in holding(wants, tasks).items():
+        weights = rules[leaf].weights or ()
+        pairs = zip(held, (9, 18), weights, strict=True)
+        level[leaf] = max(amount / top / weight for amount, top, weight in pairs)
+    assert level["A"] == level["B"] == Fraction(1, 4)
+
+
+def test_e10_the_continuous_answer_to_the_yarn_post() -> None:
+    wants = asks(A=(1, 5), B=(5, 2))
+    tasks = continuous.drf(machine(10, 10), wants)
+    assert tasks == {"A": Fraction(10, 7), "B": Fraction(10, 7)}
+    assert set(dominant((10, 10), wants, tasks).values()) == {Fraction(5, 7)}
+
+
+def test_e11_who_has_less_of_everything_envies_and_under_drf_nobody_does() -> None:
+    wants = asks(one=(1, 4), two=(2, 6))
+    posed = {leaf: list(want.demand) for leaf, want in wants.items()}
+    assert runs(wants["one"], posed["two"]) == Fraction(3, 2) > runs(wants["one"], posed["one"])
+    assert runs(wants["two"], posed["one"]) < 1
+    tasks = continuous.drf(machine(10, 10), wants)
+    held = holding(wants, tasks)
+    assert runs(wants["one"], held["two"]) <= tasks["one"]
+    assert runs(wants["two"], held["one"]) <= tasks["two"]
+
+
+#: Figure 8: 48 nodes of 4 CPUs and 14 GB.
+E25 = [
+    (asks(one=(1, 10), two=(1, 1)), (49.8, 142.2), (74, 74), {"one": 1, "two": 3}),
+    (asks(one=(2, 4), two=(1, 3)), (48, 96), (50, 50), {"one": 1, "two": 2}),
+    (asks(one=(1, 7), two=(1, 4)), (48, 84), (50, 50), {"one": 1, "two": 1}),
+]
+
+
+@pytest.mark.parametrize(("wants", "count", "percent", "whole"), E25, ids=["0-2", "2-4", "4-6 min"])
+def test_e25_figure_8_in_the_aggregate(
+    wants: Wants, count: tuple[float, float], percent: tuple[int, int], whole: Mapping[str, int]
+) -> None:
+    tasks = continuous.drf(machine(192, 672), wants)
+    assert to_one_digit(*tasks.values()) == list(count)
+    parts = dominant((192, 672), wants, tasks)
+    assert tuple(round(float(part * 100)) for part in parts.values()) == percent
+
+
+# -- the lecture --------------------------------------------------------------------------------
+
+
+def test_e12_first_come_first_served_takes_all_that_the_first_one_wants() -> None:
+    """100 nodes of 32 CPUs and 64 GB in the aggregate."""
+    wants = limited(asks(op1=(1, 4), op2=(10, 1)), op1=1000, op2=500)
+    tasks = continuous.fifo(machine(3200, 6400), wants)
+    assert tasks == {"op1": 1000, "op2": 220}
+    assert holding(wants, tasks)["op1"] == [1000, 4000]
+
+
+def test_e13_together_two_operations_get_a_quarter_more_than_apart() -> None:
+    op1, op2 = asks(A=(1, 4)), asks(B=(10, 1))
+    apart = continuous.drf(machine(20 * 32, 20 * 64), op1)
+    assert apart == {"A": 320}
+    assert holding(op1, apart)["A"][0] == 20 * 32 / 2, "half its CPUs are idle"
+    assert continuous.drf(machine(30 * 32, 30 * 64), op2) == {"B": 96}
+    both = machine(50 * 32, 50 * 64, weights={"A": "0.4", "B": "0.6"})
+    assert continuous.drf(both, op1 | op2) == {"A": 400, "B": 120}
+
+
+def test_the_lectures_dominant_resources() -> None:
+    """op1 needs 1000 of 3200 CPUs and 4000 of 6400 GB: memory; a task of <10, 1> is about CPU."""
+    shares = FairShare((3200, 6400))
+    assert shares.dominant_axis((1000, 4000)) == 1
+    assert shares.dominant_axis((10, 1)) == 0
+
+
+def test_e14_halves_of_the_other_ones_resource() -> None:
+    wants = asks(one=(1, 0.5), two=(0.5, 1))
+    tasks = continuous.drf(machine(1, 1), wants)
+    third = Fraction(1, 3)
+    assert holding(wants, tasks) == {"one": [2 * third, third], "two": [third, 2 * third]}
+
+
+def test_e15_one_who_needs_both_and_one_who_needs_the_second() -> None:
+    wants = asks(one=(1, 1), two=(0, 1))
+    half = Fraction(1, 2)
+    held = holding(wants, continuous.drf(machine(1, 1), wants))
+    assert held == {"one": [half, half], "two": [0, half]}
+
+
+def test_e16_two_can_lie_so_that_a_third_gains_and_they_lose_nothing() -> None:
+    """Why only lies from which all liars gain are ruled out."""
+    others = asks(three=(0, 1, 0), four=(0, 0.5, 1))
+    honest = asks(one=(1, 0, 0), two=(1, 0, 0)) | others
+    lie = asks(one=(1, 0, 0.5), two=(1, 0, 0.5)) | others
+    shares = machine(1, 1, 1)
+    half, third, quarter = Fraction(1, 2), Fraction(1, 3), Fraction(1, 4)
+    assert holding(honest, continuous.drf(shares, honest)) == {
+        "one": [half, 0, 0], "two": [half, 0, 0],
+        "three": [0, 2 * third, 0], "four": [0, third, 2 * third],
+    }  # fmt: skip
+    assert holding(lie, continuous.drf(shares, lie)) == {
+        "one": [half, 0, quarter], "two": [half, 0, quarter],
+        "three": [0, 3 * quarter, 0], "four": [0, quarter, half],
+    }  # fmt: skip
+
+
+def test_e17_three_levels_on_one_resource() -> None:
+    """30 % {20 %, 80 % {50, 50}}, 20 %, 50 % {30, 70}: leaves 6, 12, 12, 20, 15, 35 %."""
+    weights = {
+        "a": "30", "a.x": "20", "a.y": "80", "a.y.p": "50", "a.y.q": "50",
+        "b": "20", "c": "50", "c.u": "30", "c.v": "70",
+    }  # fmt: skip
+    wants = asks(a__x=(1,), a__y__p=(1,), a__y__q=(1,), b=(1,), c__u=(1,), c__v=(1,))
+    tasks = continuous.drf(machine(100, weights=weights), wants)
+    assert list(tasks.values()) == [6, 12, 12, 20, 15, 35]
+
+
+def test_e18_targets_are_a_half_a_half_and_one() -> None:
+    wants = asks(op1=(1, 0), pool__op2=(1, 0), pool__op3=(0, 1))
+    half = Fraction(1, 2)
+    targets = {"op1": half, "pool.op2": half, "pool.op3": 1}
+    assert continuous.drf(machine(1, 1), wants) == targets
+
+
+def test_e19_a_flattened_pool_is_robbed_and_min_satisfaction_keeps_its_promise() -> None:
+    """The source gives no vectors; with a hundredth of what is not dominant its 12.7 % come out.
+    The pool has that much of each resource; without the hundredths it is an eighth."""
+    members = {"x": (1, 0.01, 0.01), "y": (0.01, 1, 0.01), "z": (0.01, 0.01, 1)}
+
+    def pool_part(shares: FairShare, wants: Wants) -> list[Fraction]:
+        held = holding(wants, continuous.drf(shares, wants))
+        held.pop("A")
+        return [sum(column, Fraction(0)) for column in zip(*held.values(), strict=True)]
+
+    flat = machine(1, 1, 1, weights={"A": "0.7", "x": "0.1", "y": "0.1", "z": "0.1"})
+    together = asks(A=(1, 1, 1), **members)
+    assert {round(float(part * 100), 1) for part in pool_part(flat, together)} == {12.7}
+    alone = asks(A=(1, 1, 1), x=(1, 0, 0), y=(0, 1, 0), z=(0, 0, 1))
+    assert set(pool_part(flat, alone)) == {Fraction(1, 8)}
+
+    tree = machine(1, 1, 1, weights={"A": "7", "pool": "3"})
+    in_pool = asks(A=(1, 1, 1), **{f"pool__{name}": vector for name, vector in members.items()})
+    assert set(pool_part(tree, in_pool)) == {Fraction(3, 10)}
+
+
+# -- the walk-through and the references --------------------------------------------------------
+
+
+def test_e21_the_continuous_answer_to_the_mesos_walk_through() -> None:
+    tasks = continuous.drf(machine(10, 20), asks(A=(3, 2), B=(1, 5)))
+    assert tasks == {"A": Fraction(50, 21), "B": Fraction(20, 7)}
+
+
+def test_blocked_nodes_do_not_count_as_in_the_document_of_volcano() -> None:
+    """n1, n2 want CPUs; n3 has a child for CPUs and one for GPUs; n4 wants GPUs. Rescaling n3 as
+    if its blocked child could go on would give 2/3 and 1/3 of the GPUs."""
+    wants = asks(n1=(1, 0), n2=(1, 0), n3__n31=(1, 0), n3__n32=(0, 1), n4=(0, 1))
+    third, half = Fraction(1, 3), Fraction(1, 2)
+    assert continuous.drf(machine(1, 1), wants) == {
+        "n1": third, "n2": third, "n3.n31": third, "n3.n32": half, "n4": half,
+    }  # fmt: skip
+
+
+def test_a_blocked_sibling_does_not_hold_up_the_other_in_the_second_example_of_volcano() -> None:
+    wants = asks(n1=(0, 1), n2__n21=(1, 0), n2__n22=(0, 1))
+    half = Fraction(1, 2)
+    assert continuous.drf(machine(1, 1), wants) == {"n1": half, "n2.n21": 1, "n2.n22": half}
