@@ -48,7 +48,10 @@ def cpu(shares: FairShare, wants: Mapping[str, Want]) -> Tasks:
 def slots(shares: FairShare, wants: Mapping[str, Want], count: int) -> Tasks:
     """`count` slots shared max-min; any task fits a slot, whatever it needs."""
     asked: dict[str, Shares] = dict.fromkeys(wants, (Fraction(1, count),))
-    entitled = {path: (min(parts),) for path, parts in _entitled(shares, wants).items()}
+    entitled = {
+        path: (min(part for part, top in zip(parts, shares.capacity, strict=True) if top),)
+        for path, parts in _entitled(shares, wants).items()
+    }
     return Flow(entitled, wants, asked, {TOP: (ONE,)}).run()
 
 

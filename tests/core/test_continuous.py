@@ -18,7 +18,7 @@ from drfd.core.ceei import ceei
 from drfd.core.fairshare import FairShare, NodeRule, parent_of, path_up
 from drfd.core.flow import Tasks, Want
 
-STEADY = settings(derandomize=True, deadline=None, max_examples=200)
+STEADY = settings(derandomize=True, deadline=None, max_examples=80)
 Wants = Mapping[str, Want]
 LEAVES = "ABCDE"
 
@@ -421,7 +421,7 @@ def one_by_one(shares: FairShare, wants: Wants, *, looks_below: bool) -> dict[st
 
 
 @pytest.mark.parametrize("looks_below", [True, False], ids=["min-satisfaction", "naive"])
-@settings(derandomize=True, deadline=None, max_examples=25)
+@settings(derandomize=True, deadline=None, max_examples=15)
 @given(problem=whole_trees())
 def test_small_whole_tasks_given_out_one_by_one_come_close(
     problem: tuple[FairShare, Wants], looks_below: bool

@@ -6,6 +6,7 @@ about one pass are in test_admission.py (E1, E20 to E24) and test_tree.py (E17 t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from fractions import Fraction
 
@@ -15,7 +16,9 @@ from drfd.core import continuous
 from drfd.core.ceei import ceei
 from drfd.core.fairshare import FairShare, NodeRule
 from drfd.core.flow import Tasks, Want
-from drfd.core.resources import Vector
+from drfd.core.policies import plan_by
+from drfd.core.queue import LeafQueue
+from drfd.core.resources import Vector, minus, plus, total
 
 Wants = dict[str, Want]
 
@@ -60,6 +63,31 @@ def runs(want: Want, bundle: list[Fraction]) -> Fraction:
 
 def to_one_digit(*amounts: Fraction) -> list[float]:
     return [round(float(amount), 1) for amount in amounts]
+
+
+#: Whole tasks: leaf → (vector, how many), submitted leaf by leaf.
+Jobs = dict[str, tuple[Vector, int]]
+
+
+def ran(
+    policy: str, shares: FairShare, jobs: Jobs, used: Mapping[str, Vector] | None = None
+) -> Counter[str]:
+    """How many tasks of each leaf one pass starts."""
+    queues: dict[str, LeafQueue] = {}
+    owner: dict[int, str] = {}
+    for leaf, (vector, count) in jobs.items():
+        for _ in range(count):
+            owner[len(owner)] = leaf
+            queues.setdefault(leaf, LeafQueue()).add(vector, (0, len(owner) - 1))
+    held = total((used or {}).values(), (0,) * len(shares.capacity))
+    done = plan_by(
+        policy,
+        queues=queues,
+        used=used or {},
+        free=minus(shares.capacity, held),
+        shares=shares,
+    )
+    return Counter(owner[job_id] for job_id in done.admitted)
 
 
 #: The machine and the users of the paper's section 4.1.
@@ -229,6 +257,22 @@ def test_e25_figure_8_in_the_aggregate(
     assert tuple(round(float(part * 100)) for part in parts.values()) == percent
 
 
+@pytest.mark.parametrize(("wants", "count", "percent", "whole"), E25, ids=["0-2", "2-4", "4-6 min"])
+def test_e25_figure_8_on_one_node(
+    wants: Wants, count: object, percent: object, whole: Mapping[str, int]
+) -> None:
+    """Whole tasks: 71 % of the memory and 75 % of the CPUs; 50 % of the CPUs both; and the third
+    pair leaves 3 GB that fit nobody, so the second job has less than its half."""
+    node = machine(4, 14)
+    jobs: Jobs = {
+        leaf: (tuple(int(each) for each in want.demand), 20) for leaf, want in wants.items()
+    }
+    assert ran("drf", node, jobs) == whole
+    parts = dominant(node.capacity, wants, {leaf: Fraction(n) for leaf, n in whole.items()})
+    expected = {3: (Fraction(10, 14), Fraction(3, 4)), 2: (Fraction(1, 2), Fraction(1, 2))}
+    assert tuple(parts.values()) == expected.get(whole["two"], (Fraction(1, 2), Fraction(2, 7)))
+
+
 # -- the lecture --------------------------------------------------------------------------------
 
 
@@ -238,6 +282,51 @@ def test_e12_first_come_first_served_takes_all_that_the_first_one_wants() -> Non
     tasks = continuous.fifo(machine(3200, 6400), wants)
     assert tasks == {"op1": 1000, "op2": 220}
     assert holding(wants, tasks)["op1"] == [1000, 4000]
+
+
+OP1, OP2 = (1, 4), (10, 1)
+#: One of the lecture's nodes: 32 CPUs and 64 GB.
+NODE = machine(32, 64)
+
+
+def test_e12_whole_tasks_in_the_aggregate() -> None:
+    """Left are 2200 CPUs and 2400 GB: 220 tasks of the second operation."""
+    jobs: Jobs = {"op1": (OP1, 1000), "op2": (OP2, 500)}
+    assert ran("fifo", machine(3200, 6400), jobs) == {"op1": 1000, "op2": 220}
+    assert ran("fifo", machine(3200, 6400), {"op1": (OP1, 1000)}) == {"op1": 1000}
+
+
+def packed(per_node: list[int]) -> int:
+    """How many tasks of the second operation fit where so many of the first one are, node by node,
+    first come, first served on each of 100 nodes."""
+    nodes = [
+        ran(
+            "fifo", NODE, {"op1": (OP1, count), "op2": (OP2, 500)} if count else {"op2": (OP2, 500)}
+        )
+        for count in per_node
+    ]
+    assert len(nodes) == 100
+    assert sum(node["op1"] for node in nodes) == 1000
+    return sum(node["op2"] for node in nodes)
+
+
+def test_e12_with_nodes_it_depends_on_the_packing() -> None:
+    first_fit, left = [], 1000
+    for _ in range(100):
+        most = ran("fifo", NODE, {"op1": (OP1, left)})["op1"]
+        first_fit.append(most)
+        left -= most
+    assert first_fit == [16] * 62 + [8] + [0] * 37
+    assert packed(first_fit) == 113
+    assert packed([10] * 100) == 200
+    assert packed([12] * 80 + [2] * 20) == 220
+
+
+def test_e13_node_by_node_and_whole() -> None:
+    assert ran("drf", NODE, {"A": (OP1, 99)}) == {"A": 16}, "320 on 20 nodes"
+    assert 30 * ran("drf", NODE, {"B": (OP2, 99)})["B"] == 90
+    both = machine(50 * 32, 50 * 64, weights={"A": "0.4", "B": "0.6"})
+    assert ran("drf", both, {"A": (OP1, 900), "B": (OP2, 900)}) == {"A": 400, "B": 120}
 
 
 def test_e13_together_two_operations_get_a_quarter_more_than_apart() -> None:
@@ -288,6 +377,15 @@ def test_e16_two_can_lie_so_that_a_third_gains_and_they_lose_nothing() -> None:
     }  # fmt: skip
 
 
+def test_a_night_of_one_users_jobs_leaves_nothing_for_the_others_in_the_morning() -> None:
+    """Three users of 20, 30 and 50 %; A has filled the machine: without preemption B and C wait,
+    and come first when something ends."""
+    shares = machine(100, weights={"A": "0.2", "B": "0.3", "C": "0.5"})
+    jobs: Jobs = {"A": ((1,), 9), "B": ((1,), 9), "C": ((1,), 9)}
+    assert ran("drf", shares, jobs, {"A": (100,)}) == {}
+    assert ran("drf", shares, jobs, {"A": (92,)}) == {"B": 3, "C": 5}
+
+
 def test_e17_three_levels_on_one_resource() -> None:
     """30 % {20 %, 80 % {50, 50}}, 20 %, 50 % {30, 70}: leaves 6, 12, 12, 20, 15, 35 %."""
     weights = {
@@ -304,6 +402,32 @@ def test_e18_targets_are_a_half_a_half_and_one() -> None:
     half = Fraction(1, 2)
     targets = {"op1": half, "pool.op2": half, "pool.op3": 1}
     assert continuous.drf(machine(1, 1), wants) == targets
+
+
+@pytest.mark.parametrize(
+    ("policy", "cores"), [("hdrf-naive", {"op1": 12, "pool.op2": 0}), ("drf", None)]
+)
+def test_e18_naive_comparison_starves_op2_and_min_satisfaction_does_not(
+    policy: str, cores: Mapping[str, int] | None
+) -> None:
+    """From the fill, op2's tasks end one by one, and each time the place is given out anew."""
+    shares = machine(12, 12)
+    used: dict[str, Vector] = {"op1": (6, 0), "pool.op2": (6, 0), "pool.op3": (0, 12)}
+    waits: Jobs = {"op1": ((1, 0), 50), "pool.op2": ((1, 0), 50), "pool.op3": ((0, 1), 50)}
+    for _ in range(60):
+        if used["pool.op2"][0]:
+            used["pool.op2"] = minus(used["pool.op2"], (1, 0))
+        for leaf, count in ran(policy, shares, waits, used).items():
+            used[leaf] = plus(used[leaf], (count, 0))
+    held = {leaf: vector[0] for leaf, vector in used.items() if leaf != "pool.op3"}
+    assert held == (cores or {"op1": 8, "pool.op2": 4})
+    assert used["pool.op3"] == (0, 12)
+
+
+def test_e18_the_fill_is_the_same_by_all() -> None:
+    waits: Jobs = {"op1": ((1, 0), 50), "pool.op2": ((1, 0), 50), "pool.op3": ((0, 1), 50)}
+    for policy in ("drf", "hdrf-naive"):
+        assert ran(policy, machine(12, 12), waits) == {"op1": 6, "pool.op2": 6, "pool.op3": 12}
 
 
 def test_e19_a_flattened_pool_is_robbed_and_min_satisfaction_keeps_its_promise() -> None:
@@ -349,3 +473,15 @@ def test_a_blocked_sibling_does_not_hold_up_the_other_in_the_second_example_of_v
     wants = asks(n1=(0, 1), n2__n21=(1, 0), n2__n22=(0, 1))
     half = Fraction(1, 2)
     assert continuous.drf(machine(1, 1), wants) == {"n1": half, "n2.n21": 1, "n2.n22": half}
+
+
+def test_blocked_nodes_do_not_count_for_whole_tasks_either() -> None:
+    first: Jobs = {
+        "n1": ((1, 0), 99), "n2": ((1, 0), 99), "n3.n31": ((1, 0), 99), "n3.n32": ((0, 1), 99),
+        "n4": ((0, 1), 99),
+    }  # fmt: skip
+    assert ran("drf", machine(12, 12), first) == {
+        "n1": 4, "n2": 4, "n3.n31": 4, "n3.n32": 6, "n4": 6,
+    }  # fmt: skip
+    second: Jobs = {"n1": ((0, 1), 99), "n2.n21": ((1, 0), 99), "n2.n22": ((0, 1), 99)}
+    assert ran("drf", machine(12, 12), second) == {"n1": 6, "n2.n21": 12, "n2.n22": 6}

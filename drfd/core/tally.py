@@ -1,0 +1,120 @@
+"""What one pass has given out so far, for policies other than the daemon's own.
+
+The queues are only read. A pass admits the first job of a group of like demands or none of the
+group, so a counter for each group is all that it remembers of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from drfd.core.admission import Outlook, Plan
+from drfd.core.fairshare import FairShare, Standing, path_up
+from drfd.core.queue import Entry, LeafQueue
+from drfd.core.reservation import Reservation
+from drfd.core.resources import Vector, fits, minus
+
+#: More than any demand: the room on an axis that does not bind.
+_ENDLESS = 1 << 200
+
+#: A waiting job: its place in its leaf's own order, and its demand.
+Head = tuple[Entry, Vector]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What some policies ask for besides the books."""
+
+    #: How many jobs may run at once under the policy "slots".
+    slots: int | None = None
+    #: How many jobs of each leaf hold resources.
+    running: Mapping[str, int] = field(default_factory=dict)
+    #: May "slots" and "cpu" forget the resources that they do not look at? Never on a real machine.
+    overcommit: bool = False
+
+
+PLAIN_TERMS = Terms()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What a pass is given; see `core.admission.plan`."""
+
+    queues: Mapping[str, LeafQueue]
+    used: Mapping[str, Vector]
+    free: Vector
+    shares: FairShare
+    spent: Mapping[str, float]
+    outlook: Outlook | None
+    terms: Terms
+
+
+class Tally:
+    def __init__(self, given: Situation, *, binding: Iterable[int] | None = None) -> None:
+        """`binding`: the only axes on which there must be room; None: all."""
+        self.queues = given.queues
+        self.free = given.free
+        self.standing: Standing = given.shares.standing(given.used, given.queues)
+        #: What it has admitted, in order, with the demands.
+        self.given: dict[int, Vector] = {}
+        #: Jobs that hold resources, or have been admitted, by node.
+        self.count: dict[str, int] = {}
+        for leaf, number in given.terms.running.items():
+            self._add(leaf, number)
+        axes = range(len(given.free))
+        self._loose = set() if binding is None else set(axes).difference(binding)
+        self._most = self._loosened(given.shares.capacity)
+        self._passed: dict[tuple[str, Vector], int] = {}
+
+    def heads(self, leaf: str) -> list[Head]:
+        """The first waiting job of each demand, but for demands beyond the whole machine."""
+        found = []
+        for demand, entries in self.queues[leaf].groups.items():
+            at = self._passed.get((leaf, demand), 0)
+            if at < len(entries) and fits(demand, self._most):
+                found.append((entries[at], demand))
+        return found
+
+    def head(self, leaf: str) -> Head | None:
+        """The first job of the leaf."""
+        return min(self.heads(leaf), default=None)
+
+    def first_fit(self, leaf: str) -> Head | None:
+        """The first job of the leaf for which there is room."""
+        room = self.room(leaf)
+        return min((head for head in self.heads(leaf) if fits(head[1], room)), default=None)
+
+    def room(self, leaf: str) -> Vector:
+        """What is free, within the limits of the leaf and of the pools that it is in."""
+        return self.standing.headroom(leaf, self._loosened(self.free))
+
+    def fits_free(self, demand: Vector) -> bool:
+        """Is there room, whatever the limits say?"""
+        return fits(demand, self._loosened(self.free))
+
+    def admit(self, leaf: str, head: Head) -> None:
+        (_, job_id), demand = head
+        self.given[job_id] = demand
+        self.free = minus(self.free, demand)
+        self.standing.hold(leaf, demand)
+        self._add(leaf, 1)
+        self._passed[leaf, demand] = self._passed.get((leaf, demand), 0) + 1
+
+    def plan(self, order: list[str], reservation: Reservation | None = None) -> Plan:
+        return Plan(
+            admitted=list(self.given),
+            free=self.free,
+            order=order,
+            reservation=reservation,
+            standing=self.standing,
+        )
+
+    def _add(self, leaf: str, number: int) -> None:
+        for path in path_up(leaf):
+            self.count[path] = self.count.get(path, 0) + number
+
+    def _loosened(self, room: Vector) -> Vector:
+        if not self._loose:
+            return room
+        return tuple([_ENDLESS if at in self._loose else each for at, each in enumerate(room)])
