@@ -6,6 +6,7 @@ group, so a counter for each group is all that it remembers of them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -65,20 +66,29 @@ class Tally:
         axes = range(len(given.free))
         self._loose = set() if binding is None else set(axes).difference(binding)
         self._most = self._loosened(given.shares.capacity)
-        self._passed: dict[tuple[str, Vector], int] = {}
+        #: How many of each demand it has admitted, by leaf.
+        self._passed: dict[str, Counter[Vector]] = {}
 
     def heads(self, leaf: str) -> list[Head]:
-        """The first waiting job of each demand, but for demands beyond the whole machine."""
-        found = []
-        for demand, entries in self.queues[leaf].groups.items():
-            at = self._passed.get((leaf, demand), 0)
-            if at < len(entries) and fits(demand, self._most):
-                found.append((entries[at], demand))
-        return found
+        """The first waiting job of each demand."""
+        groups = self.queues[leaf].groups
+        passed = self._passed.get(leaf)
+        if passed is None:
+            return [(entries[0], demand) for demand, entries in groups.items()]
+        return [
+            (entries[at], demand)
+            for demand, entries in groups.items()
+            if (at := passed.get(demand, 0)) < len(entries)
+        ]
 
     def head(self, leaf: str) -> Head | None:
-        """The first job of the leaf."""
-        return min(self.heads(leaf), default=None)
+        """The first job of the leaf, but for those beyond the whole machine: a change of its
+        configuration has left them behind."""
+        heads = self.heads(leaf)
+        first = min(heads, default=None)
+        if first is None or fits(first[1], self._most):
+            return first
+        return min((head for head in heads if fits(head[1], self._most)), default=None)
 
     def first_fit(self, leaf: str) -> Head | None:
         """The first job of the leaf for which there is room."""
@@ -99,7 +109,7 @@ class Tally:
         self.free = minus(self.free, demand)
         self.standing.hold(leaf, demand)
         self._add(leaf, 1)
-        self._passed[leaf, demand] = self._passed.get((leaf, demand), 0) + 1
+        self._passed.setdefault(leaf, Counter())[demand] += 1
 
     def plan(self, order: list[str], reservation: Reservation | None = None) -> Plan:
         return Plan(
