@@ -46,10 +46,16 @@ def test_every_dependency_has_its_reason() -> None:
 def test_every_verb_is_in_the_readme_and_every_option_has_help(verb: str) -> None:
     assert re.search(rf"`(drf )?{verb}\b", README), f"README does not show {verb}"
     command = import_module(f"drfd_cli.commands.{verb}").command
-    assert command.help
-    for parameter in command.params:
-        if isinstance(parameter, click.Option):
-            assert parameter.help, f"{verb} {parameter.opts} has no help"
+    below = command.commands if isinstance(command, click.Group) else {}
+    for name, each in {
+        verb: command,
+        **{f"{verb} {name}": sub for name, sub in below.items()},
+    }.items():
+        assert name in README, f"README does not show {name}"
+        assert each.help
+        for parameter in each.params:
+            if isinstance(parameter, click.Option):
+                assert parameter.help, f"{name} {parameter.opts} has no help"
 
 
 def test_every_configuration_key_is_in_the_readme() -> None:

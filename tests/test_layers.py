@@ -100,8 +100,10 @@ def test_no_module_is_longer_than_a_screenful_of_screens() -> None:
 def test_the_command_line_starts_light() -> None:
     """Nothing heavy is imported to queue a job; rich only where a table is drawn."""
     heavy = {"rich", "psutil", "msgspec", "asyncio", "sqlite3", "drfd.core", "drfd.daemon"}
+    heavy.add("drfd.sim")
     program = (
         "import sys, drfd_cli.main, drfd_cli.commands.submit, drfd_cli.commands.status;"
+        "import drfd_cli.commands.simulate;"
         f"print(*sorted({heavy!r} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True)

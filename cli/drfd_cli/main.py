@@ -31,6 +31,7 @@ VERBS = {
     "undrain": "launch jobs again (administrators)",
     "reload": "read the configuration again (administrators)",
     "doctor": "what is enforced on this machine, and what is not",
+    "simulate": "what policies would do, without running anything",
     "demo": "half a minute of fair scheduling on this machine",
 }
 

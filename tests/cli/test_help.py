@@ -43,8 +43,9 @@ def test_the_help_says_what_a_suspended_job_keeps_and_what_it_costs(drf: Run) ->
 
 def test_the_overview_lists_every_verb_with_what_it_does(drf: Run) -> None:
     out = drf("--help").out
+    width = max(map(len, VERBS)) + 2
     for verb, what in VERBS.items():
-        assert f"  {verb:<8} {what}\n" in out
+        assert f"  {verb:<{width}}{what}\n" in out
 
 
 def test_the_version_is_the_packages(drf: Run) -> None:

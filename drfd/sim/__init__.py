@@ -1,0 +1,1 @@
+"""The same core under a virtual clock: small problems, and traces."""
