@@ -18,8 +18,10 @@ from drfd.core.ledger import Ledger
 from drfd.core.lifecycle import TRANSITIONS
 from drfd.core.limits import deadline_mono_s, timeout_text
 from drfd.core.outcome import judge_end
+from drfd.core.policies import plan_by
 from drfd.core.resources import minus
 from drfd.core.rules import Rules
+from drfd.core.tally import Terms
 
 
 def decide(ledger: Ledger, stimulus: st.Stimulus, rules: Rules) -> list[ev.Event]:
@@ -72,6 +74,20 @@ def schedule(
         # Who has a place finds it again.
         before = outlook.before if outlook is not None else ()
         return Plan(admitted=[], free=free, order=[], reservations=before)
+    if rules.policy != "drf":
+        return plan_by(
+            rules.policy,
+            queues=ledger.queues,
+            used=ledger.used,
+            free=free,
+            shares=rules.shares,
+            spent=spent,
+            outlook=outlook,
+            terms=Terms(
+                slots=rules.slot_count,
+                running={leaf: len(ids) for leaf, ids in ledger.holding.items()},
+            ),
+        )
     return plan(
         queues=ledger.queues,
         used=ledger.used,

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
-from drfd.core.admission import Outlook, Plan
+from drfd.core.admission import Plan
+from drfd.core.backfill import Outlook
 from drfd.core.reservation import Reservation, allows, shadow, taken
 from drfd.core.resources import fits
 from drfd.core.tally import Head, Situation, Tally
@@ -76,11 +77,19 @@ def _order(tally: Tally) -> list[str]:
 def _reserve(tally: Tally, leaf: str, head: Head, outlook: Outlook) -> Reservation | None:
     (_, job_id), demand = head
     given = [(outlook.end_s(other), held) for other, held in tally.given.items()]
-    found = shadow(demand, tally.free, [*outlook.ends, *given], outlook.now_s)
+    length_s = outlook.length_s(job_id)
+    found = shadow(demand, length_s, tally.free, [*outlook.ends, *given], outlook.now_s)
     if found is None:
         return None
     start_s, spare = found
-    return Reservation(job_id=job_id, leaf=leaf, demand=demand, start_s=start_s, spare=spare)
+    return Reservation(
+        job_id=job_id,
+        leaf=leaf,
+        demand=demand,
+        start_s=start_s,
+        end_s=start_s + length_s,
+        spare=spare,
+    )
 
 
 def _backfill(tally: Tally, outlook: Outlook, kept: Reservation) -> Reservation:

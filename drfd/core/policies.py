@@ -11,7 +11,8 @@ from fractions import Fraction
 from math import lcm
 from operator import itemgetter
 
-from drfd.core.admission import Outlook, Plan, plan
+from drfd.core.admission import Plan, plan
+from drfd.core.backfill import Outlook
 from drfd.core.descent import Turns
 from drfd.core.entitlement import ZERO, Shares
 from drfd.core.fairshare import FairShare, path_up
@@ -122,6 +123,9 @@ def yarn(given: Situation) -> Plan:
 
     return _served(tally, Turns(tally, key, {}))
 
+
+#: Those that a daemon may run by; the others are for simulations.
+CONFIGURABLE = ("drf", "fifo", "asset", "cpu", "slots")
 
 POLICIES: Mapping[str, Policy] = {
     "drf": drf,

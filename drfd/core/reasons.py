@@ -11,7 +11,7 @@ from drfd.core.fairshare import Standing, path_up
 from drfd.core.job import Job, JobState
 from drfd.core.ledger import Ledger
 from drfd.core.reservation import Reservation
-from drfd.core.resources import Vector, short_axes
+from drfd.core.resources import Vector, fits, short_axes
 from drfd.core.rules import Rules
 from drfd.units import show_amount, show_need
 
@@ -78,6 +78,9 @@ def explain_wait(
         )
     if last is None:
         return Reason(ReasonCode.STARTING_SOON, "starts with the next pass")
+    by_policy = _by_policy(job, ledger, last, rules, show_clock)
+    if by_policy is not None:
+        return by_policy
     standing = last.standing or rules.shares.standing(ledger.used, ledger.queues)
     leaf = job.spec.leaf
     short = short_axes(demand, last.free)
@@ -126,6 +129,52 @@ def _kept_back(
     if short_axes(asks, last.free) and last.has_waited_too_long(first):
         return f"job {first} comes first: it has waited so long that no later job may pass it"
     return None
+
+
+def _by_policy(
+    job: Job, ledger: Ledger, last: Plan, rules: Rules, show_clock: ShowClock
+) -> Reason | None:
+    """What makes it wait under another policy than the usual one."""
+    if rules.policy == "slots":
+        taken = sum(map(len, ledger.holding.values()))
+        if taken < rules.slot_count:
+            return None
+        return Reason(
+            ReasonCode.RESOURCES, f"all {rules.slot_count} slots are taken (policy slots)"
+        )
+    if rules.policy != "fifo":
+        return None
+    demand = ledger.wanted(job)
+    assert demand is not None
+    ahead = _first_of(job.spec.leaf, ledger, rules)
+    if ahead == job.id:
+        short = short_axes(demand, last.free)
+        if short:
+            shortage = _shortage(rules, short[0], demand[short[0]], last)
+            holder = _largest_holder(ledger, short[0], show_clock)
+            return Reason(ReasonCode.RESOURCES, f"{shortage}{holder}")
+        heads = (_first_of(leaf, ledger, rules) for leaf in last.order)
+        blocked = (
+            head
+            for head in heads
+            if head is not None and short_axes(ledger.demand(ledger.jobs[head]), last.free)
+        )
+        ahead = next(blocked, None)
+    if ahead is None:
+        return None
+    return Reason(
+        ReasonCode.RESERVATION,
+        f"job {ahead} ({ledger.jobs[ahead].spec.user}) comes first and waits itself; "
+        "with the policy fifo nobody passes it",
+    )
+
+
+def _first_of(leaf: str, ledger: Ledger, rules: Rules) -> int | None:
+    """The first waiting job of the leaf that the machine could ever run."""
+    groups = ledger.queues[leaf].groups if leaf in ledger.queues else {}
+    able = (entries[0] for demand, entries in groups.items() if fits(demand, rules.room))
+    _, job_id = min(able, default=(0, None))
+    return job_id
 
 
 def _kept(kept: Reservation, ledger: Ledger, rules: Rules, show_clock: ShowClock) -> str:

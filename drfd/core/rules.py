@@ -57,6 +57,10 @@ class Rules:
     max_waiting_per_user: int = 200_000
     #: When a waiting job gets a reservation.
     patience: Patience = field(default_factory=Patience)
+    #: One of `core.policies.CONFIGURABLE`.
+    policy: str = "drf"
+    #: Under the policy "slots", how many jobs may run at once; None: as many as there are cores.
+    slots: int | None = None
     #: None: nobody is ever stopped for somebody else.
     preempting: Preempting | None = None
     #: How fast usage is forgotten, where it decides a tie.
@@ -73,6 +77,10 @@ class Rules:
 
     room: Vector = field(init=False, compare=False)
     shares: FairShare = field(init=False, compare=False)
+
+    @property
+    def slot_count(self) -> int:
+        return self.slots or max(1, self.capacity.cores_milli // 1000)
 
     def pool_for(self, user: str, pool: str | None) -> str:
         """The pool that pays for a job of `user`, who may have named one."""

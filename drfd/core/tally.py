@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from drfd.core.admission import Outlook, Plan
+from drfd.core.admission import Plan
+from drfd.core.backfill import Outlook
 from drfd.core.fairshare import FairShare, Standing, path_up
 from drfd.core.queue import Entry, LeafQueue
 from drfd.core.reservation import Reservation
@@ -116,7 +117,7 @@ class Tally:
             admitted=list(self.given),
             free=self.free,
             order=order,
-            reservation=reservation,
+            reservations=() if reservation is None else (reservation,),
             standing=self.standing,
         )
 

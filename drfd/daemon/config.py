@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from drfd.core.policies import CONFIGURABLE
 from drfd.core.preemption import Preempting
 from drfd.core.reservation import Patience
 from drfd.core.rules import Claim, Pool
@@ -65,6 +66,9 @@ class Config:
     pools: Mapping[str, Pool] = field(default_factory=dict)
     #: What single users are given, by (pool, user).
     members: Mapping[tuple[str, str], Claim] = field(default_factory=dict)
+    policy: str = "drf"
+    #: None: as many as there are cores.
+    slots: int | None = None
     half_life_s: int = 7 * 86400
     patience: Patience = field(default_factory=Patience)
     #: None: off.
@@ -121,13 +125,14 @@ def parse(tree: Toml, source: str) -> Config:
         use_cgroups=enforcement.take("cgroups", read_flag, True),
         user=daemon.take("user", read_name, None),
         system_users=frozenset(daemon.take("system_users", read_names, [])),
+        policy=scheduling.take("policy", one_of(*CONFIGURABLE), "drf"),
+        slots=scheduling.take("slots", read_count, None),
         patience=_patience(scheduling),
         preempting=_preempting(scheduling),
         half_life_s=scheduling.take("half_life", parse_duration, 7 * 86400),
         max_waiting_per_user=limits.take("waiting_jobs_per_user", read_count, 200_000),
     )
     enforcement.take("cores", only("quota"), "quota")
-    scheduling.take("policy", only("drf"), "drf")
     if top.take("gres", read_lists, None):
         warnings.append("gres: countable resources are not handed out by this version yet")
     top.done()

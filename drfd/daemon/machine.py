@@ -53,6 +53,8 @@ def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
         capacity=capacity,
         pools=config.pools,
         members=config.members,
+        policy=config.policy,
+        slots=config.slots,
         half_life_s=config.half_life_s,
         patience=config.patience,
         preempting=config.preempting,

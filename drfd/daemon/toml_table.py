@@ -142,7 +142,7 @@ def read_weight(value: object) -> Fraction:
 def one_of(*words: str) -> Callable[[object], str]:
     def read(value: object) -> str:
         if not isinstance(value, str) or value not in words:
-            raise wrong(value, " or ".join(f'"{word}"' for word in words), f'"{words[0]}"')
+            raise wrong(value, "known", " or ".join(f'"{word}"' for word in words))
         return value
 
     return read

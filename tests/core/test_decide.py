@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -440,3 +441,58 @@ def test_one_tick_finds_all_that_is_due_in_the_order_of_their_ids(bench: Bench) 
         (ev.Escalated, 2),
         (ev.StopRequested, 3),
     ]
+
+
+# -- other policies -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "memory", "expected"),
+    [
+        ("drf", 4, [1, 4, 2, 5, 3]),
+        ("cpu", 4, [1, 4, 2, 3, 5]),
+        ("slots", 4, [1, 4, 2, 5]),
+        ("drf", 6, [1, 4, 2, 5]),
+        ("asset", 6, [1, 4, 5, 2]),
+        ("fifo", 6, [1, 2, 3]),
+    ],
+)
+def test_the_books_are_scheduled_by_the_policy_that_is_configured(
+    policy: str, memory: int, expected: list[int]
+) -> None:
+    """Alice submits three jobs of one core and so many GiB, then bob three of <3 cores, 1 GiB>."""
+    bench = Bench(replace(rules(), policy=policy, slots=4))
+    for _ in range(3):
+        bench.submit(spec("root.alice", actor=ALICE, asks=demand(1, memory)))
+    for _ in range(3):
+        bench.submit(spec("root.bob", actor=BOB, asks=demand(3, 1)))
+    assert bench.schedule() == expected
+    bench.check()
+
+
+def test_slots_that_running_jobs_hold_are_taken() -> None:
+    bench = Bench(replace(rules(), policy="slots", slots=2))
+    first = bench.start(spec("root.alice", actor=ALICE))
+    for _ in range(3):
+        bench.submit(spec("root.bob", actor=BOB))
+    assert bench.schedule() == [2]
+    assert bench.schedule() == []
+    bench.finish(first, at_s=1)
+    assert bench.schedule(2) == [3]
+
+
+@pytest.mark.parametrize("policy", ["fifo", "asset", "cpu", "slots"])
+def test_no_policy_of_a_daemon_gives_more_than_the_machine_has(policy: str) -> None:
+    """However many slots or cores would be left."""
+    bench = Bench(replace(rules(), policy=policy, slots=100))
+    for _ in range(10):
+        bench.submit(spec(asks=demand(0.5, 5)))
+    assert len(bench.schedule()) == 3
+    bench.check()
+
+
+def test_nothing_starts_by_any_policy_while_launching_is_stopped() -> None:
+    bench = Bench(replace(rules(), policy="fifo"))
+    bench.submit()
+    bench.feed(st.DrainAsked(now(), True, ADMIN))
+    assert bench.schedule() == []

@@ -15,7 +15,7 @@ from drfd.core.outlook import look_out
 from drfd.core.reasons import Reason, ReasonCode, explain_wait
 from drfd.core.reservation import Patience
 from drfd.core.resources import Axes
-from drfd.core.rules import Rules
+from drfd.core.rules import Claim, Rules
 from fakes import ADMIN, ALICE, BOB, Bench, demand, ended, now, rules, spec
 
 CAROL = st.Actor(user="carol", uid=1003, is_admin=False)
@@ -477,3 +477,72 @@ def test_after_a_pass_every_waiting_job_has_a_reason_other_than_starting_soon(
     assert waiting
     assert {reason.code for reason in codes.values() if reason} <= {RESOURCES, FAIR_SHARE}
     assert None not in codes.values()
+
+
+# -- other policies -----------------------------------------------------------------------------
+
+
+def by(policy: str, slots: int | None = None) -> Bench:
+    return Bench(replace(rules(), policy=policy, slots=slots))
+
+
+def test_first_come_first_served_names_who_is_waited_for() -> None:
+    bench = by("fifo")
+    bench.start(of(BOB, 4), at_s=100)
+    bench.submit(of(ALICE, 8))
+    bench.submit(of(BOB, 1))
+    bench.submit(of(ALICE, 1))
+    bench.submit(of(CAROL, 6))
+    line = "job 2 (alice) comes first and waits itself; with the policy fifo nobody passes it"
+    assert why(bench, 2) == Reason(
+        RESOURCES, "needs 8 cores, 5 free; job 1 (bob) holds 4 until T+3700s at the latest"
+    )
+    assert why(bench, 3) == why(bench, 4) == Reason(ReasonCode.RESERVATION, line)
+    assert why(bench, 5) == Reason(
+        RESOURCES, "needs 6 cores, 5 free; job 1 (bob) holds 4 until T+3700s at the latest"
+    )
+
+
+def test_first_come_first_served_says_so_where_a_limit_holds_up_ones_own_jobs() -> None:
+    limits = {("", "alice"): Claim(limit={"cores": 3000})}
+    bench = Bench(replace(rules(), policy="fifo", members=limits))
+    bench.start(of(ALICE, 2))
+    bench.submit(of(ALICE, 2))
+    bench.submit(of(ALICE, 1))
+    found = why(bench, 2)
+    assert found is not None and found.code is ReasonCode.LIMIT
+    assert why(bench, 3) == Reason(
+        ReasonCode.RESERVATION,
+        "job 2 (alice) comes first and waits itself; with the policy fifo nobody passes it",
+    )
+
+
+def test_nobody_is_said_to_wait_for_a_job_that_the_machine_cannot_run_any_more() -> None:
+    bench = by("fifo")
+    bench.start(of(BOB, 2))
+    bench.submit(of(ALICE, 9))
+    bench.submit(of(ALICE, 5))
+    bench.rules = replace(rules(4), policy="fifo")
+    found = [why(bench, job_id) for job_id in (2, 3)]
+    assert all(reason is not None and "was changed" in reason.text for reason in found)
+    bench.submit(of(ALICE, 3))
+    assert why(bench, 4) == Reason(
+        RESOURCES, "needs 3 cores, 2 free; job 1 (bob) holds 2 until T+3600s at the latest"
+    )
+
+
+def test_when_all_slots_are_taken_that_is_what_is_waited_for() -> None:
+    bench = by("slots", 2)
+    bench.start(of(BOB, 1))
+    bench.start(of(BOB, 5))
+    bench.submit(of(ALICE, 1))
+    assert why(bench, 3) == Reason(RESOURCES, "all 2 slots are taken (policy slots)")
+
+
+def test_when_a_slot_is_free_the_shortage_is_of_resources() -> None:
+    bench = by("slots", 3)
+    bench.start(of(BOB, 6), at_s=5)
+    bench.submit(of(ALICE, 4))
+    assert why(bench, 2) == Reason(
+        RESOURCES, "needs 4 cores, 3 free; job 1 (bob) holds 6 until T+3605s at the latest"
+    )

@@ -83,6 +83,12 @@ def test_what_is_not_configured_has_its_documented_default() -> None:
     assert Pool() == Pool(weight=Fraction(1), users=None)
 
 
+def test_there_are_as_many_slots_as_whole_cores_where_nobody_says() -> None:
+    assert Rules(capacity=demand(3.5)).slot_count == 3
+    assert Rules(capacity=demand(0.5)).slot_count == 1
+    assert Rules(capacity=demand(9), slots=20).slot_count == 20
+
+
 def test_rules_are_equal_by_what_was_configured() -> None:
     assert Rules(capacity=demand(1, 2)) == Rules(capacity=demand(1, 2))
     assert Rules(capacity=demand(1, 2)) != Rules(capacity=demand(1, 3))

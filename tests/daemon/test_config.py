@@ -41,7 +41,8 @@ EVERYTHING = """
     [pools.guests]
     weight = 0.5
     [scheduling]
-    policy = "drf"
+    policy = "slots"
+    slots = 6
     patience = "60s"
     drain_after = "1h"
     reservation = false
@@ -113,6 +114,8 @@ def test_every_documented_key_is_read(path: Path) -> None:
         user="batch",
         system_users=frozenset({"backup", "www-data"}),
         max_waiting_per_user=5000,
+        policy="slots",
+        slots=6,
         half_life_s=2 * 86400,
         patience=Patience(patience_s=60, drain_after_s=3600, reserves=False, depth=4),
         preempting=Preempting(suspends=True, after_s=120, rest_s=1800),
@@ -275,7 +278,10 @@ def test_a_mistake_in_the_tree_names_its_place(path: Path, text: str, said: str)
         ("defaults.read", '"-1M"'),
         ("defaults.write", "-1"),
         ("defaults.write", "false"),
-        ("scheduling.policy", '"fifo"'),
+        ("scheduling.policy", '"easy"'),
+        ("scheduling.policy", '["fifo"]'),
+        ("scheduling.slots", "0"),
+        ("scheduling.slots", '"4"'),
         ("scheduling.policy", "1"),
         ("scheduling.preemption", '"no"'),
         ("scheduling.preemption", '"suspend"'),
@@ -345,6 +351,18 @@ def test_a_wrong_table_is_an_error_that_names_it(path: Path, text: str, key: str
     assert complaint(path, text).startswith(f"FILE: {key}: ")
 
 
+@pytest.mark.parametrize("policy", ["drf", "fifo", "asset", "cpu", "slots"])
+def test_the_policies_to_compare_with_may_be_chosen(path: Path, policy: str) -> None:
+    assert load(written(path, f'[scheduling]\npolicy = "{policy}"\n')).policy == policy
+
+
+def test_a_policy_for_simulations_alone_is_refused_with_those_there_are(path: Path) -> None:
+    assert complaint(path, '[scheduling]\npolicy = "yarn"\n') == (
+        "FILE: scheduling.policy: 'yarn' is not known "
+        '(write "drf" or "fifo" or "asset" or "cpu" or "slots")'
+    )
+
+
 def test_a_user_in_two_pools_is_an_error_that_names_both(path: Path) -> None:
     text = '[pools.a]\nusers = ["al", "bo"]\n[pools.b]\nusers = ["bo"]\n'
     assert complaint(path, text) == "FILE: pools.b.users: bo is already in pool a"
@@ -361,7 +379,7 @@ def test_a_way_to_preempt_that_does_not_exist_is_an_error_that_lists_those_that_
 ) -> None:
     """Even where preemption is off: a mistake should not wait until it is switched on."""
     assert complaint(path, "[scheduling]\npreempt = 'kill'\n") == (
-        'FILE: scheduling.preempt: \'kill\' is not "requeue" or "suspend" (write "requeue")'
+        'FILE: scheduling.preempt: \'kill\' is not known (write "requeue" or "suspend")'
     )
 
 

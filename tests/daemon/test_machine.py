@@ -116,6 +116,13 @@ def test_a_reserve_that_leaves_nothing_is_refused(tmp_path: Path, config: Config
     assert error.value.hint == "lower capacity.reserve_memory"
 
 
+def test_the_policy_and_its_slots_go_to_the_core(tmp_path: Path) -> None:
+    rules = survey(Config(policy="slots", slots=3), MACHINE, tmp_path).rules
+    assert (rules.policy, rules.slot_count) == ("slots", 3)
+    usual = survey(Config(cores_milli=2500), MACHINE, tmp_path).rules
+    assert (usual.policy, usual.slot_count) == ("drf", 2)
+
+
 def test_more_than_the_machine_has_is_possible_and_said(tmp_path: Path) -> None:
     config = Config(cores_milli=16000, memory_bytes=128 * GIB, warnings=("gres: not yet",))
     assert survey(config, MACHINE, tmp_path).warnings == (
