@@ -1,0 +1,359 @@
+"""A slow scheduling pass over a tree, written from FAIRNESS 1.1 to 1.3, without any code of drfd.
+
+Everything is computed anew at each step, in fractions. Where the text leaves a choice:
+
+- the head of an inner node is the head of the leaf below it that would be served;
+- among nodes that hold what they are promised nothing of, no order is defined: `Pass.sure` says how
+  many launches came before the first such choice;
+- guarantees that sum to more than there is are cut in proportion;
+- a head that has waited too long closes its leaf in the second phase only;
+- what only a limit keeps back neither gets a reservation nor keeps one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import NamedTuple
+
+Vector = tuple[int, ...]
+Level = tuple[int, Fraction]
+Turn = tuple[Level, float, int, str]
+
+#: The satisfaction of a node that holds something of which it is promised nothing.
+BEYOND: Level = (1, Fraction(0))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Of one node: entries per axis."""
+
+    weights: Sequence[Fraction] | None = None
+    limit: Sequence[int | None] | None = None
+    guarantee: Sequence[int] | None = None
+
+
+@dataclass(frozen=True)
+class Tree:
+    capacity: Vector
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+
+
+class Ask(NamedTuple):
+    """A waiting job."""
+
+    leaf: str
+    demand: Vector
+    priority: int = 0
+    #: Since when it waits, and how long it will run as estimated; seconds.
+    since_s: float = 0
+    length_s: float = 0
+
+
+class Kept(NamedTuple):
+    """What is kept for a big job: its shadow time and what is spare then."""
+
+    job_id: int
+    shadow_s: float
+    spare: Vector
+    missed: int
+    drains: bool
+
+
+class Times(NamedTuple):
+    now_s: float
+    patience_s: float
+    drain_after_s: float
+    #: When the running jobs end as estimated, and what each gives back.
+    ends: Sequence[tuple[float, Vector]]
+    #: The reservation of the pass before.
+    before: Kept | None = None
+
+
+def above(path: str) -> str:
+    return path[: path.rindex(".")]
+
+
+def line(leaf: str) -> list[str]:
+    """The leaf and all above it but the root."""
+    names = leaf.split(".")
+    return [".".join(names[:end]) for end in range(len(names), 1, -1)]
+
+
+def added(left: Vector, right: Vector) -> Vector:
+    return tuple(a + b for a, b in zip(left, right, strict=True))
+
+
+def taken(left: Vector, right: Vector) -> Vector:
+    return tuple(a - b for a, b in zip(left, right, strict=True))
+
+
+def within(demand: Vector, room: Sequence[int]) -> bool:
+    return all(asked <= there or not asked for asked, there in zip(demand, room, strict=True))
+
+
+# -- promises (FAIRNESS 1.1) -------------------------------------------------------------------
+
+
+def shared_out(
+    whole: Fraction, claims: Sequence[tuple[Fraction, Fraction, Fraction | None]]
+) -> list[Fraction]:
+    """`whole` for claims of (weight, least, most): give out by weight, fix those whose bound was
+    hurt, in the direction that was hurt more, and begin again with the others."""
+    least = sum((low for _, low, _ in claims), Fraction(0))
+    if least >= whole:
+        return [whole * low / least if least else Fraction(0) for _, low, _ in claims]
+    fixed: dict[int, Fraction] = {}
+    while len(fixed) < len(claims):
+        loose = [at for at in range(len(claims)) if at not in fixed]
+        weight = sum(claims[at][0] for at in loose)
+        left = whole - sum(fixed.values())
+        wish = {at: left * claims[at][0] / weight for at in loose}
+        given = {}
+        for at in loose:
+            _, low, high = claims[at]
+            given[at] = max(wish[at], low) if high is None else min(max(wish[at], low), high)
+        hurt = sum(given.values()) - sum(wish.values())
+        if hurt == 0:
+            fixed |= given
+        for at in loose:
+            if (given[at] - wish[at]) * hurt > 0:
+                fixed[at] = given[at]
+    return [fixed[at] for at in range(len(claims))]
+
+
+def promises(tree: Tree, leaves: set[str]) -> dict[str, list[Fraction]]:
+    """What each node is promised of the machine, per axis, while `leaves` are active."""
+    active = sorted({path for leaf in leaves for path in line(leaf)})
+    axes = range(len(tree.capacity))
+    found: dict[str, list[Fraction]] = {"root": [Fraction(1) for _ in axes]}
+
+    def claim(path: str, axis: int) -> tuple[Fraction, Fraction, Fraction | None]:
+        rule, top = tree.rules.get(path, Rule()), tree.capacity[axis]
+        weight = rule.weights[axis] if rule.weights else Fraction(1)
+        if not top:
+            return weight, Fraction(0), None
+        low = min(rule.guarantee[axis], top) if rule.guarantee else 0
+        high = rule.limit[axis] if rule.limit else None
+        return weight, Fraction(low, top), None if high is None else Fraction(min(high, top), top)
+
+    for depth in range(1, 1 + max((path.count(".") for path in active), default=0)):
+        here = [path for path in active if path.count(".") == depth]
+        for parent in sorted({above(path) for path in here}):
+            children = [path for path in here if above(path) == parent]
+            columns = [
+                shared_out(found[parent][axis], [claim(child, axis) for child in children])
+                for axis in axes
+            ]
+            for at, child in enumerate(children):
+                found[child] = [column[at] for column in columns]
+    return found
+
+
+# -- the pass (FAIRNESS 1.2, 1.3) --------------------------------------------------------------
+
+
+@dataclass
+class Pass:
+    tree: Tree
+    waiting: dict[int, Ask]
+    held: dict[str, Vector]
+    spent: Mapping[str, float]
+    times: Times | None
+    promised: dict[str, list[Fraction]]
+    launches: list[int] = field(default_factory=list)
+    #: So many launches are decided by the text alone.
+    sure: int | None = None
+    kept: Kept | None = None
+    _given: list[tuple[float, Vector]] = field(default_factory=list)
+
+    @property
+    def free(self) -> Vector:
+        return tuple(
+            top - sum(held[axis] for held in self.held.values())
+            for axis, top in enumerate(self.tree.capacity)
+        )
+
+    def usage(self, path: str) -> Vector:
+        below = [held for leaf, held in self.held.items() if path in line(leaf)]
+        return tuple(sum(held[axis] for held in below) for axis in range(len(self.tree.capacity)))
+
+    def level(self, path: str) -> Level:
+        """Satisfaction: the largest part of what is held over what is promised."""
+        most = Fraction(0)
+        for amount, top, part in zip(
+            self.usage(path), self.tree.capacity, self.promised[path], strict=True
+        ):
+            if top and amount:
+                if not part:
+                    return BEYOND
+                most = max(most, Fraction(amount, top) / part)
+        return 0, most
+
+    def keeps_promise(self, path: str, demand: Vector) -> bool:
+        """Would the node hold no more than it is promised, with `demand` more?"""
+        after = added(self.usage(path), demand)
+        return all(
+            amount <= part * top
+            for amount, part, top in zip(
+                after, self.promised[path], self.tree.capacity, strict=True
+            )
+            if top
+        )
+
+    def within_limits(self, leaf: str, demand: Vector) -> bool:
+        for path in line(leaf):
+            limit = self.tree.rules.get(path, Rule()).limit
+            after = added(self.usage(path), demand)
+            for most, amount, asked in zip(limit or (), after, demand, strict=False):
+                if most is not None and asked and amount > most:
+                    return False
+        return True
+
+    def may_start(self, job_id: int, *, promise_only: bool) -> bool:
+        ask = self.waiting[job_id]
+        return (
+            within(ask.demand, self.free)
+            and self.within_limits(ask.leaf, ask.demand)
+            and (not promise_only or any(self.keeps_promise(p, ask.demand) for p in line(ask.leaf)))
+            and self.passes(job_id)
+        )
+
+    def jobs(self, leaf: str) -> list[int]:
+        """Those of a leaf, in its own order."""
+        own = [job_id for job_id, ask in self.waiting.items() if ask.leaf == leaf]
+        return sorted(own, key=lambda job_id: (-self.waiting[job_id].priority, job_id))
+
+    def run(self) -> None:
+        self._keep()
+        for promise_only in (True, False):
+            done: set[str] = set()
+            while leaves := {ask.leaf for ask in self.waiting.values()} - done:
+                leaf = self._next_leaf(leaves)
+                job_id = self._next_job(leaf, promise_only=promise_only)
+                if job_id is None:
+                    done.add(leaf)
+                else:
+                    self._launch(job_id)
+        if self.sure is None:
+            self.sure = len(self.launches)
+
+    def _turn(self, path: str, leaves: set[str]) -> Turn:
+        spent = self.spent.get(path, float("-inf"))
+        if path in leaves:
+            return self.level(path), spent, self.jobs(path)[0], path
+        least = self._least_child(path, leaves)
+        own = (0, Fraction(0)) if path == "root" else self.level(path)
+        return min(own, least[0]), spent, least[2], path
+
+    def _least_child(self, path: str, leaves: set[str]) -> Turn:
+        children = {p for leaf in leaves for p in line(leaf) if above(p) == path}
+        turns = sorted(self._turn(child, leaves) for child in children)
+        if [turn[0] for turn in turns[:2]] == [BEYOND, BEYOND] and self.sure is None:
+            self.sure = len(self.launches)
+        return turns[0]
+
+    def _next_leaf(self, leaves: set[str]) -> str:
+        path = "root"
+        while path not in leaves:
+            path = self._least_child(path, leaves)[3]
+        return path
+
+    def _next_job(self, leaf: str, *, promise_only: bool) -> int | None:
+        own = self.jobs(leaf)
+        if not promise_only and self.times is not None:
+            head = self.waiting[own[0]]
+            if not within(head.demand, self.free) and self.within_limits(leaf, head.demand):
+                waited_s = self.times.now_s - head.since_s
+                if self.kept is None and waited_s >= self.times.patience_s:
+                    self._reserve(own[0])
+                if waited_s > self.times.drain_after_s:
+                    return None
+        allowed = (j for j in own if self.may_start(j, promise_only=promise_only))
+        return next(allowed, None)
+
+    def _launch(self, job_id: int) -> None:
+        ask = self.waiting[job_id]
+        if self.times is not None:
+            end_s = self.times.now_s + ask.length_s
+            kept = self.kept
+            if kept is not None and not kept.drains and end_s > kept.shadow_s:
+                self.kept = kept._replace(spare=taken(kept.spare, ask.demand))
+            self._given.append((end_s, ask.demand))
+        del self.waiting[job_id]
+        self.held[ask.leaf] = added(self.held[ask.leaf], ask.demand)
+        self.launches.append(job_id)
+
+    # The reservation.
+
+    def _keep(self) -> None:
+        before = self.times.before if self.times is not None else None
+        if before is None or before.job_id not in self.waiting:
+            return
+        ask = self.waiting[before.job_id]
+        if not within(ask.demand, self.free):
+            self._reserve(before.job_id)
+        elif self.within_limits(ask.leaf, ask.demand):
+            self._launch(before.job_id)
+
+    def _reserve(self, job_id: int) -> None:
+        assert self.times is not None
+        ask, now_s = self.waiting[job_id], self.times.now_s
+        ends = [*self.times.ends, *self._given]
+        for at_s in sorted({end_s for end_s, _ in ends}):
+            back = [demand for end_s, demand in ends if end_s <= at_s]
+            room = tuple(f + sum(b[axis] for b in back) for axis, f in enumerate(self.free))
+            if within(ask.demand, room):
+                break
+        else:
+            return
+        before, missed = self.times.before, 0
+        if before is not None and before.job_id == job_id:
+            missed = before.missed + (before.shadow_s < min(now_s, at_s))
+        drains = missed >= 2 or now_s - ask.since_s > self.times.drain_after_s
+        self.kept = Kept(job_id, at_s, taken(room, ask.demand), missed, drains)
+
+    def passes(self, job_id: int) -> bool:
+        """May it start beside the reservation?"""
+        if self.kept is None or self.times is None or self.kept.job_id == job_id:
+            return True
+        demand, kept = self.waiting[job_id].demand, self.kept
+        if kept.drains:
+            needed = zip(self.free, self._demand_of_kept(), strict=True)
+            return within(demand, [max(0, there - asked) for there, asked in needed])
+        end_s = self.times.now_s + self.waiting[job_id].length_s
+        return end_s <= kept.shadow_s or within(demand, kept.spare)
+
+    def _demand_of_kept(self) -> Vector:
+        assert self.kept is not None
+        return self.waiting[self.kept.job_id].demand
+
+
+def begin(
+    tree: Tree,
+    waiting: Mapping[int, Ask],
+    held: Mapping[str, Vector],
+    spent: Mapping[str, float] | None = None,
+    times: Times | None = None,
+) -> Pass:
+    """A pass that has launched nothing yet."""
+    leaves = {ask.leaf for ask in waiting.values()}
+    nothing = dict.fromkeys(leaves, (0,) * len(tree.capacity))
+    return Pass(
+        tree, dict(waiting), nothing | dict(held), spent or {}, times,
+        promises(tree, leaves | set(held)),
+    )  # fmt: skip
+
+
+def slow_pass(
+    tree: Tree,
+    waiting: Mapping[int, Ask],
+    held: Mapping[str, Vector],
+    spent: Mapping[str, float] | None = None,
+    times: Times | None = None,
+) -> Pass:
+    """The whole pass."""
+    found = begin(tree, waiting, held, spent, times)
+    found.run()
+    return found
