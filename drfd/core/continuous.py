@@ -2,7 +2,7 @@
 
 Progressive filling (Ghodsi et al., NSDI 2011, section 4.2), which goes on after a resource is full
 for those who need none of it (Parkes, Procaccia, Shah, EC'12), weighted and in a tree
-(min-satisfaction, see `core.fairshare`, as a flow: Bhattacharya et al., SoCC'13).
+(Bhattacharya et al., SoCC'13, as a flow).
 """
 
 from __future__ import annotations
@@ -16,23 +16,20 @@ from drfd.core.flow import Caps, Flow, Measure, Tasks, Want
 
 
 def drf(shares: FairShare, wants: Mapping[str, Want]) -> Tasks:
-    """Dominant Resource Fairness; in a tree the targets that min-satisfaction fills up to."""
+    """Dominant Resource Fairness; in a tree the targets that min-satisfaction fills up to, and
+    naive comparison too (see `core.flow`). Who is entitled to nothing of what they need get none.
+    """
     return _flow(shares, wants).run()
 
 
 def algorithm1(shares: FairShare, wants: Mapping[str, Want]) -> Tasks:
     """DRF that stops for all when the first cannot go on (Algorithm 1 of the paper, literally)."""
-    return _flow(shares, wants, looks_below=False, goes_on=False).run()
-
-
-def hdrf_naive(shares: FairShare, wants: Mapping[str, Want]) -> Tasks:
-    """Siblings are compared by their own dominant shares, whoever below may starve."""
-    return _flow(shares, wants, looks_below=False).run()
+    return _flow(shares, wants, goes_on=False).run()
 
 
 def asset(shares: FairShare, wants: Mapping[str, Want]) -> Tasks:
     """Asset fairness: equal sums of the parts of all resources (section 5.1 of the paper)."""
-    return _flow(shares, wants, looks_below=False, measure=Measure.ASSETS).run()
+    return _flow(shares, wants, measure=Measure.ASSETS).run()
 
 
 def cpu(shares: FairShare, wants: Mapping[str, Want]) -> Tasks:
@@ -73,13 +70,12 @@ def _flow(
     wants: Mapping[str, Want],
     *,
     measure: Measure = Measure.DOMINANT,
-    looks_below: bool = True,
     goes_on: bool = True,
 ) -> Flow:
     entitled = _entitled(shares, wants)
     caps: dict[str, Caps] = {path: _limit(shares, path) for path in entitled}
     caps[TOP] = tuple(map(_whole, shares.capacity))
-    return Flow(entitled, wants, _asked(shares, wants), caps, measure, looks_below, goes_on)
+    return Flow(entitled, wants, _asked(shares, wants), caps, measure, goes_on)
 
 
 def _whole(top: int) -> Fraction:

@@ -1,10 +1,14 @@
 """The machine as it fills up with tasks that can be cut at will, event by event, exactly.
 
-The level of every leaf rises at the same rate until a resource is full or somebody has all that
-they want; who needs nothing of a full resource goes on. In a tree a node's level is that of
-`core.admission`: what it holds over what it is entitled to, but no more than the level of its least
-satisfied child that can still grow. A node whose level stands still although it is served, because
-another resource than those that it can still get decides it, catches up before anybody goes on.
+The level of a node is what it holds over what it is entitled to. The levels of all who can still
+grow rise together, at every depth of the tree, until a resource is full or somebody has all that
+they want; who needs nothing of a full resource goes on. A node whose level stands still although it
+is served, because another resource than those that it can still get decides it, catches up before
+anybody else goes on.
+
+From an empty machine no node is ever more satisfied than those below it that can still grow: its
+own level is then also the least of its own and theirs, so naive comparison and min-satisfaction
+(see `core.fairshare`) fill the machine alike. They part when tasks end.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 
-from drfd.core.entitlement import ONE, ZERO, Shares
+from drfd.core.entitlement import ZERO, Shares
 from drfd.core.fairshare import TOP, parent_of, path_up
 
 #: How many tasks each leaf gets.
@@ -42,36 +46,9 @@ class Measure(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
-    """A quantity as it is `at` this moment, and how fast it grows."""
-
-    at: Fraction
-    slope: Fraction
-
-
-#: A line, and for how long it holds; None: without end.
-_Course = tuple[_Line, Fraction | None]
-
-
-def _least(courses: Sequence[_Course]) -> _Course:
-    """The least of several, for as long as it stays one line."""
-    at = min(line.at for line, _ in courses)
-    slope = min(line.slope for line, _ in courses if line.at == at)
-    ends = [end for _, end in courses if end is not None]
-    ends += [(line.at - at) / (slope - line.slope) for line, _ in courses if line.slope < slope]
-    return _Line(at, slope), min(ends, default=None)
-
-
-def _largest(lines: Sequence[_Line]) -> _Course:
-    flipped, end = _least([(_Line(-line.at, -line.slope), None) for line in lines])
-    return _Line(-flipped.at, -flipped.slope), end
-
-
-@dataclass(frozen=True, slots=True)
 class _Drive:
     """How a node is served when its turn comes."""
 
-    level: Fraction
     #: Does its level rise by that? Then by 1 in 1 unit of time.
     rises: bool
     #: Tasks per unit of time of the leaves that are served.
@@ -88,11 +65,12 @@ class Flow:
         asked: Mapping[str, Shares],
         caps: Mapping[str, Caps],
         measure: Measure = Measure.DOMINANT,
-        looks_below: bool = True,
         goes_on: bool = True,
     ) -> None:
+        """`entitled`: of all active nodes; `asked`: one task of each leaf; `caps`: the root's is
+        the machine. `goes_on`: others do when a full resource stops somebody."""
         self._entitled, self._wants, self._asked, self._caps = entitled, wants, asked, caps
-        self._measure, self._looks_below, self._goes_on = measure, looks_below, goes_on
+        self._measure, self._goes_on = measure, goes_on
         self._children: dict[str, list[str]] = {}
         for path in entitled:
             self._children.setdefault(parent_of(path), []).append(path)
@@ -137,43 +115,42 @@ class Flow:
         drives = [drive for child in self._children.get(path, ()) if (drive := self._drive(child))]
         if not drives:
             return None
-        level = min(drive.level for drive in drives)
-        least = [drive for drive in drives if drive.level == level]
-        # Who stands still although served catches up first.
-        served = [drive for drive in least if not drive.rises] or least
+        # All that can grow are at one level. Who stands still although served catches up first.
+        served = [drive for drive in drives if not drive.rises] or drives
         speeds = {leaf: speed for drive in served for leaf, speed in drive.speeds.items()}
         if path == TOP:
-            return _Drive(level, served[0].rises, speeds)
+            return _Drive(served[0].rises, speeds)
         flow = self._flows(speeds)[path]
-        own, _ = self._own(path, flow)
-        below = _Line(level, ONE if served[0].rises else ZERO)
-        line = _least([(own, None), (below, None)])[0] if self._looks_below else own
+        slope, _ = self._rise(path, flow)
         # One that stands still is served so that what grows of it rises by 1.
         pairs = zip(flow, self._entitled[path], strict=True)
-        rate = line.slope or max(each / part for each, part in pairs if part)
-        return _Drive(
-            line.at, line.slope > 0, {leaf: speed / rate for leaf, speed in speeds.items()}
-        )
+        rate = slope or max(each / part for each, part in pairs if part)
+        return _Drive(slope > 0, {leaf: speed / rate for leaf, speed in speeds.items()})
 
     def _drive_leaf(self, leaf: str) -> _Drive | None:
         if leaf not in self._entitled or not any(self._asked[leaf]) or not self._lacks(leaf):
             return None
         if any(self._is_full(path, leaf) for path in (TOP, *path_up(leaf))):
             return None
-        own, _ = self._own(leaf, self._asked[leaf])
-        return _Drive(own.at, True, {leaf: 1 / own.slope})
+        pairs = zip(self._asked[leaf], self._entitled[leaf], strict=True)
+        if any(each and not part for each, part in pairs):
+            return None
+        slope, _ = self._rise(leaf, self._asked[leaf])
+        return _Drive(True, {leaf: 1 / slope})
 
-    def _own(self, path: str, flow: Sequence[Fraction]) -> _Course:
-        """What the node holds over what it is entitled to, while `flow` comes in."""
+    def _rise(self, path: str, flow: Sequence[Fraction]) -> tuple[Fraction, Fraction | None]:
+        """How fast the node's level rises while `flow` comes in, and for how long (None: always)."""
         lines = [
-            _Line(held / part, each / part)
+            (held / part, each / part)
             for held, each, part in zip(self._held[path], flow, self._entitled[path], strict=True)
             if part
         ]
-        if self._measure is Measure.DOMINANT:
-            return _largest(lines)
-        at, slope = sum(line.at for line in lines), sum(line.slope for line in lines)
-        return _Line(Fraction(at), Fraction(slope)), None
+        if self._measure is Measure.ASSETS:
+            return sum((slope for _, slope in lines), ZERO), None
+        level = max(at for at, _ in lines)
+        rise = max(slope for at, slope in lines if at == level)
+        ends = [(level - at) / (slope - rise) for at, slope in lines if slope > rise]
+        return rise, min(ends, default=None)
 
     def _flows(self, speeds: Tasks) -> dict[str, list[Fraction]]:
         """What comes in at each node that is served."""
@@ -199,29 +176,11 @@ class Flow:
             most = self._wants[leaf].tasks
             if most is not None:
                 ends.append((most - self._got[leaf]) / speed)
-        course = self._course(TOP, flows)
-        if course is not None and course[1] is not None:
-            ends.append(course[1])
+        for path, flow in flows.items():
+            end = None if path == TOP else self._rise(path, flow)[1]
+            if end is not None:
+                ends.append(end)
         return min(ends)
-
-    def _course(self, path: str, flows: Mapping[str, Sequence[Fraction]]) -> _Course | None:
-        """The level of a node while `flows` come in; None: nothing below can grow."""
-        nothing = (ZERO,) * len(self._caps[TOP])
-        if path in self._wants:
-            drive = self._drive_leaf(path)
-            return None if drive is None else self._own(path, flows.get(path, nothing))
-        found = (self._course(child, flows) for child in self._children.get(path, ()))
-        below = [course for course in found if course is not None]
-        if not below:
-            return None
-        if path == TOP:
-            return _least(below)
-        own = self._own(path, flows.get(path, nothing))
-        if self._looks_below:
-            return _least([own, *below])
-        # Whose turn it is below still ends when another child comes to be the least.
-        ends = [end for _, end in (own, _least(below)) if end is not None]
-        return own[0], min(ends, default=None)
 
     def _advance(
         self, span: Fraction, speeds: Tasks, flows: Mapping[str, Sequence[Fraction]]

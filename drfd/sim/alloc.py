@@ -32,7 +32,7 @@ Solve = Callable[[FairShare, Mapping[str, Want]], Tasks]
 _SOLVERS: Mapping[str, Solve] = {
     "drf": continuous.drf,
     "hdrf": continuous.drf,
-    "hdrf-naive": continuous.hdrf_naive,
+    "hdrf-naive": continuous.drf,
     "algorithm1": continuous.algorithm1,
     "asset": continuous.asset,
     "cpu": continuous.cpu,

@@ -180,6 +180,10 @@ def _weight(
     capacity: Mapping[str, Fraction],
 ) -> Read[Fraction | dict[str, Fraction]]:
     def read(value: object, place: str) -> Fraction | dict[str, Fraction]:
+        if isinstance(value, list):
+            if len(value) != len(capacity):
+                refuse(place, f"{shown(value)} is not one number for each resource", "write 2")
+            value = dict(zip(capacity, value, strict=True))
         if isinstance(value, dict):
             return _of_resources(capacity, read_positive)(value, place)
         return read_positive(value, place)

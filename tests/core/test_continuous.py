@@ -352,11 +352,15 @@ def test_a_tree_of_one_level_and_a_pool_around_everybody_change_nothing() -> Non
 
 def test_a_pool_that_is_served_in_vain_catches_up_before_others_go_on() -> None:
     """The pool's processors decide its level when they are all taken; its memory lags behind, since
-    its member b counts a third of a. b rises alone until memory decides."""
+    its member b counts a third of a. b rises alone until memory decides, and then with m."""
     shares = FairShare((1, 1), weighted(2, {"p.a": 3}))
-    wants = {"c": want(1, 0), "m": want(0, 1), "p.a": want(1, 0), "p.b": want(0, 1)}
+    wants = {leaf: want(1, 0) for leaf in ("c", "d", "e", "p.a")}
+    wants |= {"m": want(0, 1), "p.b": want(0, 1, tasks="0.4")}
+    quarter = dict.fromkeys(("c", "d", "e", "p.a"), Fraction(1, 4))
+    assert continuous.drf(shares, wants) == quarter | {"m": Fraction("0.6"), "p.b": Fraction("0.4")}
+    wants["p.b"] = want(0, 1)
     half = Fraction(1, 2)
-    assert continuous.drf(shares, wants) == {"c": half, "m": half, "p.a": half, "p.b": half}
+    assert continuous.drf(shares, wants) == quarter | {"m": half, "p.b": half}
 
 
 def test_limits_of_pools_stop_their_members_and_nobody_else() -> None:
@@ -426,12 +430,22 @@ def one_by_one(shares: FairShare, wants: Wants, *, looks_below: bool) -> dict[st
 def test_small_whole_tasks_given_out_one_by_one_come_close(
     problem: tuple[FairShare, Wants], looks_below: bool
 ) -> None:
+    """Whether siblings are compared by min-satisfaction or naively: see `core.flow`."""
     shares, wants = problem
-    solve = continuous.drf if looks_below else continuous.hdrf_naive
-    tasks, ran = solve(shares, wants), one_by_one(shares, wants, looks_below=looks_below)
+    tasks, ran = continuous.drf(shares, wants), one_by_one(shares, wants, looks_below=looks_below)
     for leaf, each in wants.items():
         gap = abs(ran[leaf] - tasks[leaf]) * max(each.demand) / shares.capacity[0]
         assert gap < Fraction(1, 20)
+
+
+def test_guarantees_count_as_promises_and_may_leave_nothing() -> None:
+    rules = {"a": NodeRule(guarantee=(6,)), "b": NodeRule(guarantee=(2,))}
+    wants = {"a": want(1), "b": want(1)}
+    assert continuous.drf(FairShare((10,), rules), wants) == {"a": 6, "b": 4}
+    everything = {"a": NodeRule(guarantee=(10,))}
+    assert continuous.drf(FairShare((10,), everything), wants) == {"a": 10, "b": 0}
+    little = {"a": want(1, tasks=4), "b": want(1)}
+    assert continuous.drf(FairShare((10,), everything), little) == {"a": 4, "b": 0}
 
 
 # -- the others ---------------------------------------------------------------------------------
@@ -472,6 +486,7 @@ def test_first_come_first_served_stops_at_the_first_that_is_cut_short() -> None:
     shares = FairShare((9, 18))
     assert continuous.fifo(shares, wants) == {"A": 2, "B": Fraction(5, 4), "C": 0}
     assert continuous.fifo(shares, {leaf: wants[leaf] for leaf in "CAB"})["C"] == 1
+    assert continuous.fifo(shares, {leaf: wants[leaf] for leaf in "AC"}) == {"A": 2, "C": 1}
 
 
 def test_algorithm_1_stops_for_all_where_progressive_filling_goes_on() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from itertools import permutations
 from random import Random
@@ -329,6 +330,25 @@ def test_a_pass_is_what_the_slow_pass_says(
     assert run(policy, world).admitted == expected
 
 
+@pytest.mark.parametrize(
+    ("policy", "first"),
+    [("drf", 2), ("algorithm1", 2), ("hdrf-naive", 2), ("asset", 2), ("cpu", 2), ("slots", 2),
+     ("yarn", 1), ("fifo", 1), ("easy", 1)],
+)  # fmt: skip
+def test_a_tie_goes_to_who_has_used_less_lately_where_shares_are_compared(
+    policy: str, first: int
+) -> None:
+    """At every level; Hadoop's scheduler forgets, and a queue has no memory at all."""
+    for leaves in (("a", "b"), ("p.a", "q.b"), ("p.a", "p.b")):
+        asks = [Ask(leaf, (3,)) for leaf in leaves]
+        spent = dict.fromkeys(path_up(leaves[0]), 1.0)
+        done = plan_by(
+            policy, queues=queues_of(asks), used={}, free=(4,), shares=FairShare((4,)),
+            spent=spent, terms=Terms(slots=1),
+        )  # fmt: skip
+        assert done.admitted == [first]
+
+
 def test_algorithm_1_may_push_a_user_below_an_equal_split() -> None:
     """Half of the machine runs five of B's tasks; the daemon's two phases keep that."""
     world = World((100,), [Ask("A", (29,)), Ask("B", (10,))] * 10)
@@ -343,8 +363,8 @@ def test_algorithm_1_stops_at_the_first_leaf_that_cannot_go_on() -> None:
 
 
 def test_algorithm_1_goes_on_when_only_a_limit_stops_somebody() -> None:
-    world = World((10,), [Ask("A", (1,)), Ask("B", (1,))] * 10, {"A": NodeRule(limit=(2,))})
-    assert tasks("algorithm1", world) == {"A": 2, "B": 8}
+    world = World((10,), [Ask("A", (2,)), Ask("B", (1,))] * 10, {"A": NodeRule(limit=(3,))})
+    assert tasks("algorithm1", world) == {"A": 1, "B": 8}
 
 
 @STEADY
@@ -460,6 +480,12 @@ def test_easy_lets_pass_what_ends_in_time_or_leaves_enough() -> None:
         10.0,
         (0,),
     )
+
+
+def test_easy_starts_nothing_where_nobody_knows_when_enough_will_be_free() -> None:
+    world = World((10,), [Ask("A", (8,)), Ask("B", (1,))], used={"x": (6,)})
+    blind = replace(outlook_of(world), ends=[])
+    assert run("easy", world, outlook=blind).admitted == []
 
 
 def test_easy_counts_on_the_ends_of_what_it_has_just_started() -> None:
