@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as some
 
 from core.oracle import Ask, Kept, Pass, Rule, Times, Tree, Vector, added, begin, slow_pass, within
-from core.worlds import LEAVES, fair_share, fits_now, queues_of, reserved, trees
+from core.worlds import LEAVES, all_reserved, fair_share, fits_now, queues_of, reserved, trees
 from drfd.core.admission import Outlook, Plan, plan
 from drfd.core.reservation import Patience
 
@@ -145,7 +145,7 @@ class Machine:
                 entry=lambda job_id: (
                     (-self.asks[job_id].priority, job_id) if job_id in self.waiting else None
                 ),
-                before=reserved(self.last),
+                before=all_reserved(self.last),
             ),
         )
         for job_id in self.last.admitted:

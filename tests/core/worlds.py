@@ -156,5 +156,10 @@ def fits_now(state: Pass, job_id: int) -> bool:
 
 
 def reserved(last: Plan | None) -> Reservation | None:
-    """What a pass keeps for a big job; goes into the next one."""
-    return last.reservation if last is not None else None
+    """What a pass of depth 1 keeps for a big job."""
+    return next(iter(all_reserved(last)), None)
+
+
+def all_reserved(last: Plan | None) -> tuple[Reservation, ...]:
+    """What a pass keeps for big jobs; goes into the next one."""
+    return last.reservations if last is not None else ()
