@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,10 +10,8 @@ from drfd.core.rules import Rules
 from drfd.daemon.config import Config, Defaults, DiskConfig
 from drfd.errors import ConfigError
 from drfd.host.capacity import Machine, default_reserve
-from drfd.host.disks import GUESS_READ_BPS, GUESS_WRITE_BPS, Disk, find_device
+from drfd.host.disks import GUESS_READ_BPS, GUESS_WRITE_BPS, Disk, locate
 from drfd.units import show_cores, show_size
-
-_RATES = ("read", "write")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,32 +69,23 @@ def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
     return Site(rules, disks, defaults, warnings)
 
 
-def disk_controls(controls: Mapping[str, str], disks: Sequence[Disk]) -> dict[str, str]:
-    """What the launcher says of its controls, as far as the managed disks allow it."""
-    uncontrolled = [disk for disk in disks if disk.device is None]
-    if not uncontrolled or not any("enforced" in controls.get(key, "") for key in _RATES):
-        return dict(controls)
-    where = "; ".join(f"{disk.name}: {disk.why_none}" for disk in uncontrolled)
-    text = f"not controlled on disk {where}"
-    return {name: text if name in _RATES else value for name, value in controls.items()}
-
-
 def _disks(config: Config, state_dir: Path) -> tuple[Disk, ...]:
     wanted = config.disks
     if wanted is None:
         wanted = (DiskConfig(name="state", path=str(state_dir)),)
     disks = []
     for each in wanted:
-        device, why_none = find_device(each.path)
+        location = locate(each.path)
         disks.append(
             Disk(
                 name=each.name,
                 path=each.path,
                 read_bps=each.read_bps or GUESS_READ_BPS,
                 write_bps=each.write_bps or GUESS_WRITE_BPS,
-                device=device,
+                devices=location.devices,
+                filesystem=location.filesystem,
                 is_guess=each.read_bps is None or each.write_bps is None,
-                why_none=why_none,
+                why_none=location.why_none,
             )
         )
     return tuple(disks)

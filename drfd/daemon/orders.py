@@ -50,7 +50,7 @@ def disk_limits(read_bps: int, write_bps: int, disks: Sequence[Disk]) -> tuple[D
     """A declared rate, as a limit on every managed disk that the kernel can limit."""
     if not read_bps and not write_bps:
         return ()
-    devices = dict.fromkeys(disk.device for disk in disks if disk.device is not None)
+    devices = dict.fromkeys(device for disk in disks for device in disk.devices)
     return tuple(
         DiskLimit(device=device, read_bps=read_bps, write_bps=write_bps) for device in devices
     )

@@ -1,8 +1,13 @@
-"""Which disk a path is on, and where on that disk the kernel takes limits."""
+"""Which disk a path is on, where on that disk the kernel takes limits, and what it can tell of it.
+
+From a path to its mount, from there to the device of the file system, and if that is a partition to
+its disk: partitions take no limits. A device made of others (LVM, LUKS, md) takes them itself.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,37 +15,117 @@ from pathlib import Path
 #: what the disk cannot give.
 GUESS_READ_BPS, GUESS_WRITE_BPS = 200 << 20, 200 << 20
 
+SYS_DEV_BLOCK = "/sys/dev/block"
+
+#: File systems whose buffered writes cgroup v2 attributes to who wrote (cgroup-v2.rst, Writeback).
+_WITH_WRITEBACK = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs")
+
+#: Why a file system without a device of its own cannot be limited.
+_ELSEWHERE = {
+    "tmpfs": "in memory",
+    "ramfs": "in memory",
+    "overlay": "laid over others; name a path on the disk itself",
+    "zfs": "does its own I/O, which the kernel attributes to nobody",
+    **dict.fromkeys(
+        ("nfs", "nfs4", "cifs", "smb3", "ceph", "afs", "9p", "virtiofs", "lustre"),
+        "on another machine",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """`devices`: "major:minor" of each disk that holds the path, as the kernel takes limits on it;
+    none: `why_none`."""
+
+    devices: tuple[str, ...]
+    filesystem: str
+    why_none: str = ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """A managed disk. `device` is "major:minor" of the whole disk, None where there is none."""
+    """A managed disk. `devices` as in Location: more than one for a file system over several."""
 
     name: str
     path: str
     read_bps: int
     write_bps: int
-    device: str | None
+    devices: tuple[str, ...]
+    filesystem: str = ""
     is_guess: bool = False
-    #: Why `device` is None, for people.
+    #: Why there are no `devices`, for people.
     why_none: str = ""
 
+    @property
+    def attributes_writes(self) -> bool:
+        """Whether cgroup v2 knows who caused a buffered write."""
+        return self.filesystem in _WITH_WRITEBACK
 
-def find_device(path: str, sys_dev_block: str = "/sys/dev/block") -> tuple[str | None, str]:
-    """("major:minor" of the whole disk that holds `path`, or None; why None).
 
-    A limit on a partition is refused by the kernel, so a partition is traced to its disk.
-    """
+@dataclass(frozen=True, slots=True)
+class Mount:
+    point: str
+    filesystem: str
+    source: str
+
+
+def locate(path: str, mountinfo: str | None = None, sys: str = "/sys") -> Location:
+    """Where the limits for `path` go. `mountinfo`: the text of /proc/self/mountinfo."""
+    if mountinfo is None:
+        mountinfo = Path("/proc/self/mountinfo").read_text()
     try:
         number = os.stat(path).st_dev
     except OSError as error:
-        return None, f"{path}: {error.strerror}"
-    major, minor = os.major(number), os.minor(number)
-    if major == 0:
-        return None, f"{path} is on no block device of its own (overlay, btrfs, network or memory)"
-    entry = Path(sys_dev_block, f"{major}:{minor}")
-    if not entry.exists():
-        return None, f"{path} is on device {major}:{minor}, which the kernel does not list"
-    real = entry.resolve()
-    if (real / "partition").exists():
-        real = real.parent
-    return (real / "dev").read_text().strip(), ""
+        return Location((), "", f"{path}: {error.strerror}")
+    mount = _mount_of(os.path.realpath(path), mountinfo)
+    if os.major(number) == 0 and mount.filesystem == "btrfs":
+        # Each subvolume has a number of its own, which says nothing of the disk.
+        try:
+            number = os.stat(mount.source).st_rdev
+        except OSError as error:
+            return Location((), "btrfs", f"{path} is on {mount.source}: {error.strerror}")
+    if os.major(number) == 0:
+        why = _ELSEWHERE.get(mount.filesystem, "on no block device of its own")
+        return Location((), mount.filesystem, f"{path} is on {mount.filesystem}, which is {why}")
+    device = f"{os.major(number)}:{os.minor(number)}"
+    if not Path(sys, "dev/block", device).exists():
+        why = f"{path} is on device {device}, which the kernel does not list"
+        return Location((), mount.filesystem, why)
+    members = _btrfs_members(device, sys) if mount.filesystem == "btrfs" else (device,)
+    whole = dict.fromkeys(_whole_disk(member, sys) for member in members)
+    return Location(tuple(whole), mount.filesystem)
+
+
+def _whole_disk(device: str, sys: str) -> str:
+    entry = Path(sys, "dev/block", device).resolve()
+    if (entry / "partition").exists():
+        entry = entry.parent
+    return (entry / "dev").read_text().strip()
+
+
+def _btrfs_members(device: str, sys: str) -> tuple[str, ...]:
+    """All devices of the file system that this one is of."""
+    for filesystem in sorted(Path(sys, "fs/btrfs").glob("*/devices")):
+        members = tuple(sorted((each / "dev").read_text().strip() for each in filesystem.iterdir()))
+        if device in members:
+            return members
+    return (device,)
+
+
+def _mount_of(path: str, mountinfo: str) -> Mount:
+    """The mount that a path without links is on: the innermost, of those the latest."""
+    found = Mount("", "unknown", "")
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        point = _unescape(before.split(" ")[4])
+        inside = point == "/" or path == point or path.startswith(f"{point}/")
+        if inside and len(point) >= len(found.point):
+            kind, source, *_ = after.split(" ")
+            found = Mount(point, kind, _unescape(source))
+    return found
+
+
+def _unescape(text: str) -> str:
+    """Blanks and the like are written as \\040 in mountinfo."""
+    return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), text)

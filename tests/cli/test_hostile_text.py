@@ -168,7 +168,7 @@ def test_doctor_is_harmless(drf: Run, daemon: Any, word: str) -> None:
             "version": "0.1.0",
             "enforcement": "none",
             "controls": {"cores": word},
-            "disks": [disk | {"problem": word}],
+            "disks": [disk | {"problem": word, "filesystem": word, "control": {"read": word}}],
             "warnings": [word],
             "stuck_jobs": [],
             "launcher": "connected",

@@ -39,8 +39,10 @@ DOCTOR: dict[str, Any] = {
     "controls": {"cores": "enforced (cfs quota)", "memory": "enforced"},
     "disks": [
         {"name": "data", "path": "/data", "device": "8:0", "read": 1 << 30, "write": 1 << 29,
+         "filesystem": "ext4", "control": {"read": "enforced", "write": "enforced"},
          "guess": False, "problem": ""},
         {"name": "state", "path": "/var", "device": None, "read": 1 << 30, "write": 1 << 29,
+         "filesystem": "", "control": {"read": "not controlled: /var is on no block device"},
          "guess": True, "problem": "/var is on no block device"},
     ],
     "capacity": SHARES["capacity"],
@@ -290,9 +292,11 @@ def test_doctor_says_what_is_enforced_and_how_to_mend_the_rest(drf: Run, daemon:
         enforcement by cgroup v1
           cores      enforced (cfs quota)
           memory     enforced
-          disk data (/data), device 8:0: read 1G/s, write 512M/s
-          disk state (/var): not controlled: /var is on no block device
+          disk data (/data, ext4), device 8:0: read 1G/s, write 512M/s
+            read     enforced
+            write    enforced
           disk state (/var), device -: read 1G/s, write 512M/s; GUESS
+            read     not controlled: /var is on no block device
         warning: capacity.cores is 16, but the machine has 8
         warning: job 3 cannot be killed and keeps its resources
     """).replace("GUESS", "a guess: set read and write under [[disk]]")

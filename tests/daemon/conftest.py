@@ -144,7 +144,7 @@ class Desk:
         await self.feed(runner_up(job_id), ended(job_id, **facts), CgroupGone(now(), job_id, 1))
 
 
-DISK = Disk(name="data", path="/data", read_bps=2000, write_bps=1000, device="8:0")
+DISK = Disk(name="data", path="/data", read_bps=2000, write_bps=1000, devices=("8:0",))
 
 
 @pytest.fixture

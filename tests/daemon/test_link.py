@@ -37,7 +37,7 @@ HELLO = {
     "controls": {"cores": "enforced"},
     "mounts": {"memory": "/sys/fs/cgroup/memory"},
 }
-DISK = Disk(name="data", path="/data", read_bps=1, write_bps=1, device="8:0")
+DISK = Disk(name="data", path="/data", read_bps=1, write_bps=1, devices=("8:0",))
 LIST = {"cmd": "list"}
 
 

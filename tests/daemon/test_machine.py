@@ -15,7 +15,7 @@ from drfd.daemon.config import Config, DiskConfig
 from drfd.daemon.machine import survey
 from drfd.errors import ConfigError
 from drfd.host.capacity import Machine
-from drfd.host.disks import GUESS_READ_BPS, GUESS_WRITE_BPS, find_device
+from drfd.host.disks import GUESS_READ_BPS, GUESS_WRITE_BPS, locate
 from fakes import GIB
 
 MACHINE = Machine(cores_milli=8000, memory_bytes=64 * GIB)
@@ -34,10 +34,11 @@ def test_without_configuration_it_is_the_machine_less_a_reserve(tmp_path: Path) 
         ),
     )
     assert site.warnings == ()
-    device, why_none = find_device(str(tmp_path))
+    location = locate(str(tmp_path))
     (disk,) = site.disks
     assert (disk.name, disk.path, disk.is_guess) == ("state", str(tmp_path), True)
-    assert (disk.device, disk.why_none) == (device, why_none)
+    assert disk.devices == location.devices
+    assert (disk.filesystem, disk.why_none) == (location.filesystem, location.why_none)
 
 
 def test_what_is_configured_counts(tmp_path: Path) -> None:
@@ -98,7 +99,7 @@ def test_a_rate_that_nobody_gave_is_a_guess(
 def test_a_disk_whose_path_is_missing_is_kept_with_the_reason(tmp_path: Path) -> None:
     disk = replace(DISK, path=str(tmp_path / "nowhere"))
     (found,) = survey(Config(disks=(disk,)), MACHINE, tmp_path).disks
-    assert found.device is None
+    assert found.devices == ()
     assert found.why_none == f"{tmp_path}/nowhere: No such file or directory"
 
 

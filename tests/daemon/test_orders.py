@@ -17,7 +17,7 @@ from drfd.launcher import protocol
 from drfd.launcher.protocol import DiskLimit, Limits, Order
 from fakes import GIB, demand, now, spec
 
-DISK = Disk(name="data", path="/data", read_bps=1, write_bps=1, device="8:0")
+DISK = Disk(name="data", path="/data", read_bps=1, write_bps=1, devices=("8:0",))
 JOB = Job(
     id=42,
     spec=replace(
@@ -83,16 +83,26 @@ def test_the_launcher_reads_the_order_that_the_daemon_wrote() -> None:
             5, 0, [DISK], (DiskLimit(device="8:0", read_bps=5, write_bps=0),), id="reading only"
         ),
         pytest.param(5, 6, [], (), id="no managed disk"),
-        pytest.param(5, 6, [replace(DISK, device=None)], (), id="a disk that cannot be limited"),
+        pytest.param(5, 6, [replace(DISK, devices=())], (), id="a disk that cannot be limited"),
         pytest.param(
             5,
             6,
-            [DISK, replace(DISK, device="8:16"), replace(DISK, device=None)],
+            [DISK, replace(DISK, devices=("8:16",)), replace(DISK, devices=())],
             (
                 DiskLimit(device="8:0", read_bps=5, write_bps=6),
                 DiskLimit(device="8:16", read_bps=5, write_bps=6),
             ),
             id="every disk that can be limited",
+        ),
+        pytest.param(
+            5,
+            6,
+            [replace(DISK, devices=("8:0", "8:16"))],
+            (
+                DiskLimit(device="8:0", read_bps=5, write_bps=6),
+                DiskLimit(device="8:16", read_bps=5, write_bps=6),
+            ),
+            id="a file system over two disks",
         ),
         pytest.param(
             5,

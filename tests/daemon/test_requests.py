@@ -774,8 +774,10 @@ def test_doctor_tells_what_is_enforced_and_what_is_wrong(desk: Any) -> None:
                     "name": "data",
                     "path": "/data",
                     "device": "8:0",
+                    "filesystem": "",
                     "read": 2000,
                     "write": 1000,
+                    "control": {},
                     "guess": False,
                     "problem": "",
                 }

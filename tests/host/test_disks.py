@@ -1,4 +1,4 @@
-"""Which device takes the limits for a path: always the whole disk."""
+"""Which devices take the limits for a path, and what else its file system tells."""
 
 from __future__ import annotations
 
@@ -10,80 +10,177 @@ from types import SimpleNamespace
 import pytest
 
 from drfd.host import disks
-from drfd.host.disks import find_device
+from drfd.host.disks import Disk, Location, locate
 
-Lies = Callable[[int, int], None]
+#: A system with plain, encrypted and mirrored disks, btrfs on two of them, and much without.
+MOUNTINFO = """\
+21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+22 21 0:5 / /dev rw,nosuid shared:2 - devtmpfs udev rw
+23 21 0:24 / /tmp rw shared:3 - tmpfs tmpfs rw
+24 21 253:1 / /home rw shared:4 - xfs /dev/mapper/vg-home rw
+25 21 0:40 /@data /data rw shared:5 - btrfs /dev/sdb1 rw,subvol=/@data
+26 21 0:41 / /net rw shared:6 - nfs4 server:/export rw
+27 21 0:42 / /var/lib/box/merged rw - overlay overlay rw,lowerdir=/a
+28 21 9:0 / /raid rw - vfat /dev/md0 rw
+29 21 0:43 / /pool rw - zfs pool/home rw
+30 21 0:44 / /odd\\040one rw - fuse.sshfs me@there: rw
+31 24 8:17 / /home/other rw - ext4 /dev/sdb1 rw
+"""
 
-
-@pytest.fixture
-def on_device(monkeypatch: pytest.MonkeyPatch) -> Lies:
-    """Make the kernel say that every path is on the device major:minor."""
-
-    def set_device(major: int, minor: int) -> None:
-        fake = SimpleNamespace(
-            stat=lambda path: SimpleNamespace(st_dev=os.makedev(major, minor)),
-            major=os.major,
-            minor=os.minor,
-        )
-        monkeypatch.setattr(disks, "os", fake)
-
-    return set_device
+#: What the kernel lists: place in the device tree → number.
+DEVICES = {
+    "pci0/sda": "8:0",
+    "pci0/sda/sda1": "8:1",
+    "pci0/sdb": "8:16",
+    "pci0/sdb/sdb1": "8:17",
+    "pci0/sdc": "8:32",
+    "virtual/dm-1": "253:1",
+    "virtual/md0": "9:0",
+}
 
 
 @pytest.fixture
 def sysfs(tmp_path: Path) -> Path:
-    """sda with a partition sda1, and dm-0, as the kernel lists them: links into a device tree."""
-    block = tmp_path / "dev" / "block"
+    """/sys as the kernel lays it out: links into a device tree."""
+    block = tmp_path / "dev/block"
     block.mkdir(parents=True)
-    devices = {"pci0/sda": "8:0", "pci0/sda/sda1": "8:1", "virtual/dm-0": "253:0"}
-    for name, number in devices.items():
+    for name, number in DEVICES.items():
         place = tmp_path / "devices" / name
-        place.mkdir(parents=True)
+        place.mkdir(parents=True, exist_ok=True)
         (place / "dev").write_text(f"{number}\n")
         (block / number).symlink_to(f"../../devices/{name}")
-    (tmp_path / "devices/pci0/sda/sda1/partition").write_text("1\n")
-    return block
+    for name in ("sda/sda1", "sdb/sdb1"):
+        (tmp_path / "devices/pci0" / name / "partition").write_text("1\n")
+    return tmp_path
+
+
+def member(sysfs: Path, filesystem: str, *names: str) -> None:
+    """The kernel knows a btrfs over these."""
+    devices = sysfs / "fs/btrfs" / filesystem / "devices"
+    devices.mkdir(parents=True)
+    for name in names:
+        (devices / os.path.basename(name)).symlink_to(sysfs / "devices" / name)
+
+
+Locate = Callable[[str], Location]
+
+
+@pytest.fixture
+def find(sysfs: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Location]:
+    """`locate` on that system; `on`: the number that the kernel gives for the path."""
+
+    def find(path: str, on: str, sources: dict[str, str] | None = None) -> Location:
+        def stat(asked: str) -> SimpleNamespace:
+            if asked == path:
+                return SimpleNamespace(st_dev=device(on))
+            if asked not in (sources or {}):
+                raise FileNotFoundError(2, "No such file or directory", asked)
+            return SimpleNamespace(st_rdev=device((sources or {})[asked]))
+
+        fake = SimpleNamespace(
+            stat=stat,
+            major=os.major,
+            minor=os.minor,
+            path=SimpleNamespace(realpath=lambda path: path),
+        )
+        monkeypatch.setattr(disks, "os", fake)
+        return locate(path, MOUNTINFO, str(sysfs))
+
+    return find
+
+
+def device(number: str) -> int:
+    major, minor = number.split(":")
+    return os.makedev(int(major), int(minor))
 
 
 @pytest.mark.parametrize(
-    ("major", "minor", "device"),
+    ("path", "on", "found"),
     [
-        pytest.param(8, 1, "8:0", id="a partition is traced to its disk"),
-        pytest.param(8, 0, "8:0", id="a whole disk is itself"),
-        pytest.param(253, 0, "253:0", id="a logical volume is itself"),
+        pytest.param("/srv", "8:1", Location(("8:0",), "ext4"), id="a partition's disk"),
+        pytest.param("/srv", "8:0", Location(("8:0",), "ext4"), id="a whole disk"),
+        pytest.param("/home/a", "253:1", Location(("253:1",), "xfs"), id="a logical volume"),
+        pytest.param("/raid", "9:0", Location(("9:0",), "vfat"), id="a mirror"),
+        pytest.param("/home/other/x", "8:17", Location(("8:16",), "ext4"), id="a mount further in"),
+        pytest.param("/homestead", "8:1", Location(("8:0",), "ext4"), id="a name that begins so"),
     ],
 )
-def test_the_device_is_the_whole_disk(
-    on_device: Lies, sysfs: Path, major: int, minor: int, device: str
+def test_limits_go_to_the_device_of_the_file_system_or_the_disk_of_a_partition(
+    find: Callable[..., Location], path: str, on: str, found: Location
 ) -> None:
-    on_device(major, minor)
-    assert find_device("/data", str(sysfs)) == (device, "")
+    """The kernel refuses limits on partitions; devices made of others take them themselves."""
+    assert find(path, on) == found
 
 
-def test_a_path_on_no_block_device_has_none_and_the_reason(on_device: Lies, sysfs: Path) -> None:
-    """Overlay, btrfs, tmpfs and NFS have an anonymous device of major 0."""
-    on_device(0, 42)
-    assert find_device("/data", str(sysfs)) == (
-        None,
-        "/data is on no block device of its own (overlay, btrfs, network or memory)",
+def test_btrfs_is_found_by_what_is_mounted(find: Callable[..., Location]) -> None:
+    """Its files have a device number of their own, which no disk has."""
+    assert find("/data/x", "0:55", {"/dev/sdb1": "8:17"}) == Location(("8:16",), "btrfs")
+
+
+def test_btrfs_over_several_disks_has_them_all(find: Callable[..., Location], sysfs: Path) -> None:
+    member(sysfs, "1111", "pci0/sda/sda1")
+    member(sysfs, "2222", "pci0/sdc", "pci0/sdb/sdb1")
+    found = find("/data/x", "0:55", {"/dev/sdb1": "8:17"})
+    assert found == Location(("8:16", "8:32"), "btrfs")
+
+
+def test_btrfs_whose_device_cannot_be_seen_is_none_and_says_so(
+    find: Callable[..., Location],
+) -> None:
+    """As in a container."""
+    why = "/data/x is on /dev/sdb1: No such file or directory"
+    assert find("/data/x", "0:55") == Location((), "btrfs", why)
+
+
+@pytest.mark.parametrize(
+    ("path", "filesystem", "why"),
+    [
+        ("/tmp/x", "tmpfs", "in memory"),
+        ("/net/x", "nfs4", "on another machine"),
+        (
+            "/var/lib/box/merged/x",
+            "overlay",
+            "laid over others; name a path on the disk itself",
+        ),
+        ("/pool", "zfs", "does its own I/O, which the kernel attributes to nobody"),
+        ("/odd one/x", "fuse.sshfs", "on no block device of its own"),
+    ],
+)
+def test_a_path_on_no_block_device_has_none_and_the_reason(
+    find: Callable[..., Location], path: str, filesystem: str, why: str
+) -> None:
+    assert find(path, "0:42") == Location(
+        (), filesystem, f"{path} is on {filesystem}, which is {why}"
     )
 
 
 def test_a_device_that_the_kernel_does_not_list_is_none_and_named(
-    on_device: Lies, sysfs: Path
+    find: Callable[..., Location],
 ) -> None:
-    on_device(9, 7)
-    assert find_device("/data", str(sysfs)) == (
-        None,
-        "/data is on device 9:7, which the kernel does not list",
-    )
+    why = "/srv is on device 9:7, which the kernel does not list"
+    assert find("/srv", "9:7") == Location((), "ext4", why)
 
 
-def test_a_path_that_does_not_exist_has_no_device(sysfs: Path, tmp_path: Path) -> None:
+def test_a_path_that_does_not_exist_has_no_device(tmp_path: Path) -> None:
     path = str(tmp_path / "nowhere")
-    assert find_device(path, str(sysfs)) == (None, f"{path}: No such file or directory")
+    assert locate(path) == Location((), "", f"{path}: No such file or directory")
 
 
-def test_the_real_kernel_gives_a_device_or_a_reason() -> None:
-    device, why_none = find_device("/")
-    assert (device is None) == bool(why_none)
+def test_the_real_kernel_gives_devices_or_a_reason() -> None:
+    found = locate("/")
+    assert (found.devices == ()) == bool(found.why_none)
+    assert found.filesystem
+
+
+@pytest.mark.parametrize(
+    ("filesystem", "attributes"),
+    [("ext4", True), ("ext3", True), ("xfs", True), ("btrfs", True), ("f2fs", True),
+     ("vfat", False), ("ntfs3", False), ("", False)],
+)  # fmt: skip
+def test_the_writers_of_buffered_data_are_known_on_some_file_systems(
+    filesystem: str, attributes: bool
+) -> None:
+    disk = Disk(
+        name="d", path="/", read_bps=1, write_bps=1, devices=("8:0",), filesystem=filesystem
+    )
+    assert disk.attributes_writes is attributes

@@ -26,12 +26,13 @@ def command(as_json: bool) -> None:
     for name, control in reply["controls"].items():
         output.tell(f"  {name:<10} {output.clean(control)}")
     for disk in reply["disks"]:
-        where = f"disk {disk['name']} ({disk['path']})"
-        if disk["problem"]:
-            output.tell(f"  {where}: not controlled: {output.clean(disk['problem'])}")
+        kind = f", {disk['filesystem']}" if disk["filesystem"] else ""
+        where = f"disk {disk['name']} ({disk['path']}{kind})"
         rates = f"read {show_size(disk['read'])}/s, write {show_size(disk['write'])}/s"
         guess = "; a guess: set read and write under [[disk]]" if disk["guess"] else ""
         output.tell(f"  {where}, device {disk['device'] or '-'}: {rates}{guess}")
+        for direction, control in disk["control"].items():
+            output.tell(f"    {direction:<8} {output.clean(control)}")
     for warning in reply["warnings"]:
         output.tell(f"warning: {output.clean(warning)}")
     for job_id in reply["stuck_jobs"]:
