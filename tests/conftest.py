@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from drfd.launcher.cgroup_v1 import REQUIRED, USED
-from drfd.launcher.hierarchy import find_mounts
 from instance import CONFIG, Instance
+from kernel import Kernel
 
 # A busy machine is no failure, and the same examples are tried every time.
 settings.register_profile(
@@ -24,17 +21,8 @@ settings.register_profile(
 settings.load_profile("steady")
 
 
-def _missing() -> str | None:
-    """What a system test needs and this machine lacks."""
-    if os.getuid() != 0:
-        return "not root"
-    mounts = find_mounts(Path("/proc/self/mountinfo").read_text(), USED)
-    absent = [name for name in REQUIRED if name not in mounts]
-    return f"no cgroup v1 controller {', '.join(absent)}" if absent else None
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    missing = _missing()
+    missing = Kernel().missing()
     if missing is not None:
         for item in items:
             if item.get_closest_marker("system"):

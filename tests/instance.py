@@ -1,6 +1,6 @@
 """A private drfd for a test: started, driven through the real command line, killed, cleaned up.
 
-Used with root (real cgroups, below drfd/ and a name of its own) and without (limits measured).
+Used with root (real cgroups of either version, of a name of its own) and without (limits measured).
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from drfd.daemon.spawn import group_for
-from drfd.launcher.cgroup_v1 import USED
-from drfd.launcher.hierarchy import find_mounts
 from drfd.launcher.process import start_ticks
+from kernel import Kernel
 
 BIN = Path(sys.executable).parent
 
@@ -209,8 +208,7 @@ class Instance:
         return sorted(str(path) for top in self._groups() for path in top.glob("job-*"))
 
     def _groups(self) -> list[Path]:
-        mounts = find_mounts(Path("/proc/self/mountinfo").read_text(), USED)
-        return [Path(mount, group_for(self.state)) for mount in dict.fromkeys(mounts.values())]
+        return Kernel().groups(group_for(self.state))
 
     def destroy(self) -> None:
         """End everything that this instance started, and take away all that it made."""
@@ -240,6 +238,7 @@ class Instance:
                         job.rmdir()
                     except OSError:
                         time.sleep(0.01)
+        Kernel().end_scope(group_for(self.state))
 
 
 def is_alive(pid: int) -> bool:

@@ -50,22 +50,11 @@ def timeout_text(job: Job) -> str:
 
 def judge_samples(job: Job, samples: Sequence[Sample]) -> tuple[Outcome, str] | None:
     """Whether the samples of a job whose limits nobody enforces, oldest first, show a breach."""
-    return _judge_memory(job, samples) or _judge_io(job, samples)
+    return _judge_memory(job, samples) or judge_io(job, samples)
 
 
-def _judge_memory(job: Job, samples: Sequence[Sample]) -> tuple[Outcome, str] | None:
-    limit = job.spec.demand.memory_bytes
-    recent = [sample.memory_bytes or 0 for sample in samples[-MEMORY_SAMPLES:]]
-    if len(recent) < MEMORY_SAMPLES or min(recent) <= limit:
-        return None
-    text = (
-        f"measured {show_size(max(recent))} of memory, declared {show_size(limit)}; "
-        f"ask for more next time: -m {suggest_memory(max(recent))}"
-    )
-    return Outcome.LIMIT_EXCEEDED, text
-
-
-def _judge_io(job: Job, samples: Sequence[Sample]) -> tuple[Outcome, str] | None:
+def judge_io(job: Job, samples: Sequence[Sample]) -> tuple[Outcome, str] | None:
+    """The same for a job of which the kernel enforces all but its disk rates."""
     window = [s for s in samples if s.mono_s >= samples[-1].mono_s - IO_WINDOW_S - 1e-6]
     if len(window) < 2 or window[-1].mono_s - window[0].mono_s < IO_WINDOW_S * 0.9:
         return None
@@ -85,6 +74,18 @@ def _judge_io(job: Job, samples: Sequence[Sample]) -> tuple[Outcome, str] | None
             )
             return Outcome.LIMIT_EXCEEDED, text
     return None
+
+
+def _judge_memory(job: Job, samples: Sequence[Sample]) -> tuple[Outcome, str] | None:
+    limit = job.spec.demand.memory_bytes
+    recent = [sample.memory_bytes or 0 for sample in samples[-MEMORY_SAMPLES:]]
+    if len(recent) < MEMORY_SAMPLES or min(recent) <= limit:
+        return None
+    text = (
+        f"measured {show_size(max(recent))} of memory, declared {show_size(limit)}; "
+        f"ask for more next time: -m {suggest_memory(max(recent))}"
+    )
+    return Outcome.LIMIT_EXCEEDED, text
 
 
 def suggest_memory(peak_bytes: int) -> str:

@@ -28,7 +28,7 @@ def judge_end(job: Job, end: RunnerEnded) -> tuple[Outcome | None, str]:
         )
     if end.oom_killed:
         return Outcome.OUT_OF_MEMORY, (
-            f"the machine itself ran out of memory and the kernel killed this job, "
+            f"the machine itself ran short of memory and this job was killed for it, "
             f"which was within its limit of {show_size(job.spec.demand.memory_bytes)}"
         )
     if end.signal is not None:

@@ -126,7 +126,7 @@ class Link:
         match report["report"]:
             case "hello":
                 self.hello = report
-                self._meter.mounts = report["mounts"]
+                self._meter.heed(report)
             case "listed":
                 self._reconcile({(job_id, attempt) for job_id, attempt in report["known"]})
             case "stuck":

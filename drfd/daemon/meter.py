@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from drfd.core.job import Job, Outcome, Usage
-from drfd.core.limits import IO_WINDOW_S, Sample, judge_samples
+from drfd.core.limits import IO_WINDOW_S, Sample, judge_io, judge_samples
 from drfd.host import usage as host_usage
+from drfd.launcher.protocol import UNIFIED, Message
 
 #: Seconds between two samples of a job.
 PERIOD_S = 2.0
@@ -24,15 +25,28 @@ class _Watched:
     )
     peak_bytes: int = 0
 
+    def add(self, sample: Sample, peak_bytes: int | None) -> None:
+        """`peak_bytes` as the kernel has recorded it; None: the highest sample has to do."""
+        self.samples.append(sample)
+        peak = sample.memory_bytes if peak_bytes is None else peak_bytes
+        self.peak_bytes = max(self.peak_bytes, peak or 0)
+
 
 @dataclass
 class Meter:
     """Knows only what it was told of; an attempt that is not `watch`ed reads as None."""
 
     mono: Callable[[], float]
-    #: Controller → directory; empty where jobs run without cgroups.
+    #: As the launcher's hello has it; empty where jobs run without cgroups.
     mounts: Mapping[str, str] = field(default_factory=dict)
+    #: Whether disk rates are for us to judge, although jobs have cgroups.
+    judges_io: bool = False
     _watched: dict[Key, _Watched] = field(default_factory=dict)
+
+    def heed(self, hello: Message) -> None:
+        """What the launcher says of itself: where to read, and what it does not enforce."""
+        self.mounts = hello["mounts"]
+        self.judges_io = hello["controls"]["read"].startswith("measured")
 
     def watch(self, key: Key, runner_pid: int) -> None:
         self._watched.setdefault(key, _Watched(runner_pid))
@@ -45,17 +59,21 @@ class Meter:
         watched = self._watched.get((job.id, job.attempt))
         if watched is None:
             return None
-        if job.cgroup is not None:
-            watched.samples.append(
-                host_usage.sample_cgroup_v1(self.mounts, job.cgroup, self.mono())
-            )
-            peak = host_usage.peak_memory_v1(self.mounts, job.cgroup)
-            watched.peak_bytes = max(watched.peak_bytes, peak or 0)
+        if job.cgroup is None:
+            sample = host_usage.sample_processes(watched.runner_pid, self.mono())
+            watched.add(sample, peak_bytes=None)
+            return judge_samples(job, list(watched.samples))
+        if UNIFIED not in self.mounts:
+            sample = host_usage.sample_cgroup_v1(self.mounts, job.cgroup, self.mono())
+            watched.add(sample, host_usage.peak_memory_v1(self.mounts, job.cgroup))
             return None
-        sample = host_usage.sample_processes(watched.runner_pid, self.mono())
-        watched.samples.append(sample)
-        watched.peak_bytes = max(watched.peak_bytes, sample.memory_bytes or 0)
-        return judge_samples(job, list(watched.samples))
+        mount = self.mounts[UNIFIED]
+        sample = host_usage.sample_cgroup_v2(mount, job.cgroup, self.mono())
+        if self.judges_io:
+            seen = host_usage.sample_processes(watched.runner_pid, sample.mono_s)
+            sample = replace(sample, read_bytes=seen.read_bytes, written_bytes=seen.written_bytes)
+        watched.add(sample, host_usage.peak_memory_v2(mount, job.cgroup))
+        return judge_io(job, list(watched.samples)) if self.judges_io else None
 
     def usage(self, job: Job) -> Usage | None:
         """The latest reading; None before the first."""

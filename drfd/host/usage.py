@@ -12,6 +12,13 @@ import psutil
 
 from drfd.core.job import Usage
 from drfd.core.limits import Sample
+from drfd.host.disks import SYS_DEV_BLOCK
+
+#: Of memory.stat on version 2: what the kernel cannot drop or write elsewhere.
+_KEPT = (
+    *("anon", "shmem", "kernel_stack", "pagetables", "sec_pagetables", "percpu", "vmalloc"),
+    "slab_unreclaimable",
+)
 
 
 def sample_cgroup_v1(mounts: Mapping[str, str], cgroup: str, mono_s: float) -> Sample:
@@ -33,6 +40,27 @@ def sample_cgroup_v1(mounts: Mapping[str, str], cgroup: str, mono_s: float) -> S
 def peak_memory_v1(mounts: Mapping[str, str], cgroup: str) -> int | None:
     """The most memory ever charged, page cache included: what the limit is compared with."""
     return _number(mounts, "memory", cgroup, "memory.max_usage_in_bytes")
+
+
+def sample_cgroup_v2(mount: str, cgroup: str, mono_s: float) -> Sample:
+    """The same of one attempt's cgroup on version 2; memory with what the kernel cannot drop."""
+    mounts = {"": mount}
+    cpu = _table(mounts, "", cgroup, "cpu.stat") or {}
+    memory = _table(mounts, "", cgroup, "memory.stat")
+    usage_us = cpu.get("usage_usec")
+    read_bytes, written_bytes = _io_stat(_text(mounts, "", cgroup, "io.stat"))
+    return Sample(
+        mono_s=mono_s,
+        memory_bytes=None if memory is None else sum(memory.get(name, 0) for name in _KEPT),
+        read_bytes=read_bytes,
+        written_bytes=written_bytes,
+        cpu_s=None if usage_us is None else usage_us / 1e6,
+    )
+
+
+def peak_memory_v2(mount: str, cgroup: str) -> int | None:
+    """The same on version 2; None also on kernels before 5.19, which do not record it."""
+    return _number({"": mount}, "", cgroup, "memory.peak")
 
 
 def sample_processes(runner_pid: int, mono_s: float) -> Sample:
@@ -98,6 +126,28 @@ def _disk_bytes(mounts: Mapping[str, str], cgroup: str) -> tuple[int | None, int
         if len(words) == 3 and words[1] in totals:
             totals[words[1]] += int(words[2])
     return totals["Read"], totals["Write"]
+
+
+def _io_stat(text: str | None) -> tuple[int | None, int | None]:
+    """Bytes read and written on all disks. What passed a disk made of others (LVM, LUKS, md) is
+    counted again below."""
+    if text is None:
+        return None, None
+    read_bytes = written_bytes = 0
+    for line in text.splitlines():
+        device, *pairs = line.split()
+        values = dict(pair.split("=", 1) for pair in pairs)
+        if "rbytes" in values and not _is_stacked(device):
+            read_bytes += int(values["rbytes"])
+            written_bytes += int(values["wbytes"])
+    return read_bytes, written_bytes
+
+
+def _is_stacked(device: str) -> bool:
+    try:
+        return bool(os.listdir(f"{SYS_DEV_BLOCK}/{device}/slaves"))
+    except OSError:
+        return False
 
 
 def _number(mounts: Mapping[str, str], controller: str, cgroup: str, name: str) -> int | None:

@@ -18,10 +18,9 @@ from cgroupspy.controllers import BlkIOController, Controller, CpuController, Me
 from cgroupspy.interfaces import BaseFileInterface, DictFile, TypedFile
 from cgroupspy.nodes import Node
 
-from drfd.failpoints import reach
 from drfd.launcher import process
 from drfd.launcher.attempts import Attempt, Key, cgroup_key, cgroup_name
-from drfd.launcher.confinement import LimitFailed
+from drfd.launcher.confinement import LimitFailed, reach_before_limits
 from drfd.launcher.protocol import DiskLimit, Limits
 
 #: Without these no job is started; `cpuacct` is for accounting, and blkio only for disk limits.
@@ -94,7 +93,7 @@ class CgroupV1:
             for directory in self._directories(key):
                 # Exclusive: limits and peaks of an earlier run must not be taken over.
                 os.mkdir(directory)
-            reach("launch.before-limits")
+            reach_before_limits()
             self._limit_cpu(key, limits.cores_milli)
             self._limit_memory(key, limits.memory_bytes)
             self._limit_pids(key, limits.pids)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from drfd.failpoints import reach
 from drfd.launcher.attempts import Attempt, Key
 from drfd.launcher.protocol import Limits
 
@@ -15,12 +16,23 @@ class LimitFailed(Exception):
     """A limit could not be applied: the job must not start. Says which and why."""
 
 
+def reach_before_limits() -> None:
+    """Called by `create` when there is a place and no limit yet."""
+    reach("launch.before-limits")
+
+
+class PlaceGone(Exception):
+    """The directory of all job cgroups has vanished: the launcher must begin anew."""
+
+
 class Confinement(Protocol):
-    #: "cgroup-v1" or "none".
+    #: "cgroup-v2", "cgroup-v1" or "none".
     kind: str
 
     def controls(self) -> dict[str, str]:
-        """resource → "enforced", "measured" or "not controlled", with a reason after a colon."""
+        """resource → "enforced", "measured" or "not controlled", with a reason after a colon.
+        A limit of what is enforced is applied or the job does not start; what is measured is
+        judged by the controller."""
 
     def mounts(self) -> dict[str, str]:
         """controller → directory below which `cgroup_path` lies; empty without cgroups."""
@@ -29,7 +41,7 @@ class Confinement(Protocol):
         """The attempt's cgroup below each controller."""
 
     def create(self, key: Key, limits: Limits) -> None:
-        """Make a fresh place with all limits set and read back. Raises LimitFailed."""
+        """Make a fresh place with all limits set and read back. Raises LimitFailed, PlaceGone."""
 
     def enter(self, key: Key, limits: Limits, uid: int) -> None:
         """Called in the job's own process, still with the launcher's rights, before it becomes

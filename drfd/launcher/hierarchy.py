@@ -1,22 +1,47 @@
-"""Which cgroup controllers are mounted, and where."""
+"""Which cgroup controllers are mounted, and where.
+
+Only mountinfo tells: by the type of the file system, not by where it is usually mounted. Of version
+2, only those controllers are of use that version 1 does not have (hybrid machines).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+
+
+def layout(mountinfo: str) -> str:
+    """ "unified" (version 2 alone), "legacy" (version 1 alone), "hybrid", or "none"."""
+    kinds = {kind for kind, _, _ in _mounts(mountinfo)}
+    if kinds == {"cgroup", "cgroup2"}:
+        return "hybrid"
+    return {"cgroup": "legacy", "cgroup2": "unified"}[kinds.pop()] if kinds else "none"
 
 
 def find_mounts(mountinfo: str, wanted: Collection[str]) -> dict[str, str]:
     """controller → mount point of the `wanted` ones on v1 hierarchies (proc_pid_mountinfo(5))."""
-    found = {}
+    return {
+        controller: place
+        for kind, place, options in _mounts(mountinfo)
+        if kind == "cgroup"
+        for controller in options
+        if controller in wanted
+    }
+
+
+def find_unified(mountinfo: str) -> str | None:
+    """The mount point of the v2 hierarchy. Others, such as a container runtime's, come later."""
+    places = [place for kind, place, _ in _mounts(mountinfo) if kind == "cgroup2"]
+    return places[0] if places else None
+
+
+def _mounts(mountinfo: str) -> Iterator[tuple[str, str, list[str]]]:
+    """(file system, mount point, options of the hierarchy) of each cgroup mount."""
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
-        if kind == "cgroup":
-            for controller in options.split(","):
-                if controller in wanted:
-                    found[controller] = _unescape(before.split(" ")[4])
-    return found
+        if kind in ("cgroup", "cgroup2"):
+            yield kind, _unescape(before.split(" ")[4]), options.split(",")
 
 
 def _unescape(path: str) -> str:

@@ -16,9 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from drfd.launcher import cgroup_v1
-from drfd.launcher.confinement import Confinement
-from drfd.launcher.hierarchy import find_mounts
+from drfd.launcher import choice
+from drfd.launcher.confinement import Confinement, PlaceGone
 from drfd.launcher.identity import allow_many_files
 from drfd.launcher.policy import Policy
 from drfd.launcher.port import Port
@@ -28,6 +27,7 @@ from drfd.launcher.unconfined import Unconfined
 
 log = logging.getLogger("drfd.launcher")
 
+_MOUNTINFO = Path("/proc/self/mountinfo")
 _PREDECESSOR_WAIT_S = 10.0
 _RESPAWN_PAUSE_S, _RESPAWN_PAUSE_MAX_S = 0.02, 2.0
 
@@ -35,6 +35,8 @@ _RESPAWN_PAUSE_S, _RESPAWN_PAUSE_MAX_S = 0.02, 2.0
 def main(argv: Sequence[str] | None = None) -> None:
     options = _parse(argv)
     logging.basicConfig(format="drfd-launcher: %(message)s", level=logging.INFO)
+    if not options.no_cgroups and not options.moved:
+        choice.move_to_users_manager(_MOUNTINFO.read_text())
     if options.keep_fd is None:
         _serve(options)
     else:
@@ -46,11 +48,13 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--state", type=Path, required=True, help="directory for attempt files and the socket")
     add("--controller-uid", type=int, required=True, help="the uid whose orders are taken")
-    add("--group", default="drfd/system", help="cgroup for all jobs, below each controller")
+    add("--group", default="drfd/system", help="what the cgroup for all jobs is called")
+    add("--holder", metavar="UNIT", help="delegated systemd unit that all jobs live in (cgroup v2)")
     add("--min-uid", type=int, default=1000, help="refuse jobs of system accounts below this uid")
     add("--allow-uid", type=int, action="append", default=[], help="take jobs of this uid anyway")
     add("--no-cgroups", action="store_true", help="measure limits even where cgroups can be had")
     add("--keep-fd", type=int, help="restart the launcher until this descriptor reaches its end")
+    add(choice.MOVED, action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(argv)
 
 
@@ -98,7 +102,10 @@ def _serve(options: argparse.Namespace) -> None:
         port=Port(_listen(state, options.controller_uid), options.controller_uid),
         keep_fd=options.keep_fd,
     )
-    launcher.serve()
+    try:
+        launcher.serve()
+    except PlaceGone as error:
+        sys.exit(f"drfd-launcher: {error}")
 
 
 def _only_one(state: Path) -> None:
@@ -118,18 +125,10 @@ def _only_one(state: Path) -> None:
 def _confinement(options: argparse.Namespace) -> Confinement:
     if options.no_cgroups:
         return Unconfined("cgroups are switched off in the configuration")
-    mounts = find_mounts(Path("/proc/self/mountinfo").read_text(), cgroup_v1.USED)
-    missing = [name for name in cgroup_v1.REQUIRED if name not in mounts]
-    if missing:
-        return Unconfined(f"no cgroup v1 controller {', '.join(missing)} is mounted")
     try:
-        return cgroup_v1.CgroupV1(mounts, options.group)
-    except OSError as error:
-        return Unconfined(f"cannot make cgroups as {_whoami()}: {error.strerror}")
-
-
-def _whoami() -> str:
-    return "root" if os.getuid() == 0 else f"uid {os.getuid()}"
+        return choice.choose(options.group, options.holder, _MOUNTINFO.read_text())
+    except choice.HolderFailed as error:
+        sys.exit(f"drfd-launcher: {error}")
 
 
 def _listen(state: Path, controller_uid: int) -> socket.socket:

@@ -22,6 +22,10 @@ FREEZE, THAW = "freeze", "thaw"
 LAUNCH, LIST = "launch", "list"
 
 
+#: Under this name, the `mounts` of a hello give the one hierarchy of cgroup v2.
+UNIFIED = "cgroup2"
+
+
 class BadMessage(Exception):
     """The other side sent something outside the protocol."""
 

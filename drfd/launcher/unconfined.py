@@ -6,11 +6,11 @@ included. If the runner itself is killed, what is left is found by its session.
 
 from __future__ import annotations
 
-import os
 import resource
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
-from drfd.launcher import process
+from drfd.launcher import affinity, process
+from drfd.launcher.affinity import Affinity
 from drfd.launcher.attempts import Attempt, Key, Record
 from drfd.launcher.protocol import Limits
 
@@ -24,11 +24,11 @@ class Unconfined:
     def __init__(self, why: str) -> None:
         #: Why there are no cgroups, for people.
         self._why = why
-        self._next_cpu = 0
+        self._affinity = Affinity()
 
     def controls(self) -> dict[str, str]:
         return {
-            "cores": f"measured: kept on as many CPUs as it declares, rounded up; {self._why}",
+            "cores": f"{affinity.CONTROL}; {self._why}",
             "memory": f"measured: stopped when seen over its limit twice; {self._why}",
             "read": f"measured: stopped when far over for long; {self._why}",
             "write": f"measured: stopped when far over for long; {self._why}",
@@ -42,14 +42,10 @@ class Unconfined:
         return None
 
     def create(self, key: Key, limits: Limits) -> None:
-        # Neighbouring jobs start on different CPUs.
-        self._next_cpu += _whole_cores(limits)
+        self._affinity.choose(limits.cores_milli)
 
     def enter(self, key: Key, limits: Limits, uid: int) -> None:
-        cpus = sorted(os.sched_getaffinity(0))
-        count = min(_whole_cores(limits), len(cpus))
-        first = (self._next_cpu - count) % len(cpus)
-        os.sched_setaffinity(0, {cpus[(first + i) % len(cpus)] for i in range(count)})
+        self._affinity.keep(limits.cores_milli)
         hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
         wanted = process.count_of_user(uid) + limits.pids
         if hard != resource.RLIM_INFINITY:
@@ -116,7 +112,3 @@ def _session(running: Record) -> list[int]:
     if process.start_ticks(leader) not in (None, running["start_ticks"]):
         return []
     return process.session_members(leader)
-
-
-def _whole_cores(limits: Limits) -> int:
-    return max(1, -(-limits.cores_milli // 1000))

@@ -35,7 +35,7 @@ OWN_LIMIT = (
 )
 HOST_LIMIT = (
     Outcome.OUT_OF_MEMORY,
-    "the machine itself ran out of memory and the kernel killed this job, "
+    "the machine itself ran short of memory and this job was killed for it, "
     "which was within its limit of 1G",
 )
 

@@ -34,7 +34,7 @@ Message = dict[str, Any]
 HELLO = {
     "report": "hello",
     "kind": "cgroup v1",
-    "controls": {"cores": "enforced"},
+    "controls": {"cores": "enforced", "read": "measured: so"},
     "mounts": {"memory": "/sys/fs/cgroup/memory"},
 }
 DISK = Disk(name="data", path="/data", read_bps=1, write_bps=1, devices=("8:0",))
@@ -320,6 +320,7 @@ def test_it_greets_with_list_and_keeps_what_the_launcher_says_of_itself(bench: A
             assert b.taken() == [LIST]
             assert b.link.hello == HELLO
             assert b.meter.mounts == {"memory": "/sys/fs/cgroup/memory"}
+            assert b.meter.judges_io
 
     asyncio.run(story())
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from drfd.core.job import Job, JobState, Outcome, Usage
 from drfd.daemon.meter import Meter
+from drfd.host import usage as host_usage
 from fakes import demand, spec
 
 KEY = (1, 1)
@@ -133,3 +137,96 @@ def test_an_unconfined_job_within_its_memory_runs_on(meter: Meter, runner_pid: i
     job = replace(JOB, cgroup=None, spec=spec(asks=demand(1, 1)))
     meter.watch(KEY, runner_pid)
     assert [meter.sample(job) for _ in range(3)] == [None] * 3
+
+
+# -- cgroup v2 ---------------------------------------------------------------------------------
+
+
+def hello(mount: Path, read: str = "enforced") -> dict[str, Any]:
+    return {"kind": "cgroup-v2", "mounts": {"cgroup2": str(mount)}, "controls": {"read": read}}
+
+
+def write_unified(mount: Path, *, cpu_us: int, anon: int, peak: int | None) -> None:
+    directory = mount / "drfd/1.1"
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "cpu.stat").write_text(f"usage_usec {cpu_us}\n")
+    (directory / "memory.stat").write_text(f"anon {anon}\n")
+    (directory / "memory.peak").unlink(missing_ok=True)
+    if peak is not None:
+        (directory / "memory.peak").write_text(f"{peak}\n")
+
+
+def test_on_version_2_use_comes_from_the_one_cgroup(meter: Meter, tmp_path: Path) -> None:
+    meter.heed(hello(tmp_path))
+    meter.watch(KEY, 99)
+    for cpu_us, anon, peak in ((0, 9, 9), (1_000_000, 100, 700)):
+        write_unified(tmp_path, cpu_us=cpu_us, anon=anon, peak=peak)
+        assert meter.sample(JOB) is None
+    assert meter.usage(JOB) == Usage(
+        cores_milli=500, memory_bytes=100, memory_peak_bytes=700, cpu_s=1.0
+    )
+
+
+def test_where_the_kernel_records_no_peak_the_highest_sample_is_it(
+    meter: Meter, tmp_path: Path
+) -> None:
+    meter.heed(hello(tmp_path))
+    meter.watch(KEY, 99)
+    for anon in (9, 100, 20):
+        write_unified(tmp_path, cpu_us=0, anon=anon, peak=None)
+        meter.sample(JOB)
+    assert meter.usage(JOB) == Usage(memory_bytes=20, memory_peak_bytes=100)
+
+
+class BusyWriter:
+    """psutil's view of a runner whose one child writes 10 MB between two looks."""
+
+    written = 0
+
+    def __init__(self, pid: int) -> None:
+        assert pid == 99
+
+    def children(self, recursive: bool) -> list[BusyWriter]:
+        return [self]
+
+    def oneshot(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def memory_full_info(self) -> SimpleNamespace:
+        return SimpleNamespace(pss=7)
+
+    def cpu_times(self) -> SimpleNamespace:
+        return SimpleNamespace(user=7, system=7, children_user=7, children_system=7)
+
+    def io_counters(self) -> SimpleNamespace:
+        BusyWriter.written += 10_000_000
+        return SimpleNamespace(read_bytes=0, write_bytes=BusyWriter.written)
+
+
+def test_disk_rates_that_the_kernel_is_not_given_are_judged(
+    meter: Meter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An ordinary user has no io controller: memory is enforced, rates are measured."""
+    job = replace(JOB, spec=spec(asks=demand(1, 1, write=1_000_000)))
+    monkeypatch.setattr(host_usage.psutil, "Process", BusyWriter)
+    write_unified(tmp_path, cpu_us=0, anon=1 << 40, peak=1 << 40)
+    meter.heed(hello(tmp_path, "measured: the io controller is not given to us"))
+    meter.watch(KEY, 99)
+    breaches = [meter.sample(job) for _ in range(16)]
+    assert breaches[:-2] == [None] * 14, "only a rate over half a minute is a breach"
+    assert breaches[-1] is not None
+    assert breaches[-1][0] is Outcome.LIMIT_EXCEEDED
+    assert "declared" in breaches[-1][1]
+    found = meter.usage(job)
+    assert found is not None
+    assert (found.memory_bytes, found.cpu_s) == (1 << 40, 0.0), "these are the cgroup's"
+
+
+def test_disk_rates_that_the_kernel_enforces_are_not_judged(meter: Meter, tmp_path: Path) -> None:
+    job = replace(JOB, spec=spec(asks=demand(1, 1, write=1)))
+    meter.heed(hello(tmp_path))
+    meter.watch(KEY, 99)
+    write_unified(tmp_path, cpu_us=0, anon=1, peak=1)
+    for number in range(20):
+        (tmp_path / "drfd/1.1/io.stat").write_text(f"8:0 rbytes=0 wbytes={number << 30}\n")
+        assert meter.sample(job) is None

@@ -13,7 +13,15 @@ import pytest
 
 from drfd.core.job import Usage
 from drfd.core.limits import Sample
-from drfd.host.usage import peak_memory_v1, sample_cgroup_v1, sample_processes, usage_between
+from drfd.host import usage
+from drfd.host.usage import (
+    peak_memory_v1,
+    peak_memory_v2,
+    sample_cgroup_v1,
+    sample_cgroup_v2,
+    sample_processes,
+    usage_between,
+)
 
 MIB = 1 << 20
 FILES = {
@@ -82,6 +90,80 @@ def test_one_file_that_is_missing_hides_only_its_own_reading(
     }[file]
     expected = {name: getattr(whole, name) for name in Sample.__slots__} | fields
     assert sample_cgroup_v1(mounts, CGROUP, 5.0) == Sample(**expected)
+
+
+# -- cgroup v2 ---------------------------------------------------------------------------------
+
+UNIFIED = {
+    "cpu.stat": "usage_usec 2500000\nuser_usec 2000000\nsystem_usec 500000\n",
+    "memory.stat": (
+        "anon 1000\nfile 90000\nkernel 700\nkernel_stack 20\npagetables 300\nsec_pagetables 4\n"
+        "percpu 5\nsock 6000\nvmalloc 6\nshmem 70\nslab_reclaimable 8000\nslab_unreclaimable 40\n"
+    ),
+    "memory.peak": "8888\n",
+    "io.stat": (
+        "8:0 rbytes=100 wbytes=10 rios=5 wios=1 dbytes=0 dios=0\n"
+        "259:0 rbytes=1 wbytes=2 rios=1 wios=1 dbytes=0 dios=0\n"
+        "7:0 \n"
+    ),
+}
+
+
+@pytest.fixture
+def unified(tmp_path: Path) -> Path:
+    """The one cgroup of an attempt, as plain files."""
+    place = tmp_path / CGROUP
+    place.mkdir(parents=True)
+    for name, text in UNIFIED.items():
+        (place / name).write_text(text)
+    return tmp_path
+
+
+def test_on_version_2_too_a_sample_is_what_cannot_be_dropped(unified: Path) -> None:
+    """What the kernel holds for the job is in it; file cache and reclaimable slabs are not."""
+    kept = 1000 + 70 + 20 + 300 + 4 + 5 + 6 + 40
+    assert sample_cgroup_v2(str(unified), CGROUP, 5.0) == Sample(
+        mono_s=5.0, memory_bytes=kept, read_bytes=101, written_bytes=12, cpu_s=2.5
+    )
+    assert peak_memory_v2(str(unified), CGROUP) == 8888
+
+
+def test_an_older_kernel_has_fewer_kinds_of_memory_and_no_peak(unified: Path) -> None:
+    (unified / CGROUP / "memory.stat").write_text("anon 1000\nshmem 1\n")
+    (unified / CGROUP / "memory.peak").unlink()
+    assert sample_cgroup_v2(str(unified), CGROUP, 5.0).memory_bytes == 1001
+    assert peak_memory_v2(str(unified), CGROUP) is None
+
+
+def test_bytes_that_pass_a_disk_made_of_others_are_counted_once(
+    unified: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Logical volumes and the like have their I/O counted here and on the disk below."""
+    (tmp_path / "sys/8:0/slaves/259:0").mkdir(parents=True)
+    (tmp_path / "sys/259:0/slaves").mkdir(parents=True)
+    monkeypatch.setattr(usage, "SYS_DEV_BLOCK", str(tmp_path / "sys"))
+    sample = sample_cgroup_v2(str(unified), CGROUP, 5.0)
+    assert (sample.read_bytes, sample.written_bytes) == (1, 2)
+
+
+def test_a_cgroup_of_version_2_that_has_vanished_reads_as_none(unified: Path) -> None:
+    assert sample_cgroup_v2(str(unified), "drfd/job-2.1", 5.0) == NOTHING
+    assert peak_memory_v2(str(unified), "drfd/job-2.1") is None
+
+
+@pytest.mark.parametrize("gone", ["cpu.stat", "memory.stat", "io.stat"])
+def test_a_controller_that_is_not_given_hides_only_its_own_reading(
+    unified: Path, gone: str
+) -> None:
+    whole = sample_cgroup_v2(str(unified), CGROUP, 5.0)
+    (unified / CGROUP / gone).unlink()
+    fields = {
+        "cpu.stat": {"cpu_s": None},
+        "memory.stat": {"memory_bytes": None},
+        "io.stat": {"read_bytes": None, "written_bytes": None},
+    }[gone]
+    expected = {name: getattr(whole, name) for name in Sample.__slots__} | fields
+    assert sample_cgroup_v2(str(unified), CGROUP, 5.0) == Sample(**expected)
 
 
 # -- processes ---------------------------------------------------------------------------------

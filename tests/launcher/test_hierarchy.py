@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from drfd.launcher.cgroup_v1 import USED
-from drfd.launcher.hierarchy import find_mounts
+from drfd.launcher.hierarchy import find_mounts, find_unified, layout
 
 SEPARATE = """\
 23 28 0:22 / /proc rw,relatime shared:13 - proc proc rw
@@ -51,3 +51,25 @@ def test_a_mount_point_with_a_blank_is_its_real_path() -> None:
     """proc_pid_mountinfo(5): blank, tab, line feed and backslash are written in octal."""
     line = "32 31 0:29 / /mnt/my\\040cgroups/cpu rw - cgroup cgroup rw,cpu\n"
     assert find_mounts(line, USED) == {"cpu": "/mnt/my cgroups/cpu"}
+
+
+@pytest.mark.parametrize(
+    ("mountinfo", "found", "unified"),
+    [
+        (SEPARATE, "hybrid", "/sys/fs/cgroup/unified"),
+        (TOGETHER, "legacy", None),
+        (V2_ONLY, "unified", "/sys/fs/cgroup"),
+        (SEPARATE.splitlines()[0] + "\n", "none", None),
+        ("", "none", None),
+    ],
+)
+def test_the_kinds_of_the_file_systems_tell_the_layout(
+    mountinfo: str, found: str, unified: str | None
+) -> None:
+    assert (layout(mountinfo), find_unified(mountinfo)) == (found, unified)
+
+
+def test_a_hierarchy_that_is_mounted_again_is_found_where_it_was_first() -> None:
+    """Container runtimes do that."""
+    again = "99 23 0:26 /a /run/box/cgroup rw - cgroup2 cgroup2 rw\n"
+    assert find_unified(V2_ONLY + again) == "/sys/fs/cgroup"

@@ -1,0 +1,254 @@
+"""Job cgroups on cgroup v2: one directory per attempt, below a parent that is ours (holder.py).
+
+Of each limit, what the kernel has made of it is read back. Kernel document: cgroup-v2.rst.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from signal import SIGKILL
+
+from drfd.launcher import affinity, process
+from drfd.launcher.affinity import Affinity
+from drfd.launcher.attempts import Attempt, Key, cgroup_key, cgroup_name
+from drfd.launcher.cgroup_v2_files import JobCgroup
+from drfd.launcher.confinement import LimitFailed, PlaceGone, reach_before_limits
+from drfd.launcher.protocol import UNIFIED, DiskLimit, Limits
+
+#: Without these no job is confined; cpu and io may be kept from an ordinary user.
+REQUIRED = ("memory", "pids")
+OPTIONAL = ("cpu", "io")
+
+_PERIOD_US = 100_000
+_FREEZE_WAIT_S = 0.05
+
+
+class CgroupV2:
+    kind = "cgroup-v2"
+
+    def __init__(
+        self, mount: str, group: str, controllers: frozenset[str], release: Callable[[], None]
+    ) -> None:
+        """`group`: the parent of all jobs, below `mount`; `controllers` are enabled for its
+        children. `release` gives it back once it is empty and we end."""
+        self._mount, self._group = mount, group
+        self._parent = f"{mount}/{group}"
+        self._controllers = controllers
+        self._release = release
+        self._affinity = Affinity()
+
+    def controls(self) -> dict[str, str]:
+        lacks = {
+            name: f"the {name} controller is not given to us in /{self._group}"
+            for name in OPTIONAL
+            if name not in self._controllers
+        }
+        cores = f"{affinity.CONTROL}; {lacks['cpu']}" if "cpu" in lacks else "enforced"
+        disk = "enforced"
+        if "io" in lacks:
+            disk = f"measured: stopped when far over for long; {lacks['io']}"
+        memory = "enforced"
+        if not os.path.exists(f"{self._parent}/memory.peak"):
+            memory += ": peaks are the highest samples, this kernel records none"
+        return {
+            "cores": cores,
+            "memory": memory,
+            "read": disk,
+            "write": disk,
+            "processes": "enforced",
+        }
+
+    def mounts(self) -> dict[str, str]:
+        return {UNIFIED: self._mount}
+
+    def cgroup_path(self, key: Key) -> str | None:
+        return f"{self._group}/{cgroup_name(key)}"
+
+    def create(self, key: Key, limits: Limits) -> None:
+        self._affinity.choose(limits.cores_milli)
+        try:
+            # Exclusive: limits and peaks of an earlier run must not be taken over.
+            os.mkdir(self._directory(key))
+        except FileNotFoundError:
+            raise PlaceGone(
+                f"{self._parent} has vanished; who ended it has ended its jobs"
+            ) from None
+        except OSError as error:
+            why = error.strerror
+            if error.errno == errno.ENOSPC:
+                why = "the kernel has no room for another cgroup (65535 memory cgroups at most)"
+            raise LimitFailed(f"{self._directory(key)}: {why}") from error
+        reach_before_limits()
+        try:
+            self._limit(key, limits)
+        except (LimitFailed, OSError):
+            self.remove(key)
+            raise
+
+    def enter(self, key: Key, limits: Limits, uid: int) -> None:
+        path = f"{self._directory(key)}/cgroup.procs"
+        try:
+            with open(path, "w") as procs:
+                procs.write("0")
+        except OSError as error:
+            raise LimitFailed(f"{path}: {error.strerror}") from error
+        if "cpu" not in self._controllers:
+            self._affinity.keep(limits.cores_milli)
+
+    def oom_descriptor(self, key: Key) -> int | None:
+        """None: memory.oom.group has the kernel kill all of the job at once."""
+        return None
+
+    def oom_kills(self, key: Key) -> tuple[bool, bool]:
+        group = self._cgroup(key)
+        with _unless_gone():
+            everywhere = group.memory_events
+            # A limit further in, which the job has made for a part of itself, is its own affair.
+            own = everywhere
+            if os.path.exists(f"{self._directory(key)}/memory.events.local"):
+                own = group.own_memory_events
+            # Counts also kills by a shortage further out, of which "oom" says nothing.
+            over_limit = own["oom"] > 0 and everywhere["oom_kill"] > 0
+            killed = over_limit or own["oom_kill"] > 0 or self._has_oomd_come(key)
+            return killed, over_limit
+        return False, False
+
+    def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
+        self._signal_frozen(key, number)
+
+    def freeze(self, key: Key, attempt: Attempt | None) -> bool:
+        group = self._cgroup(key)
+        with _unless_gone():
+            group.freeze = True
+            return self._is_frozen(group)
+        return False
+
+    def thaw(self, key: Key, attempt: Attempt | None) -> None:
+        with _unless_gone():
+            self._cgroup(key).freeze = False
+
+    def kill_pass(self, key: Key, attempt: Attempt | None) -> bool:
+        if not self._is_populated(key):
+            return True
+        if os.path.exists(f"{self._directory(key)}/cgroup.kill"):
+            with _unless_gone():
+                self._cgroup(key).kill = True
+        else:
+            # Kernels before 5.14.
+            self._signal_frozen(key, SIGKILL)
+        return not self._is_populated(key)
+
+    def remove(self, key: Key) -> bool:
+        directory = self._directory(key)
+        # A job of root's may have made cgroups of its own in there.
+        for inner, _, _ in os.walk(directory, topdown=False):
+            try:
+                os.rmdir(inner)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                if error.errno in (errno.EBUSY, errno.ENOTEMPTY):
+                    return False
+                raise
+        return True
+
+    def leftovers(self) -> list[Key]:
+        try:
+            names = os.listdir(self._parent)
+        except FileNotFoundError:
+            return []
+        return sorted(key for name in names if (key := cgroup_key(name)) is not None)
+
+    def close(self) -> None:
+        try:
+            os.rmdir(self._parent)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            # Jobs live on in it.
+            return
+        self._release()
+
+    def _limit(self, key: Key, limits: Limits) -> None:
+        group = self._cgroup(key)
+        page = os.sysconf("SC_PAGE_SIZE")
+        group.limit("memory_max", limits.memory_bytes // page * page)
+        # Absent without swap accounting.
+        if os.path.exists(f"{self._directory(key)}/memory.swap.max"):
+            group.limit("swap_max", 0)
+        group.limit("oom_group", True)
+        group.limit("pids_max", limits.pids)
+        if "cpu" in self._controllers:
+            quota_us = max(1000, limits.cores_milli * _PERIOD_US // 1000)
+            group.limit("cpu_max", (quota_us, _PERIOD_US))
+            group.limit("cpu_weight", min(10_000, max(1, limits.cores_milli // 10)))
+        if "io" in self._controllers:
+            for disk in limits.disks:
+                self._limit_disk(group, disk)
+
+    def _limit_disk(self, group: JobCgroup, disk: DiskLimit) -> None:
+        rates = {"rbps": disk.read_bps, "wbps": disk.write_bps}
+        group.limit_disk(disk.device, {name: rate for name, rate in rates.items() if rate})
+
+    def _has_oomd_come(self, key: Key) -> bool:
+        """systemd-oomd kills for a shortage of the whole machine, and leaves this mark."""
+        try:
+            return int(os.getxattr(self._directory(key), "user.oomd_ooms")) > 0
+        except (OSError, ValueError):
+            return False
+
+    def _signal_frozen(self, key: Key, number: int) -> None:
+        """Signal all processes while none of them can fork, so that a fork bomb cannot outrun us,
+        nor a pid be given to somebody else."""
+        group = self._cgroup(key)
+        with _unless_gone():
+            group.freeze = True
+            # Those that are listed can be signalled even if the freeze is delayed.
+            self._is_frozen(group)
+            process.signal_all(self._pids(key), number)
+            group.freeze = False
+
+    def _is_frozen(self, group: JobCgroup) -> bool:
+        """Whether all processes stand still within a short time; one that waits for a disk delays
+        the freeze, which goes on in the background."""
+        deadline = time.monotonic() + _FREEZE_WAIT_S
+        while group.events["frozen"] != 1:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.0005)
+        return True
+
+    def _is_populated(self, key: Key) -> bool:
+        """Whether any process lives in there, cgroups further in included."""
+        with _unless_gone():
+            return bool(self._cgroup(key).events["populated"])
+        return False
+
+    def _pids(self, key: Key) -> list[int]:
+        found: list[int] = []
+        for inner, _, _ in os.walk(self._directory(key)):
+            # One for threads alone (EOPNOTSUPP) lists its processes further out.
+            with _unless_gone(errno.EOPNOTSUPP), open(f"{inner}/cgroup.procs") as procs:
+                # 0 stands for a process outside our pid namespace: not ours to name.
+                found += [pid for line in procs if (pid := int(line))]
+        return found
+
+    def _directory(self, key: Key) -> str:
+        return f"{self._parent}/{cgroup_name(key)}"
+
+    def _cgroup(self, key: Key) -> JobCgroup:
+        return JobCgroup.at(self._directory(key))
+
+
+@contextmanager
+def _unless_gone(*also: int) -> Iterator[None]:
+    """What has vanished is no error; ENODEV: it did so between open and read."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENODEV, *also):
+            raise

@@ -1,0 +1,104 @@
+"""The machine's cgroups as tests look at them: the same questions to either version."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from drfd.launcher import cgroup_v1, cgroup_v2
+from drfd.launcher.hierarchy import find_mounts, find_unified
+
+
+class Kernel:
+    def __init__(self) -> None:
+        mountinfo = Path("/proc/self/mountinfo").read_text()
+        self.v1 = find_mounts(mountinfo, cgroup_v1.USED)
+        self.v2 = find_unified(mountinfo)
+        if self.v2 is not None:
+            there = Path(self.v2, "cgroup.controllers").read_text().split()
+            if any(name not in there for name in cgroup_v2.REQUIRED):
+                self.v2 = None
+
+    def missing(self) -> str | None:
+        """What a system test needs and this machine lacks."""
+        if os.getuid() != 0:
+            return "not root"
+        absent = [name for name in cgroup_v1.REQUIRED if name not in self.v1]
+        if self.v2 is None and absent:
+            return f"no cgroup v2 controllers, and of v1 not {', '.join(absent)}"
+        return None
+
+    def groups(self, name: str) -> list[Path]:
+        """Where jobs of the instance with this group may have their cgroups."""
+        tops = [Path(mount, name) for mount in dict.fromkeys(self.v1.values())]
+        if self.v2 is not None:
+            tops += [Path(self.v2, "drfd.slice", scope(name), "jobs"), Path(self.v2, name)]
+        return tops
+
+    def end_scope(self, name: str) -> None:
+        """For a test that failed half-way."""
+        if self.v2 is not None and Path(self.v2, "drfd.slice", scope(name)).exists():
+            subprocess.run(["systemctl", "stop", scope(name)], check=False)
+
+    def limits(self, job: dict[str, Any]) -> dict[str, Any]:
+        """What the kernel's files say of a running job. Cores in thousandths."""
+        if self.v2 is not None:
+            place = Path(self.v2, job["cgroup"])
+            quota, period = (place / "cpu.max").read_text().split()
+            return {
+                "cores": int(quota) * 1000 // int(period),
+                "memory": int((place / "memory.max").read_text()),
+                "swap": _number(place / "memory.swap.max") or 0,
+                "processes": int((place / "pids.max").read_text()),
+                "disks": (place / "io.max").read_text().split(),
+            }
+        cpu, memory, pids, blkio = (
+            Path(self.v1[name], job["cgroup"]) for name in ("cpu", "memory", "pids", "blkio")
+        )
+        quota, period = (
+            int((cpu / f"cpu.cfs_{what}_us").read_text()) for what in ("quota", "period")
+        )
+        limit = int((memory / "memory.limit_in_bytes").read_text())
+        both = _number(memory / "memory.memsw.limit_in_bytes")
+        return {
+            "cores": quota * 1000 // period,
+            "memory": limit,
+            "swap": 0 if both is None else both - limit,
+            "processes": int((pids / "pids.max").read_text()),
+            "disks": [
+                word
+                for what in ("read", "write")
+                for word in (blkio / f"blkio.throttle.{what}_bps_device").read_text().split()
+            ],
+        }
+
+    @contextmanager
+    def refusing(self, parent: str) -> Iterator[None]:
+        """While it lasts, no limit for four cores can be set in this directory of job cgroups."""
+        if self.v2 is not None:
+            # Without the controller there is no file to write a limit to.
+            file, spoilt, whole = "cgroup.subtree_control", "-pids", "+pids"
+            place = Path(self.v2, parent, file)
+        else:
+            # The quota of a child must not be above its parent's.
+            file, spoilt, whole = "cpu.cfs_quota_us", "100000", "-1"
+            place = Path(self.v1["cpu"], parent, file)
+        place.write_text(spoilt)
+        try:
+            yield
+        finally:
+            place.write_text(whole)
+
+
+def _number(file: Path) -> int | None:
+    """None: this kernel does not account for swap."""
+    return int(file.read_text()) if file.exists() else None
+
+
+def scope(name: str) -> str:
+    """The scope of the instance with this group."""
+    return f"{name.replace('/', '-')}.scope"
