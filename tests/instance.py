@@ -1,5 +1,8 @@
 """A private drfd for a test: started, driven through the real command line, killed, cleaned up.
 
+Only what a test asks again and again goes over the socket: starting a program is slow on some
+machines.
+
 Used with root (real cgroups of either version, of a name of its own) and without (limits measured).
 """
 
@@ -18,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from drfd.daemon.spawn import group_for
+from drfd.errors import Unavailable
 from drfd.launcher.process import start_ticks
+from drfd_cli.client import Client
 from kernel import Kernel
 
 BIN = Path(sys.executable).parent
@@ -94,12 +99,13 @@ class Instance:
             )
 
     def answers(self) -> bool:
-        reply = self.drf("doctor", "--json", check=False)
-        return reply.returncode == 0 and json.loads(reply.stdout)["launcher"] == "connected"
+        try:
+            return bool(self._ask("doctor")["launcher"] == "connected")
+        except Unavailable:
+            return False
 
     def has_cgroups(self) -> bool:
-        reply = self.drf("doctor", "--json")
-        return bool(json.loads(reply.stdout)["enforcement"] != "none")
+        return bool(self._ask("doctor")["enforcement"] != "none")
 
     def kill(self) -> None:
         """SIGKILL to the controller; its keeper and launcher see that and leave."""
@@ -182,7 +188,9 @@ class Instance:
         return int(self.drf("submit", "-q", *words, **options).stdout)
 
     def show(self, job_id: int) -> dict[str, Any]:
-        return dict(json.loads(self.drf("show", job_id, "--json").stdout))
+        """What `drf show --json` prints."""
+        reply = self._ask("show", id=job_id)
+        return {**reply["job"], "events": reply["events"]}
 
     def status(self, *words: object) -> list[dict[str, Any]]:
         return list(json.loads(self.drf("status", "--json", *words).stdout)["jobs"])
@@ -201,6 +209,13 @@ class Instance:
     def output(self, job_id: int) -> str:
         return Path(self.show(job_id)["stdout"]).read_text()
 
+    def _ask(self, op: str, **fields: Any) -> dict[str, Any]:
+        client = Client(self.socket, may_start=False)
+        try:
+            return client.request(op, **fields)
+        finally:
+            client.close()
+
     # -- the machine --------------------------------------------------------------------------
 
     def cgroups(self) -> list[str]:
@@ -216,13 +231,17 @@ class Instance:
             if not self.is_dead():
                 for armed in self.failpoints.iterdir():
                     armed.unlink()
-                self.drf("cancel", "--all", "--yes", check=False)
-                wait_for("all jobs gone", lambda: not self.status(), seconds=15)
+                if self._live_jobs():
+                    self.drf("cancel", "--all", "--yes", check=False)
+                wait_for("all jobs gone", lambda: not self._live_jobs(), seconds=15)
         finally:
             if not self.is_dead():
                 self.stop()
             self._kill_leftovers()
             shutil.rmtree(self.root, ignore_errors=True)
+
+    def _live_jobs(self) -> list[Any]:
+        return list(self._ask("status", select={})["jobs"])
 
     def _kill_leftovers(self) -> None:
         """For a test that failed half-way: what is left in our own cgroups, and the cgroups."""

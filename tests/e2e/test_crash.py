@@ -7,9 +7,12 @@ would show.
 
 from __future__ import annotations
 
+import json
+import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +41,7 @@ def run_of_jobs(instance: Instance) -> dict[int, tuple[str, int | None]]:
         instance.drf("cancel", "--name", f"stopped-{number}", "--yes", check=False)
     wait_for("the end of all jobs", lambda: all_over(instance), seconds=40,
              show=lambda: (instance.status(), instance.log.read_text()[-3000:]))  # fmt: skip
-    return {job["id"]: fates[job["name"].split("-")[0]][1] for job in instance.status("--all")}
+    return {job["id"]: fates[job["name"].split("-")[0]][1] for job in all_jobs(instance)}
 
 
 def submit_surely(instance: Instance, name: str, script: str) -> None:
@@ -57,21 +60,24 @@ def submit_surely(instance: Instance, name: str, script: str) -> None:
     while asking.is_alive():
         instance.restart_if_dead()
         asking.join(0.05)
-    wait_for("the daemon", lambda: answers(instance), show=instance.log.read_text)
-    accepted = [job["id"] for job in instance.status("--all") if job["name"] == name]
+    accepted = [job["id"] for job in all_jobs(instance) if job["name"] == name]
     assert accepted == [int(said[0])], "what was acknowledged is there, once"
 
 
-def answers(instance: Instance) -> bool:
-    """Is it up, or up again?"""
-    instance.restart_if_dead()
-    return instance.answers()
+def all_jobs(instance: Instance) -> list[dict[str, Any]]:
+    """The daemon may still be about to die: then it is started again, and asked again."""
+
+    def asked() -> subprocess.CompletedProcess[str] | None:
+        instance.restart_if_dead()
+        done = instance.drf("status", "--json", "--all", check=False)
+        return done if done.returncode == 0 else None
+
+    done = wait_for("the daemon", asked, show=instance.log.read_text)
+    return list(json.loads(done.stdout)["jobs"])
 
 
 def all_over(instance: Instance) -> bool:
-    instance.restart_if_dead()
-    done = instance.drf("status", "--json", check=False)
-    return done.returncode == 0 and '"jobs": []' in done.stdout
+    return all(job["ended_at"] for job in all_jobs(instance))
 
 
 def check_all(instance: Instance, fates: dict[int, tuple[str, int | None]]) -> None:

@@ -92,15 +92,24 @@ def test_a_wait_survives_the_restart_of_the_daemon(
 ) -> None:
     import threading
 
+    def connections() -> int:
+        """How many clients the daemon has: its end of each is named like the listening socket."""
+        return Path("/proc/net/unix").read_text().count(str(instance.socket)) - 1
+
     instance = make_instance(ROOMY).start()
-    job_id = instance.submit("-c", "0.1", "--", "sh", "-c", "sleep 3; exit 9")
+    gate = instance.work / "gate"
+    wait = f"while ! [ -e {gate} ]; do sleep 0.05; done; exit 9"
+    job_id = instance.submit("-c", "0.1", "--", "sh", "-c", wait)
+    instance.wait_state(job_id, "RUNNING")
+    wait_for("our own connections' end", lambda: connections() == 0)
     status: list[int] = []
     waiting = threading.Thread(
         target=lambda: status.append(instance.drf("wait", job_id, check=False).returncode)
     )
     waiting.start()
-    instance.wait_state(job_id, "RUNNING")
+    wait_for("its connection", connections)
     kill_controller(instance)
+    gate.touch()
     waiting.join(60)
     assert status == [9]
 
