@@ -24,7 +24,7 @@ ALLOWED = {
     "cli": {"core", "wire", "sim"},
 }
 #: Modules directly below drfd/: anyone may use them, and they use only each other.
-GROUND = {"errors", "units", "failpoints", "paths", "peer"}
+GROUND = {"errors", "units", "failpoints", "paths", "peer", "service", "journald"}
 #: Third-party package → rooms that may import it.
 PACKAGES = {
     "psutil": {"host"},

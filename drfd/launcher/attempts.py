@@ -19,6 +19,7 @@ import fcntl
 import json
 import os
 import re
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +65,17 @@ def cgroup_key(name: str) -> Key | None:
     """The attempt whose cgroup is called so, if it is one of ours."""
     match = _CGROUP.fullmatch(name)
     return (int(match[1]), int(match[2])) if match else None
+
+
+def born(uid: int, boot_id: str, cgroup: str | None) -> Record:
+    """The first record of an attempt that begins now."""
+    return {
+        "uid": uid,
+        "boot_id": boot_id,
+        "cgroup": cgroup,
+        "at_s": time.time(),
+        "mono_s": time.monotonic(),
+    }
 
 
 def create(dir_fd: int, key: Key, created: Record) -> int:

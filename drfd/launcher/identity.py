@@ -6,21 +6,12 @@ import os
 import pwd
 import resource
 
+from drfd import service
 from drfd.launcher.protocol import Order
 
-#: Variables that describe the process drfd was started in; a job must not take them for its own.
-_SERVICE_VARIABLES = (
-    "INVOCATION_ID",
-    "NOTIFY_SOCKET",
-    "LISTEN_FDS",
-    "LISTEN_PID",
-    "LISTEN_FDNAMES",
-    "WATCHDOG_PID",
-    "WATCHDOG_USEC",
-    "JOURNAL_STREAM",
-    "MAINPID",
-    "DRFD_FAILPOINTS",
-)
+#: Variables that describe the process drfd, or its submitter, was started in; a job must not take
+#: them for its own.
+_FOREIGN = (*service.VARIABLES, "DRFD_FAILPOINTS")
 
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -64,7 +55,7 @@ def become(user: pwd.struct_passwd, preferred_gid: int) -> None:
 
 def environment(user: pwd.struct_passwd, order: Order) -> dict[str, str]:
     """The submitter's variables, then the account's own, then drfd's: the last one wins."""
-    env = {name: value for name, value in order.env.items() if name not in _SERVICE_VARIABLES}
+    env = {name: value for name, value in order.env.items() if name not in _FOREIGN}
     env.setdefault("PATH", _DEFAULT_PATH)
     env |= {
         "HOME": user.pw_dir,

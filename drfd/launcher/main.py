@@ -16,14 +16,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from drfd import journald, service
 from drfd.launcher import choice
 from drfd.launcher.confinement import Confinement, PlaceGone
+from drfd.launcher.cut import read_cut
 from drfd.launcher.identity import allow_many_files
 from drfd.launcher.policy import Policy
 from drfd.launcher.port import Port
 from drfd.launcher.protocol import SOCKET_NAME
 from drfd.launcher.server import Launcher
 from drfd.launcher.unconfined import Unconfined
+from drfd.service import Service
 
 log = logging.getLogger("drfd.launcher")
 
@@ -34,11 +37,12 @@ _RESPAWN_PAUSE_S, _RESPAWN_PAUSE_MAX_S = 0.02, 2.0
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = _parse(argv)
-    logging.basicConfig(format="drfd-launcher: %(message)s", level=logging.INFO)
+    manager = service.take(os.environ)
+    journald.set_up("drfd-launcher", has_journal=manager.has_journal)
     if not options.no_cgroups and not options.moved:
         choice.move_to_users_manager(_MOUNTINFO.read_text())
     if options.keep_fd is None:
-        _serve(options)
+        _serve(options, manager)
     else:
         _keep(options)
 
@@ -67,7 +71,7 @@ def _keep(options: argparse.Namespace) -> NoReturn:
         started = time.monotonic()
         pid = os.fork()
         if pid == 0:
-            _serve(options)
+            _serve(options, Service())
             os._exit(0)
         pidfd = os.pidfd_open(pid)
         ready = select.select([pidfd, options.keep_fd], [], [])[0]
@@ -84,7 +88,7 @@ def _keep(options: argparse.Namespace) -> NoReturn:
         time.sleep(pause_s)
 
 
-def _serve(options: argparse.Namespace) -> None:
+def _serve(options: argparse.Namespace, manager: Service) -> None:
     allow_many_files()
     # SIGINT from a terminal is for the controller; it ends us in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -101,7 +105,9 @@ def _serve(options: argparse.Namespace) -> None:
         attempts_fd=os.open(attempts_dir, os.O_RDONLY | os.O_DIRECTORY),
         port=Port(_listen(state, options.controller_uid), options.controller_uid),
         keep_fd=options.keep_fd,
+        cut=read_cut(state),
     )
+    manager.say("READY=1")
     try:
         launcher.serve()
     except PlaceGone as error:

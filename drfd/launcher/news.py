@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from drfd.launcher.attempts import Attempt
+from drfd.launcher.cut import Cut
 from drfd.launcher.protocol import Message
 
 
 def news_of(
-    attempt: Attempt, *, alive: bool, oom: tuple[bool, bool], at_s: float
+    attempt: Attempt, *, alive: bool, cut: Cut | None, oom: tuple[bool, bool], at_s: float
 ) -> list[tuple[str, Message]]:
-    """(kind, facts) of each report. `alive`: its runner lives. `oom`: for a runner that died
-    early, whether the kernel killed for memory, and because of the job's own limit."""
+    """(kind, facts) of each report. `alive`: its runner lives. `cut`: when all jobs were ended.
+    `oom`: for a runner that died early, whether the kernel killed for memory, and because of the
+    job's own limit."""
     reports: list[tuple[str, Message]] = []
     running = attempt.running
     if running is not None and attempt.failed is None:
@@ -23,6 +25,8 @@ def news_of(
         reports.append(("up", up))
     if attempt.failed is not None:
         reports.append(("broke", {"text": attempt.failed["text"]}))
+    elif attempt.ended is not None and cut is not None and cut.fell_on(attempt):
+        reports.append(("ended", _unknown_end((False, False), attempt.ended["at_s"])))
     elif attempt.ended is not None:
         reports.append(("ended", attempt.ended))
     elif running is not None and not alive:

@@ -14,9 +14,11 @@ import time
 from dataclasses import dataclass, field
 
 from drfd.failpoints import reach
+from drfd.journald import about
 from drfd.launcher import attempts, process
 from drfd.launcher.attempts import Attempt, Key
 from drfd.launcher.confinement import Confinement, LimitFailed
+from drfd.launcher.cut import Cut
 from drfd.launcher.endings import Ending, Endings
 from drfd.launcher.news import news_of
 from drfd.launcher.policy import Policy
@@ -53,6 +55,8 @@ class Launcher:
     port: Port
     #: Becomes readable when whoever keeps this launcher is gone; None: nobody does.
     keep_fd: int | None = None
+    #: When all jobs were last ended from outside.
+    cut: Cut | None = None
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _endings: Endings = field(default_factory=Endings)
     #: Some of their processes still run.
@@ -146,15 +150,8 @@ class Launcher:
             # A runner died before it let its job go; the job's process is about to leave.
             self._endings.add(key, remove=True, relaunch=order)
             return
-        cgroup = self.confinement.cgroup_path(key)
         # The start that people see is taken here, so that it keeps the order of the launches.
-        created = {
-            "uid": order.uid,
-            "boot_id": self._boot_id,
-            "cgroup": cgroup,
-            "at_s": time.time(),
-            "mono_s": time.monotonic(),
-        }
+        created = attempts.born(order.uid, self._boot_id, self.confinement.cgroup_path(key))
         reach("launch.before-attempt-file")
         try:
             pid = self._start(key, order, created)
@@ -181,7 +178,10 @@ class Launcher:
             if key in self._endings:
                 continue
             attempt = attempts.read(self.attempts_fd, key)
-            if attempt is not None:
+            if attempt is None:
+                # Cut short at its creation, or emptied by a power cut.
+                self._tell("missing", key)
+            else:
                 self._report(key, attempt)
         # A cgroup whose file is gone already is an attempt that is almost removed.
         everything = sorted({*known, *self.confinement.leftovers()})
@@ -256,7 +256,7 @@ class Launcher:
         """Say what the attempt file says, as news."""
         alive = key in self._runners
         oom = (False, False) if alive else self.confinement.oom_kills(key)
-        for kind, facts in news_of(attempt, alive=alive, oom=oom, at_s=time.time()):
+        for kind, facts in news_of(attempt, alive=alive, cut=self.cut, oom=oom, at_s=time.time()):
             self._tell(kind, key, **facts)
 
     # -- endings ----------------------------------------------------------------------------
@@ -264,7 +264,7 @@ class Launcher:
     def _continue(self, key: Key, ending: Ending) -> None:
         if not self._is_empty(key):
             if self._endings.put_off(ending):
-                log.error("event=stuck job=%d attempt=%d", *key)
+                log.error("event=stuck job=%d attempt=%d", *key, extra=about(job=key[0]))
                 self._tell("stuck", key)
             return
         if ending.remove:

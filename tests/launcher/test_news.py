@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from drfd.launcher.attempts import Attempt, Record
+from drfd.launcher.cut import Cut
 from drfd.launcher.news import news_of
 from drfd.launcher.protocol import Message
 
@@ -42,7 +43,7 @@ SAID = [
 def test_what_is_on_record_is_said(
     attempt: Attempt, reports: list[tuple[str, Message]], oom: tuple[bool, bool]
 ) -> None:
-    assert news_of(attempt, alive=True, oom=oom, at_s=9.0) == reports
+    assert news_of(attempt, alive=True, cut=None, oom=oom, at_s=9.0) == reports
 
 
 @pytest.mark.parametrize(("attempt", "reports"), [said for said in SAID if said[0].is_over])
@@ -50,18 +51,27 @@ def test_an_end_on_record_stands_when_the_runner_is_gone(
     attempt: Attempt, reports: list[tuple[str, Message]]
 ) -> None:
     """What the kernel counted is in the record already."""
-    assert news_of(attempt, alive=False, oom=(True, True), at_s=9.0) == reports
+    assert news_of(attempt, alive=False, cut=None, oom=(True, True), at_s=9.0) == reports
 
 
 @pytest.mark.parametrize("attempt", [Attempt(CREATED), STARTING])
 def test_a_runner_that_died_before_the_start_leaves_nothing(attempt: Attempt) -> None:
-    assert news_of(attempt, alive=False, oom=(True, True), at_s=9.0) == [MISSING]
+    assert news_of(attempt, alive=False, cut=None, oom=(True, True), at_s=9.0) == [MISSING]
 
 
 @pytest.mark.parametrize("oom", [(False, False), (True, False), (True, True)])
 def test_a_runner_that_died_after_the_start_leaves_an_unknown_end(oom: tuple[bool, bool]) -> None:
-    assert news_of(STARTED, alive=False, oom=oom, at_s=9.0) == [UP, lost(oom)]
+    assert news_of(STARTED, alive=False, cut=None, oom=oom, at_s=9.0) == [UP, lost(oom)]
 
 
 def test_an_attempt_whose_runner_is_not_on_record_yet_is_not_news() -> None:
-    assert news_of(Attempt(CREATED), alive=True, oom=(False, False), at_s=9.0) == []
+    assert news_of(Attempt(CREATED), alive=True, cut=None, oom=(False, False), at_s=9.0) == []
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_the_end_of_one_that_was_cut_short_says_nothing_of_the_job(alive: bool) -> None:
+    """It may have caught the SIGTERM and exited 0, half done."""
+    ended = Attempt(CREATED, runner=RUNNER, running=RUNNING, ended=ENDED | {"exit_code": 0})
+    kind, facts = lost((False, False))
+    reports = [UP, (kind, facts | {"at_s": 7.0})]
+    assert news_of(ended, alive=alive, cut=Cut("b", 6.5), oom=(True, True), at_s=9.0) == reports

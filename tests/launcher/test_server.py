@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from drfd.launcher import attempts
+from drfd.launcher import attempts, process
 from drfd.launcher.attempts import Key
+from drfd.launcher.cut import FILE_NAME
 from drfd.launcher.protocol import Message
 from launcher.rig import (
     UNTIL_GO,
@@ -656,6 +657,40 @@ def test_when_launcher_and_runner_are_killed_the_next_launcher_tells(
     remove(again)
     assert not lives(left)
     assert (work / "runs").read_text() == "ran\n"
+
+
+def test_an_attempt_file_that_a_power_cut_has_emptied_is_missing(
+    launcher: LauncherProcess, controller: Controller, work: Path
+) -> None:
+    """Else a job that was running would seem to run for ever."""
+    (launcher.files.path / "1.1").touch()
+    missing = {"report": "missing", "id": 1, "attempt": 1}
+    assert controller.list() == [missing, {"report": "listed", "known": [list(KEY)]}]
+    remove(controller)
+    assert controller.list() == NOTHING_KNOWN
+
+
+def test_what_was_ended_with_all_jobs_has_an_unknown_end(
+    launcher: LauncherProcess, controller: Controller, work: Path
+) -> None:
+    """The jobs' unit was stopped, as at a shutdown; how its jobs took that is not their own end."""
+    controller.launch(shell("trap 'exit 0' TERM; echo $$ > pid; sleep 60 & wait", cwd=work))
+    runner = controller.take("up")["runner_pid"]
+    job = pid_in(work / "pid")
+    launcher.kill()
+    (launcher.state / FILE_NAME).write_text(f"{process.boot_id()} {time.time()}\n")
+    os.kill(job, signal.SIGTERM)
+    until("an end of the runner", lambda: not lives(runner))
+    again = launcher.restart()
+    up, end, _ = again.list()
+    assert (up["report"], end["report"], unknown(end)) == ("up", "ended", True)
+    record = launcher.files.read().ended
+    assert record is not None and record["exit_code"] == 0
+    again.ask("remove")
+    again.take("removed", id=1, attempt=1)
+    again.launch(shell("exit 3", cwd=work, id=2))
+    again.take("up", id=2)
+    assert ended(again, (2, 1)) == (3, None), "later jobs end as they do"
 
 
 def unknown(end: Message) -> bool:

@@ -1,0 +1,86 @@
+"""Log entries with fields, in the journal's own protocol; lines where there is no journal."""
+
+from __future__ import annotations
+
+import io
+import logging
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from drfd.journald import Entries, about, entry
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "journal"))
+        listener.settimeout(5)
+        yield listener
+
+
+@pytest.fixture
+def lines() -> io.StringIO:
+    """Standard error."""
+    return io.StringIO()
+
+
+@pytest.fixture
+def log(tmp_path: Path, lines: io.StringIO) -> Iterator[logging.Logger]:
+    log = logging.Logger("test")
+    handler = Entries("drfd", logging.StreamHandler(lines), str(tmp_path / "journal"))
+    log.addHandler(handler)
+    yield log
+    handler.close()
+
+
+def test_a_line_about_a_job_can_be_found_by_it(
+    journal: socket.socket, log: logging.Logger, lines: io.StringIO
+) -> None:
+    log.warning("job=%d event=%s", 41, "Exited", extra=about(job=41, user="alice"))
+    assert journal.recv(1000) == (
+        b"MESSAGE=job=41 event=Exited\nPRIORITY=4\nSYSLOG_IDENTIFIER=drfd\n"
+        b"DRFD_JOB=41\nDRFD_USER=alice\n"
+    )
+    assert lines.getvalue() == ""
+
+
+def test_a_line_about_nothing_has_no_such_fields(
+    journal: socket.socket, log: logging.Logger
+) -> None:
+    log.info("event=ready")
+    assert journal.recv(1000) == b"MESSAGE=event=ready\nPRIORITY=6\nSYSLOG_IDENTIFIER=drfd\n"
+
+
+def test_a_line_about_several_jobs_is_found_by_each() -> None:
+    assert about(jobs=[4, 7], user="bob") == {
+        "fields": [("DRFD_JOB", "4"), ("DRFD_JOB", "7"), ("DRFD_USER", "bob")]
+    }
+
+
+def test_no_value_can_pretend_to_be_a_field() -> None:
+    """A name with a newline in it: its length says where it ends."""
+    value = b"x\nDRFD_USER=root"
+    assert entry([("MESSAGE", value.decode())]) == (
+        b"MESSAGE\n" + struct.pack("<Q", len(value)) + value + b"\n"
+    )
+
+
+def test_without_a_journal_the_line_is_not_lost(log: logging.Logger, lines: io.StringIO) -> None:
+    log.error("event=stuck", extra=about(job=3))
+    assert lines.getvalue() == "event=stuck\n"
+
+
+def test_an_entry_too_long_for_a_datagram_becomes_a_line(
+    journal: socket.socket, log: logging.Logger, lines: io.StringIO
+) -> None:
+    log.info("x" * 10_000_000)
+    assert len(lines.getvalue()) == 10_000_001
+
+
+def test_text_that_is_not_unicode_is_no_end(journal: socket.socket, log: logging.Logger) -> None:
+    log.info("cwd=\udcff")
+    assert journal.recv(100).startswith(b"MESSAGE=cwd=?\n")
