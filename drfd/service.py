@@ -11,6 +11,8 @@ import socket
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 
+_SAY_S = 1.0
+
 #: Variables that describe one process, the one that systemd has started (systemd.exec(5)).
 VARIABLES = (
     "INVOCATION_ID",
@@ -52,7 +54,8 @@ class Service:
         return self.notify_socket is not None
 
     def say(self, *words: str) -> None:
-        """Tell the manager, such as `READY=1`. One who does not listen is no reason to stop."""
+        """Tell the manager, such as `READY=1`. One who does not listen is no reason to stop, and
+        one who is slow to listen none to wait for long."""
         if self.notify_socket is None:
             return
         address = self.notify_socket
@@ -60,6 +63,7 @@ class Service:
             address = "\0" + address[1:]
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+                sender.settimeout(_SAY_S)
                 sender.sendto("\n".join(words).encode(), address)
         except OSError:
             return

@@ -74,6 +74,9 @@ class Instance:
         self.config.write_text(config)
         self.log = self.root / "drfd.log"
         self.process: subprocess.Popen[bytes] | None = None
+        #: More for the daemon's command line, and its environment.
+        self.options: list[str] = []
+        self.env: dict[str, str] = {}
 
     # -- the daemon ---------------------------------------------------------------------------
 
@@ -89,12 +92,12 @@ class Instance:
                 [
                     *(sys.executable, "-I", "-m", "drfd.daemon", "serve"),
                     *("--config", str(self.config), "--state", str(self.state)),
-                    *("--socket", str(self.socket)),
+                    *("--socket", str(self.socket), *self.options),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "DRFD_FAILPOINTS": str(self.failpoints)},
+                env={**os.environ, "DRFD_FAILPOINTS": str(self.failpoints), **self.env},
                 start_new_session=True,
             )
 

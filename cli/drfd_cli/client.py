@@ -59,6 +59,16 @@ class Client:
             raise self._not_drfd()
         raise error
 
+    def await_end(self) -> None:
+        """Until the daemon hangs up."""
+        assert self._socket is not None
+        self._socket.settimeout(None)
+        try:
+            while self._socket.recv(1 << 16):
+                pass
+        except ConnectionError:
+            pass
+
     def fileno(self) -> int:
         """For `select`: readable when a reply, or the end, has come; -1 without a connection."""
         return -1 if self._socket is None else self._socket.fileno()
@@ -182,14 +192,17 @@ class Watch:
         self._is_asked = True
 
 
-def choose(explicit: str | None) -> Client:
-    """The client for --socket, else DRFD_SOCKET, else the system's daemon, else the user's own."""
+def choose(explicit: str | None, *, may_start: bool) -> Client:
+    """The client for --socket, else DRFD_SOCKET, else the system's daemon, else the user's own,
+    started if need be and `may_start`."""
     named = explicit or os.environ.get("DRFD_SOCKET")
     if named:
         return Client(Path(named), may_start=False)
-    if paths.SYSTEM_SOCKET.exists():
+    # The directory is there from the first start after a boot on: nobody gets a daemon of his own
+    # because the system's is just being restarted.
+    if paths.SYSTEM_SOCKET.parent.exists():
         return Client(paths.SYSTEM_SOCKET, may_start=False)
-    return Client(paths.user_socket(os.environ), may_start=True)
+    return Client(paths.user_socket(os.environ), may_start=may_start)
 
 
 def _open(path: Path) -> socket.socket:

@@ -29,6 +29,7 @@ VERBS = {
     "shares": "who holds how much, and who is entitled to it",
     "drain": "stop launching jobs (administrators)",
     "undrain": "launch jobs again (administrators)",
+    "shutdown": "end the daemon; jobs run on, or are stopped first (administrators)",
     "reload": "read the configuration again (administrators)",
     "doctor": "what is enforced on this machine, and what is not",
     "simulate": "what policies would do, without running anything",

@@ -92,6 +92,6 @@ def demand_options(function: F) -> F:
     return function
 
 
-def connect() -> Client:
+def connect(*, may_start: bool = True) -> Client:
     """The client for the command line that is being run."""
-    return choose(click.get_current_context().find_root().obj)
+    return choose(click.get_current_context().find_root().obj, may_start=may_start)

@@ -20,16 +20,19 @@ from drfd.daemon.engine import Engine, Work
 from drfd.daemon.link import Link
 from drfd.daemon.machine import Site
 from drfd.daemon.meter import PERIOD_S, Meter
+from drfd.daemon.pulse import Pulse
 from drfd.daemon.requests import Requests
 from drfd.daemon.server import Server
 from drfd.errors import DrfdError, HostError
 from drfd.journal.journal import Journal
 from drfd.launcher.protocol import SOCKET_NAME
+from drfd.service import Service
 
 log = logging.getLogger("drfd")
 
 #: Seconds between passes while jobs wait and nothing happens.
 _PASS_S = 5.0
+_LAST_WORDS_S = 0.2
 
 
 class Daemon:
@@ -40,15 +43,16 @@ class Daemon:
         config: Config,
         site: Site,
         places: spawn.Places,
-        keeper: int,
+        launcher: spawn.OwnLauncher | None,
         reread: Callable[[], tuple[Config, Site]],
+        manager: Service,
         *,
         admins: frozenset[int],
         allow: frozenset[int],
     ) -> None:
         self._inbox: list[Work] = []
         self._deadline: asyncio.TimerHandle | None = None
-        self._keeper = keeper
+        self._launcher = launcher
         self._reread = reread
         self.journal = Journal(places.journal)
         self._meter = Meter(time.monotonic)
@@ -68,6 +72,9 @@ class Daemon:
             on_change=self._job_changed,
         )
         self._link.engine = self._engine
+        self._pulse = Pulse(manager, self._engine, clock, self.submit)
+        self._end = asyncio.Event()
+        self._end_needs_idle = False
         self._requests = Requests(
             engine=self._engine,
             submit_work=self.submit,
@@ -77,6 +84,7 @@ class Daemon:
             link=self._link,
             takes_root=0 in allow,
             reload=self.reload,
+            shut_down=self.shut_down,
         )
         self._server = Server(self._requests, Accounts(admins))
 
@@ -89,6 +97,9 @@ class Daemon:
             asyncio.create_task(self._server.run(listener)),
             asyncio.create_task(self._watch_keeper()),
             asyncio.create_task(self._pass_now_and_then()),
+            asyncio.create_task(self._until_told()),
+            asyncio.create_task(self._pulse.beat()),
+            asyncio.create_task(self._pulse.tell()),
         ]
         if idle_exit_s is not None:
             parts.append(asyncio.create_task(self._until_idle(idle_exit_s)))
@@ -96,7 +107,9 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.cancel)
         loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
+        self._pulse.ready()
         done, waiting = await asyncio.wait([*parts, stop], return_when=asyncio.FIRST_COMPLETED)
+        self._pulse.stopping()
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
@@ -106,6 +119,13 @@ class Daemon:
     def reload(self) -> Site:
         """Put the configuration as it is now into force; running jobs keep what they have. Raises
         ConfigError, and changes nothing, when it is wrong."""
+        self._pulse.reloading()
+        try:
+            return self._reload()
+        finally:
+            self._pulse.ready()
+
+    def _reload(self) -> Site:
         config, site = self._reread()
         self._engine.rules = site.rules
         self._requests.config, self._requests.site = config, site
@@ -114,6 +134,11 @@ class Daemon:
         self.submit(Work(Tick(clock())))
         log.info("event=reloaded")
         return site
+
+    def shut_down(self, *, after_jobs: bool) -> None:
+        """End, at once or when no job runs any more."""
+        self._end_needs_idle = after_jobs
+        self._end.set()
 
     def _on_hangup(self) -> None:
         try:
@@ -168,9 +193,10 @@ class Daemon:
 
     async def _watch_keeper(self) -> None:
         """Without it nobody would start the launcher again, nor any job: better to be started
-        anew as a whole."""
+        anew as a whole. One that is not ours is somebody else's to start."""
         gone = asyncio.Event()
-        asyncio.get_running_loop().add_reader(self._keeper, gone.set)
+        if self._launcher is not None:
+            asyncio.get_running_loop().add_reader(self._launcher.keeper, gone.set)
         await gone.wait()
         raise HostError("launcher", "the keeper of the launcher has died; start drfd again")
 
@@ -181,6 +207,15 @@ class Daemon:
             if self._engine.ledger.queues:
                 self._engine.want_pass()
                 self.submit(Work(Tick(clock())))
+
+    async def _until_told(self) -> None:
+        """Until `drf shutdown`, and what it asks to wait for."""
+        await self._end.wait()
+        # Who asked is to have the answer first.
+        await asyncio.sleep(_LAST_WORDS_S)
+        while self._end_needs_idle and self._engine.ledger.holding:
+            await asyncio.sleep(_LAST_WORDS_S)
+        log.info("event=shutdown")
 
     async def _until_idle(self, idle_exit_s: float) -> None:
         idle_since = time.monotonic()

@@ -31,6 +31,7 @@ from drfd.errors import DrfdError, HostError, Refused
 from drfd.failpoints import reach
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
+from drfd.journald import about
 
 log = logging.getLogger("drfd")
 
@@ -213,8 +214,9 @@ class Engine:
 
     def _log(self) -> None:
         for job, kind in self._said:
-            state = job.shown_state
-            log.info("job=%d user=%s event=%s state=%s", job.id, job.spec.user, kind, state)
+            user, state = job.spec.user, job.shown_state
+            words = "job=%d user=%s event=%s state=%s"
+            log.info(words, job.id, user, kind, state, extra=about(job=job.id, user=user))
         self._said.clear()
 
     def _start_over(self) -> None:

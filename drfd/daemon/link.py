@@ -21,6 +21,7 @@ from drfd.daemon.meter import Meter
 from drfd.daemon.orders import order_for, stimulus_for
 from drfd.errors import HostError
 from drfd.host.disks import Disk
+from drfd.journald import about
 from drfd.launcher import protocol
 from drfd.launcher.protocol import Message
 from drfd.paths import at_socket
@@ -131,7 +132,7 @@ class Link:
                 self._reconcile({(job_id, attempt) for job_id, attempt in report["known"]})
             case "stuck":
                 self.stuck.add((report["id"], report["attempt"]))
-                log.error("job=%d event=stuck", report["id"])
+                log.error("job=%d event=stuck", report["id"], extra=about(job=report["id"]))
             case _:
                 self._attempt_news(report)
 

@@ -53,6 +53,8 @@ class Requests:
     takes_root: bool
     #: Reads the configuration again and puts it into force; raises ConfigError and changes nothing.
     reload: Callable[[], Site]
+    #: Ends the daemon: `after_jobs`, or at once.
+    shut_down: Callable[..., None]
     #: One list at a time for each user: who asks a hundred times at once waits for himself.
     _lists: dict[int, asyncio.Lock] = field(default_factory=dict)
     #: Set by a change of any job; waiters look again.
@@ -93,6 +95,8 @@ class Requests:
                 if not actor.is_admin:
                     raise NotPermitted("not-admin", "only an administrator may reload")
                 return {"warnings": list(self.reload().warnings)}
+            case msg.Shutdown():
+                return await self._shutdown(actor, request)
             case msg.Shares():
                 return views.shares_view(self.engine.ledger, self.engine.rules)
             case msg.Doctor():
@@ -230,6 +234,19 @@ class Requests:
             else:
                 done.append(job_id)
         return {"done": done, "failed": failed}
+
+    async def _shutdown(self, actor: st.Actor, request: msg.Shutdown) -> View:
+        if not actor.is_admin:
+            raise NotPermitted("not-admin", "only an administrator may shut drfd down")
+        if request.kill_jobs:
+            # Before the jobs end, or others would take their place.
+            await self._decided(st.DrainAsked(self.engine.clock(), True, actor))
+        running = sorted(job.id for job in self.engine.ledger.holders())
+        reply: View = {"done": [], "failed": []}
+        if request.kill_jobs:
+            reply = await self._each(actor, msg.Selection(ids=running), st.CancelAsked)
+        self.shut_down(after_jobs=request.kill_jobs)
+        return reply | {"running": running}
 
     def _better(self, job_id: int, refusal: Refused) -> Refused:
         """For a job that is over, say how it ended instead of that it does not exist."""

@@ -13,6 +13,7 @@ from collections import Counter
 
 import msgspec
 
+from drfd.daemon import audit
 from drfd.daemon.accounts import Accounts
 from drfd.daemon.requests import Requests
 from drfd.errors import DrfdError, Refused
@@ -110,10 +111,19 @@ class Server:
     async def _reply(self, line: bytes, uid: int, gid: int) -> bytes:
         try:
             actor = await self._accounts.actor(uid)
-            view = await self._requests.answer(actor, gid, decode_request(line))
-            return _encoder.encode({"ok": True, **view}) + b"\n"
+            request = decode_request(line)
         except DrfdError as error:
             return _encode_error(error)
+        try:
+            view = await self._requests.answer(actor, gid, request)
+        except DrfdError as error:
+            audit.record(actor, request, error)
+            return _encode_error(error)
+        except asyncio.CancelledError:
+            audit.record(actor, request, None)
+            raise
+        audit.record(actor, request, view)
+        return _encoder.encode({"ok": True, **view}) + b"\n"
 
 
 #: How often a long wait looks whether its asker is still there.

@@ -1,4 +1,4 @@
-"""Starting our own launcher, and giving up root's rights: what happens before the loop runs."""
+"""Before the loop runs: directories, a launcher of our own if need be, dropping root's rights."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ DEFAULT_USER = "drfd"
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The state directory, which belongs to whoever started drfd, and its two rooms."""
+    """The state directory, which belongs to whoever started drfd, and its two rooms. Under systemd
+    the launcher's is somebody else's: `given_launcher`."""
 
     state: Path
+    given_launcher: Path | None = None
 
     @property
     def controller(self) -> Path:
@@ -34,20 +36,34 @@ class Places:
     @property
     def launcher(self) -> Path:
         """Attempt files and the launcher's socket; root's in system mode."""
-        return self.state / "launcher"
+        return self.given_launcher or self.state / "launcher"
 
     @property
     def journal(self) -> Path:
         return self.controller / "journal.sqlite"
 
 
+@dataclass(frozen=True, slots=True)
+class OwnLauncher:
+    """A launcher that ends with us. `keeper` is the pidfd of the process that restarts it."""
+
+    keeper: int
+    _pipe: int
+
+    def let_go(self) -> None:
+        os.close(self._pipe)
+
+
 def prepare(places: Places) -> int:
-    """Make the directories and take the state directory's lock, for the life of this process."""
+    """Make the directories and take the controller's lock, for the life of this process."""
     try:
-        _make_state(places.state)
+        if places.given_launcher is None:
+            _make_state(places.state)
+            places.launcher.mkdir(mode=0o711, exist_ok=True)
         places.controller.mkdir(mode=0o700, exist_ok=True)
-        places.launcher.mkdir(mode=0o711, exist_ok=True)
-        lock = os.open(places.state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # Whoever owns this room must not get root to follow a link of theirs.
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        lock = os.open(places.controller / "lock", flags, 0o600)
     except OSError as error:
         raise HostError(
             "state", f"cannot use the state directory {places.state}: {error.strerror}"
@@ -81,42 +97,62 @@ def group_for(state: Path) -> str:
     return "drfd/" + hashlib.sha256(os.fsencode(state.resolve())).hexdigest()[:10]
 
 
-def start_launcher(
-    places: Places, config: Config, *, controller_uid: int, allow: Iterable[int], group: str
-) -> tuple[int, int]:
-    """Start a launcher that is restarted when it dies, and ends with us: its keeper reads to the
-    end of a pipe. (our end of the pipe, pidfd of the keeper)."""
-    end_for_it, ours = os.pipe()
+def launcher_command(
+    room: Path, config: Config, *, controller_uid: int, allow: Iterable[int], group: str
+) -> list[str]:
     command = [
         *(sys.executable, "-I", "-m", "drfd.launcher"),
-        *("--state", str(places.launcher)),
+        *("--state", str(room)),
         *("--controller-uid", str(controller_uid)),
         *("--group", group),
-        *("--keep-fd", str(end_for_it)),
     ]
     for uid in allow:
         command += ["--allow-uid", str(uid)]
     if not config.use_cgroups:
         command.append("--no-cgroups")
+    return command
+
+
+def start_launcher(
+    places: Places, config: Config, *, controller_uid: int, allow: Iterable[int], group: str
+) -> OwnLauncher:
+    """Start a launcher that is restarted when it dies, and ends with us: its keeper reads to the
+    end of a pipe."""
+    end_for_it, ours = os.pipe()
+    command = launcher_command(
+        places.launcher, config, controller_uid=controller_uid, allow=allow, group=group
+    )
     # A session of its own: ^C at the terminal is for the controller alone.
     keeper = subprocess.Popen(
-        command, pass_fds=(end_for_it,), stdin=subprocess.DEVNULL, start_new_session=True
+        [*command, "--keep-fd", str(end_for_it)],
+        pass_fds=(end_for_it,),
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
     )
     os.close(end_for_it)
-    return ours, os.pidfd_open(keeper.pid)
+    return OwnLauncher(os.pidfd_open(keeper.pid), ours)
 
 
 def system_uids(config: Config) -> list[int]:
     """The uids of `daemon.system_users`. Raises ConfigError for a name that does not exist."""
-    return [_account(name, "daemon.system_users").pw_uid for name in sorted(config.system_users)]
+    return [account_of(name, "daemon.system_users").pw_uid for name in sorted(config.system_users)]
+
+
+def account_of(name: str, key: str) -> pwd.struct_passwd:
+    """`key` is what named it. Raises ConfigError when there is no such user."""
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        raise ConfigError("config", f"{key}: there is no user {name}") from None
 
 
 def controller_account(config: Config, places: Places) -> tuple[pwd.struct_passwd | None, str]:
     """Whom the controller becomes (None: stays what it is), and a warning about that."""
     if os.getuid() != 0:
+        refuse_another(config, places)
         return None, ""
     if config.user is not None:
-        account = _account(config.user, "daemon.user")
+        account = account_of(config.user, "daemon.user")
         if not _can_reach(account, places):
             raise ConfigError(
                 "config",
@@ -133,6 +169,18 @@ def controller_account(config: Config, places: Places) -> tuple[pwd.struct_passw
     return account, ""
 
 
+def refuse_another(config: Config, places: Places) -> None:
+    """Under systemd the unit has chosen the user, and the launcher takes orders of no other."""
+    if places.given_launcher is None or config.user is None:
+        return
+    if account_of(config.user, "daemon.user").pw_uid != os.getuid():
+        raise ConfigError(
+            "config",
+            f"daemon.user is {config.user}, but the service is started as another user",
+            hint="leave it out: under systemd User= of drfd.service decides",
+        )
+
+
 def become(account: pwd.struct_passwd, places: Places) -> None:
     """Hand over the controller's room and drop root for good."""
     _hand_over(places.controller, account)
@@ -143,12 +191,12 @@ def become(account: pwd.struct_passwd, places: Places) -> None:
 
 
 def _hand_over(room: Path, account: pwd.struct_passwd) -> None:
-    """The room, and in it the journal of a controller that ran as root before. Nothing else: who
+    """The room, and in it the files of a controller that ran as root before. Nothing else: who
     may write in there must not get root to follow a link of theirs."""
     directory = os.open(room, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         os.fchown(directory, account.pw_uid, account.pw_gid)
-        for name in ("journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm"):
+        for name in ("lock", "journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm"):
             try:
                 status = os.stat(name, dir_fd=directory, follow_symlinks=False)
             except FileNotFoundError:
@@ -159,13 +207,6 @@ def _hand_over(room: Path, account: pwd.struct_passwd) -> None:
                 )
     finally:
         os.close(directory)
-
-
-def _account(name: str, key: str) -> pwd.struct_passwd:
-    try:
-        return pwd.getpwnam(name)
-    except KeyError:
-        raise ConfigError("config", f"{key}: there is no user {name}") from None
 
 
 def _can_reach(account: pwd.struct_passwd, places: Places) -> bool:

@@ -122,6 +122,12 @@ class Reload(Request, tag="reload", frozen=True):
     """Read the configuration again."""
 
 
+class Shutdown(Request, tag="shutdown", frozen=True):
+    """End the daemon. Jobs run on, unless they are to be stopped first."""
+
+    kill_jobs: bool = False
+
+
 class Shares(Request, tag="shares", frozen=True):
     """The fair-share table."""
 
@@ -144,6 +150,7 @@ AnyRequest = (
     | Resume
     | Drain
     | Reload
+    | Shutdown
     | Shares
     | Doctor
 )

@@ -148,8 +148,8 @@ def drf(
     clients: list[Client] = []
     choose = options.choose
 
-    def choose_and_note(explicit: str | None) -> Client:
-        clients.append(choose(explicit))
+    def choose_and_note(explicit: str | None, *, may_start: bool) -> Client:
+        clients.append(choose(explicit, may_start=may_start))
         return clients[-1]
 
     # A process that ends closes its connections; this one does not end.

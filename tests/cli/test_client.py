@@ -31,13 +31,13 @@ def client(daemon: Any) -> Iterator[Client]:
 def nothing_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """No DRFD_SOCKET, no system daemon; the user's runtime directory is returned."""
     monkeypatch.delenv("DRFD_SOCKET", raising=False)
-    monkeypatch.setattr(paths, "SYSTEM_SOCKET", tmp_path / "system.sock")
+    monkeypatch.setattr(paths, "SYSTEM_SOCKET", tmp_path / "system" / "drfd.sock")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     return tmp_path
 
 
-def chosen(explicit: str | None) -> tuple[Path, bool]:
-    found = choose(explicit)
+def chosen(explicit: str | None, *, may_start: bool = True) -> tuple[Path, bool]:
+    found = choose(explicit, may_start=may_start)
     return found._path, found._may_start
 
 
@@ -52,7 +52,16 @@ def test_the_option_wins_over_the_variable(
 def test_then_comes_the_systems_daemon_and_then_the_users_own(nothing_named: Path) -> None:
     """Only the user's own is started when it is not there."""
     assert chosen(None) == (nothing_named / "run/drfd.sock", True)
+    assert chosen(None, may_start=False) == (nothing_named / "run/drfd.sock", False)
+    paths.SYSTEM_SOCKET.parent.mkdir()
     paths.SYSTEM_SOCKET.touch()
+    assert chosen(None) == (paths.SYSTEM_SOCKET, False)
+
+
+def test_nobody_gets_a_daemon_of_his_own_while_the_systems_is_restarted(
+    nothing_named: Path,
+) -> None:
+    paths.SYSTEM_SOCKET.parent.mkdir()
     assert chosen(None) == (paths.SYSTEM_SOCKET, False)
 
 

@@ -40,8 +40,8 @@ def test_a_refusal_is_one_line_with_its_hint_and_its_number(
     "words",
     [
         ["status"], ["show", "1"], ["why", "1"], ["cancel", "1"], ["hold", "1"],
-        ["release", "1"], ["shares"], ["drain"], ["undrain"], ["doctor"], ["log", "1"],
-        ["log", "-f", "1"], ["submit", "--", "true"], ["run", "--", "true"],
+        ["release", "1"], ["shares"], ["drain"], ["undrain"], ["shutdown"], ["doctor"],
+        ["log", "1"], ["log", "-f", "1"], ["submit", "--", "true"], ["run", "--", "true"],
     ],
     ids=" ".join,
 )  # fmt: skip

@@ -120,6 +120,8 @@ class Desk:
     shell: Shell
     requests: Requests
     link: Link
+    #: What was said to end the daemon: after its jobs, or at once.
+    told_to_end: list[bool]
 
     async def ask(self, actor: Actor, **fields: Any) -> View:
         """The reply to a request of this actor. Raises what refuses it."""
@@ -153,6 +155,7 @@ def make_desk(make_shell: Callable[..., Shell], tmp_path: Path) -> Callable[...,
         *, config: Config | None = None, takes_root: bool = True, **shell_options: Any
     ) -> Desk:
         shell = make_shell(**shell_options)
+        told: list[bool] = []
         link = Link(
             socket_path=tmp_path / "launcher.sock",
             disks=[DISK],
@@ -170,9 +173,10 @@ def make_desk(make_shell: Callable[..., Shell], tmp_path: Path) -> Callable[...,
             link=link,
             takes_root=takes_root,
             reload=lambda: requests.site,
+            shut_down=lambda *, after_jobs: told.append(after_jobs),
         )
         shell.engine.on_change = requests.job_changed
-        return Desk(shell, requests, link)
+        return Desk(shell, requests, link, told)
 
     return make
 

@@ -750,6 +750,45 @@ def test_drain_is_for_administrators(desk: Any) -> None:
     play(story)
 
 
+def test_a_shutdown_is_for_administrators(desk: Any) -> None:
+    async def story() -> None:
+        for kill_jobs in (False, True):
+            asked = desk.ask(ALICE, op="shutdown", kill_jobs=kill_jobs)
+            assert await refusal(asked) == (NotPermitted, "not-admin")
+        assert desk.told_to_end == []
+        assert (await desk.ask(ADMIN, op="status"))["draining"] is False
+
+    play(story)
+
+
+def test_a_shutdown_leaves_jobs_alone(desk: Any) -> None:
+    async def story() -> None:
+        await desk.submit(ALICE)
+        await desk.submit(BOB, 9)
+        reply = await desk.ask(ADMIN, op="shutdown")
+        assert reply == {"done": [], "failed": [], "running": [1]}
+        assert desk.told_to_end == [False]
+        states = [job["state"] for job in (await desk.ask(ADMIN, op="status"))["jobs"]]
+        assert states == ["STARTING", "PENDING"]
+
+    play(story)
+
+
+def test_a_shutdown_that_kills_stops_what_runs_and_starts_nothing_in_its_place(desk: Any) -> None:
+    async def story() -> None:
+        await desk.submit(ALICE, 9)
+        await desk.submit(BOB, 9)
+        await desk.feed(runner_up(1))
+        reply = await desk.ask(ADMIN, op="shutdown", kill_jobs=True)
+        assert reply == {"done": [1], "failed": [], "running": [1]}
+        assert desk.told_to_end == [True]
+        await desk.finish(1, signal=15, exit_code=None)
+        assert (await desk.ask(ADMIN, op="show", id=1))["job"]["state"] == "CANCELLED"
+        assert (await desk.ask(ADMIN, op="show", id=2))["job"]["state"] == "PENDING"
+
+    play(story)
+
+
 def test_shares_are_the_same_for_everybody(desk: Any) -> None:
     async def story() -> None:
         await desk.submit(ALICE, 3)

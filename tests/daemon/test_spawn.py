@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from drfd.daemon.config import Config
-from drfd.daemon.spawn import Places, group_for, prepare, system_uids
+from drfd.daemon.spawn import (
+    Places,
+    group_for,
+    launcher_command,
+    prepare,
+    refuse_another,
+    system_uids,
+)
 from drfd.errors import ConfigError, HostError
 
 
@@ -26,7 +33,7 @@ def test_the_state_directory_can_be_passed_through_and_the_controllers_room_not(
         os.umask(before)
     modes = {
         path.name: stat.S_IMODE(path.stat().st_mode)
-        for path in (places.state, *places.state.iterdir())
+        for path in (places.state, *places.state.rglob("*"))
     }
     os.close(lock)
     assert modes == {"state": 0o711, "controller": 0o700, "launcher": 0o711, "lock": 0o600}
@@ -43,6 +50,54 @@ def test_one_state_directory_has_one_daemon(tmp_path: Path) -> None:
     )
     os.close(lock)
     os.close(prepare(places))
+
+
+def test_with_somebody_elses_launcher_the_state_directory_may_be_somebody_elses(
+    tmp_path: Path,
+) -> None:
+    """As systemd makes it: root's, with a room for each."""
+    state, elsewhere = tmp_path / "state", tmp_path / "elsewhere"
+    state.mkdir(mode=0o777)
+    state.chmod(0o777)
+    places = Places(state, elsewhere)
+    assert places.launcher == elsewhere
+    os.close(prepare(places))
+    assert [path.name for path in state.iterdir()] == ["controller"]
+    assert not elsewhere.exists(), "it is not ours to make"
+
+
+def test_the_lock_is_not_followed_to_where_it_points(tmp_path: Path) -> None:
+    """The controller's own user could have put a link there, for root to make a file."""
+    places = Places(tmp_path / "state")
+    os.close(prepare(places))
+    lock = places.controller / "lock"
+    lock.unlink()
+    lock.symlink_to(tmp_path / "target")
+    with pytest.raises(HostError, match="cannot use the state directory"):
+        prepare(places)
+    assert not (tmp_path / "target").exists()
+
+
+def test_the_unit_and_not_the_configuration_says_who_the_controller_is(tmp_path: Path) -> None:
+    me = pwd.getpwuid(os.getuid()).pw_name
+    other = next(each.pw_name for each in pwd.getpwall() if each.pw_uid != os.getuid())
+    places = Places(tmp_path, tmp_path / "launcher")
+    refuse_another(Config(), places)
+    refuse_another(Config(user=me), places)
+    with pytest.raises(ConfigError, match=f"daemon.user is {other}"):
+        refuse_another(Config(user=other), places)
+    refuse_another(Config(user=other), Places(tmp_path))
+
+
+def test_the_launchers_command_is_what_the_configuration_says(tmp_path: Path) -> None:
+    plain = launcher_command(tmp_path, Config(), controller_uid=7, allow=[], group="drfd/system")
+    assert plain[1:] == [
+        *("-I", "-m", "drfd.launcher", "--state", str(tmp_path)),
+        *("--controller-uid", "7", "--group", "drfd/system"),
+    ]
+    config = Config(use_cgroups=False)
+    more = launcher_command(tmp_path, config, controller_uid=7, allow=[1, 2], group="drfd/system")
+    assert more == [*plain, "--allow-uid", "1", "--allow-uid", "2", "--no-cgroups"]
 
 
 def test_a_state_directory_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Path) -> None:

@@ -110,6 +110,8 @@ ACCEPTED: list[tuple[dict[str, Any], msg.AnyRequest]] = [
     ),
     ({"op": "drain", "v": 1, "on": True}, msg.Drain(v=1, on=True)),
     ({"op": "reload", "v": 1}, msg.Reload(v=1)),
+    ({"op": "shutdown", "v": 1}, msg.Shutdown(v=1)),
+    ({"op": "shutdown", "v": 1, "kill_jobs": True}, msg.Shutdown(v=1, kill_jobs=True)),
     ({"op": "shares", "v": 1}, msg.Shares(v=1)),
     ({"op": "doctor", "v": 1}, msg.Doctor(v=1)),
 ]

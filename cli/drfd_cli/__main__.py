@@ -1,0 +1,5 @@
+"""`python -I -m drfd_cli`: the same as the command drf."""
+
+from drfd_cli.main import main
+
+main()

@@ -1,0 +1,117 @@
+"""Every request that changes something leaves one line; one that only looks leaves none."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from drfd.core.stimuli import Actor
+from drfd.daemon.audit import ranges, record, verb_of
+from drfd.errors import NotPermitted
+from drfd.wire import messages as msg
+
+ALICE = Actor(user="alice", uid=1001, is_admin=False)
+SELECT = msg.Selection(ids=[4, 5, 7])
+#: Request → what its line calls it.
+CHANGES = [
+    (msg.Submit(v=1, argv=["true"], cwd="/"), "submit"),
+    (msg.Cancel(v=1, select=SELECT), "cancel"),
+    (msg.Hold(v=1, select=SELECT), "hold"),
+    (msg.Release(v=1, select=SELECT), "release"),
+    (msg.Suspend(v=1, select=SELECT), "suspend"),
+    (msg.Resume(v=1, select=SELECT), "resume"),
+    (msg.Drain(v=1, on=True), "drain"),
+    (msg.Drain(v=1, on=False), "undrain"),
+    (msg.Reload(v=1), "reload"),
+    (msg.Shutdown(v=1), "shutdown"),
+    (msg.Shutdown(v=1, kill_jobs=True), "shutdown-kill-jobs"),
+]
+LOOKS = [
+    msg.Hello(v=1),
+    msg.Submit(v=1, argv=["true"], cwd="/", dry_run=True),
+    msg.Status(v=1),
+    msg.Show(v=1, id=1),
+    msg.Why(v=1, id=1),
+    msg.Wait(v=1, ids=[1]),
+    msg.Shares(v=1),
+    msg.Doctor(v=1),
+]
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, "drfd.audit")
+    return caplog
+
+
+def fields(log: pytest.LogCaptureFixture) -> Any:
+    return vars(log.records[0])["fields"]
+
+
+@pytest.mark.parametrize(("request_", "verb"), CHANGES, ids=[verb for _, verb in CHANGES])
+def test_what_changes_something_has_a_verb(request_: msg.AnyRequest, verb: str) -> None:
+    assert verb_of(request_) == verb
+
+
+@pytest.mark.parametrize("request_", LOOKS, ids=lambda request: type(request).__name__)
+def test_what_only_looks_leaves_nothing(
+    request_: msg.AnyRequest, log: pytest.LogCaptureFixture
+) -> None:
+    record(ALICE, request_, {})
+    assert log.messages == []
+
+
+def test_every_request_is_one_or_the_other() -> None:
+    """A verb that is new must not slip through."""
+    kinds = {type(request) for request, _ in CHANGES} | {type(request) for request in LOOKS}
+    assert kinds == set(msg.AnyRequest.__args__)
+
+
+def test_the_line_says_who_what_which_and_how_it_went(log: pytest.LogCaptureFixture) -> None:
+    error = {"kind": "NotPermitted", "code": "not-yours", "text": "", "hint": ""}
+    reply = {"done": [4, 5], "failed": [{"id": 7, "error": error}]}
+    record(ALICE, msg.Cancel(v=1, select=SELECT), reply)
+    assert log.messages == [
+        "event=audit verb=cancel uid=1001 user=alice jobs=4-5 refused=7:not-yours result=done"
+    ]
+    assert fields(log) == [("DRFD_JOB", "4"), ("DRFD_JOB", "5"), ("DRFD_USER", "alice")]
+
+
+def test_a_submission_names_the_new_job(log: pytest.LogCaptureFixture) -> None:
+    record(ALICE, msg.Submit(v=1, argv=["train", "--key=x"], cwd="/", env={"A": "b"}), {"id": 9})
+    assert log.messages == ["event=audit verb=submit uid=1001 user=alice jobs=9 result=done"]
+
+
+def test_a_refusal_is_told_by_its_code(log: pytest.LogCaptureFixture) -> None:
+    record(ALICE, msg.Drain(v=1, on=True), NotPermitted("not-admin", "only an administrator"))
+    assert log.messages == ["event=audit verb=drain uid=1001 user=alice result=not-admin"]
+
+
+def test_who_does_not_wait_for_the_answer_is_on_record_all_the_same(
+    log: pytest.LogCaptureFixture,
+) -> None:
+    record(ALICE, msg.Cancel(v=1, select=SELECT), None)
+    assert log.messages == ["event=audit verb=cancel uid=1001 user=alice result=unknown"]
+
+
+def test_a_name_with_blanks_cannot_forge_words(log: pytest.LogCaptureFixture) -> None:
+    eve = Actor(user="eve verb=cancel", uid=1002, is_admin=False)
+    record(eve, msg.Drain(v=1, on=True), {"draining": True})
+    assert '"eve verb=cancel" result=done' in log.messages[0]
+
+
+@pytest.mark.parametrize(
+    ("ids", "text"),
+    [([], ""), ([3], "3"), ([3, 1, 2], "1-3"), ([1, 3, 4, 9], "1,3-4,9"), ([5, 5], "5")],
+)
+def test_many_ids_are_written_short(ids: list[int], text: str) -> None:
+    assert ranges(ids) == text
+
+
+def test_a_hundred_thousand_jobs_fit_a_line_and_an_entry(log: pytest.LogCaptureFixture) -> None:
+    done = {"done": list(range(1, 100_001)), "failed": []}
+    record(ALICE, msg.Cancel(v=1, select=msg.Selection(everything=True)), done)
+    assert "jobs=1-100000 " in log.messages[0]
+    assert len(fields(log)) == 101
