@@ -20,12 +20,12 @@ from drfd.core.flow import Tasks, Want
 from drfd.core.resources import Vector
 
 #: Digits of the arithmetic, and of the answer.
-_DIGITS, _SHOWN_DIGITS = 120, 20
+_DIGITS, _SHOWN_DIGITS = 90, 20
 #: The weight of the product against the barrier at the end: at an ordinary optimum the error is
 #: about its inverse; where a resource is full and yet free of charge, the root of that.
 _LAST = Decimal(10) ** 42
 #: Its growth from one round of Newton steps to the next.
-_GROWTH = Decimal(1000)
+_GROWTH = Decimal(100)
 
 Row = list[Decimal]
 

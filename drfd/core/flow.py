@@ -139,7 +139,7 @@ class Flow:
         return _Drive(True, {leaf: 1 / slope})
 
     def _rise(self, path: str, flow: Sequence[Fraction]) -> tuple[Fraction, Fraction | None]:
-        """How fast the node's level rises while `flow` comes in, and for how long; None: always."""
+        """How fast the node's level rises while `flow` comes in, and until when (None: always)."""
         lines = [
             (held / part, each / part)
             for held, each, part in zip(self._held[path], flow, self._entitled[path], strict=True)
