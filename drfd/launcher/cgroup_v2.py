@@ -154,7 +154,8 @@ class CgroupV2:
                 if error.errno in (errno.EBUSY, errno.ENOTEMPTY):
                     return False
                 raise
-        return True
+        # A walk that could not list it has removed nothing.
+        return not os.path.exists(directory)
 
     def leftovers(self) -> list[Key]:
         try:

@@ -94,10 +94,10 @@ def _place(mount: str, group: str) -> Place:
 
 def _is_managed() -> bool:
     """Whether we live below the user's manager."""
-    manager = _USERS.show("--property=ControlGroup")["ControlGroup"]
+    manager = _USERS.show("--property=ControlGroup").get("ControlGroup", "")
     own = Path("/proc/self/cgroup").read_text().splitlines()
     here = next((line[3:] for line in own if line.startswith("0::")), "")
-    return here.startswith(f"{manager}/")
+    return manager != "" and here.startswith(f"{manager}/")
 
 
 def _confine(place: Place) -> CgroupV2:

@@ -21,9 +21,11 @@ from drfd.launcher.cgroup_v2 import OPTIONAL, REQUIRED
 from drfd.launcher.systemd import Keeper, Manager
 
 #: How long a scope may take to come up, or to go before the next one.
-_SCOPE_S = 30.0
+_SCOPE_S = 60.0
 #: A scope that systemd does not know so long after its start has been lost at birth.
-_BIRTH_S = 5.0
+_BIRTH_S = 15.0
+#: So often is a scope started that systemd refuses: its predecessor may not be quite gone.
+_STARTS, _RESTART_S = 3, 0.5
 #: How long the keeper of a unit may take to move into its own cgroup.
 _MOVE_S = 10.0
 _END_S = 3.0
@@ -48,9 +50,10 @@ class Place:
 def in_unit(mount: str, unit: str, manager: Manager) -> Place:
     """Below a delegated unit that somebody else keeps alive. Raises NoPlace if it is not active."""
     found = manager.show(unit, "--property=ActiveState,ControlGroup,Delegate")
-    if found["ActiveState"] != "active" or not found["ControlGroup"]:
+    if found["ActiveState"] != "active":
         raise NoPlace(f"{unit} is {found['ActiveState']}: start it with systemctl start {unit}")
-    if found["Delegate"] != "yes":
+    # A unit that can have no processes has no such properties.
+    if found.get("Delegate") != "yes":
         raise NoPlace(f"{unit} has no Delegate=yes, so its cgroups belong to systemd")
     try:
         return _furnish(mount, found["ControlGroup"], release=lambda: None)
@@ -62,7 +65,7 @@ def in_scope(mount: str, unit: str, manager: Manager) -> Place:
     """Below a scope that lives on when we die, is found again by the next launcher, and goes when
     it is released. Raises NoPlace when it does not come up."""
     keeper: Keeper | None = None
-    started = 0.0
+    started, refused = 0.0, 0
     deadline = time.monotonic() + _SCOPE_S
     while time.monotonic() < deadline:
         found = _look(manager, unit)
@@ -74,8 +77,12 @@ def in_scope(mount: str, unit: str, manager: Manager) -> Place:
                 return place
         elif found["LoadState"] == "not-found":
             if keeper is not None and keeper.has_failed():
-                raise NoPlace(f"systemd-run: {keeper.why()}")
-            if keeper is not None and time.monotonic() - started > _BIRTH_S:
+                refused += 1
+                if refused == _STARTS:
+                    raise NoPlace(f"systemd-run: {keeper.why()}")
+                time.sleep(_RESTART_S)
+                keeper = None
+            elif keeper is not None and time.monotonic() - started > _BIRTH_S:
                 keeper.kill()
                 keeper = None
             if keeper is None:
@@ -112,7 +119,7 @@ def _settle(mount: str, control_group: str) -> Place | None:
         _settle_keeper(top)
         return _furnish(mount, control_group, lambda: _dissolve(top))
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENODEV):
+        if _has_vanished(error):
             return None
         raise NoPlace(f"{top}: {error.strerror}") from None
 
@@ -134,18 +141,28 @@ def _enable(directory: str, *, patience_s: float) -> frozenset[str]:
         raise NoPlace(f"{directory} has no controller {', '.join(missing)}")
     deadline = time.monotonic() + patience_s
     control = Path(directory, "cgroup.subtree_control")
-    wanted = [name for name in (*REQUIRED, *OPTIONAL) if name in available]
-    while True:
-        try:
-            for name in wanted:
+    for name in (*REQUIRED, *OPTIONAL):
+        while name in available:
+            try:
                 control.write_text(f"+{name}")
-            return frozenset(control.read_text().split()).intersection(wanted)
-        except OSError as error:
-            if error.errno != errno.EBUSY:
-                raise
+                break
+            except OSError as error:
+                if _has_vanished(error):
+                    raise
+                if error.errno != errno.EBUSY and name in REQUIRED:
+                    raise NoPlace(f"{control}: {error.strerror}") from None
+                if error.errno != errno.EBUSY:
+                    # cpu, for one, where real-time processes live.
+                    break
             if time.monotonic() > deadline:
-                raise NoPlace(f"processes live in {directory} itself") from None
+                raise NoPlace(f"processes live in {directory} itself")
             time.sleep(_POLL_S)
+    return frozenset(control.read_text().split()).intersection((*REQUIRED, *OPTIONAL))
+
+
+def _has_vanished(error: OSError) -> bool:
+    """ENODEV: between open and write."""
+    return error.errno in (errno.ENOENT, errno.ENODEV)
 
 
 def _look(manager: Manager, unit: str) -> dict[str, str]:

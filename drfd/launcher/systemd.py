@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,9 @@ from pathlib import Path
 #: A manager that is asked and does not answer within so long counts as away.
 _ANSWER_S = 20.0
 
+
+#: Where logind has a file for each user that lingers.
+LINGER = "/var/lib/systemd/linger"
 
 #: A process that does nothing.
 SLEEP = ("sleep", "infinity")
@@ -42,9 +46,12 @@ def is_booted() -> bool:
 
 
 def lingers(uid: int) -> bool:
-    """Whether the user's manager, and all below it, lives on without a session of the user's."""
-    said = _ask(["loginctl", "show-user", str(uid), "--property=Linger", "--value"], None)
-    return said.strip() == "yes"
+    """Whether the user's manager, and all below it, lives on without a session of the user's.
+    `loginctl` would say so only of users that logind knows at the moment."""
+    try:
+        return Path(LINGER, pwd.getpwuid(uid).pw_name).exists()
+    except KeyError:
+        return False
 
 
 @dataclass(frozen=True)
@@ -115,7 +122,7 @@ class Manager:
         return {"XDG_RUNTIME_DIR": f"/run/user/{os.getuid()}", **os.environ}
 
 
-def _ask(words: list[str], env: dict[str, str] | None) -> str:
+def _ask(words: list[str], env: dict[str, str]) -> str:
     try:
         done = subprocess.run(
             words,

@@ -92,7 +92,7 @@ def test_a_tree_that_is_closed_to_us_is_named(v1: str, tmp_path: Path) -> None:
 def test_where_version_2_is_alone_version_1_is_not_spoken_of(v2: str, tmp_path: Path) -> None:
     """A plain file can be no cgroup: that it has no subtree_control stands for a refusal."""
     (tmp_path / "unified/cgroup.subtree_control").mkdir()
-    assert why(v2) == f"{tmp_path}/unified: Is a directory"
+    assert why(v2) == f"{tmp_path}/unified/cgroup.subtree_control: Is a directory"
 
 
 @pytest.mark.usefixtures("silent_systemd")

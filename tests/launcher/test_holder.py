@@ -31,6 +31,8 @@ class Kernel:
         self.controllers = "cpuset cpu io memory pids"
         #: Directory or file, relative to the root → errno of each change to it.
         self.fails: dict[str, int] = {}
+        #: What is written to cgroup.subtree_control → errno.
+        self.refuses: dict[str, int] = {}
         self.killed: list[int] = []
         self.make(root)
 
@@ -60,6 +62,8 @@ class Kernel:
             assert file.name == "cgroup.subtree_control" and text[0] == "+"
             if pids(file.parent) and file.parent != self.root:
                 raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(file))
+            if text in self.refuses:
+                raise OSError(self.refuses[text], os.strerror(self.refuses[text]), str(file))
             there = file.read_text().split()
             assert text[1:] in (file.parent / "cgroup.controllers").read_text().split()
             file.write_text(" ".join(sorted({*there, text[1:]})))
@@ -124,6 +128,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     monkeypatch.setattr(holder, "Path", KernelPath)
     monkeypatch.setattr(holder, "os", kernel)
     monkeypatch.setattr(holder, "_POLL_S", 0.001)
+    monkeypatch.setattr(holder, "_RESTART_S", 0.001)
     return kernel
 
 
@@ -260,6 +265,19 @@ def test_without_cpu_and_io_a_unit_still_does(kernel: Kernel, systemd: Systemd) 
     assert in_unit(str(kernel.root), UNIT, systemd).controllers == {"memory", "pids"}
 
 
+def test_an_optional_controller_that_is_refused_is_done_without(service: Systemd) -> None:
+    """cpu cannot be had where real-time processes live."""
+    kernel = service.kernel
+    kernel.refuses["+cpu"] = errno.EINVAL
+    assert in_unit(str(kernel.root), UNIT, service).controllers == ALL - {"cpu"}
+
+
+def test_a_required_controller_that_is_refused_is_the_end(service: Systemd) -> None:
+    service.kernel.refuses["+pids"] = errno.EINVAL
+    with pytest.raises(NoPlace, match=r"cgroup.subtree_control: Invalid argument"):
+        in_unit(str(service.kernel.root), UNIT, service)
+
+
 @pytest.mark.parametrize("given", ["cpu io memory", "cpu io pids", ""])
 def test_without_memory_or_pids_it_does_not(kernel: Kernel, systemd: Systemd, given: str) -> None:
     kernel.controllers = given
@@ -372,20 +390,29 @@ def test_a_scope_that_dies_while_it_is_furnished_is_started_again(systemd: Syste
         def die() -> None:
             if next(looks, None) == 1:
                 systemd.unit = {}
+                systemd.kernel.leave(keeper.process.pid)
                 keeper.kill()
 
         systemd.on_show = die
 
     systemd.births = [die_later, systemd.live]
-    with pytest.raises(NoPlace, match="systemd-run: failed and said nothing"):
-        in_scope(str(systemd.kernel.root), SCOPE, systemd)
+    in_scope(str(systemd.kernel.root), SCOPE, systemd)
+    assert pids(systemd.top / "keeper") == [systemd.started[1].process.pid]
 
 
 def test_what_systemd_says_against_a_scope_is_told(systemd: Systemd) -> None:
-    systemd.births = [systemd.fail]
+    systemd.births = [systemd.fail] * 3
     with pytest.raises(NoPlace) as raised:
         in_scope(str(systemd.kernel.root), SCOPE, systemd)
     assert str(raised.value) == "systemd-run: Failed to start transient scope unit: no"
+    assert len(systemd.started) == 3
+
+
+def test_a_scope_that_is_refused_while_its_predecessor_goes_is_started_again(
+    systemd: Systemd,
+) -> None:
+    systemd.births = [systemd.fail, systemd.live]
+    assert in_scope(str(systemd.kernel.root), SCOPE, systemd).controllers == ALL
 
 
 def test_a_scope_that_never_comes_up_is_given_up(
@@ -434,10 +461,18 @@ def test_what_another_instance_uses_stays(kernel: Kernel) -> None:
     ("file", "number", "said"),
     [
         ("cgroup.subtree_control", errno.EBUSY, "processes live in {root} itself"),
-        ("cgroup.subtree_control", errno.EROFS, "{root}: Read-only file system"),
+        (
+            "cgroup.subtree_control",
+            errno.EROFS,
+            "{root}/cgroup.subtree_control: Read-only file system",
+        ),
         ("drfd", errno.EACCES, "{root}/drfd: Permission denied"),
         ("drfd/x", errno.EROFS, "{root}/drfd/x: Read-only file system"),
-        ("drfd/x/cgroup.subtree_control", errno.EPERM, "{root}/drfd/x: Operation not permitted"),
+        (
+            "drfd/x/cgroup.subtree_control",
+            errno.EPERM,
+            "{root}/drfd/x/cgroup.subtree_control: Operation not permitted",
+        ),
     ],
 )
 def test_a_container_that_forbids_it_is_left_as_it_was(

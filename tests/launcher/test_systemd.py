@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import time
 from collections.abc import Callable
@@ -79,19 +80,20 @@ def test_a_machine_without_systemd_does_not_answer(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NoAnswer, match="systemctl: No such file or directory"):
         SYSTEM.show("x.scope")
-    with pytest.raises(NoAnswer, match="loginctl: No such file or directory"):
-        systemd.lingers(1000)
     with pytest.raises(NoAnswer, match="systemd-run: No such file or directory"):
         SYSTEM.start_scope("x.scope", "x")
     with pytest.raises(NoAnswer, match="systemd-run: No such file or directory"):
         USERS.become_scope(["true"])
 
 
-@pytest.mark.parametrize(("answer", "found"), [("yes", True), ("no", False), ("", False)])
-def test_lingering_is_what_logind_says(program: Program, answer: str, found: bool) -> None:
-    given = program("loginctl", f"echo {answer}")
-    assert systemd.lingers(1000) is found
-    assert given.read_text() == "show-user 1000 --property=Linger --value\n"
+def test_lingering_is_what_logind_has_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(systemd, "LINGER", str(tmp_path))
+    assert not systemd.lingers(os.getuid())
+    (tmp_path / pwd.getpwuid(os.getuid()).pw_name).touch()
+    assert systemd.lingers(os.getuid())
+    assert not systemd.lingers(4_000_000_000), "nobody's"
 
 
 def test_a_scope_is_delegated_goes_when_it_is_empty_and_outlives_us(program: Program) -> None:

@@ -1,0 +1,345 @@
+"""Cgroup v2 with the real systemd: where the jobs' cgroup is, and what becomes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drfd.daemon.spawn import group_for
+from drfd.launcher import systemd
+from instance import BIN, Instance, is_alive, wait_for
+from kernel import Kernel, scope
+from launcher.rig import LauncherProcess, pid_in, shell
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(
+        Kernel().v2 is None or not systemd.is_booted(), reason="no systemd with cgroup v2 here"
+    ),
+]
+
+#: A job that ends when there is a file `gate`.
+GATED = "while ! [ -e gate ]; do sleep 0.1; done; exit 3"
+
+UNIT = f"drfd-test-{os.getpid()}.service"
+
+
+def top(instance: Instance) -> Path:
+    """The scope of an instance, which may be gone."""
+    v2 = Kernel().v2
+    assert v2 is not None
+    return Path(v2, "drfd.slice", scope(group_for(instance.state)))
+
+
+def pids(directory: Path) -> list[int]:
+    return [int(line) for line in (directory / "cgroup.procs").read_text().split()]
+
+
+def show(unit: str, name: str) -> str:
+    words = ["systemctl", "show", f"--property={name}", "--value", unit]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+
+
+# -- a scope of our own -----------------------------------------------------------------------
+
+
+def test_jobs_live_in_a_scope_outside_of_the_daemons_own_cgroup(instance: Instance) -> None:
+    job = instance.wait_state(instance.submit("--", "sleep", "100"), "RUNNING")
+    assert job["cgroup"] == f"drfd.slice/{top(instance).name}/jobs/job-{job['id']}-1"
+    assert show(top(instance).name, "ActiveState") == "active"
+    assert show(top(instance).name, "Delegate") == "yes"
+    own = Path(f"/proc/{instance.launcher_pid()}/cgroup").read_text()
+    assert "drfd.slice" not in own
+
+
+def test_the_scope_goes_with_the_daemon_when_no_job_is_left(instance: Instance) -> None:
+    assert instance.wait_end(instance.submit("--", "true"))["state"] == "COMPLETED"
+    (keeper,) = pids(top(instance) / "keeper")
+    instance.stop()
+    wait_for("the end of the scope", lambda: not top(instance).exists())
+    wait_for("the end of the keeper", lambda: not is_alive(keeper))
+    wait_for("its unit's end", lambda: show(top(instance).name, "LoadState") == "not-found")
+
+
+def test_the_next_daemon_takes_over_scope_and_limits_as_they_are(instance: Instance) -> None:
+    """kill -9 of everything but the job: its limits are the kernel's."""
+    device = json.loads(instance.drf("doctor", "--json").stdout)["disks"][0]["device"]
+    io = ("--io", "10M") if device else ()
+    job_id = instance.submit("-c", "0.5", "-m", "100M", *io, "--", "sh", "-c", GATED)
+    job = instance.wait_state(job_id, "RUNNING")
+    before = Kernel().limits(job)
+    assert (before["cores"], before["memory"], before["swap"]) == (500, 100 << 20, 0)
+    assert before["disks"] == ([f"{device}", "rbps=10485760", "wbps=10485760", "riops=max",
+                                "wiops=max"] if device else [])  # fmt: skip
+    (keeper,) = pids(top(instance) / "keeper")
+    os.kill(instance.launcher_pid(), signal.SIGKILL)
+    instance.kill()
+    instance.start()
+    assert instance.show(job_id)["state"] == "RUNNING"
+    assert Kernel().limits(job) == before
+    assert pids(top(instance) / "keeper") == [keeper]
+    (instance.work / "gate").touch()
+    assert instance.wait_end(job_id)["exit_code"] == 3
+
+
+def test_reloading_systemd_leaves_limits_and_cgroups_alone(instance: Instance) -> None:
+    job = instance.wait_state(instance.submit("-c", "0.5", "--", "sleep", "100"), "RUNNING")
+    before = Kernel().limits(job)
+    subprocess.run(["systemctl", "daemon-reload"], check=True)
+    assert Kernel().limits(job) == before
+    second = instance.submit("-c", "0.5", "--", "true")
+    assert instance.wait_end(second)["state"] == "COMPLETED"
+
+
+def test_when_the_scope_is_stopped_its_jobs_end_and_later_ones_get_another(
+    instance: Instance,
+) -> None:
+    job_id = instance.submit("--", "sleep", "100")
+    instance.wait_state(job_id, "RUNNING")
+    subprocess.run(["systemctl", "stop", top(instance).name], check=True)
+    job = instance.wait_end(job_id)
+    assert (job["state"], job["signal"]) == ("FAILED", signal.SIGTERM)
+    later = instance.wait_end(instance.submit("--", "true"))
+    assert later["state"] == "COMPLETED"
+    assert later["attempt"] == 1
+
+
+def test_when_the_keeper_is_killed_the_next_launcher_starts_another(instance: Instance) -> None:
+    """Jobs keep the scope alive meanwhile."""
+    job_id = instance.submit("--", "sleep", "100")
+    instance.wait_state(job_id, "RUNNING")
+    (keeper,) = pids(top(instance) / "keeper")
+    os.kill(keeper, signal.SIGKILL)
+    launcher = instance.launcher_pid()
+    os.kill(launcher, signal.SIGKILL)
+    wait_for("another launcher", lambda: instance.launcher_pid() != launcher and instance.answers())
+    (other,) = pids(top(instance) / "keeper")
+    assert other != keeper
+    assert instance.show(job_id)["state"] == "RUNNING"
+
+
+def test_cgroups_that_a_job_of_roots_has_made_go_with_it(instance: Instance) -> None:
+    nest = (
+        "cd /sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup) && mkdir -p a/b c && "
+        "echo 0 > a/b/cgroup.procs && echo nested && exec sleep 1000"
+    )
+    job_id = instance.submit("--", "sh", "-c", nest)
+    instance.wait_state(job_id, "RUNNING")
+    wait_for("nested cgroups", lambda: instance.output(job_id) == "nested\n")
+    instance.drf("cancel", job_id)
+    assert instance.wait_end(job_id)["state"] == "CANCELLED"
+    assert instance.cgroups() == []
+
+
+def test_a_users_job_cannot_leave_its_cgroup_nor_lift_its_limits(
+    instance: Instance, users: tuple[pwd.struct_passwd, pwd.struct_passwd]
+) -> None:
+    home = instance.root / "home"
+    home.mkdir()
+    os.chown(home, users[0].pw_uid, users[0].pw_gid)
+    escape = (
+        "cd /sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup); "
+        "for up in . .. ../.. ../../.. ../../../..; do echo 0 > $up/cgroup.procs; done; "
+        "echo max > memory.max; echo max > cpu.max; echo max > pids.max; mkdir inner; "
+        "cat /proc/self/cgroup memory.max pids.max; ls -d inner"
+    )
+    job_id = instance.submit(
+        *("-m", "100M", "-o", "out", "-e", "err", "--", "sh", "-c", escape),
+        user=users[0].pw_uid,
+        cwd=home,
+    )
+    job = instance.wait_end(job_id)
+    expected = f"0::/{top(instance).relative_to(Kernel().v2 or '/')}/jobs/job-{job_id}-1"
+    assert (home / "out").read_text().split() == [expected, str(100 << 20), "64"], job
+    assert (home / "err").read_text().count("denied") == 9
+
+
+# -- a unit that somebody else keeps ----------------------------------------------------------
+
+
+@pytest.fixture
+def start_holder(tmp_path: Path) -> Iterator[Callable[..., None]]:
+    def start_holder(*properties: str, pause_s: float = 0) -> None:
+        """A unit with a keeper that moves into its own cgroup after a while."""
+        keep = tmp_path / "keep"
+        keep.write_text(
+            "cd /sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup) && mkdir -p keeper && "
+            f"sleep {pause_s} && echo $$ > keeper/cgroup.procs && exec sleep infinity\n"
+        )
+        words = [f"--unit={UNIT}", "--collect", *(f"--property={text}" for text in properties)]
+        subprocess.run(["systemd-run", "--quiet", *words, "sh", str(keep)], check=True)
+
+    yield start_holder
+    subprocess.run(["systemctl", "stop", UNIT], check=False, stderr=subprocess.DEVNULL)
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[LauncherProcess]:
+    launcher = LauncherProcess(tmp_path / "state")
+    yield launcher
+    launcher.clean_up()
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    path = tmp_path / "work"
+    path.mkdir()
+    return path
+
+
+def test_jobs_live_below_the_holder_also_when_its_keeper_takes_its_time(
+    start_holder: Callable[..., None], launcher: LauncherProcess, work: Path
+) -> None:
+    start_holder("Delegate=yes", pause_s=3)
+    launcher.start("--holder", UNIT, cgroups=True)
+    controller = launcher.connect()
+    assert controller.hello["kind"] == "cgroup-v2"
+    assert controller.hello["controls"]["cores"] == "enforced"
+    controller.launch(shell("echo $$ > pid; exec sleep 60", cwd=work))
+    cgroup = controller.take("up")["cgroup"]
+    assert cgroup == f"{show(UNIT, 'ControlGroup').lstrip('/')}/jobs/job-1-1"
+    assert Path(f"/proc/{pid_in(work / 'pid')}/cgroup").read_text() == f"0::/{cgroup}\n"
+    launcher.kill()
+    launcher.start("--holder", UNIT, cgroups=True)
+    controller = launcher.connect()
+    assert [report["report"] for report in controller.list()] == ["up", "listed"]
+    controller.ask("kill")
+    controller.take("ended", signal=9)
+    controller.ask("remove")
+    controller.take("removed")
+    launcher.process.send_signal(signal.SIGTERM)
+    assert launcher.process.wait(15) == 0
+    assert show(UNIT, "ActiveState") == "active", "the holder is not ours to end"
+
+
+@pytest.mark.parametrize(
+    ("properties", "said"),
+    [
+        (None, f"drfd-launcher: {UNIT} is inactive: start it with systemctl start {UNIT}\n"),
+        (("Delegate=no",),
+         f"drfd-launcher: {UNIT} has no Delegate=yes, so its cgroups belong to systemd\n"),
+    ],
+)  # fmt: skip
+def test_a_holder_that_cannot_have_jobs_ends_the_launcher_in_one_line(
+    start_holder: Callable[..., None], launcher: LauncherProcess, properties: Any, said: str
+) -> None:
+    if properties is not None:
+        start_holder(*properties)
+    process = launcher.start("--holder", UNIT, cgroups=True)
+    assert process.wait(30) == 1
+    assert launcher.log() == said
+
+
+# -- an ordinary user -------------------------------------------------------------------------
+
+
+class Own:
+    """A user's own daemon."""
+
+    def __init__(self, account: pwd.struct_passwd, home: Path) -> None:
+        self.account, self.home = account, home
+        home.mkdir()
+        os.chown(home, account.pw_uid, account.pw_gid)
+        self.start()
+
+    def start(self) -> None:
+        words = (BIN / "drfd", "serve", "--state", self.home / "state")
+        with (self.home.parent / "log").open("ab") as log:
+            self.process = self.run(
+                subprocess.Popen, *words, "--socket", self.home / "socket", stderr=log
+            )
+        wait_for("its answer", lambda: self.doctor()["launcher"] == "connected", show=self.log)
+
+    def run(self, how: Callable[..., Any], *words: object, **options: Any) -> Any:
+        env = {"HOME": str(self.home), "PATH": os.environ["PATH"]}
+        env |= {"DRFD_SOCKET": str(self.home / "socket")}
+        who = {"user": self.account.pw_uid, "group": self.account.pw_gid, "extra_groups": []}
+        return how([str(word) for word in words], cwd=self.home, env=env, **who, **options)
+
+    def drf(self, *words: object) -> subprocess.CompletedProcess[str]:
+        done = self.run(subprocess.run, BIN / "drf", *words, capture_output=True, text=True)
+        assert isinstance(done, subprocess.CompletedProcess)
+        return done
+
+    def show(self, job_id: int) -> dict[str, Any]:
+        return dict(json.loads(self.drf("show", job_id, "--json").stdout))
+
+    def doctor(self) -> dict[str, Any]:
+        done = self.drf("doctor", "--json")
+        return dict(json.loads(done.stdout)) if done.returncode == 0 else {"launcher": "none"}
+
+    def log(self) -> str:
+        return (self.home.parent / "log").read_text()
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(20)
+
+
+@pytest.fixture
+def place(instance: Instance) -> Path:
+    """A directory that all may enter."""
+    place = instance.root / "users"
+    place.mkdir(mode=0o755)
+    return place
+
+
+@pytest.fixture
+def lingering(
+    users: tuple[pwd.struct_passwd, pwd.struct_passwd],
+) -> Iterator[pwd.struct_passwd]:
+    name = users[0].pw_name
+    subprocess.run(["loginctl", "enable-linger", name], check=True)
+    try:
+        manager = f"user@{users[0].pw_uid}.service"
+        wait_for("the user's manager", lambda: show(manager, "ActiveState") == "active")
+        yield users[0]
+    finally:
+        subprocess.run(["loginctl", "disable-linger", name], check=True)
+        wait_for("its end", lambda: show(manager, "ActiveState") == "inactive")
+
+
+def test_a_lingering_user_has_limits_enforced(lingering: pwd.struct_passwd, place: Path) -> None:
+    own = Own(lingering, place / "home")
+    try:
+        doctor = own.doctor()
+        assert doctor["enforcement"] == "cgroup-v2", doctor
+        assert doctor["controls"]["memory"].startswith("enforced")
+        assert doctor["controls"]["read"].startswith("measured: ")
+        hog = ("submit", "-w", "-m", "64M", "--io", "10M", "--", "python3", "-c")
+        done = own.drf(*hog, "bytearray(200 << 20)")
+        assert (done.returncode, "more than its memory limit of 64M" in done.stderr) == (137, True)
+        own.drf("submit", "-q", "-c", "0.5", "--", "sh", "-c", GATED)
+        wait_for("its start", lambda: own.show(2)["state"] == "RUNNING")
+        limits = Path(Kernel().v2 or "/", own.show(2)["cgroup"], "cpu.max")
+        assert limits.read_text() == "50000 100000\n"
+        own.process.kill()
+        own.process.wait()
+        own.start()
+        assert limits.read_text() == "50000 100000\n", "found again, in the same scope"
+        (own.home / "gate").touch()
+        assert own.drf("wait", 2).returncode == 3
+    finally:
+        own.stop()
+
+
+def test_a_user_whose_manager_ends_with_the_login_is_told_so(
+    users: tuple[pwd.struct_passwd, pwd.struct_passwd], place: Path
+) -> None:
+    """And has jobs that outlive it, with limits measured."""
+    own = Own(users[1], place / "home")
+    try:
+        doctor = own.doctor()
+        assert doctor["enforcement"] == "none"
+        assert "loginctl enable-linger" in doctor["controls"]["memory"]
+        assert own.drf("submit", "-w", "--", "sh", "-c", "exit 3").returncode == 3
+    finally:
+        own.stop()
