@@ -47,7 +47,7 @@ processes = 64
 
 
 def wait_for(
-    what: str, is_so: Callable[[], Any], *, seconds: float = 30.0, show: Callable[[], Any] = str
+    what: str, is_so: Callable[[], Any], *, seconds: float = 120.0, show: Callable[[], Any] = str
 ) -> Any:
     """Poll until `is_so` gives something true; fail with what was seen after a generous time."""
     deadline = time.monotonic() + seconds
@@ -174,7 +174,7 @@ class Instance:
             }
         env = {**os.environ, "DRFD_SOCKET": str(self.socket), **options.pop("env", {})}
         options.setdefault("cwd", self.work)
-        options.setdefault("timeout", 60)
+        options.setdefault("timeout", 120)
         done = subprocess.run(
             [str(BIN / "drf"), *map(str, words)],
             capture_output=True,

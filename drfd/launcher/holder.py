@@ -88,6 +88,8 @@ def in_scope(mount: str, unit: str, manager: Manager) -> Place:
             if keeper is None:
                 started = time.monotonic()
                 keeper = manager.start_scope(unit, "The jobs of drfd")
+                _await_birth(keeper, unit)
+                continue
         time.sleep(_POLL_S)
     if keeper is not None:
         keeper.kill()
@@ -110,6 +112,13 @@ def below_root(mount: str, group: str) -> Place:
         raise NoPlace(f"{top}: {error.strerror}") from None
     parent = os.path.dirname(f"{mount}/{group}")
     return Place(mount, group, controllers, lambda: _remove_up(mount, parent))
+
+
+def _await_birth(keeper: Keeper, unit: str) -> None:
+    """Each look at systemd takes a process; this takes none."""
+    deadline = time.monotonic() + _BIRTH_S
+    while time.monotonic() < deadline and not keeper.has_failed() and not keeper.is_in(unit):
+        time.sleep(_POLL_S / 10)
 
 
 def _settle(mount: str, control_group: str) -> Place | None:

@@ -65,6 +65,14 @@ class Keeper:
     def has_failed(self) -> bool:
         return self.process.poll() is not None
 
+    def is_in(self, unit: str) -> bool:
+        """Whether systemd has moved it there."""
+        try:
+            here = Path(f"/proc/{self.process.pid}/cgroup").read_text()
+        except OSError:
+            return False
+        return any(line.startswith("0::") and line.endswith(f"/{unit}") for line in here.split())
+
     def why(self) -> str:
         return _last_line(os.pread(self.said_fd, 4096, 0).decode(errors="replace"))
 

@@ -29,7 +29,7 @@ from drfd.paths import socket_address
 #: The tree under test, also where another one is installed.
 ROOT = Path(drfd.__file__).parent.parent
 #: Nothing that is waited for takes so long, unless it never comes.
-WAIT_S = 15.0
+WAIT_S = 60.0
 
 T = TypeVar("T")
 

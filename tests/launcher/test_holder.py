@@ -132,6 +132,16 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     return kernel
 
 
+@dataclass(frozen=True)
+class Sleeper(Keeper):
+    """A real process, which only this tree has in a scope."""
+
+    kernel: Kernel
+
+    def is_in(self, unit: str) -> bool:
+        return self.process.pid in pids(self.kernel.root / "drfd.slice" / unit)
+
+
 @dataclass
 class Systemd:
     """What a manager answers and does. `births`: what becomes of each scope that is started."""
@@ -152,7 +162,7 @@ class Systemd:
 
     def start_scope(self, unit: str, description: str) -> Keeper:
         process = subprocess.Popen(SLEEP)
-        self.started.append(Keeper(process, os.memfd_create("said")))
+        self.started.append(Sleeper(process, os.memfd_create("said"), self.kernel))
         self.births.pop(0)(self.started[-1])
         return self.started[-1]
 
@@ -181,6 +191,8 @@ class Systemd:
 
     def be_lost(self, keeper: Keeper) -> None:
         """systemd does not notice that it has started."""
+        self.kernel.make(self.top.parent)
+        self.kernel.make(self.top)
 
     def fail(self, keeper: Keeper) -> None:
         os.write(keeper.said_fd, b"Hint: x\nFailed to start transient scope unit: no\n")
@@ -420,6 +432,7 @@ def test_a_scope_that_never_comes_up_is_given_up(
 ) -> None:
     """And no keeper is left that would sleep for nothing."""
     monkeypatch.setattr(holder, "_SCOPE_S", 0.02)
+    monkeypatch.setattr(holder, "_BIRTH_S", 0.03)
     systemd.births = [systemd.be_lost]
     with pytest.raises(NoPlace, match="did not come up"):
         in_scope(str(systemd.kernel.root), SCOPE, systemd)

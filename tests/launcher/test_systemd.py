@@ -114,6 +114,20 @@ def test_a_scope_is_delegated_goes_when_it_is_empty_and_outlives_us(program: Pro
         os.close(keeper.said_fd)
 
 
+def test_a_keeper_is_where_the_kernel_says(program: Program) -> None:
+    program("systemd-run", "exec sleep 60")
+    keeper = SYSTEM.start_scope("x.scope", "Words")
+    try:
+        here = Path(f"/proc/{keeper.process.pid}/cgroup").read_text().split("0::")[-1]
+        name = os.path.basename(here.strip())
+        assert keeper.is_in(name) or name == "", "the tests' own cgroup"
+        assert not keeper.is_in("x.scope")
+    finally:
+        keeper.kill()
+        os.close(keeper.said_fd)
+    assert not keeper.is_in(name)
+
+
 def test_why_a_scope_did_not_come_up_can_be_read(program: Program) -> None:
     program("systemd-run", "echo first >&2; echo 'Access denied' >&2; exit 1")
     keeper = USERS.start_scope("x.scope", "Words")
