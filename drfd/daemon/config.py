@@ -112,6 +112,7 @@ def parse(tree: Toml, source: str) -> Config:
     nodes = Tree()
     nodes.read_pools(top.table("pools"))
     nodes.read_users(top.table("users"))
+    policy = scheduling.take("policy", one_of(*CONFIGURABLE), "drf")
     config = Config(
         cores_milli=capacity.take("cores", parse_cores, None),
         memory_bytes=capacity.take("memory", parse_size, None),
@@ -125,10 +126,10 @@ def parse(tree: Toml, source: str) -> Config:
         use_cgroups=enforcement.take("cgroups", read_flag, True),
         user=daemon.take("user", read_name, None),
         system_users=frozenset(daemon.take("system_users", read_names, [])),
-        policy=scheduling.take("policy", one_of(*CONFIGURABLE), "drf"),
+        policy=policy,
         slots=scheduling.take("slots", read_count, None),
         patience=_patience(scheduling),
-        preempting=_preempting(scheduling),
+        preempting=_preempting(scheduling, policy),
         half_life_s=scheduling.take("half_life", parse_duration, 7 * 86400),
         max_waiting_per_user=limits.take("waiting_jobs_per_user", read_count, 200_000),
     )
@@ -179,8 +180,10 @@ def _patience(table: Table) -> Patience:
     )
 
 
-def _preempting(table: Table) -> Preempting | None:
+def _preempting(table: Table, policy: str) -> Preempting | None:
     is_on = table.take("preemption", read_flag, False)
+    if is_on and policy != "drf":
+        table.fail("preemption", f"is for the policy drf, not for {policy}")
     how = Preempting(
         suspends=table.take("preempt", one_of("requeue", "suspend"), "requeue") == "suspend",
         after_s=table.take("preempt_after", parse_duration, 300),

@@ -41,7 +41,7 @@ EVERYTHING = """
     [pools.guests]
     weight = 0.5
     [scheduling]
-    policy = "slots"
+    policy = "drf"
     slots = 6
     patience = "60s"
     drain_after = "1h"
@@ -114,7 +114,7 @@ def test_every_documented_key_is_read(path: Path) -> None:
         user="batch",
         system_users=frozenset({"backup", "www-data"}),
         max_waiting_per_user=5000,
-        policy="slots",
+        policy="drf",
         slots=6,
         half_life_s=2 * 86400,
         patience=Patience(patience_s=60, drain_after_s=3600, reserves=False, depth=4),
@@ -372,6 +372,13 @@ def test_a_user_in_two_pools_is_an_error_that_names_both(path: Path) -> None:
 def test_a_pools_name_is_letters_digits_dash_and_underscore(path: Path, name: str) -> None:
     """It becomes a path in the fair-share tree, whose parts are joined with dots."""
     assert "use letters, digits, - and _" in complaint(path, f"[pools.{name}]\nweight = 1\n")
+
+
+def test_preemption_knows_whom_to_help_by_the_policy_drf_alone(path: Path) -> None:
+    text = "[scheduling]\npolicy = 'fifo'\npreemption = true\n"
+    assert (
+        complaint(path, text) == "FILE: scheduling.preemption: is for the policy drf, not for fifo"
+    )
 
 
 def test_a_way_to_preempt_that_does_not_exist_is_an_error_that_lists_those_that_do(
