@@ -47,6 +47,7 @@ class Entries(logging.Handler):
 
     def __init__(self, program: str, otherwise: logging.Handler, path: str = SOCKET) -> None:
         super().__init__()
+        self.setFormatter(logging.Formatter("%(message)s"))
         self._program = program
         self._otherwise = otherwise
         self._path = path

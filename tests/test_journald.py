@@ -6,6 +6,8 @@ import io
 import logging
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,6 +55,20 @@ def test_a_line_about_nothing_has_no_such_fields(
 ) -> None:
     log.info("event=ready")
     assert journal.recv(1000) == b"MESSAGE=event=ready\nPRIORITY=6\nSYSLOG_IDENTIFIER=drfd\n"
+
+
+def test_standard_error_is_the_journal_or_gets_lines() -> None:
+    """In a process of its own: it sets up the log of all of it."""
+    program = (
+        "import logging; from drfd import journald; journald.set_up('drfd', has_journal={})\n"
+        "logging.getLogger('drfd').info('event=%s', 'ready')\n"
+        "print(type(logging.getLogger().handlers[0]).__name__)"
+    )
+    for has_journal, handler in ((False, "StreamHandler"), (True, "Entries")):
+        command = [sys.executable, "-c", program.format(has_journal)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.stdout == f"{handler}\n"
+        assert has_journal or done.stderr == "drfd: event=ready\n"
 
 
 def test_a_line_about_several_jobs_is_found_by_each() -> None:

@@ -37,6 +37,10 @@ VERBS = {
 }
 
 
+#: Not for users: what `drfd install` calls.
+_HIDDEN = ("man",)
+
+
 class _Verbs(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -50,7 +54,7 @@ class _Verbs(click.Group):
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in VERBS:
+        if name not in VERBS and name not in _HIDDEN:
             return None
         command: click.Command = import_module(f"drfd_cli.commands.{name}").command
         return command

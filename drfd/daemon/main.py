@@ -9,7 +9,7 @@ from pathlib import Path
 
 from drfd import __version__
 from drfd.daemon import start
-from drfd.daemon.config import load
+from drfd.daemon.config import Config, load
 from drfd.errors import DrfdError
 
 
@@ -52,6 +52,25 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     launcher.add_argument("--holder", metavar="UNIT", help="systemd unit that all jobs live in")
 
+    install = commands.add_parser(
+        "install", help="make this environment the system's daemon, or upgrade it"
+    )
+    install.add_argument("--prefix", help="for commands and man pages (default /usr/local)")
+    uninstall = commands.add_parser("uninstall", help="undo that; state and configuration stay")
+    uninstall.add_argument("--kill-jobs", action="store_true", help="stop running jobs first")
+    uninstall.add_argument(
+        "--purge", action="store_true", help="remove state, configuration and user too"
+    )
+    for command in (install, uninstall):
+        command.add_argument("--dry-run", action="store_true", help="only print each step")
+        command.add_argument(
+            "--root",
+            type=Path,
+            default=Path("/"),
+            metavar="DIR",
+            help="work on the files of a system that is not running",
+        )
+
     check = commands.add_parser("check-config", help="say whether a configuration file is good")
     check.add_argument("file", type=Path)
     return parser.parse_args(argv)
@@ -63,8 +82,29 @@ def _check_config(options: argparse.Namespace) -> None:
     print(f"{options.file} is good")
 
 
+def _install(options: argparse.Namespace) -> None:
+    from drfd.install import command
+    from drfd.install.layout import CONFIG
+    from drfd.install.steps import below
+
+    # First: what the services would not start with must not be installed.
+    config_file = below(options.root, CONFIG)
+    config = load(config_file) if config_file.exists() else Config()
+    where = command.Where(options.root.absolute(), options.dry_run)
+    command.install(where, prefix=options.prefix, grace_s=config.grace_s)
+
+
+def _uninstall(options: argparse.Namespace) -> None:
+    from drfd.install import command
+
+    where = command.Where(options.root.absolute(), options.dry_run)
+    command.uninstall(where, kill_jobs=options.kill_jobs, purge=options.purge)
+
+
 _COMMANDS = {
     "serve": start.serve,
     "launcher": start.become_launcher,
     "check-config": _check_config,
+    "install": _install,
+    "uninstall": _uninstall,
 }
