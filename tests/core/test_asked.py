@@ -12,7 +12,7 @@ from drfd.core import stimuli as st
 from drfd.core.asked import may_touch, refuse_unfit
 from drfd.core.job import JobState, Outcome, Stop
 from drfd.core.resources import Axes
-from drfd.core.rules import Rules
+from drfd.core.rules import Pool, Rules
 from drfd.errors import NotPermitted, Refused
 from fakes import ADMIN, ALICE, BOB, Bench, demand, ended, happened, now, rules, runner_up, spec
 
@@ -84,6 +84,29 @@ def test_more_of_a_countable_than_there_are_is_refused() -> None:
     refuse_unfit(spec(asks=replace(demand(), gres=(("gpu", 2),))), gpus)
     with pytest.raises(Refused, match="3 of gpu, and this machine has 2 for jobs"):
         refuse_unfit(spec(asks=replace(demand(), gres=(("gpu", 3),))), gpus)
+
+
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [
+        ({"cores": 2000}, "3 cores, and root.lab may hold 2 at most"),
+        ({"memory": 2 << 30}, "4G of memory, and root.lab may hold 2G at most"),
+        ({"cores": 3000, "memory": 4 << 30}, None),
+    ],
+)
+def test_a_demand_above_a_limit_of_its_pool_is_refused(
+    limit: dict[str, int], text: str | None
+) -> None:
+    bench = Bench(replace(rules(), pools={"lab": Pool(limit=limit), "lab.night": Pool()}))
+    asks = st.SubmitAsked(now(), spec("root.lab.night", asks=demand(3, 4)))
+    if text is None:
+        assert bench.feed(asks) != []
+        return
+    refusal = refused(bench, asks)
+    assert refusal.code == "above-limit"
+    assert str(refusal) == (
+        f"the job asks for {text}: it could never start (not queued; ask for less)"
+    )
 
 
 def test_one_user_may_have_so_many_jobs_waiting_and_no_more() -> None:

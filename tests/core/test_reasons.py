@@ -15,7 +15,7 @@ from drfd.core.outlook import look_out
 from drfd.core.reasons import Reason, ReasonCode, explain_wait
 from drfd.core.reservation import Patience
 from drfd.core.resources import Axes
-from drfd.core.rules import Claim, Rules
+from drfd.core.rules import Claim, Pool, Rules
 from fakes import ADMIN, ALICE, BOB, Bench, demand, ended, now, rules, spec
 
 CAROL = st.Actor(user="carol", uid=1003, is_admin=False)
@@ -89,7 +89,7 @@ def test_an_ended_job_has_no_reason(bench: Bench) -> None:
     assert explain_wait(job, bench.ledger, None, bench.rules, clock) is None
 
 
-# -- suspended jobs ----------------------------------------------------------------------------
+# -- suspended jobs ---------------------------------------------------------------------------
 
 
 def test_a_job_that_somebody_keeps_suspended_names_who_and_the_way_out(bench: Bench) -> None:
@@ -227,10 +227,16 @@ def test_only_holders_of_what_is_short_are_named(bench: Bench) -> None:
 
 
 def test_a_shortage_of_something_that_nobody_holds_any_more_names_nobody(bench: Bench) -> None:
-    """The pass that is explained from may be a moment older than the books."""
+    """The pass that is explained from may be a moment older than the books: a job has ended, or
+    was frozen."""
+    bench.start(of(BOB, 9))
+    bench.suspend(1, by=ADMIN)
     bench.submit()
     full = Plan(admitted=[], free=(0, 0, 0, 0), order=["root.alice"])
-    assert why(bench, 1, full) == Reason(RESOURCES, "needs 1 core, 0 free")
+    assert why(bench, 2, full) == Reason(RESOURCES, "needs 1 core, 0 free")
+    bench.feed(st.CancelAsked(now(), 1, ADMIN))
+    bench.finish(1)
+    assert why(bench, 2, full) == Reason(RESOURCES, "needs 1 core, 0 free")
 
 
 def test_a_countable_is_told_by_its_name() -> None:
@@ -342,6 +348,52 @@ def test_a_leaf_that_the_last_pass_did_not_know_has_nobody_before_it(bench: Benc
     assert why(bench, 3, last) == Reason(
         RESOURCES, "needs 4 cores, 3 free; job 1 (bob) holds 6 until T+3600s at the latest"
     )
+
+
+def test_within_a_pool_its_users_are_compared(bench: Bench) -> None:
+    bench.rules = replace(bench.rules, pools={"lab": Pool()})
+    bench.start(spec("root.lab", asks=demand(5)))
+    bench.submit(spec("root.lab", asks=demand(6)))
+    bench.submit(spec("root.lab", actor=BOB, asks=demand(6)))
+    assert why(bench, 2) == Reason(
+        FAIR_SHARE,
+        "needs 6 cores, 4 free; root.lab.bob at 0% of the entitlement is served first; "
+        "root.lab.alice is at 111%",
+    )
+    assert why(bench, 3) == Reason(
+        RESOURCES, "needs 6 cores, 4 free; job 1 (alice) holds 5 until T+3600s at the latest"
+    )
+
+
+# -- limits, reservations, a launcher that is away --------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [
+        ({"cores": 4000}, "root.lab may hold 4 cores and holds 3; the job needs 2"),
+        ({"memory": 4 << 30}, "root.lab may hold 4G of memory and holds 3G; the job needs 2G"),
+    ],
+)
+def test_a_job_that_fits_and_is_kept_back_by_a_limit_names_the_pool_and_what_it_holds(
+    bench: Bench, limit: dict[str, int], text: str
+) -> None:
+    bench.rules = replace(bench.rules, pools={"lab": Pool(limit=limit)})
+    bench.start(spec("root.lab", asks=demand(3, 3)))
+    bench.submit(spec("root.lab", actor=BOB, asks=demand(2, 2)))
+    assert why(bench, 2) == Reason(ReasonCode.LIMIT, text)
+
+
+def test_while_the_launcher_is_away_nothing_else_is_to_blame(bench: Bench) -> None:
+    bench.start(of(BOB, 9))
+    bench.submit()
+    bench.suspend(1, by=None)
+    for job_id in (1, 2):
+        assert explain_wait(
+            bench.job(job_id), bench.ledger, None, bench.rules, clock, can_launch=False
+        ) == Reason(
+            ReasonCode.STARTING_SOON, "the launcher is away; jobs start again when it is back"
+        )
 
 
 # -- reservations ----------------------------------------------------------------------------

@@ -125,7 +125,7 @@ def test_the_latest_pass_is_kept_for_explanations(shell: Any) -> None:
     shell.host.take()
 
 
-# -- suspension -------------------------------------------------------------------------------
+# -- suspension --------------------------------------------------------------------------------
 
 
 def test_each_step_of_a_suspension_owes_exactly_one_effect(shell: Any) -> None:
@@ -172,7 +172,7 @@ def test_a_restarted_daemon_knows_who_is_suspended_and_by_whom(make_shell: MakeS
     assert (type(refused), refused.code) == (NotPermitted, "held-by-admin")
 
 
-# -- preemption -------------------------------------------------------------------------------
+# -- preemption --------------------------------------------------------------------------------
 
 
 def preemptible(cores: float = 1) -> st.SubmitAsked:
@@ -222,13 +222,16 @@ def test_a_starving_job_gets_the_cores_of_the_one_that_is_frozen_for_it(small: A
 
 
 def test_the_place_of_a_preempted_job_is_kept_for_whom_it_was_stopped(small: Any) -> None:
-    """Alice's next job is as old, and has its turn as early."""
+    """Carol holds as little as bob, and her job is older: it would have its turn before his."""
+    carol = st.Actor(user="carol", uid=1003, is_admin=False)
+    small.turn(asks(actor=carol, held=True))
     small.turn(asks(actor=BOB))
-    small.turn(asks(), st.CancelAsked(now(), 1, ALICE))
+    assert small.host.take() == [Terminate(2, 1)]
+    small.turn(st.ReleaseAsked(now(), 3, carol))
     small.turn(ended(2, exit_code=None, signal=15, at_s=3))
     small.turn(gone(2))
-    assert states(small)[3] == "STARTING"
-    assert small.host.take() == [Terminate(2, 1), Terminate(1, 1), Remove(2, 1), Launch(3, 1)]
+    assert states(small) == {1: "RUNNING", 2: "PENDING", 3: "PENDING", 4: "STARTING"}
+    assert small.host.take() == [Remove(2, 1), Launch(4, 1)]
 
 
 def test_nobody_is_preempted_during_a_drain_or_where_it_is_off(
@@ -283,7 +286,7 @@ def test_the_time_that_a_job_was_frozen_is_neither_usage_nor_run_time(
     shell.host.take()
 
 
-# -- looking ahead ----------------------------------------------------------------------------
+# -- looking ahead -----------------------------------------------------------------------------
 
 
 def test_looking_ahead_changes_nothing(shell: Any) -> None:

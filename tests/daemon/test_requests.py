@@ -143,7 +143,7 @@ def test_a_user_may_not_queue_without_end(make_desk: MakeDesk) -> None:
     play(story)
 
 
-# -- submit without submitting ------------------------------------------------------------------
+# -- submit without submitting -----------------------------------------------------------------
 
 
 def books(desk: Any) -> tuple[object, ...]:

@@ -1,7 +1,7 @@
 """Death at every failpoint, of every process: no job is lost, run twice, or without its end.
 
-A run submits jobs, some of which are stopped, while one failpoint is armed; whoever dies is
-started again. Every job appends a line to a file of its own when it starts, so that a second run
+A run submits jobs, some of which are stopped or frozen, while one failpoint is armed; whoever dies
+is started again. Every job appends a line to a file of its own when it starts, so that a second run
 would show.
 """
 
@@ -29,16 +29,23 @@ def run_of_jobs(instance: Instance) -> dict[int, tuple[str, int | None]]:
         "bad": ("exit 3", ("FAILED", 3)),
         "slow": ("sleep 0.3; exit 4", ("FAILED", 4)),
         "stopped": ("sleep 1000", ("CANCELLED", None)),
+        "frozen": ("while ! [ -e gate ]; do sleep 0.05; done; exit 5", ("FAILED", 5)),
     }
-    for number in range(2):
-        for name, (script, _) in fates.items():
-            marked = f"echo x >> ran-{name}-{number}; {script}"
-            submit_surely(instance, f"{name}-{number}", marked)
+    names = [(name, number) for number in range(2) for name in fates]
+    # One is enough, and each costs time.
+    names.remove(("frozen", 1))
+    for name, number in names:
+        script = fates[name][0]
+        marked = f"echo x >> ran-{name}-{number}; {script}"
+        submit_surely(instance, f"{name}-{number}", marked)
     for number in range(2):
         instance.drf("cancel", "--name", f"stopped-{number}", "--yes", check=False)
         instance.restart_if_dead()
         # A cancel whose daemon died before it was durable was never acknowledged: ask again.
         instance.drf("cancel", "--name", f"stopped-{number}", "--yes", check=False)
+    ask_until(instance, "suspend", "SUSPENDED")
+    ask_until(instance, "resume", "RUNNING")
+    (instance.work / "gate").touch()
     wait_for("the end of all jobs", lambda: all_over(instance), seconds=40,
              show=lambda: (instance.status(), instance.log.read_text()[-3000:]))  # fmt: skip
     return {job["id"]: fates[job["name"].split("-")[0]][1] for job in all_jobs(instance)}
@@ -76,12 +83,31 @@ def all_jobs(instance: Instance) -> list[dict[str, Any]]:
     return list(json.loads(done.stdout)["jobs"])
 
 
+def ask_until(instance: Instance, verb: str, state: str) -> None:
+    """Ask it of the job that is to be frozen until it is so: while it starts, it refuses; and
+    whoever dies over it is started again."""
+
+    def has_come() -> bool:
+        instance.restart_if_dead()
+        instance.drf(verb, "--name", "frozen-0", "--yes", check=False)
+        found = instance.drf("status", "--json", "--state", state, check=False)
+        return '"name": "frozen-0"' in found.stdout
+
+    wait_for(f"frozen-0 {state}", has_come, show=lambda: instance.log.read_text()[-3000:])
+
+
+def answers(instance: Instance) -> bool:
+    """Is it up, or up again?"""
+    instance.restart_if_dead()
+    return instance.answers()
+
+
 def all_over(instance: Instance) -> bool:
     return all(job["ended_at"] for job in all_jobs(instance))
 
 
 def check_all(instance: Instance, fates: dict[int, tuple[str, int | None]]) -> None:
-    assert len(fates) == 8, "every job is there, once"
+    assert len(fates) == 9, "every job is there, once"
     for job_id, (state, exit_code) in fates.items():
         job = instance.show(job_id)
         events = [event["event"] for event in job["events"]]

@@ -16,9 +16,7 @@ ROOMY = CONFIG.replace("cores = 9", "cores = 100").replace('"18G"', '"100G"')
 
 
 def kill_launcher(instance: Instance) -> None:
-    pid = instance.launcher_pid()
-    os.kill(pid, signal.SIGKILL)
-    wait_for("another launcher", lambda: instance.launcher_pid() != pid and instance.answers())
+    instance.kill_launcher()
 
 
 def kill_controller(instance: Instance) -> None:

@@ -71,10 +71,13 @@ def test_a_runner_is_watched_until_it_is_gone(start: Start, watch: Watch) -> Non
     watch.runners.watch(KEY, runner.pid)
     assert KEY in watch.runners
     assert (2, 1) not in watch.runners
+    (pidfd,) = watch.selector.get_map()
     runner.kill()
     assert watch.hear() == [KEY]
     assert KEY not in watch.runners
-    assert dict(watch.selector.get_map()) == {}, "a descriptor is left"
+    assert dict(watch.selector.get_map()) == {}
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(int(pidfd))
 
 
 def test_a_runner_of_our_own_is_reaped(start: Start, watch: Watch) -> None:

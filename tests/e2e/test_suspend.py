@@ -1,0 +1,158 @@
+"""Suspending and resuming, by what real processes do; without cgroups, as any user has it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from instance import CONFIG, Instance, is_alive, wait_for
+
+PLAIN = CONFIG.replace("processes = 64", "processes = 64\ncgroups = false")
+#: Writes to `beats` again and again, in a process of its own, until there is a `gate`.
+BEATS = "(while :; do echo x; sleep 0.02; done) >> beats & while ! [ -e gate ]; do sleep 0.02; done"
+
+
+@pytest.fixture
+def plain(make_instance: Callable[..., Instance]) -> Instance:
+    return make_instance(PLAIN).start()
+
+
+def beats(instance: Instance) -> int:
+    path = instance.work / "beats"
+    return path.stat().st_size if path.exists() else 0
+
+
+def goes_on(instance: Instance) -> None:
+    before = beats(instance)
+    wait_for("another beat", lambda: beats(instance) > before)
+
+
+def stands_still(instance: Instance) -> None:
+    before = beats(instance)
+    time.sleep(0.5)
+    assert beats(instance) == before
+
+
+def beating(instance: Instance, *words: str, script: str = BEATS) -> int:
+    job_id = instance.submit(*words, "--", "sh", "-c", f"{script}; exit 7")
+    goes_on(instance)
+    return job_id
+
+
+def suspend(instance: Instance, job_id: int) -> None:
+    assert instance.drf("suspend", job_id).stdout == f"suspended job {job_id}\n"
+    instance.wait_state(job_id, "SUSPENDED")
+    stands_still(instance)
+
+
+def test_a_suspended_job_lends_its_cores_and_goes_on_to_its_own_end(plain: Instance) -> None:
+    job_id = beating(plain, "-c", "9", "-m", "1G")
+    other = plain.submit(
+        *("-c", "9", "-m", "1G", "--", "sh", "-c", "while ! [ -e over ]; do sleep 0.05; done")
+    )
+    assert plain.show(other)["state"] == "PENDING"
+    suspend(plain, job_id)
+    assert plain.show(job_id)["reason"]["text"].endswith(f"drf resume {job_id} lets it go on")
+    plain.wait_state(other, "RUNNING")
+    assert plain.drf("resume", "--state", "suspended", "--yes").stdout == f"resumed job {job_id}\n"
+    waits = plain.show(job_id)
+    assert (waits["state"], waits["reason"]["code"]) == ("SUSPENDED", "RESOURCES")
+    stands_still(plain)
+    (plain.work / "over").touch()
+    plain.wait_state(job_id, "RUNNING")
+    goes_on(plain)
+    (plain.work / "gate").touch()
+    job = plain.wait_end(job_id)
+    assert (job["state"], job["exit_code"], job["attempt"]) == ("FAILED", 7, 1)
+    assert [event["event"] for event in job["events"]] == [
+        *("Submitted", "Admitted", "Launched", "SuspendRequested", "Suspended"),
+        *("ResumeRequested", "Resumed", "Exited", "Cleaned"),
+    ]
+
+
+def test_a_suspended_job_keeps_its_memory(plain: Instance) -> None:
+    job_id = beating(plain, "-c", "1", "-m", "10G")
+    suspend(plain, job_id)
+    other = plain.submit("-c", "1", "-m", "9G", "--", "true")
+    reason = plain.show(other)["reason"]
+    assert reason["text"].startswith("needs 9G of memory, 8G free; ")
+    assert plain.wait_end(plain.submit("-c", "9", "-m", "8G", "--", "true"))["exit_code"] == 0
+    assert [job["id"] for job in plain.status("--state", "suspended")] == [job_id]
+
+
+def test_a_job_cancelled_while_it_is_suspended_is_killed_without_a_word(
+    make_instance: Callable[..., Instance],
+) -> None:
+    """A grace time of an hour is not for it: its cores are somebody else's."""
+    instance = make_instance(PLAIN.replace('grace = "1s"', 'grace = "1h"')).start()
+    job_id = beating(instance, script=f"trap 'touch told' TERM; echo $$; {BEATS}")
+    pid = int(wait_for("its pid", lambda: instance.output(job_id)))
+    suspend(instance, job_id)
+    instance.drf("cancel", job_id)
+    job = instance.wait_end(job_id)
+    assert (job["state"], job["signal"]) == ("CANCELLED", signal.SIGKILL)
+    assert not is_alive(pid)
+    assert not (instance.work / "told").exists()
+    stands_still(instance)
+
+
+def test_wall_time_stands_still_while_a_job_is_suspended(plain: Instance) -> None:
+    """Longer suspended than its whole limit, it still has the rest of it, and no more."""
+    job_id = beating(plain, "-t", "6s")
+    suspend(plain, job_id)
+    time.sleep(6)
+    assert plain.show(job_id)["state"] == "SUSPENDED"
+    plain.drf("resume", job_id)
+    goes_on(plain)
+    job = plain.wait_end(job_id)
+    assert job["state"] == "TIMEOUT"
+    assert job["ended_at"] - job["started_at"] > 12
+
+
+def kill_launcher(instance: Instance) -> None:
+    instance.kill_launcher()
+
+
+def kill_controller(instance: Instance) -> None:
+    instance.kill()
+    instance.start()
+
+
+def kill_both(instance: Instance) -> None:
+    os.kill(instance.launcher_pid(), signal.SIGKILL)
+    kill_controller(instance)
+
+
+@pytest.mark.parametrize("blow", [kill_launcher, kill_controller, kill_both])
+def test_a_suspended_job_stays_so_through_every_crash_and_can_be_resumed(
+    plain: Instance, blow: Callable[[Instance], None]
+) -> None:
+    job_id = beating(plain)
+    suspend(plain, job_id)
+    before = beats(plain)
+    blow(plain)
+    stands_still(plain)
+    assert beats(plain) == before, "it ran meanwhile"
+    assert plain.show(job_id)["state"] == "SUSPENDED"
+    plain.drf("resume", job_id)
+    plain.wait_state(job_id, "RUNNING")
+    goes_on(plain)
+    (plain.work / "gate").touch()
+    job = plain.wait_end(job_id)
+    assert (job["exit_code"], job["attempt"]) == (7, 1)
+
+
+def test_a_suspended_job_that_somebody_kills_is_over(plain: Instance) -> None:
+    """Nobody has to resume it to find that out."""
+    job_id = beating(plain, script=f"echo $$; {BEATS}")
+    pid = int(wait_for("its pid", lambda: plain.output(job_id)))
+    suspend(plain, job_id)
+    os.kill(pid, signal.SIGKILL)
+    job = plain.wait_end(job_id)
+    assert (job["state"], job["signal"]) == ("FAILED", signal.SIGKILL)
+    assert Path(f"/proc/{pid}").exists() is False

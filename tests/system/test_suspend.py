@@ -1,0 +1,143 @@
+"""Suspending in real cgroups: the freezer holds every process, and memory stays charged."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from instance import Instance, is_alive, wait_for
+
+pytestmark = pytest.mark.system
+
+MIB = 1 << 20
+#: Touches 100 MiB and burns its cores, and so does a child in another session; each notes the
+#: signals that it is sent.
+HEAVY = """
+import os, signal, sys
+def note(number, frame):
+    open(signal.Signals(number).name, "w").close()
+for number in (signal.SIGTERM, signal.SIGCONT):
+    signal.signal(number, note)
+block = os.urandom(1 << 20) * 100
+if os.fork() == 0:
+    os.setsid()
+print("ready", os.getpid(), flush=True)
+while not os.path.exists("gate"):
+    pass
+sys.exit(7)
+"""
+
+
+def heavy(instance: Instance, *words: str) -> dict[str, Any]:
+    """A job of `HEAVY` that runs, with both its processes."""
+    job_id = instance.submit(*words, "-m", "400M", "--", sys.executable, "-c", HEAVY)
+    job = instance.wait_state(job_id, "RUNNING")
+    wait_for("both processes", lambda: instance.output(job_id).count("ready") == 2)
+    return job
+
+
+def kernel(job: dict[str, Any], controller: str, name: str) -> str:
+    return Path("/sys/fs/cgroup", controller, job["cgroup"], f"{controller}.{name}").read_text()
+
+
+def cpu_ns(job: dict[str, Any]) -> int:
+    return int(kernel(job, "cpuacct", "usage"))
+
+
+def suspend(instance: Instance, job: dict[str, Any]) -> None:
+    instance.drf("suspend", job["id"])
+    instance.wait_state(job["id"], "SUSPENDED")
+
+
+def stands_still(job: dict[str, Any]) -> None:
+    """The whole cgroup is frozen, and takes no time."""
+    assert kernel(job, "freezer", "state") == "FROZEN\n"
+    before = cpu_ns(job)
+    time.sleep(0.3)
+    assert cpu_ns(job) == before
+
+
+def goes_on(job: dict[str, Any]) -> None:
+    assert kernel(job, "freezer", "state") == "THAWED\n"
+    before = cpu_ns(job)
+    wait_for("work", lambda: cpu_ns(job) > before + 100_000_000)
+
+
+def test_a_suspended_job_takes_no_time_keeps_its_memory_and_does_not_notice(
+    instance: Instance,
+) -> None:
+    job = heavy(instance, "-c", "9")
+    other = instance.submit("-c", "9", "-m", "1G", "--", "true")
+    suspend(instance, job)
+    stands_still(job)
+    assert int(kernel(job, "memory", "usage_in_bytes")) > 100 * MIB
+    assert instance.wait_end(other)["state"] == "COMPLETED"
+    stands_still(job)
+    instance.drf("resume", job["id"])
+    instance.wait_state(job["id"], "RUNNING")
+    goes_on(job)
+    (instance.work / "gate").touch()
+    over = instance.wait_end(job["id"])
+    assert (over["state"], over["exit_code"]) == ("FAILED", 7)
+    assert not (instance.work / "SIGCONT").exists(), "the freezer is not a signal"
+    assert instance.cgroups() == []
+
+
+def test_a_job_cancelled_while_it_is_frozen_is_killed_whole_without_a_word(
+    instance: Instance,
+) -> None:
+    job = heavy(instance)
+    pids = [int(word) for word in instance.output(job["id"]).split() if word.isdecimal()]
+    suspend(instance, job)
+    instance.drf("cancel", job["id"])
+    over = instance.wait_end(job["id"])
+    assert (over["state"], over["signal"]) == ("CANCELLED", signal.SIGKILL)
+    assert not any(map(is_alive, pids))
+    assert not (instance.work / "SIGTERM").exists()
+    assert instance.cgroups() == []
+
+
+def kill_launcher(instance: Instance) -> None:
+    instance.kill_launcher()
+
+
+def kill_both(instance: Instance) -> None:
+    os.kill(instance.launcher_pid(), signal.SIGKILL)
+    instance.kill()
+    instance.start()
+
+
+@pytest.mark.parametrize("blow", [kill_launcher, kill_both])
+def test_a_frozen_job_stays_frozen_through_every_crash(
+    instance: Instance, blow: Callable[[Instance], None]
+) -> None:
+    job = heavy(instance)
+    suspend(instance, job)
+    before = cpu_ns(job)
+    blow(instance)
+    stands_still(job)
+    assert cpu_ns(job) == before, "it ran meanwhile"
+    instance.drf("resume", job["id"])
+    instance.wait_state(job["id"], "RUNNING")
+    goes_on(job)
+    (instance.work / "gate").touch()
+    assert instance.wait_end(job["id"])["exit_code"] == 7
+
+
+def test_a_bomb_that_forks_for_ever_is_frozen_whole(instance: Instance) -> None:
+    bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass\n"
+    job_id = instance.submit("-c", "2", "--", sys.executable, "-c", bomb)
+    job = instance.wait_state(job_id, "RUNNING")
+    time.sleep(0.3)
+    suspend(instance, job)
+    stands_still(job)
+    instance.drf("cancel", job_id)
+    assert instance.wait_end(job_id)["state"] == "CANCELLED"
+    assert instance.cgroups() == []
