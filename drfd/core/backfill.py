@@ -7,7 +7,7 @@ it, or keeps its place as things are now.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from drfd.core.queue import Entry
 from drfd.core.reservation import Patience, Reservation, allows, reserve, taken
@@ -29,6 +29,8 @@ class Outlook:
     entry: Callable[[int], Entry | None]
     #: The reservations of the pass before, in order.
     before: tuple[Reservation, ...]
+    #: Of a waiting job: was it suspended, so that it holds its memory until it has gone on?
+    is_suspended: Callable[[int], bool] = lambda _: False
 
     def end_s(self, job_id: int) -> float:
         """When a waiting job would have ended, as estimated, if it started now."""
@@ -73,7 +75,10 @@ class Backfill:
         if not self.kept:
             return None
         end_s = self.outlook.end_s(job_id)
-        others = (each for each in self.kept if each.job_id != job_id)
+        others = [each for each in self.kept if each.job_id != job_id]
+        if self.outlook.is_suspended(job_id):
+            # It must end to give back what it holds: a drain that it waits for may wait for it.
+            others = [each if each.is_forced else replace(each, is_drain=False) for each in others]
         return next((each for each in others if not allows(each, demand, end_s, free)), None)
 
     def let_in(self, demand: Vector, job_id: int) -> None:

@@ -52,4 +52,5 @@ def look_out(
         length_s=length_s,
         entry=entry,
         before=before,
+        is_suspended=lambda job_id: ledger.jobs[job_id].suspended_at is not None,
     )

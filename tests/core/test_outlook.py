@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from drfd.core import stimuli as st
 from drfd.core.admission import Outlook
 from drfd.core.decide import schedule
 from drfd.core.estimate import RunTimes
 from drfd.core.outlook import look_out
-from drfd.core.reservation import Patience
+from drfd.core.reservation import Patience, Reservation
 from fakes import ALICE, BOB, GIB, Bench, demand, now, spec
 
 
@@ -98,3 +100,23 @@ def test_a_suspended_job_is_not_in_the_way_of_a_reservation_that_waits_for_its_m
     plan = schedule(bench.ledger, bench.rules, outlook=seen(bench, 250.7))
     assert plan.admitted == [1]
     assert [kept.job_id for kept in plan.reservations] == [2]
+
+
+def test_a_drain_lets_go_on_what_holds_the_memory_that_it_waits_for(bench: Bench) -> None:
+    """Else both would wait for ever, on an idle machine."""
+    bench.start(spec(asks=demand(9), time_limit_s=600))
+    bench.suspend(1, by=None, at_s=10)
+    bench.submit(spec("root.bob", actor=BOB, asks=demand(9, 18)), at_s=20)
+    drained = Reservation(
+        job_id=2,
+        leaf="root.bob",
+        demand=bench.ledger.demand(bench.job(2)),
+        start_s=now(20).at_s,
+        end_s=now(20).at_s,
+        spare=(0, 0, 0, 0),
+        is_drain=True,
+    )
+    outlook = replace(seen(bench, 1_000_000), before=(drained,))
+    assert schedule(bench.ledger, bench.rules, outlook=outlook).admitted == [1]
+    for_2_alone = replace(outlook, before=(replace(drained, is_forced=True),))
+    assert schedule(bench.ledger, bench.rules, outlook=for_2_alone).admitted == []

@@ -395,9 +395,11 @@ def test_a_job_that_is_slow_to_freeze_is_not_frozen_once_something_else_is_asked
     controller = slow.connect()
     beating(controller, work)
     controller.ask("freeze")
+    assert kinds(controller.list()) == ["up", "listed"]
     controller.ask(command)
     over = []
     if command == "thaw":
+        assert kinds(controller.list()) == ["up", "listed"]
         goes_on(work)
     else:
         assert ended(controller) == ((9, None) if command == "terminate" else (None, 9))
