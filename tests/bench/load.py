@@ -1,0 +1,133 @@
+"""A busy machine to measure: users with queues, of whom one after the other has a job ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from drfd.core import events as ev
+from drfd.core.decide import admit, line_up, schedule_on
+from drfd.core.estimate import RunTimes
+from drfd.core.history import History
+from drfd.core.job import Job, JobSpec, JobState, Outcome
+from drfd.core.ledger import Ledger
+from drfd.core.outlook import look_out
+from drfd.core.plan import Plan
+from drfd.core.reservation import Patience
+from drfd.core.resources import Resources
+from drfd.core.rules import Rules
+from drfd.core.stimuli import Now
+
+GIB = 1 << 30
+#: (cores, GiB) of the jobs: eight vectors, some of cores and some of memory.
+MENU = ((1, 2), (1, 4), (2, 2), (2, 16), (4, 8), (1, 16), (3, 24), (8, 8))
+#: What the reserved job needs, nearly the whole machine, and what keeps it waiting for an hour.
+BIG, BLOCKER = (60, 16), (8, 8)
+#: What the jobs of one user in two take, and of the others: some end before the hour, some do not.
+SHORT_S, LONG_S = 600.0, 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    users: int
+    #: Waiting jobs of all users together.
+    queued: int
+    #: Users in pools in pools, in place of users side by side.
+    deep: bool
+    #: A job that needs nearly the whole machine has a place, and half of the others would hurt it.
+    reserved: bool
+
+
+@dataclass
+class Load:
+    shape: Shape
+    random: Random = field(default_factory=lambda: Random(1))
+    at_s: float = 0.0
+    _specs: dict[tuple[int, tuple[int, int]], JobSpec] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.rules = Rules(capacity=Resources(cores_milli=64_000, memory_bytes=256 * GIB))
+        patience_s = 30.0 if self.shape.reserved else 1e9
+        self.patience = Patience(patience_s=patience_s, drain_after_s=1e9)
+        self.history = History(half_life_s=7 * 86400)
+        self.run_times = RunTimes()
+        for user in range(self.shape.users):
+            self.run_times.add(f"user{user}", self._run_s(f"user{user}"))
+        self.last: Plan | None = None
+        self.ledger = Ledger.of_jobs(self.rules.axes, self._jobs())
+        self.lineup = line_up(self.ledger, self.rules, self.history.spent)
+        self.turn()
+
+    def step(self) -> None:
+        """One of the running jobs ends, its user submits another, and a pass looks at it all."""
+        self.at_s += 0.01
+        job = self.random.choice([job for job in self.ledger.holders() if job.id])
+        self._apply(
+            ev.Exited(
+                job_id=job.id, at_s=self.at_s, attempt=1, exit_code=0, signal=None,
+                outcome=Outcome.COMPLETED, text="", usage=None,
+            )
+        )  # fmt: skip
+        self._apply(ev.Cleaned(job_id=job.id, at_s=self.at_s, attempt=1))
+        self.history.add(job.spec.leaf, 0.1, self.at_s - 100, self.at_s)
+        self.run_times.add(job.spec.user, self._run_s(job.spec.user))
+        self._apply(
+            ev.Submitted(job_id=self.ledger.next_id, at_s=self.at_s, spec=job.spec, held=False)
+        )
+        self.turn()
+
+    def turn(self) -> None:
+        outlook = look_out(
+            self.ledger,
+            patience=self.patience,
+            run_times=self.run_times,
+            now_s=self.at_s,
+            before=self.last.reservations if self.last is not None else (),
+        )
+        self.last = schedule_on(self.lineup, self.ledger, self.rules, outlook)
+        now = Now(at_s=self.at_s, mono_s=self.at_s)
+        for job_id in self.last.admitted:
+            self._apply(admit(self.ledger, job_id, now))
+            self._apply(
+                ev.Launched(job_id=job_id, at_s=self.at_s, attempt=1, mono_s=self.at_s, cgroup=None)
+            )
+
+    def _apply(self, event: ev.Event) -> None:
+        job = self.ledger.apply(event)
+        if job is not None:
+            self.lineup.touch(job.spec.leaf)
+
+    def _run_s(self, user: str) -> float:
+        return SHORT_S if int(user[4:]) % 2 else LONG_S
+
+    def _jobs(self) -> list[Job]:
+        jobs = []
+        if self.shape.reserved:
+            blocker = replace(self._spec(0, BLOCKER), time_limit_s=3600)
+            jobs = [
+                Job(id=0, spec=blocker, state=JobState.RUNNING, submitted_at=0.0, started_at=0.0),
+                Job(
+                    id=1, spec=self._spec(0, BIG), state=JobState.PENDING, submitted_at=-2000.0
+                ),
+            ]  # fmt: skip
+        for number in range(self.shape.queued):
+            spec = self._spec(number % self.shape.users, self.random.choice(MENU))
+            at_s = -1000.0 + number * 1e-6
+            jobs.append(
+                Job(id=number + 2, spec=spec, state=JobState.PENDING, submitted_at=at_s)
+            )  # fmt: skip
+        return jobs
+
+    def _spec(self, user: int, asks: tuple[int, int]) -> JobSpec:
+        """Jobs of a user that ask for the same share it."""
+        if (user, asks) not in self._specs:
+            name = f"user{user}"
+            pool = f"root.{name}"
+            if self.shape.deep:
+                pool = f"root.faculty{user % 7}.lab{user % 91}"
+            self._specs[user, asks] = JobSpec(
+                name="job", user=name, uid=1000 + user, gid=1000, pool=pool,
+                demand=Resources(cores_milli=1000 * asks[0], memory_bytes=GIB * asks[1]),
+                time_limit_s=86400, argv=("true",), cwd="/", stdout="o", stderr="e",
+            )  # fmt: skip
+        return self._specs[user, asks]
