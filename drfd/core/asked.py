@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from drfd.core import events as ev
 from drfd.core import stimuli as st
-from drfd.core.fairshare import path_up
 from drfd.core.job import Job, JobSpec, JobState, Outcome
 from drfd.core.ledger import Ledger
 from drfd.core.lifecycle import TRANSITIONS
 from drfd.core.resources import short_axes
 from drfd.core.rules import Rules
+from drfd.core.tree import path_up
 from drfd.errors import NotPermitted, Refused
 from drfd.units import show_amount, show_need
 

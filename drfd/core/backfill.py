@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import inf
 
 from drfd.core.queue import Entry
 from drfd.core.reservation import Patience, Reservation, allows, reserve, taken
@@ -22,19 +24,28 @@ class Outlook:
     patience: Patience
     #: When the running jobs will have ended, as estimated, and what each gives back.
     ends: Iterable[tuple[float, Vector]]
-    #: Of a waiting job: how long it has waited, and how long it will run as estimated.
-    waited_s: Callable[[int], float]
+    #: Of a waiting job: since when it may start (Unix time), and how long it will run as estimated.
+    #: A line-up that is kept must be told of a leaf when these change for its jobs.
+    since_s: Callable[[int], float]
     length_s: Callable[[int], float]
     #: A job's place in its queue; None when it does not wait any more.
     entry: Callable[[int], Entry | None]
     #: The reservations of the pass before, in order.
     before: tuple[Reservation, ...]
-    #: Of a waiting job: was it suspended, so that it holds its memory until it has gone on?
-    is_suspended: Callable[[int], bool] = lambda _: False
+    #: Jobs that were suspended and wait to go on, with leaf and what they wait for: until they
+    #: have gone on, and ended, they keep their memory.
+    suspended: Mapping[int, tuple[str, Vector]] = field(default_factory=dict)
 
     def end_s(self, job_id: int) -> float:
         """When a waiting job would have ended, as estimated, if it started now."""
         return self.now_s + self.length_s(job_id)
+
+    def waited_s(self, job_id: int) -> float:
+        return self.now_s - self.since_s(job_id)
+
+    def is_late(self, job_id: int) -> bool:
+        """Has it waited long enough for a reservation?"""
+        return self.patience.reserves and self.waited_s(job_id) >= self.patience.patience_s
 
     def has_waited_too_long(self, job_id: int) -> bool:
         """So long that no later job of its leaf may pass it while it does not fit."""
@@ -58,13 +69,29 @@ class Backfill:
         rules = self.outlook.patience
         return rules.reserves and sum(not each.is_forced for each in self.kept) < rules.depth
 
+    @property
+    def drains(self) -> bool:
+        """Does one of them let nothing start that others might wait for?"""
+        return any(each.is_drain and not each.is_forced for each in self.kept)
+
     def may_reserve(self, job_id: int) -> bool:
         """Is there a place for a job that cannot start, and has it waited long enough?"""
         return (
             self.has_place
-            and self.outlook.waited_s(job_id) >= self.outlook.patience.patience_s
+            and self.outlook.is_late(job_id)
             and all(each.job_id != job_id for each in self.kept)
         )
+
+    def deadline_s(self, demand: Vector, free: Vector) -> float | None:
+        """By when a job of this demand must have ended if it starts in `free` now, so that it hurts
+        no reservation; infinity: it may run on. None: none may start, however short."""
+        found = inf
+        for each in self.kept:
+            if not allows(each, demand, each.start_s, free):
+                return None
+            if not allows(each, demand, inf, free):
+                found = min(found, each.start_s)
+        return found
 
     def allows(self, demand: Vector, job_id: int, free: Vector) -> bool:
         """May it start now without hurting any reservation?"""
@@ -76,7 +103,7 @@ class Backfill:
             return None
         end_s = self.outlook.end_s(job_id)
         others = [each for each in self.kept if each.job_id != job_id]
-        if self.outlook.is_suspended(job_id):
+        if job_id in self.outlook.suspended:
             # It must end to give back what it holds: a drain that it waits for may wait for it.
             others = [each if each.is_forced else replace(each, is_drain=False) for each in others]
         return next((each for each in others if not allows(each, demand, end_s, free)), None)
@@ -87,6 +114,10 @@ class Backfill:
             end_s = self.outlook.end_s(job_id)
             self.kept = [taken(each, demand, end_s) for each in self.kept]
 
+    @cached_property
+    def _ends(self) -> list[tuple[float, Vector]]:
+        return list(self.outlook.ends)
+
     def reserve(
         self,
         job_id: int,
@@ -96,8 +127,9 @@ class Backfill:
         free: Vector,
         given: Mapping[int, Vector],
         before: Reservation | None = None,
-    ) -> None:
-        """Give the job the next place, when it has one; `given` is what this pass has admitted."""
+    ) -> bool:
+        """Give the job the next place; `given` is what this pass has admitted. False: it would not
+        fit even when all has come back."""
         outlook = self.outlook
         found = reserve(
             job_id=job_id,
@@ -105,16 +137,18 @@ class Backfill:
             demand=demand,
             length_s=outlook.length_s(job_id),
             free=free,
-            ends=[*outlook.ends, *((outlook.end_s(other), held) for other, held in given.items())],
+            ends=[*self._ends, *((outlook.end_s(other), held) for other, held in given.items())],
             kept=self.kept,
             before=before,
             now_s=outlook.now_s,
             waited_s=outlook.waited_s(job_id),
             rules=outlook.patience,
         )
-        if found is not None:
-            self.kept = [
-                taken(each, demand, found.end_s) if found.start_s <= each.start_s else each
-                for each in self.kept
-            ]
-            self.kept.append(found)
+        if found is None:
+            return False
+        self.kept = [
+            taken(each, demand, found.end_s) if found.start_s <= each.start_s else each
+            for each in self.kept
+        ]
+        self.kept.append(found)
+        return True

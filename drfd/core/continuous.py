@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from drfd.core.entitlement import ONE, ZERO, Shares
-from drfd.core.fairshare import TOP, FairShare, path_up
+from drfd.core.fairshare import FairShare
 from drfd.core.flow import Caps, Flow, Measure, Tasks, Want
+from drfd.core.tree import TOP, path_up
 
 
 def drf(shares: FairShare, wants: Mapping[str, Want]) -> Tasks:

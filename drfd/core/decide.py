@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from drfd.core import asked
 from drfd.core import events as ev
 from drfd.core import stimuli as st
-from drfd.core.admission import Plan, plan
+from drfd.core.admission import run_pass
 from drfd.core.backfill import Outlook
 from drfd.core.job import Job, JobState, Outcome
 from drfd.core.ledger import Ledger
 from drfd.core.lifecycle import TRANSITIONS
 from drfd.core.limits import deadline_mono_s, timeout_text
+from drfd.core.lineup import Lineup
 from drfd.core.outcome import judge_end
+from drfd.core.plan import Plan
 from drfd.core.policies import plan_by
 from drfd.core.resources import minus
 from drfd.core.rules import Rules
@@ -69,6 +71,17 @@ def schedule(
 ) -> Plan:
     """The pass that `SchedulePass` stands for, with what it saw. `spent`: see `core.history`;
     without an `outlook` nothing is reserved."""
+    return schedule_on(line_up(ledger, rules, spent or {}), ledger, rules, outlook)
+
+
+def line_up(ledger: Ledger, rules: Rules, spent: Mapping[str, float]) -> Lineup:
+    """All who wait, for any number of passes with these rules, as long as it is told of every leaf
+    that an event changes."""
+    return Lineup(queues=ledger.queues, used=ledger.used, shares=rules.shares, spent=spent)
+
+
+def schedule_on(lineup: Lineup, ledger: Ledger, rules: Rules, outlook: Outlook | None) -> Plan:
+    """The same pass over a line-up that has been kept."""
     free = minus(rules.room, ledger.booked)
     if ledger.draining:
         # Who has a place finds it again.
@@ -81,21 +94,14 @@ def schedule(
             used=ledger.used,
             free=free,
             shares=rules.shares,
-            spent=spent,
+            spent=lineup.spent,
             outlook=outlook,
             terms=Terms(
                 slots=rules.slot_count,
                 running={leaf: len(ids) for leaf, ids in ledger.holding.items()},
             ),
         )
-    return plan(
-        queues=ledger.queues,
-        used=ledger.used,
-        free=free,
-        shares=rules.shares,
-        spent=spent,
-        outlook=outlook,
-    )
+    return run_pass(lineup, free=free, outlook=outlook)
 
 
 def admit(ledger: Ledger, job_id: int, now: st.Now) -> ev.Admitted | ev.Resumed:

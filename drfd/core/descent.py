@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
-from drfd.core.admission import NEVER
-from drfd.core.fairshare import TOP, parent_of, path_up
+from drfd.core.ladder import NEVER
 from drfd.core.tally import Tally
+from drfd.core.tree import TOP, parent_of, path_up
 
 #: Of a node, from what it holds now. Keys of siblings can be compared, and order them totally.
 Key = Callable[[str], Any]

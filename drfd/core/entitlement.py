@@ -1,4 +1,5 @@
-"""Who is promised how much: entitlements, from weights, guarantees and limits alone.
+"""Who is promised how much: entitlements, from weights, guarantees and limits alone; and how much
+of what is promised is held.
 
 W of the root is 1 on every axis; a node's W is divided among its active children in proportion to
 their weights, each clipped to its guarantee from below and its limit from above:
@@ -9,13 +10,21 @@ Exact fractions; nothing here depends on what anybody uses.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
+from math import lcm
+
+from drfd.core.resources import Vector
 
 ZERO, ONE = Fraction(0), Fraction(1)
 
 #: One fraction per axis.
 Shares = tuple[Fraction, ...]
+#: An exact number: an int wherever it can be one, because those compare ten times faster.
+Level = int | Fraction
+
+#: What holding one unit counts where nothing is promised: more than any share of a promise.
+_INFINITE = 1 << 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,3 +96,44 @@ def divide_all(whole: Shares, claims: Mapping[str, Sequence[Claim]]) -> dict[str
         divide(part, [claims[name][axis] for name in names]) for axis, part in enumerate(whole)
     ]
     return {name: tuple(column[at] for column in columns) for at, name in enumerate(names)}
+
+
+@dataclass(frozen=True)
+class Yard:
+    """A part of the machine, to measure by. Levels of all yards of one machine can be compared:
+    they are in units of 1 / `unit`, in which those of the whole machine are integers."""
+
+    capacity: Vector
+    #: The part on each axis.
+    parts: Shares
+    unit: int = field(init=False, compare=False)
+    #: There is a resource of which the part is nothing, though the machine has it.
+    has_gap: bool = field(init=False, compare=False)
+    _scales: list[Level] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        unit = lcm(*(top for top in self.capacity if top > 0))
+        pairs = list(zip(self.parts, self.capacity, strict=True))
+        object.__setattr__(self, "unit", unit)
+        object.__setattr__(self, "has_gap", any(top > 0 and not part for part, top in pairs))
+        object.__setattr__(self, "_scales", [_scale(unit, part, top) for part, top in pairs])
+
+    def level(self, amounts: Vector) -> Level:
+        """The largest part that the amounts are of any resource: the dominant share."""
+        pairs = zip(amounts, self._scales, strict=True)
+        return max([amount * scale for amount, scale in pairs])
+
+    def cut(self, parts: Shares) -> Yard:
+        """These parts of this one's."""
+        return Yard(self.capacity, tuple([a * b for a, b in zip(self.parts, parts, strict=True)]))
+
+
+def _scale(unit: int, part: Fraction, top: int) -> Level:
+    # A resource that the machine lacks is in nobody's share.
+    if top <= 0:
+        return 0
+    return plain(unit / (part * top)) if part else unit * _INFINITE
+
+
+def plain(number: Fraction) -> Level:
+    return number.numerator if number.denominator == 1 else number

@@ -5,7 +5,7 @@ the largest part that it holds of any resource (Ghodsi et al., NSDI 2011); its s
 largest part of what it holds over what it is entitled to, per resource; at 1 and above the promise
 is kept. For the choice of who is served next, an inner node counts as satisfied as the least
 satisfied of itself and its children that can still launch: comparing pools by their own share alone
-starves a child whose sibling is rich in another resource.
+starves a child whose sibling is rich in another resource (see `core.ladder`).
 
 Paths are dotted, "root.lab.alice"; a node is known by its path, and needs no entry to exist.
 All comparisons are of integers or exact fractions, never of floats.
@@ -18,14 +18,9 @@ from copy import copy
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from drfd.core.entitlement import ONE, ZERO, Claim, Shares, divide_all
+from drfd.core.entitlement import ONE, ZERO, Claim, Level, Shares, Yard, divide_all, plain
 from drfd.core.resources import Vector, fits, minus, plus
-
-#: Satisfactions are compared as integers in units of 1 / 2^_BITS. Two different ones differ by far
-#: more, since they are fractions of amounts below 2^60.
-_BITS = 192
-_UNBOUNDED = 1 << 80
-_INFINITE = 1 << (_BITS + 80)
+from drfd.core.tree import TOP, parent_of, path_up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,24 +36,6 @@ class NodeRule:
 
 
 PLAIN = NodeRule()
-
-
-#: The root: entitled to everything, and never compared with anybody.
-TOP = "root"
-
-
-def parent_of(path: str) -> str:
-    """The node above. A path need not begin with the root's name to be below it."""
-    return path.rpartition(".")[0] or TOP
-
-
-def path_up(leaf: str) -> list[str]:
-    """The leaf and the nodes above it, up to the children of the root."""
-    nodes = []
-    while leaf != TOP:
-        nodes.append(leaf)
-        leaf = parent_of(leaf)
-    return nodes
 
 
 @dataclass(frozen=True)
@@ -82,23 +59,29 @@ class FairShare:
 
     def standing(self, used: Mapping[str, Vector], active: Iterable[str]) -> Standing:
         """Where everybody stands while the leaves of `used` and `active` compete."""
-        return Standing(self, used, {*used, *active})
+        standing = Standing(self)
+        for leaf in sorted({*used, *active}):
+            standing.enter(leaf)
+        for leaf, held in used.items():
+            standing.hold(leaf, held)
+        standing.settle()
+        return standing
 
-    def _shares(self, used: Vector) -> list[Fraction]:
-        pairs = zip(used, self.capacity, strict=True)
-        return [Fraction(amount, top) if top > 0 else ZERO for amount, top in pairs]
-
-    def _claims(self, path: str) -> list[Claim]:
+    def claims(self, path: str) -> list[Claim]:
+        """What a node claims on each axis."""
         rule = self.rule(path)
-        axes = range(len(self.capacity))
         return [
             Claim(
                 weight=rule.weights[axis] if rule.weights else ONE,
                 guarantee=self._part(rule.guarantee, axis) or ZERO,
                 limit=self._part(rule.limit, axis),
             )
-            for axis in axes
+            for axis in range(len(self.capacity))
         ]
+
+    def _shares(self, used: Vector) -> list[Fraction]:
+        pairs = zip(used, self.capacity, strict=True)
+        return [Fraction(amount, top) if top > 0 else ZERO for amount, top in pairs]
 
     def _part(self, amounts: tuple[int | None, ...] | None, axis: int) -> Fraction | None:
         """The amount as a part of the machine; None where there is none."""
@@ -107,58 +90,107 @@ class FairShare:
             return None
         return Fraction(min(amount, self.capacity[axis]), self.capacity[axis])
 
-    def is_plain(self, path: str) -> bool:
-        """Weight 1 and nothing else: such siblings are all promised the same."""
-        return path not in self.rules
+
+class Node:
+    """An active node: a job runs or waits in it, or below."""
+
+    def __init__(self, path: str, above: Node | None, yard: Yard, rule: NodeRule) -> None:
+        self.path, self.above, self.yard, self.rule = path, above, yard, rule
+        self.below: dict[str, Node] = {}
+        #: It has jobs of its own.
+        self.competes = False
+        #: The most that it may hold; None: without limit.
+        self.limit: Vector | None = None
+        if rule.limit is not None:
+            pairs = zip(rule.limit, yard.capacity, strict=True)
+            self.limit = tuple([top if most is None else min(most, top) for most, top in pairs])
+        #: What it counts among its siblings, and the sum of what its children count. Where the
+        #: children are given their parts one by one, each has a yard of its own, and all count 1.
+        self.weight: Level = self.own_weight
+        self.total: Level = 0
+        self.is_split = False
+        #: Of its children: the sum of their weights, and those that may need a part of their own.
+        self.sum: Level = 0
+        self.special: dict[str, Node] = {}
+
+    @property
+    def own_weight(self) -> Level:
+        """As configured; where resources differ, the node needs a part of its own anyway."""
+        return plain(self.rule.weights[0]) if self.rule.weights else 1
+
+    @property
+    def is_special(self) -> bool:
+        """It may need a part of its own."""
+        rule = self.rule
+        return bool(rule.limit or rule.guarantee or len(set(rule.weights or ())) > 1)
 
 
 class Standing:
-    """A snapshot that a pass may carry on with `hold`: usage moves, entitlements stay."""
+    """What each active node holds and is promised, kept up to date leaf by leaf.
 
-    def __init__(self, shares: FairShare, used: Mapping[str, Vector], leaves: set[str]) -> None:
+    When a leaf enters or leaves, its siblings are promised other parts, but they stand to each
+    other as before: nothing is worked out for them. Only where there are guarantees, limits that
+    bind, or weights by resource, a list of siblings is divided anew, by `settle`.
+    """
+
+    def __init__(self, shares: FairShare) -> None:
         self._shares = shares
         self._nothing: Vector = (0,) * len(shares.capacity)
-        #: Active children of each inner node.
-        self.children: dict[str, list[str]] = {}
-        #: What each active node holds.
+        whole = Yard(shares.capacity, (ONE,) * len(shares.capacity))
+        self.nodes: dict[str, Node] = {TOP: Node(TOP, None, whole, PLAIN)}
+        #: What each active node holds; the root is not among them.
         self.used: dict[str, Vector] = {}
-        self._place(sorted(leaves))
-        for leaf, vector in used.items():
-            self.hold(leaf, vector)
-        self._entitled: dict[str, Shares] = {TOP: (ONE,) * len(shares.capacity)}
-        #: Satisfaction's factors: per axis (multiplier, divisor), the same for equal entitlements.
-        self._scales: dict[str, tuple[tuple[int, int], ...]] = {}
-        self._promised: dict[str, Vector] = {}
-        self._promise(TOP)
+        #: Nodes whose children may have to be divided anew.
+        self._watched: dict[str, Node] = {}
+        self._is_settled = True
+
+    def enter(self, leaf: str) -> None:
+        """It competes from now on."""
+        (self.nodes.get(leaf) or self._add(leaf)).competes = True
+
+    def leave(self, leaf: str) -> None:
+        """It neither holds anything nor waits any more."""
+        node = self.nodes[leaf]
+        node.competes = False
+        while (above := node.above) is not None and not node.competes and not node.below:
+            self._remove(node, above)
+            node = above
 
     def hold(self, leaf: str, demand: Vector) -> None:
         """The leaf, and all above it, hold `demand` more."""
         for path in path_up(leaf):
-            self.used[path] = plus(self.used.get(path, self._nothing), demand)
+            self.used[path] = plus(self.used[path], demand)
+
+    def settle(self) -> list[Node]:
+        """To be called when leaves have entered or left. The nodes below which anybody's measure
+        has changed, beyond the sums of weights."""
+        if self._is_settled:
+            return []
+        self._is_settled = True
+        watched = sorted(self._watched.values(), key=lambda node: len(path_up(node.path)))
+        return [node for node in watched if self._divide(node)]
 
     def entitled(self, path: str) -> Shares:
         """The promised part of the machine on each axis."""
-        return self._entitled[path]
+        node = self.nodes[path]
+        factor = self._factor(node)
+        return tuple([part * factor for part in node.yard.parts])
 
     def entitlement(self, path: str) -> Fraction:
         """One figure for people: the least of the promised parts."""
-        pairs = zip(self._entitled[path], self._shares.capacity, strict=True)
+        pairs = zip(self.entitled(path), self._shares.capacity, strict=True)
         return min((part for part, top in pairs if top), default=ONE)
 
     def satisfaction(self, path: str) -> Fraction:
         """1 and above: the promise is kept."""
-        found = ZERO
-        for amount, part, top in zip(
-            self.used[path], self._entitled[path], self._shares.capacity, strict=True
-        ):
-            if amount and top and part:
-                found = max(found, Fraction(amount, top) / part)
-        return found
+        rows = zip(self.used[path], self.entitled(path), self._shares.capacity, strict=True)
+        found = (Fraction(amount, top) / part for amount, part, top in rows if top and part)
+        return max(found, default=ZERO)
 
-    def satisfaction_key(self, path: str) -> int:
-        """Orders nodes as their satisfactions do."""
-        pairs = zip(self.used[path], self._scales[path], strict=True)
-        return max([amount * factor // divisor for amount, (factor, divisor) in pairs])
+    def satisfaction_key(self, path: str) -> Fraction:
+        """Orders nodes as their satisfactions do; last who holds what is not promised at all."""
+        node = self.nodes[path]
+        return Fraction(node.yard.level(self.used[path])) / self._factor(node)
 
     def copy(self) -> Standing:
         """One whose usage may be moved without moving this one's."""
@@ -171,68 +203,89 @@ class Standing:
         return any(self.keeps_promise_of(path, demand) for path in path_up(leaf))
 
     def keeps_promise_of(self, path: str, demand: Vector) -> bool:
-        return fits(plus(self.used[path], demand), self._promised[path])
+        node = self.nodes[path]
+        return node.yard.level(plus(self.used[path], demand)) <= self._factor(node) * node.yard.unit
 
-    def headroom(self, leaf: str, free: Vector) -> Vector:
-        """What the leaf may still take of `free` within the limits of all nodes above it."""
-        room = free
-        for path in path_up(leaf):
-            limit = self._shares.rule(path).limit
-            if limit is not None:
-                left = minus(self._capped(limit), self.used[path])
-                room = tuple([min(a, b) for a, b in zip(room, left, strict=True)])
-        return room
+    def is_within_limits(self, leaf: str, demand: Vector) -> bool:
+        """May the leaf, and all above it, hold `demand` more?"""
+        return all(self.may_hold(self.nodes[path], demand) for path in path_up(leaf))
 
-    def _capped(self, limit: tuple[int | None, ...]) -> Vector:
-        pairs = zip(limit, self._shares.capacity, strict=True)
-        return tuple([top if most is None else min(most, top) for most, top in pairs])
+    def may_hold(self, node: Node, demand: Vector) -> bool:
+        return node.limit is None or fits(demand, minus(node.limit, self.used[node.path]))
 
-    def _place(self, leaves: list[str]) -> None:
-        for leaf in leaves:
-            for path in path_up(leaf):
-                if path in self.used:
-                    break
-                self.used[path] = self._nothing
-                self.children.setdefault(parent_of(path), []).append(path)
+    def _factor(self, node: Node) -> Fraction:
+        """The part of its yard that the node is promised."""
+        factor = ONE
+        while node.above is not None:
+            factor *= Fraction(node.weight) / node.above.total
+            node = node.above
+        return factor
 
-    def _promise(self, top: str) -> None:
-        """Divide what each node is entitled to among its active children, from the top down."""
-        front = [top]
-        while front:
-            parent = front.pop()
-            children = self.children.get(parent, [])
-            if not children:
-                continue
-            for child, part in self._divided(self._entitled[parent], children).items():
-                self._entitled[child] = part
-            self._settle(children)
-            front += children
+    def _add(self, path: str) -> Node:
+        name = parent_of(path)
+        above = self.nodes.get(name) or self._add(name)
+        node = Node(path, above, above.yard, self._shares.rule(path))
+        self.nodes[path], self.used[path], above.below[path] = node, self._nothing, node
+        if node.is_special:
+            above.special[path] = node
+            self._watched[name] = above
+        self._weigh(above, node.own_weight)
+        return node
 
-    def _divided(self, whole: Shares, children: list[str]) -> dict[str, Shares]:
-        plain = [child for child in children if self._shares.is_plain(child)]
-        if len(plain) == len(children):
-            part = tuple(share / len(children) for share in whole)
-            return dict.fromkeys(children, part)
-        return divide_all(whole, {child: self._shares._claims(child) for child in children})
+    def _remove(self, node: Node, above: Node) -> None:
+        del self.nodes[node.path], self.used[node.path], above.below[node.path]
+        above.special.pop(node.path, None)
+        self._watched.pop(node.path, None)
+        self._weigh(above, -node.own_weight)
 
-    def _settle(self, children: list[str]) -> None:
-        """Promised amounts and comparison factors; computed once for equal entitlements."""
-        done: dict[Shares, tuple[Vector, tuple[tuple[int, int], ...]]] = {}
-        capacity = self._shares.capacity
-        for child in children:
-            part = self._entitled[child]
-            if part not in done:
-                pairs = list(zip(part, capacity, strict=True))
-                # A resource that the machine lacks is in nobody's share.
-                promised = tuple([int(share * top) if top else _UNBOUNDED for share, top in pairs])
-                done[part] = promised, tuple([_scale(share, top) for share, top in pairs])
-            self._promised[child], self._scales[child] = done[part]
+    def _weigh(self, parent: Node, weight: Level) -> None:
+        parent.sum += weight
+        if not parent.is_split:
+            parent.total = parent.sum
+        self._is_settled = False
 
+    def _divide(self, parent: Node, *, anew: bool = False) -> bool:
+        """Has anybody's measure below the node changed? `anew`: its own yard has."""
+        parts = self._parts(parent)
+        if parts is None and not parent.is_split and not anew:
+            return False
+        parent.is_split, parent.total = parts is not None, parent.sum if parts is None else 1
+        if parent.is_split:
+            self._watched[parent.path] = parent
+        has_changed = False
+        for path, child in parent.below.items():
+            yard = parent.yard if parts is None else parent.yard.cut(parts[path])
+            weight = child.own_weight if parts is None else 1
+            if child.yard != yard:
+                child.yard = yard
+                self._divide(child, anew=True)
+                has_changed = True
+            if child.weight != weight:
+                child.weight = weight
+                has_changed = True
+        return has_changed
 
-def _scale(share: Fraction, top: int) -> tuple[int, int]:
-    """(factor, divisor) such that amount · factor / divisor is amount / (share · top), in units."""
-    if top <= 0:
-        return 0, 1
-    if not share:
-        return _INFINITE, 1
-    return share.denominator << _BITS, share.numerator * top
+    def _parts(self, parent: Node) -> dict[str, Shares] | None:
+        """What each child is promised of what the node is; None: in proportion to its weight."""
+        if not parent.special and not (parent.yard.has_gap and parent.below):
+            return None
+        whole = self.entitled(parent.path)
+        if not parent.yard.has_gap and not any(
+            self._binds(child, whole, parent.sum) for child in parent.special.values()
+        ):
+            return None
+        claims = {path: self._shares.claims(path) for path in parent.below}
+        return {
+            path: tuple([part / of if of else ZERO for part, of in zip(parts, whole, strict=True)])
+            for path, parts in divide_all(whole, claims).items()
+        }
+
+    def _binds(self, child: Node, whole: Shares, total: Level) -> bool:
+        """Is its part another one than in proportion to its weight?"""
+        for claim, of in zip(self._shares.claims(child.path), whole, strict=True):
+            part = of * claim.weight / total
+            if claim.weight != child.own_weight or claim.guarantee > part:
+                return True
+            if claim.limit is not None and claim.limit < part:
+                return True
+        return False

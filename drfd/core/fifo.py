@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
-from drfd.core.admission import Plan
 from drfd.core.backfill import Outlook
+from drfd.core.plan import Plan
 from drfd.core.reservation import Reservation, allows, shadow, taken
 from drfd.core.resources import fits
 from drfd.core.tally import Head, Situation, Tally

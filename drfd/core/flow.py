@@ -19,7 +19,7 @@ from enum import Enum
 from fractions import Fraction
 
 from drfd.core.entitlement import ZERO, Shares
-from drfd.core.fairshare import TOP, parent_of, path_up
+from drfd.core.tree import TOP, parent_of, path_up
 
 #: How many tasks each leaf gets.
 Tasks = dict[str, Fraction]

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from drfd.core import events as ev
-from drfd.core.admission import Plan
 from drfd.core.decide import admit, decide, schedule
 from drfd.core.estimate import RunTimes
 from drfd.core.job import Job, JobSpec, JobState, Outcome
 from drfd.core.ledger import Ledger
 from drfd.core.outlook import look_out
+from drfd.core.plan import Plan
 from drfd.core.reservation import Reservation
 from drfd.core.rules import Rules
 from drfd.core.stimuli import Now, SubmitAsked

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import expm1, log, log2
 
-from drfd.core.fairshare import path_up
+from drfd.core.tree import path_up
 
 _LN2 = log(2)
 

@@ -8,6 +8,7 @@ from drfd.core.job import JobState
 from drfd.core.ledger import Ledger
 from drfd.core.queue import Entry
 from drfd.core.reservation import Patience, Reservation
+from drfd.core.resources import Vector
 
 
 def look_out(
@@ -20,11 +21,11 @@ def look_out(
 ) -> Outlook:
     """`now_s` is Unix time; `before` the reservations of the pass before."""
 
-    def waited_s(job_id: int) -> float:
+    def since_s(job_id: int) -> float:
         job = ledger.jobs[job_id]
         if job.suspended_at is not None:
-            return now_s - job.suspended_at
-        return now_s - (job.submitted_at if job.eligible_at is None else job.eligible_at)
+            return job.suspended_at
+        return job.submitted_at if job.eligible_at is None else job.eligible_at
 
     def length_s(job_id: int) -> float:
         job = ledger.jobs[job_id]
@@ -48,9 +49,18 @@ def look_out(
             # Nobody knows when what somebody keeps suspended will go on.
             if job.state is not JobState.SUSPENDED or ledger.wanted(job) is not None
         ],
-        waited_s=waited_s,
+        since_s=since_s,
         length_s=length_s,
         entry=entry,
         before=before,
-        is_suspended=lambda job_id: ledger.jobs[job_id].suspended_at is not None,
+        suspended=_suspended(ledger),
     )
+
+
+def _suspended(ledger: Ledger) -> dict[int, tuple[str, Vector]]:
+    found = {}
+    for job in ledger.holders():
+        wanted = ledger.wanted(job)
+        if wanted is not None:
+            found[job.id] = job.spec.leaf, wanted
+    return found

@@ -11,15 +11,17 @@ from fractions import Fraction
 from math import lcm
 from operator import itemgetter
 
-from drfd.core.admission import Plan, plan
+from drfd.core.admission import plan
 from drfd.core.backfill import Outlook
 from drfd.core.descent import Turns
 from drfd.core.entitlement import ZERO, Shares
-from drfd.core.fairshare import FairShare, path_up
+from drfd.core.fairshare import FairShare
 from drfd.core.fifo import easy, fifo
+from drfd.core.plan import Plan
 from drfd.core.queue import LeafQueue
 from drfd.core.resources import Vector, fits
 from drfd.core.tally import PLAIN_TERMS, Situation, Tally, Terms
+from drfd.core.tree import path_up
 from drfd.core.yarn import YarnKey, yarn_key
 
 Policy = Callable[[Situation], Plan]

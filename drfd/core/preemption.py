@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from drfd.core import events as ev
-from drfd.core.fairshare import FairShare, Standing, path_up
+from drfd.core.fairshare import FairShare, Standing
 from drfd.core.job import Job, JobState
 from drfd.core.ledger import Ledger
 from drfd.core.resources import Vector, fits, minus, plus, total
 from drfd.core.stimuli import Now
+from drfd.core.tree import path_up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +77,8 @@ def _starving(
     for leaf in sorted(ledger.queues, key=lambda leaf: (standing.satisfaction(leaf), leaf)):
         short = [path for path in path_up(leaf) if standing.satisfaction(path) < how.below]
         groups = ledger.queues[leaf].groups.items() if short else ()
-        for (_, job_id), demand in sorted((group[0], demand) for demand, group in groups):
-            if fits(demand, standing.headroom(leaf, shares.capacity)):
+        for (_, job_id), demand in sorted((group.first, demand) for demand, group in groups):
+            if standing.is_within_limits(leaf, demand):
                 for path in short:
                     if standing.keeps_promise_of(path, demand):
                         found.setdefault(path, job_id)

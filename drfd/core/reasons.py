@@ -6,13 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from drfd.core.admission import Plan
-from drfd.core.fairshare import Standing, path_up
+from drfd.core.fairshare import Standing
 from drfd.core.job import Job, JobState
 from drfd.core.ledger import Ledger
+from drfd.core.plan import Plan
 from drfd.core.reservation import Reservation
 from drfd.core.resources import Vector, fits, short_axes
 from drfd.core.rules import Rules
+from drfd.core.serving import Ahead
+from drfd.core.tree import path_up
 from drfd.units import show_amount, show_need
 
 
@@ -102,8 +104,8 @@ def explain_wait(
             f"{shortage}; what others give back is kept for it, "
             f"and it starts by {show_clock(own.start_s)} if they end as expected",
         )
-    ahead = _further_below(leaf, last, standing)
-    if ahead:
+    ahead = last.queueing.ahead_of(leaf) if last.queueing is not None else Ahead()
+    if ahead.count:
         return Reason(
             ReasonCode.FAIR_SHARE, f"{shortage}; {_share_evidence(leaf, ahead, standing)}"
         )
@@ -120,12 +122,12 @@ def _kept_back(
         late = "" if hurt.is_drain else "; this job would not have ended by then"
         return f"{_kept(hurt, ledger, rules, show_clock)}{late}"
     groups = ledger.queues[job.spec.leaf].groups
-    _, alike = groups[demand][0]
+    _, alike = groups[demand].first
     hurt = last.hurt_by(alike, demand)
     if alike != job.id and hurt is not None:
         kept = _kept(hurt, ledger, rules, show_clock)
         return f"job {alike}, which needs the same, comes first; {kept}"
-    (_, first), asks = min((entries[0], asks) for asks, entries in groups.items())
+    (_, first), asks = min((line.first, asks) for asks, line in groups.items())
     if short_axes(asks, last.free) and last.has_waited_too_long(first):
         return f"job {first} comes first: it has waited so long that no later job may pass it"
     return None
@@ -172,7 +174,7 @@ def _by_policy(
 def _first_of(leaf: str, ledger: Ledger, rules: Rules) -> int | None:
     """The first waiting job of the leaf that the machine could ever run."""
     groups = ledger.queues[leaf].groups if leaf in ledger.queues else {}
-    able = (entries[0] for demand, entries in groups.items() if fits(demand, rules.room))
+    able = (entries.first for demand, entries in groups.items() if fits(demand, rules.room))
     _, job_id = min(able, default=(0, None))
     return job_id
 
@@ -227,30 +229,12 @@ def _largest_holder(ledger: Ledger, axis: int, show_clock: ShowClock) -> str:
     return f"; job {most.id} ({most.spec.user}) holds {amount}{until}"
 
 
-def _further_below(leaf: str, last: Plan, standing: Standing) -> list[str]:
-    """The waiting leaves that are served before `leaf` because they, or a pool that they are in,
-    have less of what they are entitled to, and not only because they asked first."""
-    if leaf not in last.order:
-        return []
-    before = last.order[: last.order.index(leaf)]
-    return [other for other in before if _is_further_below(other, leaf, standing)]
-
-
-def _is_further_below(other: str, leaf: str, standing: Standing) -> bool:
-    """At the level where the two part."""
-    ours, theirs = path_up(leaf), path_up(other)
-    while len(ours) > 1 and len(theirs) > 1 and ours[-1] == theirs[-1]:
-        ours, theirs = ours[:-1], theirs[:-1]
-    # A pool may be no better off than ours, and yet have somebody in it who is.
-    least = min(standing.satisfaction_key(path) for path in theirs)
-    return least < min(standing.satisfaction_key(path) for path in ours)
-
-
-def _share_evidence(leaf: str, ahead: list[str], standing: Standing) -> str:
+def _share_evidence(leaf: str, ahead: Ahead, standing: Standing) -> str:
     def level(path: str) -> str:
         return f"{float(standing.satisfaction(path)):.0%}"
 
-    names = ", ".join(f"{other} at {level(other)}" for other in ahead[:3])
-    more = f" and {len(ahead) - 3} more" if len(ahead) > 3 else ""
-    verb = "is" if len(ahead) == 1 else "are"
+    names = ", ".join(f"{other} at {level(other)}" for other in ahead.names)
+    others = ahead.count - len(ahead.names)
+    more = f" and {others} more" if others else ""
+    verb = "is" if ahead.count == 1 else "are"
     return f"{names}{more} of the entitlement {verb} served first; {leaf} is at {level(leaf)}"

@@ -84,14 +84,23 @@ class Rules:
 
     def pool_for(self, user: str, pool: str | None) -> str:
         """The pool that pays for a job of `user`, who may have named one."""
+        found = self._pool_for(user, pool)
+        clash = leaf_path(found, user).removeprefix(f"{ROOT}.")
+        if clash in self.pools and not self._is_alone(user, clash):
+            raise Refused(
+                "name-clash",
+                f"the pool {clash} has your name: your jobs could not be told from those of others",
+                hint="the administrator can rename it, or you can name another with -p",
+            )
+        return found
+
+    def _is_alone(self, user: str, name: str) -> bool:
+        """Does the pool take nobody's jobs but this user's?"""
+        below = any(other.startswith(f"{name}.") for other in self.pools)
+        return self.pools[name].users == frozenset({user}) and not below
+
+    def _pool_for(self, user: str, pool: str | None) -> str:
         if pool is None:
-            own = self.pools.get(user)
-            if own is not None and own.users is not None and user not in own.users:
-                raise Refused(
-                    "name-clash",
-                    f"the pool {user} has your name and does not take you",
-                    hint="the administrator can rename it, or you can name another with -p",
-                )
             mine = (name for name, each in self.pools.items() if user in (each.users or ()))
             return f"{ROOT}.{next(mine, user)}"
         name = pool.removeprefix(f"{ROOT}.")

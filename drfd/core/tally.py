@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from drfd.core.admission import Plan
 from drfd.core.backfill import Outlook
-from drfd.core.fairshare import FairShare, Standing, path_up
+from drfd.core.fairshare import FairShare, Standing
+from drfd.core.plan import Plan
 from drfd.core.queue import Entry, LeafQueue
 from drfd.core.reservation import Reservation
 from drfd.core.resources import Vector, fits, minus
+from drfd.core.tree import path_up
 
 #: More than any demand: the room on an axis that does not bind.
 _ENDLESS = 1 << 200
@@ -75,7 +76,7 @@ class Tally:
         groups = self.queues[leaf].groups
         passed = self._passed.get(leaf)
         if passed is None:
-            return [(entries[0], demand) for demand, entries in groups.items()]
+            return [(entries.first, demand) for demand, entries in groups.items()]
         return [
             (entries[at], demand)
             for demand, entries in groups.items()
@@ -98,7 +99,13 @@ class Tally:
 
     def room(self, leaf: str) -> Vector:
         """What is free, within the limits of the leaf and of the pools that it is in."""
-        return self.standing.headroom(leaf, self._loosened(self.free))
+        room = self._loosened(self.free)
+        for path in path_up(leaf):
+            limit = self.standing.nodes[path].limit
+            if limit is not None:
+                left = minus(limit, self.standing.used[path])
+                room = tuple([min(a, b) for a, b in zip(room, left, strict=True)])
+        return room
 
     def fits_free(self, demand: Vector) -> bool:
         """Is there room, whatever the limits say?"""

@@ -14,15 +14,16 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from drfd.core import events as ev
-from drfd.core.admission import Plan
-from drfd.core.decide import admit, decide, schedule
+from drfd.core.decide import admit, decide, line_up, schedule_on
 from drfd.core.effects import Effect, owed
 from drfd.core.estimate import RunTimes
 from drfd.core.forecast import Future
 from drfd.core.history import History
-from drfd.core.job import Job
+from drfd.core.job import Job, leaf_path
 from drfd.core.ledger import Ledger
+from drfd.core.lineup import Lineup
 from drfd.core.outlook import look_out
+from drfd.core.plan import Plan
 from drfd.core.preemption import Starvation, preempt
 from drfd.core.reservation import forced
 from drfd.core.rules import Rules
@@ -71,6 +72,7 @@ class Engine:
     ledger: Ledger = field(init=False)
     #: The latest scheduling pass: waits are explained from it.
     last_plan: Plan | None = None
+    _lineup: Lineup | None = None
     _wants_pass: bool = True
     #: What this turn will say in the log, once it is durable.
     _said: list[tuple[Job, str]] = field(default_factory=list)
@@ -161,12 +163,18 @@ class Engine:
             now_s=now.at_s,
             before=self.last_plan.reservations if self.last_plan is not None else (),
         )
-        self.last_plan = schedule(self.ledger, self.rules, self._history.spent, outlook)
+        self.last_plan = schedule_on(self._lined_up(), self.ledger, self.rules, outlook)
         for job_id in self.last_plan.admitted:
             self._record(admit(self.ledger, job_id, now), touched)
         self._preempt(now, touched)
         # Admission asks for nothing more: the pass has placed all that fits.
         self._wants_pass = False
+
+    def _lined_up(self) -> Lineup:
+        """Kept from pass to pass, and made anew for other rules or other books."""
+        if self._lineup is None or self._lineup.shares is not self.rules.shares:
+            self._lineup = line_up(self.ledger, self.rules, self._history.spent)
+        return self._lineup
 
     def _preempt(self, now: Now, touched: dict[int, Job]) -> None:
         """Have jobs make room for a starving one; for one at a time, until it has started."""
@@ -198,6 +206,8 @@ class Engine:
         self.journal.append(event, job)
         self._wants_pass = True
         if job is not None:
+            if self._lineup is not None:
+                self._lineup.touch(job.spec.leaf)
             touched[job.id] = job
             self._said.append((job, type(event).__name__))
 
@@ -211,6 +221,10 @@ class Engine:
             self._history.add(job.spec.leaf, float(share), started_s, job.ended_at)
             if job.outcome is not None:
                 self._run_times.add(job.spec.user, job.ended_at - started_s)
+            if self._lineup is not None:
+                # In whichever pool the user's other jobs wait: their estimates have changed.
+                for pool in (job.spec.user, *self.rules.pools):
+                    self._lineup.touch(leaf_path(f"root.{pool}", job.spec.user))
 
     def _log(self) -> None:
         for job, kind in self._said:
@@ -224,5 +238,6 @@ class Engine:
         self.journal.rollback()
         self.ledger = self.journal.load(self.rules.axes)
         self.last_plan = None
+        self._lineup = None
         self._said.clear()
         self._wants_pass = True

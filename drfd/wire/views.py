@@ -14,6 +14,7 @@ from drfd.core.ledger import Ledger
 from drfd.core.reasons import Reason
 from drfd.core.resources import Axes, Resources, Vector, minus
 from drfd.core.rules import ROOT, Rules
+from drfd.core.tree import path_up
 from drfd.errors import DrfdError
 
 View = dict[str, Any]
@@ -120,13 +121,21 @@ def shares_view(ledger: Ledger, rules: Rules) -> View:
     free = minus(rules.room, ledger.booked)
     active = ledger.active_leaves()
     standing = rules.shares.standing(ledger.used, active)
-    nodes = {path: _node_view(path, standing, rules, ledger) for path in standing.used}
+    counts: dict[str, tuple[int, int]] = {}
+    for leaf in active:
+        running, pending = len(ledger.holding.get(leaf, ())), len(ledger.queues.get(leaf, ()))
+        for path in path_up(leaf):
+            before = counts.get(path, (0, 0))
+            counts[path] = before[0] + running, before[1] + pending
+    nodes = {path: _node_view(path, standing, rules, counts[path]) for path in standing.used}
     for name in rules.pools:
         path = f"{ROOT}.{name}"
         if path not in nodes:
             # As it would stand if somebody came.
-            idle = rules.shares.standing(ledger.used, {*active, path})
-            nodes[path] = _node_view(path, idle, rules, ledger)
+            standing.enter(path)
+            standing.settle()
+            nodes[path] = _node_view(path, standing, rules, (0, 0))
+            standing.leave(path)
     return {
         "capacity": resources_view(rules.capacity),
         "free": resources_view(rules.axes.resources(_not_negative(free))),
@@ -134,10 +143,11 @@ def shares_view(ledger: Ledger, rules: Rules) -> View:
     }
 
 
-def _node_view(path: str, standing: Standing, rules: Rules, ledger: Ledger) -> View:
+def _node_view(path: str, standing: Standing, rules: Rules, jobs: tuple[int, int]) -> View:
+    """`jobs`: how many run and wait, in it and below."""
     used = standing.used[path]
     dominant = rules.shares.dominant_axis(used)
-    below = [leaf for leaf in ledger.active_leaves() if leaf == path or leaf.startswith(f"{path}.")]
+    running, pending = jobs
     return {
         "path": path,
         "weight": _weight_view(rules.shares.rule(path), rules.axes),
@@ -146,8 +156,8 @@ def _node_view(path: str, standing: Standing, rules: Rules, ledger: Ledger) -> V
         "dominant_resource": None if dominant is None else rules.axes.names[dominant],
         "dominant_share": _number(rules.shares.dominant_share(used)),
         "satisfaction": _number(standing.satisfaction(path)),
-        "running": sum(len(ledger.holding.get(leaf, ())) for leaf in below),
-        "pending": sum(len(ledger.queues.get(leaf, ())) for leaf in below),
+        "running": running,
+        "pending": pending,
     }
 
 

@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from drfd.core.admission import Plan, plan
+from drfd.core.admission import plan
 from drfd.core.fairshare import FairShare
+from drfd.core.plan import Plan
 from drfd.core.queue import LeafQueue
 from fakes import ALICE, BOB, Bench, demand, flat, rules, spec
 

@@ -13,7 +13,9 @@ from hypothesis import strategies as some
 
 from core.oracle import Ask, Kept, Pass, Rule, Times, Tree, Vector, added, begin, slow_pass, within
 from core.worlds import LEAVES, all_reserved, fair_share, fits_now, queues_of, reserved, trees
-from drfd.core.admission import Outlook, Plan, plan
+from drfd.core.admission import plan
+from drfd.core.backfill import Outlook
+from drfd.core.plan import Plan
 from drfd.core.reservation import Patience
 
 STEADY = settings(derandomize=True, deadline=None, max_examples=100)
@@ -140,7 +142,7 @@ class Machine:
                     patience_s=self.stream.patience_s, drain_after_s=self.stream.drain_after_s
                 ),
                 ends=self.view.ends,
-                waited_s=lambda job_id: self.now_s - self.asks[job_id].since_s,
+                since_s=lambda job_id: self.asks[job_id].since_s,
                 length_s=lambda job_id: self.asks[job_id].length_s,
                 entry=lambda job_id: (
                     (-self.asks[job_id].priority, job_id) if job_id in self.waiting else None

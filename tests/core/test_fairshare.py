@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from fractions import Fraction
+from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from drfd.core.fairshare import FairShare, path_up
+from drfd.core.entitlement import divide_all
+from drfd.core.fairshare import FairShare, NodeRule
+from drfd.core.tree import path_up
 from fakes import flat
 
 STEADY = settings(derandomize=True, deadline=None, max_examples=100)
 WEIGHTS = some.builds(Fraction, some.integers(1, 12), some.integers(1, 12))
+CAPACITIES = some.lists(some.integers(0, 1000), min_size=1, max_size=4).map(tuple)
 
 Machine = tuple[tuple[int, ...], dict[str, Fraction], dict[str, tuple[int, ...]]]
 
@@ -27,7 +32,7 @@ def slow_share(capacity: tuple[int, ...], used: tuple[int, ...]) -> Fraction:
 @some.composite
 def machines(draw: some.DrawFn) -> Machine:
     """A capacity, some weights, and what each of some leaves holds."""
-    capacity = tuple(draw(some.lists(some.integers(0, 1000), min_size=1, max_size=4)))
+    capacity = draw(CAPACITIES)
     weights = draw(some.dictionaries(some.sampled_from("abc"), WEIGHTS))
     holding = some.tuples(*(some.integers(0, top) for top in capacity))
     used = draw(some.dictionaries(some.sampled_from("abcd"), holding, min_size=2))
@@ -131,3 +136,63 @@ def test_shares_agree_with_plain_fractions(machine: Machine) -> None:
         axis = shares.dominant_axis(held)
         assert (axis is None) is (share == 0)
         assert axis is None or Fraction(held[axis], capacity[axis]) == share
+
+
+@STEADY
+@given(CAPACITIES, some.randoms(use_true_random=False))
+def test_a_standing_that_is_kept_up_to_date_is_as_one_made_anew(
+    capacity: tuple[int, ...], random: Random
+) -> None:
+    """Whoever came and went: also where guarantees and limits bind, or bind no more."""
+    amounts = some_amounts(random, capacity)
+    nodes = ["root.p", "root.p.a", "root.p.b", "root.p.q", "root.p.q.c", "root.d", "root.e"]
+    rules = {path: rule for path in nodes if (rule := some_rule(random, capacity)) is not None}
+    shares = FairShare(capacity, rules)
+    kept = shares.standing({}, ())
+    active: dict[str, tuple[int, ...]] = {}
+    for _ in range(12):
+        leaf = random.choice(["root.p.a", "root.p.b", "root.p.q.c", "root.d", "root.e"])
+        if leaf in active:
+            kept.hold(leaf, tuple(-amount for amount in active.pop(leaf)))
+            kept.leave(leaf)
+        else:
+            active[leaf] = amounts()
+            kept.enter(leaf)
+            kept.hold(leaf, active[leaf])
+        kept.settle()
+        fresh = shares.standing(active, ())
+        assert kept.used == fresh.used
+        for path in fresh.used:
+            assert kept.entitled(path) == fresh.entitled(path) == entitled(shares, path, active)
+            assert kept.satisfaction(path) == fresh.satisfaction(path)
+            assert kept.satisfaction_key(path) == fresh.satisfaction_key(path)
+
+
+def some_amounts(random: Random, capacity: tuple[int, ...]) -> Callable[[], tuple[int, ...]]:
+    return lambda: tuple(random.randint(0, top) for top in capacity)
+
+
+def some_rule(random: Random, capacity: tuple[int, ...]) -> NodeRule | None:
+    weights = tuple(Fraction(random.randint(1, 5), random.randint(1, 3)) for _ in capacity)
+    amounts = some_amounts(random, capacity)()
+    return random.choice(
+        [
+            None,
+            NodeRule(weights=weights),
+            NodeRule(weights=weights[:1] * len(capacity)),
+            NodeRule(limit=amounts),
+            NodeRule(guarantee=amounts),
+        ]
+    )
+
+
+def entitled(shares: FairShare, path: str, active: Iterable[str]) -> tuple[Fraction, ...]:
+    """From the top down, list by list."""
+    if path == "root":
+        return (Fraction(1),) * len(shares.capacity)
+    above = path.rpartition(".")[0]
+    siblings = {
+        node for leaf in active for node in path_up(leaf) if node.rpartition(".")[0] == above
+    }
+    claims = {node: shares.claims(node) for node in sorted(siblings)}
+    return divide_all(entitled(shares, above, active), claims)[path]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from drfd.core import stimuli as st
-from drfd.core.admission import Outlook
+from drfd.core.backfill import Outlook
 from drfd.core.decide import schedule
 from drfd.core.estimate import RunTimes
 from drfd.core.outlook import look_out

@@ -91,3 +91,27 @@ def test_the_order_of_arrival_and_what_has_left_do_not_matter(
     assert queue.groups == {
         demand: sorted(entry for each, entry in left if each == demand) for demand, _ in left
     }
+
+
+def test_a_long_line_is_sorted_whatever_comes_and_goes() -> None:
+    """So long that it consists of several blocks."""
+    random = Random(1)
+    queue, model = LeafQueue(), set[Entry]()
+    for number in range(3000):
+        entry = random.choice([0, 0, -1, 1]), number
+        queue.add(SMALL, entry)
+        model.add(entry)
+    for _ in range(3):
+        for entry in random.sample(sorted(model), 700):
+            queue.remove(SMALL, entry)
+            model.remove(entry)
+        for _ in range(500):
+            entry = random.choice([0, -1, 1]), random.randrange(3000)
+            if entry not in model:
+                queue.add(SMALL, entry)
+                model.add(entry)
+        line = queue.groups[SMALL]
+        assert list(line) == sorted(model)
+        assert (line.first, len(line), len(queue)) == (min(model), len(model), len(model))
+    with pytest.raises(KeyError):
+        queue.remove(SMALL, (7, 0))

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from drfd.core import stimuli as st
-from drfd.core.admission import Plan
 from drfd.core.decide import schedule
 from drfd.core.estimate import RunTimes
 from drfd.core.job import JobSpec, JobState
 from drfd.core.outlook import look_out
+from drfd.core.plan import Plan
 from drfd.core.reasons import Reason, ReasonCode, explain_wait
 from drfd.core.reservation import Patience
 from drfd.core.resources import Axes

@@ -7,9 +7,10 @@ from random import Random
 
 import pytest
 
-from drfd.core.admission import Plan, plan
+from drfd.core.admission import plan
 from drfd.core.backfill import Outlook
 from drfd.core.fairshare import FairShare
+from drfd.core.plan import Plan
 from drfd.core.queue import LeafQueue
 from drfd.core.reservation import Patience, Reservation, allows, reserve, shadow, taken
 from drfd.core.resources import Vector, fits, minus, plus, total
@@ -72,7 +73,7 @@ class Machine:
             now_s=self.now_s,
             patience=self.patience,
             ends=[(self.end_s(number), self.tasks[number].demand) for number in self.running],
-            waited_s=lambda number: self.now_s - self.tasks[number].submit_s,
+            since_s=lambda number: self.tasks[number].submit_s,
             length_s=lambda number: self.tasks[number].run_s * self.slack,
             entry=lambda number: (0, number) if number in self.waiting else None,
             before=self.last.reservations if self.last is not None else (),
@@ -82,6 +83,13 @@ class Machine:
         task = self.tasks[number]
         assert task.start_s is not None
         return max(self.now_s, task.start_s + task.run_s * self.slack)
+
+    def run_dry(self) -> None:
+        """Until nothing waits."""
+        until_s = self.now_s + 3000
+        while self.waiting and self.now_s < until_s:
+            self.run_until(self.now_s + 1)
+        assert self.waiting == []
 
     def run_until(self, until_s: float, tick_s: float = 1.0) -> None:
         """Ends and passes, at every end and at every tick."""
@@ -159,8 +167,7 @@ def test_with_exact_estimates_a_reserved_job_starts_when_it_was_promised(depth: 
             machine.run_until(machine.now_s + 1)
             assert machine.last is not None
             deepest = max(deepest, len(machine.last.reservations))
-        machine.run_until(machine.now_s + 3000)
-        assert machine.waiting == []
+        machine.run_dry()
         assert machine.promised, "no job was ever reserved for"
         for number, promised_s in machine.promised.items():
             start_s = machine.tasks[number].start_s
@@ -179,7 +186,7 @@ def test_with_bad_estimates_every_job_starts_all_the_same(slack: float) -> None:
                 if sum(machine.tasks[n].leaf == leaf for n in machine.waiting) < 6:
                     machine.submit(leaf, (size,), float(random.randint(1, 9)))
             machine.run_until(machine.now_s + 1)
-        machine.run_until(machine.now_s + 2000)
+        machine.run_dry()
         waits = [t.start_s - t.submit_s for t in machine.tasks if t.start_s is not None]
         assert len(waits) == len(machine.tasks)
         assert max(waits) < 300

@@ -65,6 +65,30 @@ def test_an_unknown_pool_is_answered_with_those_there_are() -> None:
     assert str(caught.value) == "there is no pool 'xyz' (configured pools: none)"
 
 
+@pytest.mark.parametrize(
+    ("user", "pool"),
+    [("open", None), ("open", "open"), ("pi", None), ("night", None), ("nobody", None)],
+)
+def test_a_user_and_a_pool_of_several_cannot_share_a_name(user: str, pool: str | None) -> None:
+    """The user's own node in the tree would be that of all of them."""
+    clashing = Rules(
+        capacity=demand(),
+        pools={
+            "open": Pool(),
+            "pi": Pool(users=frozenset({"pi", "student"})),
+            "lab": Pool(users=frozenset({"night"})),
+            "lab.night": Pool(),
+            "nobody": Pool(users=frozenset()),
+            "alone": Pool(users=frozenset({"alone"})),
+        },
+    )
+    with pytest.raises(Refused) as caught:
+        clashing.pool_for(user, pool)
+    assert caught.value.code == "name-clash"
+    assert clashing.pool_for("student", None) == "root.pi"
+    assert clashing.pool_for("alone", None) == "root.alone"
+
+
 def test_another_users_name_is_not_a_pool() -> None:
     """Nobody can let somebody else pay."""
     with pytest.raises(Refused, match="no pool 'dave'"):

@@ -28,13 +28,13 @@ from core.oracle import Vector, line, within
 from core.worlds import all_reserved, reserved
 from drfd.core import events as ev
 from drfd.core import stimuli as st
-from drfd.core.admission import Plan
 from drfd.core.decide import admit, decide, schedule
 from drfd.core.estimate import RunTimes
 from drfd.core.history import History
 from drfd.core.job import Job, JobSpec, JobState
 from drfd.core.ledger import Ledger
 from drfd.core.outlook import look_out
+from drfd.core.plan import Plan
 from drfd.core.reservation import Patience
 from drfd.core.rules import Claim, Pool, Rules
 from drfd.errors import Refused

@@ -7,8 +7,9 @@ from fractions import Fraction
 
 import pytest
 
-from drfd.core.admission import Plan, plan
+from drfd.core.admission import plan
 from drfd.core.fairshare import FairShare, NodeRule
+from drfd.core.plan import Plan
 from drfd.core.queue import LeafQueue
 from drfd.core.resources import Vector, minus, plus
 

@@ -12,8 +12,9 @@ from typing import NamedTuple
 from hypothesis import strategies as some
 
 from core.oracle import Ask, Pass, Rule, Tree, Vector, added, begin, line, slow_pass, within
-from drfd.core.admission import Plan, plan
+from drfd.core.admission import plan
 from drfd.core.fairshare import FairShare, NodeRule
+from drfd.core.plan import Plan
 from drfd.core.queue import LeafQueue
 from drfd.core.reservation import Reservation
 

@@ -6,16 +6,19 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from random import Random
 from typing import Any
 
 import pytest
 
 from drfd.core import events as ev
 from drfd.core import stimuli as st
+from drfd.core.decide import schedule
 from drfd.core.effects import Freeze, Kill, Launch, Remove, Terminate, Thaw
 from drfd.core.estimate import UNKNOWN_S
 from drfd.core.history import History
 from drfd.core.job import JobState, Outcome
+from drfd.core.outlook import look_out
 from drfd.core.preemption import Preempting
 from drfd.core.reservation import Patience
 from drfd.errors import HostError, NotPermitted, Refused
@@ -571,3 +574,81 @@ def test_a_job_that_has_a_place_does_not_start_while_launching_is_stopped(
     assert [each.job_id for each in shell.engine.last_plan.reservations] == [2, 3]
     shell.turn(st.DrainAsked(now(), False, ADMIN))
     assert shell.host.take() == [Launch(2, 1)]
+
+
+# -- the line-up that is kept ------------------------------------------------------------------
+
+
+def test_after_every_turn_a_fresh_pass_would_find_nothing_more_to_do(
+    make_shell: MakeShell,
+) -> None:
+    """Through ends, holds, journals that fail and other rules: nothing is forgotten in the line-up
+    that the engine keeps, and nothing kept too long."""
+    random = Random(1)
+    seconds = [0.0]
+    by = replace(
+        rules(4, 8, weights={"lab": "2"}),
+        patience=Patience(patience_s=20, drain_after_s=300, depth=2),
+    )
+    shell = make_shell(by=by, journal=FullDisk, clock=lambda: now(seconds[0]))
+    shell.journal.refused_kind = ev.Admitted
+    admitted = reserved = 0
+    for number in range(250):
+        seconds[0] += random.choice([0, 1, 5])
+        shell.turn(*random_news(random, shell, seconds[0]))
+        shell.journal.is_full = False
+        engine = shell.engine
+        if number % 50 == 49:
+            cores = random.choice([3, 4, 6])
+            engine.rules = replace(engine.rules, capacity=demand(cores, 8, read=1000, write=1000))
+            engine.want_pass()
+            shell.turn()
+        shell.host.take()
+        if engine.last_plan is None:
+            continue
+        admitted += len(engine.last_plan.admitted)
+        reserved += len(engine.last_plan.reservations)
+        outlook = look_out(
+            engine.ledger,
+            patience=engine.rules.patience,
+            run_times=engine._run_times,
+            now_s=seconds[0] + now().at_s,
+            before=engine.last_plan.reservations,
+        )
+        fresh = schedule(engine.ledger, engine.rules, engine._history.spent, outlook)
+        assert fresh.admitted == []
+        assert (fresh.free, list(fresh.order)) == (
+            engine.last_plan.free, list(engine.last_plan.order),
+        )  # fmt: skip
+        assert fresh.reservations == engine.last_plan.reservations
+        shell.journal.is_full = random.random() < 0.05
+    assert admitted > 100
+    assert reserved > 100
+
+
+def random_news(random: Random, shell: Any, at_s: float) -> list[st.Stimulus]:
+    jobs = sorted(shell.engine.ledger.jobs.values(), key=lambda job: job.id)
+    actor = random.choice([ALICE, BOB, ADMIN])
+    pool = random.choice([f"root.{actor.user}", "root.lab"])
+    asked = spec(
+        pool,
+        actor=actor,
+        asks=demand(random.choice([0.5, 1, 2, 3]), random.choice([1, 2, 5])),
+        time_limit_s=random.choice([None, 30, 400]),
+        priority=random.choice([0, 0, 1]),
+    )
+    news: list[st.Stimulus] = [st.SubmitAsked(now(at_s), asked, False)]
+    for job in jobs:
+        chance = random.random()
+        match job.state:
+            case JobState.STARTING:
+                news.append(runner_up(job.id, at_s=at_s))
+            case JobState.RUNNING if chance < 0.4:
+                news += [ended(job.id, at_s=at_s), st.CgroupGone(now(at_s), job.id, 1)]
+            case JobState.PENDING if chance < 0.05:
+                news.append(st.HoldAsked(now(at_s), job.id, ADMIN))
+            case JobState.HELD if chance < 0.1:
+                news.append(st.ReleaseAsked(now(at_s), job.id, ADMIN))
+            case _:
+                pass
+    return news

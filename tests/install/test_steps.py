@@ -96,8 +96,8 @@ def test_a_program_that_fails_is_one_line_with_its_first_word() -> None:
 
 
 def test_a_program_that_is_not_there_is_named() -> None:
-    with pytest.raises(HostError, match="cannot run no-such-program: No such file"):
-        perform(Run(("no-such-program",)), Path("/"), str)
+    with pytest.raises(HostError, match="cannot run /no/such/program: No such file"):
+        perform(Run(("/no/such/program",)), Path("/"), str)
 
 
 def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,240 @@
+"""Everybody who waits, lined up for the next pass, and kept from pass to pass.
+
+Derived from queues, holdings and usage; whoever changes those says of which leaf (`touch`), and
+only that leaf is read again before the next pass. A pass moves leaves as it admits jobs, and marks
+them touched: what it has done counts only if the books say so too.
+
+Leaves are lined up by demand vector, so that what does not fit is never looked at, however many
+wait for it. The work of a change grows with the number of vectors that anybody waits for, with the
+depth of the tree, and with the logarithm of the number of leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from drfd.core.backfill import Outlook
+from drfd.core.fairshare import FairShare, Node, Standing
+from drfd.core.ladder import NEVER, Ladder, Rank
+from drfd.core.lane import Lane
+from drfd.core.queue import Entry, LeafQueue
+from drfd.core.resources import Vector, minus, plus
+from drfd.core.tree import path_up
+
+
+class _Place(NamedTuple):
+    """How a leaf stands in the lanes."""
+
+    head: int | None
+    #: By itself and by the pools that it is in.
+    spent: tuple[float, ...]
+    #: The first job of each demand.
+    heads: Mapping[Vector, int]
+
+
+class _Walk:
+    """Along a line of jobs, past those that the pass has admitted."""
+
+    def __init__(self, entries: Iterator[Entry]) -> None:
+        self._entries = entries
+        self._next = next(entries, None)
+
+    def head(self, given: Collection[int]) -> Entry | None:
+        while self._next is not None and self._next[1] in given:
+            self._next = next(self._entries, None)
+        return self._next
+
+
+class Lineup:
+    def __init__(
+        self,
+        *,
+        queues: Mapping[str, LeafQueue],
+        used: Mapping[str, Vector],
+        shares: FairShare,
+        spent: Mapping[str, float],
+    ) -> None:
+        """Over tables that may change later. `spent` decides ties (see `core.history`)."""
+        self.shares = shares
+        self.standing = Standing(shares)
+        self.lanes: dict[Vector, Lane] = {}
+        #: What everybody has used lately.
+        self.spent = spent
+        #: The first waiting job of each leaf, and what it asks for.
+        self.first: dict[str, tuple[Entry, Vector]] = {}
+        self._queues, self._used = queues, used
+        self._nothing: Vector = (0,) * len(shares.capacity)
+        self._touched = {*queues, *used}
+        #: What each active leaf holds by itself, as the standing knows it.
+        self._held: dict[str, Vector] = {}
+        self._places: dict[str, _Place] = {}
+        #: Of first jobs that have not waited long enough: (since when, Unix time; leaf).
+        self._young: Rank[tuple[float, str]] = Rank()
+        #: The lanes in which leaves are late; those of which it must be asked again.
+        self._late: dict[str, Vector] = {}
+        self._undated: set[str] = set()
+        #: What the present pass has admitted, and how far it has looked past that.
+        self._given: set[int] = set()
+        self._walks: dict[tuple[str, Vector], _Walk] = {}
+
+    def touch(self, leaf: str) -> None:
+        """Its queue has changed, or what it holds or has spent, by itself or with its pools."""
+        self._touched.add(leaf)
+
+    def begin(self, outlook: Outlook | None) -> None:
+        """A pass begins: read what has changed."""
+        self._given.clear()
+        self._walks.clear()
+        tables = (self._held, self._used, self._queues)
+        touched = [leaf for leaf in self._touched if any(leaf in table for table in tables)]
+        self._touched.clear()
+        moved = {leaf for leaf in touched if self._weigh(leaf)}
+        remeasured = self.standing.settle()
+        for leaf in touched:
+            self._line_up(leaf, has_moved=leaf in moved)
+        for node in remeasured:
+            for leaf in _leaves(node):
+                for lane in self.lanes.values():
+                    lane.lift(leaf)
+        if outlook is not None and outlook.patience.reserves:
+            self._date(outlook)
+
+    def head(self, leaf: str, demand: Vector) -> Entry | None:
+        """The leaf's first job of this demand that the pass has not admitted."""
+        queue = self._queues.get(leaf)
+        line = None if queue is None else queue.groups.get(demand)
+        if line is None or line.first[1] not in self._given:
+            return None if line is None else line.first
+        walk = self._walks.get((leaf, demand))
+        if walk is None:
+            walk = self._walks[leaf, demand] = _Walk(iter(line))
+        return walk.head(self._given)
+
+    def take(
+        self,
+        leaf: str,
+        demand: Vector,
+        job_id: int,
+        *,
+        lanes: Iterable[Lane],
+        outlook: Outlook | None,
+    ) -> None:
+        """The pass has admitted a job, and will look at these `lanes` again, and at who is late."""
+        self._touched.add(leaf)
+        self._places.pop(leaf, None)
+        self._given.add(job_id)
+        self._held[leaf] = plus(self._held[leaf], demand)
+        self.standing.hold(leaf, demand)
+        self._find_first(leaf)
+        for lane in lanes:
+            entry = self.head(leaf, lane.demand)
+            if entry is not None:
+                lane.put(leaf, self._job(leaf), entry[1])
+            else:
+                lane.put(leaf, None, None)
+        if outlook is not None:
+            self._set_late(leaf, is_late=leaf in self.first and outlook.is_late(self._job(leaf)))
+            for lane in self.lanes.values():
+                lane.late.lift(leaf)
+
+    def order(self) -> list[str]:
+        """The leaves that still wait, as they would be served if room came up now."""
+        ladder = Ladder(self.standing, self.spent)
+        for leaf in self.first:
+            ladder.put(leaf, self._job(leaf))
+        found = []
+        while (leaf_ := ladder.next_leaf()) is not None:
+            found.append(leaf_)
+            ladder.put(leaf_, None)
+        return found
+
+    def _weigh(self, leaf: str) -> bool:
+        """Tell the standing what the leaf holds now; has that changed?"""
+        before = self._held.get(leaf)
+        if leaf in self._queues or leaf in self._used:
+            now = self._used.get(leaf, self._nothing)
+            if before is None:
+                self.standing.enter(leaf)
+            self._held[leaf] = now
+            self.standing.hold(leaf, minus(now, before or self._nothing))
+            return now != before
+        if before is not None:
+            self.standing.hold(leaf, minus(self._nothing, before))
+            self.standing.leave(leaf)
+            del self._held[leaf]
+        return before is not None
+
+    def _line_up(self, leaf: str, *, has_moved: bool) -> None:
+        before = self._places.pop(leaf, None)
+        place = self._find_place(leaf)
+        if before is None or has_moved or place[:2] != before[:2]:
+            # Every lane: pools that the leaf is in may stand in any.
+            stale = {*self.lanes, *place.heads}
+        else:
+            pairs = place.heads.items() ^ before.heads.items()
+            stale = {demand for demand, _ in pairs}
+        for demand in stale:
+            lane = self.lanes.get(demand)
+            if lane is None:
+                lane = self.lanes[demand] = Lane(demand, self.standing, self.spent)
+            lane.put(leaf, place.head, place.heads.get(demand))
+            if not lane.now.heads:
+                del self.lanes[demand]
+        for demand in place.heads:
+            self.lanes[demand].forget_length(leaf)
+        self._set_late(leaf, is_late=leaf in self._late)
+        self._undated.add(leaf)
+
+    def _find_place(self, leaf: str) -> _Place:
+        self._find_first(leaf)
+        if leaf not in self.first:
+            return _Place(None, (), {})
+        spent = tuple([self.spent.get(path, NEVER) for path in path_up(leaf)])
+        heads = {each: line.first[1] for each, line in self._queues[leaf].groups.items()}
+        self._places[leaf] = _Place(self._job(leaf), spent, heads)
+        return self._places[leaf]
+
+    def _find_first(self, leaf: str) -> None:
+        queue = self._queues.get(leaf)
+        heads = [(self.head(leaf, each), each) for each in queue.groups] if queue else []
+        found = min([(head, each) for head, each in heads if head is not None], default=None)
+        if found is not None:
+            self.first[leaf] = found
+        else:
+            self.first.pop(leaf, None)
+
+    def _job(self, leaf: str) -> int:
+        (_, job_id), _ = self.first[leaf]
+        return job_id
+
+    def _date(self, outlook: Outlook) -> None:
+        """Find out who is late by now."""
+        for leaf in self._undated:
+            self._young.drop(leaf)
+            is_late = leaf in self.first and outlook.is_late(self._job(leaf))
+            if leaf in self.first and not is_late:
+                self._young.put((outlook.since_s(self._job(leaf)), leaf))
+            if is_late is not (leaf in self._late):
+                self._set_late(leaf, is_late=is_late)
+        self._undated.clear()
+        while (eldest := self._young.least()) is not None and outlook.is_late(self._job(eldest[1])):
+            self._young.drop(eldest[1])
+            self._set_late(eldest[1], is_late=True)
+
+    def _set_late(self, leaf: str, *, is_late: bool) -> None:
+        before = self._late.pop(leaf, None)
+        now = None
+        if is_late and leaf in self.first:
+            _, now = self.first[leaf]
+            self._late[leaf] = now
+            self.lanes[now].late.put(leaf, self._job(leaf))
+        if before not in (None, now) and before in self.lanes:
+            self.lanes[before].late.put(leaf, None)
+
+
+def _leaves(node: Node) -> Iterator[str]:
+    if node.competes:
+        yield node.path
+    for child in node.below.values():
+        yield from _leaves(child)
