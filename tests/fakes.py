@@ -11,7 +11,7 @@ from typing import Any
 from drfd.core import events as ev
 from drfd.core.decide import decide
 from drfd.core.effects import Effect
-from drfd.core.fairshare import FairShare, NodeRule
+from drfd.core.fairshare import FairShare
 from drfd.core.job import Job, JobSpec, JobState, Outcome, Usage
 from drfd.core.ledger import Ledger
 from drfd.core.resources import Axes, Resources, Vector
@@ -29,6 +29,7 @@ from drfd.core.stimuli import (
     SubmitAsked,
     SuspendAsked,
 )
+from drfd.core.tree import NodeRule
 
 GIB = 1 << 30
 

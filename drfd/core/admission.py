@@ -38,13 +38,15 @@ def plan(
     shares: FairShare,
     spent: Mapping[str, float] | None = None,
     outlook: Outlook | None = None,
+    recent: Mapping[str, Vector] | None = None,
 ) -> Plan:
     """The pass over `queues`, with `used` held per leaf, `free` left of the capacity, and what each
-    node has `spent` lately, which decides ties. Without an `outlook` nothing is reserved.
+    node has `spent` lately, which decides ties. Without an `outlook` nothing is reserved. `recent`
+    counts as held besides what is used (see `core.shortjobs`).
 
     Changes nothing. Lines everybody up first: for pass after pass, see `run_pass`.
     """
-    lineup = Lineup(queues=queues, used=used, shares=shares, spent=spent or {})
+    lineup = Lineup(queues=queues, used=used, shares=shares, spent=spent or {}, recent=recent or {})
     return run_pass(lineup, free=free, outlook=outlook)
 
 

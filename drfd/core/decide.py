@@ -21,7 +21,7 @@ from drfd.core.lineup import Lineup
 from drfd.core.outcome import judge_end
 from drfd.core.plan import Plan
 from drfd.core.policies import plan_by
-from drfd.core.resources import minus
+from drfd.core.resources import Vector, minus
 from drfd.core.rules import Rules
 from drfd.core.tally import Terms
 
@@ -68,16 +68,21 @@ def schedule(
     rules: Rules,
     spent: Mapping[str, float] | None = None,
     outlook: Outlook | None = None,
+    recent: Mapping[str, Vector] | None = None,
 ) -> Plan:
     """The pass that `SchedulePass` stands for, with what it saw. `spent`: see `core.history`;
-    without an `outlook` nothing is reserved."""
-    return schedule_on(line_up(ledger, rules, spent or {}), ledger, rules, outlook)
+    `recent`: see `core.shortjobs`; without an `outlook` nothing is reserved."""
+    return schedule_on(line_up(ledger, rules, spent or {}, recent or {}), ledger, rules, outlook)
 
 
-def line_up(ledger: Ledger, rules: Rules, spent: Mapping[str, float]) -> Lineup:
+def line_up(
+    ledger: Ledger, rules: Rules, spent: Mapping[str, float], recent: Mapping[str, Vector]
+) -> Lineup:
     """All who wait, for any number of passes with these rules, as long as it is told of every leaf
     that an event changes."""
-    return Lineup(queues=ledger.queues, used=ledger.used, shares=rules.shares, spent=spent)
+    return Lineup(
+        queues=ledger.queues, used=ledger.used, shares=rules.shares, spent=spent, recent=recent
+    )
 
 
 def schedule_on(lineup: Lineup, ledger: Ledger, rules: Rules, outlook: Outlook | None) -> Plan:

@@ -20,22 +20,7 @@ from fractions import Fraction
 
 from drfd.core.entitlement import ONE, ZERO, Claim, Level, Shares, Yard, divide_all, plain
 from drfd.core.resources import Vector, fits, minus, plus
-from drfd.core.tree import TOP, parent_of, path_up
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRule:
-    """What the configuration says of a node. A tuple has one entry per axis."""
-
-    #: None: 1 on every axis.
-    weights: Shares | None = None
-    #: The most that the node may hold, in amounts; None for an axis without limit.
-    limit: tuple[int | None, ...] | None = None
-    #: What it is promised while it is active, in amounts.
-    guarantee: Vector | None = None
-
-
-PLAIN = NodeRule()
+from drfd.core.tree import PLAIN, TOP, NodeRule, parent_of, path_up
 
 
 @dataclass(frozen=True)
@@ -138,8 +123,10 @@ class Standing:
         self._nothing: Vector = (0,) * len(shares.capacity)
         whole = Yard(shares.capacity, (ONE,) * len(shares.capacity))
         self.nodes: dict[str, Node] = {TOP: Node(TOP, None, whole, PLAIN)}
-        #: What each active node holds; the root is not among them.
+        #: What counts as held by each active node; the root is not among them.
         self.used: dict[str, Vector] = {}
+        #: Of that, what is not held any more.
+        self._past: dict[str, Vector] = {}
         #: Nodes whose children may have to be divided anew.
         self._watched: dict[str, Node] = {}
         self._is_settled = True
@@ -160,6 +147,17 @@ class Standing:
         """The leaf, and all above it, hold `demand` more."""
         for path in path_up(leaf):
             self.used[path] = plus(self.used[path], demand)
+
+    def remember(self, leaf: str, demand: Vector) -> None:
+        """`demand` more counts as held, but not against limits."""
+        self.hold(leaf, demand)
+        for path in path_up(leaf):
+            self._past[path] = plus(self._past.get(path, self._nothing), demand)
+
+    def held(self, path: str) -> Vector:
+        """What an active node really holds."""
+        past = self._past.get(path)
+        return self.used[path] if past is None else minus(self.used[path], past)
 
     def settle(self) -> list[Node]:
         """To be called when leaves have entered or left. The nodes below which anybody's measure
@@ -211,7 +209,7 @@ class Standing:
         return all(self.may_hold(self.nodes[path], demand) for path in path_up(leaf))
 
     def may_hold(self, node: Node, demand: Vector) -> bool:
-        return node.limit is None or fits(demand, minus(node.limit, self.used[node.path]))
+        return node.limit is None or fits(demand, minus(node.limit, self.held(node.path)))
 
     def _factor(self, node: Node) -> Fraction:
         """The part of its yard that the node is promised."""
@@ -236,6 +234,7 @@ class Standing:
         del self.nodes[node.path], self.used[node.path], above.below[node.path]
         above.special.pop(node.path, None)
         self._watched.pop(node.path, None)
+        self._past.pop(node.path, None)
         self._weigh(above, -node.own_weight)
 
     def _weigh(self, parent: Node, weight: Level) -> None:

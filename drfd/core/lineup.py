@@ -54,8 +54,10 @@ class Lineup:
         used: Mapping[str, Vector],
         shares: FairShare,
         spent: Mapping[str, float],
+        recent: Mapping[str, Vector],
     ) -> None:
-        """Over tables that may change later. `spent` decides ties (see `core.history`)."""
+        """Over tables that may change later. `spent` decides ties (see `core.history`); `recent`
+        counts besides what is used, but not against limits (see `core.shortjobs`)."""
         self.shares = shares
         self.standing = Standing(shares)
         self.lanes: dict[Vector, Lane] = {}
@@ -63,11 +65,11 @@ class Lineup:
         self.spent = spent
         #: The first waiting job of each leaf, and what it asks for.
         self.first: dict[str, tuple[Entry, Vector]] = {}
-        self._queues, self._used = queues, used
+        self._queues, self._used, self._recent = queues, used, recent
         self._nothing: Vector = (0,) * len(shares.capacity)
-        self._touched = {*queues, *used}
-        #: What each active leaf holds by itself, as the standing knows it.
-        self._held: dict[str, Vector] = {}
+        self._touched = {*queues, *used, *recent}
+        #: What each active leaf holds by itself, and what else counts, as the standing knows it.
+        self._held: dict[str, tuple[Vector, Vector]] = {}
         self._places: dict[str, _Place] = {}
         #: Of first jobs that have not waited long enough: (since when, Unix time; leaf).
         self._young: Rank[tuple[float, str]] = Rank()
@@ -86,8 +88,7 @@ class Lineup:
         """A pass begins: read what has changed."""
         self._given.clear()
         self._walks.clear()
-        tables = (self._held, self._used, self._queues)
-        touched = [leaf for leaf in self._touched if any(leaf in table for table in tables)]
+        touched = [leaf for leaf in self._touched if leaf in self._held or self._is_active(leaf)]
         self._touched.clear()
         moved = {leaf for leaf in touched if self._weigh(leaf)}
         remeasured = self.standing.settle()
@@ -124,7 +125,8 @@ class Lineup:
         self._touched.add(leaf)
         self._places.pop(leaf, None)
         self._given.add(job_id)
-        self._held[leaf] = plus(self._held[leaf], demand)
+        held, recent = self._held[leaf]
+        self._held[leaf] = plus(held, demand), recent
         self.standing.hold(leaf, demand)
         self._find_first(leaf)
         for lane in lanes:
@@ -149,21 +151,27 @@ class Lineup:
             ladder.put(leaf_, None)
         return found
 
+    def _is_active(self, leaf: str) -> bool:
+        return leaf in self._queues or leaf in self._used or leaf in self._recent
+
     def _weigh(self, leaf: str) -> bool:
         """Tell the standing what the leaf holds now; has that changed?"""
-        before = self._held.get(leaf)
-        if leaf in self._queues or leaf in self._used:
-            now = self._used.get(leaf, self._nothing)
+        before = self._held.pop(leaf, None)
+        held, recent = before or (self._nothing, self._nothing)
+        is_active = self._is_active(leaf)
+        if is_active:
             if before is None:
                 self.standing.enter(leaf)
+            now = self._used.get(leaf, self._nothing), self._recent.get(leaf, self._nothing)
             self._held[leaf] = now
-            self.standing.hold(leaf, minus(now, before or self._nothing))
-            return now != before
-        if before is not None:
-            self.standing.hold(leaf, minus(self._nothing, before))
+        else:
+            now = self._nothing, self._nothing
+        self.standing.hold(leaf, minus(now[0], held))
+        if now[1] != recent:
+            self.standing.remember(leaf, minus(now[1], recent))
+        if not is_active:
             self.standing.leave(leaf)
-            del self._held[leaf]
-        return before is not None
+        return now != before
 
     def _line_up(self, leaf: str, *, has_moved: bool) -> None:
         before = self._places.pop(leaf, None)

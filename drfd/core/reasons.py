@@ -200,7 +200,7 @@ def _limit(leaf: str, demand: Vector, standing: Standing, rules: Rules) -> str |
     for path in path_up(leaf):
         limit = rules.shares.rule(path).limit
         for axis, most in enumerate(limit or ()):
-            held = standing.used[path][axis] if path in standing.used else 0
+            held = standing.held(path)[axis] if path in standing.used else 0
             if most is not None and demand[axis] and held + demand[axis] > most:
                 name = rules.axes.names[axis]
                 return (

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fractions import Fraction
 
-from drfd.core.fairshare import FairShare, NodeRule
+from drfd.core.fairshare import FairShare
 from drfd.core.job import leaf_path
 from drfd.core.preemption import Preempting
 from drfd.core.reservation import Patience
 from drfd.core.resources import Axes, Resources, Vector
+from drfd.core.tree import NodeRule
 from drfd.errors import NotPermitted, Refused
 
 ROOT = "root"
@@ -65,6 +66,8 @@ class Rules:
     preempting: Preempting | None = None
     #: How fast usage is forgotten, where it decides a tie.
     half_life_s: int = 7 * 86400
+    #: A job counts as held for so long from its start, in fairness; 0: only while it runs.
+    min_hold_s: int = 10
 
     def __post_init__(self) -> None:
         vector = self.axes.vector(self.capacity)

@@ -21,6 +21,7 @@ from drfd.daemon.toml_table import (
     one_of,
     only,
     read_count,
+    read_duration_or_zero,
     read_flag,
     read_lists,
     read_name,
@@ -70,6 +71,7 @@ class Config:
     #: None: as many as there are cores.
     slots: int | None = None
     half_life_s: int = 7 * 86400
+    min_hold_s: int = 10
     patience: Patience = field(default_factory=Patience)
     #: None: off.
     preempting: Preempting | None = None
@@ -131,6 +133,7 @@ def parse(tree: Toml, source: str) -> Config:
         patience=_patience(scheduling),
         preempting=_preempting(scheduling, policy),
         half_life_s=scheduling.take("half_life", parse_duration, 7 * 86400),
+        min_hold_s=scheduling.take("min_hold", read_duration_or_zero, 10),
         max_waiting_per_user=limits.take("waiting_jobs_per_user", read_count, 200_000),
     )
     enforcement.take("cores", only("quota"), "quota")

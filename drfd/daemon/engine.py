@@ -27,6 +27,7 @@ from drfd.core.plan import Plan
 from drfd.core.preemption import Starvation, preempt
 from drfd.core.reservation import forced
 from drfd.core.rules import Rules
+from drfd.core.shortjobs import ShortJobs
 from drfd.core.stimuli import Now, Stimulus
 from drfd.errors import DrfdError, HostError, Refused
 from drfd.failpoints import reach
@@ -82,6 +83,7 @@ class Engine:
         self._history = History(self.rules.half_life_s)
         self._run_times = RunTimes()
         self._starvation = Starvation()
+        self._short_jobs = ShortJobs()
         # What is older than this has all but no weight left.
         since_s = self.clock().at_s - _REMEMBERED_HALF_LIVES * self.rules.half_life_s
         for job in self.journal.ended_since(since_s):
@@ -163,7 +165,10 @@ class Engine:
             now_s=now.at_s,
             before=self.last_plan.reservations if self.last_plan is not None else (),
         )
-        self.last_plan = schedule_on(self._lined_up(), self.ledger, self.rules, outlook)
+        lineup = self._lined_up()
+        for leaf in self._short_jobs.forget(now.at_s):
+            lineup.touch(leaf)
+        self.last_plan = schedule_on(lineup, self.ledger, self.rules, outlook)
         for job_id in self.last_plan.admitted:
             self._record(admit(self.ledger, job_id, now), touched)
         self._preempt(now, touched)
@@ -173,7 +178,9 @@ class Engine:
     def _lined_up(self) -> Lineup:
         """Kept from pass to pass, and made anew for other rules or other books."""
         if self._lineup is None or self._lineup.shares is not self.rules.shares:
-            self._lineup = line_up(self.ledger, self.rules, self._history.spent)
+            self._lineup = line_up(
+                self.ledger, self.rules, self._history.spent, self._short_jobs.counted
+            )
         return self._lineup
 
     def _preempt(self, now: Now, touched: dict[int, Job]) -> None:
@@ -213,14 +220,18 @@ class Engine:
 
     def _remember(self, job: Job) -> None:
         """What an ended job has used decides ties from now on, and how long it ran is a guess for
-        its user's next ones."""
+        its user's next ones; one that ran very shortly still counts for a moment."""
         if job.started_at is not None and job.ended_at is not None:
-            share = self.rules.shares.dominant_share(self.ledger.demand(job))
+            demand = self.ledger.demand(job)
             # The time that it was frozen does not count.
             started_s = min(job.started_at + job.frozen_s(job.ended_at), job.ended_at)
+            share = self.rules.shares.dominant_share(demand)
             self._history.add(job.spec.leaf, float(share), started_s, job.ended_at)
             if job.outcome is not None:
                 self._run_times.add(job.spec.user, job.ended_at - started_s)
+                until_s = job.started_at + self.rules.min_hold_s
+                if until_s > self.clock().at_s:
+                    self._short_jobs.add(job.spec.leaf, demand, until_s)
             if self._lineup is not None:
                 # In whichever pool the user's other jobs wait: their estimates have changed.
                 for pool in (job.spec.user, *self.rules.pools):

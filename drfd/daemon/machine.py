@@ -53,6 +53,7 @@ def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
         policy=config.policy,
         slots=config.slots,
         half_life_s=config.half_life_s,
+        min_hold_s=config.min_hold_s,
         patience=config.patience,
         preempting=config.preempting,
         grace_s=config.grace_s,

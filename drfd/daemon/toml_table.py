@@ -129,6 +129,10 @@ def read_size_or_zero(value: str | int) -> int:
     return 0 if str(value) == "0" else parse_size(value)
 
 
+def read_duration_or_zero(value: str | int) -> int:
+    return 0 if str(value) == "0" else parse_duration(value)
+
+
 def read_time(value: str | int) -> int | None:
     return None if value == "unlimited" else parse_duration(value)
 

@@ -14,13 +14,13 @@ from math import lcm
 
 from drfd.core import continuous
 from drfd.core.ceei import ceei
-from drfd.core.fairshare import FairShare, NodeRule
+from drfd.core.fairshare import FairShare
 from drfd.core.flow import Tasks, Want
 from drfd.core.policies import plan_by
 from drfd.core.queue import LeafQueue
 from drfd.core.resources import Vector
 from drfd.core.tally import Terms
-from drfd.core.tree import TOP
+from drfd.core.tree import TOP, NodeRule
 from drfd.errors import Refused
 from drfd.sim.spec import Node, Spec, User
 

@@ -8,13 +8,13 @@ from signal import SIGTERM
 from typing import Any
 
 from drfd.core import events as ev
-from drfd.core.fairshare import NodeRule, Standing
+from drfd.core.fairshare import Standing
 from drfd.core.job import Job, JobState, Outcome, Usage, output_path
 from drfd.core.ledger import Ledger
 from drfd.core.reasons import Reason
 from drfd.core.resources import Axes, Resources, Vector, minus
 from drfd.core.rules import ROOT, Rules
-from drfd.core.tree import path_up
+from drfd.core.tree import NodeRule, path_up
 from drfd.errors import DrfdError
 
 View = dict[str, Any]

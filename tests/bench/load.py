@@ -55,7 +55,7 @@ class Load:
             self.run_times.add(f"user{user}", self._run_s(f"user{user}"))
         self.last: Plan | None = None
         self.ledger = Ledger.of_jobs(self.rules.axes, self._jobs())
-        self.lineup = line_up(self.ledger, self.rules, self.history.spent)
+        self.lineup = line_up(self.ledger, self.rules, self.history.spent, {})
         self.turn()
 
     def step(self) -> None:

@@ -15,9 +15,9 @@ from hypothesis import strategies as some
 
 from drfd.core import continuous
 from drfd.core.ceei import ceei
-from drfd.core.fairshare import FairShare, NodeRule
+from drfd.core.fairshare import FairShare
 from drfd.core.flow import Tasks, Want
-from drfd.core.tree import parent_of, path_up
+from drfd.core.tree import NodeRule, parent_of, path_up
 
 STEADY = settings(derandomize=True, deadline=None, max_examples=80)
 Wants = Mapping[str, Want]

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from drfd.core.entitlement import divide_all
-from drfd.core.fairshare import FairShare, NodeRule
-from drfd.core.tree import path_up
+from drfd.core.fairshare import FairShare
+from drfd.core.tree import NodeRule, path_up
 from fakes import flat
 
 STEADY = settings(derandomize=True, deadline=None, max_examples=100)

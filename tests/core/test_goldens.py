@@ -14,11 +14,12 @@ import pytest
 
 from drfd.core import continuous
 from drfd.core.ceei import ceei
-from drfd.core.fairshare import FairShare, NodeRule
+from drfd.core.fairshare import FairShare
 from drfd.core.flow import Tasks, Want
 from drfd.core.policies import plan_by
 from drfd.core.queue import LeafQueue
 from drfd.core.resources import Vector, minus, plus, total
+from drfd.core.tree import NodeRule
 
 Wants = dict[str, Want]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from fractions import Fraction
 from random import Random
 
-from drfd.core.fairshare import FairShare, NodeRule
+from drfd.core.fairshare import FairShare
 from drfd.core.ladder import Ladder, Rank
+from drfd.core.tree import NodeRule
 
 
 def test_the_least_is_known_whatever_has_changed() -> None:

@@ -22,12 +22,14 @@ from bench.load import Load, Shape
 from drfd.core.admission import plan, run_pass
 from drfd.core.backfill import Outlook
 from drfd.core.entitlement import Claim, divide_all
-from drfd.core.fairshare import FairShare, NodeRule
+from drfd.core.fairshare import FairShare
 from drfd.core.lineup import Lineup
 from drfd.core.plan import Plan
 from drfd.core.queue import Entry, LeafQueue
 from drfd.core.reservation import Patience, Reservation
 from drfd.core.resources import Vector, minus, plus
+from drfd.core.shortjobs import ShortJobs
+from drfd.core.tree import NodeRule
 
 FLAT = ("root.a", "root.b", "root.c", "root.d")
 DEEP = ("root.a", "root.p.b", "root.p.c", "root.q.d", "root.q.e", "root.q.x.f", "root.q.x.g")
@@ -63,6 +65,7 @@ class Stream:
     #: Running jobs with their real ends.
     running: dict[int, tuple[Waiting, float, float]] = field(default_factory=dict)
     before: tuple[Reservation, ...] = ()
+    short: ShortJobs = field(default_factory=ShortJobs)
     touch: Callable[[str], None] = lambda leaf: None
     next_id: int = 1
 
@@ -107,8 +110,12 @@ class Stream:
         """Time passes; jobs end, are submitted, cancelled, held and released."""
         random = self.random
         self.now_s += random.choice([0, 1, 1, 2, 7])
+        for leaf in self.short.forget(self.now_s):
+            self.touch(leaf)
         for job_id in [n for n, (_, end_s, _) in self.running.items() if end_s <= self.now_s]:
             job, _, _ = self.running.pop(job_id)
+            if random.random() < 0.3:
+                self.short.add(job.leaf, job.demand, self.now_s + random.choice([1, 5]))
             self._hold(job.leaf, minus(tuple(0 for _ in job.demand), job.demand))
             for path in road(job.leaf):
                 self.spent[path] = self.spent.get(path, 0.0) + random.choice([0.0, 0.5, 1.0])
@@ -171,12 +178,13 @@ class Stream:
     def fresh(self, outlook: Outlook | None) -> Plan:
         return plan(
             queues=self.queues, used=self.used, free=self.free(), shares=self.shares,
-            spent=self.spent, outlook=outlook,
+            spent=self.spent, outlook=outlook, recent=self.short.counted,
         )  # fmt: skip
 
     def lineup(self) -> Lineup:
         lineup = Lineup(
-            queues=self.queues, used=self.used, shares=self.shares, spent=self.spent
+            queues=self.queues, used=self.used, shares=self.shares, spent=self.spent,
+            recent=self.short.counted,
         )  # fmt: skip
         self.touch = lineup.touch
         return lineup
@@ -238,7 +246,7 @@ def test_a_pass_asks_only_for_the_leaves_that_were_touched() -> None:
     queues = {"a": LeafQueue(), "b": LeafQueue()}
     queues["a"].add((1,), (0, 1))
     used: dict[str, Vector] = {}
-    lineup = Lineup(queues=queues, used=used, shares=FairShare((9,)), spent={})
+    lineup = Lineup(queues=queues, used=used, shares=FairShare((9,)), spent={}, recent={})
     assert run_pass(lineup, free=(0,), outlook=None).admitted == []
     queues["b"].add((1,), (0, 2))
     assert run_pass(lineup, free=(9,), outlook=None).admitted == [1]
@@ -260,7 +268,7 @@ class SlowTree:
         self.waiting = dict(stream.waiting)
         self.held = dict(stream.used)
         self.free = stream.free()
-        active = {*stream.used, *stream.queues}
+        active = {*stream.used, *stream.queues, *stream.short.counted}
         self.children = {}
         for leaf in active:
             for path in road(leaf):
@@ -279,7 +287,7 @@ class SlowTree:
             while (job_id := self.next_job(surplus)) is not None:
                 job = self.waiting.pop(job_id)
                 self.free = minus(self.free, job.demand)
-                self.held[job.leaf] = plus(self.usage(job.leaf), job.demand)
+                self.held[job.leaf] = plus(self.holds(job.leaf), job.demand)
                 order.append(job_id)
         return order
 
@@ -303,9 +311,17 @@ class SlowTree:
         ]
 
     def usage(self, path: str) -> Vector:
+        """With what counts of jobs that ended early."""
+        total = self.holds(path)
+        for leaf, counted in self.stream.short.counted.items():
+            if path in road(leaf):
+                total = plus(total, counted)
+        return total
+
+    def holds(self, path: str) -> Vector:
         total: Vector = tuple(0 for _ in self.stream.capacity)
         for leaf, held in self.held.items():
-            if leaf == path or leaf.startswith(f"{path}."):
+            if path in road(leaf):
                 total = plus(total, held)
         return total
 
@@ -329,7 +345,7 @@ class SlowTree:
             if limit is not None:
                 tops = zip(limit, capacity, strict=True)
                 room = tuple(top if most is None else min(most, top) for most, top in tops)
-                rooms.append(minus(room, self.usage(path)))
+                rooms.append(minus(room, self.holds(path)))
             after = plus(self.usage(path), job.demand)
             rows = zip(after, self.promised[path], capacity, strict=True)
             keeps = keeps or all(amount <= part * top for amount, part, top in rows if top)
@@ -447,7 +463,7 @@ def test_nobody_is_looked_at_when_nothing_fits() -> None:
         for user in range(users):
             queues[f"root.u{user}"] = LeafQueue()
             queues[f"root.u{user}"].add((2,), (0, user))
-        lineup = Lineup(queues=queues, used={}, shares=FairShare((9,)), spent={})
+        lineup = Lineup(queues=queues, used={}, shares=FairShare((9,)), spent={}, recent={})
         assert run_pass(lineup, free=(1,), outlook=None).admitted == []
         with counted() as found:
             assert run_pass(lineup, free=(1,), outlook=None).admitted == []
@@ -467,7 +483,7 @@ def test_nobody_is_looked_at_for_a_promise_that_nobody_would_keep() -> None:
             queues[f"root.u{user}"].add((1,), (0, user))
         used["root.idle"] = (users // 2,)
         shares = FairShare((3 * (users + 1) // 2,))
-        lineup = Lineup(queues=queues, used=used, shares=shares, spent={})
+        lineup = Lineup(queues=queues, used=used, shares=shares, spent={}, recent={})
         run_pass(lineup, free=(0,), outlook=None)
         with counted() as found:
             assert len(run_pass(lineup, free=(1,), outlook=None).admitted) == 1

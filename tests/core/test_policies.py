@@ -21,7 +21,7 @@ from hypothesis import strategies as some
 from drfd.core import continuous
 from drfd.core.admission import plan
 from drfd.core.backfill import Outlook
-from drfd.core.fairshare import FairShare, NodeRule
+from drfd.core.fairshare import FairShare
 from drfd.core.flow import Want
 from drfd.core.plan import Plan
 from drfd.core.policies import POLICIES, plan_by
@@ -29,7 +29,7 @@ from drfd.core.queue import LeafQueue
 from drfd.core.reservation import Patience
 from drfd.core.resources import Vector, fits, minus, plus, total
 from drfd.core.tally import Terms
-from drfd.core.tree import path_up
+from drfd.core.tree import NodeRule, path_up
 from drfd.core.yarn import YarnKey, yarn_key
 
 STEADY = settings(derandomize=True, deadline=None, max_examples=40)

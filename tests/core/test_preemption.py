@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from drfd.core import events as ev
-from drfd.core.fairshare import FairShare, NodeRule
+from drfd.core.fairshare import FairShare
 from drfd.core.job import JobState, Outcome
 from drfd.core.preemption import Preempting, Starvation, Starving, preempt
+from drfd.core.tree import NodeRule
 from fakes import Bench, demand, ended, now, rules, runner_up, spec
 
 HOW = Preempting()

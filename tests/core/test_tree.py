@@ -8,10 +8,11 @@ from fractions import Fraction
 import pytest
 
 from drfd.core.admission import plan
-from drfd.core.fairshare import FairShare, NodeRule
+from drfd.core.fairshare import FairShare
 from drfd.core.plan import Plan
 from drfd.core.queue import LeafQueue
 from drfd.core.resources import Vector, minus, plus
+from drfd.core.tree import NodeRule
 
 Queues = dict[str, LeafQueue]
 

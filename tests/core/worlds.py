@@ -13,10 +13,11 @@ from hypothesis import strategies as some
 
 from core.oracle import Ask, Pass, Rule, Tree, Vector, added, begin, line, slow_pass, within
 from drfd.core.admission import plan
-from drfd.core.fairshare import FairShare, NodeRule
+from drfd.core.fairshare import FairShare
 from drfd.core.plan import Plan
 from drfd.core.queue import LeafQueue
 from drfd.core.reservation import Reservation
+from drfd.core.tree import NodeRule
 
 #: Leaves of three depths. Pools and groups have capitals, users have none.
 LEAVES = (

@@ -48,6 +48,7 @@ EVERYTHING = """
     reservation = false
     reservation_depth = 4
     half_life = "2d"
+    min_hold = 0
     preemption = true
     preempt = "suspend"
     preempt_after = "2m"
@@ -117,6 +118,7 @@ def test_every_documented_key_is_read(path: Path) -> None:
         policy="drf",
         slots=6,
         half_life_s=2 * 86400,
+        min_hold_s=0,
         patience=Patience(patience_s=60, drain_after_s=3600, reserves=False, depth=4),
         preempting=Preempting(suspends=True, after_s=120, rest_s=1800),
         warnings=("gres: countable resources are not handed out by this version yet",),
@@ -293,6 +295,9 @@ def test_a_mistake_in_the_tree_names_its_place(path: Path, text: str, said: str)
         ("scheduling.preempt_rest", '"never"'),
         ("scheduling.preempt_rest", "true"),
         ("scheduling.patience", '"x"'),
+        ("scheduling.min_hold", '"soon"'),
+        ("scheduling.min_hold", "-1"),
+        ("scheduling.min_hold", "true"),
         ("scheduling.reservation_depth", "0"),
         ("scheduling.reservation_depth", "1.5"),
         ("scheduling.reservation_depth", '"2"'),

@@ -615,7 +615,9 @@ def test_after_every_turn_a_fresh_pass_would_find_nothing_more_to_do(
             now_s=seconds[0] + now().at_s,
             before=engine.last_plan.reservations,
         )
-        fresh = schedule(engine.ledger, engine.rules, engine._history.spent, outlook)
+        fresh = schedule(
+            engine.ledger, engine.rules, engine._history.spent, outlook, engine._short_jobs.counted
+        )
         assert fresh.admitted == []
         assert (fresh.free, list(fresh.order)) == (
             engine.last_plan.free, list(engine.last_plan.order),
@@ -652,3 +654,37 @@ def random_news(random: Random, shell: Any, at_s: float) -> list[st.Stimulus]:
             case _:
                 pass
     return news
+
+
+# -- very short jobs ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("min_hold_s", "at_s", "restarts", "first"),
+    [
+        (10, 2.0, False, BOB),
+        (10, 2.0, True, BOB),
+        (10, 11.0, False, ALICE),
+        (10, 11.0, True, ALICE),
+        (0, 2.0, False, ALICE),
+    ],
+)
+def test_a_job_that_took_a_second_counts_for_ten(
+    make_shell: MakeShell, min_hold_s: int, at_s: float, restarts: bool, first: st.Actor
+) -> None:
+    """Alice has just had four cores for a second; bob holds one. Now both want three, and there is
+    room for one of them."""
+    seconds = [0.0]
+    by = replace(rules(), min_hold_s=min_hold_s)
+    shell = make_shell(by=by, clock=lambda: now(seconds[0]))
+    shell.turn(asks(4), asks(1, actor=BOB), asks(4, actor=ADMIN))
+    shell.turn(*(runner_up(job_id, at_s=0) for job_id in (1, 2, 3)))
+    seconds[0] = 1.0
+    shell.turn(ended(1, at_s=1.0), gone(1))
+    shell.host.take()
+    if restarts:
+        shell = make_shell(by=by, clock=lambda: now(seconds[0]))
+    seconds[0] = at_s
+    shell.turn(asks(3, actor=ALICE), asks(3, actor=BOB))
+    started = [shell.engine.ledger.jobs[effect.job_id] for effect in shell.host.take()]
+    assert [job.spec.user for job in started] == [first.user]
