@@ -27,6 +27,8 @@ from drfd_cli.client import Client
 from kernel import Kernel
 
 BIN = Path(sys.executable).parent
+#: Every wait for drfd is so many times longer, where processors are slow.
+PATIENCE = float(os.environ.get("DRFD_TEST_PATIENCE", "1"))
 
 CONFIG = """
 [capacity]
@@ -50,13 +52,13 @@ def wait_for(
     what: str, is_so: Callable[[], Any], *, seconds: float = 120.0, show: Callable[[], Any] = str
 ) -> Any:
     """Poll until `is_so` gives something true; fail with what was seen after a generous time."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds * PATIENCE
     while time.monotonic() < deadline:
         found = is_so()
         if found:
             return found
         time.sleep(0.02)
-    raise AssertionError(f"waited {seconds} s in vain for {what}; {show()}")
+    raise AssertionError(f"waited {seconds * PATIENCE} s in vain for {what}; {show()}")
 
 
 class Instance:
@@ -133,7 +135,7 @@ class Instance:
         """SIGTERM: in order, jobs run on."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait(20)
+            self.process.wait(20 * PATIENCE)
 
     def launcher_pid(self) -> int:
         """The launcher itself: the keeper's child that listens."""
@@ -174,7 +176,7 @@ class Instance:
             }
         env = {**os.environ, "DRFD_SOCKET": str(self.socket), **options.pop("env", {})}
         options.setdefault("cwd", self.work)
-        options.setdefault("timeout", 120)
+        options["timeout"] = options.get("timeout", 120) * PATIENCE
         done = subprocess.run(
             [str(BIN / "drf"), *map(str, words)],
             capture_output=True,

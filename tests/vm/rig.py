@@ -1,0 +1,86 @@
+"""A guest with systemd and cgroup v2, as tests see it; guest/README.md says what it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = Path(__file__).parent / "guest"
+
+#: Debian's name of the guest's release.
+SUITE = os.environ.get("DRFD_VM_SUITE", "bookworm")
+#: Its Python.
+PYTHON = {"bookworm": "3.11", "trixie": "3.13"}[SUITE]
+#: Everything, however long it takes: an hour and more.
+IS_FULL = bool(os.environ.get("DRFD_VM_FULL"))
+
+#: A busy machine is no failure.
+_BOOT_S = 300
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a command in the guest ended; 124 is a time-out, 125 a guest that went away."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    def check(self) -> Finished:
+        assert self.status == 0, f"status {self.status}\n{self.stdout}\n{self.stderr}"
+        return self
+
+
+class Guest:
+    """Boots anew for every command, always from the same disk: nothing of a run is kept."""
+
+    def __init__(self, base: Path | None = None) -> None:
+        """`base`: a disk that `run` has kept, instead of the image as it was built."""
+        self._base = base
+
+    def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        timeout_s: float,
+        copy: Mapping[Path, str] | None = None,
+        wheels: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        disk: Path | None = None,
+    ) -> Finished:
+        """Run a Bash script, or an argv, as root.
+
+        `copy`: from here → to where in the guest. `disk`: keep the guest's disk in this file.
+        """
+        argv = ["bash", "-euo", "pipefail", "-c", command] if isinstance(command, str) else command
+        words = [f"--suite={SUITE}", f"--timeout={timeout_s}", f"--boot-timeout={_BOOT_S}"]
+        words += [f"--copy={source}:{dest}" for source, dest in (copy or {}).items()]
+        words += [f"--env={name}={value}" for name, value in (env or {}).items()]
+        words += [f"--wheels={wheels}"] if wheels else []
+        with tempfile.TemporaryDirectory(prefix="drfd-vm-") as place:
+            if disk is not None:
+                words += [f"--disk={disk}"]
+            elif self._base is not None:
+                passing = Path(place, "disk.qcow2")
+                _lay_over(self._base, passing)
+                words += [f"--disk={passing}", "--power-cut"]
+            done = subprocess.run(
+                [SCRIPTS / "run-in-vm", *words, "--", *argv],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+            )
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def _lay_over(base: Path, disk: Path) -> None:
+    """A disk that reads as `base` and keeps what is written to it for itself."""
+    words = ["-q", "-f", "qcow2", "-F", "qcow2", "-b", str(base.resolve()), str(disk)]
+    subprocess.run(["qemu-img", "create", *words], check=True)
