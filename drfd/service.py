@@ -83,6 +83,11 @@ def take(env: MutableMapping[str, str]) -> Service:
     )
 
 
+def has_systemd() -> bool:
+    """Whether systemd is what runs this system: sd_booted(3)."""
+    return os.path.isdir("/run/systemd/system")
+
+
 def _device_and_inode(fd: int) -> str | None:
     """As JOURNAL_STREAM has it, so that a redirection is noticed."""
     try:

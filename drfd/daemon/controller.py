@@ -16,6 +16,7 @@ from drfd.core.stimuli import Breached, Now, Tick
 from drfd.daemon import spawn
 from drfd.daemon.accounts import Accounts
 from drfd.daemon.config import Config
+from drfd.daemon.cures import Standing
 from drfd.daemon.engine import Engine, Work
 from drfd.daemon.link import Link
 from drfd.daemon.machine import Site
@@ -46,6 +47,7 @@ class Daemon:
         launcher: spawn.OwnLauncher | None,
         reread: Callable[[], tuple[Config, Site]],
         manager: Service,
+        standing: Standing,
         *,
         admins: frozenset[int],
         allow: frozenset[int],
@@ -82,6 +84,7 @@ class Daemon:
             site=site,
             meter=self._meter,
             link=self._link,
+            standing=standing,
             takes_root=0 in allow,
             reload=self.reload,
             shut_down=self.shut_down,

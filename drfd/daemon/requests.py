@@ -20,6 +20,7 @@ from drfd.core.forecast import Future
 from drfd.core.job import Job, JobSpec, JobState
 from drfd.core.reasons import explain_wait
 from drfd.daemon.config import Config
+from drfd.daemon.cures import Standing, find_cures
 from drfd.daemon.doctor import doctor_view
 from drfd.daemon.engine import Engine, Work
 from drfd.daemon.link import Link
@@ -49,6 +50,7 @@ class Requests:
     site: Site
     meter: Meter
     link: Link
+    standing: Standing
     #: Whether jobs may run as root: only a private instance of root's own.
     takes_root: bool
     #: Reads the configuration again and puts it into force; raises ConfigError and changes nothing.
@@ -100,7 +102,8 @@ class Requests:
             case msg.Shares():
                 return views.shares_view(self.engine.ledger, self.engine.rules)
             case msg.Doctor():
-                return doctor_view(self.site, self.link)
+                cures = find_cures(self.standing, self.site, self.link)
+                return doctor_view(self.site, self.link) | {"cures": cures}
 
     def job_changed(self, job: Job) -> None:
         if job.state is JobState.ENDED:

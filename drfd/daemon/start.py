@@ -7,6 +7,7 @@ import asyncio
 import faulthandler
 import logging
 import os
+import pwd
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +15,15 @@ from drfd import journald, paths, service
 from drfd.daemon import spawn
 from drfd.daemon.config import Config, load
 from drfd.daemon.controller import Daemon
+from drfd.daemon.cures import Standing
 from drfd.daemon.door import Door
 from drfd.daemon.machine import Site, survey
 from drfd.host.capacity import read_machine
 
 log = logging.getLogger("drfd")
+
+#: Where logind has a file for each user that lingers.
+_LINGER = Path("/var/lib/systemd/linger")
 
 
 def serve(options: argparse.Namespace) -> None:
@@ -68,6 +73,7 @@ def serve(options: argparse.Namespace) -> None:
         launcher,
         reread,
         manager,
+        _standing(is_system, is_service=options.launcher is not None),
         admins=frozenset({0, owner}),
         allow=frozenset(allow),
     )
@@ -96,6 +102,21 @@ def become_launcher(options: argparse.Namespace) -> None:
     if options.holder is not None:
         command += ["--holder", options.holder]
     os.execv(command[0], command)  # noqa: S606
+
+
+def _standing(is_system: bool, *, is_service: bool) -> Standing:
+    uid = os.getuid()
+    try:
+        lingers = _LINGER.joinpath(pwd.getpwuid(uid).pw_name).exists()
+    except KeyError:
+        lingers = False
+    return Standing(
+        uid=uid,
+        is_systems=is_system,
+        is_service=is_service,
+        has_systemd=service.has_systemd(),
+        lingers=lingers,
+    )
 
 
 def _read_config(path: Path, *, must_exist: bool) -> Config:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from drfd import service
 from drfd.errors import HostError, NotPermitted
 from drfd.install import layout, look, plan
 from drfd.install.steps import Note, Run, Step, perform
@@ -64,7 +65,7 @@ def _need_a_system(where: Where) -> None:
             "only root can do that",
             hint="or name another --root, to have the files put there",
         )
-    if not os.path.isdir("/run/systemd/system"):
+    if not service.has_systemd():
         raise HostError(
             "no-systemd",
             "systemd does not run here",

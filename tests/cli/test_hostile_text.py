@@ -171,6 +171,7 @@ def test_doctor_is_harmless(drf: Run, daemon: Any, word: str) -> None:
             "disks": [disk | {"problem": word, "filesystem": word, "control": {"read": word}}],
             "warnings": [word],
             "stuck_jobs": [],
+            "cures": [word],
             "launcher": "connected",
         }
     }

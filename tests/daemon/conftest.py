@@ -17,6 +17,7 @@ from drfd.core.job import Job
 from drfd.core.rules import Rules
 from drfd.core.stimuli import Actor, CgroupGone, Now, Stimulus
 from drfd.daemon.config import Config
+from drfd.daemon.cures import Standing
 from drfd.daemon.engine import Engine, Work
 from drfd.daemon.link import Link
 from drfd.daemon.machine import Site
@@ -171,6 +172,9 @@ def make_desk(make_shell: Callable[..., Shell], tmp_path: Path) -> Callable[...,
             site=Site(shell.engine.rules, (DISK,), (config or Config()).defaults, ("a warning",)),
             meter=Meter(lambda: 0.0),
             link=link,
+            standing=Standing(
+                uid=0, is_systems=True, is_service=False, has_systemd=False, lingers=False
+            ),
             takes_root=takes_root,
             reload=lambda: requests.site,
             shut_down=lambda *, after_jobs: told.append(after_jobs),

@@ -831,6 +831,7 @@ def test_doctor_tells_what_is_enforced_and_what_is_wrong(desk: Any) -> None:
             "warnings": ["a warning"],
             "stuck_jobs": [],
             "launcher": "away",
+            "cures": ["no job starts while the launcher is away: the log of drfd says why"],
         }
         desk.link.hello = {"kind": "cgroup v1", "controls": {"cores": "enforced"}}
         desk.link.stuck = {(7, 1), (3, 2)}

@@ -8,10 +8,6 @@ from drfd.units import show_size
 from drfd_cli import output
 from drfd_cli.options import as_json, connect
 
-_CURES = {
-    "none": "run drfd as root on a machine with cgroups, and its limits will be enforced",
-}
-
 
 @click.command("doctor")
 @as_json
@@ -29,7 +25,7 @@ def command(as_json: bool) -> None:
         kind = f", {disk['filesystem']}" if disk["filesystem"] else ""
         where = f"disk {disk['name']} ({disk['path']}{kind})"
         rates = f"read {show_size(disk['read'])}/s, write {show_size(disk['write'])}/s"
-        guess = "; a guess: set read and write under [[disk]]" if disk["guess"] else ""
+        guess = "; a guess" if disk["guess"] else ""
         output.tell(f"  {where}, device {disk['device'] or '-'}: {rates}{guess}")
         for direction, control in disk["control"].items():
             output.tell(f"    {direction:<8} {output.clean(control)}")
@@ -37,5 +33,5 @@ def command(as_json: bool) -> None:
         output.tell(f"warning: {output.clean(warning)}")
     for job_id in reply["stuck_jobs"]:
         output.tell(f"warning: job {job_id} cannot be killed and keeps its resources")
-    if reply["enforcement"] in _CURES:
-        output.tell(f"cure: {_CURES[reply['enforcement']]}")
+    for cure in reply["cures"]:
+        output.tell(f"cure: {output.clean(cure)}")
