@@ -2,9 +2,10 @@
 
 Everything is computed anew at each step, in fractions. Where the text leaves a choice:
 
-- the head of an inner node is the head of the leaf below it that would be served;
-- among nodes that hold what they are promised nothing of, no order is defined: `Pass.sure` says how
-  many launches came before the first such choice;
+- which job is next in an inner node is not said, so that no order is defined between it and a
+  sibling that is as satisfied and has spent as much, nor among nodes that hold what they are
+  promised nothing of: `Pass.choices` gives all launches that the text allows, and a `guide` chooses
+  among them;
 - guarantees that sum to more than there is are cut in proportion;
 - a head that has waited too long closes its leaf in the second phase only;
 - what only a limit keeps back neither gets a reservation nor keeps one.
@@ -162,8 +163,10 @@ class Pass:
     spent: Mapping[str, float]
     times: Times | None
     promised: dict[str, list[Fraction]]
+    #: The launches of another pass, to be followed where the text leaves a choice.
+    guide: Sequence[int] = ()
     launches: list[int] = field(default_factory=list)
-    #: So many launches are decided by the text alone.
+    #: So many launches came before a choice of who gets the reservation; None: there was none.
     sure: int | None = None
     kept: Kept | None = None
     _given: list[tuple[float, Vector]] = field(default_factory=list)
@@ -230,46 +233,101 @@ class Pass:
         for promise_only in (True, False):
             done: set[str] = set()
             while leaves := {ask.leaf for ask in self.waiting.values()} - done:
-                leaf = self._next_leaf(leaves)
+                leaf = self._next_leaf(leaves, promise_only=promise_only)
                 job_id = self._next_job(leaf, promise_only=promise_only)
                 if job_id is None:
                     done.add(leaf)
                 else:
                     self._launch(job_id)
-        if self.sure is None:
-            self.sure = len(self.launches)
+
+    def choices(self) -> set[int]:
+        """The jobs of which the next launch may be one; nothing is reserved."""
+        for promise_only in (True, False):
+            ready = {}
+            for leaf in {ask.leaf for ask in self.waiting.values()}:
+                job_id = self._next_job(leaf, promise_only=promise_only)
+                if job_id is not None:
+                    ready[leaf] = job_id
+            if ready:
+                return {ready[leaf] for leaf in self._next_leaves("root", set(ready))}
+        return set()
+
+    def _next_leaves(self, path: str, leaves: set[str]) -> set[str]:
+        """Those that may be served next below the node."""
+        if path in leaves:
+            return {path}
+        firsts = self._first_children(path, leaves)
+        return {leaf for child in firsts for leaf in self._next_leaves(child, leaves)}
 
     def _turn(self, path: str, leaves: set[str]) -> Turn:
         spent = self.spent.get(path, float("-inf"))
         if path in leaves:
             return self.level(path), spent, self.jobs(path)[0], path
-        least = self._least_child(path, leaves)
-        own = (0, Fraction(0)) if path == "root" else self.level(path)
-        return min(own, least[0]), spent, least[2], path
+        least = self._turns(path, leaves)[0]
+        return min(self.level(path), least[0]), spent, least[2], path
 
-    def _least_child(self, path: str, leaves: set[str]) -> Turn:
+    def _turns(self, path: str, leaves: set[str]) -> list[Turn]:
+        """Of the node's children, in order."""
         children = {p for leaf in leaves for p in line(leaf) if above(p) == path}
-        turns = sorted(self._turn(child, leaves) for child in children)
-        if [turn[0] for turn in turns[:2]] == [BEYOND, BEYOND] and self.sure is None:
-            self.sure = len(self.launches)
-        return turns[0]
+        return sorted(self._turn(child, leaves) for child in children)
 
-    def _next_leaf(self, leaves: set[str]) -> str:
-        path = "root"
-        while path not in leaves:
-            path = self._least_child(path, leaves)[3]
-        return path
+    def _first_children(self, path: str, leaves: set[str]) -> list[str]:
+        """The child that is served first; or several, where the text does not say which."""
+        turns = self._turns(path, leaves)
+        first = turns[0]
+        if first[0] == BEYOND:
+            return [turn[3] for turn in turns]
+        tied = [turn[3] for turn in turns if turn[:2] == first[:2]]
+        return [first[3]] if leaves.issuperset(tied) else tied
+
+    def _next_leaf(self, leaves: set[str], *, promise_only: bool) -> str:
+        """Where the text leaves a choice, the guide makes it."""
+        free = self._next_leaves("root", leaves)
+        if len(free) == 1:
+            return free.pop()
+        # Whoever is looked at first gets the place.
+        if not promise_only and self.sure is None and any(map(self._takes_place, free)):
+            self.sure = len(self.launches)
+        wanted = self.waiting.get(next(iter(self.guide[len(self.launches) :]), 0))
+        if wanted is not None and wanted.leaf in free:
+            return wanted.leaf
+        # What cannot start gets out of the way.
+        return min(free, key=lambda leaf: (self._can_start(leaf, promise_only=promise_only), leaf))
+
+    def _can_start(self, leaf: str, *, promise_only: bool) -> bool:
+        own = self.jobs(leaf)
+        closed = not promise_only and self._is_closed(own[0])
+        return not closed and any(self.may_start(j, promise_only=promise_only) for j in own)
+
+    def _does_not_fit(self, head: int) -> bool:
+        ask = self.waiting[head]
+        return not within(ask.demand, self.free) and self.within_limits(ask.leaf, ask.demand)
+
+    def _takes_place(self, leaf: str) -> bool:
+        """Does it get the reservation when it is looked at now?"""
+        head = self.jobs(leaf)[0]
+        return (
+            self.times is not None
+            and self.kept is None
+            and self._does_not_fit(head)
+            and self.times.now_s - self.waiting[head].since_s >= self.times.patience_s
+        )
+
+    def _is_closed(self, head: int) -> bool:
+        """Does the first job of a leaf let no later one pass?"""
+        return (
+            self.times is not None
+            and self._does_not_fit(head)
+            and self.times.now_s - self.waiting[head].since_s > self.times.drain_after_s
+        )
 
     def _next_job(self, leaf: str, *, promise_only: bool) -> int | None:
         own = self.jobs(leaf)
-        if not promise_only and self.times is not None:
-            head = self.waiting[own[0]]
-            if not within(head.demand, self.free) and self.within_limits(leaf, head.demand):
-                waited_s = self.times.now_s - head.since_s
-                if self.kept is None and waited_s >= self.times.patience_s:
-                    self._reserve(own[0])
-                if waited_s > self.times.drain_after_s:
-                    return None
+        if not promise_only:
+            if self._takes_place(leaf):
+                self._reserve(own[0])
+            if self._is_closed(own[0]):
+                return None
         allowed = (j for j in own if self.may_start(j, promise_only=promise_only))
         return next(allowed, None)
 
@@ -350,10 +408,11 @@ def slow_pass(
     tree: Tree,
     waiting: Mapping[int, Ask],
     held: Mapping[str, Vector],
-    spent: Mapping[str, float] | None = None,
-    times: Times | None = None,
+    times: Times,
+    guide: Sequence[int],
 ) -> Pass:
     """The whole pass."""
-    found = begin(tree, waiting, held, spent, times)
+    found = begin(tree, waiting, held, times=times)
+    found.guide = guide
     found.run()
     return found

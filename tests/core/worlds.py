@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from hypothesis import strategies as some
 
-from core.oracle import Ask, Pass, Rule, Tree, Vector, added, begin, line, slow_pass, within
+from core.oracle import Ask, Pass, Rule, Tree, Vector, added, begin, line, within
 from drfd.core.admission import plan
 from drfd.core.fairshare import FairShare
 from drfd.core.plan import Plan
@@ -97,10 +97,6 @@ def carry_on(state: Pass, job_id: int) -> None:
     """Launch a job, whatever the rules say."""
     ask = state.waiting.pop(job_id)
     state.held[ask.leaf] = added(state.held[ask.leaf], ask.demand)
-
-
-def slow(world: World) -> Pass:
-    return slow_pass(world.tree, world.waiting, world.held, world.spent)
 
 
 # -- strategies --------------------------------------------------------------------------------
