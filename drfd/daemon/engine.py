@@ -26,7 +26,7 @@ from drfd.core.outlook import look_out
 from drfd.core.plan import Plan
 from drfd.core.preemption import Starvation, preempt
 from drfd.core.reservation import forced
-from drfd.core.rules import Rules
+from drfd.core.rules import ROOT, Rules
 from drfd.core.shortjobs import ShortJobs
 from drfd.core.stimuli import Now, Stimulus
 from drfd.errors import DrfdError, HostError, Refused
@@ -74,6 +74,9 @@ class Engine:
     #: The latest scheduling pass: waits are explained from it.
     last_plan: Plan | None = None
     _lineup: Lineup | None = None
+    #: In which a user may have jobs, besides the leaf below the root: as configured, and those that
+    #: have been taken out of the configuration and still have jobs.
+    _pools: set[str] = field(default_factory=set)
     _wants_pass: bool = True
     #: What this turn will say in the log, once it is durable.
     _said: list[tuple[Job, str]] = field(default_factory=list)
@@ -181,6 +184,9 @@ class Engine:
             self._lineup = line_up(
                 self.ledger, self.rules, self._history.spent, self._short_jobs.counted
             )
+            homes = ((job.spec.pool, job.spec.user) for job in self.ledger.jobs.values())
+            self._pools = {pool for pool, user in homes if pool != f"{ROOT}.{user}"}
+            self._pools.update(f"{ROOT}.{name}" for name in self.rules.pools)
         return self._lineup
 
     def _preempt(self, now: Now, touched: dict[int, Job]) -> None:
@@ -234,8 +240,8 @@ class Engine:
                     self._short_jobs.add(job.spec.leaf, demand, until_s)
             if self._lineup is not None:
                 # In whichever pool the user's other jobs wait: their estimates have changed.
-                for pool in (job.spec.user, *self.rules.pools):
-                    self._lineup.touch(leaf_path(f"root.{pool}", job.spec.user))
+                for pool in (f"{ROOT}.{job.spec.user}", *self._pools):
+                    self._lineup.touch(leaf_path(pool, job.spec.user))
 
     def _log(self) -> None:
         for job, kind in self._said:

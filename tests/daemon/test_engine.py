@@ -628,6 +628,28 @@ def test_after_every_turn_a_fresh_pass_would_find_nothing_more_to_do(
     assert reserved > 100
 
 
+def test_a_job_in_a_pool_that_is_gone_starts_beside_a_reservation_once_it_is_known_to_be_short(
+    make_shell: MakeShell,
+) -> None:
+    """What its user's jobs take is known of jobs in pools that are not configured any more, too."""
+    seconds = [0.0]
+    by = replace(rules(weights={"old": "1"}), patience=Patience(patience_s=0))
+    shell = make_shell(by=by, clock=lambda: now(seconds[0]))
+    shell.turn(asks(7, actor=BOB), asks(1))
+    shell.turn(runner_up(1), runner_up(2))
+    shell.turn(asks(9, actor=BOB))
+    seconds[0] = 10.0
+    shell.turn(st.SubmitAsked(now(), spec("root.old", time_limit_s=None), False))
+    shell.engine.rules = replace(by, pools={})
+    shell.engine.want_pass()
+    shell.turn()
+    assert states(shell) == {1: "RUNNING", 2: "RUNNING", 3: "PENDING", 4: "PENDING"}
+    seconds[0] = 20.0
+    shell.turn(ended(2, at_s=20.0), gone(2))
+    assert states(shell) == {1: "RUNNING", 3: "PENDING", 4: "STARTING"}
+    shell.host.take()
+
+
 def random_news(random: Random, shell: Any, at_s: float) -> list[st.Stimulus]:
     jobs = sorted(shell.engine.ledger.jobs.values(), key=lambda job: job.id)
     actor = random.choice([ALICE, BOB, ADMIN])
