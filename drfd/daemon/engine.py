@@ -19,7 +19,7 @@ from drfd.core.effects import Effect, owed
 from drfd.core.estimate import RunTimes
 from drfd.core.forecast import Future
 from drfd.core.history import History
-from drfd.core.job import Job, leaf_path
+from drfd.core.job import Job, JobState, leaf_path
 from drfd.core.ledger import Ledger
 from drfd.core.lineup import Lineup
 from drfd.core.outlook import look_out
@@ -78,6 +78,9 @@ class Engine:
     #: have been taken out of the configuration and still have jobs.
     _pools: set[str] = field(default_factory=set)
     _wants_pass: bool = True
+    #: (job, attempt) of what has been remembered and may not be durable yet: if its turn fails, it
+    #: ends once more.
+    _remembered: set[tuple[int, int]] = field(default_factory=set)
     #: What this turn will say in the log, once it is durable.
     _said: list[tuple[Job, str]] = field(default_factory=list)
 
@@ -101,6 +104,7 @@ class Engine:
                 answers.append((work, self._take(work, touched)))
             self._schedule(touched)
             self.journal.commit()
+            self._remembered = set(filter(self._is_to_end, self._remembered))
             self._log()
         except HostError as error:
             log.error("event=journal-failed error=%s", error.text)
@@ -214,7 +218,10 @@ class Engine:
     def _record(self, event: ev.Event, touched: dict[int, Job]) -> None:
         if isinstance(event, ev.Cleaned | ev.Requeued):
             # What it has used, before a requeueing forgets it.
-            self._remember(self.ledger.jobs[event.job_id])
+            ended = self.ledger.jobs[event.job_id]
+            if (ended.id, ended.attempt) not in self._remembered:
+                self._remembered.add((ended.id, ended.attempt))
+                self._remember(ended)
         job = self.ledger.apply(event)
         self.journal.append(event, job)
         self._wants_pass = True
@@ -242,6 +249,10 @@ class Engine:
                 # In whichever pool the user's other jobs wait: their estimates have changed.
                 for pool in (f"{ROOT}.{job.spec.user}", *self._pools):
                     self._lineup.touch(leaf_path(pool, job.spec.user))
+
+    def _is_to_end(self, key: tuple[int, int]) -> bool:
+        job = self.ledger.jobs.get(key[0])
+        return job is not None and job.state is JobState.CLEANING and job.attempt == key[1]
 
     def _log(self) -> None:
         for job, kind in self._said:

@@ -24,7 +24,7 @@ from drfd.core.reservation import Patience
 from drfd.errors import HostError, NotPermitted, Refused
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
-from fakes import ADMIN, ALICE, BOB, demand, ended, now, rules, runner_up, spec, tables
+from fakes import ADMIN, ALICE, BOB, GIB, demand, ended, now, rules, runner_up, spec, tables
 
 MakeShell = Callable[..., Any]
 PAYLOAD = Payload(env={"A": "1"})
@@ -505,6 +505,26 @@ def test_a_news_that_could_not_be_written_is_not_half_taken(make_shell: MakeShel
     shell.journal.is_full = False
     shell.turn(ended(1))
     assert (states(shell), shell.host.take()) == ({1: "CLEANING"}, [Remove(1, 1)])
+
+
+def test_what_an_ended_job_has_used_counts_once_however_often_its_end_is_told(
+    make_shell: MakeShell,
+) -> None:
+    shell = make_shell(journal=FullDisk, clock=lambda: now(5))
+    shell.turn(asks(), asks())
+    shell.turn(runner_up(1), ended(1, at_s=5.0))
+    shell.journal.is_full = True
+    shell.turn(gone(1))
+    shell.journal.is_full = False
+    # Another turn is written before the end is told again.
+    shell.turn(runner_up(2))
+    shell.turn(gone(1))
+    shell.host.take()
+    again = make_shell(clock=lambda: now(5))
+    for engine in (shell.engine, again.engine):
+        assert engine._short_jobs.counted == {"root.alice": (1000, GIB, 0, 0)}
+    assert shell.engine._history.spent == again.engine._history.spent
+    assert shell.engine._run_times == again.engine._run_times
 
 
 def test_a_real_lock_on_the_file_fails_the_turn_and_not_the_daemon(shell: Any) -> None:
