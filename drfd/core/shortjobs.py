@@ -19,21 +19,21 @@ from drfd.core.resources import Vector, minus, plus
 class ShortJobs:
     #: By leaf: what jobs that ended early still count.
     counted: dict[str, Vector] = field(default_factory=dict)
-    #: (until when, Unix time; leaf; demand), a heap; and how many of them each leaf has.
+    #: (until when, monotonic clock; leaf; demand), a heap; and how many of them each leaf has.
     _until: list[tuple[float, str, Vector]] = field(default_factory=list)
     _number: Counter[str] = field(default_factory=Counter)
 
-    def add(self, leaf: str, demand: Vector, until_s: float) -> None:
-        """A job of the leaf has ended and counts until then (Unix time)."""
-        heappush(self._until, (until_s, leaf, demand))
+    def add(self, leaf: str, demand: Vector, until_mono_s: float) -> None:
+        """A job of the leaf has ended and counts until then."""
+        heappush(self._until, (until_mono_s, leaf, demand))
         self._number[leaf] += 1
         before = self.counted.get(leaf)
         self.counted[leaf] = demand if before is None else plus(before, demand)
 
-    def forget(self, now_s: float) -> list[str]:
+    def forget(self, now_mono_s: float) -> list[str]:
         """Drop those whose time is over; their leaves."""
         leaves = []
-        while self._until and self._until[0][0] <= now_s:
+        while self._until and self._until[0][0] <= now_mono_s:
             _, leaf, demand = heappop(self._until)
             self.counted[leaf] = minus(self.counted[leaf], demand)
             self._number[leaf] -= 1

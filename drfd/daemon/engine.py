@@ -173,7 +173,7 @@ class Engine:
             before=self.last_plan.reservations if self.last_plan is not None else (),
         )
         lineup = self._lined_up()
-        for leaf in self._short_jobs.forget(now.at_s):
+        for leaf in self._short_jobs.forget(now.mono_s):
             lineup.touch(leaf)
         self.last_plan = schedule_on(lineup, self.ledger, self.rules, outlook)
         for job_id in self.last_plan.admitted:
@@ -242,9 +242,11 @@ class Engine:
             self._history.add(job.spec.leaf, float(share), started_s, job.ended_at)
             if job.outcome is not None:
                 self._run_times.add(job.spec.user, job.ended_at - started_s)
-                until_s = job.started_at + self.rules.min_hold_s
-                if until_s > self.clock().at_s:
-                    self._short_jobs.add(job.spec.leaf, demand, until_s)
+                now, hold_s = self.clock(), self.rules.min_hold_s
+                # If the clock has been set back, it started in the future.
+                left_s = min(job.started_at + hold_s - now.at_s, hold_s)
+                if left_s > 0:
+                    self._short_jobs.add(job.spec.leaf, demand, now.mono_s + left_s)
             if self._lineup is not None:
                 # In whichever pool the user's other jobs wait: their estimates have changed.
                 for pool in (f"{ROOT}.{job.spec.user}", *self._pools):

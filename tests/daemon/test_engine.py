@@ -730,3 +730,23 @@ def test_a_job_that_took_a_second_counts_for_ten(
     shell.turn(asks(3, actor=ALICE), asks(3, actor=BOB))
     started = [shell.engine.ledger.jobs[effect.job_id] for effect in shell.host.take()]
     assert [job.spec.user for job in started] == [first.user]
+
+
+@pytest.mark.parametrize("ends_first", [False, True])
+def test_a_short_job_counts_no_longer_when_the_clock_is_set_back(
+    make_shell: MakeShell, ends_first: bool
+) -> None:
+    clock = [now(0.0)]
+    shell = make_shell(clock=lambda: clock[0])
+    shell.turn(asks())
+    shell.turn(runner_up(1), ended(1, at_s=1.0))
+    if ends_first:
+        shell.turn(gone(1))
+    clock[0] = st.Now(now(-9999.0).at_s, now(1.0).mono_s)
+    shell.turn(gone(1))
+    assert shell.engine._short_jobs.counted
+    clock[0] = st.Now(now(-9980.0).at_s, now(20.0).mono_s)
+    shell.engine.want_pass()
+    shell.turn()
+    assert shell.engine._short_jobs.counted == {}
+    shell.host.take()
