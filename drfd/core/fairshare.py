@@ -190,10 +190,12 @@ class Standing:
         node = self.nodes[path]
         return Fraction(node.yard.level(self.used[path])) / self._factor(node)
 
-    def copy(self) -> Standing:
-        """One whose usage may be moved without moving this one's."""
+    def as_held(self) -> Standing:
+        """One in which only what is really held counts; its usage may be moved without moving this
+        one's."""
         other = copy(self)
-        other.used = dict(self.used)
+        other.used = {path: self.held(path) for path in self.used}
+        other._past = {}
         return other
 
     def keeps_promise(self, leaf: str, demand: Vector) -> bool:

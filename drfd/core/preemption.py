@@ -97,11 +97,15 @@ def preempt(
     or need be. `room`: the machine's capacity."""
     demand = ledger.wanted(ledger.jobs[starving.job_id])
     # What is being given back anyway comes first.
-    free = plus(minus(room, ledger.booked), total(_leaving(ledger), ledger.nothing))
+    leaving = list(_leaving(ledger))
+    free = plus(minus(room, ledger.booked), total((gift for _, gift in leaving), ledger.nothing))
     if demand is None or fits(demand, free):
         return []
     candidates = [job for job in ledger.holders() if _is_candidate(job, how, now.at_s)]
-    search = _Search(ledger, standing, starving, demand, free, how)
+    left = standing.as_held()
+    for leaf, gift in leaving:
+        left.hold(leaf, minus(ledger.nothing, gift))
+    search = _Search(ledger, left, starving, demand, free, how)
     return [_request(ledger, victim, starving, how, now) for victim in search.victims(candidates)]
 
 
@@ -123,12 +127,13 @@ def _request(
     )
 
 
-def _leaving(ledger: Ledger) -> Iterable[Vector]:
+def _leaving(ledger: Ledger) -> Iterable[tuple[str, Vector]]:
+    """(leaf, what it is about to give back) of each job that is being stopped or frozen."""
     for job in ledger.holders():
         if job.state in (JobState.STOPPING, JobState.CLEANING):
-            yield ledger.held(job)
+            yield job.spec.leaf, ledger.held(job)
         elif job.freezing:
-            yield ledger.axes.released(ledger.held(job))
+            yield job.spec.leaf, ledger.axes.released(ledger.held(job))
 
 
 def _is_candidate(job: Job, how: Preempting, now_s: float) -> bool:
@@ -137,7 +142,9 @@ def _is_candidate(job: Job, how: Preempting, now_s: float) -> bool:
 
 
 class _Search:
-    """The search for victims, with a standing of its own that goes along with what they give."""
+    """The search for victims, with a standing of its own that goes along with what they give. A
+    side must keep its promise by what it holds and will not give back anyway; what has ended early
+    counts for nobody here."""
 
     def __init__(
         self,
@@ -150,7 +157,7 @@ class _Search:
     ) -> None:
         self._ledger = ledger
         self._before = standing
-        self._standing = standing.copy()
+        self._standing = standing.as_held()
         self._starving = starving
         self._leaf = ledger.jobs[starving.job_id].spec.leaf
         self._demand = demand

@@ -20,7 +20,7 @@ from drfd.core.fairshare import FairShare
 from drfd.core.job import JobState, Outcome
 from drfd.core.preemption import Preempting, Starvation, Starving, preempt
 from drfd.core.tree import NodeRule
-from fakes import Bench, demand, ended, now, rules, runner_up, spec
+from fakes import Bench, demand, ended, happened, now, rules, runner_up, spec
 
 HOW = Preempting()
 
@@ -186,6 +186,33 @@ def test_a_kept_promise_is_not_broken() -> None:
     world.run("a", 10)
     mine = world.wait("b", 2)
     assert world.victims("b", mine) == []
+
+
+def test_what_has_ended_early_keeps_no_promise() -> None:
+    """Without its second job a would hold two of its four and a half cores, whatever else still
+    counts."""
+    world = World(cores=9)
+    world.run("a", 2, preemptible=False)
+    world.run("a", 3)
+    world.run("b", 4, preemptible=False)
+    mine = world.wait("b", 1)
+    standing = world.standing()
+    standing.remember("root.a.alice", (4000, 0, 0, 0))
+    ledger, room = world.bench.ledger, world.bench.rules.room
+    assert preempt(ledger, standing, room, Starving("root.b", mine), HOW, now(100)) == []
+
+
+def test_what_is_being_given_back_keeps_no_promise() -> None:
+    """a holds nine of its five cores; seven of them are in a job that is being stopped, or is
+    ending, or being frozen."""
+    for event in (ev.StopRequested, ev.Exited, ev.SuspendRequested):
+        world = World(memory_gib=9)
+        going = world.run("a", 7)
+        world.run("a", 2, 9)
+        world._apply(happened(event, going))
+        # There are enough cores, but no memory.
+        mine = world.wait("b", 1, 1)
+        assert world.victims("b", mine) == []
 
 
 def crossed(memory_gib: float) -> tuple[World, int]:
