@@ -56,7 +56,9 @@ def spec(
     priority: int = 0,
     name: str = "job",
     preemptible: bool = False,
+    **more: Any,
 ) -> JobSpec:
+    """`more`: any other fields."""
     return JobSpec(
         name=name,
         user=actor.user,
@@ -71,6 +73,7 @@ def spec(
         cwd="/home/alice",
         stdout="drf-%j.out",
         stderr="drf-%j.err",
+        **more,
     )
 
 
@@ -172,6 +175,18 @@ def happened(kind: type, job_id: int = 1, at_s: float = 0.0, **changes: Any) -> 
         ev.Suspended: {"attempt": 1, "mono_s": when.mono_s},
         ev.ResumeRequested: {"by": "alice"},
         ev.Resumed: {"mono_s": when.mono_s},
+        ev.DependencySettled: {"on": 9, "outcome": Outcome.COMPLETED, "is_met": True},
+        ev.BeginReached: {},
+        ev.Retried: {"attempt": 1, "not_before_s": int(when.at_s) + 5},
+        ev.Warned: {"signal": 10},
+        ev.SignalRequested: {"signal": 10, "by": "alice"},
+        ev.Changed: {
+            "by": "alice",
+            "spec": spec(priority=5),
+            "sets_after": False,
+            "sets_begin": False,
+            "text": "priority 0 → 5",
+        },
     }
     return kind(**({"job_id": job_id, "at_s": when.at_s} | usual[kind] | changes))
 

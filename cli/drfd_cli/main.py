@@ -25,6 +25,8 @@ VERBS = {
     "release": "let held jobs start",
     "suspend": "freeze running jobs",
     "resume": "let suspended jobs go on",
+    "signal": "send running jobs a signal",
+    "set": "change what waiting jobs ask for",
     "log": "a job's output",
     "shares": "who holds how much, and who is entitled to it",
     "drain": "stop launching jobs (administrators)",

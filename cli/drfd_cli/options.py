@@ -10,6 +10,14 @@ import click
 from drfd.errors import Refused
 from drfd.units import parse_cores, parse_duration, parse_memory, parse_rates
 from drfd_cli.client import Client, choose
+from drfd_cli.words import (
+    parse_after,
+    parse_begin,
+    parse_ids,
+    parse_outcomes,
+    parse_signal,
+    parse_warning,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,13 +51,27 @@ RATES = Amount("READ[/WRITE]", parse_rates)
 DURATION = Amount("TIME", parse_duration)
 LIMIT = Amount("TIME", lambda text: 0 if text == "unlimited" else parse_duration(text))
 
+PRIORITY = click.IntRange(-1_000_000, 1_000_000)
+SIGNAL = Amount("SIGNAL", parse_signal)
+IDS = Amount("IDS", parse_ids)
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 _ID = click.IntRange(1, 1 << 53)
 job_id = click.argument("job_id", metavar="ID", type=_ID)
 
 
 def job_ids(*, required: bool) -> Callable[[F], F]:
-    return click.argument("ids", metavar="IDS...", nargs=-1, required=required, type=_ID)
+    """Ids and ranges of ids (`3-7,9`), as one tuple of ids without doubles."""
+    return click.argument(
+        "ids", metavar="IDS...", nargs=-1, required=required, type=IDS, callback=_flat
+    )
+
+
+def _flat(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """Lists that were given one by one, as one; None if none was."""
+    if isinstance(param, click.Option) and not value:
+        return None
+    return tuple(dict.fromkeys(each for part in value for each in part))
 
 
 #: What `--state` takes: the words of the state column.
@@ -79,7 +101,7 @@ def demand_options(function: F) -> F:
             click.option("-p", "--pool", help="The pool that pays for it."),
             click.option(
                 "--priority",
-                type=click.IntRange(-1_000_000, 1_000_000),
+                type=PRIORITY,
                 default=0,
                 help="Order among the jobs of your leaf.",
             ),
@@ -88,6 +110,49 @@ def demand_options(function: F) -> F:
             ),
         )
     ):
+        function = option(function)
+    return function
+
+
+def demand_fields(cores: int | None, mem: int | None, io: tuple[int, int] | None) -> dict[str, int]:
+    """The demand on the wire: what was said of it."""
+    demand = {"cores_milli": cores, "memory_bytes": mem}
+    if io is not None:
+        demand["read_bps"], demand["write_bps"] = io
+    return {key: value for key, value in demand.items() if value is not None}
+
+
+after_option = click.option(
+    "--after", metavar="ID[:ok|:any|:fail],...", type=Amount("IDS", parse_after),
+    multiple=True, callback=_flat,
+    help="Start after these jobs have ended: well (ok, if you do not say), at all, or badly.",
+)  # fmt: skip
+begin_option = click.option(
+    "--begin", type=Amount("TIME", parse_begin),
+    help="Not before: 18:00, now+2h, tomorrow, 2026-11-21T08:00.",
+)  # fmt: skip
+
+
+def condition_options(function: F) -> F:
+    """When a job may start, and what follows when it ends badly or too late."""
+    for option in reversed(
+        (
+            after_option,
+            begin_option,
+            click.option(
+                "--retry", metavar="N", type=click.IntRange(0, 1000),
+                help="Try again, up to N times, when it fails.",
+            ),
+            click.option(
+                "--retry-on", metavar="WHAT,...", type=Amount("WHAT", parse_outcomes),
+                help="When: fail,launch,lost if you do not say; also timeout, memory, limit.",
+            ),
+            click.option(
+                "--warn", metavar="SIGNAL@TIME", type=Amount("SIGNAL@TIME", parse_warning),
+                help="Send this signal so long before the time limit: USR1@60.",
+            ),
+        )
+    ):  # fmt: skip
         function = option(function)
     return function
 

@@ -10,6 +10,7 @@ import click
 
 from drfd.errors import BY_KIND, NotPermitted, Refused
 from drfd_cli import output
+from drfd_cli.client import Client
 from drfd_cli.options import as_json, connect, job_ids, state_option
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -25,7 +26,7 @@ def selecting(function: F) -> F:
         click.option("-y", "--yes", is_flag=True, help="Do not ask."),
         click.option("-a", "--all", "everything", is_flag=True, help="All; as root, everybody's."),
         state_option("Jobs in this state."),
-        click.option("-n", "--name", help="Jobs of this name."),
+        click.option("-n", "--name", help="Jobs of this name, or like `train-*`."),
         click.option("-u", "--user", help="Jobs of this user."),
         job_ids(required=False),
     ):
@@ -33,8 +34,17 @@ def selecting(function: F) -> F:
     return function
 
 
-def act(verb: str, done_word: str, *, yes: bool, as_json: bool, **chosen: Any) -> int:
-    """Send `verb` for the chosen jobs, print what came of it, and give the exit code."""
+def act(
+    verb: str,
+    done_word: str,
+    *,
+    yes: bool,
+    as_json: bool,
+    asked: dict[str, Any] | None = None,
+    **chosen: Any,
+) -> int:
+    """Send `verb`, with what else is `asked`, for the chosen jobs, print what came of it, and give
+    the exit code."""
     client = connect()
     select = {
         "ids": list(chosen["ids"]),
@@ -47,13 +57,11 @@ def act(verb: str, done_word: str, *, yes: bool, as_json: bool, **chosen: Any) -
         raise click.UsageError(
             "name jobs by their ids, or choose with --user, --name, --state, --all"
         )
-    if not select["ids"] and not yes and sys.stdin.isatty():
-        jobs = client.request("status", select=select)["jobs"]
-        # Of others' jobs the command line is not shown, and they are not touched.
-        count = sum(job["argv"] is not None for job in jobs)
+    if not yes and sys.stdin.isatty():
+        count = len(select["ids"]) or _count(client, select)
         if count > _MANY:
             click.confirm(f"{verb} {count} jobs?", abort=True, err=True)
-    reply = client.request(verb, select=select)
+    reply = client.request(verb, select=select, **(asked or {}))
     if as_json:
         output.print_json({"done": reply["done"], "failed": reply["failed"]})
     else:
@@ -62,6 +70,12 @@ def act(verb: str, done_word: str, *, yes: bool, as_json: bool, **chosen: Any) -
     for failure in reply["failed"]:
         output.say(output.clean(failure["error"]["text"]))
     return _exit_code(reply["failed"])
+
+
+def _count(client: Client, select: dict[str, Any]) -> int:
+    jobs = client.request("status", select=select)["jobs"]
+    # Of others' jobs the command line is not shown, and they are not touched.
+    return sum(job["argv"] is not None for job in jobs)
 
 
 def _exit_code(failed: list[dict[str, Any]]) -> int:

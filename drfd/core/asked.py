@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from drfd.core import events as ev
 from drfd.core import stimuli as st
+from drfd.core.dependencies import refuse_impossible, settle_ended
 from drfd.core.job import Job, JobSpec, JobState, Outcome
 from drfd.core.ledger import Ledger
 from drfd.core.lifecycle import TRANSITIONS
 from drfd.core.resources import short_axes
+from drfd.core.retry import is_to_retry
 from drfd.core.rules import Rules
 from drfd.core.tree import path_up
 from drfd.errors import NotPermitted, Refused
-from drfd.units import show_amount, show_need
+from drfd.units import show_amount, show_duration, show_need
 
 
 def may_touch(actor: st.Actor, uid: int) -> bool:
@@ -48,8 +50,28 @@ def refuse_unfit(spec: JobSpec, rules: Rules) -> None:
                 )
 
 
+def refuse_late_warning(spec: JobSpec) -> None:
+    """Raise Refused for a warning that would not come within the wall time."""
+    if spec.warn is None:
+        return
+    if spec.time_limit_s is None:
+        raise Refused(
+            "no-limit", "there is no time limit to warn of", hint="say -t TIME, or leave --warn out"
+        )
+    if spec.warn.before_s >= spec.time_limit_s:
+        raise Refused(
+            "bad-value",
+            f"the warning is to come {show_duration(spec.warn.before_s)} before the end of "
+            f"{show_duration(spec.time_limit_s)}: no time is left to run before it",
+            hint="ask for a longer -t, or for a later --warn",
+        )
+
+
 def submit(ledger: Ledger, asked: st.SubmitAsked, rules: Rules) -> list[ev.Event]:
     refuse_unfit(asked.spec, rules)
+    refuse_late_warning(asked.spec)
+    after, at_s = asked.spec.after, asked.now.at_s
+    refuse_impossible(ledger, after, asked.ended)
     waiting = ledger.waiting[asked.spec.user]
     if waiting >= rules.max_waiting_per_user:
         raise Refused(
@@ -57,12 +79,14 @@ def submit(ledger: Ledger, asked: st.SubmitAsked, rules: Rules) -> list[ev.Event
             f"{asked.spec.user} already has {waiting} jobs waiting, the most that is allowed",
             hint="wait for some of them to start",
         )
+    job_id = ledger.next_id
     return [
-        ev.Submitted(job_id=ledger.next_id, at_s=asked.now.at_s, spec=asked.spec, held=asked.held)
+        ev.Submitted(job_id=job_id, at_s=at_s, spec=asked.spec, held=asked.held),
+        *settle_ended(job_id, after, asked.ended, at_s),
     ]
 
 
-def _owned(ledger: Ledger, job_id: int, actor: st.Actor) -> Job:
+def owned(ledger: Ledger, job_id: int, actor: st.Actor) -> Job:
     job = ledger.jobs.get(job_id)
     if job is None:
         raise Refused("no-such-job", f"there is no live job {job_id}")
@@ -72,7 +96,7 @@ def _owned(ledger: Ledger, job_id: int, actor: st.Actor) -> Job:
 
 
 def cancel(ledger: Ledger, asked: st.CancelAsked) -> list[ev.Event]:
-    job = _owned(ledger, asked.job_id, asked.actor)
+    job = owned(ledger, asked.job_id, asked.actor)
     now = asked.now
     if ev.Cancelled in TRANSITIONS[job.state]:
         return [ev.Cancelled(job_id=job.id, at_s=now.at_s, by=asked.actor.user)]
@@ -81,8 +105,9 @@ def cancel(ledger: Ledger, asked: st.CancelAsked) -> list[ev.Event]:
 
 def stop(job: Job, now: st.Now, outcome: Outcome, text: str) -> list[ev.Event]:
     """The request to stop, or nothing when it is being stopped or is over already. One that was
-    only to be requeued ends for good now."""
-    is_over = job.state is JobState.CLEANING and job.outcome is not None
+    only to be requeued, or tried again, ends for good now."""
+    is_ended = job.state is JobState.CLEANING and job.outcome is not None
+    is_over = is_ended and not (is_to_retry(job) and outcome is Outcome.CANCELLED)
     if is_over or (job.stop is not None and job.stop.outcome is not None):
         return []
     return [
@@ -93,7 +118,7 @@ def stop(job: Job, now: st.Now, outcome: Outcome, text: str) -> list[ev.Event]:
 
 
 def hold(ledger: Ledger, asked: st.HoldAsked) -> list[ev.Event]:
-    job = _owned(ledger, asked.job_id, asked.actor)
+    job = owned(ledger, asked.job_id, asked.actor)
     outweighs = asked.actor.is_admin and job.held_by == job.spec.user != asked.actor.user
     if job.state is JobState.HELD and not outweighs:
         return []
@@ -105,7 +130,7 @@ def hold(ledger: Ledger, asked: st.HoldAsked) -> list[ev.Event]:
 
 
 def release(ledger: Ledger, asked: st.ReleaseAsked) -> list[ev.Event]:
-    job = _owned(ledger, asked.job_id, asked.actor)
+    job = owned(ledger, asked.job_id, asked.actor)
     if ev.Released not in TRANSITIONS[job.state]:
         raise Refused("not-held", f"job {job.id} is {job.shown_state}, not held")
     _refuse_if_kept(job, asked.actor)
@@ -113,7 +138,7 @@ def release(ledger: Ledger, asked: st.ReleaseAsked) -> list[ev.Event]:
 
 
 def suspend(ledger: Ledger, asked: st.SuspendAsked) -> list[ev.Event]:
-    job = _owned(ledger, asked.job_id, asked.actor)
+    job = owned(ledger, asked.job_id, asked.actor)
     if ev.SuspendRequested not in TRANSITIONS[job.state]:
         hint = "drf hold keeps a waiting job from starting" if job.state is JobState.PENDING else ""
         raise Refused(
@@ -131,13 +156,26 @@ def suspend(ledger: Ledger, asked: st.SuspendAsked) -> list[ev.Event]:
 
 
 def resume(ledger: Ledger, asked: st.ResumeAsked) -> list[ev.Event]:
-    job = _owned(ledger, asked.job_id, asked.actor)
+    job = owned(ledger, asked.job_id, asked.actor)
     if job.state is not JobState.SUSPENDED and not job.freezing:
         raise Refused("not-suspended", f"job {job.id} is {job.shown_state}, not suspended")
     _refuse_if_kept(job, asked.actor)
     if job.held_by is None:
         return []
     return [ev.ResumeRequested(job_id=job.id, at_s=asked.now.at_s, by=asked.actor.user)]
+
+
+def signal(ledger: Ledger, asked: st.SignalAsked) -> list[ev.Event]:
+    job = owned(ledger, asked.job_id, asked.actor)
+    is_frozen = job.state is JobState.SUSPENDED or job.freezing
+    if ev.SignalRequested not in TRANSITIONS[job.state] or is_frozen:
+        raise Refused(
+            "not-running",
+            f"job {job.id} is {job.shown_state}; only a running job can be sent a signal",
+            hint=f"drf resume {job.id} lets it run" if is_frozen else "",
+        )
+    by = asked.actor.user
+    return [ev.SignalRequested(job_id=job.id, at_s=asked.now.at_s, signal=asked.signal, by=by)]
 
 
 def _refuse_if_kept(job: Job, actor: st.Actor) -> None:

@@ -8,25 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from drfd.core import asked
+from drfd.core import asked, change
 from drfd.core import events as ev
 from drfd.core import stimuli as st
 from drfd.core.admission import run_pass
 from drfd.core.backfill import Outlook
+from drfd.core.dependencies import begin, settle
 from drfd.core.job import Job, JobState, Outcome
 from drfd.core.ledger import Ledger
 from drfd.core.lifecycle import TRANSITIONS
-from drfd.core.limits import deadline_mono_s, timeout_text
+from drfd.core.limits import deadline_mono_s, is_timed_out, timeout_text
 from drfd.core.lineup import Lineup
 from drfd.core.outcome import judge_end
 from drfd.core.plan import Plan
 from drfd.core.policies import plan_by
 from drfd.core.resources import Vector, minus
+from drfd.core.retry import is_to_retry, not_before_s
 from drfd.core.rules import Rules
 from drfd.core.tally import Terms
 
 
 def decide(ledger: Ledger, stimulus: st.Stimulus, rules: Rules) -> list[ev.Event]:
+    events = _judge(ledger, stimulus, rules)
+    # With the end of a job comes what it means for those that wait for it.
+    return [*events, *(settled for event in events for settled in settle(ledger, event))]
+
+
+def _judge(ledger: Ledger, stimulus: st.Stimulus, rules: Rules) -> list[ev.Event]:
     match stimulus:
         case st.SubmitAsked():
             return asked.submit(ledger, stimulus, rules)
@@ -40,6 +48,10 @@ def decide(ledger: Ledger, stimulus: st.Stimulus, rules: Rules) -> list[ev.Event
             return asked.suspend(ledger, stimulus)
         case st.ResumeAsked():
             return asked.resume(ledger, stimulus)
+        case st.SignalAsked():
+            return asked.signal(ledger, stimulus)
+        case st.ChangeAsked():
+            return change.change(ledger, stimulus, rules)
         case st.DrainAsked():
             return asked.drain(ledger, stimulus)
         case st.RunnerUp():
@@ -204,6 +216,15 @@ def _cgroup_gone(ledger: Ledger, gone: st.CgroupGone) -> list[ev.Event]:
         return []
     if job.outcome is None:
         return [ev.Requeued(job_id=job.id, at_s=gone.now.at_s, attempt=gone.attempt)]
+    if is_to_retry(job):
+        return [
+            ev.Retried(
+                job_id=job.id,
+                at_s=gone.now.at_s,
+                attempt=gone.attempt,
+                not_before_s=not_before_s(job, gone.now.at_s),
+            )
+        ]
     return [ev.Cleaned(job_id=job.id, at_s=gone.now.at_s, attempt=gone.attempt)]
 
 
@@ -220,6 +241,10 @@ def _tick(ledger: Ledger, tick: st.Tick, rules: Rules) -> list[ev.Event]:
             continue
         if job.state is JobState.STOPPING:
             found.append(ev.Escalated(job_id=job.id, at_s=tick.now.at_s))
-        else:
+        elif is_timed_out(job, tick.now.mono_s):
             found += asked.stop(job, tick.now, Outcome.TIMEOUT, timeout_text(job))
+        else:
+            assert job.spec.warn is not None
+            found.append(ev.Warned(job_id=job.id, at_s=tick.now.at_s, signal=job.spec.warn.signal))
+    found += begin(ledger, tick.now.at_s)
     return sorted(found, key=lambda event: getattr(event, "job_id", 0))

@@ -59,7 +59,18 @@ class Remove:
     attempt: int
 
 
-Effect = Launch | Terminate | Kill | Freeze | Thaw | Remove
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """The attempt's processes must have been sent so many signals, of which these are the last.
+    Whoever sends them counts, so that none is sent twice."""
+
+    job_id: int
+    attempt: int
+    count: int
+    signals: tuple[int, ...]
+
+
+Effect = Launch | Terminate | Kill | Freeze | Thaw | Remove | Signal
 
 
 def owed(job: Job) -> Effect | None:
@@ -80,3 +91,10 @@ def owed(job: Job) -> Effect | None:
             return Remove(job.id, job.attempt)
         case _:
             return None
+
+
+def signals_owed(job: Job) -> Signal | None:
+    """Comes after what the state owes. One that is frozen gets them when it goes on."""
+    if job.state is not JobState.RUNNING or job.freezing or not job.signal_count:
+        return None
+    return Signal(job.id, job.attempt, job.signal_count, job.signals)

@@ -7,6 +7,7 @@ gets a new kind. No subclass of an event exists.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 from drfd.core.job import JobSpec, Outcome, Usage
 
@@ -178,6 +179,71 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DependencySettled:
+    """A job that this one waits for has ended, for good."""
+
+    job_id: int
+    at_s: float
+    on: int
+    outcome: Outcome
+    #: Whether it ended as this one wants.
+    is_met: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginReached:
+    """The time has come before which it was not to start."""
+
+    job_id: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retried:
+    """Nothing is left of the attempt, whose outcome is one to try again after."""
+
+    job_id: int
+    at_s: float
+    attempt: int
+    #: When it may start again, in Unix time.
+    not_before_s: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned:
+    """Its time limit is near: it is sent the signal that it asked for."""
+
+    job_id: int
+    at_s: float
+    signal: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalRequested:
+    """Somebody has it sent a signal; recorded before."""
+
+    job_id: int
+    at_s: float
+    signal: int
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """Something else is asked of it from now on."""
+
+    job_id: int
+    at_s: float
+    by: str
+    #: All that is asked, the unchanged included.
+    spec: JobSpec
+    #: Its dependencies, or its begin time, are set anew, even to what they were.
+    sets_after: bool
+    sets_begin: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
     """Launching stopped (`on`) or goes on; not about one job."""
 
@@ -204,30 +270,14 @@ JobEvent = (
     | Suspended
     | ResumeRequested
     | Resumed
+    | DependencySettled
+    | BeginReached
+    | Retried
+    | Warned
+    | SignalRequested
+    | Changed
 )
 Event = JobEvent | Drained
 
 #: Every kind by the name it has in the journal.
-KINDS: dict[str, type] = {
-    cls.__name__: cls
-    for cls in (
-        Submitted,
-        Held,
-        Released,
-        Cancelled,
-        Admitted,
-        Launched,
-        LaunchFailed,
-        StopRequested,
-        PreemptRequested,
-        Escalated,
-        Exited,
-        Cleaned,
-        Requeued,
-        SuspendRequested,
-        Suspended,
-        ResumeRequested,
-        Resumed,
-        Drained,
-    )
-}
+KINDS: dict[str, type] = {cls.__name__: cls for cls in (*get_args(JobEvent), Drained)}

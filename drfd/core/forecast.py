@@ -12,6 +12,7 @@ from heapq import heapify, heappop, heappush
 
 from drfd.core import events as ev
 from drfd.core.decide import admit, decide, schedule
+from drfd.core.dependencies import begin, settle
 from drfd.core.estimate import RunTimes
 from drfd.core.job import Job, JobSpec, JobState, Outcome
 from drfd.core.ledger import Ledger
@@ -37,10 +38,12 @@ class Future:
     #: Both clocks go ahead together.
     now: Now
 
-    def add(self, spec: JobSpec, *, held: bool) -> Job:
-        """Suppose that this is submitted now. Raises Refused as a submission does."""
+    def add(self, spec: JobSpec, *, held: bool, ended: Mapping[int, Outcome]) -> Job:
+        """Suppose that this is submitted now; `ended`: see `SubmitAsked`. Raises Refused as a
+        submission does."""
         job = None
-        for event in decide(self.ledger, SubmitAsked(self.now, spec, held), self.rules):
+        asked = SubmitAsked(self.now, spec, held, ended)
+        for event in decide(self.ledger, asked, self.rules):
             job = self.ledger.apply(event)
         assert job is not None
         return job
@@ -61,12 +64,16 @@ class Future:
                     return self.now.at_s
                 started = self.ledger.jobs[job_id]
                 heappush(ends, (self.run_times.end_s(started, self.now.at_s), job_id))
-            if not ends:
+            times = [ends[0][0]] if ends else []
+            times += [float(self.ledger.begins.first[0])] if self.ledger.begins else []
+            if not times:
                 return None
-            self._wait_until(ends[0][0])
+            self._wait_until(max(self.now.at_s, min(times)))
             # What ends at one moment ends together: one pass for all of it.
             while ends and ends[0][0] <= self.now.at_s:
                 self._end(heappop(ends)[1])
+            for event in begin(self.ledger, self.now.at_s):
+                self.ledger.apply(event)
         return None
 
     def pass_now(self) -> Plan:
@@ -97,7 +104,8 @@ class Future:
 
     def _end(self, job_id: int) -> None:
         for event in _ending(self.ledger.jobs[job_id], self.now.at_s):
-            self.ledger.apply(event)
+            for each in (event, *settle(self.ledger, event)):
+                self.ledger.apply(each)
 
     def _wait_until(self, at_s: float) -> None:
         self.now = Now(at_s, self.now.mono_s + at_s - self.now.at_s)

@@ -54,9 +54,47 @@ def leaf_path(pool: str, user: str) -> str:
     return f"root.{name}" if pool == f"root.{user}" else f"{pool}.{name}"
 
 
+class Want(StrEnum):
+    """How a job must have ended for one that waits for it to start."""
+
+    OK = "ok"
+    ANY = "any"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    job_id: int
+    want: Want = Want.OK
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Run it again, so many times at most, after an attempt with one of these outcomes."""
+
+    times: int
+    on: tuple[Outcome, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """A signal, so long before the time limit."""
+
+    signal: int
+    before_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A dependency that can never be met: its job ended otherwise."""
+
+    job_id: int
+    outcome: Outcome
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """What the submitter asked for; never changes."""
+    """What the submitter asked for; only `drf set` changes it."""
 
     name: str
     user: str
@@ -78,6 +116,12 @@ class JobSpec:
     stderr: str
     #: A socket of the submitter's that hands over its own descriptors 0, 1 and 2 (`drf run`).
     attach: str | None = None
+    #: It starts after these have ended as wanted.
+    after: tuple[Dependency, ...] = ()
+    #: It starts at this Unix time, in whole seconds, at the earliest.
+    begin_s: int | None = None
+    retry: Retry | None = None
+    warn: Warn | None = None
 
     @property
     def leaf(self) -> str:
@@ -120,7 +164,14 @@ class Job:
     #: Runs so far; each has a cgroup and an attempt file of its own.
     attempt: int = 0
     submitted_at: float
+    #: Since when nothing but the machine keeps it from starting; None: something else does.
     eligible_at: float | None = None
+    #: Dependencies whose jobs still live.
+    awaits: tuple[Dependency, ...] = ()
+    #: Why it can never start as things stand.
+    broken: Broken | None = None
+    #: Not to start before this Unix time: its begin time, or the pause before a retry.
+    not_before_s: int | None = None
     started_at: float | None = None
     #: Start on the monotonic clock of this boot; a job never outlives its boot.
     started_mono_s: float | None = None
@@ -146,6 +197,14 @@ class Job:
     #: How long it has been frozen in sum, in this attempt, and how often.
     suspended_s: float = 0.0
     suspensions: int = 0
+    #: How often it has been tried again because of how it ended, and how it ended last.
+    retries: int = 0
+    last_end: str = ""
+    #: The warning before its time limit has been given, in this attempt.
+    warned: bool = False
+    #: Signals asked for in this attempt: how many, and the last of them.
+    signal_count: int = 0
+    signals: tuple[int, ...] = ()
 
     @property
     def holds_resources(self) -> bool:

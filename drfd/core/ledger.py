@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
+from drfd.core import awaiting
 from drfd.core import events as ev
 from drfd.core.job import Job, JobState, Outcome, Stop
 from drfd.core.lifecycle import InvalidTransition, next_state
-from drfd.core.queue import Entry, LeafQueue
+from drfd.core.queue import Entry, LeafQueue, Line
 from drfd.core.resources import Axes, Vector, minus, plus
 
 
@@ -35,6 +36,10 @@ class Ledger:
         self.booked: Vector = self.nothing
         #: Jobs not yet started (PENDING or HELD) by user name.
         self.waiting: Counter[str] = Counter()
+        #: Jobs that wait for a live job's end, by that job's id.
+        self.dependents: dict[int, set[int]] = {}
+        #: (Unix time, job id) of those not to start before a time.
+        self.begins = Line()
         self.next_id = 1
         self.draining = False
 
@@ -72,8 +77,8 @@ class Ledger:
         return demand if job.suspended_at is None else minus(demand, self.axes.released(demand))
 
     def wanted(self, job: Job) -> Vector | None:
-        """What it waits for: to start, or to go on; None when it does not wait."""
-        if job.state is JobState.PENDING:
+        """What it waits for: to start, or to go on; None when it does not wait, or not for this."""
+        if job.state is JobState.PENDING and job.eligible_at is not None:
             return self.demand(job)
         if job.state is JobState.SUSPENDED and job.held_by is None:
             return self.axes.released(self.demand(job))
@@ -97,14 +102,7 @@ class Ledger:
         if isinstance(event, ev.Submitted):
             if event.job_id < self.next_id:
                 raise InvalidTransition(f"job {event.job_id} is born twice: {event!r}")
-            job = Job(
-                id=event.job_id,
-                spec=event.spec,
-                state=JobState.HELD if event.held else JobState.PENDING,
-                submitted_at=event.at_s,
-                eligible_at=None if event.held else event.at_s,
-                held_by=event.spec.user if event.held else None,
-            )
+            job = awaiting.submitted(event)
             self._put(None, job)
             return job
         before = self.jobs.get(event.job_id)
@@ -132,6 +130,7 @@ class Ledger:
             self.waiting[job.spec.user] += sign
             if not self.waiting[job.spec.user]:
                 del self.waiting[job.spec.user]
+            self._count_conditions(job, sign)
         wanted = self.wanted(job)
         if wanted is not None:
             entry: Entry = (-job.spec.priority, job.id)
@@ -153,13 +152,27 @@ class Ledger:
                 if not self.holding[leaf]:
                     del self.holding[leaf], self.used[leaf]
 
+    def _count_conditions(self, job: Job, sign: int) -> None:
+        for on in {each.job_id for each in job.awaits}:
+            if sign > 0:
+                self.dependents.setdefault(on, set()).add(job.id)
+            else:
+                self.dependents[on].remove(job.id)
+                if not self.dependents[on]:
+                    del self.dependents[on]
+        if job.not_before_s is not None:
+            change = self.begins.add if sign > 0 else self.begins.remove
+            change((job.not_before_s, job.id))
+
     def check(self) -> None:
         """Raise AssertionError if the tables disagree with the jobs: a bug."""
         fresh = Ledger.of_jobs(self.axes, self.jobs.values())
-        for table in ("queues", "used", "holding", "booked", "waiting"):
+        tables = ("queues", "used", "holding", "booked", "waiting", "dependents", "begins")
+        for table in tables:
             assert getattr(self, table) == getattr(fresh, table), f"ledger: {table} is wrong"
         assert all(amount >= 0 for amount in self.booked)
         assert all(job_id < self.next_id for job_id in self.jobs)
+        assert self.dependents.keys() <= self.jobs.keys(), "a job waits for one that has ended"
 
 
 def _moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
@@ -167,14 +180,15 @@ def _moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
         case ev.Held():
             return replace(job, state=state, held_by=event.by, eligible_at=None)
         case ev.Released():
-            return replace(job, state=state, held_by=None, eligible_at=event.at_s)
+            return awaiting.eligible(replace(job, state=state, held_by=None), event.at_s)
         case ev.Cancelled():
             return replace(
                 job,
                 state=state,
                 ended_at=event.at_s,
                 outcome=Outcome.CANCELLED,
-                outcome_text=f"cancelled by {event.by} before it started",
+                outcome_text=f"cancelled by {event.by} before it "
+                + ("was tried again" if job.retries else "started"),
             )
         case ev.Admitted():
             return replace(job, state=state, attempt=event.attempt)
@@ -231,17 +245,18 @@ def _moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
             )
         case ev.Cleaned():
             return replace(job, state=state)
-        case ev.Requeued():
-            return Job(
-                id=job.id,
-                spec=job.spec,
-                state=state,
-                attempt=job.attempt,
-                submitted_at=job.submitted_at,
-                # It has had its turn: its patience begins anew.
-                eligible_at=event.at_s,
-                preempted_at=job.preempted_at,
-            )
+        case ev.Requeued() | ev.Retried():
+            return awaiting.queued_again(job, event)
+        case ev.DependencySettled():
+            return awaiting.settled(job, event)
+        case ev.BeginReached():
+            return awaiting.eligible(replace(job, not_before_s=None), event.at_s)
+        case ev.Changed():
+            return awaiting.changed(job, event)
+        case ev.Warned():
+            return awaiting.signalled(replace(job, warned=True), event.signal)
+        case ev.SignalRequested():
+            return awaiting.signalled(job, event.signal)
         case ev.SuspendRequested():
             if state is JobState.RUNNING:
                 job = replace(job, freezing=True)

@@ -15,12 +15,18 @@ TRANSITIONS: dict[S, dict[type, S]] = {
         ev.Admitted: S.STARTING,
         ev.Held: S.HELD,
         ev.Cancelled: S.ENDED,
+        ev.DependencySettled: S.PENDING,
+        ev.BeginReached: S.PENDING,
+        ev.Changed: S.PENDING,
     },
     # Held: an administrator's hold outweighs the owner's own.
     S.HELD: {
         ev.Held: S.HELD,
         ev.Released: S.PENDING,
         ev.Cancelled: S.ENDED,
+        ev.DependencySettled: S.HELD,
+        ev.BeginReached: S.HELD,
+        ev.Changed: S.HELD,
     },
     # Exited: the launcher was away for the job's whole life and reports only its end.
     S.STARTING: {
@@ -28,6 +34,7 @@ TRANSITIONS: dict[S, dict[type, S]] = {
         ev.LaunchFailed: S.CLEANING,
         ev.StopRequested: S.STOPPING,
         ev.Exited: S.CLEANING,
+        ev.Changed: S.STARTING,
     },
     # LaunchFailed: the runner is up and says so before exec has succeeded.
     # It runs on until it is frozen; until then its resumption may be asked for, too.
@@ -39,6 +46,9 @@ TRANSITIONS: dict[S, dict[type, S]] = {
         ev.ResumeRequested: S.RUNNING,
         ev.Suspended: S.SUSPENDED,
         ev.Exited: S.CLEANING,
+        ev.Warned: S.RUNNING,
+        ev.SignalRequested: S.RUNNING,
+        ev.Changed: S.RUNNING,
     },
     # Waits to go on, unless somebody keeps it suspended.
     S.SUSPENDED: {
@@ -47,6 +57,7 @@ TRANSITIONS: dict[S, dict[type, S]] = {
         ev.Resumed: S.RUNNING,
         ev.StopRequested: S.STOPPING,
         ev.Exited: S.CLEANING,
+        ev.Changed: S.SUSPENDED,
     },
     # Launched: a stop may overtake the news of the start.
     # StopRequested: what was only to be requeued is to end for good.
@@ -61,6 +72,7 @@ TRANSITIONS: dict[S, dict[type, S]] = {
         ev.StopRequested: S.CLEANING,
         ev.Cleaned: S.ENDED,
         ev.Requeued: S.PENDING,
+        ev.Retried: S.PENDING,
     },
     S.ENDED: {},
 }

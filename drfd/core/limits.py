@@ -33,11 +33,24 @@ class Sample:
 def deadline_mono_s(job: Job, grace_s: int) -> float | None:
     """When this job next needs a `Tick`, on the monotonic clock; None: never."""
     if job.state is JobState.RUNNING and job.spec.time_limit_s is not None:
-        assert job.started_mono_s is not None
-        return job.started_mono_s + job.suspended_s + job.spec.time_limit_s
+        warn = job.spec.warn
+        # What is being frozen could not act on a warning.
+        early_s = 0 if warn is None or job.warned or job.freezing else warn.before_s
+        return _end_mono_s(job, job.spec.time_limit_s) - early_s
     if job.state is JobState.STOPPING and job.stop is not None and not job.stop.escalated:
         return job.stop.mono_s + grace_s
     return None
+
+
+def is_timed_out(job: Job, mono_s: float) -> bool:
+    """Of a running job: has it had all its wall time?"""
+    limit_s = job.spec.time_limit_s
+    return limit_s is not None and _end_mono_s(job, limit_s) <= mono_s
+
+
+def _end_mono_s(job: Job, limit_s: int) -> float:
+    assert job.started_mono_s is not None
+    return job.started_mono_s + job.suspended_s + limit_s
 
 
 def timeout_text(job: Job) -> str:

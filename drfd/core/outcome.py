@@ -32,7 +32,7 @@ def judge_end(job: Job, end: RunnerEnded) -> tuple[Outcome | None, str]:
             f"which was within its limit of {show_size(job.spec.demand.memory_bytes)}"
         )
     if end.signal is not None:
-        return Outcome.FAILED, f"killed by signal {end.signal} ({_signal_name(end.signal)})"
+        return Outcome.FAILED, f"killed by signal {end.signal} ({signal_name(end.signal)})"
     if end.exit_code is None:
         return Outcome.LOST, (
             "its exit status cannot be known: the machine was restarted or its runner was killed"
@@ -46,8 +46,8 @@ def _ended_before_stop(job: Job, end: RunnerEnded) -> bool:
     return job.stop is not None and end.mono_s is not None and end.mono_s < job.stop.mono_s
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
     try:
         return Signals(number).name
     except ValueError:
-        return "real-time"
+        return f"signal {number}"

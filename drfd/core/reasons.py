@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from drfd.core.dependencies import awaited, why_never
 from drfd.core.fairshare import Standing
 from drfd.core.job import Job, JobState
 from drfd.core.ledger import Ledger
 from drfd.core.plan import Plan
 from drfd.core.reservation import Reservation
 from drfd.core.resources import Vector, fits, short_axes
+from drfd.core.retry import attempts_text
 from drfd.core.rules import Rules
 from drfd.core.serving import Ahead
 from drfd.core.tree import path_up
@@ -63,7 +65,7 @@ def explain_wait(
             ReasonCode.HELD, f"suspended by {job.held_by}; drf resume {job.id} lets it go on"
         )
     if demand is None:
-        return None
+        return _unready(job, ledger, show_clock)
     if ledger.draining:
         return Reason(ReasonCode.DRAINING, "launching is stopped (drf drain) until drf undrain")
     if not can_launch:
@@ -111,6 +113,36 @@ def explain_wait(
         )
     holder = _largest_holder(ledger, axis, show_clock)
     return Reason(ReasonCode.RESOURCES, f"{shortage}{holder}")
+
+
+def _unready(job: Job, ledger: Ledger, show_clock: ShowClock) -> Reason | None:
+    """What keeps it from starting whatever room there is; None: it does not wait."""
+    if job.broken is not None:
+        return Reason(ReasonCode.DEPENDENCY_NEVER, why_never(job))
+    if job.state is JobState.PENDING and job.awaits:
+        first, *others = awaited(job, ledger)
+        more = f", and {len(others)} more" if others else ""
+        return Reason(ReasonCode.DEPENDENCY, f"waits for {_progress(first, show_clock)}{more}")
+    if job.state is JobState.PENDING and job.not_before_s is not None:
+        attempts = attempts_text(job)
+        about = f"{attempts}; it" if attempts else "it"
+        return Reason(
+            ReasonCode.BEGIN_TIME, f"{about} may start from {show_clock(job.not_before_s)} on"
+        )
+    return None
+
+
+def _progress(job: Job, show_clock: ShowClock) -> str:
+    """A job that another waits for: whose it is, how it stands, and when it will have ended."""
+    name = f"job {job.id} ({job.spec.user})"
+    if job.broken is not None:
+        return f"{name}, which never starts: see drf why {job.id}"
+    limit_s = job.spec.time_limit_s
+    until = ""
+    if job.state is JobState.RUNNING and job.started_at is not None and limit_s is not None:
+        end_s = job.started_at + job.suspended_s + limit_s
+        until = f" and ends by {show_clock(end_s)} at the latest"
+    return f"{name}, which is {job.state}{until}"
 
 
 def _kept_back(

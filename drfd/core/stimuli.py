@@ -6,9 +6,10 @@ is the machine's monotonic clock, from which limits and grace times are counted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from drfd.core.job import JobSpec, Outcome, Usage
+from drfd.core.job import Dependency, JobSpec, Outcome, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class SubmitAsked:
     now: Now
     spec: JobSpec
     held: bool = False
+    #: How those of its dependencies ended that the books do not hold any more.
+    ended: Mapping[int, Outcome] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,42 @@ class ResumeAsked:
     now: Now
     job_id: int
     actor: Actor
+
+
+@dataclass(frozen=True, slots=True)
+class SignalAsked:
+    now: Now
+    job_id: int
+    actor: Actor
+    signal: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What is to be different; None: as it is."""
+
+    name: str | None = None
+    pool: str | None = None
+    priority: int | None = None
+    #: 0: without limit.
+    time_limit_s: int | None = None
+    cores_milli: int | None = None
+    memory_bytes: int | None = None
+    read_bps: int | None = None
+    write_bps: int | None = None
+    after: tuple[Dependency, ...] | None = None
+    #: 0: at once.
+    begin_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeAsked:
+    now: Now
+    job_id: int
+    actor: Actor
+    change: Change
+    #: As in `SubmitAsked`.
+    ended: Mapping[int, Outcome] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +208,8 @@ Stimulus = (
     | ReleaseAsked
     | SuspendAsked
     | ResumeAsked
+    | SignalAsked
+    | ChangeAsked
     | DrainAsked
     | RunnerUp
     | LaunchBroke

@@ -48,7 +48,14 @@ def verb_of(request: msg.AnyRequest) -> str | None:
         case msg.Shutdown():
             return "shutdown-kill-jobs" if request.kill_jobs else "shutdown"
         case (
-            msg.Cancel() | msg.Hold() | msg.Release() | msg.Suspend() | msg.Resume() | msg.Reload()
+            msg.Cancel()
+            | msg.Hold()
+            | msg.Release()
+            | msg.Suspend()
+            | msg.Resume()
+            | msg.Signal()
+            | msg.Set()
+            | msg.Reload()
         ):
             return type(request).__name__.lower()
         case _:

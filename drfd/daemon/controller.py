@@ -31,6 +31,9 @@ from drfd.service import Service
 
 log = logging.getLogger("drfd")
 
+#: A begin time is looked at again after so many seconds at most: the clock of the world may be
+#: set, and does not stand still while the machine sleeps.
+_CLOCK_S = 60.0
 #: Seconds between passes while jobs wait and nothing happens.
 _PASS_S = 5.0
 _LAST_WORDS_S = 0.2
@@ -169,15 +172,17 @@ class Daemon:
         self._requests.job_changed(job)
 
     def _set_deadline(self) -> None:
-        """Wake up when the next wall-time limit or grace time is over."""
+        """Wake up when the next wall-time limit or grace time is over, or a begin time has come."""
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
         engine = self._engine
         dues = (deadline_mono_s(job, engine.rules.grace_s) for job in engine.ledger.holders())
-        due = min((due for due in dues if due is not None), default=None)
-        if due is not None:
-            delay = due - time.monotonic()
+        delays = [due - time.monotonic() for due in dues if due is not None]
+        if engine.ledger.begins:
+            delays.append(min(_CLOCK_S, engine.ledger.begins.first[0] - time.time()))
+        if delays:
+            delay = min(delays)
             loop = asyncio.get_running_loop()
             # Overdue after a turn: the journal did not take it. Not at once again.
             self._deadline = loop.call_later(

@@ -8,18 +8,18 @@ books are read again from the journal and every asker of the turn is told.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from drfd.core import events as ev
 from drfd.core.decide import admit, decide, line_up, schedule_on
-from drfd.core.effects import Effect, owed
+from drfd.core.effects import Effect, owed, signals_owed
 from drfd.core.estimate import RunTimes
 from drfd.core.forecast import Future
 from drfd.core.history import History
-from drfd.core.job import Job, JobState, leaf_path
+from drfd.core.job import Dependency, Job, JobState, Outcome, leaf_path
 from drfd.core.ledger import Ledger
 from drfd.core.lineup import Lineup
 from drfd.core.outlook import look_out
@@ -28,7 +28,7 @@ from drfd.core.preemption import Starvation, preempt
 from drfd.core.reservation import forced
 from drfd.core.rules import ROOT, Rules
 from drfd.core.shortjobs import ShortJobs
-from drfd.core.stimuli import Now, Stimulus
+from drfd.core.stimuli import ChangeAsked, Now, Stimulus, SubmitAsked
 from drfd.errors import DrfdError, HostError, Refused
 from drfd.failpoints import reach
 from drfd.journal.journal import Journal
@@ -119,11 +119,11 @@ class Engine:
                 work.answer(result)
 
     def perform_owed(self, job: Job) -> None:
-        effect = owed(job)
-        if effect is not None and self.host.is_ready():
-            reach("engine.before-effect")
-            self.host.perform(effect, job)
-            reach("engine.after-effect")
+        for effect in (owed(job), signals_owed(job)):
+            if effect is not None and self.host.is_ready():
+                reach("engine.before-effect")
+                self.host.perform(effect, job)
+                reach("engine.after-effect")
 
     def perform_all_owed(self) -> None:
         """To a host that has just become ready: everything that a live job is owed."""
@@ -144,12 +144,21 @@ class Engine:
 
         return build
 
+    def ended(self, after: Sequence[Dependency]) -> dict[int, Outcome]:
+        """How those of the jobs ended that the books do not hold any more."""
+        found = {}
+        for job_id in {each.job_id for each in after} - self.ledger.jobs.keys():
+            job = self.journal.job(job_id)
+            if job is not None and job.outcome is not None and job.state is JobState.ENDED:
+                found[job_id] = job.outcome
+        return found
+
     def want_pass(self) -> None:
         self._wants_pass = True
 
     def _take(self, work: Work, touched: dict[int, Job]) -> list[ev.Event] | DrfdError:
         try:
-            events = decide(self.ledger, work.stimulus, self.rules)
+            events = decide(self.ledger, self._informed(work.stimulus), self.rules)
         except Refused as refusal:
             return refusal
         for event in events:
@@ -159,6 +168,17 @@ class Engine:
             if isinstance(event, ev.Submitted) and work.key is not None:
                 self.journal.put_submission(event.spec.uid, work.key, event.job_id)
         return events
+
+    def _informed(self, stimulus: Stimulus) -> Stimulus:
+        """With what the journal knows of jobs that it is about. Not earlier: they may end in this
+        very turn."""
+        match stimulus:
+            case SubmitAsked() if stimulus.spec.after:
+                return replace(stimulus, ended=self.ended(stimulus.spec.after))
+            case ChangeAsked() if stimulus.change.after:
+                return replace(stimulus, ended=self.ended(stimulus.change.after))
+            case _:
+                return stimulus
 
     def _schedule(self, touched: dict[int, Job]) -> None:
         if not self._wants_pass or not self.host.is_ready():
@@ -216,12 +236,14 @@ class Engine:
                 return
 
     def _record(self, event: ev.Event, touched: dict[int, Job]) -> None:
-        if isinstance(event, ev.Cleaned | ev.Requeued):
+        if isinstance(event, ev.Cleaned | ev.Requeued | ev.Retried):
             # What it has used, before a requeueing forgets it.
             ended = self.ledger.jobs[event.job_id]
             if (ended.id, ended.attempt) not in self._remembered:
                 self._remembered.add((ended.id, ended.attempt))
                 self._remember(ended)
+        if isinstance(event, ev.Changed):
+            self._forget_place(self.ledger.jobs[event.job_id])
         job = self.ledger.apply(event)
         self.journal.append(event, job)
         self._wants_pass = True
@@ -230,6 +252,14 @@ class Engine:
                 self._lineup.touch(job.spec.leaf)
             touched[job.id] = job
             self._said.append((job, type(event).__name__))
+
+    def _forget_place(self, job: Job) -> None:
+        """What is reserved for it may not be what it asks for now, nor its leaf the same."""
+        if self._lineup is not None:
+            self._lineup.touch(job.spec.leaf)
+        if self.last_plan is not None:
+            kept = tuple(each for each in self.last_plan.reservations if each.job_id != job.id)
+            self.last_plan = replace(self.last_plan, reservations=kept)
 
     def _remember(self, job: Job) -> None:
         """What an ended job has used decides ties from now on, and how long it ran is a guess for

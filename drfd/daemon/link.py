@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from drfd.core.effects import Effect, Freeze, Kill, Launch, Remove, Terminate, Thaw
+from drfd.core.effects import Effect, Freeze, Kill, Launch, Remove, Signal, Terminate, Thaw
 from drfd.core.job import Job, JobState
 from drfd.core.reconcile import AttemptKey, missing_attempts, strays
 from drfd.core.stimuli import Now, Stimulus, Tick
@@ -82,6 +82,9 @@ class Link:
             payload = self._engine().journal.payload(job.id)
             order = order_for(job, payload, self._disks, self._max_pids)
             self._send(protocol.launch_message(order))
+        elif isinstance(effect, Signal):
+            key = (effect.job_id, effect.attempt)
+            self._send(protocol.signal_message(key, effect.count, effect.signals))
         else:
             self._send_attempt(effect)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from drfd.core import stimuli as st
 from drfd.core.asked import may_touch
@@ -15,6 +16,9 @@ from drfd.errors import NotPermitted, Refused
 from drfd.wire import messages as msg
 from drfd.wire import views
 from drfd.wire.views import View
+
+#: Of a time nearer than this, the seconds are told too.
+_NEAR_S = 600
 
 
 @dataclass
@@ -78,13 +82,15 @@ class Lookup:
 def _passes(job: Job, select: msg.Selection) -> bool:
     return (
         (select.user is None or job.spec.user == select.user)
-        and (select.name is None or job.spec.name == select.name)
+        and (select.name is None or fnmatchcase(job.spec.name, select.name))
         and (not select.states or job.shown_state in select.states)
     )
 
 
 def clock_time(at_s: float) -> str:
-    """A time of day, with the date when it is not today."""
+    """A time of day, with the date when it is not today, to the second when it is near."""
     then, now = time.localtime(at_s), time.localtime()
+    if abs(at_s - time.time()) < _NEAR_S:
+        return time.strftime("%H:%M:%S", then)
     same_day = then[:3] == now[:3]
     return time.strftime("%H:%M" if same_day else "%Y-%m-%d %H:%M", then)

@@ -16,6 +16,7 @@ from drfd import __version__
 from drfd.core import events as ev
 from drfd.core import stimuli as st
 from drfd.core.asked import may_touch
+from drfd.core.dependencies import may_become_eligible
 from drfd.core.forecast import Future
 from drfd.core.job import Job, JobSpec, JobState
 from drfd.core.reasons import explain_wait
@@ -28,6 +29,7 @@ from drfd.daemon.lookup import Lookup, clock_time
 from drfd.daemon.machine import Site
 from drfd.daemon.meter import Meter
 from drfd.daemon.submission import spec_for
+from drfd.daemon.wishes import Ask, asking
 from drfd.errors import DrfdError, NotPermitted, Refused
 from drfd.journal.records import Payload
 from drfd.wire import messages as msg
@@ -39,7 +41,6 @@ _AT_ONCE = 200
 
 T = TypeVar("T")
 Submit = Callable[[Work], None]
-Ask = TypeVar("Ask", st.CancelAsked, st.HoldAsked, st.ReleaseAsked, st.SuspendAsked, st.ResumeAsked)
 
 
 @dataclass
@@ -80,16 +81,16 @@ class Requests:
                 return await self._why(actor, request.id)
             case msg.Wait():
                 return await self._wait(actor, request)
-            case msg.Cancel():
-                return await self._each(actor, request.select, st.CancelAsked)
-            case msg.Hold():
-                return await self._each(actor, request.select, st.HoldAsked)
-            case msg.Release():
-                return await self._each(actor, request.select, st.ReleaseAsked)
-            case msg.Suspend():
-                return await self._each(actor, request.select, st.SuspendAsked)
-            case msg.Resume():
-                return await self._each(actor, request.select, st.ResumeAsked)
+            case (
+                msg.Cancel()
+                | msg.Hold()
+                | msg.Release()
+                | msg.Suspend()
+                | msg.Resume()
+                | msg.Signal()
+                | msg.Set()
+            ):
+                return await self._each(actor, request.select, asking(request))
             case msg.Drain():
                 await self._decided(st.DrainAsked(self.engine.clock(), request.on, actor))
                 return {"draining": self.engine.ledger.draining}
@@ -157,12 +158,13 @@ class Requests:
     def _show(self, actor: st.Actor, job_id: int) -> View:
         job = self._lookup.own_job(actor, job_id)
         events = [views.event_view(event) for event in self.engine.journal.events(job_id)]
-        return {"job": self._lookup.view(job, actor), "events": events}
+        view = self._lookup.view(job, actor) | views.conditions_view(job)
+        return {"job": view, "events": events}
 
     async def _why(self, actor: st.Actor, job_id: int) -> View:
         job = self._lookup.own_job(actor, job_id)
-        view = self._lookup.view(job, actor)
-        if self.engine.ledger.wanted(job) is not None:
+        view = self._lookup.view(job, actor) | views.conditions_view(job)
+        if self.engine.ledger.wanted(job) is not None or may_become_eligible(job):
             async with self._lists.setdefault(actor.uid, asyncio.Lock()):
                 start_s = await self._ahead(lambda future: future.start_s(job_id))
             view["expected_start_at"] = start_s
@@ -170,9 +172,10 @@ class Requests:
 
     async def _dry_run(self, actor: st.Actor, spec: JobSpec, *, held: bool) -> View:
         """What would become of a submission, without one."""
+        ended = self.engine.ended(spec.after)
 
         def look(future: Future) -> View:
-            job = future.add(spec, held=held)
+            job = future.add(spec, held=held, ended=ended)
             plan = future.pass_now()
             if job.id in plan.admitted:
                 return {"expected_start_at": future.now.at_s, "reason": None}
@@ -214,7 +217,7 @@ class Requests:
             ],
         }
 
-    async def _each(self, actor: st.Actor, select: msg.Selection, ask: type[Ask]) -> View:
+    async def _each(self, actor: st.Actor, select: msg.Selection, ask: Ask) -> View:
         """Do it to every selected job; one that refuses does not stop the others."""
         if select.ids:
             targets = list(dict.fromkeys(select.ids))

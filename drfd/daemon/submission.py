@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from drfd.core.job import JobSpec
+from drfd.core.job import Dependency, JobSpec, Outcome, Retry, Want, Warn
 from drfd.core.resources import Resources
+from drfd.core.retry import USUAL
 from drfd.core.rules import Rules
 from drfd.core.stimuli import Actor
 from drfd.daemon.config import Defaults
 from drfd.errors import NotPermitted, Refused
+from drfd.wire import messages as msg
 from drfd.wire.messages import Submit
 
 #: Bounds on what one job may carry, in bytes of text.
@@ -54,7 +56,21 @@ def spec_for(
         stdout=request.stdout or "drf-%j.out",
         stderr=request.stderr or "drf-%j.err",
         attach=request.attach,
+        after=dependencies(request.after),
+        begin_s=request.begin_s or None,
+        retry=_retry(request.retry),
+        warn=None if request.warn is None else Warn(request.warn.signal, request.warn.before_s),
     )
+
+
+def dependencies(asked: list[msg.Dependency]) -> tuple[Dependency, ...]:
+    return tuple(dict.fromkeys(Dependency(each.id, Want(each.want)) for each in asked))
+
+
+def _retry(asked: msg.Retry | None) -> Retry | None:
+    if asked is None or not asked.times:
+        return None
+    return Retry(asked.times, tuple(dict.fromkeys(Outcome(each) for each in asked.on)) or USUAL)
 
 
 def _check_sizes(request: Submit) -> None:

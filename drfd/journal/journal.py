@@ -24,7 +24,7 @@ from drfd.journal import records
 from drfd.journal.records import Payload
 
 #: `PRAGMA user_version` of the schema that this code writes.
-VERSION = 1
+VERSION = 2
 #: `PRAGMA application_id`: "drfd".
 _APPLICATION = 0x64726664
 #: Where SQLite keeps user_version and application_id in its header, big-endian.
@@ -49,13 +49,16 @@ class Journal:
                 raise
 
     def _set_up(self) -> None:
-        is_new = self._db.execute("pragma user_version").fetchone()[0] == 0
+        version = self._db.execute("pragma user_version").fetchone()[0]
+        is_new = version == 0
         if is_new and self._db.execute("select 1 from sqlite_master").fetchone():
             raise ValueError("it is not a drfd journal")
         self._db.execute("pragma journal_mode = wal")
         self._db.execute("pragma synchronous = full")
         if is_new:
             self._create()
+        elif version < VERSION:
+            self._upgrade()
 
     def _create(self) -> None:
         schema = files("drfd.journal").joinpath("schema.sql").read_text()
@@ -64,6 +67,12 @@ class Journal:
             f" pragma user_version = {VERSION}; commit;"
         )
         # The version must stand in the file itself, where an older drfd looks before it opens it.
+        self._db.execute("pragma wal_checkpoint(truncate)")
+
+    def _upgrade(self) -> None:
+        """Version 1 has the same tables; the number keeps an older drfd, which would overlook what
+        jobs wait for, from reading what is written from now on."""
+        self._db.execute(f"pragma user_version = {VERSION}")
         self._db.execute("pragma wal_checkpoint(truncate)")
 
     def close(self) -> None:

@@ -9,6 +9,9 @@ flock on it as long as it lives, so the kernel knows whether there is one. The r
     failed    its program could not be run, and why
     ended     its first process is gone, and how
 
+Between them the launcher writes how many signals it has been told to send, before it sends them:
+what is told again is not sent again.
+
 No fsync: the records matter to processes that come after a crash of drfd, not of the machine. After
 a power cut the job is gone anyway, and what the journal does not know by then ends as LOST.
 """
@@ -36,6 +39,7 @@ class Attempt:
     running: Record | None = None
     failed: Record | None = None
     ended: Record | None = None
+    signalled: Record | None = None
 
     @property
     def is_over(self) -> bool:
@@ -98,6 +102,15 @@ def append(fd: int, kind: str, record: Record) -> None:
         raise OSError(f"attempt file: {written} of {len(line)} bytes written")
 
 
+def add(dir_fd: int, key: Key, kind: str, record: Record) -> None:
+    """Append to the file of an attempt that somebody else may hold."""
+    fd = os.open(file_name(key), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, dir_fd=dir_fd)
+    try:
+        append(fd, kind, record)
+    finally:
+        os.close(fd)
+
+
 def read(dir_fd: int, key: Key) -> Attempt | None:
     """None: no such file, or one whose creation was cut short (nothing was started then)."""
     try:
@@ -119,7 +132,7 @@ def parse(data: bytes) -> Attempt | None:
         if not isinstance(record, dict) or "record" not in record:
             break
         kind = record.pop("record")
-        if kind in ("created", "runner", "running", "failed", "ended"):
+        if kind in ("created", "runner", "running", "failed", "ended", "signalled"):
             records[kind] = record
     created = records.pop("created", None)
     return None if created is None else Attempt(created, **records)

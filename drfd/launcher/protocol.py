@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from signal import NSIG
 from typing import Any
 
 Message = dict[str, Any]
@@ -19,7 +20,7 @@ SOCKET_NAME = "launcher.sock"
 #: Commands that name one attempt.
 TERMINATE, KILL, REMOVE = "terminate", "kill", "remove"
 FREEZE, THAW = "freeze", "thaw"
-LAUNCH, LIST = "launch", "list"
+LAUNCH, LIST, SIGNAL = "launch", "list", "signal"
 
 
 #: Under this name, the `mounts` of a hello give the one hierarchy of cgroup v2.
@@ -96,6 +97,19 @@ def read_order(message: Message) -> Order:
     return Order(**_read_fields("order", body, _ORDER))
 
 
+def signal_message(key: tuple[int, int], count: int, signals: tuple[int, ...]) -> Message:
+    """The attempt is to have been sent `count` signals, of which `signals` are the last."""
+    body = {"id": key[0], "attempt": key[1], "count": count, "signals": list(signals)}
+    return {"cmd": SIGNAL, **body}
+
+
+def read_signals(message: Message) -> tuple[tuple[int, int], int, tuple[int, ...]]:
+    """Attempt, count and signals of a `signal` message."""
+    body = {key: value for key, value in message.items() if key != "cmd"}
+    fields = _read_fields("command", body, _SIGNAL)
+    return (fields["id"], fields["attempt"]), fields["count"], fields["signals"]
+
+
 def read_attempt(message: Message) -> tuple[int, int]:
     """(job id, attempt) of a command about one attempt."""
     fields = _read_fields("command", message, {"id": _number, "attempt": _number})
@@ -161,7 +175,21 @@ def _disks(what: str, value: object) -> tuple[DiskLimit, ...]:
     return tuple(DiskLimit(**_read_fields(what, disk, _DISK)) for disk in value)
 
 
+def _signals(what: str, value: object) -> tuple[int, ...]:
+    if not isinstance(value, list) or any(type(each) is not int for each in value):
+        raise BadMessage(f"{what} is not a list of numbers")
+    if not all(1 <= each < NSIG for each in value):
+        raise BadMessage(f"{what} holds what is no signal")
+    return tuple(value)
+
+
 _DISK = {"device": _device, "read_bps": _number, "write_bps": _number}
+_SIGNAL: dict[str, Callable[[str, Any], Any]] = {
+    "id": _number,
+    "attempt": _number,
+    "count": _number,
+    "signals": _signals,
+}
 _LIMITS = {"cores_milli": _number, "memory_bytes": _number, "pids": _number, "disks": _disks}
 _ORDER: dict[str, Callable[[str, Any], Any]] = {
     "id": _number,

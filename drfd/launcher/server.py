@@ -29,6 +29,7 @@ from drfd.launcher.protocol import (
     LAUNCH,
     LIST,
     REMOVE,
+    SIGNAL,
     TERMINATE,
     THAW,
     BadMessage,
@@ -36,9 +37,11 @@ from drfd.launcher.protocol import (
     Order,
     read_attempt,
     read_order,
+    read_signals,
 )
 from drfd.launcher.runner import start_runner
 from drfd.launcher.runners import Runners
+from drfd.launcher.signalling import send_signals, terminate
 
 log = logging.getLogger("drfd.launcher")
 
@@ -124,6 +127,8 @@ class Launcher:
             self._launch(read_order(message))
         elif command == LIST:
             self._list()
+        elif command == SIGNAL:
+            send_signals(self.confinement, self.attempts_fd, *read_signals(message))
         elif isinstance(command, str) and command in self._about_one:
             self._about_one[command](read_attempt(message))
         else:
@@ -193,12 +198,8 @@ class Launcher:
             self._tell("missing", key)
             return
         if not attempt.is_over:
-            reach("signal.before-signal")
             self._freezing.discard(key)
-            self.confinement.signal(key, attempt, signal.SIGTERM)
-            # A stopped process could not handle it.
-            self.confinement.signal(key, attempt, signal.SIGCONT)
-            reach("signal.after-signal")
+            terminate(self.confinement, key, attempt)
 
     def _freeze(self, key: Key) -> None:
         self._freezing.discard(key)

@@ -7,7 +7,8 @@ Who asks is never in a message: the kernel says it (SO_PEERCRED).
 
 from __future__ import annotations
 
-from typing import Annotated
+from signal import NSIG
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -18,6 +19,10 @@ from drfd.wire.codec import VERSION
 Id = Annotated[int, Meta(ge=1, le=1 << 53)]
 Amount = Annotated[int, Meta(ge=0, le=1 << 60)]
 Text = Annotated[str, Meta(max_length=4096)]
+#: Unix time in whole seconds.
+Moment = Annotated[int, Meta(ge=0, le=1 << 40)]
+SignalNumber = Annotated[int, Meta(ge=1, lt=NSIG)]
+Priority = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
@@ -36,10 +41,35 @@ class Selection(Struct, forbid_unknown_fields=True, frozen=True):
 
     ids: Annotated[list[Id], Meta(max_length=100_000)] = []
     user: Name | None = None
+    #: May hold the signs of the shell: `train-*`.
     name: Name | None = None
     states: list[Name] = []
     #: No filter at all: every job that the asker may touch.
     everything: bool = False
+
+
+class Dependency(Struct, forbid_unknown_fields=True, frozen=True):
+    """It waits for this job to end: well, badly, or at all."""
+
+    id: Id
+    want: Literal["ok", "any", "fail"] = "ok"
+
+
+Dependencies = Annotated[list[Dependency], Meta(max_length=1000)]
+
+
+class Retry(Struct, forbid_unknown_fields=True, frozen=True):
+    times: Annotated[int, Meta(ge=0, le=1000)]
+    #: After which outcomes; none: those that another try may mend.
+    on: list[
+        Literal["FAILED", "LAUNCH_FAILED", "LIMIT_EXCEEDED", "LOST", "OUT_OF_MEMORY", "TIMEOUT"]
+    ] = []
+
+
+class Warn(Struct, forbid_unknown_fields=True, frozen=True):
+    signal: SignalNumber
+    #: Seconds before the time limit.
+    before_s: Annotated[int, Meta(ge=1, le=1 << 40)]
 
 
 class Request(Struct, tag_field="op", forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -58,7 +88,7 @@ class Submit(Request, tag="submit", frozen=True):
     pool: Name | None = None
     #: Seconds; left out: the daemon's default; 0: without limit.
     time_limit_s: Annotated[int, Meta(ge=0, le=1 << 40)] | None = None
-    priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000)] = 0
+    priority: Priority = 0
     umask: Annotated[int, Meta(ge=0, le=0o777)] = 0o022
     env: dict[str, str] = {}
     stdout: Text | None = None
@@ -68,6 +98,11 @@ class Submit(Request, tag="submit", frozen=True):
     attach: Text | None = None
     held: bool = False
     preemptible: bool = False
+    after: Dependencies = []
+    #: Not before this time.
+    begin_s: Moment | None = None
+    retry: Retry | None = None
+    warn: Warn | None = None
     #: Only say when it would start.
     dry_run: bool = False
     #: Chosen by the client: a second submission with it is answered with the job of the first.
@@ -114,6 +149,26 @@ class Resume(Request, tag="resume", frozen=True):
     select: Selection
 
 
+class Signal(Request, tag="signal", frozen=True):
+    select: Selection
+    signal: SignalNumber
+
+
+class Set(Request, tag="set", frozen=True):
+    """What is left out stays as it is; so does what the demand leaves out."""
+
+    select: Selection
+    name: Name | None = None
+    pool: Name | None = None
+    priority: Priority | None = None
+    #: 0: without limit.
+    time_limit_s: Annotated[int, Meta(ge=0, le=1 << 40)] | None = None
+    demand: Demand = Demand()
+    after: Dependencies | None = None
+    #: 0: at once.
+    begin_s: Moment | None = None
+
+
 class Drain(Request, tag="drain", frozen=True):
     on: bool
 
@@ -148,6 +203,8 @@ AnyRequest = (
     | Release
     | Suspend
     | Resume
+    | Signal
+    | Set
     | Drain
     | Reload
     | Shutdown

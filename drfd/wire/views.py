@@ -11,8 +11,10 @@ from drfd.core import events as ev
 from drfd.core.fairshare import Standing
 from drfd.core.job import Job, JobState, Outcome, Usage, output_path
 from drfd.core.ledger import Ledger
+from drfd.core.outcome import signal_name
 from drfd.core.reasons import Reason
 from drfd.core.resources import Axes, Resources, Vector, minus
+from drfd.core.retry import attempts_text
 from drfd.core.rules import ROOT, Rules
 from drfd.core.tree import NodeRule, path_up
 from drfd.errors import DrfdError
@@ -101,6 +103,8 @@ def event_view(event: ev.Event) -> View:
     match event:
         case ev.Admitted():
             text = f"attempt {event.attempt}"
+        case ev.Retried():
+            text = f"after attempt {event.attempt}"
         case (
             ev.LaunchFailed()
             | ev.StopRequested()
@@ -111,9 +115,34 @@ def event_view(event: ev.Event) -> View:
             text = event.text
         case ev.Held() | ev.Released() | ev.Cancelled() | ev.ResumeRequested():
             text = f"by {event.by}"
+        case ev.DependencySettled():
+            text = f"job {event.on} ended {event.outcome}"
+        case ev.Warned():
+            text = f"the time limit is near: {signal_name(event.signal)} sent"
+        case ev.SignalRequested():
+            text = f"{signal_name(event.signal)}, by {event.by}"
+        case ev.Changed():
+            text = f"{event.text}, by {event.by}"
         case _:
             pass
     return {"at": event.at_s, "event": type(event).__name__, "text": text}
+
+
+def conditions_view(job: Job) -> View:
+    """What was said at the submission of when it may start, and of further tries."""
+    spec = job.spec
+    retry, warn = spec.retry, spec.warn
+    return {
+        "after": [{"id": each.job_id, "want": each.want.value} for each in spec.after],
+        "begin_at": spec.begin_s,
+        "retry": None
+        if retry is None
+        else {"times": retry.times, "on": [each.value for each in retry.on], "done": job.retries},
+        "warn": None
+        if warn is None
+        else {"signal": signal_name(warn.signal), "before_s": warn.before_s},
+        "attempts": attempts_text(job),
+    }
 
 
 def shares_view(ledger: Ledger, rules: Rules) -> View:

@@ -195,8 +195,8 @@ def test_show_prints_everything_about_a_job(drf: Run, daemon: Any, job: Any) -> 
         errors     /home/alice/drf-42.err
         events
           2023-11-14 22:13:20  Submitted
-          2023-11-14 22:13:30  Admitted         attempt 1
-          2023-11-14 22:13:40  PreemptRequested stopped for job 43
+          2023-11-14 22:13:30  Admitted          attempt 1
+          2023-11-14 22:13:40  PreemptRequested  stopped for job 43
     """)
         + "\n"
     )

@@ -89,6 +89,8 @@ def test_a_submitted_job_waits_in_the_queue_of_its_leaf() -> None:
         "holding": {},
         "booked": NOTHING,
         "waiting": {"alice": 1},
+        "dependents": {},
+        "begins": [],
         "next_id": 4,
         "draining": False,
     }
@@ -480,6 +482,8 @@ def test_a_requeued_job_waits_in_its_old_place_as_if_it_had_not_run_but_for_its_
         "holding": {},
         "booked": NOTHING,
         "waiting": {"alice": 1},
+        "dependents": {},
+        "begins": [],
         "next_id": 2,
         "draining": False,
     }

@@ -17,13 +17,20 @@ MOVES = {
     (S.PENDING, ev.Admitted): S.STARTING,
     (S.PENDING, ev.Held): S.HELD,
     (S.PENDING, ev.Cancelled): S.ENDED,
+    (S.PENDING, ev.DependencySettled): S.PENDING,
+    (S.PENDING, ev.BeginReached): S.PENDING,
+    (S.PENDING, ev.Changed): S.PENDING,
     (S.HELD, ev.Held): S.HELD,
     (S.HELD, ev.Released): S.PENDING,
     (S.HELD, ev.Cancelled): S.ENDED,
+    (S.HELD, ev.DependencySettled): S.HELD,
+    (S.HELD, ev.BeginReached): S.HELD,
+    (S.HELD, ev.Changed): S.HELD,
     (S.STARTING, ev.Launched): S.RUNNING,
     (S.STARTING, ev.LaunchFailed): S.CLEANING,
     (S.STARTING, ev.StopRequested): S.STOPPING,
     (S.STARTING, ev.Exited): S.CLEANING,
+    (S.STARTING, ev.Changed): S.STARTING,
     (S.RUNNING, ev.LaunchFailed): S.CLEANING,
     (S.RUNNING, ev.StopRequested): S.STOPPING,
     (S.RUNNING, ev.PreemptRequested): S.STOPPING,
@@ -31,11 +38,15 @@ MOVES = {
     (S.RUNNING, ev.ResumeRequested): S.RUNNING,
     (S.RUNNING, ev.Suspended): S.SUSPENDED,
     (S.RUNNING, ev.Exited): S.CLEANING,
+    (S.RUNNING, ev.Warned): S.RUNNING,
+    (S.RUNNING, ev.SignalRequested): S.RUNNING,
+    (S.RUNNING, ev.Changed): S.RUNNING,
     (S.SUSPENDED, ev.SuspendRequested): S.SUSPENDED,
     (S.SUSPENDED, ev.ResumeRequested): S.SUSPENDED,
     (S.SUSPENDED, ev.Resumed): S.RUNNING,
     (S.SUSPENDED, ev.StopRequested): S.STOPPING,
     (S.SUSPENDED, ev.Exited): S.CLEANING,
+    (S.SUSPENDED, ev.Changed): S.SUSPENDED,
     (S.STOPPING, ev.Launched): S.STOPPING,
     (S.STOPPING, ev.LaunchFailed): S.CLEANING,
     (S.STOPPING, ev.StopRequested): S.STOPPING,
@@ -44,6 +55,7 @@ MOVES = {
     (S.CLEANING, ev.StopRequested): S.CLEANING,
     (S.CLEANING, ev.Cleaned): S.ENDED,
     (S.CLEANING, ev.Requeued): S.PENDING,
+    (S.CLEANING, ev.Retried): S.PENDING,
 }
 
 
@@ -96,7 +108,11 @@ def test_no_way_leads_out_of_the_states_that_hold_resources_but_by_cleaning() ->
         for kind, after in moves.items()
         if state in HOLDS_RESOURCES and after not in HOLDS_RESOURCES
     }
-    assert ways == {(S.CLEANING, ev.Cleaned, S.ENDED), (S.CLEANING, ev.Requeued, S.PENDING)}
+    assert ways == {
+        (S.CLEANING, ev.Cleaned, S.ENDED),
+        (S.CLEANING, ev.Requeued, S.PENDING),
+        (S.CLEANING, ev.Retried, S.PENDING),
+    }
 
 
 def test_a_job_that_holds_resources_cannot_reach_the_end_past_cleaning() -> None:

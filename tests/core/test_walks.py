@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from random import Random
 
@@ -17,12 +17,13 @@ import pytest
 
 from drfd.core import events as ev
 from drfd.core import stimuli as st
-from drfd.core.job import Job, JobState, Outcome
+from drfd.core.job import Dependency, Job, JobState, Outcome, Retry, Want, Warn
+from drfd.core.retry import USUAL
 from drfd.errors import Refused
 from fakes import ADMIN, ALICE, BOB, Bench, demand, ended, now, rules, spec
 
 SEEDS = range(12)
-STEPS = 300
+STEPS = 400
 Request = st.HoldAsked | st.ReleaseAsked | st.CancelAsked | st.SuspendAsked | st.ResumeAsked
 REFUSALS = {
     "too-big",
@@ -34,6 +35,8 @@ REFUSALS = {
     "not-running",
     "not-suspended",
     "held-by-admin",
+    "cycle",
+    "bad-value",
     "not-admin",
 }
 
@@ -67,7 +70,12 @@ class Walk:
             time_limit_s=self.random.choice([None, 5, 60]),
             priority=self.random.randint(-1, 1),
             preemptible=self.random.random() < 0.5,
+            begin_s=self.random.choice([None, None, None, int(self.now.at_s) + 5]),
+            after=self.dependencies() if self.random.random() < 0.3 else (),
+            retry=self.random.choice([None, Retry(2, USUAL)]),
         )
+        if asked.time_limit_s is not None:
+            asked = replace(asked, warn=Warn(10, asked.time_limit_s - 1))
         return st.SubmitAsked(self.now, asked, self.random.random() < 0.2)
 
     def request(self) -> st.Stimulus:
@@ -75,6 +83,25 @@ class Walk:
         kinds = [st.HoldAsked, st.ReleaseAsked, st.CancelAsked, st.SuspendAsked, st.ResumeAsked]
         kind = self.random.choice(kinds)
         return kind(self.now, self._pick().id, self.random.choice([ALICE, BOB, ADMIN]))
+
+    def dependencies(self) -> tuple[Dependency, ...]:
+        live = sorted(self.bench.ledger.jobs)
+        some = self.random.sample(live, min(len(live), self.random.randint(1, 2)))
+        return tuple(Dependency(job_id, self.random.choice(list(Want))) for job_id in some)
+
+    def change(self) -> st.Stimulus:
+        wish = st.Change(
+            priority=self.random.choice([None, 1]),
+            time_limit_s=self.random.choice([None, None, 30]),
+            cores_milli=self.random.choice([None, None, 500]),
+            after=self.random.choice([None, (), self.dependencies()]),
+            begin_s=self.random.choice([None, 0, int(self.now.at_s) + 5]),
+        )
+        return st.ChangeAsked(self.now, self._pick().id, self.random.choice([ALICE, ADMIN]), wish)
+
+    def signal(self) -> st.Stimulus:
+        job = self._one(lambda job: job.state is JobState.RUNNING)
+        return st.SignalAsked(self.now, job.id, ADMIN, 10)
 
     def drain(self) -> st.Stimulus:
         on = self.random.random() < 0.3
@@ -151,9 +178,11 @@ class Walk:
     _steps = (
         (submission, 20),
         (request, 12),
+        (change, 4),
+        (signal, 2),
         (drain, 2),
         (schedule, 20),
-        (tick, 8),
+        (tick, 12),
         (start_news, 15),
         (end_news, 8),
         (removal, 15),

@@ -22,6 +22,8 @@ CHANGES = [
     (msg.Release(v=1, select=SELECT), "release"),
     (msg.Suspend(v=1, select=SELECT), "suspend"),
     (msg.Resume(v=1, select=SELECT), "resume"),
+    (msg.Signal(v=1, select=SELECT, signal=10), "signal"),
+    (msg.Set(v=1, select=SELECT, priority=3), "set"),
     (msg.Drain(v=1, on=True), "drain"),
     (msg.Drain(v=1, on=False), "undrain"),
     (msg.Reload(v=1), "reload"),

@@ -1,7 +1,8 @@
-"""The journal of version 0.1.0 is read for ever.
+"""The journals of earlier versions are read for ever.
 
-`tests/data/journal_v1.sql` is the dump of a journal that 0.1.0 wrote. It is never edited: a change
-of the schema or of an event kind gets a new version and a new golden journal beside this one.
+`tests/data/journal_v1.sql` is the dump of a journal that 0.1.0 wrote, `journal_v2.sql` one of the
+version that knows conditions, retries and changes. They are never edited: a change of the schema or
+of an event kind gets a new version and a new golden journal beside them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from drfd.core import events as ev
-from drfd.core.job import Job, JobState, Outcome, Stop, Usage
+from drfd.core.job import Dependency, Job, JobState, Outcome, Retry, Stop, Usage, Want, Warn
 from drfd.core.ledger import Ledger
 from drfd.core.resources import Axes, Resources
 from drfd.journal import records
@@ -23,7 +24,9 @@ from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
 from fakes import spec, tables
 
-DUMP = (Path(__file__).parent.parent / "data" / "journal_v1.sql").read_text()
+DATA = Path(__file__).parent.parent / "data"
+DUMP = (DATA / "journal_v1.sql").read_text()
+LAST_DUMP = (DATA / "journal_v2.sql").read_text()
 ASKS = Resources(cores_milli=1500, memory_bytes=1 << 33, read_bps=1000, write_bps=2000)
 USAGE = Usage(
     cores_milli=0, memory_bytes=0, memory_peak_bytes=3, read_bytes=4, written_bytes=5, cpu_s=6.5
@@ -86,6 +89,41 @@ EVENTS: list[ev.Event] = [
     ev.Submitted(job_id=7, at_s=37.5, spec=SPEC),
 ]  # fmt: skip
 
+ASKING = replace(
+    SPEC, name="evaluate", after=(Dependency(7), Dependency(6, Want.ANY)), begin_s=50,
+    retry=Retry(3, (Outcome.FAILED, Outcome.LOST)), warn=Warn(10, 60),
+)  # fmt: skip
+#: What version 2 has beside the history of version 1.
+LAST_EVENTS: list[ev.Event] = [
+    *EVENTS,
+    ev.Submitted(job_id=8, at_s=38.5, spec=ASKING),
+    ev.Cancelled(job_id=7, at_s=39.5, by="alice"),
+    ev.DependencySettled(job_id=8, at_s=39.5, on=7, outcome=Outcome.CANCELLED, is_met=False),
+    ev.Changed(
+        job_id=8, at_s=40.5, by="alice", spec=replace(ASKING, after=()), sets_after=True,
+        sets_begin=False, text="after 7:ok,6:any → nothing",
+    ),
+    ev.BeginReached(job_id=8, at_s=50.5),
+    ev.Admitted(job_id=8, at_s=51.5, attempt=1),
+    ev.Launched(job_id=8, at_s=52.5, attempt=1, mono_s=520.5, cgroup=None),
+    ev.Warned(job_id=8, at_s=53.5, signal=10),
+    ev.SignalRequested(job_id=8, at_s=54.5, signal=12, by="alice"),
+    ev.Exited(
+        job_id=8, at_s=55.5, attempt=1, exit_code=3, signal=None, outcome=Outcome.FAILED,
+        text="exit code 3", usage=USAGE,
+    ),
+    ev.Retried(job_id=8, at_s=56.5, attempt=1, not_before_s=62),
+    ev.Submitted(job_id=9, at_s=57.5, spec=replace(ASKING, after=(Dependency(8, Want.FAIL),))),
+]  # fmt: skip
+
+
+@pytest.fixture
+def last(tmp_path: Path, open_journal: Callable[..., Journal]) -> Journal:
+    """The journal of the present version."""
+    with closing(sqlite3.connect(tmp_path / "last.sqlite")) as database:
+        database.executescript(LAST_DUMP)
+    return open_journal(tmp_path / "last.sqlite")
+
 
 @pytest.fixture
 def old(path: Path, open_journal: Callable[[], Journal]) -> Journal:
@@ -96,11 +134,26 @@ def old(path: Path, open_journal: Callable[[], Journal]) -> Journal:
 
 def test_the_golden_journal_has_every_kind_of_event() -> None:
     """A new kind needs a new golden journal."""
-    assert {type(event) for event in EVENTS} == set(ev.KINDS.values())
+    assert {type(event) for event in LAST_EVENTS} == set(ev.KINDS.values())
 
 
 def test_its_events_are_read(old: Journal) -> None:
     assert list(old.events()) == EVENTS
+
+
+def test_the_last_ones_events_and_books_are_read(last: Journal) -> None:
+    assert list(last.events()) == LAST_EVENTS
+    assert tables(last.load(Axes())) == tables(Ledger.of_events(Axes(), LAST_EVENTS))
+
+
+def test_an_old_one_that_was_opened_is_refused_by_the_drfd_that_wrote_it(
+    old: Journal, path: Path
+) -> None:
+    """Which would start jobs that wait for others at once."""
+    old.append(ev.Submitted(job_id=8, at_s=38.5, spec=ASKING), None)
+    old.commit()
+    old.close()
+    assert int.from_bytes(path.read_bytes()[60:64], "big") == 2
 
 
 def test_its_books_are_read(old: Journal) -> None:
@@ -169,16 +222,16 @@ def schema(path: Path) -> set[tuple[str, str]]:
         return {(name, " ".join(sql.lower().split())) for name, sql in rows}
 
 
-def test_todays_events_are_written_as_they_were_then(old: Journal, path: Path) -> None:
+def test_todays_events_are_written_as_they_were_then(last: Journal, tmp_path: Path) -> None:
     """An older drfd must be able to read what a newer one of the same version wrote."""
-    with closing(sqlite3.connect(path)) as database:
+    with closing(sqlite3.connect(tmp_path / "last.sqlite")) as database:
         written = database.execute("select kind, data from events order by seq").fetchall()
-    assert written == [(type(event).__name__, records.encode(event)) for event in EVENTS]
+    assert written == [(type(event).__name__, records.encode(event)) for event in LAST_EVENTS]
 
 
-def test_todays_jobs_are_written_as_they_were_then(old: Journal, path: Path) -> None:
-    with closing(sqlite3.connect(path)) as database:
+def test_todays_jobs_are_written_as_they_were_then(last: Journal, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "last.sqlite")) as database:
         written = dict(database.execute("select id, data from jobs"))
     ledger = Ledger(Axes())
-    jobs = [ledger.apply(event) for event in EVENTS]
+    jobs = [ledger.apply(event) for event in LAST_EVENTS]
     assert written == {job.id: records.encode(job) for job in jobs if job is not None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from drfd.core import events as ev
 from drfd.core import stimuli as st
 from drfd.core.decide import decide
-from drfd.core.job import Job, JobState, Outcome, Usage
+from drfd.core.job import Dependency, Job, JobState, Outcome, Retry, Usage, Want, Warn
 from drfd.core.ledger import Ledger
 from drfd.core.resources import Axes, Resources
 from drfd.errors import Refused
@@ -61,6 +62,21 @@ EVERY_KIND: list[ev.Event] = [
     ev.Suspended(job_id=1, at_s=1.0, attempt=1, mono_s=0.1 + 0.2),
     ev.ResumeRequested(job_id=1, at_s=1.0, by="root"),
     ev.Resumed(job_id=1, at_s=1.0, mono_s=0.1 + 0.2),
+    ev.Submitted(
+        job_id=1, at_s=1.0,
+        spec=spec(
+            after=(Dependency(3), Dependency(4, Want.FAIL)), begin_s=17,
+            retry=Retry(2, (Outcome.FAILED, Outcome.LOST)), warn=Warn(10, 60),
+        ),
+    ),
+    ev.DependencySettled(job_id=1, at_s=1.0, on=3, outcome=Outcome.COMPLETED, is_met=True),
+    ev.BeginReached(job_id=1, at_s=1.0),
+    ev.Retried(job_id=1, at_s=1.0, attempt=1, not_before_s=17),
+    ev.Warned(job_id=1, at_s=1.0, signal=10),
+    ev.SignalRequested(job_id=1, at_s=1.0, signal=12, by="alice"),
+    ev.Changed(
+        job_id=1, at_s=1.0, by="root", spec=SPEC, sets_after=True, sets_begin=False, text="after",
+    ),
     ev.Drained(at_s=1.0, on=True, by="root"),
 ]  # fmt: skip
 
@@ -359,14 +375,23 @@ def random_stimulus(ledger: Ledger, chance: random.Random, step: int) -> st.Stim
     job_id = chance.choice([*ledger.jobs, *started * 9, ledger.next_id])
     job = ledger.jobs.get(job_id)
     attempt = job.attempt if job else 1
-    match chance.randrange(26):
+    match chance.randrange(31):
         case 0 | 1:
             user = chance.choice((ALICE, BOB))
             asks = demand(chance.randrange(1, 6), chance.randrange(1, 9))
             asked = spec(
                 f"root.{user.user}", actor=user, asks=asks, priority=chance.randrange(3),
                 time_limit_s=chance.choice((None, 3600)),
+                begin_s=chance.choice((None, None, None, int(when.at_s) + chance.randrange(300))),
+                after=tuple(
+                    Dependency(on, chance.choice(list(Want)))
+                    for on in chance.sample(sorted(ledger.jobs), min(len(ledger.jobs), 2))
+                    if chance.random() < 0.3
+                ),
+                retry=chance.choice((None, Retry(2, (Outcome.FAILED, Outcome.LOST)))),
             )  # fmt: skip
+            if asked.time_limit_s is not None:
+                asked = replace(asked, warn=Warn(10, 3599))
             return st.SubmitAsked(when, asked, held=chance.random() < 0.2)
         case 2:
             return st.CancelAsked(when, job_id, actor)
@@ -388,12 +413,21 @@ def random_stimulus(ledger: Ledger, chance: random.Random, step: int) -> st.Stim
             return st.CgroupGone(when, job_id, attempt)
         case 13 if chance.random() < 0.5:
             return st.Breached(when, job_id, attempt, Outcome.LIMIT_EXCEEDED, "read 2G/s")
-        case 14:
+        case 14 | 28 | 29 | 30:
             return st.Tick(when)
         case 15:
             return st.SuspendAsked(when, job_id, actor)
         case 16 | 20:
             return st.ResumeAsked(when, job_id, ADMIN)
+        case 26:
+            return st.SignalAsked(when, job_id, actor, 10)
+        case 27:
+            change = st.Change(
+                priority=chance.choice((None, 5)),
+                after=chance.choice((None, (), (Dependency(chance.choice([*ledger.jobs, 1])),))),
+                begin_s=chance.choice((None, 0, int(when.at_s) + 60)),
+            )
+            return st.ChangeAsked(when, job_id, ADMIN, change)
         case 17 | 18 | 19:
             return st.Frozen(when, job_id, attempt)
         case _:

@@ -395,6 +395,26 @@ EVENTS: list[tuple[ev.Event, str]] = [
     (ev.Suspended(job_id=1, at_s=5.0, attempt=1, mono_s=1.0), ""),
     (ev.ResumeRequested(job_id=1, at_s=5.0, by="root"), "by root"),
     (ev.Resumed(job_id=1, at_s=5.0, mono_s=1.0), ""),
+    (
+        ev.DependencySettled(job_id=1, at_s=5.0, on=7, outcome=Outcome.FAILED, is_met=False),
+        "job 7 ended FAILED",
+    ),
+    (ev.BeginReached(job_id=1, at_s=5.0), ""),
+    (ev.Retried(job_id=1, at_s=5.0, attempt=2, not_before_s=10), "after attempt 2"),
+    (ev.Warned(job_id=1, at_s=5.0, signal=10), "the time limit is near: SIGUSR1 sent"),
+    (ev.SignalRequested(job_id=1, at_s=5.0, signal=40, by="bob"), "signal 40, by bob"),
+    (
+        ev.Changed(
+            job_id=1,
+            at_s=5.0,
+            by="bob",
+            spec=spec(priority=3),
+            sets_after=False,
+            sets_begin=False,
+            text="priority 0 → 3",
+        ),
+        "priority 0 → 3, by bob",
+    ),
     (ev.Drained(at_s=5.0, on=True, by="root"), ""),
 ]
 

@@ -20,7 +20,7 @@ from drfd.peer import peer_of
 from drfd_cli import output
 from drfd_cli.client import Client, Watch
 from drfd_cli.commands.submit import fields
-from drfd_cli.options import connect, demand_options
+from drfd_cli.options import condition_options, connect, demand_options
 
 #: Waiting longer than this is explained.
 _PATIENCE_S = 1.0
@@ -30,6 +30,7 @@ _POLL_S = 0.2
 
 @click.command("run", context_settings={"allow_interspersed_args": False})
 @demand_options
+@condition_options
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(command: tuple[str, ...], **asked: Any) -> int:
     """Run a job and wait for it: its input and output are this terminal's, its exit code becomes

@@ -26,17 +26,35 @@ def command(job_id: int, as_json: bool) -> None:
         output.tell(f"{label:<10} {output.clean(value, 1000)}")
     output.tell("events")
     for event in reply["events"]:
-        line = f"{output.show_time(event['at'])}  {event['event']:<16} {event['text']}"
+        line = f"{output.show_time(event['at'])}  {event['event']:<17} {event['text']}"
         output.tell(f"  {output.clean(line, 400).rstrip()}")
+
+
+def _conditions(job: dict[str, Any]) -> list[tuple[str, str]]:
+    """What was said of its start, of a warning, and of further tries."""
+    lines = []
+    # A daemon that has not been restarted since an update may not tell them yet.
+    if after := job.get("after"):
+        lines.append(("after", ", ".join(f"{each['id']}:{each['want']}" for each in after)))
+    if begin_s := job.get("begin_at"):
+        lines.append(("begin", output.show_time(begin_s)))
+    if retry := job.get("retry"):
+        on = ", ".join(retry["on"])
+        lines.append(("retry", f"{retry['done']} of {retry['times']} used, after {on}"))
+    if warn := job.get("warn"):
+        before = show_duration(warn["before_s"])
+        lines.append(("warning", f"{warn['signal']} {before} before the time limit"))
+    return lines
 
 
 def _lines(job: dict[str, Any]) -> list[tuple[str, str]]:
     cores, memory, io = output.show_demand(job["demand"])
     usage = job["usage"]
     limit = job["time_limit_s"]
+    attempt = f"attempt {job['attempt']}"
     lines = [
         ("job", f"{job['id']} ({job['name']}) of {job['user']}, pool {job['pool']}"),
-        ("state", f"{job['state']}, attempt {job['attempt']}"),
+        ("state", f"{job['state']}, {job.get('attempts') or attempt}"),
         ("why", output.why_line(job) or "-"),
         ("demand", f"{cores} cores, {memory} memory, io {io}"),
         ("limit", "no time limit" if limit is None else show_duration(limit)),
@@ -45,6 +63,7 @@ def _lines(job: dict[str, Any]) -> list[tuple[str, str]]:
             f"{usage['cpu_seconds']:.1f} s of CPU, {show_size(usage['memory_peak'])} peak memory,"
             f" {show_size(usage['read_bytes'])} read, {show_size(usage['written_bytes'])} written",
         ),
+        *_conditions(job),
         ("submitted", output.show_time(job["submitted_at"])),
         ("started", output.show_time(job["started_at"])),
         ("ended", output.show_time(job["ended_at"])),

@@ -14,7 +14,7 @@ import click
 from drfd.errors import Refused
 from drfd_cli import output
 from drfd_cli.environment import capture, is_secret, not_text
-from drfd_cli.options import as_json, connect, demand_options
+from drfd_cli.options import as_json, condition_options, connect, demand_fields, demand_options
 
 _DIRECTIVE = re.compile(r"#DRF\s+(.*)")
 _SCRIPT_MAX_BYTES = 512 << 10
@@ -30,6 +30,7 @@ class _SubmitCommand(click.Command):
 
 @click.command("submit", cls=_SubmitCommand, context_settings={"allow_interspersed_args": False})
 @demand_options
+@condition_options
 @click.option("--hold", is_flag=True, help="Do not start it before `drf release`.")
 @click.option("--preemptible", is_flag=True, help="It may be stopped and queued again for others.")
 @click.option("--dry-run", is_flag=True, help="Queue nothing; say when it would start, and why.")
@@ -109,6 +110,11 @@ def fields(
     pool: str | None,
     priority: int,
     export: tuple[str, ...],
+    after: tuple[tuple[int, str], ...] | None,
+    begin: int | None,
+    retry: int | None,
+    retry_on: list[str] | None,
+    warn: tuple[int, int] | None,
     script: str | None = None,
     hold: bool = False,
     preemptible: bool = False,
@@ -117,9 +123,8 @@ def fields(
     attach: str | None = None,
 ) -> dict[str, Any]:
     """The request's fields; what was not said is left to the daemon."""
-    demand: dict[str, Any] = {"cores_milli": cores, "memory_bytes": mem}
-    if io is not None:
-        demand["read_bps"], demand["write_bps"] = io
+    if retry_on is not None and retry is None:
+        raise click.UsageError("--retry-on says when to try again; --retry N how often")
     umask = os.umask(0o077)
     os.umask(umask)
     env = capture(os.environ, export)
@@ -137,7 +142,7 @@ def fields(
     given = {
         "argv": list(argv),
         "cwd": cwd,
-        "demand": {key: value for key, value in demand.items() if value is not None},
+        "demand": demand_fields(cores, mem, io),
         "name": name or _script_name(argv, script),
         "pool": pool,
         "time_limit_s": time,
@@ -150,8 +155,16 @@ def fields(
         "attach": attach,
         "held": hold,
         "preemptible": preemptible,
+        "after": dependencies(after),
+        "begin_s": begin,
+        "retry": None if retry is None else {"times": retry, "on": retry_on or []},
+        "warn": None if warn is None else {"signal": warn[0], "before_s": warn[1]},
     }
     return {key: value for key, value in given.items() if value is not None}
+
+
+def dependencies(after: tuple[tuple[int, str], ...] | None) -> list[dict[str, Any]] | None:
+    return None if after is None else [{"id": job_id, "want": want} for job_id, want in after]
 
 
 def _tell_of_secrets(left_out: set[str], export: tuple[str, ...]) -> None:

@@ -22,6 +22,9 @@ def command(job_id: int, as_json: bool) -> None:
     line = output.why_line(job) or f"started {output.show_time(job['started_at'])}"
     verb = "waits" if job["reason"] else f"is {job['state']}"
     output.tell(f"job {job_id} {verb}: {output.clean(line, 1000)}")
+    attempts = job.get("attempts", "")
+    if attempts and attempts not in line:
+        output.tell(attempts)
     if job["expected_start_at"] is not None:
         output.tell(
             f"it starts about {output.show_time(job['expected_start_at'])}, {output.ESTIMATE}"

@@ -1,0 +1,61 @@
+"""drf set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from drfd_cli.commands.submit import dependencies
+from drfd_cli.options import (
+    CORES,
+    LIMIT,
+    MEMORY,
+    PRIORITY,
+    RATES,
+    after_option,
+    begin_option,
+    demand_fields,
+)
+from drfd_cli.selection import act, selecting
+
+
+@click.command("set")
+@selecting
+@click.option("-c", "--cores", type=CORES, help="CPU cores, such as 4 or 0.5.")
+@click.option("-m", "--mem", type=MEMORY, help="Memory, such as 16G.")
+@click.option("--io", type=RATES, help="Disk bandwidth per second, read[/write].")
+@click.option("-t", "--time", type=LIMIT, help="Wall time: 90s, 12h, unlimited.")
+@click.option("-p", "--pool", help="The pool that pays for it.")
+@click.option("--priority", type=PRIORITY, help="Order among the jobs of your leaf.")
+@click.option("--rename", metavar="NAME", help="Another name for lists.")
+@after_option
+@begin_option
+def command(
+    cores: int | None,
+    mem: int | None,
+    io: tuple[int, int] | None,
+    time: int | None,
+    pool: str | None,
+    priority: int | None,
+    rename: str | None,
+    after: tuple[tuple[int, str], ...] | None,
+    begin: int | None,
+    **chosen: Any,
+) -> int:
+    """Change what waiting jobs ask for; what is not named stays. `--after ''` and `--begin now`
+    take conditions away. Of a running job only the time limit can be changed: shortened by its
+    owner, lengthened by administrators."""
+    given: dict[str, Any] = {
+        "demand": demand_fields(cores, mem, io) or None,
+        "time_limit_s": time,
+        "pool": pool,
+        "priority": priority,
+        "name": rename,
+        "after": dependencies(after),
+        "begin_s": begin,
+    }
+    asked = {key: value for key, value in given.items() if value is not None}
+    if not asked:
+        raise click.UsageError("say what to change: -c, -m, --io, -t, -p, --priority, ...")
+    return act("set", "changed", asked=asked, **chosen)

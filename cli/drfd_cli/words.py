@@ -1,0 +1,90 @@
+"""Words of the command line for jobs, moments, outcomes and signals, as the wire has them.
+
+Like `drfd.units` for amounts: what cannot be read is Refused, with what to write instead.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from signal import Signals
+from typing import Any
+
+from drfd.errors import Refused
+from drfd.units import parse_duration
+from drfd_cli import when
+
+#: So many jobs at once, as the daemon takes them.
+_MOST_IDS = 100_000
+_MOST_ID = 1 << 53
+_RANGE = re.compile(r"([0-9]{1,16})(?:-([0-9]{1,16}))?")
+_AFTER = re.compile(r"([0-9]{1,16})(?::(ok|any|fail))?")
+_OUTCOMES = {
+    "fail": "FAILED",
+    "launch": "LAUNCH_FAILED",
+    "lost": "LOST",
+    "timeout": "TIMEOUT",
+    "memory": "OUT_OF_MEMORY",
+    "limit": "LIMIT_EXCEEDED",
+}
+
+
+def parse_ids(text: str) -> list[int]:
+    """The ids of "3", "3-7" or "1,4-6"."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part.strip())
+        if match is None:
+            raise _bad("ids", text, "not a job id, nor ids", "write 41, 3-7 or 1,4-6")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not 1 <= first <= last <= _MOST_ID:
+            raise _bad("ids", text, "no range of job ids", "ids begin with 1: write 3-7")
+        if len(found) + last - first >= _MOST_IDS:
+            raise _bad("ids", text, f"more than {_MOST_IDS} jobs", "choose fewer at a time")
+        found += range(first, last + 1)
+    return found
+
+
+def parse_after(text: str) -> list[Any]:
+    """(id, want) of "5", "5:any" or "5,7:fail"; nothing of an empty word."""
+    found = []
+    for part in text.split(",") if text.strip() else ():
+        match = _AFTER.fullmatch(part.strip())
+        if match is None or not 1 <= int(match[1]) <= _MOST_ID:
+            raise _bad("after", part, "not ID or ID:HOW", "write 5, 5:any or 5:fail")
+        found.append((int(match[1]), match[2] or "ok"))
+    return found
+
+
+def parse_begin(text: str) -> int:
+    return when.parse_begin(text, time.time())
+
+
+def parse_outcomes(text: str) -> list[str]:
+    words = [word.strip() for word in text.split(",")]
+    for word in words:
+        if word not in _OUTCOMES:
+            raise _bad("retry-on", word, "unknown", f"choose from {', '.join(_OUTCOMES)}")
+    return [_OUTCOMES[word] for word in words]
+
+
+def parse_signal(text: str) -> int:
+    """The number of "USR1", "SIGUSR1" or "10"."""
+    word = text.strip().upper()
+    try:
+        return Signals(int(word)) if word.isdecimal() else Signals[f"SIG{word.removeprefix('SIG')}"]
+    except (KeyError, ValueError):
+        raise _bad("signal", text, "not a signal", "write USR1, TERM or a number") from None
+
+
+def parse_warning(text: str) -> tuple[int, int]:
+    """Signal and seconds of "USR1@60"."""
+    signal, at, span = text.partition("@")
+    if not at:
+        raise _bad("warn", text, "not SIGNAL@TIME", "write USR1@60 or TERM@5m")
+    return parse_signal(signal), parse_duration(span, what="warn")
+
+
+def _bad(what: str, text: str, fault: str, hint: str) -> Refused:
+    word = text if len(text) <= 40 else f"{text[:37]}..."
+    return Refused("bad-value", f"{what}: {word!r} is {fault}", hint=hint)

@@ -1,0 +1,126 @@
+"""What `drf set` may change of a job, and what is checked again as at its submission.
+
+While a job waits its owner may change what was asked; once it has started, its wall time alone: the
+owner may shorten it, and an administrator may lengthen it too, since others count on its end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+from drfd.core import events as ev
+from drfd.core import stimuli as st
+from drfd.core.asked import owned, refuse_late_warning, refuse_unfit
+from drfd.core.dependencies import refuse_impossible, settle_ended
+from drfd.core.job import Dependency, Job, JobSpec, JobState
+from drfd.core.ledger import Ledger
+from drfd.core.resources import Resources
+from drfd.core.rules import Rules
+from drfd.errors import NotPermitted, Refused
+from drfd.units import show_cores, show_duration, show_size
+
+_WAITS = (JobState.PENDING, JobState.HELD)
+_RUNS = (JobState.STARTING, JobState.RUNNING, JobState.SUSPENDED)
+
+
+def change(ledger: Ledger, asked: st.ChangeAsked, rules: Rules) -> list[ev.Event]:
+    job = owned(ledger, asked.job_id, asked.actor)
+    wish, at_s = asked.change, asked.now.at_s
+    spec = _changed(job.spec, wish, rules)
+    if job.state in _RUNS:
+        _refuse_while_running(job, wish, spec, asked.actor)
+    elif job.state not in _WAITS:
+        raise Refused("not-waiting", f"job {job.id} is {job.shown_state}: nothing can be changed")
+    else:
+        refuse_unfit(spec, rules)
+    if wish.time_limit_s is not None:
+        refuse_late_warning(spec)
+    if wish.after is not None:
+        refuse_impossible(ledger, wish.after, asked.ended, job.id)
+    sets_begin = wish.begin_s is not None
+    is_waiting_anew = job.not_before_s is not None or job.spec.begin_s != spec.begin_s
+    if spec == job.spec and not (sets_begin and is_waiting_anew):
+        return []
+    return [
+        ev.Changed(
+            job_id=job.id,
+            at_s=at_s,
+            by=asked.actor.user,
+            spec=spec,
+            sets_after=wish.after is not None,
+            sets_begin=sets_begin,
+            text=", ".join(_differences(job.spec, spec)) or "may start at once",
+        ),
+        *settle_ended(job.id, wish.after or (), asked.ended, at_s),
+    ]
+
+
+def _changed(spec: JobSpec, wish: st.Change, rules: Rules) -> JobSpec:
+    demand = spec.demand
+    return replace(
+        spec,
+        name=spec.name if wish.name is None else wish.name,
+        pool=spec.pool if wish.pool is None else rules.pool_for(spec.user, wish.pool),
+        priority=spec.priority if wish.priority is None else wish.priority,
+        time_limit_s=spec.time_limit_s if wish.time_limit_s is None else wish.time_limit_s or None,
+        demand=Resources(
+            cores_milli=_given(wish.cores_milli, demand.cores_milli),
+            memory_bytes=_given(wish.memory_bytes, demand.memory_bytes),
+            read_bps=_given(wish.read_bps, demand.read_bps),
+            write_bps=_given(wish.write_bps, demand.write_bps),
+            gres=demand.gres,
+        ),
+        after=spec.after if wish.after is None else wish.after,
+        begin_s=spec.begin_s if wish.begin_s is None else wish.begin_s or None,
+    )
+
+
+def _given(wish: int | None, before: int) -> int:
+    return before if wish is None else wish
+
+
+def _refuse_while_running(job: Job, wish: st.Change, spec: JobSpec, actor: st.Actor) -> None:
+    """Raise Refused for all but another wall time, and a longer one."""
+    asked = [each.name for each in fields(wish) if getattr(wish, each.name) is not None]
+    if asked != ["time_limit_s"]:
+        raise Refused(
+            "not-waiting",
+            f"job {job.id} is {job.shown_state}; of a job that has started only the time limit "
+            "(-t) can be changed",
+        )
+    before, after = job.spec.time_limit_s, spec.time_limit_s
+    is_longer = before is not None and (after is None or after > before)
+    if is_longer and not actor.is_admin:
+        raise NotPermitted(
+            "not-admin",
+            f"job {job.id} is {job.shown_state}; only an administrator may give it more time",
+        )
+
+
+def _differences(before: JobSpec, after: JobSpec) -> list[str]:
+    """What is different, for people."""
+    pairs = [
+        ("name", before.name, after.name),
+        ("pool", before.pool, after.pool),
+        ("priority", str(before.priority), str(after.priority)),
+        ("time limit", _limit(before), _limit(after)),
+        ("cores", show_cores(before.demand.cores_milli), show_cores(after.demand.cores_milli)),
+        ("memory", show_size(before.demand.memory_bytes), show_size(after.demand.memory_bytes)),
+        ("io", _rates(before.demand), _rates(after.demand)),
+        ("after", _after(before.after), _after(after.after)),
+    ]
+    found = [f"{what} {old} → {new}" for what, old, new in pairs if old != new]
+    # The core has no time zone to write a time in.
+    return found + ["begin time"] * (before.begin_s != after.begin_s)
+
+
+def _limit(spec: JobSpec) -> str:
+    return "unlimited" if spec.time_limit_s is None else show_duration(spec.time_limit_s)
+
+
+def _rates(demand: Resources) -> str:
+    return f"{show_size(demand.read_bps)}/{show_size(demand.write_bps)}"
+
+
+def _after(after: tuple[Dependency, ...]) -> str:
+    return ",".join(f"{each.job_id}:{each.want}" for each in after) or "nothing"

@@ -1,0 +1,53 @@
+"""From a request about jobs to what is asked of the core for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from drfd.core import stimuli as st
+from drfd.daemon.submission import dependencies
+from drfd.errors import Refused
+from drfd.wire import messages as msg
+
+#: What is asked for one job, when and by whom.
+Ask = Callable[[st.Now, int, st.Actor], st.Stimulus]
+Request = msg.Cancel | msg.Hold | msg.Release | msg.Suspend | msg.Resume | msg.Signal | msg.Set
+
+
+def asking(request: Request) -> Ask:
+    match request:
+        case msg.Cancel():
+            return st.CancelAsked
+        case msg.Hold():
+            return st.HoldAsked
+        case msg.Release():
+            return st.ReleaseAsked
+        case msg.Suspend():
+            return st.SuspendAsked
+        case msg.Resume():
+            return st.ResumeAsked
+        case msg.Signal():
+            return partial(st.SignalAsked, signal=request.signal)
+        case msg.Set():
+            return partial(st.ChangeAsked, change=_change(request))
+
+
+def _change(request: msg.Set) -> st.Change:
+    demand = request.demand
+    if demand.gres:
+        raise Refused("bad-request", "other resources than cores, memory and io cannot be changed")
+    if "\0" in (request.name or ""):
+        raise Refused("bad-request", "a name cannot hold a NUL character")
+    return st.Change(
+        name=request.name,
+        pool=request.pool,
+        priority=request.priority,
+        time_limit_s=request.time_limit_s,
+        cores_milli=demand.cores_milli,
+        memory_bytes=demand.memory_bytes,
+        read_bps=demand.read_bps,
+        write_bps=demand.write_bps,
+        after=None if request.after is None else dependencies(request.after),
+        begin_s=request.begin_s,
+    )
