@@ -107,15 +107,13 @@ class Load:
             jobs = [
                 Job(id=0, spec=blocker, state=JobState.RUNNING, submitted_at=0.0, started_at=0.0),
                 Job(
-                    id=1, spec=self._spec(0, BIG), state=JobState.PENDING, submitted_at=-2000.0
+                    id=1, spec=self._spec(0, BIG), submitted_at=-2000.0, eligible_at=-2000.0
                 ),
             ]  # fmt: skip
         for number in range(self.shape.queued):
             spec = self._spec(number % self.shape.users, self.random.choice(MENU))
             at_s = -1000.0 + number * 1e-6
-            jobs.append(
-                Job(id=number + 2, spec=spec, state=JobState.PENDING, submitted_at=at_s)
-            )  # fmt: skip
+            jobs.append(Job(id=number + 2, spec=spec, submitted_at=at_s, eligible_at=at_s))
         return jobs
 
     def _spec(self, user: int, asks: tuple[int, int]) -> JobSpec:
