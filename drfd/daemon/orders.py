@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from drfd.core import stimuli as st
 from drfd.core.job import Job, Usage, output_path
+from drfd.daemon.threads import thread_counts
 from drfd.errors import HostError
 from drfd.host.disks import Disk
 from drfd.journal.records import Payload
@@ -29,7 +30,7 @@ def order_for(job: Job, payload: Payload, disks: Sequence[Disk], max_pids: int) 
         umask=spec.umask,
         cwd=spec.cwd,
         argv=spec.argv,
-        env=payload.env,
+        env=thread_counts(demand.cores_milli, payload.env) | payload.env,
         variables={
             "DRF_JOB_ID": str(job.id),
             "DRF_JOB_NAME": spec.name,

@@ -10,6 +10,7 @@ import pytest
 from drfd.core import stimuli as st
 from drfd.core.job import Job, JobState, Usage
 from drfd.daemon.orders import disk_limits, order_for, stimulus_for
+from drfd.daemon.threads import thread_counts
 from drfd.errors import HostError
 from drfd.host.disks import Disk
 from drfd.journal.records import Payload
@@ -45,7 +46,7 @@ def test_an_order_carries_all_that_is_needed_to_run_one_attempt() -> None:
         umask=0o027,
         cwd="/home/alice",
         argv=("train", "--fast"),
-        env={"PATH": "/bin", "DRF_JOB_ID": "forged"},
+        env=thread_counts(2500, {}) | {"PATH": "/bin", "DRF_JOB_ID": "forged"},
         variables={
             "DRF_JOB_ID": "42",
             "DRF_JOB_NAME": "my/job",
@@ -65,6 +66,12 @@ def test_an_order_carries_all_that_is_needed_to_run_one_attempt() -> None:
             disks=(DiskLimit(device="8:0", read_bps=100, write_bps=200),),
         ),
     )
+
+
+def test_the_submitters_own_thread_counts_win() -> None:
+    order = order_for(JOB, Payload(env={"OMP_NUM_THREADS": "7"}), [DISK], 512)
+    assert order.env["OMP_NUM_THREADS"] == "7"
+    assert order.env["GOMAXPROCS"] == "2"
 
 
 def test_the_launcher_reads_the_order_that_the_daemon_wrote() -> None:
