@@ -19,7 +19,6 @@ from drfd.daemon.toml_table import (
     Table,
     Toml,
     one_of,
-    only,
     read_count,
     read_duration_or_zero,
     read_flag,
@@ -31,6 +30,7 @@ from drfd.daemon.toml_table import (
     read_time,
 )
 from drfd.errors import ConfigError
+from drfd.launcher.protocol import CORES_MODES, QUOTA
 from drfd.units import parse_cores, parse_duration, parse_memory, parse_size
 
 
@@ -78,6 +78,8 @@ class Config:
     grace_s: int = 10
     max_pids: int = 4096
     use_cgroups: bool = True
+    #: How cores are given to jobs: one of the launcher's CORES_MODES.
+    cores_by: str = QUOTA
     #: Run the controller as this user when started by root; None: as "drfd" if there is one.
     user: str | None = None
     #: Users below uid 1000 whose jobs are taken all the same.
@@ -126,6 +128,7 @@ def parse(tree: Toml, source: str) -> Config:
         grace_s=enforcement.take("grace", parse_duration, 10),
         max_pids=enforcement.take("processes", read_count, 4096),
         use_cgroups=enforcement.take("cgroups", read_flag, True),
+        cores_by=enforcement.take("cores", one_of(*CORES_MODES), QUOTA),
         user=daemon.take("user", read_name, None),
         system_users=frozenset(daemon.take("system_users", read_names, [])),
         policy=policy,
@@ -136,7 +139,6 @@ def parse(tree: Toml, source: str) -> Config:
         min_hold_s=scheduling.take("min_hold", read_duration_or_zero, 10),
         max_waiting_per_user=limits.take("waiting_jobs_per_user", read_count, 200_000),
     )
-    enforcement.take("cores", only("quota"), "quota")
     if top.take("gres", read_lists, None):
         warnings.append("gres: countable resources are not handed out by this version yet")
     top.done()

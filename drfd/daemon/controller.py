@@ -65,6 +65,7 @@ class Daemon:
             socket_path=places.launcher / SOCKET_NAME,
             disks=site.disks,
             max_pids=config.max_pids,
+            cores_by=config.cores_by,
             meter=self._meter,
             clock=clock,
             submit=self.submit,
@@ -135,7 +136,7 @@ class Daemon:
         config, site = self._reread()
         self._engine.rules = site.rules
         self._requests.config, self._requests.site = config, site
-        self._link.set_limits(site.disks, config.max_pids)
+        self._link.set_limits(site.disks, config.max_pids, config.cores_by)
         self._engine.want_pass()
         self.submit(Work(Tick(clock())))
         log.info("event=reloaded")

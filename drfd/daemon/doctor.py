@@ -33,13 +33,23 @@ def doctor_view(site: Site, link: Link) -> View:
     return {
         "version": __version__,
         "enforcement": link.hello.get("kind"),
-        "controls": {**link.hello.get("controls", {}), **_summary(controls)},
+        "controls": {
+            **link.hello.get("controls", {}),
+            **cores_control(link.hello, link.cores_by),
+            **_summary(controls),
+        },
         "disks": disks,
         "capacity": resources_view(site.rules.capacity),
         "warnings": list(site.warnings),
         "stuck_jobs": sorted(job_id for job_id, _ in link.stuck),
         "launcher": "connected" if link.is_ready() else "away",
     }
+
+
+def cores_control(hello: Message, cores_by: str) -> dict[str, str]:
+    """What the launcher says of cores, given out as is configured; nothing while it is away."""
+    said: Mapping[str, str] = hello.get("cores", {})
+    return {"cores": said[cores_by]} if cores_by in said else {}
 
 
 def disk_control(disk: Disk, hello: Message) -> dict[str, str]:

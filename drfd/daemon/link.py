@@ -51,6 +51,7 @@ class Link:
         socket_path: Path,
         disks: Sequence[Disk],
         max_pids: int,
+        cores_by: str,
         meter: Meter,
         clock: Callable[[], Now],
         submit: Callable[[Work], None],
@@ -58,6 +59,7 @@ class Link:
         self._socket_path = socket_path
         self._disks = disks
         self._max_pids = max_pids
+        self.cores_by = cores_by
         self._meter = meter
         self._clock = clock
         self._submit = submit
@@ -70,9 +72,9 @@ class Link:
         self.stuck: set[AttemptKey] = set()
         self.engine: Engine | None = None
 
-    def set_limits(self, disks: Sequence[Disk], max_pids: int) -> None:
+    def set_limits(self, disks: Sequence[Disk], max_pids: int, cores_by: str) -> None:
         """For jobs that start from now on."""
-        self._disks, self._max_pids = disks, max_pids
+        self._disks, self._max_pids, self.cores_by = disks, max_pids, cores_by
 
     def is_ready(self) -> bool:
         return self._ready
@@ -80,7 +82,7 @@ class Link:
     def perform(self, effect: Effect, job: Job) -> None:
         if isinstance(effect, Launch):
             payload = self._engine().journal.payload(job.id)
-            order = order_for(job, payload, self._disks, self._max_pids)
+            order = order_for(job, payload, self._disks, self._max_pids, self.cores_by)
             self._send(protocol.launch_message(order))
         elif isinstance(effect, Signal):
             key = (effect.job_id, effect.attempt)

@@ -70,6 +70,11 @@ class Lookup:
             expected_start_s=self._expected_start_s(job),
         )
 
+    def full_view(self, job: Job, actor: st.Actor) -> View:
+        """With what is not worth a look at the kernel for every job of a list."""
+        conditions = views.conditions_view(job)
+        return self.view(job, actor) | conditions | {"cpus": self.meter.pinned_cpus(job)}
+
     def _expected_start_s(self, job: Job) -> float | None:
         """Known of the jobs that something is reserved for."""
         last = self.engine.last_plan

@@ -11,6 +11,7 @@ from drfd.daemon.config import Config, Defaults, DiskConfig
 from drfd.errors import ConfigError
 from drfd.host.capacity import Machine, default_reserve
 from drfd.host.disks import GUESS_READ_BPS, GUESS_WRITE_BPS, Disk, locate
+from drfd.launcher.protocol import PIN
 from drfd.units import show_cores, show_size
 
 
@@ -66,7 +67,7 @@ def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
         read_bps=min(config.defaults.read_bps, capacity.read_bps),
         write_bps=min(config.defaults.write_bps, capacity.write_bps),
     )
-    warnings = (*config.warnings, *_overcommitted(capacity, machine))
+    warnings = (*config.warnings, *_overcommitted(capacity, machine, config))
     return Site(rules, disks, defaults, warnings)
 
 
@@ -92,12 +93,13 @@ def _disks(config: Config, state_dir: Path) -> tuple[Disk, ...]:
     return tuple(disks)
 
 
-def _overcommitted(capacity: Resources, machine: Machine) -> list[str]:
+def _overcommitted(capacity: Resources, machine: Machine, config: Config) -> list[str]:
     found = []
     if capacity.cores_milli > machine.cores_milli:
         found.append(
             f"capacity.cores is {show_cores(capacity.cores_milli)}, but the machine has "
             f"{show_cores(machine.cores_milli)}: jobs will not get the cores they declare"
+            + (", nor CPUs of their own once those are given out" * (config.cores_by == PIN))
         )
     if capacity.memory_bytes > machine.memory_bytes:
         found.append(

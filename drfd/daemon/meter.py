@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from drfd.core.job import Job, Outcome, Usage
+from drfd.core.job import Job, JobState, Outcome, Usage
 from drfd.core.limits import IO_WINDOW_S, Sample, judge_io, judge_samples
 from drfd.host import usage as host_usage
 from drfd.launcher.protocol import UNIFIED, Message
@@ -82,3 +82,11 @@ class Meter:
             return None
         before = watched.samples[-2] if len(watched.samples) > 1 else None
         return host_usage.usage_between(before, watched.samples[-1], watched.peak_bytes)
+
+    def pinned_cpus(self, job: Job) -> str | None:
+        """The CPUs that a job has for itself now, as "0-3,8"."""
+        if job.cgroup is None or job.state is JobState.SUSPENDED:
+            return None
+        if UNIFIED in self.mounts:
+            return host_usage.pinned_cpus_v2(self.mounts[UNIFIED], job.cgroup)
+        return host_usage.pinned_cpus_v1(self.mounts, job.cgroup)

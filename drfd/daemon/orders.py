@@ -14,13 +14,16 @@ from drfd.launcher.protocol import DiskLimit, Limits, Message, Order
 from drfd.units import show_cores
 
 
-def order_for(job: Job, payload: Payload, disks: Sequence[Disk], max_pids: int) -> Order:
+def order_for(
+    job: Job, payload: Payload, disks: Sequence[Disk], max_pids: int, cores_by: str
+) -> Order:
     spec, demand = job.spec, job.spec.demand
     limits = Limits(
         cores_milli=demand.cores_milli,
         memory_bytes=demand.memory_bytes,
         pids=max_pids,
         disks=disk_limits(demand.read_bps, demand.write_bps, disks),
+        cores_by=cores_by,
     )
     return Order(
         id=job.id,

@@ -158,8 +158,7 @@ class Requests:
     def _show(self, actor: st.Actor, job_id: int) -> View:
         job = self._lookup.own_job(actor, job_id)
         events = [views.event_view(event) for event in self.engine.journal.events(job_id)]
-        view = self._lookup.view(job, actor) | views.conditions_view(job)
-        return {"job": view, "events": events}
+        return {"job": self._lookup.full_view(job, actor), "events": events}
 
     async def _why(self, actor: st.Actor, job_id: int) -> View:
         job = self._lookup.own_job(actor, job_id)

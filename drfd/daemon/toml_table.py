@@ -150,14 +150,3 @@ def one_of(*words: str) -> Callable[[object], str]:
         return value
 
     return read
-
-
-def only(word: str) -> Callable[[object], str]:
-    def read(value: object) -> str:
-        if value != word:
-            raise Refused(
-                "config", f"{value!r} is not built yet", hint=f'only "{word}" is possible'
-            )
-        return word
-
-    return read

@@ -63,6 +63,20 @@ def peak_memory_v2(mount: str, cgroup: str) -> int | None:
     return _number({"": mount}, "", cgroup, "memory.peak")
 
 
+def pinned_cpus_v1(mounts: Mapping[str, str], cgroup: str) -> str | None:
+    """The CPUs that an attempt has for itself, as "0-3,8"; None if none. Its memory follows it."""
+    if _text(mounts, "cpuset", cgroup, "cpuset.memory_migrate") != "1\n":
+        return None
+    return (_text(mounts, "cpuset", cgroup, "cpuset.cpus") or "").strip() or None
+
+
+def pinned_cpus_v2(mount: str, cgroup: str) -> str | None:
+    """The same on version 2, where it has memory nodes of its own then."""
+    if not (_text({"": mount}, "", cgroup, "cpuset.mems") or "").strip():
+        return None
+    return (_text({"": mount}, "", cgroup, "cpuset.cpus") or "").strip() or None
+
+
 def sample_processes(runner_pid: int, mono_s: float) -> Sample:
     """A sample of everything below a runner. What short-lived children used is lost here."""
     memory = read_bytes = written_bytes = 0

@@ -1,8 +1,7 @@
 """Job cgroups on cgroup v1: one directory per attempt below each controller.
 
-The descriptors are cgroupspy's. Of cgroupspy 0.2.3, two file names are mended here (a trailing
-space makes the write throttles unusable), and its trees and `create_cgroup` are left alone: they
-walk everything, and adopt directories with stale limits. Kernel documents: cgroup-v1/*.rst.
+The descriptors are cgroupspy's. Of cgroupspy 0.2.3, its trees and `create_cgroup` are left alone:
+they walk everything, and adopt directories with stale limits. Kernel documents: cgroup-v1/*.rst.
 """
 
 from __future__ import annotations
@@ -13,48 +12,25 @@ import time
 from pathlib import Path
 from signal import SIGKILL
 
-from cgroupspy.contenttypes import DeviceThrottle
-from cgroupspy.controllers import BlkIOController, Controller, CpuController, MemoryController
-from cgroupspy.interfaces import BaseFileInterface, DictFile, TypedFile
+from cgroupspy.controllers import CpuController
 from cgroupspy.nodes import Node
 
-from drfd.launcher import process
+from drfd.launcher import process, topology
 from drfd.launcher.attempts import Attempt, Key, cgroup_key, cgroup_name
+from drfd.launcher.cgroup_v1_files import BlockIO, Freezer, Memory, Pids, explain, verify
 from drfd.launcher.confinement import LimitFailed, reach_before_limits
+from drfd.launcher.cores import PERIOD_US, Cores
+from drfd.launcher.cpusets import Cpusets, open_v1
+from drfd.launcher.pins import Pins
 from drfd.launcher.protocol import DiskLimit, Limits
 
-#: Without these no job is started; `cpuacct` is for accounting, and blkio only for disk limits.
+#: Without these no job is started; `cpuacct` is for accounting, blkio only for disk limits, cpuset
+#: only for CPUs of one's own.
 REQUIRED = ("cpu", "memory", "pids", "freezer")
-OPTIONAL = ("blkio", "cpuacct")
+OPTIONAL = ("blkio", "cpuacct", "cpuset")
 USED = REQUIRED + OPTIONAL
 
-_PERIOD_US = 100_000
 _FREEZE_WAIT_S = 0.05
-
-
-class _Throttle(TypedFile):  # type: ignore[misc]  # cgroupspy has no types
-    """Lines of "major:minor bytes_per_second"."""
-
-    def __init__(self, filename: str) -> None:
-        super().__init__(filename, contenttype=DeviceThrottle, many=True)
-
-
-class BlockIO(BlkIOController):  # type: ignore[misc]
-    read_bps = _Throttle("blkio.throttle.read_bps_device")
-    write_bps = _Throttle("blkio.throttle.write_bps_device")
-
-
-class Memory(MemoryController):  # type: ignore[misc]
-    oom_events = DictFile("memory.oom_control", readonly=True)
-
-
-class Pids(Controller):  # type: ignore[misc]
-    #: A number, or "max".
-    max = BaseFileInterface("pids.max")
-
-
-class Freezer(Controller):  # type: ignore[misc]
-    state = BaseFileInterface("freezer.state")
 
 
 class CgroupV1:
@@ -64,9 +40,12 @@ class CgroupV1:
         """`mounts`: controller → mount point. `group`: our own directory below each of them,
         made if missing. Raises OSError when it cannot be."""
         self._group = group
-        self._mounts = mounts
+        self._mounts = dict(mounts)
         for mount in self._hierarchies():
             Path(mount, group).mkdir(parents=True, exist_ok=True)
+        self._cores = Cores(self._open_pins(), self._set_quota)
+        #: A job's weight for each of its cores: the kernel takes no more than 2^18 in all.
+        self._shares = min(1024, (1 << 18) // (os.cpu_count() or 1))
 
     def controls(self) -> dict[str, str]:
         disk = "not controlled: the kernel has no blkio controller"
@@ -82,11 +61,17 @@ class CgroupV1:
             "processes": "enforced",
         }
 
+    def cores(self) -> dict[str, str]:
+        return self._cores.controls()
+
     def mounts(self) -> dict[str, str]:
         return dict(self._mounts)
 
     def cgroup_path(self, key: Key) -> str | None:
         return f"{self._group}/{cgroup_name(key)}"
+
+    def adopt(self, key: Key, attempt: Attempt | None) -> None:
+        pass
 
     def create(self, key: Key, limits: Limits) -> None:
         try:
@@ -94,15 +79,15 @@ class CgroupV1:
                 # Exclusive: limits and peaks of an earlier run must not be taken over.
                 os.mkdir(directory)
             reach_before_limits()
-            self._limit_cpu(key, limits.cores_milli)
             self._limit_memory(key, limits.memory_bytes)
+            self._limit_cpu(key, limits)
             self._limit_pids(key, limits.pids)
             for disk in limits.disks:
                 self._limit_disk(key, disk)
         except (OSError, LimitFailed) as error:
             self.remove(key)
             if isinstance(error, OSError):
-                raise LimitFailed(_explain(error)) from error
+                raise LimitFailed(explain(error)) from error
             raise
 
     def enter(self, key: Key, limits: Limits, uid: int) -> None:
@@ -139,18 +124,23 @@ class CgroupV1:
             return False, False
 
     def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
+        self._cores.thaw(key)
         self._signal_frozen(key, number)
 
     def freeze(self, key: Key, attempt: Attempt | None) -> bool:
         freezer = Freezer(self._node("freezer", key))
         try:
             freezer.state = "FROZEN"
-            return self._is_frozen(freezer)
+            is_frozen = self._is_frozen(freezer)
         except FileNotFoundError:
             return False
+        if is_frozen:
+            self._cores.frozen(key)
+        return is_frozen
 
     def thaw(self, key: Key, attempt: Attempt | None) -> None:
         try:
+            self._cores.thaw(key)
             Freezer(self._node("freezer", key)).state = "THAWED"
         except FileNotFoundError:
             return
@@ -171,6 +161,7 @@ class CgroupV1:
                 if error.errno in (errno.EBUSY, errno.ENOTEMPTY):
                     return False
                 raise
+        self._cores.gone(key)
         return True
 
     def leftovers(self) -> list[Key]:
@@ -187,14 +178,46 @@ class CgroupV1:
                 # Jobs live on in it, or it is gone.
                 continue
 
-    def _limit_cpu(self, key: Key, cores_milli: int) -> None:
+    def _open_pins(self) -> Pins | str:
+        """Or why there are none."""
+        if "cpuset" not in self._mounts:
+            return "no cpuset controller is mounted"
+        mount = self._mounts["cpuset"]
+        cpusets = Cpusets(f"{mount}/{self._group}", is_v1=True)
+        try:
+            open_v1(mount, self._group)
+            machine = topology.read_machine(cpusets.cpus() & topology.usable_cpus())
+        except OSError as error:
+            # No job could enter there.
+            del self._mounts["cpuset"]
+            return f"{error.filename or mount}: {error.strerror}"
+        return Pins(cpusets, machine, is_frozen=self._was_frozen, memory_bytes=self._memory_limit)
+
+    def _limit_cpu(self, key: Key, limits: Limits) -> None:
         cpu = CpuController(self._node("cpu", key))
-        quota_us = max(1000, cores_milli * _PERIOD_US // 1000)
-        cpu.cfs_period_us = _PERIOD_US
+        shares = min(1 << 18, max(2, limits.cores_milli * self._shares // 1000))
+        cpu.shares = shares
+        verify("cpu.shares", shares, cpu.shares)
+        self._cores.limit(key, limits)
+
+    def _set_quota(self, key: Key, quota_us: int) -> None:
+        cpu = CpuController(self._node("cpu", key))
+        cpu.cfs_period_us = PERIOD_US
         cpu.cfs_quota_us = quota_us
-        cpu.shares = max(2, cores_milli * 1024 // 1000)
-        _verify("cpu.cfs_period_us", _PERIOD_US, cpu.cfs_period_us)
-        _verify("cpu.cfs_quota_us", quota_us, cpu.cfs_quota_us)
+        verify("cpu.cfs_period_us", PERIOD_US, cpu.cfs_period_us)
+        verify("cpu.cfs_quota_us", quota_us, cpu.cfs_quota_us)
+
+    def _memory_limit(self, key: Key) -> int:
+        try:
+            return int(Memory(self._node("memory", key)).limit_in_bytes)
+        except FileNotFoundError:
+            return 0
+
+    def _was_frozen(self, key: Key) -> bool:
+        try:
+            return bool(Freezer(self._node("freezer", key)).state == "FROZEN")
+        except FileNotFoundError:
+            return False
 
     def _limit_memory(self, key: Key, limit_bytes: int) -> None:
         page = os.sysconf("SC_PAGE_SIZE")
@@ -205,13 +228,13 @@ class CgroupV1:
         # Memory and swap together no more than memory alone; absent without swap accounting.
         if os.path.exists(f"{self._directory('memory', key)}/memory.memsw.limit_in_bytes"):
             memory.memsw_limit_in_bytes = rounded
-            _verify("memory.memsw.limit_in_bytes", rounded, memory.memsw_limit_in_bytes)
-        _verify("memory.limit_in_bytes", rounded, memory.limit_in_bytes)
+            verify("memory.memsw.limit_in_bytes", rounded, memory.memsw_limit_in_bytes)
+        verify("memory.limit_in_bytes", rounded, memory.limit_in_bytes)
 
     def _limit_pids(self, key: Key, most: int) -> None:
         pids = Pids(self._node("pids", key))
         pids.max = most
-        _verify("pids.max", str(most), pids.max)
+        verify("pids.max", str(most), pids.max)
 
     def _limit_disk(self, key: Key, disk: DiskLimit) -> None:
         if "blkio" not in self._mounts:
@@ -225,7 +248,7 @@ class CgroupV1:
             lines = [str(line) for line in getattr(block, name)]
             # The file lists the limits of all disks.
             mine = [line for line in lines if line.split()[0] == disk.device]
-            _verify(f"blkio {name} of disk {disk.device}", [wanted], mine)
+            verify(f"blkio {name} of disk {disk.device}", [wanted], mine)
 
     def _signal_frozen(self, key: Key, number: int) -> None:
         """Signal all processes while none of them can fork, so that a fork bomb cannot outrun us,
@@ -270,16 +293,3 @@ class CgroupV1:
 
     def _node(self, controller: str, key: Key) -> Node:
         return Node(self._directory(controller, key))
-
-
-def _verify(what: str, wanted: object, there: object) -> None:
-    if wanted != there:
-        raise LimitFailed(f"{what} was set to {wanted} and reads {there}")
-
-
-def _explain(error: OSError) -> str:
-    # A refused write has no file name: closing is when it is noticed.
-    name = os.fsdecode(error.filename) if error.filename else "a cgroup's limit"
-    if error.errno == errno.ENOSPC:
-        return f"{name}: the kernel has no room for another cgroup (65535 memory cgroups at most)"
-    return f"{name}: {error.strerror}"

@@ -12,18 +12,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from signal import SIGKILL
 
-from drfd.launcher import affinity, process
+from drfd.launcher import affinity, process, topology
 from drfd.launcher.affinity import Affinity
 from drfd.launcher.attempts import Attempt, Key, cgroup_key, cgroup_name
 from drfd.launcher.cgroup_v2_files import JobCgroup
 from drfd.launcher.confinement import LimitFailed, PlaceGone, reach_before_limits
-from drfd.launcher.protocol import UNIFIED, DiskLimit, Limits
+from drfd.launcher.cores import PERIOD_US, Cores
+from drfd.launcher.cpusets import Cpusets
+from drfd.launcher.pins import Pins
+from drfd.launcher.protocol import QUOTA, UNIFIED, DiskLimit, Limits
 
-#: Without these no job is confined; cpu and io may be kept from an ordinary user.
+#: Without these no job is confined; the others may be kept from an ordinary user.
 REQUIRED = ("memory", "pids")
-OPTIONAL = ("cpu", "io")
+OPTIONAL = ("cpu", "io", "cpuset")
 
-_PERIOD_US = 100_000
 _FREEZE_WAIT_S = 0.05
 
 
@@ -40,27 +42,29 @@ class CgroupV2:
         self._controllers = controllers
         self._release = release
         self._affinity = Affinity()
+        self._cores = Cores(self._open_pins(), self._set_quota)
+        #: A job's weight for each of its cores: the kernel takes no more than 10000 in all.
+        self._weight = max(1, min(100, 10_000 // (os.cpu_count() or 1)))
 
     def controls(self) -> dict[str, str]:
-        lacks = {
-            name: f"the {name} controller is not given to us in /{self._group}"
-            for name in OPTIONAL
-            if name not in self._controllers
-        }
-        cores = f"{affinity.CONTROL}; {lacks['cpu']}" if "cpu" in lacks else "enforced"
         disk = "enforced"
-        if "io" in lacks:
-            disk = f"measured: stopped when far over for long; {lacks['io']}"
+        if "io" not in self._controllers:
+            disk = f"measured: stopped when far over for long; {self._lacks('io')}"
         memory = "enforced"
         if not os.path.exists(f"{self._parent}/memory.peak"):
             memory += ": peaks are the highest samples, this kernel records none"
         return {
-            "cores": cores,
+            "cores": self.cores()[QUOTA],
             "memory": memory,
             "read": disk,
             "write": disk,
             "processes": "enforced",
         }
+
+    def cores(self) -> dict[str, str]:
+        if "cpu" not in self._controllers:
+            return affinity.controls(self._lacks("cpu"))
+        return self._cores.controls()
 
     def mounts(self) -> dict[str, str]:
         return {UNIFIED: self._mount}
@@ -68,8 +72,13 @@ class CgroupV2:
     def cgroup_path(self, key: Key) -> str | None:
         return f"{self._group}/{cgroup_name(key)}"
 
+    def adopt(self, key: Key, attempt: Attempt | None) -> None:
+        if "cpu" not in self._controllers:
+            self._affinity.adopt(key, attempt)
+
     def create(self, key: Key, limits: Limits) -> None:
-        self._affinity.choose(limits.cores_milli)
+        if "cpu" not in self._controllers:
+            self._affinity.choose(key, limits)
         try:
             # Exclusive: limits and peaks of an earlier run must not be taken over.
             os.mkdir(self._directory(key))
@@ -96,8 +105,7 @@ class CgroupV2:
                 procs.write("0")
         except OSError as error:
             raise LimitFailed(f"{path}: {error.strerror}") from error
-        if "cpu" not in self._controllers:
-            self._affinity.keep(limits.cores_milli)
+        self._affinity.keep(key)
 
     def oom_descriptor(self, key: Key) -> int | None:
         """None: memory.oom.group has the kernel kill all of the job at once."""
@@ -118,16 +126,21 @@ class CgroupV2:
         return False, False
 
     def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
+        self._cores.thaw(key)
         self._signal_frozen(key, number)
 
     def freeze(self, key: Key, attempt: Attempt | None) -> bool:
         group = self._cgroup(key)
+        is_frozen = False
         with _unless_gone():
             group.freeze = True
-            return self._is_frozen(group)
-        return False
+            is_frozen = self._is_frozen(group)
+        if is_frozen:
+            self._cores.frozen(key)
+        return is_frozen
 
     def thaw(self, key: Key, attempt: Attempt | None) -> None:
+        self._cores.thaw(key)
         with _unless_gone():
             self._cgroup(key).freeze = False
 
@@ -155,7 +168,11 @@ class CgroupV2:
                     return False
                 raise
         # A walk that could not list it has removed nothing.
-        return not os.path.exists(directory)
+        if os.path.exists(directory):
+            return False
+        self._affinity.forget(key)
+        self._cores.gone(key)
+        return True
 
     def leftovers(self) -> list[Key]:
         try:
@@ -184,12 +201,40 @@ class CgroupV2:
         group.limit("oom_group", True)
         group.limit("pids_max", limits.pids)
         if "cpu" in self._controllers:
-            quota_us = max(1000, limits.cores_milli * _PERIOD_US // 1000)
-            group.limit("cpu_max", (quota_us, _PERIOD_US))
-            group.limit("cpu_weight", min(10_000, max(1, limits.cores_milli // 10)))
+            weight = min(10_000, max(1, limits.cores_milli * self._weight // 1000))
+            group.limit("cpu_weight", weight)
+            self._cores.limit(key, limits)
         if "io" in self._controllers:
             for disk in limits.disks:
                 self._limit_disk(group, disk)
+
+    def _set_quota(self, key: Key, quota_us: int) -> None:
+        self._cgroup(key).limit("cpu_max", (quota_us, PERIOD_US))
+
+    def _open_pins(self) -> Pins | str:
+        """Or why there are none."""
+        if "cpuset" not in self._controllers:
+            return self._lacks("cpuset")
+        cpusets = Cpusets(self._parent, is_v1=False)
+        return Pins(
+            cpusets,
+            topology.read_machine(cpusets.cpus() & topology.usable_cpus()),
+            is_frozen=self._was_frozen,
+            memory_bytes=self._memory_limit,
+        )
+
+    def _lacks(self, controller: str) -> str:
+        return f"the {controller} controller is not given to us in /{self._group}"
+
+    def _memory_limit(self, key: Key) -> int:
+        with _unless_gone():
+            return self._cgroup(key).memory_max or 0
+        return 0
+
+    def _was_frozen(self, key: Key) -> bool:
+        with _unless_gone():
+            return bool(self._cgroup(key).events["frozen"])
+        return False
 
     def _limit_disk(self, group: JobCgroup, disk: DiskLimit) -> None:
         rates = {"rbps": disk.read_bps, "wbps": disk.write_bps}

@@ -34,11 +34,17 @@ class Confinement(Protocol):
         A limit of what is enforced is applied or the job does not start; what is measured is
         judged by the controller."""
 
+    def cores(self) -> dict[str, str]:
+        """The same of cores alone, for each of CORES_MODES; `controls` has it of quotas."""
+
     def mounts(self) -> dict[str, str]:
         """controller → directory below which `cgroup_path` lies; empty without cgroups."""
 
     def cgroup_path(self, key: Key) -> str | None:
         """The attempt's cgroup below each controller."""
+
+    def adopt(self, key: Key, attempt: Attempt | None) -> None:
+        """Called at the start, for each attempt that an earlier launcher has left."""
 
     def create(self, key: Key, limits: Limits) -> None:
         """Make a fresh place with all limits set and read back. Raises LimitFailed, PlaceGone."""

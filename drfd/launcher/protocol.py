@@ -26,6 +26,13 @@ LAUNCH, LIST, SIGNAL = "launch", "list", "signal"
 #: Under this name, the `mounts` of a hello give the one hierarchy of cgroup v2.
 UNIFIED = "cgroup2"
 
+#: How declared cores are given to a job: as a ceiling, as a floor, or as CPUs of its own.
+QUOTA, WEIGHT, PIN = "quota", "weight", "pin"
+CORES_MODES = (QUOTA, WEIGHT, PIN)
+
+#: In what a hello says of pinning: it cannot be had, and quotas are set in its place.
+NO_PIN = "by quota, pin cannot be had"
+
 
 class BadMessage(Exception):
     """The other side sent something outside the protocol."""
@@ -48,6 +55,8 @@ class Limits:
     memory_bytes: int
     pids: int
     disks: tuple[DiskLimit, ...] = ()
+    #: One of CORES_MODES.
+    cores_by: str = QUOTA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +174,12 @@ def _device(what: str, value: object) -> str:
     return value
 
 
+def _cores_mode(what: str, value: object) -> str:
+    if value not in CORES_MODES:
+        raise BadMessage(f"{what} is not one of {', '.join(CORES_MODES)}")
+    return str(value)
+
+
 def _limits(what: str, value: object) -> Limits:
     return Limits(**_read_fields(what, value, _LIMITS))
 
@@ -190,7 +205,13 @@ _SIGNAL: dict[str, Callable[[str, Any], Any]] = {
     "count": _number,
     "signals": _signals,
 }
-_LIMITS = {"cores_milli": _number, "memory_bytes": _number, "pids": _number, "disks": _disks}
+_LIMITS: dict[str, Callable[[str, Any], Any]] = {
+    "cores_milli": _number,
+    "memory_bytes": _number,
+    "pids": _number,
+    "disks": _disks,
+    "cores_by": _cores_mode,
+}
 _ORDER: dict[str, Callable[[str, Any], Any]] = {
     "id": _number,
     "attempt": _number,

@@ -92,6 +92,7 @@ class Launcher:
         self._selector.register(wake_out, selectors.EVENT_READ, self._quit)
         for key in attempts.keys(self.attempts_fd):
             self._runners.adopt(key)
+            self.confinement.adopt(key, attempts.read(self.attempts_fd, key))
         while self._running:
             for chosen, _ in self._selector.select(self._pause_s()):
                 # An earlier one of this round may have closed it.
@@ -118,6 +119,7 @@ class Launcher:
             "report": "hello",
             "kind": self.confinement.kind,
             "controls": self.confinement.controls(),
+            "cores": self.confinement.cores(),
             "mounts": self.confinement.mounts(),
         }
 

@@ -12,7 +12,7 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 from drfd.launcher import affinity, process
 from drfd.launcher.affinity import Affinity
 from drfd.launcher.attempts import Attempt, Key, Record
-from drfd.launcher.protocol import Limits
+from drfd.launcher.protocol import QUOTA, Limits
 
 #: More rounds than any listing needs that does not race with a fork bomb.
 _STOP_ROUNDS = 100
@@ -28,12 +28,15 @@ class Unconfined:
 
     def controls(self) -> dict[str, str]:
         return {
-            "cores": f"{affinity.CONTROL}; {self._why}",
+            "cores": self.cores()[QUOTA],
             "memory": f"measured: stopped when seen over its limit twice; {self._why}",
             "read": f"measured: stopped when far over for long; {self._why}",
             "write": f"measured: stopped when far over for long; {self._why}",
             "processes": "enforced: RLIMIT_NPROC above what the user runs already",
         }
+
+    def cores(self) -> dict[str, str]:
+        return affinity.controls(self._why)
 
     def mounts(self) -> dict[str, str]:
         return {}
@@ -41,11 +44,14 @@ class Unconfined:
     def cgroup_path(self, key: Key) -> str | None:
         return None
 
+    def adopt(self, key: Key, attempt: Attempt | None) -> None:
+        self._affinity.adopt(key, attempt)
+
     def create(self, key: Key, limits: Limits) -> None:
-        self._affinity.choose(limits.cores_milli)
+        self._affinity.choose(key, limits)
 
     def enter(self, key: Key, limits: Limits, uid: int) -> None:
-        self._affinity.keep(limits.cores_milli)
+        self._affinity.keep(key)
         hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
         wanted = process.count_of_user(uid) + limits.pids
         if hard != resource.RLIM_INFINITY:
@@ -74,6 +80,7 @@ class Unconfined:
         return not stopped
 
     def remove(self, key: Key) -> bool:
+        self._affinity.forget(key)
         return True
 
     def leftovers(self) -> list[Key]:

@@ -54,7 +54,7 @@ EVERYTHING = """
     preempt_after = "2m"
     preempt_rest = "30m"
     [enforcement]
-    cores = "quota"
+    cores = "pin"
     grace = "10s"
     processes = 512
     cgroups = false
@@ -111,6 +111,7 @@ def test_every_documented_key_is_read(path: Path) -> None:
         },
         grace_s=10,
         max_pids=512,
+        cores_by="pin",
         use_cgroups=False,
         user="batch",
         system_users=frozenset({"backup", "www-data"}),
@@ -301,7 +302,8 @@ def test_a_mistake_in_the_tree_names_its_place(path: Path, text: str, said: str)
         ("scheduling.reservation_depth", "0"),
         ("scheduling.reservation_depth", "1.5"),
         ("scheduling.reservation_depth", '"2"'),
-        ("enforcement.cores", '"pin"'),
+        ("enforcement.cores", '"pinned"'),
+        ("enforcement.cores", "4"),
         ("enforcement.grace", '"-1s"'),
         ("enforcement.grace", "true"),
         ("enforcement.processes", "0"),

@@ -16,8 +16,15 @@ def look(
     has_launcher: bool = True,
     enforcement: str | None = "cgroup-v2",
     guessed: tuple[str, ...] = (),
+    lacks_pins: bool = False,
 ) -> list[str]:
-    return cures(standing, has_launcher=has_launcher, enforcement=enforcement, guessed=guessed)
+    return cures(
+        standing,
+        has_launcher=has_launcher,
+        enforcement=enforcement,
+        guessed=guessed,
+        lacks_pins=lacks_pins,
+    )
 
 
 def test_where_all_is_well_there_is_nothing_to_mend() -> None:
@@ -55,3 +62,10 @@ def test_each_disk_whose_speed_is_a_guess_is_named() -> None:
         "the speed of disk data is a guess",
     ]
     assert all("drfd calibrate" in cure for cure in found)
+
+
+def test_who_wants_pins_and_has_none_is_told_where_cpusets_come_from() -> None:
+    (cure,) = look(SERVICE, lacks_pins=True, enforcement="cgroup-v1")
+    assert cure.startswith("CPUs of their own") and "mount -t cgroup -o cpuset" in cure
+    (cure,) = look(SERVICE, lacks_pins=True)
+    assert "Delegate=cpu cpuset io memory pids" in cure

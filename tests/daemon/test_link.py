@@ -219,6 +219,7 @@ def bench(
             socket_path=launcher.path,
             disks=[DISK],
             max_pids=64,
+            cores_by="quota",
             meter=meter,
             clock=now,
             submit=lambda work: made.submit(work),
@@ -368,7 +369,7 @@ def test_a_job_lives_through_the_launchers_reports(bench: Any) -> None:
             await b.ask(asks(9))
             await b.quiet()
             payload = Payload(env={"A": "ü"}, script="#!/bin/sh\n")
-            launch = protocol.launch_message(order_for(b.job(1), payload, [DISK], 64))
+            launch = protocol.launch_message(order_for(b.job(1), payload, [DISK], 64, "quota"))
             assert b.taken() == [LIST, json.loads(protocol.encode(launch))]
             await b.report(up(1))
             assert (b.job(1).shown_state, b.taken()) == ("RUNNING", [])

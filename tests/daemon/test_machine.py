@@ -133,6 +133,11 @@ def test_more_than_the_machine_has_is_possible_and_said(tmp_path: Path) -> None:
     )
 
 
+def test_more_than_the_machine_has_cannot_be_pinned(tmp_path: Path) -> None:
+    (said,) = survey(Config(cores_milli=16000, cores_by="pin"), MACHINE, tmp_path).warnings
+    assert said.endswith(", nor CPUs of their own once those are given out")
+
+
 def test_exactly_what_the_machine_has_needs_no_warning(tmp_path: Path) -> None:
     config = Config(cores_milli=8000, memory_bytes=64 * GIB)
     assert survey(config, MACHINE, tmp_path).warnings == ()

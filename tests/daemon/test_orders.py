@@ -37,7 +37,7 @@ JOB = Job(
 
 def test_an_order_carries_all_that_is_needed_to_run_one_attempt() -> None:
     payload = Payload(env={"PATH": "/bin", "DRF_JOB_ID": "forged"}, script="#!/bin/sh\n")
-    order = order_for(JOB, payload, [DISK], 512)
+    order = order_for(JOB, payload, [DISK], 512, "weight")
     assert order == Order(
         id=42,
         attempt=3,
@@ -64,18 +64,19 @@ def test_an_order_carries_all_that_is_needed_to_run_one_attempt() -> None:
             memory_bytes=4 * GIB,
             pids=512,
             disks=(DiskLimit(device="8:0", read_bps=100, write_bps=200),),
+            cores_by="weight",
         ),
     )
 
 
 def test_the_submitters_own_thread_counts_win() -> None:
-    order = order_for(JOB, Payload(env={"OMP_NUM_THREADS": "7"}), [DISK], 512)
+    order = order_for(JOB, Payload(env={"OMP_NUM_THREADS": "7"}), [DISK], 512, "quota")
     assert order.env["OMP_NUM_THREADS"] == "7"
     assert order.env["GOMAXPROCS"] == "2"
 
 
 def test_the_launcher_reads_the_order_that_the_daemon_wrote() -> None:
-    order = order_for(JOB, Payload(env={"A": "ü"}), [DISK], 512)
+    order = order_for(JOB, Payload(env={"A": "ü"}), [DISK], 512, "pin")
     line = protocol.encode(protocol.launch_message(order))
     message = protocol.decode(line)
     assert message.pop("cmd") == "launch"

@@ -346,6 +346,7 @@ def test_show_has_the_jobs_whole_history(desk: Any) -> None:
         await desk.finish(1, exit_code=3)
         shown = await desk.ask(ALICE, op="show", id=1)
         assert (shown["job"]["state"], shown["job"]["exit_code"]) == ("FAILED", 3)
+        assert shown["job"]["cpus"] is None
         assert [(event["event"], event["text"]) for event in shown["events"]] == [
             ("Submitted", ""),
             ("Admitted", "attempt 1"),
@@ -834,6 +835,7 @@ def test_doctor_tells_what_is_enforced_and_what_is_wrong(desk: Any) -> None:
             "cures": ["no job starts while the launcher is away: the log of drfd says why"],
         }
         desk.link.hello = {"kind": "cgroup v1", "controls": {"cores": "enforced"}}
+        desk.link.hello["cores"] = {"quota": "enforced", "pin": "enforced: whole cores"}
         desk.link.stuck = {(7, 1), (3, 2)}
         there = await desk.ask(BOB, op="doctor")
         assert there == away | {
@@ -841,6 +843,9 @@ def test_doctor_tells_what_is_enforced_and_what_is_wrong(desk: Any) -> None:
             "controls": {"cores": "enforced"},
             "stuck_jobs": [3, 7],
         }
+        desk.link.set_limits((), 64, "pin")
+        pinned = await desk.ask(BOB, op="doctor")
+        assert pinned["controls"] == {"cores": "enforced: whole cores"}
 
     play(story)
 

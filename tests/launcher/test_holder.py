@@ -19,7 +19,7 @@ from drfd.launcher.systemd import SLEEP, Keeper
 
 UNIT = "drfd-jobs.service"
 SCOPE = "drfd-x.scope"
-ALL = frozenset({"cpu", "io", "memory", "pids"})
+ALL = frozenset({"cpu", "cpuset", "io", "memory", "pids"})
 
 
 class Kernel:
@@ -28,7 +28,7 @@ class Kernel:
     def __init__(self, root: Path) -> None:
         self.root = root
         #: What the top of the tree has for us.
-        self.controllers = "cpuset cpu io memory pids"
+        self.controllers = "cpuset cpu io memory pids misc"
         #: Directory or file, relative to the root → errno of each change to it.
         self.fails: dict[str, int] = {}
         #: What is written to cgroup.subtree_control → errno.
@@ -221,7 +221,10 @@ def test_jobs_live_one_level_below_a_delegated_unit(service: Systemd) -> None:
     """The unit's own files stay systemd's."""
     place = in_unit(str(service.kernel.root), UNIT, service)
     assert (place.group, place.controllers) == (f"drfd.slice/{SCOPE}/jobs", ALL)
-    assert tree(service.top) == {".": "cpu io memory pids", "jobs": "cpu io memory pids"}
+    assert tree(service.top) == {
+        ".": "cpu cpuset io memory pids",
+        "jobs": "cpu cpuset io memory pids",
+    }
     place.release()
     assert tree(service.top).keys() == {".", "jobs"}, "the unit is not ours to end"
 
@@ -314,8 +317,8 @@ def test_a_scope_is_started_around_a_keeper_in_its_own_cgroup(systemd: Systemd) 
     (keeper,) = systemd.started
     assert (place.group, place.controllers) == (f"drfd.slice/{SCOPE}/jobs", ALL)
     assert tree(systemd.top) == {
-        ".": "cpu io memory pids",
-        "jobs": "cpu io memory pids",
+        ".": "cpu cpuset io memory pids",
+        "jobs": "cpu cpuset io memory pids",
         "keeper": "",
     }
     assert (pids(systemd.top), pids(systemd.top / "keeper")) == ([], [keeper.process.pid])
@@ -455,7 +458,7 @@ def test_a_scope_that_vanishes_under_us_is_not_an_error_of_the_machine(
 def test_without_systemd_the_place_is_below_the_top(kernel: Kernel) -> None:
     place = below_root(str(kernel.root), "drfd/x")
     assert (place.group, place.controllers) == ("drfd/x", ALL)
-    every = "cpu io memory pids"
+    every = "cpu cpuset io memory pids"
     assert tree(kernel.root) == {".": every, "drfd": every, "drfd/x": every}
     kernel.rmdir(str(kernel.root / "drfd/x"))
     place.release()

@@ -35,7 +35,9 @@ FULL = order(
     variables={"DRF_JOB_ID": "1"},
     script="#!/bin/sh\necho \0\n",
     attach="/run/user/1001/drf.sock",
-    limits=Limits(cores_milli=1500, memory_bytes=1 << 40, pids=64, disks=(DISK, DISK)),
+    limits=Limits(
+        cores_milli=1500, memory_bytes=1 << 40, pids=64, disks=(DISK, DISK), cores_by="pin"
+    ),
 )
 
 NUMBERS = ["id", "attempt", "uid", "gid", "umask"]
@@ -127,10 +129,15 @@ def test_an_order_with_a_field_missing_is_refused(field: str) -> None:
     refused(without(field))
 
 
-@pytest.mark.parametrize("field", [*LIMITS, "disks"])
+@pytest.mark.parametrize("field", [*LIMITS, "disks", "cores_by"])
 def test_limits_with_a_field_missing_are_refused(field: str) -> None:
     """A limit that nobody named would be one that nobody enforces."""
     refused(without("limits", field))
+
+
+@pytest.mark.parametrize("value", [None, "", "Pin", "fair", 1, ["pin"], {}])
+def test_cores_are_given_in_a_known_way(value: object) -> None:
+    refused(put("limits", "cores_by", value=value))
 
 
 @pytest.mark.parametrize("field", [*RATES, "device"])
@@ -250,7 +257,7 @@ OBJECTS = st.dictionaries(st.sampled_from([*launch_message(FULL), "x"]) | st.tex
 PLACES = st.sampled_from(
     [
         *((field,) for field in launch_message(FULL)),
-        *(("limits", field) for field in [*LIMITS, "disks"]),
+        *(("limits", field) for field in [*LIMITS, "disks", "cores_by"]),
         *(("limits", "disks", 0, field) for field in [*RATES, "device"]),
         ("limits", "disks", 1),
         ("argv", 0),

@@ -59,9 +59,11 @@ def kinds(reports: list[Message]) -> list[str]:
 
 def test_a_controller_is_told_what_this_launcher_can_do(controller: Controller) -> None:
     hello = controller.hello
-    assert set(hello) == {"report", "kind", "controls", "mounts"}
+    assert set(hello) == {"report", "kind", "controls", "cores", "mounts"}
     assert (hello["kind"], hello["mounts"]) == ("none", {})
     assert set(hello["controls"]) == {"cores", "memory", "read", "write", "processes"}
+    assert set(hello["cores"]) == {"quota", "weight", "pin"}
+    assert hello["controls"]["cores"] == hello["cores"]["quota"]
 
 
 def test_a_job_is_reported_from_its_start_to_its_removal(

@@ -57,6 +57,7 @@ def _lines(job: dict[str, Any]) -> list[tuple[str, str]]:
         ("state", f"{job['state']}, {job.get('attempts') or attempt}"),
         ("why", output.why_line(job) or "-"),
         ("demand", f"{cores} cores, {memory} memory, io {io}"),
+        *([("CPUs", f"{job['cpus']}, for itself")] if job.get("cpus") else []),
         ("limit", "no time limit" if limit is None else show_duration(limit)),
         (
             "used",

@@ -1,0 +1,230 @@
+"""What a job gets for its cores, in each mode, by what its processes can do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from instance import CONFIG, Instance, wait_for
+from kernel import Kernel
+
+pytestmark = pytest.mark.system
+
+BURN = "while True: pass"
+#: Burns on one CPU, as the first argument says, and so do its neighbours.
+BURN_ON = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
+CPUS = sorted(os.sched_getaffinity(0))
+
+Start = Callable[[str], Instance]
+
+
+@pytest.fixture
+def start(make_instance: Callable[..., Instance]) -> Start:
+    """A daemon that gives out all CPUs of this machine, in that mode."""
+    if len(CPUS) < 2:
+        pytest.skip("one CPU is everybody's")
+    return lambda mode: make_instance(config(mode)).start()
+
+
+def config(mode: str, cores: int = len(CPUS)) -> str:
+    text = CONFIG.replace("cores = 9", f"cores = {cores}")
+    return text.replace("[enforcement]", f'[enforcement]\ncores = "{mode}"')
+
+
+def run(instance: Instance, cores: float, *command: str) -> dict[str, Any]:
+    """A job that runs."""
+    job_id = instance.submit("-c", str(cores), "-m", "100M", "--", *command)
+    return instance.wait_state(job_id, "RUNNING")
+
+
+def python(program: str, *words: object) -> tuple[str, ...]:
+    return (sys.executable, "-c", program, *map(str, words))
+
+
+def cgroup(job: dict[str, Any], controller: str) -> Path:
+    kernel = Kernel()
+    return Path(kernel.v2 or kernel.v1[controller], job["cgroup"])
+
+
+def pids(job: dict[str, Any]) -> list[int]:
+    return [int(word) for word in (cgroup(job, "cpu") / "cgroup.procs").read_text().split()]
+
+
+def allowed(job: dict[str, Any]) -> set[int]:
+    """The CPUs that all its processes may run on."""
+    found = [os.sched_getaffinity(pid) for pid in pids(job)]
+    assert found and all(cpus == found[0] for cpus in found)
+    return set(found[0])
+
+
+def cpu_s(job: dict[str, Any]) -> float:
+    if Kernel().v2 is None:
+        return int((cgroup(job, "cpuacct") / "cpuacct.usage").read_text()) / 1e9
+    return int((cgroup(job, "cpu") / "cpu.stat").read_text().split()[1]) / 1e6
+
+
+def has_quota(job: dict[str, Any]) -> bool:
+    if Kernel().v2 is None:
+        return (cgroup(job, "cpu") / "cpu.cfs_quota_us").read_text() != "-1\n"
+    return not (cgroup(job, "cpu") / "cpu.max").read_text().startswith("max")
+
+
+def end(instance: Instance, *jobs: dict[str, Any]) -> None:
+    for job in jobs:
+        instance.drf("cancel", job["id"])
+        instance.wait_end(job["id"])
+
+
+# -- weight ---------------------------------------------------------------------------------
+
+
+def test_two_jobs_that_want_one_cpu_share_it_as_they_have_declared(start: Start) -> None:
+    instance = start("weight")
+    jobs = [run(instance, cores, *python(BURN_ON, CPUS[0])) for cores in (1.5, 0.5)]
+    assert not any(map(has_quota, jobs))
+    time.sleep(0.5)
+    before = [cpu_s(job) for job in jobs]
+    time.sleep(4)
+    first, second = (cpu_s(job) - was for job, was in zip(jobs, before, strict=True))
+    assert first / second == pytest.approx(3, rel=0.2)
+
+
+def test_a_job_takes_what_nobody_else_wants(start: Start) -> None:
+    """A machine that is busy disturbs the measurement: one of five has to be right."""
+    instance = start("weight")
+    job = run(instance, 0.1, *python(BURN))
+    took = []
+    for _ in range(5):
+        before, began = cpu_s(job), time.monotonic()
+        time.sleep(1)
+        took.append((cpu_s(job) - before) / (time.monotonic() - began))
+        if took[-1] > 0.5:
+            return
+    raise AssertionError(took)
+
+
+# -- pin ------------------------------------------------------------------------------------
+
+
+def test_whole_cores_are_cpus_that_nobody_else_runs_on(start: Start) -> None:
+    instance = start("pin")
+    parts = [run(instance, 0.5, *python(BURN)) for _ in range(2)]
+    whole = run(instance, len(CPUS) - 1, *python(f"import os\nos.fork()\n{BURN}"))
+    assert len(allowed(whole)) == len(CPUS) - 1
+    assert [allowed(job) for job in parts] == [set(CPUS) - allowed(whole)] * 2
+    assert [has_quota(job) for job in (whole, *parts)] == [False, True, True]
+    seen = {job["id"]: set[int]() for job in parts}
+    for _ in range(100):
+        for job in parts:
+            seen[job["id"]] |= {last_cpu(pid) for pid in pids(job)}
+        time.sleep(0.01)
+    assert all(cpus == set(CPUS) - allowed(whole) for cpus in seen.values())
+    end(instance, whole)
+    assert [allowed(job) for job in parts] == [set(CPUS)] * 2
+
+
+def last_cpu(pid: int) -> int:
+    """That the process runs on, or last ran on."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[36])
+
+
+def test_show_names_the_cpus_of_a_pinned_job(start: Start) -> None:
+    instance = start("pin")
+    whole, part = run(instance, 1, "sleep", "100"), run(instance, 0.5, "sleep", "100")
+    (cpu,) = allowed(whole)
+    assert instance.show(whole["id"])["cpus"] == str(cpu)
+    assert f"CPUs       {cpu}, for itself\n" in instance.drf("show", whole["id"]).stdout
+    assert instance.show(part["id"])["cpus"] is None
+    assert "CPUs" not in instance.drf("show", part["id"]).stdout
+
+
+def test_doctor_says_which_mode_holds(start: Start) -> None:
+    said = start("pin").drf("doctor").stdout
+    assert "cores      enforced: whole cores as CPUs of their own" in said
+
+
+def test_pins_outlive_launcher_and_daemon(start: Start) -> None:
+    """kill -9 of both: the next ones know from the kernel who has what."""
+    instance = start("pin")
+    whole, part = run(instance, 1, "sleep", "100"), run(instance, 0.5, "sleep", "100")
+    before = allowed(whole)
+    os.kill(instance.launcher_pid(), signal.SIGKILL)
+    instance.kill()
+    instance.start()
+    assert allowed(whole) == before
+    assert allowed(part) == set(CPUS) - before
+    end(instance, part)
+    second = run(instance, 1, "sleep", "100")
+    assert not allowed(second) & before
+    end(instance, whole)
+    third = run(instance, 1, "sleep", "100")
+    assert not allowed(second) & allowed(third)
+
+
+def test_a_suspended_jobs_cpus_are_for_others_and_it_gets_some_again(start: Start) -> None:
+    """Its own mask of CPUs does not keep it on those that it had."""
+    instance = start("pin")
+    bound = "import os\nos.sched_setaffinity(0, os.sched_getaffinity(0))\n" + BURN
+    first = run(instance, 1, *python(bound))
+    others = [run(instance, 1, "sleep", "100") for _ in CPUS[1:]]
+    (cpu,) = allowed(first)
+    instance.drf("suspend", first["id"])
+    instance.wait_state(first["id"], "SUSPENDED")
+    taker = run(instance, 1, "sleep", "100")
+    assert allowed(taker) == {cpu}
+    end(instance, others[0])
+    instance.drf("resume", first["id"])
+    instance.wait_state(first["id"], "RUNNING")
+    wait_for("other CPUs", lambda: allowed(first) == set(CPUS) - allowed(taker).union(
+        *(allowed(job) for job in others[1:])))  # fmt: skip
+    before = cpu_s(first)
+    wait_for("work", lambda: cpu_s(first) > before + 0.1)
+    assert {last_cpu(pid) for pid in pids(first)} == allowed(first)
+
+
+def test_jobs_that_run_when_pinning_begins_keep_their_quota_and_leave_what_is_pinned(
+    start: Start,
+) -> None:
+    instance = start("quota")
+    old = run(instance, 1, *python(BURN))
+    assert allowed(old) == set(CPUS) and has_quota(old)
+    instance.config.write_text(config("pin"))
+    instance.drf("reload")
+    new = run(instance, 1, "sleep", "100")
+    assert len(allowed(new)) == 1 and not has_quota(new)
+    assert allowed(old) == set(CPUS) - allowed(new) and has_quota(old)
+    instance.config.write_text(config("weight"))
+    instance.drf("reload")
+    end(instance, old)
+    light = run(instance, 0.5, "sleep", "100")
+    assert allowed(light) == set(CPUS) - allowed(new) and not has_quota(light)
+
+
+def test_where_more_is_given_out_than_there_is_the_last_ones_have_quotas(start: Start) -> None:
+    instance = start("pin")
+    instance.config.write_text(config("pin", cores=len(CPUS) + 2))
+    instance.drf("reload")
+    part = run(instance, 0.5, "sleep", "100")
+    jobs = [run(instance, 1, "sleep", "100") for _ in CPUS]
+    assert [has_quota(job) for job in jobs] == [False] * (len(CPUS) - 1) + [True]
+    assert allowed(part) == allowed(jobs[-1])
+    assert not allowed(part).intersection(*(allowed(job) for job in jobs[:-1]))
+    assert "nor CPUs of their own" in instance.drf("doctor").stdout
+
+
+def test_programs_are_told_how_many_threads_to_start(start: Start) -> None:
+    instance = start("quota")
+    command = ("sh", "-c", "echo $OMP_NUM_THREADS $OPENBLAS_NUM_THREADS $GOMAXPROCS")
+    plain = instance.wait_end(instance.submit("-c", "1.5", "--", *command))
+    assert instance.output(plain["id"]) == "1 1 1\n"
+    own = {**os.environ, "OMP_NUM_THREADS": "5"}
+    words = ("-c", str(len(CPUS)), "--", *command)
+    set_by_user = instance.wait_end(instance.submit(*words, env=own))
+    assert instance.output(set_by_user["id"]).split() == ["5", str(len(CPUS))]
