@@ -230,3 +230,42 @@ def test_disk_rates_that_the_kernel_enforces_are_not_judged(meter: Meter, tmp_pa
     for number in range(20):
         (tmp_path / "drfd/1.1/io.stat").write_text(f"8:0 rbytes=0 wbytes={number << 30}\n")
         assert meter.sample(job) is None
+
+
+# -- CPUs of one's own -------------------------------------------------------------------------
+
+
+def write_cpuset(directory: Path, **files: str) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (directory / f"cpuset.{name}").write_text(f"{text}\n")
+
+
+def test_a_pinned_jobs_cpus_are_read_from_either_version(meter: Meter, tmp_path: Path) -> None:
+    """On version 1 its memory follows it, on version 2 it has memory nodes of its own."""
+    write_cpuset(tmp_path / "drfd/1.1", cpus="0-3,8", mems="0", memory_migrate="1")
+    assert meter.pinned_cpus(JOB) is None, "the launcher has no cpusets"
+    meter.mounts = {"cpuset": str(tmp_path)}
+    assert meter.pinned_cpus(JOB) == "0-3,8"
+    meter.heed(hello(tmp_path))
+    assert meter.pinned_cpus(JOB) == "0-3,8"
+
+
+def test_of_cpus_that_it_shares_nothing_is_said(meter: Meter, tmp_path: Path) -> None:
+    write_cpuset(tmp_path / "drfd/1.1", cpus="0-3,8", mems="0", memory_migrate="0")
+    meter.mounts = {"cpuset": str(tmp_path)}
+    assert meter.pinned_cpus(JOB) is None
+    write_cpuset(tmp_path / "drfd/1.1", mems="")
+    meter.heed(hello(tmp_path))
+    assert meter.pinned_cpus(JOB) is None
+
+
+def test_a_job_that_is_frozen_over_or_without_a_cgroup_has_no_cpus(
+    meter: Meter, tmp_path: Path
+) -> None:
+    meter.heed(hello(tmp_path))
+    assert meter.pinned_cpus(JOB) is None
+    write_cpuset(tmp_path / "drfd/1.1", cpus="0", mems="0")
+    assert meter.pinned_cpus(JOB) == "0"
+    assert meter.pinned_cpus(replace(JOB, state=JobState.SUSPENDED)) is None
+    assert meter.pinned_cpus(replace(JOB, cgroup=None)) is None

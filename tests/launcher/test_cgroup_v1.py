@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from cgroupspy.controllers import Controller
 
-from drfd.launcher import cgroup_v1
+from drfd.launcher import cgroup_v1, topology
 from drfd.launcher.attempts import Attempt
 from drfd.launcher.cgroup_v1 import CgroupV1
 from drfd.launcher.confinement import LimitFailed
-from drfd.launcher.protocol import DiskLimit, Limits
+from drfd.launcher.protocol import NO_PIN, PIN, QUOTA, WEIGHT, DiskLimit, Limits
 from launcher.rig import WAIT_S, Start
 
 KEY = (41, 2)
@@ -39,6 +39,13 @@ FRESH = {
     "pids": {"pids.max": "max", "pids.current": "0"},
     "freezer": {"freezer.state": "THAWED"},
     "blkio": {"blkio.throttle.read_bps_device": "", "blkio.throttle.write_bps_device": ""},
+    "cpuset": {
+        "cpuset.cpus": "",
+        "cpuset.mems": "",
+        "cpuset.effective_cpus": "",
+        "cpuset.effective_mems": "",
+        "cpuset.memory_migrate": "0",
+    },
 }
 
 
@@ -61,6 +68,17 @@ class Kernel:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)
+
+    def add_cpusets(self) -> None:
+        """A machine of one node and four CPUs, with our group made already."""
+        self.hierarchies["cpuset"] = ["cpuset"]
+        directory = self.root / "cpuset"
+        for place in (directory, directory / "drfd", directory / "drfd/test"):
+            place.mkdir()
+            for name, text in FRESH["cpuset"].items():
+                (place / name).write_text(text + "\n")
+        for name, text in (("effective_cpus", "0-3"), ("effective_mems", "0")):
+            (directory / f"cpuset.{name}").write_text(f"{text}\n")
 
     def mounts(self) -> dict[str, str]:
         return {
@@ -99,6 +117,9 @@ class Kernel:
         text = self.insists.get(name, str(value))
         if name.startswith("blkio.throttle."):
             text = self._throttle(Path(path).read_text(), text)
+        if name in ("cpuset.cpus", "cpuset.mems"):
+            effective = name.replace("cpuset.", "cpuset.effective_")
+            Path(path).with_name(effective).write_text(text + "\n")
         Path(path).write_text(text + "\n" if text else "")
         self.writes.append((path, str(value)))
 
@@ -290,6 +311,7 @@ DISK = (DiskLimit(device="8:0", read_bps=1000, write_bps=2000),)
         ("cpu.cfs_quota_us", "-1"),
         ("cpu.cfs_quota_us", "149999"),
         ("cpu.cfs_period_us", "50000"),
+        ("cpu.shares", "1024"),
         ("memory.limit_in_bytes", "9223372036854771712"),
         ("memory.memsw.limit_in_bytes", "9223372036854771712"),
         ("pids.max", "max"),
@@ -367,6 +389,162 @@ def test_a_cgroup_that_cannot_be_entered_is_named(kernel: Kernel, place: CgroupV
     procs(kernel, "pids").mkdir()
     with pytest.raises(LimitFailed, match=f"^{procs(kernel, 'pids')}: Is a directory$"):
         place.enter(KEY, LIMITS, os.getuid())
+
+
+# -- cores ----------------------------------------------------------------------------------
+
+
+def limits(cores_milli: int, by: str) -> Limits:
+    return Limits(cores_milli=cores_milli, memory_bytes=PAGE, pids=1, cores_by=by)
+
+
+def test_with_weights_there_is_no_quota(kernel: Kernel, place: CgroupV1) -> None:
+    place.create(KEY, limits(3000, WEIGHT))
+    found = values(kernel, "cpu.cfs_quota_us", "cpu.shares")
+    assert found == {"cpu.cfs_quota_us": "-1", "cpu.shares": "3072"}
+
+
+def test_on_a_very_large_machine_weights_are_smaller_but_in_proportion(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel takes no more than 2^18, which is 256 times the usual weight of one core."""
+    monkeypatch.setattr(kernel, "cpu_count", lambda: 1024, raising=False)
+    place = CgroupV1(kernel.mounts(), "drfd/test")
+    place.create((1, 1), limits(1_024_000, WEIGHT))
+    place.create((2, 1), limits(256_000, WEIGHT))
+    shares = [file(kernel, "cpu.shares", key=key).read_text() for key in ((1, 1), (2, 1))]
+    assert shares == ["262144\n", "65536\n"]
+
+
+def test_without_cpusets_quotas_stand_in_for_pins_and_it_says_so(
+    kernel: Kernel, place: CgroupV1
+) -> None:
+    place.create(KEY, limits(2000, PIN))
+    assert values(kernel, "cpu.cfs_quota_us") == {"cpu.cfs_quota_us": "200000"}
+    assert place.cores()[PIN] == f"enforced: {NO_PIN}: no cpuset controller is mounted"
+    assert place.cores()[QUOTA] == place.controls()["cores"] == "enforced"
+
+
+def test_cpusets_that_we_cannot_have_are_done_without(kernel: Kernel) -> None:
+    kernel.add_cpusets()
+    kernel.fails["cpuset.cpus"] = errno.EACCES
+    place = CgroupV1(kernel.mounts(), "drfd/test")
+    assert place.cores()[PIN].endswith("drfd/cpuset.cpus: Permission denied")
+    assert "cpuset" not in place.mounts()
+    place.create(KEY, limits(2000, PIN))
+    assert [name for name in directories(kernel) if "job" in name] == ALL
+
+
+@pytest.fixture
+def pinning(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> CgroupV1:
+    monkeypatch.setattr(topology, "usable_cpus", lambda: frozenset(range(4)))
+    kernel.add_cpusets()
+    return CgroupV1(kernel.mounts(), "drfd/test")
+
+
+def cpuset(kernel: Kernel, key: tuple[int, int]) -> tuple[str, str, str]:
+    names = ("cpus", "mems", "memory_migrate")
+    cpus, mems, mark = (file(kernel, f"cpuset.{x}", key=key).read_text().strip() for x in names)
+    return cpus, mems, mark
+
+
+def quota(kernel: Kernel, key: tuple[int, int]) -> str:
+    return file(kernel, "cpu.cfs_quota_us", key=key).read_text().strip()
+
+
+def test_whole_cores_are_pinned_and_parts_have_a_quota_on_the_rest(
+    kernel: Kernel, pinning: CgroupV1
+) -> None:
+    assert NO_PIN not in pinning.cores()[PIN]
+    pinning.create((1, 1), limits(500, PIN))
+    pinning.create((2, 1), limits(3000, PIN))
+    assert (cpuset(kernel, (1, 1)), quota(kernel, (1, 1))) == (("3", "0", "0"), "50000")
+    assert (cpuset(kernel, (2, 1)), quota(kernel, (2, 1))) == (("0-2", "0", "1"), "-1")
+    assert pinning.remove((2, 1))
+    assert cpuset(kernel, (1, 1)) == ("0-3", "0", "0")
+
+
+@pytest.mark.parametrize("by", [QUOTA, WEIGHT])
+def test_jobs_of_every_mode_have_a_cpuset_or_could_not_make_room(
+    kernel: Kernel, pinning: CgroupV1, by: str
+) -> None:
+    pinning.create((1, 1), limits(2000, by))
+    assert cpuset(kernel, (1, 1)) == ("0-3", "0", "0")
+    pinning.create((2, 1), limits(2000, PIN))
+    assert cpuset(kernel, (1, 1)) == ("2-3", "0", "0")
+
+
+def test_a_pin_that_the_kernel_refuses_leaves_nothing_behind(
+    kernel: Kernel, pinning: CgroupV1
+) -> None:
+    pinning.create((1, 1), limits(1000, QUOTA))
+    kernel.fails["cpuset.memory_migrate"] = errno.EACCES
+    with pytest.raises(LimitFailed, match=r"cpuset\.memory_migrate: Permission denied"):
+        pinning.create((2, 1), limits(2000, PIN))
+    del kernel.fails["cpuset.memory_migrate"]
+    assert pinning.leftovers() == [(1, 1)]
+    pinning.create((3, 1), limits(3000, PIN))
+    assert cpuset(kernel, (1, 1)) == ("3", "0", "0")
+
+
+def wake(place: CgroupV1, how: str) -> None:
+    if how == "thaw":
+        place.thaw((1, 1), None)
+    else:
+        place.signal((1, 1), None, signal.SIGTERM)
+
+
+@pytest.mark.parametrize("how", ["thaw", "signal"])
+def test_whatever_wakes_a_pinned_job_it_gets_cpus_first(
+    kernel: Kernel, pinning: CgroupV1, how: str
+) -> None:
+    pinning.create((1, 1), limits(2000, PIN))
+    assert pinning.freeze((1, 1), None)
+    pinning.create((2, 1), limits(3000, PIN))
+    assert cpuset(kernel, (2, 1))[0] == "0,2-3"
+    pinning.remove((2, 1))
+    pinning.create((2, 2), limits(1000, PIN))
+    pinning.create((2, 3), limits(1000, PIN))
+    wake(pinning, how)
+    assert cpuset(kernel, (1, 1)) == ("0-1", "0", "1")
+    assert states(kernel)[-1] == "THAWED"
+
+
+@pytest.mark.parametrize("how", ["thaw", "signal"])
+def test_a_job_that_finds_no_cpus_when_it_wakes_has_a_quota(
+    kernel: Kernel, pinning: CgroupV1, how: str
+) -> None:
+    """The sum of what is given out stays what it is."""
+    pinning.create((1, 1), limits(2000, PIN))
+    pinning.freeze((1, 1), None)
+    pinning.create((2, 1), limits(3000, PIN))
+    wake(pinning, how)
+    assert (cpuset(kernel, (1, 1)), quota(kernel, (1, 1))) == (("1", "0", "0"), "200000")
+
+
+def test_a_job_that_is_slow_to_freeze_keeps_its_cpus(kernel: Kernel, pinning: CgroupV1) -> None:
+    pinning.create((1, 1), limits(2000, PIN))
+    kernel.insists["freezer.state"] = "FREEZING"
+    assert not pinning.freeze((1, 1), None)
+    pinning.create((2, 1), limits(2000, PIN))
+    assert cpuset(kernel, (2, 1))[0] == "2-3"
+
+
+def test_the_next_launcher_knows_who_is_pinned_and_who_is_frozen(
+    kernel: Kernel, pinning: CgroupV1
+) -> None:
+    for number in (1, 2):
+        pinning.create((number, 1), limits(2000, PIN))
+    pinning.freeze((1, 1), None)
+    again = CgroupV1(kernel.mounts(), "drfd/test")
+    again.create((3, 1), limits(500, PIN))
+    assert cpuset(kernel, (3, 1))[0] == "0-1"
+    again.create((4, 1), limits(1000, PIN))
+    assert cpuset(kernel, (4, 1))[0] == "0"
+    again.remove((3, 1))
+    again.remove((4, 1))
+    again.thaw((1, 1), None)
+    assert cpuset(kernel, (1, 1)) == ("0-1", "0", "1")
 
 
 # -- out of memory --------------------------------------------------------------------------

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from cgroupspy.controllers import Controller
 
-from drfd.launcher import cgroup_v2
+from drfd.launcher import cgroup_v2, topology
 from drfd.launcher.attempts import Attempt
 from drfd.launcher.cgroup_v2 import CgroupV2
 from drfd.launcher.confinement import LimitFailed, PlaceGone
-from drfd.launcher.protocol import UNIFIED, DiskLimit, Limits
+from drfd.launcher.protocol import NO_PIN, PIN, QUOTA, UNIFIED, WEIGHT, DiskLimit, Limits
 from launcher.rig import WAIT_S, Start
 
 KEY = (41, 2)
@@ -47,8 +47,14 @@ FRESH = {
     },
     "pids": {"pids.max": "max", "pids.current": "0"},
     "io": {"io.max": ""},
+    "cpuset": {
+        "cpuset.cpus": "",
+        "cpuset.mems": "",
+        "cpuset.cpus.effective": "0-3",
+        "cpuset.mems.effective": "0",
+    },
 }
-ALL = frozenset({"cpu", "memory", "pids", "io"})
+ALL = frozenset({"cpu", "cpuset", "memory", "pids", "io"})
 
 
 class Kernel:
@@ -124,6 +130,9 @@ class Kernel:
             text = self._throttle(Path(path).read_text(), text)
         if name != "cgroup.kill":
             Path(path).write_text(text + "\n" if text else "")
+        if name in ("cpuset.cpus", "cpuset.mems"):
+            there = text.strip() or FRESH["cpuset"][f"{name}.effective"]
+            Path(path).with_name(f"{name}.effective").write_text(there + "\n")
         if name == "cgroup.freeze":
             populated = Path(path).with_name("cgroup.events").read_text().split()[1]
             events = f"populated {populated}\nfrozen {text}\n"
@@ -155,7 +164,9 @@ class Kernel:
 
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    """A machine of one node and four CPUs."""
     kernel = Kernel(tmp_path)
+    monkeypatch.setattr(topology, "usable_cpus", lambda: frozenset(range(4)))
     monkeypatch.setattr(cgroup_v2, "os", kernel)
     monkeypatch.setattr(Controller, "set_property", lambda *words: kernel.write(*words))
     return kernel
@@ -252,6 +263,138 @@ def test_cores_become_a_quota_and_a_weight_that_the_kernel_takes(
     place.create(KEY, Limits(cores_milli=cores_milli, memory_bytes=PAGE, pids=1))
     found = kernel.values()
     assert (found["cpu.max"], found["cpu.weight"]) == (f"{quota} 100000", weight)
+
+
+def limits(cores_milli: int, by: str) -> Limits:
+    return Limits(cores_milli=cores_milli, memory_bytes=PAGE, pids=1, cores_by=by)
+
+
+def cores(kernel: Kernel, key: tuple[int, int]) -> tuple[str, str, str]:
+    """CPUs and memory nodes of its own, and its quota."""
+    cpus, mems, quota = (
+        kernel.file(name, key).read_text().strip()
+        for name in ("cpuset.cpus", "cpuset.mems", "cpu.max")
+    )
+    return cpus, mems, quota.removesuffix(" 100000")
+
+
+def test_with_weights_there_is_no_quota(kernel: Kernel, place: CgroupV2) -> None:
+    place.create(KEY, limits(3000, WEIGHT))
+    found = kernel.values()
+    assert (found["cpu.max"], found["cpu.weight"]) == ("max 100000", "300")
+
+
+def test_on_a_very_large_machine_weights_are_smaller_but_in_proportion(
+    kernel: Kernel, open_place: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel takes no more than 10000, which is a hundred times the usual weight of a core."""
+    monkeypatch.setattr(kernel, "cpu_count", lambda: 400, raising=False)
+    place = open_place()
+    for number, cores_milli in ((1, 400_000), (2, 100_000)):
+        place.create((number, 1), limits(cores_milli, WEIGHT))
+    weights = [kernel.file("cpu.weight", (number, 1)).read_text() for number in (1, 2)]
+    assert weights == ["10000\n", "2500\n"]
+
+
+def test_without_cpusets_quotas_stand_in_for_pins_and_it_says_so(
+    kernel: Kernel, open_place: Open
+) -> None:
+    place = open_place(ALL - {"cpuset"})
+    place.create(KEY, limits(2000, PIN))
+    assert kernel.values()["cpu.max"] == "200000 100000"
+    why = f"the cpuset controller is not given to us in /{GROUP}"
+    assert place.cores()[PIN] == f"enforced: {NO_PIN}: {why}"
+    assert place.cores()[QUOTA] == place.controls()["cores"] == "enforced"
+
+
+def test_without_the_cpu_controller_nothing_is_pinned_in_the_kernel(
+    kernel: Kernel, open_place: Open
+) -> None:
+    """Parts of a core need a quota."""
+    place = open_place(ALL - {"cpu"})
+    place.create(KEY, limits(2000, PIN))
+    assert kernel.written("cpuset.cpus") == []
+    assert all("measured" in said or "not controlled" in said for said in place.cores().values())
+
+
+def test_whole_cores_are_pinned_and_parts_have_a_quota_on_the_rest(
+    kernel: Kernel, place: CgroupV2
+) -> None:
+    assert NO_PIN not in place.cores()[PIN]
+    place.create((1, 1), limits(500, PIN))
+    assert cores(kernel, (1, 1)) == ("", "", "50000")
+    place.create((2, 1), limits(3000, PIN))
+    assert cores(kernel, (1, 1)) == ("3", "", "50000")
+    assert cores(kernel, (2, 1)) == ("0-2", "0", "max")
+    assert place.remove((2, 1))
+    assert cores(kernel, (1, 1)) == ("0-3", "", "50000")
+
+
+@pytest.mark.parametrize("by", [QUOTA, WEIGHT])
+def test_jobs_of_every_mode_make_room(kernel: Kernel, place: CgroupV2, by: str) -> None:
+    place.create((1, 1), limits(2000, by))
+    place.create((2, 1), limits(2000, PIN))
+    assert cores(kernel, (1, 1))[:2] == ("2-3", "")
+
+
+@pytest.mark.parametrize("name", ["cpuset.cpus", "cpuset.mems"])
+def test_a_pin_that_the_kernel_refuses_leaves_nothing_behind(
+    kernel: Kernel, place: CgroupV2, name: str
+) -> None:
+    kernel.fails[name] = errno.EACCES
+    with pytest.raises(LimitFailed, match=f"{name}: Permission denied"):
+        place.create(KEY, limits(2000, PIN))
+    assert kernel.names() == []
+    del kernel.fails[name]
+    place.create(KEY, limits(4000, PIN))
+    assert cores(kernel, KEY) == ("0-3", "0", "max")
+
+
+def wake(place: CgroupV2, how: str) -> None:
+    if how == "thaw":
+        place.thaw((1, 1), None)
+    else:
+        place.signal((1, 1), None, signal.SIGTERM)
+
+
+@pytest.mark.parametrize("how", ["thaw", "signal"])
+def test_whatever_wakes_a_pinned_job_it_gets_cpus_first(
+    kernel: Kernel, place: CgroupV2, how: str
+) -> None:
+    place.create((1, 1), limits(2000, PIN))
+    assert place.freeze((1, 1), None)
+    place.create((2, 1), limits(3000, PIN))
+    place.remove((2, 1))
+    wake(place, how)
+    assert cores(kernel, (1, 1)) == ("0-1", "0", "max")
+    assert kernel.written("cgroup.freeze")[-1] == "0"
+
+
+@pytest.mark.parametrize("how", ["thaw", "signal"])
+def test_a_job_that_finds_no_cpus_when_it_wakes_has_a_quota(
+    kernel: Kernel, place: CgroupV2, how: str
+) -> None:
+    """The sum of what is given out stays what it is."""
+    place.create((1, 1), limits(2000, PIN))
+    place.freeze((1, 1), None)
+    place.create((2, 1), limits(3000, PIN))
+    assert cores(kernel, (2, 1))[0] == "0,2-3"
+    wake(place, how)
+    assert cores(kernel, (1, 1)) == ("1", "", "200000")
+
+
+def test_the_next_launcher_knows_who_is_pinned_and_who_is_frozen(
+    kernel: Kernel, place: CgroupV2, open_place: Open
+) -> None:
+    for number in (1, 2):
+        place.create((number, 1), limits(2000, PIN))
+    place.freeze((1, 1), None)
+    again = open_place()
+    again.create((3, 1), limits(1000, PIN))
+    assert cores(kernel, (3, 1))[0] == "0"
+    again.remove((3, 1))
+    again.thaw((1, 1), None)
+    assert cores(kernel, (1, 1)) == ("0-1", "0", "max")
 
 
 def test_memory_is_cut_to_whole_pages_as_the_kernel_does(kernel: Kernel, place: CgroupV2) -> None:

@@ -73,6 +73,12 @@ def test_it_enforces_nothing_but_processes_and_says_why(place: Unconfined) -> No
     assert all("cgroups are off" in controls[name] for name in kinds if name != "processes")
 
 
+def test_of_each_way_to_give_cores_it_says_what_is_left_of_it(place: Unconfined) -> None:
+    said = {mode: text.split(":")[0] for mode, text in place.cores().items()}
+    assert said == {"quota": "measured", "weight": "not controlled", "pin": "measured"}
+    assert all(text.endswith("; cgroups are off") for text in place.cores().values())
+
+
 def test_there_is_no_cgroup_to_look_into_or_to_remove(place: Unconfined) -> None:
     place.create(KEY, limits())
     assert (place.kind, place.mounts(), place.cgroup_path(KEY)) == ("none", {}, None)
