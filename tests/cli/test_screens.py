@@ -210,6 +210,13 @@ def test_a_command_that_is_shown_can_be_pasted_into_a_shell(
     assert """command    sh -c 'echo '"'"'a b'"'"'; rm *' '$HOME' ''\n""" in drf("show", 42).out
 
 
+def test_show_names_the_cpus_that_a_job_has_for_itself(drf: Run, daemon: Any, job: Any) -> None:
+    daemon.replies = {"show": {"job": job(cpus="0-3,8"), "events": []}}
+    assert "\nCPUs       0-3,8, for itself\n" in drf("show", 42).out
+    daemon.replies = {"show": {"job": job(cpus=None), "events": []}}
+    assert "CPUs" not in drf("show", 42).out
+
+
 def test_show_without_limit_start_or_cgroup(drf: Run, daemon: Any, job: Any) -> None:
     waiting = job(state="PENDING", reason=WHY, time_limit_s=None, started_at=None, cgroup=None)
     daemon.replies = {"show": {"job": waiting, "events": []}}
