@@ -74,6 +74,11 @@ class Instance:
         self.failpoints = self.root / "failpoints"
         self.failpoints.mkdir()
         self.config.write_text(config)
+        if "external_load" not in config:
+            # What else the machine does is no matter of the test.
+            extra = self.root / "drfd.d"
+            extra.mkdir()
+            (extra / "quiet.toml").write_text("[scheduling]\nexternal_load = false\n")
         self.log = self.root / "drfd.log"
         self.process: subprocess.Popen[bytes] | None = None
         #: More for the daemon's command line, and its environment.

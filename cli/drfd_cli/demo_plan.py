@@ -57,6 +57,8 @@ write = "{exact_size(_DISK_BPS)}"
 [pools.A]
 [pools.B]
 [pools.C]
+[scheduling]
+external_load = false
 [enforcement]
 grace = "2s"
 """

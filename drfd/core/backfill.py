@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 
+from drfd.core.external import ExternalLoad
 from drfd.core.queue import Entry
 from drfd.core.reservation import Patience, Reservation, allows, reserve, taken
 from drfd.core.resources import Vector
@@ -35,6 +36,8 @@ class Outlook:
     #: Jobs that were suspended and wait to go on, with leaf and what they wait for: until they
     #: have gone on, and ended, they keep their memory.
     suspended: Mapping[int, tuple[str, Vector]] = field(default_factory=dict)
+    #: What is kept free for processes outside drfd; its expected end is one of `ends`.
+    external: ExternalLoad | None = None
 
     def end_s(self, job_id: int) -> float:
         """When a waiting job would have ended, as estimated, if it started now."""

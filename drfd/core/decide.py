@@ -7,6 +7,7 @@ the second report of one end) gives no events. Requests that must not be granted
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from drfd.core import asked, change
 from drfd.core import events as ev
@@ -14,6 +15,7 @@ from drfd.core import stimuli as st
 from drfd.core.admission import run_pass
 from drfd.core.backfill import Outlook
 from drfd.core.dependencies import begin, settle
+from drfd.core.external import ExternalLoad
 from drfd.core.job import Job, JobState, Outcome
 from drfd.core.ledger import Ledger
 from drfd.core.lifecycle import TRANSITIONS
@@ -99,13 +101,16 @@ def line_up(
 
 def schedule_on(lineup: Lineup, ledger: Ledger, rules: Rules, outlook: Outlook | None) -> Plan:
     """The same pass over a line-up that has been kept."""
-    free = minus(rules.room, ledger.booked)
+    external = outlook.external if outlook is not None else None
+    free = free_of(ledger, rules, external)
     if ledger.draining:
         # Who has a place finds it again.
         before = outlook.before if outlook is not None else ()
         return Plan(admitted=[], free=free, order=[], reservations=before)
-    if rules.policy != "drf":
-        return plan_by(
+    if rules.policy == "drf":
+        plan = run_pass(lineup, free=free, outlook=outlook)
+    else:
+        plan = plan_by(
             rules.policy,
             queues=ledger.queues,
             used=ledger.used,
@@ -118,7 +123,13 @@ def schedule_on(lineup: Lineup, ledger: Ledger, rules: Rules, outlook: Outlook |
                 running={leaf: len(ids) for leaf, ids in ledger.holding.items()},
             ),
         )
-    return run_pass(lineup, free=free, outlook=outlook)
+    return plan if external is None else replace(plan, external=external)
+
+
+def free_of(ledger: Ledger, rules: Rules, external: ExternalLoad | None) -> Vector:
+    """What jobs may start in; below zero where more is held than there is."""
+    free = minus(rules.room, ledger.booked)
+    return free if external is None else minus(free, rules.axes.vector(external.kept))
 
 
 def admit(ledger: Ledger, job_id: int, now: st.Now) -> ev.Admitted | ev.Resumed:

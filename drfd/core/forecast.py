@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from math import isfinite
 
 from drfd.core import events as ev
 from drfd.core.decide import admit, decide, schedule
 from drfd.core.dependencies import begin, settle
 from drfd.core.estimate import RunTimes
+from drfd.core.external import ExternalLoad
 from drfd.core.job import Job, JobSpec, JobState, Outcome
 from drfd.core.ledger import Ledger
 from drfd.core.outlook import look_out
@@ -24,6 +26,8 @@ from drfd.core.stimuli import Now, SubmitAsked
 
 #: So many passes are looked ahead at most.
 _MOST_PASSES = 300
+#: In place of a job's id: the end of the load from outside.
+_EXTERNAL = 0
 
 
 @dataclass
@@ -37,6 +41,8 @@ class Future:
     before: tuple[Reservation, ...]
     #: Both clocks go ahead together.
     now: Now
+    #: Until it ends.
+    external: ExternalLoad | None = None
 
     def add(self, spec: JobSpec, *, held: bool, ended: Mapping[int, Outcome]) -> Job:
         """Suppose that this is submitted now; `ended`: see `SubmitAsked`. Raises Refused as a
@@ -57,6 +63,8 @@ class Future:
             # What is suspended must go on first, and then it has an end.
             if job.state is not JobState.SUSPENDED
         ]
+        if self.external is not None and isfinite(self.external.until_s):
+            ends.append((self.external.until_s, _EXTERNAL))
         heapify(ends)
         for _ in range(_MOST_PASSES):
             for job_id in self.pass_now().admitted:
@@ -84,6 +92,7 @@ class Future:
             run_times=self.run_times,
             now_s=self.now.at_s,
             before=self.before,
+            external=self.external,
         )
         plan = schedule(self.ledger, self.rules, self.spent, outlook)
         self.before = plan.reservations
@@ -103,6 +112,9 @@ class Future:
         return plan
 
     def _end(self, job_id: int) -> None:
+        if job_id == _EXTERNAL:
+            self.external = None
+            return
         for event in _ending(self.ledger.jobs[job_id], self.now.at_s):
             for each in (event, *settle(self.ledger, event)):
                 self.ledger.apply(each)

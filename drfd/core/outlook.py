@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 from drfd.core.backfill import Outlook
 from drfd.core.estimate import RunTimes
+from drfd.core.external import ExternalLoad
 from drfd.core.job import JobState
 from drfd.core.ledger import Ledger
 from drfd.core.queue import Entry
@@ -18,6 +21,7 @@ def look_out(
     run_times: RunTimes,
     now_s: float,
     before: tuple[Reservation, ...],
+    external: ExternalLoad | None = None,
 ) -> Outlook:
     """`now_s` is Unix time; `before` the reservations of the pass before."""
 
@@ -40,20 +44,24 @@ def look_out(
             return None
         return -job.spec.priority, job_id
 
+    ends = [
+        (run_times.end_s(job, now_s), ledger.held(job))
+        for job in ledger.holders()
+        # Nobody knows when what somebody keeps suspended will go on.
+        if job.state is not JobState.SUSPENDED or ledger.wanted(job) is not None
+    ]
+    if external is not None and isfinite(external.until_s):
+        ends.append((external.until_s, ledger.axes.vector(external.kept)))
     return Outlook(
         now_s=now_s,
         patience=patience,
-        ends=[
-            (run_times.end_s(job, now_s), ledger.held(job))
-            for job in ledger.holders()
-            # Nobody knows when what somebody keeps suspended will go on.
-            if job.state is not JobState.SUSPENDED or ledger.wanted(job) is not None
-        ],
+        ends=ends,
         since_s=since_s,
         length_s=length_s,
         entry=entry,
         before=before,
         suspended=_suspended(ledger),
+        external=external,
     )
 
 

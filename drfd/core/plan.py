@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from drfd.core.backfill import Backfill, Outlook
+from drfd.core.external import ExternalLoad
 from drfd.core.fairshare import Standing
 from drfd.core.reservation import Reservation
 from drfd.core.resources import Vector
@@ -25,6 +26,8 @@ class Plan:
     order: Sequence[str]
     #: What is kept for big jobs, in the order of their places; goes into the next pass.
     reservations: tuple[Reservation, ...] = ()
+    #: What was kept free for processes outside drfd.
+    external: ExternalLoad | None = None
     #: What the pass knew of time, if anything.
     outlook: Outlook | None = field(default=None, compare=False)
     #: Where everybody stands after them, until the next pass; None where a test has no need of it.

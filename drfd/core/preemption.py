@@ -92,9 +92,11 @@ def preempt(
     starving: Starving,
     how: Preempting,
     now: Now,
+    external: Vector | None = None,
 ) -> list[ev.PreemptRequested | ev.SuspendRequested]:
     """What is asked of the victims, so that the starving job fits; nothing if nobody may be one,
-    or need be. `room`: the machine's capacity."""
+    or need be. `room`: the machine's capacity. Nobody is stopped for the sake of what is kept for
+    `external` load, nor in vain because of it."""
     demand = ledger.wanted(ledger.jobs[starving.job_id])
     # What is being given back anyway comes first.
     leaving = list(_leaving(ledger))
@@ -106,7 +108,10 @@ def preempt(
     for leaf, gift in leaving:
         left.hold(leaf, minus(ledger.nothing, gift))
     search = _Search(ledger, left, starving, demand, free, how)
-    return [_request(ledger, victim, starving, how, now) for victim in search.victims(candidates)]
+    victims = search.victims(candidates)
+    if external is not None and not fits(demand, minus(search.free, external)):
+        return []
+    return [_request(ledger, victim, starving, how, now) for victim in victims]
 
 
 def _request(
@@ -161,27 +166,28 @@ class _Search:
         self._starving = starving
         self._leaf = ledger.jobs[starving.job_id].spec.leaf
         self._demand = demand
-        self._free = free
+        #: What will be free when the victims have given back what they hold.
+        self.free = free
         self._how = how
 
     def victims(self, candidates: list[Job]) -> list[Job]:
         """All that are needed, or nobody."""
         chosen: list[Job] = []
-        while not fits(self._demand, self._free):
+        while not fits(self._demand, self.free):
             victim = self._next([job for job in candidates if job not in chosen])
             if victim is None:
                 return []
             chosen.append(victim)
             self._move(victim, self._less(victim))
         for spared in sorted(chosen, key=lambda job: (job.started_at or 0.0, job.id)):
-            if fits(self._demand, minus(self._free, self._gift(spared))):
+            if fits(self._demand, minus(self.free, self._gift(spared))):
                 chosen.remove(spared)
                 self._move(spared, self._gift(spared))
         return [] if self._starves_a_common_pool() else chosen
 
     def _move(self, job: Job, change: Vector) -> None:
         self._standing.hold(job.spec.leaf, change)
-        self._free = minus(self._free, change)
+        self.free = minus(self.free, change)
 
     def _starves_a_common_pool(self) -> bool:
         """Nodes above the starving one may lose more by the victims than they gain."""
@@ -205,7 +211,7 @@ class _Search:
         return next((job for job in sorted(useful, key=self._rank) if self._may_go(job)), None)
 
     def _is_missing(self, gift: Vector) -> bool:
-        triples = zip(self._demand, self._free, gift, strict=True)
+        triples = zip(self._demand, self.free, gift, strict=True)
         return any(asked > there and given for asked, there, given in triples)
 
     def _rank(self, job: Job) -> tuple[list[Fraction], float, int]:

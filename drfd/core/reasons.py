@@ -12,7 +12,7 @@ from drfd.core.job import Job, JobState
 from drfd.core.ledger import Ledger
 from drfd.core.plan import Plan
 from drfd.core.reservation import Reservation
-from drfd.core.resources import Vector, fits, short_axes
+from drfd.core.resources import Vector, fits, plus, short_axes
 from drfd.core.retry import attempts_text
 from drfd.core.rules import Rules
 from drfd.core.serving import Ahead
@@ -98,6 +98,8 @@ def explain_wait(
             until = "" if own is None else f"; it starts by {show_clock(own.start_s)} itself"
             return Reason(ReasonCode.RESERVATION, f"it fits, but {kept_back}{until}")
         return Reason(ReasonCode.STARTING_SOON, "starts with the next pass")
+    if _is_external(demand, last, rules):
+        return _external(demand, last, rules)
     axis = short[0]
     shortage = _shortage(rules, axis, demand[axis], last)
     if own is not None:
@@ -183,6 +185,8 @@ def _by_policy(
     ahead = _first_of(job.spec.leaf, ledger, rules)
     if ahead == job.id:
         short = short_axes(demand, last.free)
+        if short and _is_external(demand, last, rules):
+            return _external(demand, last, rules)
         if short:
             shortage = _shortage(rules, short[0], demand[short[0]], last)
             holder = _largest_holder(ledger, short[0], show_clock)
@@ -245,6 +249,27 @@ def _limit(leaf: str, demand: Vector, standing: Standing, rules: Rules) -> str |
 def _shortage(rules: Rules, axis: int, needed: int, last: Plan) -> str:
     name = rules.axes.names[axis]
     return f"needs {show_need(name, needed)}, {show_amount(name, max(0, last.free[axis]))} free"
+
+
+def _is_external(demand: Vector, last: Plan, rules: Rules) -> bool:
+    """Would it fit but for what is kept for load from outside?"""
+    load = last.external
+    return load is not None and fits(demand, plus(last.free, rules.axes.vector(load.kept)))
+
+
+def _external(demand: Vector, last: Plan, rules: Rules) -> Reason:
+    load = last.external
+    assert load is not None
+    axis = short_axes(demand, last.free)[0]
+    name = rules.axes.names[axis]
+    used, kept = (
+        show_amount(name, rules.axes.vector(each)[axis]) for each in (load.used, load.kept)
+    )
+    beyond = "" if used == kept else f", {kept} of it out of what is for jobs"
+    return Reason(
+        ReasonCode.EXTERNAL_LOAD,
+        f"{_shortage(rules, axis, demand[axis], last)}; processes outside drfd use {used}{beyond}",
+    )
 
 
 def _largest_holder(ledger: Ledger, axis: int, show_clock: ShowClock) -> str:

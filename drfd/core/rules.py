@@ -68,6 +68,9 @@ class Rules:
     half_life_s: int = 7 * 86400
     #: A job counts as held for so long from its start, in fairness; 0: only while it runs.
     min_hold_s: int = 10
+    #: Cores and memory that the machine has besides its capacity, for processes outside drfd;
+    #: None: what these use does not matter.
+    beside: Resources | None = None
 
     def __post_init__(self) -> None:
         vector = self.axes.vector(self.capacity)

@@ -72,6 +72,8 @@ class Config:
     slots: int | None = None
     half_life_s: int = 7 * 86400
     min_hold_s: int = 10
+    #: Whether what processes outside drfd use is kept free.
+    external_load: bool = True
     patience: Patience = field(default_factory=Patience)
     #: None: off.
     preempting: Preempting | None = None
@@ -137,6 +139,7 @@ def parse(tree: Toml, source: str) -> Config:
         preempting=_preempting(scheduling, policy),
         half_life_s=scheduling.take("half_life", parse_duration, 7 * 86400),
         min_hold_s=scheduling.take("min_hold", read_duration_or_zero, 10),
+        external_load=scheduling.take("external_load", read_flag, True),
         max_waiting_per_user=limits.take("waiting_jobs_per_user", read_count, 200_000),
     )
     if top.take("gres", read_lists, None):

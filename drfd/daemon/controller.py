@@ -21,10 +21,12 @@ from drfd.daemon.engine import Engine, Work
 from drfd.daemon.link import Link
 from drfd.daemon.machine import Site
 from drfd.daemon.meter import PERIOD_S, Meter
+from drfd.daemon.neighbours import Neighbours
 from drfd.daemon.pulse import Pulse
 from drfd.daemon.requests import Requests
 from drfd.daemon.server import Server
 from drfd.errors import DrfdError, HostError
+from drfd.host.capacity import read_machine_use
 from drfd.journal.journal import Journal
 from drfd.launcher.protocol import SOCKET_NAME
 from drfd.service import Service
@@ -191,14 +193,18 @@ class Daemon:
             )
 
     async def _measure(self) -> None:
+        neighbours = Neighbours(self._meter)
         while True:
             await asyncio.sleep(PERIOD_S)
+            first = await asyncio.to_thread(read_machine_use)
             for job in list(self._engine.ledger.holders()):
-                if job.state is not JobState.RUNNING:
-                    continue
                 breach = await asyncio.to_thread(self._meter.sample, job)
-                if breach is not None:
+                if breach is not None and job.state is JobState.RUNNING:
                     self.submit(Work(Breached(clock(), job.id, job.attempt, *breach)))
+            last = await asyncio.to_thread(read_machine_use)
+            use = neighbours.look(first, last)
+            if use is not None and self._engine.see_external(use):
+                self.submit(Work(Tick(clock())))
 
     async def _watch_keeper(self) -> None:
         """Without it nobody would start the launcher again, nor any job: better to be started

@@ -17,6 +17,7 @@ from drfd.core import events as ev
 from drfd.core.decide import admit, decide, line_up, schedule_on
 from drfd.core.effects import Effect, owed, signals_owed
 from drfd.core.estimate import RunTimes
+from drfd.core.external import ExternalLoad, Gauge
 from drfd.core.forecast import Future
 from drfd.core.history import History
 from drfd.core.job import Dependency, Job, JobState, Outcome, leaf_path
@@ -26,6 +27,7 @@ from drfd.core.outlook import look_out
 from drfd.core.plan import Plan
 from drfd.core.preemption import Starvation, preempt
 from drfd.core.reservation import forced
+from drfd.core.resources import NOTHING, Resources
 from drfd.core.rules import ROOT, Rules
 from drfd.core.shortjobs import ShortJobs
 from drfd.core.stimuli import ChangeAsked, Now, Stimulus, SubmitAsked
@@ -90,6 +92,7 @@ class Engine:
         self._run_times = RunTimes()
         self._starvation = Starvation()
         self._short_jobs = ShortJobs()
+        self._gauge = Gauge()
         # What is older than this has all but no weight left.
         since_s = self.clock().at_s - _REMEMBERED_HALF_LIVES * self.rules.half_life_s
         for job in self.journal.ended_since(since_s):
@@ -137,10 +140,11 @@ class Engine:
         jobs, next_id, draining = list(ledger.jobs.values()), ledger.next_id, ledger.draining
         run_times, spent = deepcopy(self._run_times), dict(self._history.spent)
         before = self.last_plan.reservations if self.last_plan is not None else ()
+        external = self.external
 
         def build() -> Future:
             books = Ledger.of_jobs(rules.axes, jobs, next_id=next_id, draining=draining)
-            return Future(books, rules, run_times, spent, before, now)
+            return Future(books, rules, run_times, spent, before, now, external)
 
         return build
 
@@ -152,6 +156,29 @@ class Engine:
             if job is not None and job.outcome is not None and job.state is JobState.ENDED:
                 found[job_id] = job.outcome
         return found
+
+    @property
+    def external(self) -> ExternalLoad | None:
+        """The load from outside drfd, if any has been seen."""
+        return self._gauge.load(self.clock().at_s)
+
+    def see_external(self, use: Resources) -> bool:
+        """A sample of what all but drfd and its jobs use; whether it asks for a pass."""
+        before, beside = self._gauge.kept, self.rules.beside
+        if beside is None:
+            self._gauge = Gauge()
+        else:
+            self._gauge.see(
+                use, beside=beside, capacity=self.rules.capacity, now_s=self.clock().at_s
+            )
+        if self._gauge.kept == before:
+            return False
+        if NOTHING in (before, self._gauge.kept):
+            kept = self._gauge.kept
+            words = "event=external-load cores_milli=%d memory_bytes=%d"
+            log.info(words, kept.cores_milli, kept.memory_bytes)
+        self._wants_pass = True
+        return True
 
     def want_pass(self) -> None:
         self._wants_pass = True
@@ -191,6 +218,7 @@ class Engine:
             run_times=self._run_times,
             now_s=now.at_s,
             before=self.last_plan.reservations if self.last_plan is not None else (),
+            external=self.external,
         )
         lineup = self._lined_up()
         for leaf in self._short_jobs.forget(now.mono_s):
@@ -218,12 +246,15 @@ class Engine:
         how, last = self.rules.preempting, self.last_plan
         if how is None or last is None or last.standing is None or self.ledger.draining:
             return
-        shares = self.rules.shares
+        shares, external = self.rules.shares, self.external
+        kept = None if external is None else self.rules.axes.vector(external.kept)
         due = self._starvation.look(self.ledger, last.standing, shares, how, now.at_s)
         if any(kept.is_forced for kept in last.reservations):
             return
         for starving in due:
-            requests = preempt(self.ledger, last.standing, self.rules.room, starving, how, now)
+            requests = preempt(
+                self.ledger, last.standing, self.rules.room, starving, how, now, kept
+            )
             if requests:
                 job = self.ledger.jobs[starving.job_id]
                 demand = self.ledger.wanted(job)

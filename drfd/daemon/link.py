@@ -152,6 +152,7 @@ class Link:
             # Its cgroup is still there: it goes when we say so.
             self._meter.sample(job)
             measured = self._meter.usage(job)
+            self._meter.note_end(key, report.get("cpu_s", 0.0))
         elif kind == "removed":
             self.stuck.discard(key)
             self._meter.forget(key)

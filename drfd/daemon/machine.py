@@ -59,6 +59,7 @@ def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
         preempting=config.preempting,
         grace_s=config.grace_s,
         max_waiting_per_user=config.max_waiting_per_user,
+        beside=_beside(capacity, machine) if config.external_load else None,
     )
     defaults = replace(
         config.defaults,
@@ -91,6 +92,14 @@ def _disks(config: Config, state_dir: Path) -> tuple[Disk, ...]:
             )
         )
     return tuple(disks)
+
+
+def _beside(capacity: Resources, machine: Machine) -> Resources:
+    """What the machine has besides: it is there for processes outside drfd."""
+    return Resources(
+        cores_milli=max(0, machine.cores_milli - capacity.cores_milli),
+        memory_bytes=max(0, machine.memory_bytes - capacity.memory_bytes),
+    )
 
 
 def _overcommitted(capacity: Resources, machine: Machine, config: Config) -> list[str]:

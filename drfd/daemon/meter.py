@@ -24,12 +24,15 @@ class _Watched:
         default_factory=lambda: deque(maxlen=int(IO_WINDOW_S / PERIOD_S) + 2)
     )
     peak_bytes: int = 0
+    #: The most processor time seen: what single processes used is lost when they are gone.
+    cpu_s: float = 0.0
 
     def add(self, sample: Sample, peak_bytes: int | None) -> None:
         """`peak_bytes` as the kernel has recorded it; None: the highest sample has to do."""
         self.samples.append(sample)
         peak = sample.memory_bytes if peak_bytes is None else peak_bytes
         self.peak_bytes = max(self.peak_bytes, peak or 0)
+        self.cpu_s = max(self.cpu_s, sample.cpu_s or 0.0)
 
 
 @dataclass
@@ -42,6 +45,8 @@ class Meter:
     #: Whether disk rates are for us to judge, although jobs have cgroups.
     judges_io: bool = False
     _watched: dict[Key, _Watched] = field(default_factory=dict)
+    #: Processor time of attempts that are forgotten.
+    _gone_cpu_s: float = 0.0
 
     def heed(self, hello: Message) -> None:
         """What the launcher says of itself: where to read, and what it does not enforce."""
@@ -52,7 +57,24 @@ class Meter:
         self._watched.setdefault(key, _Watched(runner_pid))
 
     def forget(self, key: Key) -> None:
-        self._watched.pop(key, None)
+        watched = self._watched.pop(key, None)
+        if watched is not None:
+            self._gone_cpu_s += watched.cpu_s
+
+    def note_end(self, key: Key, cpu_s: float) -> None:
+        """The processor time that the runner saw its job use, once it has ended."""
+        watched = self._watched.get(key)
+        if watched is not None:
+            watched.cpu_s = max(watched.cpu_s, cpu_s)
+
+    def jobs_cpu_s(self) -> float:
+        """Processor time of all attempts ever watched, as of their latest samples."""
+        return self._gone_cpu_s + sum(each.cpu_s for each in self._watched.values())
+
+    def jobs_memory_bytes(self) -> int:
+        """Memory of all attempts that are watched, as of their latest samples."""
+        samples = (each.samples[-1] for each in self._watched.values() if each.samples)
+        return sum(sample.memory_bytes or 0 for sample in samples)
 
     def sample(self, job: Job) -> tuple[Outcome, str] | None:
         """Take a sample; the breach that it completes, where the kernel does not enforce limits."""

@@ -101,10 +101,13 @@ class Requests:
             case msg.Shutdown():
                 return await self._shutdown(actor, request)
             case msg.Shares():
-                return views.shares_view(self.engine.ledger, self.engine.rules)
+                return views.shares_view(
+                    self.engine.ledger, self.engine.rules, self.engine.external
+                )
             case msg.Doctor():
                 cures = find_cures(self.standing, self.site, self.link)
-                return doctor_view(self.site, self.link) | {"cures": cures}
+                external = views.external_view(self.engine.external)
+                return doctor_view(self.site, self.link) | {"cures": cures, "external": external}
 
     def job_changed(self, job: Job) -> None:
         if job.state is JobState.ENDED:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 import psutil
 
@@ -75,6 +76,18 @@ def pinned_cpus_v2(mount: str, cgroup: str) -> str | None:
     if not (_text({"": mount}, "", cgroup, "cpuset.mems") or "").strip():
         return None
     return (_text({"": mount}, "", cgroup, "cpuset.cpus") or "").strip() or None
+
+
+def kept_memory(directory: Path) -> int | None:
+    """What the kernel cannot drop of a cgroup's memory, of either version, with all below it."""
+    try:
+        lines = (directory / "memory.stat").read_text().splitlines()
+    except OSError:
+        return None
+    stat = {key: int(value) for key, value in (line.split() for line in lines)}
+    if "total_rss" in stat:
+        return stat["total_rss"] + stat["total_shmem"]
+    return sum(stat.get(name, 0) for name in _KEPT)
 
 
 def sample_processes(runner_pid: int, mono_s: float) -> Sample:

@@ -8,12 +8,14 @@ from signal import SIGTERM
 from typing import Any
 
 from drfd.core import events as ev
+from drfd.core.decide import free_of
+from drfd.core.external import ExternalLoad
 from drfd.core.fairshare import Standing
 from drfd.core.job import Job, JobState, Outcome, Usage, output_path
 from drfd.core.ledger import Ledger
 from drfd.core.outcome import signal_name
 from drfd.core.reasons import Reason
-from drfd.core.resources import Axes, Resources, Vector, minus
+from drfd.core.resources import Axes, Resources, Vector
 from drfd.core.retry import attempts_text
 from drfd.core.rules import ROOT, Rules
 from drfd.core.tree import NodeRule, path_up
@@ -145,9 +147,24 @@ def conditions_view(job: Job) -> View:
     }
 
 
-def shares_view(ledger: Ledger, rules: Rules) -> View:
+def external_view(external: ExternalLoad | None) -> View | None:
+    """What processes outside drfd use, and how much of the capacity is left to them; None: they
+    use no more than is there for them."""
+    if external is None:
+        return None
+    return {
+        "cores": external.used.cores_milli / 1000,
+        "memory": external.used.memory_bytes,
+        "kept": {
+            "cores": external.kept.cores_milli / 1000,
+            "memory": external.kept.memory_bytes,
+        },
+    }
+
+
+def shares_view(ledger: Ledger, rules: Rules, external: ExternalLoad | None = None) -> View:
     """Every active node of the tree, and every configured pool, by path."""
-    free = minus(rules.room, ledger.booked)
+    free = free_of(ledger, rules, external)
     active = ledger.active_leaves()
     standing = rules.shares.standing(ledger.used, active)
     counts: dict[str, tuple[int, int]] = {}
@@ -165,11 +182,12 @@ def shares_view(ledger: Ledger, rules: Rules) -> View:
             standing.settle()
             nodes[path] = _node_view(path, standing, rules, (0, 0))
             standing.leave(path)
-    return {
+    view = {
         "capacity": resources_view(rules.capacity),
         "free": resources_view(rules.axes.resources(_not_negative(free))),
         "nodes": [nodes[path] for path in sorted(nodes)],
     }
+    return view if external is None else view | {"external": external_view(external)}
 
 
 def _node_view(path: str, standing: Standing, rules: Rules, jobs: tuple[int, int]) -> View:

@@ -313,6 +313,19 @@ def test_doctor_says_what_is_enforced_and_how_to_mend_the_rest(drf: Run, daemon:
     )
 
 
+def test_doctor_and_shares_show_what_is_left_to_processes_outside(drf: Run, daemon: Any) -> None:
+    load = {"cores": 1.5, "memory": 6 << 30, "kept": {"cores": 0.0, "memory": 2 << 30}}
+    daemon.replies = {
+        "doctor": DOCTOR | {"external": load},
+        "shares": SHARES | {"external": load},
+    }
+    said = "processes outside drfd use 1.5 cores and 6G of memory; 2G of memory of what is for jobs"
+    assert f"{said} is left to them" in drf("doctor").out
+    rows = [line.split() for line in drf("shares").out.splitlines()]
+    assert ["outside", "0", "2G", "-"] in rows
+    assert json.loads(drf("shares", "--json").out)["external"] == load
+
+
 def test_doctor_works_while_the_launcher_is_away(drf: Run, daemon: Any) -> None:
     away = {"enforcement": None, "controls": {}, "launcher": "away"}
     daemon.replies = {"doctor": DOCTOR | away}

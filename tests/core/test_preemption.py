@@ -487,3 +487,30 @@ def test_the_random_worlds_have_preemptions_in_them() -> None:
         waiting = [job for job in jobs if job.state is JobState.PENDING]
         found += sum(bool(world.victims(job.spec.leaf[5:], job.id)) for job in waiting)
     assert found > 30
+
+
+# -- load from outside -------------------------------------------------------------------------
+
+
+def asked_of(world: World, job_id: int, kept: tuple[int, ...]) -> list[int]:
+    """The victims when so much is kept for processes outside drfd."""
+    ledger, room = world.bench.ledger, world.bench.rules.room
+    starving = Starving("root.b", job_id)
+    found = preempt(ledger, world.standing(), room, starving, HOW, now(100), kept)
+    return [event.job_id for event in found]
+
+
+def test_nobody_is_stopped_for_load_from_outside() -> None:
+    """By the books the job fits: only processes outside are in its way."""
+    world = World()
+    world.run("a", 7)
+    job_id = world.wait("b", 3)
+    assert asked_of(world, job_id, (2000, 0, 0, 0)) == []
+
+
+def test_nobody_is_stopped_in_vain_because_of_load_from_outside() -> None:
+    world = World()
+    victims = [world.run("a", 1) for _ in range(10)]
+    job_id = world.wait("b", 3)
+    assert asked_of(world, job_id, (0, 0, 0, 0)) == victims[:-4:-1]
+    assert asked_of(world, job_id, (1000, 0, 0, 0)) == []

@@ -750,3 +750,24 @@ def test_a_short_job_counts_no_longer_when_the_clock_is_set_back(
     shell.turn()
     assert shell.engine._short_jobs.counted == {}
     shell.host.take()
+
+
+# -- load from outside -------------------------------------------------------------------------
+
+
+def test_a_load_from_outside_is_heeded_by_the_next_pass_and_forgotten_when_it_does_not_matter(
+    make_shell: MakeShell,
+) -> None:
+    by = replace(rules(9, 18), beside=demand(1, 0))
+    shell = make_shell(by=by)
+    seen = [shell.engine.see_external(demand(4, 0)) for _ in range(5)]
+    assert seen == [False] * 4 + [True]
+    shell.turn(st.SubmitAsked(now(), spec(asks=demand(7))))
+    assert shell.host.take() == []
+    assert shell.engine.last_plan is not None
+    assert shell.engine.last_plan.free[0] == 6000
+    assert shell.engine.future()().external == shell.engine.external
+    shell.engine.rules = replace(by, beside=None)
+    assert shell.engine.see_external(demand(4, 0))
+    shell.turn(st.Tick(now()))
+    assert [effect.job_id for effect in shell.host.take()] == [1]

@@ -32,6 +32,7 @@ def test_without_configuration_it_is_the_machine_less_a_reserve(tmp_path: Path) 
             read_bps=GUESS_READ_BPS,
             write_bps=GUESS_WRITE_BPS,
         ),
+        beside=Resources(memory_bytes=4 * GIB),
     )
     assert site.warnings == ()
     location = locate(str(tmp_path))
@@ -52,6 +53,7 @@ def test_what_is_configured_counts(tmp_path: Path) -> None:
         grace_s=3,
         max_waiting_per_user=7,
         preempting=Preempting(suspends=True),
+        external_load=False,
     )
     assert survey(config, MACHINE, tmp_path).rules == Rules(
         axes=Axes(),
@@ -141,3 +143,11 @@ def test_more_than_the_machine_has_cannot_be_pinned(tmp_path: Path) -> None:
 def test_exactly_what_the_machine_has_needs_no_warning(tmp_path: Path) -> None:
     config = Config(cores_milli=8000, memory_bytes=64 * GIB)
     assert survey(config, MACHINE, tmp_path).warnings == ()
+
+
+def test_what_the_machine_has_beside_the_capacity_is_for_others(tmp_path: Path) -> None:
+    half = Config(cores_milli=3000, memory_bytes=16 * GIB, reserve_memory_bytes=GIB)
+    beside = survey(half, MACHINE, tmp_path).rules.beside
+    assert beside == Resources(cores_milli=5000, memory_bytes=49 * GIB)
+    much = Config(cores_milli=9000, memory_bytes=65 * GIB)
+    assert survey(much, MACHINE, tmp_path).rules.beside == Resources(), "it is never less than none"

@@ -8,7 +8,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from drfd.host.capacity import default_reserve, own_memory_limit, read_machine
+from drfd.host.capacity import (
+    busy_s,
+    default_reserve,
+    own_memory_limit,
+    read_machine,
+    read_machine_use,
+)
 
 UNLIMITED = 1 << 60
 GIB = 1 << 30
@@ -110,3 +116,47 @@ def test_the_machine_gives_the_cores_that_we_may_use_and_no_more_memory_than_it_
 )
 def test_the_reserve_is_an_eighth_and_4_gib_at_most(memory_bytes: int, reserve_bytes: int) -> None:
     assert default_reserve(memory_bytes) == reserve_bytes
+
+
+# -- use ---------------------------------------------------------------------------------------
+
+STAT = """\
+cpu  999 999 999 999 999 999 999 999 999 999
+cpu0 100 7000 20 100000 300 4 1 50 10 0
+cpu1 1000 0 200 100000 300 40 10 50 10 0
+cpu3 9 9 9 9 9 9 9 9 9 9
+intr 1 2 3
+ctxt 5
+"""
+
+
+def test_a_processor_is_busy_with_all_but_niced_processes_and_waiting() -> None:
+    assert busy_s(STAT, {0}) * os.sysconf("SC_CLK_TCK") == 125
+    assert busy_s(STAT, {0, 1, 2}) * os.sysconf("SC_CLK_TCK") == 125 + 1250
+
+
+def test_memory_that_a_process_takes_is_in_use_and_page_cache_is_not(tmp_path: Path) -> None:
+    size = 768 << 20
+    before = read_machine_use()
+    file = tmp_path / "cached"
+    file.write_bytes(bytes(64 << 20))
+    for _ in range(2):
+        file.read_bytes()
+    block = bytearray(size)
+    # Touched, or it would be an empty promise.
+    block[:: os.sysconf("SC_PAGE_SIZE")] = b"x" * (size // os.sysconf("SC_PAGE_SIZE"))
+    with_block = read_machine_use()
+    # Others use the machine too: half of it must be seen.
+    assert with_block.memory_bytes - before.memory_bytes > size // 2
+    assert with_block.mono_s > before.mono_s
+    assert with_block.cpu_s >= before.cpu_s
+    del block
+
+
+def test_in_a_container_memory_is_used_up_when_the_containers_is(
+    tmp_path: Path, cgroup: Path
+) -> None:
+    (cgroup / "memory.max").write_text(f"{GIB}\n")
+    (cgroup / "memory.stat").write_text("anon 1000\nshmem 24\nfile 500000\n")
+    lines = proc_file(tmp_path, f"0::{below('/sys/fs/cgroup', cgroup)}")
+    assert read_machine_use(lines).memory_bytes == 1024

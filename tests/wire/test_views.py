@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from drfd.core import events as ev
+from drfd.core.external import ExternalLoad
 from drfd.core.job import Job, JobState, Outcome, Usage
 from drfd.core.ledger import Ledger
 from drfd.core.reasons import Reason, ReasonCode
@@ -426,3 +427,14 @@ def test_an_event_is_shown_as_time_kind_and_words(event: ev.Event, text: str) ->
 
 def test_every_kind_of_event_can_be_shown() -> None:
     assert {type(event).__name__ for event, _ in EVENTS} == set(ev.KINDS)
+
+
+def test_shares_tell_of_load_from_outside_and_leave_it_less_free() -> None:
+    load = ExternalLoad(used=demand(3, 6), kept=demand(2, 0), until_s=0.0)
+    view = shares_view(Ledger(Axes()), rules(9, 18), load)
+    assert view["free"]["cores"] == 7
+    assert view["external"] == {
+        "cores": 3, "memory": 6 << 30, "kept": {"cores": 2, "memory": 0}
+    }  # fmt: skip
+    assert view["capacity"]["cores"] == 9
+    assert "external" not in shares_view(Ledger(Axes()), rules(9, 18))

@@ -29,9 +29,20 @@ def command(as_json: bool) -> None:
         output.tell(f"  {where}, device {disk['device'] or '-'}: {rates}{guess}")
         for direction, control in disk["control"].items():
             output.tell(f"    {direction:<8} {output.clean(control)}")
+    external = reply.get("external")
+    if external:
+        use, kept = _amount(external), _amount(external["kept"])
+        output.tell(f"processes outside drfd use {use}; {kept} of what is for jobs is left to them")
     for warning in reply["warnings"]:
         output.tell(f"warning: {output.clean(warning)}")
     for job_id in reply["stuck_jobs"]:
         output.tell(f"warning: job {job_id} cannot be killed and keeps its resources")
     for cure in reply["cures"]:
         output.tell(f"cure: {output.clean(cure)}")
+
+
+def _amount(use: output.View) -> str:
+    """Cores and memory, as far as there are any."""
+    parts = [f"{use['cores']:g} cores"] * bool(use["cores"])
+    parts += [f"{show_size(use['memory'])} of memory"] * bool(use["memory"])
+    return " and ".join(parts)

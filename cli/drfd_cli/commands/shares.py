@@ -14,7 +14,8 @@ def command(as_json: bool) -> None:
     """Who holds how much of the machine, and how much each is entitled to."""
     reply = connect().request("shares")
     if as_json:
-        output.print_json({key: reply[key] for key in ("capacity", "free", "nodes")})
+        shown = ("capacity", "free", "nodes", "external")
+        output.print_json({key: reply[key] for key in shown if key in reply})
         return
     columns: list[output.Column] = [
         "POOL OR USER", ("WEIGHT", "right"), ("ENTITLED", "right"), ("SHARE", "right"), "OF",
@@ -35,8 +36,11 @@ def command(as_json: bool) -> None:
         ]
         for node in reply["nodes"]
     ]
-    for name in ("free", "capacity"):
-        rows.append([name, "", "", "", "", "", *output.show_demand(reply[name]), "", ""])
+    below = {name: reply[name] for name in ("free", "capacity")}
+    if "external" in reply:
+        below = {"outside": {"read": 0, "write": 0, **reply["external"]["kept"]}, **below}
+    for name, amount in below.items():
+        rows.append([name, "", "", "", "", "", *output.show_demand(amount), "", ""])
     output.print_rows(columns, rows, fixed=("WEIGHT", "ENTITLED", "SHARE"))
 
 
