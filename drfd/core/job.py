@@ -131,7 +131,7 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a job used. A missing reading is zero."""
+    """What a job used. Of the first six, a missing reading is zero; of the others, it is None."""
 
     cores_milli: int = 0
     memory_bytes: int = 0
@@ -139,6 +139,26 @@ class Usage:
     read_bytes: int = 0
     written_bytes: int = 0
     cpu_s: float = 0.0
+    #: Memory that cannot be dropped (no page cache), as sampled while it ran: mean and highest.
+    memory_mean_bytes: int | None = None
+    memory_working_bytes: int | None = None
+    #: The most memory that one of its processes had resident, shared pages included.
+    largest_process_bytes: int | None = None
+    #: The highest rates between two samples, per second.
+    read_peak_bps: int | None = None
+    write_peak_bps: int | None = None
+    #: Periods of the CPU quota in which it wanted to run, and in how many of them it was held
+    #: back; for how long, summed over CPUs, in microseconds.
+    quota_periods: int | None = None
+    throttled_periods: int | None = None
+    throttled_us: int | None = None
+    #: How often it was stopped at its memory limit until something was reclaimed, and how many of
+    #: its processes were killed for memory, by whosever limit.
+    limit_hits: int | None = None
+    oom_kills: int | None = None
+    #: How long some process of it waited for a disk, in microseconds.
+    io_stalled_us: int | None = None
+    processes_peak: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

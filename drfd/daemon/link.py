@@ -150,7 +150,7 @@ class Link:
             self._meter.watch(key, report["runner_pid"])
         elif kind == "ended" and job is not None:
             # Its cgroup is still there: it goes when we say so.
-            self._meter.sample(job)
+            self._meter.sample_end(job)
             measured = self._meter.usage(job)
             self._meter.note_end(key, report.get("cpu_s", 0.0))
         elif kind == "removed":

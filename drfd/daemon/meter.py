@@ -13,6 +13,8 @@ from drfd.launcher.protocol import UNIFIED, Message
 
 #: Seconds between two samples of a job.
 PERIOD_S = 2.0
+#: Between two samples closer than this, a rate says nothing.
+_LEAST_SPAN_S = 1.0
 
 Key = tuple[int, int]
 
@@ -26,13 +28,41 @@ class _Watched:
     peak_bytes: int = 0
     #: The most processor time seen: what single processes used is lost when they are gone.
     cpu_s: float = 0.0
+    #: Of the memory in all samples while it ran: sum, how many, highest.
+    memory_sum: int = 0
+    memory_count: int = 0
+    working_bytes: int | None = None
+    #: The highest rates between two samples, per second.
+    read_peak_bps: int | None = None
+    write_peak_bps: int | None = None
 
     def add(self, sample: Sample, peak_bytes: int | None) -> None:
         """`peak_bytes` as the kernel has recorded it; None: the highest sample has to do."""
+        if self.samples:
+            self._rate(self.samples[-1], sample)
         self.samples.append(sample)
         peak = sample.memory_bytes if peak_bytes is None else peak_bytes
         self.peak_bytes = max(self.peak_bytes, peak or 0)
         self.cpu_s = max(self.cpu_s, sample.cpu_s or 0.0)
+
+    def note_memory(self) -> None:
+        """The latest sample is one of a job that runs: it counts for the mean."""
+        memory = self.samples[-1].memory_bytes
+        if memory is not None:
+            self.memory_sum += memory
+            self.memory_count += 1
+            self.working_bytes = max(self.working_bytes or 0, memory)
+
+    def _rate(self, before: Sample, after: Sample) -> None:
+        span_s = after.mono_s - before.mono_s
+        if span_s < _LEAST_SPAN_S:
+            return
+        self.read_peak_bps = _higher(
+            self.read_peak_bps, before.read_bytes, after.read_bytes, span_s
+        )
+        self.write_peak_bps = _higher(
+            self.write_peak_bps, before.written_bytes, after.written_bytes, span_s
+        )
 
 
 @dataclass
@@ -81,6 +111,17 @@ class Meter:
         watched = self._watched.get((job.id, job.attempt))
         if watched is None:
             return None
+        breach = self._sample(job, watched)
+        watched.note_memory()
+        return breach
+
+    def sample_end(self, job: Job) -> None:
+        """The last sample, when all its processes are gone and only counters are left."""
+        watched = self._watched.get((job.id, job.attempt))
+        if watched is not None:
+            self._sample(job, watched)
+
+    def _sample(self, job: Job, watched: _Watched) -> tuple[Outcome, str] | None:
         if job.cgroup is None:
             sample = host_usage.sample_processes(watched.runner_pid, self.mono())
             watched.add(sample, peak_bytes=None)
@@ -103,7 +144,15 @@ class Meter:
         if watched is None or not watched.samples:
             return None
         before = watched.samples[-2] if len(watched.samples) > 1 else None
-        return host_usage.usage_between(before, watched.samples[-1], watched.peak_bytes)
+        usage = host_usage.usage_between(before, watched.samples[-1], watched.peak_bytes)
+        count = watched.memory_count
+        return replace(
+            usage,
+            memory_mean_bytes=watched.memory_sum // count if count else None,
+            memory_working_bytes=watched.working_bytes,
+            read_peak_bps=watched.read_peak_bps,
+            write_peak_bps=watched.write_peak_bps,
+        )
 
     def pinned_cpus(self, job: Job) -> str | None:
         """The CPUs that a job has for itself now, as "0-3,8"."""
@@ -112,3 +161,9 @@ class Meter:
         if UNIFIED in self.mounts:
             return host_usage.pinned_cpus_v2(self.mounts[UNIFIED], job.cgroup)
         return host_usage.pinned_cpus_v1(self.mounts, job.cgroup)
+
+
+def _higher(peak: int | None, before: int | None, after: int | None, span_s: float) -> int | None:
+    if before is None or after is None:
+        return peak
+    return max(peak or 0, int((after - before) / span_s))

@@ -91,13 +91,28 @@ def stimulus_for(report: Message, now: st.Now, measured: Usage | None) -> st.Sti
             raise HostError("launcher", f"the launcher reports {kind!r}, which is unknown here")
 
 
+#: What is known from the kernel's counters alone, or not at all.
+_COUNTED = (
+    *("quota_periods", "throttled_periods", "throttled_us"),
+    *("limit_hits", "oom_kills", "io_stalled_us", "processes_peak"),
+)
+
+
 def _final_usage(report: Message, measured: Usage | None) -> Usage:
     """What the cgroup counted, or where there is none, what the runner saw in its children."""
     measured = measured or Usage()
+    counted = report.get("counted", {})
+    peak = max(measured.memory_peak_bytes, counted.get("memory_peak_bytes", 0))
     return Usage(
         # A child's peak counts pages that the cgroup does not: second choice.
-        memory_peak_bytes=measured.memory_peak_bytes or report.get("peak_bytes", 0),
+        memory_peak_bytes=peak or report.get("peak_bytes", 0),
         read_bytes=max(measured.read_bytes, report.get("read_bytes", 0)),
         written_bytes=max(measured.written_bytes, report.get("written_bytes", 0)),
-        cpu_s=max(measured.cpu_s, report.get("cpu_s", 0.0)),
+        cpu_s=max(measured.cpu_s, report.get("cpu_s", 0.0), counted.get("cpu_us", 0) / 1e6),
+        memory_mean_bytes=measured.memory_mean_bytes,
+        memory_working_bytes=measured.memory_working_bytes,
+        largest_process_bytes=report.get("peak_bytes"),
+        read_peak_bps=measured.read_peak_bps,
+        write_peak_bps=measured.write_peak_bps,
+        **{name: counted.get(name) for name in _COUNTED},
     )

@@ -20,6 +20,7 @@ from drfd.launcher.attempts import Attempt, Key, cgroup_key, cgroup_name
 from drfd.launcher.cgroup_v1_files import BlockIO, Freezer, Memory, Pids, explain, verify
 from drfd.launcher.confinement import LimitFailed, reach_before_limits
 from drfd.launcher.cores import PERIOD_US, Cores
+from drfd.launcher.counters import Counted, count_v1
 from drfd.launcher.cpusets import Cpusets, open_v1
 from drfd.launcher.pins import Pins
 from drfd.launcher.protocol import DiskLimit, Limits
@@ -122,6 +123,9 @@ class CgroupV1:
             return killed, killed and memory.max_usage_in_bytes >= near
         except FileNotFoundError:
             return False, False
+
+    def counted(self, key: Key) -> Counted:
+        return count_v1({name: self._directory(name, key) for name in self._mounts})
 
     def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
         self._cores.thaw(key)

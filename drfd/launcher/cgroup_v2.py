@@ -18,6 +18,7 @@ from drfd.launcher.attempts import Attempt, Key, cgroup_key, cgroup_name
 from drfd.launcher.cgroup_v2_files import JobCgroup
 from drfd.launcher.confinement import LimitFailed, PlaceGone, reach_before_limits
 from drfd.launcher.cores import PERIOD_US, Cores
+from drfd.launcher.counters import Counted, count_v2
 from drfd.launcher.cpusets import Cpusets
 from drfd.launcher.pins import Pins
 from drfd.launcher.protocol import QUOTA, UNIFIED, DiskLimit, Limits
@@ -124,6 +125,9 @@ class CgroupV2:
             killed = over_limit or own["oom_kill"] > 0 or self._has_oomd_come(key)
             return killed, over_limit
         return False, False
+
+    def counted(self, key: Key) -> Counted:
+        return count_v2(self._directory(key))
 
     def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
         self._cores.thaw(key)

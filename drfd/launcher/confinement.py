@@ -9,6 +9,7 @@ from typing import Protocol
 
 from drfd.failpoints import reach
 from drfd.launcher.attempts import Attempt, Key
+from drfd.launcher.counters import Counted
 from drfd.launcher.protocol import Limits
 
 
@@ -58,6 +59,9 @@ class Confinement(Protocol):
 
     def oom_kills(self, key: Key) -> tuple[bool, bool]:
         """(something was killed for memory, and because of the job's own limit)."""
+
+    def counted(self, key: Key) -> Counted:
+        """What the kernel has counted of it so far."""
 
     def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
         """Send a signal to every process of the attempt, and thaw them if they were frozen."""

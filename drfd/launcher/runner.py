@@ -175,6 +175,7 @@ class _Runner:
                 "peak_bytes": used.ru_maxrss * 1024,
                 "read_bytes": used.ru_inblock * 512,
                 "written_bytes": used.ru_oublock * 512,
+                "counted": self.confinement.counted(self.key),
             },
         )
         reach("runner.after-end-record")

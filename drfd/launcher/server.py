@@ -260,6 +260,8 @@ class Launcher:
         alive = key in self._runners
         oom = (False, False) if alive else self.confinement.oom_kills(key)
         for kind, facts in news_of(attempt, alive=alive, cut=self.cut, oom=oom, at_s=time.time()):
+            if kind == "ended" and not alive:  # A runner that was killed could not say.
+                facts = {"counted": self.confinement.counted(key), **facts}
             self._tell(kind, key, **facts)
 
     # -- endings ----------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 from drfd.launcher import affinity, process
 from drfd.launcher.affinity import Affinity
 from drfd.launcher.attempts import Attempt, Key, Record
+from drfd.launcher.counters import Counted
 from drfd.launcher.protocol import QUOTA, Limits
 
 #: More rounds than any listing needs that does not race with a fork bomb.
@@ -63,6 +64,9 @@ class Unconfined:
 
     def oom_kills(self, key: Key) -> tuple[bool, bool]:
         return False, False
+
+    def counted(self, key: Key) -> Counted:
+        return {}
 
     def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
         process.signal_all(self._members(attempt), number)

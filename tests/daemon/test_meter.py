@@ -72,8 +72,51 @@ def test_use_comes_from_the_two_latest_samples(meter: Meter, tmp_path: Path) -> 
         write(tmp_path, cpu_ns, rss, peak)
         assert meter.sample(JOB) is None
     assert meter.usage(JOB) == Usage(
-        cores_milli=1500, memory_bytes=50, memory_peak_bytes=700, cpu_s=4.0
+        cores_milli=1500,
+        memory_bytes=50,
+        memory_peak_bytes=700,
+        cpu_s=4.0,
+        memory_mean_bytes=53,
+        memory_working_bytes=100,
     )
+
+
+def test_the_last_sample_has_no_processes_and_no_say_in_the_mean(
+    meter: Meter, tmp_path: Path
+) -> None:
+    meter.sample_end(JOB)
+    meter.watch(KEY, 99)
+    write(tmp_path, 0, 100, 100)
+    meter.sample(JOB)
+    write(tmp_path, 1_000_000_000, 0, 120)
+    meter.sample_end(JOB)
+    assert meter.usage(JOB) == Usage(
+        cores_milli=500,
+        memory_peak_bytes=120,
+        cpu_s=1.0,
+        memory_mean_bytes=100,
+        memory_working_bytes=100,
+    )
+
+
+def test_a_job_too_short_for_a_sample_has_no_mean(meter: Meter, tmp_path: Path) -> None:
+    meter.watch(KEY, 99)
+    write(tmp_path, 0, 0, 120)
+    meter.sample_end(JOB)
+    assert meter.usage(JOB) == Usage(memory_peak_bytes=120)
+
+
+def test_the_highest_rate_is_between_two_samples(meter: Meter, tmp_path: Path) -> None:
+    meter.heed(hello(tmp_path))
+    meter.watch(KEY, 99)
+    write_unified(tmp_path, cpu_us=0, anon=9, peak=9)
+    for read, written in ((0, 0), (1000, 10), (9000, 10), (9500, 50)):
+        line = f"8:0 rbytes={read} wbytes={written} rios=1 wios=1\n"
+        (tmp_path / "drfd/1.1/io.stat").write_text(line)
+        meter.sample(JOB)
+    usage = meter.usage(JOB)
+    assert usage is not None
+    assert (usage.read_peak_bps, usage.write_peak_bps) == (4000, 20)
 
 
 def test_another_attempt_of_the_job_is_another_reading(meter: Meter, tmp_path: Path) -> None:
@@ -89,7 +132,9 @@ def test_a_repeated_start_does_not_lose_the_samples(meter: Meter, tmp_path: Path
     meter.watch(KEY, 99)
     meter.sample(JOB)
     meter.watch(KEY, 99)
-    assert meter.usage(JOB) == Usage(memory_bytes=1, memory_peak_bytes=700)
+    assert meter.usage(JOB) == Usage(
+        memory_bytes=1, memory_peak_bytes=700, memory_mean_bytes=1, memory_working_bytes=1
+    )
 
 
 def test_what_is_forgotten_reads_as_none(meter: Meter, tmp_path: Path) -> None:
@@ -163,7 +208,12 @@ def test_on_version_2_use_comes_from_the_one_cgroup(meter: Meter, tmp_path: Path
         write_unified(tmp_path, cpu_us=cpu_us, anon=anon, peak=peak)
         assert meter.sample(JOB) is None
     assert meter.usage(JOB) == Usage(
-        cores_milli=500, memory_bytes=100, memory_peak_bytes=700, cpu_s=1.0
+        cores_milli=500,
+        memory_bytes=100,
+        memory_peak_bytes=700,
+        cpu_s=1.0,
+        memory_mean_bytes=54,
+        memory_working_bytes=100,
     )
 
 
@@ -175,7 +225,9 @@ def test_where_the_kernel_records_no_peak_the_highest_sample_is_it(
     for anon in (9, 100, 20):
         write_unified(tmp_path, cpu_us=0, anon=anon, peak=None)
         meter.sample(JOB)
-    assert meter.usage(JOB) == Usage(memory_bytes=20, memory_peak_bytes=100)
+    assert meter.usage(JOB) == Usage(
+        memory_bytes=20, memory_peak_bytes=100, memory_mean_bytes=43, memory_working_bytes=100
+    )
 
 
 class BusyWriter:

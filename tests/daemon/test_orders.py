@@ -143,6 +143,7 @@ ENDED: dict[str, Any] = {
     "peak_bytes": 300,
     "read_bytes": 10,
     "written_bytes": 20,
+    "counted": {"throttled_us": 0, "limit_hits": 7, "cpu_us": 1_000_000},
 }
 
 
@@ -170,7 +171,10 @@ ENDED: dict[str, Any] = {
             st.RunnerEnded(
                 job_id=7, attempt=2, at_s=5.0, mono_s=6.0, exit_code=None, signal=9,
                 oom_killed=True, over_limit=True,
-                usage=Usage(memory_peak_bytes=300, read_bytes=10, written_bytes=20, cpu_s=2.0),
+                usage=Usage(
+                    memory_peak_bytes=300, read_bytes=10, written_bytes=20, cpu_s=2.0,
+                    largest_process_bytes=300, throttled_us=0, limit_hits=7,
+                ),
             ),
         ),
         (
@@ -197,10 +201,34 @@ def test_the_cgroups_peak_is_preferred_and_the_larger_of_two_counters_counts() -
         read_bytes=50,
         written_bytes=5,
         cpu_s=1.0,
+        memory_mean_bytes=70,
+        memory_working_bytes=90,
+        read_peak_bps=5,
     )
     end = stimulus_for(ENDED, now(), measured)
     assert isinstance(end, st.RunnerEnded)
-    assert end.usage == Usage(memory_peak_bytes=100, read_bytes=50, written_bytes=20, cpu_s=2.0)
+    assert end.usage == Usage(
+        memory_peak_bytes=100,
+        read_bytes=50,
+        written_bytes=20,
+        cpu_s=2.0,
+        memory_mean_bytes=70,
+        memory_working_bytes=90,
+        largest_process_bytes=300,
+        read_peak_bps=5,
+        throttled_us=0,
+        limit_hits=7,
+    )
+
+
+def test_what_only_the_launcher_has_counted_is_taken() -> None:
+    """Nobody measured: drfd was away from the start to the end."""
+    counted = {"memory_peak_bytes": 250, "cpu_us": 3_500_000, "oom_kills": 1}
+    end = stimulus_for({**ENDED, "counted": counted}, now(), None)
+    assert isinstance(end, st.RunnerEnded)
+    assert end.usage is not None
+    assert (end.usage.memory_peak_bytes, end.usage.cpu_s) == (250, 3.5)
+    assert (end.usage.oom_kills, end.usage.limit_hits) == (1, None)
 
 
 def test_a_report_that_is_unknown_here_is_an_error() -> None:

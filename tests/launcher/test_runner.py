@@ -98,9 +98,10 @@ def test_the_whole_life_is_on_record(driver: Driver, files: AttemptFiles, work: 
     assert before[1] <= ended["mono_s"] <= after[1]
     assert set(ended) == {
         *("at_s", "mono_s", "exit_code", "signal", "oom_killed", "over_limit"),
-        *("cpu_s", "peak_bytes", "read_bytes", "written_bytes"),
+        *("cpu_s", "peak_bytes", "read_bytes", "written_bytes", "counted"),
     }
     assert (ended["oom_killed"], ended["over_limit"]) == (False, False)
+    assert ended["counted"] == {}, "there is no cgroup that could count"
 
 
 def test_what_the_job_and_its_children_used_is_on_record(

@@ -83,7 +83,15 @@ def test_a_job_is_reported_from_its_start_to_its_removal(
     end = controller.take("ended", id=1, attempt=1)
     assert set(end) == {
         *("report", "id", "attempt", "at_s", "mono_s", "exit_code", "signal"),
-        *("oom_killed", "over_limit", "cpu_s", "peak_bytes", "read_bytes", "written_bytes"),
+        *(
+            "oom_killed",
+            "over_limit",
+            "cpu_s",
+            "peak_bytes",
+            "read_bytes",
+            "written_bytes",
+            "counted",
+        ),
     }
     assert (end["exit_code"], end["signal"]) == (7, None)
     assert not attempts.is_locked(launcher.files.fd, KEY), "reported while the runner lives"
