@@ -28,6 +28,7 @@ VERBS = {
     "signal": "send running jobs a signal",
     "set": "change what waiting jobs ask for",
     "log": "a job's output",
+    "history": "jobs that have ended, and what they used",
     "shares": "who holds how much, and who is entitled to it",
     "drain": "stop launching jobs (administrators)",
     "undrain": "launch jobs again (administrators)",

@@ -94,7 +94,7 @@ def stimulus_for(report: Message, now: st.Now, measured: Usage | None) -> st.Sti
 #: What is known from the kernel's counters alone, or not at all.
 _COUNTED = (
     *("quota_periods", "throttled_periods", "throttled_us"),
-    *("limit_hits", "oom_kills", "io_stalled_us", "processes_peak"),
+    *("limit_hits", "oom_kills", "io_stalled_us", "processes_peak", "largest_process_bytes"),
 )
 
 
@@ -111,7 +111,6 @@ def _final_usage(report: Message, measured: Usage | None) -> Usage:
         cpu_s=max(measured.cpu_s, report.get("cpu_s", 0.0), counted.get("cpu_us", 0) / 1e6),
         memory_mean_bytes=measured.memory_mean_bytes,
         memory_working_bytes=measured.memory_working_bytes,
-        largest_process_bytes=report.get("peak_bytes"),
         read_peak_bps=measured.read_peak_bps,
         write_peak_bps=measured.write_peak_bps,
         **{name: counted.get(name) for name in _COUNTED},

@@ -28,6 +28,7 @@ from drfd.daemon.link import Link
 from drfd.daemon.lookup import Lookup, clock_time
 from drfd.daemon.machine import Site
 from drfd.daemon.meter import Meter
+from drfd.daemon.records import Records
 from drfd.daemon.submission import spec_for
 from drfd.daemon.wishes import Ask, asking
 from drfd.errors import DrfdError, NotPermitted, Refused
@@ -65,6 +66,7 @@ class Requests:
 
     def __post_init__(self) -> None:
         self._lookup = Lookup(self.engine, self.meter)
+        self._records = Records(self.engine)
 
     async def answer(self, actor: st.Actor, gid: int, request: msg.AnyRequest) -> View:
         match request:
@@ -79,6 +81,9 @@ class Requests:
                 return self._show(actor, request.id)
             case msg.Why():
                 return await self._why(actor, request.id)
+            case msg.History():
+                async with self._lists.setdefault(actor.uid, asyncio.Lock()):
+                    return await self._records.history(actor, request)
             case msg.Wait():
                 return await self._wait(actor, request)
             case (

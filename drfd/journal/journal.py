@@ -6,7 +6,6 @@ One writer: the daemon, which holds the state directory's lock.
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from drfd.core.resources import Axes
 from drfd.errors import HostError
 from drfd.failpoints import reach
 from drfd.journal import records
+from drfd.journal.past import Past, query
 from drfd.journal.records import Payload
 
 #: `PRAGMA user_version` of the schema that this code writes.
@@ -59,6 +59,7 @@ class Journal:
             self._create()
         elif version < VERSION:
             self._upgrade()
+        self._db.executescript(files("drfd.journal").joinpath("indexes.sql").read_text())
 
     def _create(self) -> None:
         schema = files("drfd.journal").joinpath("schema.sql").read_text()
@@ -74,6 +75,9 @@ class Journal:
         jobs wait for, from reading what is written from now on."""
         self._db.execute(f"pragma user_version = {VERSION}")
         self._db.execute("pragma wal_checkpoint(truncate)")
+    @property
+    def path(self) -> Path:
+        return self._path
 
     def close(self) -> None:
         self._db.close()
@@ -183,13 +187,7 @@ class Journal:
     ) -> list[Job]:
         """The jobs that ended last, newest first; of one user, in some of the end states."""
         with self._reported("read"):
-            rows = self._db.execute(
-                "select data from jobs where live = 0"
-                " and (:user is null or user = :user)"
-                " and (:states = '[]' or state in (select value from json_each(:states)))"
-                " order by ended_at desc, id desc limit :limit",
-                {"user": user, "states": json.dumps(list(states)), "limit": limit},
-            )
+            rows = self._db.execute(*query(Past(user=user, states=tuple(states), limit=limit)))
             return [records.decode_job(data) for (data,) in rows]
 
     def ended_since(self, at_s: float) -> Iterator[Job]:

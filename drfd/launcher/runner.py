@@ -160,6 +160,10 @@ class _Runner:
         self._sweep()
         code = os.waitstatus_to_exitcode(status)
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        counted = self.confinement.counted(self.key)
+        # Until exec each of them was one of us: what is about as large as we are says nothing.
+        if used.ru_maxrss > 2 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss:
+            counted["largest_process_bytes"] = used.ru_maxrss * 1024
         reach("runner.before-end-record")
         attempts.append(
             self.attempt_fd,
@@ -175,7 +179,7 @@ class _Runner:
                 "peak_bytes": used.ru_maxrss * 1024,
                 "read_bytes": used.ru_inblock * 512,
                 "written_bytes": used.ru_oublock * 512,
-                "counted": self.confinement.counted(self.key),
+                "counted": counted,
             },
         )
         reach("runner.after-end-record")

@@ -21,6 +21,8 @@ Amount = Annotated[int, Meta(ge=0, le=1 << 60)]
 Text = Annotated[str, Meta(max_length=4096)]
 #: Unix time in whole seconds.
 Moment = Annotated[int, Meta(ge=0, le=1 << 40)]
+#: Unix time of what has happened.
+Instant = Annotated[float, Meta(ge=0, le=1e12)]
 SignalNumber = Annotated[int, Meta(ge=1, lt=NSIG)]
 Priority = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -123,6 +125,28 @@ class Why(Request, tag="why", frozen=True):
     id: Id
 
 
+class Past(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Which ended jobs: those that pass everything given."""
+
+    ids: Annotated[list[Id], Meta(max_length=100_000)] = []
+    user: Name | None = None
+    states: list[Name] = []
+    name: Name | None = None
+    pool: Name | None = None
+    #: Unix times: ended from the first on, and before the second.
+    since_s: Instant | None = None
+    until_s: Instant | None = None
+
+
+class History(Request, tag="history", frozen=True):
+    """Ended jobs, newest first, a page at a time."""
+
+    past: Past = Past()
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 1000
+    #: The end and the id of the last job of the page before.
+    after: tuple[Instant, Id] | None = None
+
+
 class Wait(Request, tag="wait", frozen=True):
     ids: Annotated[list[Id], Meta(min_length=1, max_length=100_000)]
     any: bool = False
@@ -197,6 +221,7 @@ AnyRequest = (
     | Status
     | Show
     | Why
+    | History
     | Wait
     | Cancel
     | Hold

@@ -143,7 +143,12 @@ ENDED: dict[str, Any] = {
     "peak_bytes": 300,
     "read_bytes": 10,
     "written_bytes": 20,
-    "counted": {"throttled_us": 0, "limit_hits": 7, "cpu_us": 1_000_000},
+    "counted": {
+        "throttled_us": 0,
+        "limit_hits": 7,
+        "largest_process_bytes": 300,
+        "cpu_us": 1_000_000,
+    },
 }
 
 

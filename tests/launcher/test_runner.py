@@ -119,6 +119,7 @@ def test_what_the_job_and_its_children_used_is_on_record(
     assert ended is not None
     assert 0.1 <= ended["cpu_s"] < 60
     assert 50_000_000 < ended["peak_bytes"] < 2_000_000_000
+    assert ended["counted"] == {"largest_process_bytes": ended["peak_bytes"]}
     assert ended["read_bytes"] >= 0
     # Nothing is written to where files live in memory.
     assert ended["written_bytes"] == 0 or 4 << 20 <= ended["written_bytes"] < 64 << 20

@@ -86,6 +86,22 @@ ACCEPTED: list[tuple[dict[str, Any], msg.AnyRequest]] = [
     ),
     ({"op": "show", "v": 1, "id": 1}, msg.Show(v=1, id=1)),
     ({"op": "why", "v": 1, "id": 7}, msg.Why(v=1, id=7)),
+    ({"op": "history", "v": 1}, msg.History(v=1)),
+    (
+        {
+            "op": "history",
+            "v": 1,
+            "past": {"user": "al", "states": ["LOST"], "pool": "lab", "since_s": 5.5},
+            "limit": 20,
+            "after": [7.5, 3],
+        },
+        msg.History(
+            v=1,
+            past=msg.Past(user="al", states=["LOST"], pool="lab", since_s=5.5),
+            limit=20,
+            after=(7.5, 3),
+        ),
+    ),
     ({"op": "wait", "v": 1, "ids": [3]}, msg.Wait(v=1, ids=[3])),
     (
         {"op": "wait", "v": 1, "ids": [3, 4], "any": True, "timeout_s": 0.5},

@@ -1,0 +1,52 @@
+"""What is asked of jobs that are over: read beside the loop, over the journal's own second door."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from drfd.core import stimuli as st
+from drfd.core.asked import may_touch
+from drfd.core.job import Job
+from drfd.core.rules import ROOT
+from drfd.daemon.engine import Engine
+from drfd.journal.past import Past, read_ended
+from drfd.wire import messages as msg
+from drfd.wire.used import ended_view
+from drfd.wire.views import View
+
+
+@dataclass
+class Records:
+    engine: Engine
+
+    async def history(self, actor: st.Actor, request: msg.History) -> View:
+        """A page, newest first; `after` asks for the next one, null when there is none."""
+        past = _past(request.past, after=request.after, limit=request.limit + 1)
+        jobs = await asyncio.to_thread(self._read, past)
+        page = jobs[: request.limit]
+        after = None
+        if len(jobs) > len(page):
+            after = (page[-1].ended_at, page[-1].id)
+        shown = [ended_view(job, private=may_touch(actor, job.spec.uid)) for job in page]
+        return {"jobs": shown, "after": after}
+
+    def _read(self, past: Past) -> list[Job]:
+        return list(read_ended(self.engine.journal.path, past))
+
+
+def _past(
+    asked: msg.Past, *, after: tuple[float, int] | None = None, limit: int | None = None
+) -> Past:
+    pool = asked.pool
+    return Past(
+        ids=tuple(asked.ids),
+        user=asked.user,
+        states=tuple(asked.states),
+        name=asked.name,
+        pool=None if pool is None else f"{ROOT}.{pool.removeprefix(f'{ROOT}.')}",
+        since_s=asked.since_s,
+        until_s=asked.until_s,
+        after=after,
+        limit=limit,
+    )

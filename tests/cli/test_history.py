@@ -1,0 +1,145 @@
+"""drf history: what it asks for, and its screens."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+ME = {"version": "0", "user": "alice", "admin": False}
+USED = {
+    "wall_seconds": 90.0, "suspended_seconds": 0.0, "cpu_seconds": 75.25, "memory_peak": 3 << 29,
+    "memory_mean": None, "memory_working": None, "largest_process": 1 << 30, "read_bytes": 1 << 20,
+    "written_bytes": 10, "read_peak": None, "write_peak": None, "quota_periods": 900,
+    "throttled_periods": 3, "throttled_seconds": 0.5, "limit_hits": 0, "oom_kills": 0,
+    "io_stalled_seconds": None, "processes_peak": None,
+}  # fmt: skip
+
+
+@pytest.fixture
+def past(ended: Callable[..., Any]) -> Callable[..., Any]:
+    def make(code: str = "COMPLETED", **changes: Any) -> Any:
+        job = ended(code) | {"used": USED} | changes
+        del job["status"]
+        return job
+
+    return make
+
+
+def page(*jobs: Any, after: Any = None) -> dict[str, Any]:
+    return {"jobs": list(jobs), "after": after}
+
+
+def text(screen: str) -> str:
+    return textwrap.dedent(screen).strip("\n")
+
+
+def test_the_latest_comes_last_and_use_stands_beside_demand(
+    drf: Run, daemon: Any, past: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    never = past("LAUNCH_FAILED", id=41, started_at=None, name="a-very-long-name")
+    never["used"] = dict.fromkeys(USED)
+    daemon.replies = {"hello": ME, "history": page(past(), never)}
+    result = drf("history")
+    rule = "─" * 74
+    assert text(result.screen) == text(f"""
+ ID   NAME           STATE           ENDED          TIME   CORES        MEM
+ {rule}
+ 41   a-very-long…   LAUNCH_FAILED   11-14 22:15       -     -/8      -/16G
+ 42   train          COMPLETED       11-14 22:15   1m30s   0.8/8   1.5G/16G
+""")
+    assert (result.code, result.err) == (0, "")
+
+
+def test_a_wide_screen_shows_the_cause_too(drf: Run, daemon: Any, past: Any) -> None:
+    daemon.replies = {"hello": ME, "history": page(past())}
+    lines = drf("history").screen.splitlines()
+    assert lines[1].split() == [
+        *("ID", "NAME", "USER", "STATE", "ENDED", "TIME", "CORES", "MEM", "IO", "R/W", "CAUSE"),
+    ]
+    assert lines[3].split() == [
+        *("42", "train", "alice", "COMPLETED", "2023-11-14", "22:15:00", "1m30s"),
+        *("0.8/8", "1.5G/16G", "1M/10", "exit", "code", "0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "admin", "asked"),
+    [
+        ([], False, {"user": "alice"}),
+        ([], True, {}),
+        (["-a"], False, {}),
+        (["-u", "bob", "-s", "failed"], False, {"user": "bob", "states": ["FAILED"]}),
+        (["3", "5"], False, {"ids": [3, 5]}),
+        (
+            ["-a", "--name", "x", "-p", "lab", "--since", "2023-11-14", "--until", "@1700000000"],
+            False,
+            {"name": "x", "pool": "lab", "since_s": 1_699_920_000.0, "until_s": 1_700_000_000.0},
+        ),
+    ],
+)
+def test_who_names_nobody_means_his_own_jobs(
+    drf: Run, daemon: Any, words: list[str], admin: bool, asked: dict[str, Any]
+) -> None:
+    daemon.replies = {"hello": ME | {"admin": admin}, "history": page()}
+    result = drf("history", *words)
+    assert daemon.asked("history") == [{"op": "history", "past": asked, "limit": 20, "after": None}]
+    assert (result.code, result.out, result.err) == (0, "", "drf: no ended jobs\n")
+
+
+def test_more_than_a_page_is_fetched_page_by_page(drf: Run, daemon: Any, past: Any) -> None:
+    daemon.replies = {
+        "history": [page(past(id=9), past(id=8), after=[5.0, 8]), page(past(id=7))],
+    }
+    result = drf("history", "-a", "-n", "0", "--json")
+    assert [job["id"] for job in json.loads(result.out)["jobs"]] == [7, 8, 9]
+    assert [request["after"] for request in daemon.asked("history", times=2)] == [None, [5.0, 8]]
+
+
+def test_that_there_are_more_is_said(drf: Run, daemon: Any, past: Any) -> None:
+    daemon.replies = {"history": page(past(), after=[5.0, 42])}
+    assert drf("history", "-a", "-n", "1").err == "drf: the last 1; -n 0 shows all\n"
+    assert [request["limit"] for request in daemon.requests] == [1]
+
+
+def test_values_for_programs_are_plain_and_unknown_is_empty(
+    drf: Run, daemon: Any, past: Any
+) -> None:
+    daemon.replies = {"history": page(past(name='a,"b"\n\x1b[31m'))}
+    names, row = drf("history", "-a", "--csv").out.splitlines()
+    values = dict(
+        zip(names.split(","), row.replace('"a,""b""??[31m"', "NAME").split(","), strict=True)
+    )
+    assert values["name"] == "NAME"
+    assert (values["memory_peak"], values["memory_mean"]) == (str(3 << 29), "")
+    assert (values["declared_cores"], values["state"]) == ("8.0", "COMPLETED")
+
+
+def test_a_csv_of_nothing_has_its_first_line(drf: Run, daemon: Any) -> None:
+    daemon.replies = {"history": page()}
+    out = drf("history", "-a", "--csv").out
+    assert out.startswith("id,name,user,pool,state,")
+    assert out.endswith("io_stalled_seconds,processes_peak\n")
+    assert out.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--since", "foo"], "'foo' is not a time"),
+        (["--since", "1d", "--until", "2d"], "--since is not before --until"),
+        (["-u", "bob", "-a"], "--user and --all exclude each other"),
+    ],
+)
+def test_what_cannot_be_meant_is_said_in_one_line(
+    drf: Run, daemon: Any, words: list[str], complaint: str
+) -> None:
+    result = drf("history", *words)
+    assert (result.code, result.out) == (2, "")
+    assert complaint in result.err
+    assert result.err.count("\n") == 1
