@@ -9,27 +9,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from drfd.core import events as ev
-from drfd.core.decide import admit, decide, line_up, schedule_on
+from drfd.core.decide import decide
 from drfd.core.effects import Effect, owed, signals_owed
-from drfd.core.estimate import RunTimes
-from drfd.core.external import ExternalLoad, Gauge
+from drfd.core.external import ExternalLoad
 from drfd.core.forecast import Future
-from drfd.core.history import History
-from drfd.core.job import Dependency, Job, JobState, Outcome, leaf_path
+from drfd.core.job import Dependency, Job, JobState, Outcome
 from drfd.core.ledger import Ledger
-from drfd.core.lineup import Lineup
-from drfd.core.outlook import look_out
-from drfd.core.plan import Plan
-from drfd.core.preemption import Starvation, preempt
-from drfd.core.reservation import forced
 from drfd.core.resources import NOTHING, Resources
-from drfd.core.rules import ROOT, Rules
-from drfd.core.shortjobs import ShortJobs
+from drfd.core.rules import Rules
+from drfd.core.scheduler import Scheduler
 from drfd.core.stimuli import ChangeAsked, Now, Stimulus, SubmitAsked
 from drfd.errors import DrfdError, HostError, Refused
 from drfd.failpoints import reach
@@ -73,12 +65,7 @@ class Engine:
     #: Called with every job that a turn has changed, after its commit.
     on_change: Callable[[Job], None]
     ledger: Ledger = field(init=False)
-    #: The latest scheduling pass: waits are explained from it.
-    last_plan: Plan | None = None
-    _lineup: Lineup | None = None
-    #: In which a user may have jobs, besides the leaf below the root: as configured, and those that
-    #: have been taken out of the configuration and still have jobs.
-    _pools: set[str] = field(default_factory=set)
+    scheduler: Scheduler = field(init=False)
     _wants_pass: bool = True
     #: (job, attempt) of what has been remembered and may not be durable yet: if its turn fails, it
     #: ends once more.
@@ -88,15 +75,10 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.ledger = self.journal.load(self.rules.axes)
-        self._history = History(self.rules.half_life_s)
-        self._run_times = RunTimes()
-        self._starvation = Starvation()
-        self._short_jobs = ShortJobs()
-        self._gauge = Gauge()
+        self.scheduler = Scheduler(self.rules.half_life_s)
         # What is older than this has all but no weight left.
-        since_s = self.clock().at_s - _REMEMBERED_HALF_LIVES * self.rules.half_life_s
-        for job in self.journal.ended_since(since_s):
-            self._remember(job)
+        now, span_s = self.clock(), _REMEMBERED_HALF_LIVES * self.rules.half_life_s
+        self.scheduler.remember(self.journal.ended_since(now.at_s - span_s), self.rules, now)
 
     def turn(self, batch: list[Work]) -> None:
         """Take all of `batch`, then one scheduling pass if anything asks for it."""
@@ -138,8 +120,7 @@ class Engine:
         left to another thread: it works on copies."""
         ledger, rules, now = self.ledger, self.rules, self.clock()
         jobs, next_id, draining = list(ledger.jobs.values()), ledger.next_id, ledger.draining
-        run_times, spent = deepcopy(self._run_times), dict(self._history.spent)
-        before = self.last_plan.reservations if self.last_plan is not None else ()
+        run_times, spent, before = self.scheduler.snapshot()
         external = self.external
 
         def build() -> Future:
@@ -160,21 +141,16 @@ class Engine:
     @property
     def external(self) -> ExternalLoad | None:
         """The load from outside drfd, if any has been seen."""
-        return self._gauge.load(self.clock().at_s)
+        return self.scheduler.external(self.clock())
 
     def see_external(self, use: Resources) -> bool:
         """A sample of what all but drfd and its jobs use; whether it asks for a pass."""
-        before, beside = self._gauge.kept, self.rules.beside
-        if beside is None:
-            self._gauge = Gauge()
-        else:
-            self._gauge.see(
-                use, beside=beside, capacity=self.rules.capacity, now_s=self.clock().at_s
-            )
-        if self._gauge.kept == before:
+        was_seen = self.external is not None
+        if not self.scheduler.see_external(use, self.rules, self.clock()):
             return False
-        if NOTHING in (before, self._gauge.kept):
-            kept = self._gauge.kept
+        load = self.external
+        if was_seen != (load is not None):
+            kept = NOTHING if load is None else load.kept
             words = "event=external-load cores_milli=%d memory_bytes=%d"
             log.info(words, kept.cores_milli, kept.memory_bytes)
         self._wants_pass = True
@@ -210,61 +186,10 @@ class Engine:
     def _schedule(self, touched: dict[int, Job]) -> None:
         if not self._wants_pass or not self.host.is_ready():
             return
+        for event in self.scheduler.run(self.ledger, self.rules, self.clock()):
+            self._record(event, touched)
+        # What it decides asks for nothing more: the pass has placed all that fits.
         self._wants_pass = False
-        now = self.clock()
-        outlook = look_out(
-            self.ledger,
-            patience=self.rules.patience,
-            run_times=self._run_times,
-            now_s=now.at_s,
-            before=self.last_plan.reservations if self.last_plan is not None else (),
-            external=self.external,
-        )
-        lineup = self._lined_up()
-        for leaf in self._short_jobs.forget(now.mono_s):
-            lineup.touch(leaf)
-        self.last_plan = schedule_on(lineup, self.ledger, self.rules, outlook)
-        for job_id in self.last_plan.admitted:
-            self._record(admit(self.ledger, job_id, now), touched)
-        self._preempt(now, touched)
-        # Admission asks for nothing more: the pass has placed all that fits.
-        self._wants_pass = False
-
-    def _lined_up(self) -> Lineup:
-        """Kept from pass to pass, and made anew for other rules or other books."""
-        if self._lineup is None or self._lineup.shares is not self.rules.shares:
-            self._lineup = line_up(
-                self.ledger, self.rules, self._history.spent, self._short_jobs.counted
-            )
-            homes = ((job.spec.pool, job.spec.user) for job in self.ledger.jobs.values())
-            self._pools = {pool for pool, user in homes if pool != f"{ROOT}.{user}"}
-            self._pools.update(f"{ROOT}.{name}" for name in self.rules.pools)
-        return self._lineup
-
-    def _preempt(self, now: Now, touched: dict[int, Job]) -> None:
-        """Have jobs make room for a starving one; for one at a time, until it has started."""
-        how, last = self.rules.preempting, self.last_plan
-        if how is None or last is None or last.standing is None or self.ledger.draining:
-            return
-        shares, external = self.rules.shares, self.external
-        kept = None if external is None else self.rules.axes.vector(external.kept)
-        due = self._starvation.look(self.ledger, last.standing, shares, how, now.at_s)
-        if any(kept.is_forced for kept in last.reservations):
-            return
-        for starving in due:
-            requests = preempt(
-                self.ledger, last.standing, self.rules.room, starving, how, now, kept
-            )
-            if requests:
-                job = self.ledger.jobs[starving.job_id]
-                demand = self.ledger.wanted(job)
-                assert demand is not None
-                place = forced(job.id, job.spec.leaf, demand, now.at_s)
-                others = tuple(kept for kept in last.reservations if kept.job_id != job.id)
-                self.last_plan = replace(last, reservations=(place, *others))
-                for request in requests:
-                    self._record(request, touched)
-                return
 
     def _record(self, event: ev.Event, touched: dict[int, Job]) -> None:
         if isinstance(event, ev.Cleaned | ev.Requeued | ev.Retried):
@@ -272,46 +197,16 @@ class Engine:
             ended = self.ledger.jobs[event.job_id]
             if (ended.id, ended.attempt) not in self._remembered:
                 self._remembered.add((ended.id, ended.attempt))
-                self._remember(ended)
+                self.scheduler.remember([ended], self.rules, self.clock())
         if isinstance(event, ev.Changed):
-            self._forget_place(self.ledger.jobs[event.job_id])
+            self.scheduler.forget_place(self.ledger.jobs[event.job_id])
         job = self.ledger.apply(event)
         self.journal.append(event, job)
         self._wants_pass = True
         if job is not None:
-            if self._lineup is not None:
-                self._lineup.touch(job.spec.leaf)
+            self.scheduler.touch(job.spec.leaf)
             touched[job.id] = job
             self._said.append((job, type(event).__name__))
-
-    def _forget_place(self, job: Job) -> None:
-        """What is reserved for it may not be what it asks for now, nor its leaf the same."""
-        if self._lineup is not None:
-            self._lineup.touch(job.spec.leaf)
-        if self.last_plan is not None:
-            kept = tuple(each for each in self.last_plan.reservations if each.job_id != job.id)
-            self.last_plan = replace(self.last_plan, reservations=kept)
-
-    def _remember(self, job: Job) -> None:
-        """What an ended job has used decides ties from now on, and how long it ran is a guess for
-        its user's next ones; one that ran very shortly still counts for a moment."""
-        if job.started_at is not None and job.ended_at is not None:
-            demand = self.ledger.demand(job)
-            # The time that it was frozen does not count.
-            started_s = min(job.started_at + job.frozen_s(job.ended_at), job.ended_at)
-            share = self.rules.shares.dominant_share(demand)
-            self._history.add(job.spec.leaf, float(share), started_s, job.ended_at)
-            if job.outcome is not None:
-                self._run_times.add(job.spec.user, job.ended_at - started_s)
-                now, hold_s = self.clock(), self.rules.min_hold_s
-                # If the clock has been set back, it started in the future.
-                left_s = min(job.started_at + hold_s - now.at_s, hold_s)
-                if left_s > 0:
-                    self._short_jobs.add(job.spec.leaf, demand, now.mono_s + left_s)
-            if self._lineup is not None:
-                # In whichever pool the user's other jobs wait: their estimates have changed.
-                for pool in (f"{ROOT}.{job.spec.user}", *self._pools):
-                    self._lineup.touch(leaf_path(pool, job.spec.user))
 
     def _is_to_end(self, key: tuple[int, int]) -> bool:
         job = self.ledger.jobs.get(key[0])
@@ -328,7 +223,6 @@ class Engine:
         """The journal could not be written: the books are what it holds."""
         self.journal.rollback()
         self.ledger = self.journal.load(self.rules.axes)
-        self.last_plan = None
-        self._lineup = None
+        self.scheduler.forget_books()
         self._said.clear()
         self._wants_pass = True

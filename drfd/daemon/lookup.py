@@ -57,7 +57,7 @@ class Lookup:
         reason = explain_wait(
             job,
             self.engine.ledger,
-            self.engine.last_plan,
+            self.engine.scheduler.last_plan,
             self.engine.rules,
             clock_time,
             can_launch=self.engine.host.is_ready(),
@@ -77,7 +77,7 @@ class Lookup:
 
     def _expected_start_s(self, job: Job) -> float | None:
         """Known of the jobs that something is reserved for."""
-        last = self.engine.last_plan
+        last = self.engine.scheduler.last_plan
         if last is None or self.engine.ledger.wanted(job) is None:
             return None
         kept = last.reservation_of(job.id)

@@ -75,6 +75,7 @@ class Journal:
         jobs wait for, from reading what is written from now on."""
         self._db.execute(f"pragma user_version = {VERSION}")
         self._db.execute("pragma wal_checkpoint(truncate)")
+
     @property
     def path(self) -> Path:
         return self._path

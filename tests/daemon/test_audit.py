@@ -35,6 +35,7 @@ LOOKS = [
     msg.Submit(v=1, argv=["true"], cwd="/", dry_run=True),
     msg.Status(v=1),
     msg.Show(v=1, id=1),
+    msg.History(v=1),
     msg.Why(v=1, id=1),
     msg.Wait(v=1, ids=[1]),
     msg.Shares(v=1),

@@ -122,9 +122,9 @@ def test_draining_launches_nothing_and_its_end_launches_at_once(shell: Any) -> N
 
 def test_the_latest_pass_is_kept_for_explanations(shell: Any) -> None:
     shell.turn(asks(5), asks(6))
-    assert shell.engine.last_plan.admitted == [1]
-    assert shell.engine.last_plan.free[0] == 4000
-    assert shell.engine.last_plan.order == ["root.alice"]
+    assert shell.engine.scheduler.last_plan.admitted == [1]
+    assert shell.engine.scheduler.last_plan.free[0] == 4000
+    assert shell.engine.scheduler.last_plan.order == ["root.alice"]
     shell.host.take()
 
 
@@ -297,13 +297,13 @@ def test_looking_ahead_changes_nothing(shell: Any) -> None:
     shell.host.take()
     shell.changed.clear()
     before, events = tables(shell.engine.ledger), list(shell.journal.events())
-    plan = shell.engine.last_plan
+    plan = shell.engine.scheduler.last_plan
     future = shell.engine.future()()
     supposed = future.add(spec(asks=demand(9)), held=False, ended={})
     assert (supposed.id, future.start_s(3)) == (3, now(7200).at_s)
     assert tables(shell.engine.ledger) == before
     assert list(shell.journal.events()) == events
-    assert shell.engine.last_plan is plan
+    assert shell.engine.scheduler.last_plan is plan
     assert (shell.host.take(), shell.changed) == ([], [])
 
 
@@ -488,7 +488,7 @@ def test_a_failed_turn_does_not_explain_waits_from_a_pass_that_never_counted(
     shell.host.take()
     shell.journal.is_full = True
     shell.turn(asks(6), asks(2))
-    plan = shell.engine.last_plan
+    plan = shell.engine.scheduler.last_plan
     assert plan is None or plan.free[0] == 8000
     assert plan is None or plan.admitted == [1]
 
@@ -522,9 +522,9 @@ def test_what_an_ended_job_has_used_counts_once_however_often_its_end_is_told(
     shell.host.take()
     again = make_shell(clock=lambda: now(5))
     for engine in (shell.engine, again.engine):
-        assert engine._short_jobs.counted == {"root.alice": (1000, GIB, 0, 0)}
-    assert shell.engine._history.spent == again.engine._history.spent
-    assert shell.engine._run_times == again.engine._run_times
+        assert engine.scheduler._short_jobs.counted == {"root.alice": (1000, GIB, 0, 0)}
+    assert shell.engine.scheduler._history.spent == again.engine.scheduler._history.spent
+    assert shell.engine.scheduler._run_times == again.engine.scheduler._run_times
 
 
 def test_a_real_lock_on_the_file_fails_the_turn_and_not_the_daemon(shell: Any) -> None:
@@ -577,11 +577,11 @@ def test_reservations_go_from_pass_to_pass_up_to_the_configured_depth(
     make_shell: MakeShell, depth: int
 ) -> None:
     shell = crowded(make_shell, depth)
-    starts = [(each.job_id, each.start_s) for each in shell.engine.last_plan.reservations]
+    starts = [(each.job_id, each.start_s) for each in shell.engine.scheduler.last_plan.reservations]
     assert starts == [(2, now(3600).at_s), (3, now(7200).at_s)][:depth]
     shell.turn(ended(1), gone(1))
     assert shell.host.take() == [Launch(2, 1)]
-    assert [each.job_id for each in shell.engine.last_plan.reservations] == [3]
+    assert [each.job_id for each in shell.engine.scheduler.last_plan.reservations] == [3]
 
 
 def test_a_job_that_has_a_place_does_not_start_while_launching_is_stopped(
@@ -591,7 +591,7 @@ def test_a_job_that_has_a_place_does_not_start_while_launching_is_stopped(
     shell.turn(st.DrainAsked(now(), True, ADMIN))
     shell.turn(ended(1), gone(1))
     assert shell.host.take() == []
-    assert [each.job_id for each in shell.engine.last_plan.reservations] == [2, 3]
+    assert [each.job_id for each in shell.engine.scheduler.last_plan.reservations] == [2, 3]
     shell.turn(st.DrainAsked(now(), False, ADMIN))
     assert shell.host.take() == [Launch(2, 1)]
 
@@ -624,25 +624,29 @@ def test_after_every_turn_a_fresh_pass_would_find_nothing_more_to_do(
             engine.want_pass()
             shell.turn()
         shell.host.take()
-        if engine.last_plan is None:
+        if engine.scheduler.last_plan is None:
             continue
-        admitted += len(engine.last_plan.admitted)
-        reserved += len(engine.last_plan.reservations)
+        admitted += len(engine.scheduler.last_plan.admitted)
+        reserved += len(engine.scheduler.last_plan.reservations)
         outlook = look_out(
             engine.ledger,
             patience=engine.rules.patience,
-            run_times=engine._run_times,
+            run_times=engine.scheduler._run_times,
             now_s=seconds[0] + now().at_s,
-            before=engine.last_plan.reservations,
+            before=engine.scheduler.last_plan.reservations,
         )
         fresh = schedule(
-            engine.ledger, engine.rules, engine._history.spent, outlook, engine._short_jobs.counted
+            engine.ledger,
+            engine.rules,
+            engine.scheduler._history.spent,
+            outlook,
+            engine.scheduler._short_jobs.counted,
         )
         assert fresh.admitted == []
         assert (fresh.free, list(fresh.order)) == (
-            engine.last_plan.free, list(engine.last_plan.order),
+            engine.scheduler.last_plan.free, list(engine.scheduler.last_plan.order),
         )  # fmt: skip
-        assert fresh.reservations == engine.last_plan.reservations
+        assert fresh.reservations == engine.scheduler.last_plan.reservations
         shell.journal.is_full = random.random() < 0.05
     assert admitted > 100
     assert reserved > 100
@@ -744,11 +748,11 @@ def test_a_short_job_counts_no_longer_when_the_clock_is_set_back(
         shell.turn(gone(1))
     clock[0] = st.Now(now(-9999.0).at_s, now(1.0).mono_s)
     shell.turn(gone(1))
-    assert shell.engine._short_jobs.counted
+    assert shell.engine.scheduler._short_jobs.counted
     clock[0] = st.Now(now(-9980.0).at_s, now(20.0).mono_s)
     shell.engine.want_pass()
     shell.turn()
-    assert shell.engine._short_jobs.counted == {}
+    assert shell.engine.scheduler._short_jobs.counted == {}
     shell.host.take()
 
 
@@ -764,8 +768,8 @@ def test_a_load_from_outside_is_heeded_by_the_next_pass_and_forgotten_when_it_do
     assert seen == [False] * 4 + [True]
     shell.turn(st.SubmitAsked(now(), spec(asks=demand(7))))
     assert shell.host.take() == []
-    assert shell.engine.last_plan is not None
-    assert shell.engine.last_plan.free[0] == 6000
+    assert shell.engine.scheduler.last_plan is not None
+    assert shell.engine.scheduler.last_plan.free[0] == 6000
     assert shell.engine.future()().external == shell.engine.external
     shell.engine.rules = replace(by, beside=None)
     assert shell.engine.see_external(demand(4, 0))

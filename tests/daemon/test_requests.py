@@ -149,7 +149,7 @@ def test_a_user_may_not_queue_without_end(make_desk: MakeDesk) -> None:
 def books(desk: Any) -> tuple[object, ...]:
     """All that a submission would leave a trace in."""
     engine, journal = desk.shell.engine, desk.shell.journal
-    return tables(engine.ledger), list(journal.events()), engine.last_plan
+    return tables(engine.ledger), list(journal.events()), engine.scheduler.last_plan
 
 
 async def dry(desk: Any, cores: float = 1, **fields: Any) -> Any:
@@ -833,6 +833,7 @@ def test_doctor_tells_what_is_enforced_and_what_is_wrong(desk: Any) -> None:
             "stuck_jobs": [],
             "launcher": "away",
             "cures": ["no job starts while the launcher is away: the log of drfd says why"],
+            "external": None,
         }
         desk.link.hello = {"kind": "cgroup v1", "controls": {"cores": "enforced"}}
         desk.link.hello["cores"] = {"quota": "enforced", "pin": "enforced: whole cores"}

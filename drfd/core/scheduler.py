@@ -1,0 +1,154 @@
+"""The scheduler: a pass over those who wait, and all that is kept from one pass to the next.
+
+Beside the ledger, not in it: nothing here decides what is true of a job, and all of it can be made
+anew from jobs that have ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
+from dataclasses import replace
+
+from drfd.core import events as ev
+from drfd.core.decide import admit, line_up, schedule_on
+from drfd.core.estimate import RunTimes
+from drfd.core.external import ExternalLoad, Gauge
+from drfd.core.history import History
+from drfd.core.job import Job, leaf_path
+from drfd.core.ledger import Ledger
+from drfd.core.lineup import Lineup
+from drfd.core.outlook import look_out
+from drfd.core.plan import Plan
+from drfd.core.preemption import Starvation, preempt
+from drfd.core.reservation import Reservation, forced
+from drfd.core.resources import Resources
+from drfd.core.rules import ROOT, Rules
+from drfd.core.shortjobs import ShortJobs
+from drfd.core.stimuli import Now
+
+
+class Scheduler:
+    def __init__(self, half_life_s: float) -> None:
+        """`half_life_s`: of usage; see `core.history`."""
+        #: The latest scheduling pass: waits are explained from it.
+        self.last_plan: Plan | None = None
+        self._history = History(half_life_s)
+        self._run_times = RunTimes()
+        self._starvation = Starvation()
+        self._short_jobs = ShortJobs()
+        self._gauge = Gauge()
+        self._lineup: Lineup | None = None
+        #: In which a user may have jobs, besides the leaf below the root: as configured, and those
+        #: that have been taken out of the configuration and still have jobs.
+        self._pools: set[str] = set()
+
+    @property
+    def reservations(self) -> tuple[Reservation, ...]:
+        return () if self.last_plan is None else tuple(self.last_plan.reservations)
+
+    def run(self, ledger: Ledger, rules: Rules, now: Now) -> Iterator[ev.Event]:
+        """One pass. Each event must be applied, and `touch` told, before the next is asked for."""
+        external = self.external(now)
+        outlook = look_out(
+            ledger,
+            patience=rules.patience,
+            run_times=self._run_times,
+            now_s=now.at_s,
+            before=self.reservations,
+            external=external,
+        )
+        lineup = self._lined_up(ledger, rules)
+        for leaf in self._short_jobs.forget(now.mono_s):
+            lineup.touch(leaf)
+        self.last_plan = schedule_on(lineup, ledger, rules, outlook)
+        for job_id in self.last_plan.admitted:
+            yield admit(ledger, job_id, now)
+        yield from self._preempt(ledger, rules, now, external)
+
+    def _lined_up(self, ledger: Ledger, rules: Rules) -> Lineup:
+        """Kept from pass to pass, and made anew for other rules or other books."""
+        if self._lineup is None or self._lineup.shares is not rules.shares:
+            self._lineup = line_up(ledger, rules, self._history.spent, self._short_jobs.counted)
+            homes = ((job.spec.pool, job.spec.user) for job in ledger.jobs.values())
+            self._pools = {pool for pool, user in homes if pool != f"{ROOT}.{user}"}
+            self._pools.update(f"{ROOT}.{name}" for name in rules.pools)
+        return self._lineup
+
+    def _preempt(
+        self, ledger: Ledger, rules: Rules, now: Now, external: ExternalLoad | None
+    ) -> Iterator[ev.Event]:
+        """Have jobs make room for a starving one; for one at a time, until it has started."""
+        how, last = rules.preempting, self.last_plan
+        if how is None or last is None or last.standing is None or ledger.draining:
+            return
+        kept = None if external is None else rules.axes.vector(external.kept)
+        due = self._starvation.look(ledger, last.standing, rules.shares, how, now.at_s)
+        if any(each.is_forced for each in last.reservations):
+            return
+        for starving in due:
+            requests = preempt(ledger, last.standing, rules.room, starving, how, now, kept)
+            if requests:
+                job = ledger.jobs[starving.job_id]
+                demand = ledger.wanted(job)
+                assert demand is not None
+                place = forced(job.id, job.spec.leaf, demand, now.at_s)
+                others = tuple(each for each in last.reservations if each.job_id != job.id)
+                self.last_plan = replace(last, reservations=(place, *others))
+                yield from requests
+                return
+
+    def touch(self, leaf: str) -> None:
+        """An event has changed what the leaf holds or waits for."""
+        if self._lineup is not None:
+            self._lineup.touch(leaf)
+
+    def forget_books(self) -> None:
+        """The ledger is another one now."""
+        self.last_plan = None
+        self._lineup = None
+
+    def forget_place(self, job: Job) -> None:
+        """What is reserved for it may not be what it asks for now, nor its leaf the same."""
+        self.touch(job.spec.leaf)
+        if self.last_plan is not None:
+            kept = tuple(each for each in self.reservations if each.job_id != job.id)
+            self.last_plan = replace(self.last_plan, reservations=kept)
+
+    def remember(self, jobs: Iterable[Job], rules: Rules, now: Now) -> None:
+        """What ended jobs have used decides ties from now on, and how long they ran is a guess for
+        their users' next ones; one that ran very shortly still counts for a moment."""
+        for job in jobs:
+            if job.started_at is None or job.ended_at is None:
+                continue
+            demand = rules.axes.vector(job.spec.demand)
+            # The time that it was frozen does not count.
+            started_s = min(job.started_at + job.frozen_s(job.ended_at), job.ended_at)
+            share = rules.shares.dominant_share(demand)
+            self._history.add(job.spec.leaf, float(share), started_s, job.ended_at)
+            if job.outcome is not None:
+                self._run_times.add(job.spec.user, job.ended_at - started_s)
+                # If the clock has been set back, it started in the future.
+                left_s = min(job.started_at + rules.min_hold_s - now.at_s, rules.min_hold_s)
+                if left_s > 0:
+                    self._short_jobs.add(job.spec.leaf, demand, now.mono_s + left_s)
+            # In whichever pool the user's other jobs wait: their estimates have changed.
+            for pool in (f"{ROOT}.{job.spec.user}", *self._pools):
+                self.touch(leaf_path(pool, job.spec.user))
+
+    def external(self, now: Now) -> ExternalLoad | None:
+        """The load from outside drfd, if any has been seen."""
+        return self._gauge.load(now.at_s)
+
+    def see_external(self, use: Resources, rules: Rules, now: Now) -> bool:
+        """A sample of what all but drfd and its jobs use; whether more or less is kept free now."""
+        before = self._gauge.kept
+        if rules.beside is None:
+            self._gauge = Gauge()
+        else:
+            self._gauge.see(use, beside=rules.beside, capacity=rules.capacity, now_s=now.at_s)
+        return self._gauge.kept != before
+
+    def snapshot(self) -> tuple[RunTimes, dict[str, float], tuple[Reservation, ...]]:
+        """What a forecast starts from: a copy."""
+        return deepcopy(self._run_times), dict(self._history.spent), self.reservations
