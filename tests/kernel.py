@@ -76,6 +76,23 @@ class Kernel:
             ],
         }
 
+    def use(self, job: dict[str, Any]) -> tuple[int, int]:
+        """What a job has taken and holds now: processor time in microseconds, memory in bytes."""
+        if self.v2 is not None:
+            place = Path(self.v2, job["cgroup"])
+            used = _keyed(place / "cpu.stat")["usage_usec"]
+            return used, int((place / "memory.current").read_text())
+        cpu, memory = (Path(self.v1[name], job["cgroup"]) for name in ("cpuacct", "memory"))
+        used = int((cpu / "cpuacct.usage").read_text()) // 1000
+        return used, int((memory / "memory.usage_in_bytes").read_text())
+
+    def is_frozen(self, job: dict[str, Any]) -> bool:
+        """All its processes stand still."""
+        if self.v2 is not None:
+            return _keyed(Path(self.v2, job["cgroup"], "cgroup.events"))["frozen"] == 1
+        place = Path(self.v1["freezer"], job["cgroup"])
+        return (place / "freezer.state").read_text() == "FROZEN\n"
+
     @contextmanager
     def refusing(self, parent: str) -> Iterator[None]:
         """While it lasts, no limit for four cores can be set in this directory of job cgroups."""
@@ -97,6 +114,11 @@ class Kernel:
 def _number(file: Path) -> int | None:
     """None: this kernel does not account for swap."""
     return int(file.read_text()) if file.exists() else None
+
+
+def _keyed(file: Path) -> dict[str, int]:
+    pairs = (line.split() for line in file.read_text().splitlines())
+    return {key: int(value) for key, value in pairs}
 
 
 def scope(name: str) -> str:

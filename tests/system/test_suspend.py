@@ -7,12 +7,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from instance import Instance, is_alive, wait_for
+from kernel import Kernel
 
 pytestmark = pytest.mark.system
 
@@ -43,12 +43,8 @@ def heavy(instance: Instance, *words: str) -> dict[str, Any]:
     return job
 
 
-def kernel(job: dict[str, Any], controller: str, name: str) -> str:
-    return Path("/sys/fs/cgroup", controller, job["cgroup"], f"{controller}.{name}").read_text()
-
-
-def cpu_ns(job: dict[str, Any]) -> int:
-    return int(kernel(job, "cpuacct", "usage"))
+def cpu_us(job: dict[str, Any]) -> int:
+    return Kernel().use(job)[0]
 
 
 def suspend(instance: Instance, job: dict[str, Any]) -> None:
@@ -58,16 +54,16 @@ def suspend(instance: Instance, job: dict[str, Any]) -> None:
 
 def stands_still(job: dict[str, Any]) -> None:
     """The whole cgroup is frozen, and takes no time."""
-    assert kernel(job, "freezer", "state") == "FROZEN\n"
-    before = cpu_ns(job)
+    assert Kernel().is_frozen(job)
+    before = cpu_us(job)
     time.sleep(0.3)
-    assert cpu_ns(job) == before
+    assert cpu_us(job) == before
 
 
 def goes_on(job: dict[str, Any]) -> None:
-    assert kernel(job, "freezer", "state") == "THAWED\n"
-    before = cpu_ns(job)
-    wait_for("work", lambda: cpu_ns(job) > before + 100_000_000)
+    assert not Kernel().is_frozen(job)
+    before = cpu_us(job)
+    wait_for("work", lambda: cpu_us(job) > before + 100_000)
 
 
 def test_a_suspended_job_takes_no_time_keeps_its_memory_and_does_not_notice(
@@ -77,7 +73,7 @@ def test_a_suspended_job_takes_no_time_keeps_its_memory_and_does_not_notice(
     other = instance.submit("-c", "9", "-m", "1G", "--", "true")
     suspend(instance, job)
     stands_still(job)
-    assert int(kernel(job, "memory", "usage_in_bytes")) > 100 * MIB
+    assert Kernel().use(job)[1] > 100 * MIB
     assert instance.wait_end(other)["state"] == "COMPLETED"
     stands_still(job)
     instance.drf("resume", job["id"])
@@ -120,10 +116,10 @@ def test_a_frozen_job_stays_frozen_through_every_crash(
 ) -> None:
     job = heavy(instance)
     suspend(instance, job)
-    before = cpu_ns(job)
+    before = cpu_us(job)
     blow(instance)
     stands_still(job)
-    assert cpu_ns(job) == before, "it ran meanwhile"
+    assert cpu_us(job) == before, "it ran meanwhile"
     instance.drf("resume", job["id"])
     instance.wait_state(job["id"], "RUNNING")
     goes_on(job)
