@@ -71,6 +71,8 @@ def _look(path: str, owners: Collection[int]) -> str | None:
     if mode & 0o022:
         return f"{path} can be written by others than root (mode {mode:o})"
     needed = 0o005 if stat.S_ISDIR(status.st_mode) else 0o004
-    if mode & needed != needed:
+    # What cannot be read of the compiled modules is no loss: Python takes the sources. It may be of
+    # this very run, under a strict umask.
+    if mode & needed != needed and not path.endswith((".pyc", "/__pycache__")):
         return f"{path} cannot be read by all users (mode {mode:o})"
     return None

@@ -53,6 +53,18 @@ def test_what_others_can_write_is_not_on_whatever_way_it_is_reached(
     assert os.path.normpath(tree / name) == os.path.normpath(found.split(" can be")[0])
 
 
+def test_compiled_modules_need_not_be_readable_but_nobody_else_may_write_them(tree: Path) -> None:
+    """Root's umask may be 077, and Python leaves them when `drfd install` itself is run."""
+    cache = tree / "env/lib/__pycache__"
+    cache.mkdir(mode=0o700)
+    compiled = cache / "module.cpython-311.pyc"
+    compiled.write_text("")
+    compiled.chmod(0o600)
+    assert look(tree) is None
+    compiled.chmod(0o620)
+    assert "can be written by others" in (look(tree) or "")
+
+
 @pytest.mark.parametrize(
     ("name", "mode"), [("env/lib/module.py", 0o700), ("env", 0o700), ("base", 0o750)]
 )
