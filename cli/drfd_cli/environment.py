@@ -26,6 +26,20 @@ def capture(env: Mapping[str, str], keep: Collection[str]) -> dict[str, str]:
     }
 
 
+def as_given(env: Mapping[str, str]) -> dict[str, str]:
+    """This process's variables without what Python has added: LC_CTYPE, where the locale is C
+    (PEP 538). The program of the job shall find what its submitter has."""
+    kept = dict(env)
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            given = file.read().split(b"\0")
+    except OSError:
+        return kept
+    if not any(variable.startswith(b"LC_CTYPE=") for variable in given):
+        kept.pop("LC_CTYPE", None)
+    return kept
+
+
 def is_secret(name: str) -> bool:
     """Does it look like one? Such a variable stays behind unless it is named."""
     return bool(_SECRET.search(name))

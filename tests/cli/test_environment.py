@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -63,3 +65,16 @@ def test_what_no_message_can_carry_is_found_by_name_and_by_value() -> None:
     bad = os.fsdecode(b"\xff")
     env = {"A": "ü", f"B{bad}": "x", "C": f"x{bad}", "D": ""}
     assert not_text(env) == [f"B{bad}", "C"]
+
+
+@pytest.mark.parametrize("given", [{}, {"LC_CTYPE": "C.UTF-8"}], ids=["nothing", "it"])
+def test_what_python_adds_to_its_environment_is_not_the_submitters(given: dict[str, str]) -> None:
+    """In the C locale it sets LC_CTYPE (PEP 538)."""
+    program = (
+        "import os; from drfd_cli.environment import as_given;"
+        " print(os.environ.get('LC_CTYPE'), as_given(os.environ).get('LC_CTYPE'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=given, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["C.UTF-8", given.get("LC_CTYPE", "None")]

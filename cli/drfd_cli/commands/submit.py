@@ -13,7 +13,7 @@ import click
 
 from drfd.errors import Refused
 from drfd_cli import output
-from drfd_cli.environment import capture, is_secret, not_text
+from drfd_cli.environment import as_given, capture, is_secret, not_text
 from drfd_cli.options import as_json, condition_options, connect, demand_fields, demand_options
 
 _DIRECTIVE = re.compile(r"#DRF\s+(.*)")
@@ -127,7 +127,7 @@ def fields(
         raise click.UsageError("--retry-on says when to try again; --retry N how often")
     umask = os.umask(0o077)
     os.umask(umask)
-    env = capture(os.environ, export)
+    env = capture(as_given(os.environ), export)
     _tell_of_secrets(set(os.environ) - set(env), export)
     for bad in not_text(env):
         output.say(f"left out the variable {output.clean(bad)}: it is not UTF-8 text")
