@@ -132,6 +132,7 @@ class CgroupV2:
     def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
         self._cores.thaw(key)
         self._signal_frozen(key, number)
+        process.signal_all(self._fled(key, attempt), number)
 
     def freeze(self, key: Key, attempt: Attempt | None) -> bool:
         group = self._cgroup(key)
@@ -150,7 +151,9 @@ class CgroupV2:
 
     def kill_pass(self, key: Key, attempt: Attempt | None) -> bool:
         if not self._is_populated(key):
-            return True
+            fled = self._fled(key, attempt)
+            process.signal_all(fled, SIGKILL)
+            return not fled
         if os.path.exists(f"{self._directory(key)}/cgroup.kill"):
             with _unless_gone():
                 self._cgroup(key).kill = True
@@ -194,6 +197,19 @@ class CgroupV2:
             # Jobs live on in it.
             return
         self._release()
+
+    def _fled(self, key: Key, attempt: Attempt | None) -> list[int]:
+        """Processes of the job that are in another cgroup, as far as they are children of its
+        runner, which all of them are at the latest when their parents have died. Users cannot move
+        processes out, but systemd does it for them (systemd-run --user --scope)."""
+        if attempt is None or attempt.runner is None:
+            return []
+        if attempt.created["boot_id"] != process.boot_id():
+            return []
+        runner = attempt.runner["pid"]
+        if process.start_ticks(runner) != attempt.runner["start_ticks"]:
+            return []
+        return sorted({*process.children(runner)} - {*self._pids(key)})
 
     def _limit(self, key: Key, limits: Limits) -> None:
         group = self._cgroup(key)

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from cgroupspy.controllers import Controller
 
-from drfd.launcher import cgroup_v2, topology
+from drfd.launcher import cgroup_v2, process, topology
 from drfd.launcher.attempts import Attempt
 from drfd.launcher.cgroup_v2 import CgroupV2
 from drfd.launcher.confinement import LimitFailed, PlaceGone
 from drfd.launcher.protocol import NO_PIN, PIN, QUOTA, UNIFIED, WEIGHT, DiskLimit, Limits
-from launcher.rig import WAIT_S, Start
+from launcher.rig import WAIT_S, Start, pid_in, until
 
 KEY = (41, 2)
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -694,6 +694,33 @@ def test_the_kernel_kills_all_at_once(kernel: Kernel, place: CgroupV2) -> None:
     inhabit(kernel)
     assert place.kill_pass(KEY, None)
     assert kernel.written("cgroup.kill") == ["1"], "an empty cgroup is left alone"
+
+
+def test_what_was_moved_out_by_others_is_told_and_killed_as_the_runners_child(
+    place: CgroupV2, start: Start, tmp_path: Path
+) -> None:
+    """systemd moves processes for their user. That of another process with the runner's number,
+    which was a runner once, is nobody of ours."""
+    place.create(KEY, LIMITS)
+    job = "trap 'echo x >>told' TERM; sleep 60 & echo $! >a; wait; wait"
+    runner = start("sh", "-c", 'sh -c "$0" & wait', job, cwd=tmp_path)
+    sleeper = pid_in(tmp_path / "a")
+    me = {"pid": runner.pid, "start_ticks": process.start_ticks(runner.pid)}
+    then = {**me, "start_ticks": 1}
+    for stranger in (
+        Attempt(created={"boot_id": process.boot_id()}, runner=then),
+        Attempt(created={"boot_id": "another"}, runner=me),
+    ):
+        assert place.kill_pass(KEY, stranger)
+    (fled,) = process.children(runner.pid)
+    ours = Attempt(created={"boot_id": process.boot_id()}, runner=me)
+    place.signal(KEY, ours, signal.SIGTERM)
+    until("a word", (tmp_path / "told").exists)
+    assert not place.kill_pass(KEY, ours)
+    until("its end", lambda: process.start_ticks(fled) is None)
+    assert place.kill_pass(KEY, ours)
+    # To a real runner it would come as a child when its parent dies.
+    os.kill(sleeper, signal.SIGKILL)
 
 
 def test_older_kernels_are_frozen_and_each_process_is_killed(
