@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterable
+from typing import NamedTuple
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -31,17 +32,45 @@ def start_ticks(pid: int) -> int | None:
 
 def descendants(root: int) -> list[int]:
     """All living descendants of `root`, without itself."""
-    children: dict[int, list[int]] = {}
-    for pid, stat in _all_stats():
-        if _lives(stat):
-            children.setdefault(int(stat[1]), []).append(pid)
-    found: list[int] = []
-    front = [root]
-    while front:
-        below = children.get(front.pop(), [])
-        found += below
-        front += below
-    return found
+    return [pid for pid, stat in _below(root).items() if _lives(stat)]
+
+
+class Relative(NamedTuple):
+    #: As in proc_pid_stat(5); "T": every thread stands still.
+    state: str
+    #: The process group.
+    group: int
+
+
+def family(root: int) -> dict[int, Relative]:
+    """All descendants of `root`, the dead that nobody has reaped included."""
+    below = _below(root).items()
+    return {pid: Relative(_state(pid, stat), int(stat[2])) for pid, stat in below}
+
+
+def rest(pid: int) -> tuple[str, ...] | None:
+    """How often a process with one thread has been put to sleep; None: it runs, or is gone. The
+    same as before: it has done nothing meanwhile."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            fields = dict(line.rstrip("\n").split(":\t", 1) for line in file)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    if fields["State"].startswith("R"):
+        return None
+    return tuple(count for name, count in fields.items() if name.endswith("ctxt_switches"))
+
+
+def has_in_environment(pid: int, uid: int, wanted: dict[str, str]) -> bool:
+    """Is it a process of this user that was started with these variables?"""
+    try:
+        if os.stat(f"/proc/{pid}").st_uid != uid:
+            return False
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            given = set(file.read().split(b"\0"))
+    except OSError:
+        return False
+    return all(f"{name}={value}".encode() in given for name, value in wanted.items())
 
 
 def children(pid: int) -> list[int]:
@@ -72,13 +101,55 @@ def count_of_user(uid: int) -> int:
     return count
 
 
+def group_of(pid: int) -> int | None:
+    stat = _stat(pid)
+    return None if stat is None else int(stat[2])
+
+
+def children(pid: int) -> list[int]:
+    """Those of a process with one thread, much faster than by a walk; none where the kernel does
+    not tell (CONFIG_PROC_CHILDREN)."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            return [int(number) for number in file.read().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
 def signal_all(pids: Iterable[int], number: int) -> None:
+    """A negative number is a process group: the kernel lets none fork on while it signals them."""
     for pid in pids:
         try:
             os.kill(pid, number)
         except (ProcessLookupError, PermissionError):
             # Gone, or run by a set-uid program; that must not save the others.
             continue
+
+
+def _below(root: int) -> dict[int, list[str]]:
+    """All descendants, with their stat."""
+    children: dict[int, list[tuple[int, list[str]]]] = {}
+    for pid, stat in _all_stats():
+        children.setdefault(int(stat[1]), []).append((pid, stat))
+    found: dict[int, list[str]] = {}
+    front = [root]
+    while front:
+        below = dict(children.get(front.pop(), []))
+        found |= below
+        front += below
+    return found
+
+
+def _state(pid: int, stat: list[str]) -> str:
+    if int(stat[17]) <= 1:
+        return stat[0]
+    try:
+        tasks = [_stat(f"{pid}/task/{name}") for name in os.listdir(f"/proc/{pid}/task")]
+    except (FileNotFoundError, ProcessLookupError):
+        return "R"
+    # One that is stopped has stopped in all its threads; some may have left before.
+    states = {"R" if task is None else task[0] for task in tasks}
+    return "T" if states <= set("TtZX") else "R"
 
 
 def _lives(stat: list[str]) -> bool:
@@ -89,12 +160,12 @@ def _lives(stat: list[str]) -> bool:
 def _all_stats() -> Iterable[tuple[int, list[str]]]:
     for name in os.listdir("/proc"):
         if name.isdecimal():
-            stat = _stat(int(name))
+            stat = _stat(name)
             if stat is not None:
                 yield int(name), stat
 
 
-def _stat(pid: int) -> list[str] | None:
+def _stat(pid: int | str) -> list[str] | None:
     """Fields of /proc/PID/stat from the third (state) on; see proc_pid_stat(5)."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:

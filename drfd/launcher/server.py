@@ -20,6 +20,7 @@ from drfd.launcher.attempts import Attempt, Key
 from drfd.launcher.confinement import Confinement, LimitFailed
 from drfd.launcher.cut import Cut
 from drfd.launcher.endings import Ending, Endings
+from drfd.launcher.freezing import Freezing
 from drfd.launcher.news import news_of
 from drfd.launcher.policy import Policy
 from drfd.launcher.port import Port
@@ -45,8 +46,7 @@ from drfd.launcher.signalling import send_signals, terminate
 
 log = logging.getLogger("drfd.launcher")
 
-#: How often a runner is looked at that cannot tell us that its job is up, or a job that is slow
-#: to freeze.
+#: How often a runner is looked at that cannot tell us that its job is up.
 _LOOK_S = 0.02
 
 
@@ -62,8 +62,7 @@ class Launcher:
     cut: Cut | None = None
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _endings: Endings = field(default_factory=Endings)
-    #: Some of their processes still run.
-    _freezing: set[Key] = field(default_factory=set)
+    _freezing: Freezing = field(default_factory=Freezing)
     _boot_id: str = field(default_factory=process.boot_id)
     _running: bool = True
 
@@ -100,17 +99,16 @@ class Launcher:
                     chosen.data()
             for key in list(self._runners.unheard):
                 self._look_at_runner(key)
-            for key in list(self._freezing):
+            for key in self._freezing.due():
                 self._freeze(key)
             for key, ending in self._endings.due():
                 self._continue(key, ending)
         self.confinement.close()
 
     def _pause_s(self) -> float | None:
-        pause_s = self._endings.pause_s()
-        if not self._runners.unheard and not self._freezing:
-            return pause_s
-        return _LOOK_S if pause_s is None else min(pause_s, _LOOK_S)
+        look_s = _LOOK_S if self._runners.unheard else None
+        pauses = (self._endings.pause_s(), self._freezing.pause_s(), look_s)
+        return min((pause_s for pause_s in pauses if pause_s is not None), default=None)
 
     # -- orders -----------------------------------------------------------------------------
 
@@ -204,17 +202,17 @@ class Launcher:
             terminate(self.confinement, key, attempt)
 
     def _freeze(self, key: Key) -> None:
-        self._freezing.discard(key)
         attempt = attempts.read(self.attempts_fd, key)
+        may_freeze = attempt is not None and not attempt.is_over and key not in self._endings
+        if may_freeze and not self.confinement.freeze(key, attempt):
+            self._freezing.put_off(key)
+            return
+        self._freezing.discard(key)
         if attempt is None:
             self._tell("missing", key)
-        elif attempt.is_over or key in self._endings:
-            return
-        elif self.confinement.freeze(key, attempt):
+        elif may_freeze:
             reach("freeze.before-report")
             self._tell("frozen", key)
-        else:
-            self._freezing.add(key)
 
     def _thaw(self, key: Key) -> None:
         self._freezing.discard(key)

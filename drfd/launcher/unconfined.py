@@ -1,12 +1,15 @@
 """No cgroup can be had: processes are found by descent, limits are measured, not enforced.
 
 The runner is a subreaper, so all that a job forks stays below it, sessions and double forks
-included. If the runner itself is killed, what is left is found by its session.
+included. If the runner itself is killed, what is left is found by its session: that of the job's
+first process, or, when this has ended too, one whose members carry the job's variables, because its
+number may have been given to somebody else. A job that has taken those away is left alone then.
 """
 
 from __future__ import annotations
 
 import resource
+import time
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
 from drfd.launcher import affinity, process
@@ -17,6 +20,10 @@ from drfd.launcher.protocol import QUOTA, Limits
 
 #: More rounds than any listing needs that does not race with a fork bomb.
 _STOP_ROUNDS = 100
+#: How long one call insists on a proof that all stand still.
+_FREEZE_WAIT_S = 0.05
+#: How often the runner's children are looked at between two walks.
+_CHASE_ROUNDS = 10
 
 
 class Unconfined:
@@ -69,17 +76,36 @@ class Unconfined:
         return {}
 
     def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
-        process.signal_all(self._members(attempt), number)
+        process.signal_all(_members(key, attempt), number)
 
     def freeze(self, key: Key, attempt: Attempt | None) -> bool:
-        self._stop(attempt)
-        return True
+        """A process that forks and ends at once is not seen by a walk, nor is its child; but it has
+        to be reaped. So all stand still once a walk has found nobody but stopped processes, and
+        dead ones that an earlier walk has found dead, and the runner has slept all the while."""
+        runner = _runner(attempt)
+        if runner is None:
+            return not self._stop(key, attempt)
+        known_dead: set[int] = set()
+        deadline = time.monotonic() + _FREEZE_WAIT_S
+        while True:
+            before = process.rest(runner)
+            family = process.family(runner)
+            dead = {pid for pid, one in family.items() if one.state in "ZX"}
+            moving = {pid for pid, one in family.items() if one.state not in "TtZX"}
+            is_quiet = before is not None and process.rest(runner) == before
+            if is_quiet and not moving and dead <= known_dead:
+                return True
+            if time.monotonic() > deadline:
+                return False
+            process.signal_all(moving, SIGSTOP)
+            known_dead = dead
+            _chase(runner)
 
     def thaw(self, key: Key, attempt: Attempt | None) -> None:
-        process.signal_all(self._members(attempt), SIGCONT)
+        process.signal_all(_members(key, attempt), SIGCONT)
 
     def kill_pass(self, key: Key, attempt: Attempt | None) -> bool:
-        stopped = self._stop(attempt)
+        stopped = self._stop(key, attempt)
         process.signal_all(stopped, SIGKILL)
         return not stopped
 
@@ -93,33 +119,64 @@ class Unconfined:
     def close(self) -> None:
         pass
 
-    def _stop(self, attempt: Attempt | None) -> set[int]:
+    def _stop(self, key: Key, attempt: Attempt | None) -> set[int]:
         """Stopped processes cannot fork: so that a job that forks cannot outrun the walk, all are
         stopped, over and over until no new one turns up."""
+        runner = _runner(attempt)
+        if runner is not None:
+            _chase(runner)
         stopped: set[int] = set()
         for _ in range(_STOP_ROUNDS):
-            new = set(self._members(attempt)) - stopped
+            new = set(_members(key, attempt)) - stopped
             if not new:
                 break
             process.signal_all(new, SIGSTOP)
             stopped |= new
         return stopped
 
-    def _members(self, attempt: Attempt | None) -> list[int]:
-        if attempt is None or attempt.runner is None:
-            return []
-        if attempt.created["boot_id"] != process.boot_id():
-            return []
-        runner = attempt.runner["pid"]
-        if process.start_ticks(runner) == attempt.runner["start_ticks"]:
-            return process.descendants(runner)
-        return [] if attempt.running is None else _session(attempt.running)
 
-
-def _session(running: Record) -> list[int]:
-    """What is left of a job's session. While it has members, its number is not given to a new
-    process; a leader that started at another time says that it has been."""
-    leader = running["pid"]
-    if process.start_ticks(leader) not in (None, running["start_ticks"]):
+def _members(key: Key, attempt: Attempt | None) -> list[int]:
+    """The living processes of the attempt."""
+    runner = _runner(attempt)
+    if runner is not None:
+        return process.descendants(runner)
+    if attempt is None or attempt.running is None or not _is_of_this_boot(attempt):
         return []
-    return process.session_members(leader)
+    return _session(key, attempt.created["uid"], attempt.running)
+
+
+def _runner(attempt: Attempt | None) -> int | None:
+    """The runner's pid, if it lives."""
+    if attempt is None or attempt.runner is None or not _is_of_this_boot(attempt):
+        return None
+    pid: int = attempt.runner["pid"]
+    return pid if process.start_ticks(pid) == attempt.runner["start_ticks"] else None
+
+
+def _chase(runner: int) -> None:
+    """Stop those who fork and end faster than a walk: all that such a process leaves behind is its
+    successor, a child of the runner's by then, and in the same group."""
+    own_group = process.group_of(runner)
+    for _ in range(_CHASE_ROUNDS):
+        for pid in process.children(runner):
+            group = process.group_of(pid)
+            if group is not None and group != own_group:
+                process.signal_all([-group], SIGSTOP)
+
+
+def _is_of_this_boot(attempt: Attempt) -> bool:
+    return bool(attempt.created["boot_id"] == process.boot_id())
+
+
+def _session(key: Key, uid: int, running: Record) -> list[int]:
+    """What is left of a job's session. While it has members, its number is not given to a new
+    process; a leader that started at another time says that it has been. Without a leader its
+    members tell: they have the variables of whoever began the session, unless they changed them."""
+    leader = running["pid"]
+    started = process.start_ticks(leader)
+    members = process.session_members(leader)
+    if started is not None:
+        return members if started == running["start_ticks"] else []
+    mine = {"DRF_JOB_ID": str(key[0]), "DRF_ATTEMPT": str(key[1])}
+    is_mine = any(process.has_in_environment(pid, uid, mine) for pid in members)
+    return members if is_mine else []

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -166,8 +167,8 @@ def test_freezing_stops_every_session_below_the_runner_and_not_the_runner(
     runner = start("sh", "-c", script, cwd=tmp_path)
     jobs = [pid_in(tmp_path / "a"), pid_in(tmp_path / "b")]
     attempt = attempt_of(runner.pid)
-    assert place.freeze(KEY, attempt)
-    until("a stop of both", lambda: [state_of(pid) for pid in jobs] == ["T", "T"])
+    until("a stop", lambda: place.freeze(KEY, attempt))
+    assert [state_of(pid) for pid in jobs] == ["T", "T"]
     assert state_of(runner.pid) == "S"
     assert place.freeze(KEY, attempt), "frozen already"
     place.thaw(KEY, attempt)
@@ -182,14 +183,57 @@ def test_a_job_that_forks_all_the_time_is_frozen_whole(
     runner = start("sh", "-c", f"{forker * 8} wait", cwd=tmp_path)
     until("a beat", lambda: (tmp_path / "beats").exists())
     attempt = attempt_of(runner.pid)
-    assert place.freeze(KEY, attempt)
+    until("a stop of all", lambda: place.freeze(KEY, attempt))
     below = process.descendants(runner.pid)
-    until("a stop of all", lambda: {state_of(pid) for pid in below} == {"T"})
+    assert {state_of(pid) for pid in below} == {"T"}
     size = (tmp_path / "beats").stat().st_size
     time.sleep(0.2)
     assert (tmp_path / "beats").stat().st_size == size
     assert process.descendants(runner.pid) == below
     until("an end of all", lambda: place.kill_pass(KEY, attempt))
+
+
+#: As a runner does, it reaps whatever it is left with; below it is a chain of processes of which
+#: each begins the next one and ends, for a minute at most.
+CHAIN = """
+import os, signal, time
+from drfd.launcher import process
+process.become_subreaper()
+beats = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+end_s = time.monotonic() + 60
+if os.fork() == 0:
+    os.setsid()
+    while os.fork() == 0 and time.monotonic() < end_s:
+        os.write(beats, b"x")
+    os._exit(0)
+while True:
+    try:
+        os.wait()
+    except ChildProcessError:
+        signal.pause()
+"""
+
+
+def test_what_is_said_to_be_frozen_stands_still_however_it_forks(
+    start: Start, tmp_path: Path, place: Unconfined
+) -> None:
+    """A walk through the processes can miss a chain of short-lived ones again and again."""
+    beats = tmp_path / "beats"
+    runner = start(*python(CHAIN, beats))
+    attempt = attempt_of(runner.pid)
+    until("a beat", beats.exists)
+    try:
+        for _ in range(10):
+            until("a stop", lambda: place.freeze(KEY, attempt))
+            size = beats.stat().st_size
+            time.sleep(0.02)
+            assert beats.stat().st_size == size
+            assert process.descendants(runner.pid)
+            place.thaw(KEY, attempt)
+            until("more beats", lambda before=size: beats.stat().st_size > before)  # type: ignore[misc]
+    finally:
+        until("a stop", lambda: place.freeze(KEY, attempt))
+        until("an end", lambda: place.kill_pass(KEY, attempt))
 
 
 def test_there_is_nothing_to_freeze_or_to_thaw_of_an_attempt_without_a_runner(
@@ -274,6 +318,44 @@ def test_when_the_runner_was_killed_its_jobs_session_is_found(
     assert not place.kill_pass(KEY, attempt)
     until("an end of both", lambda: not lives(a) and not lives(job.pid))
     assert place.kill_pass(KEY, attempt)
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_mine"),
+    [
+        ({"DRF_JOB_ID": "1", "DRF_ATTEMPT": "1"}, True),
+        ({"DRF_JOB_ID": "1", "DRF_ATTEMPT": "2"}, False),
+        ({}, False),
+    ],
+)
+def test_without_runner_and_leader_a_session_is_the_jobs_if_its_members_say_so(
+    start: Start, tmp_path: Path, place: Unconfined, variables: dict[str, str], is_mine: bool
+) -> None:
+    """The number of a session that has ended may be given to another, which has lost its leader,
+    too."""
+    script = "sleep 60 & echo $! > a; env -i sleep 60 & echo $! > b"
+    env = os.environ | variables
+    leader = start("sh", "-c", script, cwd=tmp_path, start_new_session=True, env=env)
+    a, b = pid_in(tmp_path / "a"), pid_in(tmp_path / "b")
+    assert leader.wait(WAIT_S) == 0
+    until("two that sleep", lambda: [state_of(a), state_of(b)] == ["S", "S"])
+    attempt = attempt_of(999_999_999, start_ticks=1)
+    attempt = replace(attempt, running={"pid": leader.pid, "start_ticks": 1})
+    assert place.kill_pass(KEY, attempt) is not is_mine
+    if is_mine:
+        until("an end of both", lambda: not lives(a) and not lives(b))
+    else:
+        states = [state_of(a), state_of(b)]
+        process.signal_all([a, b], signal.SIGKILL)
+        assert states == ["S", "S"]
+
+
+def test_variables_of_another_user_make_nobody_a_member(start: Start, place: Unconfined) -> None:
+    mine = {"DRF_JOB_ID": "1"}
+    job = start("sleep", "60", env=os.environ | mine)
+    until("an exec", lambda: process.has_in_environment(job.pid, os.getuid(), mine))
+    assert not process.has_in_environment(job.pid, os.getuid() + 1, mine)
+    assert not process.has_in_environment(job.pid, os.getuid(), mine | {"DRF_ATTEMPT": "1"})
 
 
 def test_a_killed_runner_that_nobody_reaps_does_not_hide_its_job(
