@@ -152,6 +152,8 @@ class Meter:
             memory_working_bytes=watched.working_bytes,
             read_peak_bps=watched.read_peak_bps,
             write_peak_bps=watched.write_peak_bps,
+            # No samples are taken of what stands still.
+            cores_milli=usage.cores_milli if job.suspended_at is None else 0,
         )
 
     def pinned_cpus(self, job: Job) -> str | None:

@@ -119,6 +119,20 @@ def test_the_highest_rate_is_between_two_samples(meter: Meter, tmp_path: Path) -
     assert (usage.read_peak_bps, usage.write_peak_bps) == (4000, 20)
 
 
+def test_a_suspended_job_uses_no_cores_and_keeps_the_rest_of_its_reading(
+    meter: Meter, tmp_path: Path
+) -> None:
+    meter.watch(KEY, 99)
+    for cpu_ns in (0, 4_000_000_000):
+        write(tmp_path, cpu_ns, 50, 50)
+        meter.sample(JOB)
+    suspended = replace(JOB, state=JobState.SUSPENDED, suspended_at=1.0, suspended_mono_s=1.0)
+    running = meter.usage(JOB)
+    assert running is not None
+    assert (running.cores_milli, running.memory_bytes) == (2000, 50)
+    assert meter.usage(suspended) == replace(running, cores_milli=0)
+
+
 def test_another_attempt_of_the_job_is_another_reading(meter: Meter, tmp_path: Path) -> None:
     write(tmp_path, 0, 1, 1)
     meter.watch(KEY, 99)
