@@ -210,6 +210,15 @@ class Standing:
         """May the leaf, and all above it, hold `demand` more?"""
         return all(self.may_hold(self.nodes[path], demand) for path in path_up(leaf))
 
+    def most(self, leaf: str) -> Vector:
+        """The most that one job of the leaf could ever hold."""
+        room = self._shares.capacity
+        for path in path_up(leaf):
+            limit = self.nodes[path].limit
+            if limit is not None:
+                room = tuple([min(pair) for pair in zip(room, limit, strict=True)])
+        return room
+
     def may_hold(self, node: Node, demand: Vector) -> bool:
         return node.limit is None or fits(demand, minus(node.limit, self.held(node.path)))
 

@@ -19,7 +19,7 @@ from drfd.core.fairshare import FairShare, Node, Standing
 from drfd.core.ladder import NEVER, Ladder, Rank
 from drfd.core.lane import Lane
 from drfd.core.queue import Entry, LeafQueue
-from drfd.core.resources import Vector, minus, plus
+from drfd.core.resources import Vector, fits, minus, plus
 from drfd.core.tree import path_up
 
 
@@ -63,7 +63,8 @@ class Lineup:
         self.lanes: dict[Vector, Lane] = {}
         #: What everybody has used lately.
         self.spent = spent
-        #: The first waiting job of each leaf, and what it asks for.
+        #: The first waiting job of each leaf, and what it asks for: of those that could ever start,
+        #: if there are any. A change of the configuration may have left others behind.
         self.first: dict[str, tuple[Entry, Vector]] = {}
         self._queues, self._used, self._recent = queues, used, recent
         self._nothing: Vector = (0,) * len(shares.capacity)
@@ -205,10 +206,15 @@ class Lineup:
 
     def _find_first(self, leaf: str) -> None:
         queue = self._queues.get(leaf)
-        heads = [(self.head(leaf, each), each) for each in queue.groups] if queue else []
-        found = min([(head, each) for head, each in heads if head is not None], default=None)
-        if found is not None:
-            self.first[leaf] = found
+        found = [
+            (head, each)
+            for each in (queue.groups if queue else ())
+            if (head := self.head(leaf, each)) is not None
+        ]
+        if found:
+            most = self.standing.most(leaf)
+            able = [each for each in found if fits(each[1], most)]
+            self.first[leaf] = min(able or found)
         else:
             self.first.pop(leaf, None)
 

@@ -161,7 +161,9 @@ def _kept_back(
     if alike != job.id and hurt is not None:
         kept = _kept(hurt, ledger, rules, show_clock)
         return f"job {alike}, which needs the same, comes first; {kept}"
-    (_, first), asks = min((line.first, asks) for asks, line in groups.items())
+    most = rules.shares.standing({}, [job.spec.leaf]).most(job.spec.leaf)
+    able = ((line.first, asks) for asks, line in groups.items() if fits(asks, most))
+    (_, first), asks = min(able, default=((0, job.id), demand))
     if short_axes(asks, last.free) and last.has_waited_too_long(first):
         return f"job {first} comes first: it has waited so long that no later job may pass it"
     return None

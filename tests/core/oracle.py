@@ -224,9 +224,20 @@ class Pass:
         )
 
     def jobs(self, leaf: str) -> list[int]:
-        """Those of a leaf, in its own order."""
+        """Those of a leaf, in its own order; last those that could never start."""
         own = [job_id for job_id, ask in self.waiting.items() if ask.leaf == leaf]
-        return sorted(own, key=lambda job_id: (-self.waiting[job_id].priority, job_id))
+        key = {job_id: (-self.waiting[job_id].priority, job_id) for job_id in own}
+        return sorted(own, key=lambda job_id: (not self.could_start(job_id), key[job_id]))
+
+    def could_start(self, job_id: int) -> bool:
+        """On the empty machine."""
+        ask = self.waiting[job_id]
+        rooms = [self.tree.rules.get(path, Rule()).limit or () for path in line(ask.leaf)]
+        return all(
+            most is None or asked <= most or not asked
+            for room in (self.tree.capacity, *rooms)
+            for asked, most in zip(ask.demand, room, strict=False)
+        )
 
     def run(self) -> None:
         self._keep()

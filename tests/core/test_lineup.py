@@ -375,6 +375,15 @@ class SlowTree:
         vectors = {job.demand for job in ready.values() if path in road(job.leaf)}
         return min(self.turn_in(path, vector, ready) for vector in vectors)
 
+    def could_start(self, job: Waiting) -> bool:
+        """On the empty machine."""
+        limits = [self.stream.shares.rule(path).limit or () for path in road(job.leaf)]
+        return all(
+            most is None or asked <= most
+            for limit in limits
+            for asked, most in zip(job.demand, limit, strict=False)
+        )
+
     def turn_in(
         self, path: str, vector: Vector, ready: Mapping[int, Waiting]
     ) -> tuple[Fraction, float, int, str]:
@@ -382,7 +391,8 @@ class SlowTree:
         leaves = {job.leaf for job in ready.values() if job.demand == vector}
         if path in leaves:
             own = [(job.entry(n), n) for n, job in self.waiting.items() if job.leaf == path]
-            return self.satisfaction(path), spent, min(own)[1], path
+            able = [each for each in own if self.could_start(self.waiting[each[1]])]
+            return self.satisfaction(path), spent, min(able)[1], path
         least = min(
             self.turn_in(each, vector, ready)
             for each in self.children[path]

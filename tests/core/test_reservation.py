@@ -192,6 +192,21 @@ def test_with_bad_estimates_every_job_starts_all_the_same(slack: float) -> None:
         assert max(waits) < 300
 
 
+def test_a_job_that_can_never_start_does_not_keep_its_leaf_from_starting_others() -> None:
+    """The machine was larger when it was submitted. Those behind it start, and get a place."""
+    machine = Machine((10,), Patience(patience_s=0, drain_after_s=20))
+    for _ in range(50):
+        machine.submit("b", (6,), 10.0)
+    machine.submit("a", (12,), 5.0)
+    small = machine.submit("a", (4,), 5.0)
+    machine.run_until(25.0)
+    late = machine.submit("a", (4,), 5.0)
+    large = machine.submit("a", (9,), 5.0)
+    machine.run_until(60.0)
+    starts = [machine.tasks[number].start_s for number in (small, late, large)]
+    assert starts == [1.0, 31.0, 41.0]
+
+
 def test_a_memory_job_passes_one_that_waits_for_cores() -> None:
     machine = Machine((4, 4), SOON)
     machine.submit("a", (3, 0), 100.0)
