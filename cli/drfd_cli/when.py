@@ -9,7 +9,7 @@ from drfd.errors import Refused
 from drfd.units import parse_duration
 
 _CLOCK = r"(\d{1,2}):(\d\d)(?::(\d\d))?"
-_MOMENT = re.compile(rf"(?:(\d{{4}}-\d\d-\d\d|today|tomorrow)(?:[T ]|$))?(?:{_CLOCK})?")
+_MOMENT = re.compile(rf"(?:(\d{{4}}-\d\d-\d\d|today|tomorrow)(?:[T ]|$))?(?:{_CLOCK})?", re.ASCII)
 _HINT = "write 18:00, now+2h, tomorrow, 2026-11-21 or 2026-11-21T08:00"
 
 

@@ -87,9 +87,14 @@ class Lookup:
 def _passes(job: Job, select: msg.Selection) -> bool:
     return (
         (select.user is None or job.spec.user == select.user)
-        and (select.name is None or fnmatchcase(job.spec.name, select.name))
+        and (select.name is None or _is_like(job.spec.name, select.name))
         and (not select.states or job.shown_state in select.states)
     )
+
+
+def _is_like(name: str, pattern: str) -> bool:
+    # A job may be called "[red]", which as a pattern is one letter.
+    return name == pattern or fnmatchcase(name, pattern)
 
 
 def clock_time(at_s: float) -> str:

@@ -410,6 +410,76 @@ def test_a_selection_is_sent_as_it_was_said(
     assert daemon.requests == [{"op": "cancel", "select": nothing | chosen}]
 
 
+@pytest.mark.parametrize(
+    ("words", "ids"),
+    [
+        (["41"], [41]),
+        (["3-5"], [3, 4, 5]),
+        (["1,4-5", "4", "9"], [1, 4, 5, 9]),
+    ],
+    ids=str,
+)
+def test_ids_may_be_ranges_and_lists(drf: Run, daemon: Any, words: Any, ids: Any) -> None:
+    daemon.replies = {"cancel": {"done": [], "failed": []}}
+    assert drf("cancel", *words).code == 0
+    assert daemon.requests[0]["select"]["ids"] == ids
+
+
+@pytest.mark.parametrize("word", ["x", "0", "5-3", "1-", "-", "1,,2", "1-999999", "1.5"])
+def test_what_is_no_id_is_a_usage_error(drf: Run, daemon: Any, word: str) -> None:
+    result = drf("cancel", "--", word)
+    assert (result.code, daemon.requests) == (2, [])
+    assert "ids: " in result.err or "IDS" in result.err
+
+
+def test_a_signal_is_sent_by_its_number(drf: Run, daemon: Any) -> None:
+    daemon.replies = {"signal": {"done": [3], "failed": []}}
+    for word in ("USR1", "sigusr1", "10"):
+        assert drf("signal", word, "3").out == "signalled job 3\n"
+        assert daemon.requests.pop()["signal"] == 10
+
+
+def test_set_asks_for_what_was_named_and_nothing_else(drf: Run, daemon: Any) -> None:
+    daemon.replies = {"set": {"done": [3], "failed": []}}
+    words = ["-c", "2", "-m", "1G", "-t", "unlimited", "-p", "lab", "--priority", "7"]
+    result = drf("set", *words, "--rename", "new", "--after", "", "--begin", "now", "3")
+    assert (result.code, result.out) == (0, "changed job 3\n")
+    select = daemon.requests[0]["select"]
+    assert daemon.requests == [
+        {
+            "op": "set", "select": select, "demand": {"cores_milli": 2000, "memory_bytes": 1 << 30},
+            "time_limit_s": 0, "pool": "lab", "priority": 7, "name": "new", "after": [],
+            "begin_s": 0,
+        }
+    ]  # fmt: skip
+    assert select["ids"] == [3]
+
+
+def test_set_without_a_change_is_a_usage_error(drf: Run, daemon: Any) -> None:
+    result = drf("set", "3")
+    assert (result.code, daemon.requests) == (2, [])
+    assert "say what to change" in result.err
+
+
+def test_show_tells_conditions_and_tries(drf: Run, daemon: Any, job: Any) -> None:
+    more = {
+        "after": [{"id": 5, "want": "ok"}, {"id": 6, "want": "any"}],
+        "begin_at": 1_700_000_060,
+        "retry": {"times": 3, "on": ["FAILED", "LOST"], "done": 1},
+        "warn": {"signal": "SIGUSR1", "before_s": 60},
+        "attempts": "attempt 2 of 4; attempt 1 ended FAILED (exit code 3)",
+    }
+    daemon.replies = {"show": {"job": job(**more), "events": []}}
+    lines = drf("show", "42").out.splitlines()
+    assert {
+        "state      RUNNING, attempt 2 of 4; attempt 1 ended FAILED (exit code 3)",
+        "after      5:ok, 6:any",
+        "begin      2023-11-14 22:14:20",
+        "retry      1 of 3 used, after FAILED, LOST",
+        "warning    SIGUSR1 1m00s before the time limit",
+    } <= set(lines)
+
+
 @pytest.mark.parametrize("verb", ["cancel", "hold", "release", "suspend", "resume"])
 def test_acting_on_nothing_is_a_usage_error(drf: Run, daemon: Any, verb: str) -> None:
     """`drf cancel $IDS` with an empty variable cancels nothing."""

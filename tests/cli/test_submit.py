@@ -100,6 +100,44 @@ def test_everything_that_can_be_said(submitted: Any, tmp_path: Path) -> None:
     )
 
 
+def test_when_it_starts_and_what_follows_a_bad_end(submitted: Any, tmp_path: Path) -> None:
+    options = [
+        *("--after", "5,6:any", "--after", "7:fail", "--after", "5", "--begin", "now"),
+        *("--retry", "3", "--retry-on", "timeout,fail", "--warn", "USR1@2m"),
+    ]
+    assert submitted(*options, "--", "true") == plain(
+        tmp_path,
+        "true",
+        after=[{"id": 5, "want": "ok"}, {"id": 6, "want": "any"}, {"id": 7, "want": "fail"}],
+        begin_s=0,
+        retry={"times": 3, "on": ["TIMEOUT", "FAILED"]},
+        warn={"signal": 10, "before_s": 120},
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--after", "x"], "'x' is not ID or ID:HOW (write 5, 5:any or 5:fail)"),
+        (["--after", "5:good"], "'5:good' is not ID or ID:HOW"),
+        (["--after", "0"], "'0' is not ID"),
+        (["--begin", "soon"], "'soon' is not a time (write 18:00,"),
+        (["--begin", "1999-01-01"], "'1999-01-01' is over already"),
+        (["--retry", "-1"], "-1 is not in the range"),
+        (["--retry", "2", "--retry-on", "luck"], "'luck' is unknown (choose from fail,"),
+        (["--retry-on", "fail"], "--retry N how often"),
+        (["--warn", "USR1"], "'USR1' is not SIGNAL@TIME (write USR1@60 or TERM@5m)"),
+        (["--warn", "BOO@60"], "'BOO' is not a signal"),
+        (["--warn", "USR1@soon"], "'soon' is not a time"),
+    ],
+    ids=lambda case: " ".join(case) if isinstance(case, list) else "",
+)
+def test_bad_conditions_are_told_with_the_cure(
+    refused: Any, options: list[str], words: str
+) -> None:
+    assert words in refused(*options, "--", "true", code=2)
+
+
 def test_long_options_are_the_same(submitted: Any) -> None:
     short = submitted("-c", "1", "-m", "1G", "-t", "1h", "-n", "a", "-p", "b", "-o", "c", "-e",
                       "d", "--", "x")  # fmt: skip
