@@ -11,7 +11,7 @@ import pytest
 
 from drfd import __version__
 from drfd.core import events as ev
-from drfd.core.effects import Freeze, Launch, Terminate, Thaw
+from drfd.core.effects import Freeze, Launch, Signal, Terminate, Thaw
 from drfd.core.reservation import Patience
 from drfd.core.stimuli import Actor, CgroupGone, Frozen
 from drfd.daemon.config import Config, Defaults
@@ -622,6 +622,155 @@ def test_a_selection_of_running_jobs_reaches_only_the_askers(desk: Any, verb: st
             reply = await desk.ask(BOB, op=verb, select=select)
             assert reply == {"done": [], "failed": []}
         assert await seen(desk, "RUNNING") == [None]
+
+    play(story)
+
+
+# -- conditions, changes, signals --------------------------------------------------------------
+
+
+def test_a_job_may_wait_for_one_that_ended_in_the_same_turn(desk: Any) -> None:
+    """The journal is asked when the turn decides, not when the request comes in."""
+
+    async def story() -> None:
+        first = await desk.submit(ALICE)
+        await desk.feed(runner_up(first), ended(first))
+        gone = asyncio.create_task(desk.feed(CgroupGone(now(), first, 1)))
+        await asyncio.sleep(0)
+        second = await desk.submit(BOB, after=[{"id": first}])
+        await gone
+        job = desk.shell.engine.ledger.jobs[second]
+        assert (job.awaits, job.broken, job.state) == ((), None, "STARTING")
+
+    play(story)
+
+
+def test_how_jobs_ended_long_ago_is_known(desk: Any) -> None:
+    async def story() -> None:
+        good, bad = await desk.submit(ALICE), await desk.submit(ALICE)
+        await desk.finish(good)
+        await desk.finish(bad, exit_code=1)
+        third = await desk.submit(ALICE, after=[{"id": good}, {"id": bad, "want": "fail"}])
+        jobs = desk.shell.engine.ledger.jobs
+        assert jobs[third].state == "STARTING"
+        fourth = await desk.submit(ALICE, after=[{"id": bad}])
+        view = (await desk.ask(ALICE, op="why", id=fourth))["job"]
+        assert view["reason"]["code"] == "DEPENDENCY_NEVER"
+        assert view["expected_start_at"] is None
+        await desk.ask(
+            ALICE, op="set", select={"ids": [fourth]}, after=[{"id": bad, "want": "any"}]
+        )
+        assert jobs[fourth].state == "STARTING"
+        assert await refusal(desk.submit(ALICE, after=[{"id": 99}])) == (Refused, "no-such-job")
+
+    play(story)
+
+
+def test_a_start_after_others_and_at_a_time_is_forecast(desk: Any) -> None:
+    async def story() -> None:
+        at_s = int(now().at_s)
+        first = await desk.submit(ALICE, time_limit_s=600)
+        await desk.feed(runner_up(first))
+        asked = {"op": "submit", "argv": ["true"], "cwd": "/", "dry_run": True}
+        reply = await desk.ask(ALICE, **asked, after=[{"id": first}])
+        assert reply["reason"]["code"] == "DEPENDENCY"
+        assert reply["expected_start_at"] == at_s + 600
+        reply = await desk.ask(ALICE, **asked, begin_s=at_s + 7000)
+        assert reply["reason"]["code"] == "BEGIN_TIME"
+        assert reply["expected_start_at"] == at_s + 7000
+        second = await desk.submit(ALICE, after=[{"id": first}], begin_s=at_s + 7000)
+        view = (await desk.ask(ALICE, op="why", id=second))["job"]
+        assert view["expected_start_at"] == at_s + 7000
+
+    play(story)
+
+
+def test_show_and_why_tell_what_was_said_of_start_and_retries(desk: Any) -> None:
+    async def story() -> None:
+        job_id = await desk.submit(
+            ALICE, retry={"times": 2}, warn={"signal": 10, "before_s": 60}, begin_s=5
+        )
+        await desk.feed(runner_up(job_id), ended(job_id, exit_code=3))
+        await desk.feed(CgroupGone(now(), job_id, 1))
+        for verb in ("show", "why"):
+            view = (await desk.ask(ALICE, op=verb, id=job_id))["job"]
+            assert (
+                view
+                | {
+                    "after": [],
+                    "begin_at": 5,
+                    "retry": {"times": 2, "on": ["FAILED", "LAUNCH_FAILED", "LOST"], "done": 1},
+                    "warn": {"signal": "SIGUSR1", "before_s": 60},
+                    "attempts": "attempt 2 of 3; attempt 1 ended FAILED (exit code 3)",
+                }
+                == view
+            )
+
+    play(story)
+
+
+def test_a_signal_is_owed_to_the_running_job_again_and_again(desk: Any) -> None:
+    async def story() -> None:
+        job_id = await desk.submit(ALICE)
+        await desk.feed(runner_up(job_id))
+        desk.shell.host.take()
+        reply = await desk.ask(ALICE, op="signal", select={"ids": [job_id]}, signal=10)
+        assert reply == {"done": [job_id], "failed": []}
+        assert desk.shell.host.take() == [Signal(job_id, 1, 1, (10,))]
+        desk.shell.engine.perform_all_owed()
+        assert desk.shell.host.take() == [Signal(job_id, 1, 1, (10,))]
+        refused = await desk.ask(BOB, op="signal", select={"ids": [job_id]}, signal=9)
+        assert refused["failed"][0]["error"]["code"] == "not-yours"
+        assert desk.shell.host.take() == []
+
+    play(story)
+
+
+def test_a_changed_job_stands_in_its_new_pool_and_its_old_one_is_looked_at_again(
+    make_desk: MakeDesk,
+) -> None:
+    async def story() -> None:
+        desk = make_desk(by=rules(weights={"lab": "1"}))
+        await desk.submit(BOB, 9)
+        job_id = await desk.submit(ALICE, 9)
+        await desk.ask(ALICE, op="set", select={"ids": [job_id]}, pool="lab", name="other")
+        view = (await desk.ask(ALICE, op="status", select={"ids": [job_id]}))["jobs"][0]
+        assert (view["pool"], view["name"]) == ("root.lab", "other")
+        await desk.finish(1)
+        assert (await desk.ask(ALICE, op="why", id=job_id))["job"]["state"] == "STARTING"
+        desk.shell.host.take()
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"demand": {"gres": {"gpu": 1}}}, "bad-request"),
+        ({"name": "a\0b"}, "bad-request"),
+        ({"pool": "nowhere"}, "no-such-pool"),
+        ({"demand": {"cores_milli": 99_000}}, "too-big"),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused(desk: Any, change: dict[str, Any], code: str) -> None:
+    async def story() -> None:
+        job_id = await desk.submit(ALICE, held=True)
+        asked = desk.ask(ALICE, op="set", select={"ids": [job_id]}, **change)
+        if code == "bad-request":
+            assert await refusal(asked) == (Refused, code)
+        else:
+            assert (await asked)["failed"][0]["error"]["code"] == code
+
+    play(story)
+
+
+def test_names_may_be_patterns_and_stay_names(desk: Any) -> None:
+    async def story() -> None:
+        for name in ("train-1", "train-2", "eval", "[red]", "e"):
+            await desk.submit(ALICE, held=True, name=name)
+        for pattern, ids in (("train-*", [1, 2]), ("[red]", [4, 5]), ("eval", [3])):
+            reply = await desk.ask(ALICE, op="cancel", select={"name": pattern})
+            assert reply["done"] == ids
 
     play(story)
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from drfd.core import job
 from drfd.core.job import JobSpec
 from drfd.core.resources import Resources
+from drfd.core.retry import USUAL
 from drfd.core.rules import Pool, Rules
 from drfd.core.stimuli import Actor
 from drfd.daemon.config import Defaults
@@ -20,7 +22,7 @@ from drfd.daemon.submission import (
     spec_for,
 )
 from drfd.errors import NotPermitted, Refused
-from drfd.wire.messages import Demand, Submit
+from drfd.wire.messages import Demand, Dependency, Retry, Submit, Warn
 from fakes import ADMIN, ALICE, BOB, rules
 
 DEFAULTS = Defaults(
@@ -223,3 +225,25 @@ def test_a_nul_is_refused_wherever_the_kernel_would_cut_it_off(asked: dict[str, 
 def test_a_variable_that_no_program_could_read_is_refused(name: str) -> None:
     """exec refuses them too, but then the job is queued, waits, and fails at its launch."""
     assert refused(env={name: "1"}).code == "bad-request"
+
+
+def test_conditions_and_retries_come_out_as_they_were_asked() -> None:
+    spec = made(
+        after=[Dependency(id=3), Dependency(id=4, want="fail"), Dependency(id=3)],
+        begin_s=7,
+        retry=Retry(times=2, on=["TIMEOUT", "FAILED", "TIMEOUT"]),
+        warn=Warn(signal=10, before_s=60),
+    )
+    assert spec.after == (job.Dependency(3), job.Dependency(4, job.Want.FAIL))
+    assert spec.begin_s == 7
+    assert spec.retry == job.Retry(2, (job.Outcome.TIMEOUT, job.Outcome.FAILED))
+    assert spec.warn == job.Warn(10, 60)
+
+
+def test_no_retry_and_no_begin_time_are_none() -> None:
+    spec = made(begin_s=0, retry=Retry(times=0, on=["FAILED"]))
+    assert (spec.begin_s, spec.retry) == (None, None)
+
+
+def test_a_retry_without_outcomes_is_after_those_that_it_may_mend() -> None:
+    assert made(retry=Retry(times=1)).retry == job.Retry(1, USUAL)

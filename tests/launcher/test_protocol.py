@@ -21,6 +21,8 @@ from drfd.launcher.protocol import (
     launch_message,
     read_attempt,
     read_order,
+    read_signals,
+    signal_message,
 )
 from launcher.rig import order
 
@@ -311,3 +313,23 @@ def test_an_attempt_is_named_by_both_numbers(field: str) -> None:
 def test_a_command_with_a_field_that_nobody_knows_is_refused() -> None:
     with pytest.raises(BadMessage):
         read_attempt({"id": 1, "attempt": 1, "signal": 9})
+
+
+def test_a_signal_comes_out_as_it_went_in() -> None:
+    message = decode(encode(signal_message((3, 2), 7, (10, 12))))
+    assert message.pop("cmd") == "signal"
+    assert read_signals(message) == ((3, 2), 7, (10, 12))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"signals": [0]}, {"signals": [65]}, {"signals": [-9]}, {"signals": ["USR1"]},
+        {"signals": [True]}, {"signals": 10}, {"signals": None}, {"count": -1}, {"count": "1"},
+        {"id": "1"}, {"attempt": None}, {"more": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_signal_with_anything_wrong_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(BadMessage):
+        read_signals({"id": 1, "attempt": 1, "count": 1, "signals": [10]} | changes)

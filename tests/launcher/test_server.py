@@ -13,7 +13,7 @@ import pytest
 from drfd.launcher import attempts, process
 from drfd.launcher.attempts import Key
 from drfd.launcher.cut import FILE_NAME
-from drfd.launcher.protocol import Message
+from drfd.launcher.protocol import Message, signal_message
 from launcher.rig import (
     UNTIL_GO,
     WAIT_S,
@@ -231,6 +231,74 @@ def test_kill_ends_what_terminate_does_not(
     controller.ask("kill")
     assert ended(controller) == (None, signal.SIGKILL)
     assert kinds(controller.list()) == ["up", "ended", "listed"], "it is ended, not removed"
+
+
+#: Notes each USR1 and USR2 in `told`, in its first process and in one of another session.
+TOLD = (
+    'setsid sh -c \'trap "echo child >> told" USR1; trap "" USR2; echo up > child; '
+    "while :; do sleep 0.01; done' & "
+    "trap 'echo one >> told' USR1; trap 'echo two >> told' USR2; "
+    "until [ -s child ]; do :; done; echo up; while :; do sleep 0.01; done"
+)
+
+
+def signals(controller: Controller, count: int, *numbers: int) -> None:
+    controller.send(signal_message(KEY, count, numbers))
+
+
+def told(work: Path, *words: str) -> None:
+    """So many notes, in any order; and no more, as far as the launcher has got by now."""
+    path = work / "told"
+
+    def seen() -> list[str]:
+        return sorted(path.read_text().split()) if path.exists() else []
+
+    until(f"{words} in told", lambda: seen() == sorted(words), seen)
+
+
+@pytest.fixture
+def telling(controller: Controller, work: Path) -> Controller:
+    controller.launch(shell(TOLD, cwd=work))
+    controller.take("up")
+    written(work / "out")
+    return controller
+
+
+def test_a_signal_reaches_every_process_of_the_job(telling: Controller, work: Path) -> None:
+    signals(telling, 1, signal.SIGUSR1)
+    told(work, "one", "child")
+
+
+def test_a_signal_that_is_told_again_is_not_sent_again(
+    telling: Controller, launcher: LauncherProcess, work: Path
+) -> None:
+    """Neither by this launcher nor by the next: the attempt file has the count."""
+    signals(telling, 1, signal.SIGUSR2)
+    signals(telling, 1, signal.SIGUSR2)
+    told(work, "two")
+    again = launcher.restart()
+    signals(again, 1, signal.SIGUSR2)
+    signals(again, 2, signal.SIGUSR2, signal.SIGUSR1)
+    told(work, "two", "one", "child")
+    assert kinds(again.list()) == ["up", "listed"]
+
+
+def test_those_that_have_piled_up_are_sent_in_their_order_as_far_as_they_are_known(
+    telling: Controller, work: Path
+) -> None:
+    signals(telling, 5, signal.SIGUSR2, signal.SIGUSR1)
+    told(work, "two", "one", "child")
+
+
+def test_a_signal_for_an_attempt_that_is_over_or_unknown_is_dropped(
+    controller: Controller, work: Path
+) -> None:
+    signals(controller, 1, signal.SIGUSR1)
+    controller.launch(shell("exit 3", cwd=work))
+    controller.take("up")
+    assert ended(controller) == (3, None)
+    signals(controller, 1, signal.SIGUSR1)
+    assert kinds(controller.list()) == ["up", "ended", "listed"]
 
 
 def test_remove_ends_a_job_first(controller: Controller, work: Path) -> None:
