@@ -209,7 +209,8 @@ class CgroupV2:
         runner = attempt.runner["pid"]
         if process.start_ticks(runner) != attempt.runner["start_ticks"]:
             return []
-        return sorted({*process.children(runner)} - {*self._pids(key)})
+        living = filter(process.start_ticks, process.children(runner))
+        return sorted({*living} - {*self._pids(key)})
 
     def _limit(self, key: Key, limits: Limits) -> None:
         group = self._cgroup(key)
