@@ -7,6 +7,7 @@ remembers it. Kernel documents: cgroup-v1/cpusets.rst, cgroup-v2.rst.
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from cgroupspy.nodes import Node
 from drfd.launcher.attempts import Key, cgroup_key, cgroup_name
 from drfd.launcher.confinement import LimitFailed
 from drfd.launcher.placement import Cpus
+
+#: Of a cgroup that is gone; ENODEV: it went between open and write.
+_VANISHED = (errno.ENOENT, errno.ENODEV)
 
 
 class _V1(Controller):  # type: ignore[misc]  # cgroupspy has no types
@@ -62,7 +66,9 @@ class Cpusets:
         try:
             is_pinned = own.memory_migrate if self._is_v1 else own.mems
             return frozenset(own.cpus) if is_pinned else None
-        except FileNotFoundError:
+        except OSError as error:
+            if error.errno not in _VANISHED:
+                raise
             return None
 
     def pin(self, key: Key, cpus: Cpus, nodes: frozenset[int]) -> None:
@@ -75,7 +81,7 @@ class Cpusets:
         self._set(own, "mems", nodes)
 
     def share(self, key: Key, cpus: Cpus) -> None:
-        """Raises LimitFailed."""
+        """Raises LimitFailed, and FileNotFoundError for one that has vanished."""
         own = self._at(self._directory(key))
         if own.effective_cpus != cpus:
             self._set(own, "cpus", cpus)
@@ -89,9 +95,9 @@ class Cpusets:
         path = os.fsdecode(own.filepath(own.get_interface(name).filename))
         try:
             setattr(own, name, value)
-        except FileNotFoundError:
-            raise
         except OSError as error:
+            if error.errno in _VANISHED:
+                raise FileNotFoundError(error.errno, error.strerror, path) from None
             raise LimitFailed(f"{path}: {error.strerror}") from error
         there = getattr(own, name)
         if there != value:

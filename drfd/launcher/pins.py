@@ -80,8 +80,8 @@ class Pins:
         before = self._parked.pop(key, None)
         if before is None:
             return 0
-        cpus = before if before <= self._free() else self._choose(key, len(before))
         try:
+            cpus = before if before <= self._free() else self._choose(key, len(before))
             if cpus is not None:
                 self._pinned[key] = cpus
                 self._push_others(key)
@@ -103,10 +103,11 @@ class Pins:
         return placement.choose(count, free, self._machine, avoid=parked)
 
     def _free(self) -> Cpus:
-        return self._all.difference(*self._pinned.values())
+        """Those of offline processors left out."""
+        return (self._all & self._cpusets.cpus()).difference(*self._pinned.values())
 
     def _common(self) -> Cpus:
-        return self._free() or self._all
+        return self._free() or self._cpusets.cpus()
 
     def _nodes(self, key: Key, cpus: Cpus) -> frozenset[int]:
         """Memory nodes: those of the CPUs, if all that the job may use can be had there, beside
@@ -138,9 +139,8 @@ class Pins:
 
     def _give_back(self) -> None:
         """Let all others run on all that is free; if that fails, they have less than they might."""
-        common = self._common()
         for other in self._others((0, 0)):
             try:
-                self._cpusets.share(other, common)
+                self._cpusets.share(other, self._common())
             except (OSError, LimitFailed) as error:
                 log.error("event=not-shared job=%d attempt=%d error=%s", *other, error)

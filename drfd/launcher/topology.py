@@ -22,8 +22,10 @@ def read_machine(cpus: Iterable[int], sys: Path = _SYS) -> tuple[Cpu, ...]:
     """Where these CPUs are. What /sys does not tell is taken as one node, and a core each."""
     nodes: dict[int, int] = {}
     for place in sys.glob("node/node[0-9]*"):
+        node = int(place.name.removeprefix("node"))
         for number in parse_list(_text(place / "cpulist")):
-            nodes[number] = int(place.name.removeprefix("node"))
+            # Emulated nodes (numa=fake) each have all CPUs.
+            nodes[number] = min(node, nodes.get(number, node))
     found = []
     for number in sorted(cpus):
         siblings = parse_list(_text(sys / f"cpu/cpu{number}/topology/thread_siblings_list"))

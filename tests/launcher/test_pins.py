@@ -256,6 +256,27 @@ def test_a_thawed_job_that_finds_no_cpus_runs_with_the_others_and_is_told_to_hav
     assert kernel.cpus((1, 1)) == {4, 5, 6, 7}, "it is one of the others now"
 
 
+def test_a_processor_that_goes_offline_is_neither_pinned_nor_shared(
+    kernel: Kernel, pins: Pins
+) -> None:
+    (kernel.root / kernel.names["cpus"]).write_text("1-7\n")
+    assert kernel.pin(pins, 1, 3) == {1, 2, 3}
+    kernel.share(pins, 2)
+    assert kernel.cpus((2, 1)) == {4, 5, 6, 7}
+    kernel.make((3, 1))
+    assert not pins.pin((3, 1), 5)
+
+
+def test_when_the_place_of_all_jobs_is_gone_there_is_nobody_to_give_back_to(
+    kernel: Kernel, pins: Pins
+) -> None:
+    kernel.pin(pins, 1, 3)
+    shutil.rmtree(kernel.root)
+    pins.forget((1, 1))
+    pins.park((1, 1))
+    assert pins.unpark((1, 1)) == 0
+
+
 @pytest.mark.parametrize(("asks", "nodes"), [(10, {0}), (11, {0, 1})])
 def test_memory_stays_on_the_jobs_node_only_if_all_it_may_use_can_be_had_there(
     kernel: Kernel, pins: Pins, asks: int, nodes: set[int]
