@@ -85,11 +85,12 @@ class Cpusets:
         own = self._at(self._directory(key))
         if own.effective_cpus != cpus:
             self._set(own, "cpus", cpus)
-        if self._is_v1:
+        if self._is_v1 and own.memory_migrate:
             self._set(own, "memory_migrate", False)
-            self._set(own, "mems", self.memory_nodes())
-        elif own.mems:
-            self._set(own, "mems", frozenset())
+        # On version 2 it has none of its own, and uses those of its parent.
+        nodes = self.memory_nodes() if self._is_v1 else frozenset[int]()
+        if own.mems != nodes:
+            self._set(own, "mems", nodes)
 
     def _set(self, own: Controller, name: str, value: object) -> None:
         path = os.fsdecode(own.filepath(own.get_interface(name).filename))

@@ -34,6 +34,7 @@ class Pins:
         self._cpusets = cpusets
         self._machine = machine
         self._all = frozenset(cpu.number for cpu in machine)
+        self._is_frozen = is_frozen
         self._memory_bytes = memory_bytes
         self._room_bytes = room_bytes
         self._pinned: dict[Key, Cpus] = {}
@@ -81,7 +82,7 @@ class Pins:
         if before is None:
             return 0
         try:
-            cpus = before if before <= self._free() else self._choose(key, len(before))
+            cpus = self._choose(key, len(before), before)
             if cpus is not None:
                 self._pinned[key] = cpus
                 self._push_others(key)
@@ -94,11 +95,14 @@ class Pins:
         self._give_back()
         return len(before)
 
-    def _choose(self, key: Key, count: int) -> Cpus | None:
+    def _choose(self, key: Key, count: int, before: Cpus | None = None) -> Cpus | None:
+        """Those that it had `before`, if it can be."""
         free = self._free()
-        if count == len(free) and self._others(key):
+        if count == len(free) and not all(map(self._is_frozen, self._others(key))):
             # More is given out than there is; somebody must be left with something.
             return None
+        if before is not None and before <= free:
+            return before
         parked = frozenset[int]().union(*self._parked.values())
         return placement.choose(count, free, self._machine, avoid=parked)
 

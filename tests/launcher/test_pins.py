@@ -235,6 +235,28 @@ def test_more_cpus_than_there_are_cannot_be_pinned(kernel: Kernel, pins: Pins) -
     assert kernel.cpus((2, 1)) == {6, 7}
 
 
+def test_who_shares_and_is_frozen_needs_nothing(kernel: Kernel, pins: Pins) -> None:
+    """Its cores are given back in the books; when it goes on, there is room for it again."""
+    kernel.share(pins, 1)
+    kernel.frozen.add((1, 1))
+    assert kernel.pin(pins, 2, 8) == ALL
+    kernel.remove((2, 1))
+    pins.forget((2, 1))
+    kernel.pin(pins, 3, 6)
+    assert pins.unpark((1, 1)) == 0
+    assert kernel.cpus((1, 1)) == {6, 7}
+
+
+def test_a_thawed_job_leaves_something_to_those_who_came_meanwhile(
+    kernel: Kernel, pins: Pins
+) -> None:
+    kernel.pin(pins, 1, 8)
+    pins.park((1, 1))
+    kernel.share(pins, 2)
+    assert pins.unpark((1, 1)) == 8
+    assert kernel.cpus((1, 1)) == kernel.cpus((2, 1)) == ALL
+
+
 def test_who_comes_when_all_is_pinned_runs_beside_the_pinned(kernel: Kernel, pins: Pins) -> None:
     kernel.pin(pins, 1, 8)
     kernel.share(pins, 2)
@@ -369,6 +391,7 @@ class Life(RuleBasedStateMachine):
         self.running: dict[Key, int] = {}
         self.sharing: set[Key] = set()
         self.frozen: dict[Key, int] = {}
+        self.frozen_sharing: set[Key] = set()
         self.last = 0
 
     def _room(self) -> int:
@@ -396,7 +419,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def end(self, data: st.DataObject) -> None:
-        known = sorted({*self.running, *self.sharing, *self.frozen})
+        known = sorted({*self.running, *self.sharing, *self.frozen, *self.frozen_sharing})
         if known:
             key = data.draw(st.sampled_from(known))
             self.kernel.remove(key)
@@ -404,6 +427,7 @@ class Life(RuleBasedStateMachine):
             self.running.pop(key, None)
             self.frozen.pop(key, None)
             self.sharing.discard(key)
+            self.frozen_sharing.discard(key)
             self.kernel.frozen.discard(key)
 
     @precondition(lambda self: self.running)
@@ -422,6 +446,24 @@ class Life(RuleBasedStateMachine):
             assert self.pins.unpark(key) == 0
             self.kernel.frozen.discard(key)
             self.running[key] = self.frozen.pop(key)
+
+    @precondition(lambda self: self.sharing)
+    @rule(data=st.data())
+    def freeze_one_who_shares(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.sharing)))
+        self.kernel.frozen.add(key)
+        self.pins.park(key)
+        self.sharing.remove(key)
+        self.frozen_sharing.add(key)
+
+    @precondition(lambda self: self.frozen_sharing and self._room() > 0)
+    @rule(data=st.data())
+    def thaw_one_who_shares(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.frozen_sharing)))
+        assert self.pins.unpark(key) == 0
+        self.kernel.frozen.discard(key)
+        self.frozen_sharing.remove(key)
+        self.sharing.add(key)
 
     @rule()
     def kill_the_launcher(self) -> None:
@@ -451,7 +493,7 @@ def test_whatever_happens_every_cpu_is_one_jobs_or_everybodys(
     life = type("Life", (Life,), {"fresh": staticmethod(fresh)})
     case = life.TestCase
     case.settings = settings(
-        max_examples=40,
+        max_examples=20,
         stateful_step_count=25,
         deadline=None,
         database=None,
