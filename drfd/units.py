@@ -155,6 +155,14 @@ def show_duration(seconds: float) -> str:
     return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
 
 
+def exact_duration(seconds: int) -> str:
+    """A time that `parse_duration` reads back as the same number of seconds."""
+    for unit, length_s in _SPANS.items():
+        if seconds and seconds % length_s == 0:
+            return f"{seconds // length_s}{unit}"
+    return f"{seconds}s"
+
+
 def _word(text: object) -> str:
     """Empty, and so refused, when it is longer than any amount that is meant."""
     word = str(text).strip()

@@ -29,6 +29,7 @@ VERBS = {
     "set": "change what waiting jobs ask for",
     "log": "a job's output",
     "history": "jobs that have ended, and what they used",
+    "report": "what ended jobs declared, what they used, what to ask for next time",
     "shares": "who holds how much, and who is entitled to it",
     "drain": "stop launching jobs (administrators)",
     "undrain": "launch jobs again (administrators)",

@@ -103,7 +103,16 @@ def _judge_memory(job: Job, samples: Sequence[Sample]) -> tuple[Outcome, str] | 
 
 def suggest_memory(peak_bytes: int) -> str:
     """What to ask for after `peak_bytes` were not enough: half as much again, in round figures."""
-    step = 16 << 20
-    while step * 16 < peak_bytes:
+    return exact_size(more_memory(peak_bytes))
+
+
+def more_memory(peak_bytes: int) -> int:
+    return round_size(int(peak_bytes * 1.5), like=peak_bytes)
+
+
+def round_size(size_bytes: int, *, step: int = 16 << 20, like: int | None = None) -> int:
+    """Up to a multiple of `step`, or of a larger step where that is at most an eighth of the size
+    (of `like`, if given)."""
+    while step * 16 < (size_bytes if like is None else like):
         step *= 2
-    return exact_size(-(-int(peak_bytes * 1.5) // step) * step)
+    return -(-size_bytes // step) * step

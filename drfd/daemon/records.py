@@ -6,12 +6,14 @@ import asyncio
 from dataclasses import dataclass
 
 from drfd.core import stimuli as st
+from drfd.core.account import Books
 from drfd.core.asked import may_touch
 from drfd.core.job import Job
 from drfd.core.rules import ROOT
 from drfd.daemon.engine import Engine
 from drfd.journal.past import Past, read_ended
 from drfd.wire import messages as msg
+from drfd.wire.report import report_view
 from drfd.wire.used import ended_view
 from drfd.wire.views import View
 
@@ -20,7 +22,12 @@ from drfd.wire.views import View
 class Records:
     engine: Engine
 
-    async def history(self, actor: st.Actor, request: msg.History) -> View:
+    async def answer(self, actor: st.Actor, request: msg.History | msg.Report) -> View:
+        if isinstance(request, msg.History):
+            return await self._history(actor, request)
+        return await asyncio.to_thread(self._report, request)
+
+    async def _history(self, actor: st.Actor, request: msg.History) -> View:
         """A page, newest first; `after` asks for the next one, null when there is none."""
         past = _past(request.past, after=request.after, limit=request.limit + 1)
         jobs = await asyncio.to_thread(self._read, past)
@@ -30,6 +37,13 @@ class Records:
             after = (page[-1].ended_at, page[-1].id)
         shown = [ended_view(job, private=may_touch(actor, job.spec.uid)) for job in page]
         return {"jobs": shown, "after": after}
+
+    def _report(self, request: msg.Report) -> View:
+        books = Books(request.by)
+        # A line for each of a million jobs is nothing to read: of these, the latest.
+        limit = request.limit if request.by == "job" else None
+        books.take(read_ended(self.engine.journal.path, _past(request.past, limit=limit)))
+        return report_view(books, limit=request.limit, least=request.least)
 
     def _read(self, past: Past) -> list[Job]:
         return list(read_ended(self.engine.journal.path, past))

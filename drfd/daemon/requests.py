@@ -81,9 +81,9 @@ class Requests:
                 return self._show(actor, request.id)
             case msg.Why():
                 return await self._why(actor, request.id)
-            case msg.History():
+            case msg.History() | msg.Report():
                 async with self._lists.setdefault(actor.uid, asyncio.Lock()):
-                    return await self._records.history(actor, request)
+                    return await self._records.answer(actor, request)
             case msg.Wait():
                 return await self._wait(actor, request)
             case (

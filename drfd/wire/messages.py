@@ -147,6 +147,17 @@ class History(Request, tag="history", frozen=True):
     after: tuple[Instant, Id] | None = None
 
 
+class Report(Request, tag="report", frozen=True):
+    """Used against declared, and what to ask for next time."""
+
+    past: Past = Past()
+    by: Literal["job", "name", "user", "pool"] = "name"
+    #: So many rows; the rest is summed up in one.
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 1000
+    #: Advice rests on so many successes at least.
+    least: Annotated[int, Meta(ge=1, le=10)] = 3
+
+
 class Wait(Request, tag="wait", frozen=True):
     ids: Annotated[list[Id], Meta(min_length=1, max_length=100_000)]
     any: bool = False
@@ -222,6 +233,7 @@ AnyRequest = (
     | Show
     | Why
     | History
+    | Report
     | Wait
     | Cancel
     | Hold

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from drfd.core.job import Usage
 from drfd.errors import Refused
 from fakes import ADMIN, ALICE, BOB
 
@@ -29,7 +30,7 @@ def test_ended_jobs_are_told_to_anyone_newest_first_and_private_words_to_their_o
 ) -> None:
     async def story() -> None:
         for at, actor in enumerate((ALICE, BOB, ALICE), 1):
-            await desk.finish(await desk.submit(actor), at_s=1_700_000_000.0 + at)
+            await desk.finish(await desk.submit(actor), at_s=float(at))
         await desk.submit(ALICE, held=True)
         jobs = (await desk.ask(BOB, op="history"))["jobs"]
         assert [(job["id"], job["argv"]) for job in jobs] == [(3, None), (2, ["true"]), (1, None)]
@@ -75,5 +76,70 @@ def test_what_cannot_be_asked_is_refused(desk: Any, wrong: dict[str, Any]) -> No
     async def story() -> None:
         with pytest.raises(Refused):
             await desk.ask(ALICE, op="history", **wrong)
+
+    play(story)
+
+
+# -- reports -----------------------------------------------------------------------------------
+
+
+def used(**changes: Any) -> dict[str, Any]:
+    seen = {"cpu_s": 2.0, "memory_peak_bytes": 100 << 20, "limit_hits": 0, **changes}
+    return {"usage": Usage(**seen), "at_s": 8.0}
+
+
+def test_a_report_sums_up_and_says_what_to_ask_for(desk: Any) -> None:
+    async def story() -> None:
+        for _ in range(3):
+            await desk.finish(await desk.submit(ALICE, 2, name="train"), **used())
+        await desk.finish(await desk.submit(BOB), **used())
+        reply = await desk.ask(ALICE, op="report", past={"user": "alice"})
+        (row,) = reply["rows"]
+        assert (row["name"], row["user"], row["jobs"], row["run_ms"]) == (
+            "train",
+            "alice",
+            3,
+            24000,
+        )
+        assert row["cores"] == {
+            "declared": 48_000_000, "used": 6_000_000, "unknown": 0, "wasted": 42_000_000,
+            "efficiency": 0.125,
+        }  # fmt: skip
+        assert row["advice"]["options"] == ["-c", "0.5", "-m", "128M", "-t", "1m"]
+        assert row["advice"]["jobs"] == 3
+        assert reply["others"] is None
+        assert {name: row[name] for name in reply["total"]} == reply["total"]
+
+    play(story)
+
+
+def test_rows_beyond_the_limit_are_summed_up_but_jobs_are_the_latest(desk: Any) -> None:
+    async def story() -> None:
+        for actor in (ALICE, BOB, ADMIN):
+            await desk.finish(await desk.submit(actor), **used())
+        by_user = await desk.ask(ALICE, op="report", by="user", limit=1)
+        assert [row["jobs"] for row in by_user["rows"]] == [1]
+        assert (by_user["others"]["jobs"], by_user["total"]["jobs"]) == (2, 3)
+        by_job = await desk.ask(ALICE, op="report", by="job", limit=2)
+        assert [row["id"] for row in by_job["rows"]] == ["3", "2"]
+        assert (by_job["others"], by_job["total"]["jobs"]) == (None, 2)
+
+    play(story)
+
+
+def test_one_job_is_evidence_for_who_says_so(desk: Any) -> None:
+    async def story() -> None:
+        await desk.finish(await desk.submit(ALICE), **used())
+        for least, known in ((1, True), (2, False)):
+            reply = await desk.ask(ALICE, op="report", by="job", least=least, past={"ids": [1]})
+            assert (reply["rows"][0]["advice"] is not None) is known
+
+    play(story)
+
+
+def test_a_report_of_nothing_is_empty(desk: Any) -> None:
+    async def story() -> None:
+        reply = await desk.ask(ALICE, op="report")
+        assert (reply["rows"], reply["others"], reply["total"]["jobs"]) == ([], None, 0)
 
     play(story)

@@ -102,6 +102,11 @@ ACCEPTED: list[tuple[dict[str, Any], msg.AnyRequest]] = [
             after=(7.5, 3),
         ),
     ),
+    ({"op": "report", "v": 1}, msg.Report(v=1)),
+    (
+        {"op": "report", "v": 1, "by": "job", "past": {"ids": [3]}, "limit": 1, "least": 1},
+        msg.Report(v=1, by="job", past=msg.Past(ids=[3]), limit=1, least=1),
+    ),
     ({"op": "wait", "v": 1, "ids": [3]}, msg.Wait(v=1, ids=[3])),
     (
         {"op": "wait", "v": 1, "ids": [3, 4], "any": True, "timeout_s": 0.5},

@@ -1,0 +1,145 @@
+"""drf report: what it asks for, and its screens."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+ME = {"version": "0", "user": "alice", "admin": False}
+HOUR = 3_600_000_000
+
+
+def amount(declared: int, used: int, unknown: int = 0) -> dict[str, Any]:
+    efficiency = round(used / declared, 4) if declared else None
+    return {
+        "declared": declared, "used": used, "unknown": unknown, "wasted": declared - used,
+        "efficiency": efficiency,
+    }  # fmt: skip
+
+
+def account(**changes: Any) -> dict[str, Any]:
+    return {
+        "jobs": 4, "run_ms": 7_200_000, "cores": amount(8 * HOUR, 2 * HOUR),
+        "memory": amount(1000, 300), "read": amount(0, 0), "write": amount(0, 0),
+        "read_bytes": 5, "written_bytes": 6, "demand_max": 1 << 34, "peak_max": 3 << 29,
+        "throttled_us": 90_000_000, "throttled_unknown_jobs": 0, "out_of_memory_jobs": 0,
+        "timeout_jobs": 0, **changes,
+    }  # fmt: skip
+
+
+ADVICE = {
+    "cores": 1.0, "memory": 384 << 20, "time_limit_s": 120, "read": 0, "write": 0,
+    "options": ["-c", "1", "-m", "384M", "-t", "2m"], "jobs": 4, "short_jobs": 0, "of_last": 10,
+}  # fmt: skip
+TRAIN = {"name": "train", "user": "alice", **account(), "advice": ADVICE}
+LOST = {
+    "name": "lost", "user": "alice", "advice": None,
+    **account(
+        jobs=1, cores=amount(0, 0, HOUR), memory=amount(0, 0, 5), peak_max=0, demand_max=1 << 30,
+        throttled_us=0, throttled_unknown_jobs=1,
+    ),
+}  # fmt: skip
+
+
+def report(*rows: Any, by: str = "name", **changes: Any) -> dict[str, Any]:
+    return {"by": by, "rows": list(rows), "others": None, "total": account(), **changes}
+
+
+def text(screen: str) -> str:
+    return textwrap.dedent(screen).strip("\n")
+
+
+def test_a_report_shows_waste_and_what_to_ask_for(
+    drf: Run, daemon: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    daemon.replies = {"hello": ME, "report": report(TRAIN, LOST)}
+    result = drf("report")
+    rule = "─" * 58
+    assert text(result.screen) == text(f"""
+ NAME     JOBS   CORE-H   WASTED   CPU%   MEM   PEAK   MEM%
+ {rule}
+ train       4     8.00     6.00    25%   16G   1.5G    30%
+ lost        1     1.00     0.00      -    1G      -      -
+ in all      4     8.00     6.00    25%   16G   1.5G    30%
+
+train (alice): next time drf submit -c 1 -m 384M -t 2m  (from its last 4 jobs)
+""")
+    assert (result.code, result.err) == (0, "")
+
+
+def test_a_wide_report_has_users_disks_and_throttling(drf: Run, daemon: Any) -> None:
+    row = TRAIN | {"read": amount(1000, 500)}
+    bob = LOST | {"user": "bob"}
+    total = account(read=amount(1000, 500))
+    daemon.replies = {"report": report(row, bob, others=account(jobs=9), total=total)}
+    lines = drf("report", "-a", "-n", "2").screen.splitlines()
+    assert lines[1].split() == [
+        *("NAME", "USER", "JOBS", "CORE-H", "WASTED", "CPU%", "MEM", "PEAK", "MEM%", "READ%"),
+        *("HELD", "BACK"),
+    ]
+    assert lines[3].split()[-2:] == ["50%", "1m30s"]
+    assert lines[4].split()[-2:] == ["-", "-"], "what is not known is not zero"
+    assert lines[5].split()[:3] == ["all", "others", "9"]
+    assert lines[6].split()[:2] == ["in", "all"]
+
+
+def test_advice_that_rests_on_one_job_that_was_cut_short_says_so(drf: Run, daemon: Any) -> None:
+    row = TRAIN | {"advice": ADVICE | {"jobs": 1, "short_jobs": 1}}
+    daemon.replies = {"report": report(row)}
+    assert "(from its last job, 1 cut short)" in drf("report", "-a").out
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (["-a", "--since", "@1000000000"], {"past": {"since_s": 1e9}}),
+        (["--by", "pool", "-n", "3", "7"], {"by": "pool", "limit": 3, "past": {"ids": [7]}}),
+        (["-u", "bob", "--until", "@9"], {"past": {"user": "bob", "until_s": 9.0}}),
+    ],
+)
+def test_what_is_chosen_is_asked_for(
+    drf: Run, daemon: Any, words: list[str], asked: dict[str, Any]
+) -> None:
+    daemon.replies = {"report": report()}
+    drf("report", *words)
+    usual = {"op": "report", "by": "name", "limit": 30}
+    assert daemon.asked("report") == [usual | asked]
+
+
+def test_it_is_of_the_last_month_unless_another_time_is_named(drf: Run, daemon: Any) -> None:
+    daemon.replies = {"hello": ME, "report": report()}
+    drf("report")
+    (request,) = daemon.asked("report")
+    assert request["past"]["user"] == "alice"
+    assert time.time() - request["past"]["since_s"] == pytest.approx(30 * 86400, abs=60)
+
+
+def test_a_report_of_nothing_is_talk(drf: Run, daemon: Any) -> None:
+    daemon.replies = {"report": report(total=account(jobs=0))}
+    result = drf("report", "-a")
+    assert (result.code, result.out) == (0, "")
+    assert result.err == "drf: no job that ran has ended in that time\n"
+
+
+def test_programs_get_exact_sums(drf: Run, daemon: Any) -> None:
+    daemon.replies = {"report": report(TRAIN, others=account(jobs=2))}
+    assert json.loads(drf("report", "-a", "--json").out) == {
+        "by": "name", "rows": [TRAIN], "others": account(jobs=2), "total": account(),
+    }  # fmt: skip
+    names, first, others = drf("report", "-a", "--csv").out.splitlines()
+    columns = names.split(",")
+    assert len(set(columns)) == len(columns)
+    row = dict(zip(columns, first.split(","), strict=True))
+    assert (row["name"], row["cores_used"], row["advice"]) == (
+        "train",
+        str(2 * HOUR),
+        "-c 1 -m 384M -t 2m",
+    )
+    assert others.startswith(",,2,")
