@@ -167,5 +167,13 @@ def why_line(job: View) -> str:
     return "" if about is None else f"{about['code']}: {about['text']}"
 
 
+def advice_line(advice: View) -> str:
+    """What to ask for next time, and what that rests on."""
+    count = advice["jobs"]
+    basis = "its last job" if count == 1 else f"its last {count} jobs"
+    short = f", {advice['short_jobs']} cut short" if advice["short_jobs"] else ""
+    return f"drf submit {' '.join(advice['options'])}  (from {basis}{short})"
+
+
 def is_terminal() -> bool:
     return sys.stdout.isatty()

@@ -144,6 +144,8 @@ class Usage:
     memory_working_bytes: int | None = None
     #: The most memory that one of its processes had resident, shared pages included.
     largest_process_bytes: int | None = None
+    #: Cores in use on average in the last samples, half a minute at most.
+    late_cores_milli: int | None = None
     #: The highest rates between two samples, per second.
     read_peak_bps: int | None = None
     write_peak_bps: int | None = None

@@ -53,6 +53,13 @@ class _Watched:
             self.memory_count += 1
             self.working_bytes = max(self.working_bytes or 0, memory)
 
+    def late_cores_milli(self) -> int | None:
+        first, last = self.samples[0], self.samples[-1]
+        span_s = last.mono_s - first.mono_s
+        if span_s < 2 * PERIOD_S or first.cpu_s is None or last.cpu_s is None:
+            return None
+        return round(max(0.0, last.cpu_s - first.cpu_s) / span_s * 1000)
+
     def _rate(self, before: Sample, after: Sample) -> None:
         span_s = after.mono_s - before.mono_s
         if span_s < _LEAST_SPAN_S:
@@ -150,6 +157,7 @@ class Meter:
             usage,
             memory_mean_bytes=watched.memory_sum // count if count else None,
             memory_working_bytes=watched.working_bytes,
+            late_cores_milli=watched.late_cores_milli(),
             read_peak_bps=watched.read_peak_bps,
             write_peak_bps=watched.write_peak_bps,
             # No samples are taken of what stands still.

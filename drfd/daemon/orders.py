@@ -111,6 +111,7 @@ def _final_usage(report: Message, measured: Usage | None) -> Usage:
         cpu_s=max(measured.cpu_s, report.get("cpu_s", 0.0), counted.get("cpu_us", 0) / 1e6),
         memory_mean_bytes=measured.memory_mean_bytes,
         memory_working_bytes=measured.memory_working_bytes,
+        late_cores_milli=measured.late_cores_milli,
         read_peak_bps=measured.read_peak_bps,
         write_peak_bps=measured.write_peak_bps,
         **{name: counted.get(name) for name in _COUNTED},

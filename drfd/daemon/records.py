@@ -17,6 +17,9 @@ from drfd.wire.report import report_view
 from drfd.wire.used import ended_view
 from drfd.wire.views import View
 
+#: Among so many jobs of a name the last that teach something are looked for.
+_SIMILAR = 50
+
 
 @dataclass
 class Records:
@@ -37,6 +40,11 @@ class Records:
             after = (page[-1].ended_at, page[-1].id)
         shown = [ended_view(job, private=may_touch(actor, job.spec.uid)) for job in page]
         return {"jobs": shown, "after": after}
+
+    def similar(self, job: Job) -> list[Job]:
+        """Ended jobs like this one, newest first; blocks."""
+        past = Past(user=job.spec.user, name=job.spec.name, limit=_SIMILAR)
+        return self._read(past)
 
     def _report(self, request: msg.Report) -> View:
         books = Books(request.by)

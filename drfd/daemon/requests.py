@@ -16,7 +16,6 @@ from drfd import __version__
 from drfd.core import events as ev
 from drfd.core import stimuli as st
 from drfd.core.asked import may_touch
-from drfd.core.dependencies import may_become_eligible
 from drfd.core.forecast import Future
 from drfd.core.job import Job, JobSpec, JobState
 from drfd.core.reasons import explain_wait
@@ -30,6 +29,7 @@ from drfd.daemon.machine import Site
 from drfd.daemon.meter import Meter
 from drfd.daemon.records import Records
 from drfd.daemon.submission import spec_for
+from drfd.daemon.whys import Whys
 from drfd.daemon.wishes import Ask, asking
 from drfd.errors import DrfdError, NotPermitted, Refused
 from drfd.journal.records import Payload
@@ -67,6 +67,7 @@ class Requests:
     def __post_init__(self) -> None:
         self._lookup = Lookup(self.engine, self.meter)
         self._records = Records(self.engine)
+        self._whys = Whys(self.engine, self._lookup, self._records)
 
     async def answer(self, actor: st.Actor, gid: int, request: msg.AnyRequest) -> View:
         match request:
@@ -80,7 +81,8 @@ class Requests:
             case msg.Show():
                 return self._show(actor, request.id)
             case msg.Why():
-                return await self._why(actor, request.id)
+                async with self._lists.setdefault(actor.uid, asyncio.Lock()):
+                    return await self._whys.why(actor, request.id)
             case msg.History() | msg.Report():
                 async with self._lists.setdefault(actor.uid, asyncio.Lock()):
                     return await self._records.answer(actor, request)
@@ -167,15 +169,6 @@ class Requests:
         job = self._lookup.own_job(actor, job_id)
         events = [views.event_view(event) for event in self.engine.journal.events(job_id)]
         return {"job": self._lookup.full_view(job, actor), "events": events}
-
-    async def _why(self, actor: st.Actor, job_id: int) -> View:
-        job = self._lookup.own_job(actor, job_id)
-        view = self._lookup.view(job, actor) | views.conditions_view(job)
-        if self.engine.ledger.wanted(job) is not None or may_become_eligible(job):
-            async with self._lists.setdefault(actor.uid, asyncio.Lock()):
-                start_s = await self._ahead(lambda future: future.start_s(job_id))
-            view["expected_start_at"] = start_s
-        return {"job": view}
 
     async def _dry_run(self, actor: st.Actor, spec: JobSpec, *, held: bool) -> View:
         """What would become of a submission, without one."""

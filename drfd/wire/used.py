@@ -7,6 +7,7 @@ from drfd.wire.views import View, job_view
 
 _MEASURED = (
     "cpu_seconds",
+    "late_cores",
     "memory_peak",
     "memory_mean",
     "memory_working",
@@ -43,6 +44,7 @@ def used_view(job: Job) -> View:
         return {"wall_seconds": wall_s, "suspended_seconds": frozen_s} | dict.fromkeys(_MEASURED)
     values = (
         round(usage.cpu_s, 3),
+        None if usage.late_cores_milli is None else usage.late_cores_milli / 1000,
         usage.memory_peak_bytes,
         usage.memory_mean_bytes,
         usage.memory_working_bytes,

@@ -237,7 +237,7 @@ def test_show_without_limit_start_or_cgroup(drf: Run, daemon: Any, job: Any) -> 
         ({}, "job 42 is RUNNING: started 2023-11-14 22:13:30"),
         (
             {"state": "TIMEOUT", "outcome": {"code": "TIMEOUT", "text": "ran for 1h"}},
-            "job 42 is TIMEOUT: TIMEOUT: ran for 1h",
+            "job 42 is TIMEOUT: ran for 1h",
         ),
     ],
 )
@@ -536,6 +536,8 @@ def test_json_is_what_the_daemon_said_and_nothing_else(
             "reason": WHY,
             "outcome": None,
             "expected_start_at": None,
+            "notes": [],
+            "advice": None,
         },
         ("shares",): SHARES,
         ("doctor",): DOCTOR,
@@ -568,3 +570,18 @@ def test_a_list_of_ten_thousand_jobs_is_a_line_for_each_and_done_at_once(
     assert lines[1].lstrip().startswith("7  a?[2Jb")
     assert lines[1].endswith(f"RESOURCES: {WHY['text']}")
     assert len({line.index("root.alice") for line in lines[1:-1]}) == 1
+
+
+def test_why_goes_on_with_evidence_and_advice(drf: Run, daemon: Any, ended: Any) -> None:
+    advice = {"options": ["-c", "1", "-m", "96M", "-t", "1h"], "jobs": 3, "short_jobs": 1}
+    job = ended("OUT_OF_MEMORY", text="needed more")
+    notes = ["it was killed 0.5s after its start", "a\x1b[31mred note"]
+    daemon.replies = {"why": {"job": job, "notes": notes, "advice": advice}}
+    assert drf("why", 42).out == (
+        "job 42 is OUT_OF_MEMORY: needed more\n"
+        "it was killed 0.5s after its start\n"
+        "a?[31mred note\n"
+        "next time: drf submit -c 1 -m 96M -t 1h  (from its last 3 jobs, 1 cut short)\n"
+    )
+    shown = json.loads(drf("why", 42, "--json").out)
+    assert (shown["notes"], shown["advice"]) == (notes, advice)

@@ -37,6 +37,8 @@ LOOKS = [
     msg.Show(v=1, id=1),
     msg.History(v=1),
     msg.Why(v=1, id=1),
+    msg.History(v=1),
+    msg.Report(v=1),
     msg.Wait(v=1, ids=[1]),
     msg.Shares(v=1),
     msg.Doctor(v=1),

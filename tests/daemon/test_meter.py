@@ -78,6 +78,7 @@ def test_use_comes_from_the_two_latest_samples(meter: Meter, tmp_path: Path) -> 
         cpu_s=4.0,
         memory_mean_bytes=53,
         memory_working_bytes=100,
+        late_cores_milli=1000,
     )
 
 
@@ -240,7 +241,11 @@ def test_where_the_kernel_records_no_peak_the_highest_sample_is_it(
         write_unified(tmp_path, cpu_us=0, anon=anon, peak=None)
         meter.sample(JOB)
     assert meter.usage(JOB) == Usage(
-        memory_bytes=20, memory_peak_bytes=100, memory_mean_bytes=43, memory_working_bytes=100
+        memory_bytes=20,
+        memory_peak_bytes=100,
+        memory_mean_bytes=43,
+        memory_working_bytes=100,
+        late_cores_milli=0,
     )
 
 

@@ -26,7 +26,7 @@ JOB = Job(
 
 def test_what_was_counted_is_shown_and_what_was_not_is_null() -> None:
     assert used_view(JOB) == {
-        "wall_seconds": 60.5, "suspended_seconds": 10.25, "cpu_seconds": 40.123,
+        "wall_seconds": 60.5, "suspended_seconds": 10.25, "cpu_seconds": 40.123, "late_cores": None,
         "memory_peak": 700, "memory_mean": None, "memory_working": None, "largest_process": None,
         "read_bytes": 1, "written_bytes": 0, "read_peak": None, "write_peak": None,
         "quota_periods": None, "throttled_periods": None, "throttled_seconds": 1.5,

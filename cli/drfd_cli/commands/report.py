@@ -138,13 +138,6 @@ def _percent(share: float | None) -> str:
 
 
 def _tell_advice(row: output.View) -> None:
-    advice = row["advice"]
-    if advice is None:
-        return
-    count = advice["jobs"]
-    basis = "its last job" if count == 1 else f"its last {count} jobs"
-    short = f", {advice['short_jobs']} cut short" if advice["short_jobs"] else ""
-    output.tell(
-        f"{output.clean(row['name'])} ({output.clean(row['user'])}): next time "
-        f"drf submit {' '.join(advice['options'])}  (from {basis}{short})"
-    )
+    if row["advice"] is not None:
+        whose = f"{output.clean(row['name'])} ({output.clean(row['user'])})"
+        output.tell(f"{whose}: next time {output.advice_line(row['advice'])}")

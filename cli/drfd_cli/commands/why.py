@@ -13,19 +13,27 @@ from drfd_cli.options import as_json, connect, job_id
 @as_json
 def command(job_id: int, as_json: bool) -> None:
     """Why a job waits, or how it ended, from the decision that was taken."""
-    job = connect().request("why", id=job_id)["job"]
+    reply = connect().request("why", id=job_id)
+    job, notes, advice = reply["job"], reply.get("notes", []), reply.get("advice")
     if as_json:
-        output.print_json(
-            {key: job[key] for key in ("id", "state", "reason", "outcome", "expected_start_at")}
-        )
+        shown = {key: job[key] for key in ("id", "state", "reason", "outcome", "expected_start_at")}
+        output.print_json(shown | {"notes": notes, "advice": advice})
         return
-    line = output.why_line(job) or f"started {output.show_time(job['started_at'])}"
-    verb = "waits" if job["reason"] else f"is {job['state']}"
+    verb, line = f"is {job['state']}", f"started {output.show_time(job['started_at'])}"
+    if job["reason"] is not None:
+        verb, line = "waits", output.why_line(job)
+    elif job["outcome"] is not None:
+        # Its state is the cause already.
+        line = job["outcome"]["text"]
     output.tell(f"job {job_id} {verb}: {output.clean(line, 1000)}")
     attempts = job.get("attempts", "")
     if attempts and attempts not in line:
         output.tell(attempts)
+    for note in notes:
+        output.tell(output.clean(note, 1000))
     if job["expected_start_at"] is not None:
         output.tell(
             f"it starts about {output.show_time(job['expected_start_at'])}, {output.ESTIMATE}"
         )
+    if advice is not None:
+        output.tell(f"next time: {output.advice_line(advice)}")

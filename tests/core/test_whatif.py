@@ -1,0 +1,136 @@
+"""A smaller demand is suggested only if the pass itself would start it now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from drfd.core.estimate import RunTimes
+from drfd.core.forecast import Future
+from drfd.core.job import JobSpec
+from drfd.core.reservation import Patience, Reservation
+from drfd.core.rules import Claim, Rules
+from drfd.core.whatif import smaller_demand
+from drfd.units import parse_cores, parse_duration, parse_memory
+from fakes import ALICE, BOB, GIB, Bench, demand, now, rules, spec
+
+
+def of(cores: float, memory_gib: float = 1, *, by: object = ALICE, limit_s: int = 3600) -> JobSpec:
+    actor = BOB if by is BOB else ALICE
+    return spec(
+        f"root.{actor.user}", actor=actor, asks=demand(cores, memory_gib), time_limit_s=limit_s
+    )
+
+
+def builder(
+    bench: Bench, at_s: float = 0.0, before: tuple[Reservation, ...] = ()
+) -> Callable[[], Future]:
+    return lambda: Future(deepcopy(bench.ledger), bench.rules, RunTimes(), {}, before, now(at_s))
+
+
+def test_the_demand_that_fits_now_is_found() -> None:
+    bench = Bench()
+    bench.start(of(4))
+    waiting = bench.submit(of(8))
+    assert smaller_demand(builder(bench), bench.job(waiting)) == ["-c", "5"]
+
+
+def test_each_resource_that_is_short_is_cut_in_round_figures() -> None:
+    bench = Bench()
+    bench.start(of(3.7, 10.3))
+    waiting = bench.submit(of(8, 16))
+    assert smaller_demand(builder(bench), bench.job(waiting)) == ["-c", "5", "-m", "7680M"]
+
+
+@pytest.mark.parametrize(("left", "found"), [(2, ["-c", "2"]), (1.5, None)])
+def test_less_than_a_quarter_would_be_another_job(left: float, found: list[str] | None) -> None:
+    bench = Bench()
+    bench.start(of(9 - left))
+    waiting = bench.submit(of(8))
+    assert smaller_demand(builder(bench), bench.job(waiting)) == found
+
+
+def test_a_limit_is_room_too() -> None:
+    members = {("", "alice"): Claim(weight=Fraction(1), limit={"cores": 5000})}
+    bench = Bench(rules=Rules(capacity=rules().capacity, members=members))
+    bench.start(of(2))
+    waiting = bench.submit(of(4))
+    assert smaller_demand(builder(bench), bench.job(waiting)) == ["-c", "3"]
+
+
+def test_what_others_would_get_first_is_not_suggested() -> None:
+    """Two wait for what is free; bob, who holds nothing, comes before alice."""
+    bench = Bench()
+    bench.start(of(4))
+    bench.submit(of(5.5, by=BOB))
+    bench.submit(of(4.5, by=BOB))
+    waiting = bench.submit(of(8))
+    assert smaller_demand(builder(bench), bench.job(waiting)) is None
+
+
+def test_a_shorter_time_passes_before_a_place_that_is_kept() -> None:
+    bench = Bench(
+        rules=Rules(capacity=rules().capacity, patience=Patience(patience_s=0, drain_after_s=9999))
+    )
+    bench.start(of(5, by=BOB, limit_s=1800))
+    bench.submit(of(9, by=BOB))
+    (kept,) = builder(bench, 5.0)().pass_now().reservations
+    # It fits beside the running one, and would stand in the way of the big one.
+    waiting = bench.submit(of(4, limit_s=7200), at_s=5.0)
+    build = builder(bench, 5.0, (kept,))
+    assert build().pass_now().admitted == []
+    assert smaller_demand(build, bench.job(waiting)) == ["-t", "29m"]
+
+
+def test_a_job_that_runs_or_is_held_has_no_need() -> None:
+    bench = Bench()
+    running = bench.start(of(4))
+    held = bench.submit(of(4), held=True)
+    for job_id in (running, held):
+        assert smaller_demand(builder(bench), bench.job(job_id)) is None
+
+
+@settings(max_examples=60)
+@given(
+    some.lists(some.tuples(some.integers(1, 18), some.integers(1, 18)), min_size=2, max_size=8),
+    some.integers(1, 18),
+    some.integers(1, 18),
+)
+def test_what_is_suggested_starts(others: list[tuple[int, int]], cores: int, memory: int) -> None:
+    bench = Bench()
+    for at, (half_cores, gib) in enumerate(others):
+        bench.submit(of(half_cores / 2, gib, by=BOB if at % 2 else ALICE))
+    bench.schedule()
+    waiting = bench.submit(of(cores / 2, memory))
+    if waiting in builder(bench)().pass_now().admitted:
+        return
+    job = bench.job(waiting)
+    words = smaller_demand(builder(bench), job)
+    if words is None:
+        return
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    asked = job.spec.demand
+    smaller = replace(
+        asked,
+        cores_milli=parse_cores(given["-c"]) if "-c" in given else asked.cores_milli,
+        memory_bytes=parse_memory(given["-m"]) if "-m" in given else asked.memory_bytes,
+    )
+    assert smaller.cores_milli <= asked.cores_milli and smaller.memory_bytes <= asked.memory_bytes
+    assert smaller != asked or "-t" in given
+    assert "-t" not in given or parse_duration(given["-t"]) < 3600
+    assert smaller.memory_bytes % GIB == 0 or smaller.memory_bytes % (16 << 20) == 0
+    bench.ledger.apply(_cancelled(waiting))
+    again = bench.submit(replace(job.spec, demand=smaller))
+    assert again in bench.schedule()
+
+
+def _cancelled(job_id: int) -> object:
+    from drfd.core import events as ev
+
+    return ev.Cancelled(job_id=job_id, at_s=now().at_s, by="alice")
