@@ -16,6 +16,7 @@ from drfd_cli.output import clean, say
 VERBS = {
     "submit": "queue a job",
     "run": "run a job and wait for it, attached to this terminal",
+    "profile": "run a command once, and learn what to ask for",
     "status": "the queue now, with reasons",
     "show": "everything about one job",
     "why": "why a job waits, or how it ended",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from drfd.core.job import Usage
 from drfd.core.resources import Axes
 from drfd.journal.journal import Journal
+from drfd.units import parse_memory
 from instance import Instance, wait_for
 
 pytestmark = pytest.mark.system
@@ -96,3 +98,27 @@ def test_what_a_job_used_while_drfd_was_away_is_on_record(instance: Instance) ->
     usage = used(instance, job_id)
     assert usage.cpu_s >= 0.4
     assert usage.throttled_us and usage.memory_peak_bytes > 1 << 20
+
+
+def test_a_program_of_one_core_and_300_megabytes_is_told_so(instance: Instance) -> None:
+    """Where others keep the processors busy, it gets less of one; that much is told then."""
+    work = (
+        "import time; block = bytearray(300 << 20)\n"
+        "while time.process_time() < 2: pass\n"
+        "print('done')"
+    )
+    done = instance.drf("profile", "--", *python(work))
+    assert done.stdout == "done\n"
+    line = done.stderr.splitlines()[-1]
+    words = line.split()
+    assert words[:4] == ["drf:", "drf", "submit", "-c"]
+    (job,) = json.loads(instance.drf("history", "--json", "-n", "1").stdout)["jobs"]
+    used = job["used"]
+    got = used["cpu_seconds"] / used["wall_seconds"]
+    assert words[4] == ("1" if got > 0.52 else "0.5"), (got, line)
+    assert words[5] == "-m"
+    assert 320 << 20 <= parse_memory(words[6]) <= 448 << 20
+    assert job["demand"]["cores"] == 9, "it had room"
+    # What it was told fits.
+    again = instance.wait_end(instance.submit(*words[3:9], "--", *python(work)))
+    assert again["state"] == "COMPLETED"

@@ -35,7 +35,14 @@ _POLL_S = 0.2
 def command(command: tuple[str, ...], **asked: Any) -> int:
     """Run a job and wait for it: its input and output are this terminal's, its exit code becomes
     the exit code. ^C stops the job."""
-    client = connect()
+    ended = run_attached(connect(), command, **asked)
+    status: int = ended["status"]
+    return status
+
+
+def run_attached(client: Client, command: tuple[str, ...], **asked: Any) -> dict[str, Any]:
+    """Submit the command with our own descriptors for its input and output; the job when it has
+    ended, as `wait` tells it."""
     directory = Path(tempfile.mkdtemp(prefix="drf-run-"))
     try:
         with socket.socket(socket.AF_UNIX) as counter:
@@ -50,8 +57,10 @@ def command(command: tuple[str, ...], **asked: Any) -> int:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _attend(client: Client, job_id: int, counter: socket.socket, signals: list[int]) -> int:
-    """Hand our descriptors to the job when it asks for them; its status when it has ended.
+def _attend(
+    client: Client, job_id: int, counter: socket.socket, signals: list[int]
+) -> dict[str, Any]:
+    """Hand our descriptors to the job when it asks for them; the job when it has ended.
     `signals`: those that have come; the first of them cancels the job."""
     is_cancelled = False
     explain_at: float | None = time.monotonic() + _PATIENCE_S
@@ -64,10 +73,9 @@ def _attend(client: Client, job_id: int, counter: socket.socket, signals: list[i
         if signals and not is_cancelled:
             is_cancelled = _cancel(job_id)
         if reply is not None:
-            ended = reply["ended"][0]
+            ended: dict[str, Any] = reply["ended"][0]
             _report(ended, is_cancelled=is_cancelled)
-            status: int = ended["status"]
-            return status
+            return ended
         if explain_at is not None and time.monotonic() >= explain_at:
             explain_at = None
             _explain(job_id)

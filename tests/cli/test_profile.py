@@ -1,0 +1,113 @@
+"""drf profile: how much it takes, and what it says afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+GIB = 1 << 30
+
+
+def free(cores: float, memory: int) -> dict[str, Any]:
+    return {"free": {"cores": cores, "memory": memory, "read": 0, "write": 0, "gres": {}}}
+
+
+def report(advice: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    row = {
+        "run_ms": 4000, "cores": {"declared": 9, "used": 3_800_000}, "peak_max": 308 << 20,
+        "advice": advice, **changes,
+    }  # fmt: skip
+    return {"rows": [row]}
+
+
+ADVICE = {"options": ["-c", "1", "-m", "384M", "-t", "1m"], "jobs": 1, "short_jobs": 0}
+NOW = {"expected_start_at": 1.0, "reason": None}
+LATER = {"expected_start_at": None, "reason": {"code": "LIMIT", "text": "no"}}
+
+
+def submits(forecasts: list[Any]) -> Callable[[Any], Any]:
+    """A daemon that answers dry runs with these, in turn."""
+    left = list(forecasts)
+    return lambda request: left.pop(0) if request.get("dry_run") else {"id": 42}
+
+
+def asked(daemon: Any) -> list[tuple[float, int]]:
+    """Cores and memory of each submission, dry runs first."""
+    demands = [request["demand"] for request in daemon.requests if request["op"] == "submit"]
+    return [(each["cores_milli"] / 1000, each["memory_bytes"]) for each in demands]
+
+
+@pytest.fixture
+def prepared(daemon: Any, ended: Any) -> Any:
+    daemon.replies = {
+        "shares": free(9.5, 18 * GIB + 5),
+        "submit": submits([NOW]),
+        "wait": {"done": True, "ended": [ended()]},
+        "report": report(ADVICE),
+    }
+    return daemon
+
+
+def test_it_takes_all_that_is_free_and_says_what_would_have_fitted(drf: Run, prepared: Any) -> None:
+    result = drf("profile", "--", "train", "a b")
+    assert (result.code, result.out) == (0, "")
+    assert result.err == (
+        "drf: measured with 9 cores and 18G of memory\n"
+        "drf: it ran for 4s, with 0.95 cores on average and 308M of memory at its peak\n"
+        "drf: drf submit -c 1 -m 384M -t 1m -- train 'a b'\n"
+    )
+    assert asked(prepared) == [(9, 18 * GIB)] * 2
+    assert prepared.asked("report")[0] == {
+        "op": "report", "by": "job", "least": 1, "past": {"ids": [42]},
+    }  # fmt: skip
+
+
+def test_it_takes_less_until_it_would_start_now(drf: Run, prepared: Any, refuse: Any) -> None:
+    prepared.replies["submit"] = submits([refuse(code="too-big"), LATER, NOW])
+    drf("profile", "--", "true")
+    assert asked(prepared) == [(9, 18 * GIB), (4, 9 * GIB), (2, 4608 << 20), (2, 4608 << 20)]
+
+
+def test_on_a_full_machine_it_waits_for_the_least(drf: Run, prepared: Any) -> None:
+    prepared.replies["shares"] = free(0.2, 0)
+    drf("profile", "--", "true")
+    assert asked(prepared) == [(1, GIB)]
+
+
+def test_what_is_given_is_kept(drf: Run, prepared: Any) -> None:
+    prepared.replies["submit"] = submits([LATER, NOW])
+    drf("profile", "-m", "64M", "-t", "1h", "--", "true")
+    assert asked(prepared) == [(9, 64 << 20), (4, 64 << 20), (4, 64 << 20)]
+    assert {request["time_limit_s"] for request in prepared.asked("submit")} == {3600}
+
+
+def test_a_run_that_failed_teaches_nothing_and_its_code_is_kept(
+    drf: Run, prepared: Any, ended: Any
+) -> None:
+    prepared.replies["wait"] = {"done": True, "ended": [ended("FAILED", status=3)]}
+    prepared.replies["report"] = report(None)
+    result = drf("profile", "--", "false")
+    assert result.code == 3
+    assert result.err.endswith(
+        "drf: it ended as FAILED: only a run that has done its work shows what it needs\n"
+    )
+
+
+def test_a_run_that_never_was_teaches_nothing(drf: Run, prepared: Any) -> None:
+    prepared.replies["report"] = {"rows": []}
+    assert "it never ran" in drf("profile", "--", "x").err
+
+
+def test_a_run_that_was_cut_short_is_a_guess(drf: Run, prepared: Any) -> None:
+    prepared.replies["report"] = report(ADVICE | {"short_jobs": 1})
+    assert (
+        "it was cut short: this is a guess, profile it again with" in drf("profile", "--", "x").err
+    )
+
+
+def test_a_command_that_cannot_be_typed_is_not_repeated(drf: Run, prepared: Any) -> None:
+    err = drf("profile", "--", "sh", "-c", "a\nb\x1b").err
+    assert err.endswith("drf: drf submit -c 1 -m 384M -t 1m -- (the same command)\n")
