@@ -48,6 +48,10 @@ processes = 64
 """
 
 
+#: For a daemon to which all that the machine does besides is no matter.
+ALONE = "[scheduling]\nexternal_load = false\n"
+
+
 def wait_for(
     what: str, is_so: Callable[[], Any], *, seconds: float = 120.0, show: Callable[[], Any] = str
 ) -> Any:
@@ -78,7 +82,7 @@ class Instance:
             # What else the machine does is no matter of the test.
             extra = self.root / "drfd.d"
             extra.mkdir()
-            (extra / "quiet.toml").write_text("[scheduling]\nexternal_load = false\n")
+            (extra / "alone.toml").write_text(ALONE)
         self.log = self.root / "drfd.log"
         self.process: subprocess.Popen[bytes] | None = None
         #: More for the daemon's command line, and its environment.

@@ -57,7 +57,9 @@ def _changes(future: Future, job: Job) -> Iterator[tuple[JobSpec, list[str]]]:
 def _starts(future: Future, job: Job, spec: JobSpec) -> bool:
     future.ledger.apply(ev.Cancelled(job_id=job.id, at_s=future.now.at_s, by=spec.user))
     try:
-        added = future.add(spec, held=False)
+        # It waits for room alone: its conditions are met.
+        free = replace(spec, after=(), begin_s=None)
+        added = future.add(free, held=False, ended={})
     except Refused:
         return False
     return added.id in future.pass_now().admitted

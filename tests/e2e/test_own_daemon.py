@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from drfd.paths import SYSTEM_SOCKET
-from instance import BIN, is_alive, wait_for
+from instance import ALONE, BIN, is_alive, wait_for
 
 pytestmark = pytest.mark.skipif(
     SYSTEM_SOCKET.parent.exists(), reason="a system daemon is, or was, running here"
@@ -23,6 +23,10 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture
 def home() -> Iterator[Path]:
     place = Path(tempfile.mkdtemp(prefix="drfd-home-"))
+    # Root's own daemon reads the system's configuration, and sees what others do after ten seconds.
+    config = place / ".config/drfd/drfd.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text(ALONE)
     yield place
     if daemons(place):
         # Its jobs first: nobody would clean up after them once their state is gone.

@@ -15,7 +15,7 @@ import pytest
 
 from drfd.daemon.spawn import group_for
 from drfd.launcher import systemd
-from instance import BIN, Instance, is_alive, wait_for
+from instance import ALONE, BIN, Instance, is_alive, wait_for
 from kernel import Kernel, scope
 from launcher.rig import LauncherProcess, pid_in, shell
 
@@ -246,7 +246,9 @@ class Own:
 
     def __init__(self, account: pwd.struct_passwd, home: Path) -> None:
         self.account, self.home = account, home
-        home.mkdir()
+        config = home / ".config/drfd/drfd.toml"
+        config.parent.mkdir(parents=True)
+        config.write_text(ALONE)
         os.chown(home, account.pw_uid, account.pw_gid)
         self.start()
 
