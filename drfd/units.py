@@ -57,6 +57,14 @@ def parse_rates(text: str, *, what: str = "io") -> tuple[int, int]:
     return rates[0], rates[-1]
 
 
+def parse_disk_rates(text: str, *, what: str = "io") -> tuple[str | None, int, int]:
+    """The disk's name, if one is given, and read and write bytes per second: "data=200M/50M"."""
+    name, named, rates = str(text).rpartition("=")
+    if named and not name:
+        raise Refused("bad-value", f"{what}: a disk's name is missing", hint="write data=200M/50M")
+    return (name or None, *parse_rates(rates, what=what))
+
+
 def parse_duration(text: str | int, *, what: str = "time") -> int:
     """Seconds of "90", "90s", "1h30m", "2d", "1:30:00" or "1-12:00:00"; at least 1."""
     word = _word(text).lower()
@@ -120,7 +128,8 @@ def show_cores(cores_milli: float) -> str:
 
 def show_amount(axis: str, amount: int) -> str:
     """An amount of a resource, named as in `core.resources.Axes`, with its unit, for people."""
-    match axis:
+    kind, _, _ = axis.partition(":")
+    match kind:
         case "cores":
             return show_cores(amount)
         case "memory":
@@ -134,11 +143,12 @@ def show_amount(axis: str, amount: int) -> str:
 def show_need(axis: str, amount: int) -> str:
     """An amount and what it is of: "3 cores", "16G of memory", "10M/s of disk reads"."""
     shown = show_amount(axis, amount)
-    match axis:
+    kind, _, disk = axis.partition(":")
+    match kind:
         case "cores":
             return f"{shown} core" if amount == 1000 else f"{shown} cores"
         case "read" | "write":
-            return f"{shown} of disk {axis}s"
+            return f"{shown} of disk {kind}s" + (f" on {disk}" if disk else "")
         case _:
             return f"{shown} of {axis}"
 

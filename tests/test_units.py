@@ -13,6 +13,7 @@ from drfd.errors import Refused
 from drfd.units import (
     exact_size,
     parse_cores,
+    parse_disk_rates,
     parse_duration,
     parse_memory,
     parse_rates,
@@ -192,6 +193,25 @@ def test_a_size_for_people_is_short_and_right_within_a_twentieth(size: int) -> N
 )
 def test_rates_are_one_for_both_or_read_and_write(text: str, rates: tuple[int, int]) -> None:
     assert parse_rates(text) == rates
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("10M", (None, 10 * MIB, 10 * MIB)),
+        ("data=200M/50M", ("data", 200 * MIB, 50 * MIB)),
+        ("a=b=1M", ("a=b", MIB, MIB)),
+    ],
+)
+def test_a_disk_may_be_named_before_its_rates(
+    text: str, found: tuple[str | None, int, int]
+) -> None:
+    assert parse_disk_rates(text) == found
+
+
+@pytest.mark.parametrize("text", ["=10M", "data=", "data=fast", "data=1/2/3"])
+def test_what_is_no_disk_with_rates_is_refused(text: str) -> None:
+    assert refusal(parse_disk_rates, text, what="--io").text.startswith("--io")
 
 
 @pytest.mark.parametrize(

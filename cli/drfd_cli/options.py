@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from drfd.errors import Refused
-from drfd.units import parse_cores, parse_duration, parse_memory, parse_rates
+from drfd.units import parse_cores, parse_disk_rates, parse_duration, parse_memory
 from drfd_cli.client import Client, choose
 from drfd_cli.words import (
     parse_after,
@@ -47,7 +47,7 @@ class Amount(_AnyType):
 
 CORES = Amount("CORES", parse_cores)
 MEMORY = Amount("SIZE", parse_memory)
-RATES = Amount("READ[/WRITE]", parse_rates)
+RATES = Amount("[DISK=]READ[/WRITE]", parse_disk_rates)
 DURATION = Amount("TIME", parse_duration)
 LIMIT = Amount("TIME", lambda text: 0 if text == "unlimited" else parse_duration(text))
 
@@ -95,7 +95,12 @@ def demand_options(function: F) -> F:
         (
             click.option("-c", "--cores", type=CORES, help="CPU cores, such as 4 or 0.5."),
             click.option("-m", "--mem", type=MEMORY, help="Memory, such as 16G."),
-            click.option("--io", type=RATES, help="Disk bandwidth per second, read[/write]."),
+            click.option(
+                "--io",
+                type=RATES,
+                multiple=True,
+                help="Disk bandwidth per second, [disk=]read[/write]; once for each disk.",
+            ),
             click.option("-t", "--time", type=LIMIT, help="Wall time: 90s, 12h, unlimited."),
             click.option("-n", "--name", help="A name for lists."),
             click.option("-p", "--pool", help="The pool that pays for it."),
@@ -114,11 +119,15 @@ def demand_options(function: F) -> F:
     return function
 
 
-def demand_fields(cores: int | None, mem: int | None, io: tuple[int, int] | None) -> dict[str, int]:
-    """The demand on the wire: what was said of it."""
-    demand = {"cores_milli": cores, "memory_bytes": mem}
-    if io is not None:
-        demand["read_bps"], demand["write_bps"] = io
+def demand_fields(
+    cores: int | None, mem: int | None, io: tuple[tuple[str | None, int, int], ...]
+) -> dict[str, Any]:
+    """The demand on the wire: what was said of it. Of each disk that is what was said last: the
+    command line comes after a script's own lines."""
+    by_disk = {disk: {"read_bps": read, "write_bps": write} for disk, read, write in io}
+    demand: dict[str, Any] = {"cores_milli": cores, "memory_bytes": mem}
+    demand |= by_disk.pop(None, {})
+    demand["disks"] = by_disk or None
     return {key: value for key, value in demand.items() if value is not None}
 
 

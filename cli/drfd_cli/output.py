@@ -140,9 +140,13 @@ def _print_plain(columns: Sequence[Column], rows: Sequence[Sequence[object]]) ->
 
 def show_demand(demand: View) -> list[str]:
     """Cores, memory and I/O as three cells."""
-    read, write = demand["read"], demand["write"]
-    io = "-" if not read and not write else f"{show_size(read)}/{show_size(write)}"
-    return [f"{demand['cores']:g}", show_size(demand["memory"]), io]
+    return [f"{demand['cores']:g}", show_size(demand["memory"]), show_io(demand)]
+
+
+def show_io(rates: View) -> str:
+    """ "200M/50M", or "-"."""
+    read, write = rates["read"], rates["write"]
+    return "-" if not read and not write else f"{show_size(read)}/{show_size(write)}"
 
 
 def show_elapsed(job: View) -> str:

@@ -93,6 +93,7 @@ def account_of(job: Job) -> Account | None:
     wall_ms = max(0, round((job.ended_at - job.started_at) * 1000))
     run_ms = max(0, wall_ms - round(job.frozen_s(job.ended_at) * 1000))
     demand, usage = job.spec.demand, job.usage
+    read_bps, write_bps = demand.rate_sums
     seen = usage if usage is not None and usage.memory_peak_bytes else None
     return Account(
         jobs=1,
@@ -104,8 +105,8 @@ def account_of(job: Job) -> Account | None:
             demand.memory_bytes * wall_ms,
             None if seen is None else seen.memory_peak_bytes * wall_ms,
         ),
-        read=_rate(demand.read_bps, run_ms, None if seen is None else seen.read_bytes),
-        write=_rate(demand.write_bps, run_ms, None if seen is None else seen.written_bytes),
+        read=_rate(read_bps, run_ms, None if seen is None else seen.read_bytes),
+        write=_rate(write_bps, run_ms, None if seen is None else seen.written_bytes),
         read_bytes=0 if seen is None else seen.read_bytes,
         written_bytes=0 if seen is None else seen.written_bytes,
         memory_declared_bytes=demand.memory_bytes,

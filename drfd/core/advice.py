@@ -36,6 +36,9 @@ class Advice:
     #: 0: declare none.
     read_bps: int
     write_bps: int
+    #: Which, where there are several. What a job does on more than one is known in sum only, and
+    #: says nothing of each.
+    disk: str = ""
     #: On how many jobs it rests, and how many of them ran out of memory or time.
     jobs: int
     short_jobs: int
@@ -45,7 +48,8 @@ class Advice:
         words = ["-c", show_cores(self.cores_milli), "-m", exact_size(self.memory_bytes)]
         words += ["-t", exact_duration(self.time_limit_s)]
         if self.read_bps or self.write_bps:
-            words += ["--io", f"{exact_size(self.read_bps)}/{exact_size(self.write_bps)}"]
+            disk = f"{self.disk}=" if self.disk else ""
+            words += ["--io", f"{disk}{exact_size(self.read_bps)}/{exact_size(self.write_bps)}"]
         return words
 
 
@@ -71,12 +75,15 @@ def advise(similar: Sequence[Job], *, least: int = LEAST) -> Advice | None:
         last = jobs[0].spec
         cores, memory = max(cores, last.demand.cores_milli), max(memory, last.demand.memory_bytes)
         time_s = max(time_s, last.time_limit_s or 0)
+    disks = frozenset[str]().union(*(job.spec.demand.used_disks for job in jobs))
+    one = jobs if len(disks) <= 1 else []
     return Advice(
         cores_milli=cores,
         memory_bytes=memory,
         time_limit_s=time_s,
-        read_bps=max(_rate(job, "read") for job in jobs),
-        write_bps=max(_rate(job, "write") for job in jobs),
+        read_bps=max((_rate(job, "read") for job in one), default=0),
+        write_bps=max((_rate(job, "write") for job in one), default=0),
+        disk=min(disks, default=""),
         jobs=len(jobs),
         short_jobs=len(short),
     )
@@ -139,11 +146,11 @@ def _time_s(job: Job) -> int:
 
 
 def _rate(job: Job, what: str) -> int:
-    usage, demand = _used(job), job.spec.demand
+    usage, (read_bps, write_bps) = _used(job), job.spec.demand.rate_sums
     declared, moved, peak = (
-        (demand.read_bps, usage.read_bytes, usage.read_peak_bps)
+        (read_bps, usage.read_bytes, usage.read_peak_bps)
         if what == "read"
-        else (demand.write_bps, usage.written_bytes, usage.write_peak_bps)
+        else (write_bps, usage.written_bytes, usage.write_peak_bps)
     )
     if not declared:
         return 0

@@ -29,6 +29,9 @@ def refuse_unfit(spec: JobSpec, rules: Rules) -> None:
     unknown = rules.axes.unknown_gres(spec.demand)
     if unknown is not None:
         raise Refused("no-such-resource", f"this machine has no resource {unknown!r}")
+    gone = rules.axes.unknown_disk(spec.demand)
+    if gone is not None:
+        raise Refused("no-such-disk", f"this machine has no disk {gone!r}")
     asked = rules.axes.vector(spec.demand)
     for axis in short_axes(asked, rules.room):
         name = rules.axes.names[axis]

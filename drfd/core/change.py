@@ -14,7 +14,7 @@ from drfd.core.asked import owned, refuse_late_warning, refuse_unfit
 from drfd.core.dependencies import refuse_impossible, settle_ended
 from drfd.core.job import Dependency, Job, JobSpec, JobState
 from drfd.core.ledger import Ledger
-from drfd.core.resources import Resources
+from drfd.core.resources import Axes, Resources
 from drfd.core.rules import Rules
 from drfd.errors import NotPermitted, Refused
 from drfd.units import show_cores, show_duration, show_size
@@ -56,23 +56,55 @@ def change(ledger: Ledger, asked: st.ChangeAsked, rules: Rules) -> list[ev.Event
 
 
 def _changed(spec: JobSpec, wish: st.Change, rules: Rules) -> JobSpec:
-    demand = spec.demand
     return replace(
         spec,
         name=spec.name if wish.name is None else wish.name,
         pool=spec.pool if wish.pool is None else rules.pool_for(spec.user, wish.pool),
         priority=spec.priority if wish.priority is None else wish.priority,
         time_limit_s=spec.time_limit_s if wish.time_limit_s is None else wish.time_limit_s or None,
-        demand=Resources(
-            cores_milli=_given(wish.cores_milli, demand.cores_milli),
-            memory_bytes=_given(wish.memory_bytes, demand.memory_bytes),
-            read_bps=_given(wish.read_bps, demand.read_bps),
-            write_bps=_given(wish.write_bps, demand.write_bps),
-            gres=demand.gres,
+        demand=replace(
+            _with_rates(spec.demand, wish, rules.axes),
+            cores_milli=_given(wish.cores_milli, spec.demand.cores_milli),
+            memory_bytes=_given(wish.memory_bytes, spec.demand.memory_bytes),
         ),
         after=spec.after if wish.after is None else wish.after,
         begin_s=spec.begin_s if wish.begin_s is None else wish.begin_s or None,
     )
+
+
+def _with_rates(demand: Resources, wish: st.Change, axes: Axes) -> Resources:
+    """The demand with the rates that are wished for, on the disks that the machine has."""
+    if len(axes.disks) <= 1:
+        read_bps, write_bps = wish.read_bps, wish.write_bps
+        for name, *rates in wish.disks or ():
+            _refuse_unknown_disk(name, axes)
+            read_bps, write_bps = rates
+        return replace(
+            demand,
+            read_bps=_given(read_bps, demand.read_bps),
+            write_bps=_given(write_bps, demand.write_bps),
+        )
+    if wish.read_bps is not None or wish.write_bps is not None:
+        raise Refused(
+            "bad-value",
+            "--io: this machine has several disks; say which one is meant",
+            hint=f"--io NAME=RATE, with one of {', '.join(axes.disks)}",
+        )
+    if wish.disks is None:
+        return demand
+    rates_of = {name: demand.rates(name) for name in (*axes.disks, *axes.lost)}
+    for name, read, write in wish.disks:
+        _refuse_unknown_disk(name, axes)
+        rates_of[name] = read, write
+    disks = tuple(sorted((name, *rates) for name, rates in rates_of.items()))
+    return replace(demand, read_bps=0, write_bps=0, disks=disks)
+
+
+def _refuse_unknown_disk(name: str, axes: Axes) -> None:
+    if name not in axes.disks:
+        known = ", ".join(filter(None, axes.disks))
+        hint = f"disks: {known}" if known else "no disk is managed here"
+        raise Refused("no-such-disk", f"--io: there is no disk {name!r} here", hint=hint)
 
 
 def _given(wish: int | None, before: int) -> int:
@@ -119,7 +151,10 @@ def _limit(spec: JobSpec) -> str:
 
 
 def _rates(demand: Resources) -> str:
-    return f"{show_size(demand.read_bps)}/{show_size(demand.write_bps)}"
+    rates = demand.disks or (("", demand.read_bps, demand.write_bps),)
+    return " ".join(
+        f"{name and name + '='}{show_size(read)}/{show_size(write)}" for name, read, write in rates
+    )
 
 
 def _after(after: tuple[Dependency, ...]) -> str:

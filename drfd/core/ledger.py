@@ -62,6 +62,16 @@ class Ledger:
             ledger.apply(event)
         return ledger
 
+    def with_axes(self, axes: Axes) -> Ledger:
+        """The same books on a machine with other resources."""
+        jobs = self.jobs.values()
+        return Ledger.of_jobs(axes, jobs, next_id=self.next_id, draining=self.draining)
+
+    def used_disks(self) -> frozenset[str]:
+        """All that a job names with a rate."""
+        demands = (job.spec.demand for job in self.jobs.values())
+        return frozenset[str]().union(*(each.used_disks for each in demands if each.disks))
+
     @property
     def nothing(self) -> Vector:
         return (0,) * len(self.axes.names)

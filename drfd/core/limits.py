@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from drfd.core.job import Job, JobState, Outcome
+from drfd.core.resources import Resources
 from drfd.units import exact_size, show_duration, show_size
 
 #: Measured I/O must be over its declared rate by this factor …
@@ -73,9 +74,10 @@ def judge_io(job: Job, samples: Sequence[Sample]) -> tuple[Outcome, str] | None:
         return None
     first, last = window[0], window[-1]
     span_s = last.mono_s - first.mono_s
+    read_bps, write_bps = _declared(job.spec.demand)
     for what, declared, before, after in (
-        ("read", job.spec.demand.read_bps, first.read_bytes, last.read_bytes),
-        ("wrote", job.spec.demand.write_bps, first.written_bytes, last.written_bytes),
+        ("read", read_bps, first.read_bytes, last.read_bytes),
+        ("wrote", write_bps, first.written_bytes, last.written_bytes),
     ):
         if not declared or before is None or after is None:
             continue
@@ -87,6 +89,15 @@ def judge_io(job: Job, samples: Sequence[Sample]) -> tuple[Outcome, str] | None:
             )
             return Outcome.LIMIT_EXCEEDED, text
     return None
+
+
+def _declared(demand: Resources) -> tuple[int, int]:
+    """What a job may do on all disks together: what is measured is their sum. Without a rate for
+    one of them there is no bound to the sum."""
+    if not demand.disks:
+        return demand.read_bps, demand.write_bps
+    _, reads, writes = zip(*demand.disks, strict=True)
+    return sum(reads) if all(reads) else 0, sum(writes) if all(writes) else 0
 
 
 def _judge_memory(job: Job, samples: Sequence[Sample]) -> tuple[Outcome, str] | None:

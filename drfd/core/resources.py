@@ -12,6 +12,9 @@ from dataclasses import dataclass
 #: Amounts in the order of `Axes.names`.
 Vector = tuple[int, ...]
 
+#: The resources that a process uses only while it runs, by kind.
+_RATES = frozenset({"cores", "read", "write"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
@@ -19,16 +22,33 @@ class Resources:
 
     cores_milli: int = 0
     memory_bytes: int = 0
+    #: Of a machine with one disk; where there are several, a demand of them holds on each.
     read_bps: int = 0
     write_bps: int = 0
     #: Countable things by name, sorted; counts are above zero.
     gres: tuple[tuple[str, int], ...] = ()
+    #: Of a machine with several disks, in place of the two rates: name, reads and writes of each.
+    disks: tuple[tuple[str, int, int], ...] = ()
+
+    def rates(self, disk: str) -> tuple[int, int]:
+        """Bytes read and written per second on this disk."""
+        if not self.disks:
+            return self.read_bps, self.write_bps
+        return next(((read, write) for name, read, write in self.disks if name == disk), (0, 0))
+
+    @property
+    def rate_sums(self) -> tuple[int, int]:
+        """The rates of all disks together."""
+        _, reads, writes = zip(("", self.read_bps, self.write_bps), *self.disks, strict=True)
+        return sum(reads), sum(writes)
+
+    @property
+    def used_disks(self) -> frozenset[str]:
+        """Those that are named, with a rate."""
+        return frozenset(name for name, read, write in self.disks if read or write)
 
 
 NOTHING = Resources()
-
-#: The resources that a process uses only while it runs.
-_RATES = frozenset({"cores", "read", "write"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,39 +56,72 @@ class Axes:
     """The order of a machine's resources in its vectors."""
 
     gres: tuple[str, ...] = ()
+    #: The machine's disks. One (or none, or one without a name) has the axes "read" and "write",
+    #: several have "read:NAME" and "write:NAME" each.
+    disks: tuple[str, ...] = ()
+    #: Disks that the machine has no more, and jobs still name: they have axes, and no capacity.
+    lost: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
-        return ("cores", "memory", "read", "write", *self.gres)
+        rates = _of_each(self.disks) if len(self.disks) > 1 else ("read", "write")
+        return ("cores", "memory", *rates, *self.gres, *_of_each(self.lost))
 
     def vector(self, amount: Resources) -> Vector:
         """The amounts in order, without countables that the machine lacks (see `unknown_gres`)."""
         counts = dict(amount.gres)
+        rates: tuple[int, ...] = (amount.read_bps, amount.write_bps)
+        lost: tuple[int, ...] = ()
+        if len(self.disks) > 1 or amount.disks:
+            rates = tuple([rate for disk in self.disks or ("",) for rate in amount.rates(disk)])
+        if self.lost:
+            named = {name: rates for name, *rates in amount.disks}
+            lost = tuple([rate for disk in self.lost for rate in named.get(disk, (0, 0))])
         return (
             amount.cores_milli,
             amount.memory_bytes,
-            amount.read_bps,
-            amount.write_bps,
+            *rates,
             *(counts.get(name, 0) for name in self.gres),
+            *lost,
         )
 
     def resources(self, vector: Vector) -> Resources:
-        counts = zip(self.gres, vector[4:], strict=True)
+        split = len(self.disks) > 1
+        first_gres = 2 + 2 * (len(self.disks) if split else 1)
+        end_gres = first_gres + len(self.gres)
+        counts = zip(self.gres, vector[first_gres:end_gres], strict=True)
+        disks: tuple[tuple[str, int, int], ...] = ()
+        if split:
+            pairs = zip(vector[2:first_gres:2], vector[3:first_gres:2], strict=True)
+            disks = tuple((name, *pair) for name, pair in zip(self.disks, pairs, strict=True))
         return Resources(
             cores_milli=vector[0],
             memory_bytes=vector[1],
-            read_bps=vector[2],
-            write_bps=vector[3],
+            read_bps=0 if split else vector[2],
+            write_bps=0 if split else vector[3],
             gres=tuple((name, count) for name, count in counts if count),
+            disks=disks,
         )
 
     def released(self, demand: Vector) -> Vector:
         """What of a demand a frozen job gives back: time and rates, not what it stores or owns."""
         names = zip(self.names, demand, strict=True)
-        return tuple([amount if name in _RATES else 0 for name, amount in names])
+        return tuple([amount if kind_of(name) in _RATES else 0 for name, amount in names])
 
     def unknown_gres(self, amount: Resources) -> str | None:
         return next((name for name, _ in amount.gres if name not in self.gres), None)
+
+    def unknown_disk(self, amount: Resources) -> str | None:
+        return min(amount.used_disks.difference(self.disks), default=None)
+
+
+def kind_of(axis: str) -> str:
+    """ "read" for "read:data"."""
+    return axis.partition(":")[0]
+
+
+def _of_each(disks: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"{kind}:{disk}" for disk in disks for kind in ("read", "write"))
 
 
 def plus(left: Vector, right: Vector) -> Vector:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fractions import Fraction
 
@@ -11,7 +11,7 @@ from drfd.core.fairshare import FairShare
 from drfd.core.job import leaf_path
 from drfd.core.preemption import Preempting
 from drfd.core.reservation import Patience
-from drfd.core.resources import Axes, Resources, Vector
+from drfd.core.resources import Axes, Resources, Vector, kind_of
 from drfd.core.tree import NodeRule
 from drfd.errors import NotPermitted, Refused
 
@@ -29,12 +29,18 @@ class Claim:
     guarantee: Mapping[str, int] = field(default_factory=dict)
 
     def rule(self, axes: Axes) -> NodeRule:
-        names = axes.names
+        # What is said of "read" holds for each disk of which nothing is said.
+        names = [(name, kind_of(name)) for name in axes.names]
+        weights, limit, guarantee = self.weights, self.limit, self.guarantee
         return NodeRule(
-            weights=tuple(self.weights.get(name, self.weight) for name in names),
-            limit=tuple(self.limit.get(name) for name in names) if self.limit else None,
-            guarantee=tuple(self.guarantee.get(name, 0) for name in names)
-            if self.guarantee
+            weights=tuple(
+                weights.get(name, weights.get(kind, self.weight)) for name, kind in names
+            ),
+            limit=tuple(limit.get(name, limit.get(kind)) for name, kind in names)
+            if limit
+            else None,
+            guarantee=tuple(guarantee.get(name, guarantee.get(kind, 0)) for name, kind in names)
+            if guarantee
             else None,
         )
 
@@ -83,6 +89,11 @@ class Rules:
 
     room: Vector = field(init=False, compare=False)
     shares: FairShare = field(init=False, compare=False)
+
+    def also_for(self, disks: Iterable[str]) -> Rules:
+        """The same rules, with axes also for those of the disks that the machine has no more."""
+        lost = tuple(sorted(set(disks).difference(self.axes.disks)))
+        return replace(self, axes=replace(self.axes, lost=lost)) if lost else self
 
     @property
     def slot_count(self) -> int:

@@ -108,6 +108,11 @@ class Scheduler:
         self.last_plan = None
         self._lineup = None
 
+    def forget_axes(self) -> None:
+        """The machine's resources are others now."""
+        self.forget_books()
+        self._short_jobs = ShortJobs()
+
     def forget_place(self, job: Job) -> None:
         """What is reserved for it may not be what it asks for now, nor its leaf the same."""
         self.touch(job.spec.leaf)

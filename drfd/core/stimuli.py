@@ -92,6 +92,8 @@ class Change:
     memory_bytes: int | None = None
     read_bps: int | None = None
     write_bps: int | None = None
+    #: Of disks by their names: reads and writes per second.
+    disks: tuple[tuple[str, int, int], ...] | None = None
     after: tuple[Dependency, ...] | None = None
     #: 0: at once.
     begin_s: int | None = None

@@ -94,13 +94,19 @@ def _within(demand: Resources, room: Resources) -> Resources | None:
         memory_bytes=_cut(demand.memory_bytes, room.memory_bytes, 16 * _MIB),
         read_bps=_cut(demand.read_bps, room.read_bps, _MIB),
         write_bps=_cut(demand.write_bps, room.write_bps, _MIB),
+        disks=tuple(
+            (name, _cut(read, room.rates(name)[0], _MIB), _cut(write, room.rates(name)[1], _MIB))
+            for name, read, write in demand.disks
+        ),
     )
-    pairs = (
+    pairs = [
         (demand.cores_milli, cut.cores_milli),
         (demand.memory_bytes, cut.memory_bytes),
         (demand.read_bps, cut.read_bps),
         (demand.write_bps, cut.write_bps),
-    )
+    ]
+    for name, *rates in demand.disks:
+        pairs += zip(rates, cut.rates(name), strict=True)
     return cut if all(left * _LEAST_PART >= asked for asked, left in pairs) else None
 
 
@@ -121,4 +127,7 @@ def _words(asked: Resources, cut: Resources) -> list[str]:
         words += ["-m", exact_size(cut.memory_bytes)]
     if (cut.read_bps, cut.write_bps) != (asked.read_bps, asked.write_bps):
         words += ["--io", f"{exact_size(cut.read_bps)}/{exact_size(cut.write_bps)}"]
+    for name, read, write in cut.disks:
+        if (read, write) != asked.rates(name):
+            words += ["--io", f"{name}={exact_size(read)}/{exact_size(write)}"]
     return words

@@ -20,6 +20,7 @@ from drfd.daemon.toml_table import (
     Toml,
     one_of,
     read_count,
+    read_disk_name,
     read_duration_or_zero,
     read_flag,
     read_lists,
@@ -102,7 +103,8 @@ def load(path: Path) -> Config:
         for extra_path in sorted(path.parent.joinpath("drfd.d").glob("*.toml")):
             extra = _read(extra_path)
             # Alone first, so that a complaint names the file that is to blame.
-            parse(extra, str(extra_path))
+            # A pool's limit may name a disk of the main file.
+            parse({key: tree[key] for key in ("disk",) if key in tree} | extra, str(extra_path))
             _merge(tree, extra)
     return parse(tree, str(path))
 
@@ -115,7 +117,8 @@ def parse(tree: Toml, source: str) -> Config:
     daemon = top.table("daemon")
     limits = top.table("limits")
     scheduling = top.table("scheduling")
-    nodes = Tree()
+    disks = _disks(top)
+    nodes = Tree([disk.name for disk in disks or ()])
     nodes.read_pools(top.table("pools"))
     nodes.read_users(top.table("users"))
     policy = scheduling.take("policy", one_of(*CONFIGURABLE), "drf")
@@ -123,7 +126,7 @@ def parse(tree: Toml, source: str) -> Config:
         cores_milli=capacity.take("cores", parse_cores, None),
         memory_bytes=capacity.take("memory", parse_size, None),
         reserve_memory_bytes=capacity.take("reserve_memory", read_size_or_zero, None),
-        disks=_disks(top),
+        disks=disks,
         defaults=_defaults(top.table("defaults")),
         pools=nodes.pools,
         members=nodes.members,
@@ -156,12 +159,14 @@ def _disks(top: Table) -> tuple[DiskConfig, ...] | None:
     for table in tables:
         disks.append(
             DiskConfig(
-                name=table.take("name", read_name, None) or table.fail("name", "is missing"),
+                name=table.take("name", read_disk_name, None) or table.fail("name", "is missing"),
                 path=table.take("path", read_path, None) or table.fail("path", "is missing"),
                 read_bps=table.take("read", parse_size, None),
                 write_bps=table.take("write", parse_size, None),
             )
         )
+        if disks[-1].name in [disk.name for disk in disks[:-1]]:
+            table.fail("name", f"there are two disks {disks[-1].name!r}")
         table.done()
     return tuple(disks)
 

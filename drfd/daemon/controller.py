@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from drfd.core.job import Job, JobState
 from drfd.core.limits import deadline_mono_s
@@ -87,7 +88,7 @@ class Daemon:
             engine=self._engine,
             submit_work=self.submit,
             config=config,
-            site=site,
+            site=self._and_lost(site),
             meter=self._meter,
             link=self._link,
             standing=standing,
@@ -136,13 +137,23 @@ class Daemon:
 
     def _reload(self) -> Site:
         config, site = self._reread()
-        self._engine.rules = site.rules
+        self._engine.adopt(site.rules)
+        site = self._and_lost(site)
         self._requests.config, self._requests.site = config, site
         self._link.set_limits(site.disks, config.max_pids, config.cores_by)
         self._engine.want_pass()
         self.submit(Work(Tick(clock())))
         log.info("event=reloaded")
         return site
+
+    def _and_lost(self, site: Site) -> Site:
+        """With a word on disks that jobs name, and the configuration does not any more."""
+        lost = tuple(
+            f"jobs name the disk {name}, which is not configured: those that wait for it wait on "
+            "(drf why says so for each), those that run keep their limits"
+            for name in self._engine.rules.axes.lost
+        )
+        return replace(site, warnings=(*site.warnings, *lost))
 
     def shut_down(self, *, after_jobs: bool) -> None:
         """End, at once or when no job runs any more."""

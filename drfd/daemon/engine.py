@@ -76,6 +76,7 @@ class Engine:
     def __post_init__(self) -> None:
         self.ledger = self.journal.load(self.rules.axes)
         self.scheduler = Scheduler(self.rules.half_life_s)
+        self.adopt(self.rules)
         # What is older than this has all but no weight left.
         now, span_s = self.clock(), _REMEMBERED_HALF_LIVES * self.rules.half_life_s
         self.scheduler.remember(self.journal.ended_since(now.at_s - span_s), self.rules, now)
@@ -155,6 +156,15 @@ class Engine:
             log.info(words, kept.cores_milli, kept.memory_bytes)
         self._wants_pass = True
         return True
+
+    def adopt(self, rules: Rules) -> None:
+        """Work by these rules from now on. If the machine's resources are others, the books are
+        written anew; a job that needs what is gone waits, or runs on."""
+        self.rules = rules.also_for(self.ledger.used_disks())
+        self._wants_pass = True
+        if self.rules.axes != self.ledger.axes:
+            self.ledger = self.ledger.with_axes(self.rules.axes)
+            self.scheduler.forget_axes()
 
     def want_pass(self) -> None:
         self._wants_pass = True

@@ -15,7 +15,7 @@ from pathlib import Path
 from drfd.core.effects import Effect, Freeze, Kill, Launch, Remove, Signal, Terminate, Thaw
 from drfd.core.job import Job, JobState
 from drfd.core.reconcile import AttemptKey, missing_attempts, strays
-from drfd.core.stimuli import Now, Stimulus, Tick
+from drfd.core.stimuli import LaunchBroke, Now, Stimulus, Tick
 from drfd.daemon.engine import Engine, Work
 from drfd.daemon.meter import Meter
 from drfd.daemon.orders import order_for, stimulus_for
@@ -80,7 +80,12 @@ class Link:
         return self._ready
 
     def perform(self, effect: Effect, job: Job) -> None:
-        if isinstance(effect, Launch):
+        gone = job.spec.demand.used_disks.difference(disk.name for disk in self._disks)
+        if isinstance(effect, Launch) and gone:
+            # Admitted, and then taken out of the configuration: there is nothing to limit.
+            text = f"the disk {min(gone)} is not in the configuration any more"
+            self._tell(LaunchBroke(self._clock(), job.id, job.attempt, text))
+        elif isinstance(effect, Launch):
             payload = self._engine().journal.payload(job.id)
             order = order_for(job, payload, self._disks, self._max_pids, self.cores_by)
             self._send(protocol.launch_message(order))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -42,12 +43,14 @@ def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
     capacity = Resources(
         cores_milli=config.cores_milli or machine.cores_milli,
         memory_bytes=memory,
-        # A declared rate holds on every managed disk, so the slowest one bounds their sum.
-        read_bps=min((disk.read_bps for disk in disks), default=0),
-        write_bps=min((disk.write_bps for disk in disks), default=0),
+        read_bps=disks[0].read_bps if len(disks) == 1 else 0,
+        write_bps=disks[0].write_bps if len(disks) == 1 else 0,
+        disks=tuple((disk.name, disk.read_bps, disk.write_bps) for disk in disks)
+        if len(disks) > 1
+        else (),
     )
     rules = Rules(
-        axes=Axes(),
+        axes=Axes(disks=tuple(disk.name for disk in disks)),
         capacity=capacity,
         pools=config.pools,
         members=config.members,
@@ -65,10 +68,12 @@ def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
         config.defaults,
         cores_milli=min(config.defaults.cores_milli, capacity.cores_milli),
         memory_bytes=min(config.defaults.memory_bytes, capacity.memory_bytes),
-        read_bps=min(config.defaults.read_bps, capacity.read_bps),
-        write_bps=min(config.defaults.write_bps, capacity.write_bps),
     )
-    warnings = (*config.warnings, *_overcommitted(capacity, machine, config))
+    warnings = (
+        *config.warnings,
+        *_overcommitted(capacity, machine, config),
+        *_twice(disks),
+    )
     return Site(rules, disks, defaults, warnings)
 
 
@@ -92,6 +97,17 @@ def _disks(config: Config, state_dir: Path) -> tuple[Disk, ...]:
             )
         )
     return tuple(disks)
+
+
+def _twice(disks: Sequence[Disk]) -> Iterator[str]:
+    """Two names for one device promise it twice."""
+    for at, disk in enumerate(disks):
+        for other in disks[:at]:
+            for device in sorted(set(disk.devices).intersection(other.devices)):
+                yield (
+                    f"disks {other.name} and {disk.name} are on one device ({device}): "
+                    "what they promise adds up"
+                )
 
 
 def _beside(capacity: Resources, machine: Machine) -> Resources:

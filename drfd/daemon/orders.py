@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from drfd.core import stimuli as st
 from drfd.core.job import Job, Usage, output_path
+from drfd.core.resources import Resources
 from drfd.daemon.threads import thread_counts
 from drfd.errors import HostError
 from drfd.host.disks import Disk
@@ -22,8 +23,8 @@ def order_for(
         cores_milli=demand.cores_milli,
         memory_bytes=demand.memory_bytes,
         pids=max_pids,
-        disks=disk_limits(demand.read_bps, demand.write_bps, disks),
         cores_by=cores_by,
+        disks=disk_limits(demand, disks),
     )
     return Order(
         id=job.id,
@@ -50,14 +51,26 @@ def order_for(
     )
 
 
-def disk_limits(read_bps: int, write_bps: int, disks: Sequence[Disk]) -> tuple[DiskLimit, ...]:
-    """A declared rate, as a limit on every managed disk that the kernel can limit."""
-    if not read_bps and not write_bps:
-        return ()
-    devices = dict.fromkeys(device for disk in disks for device in disk.devices)
-    return tuple(
-        DiskLimit(device=device, read_bps=read_bps, write_bps=write_bps) for device in devices
-    )
+def disk_limits(demand: Resources, disks: Sequence[Disk]) -> tuple[DiskLimit, ...]:
+    """The declared rates, as limits on each managed disk that the kernel can limit. What is
+    declared by name for two disks on one device adds up there; what is declared for all does not.
+    """
+    limits: dict[str, DiskLimit] = {}
+    for disk in disks:
+        read_bps, write_bps = demand.rates(disk.name)
+        for device in disk.devices:
+            before = limits.get(device)
+            if before is not None and demand.disks:
+                # Undeclared for one of them is unlimited on the device.
+                both = read_bps and before.read_bps, write_bps and before.write_bps
+                limits[device] = DiskLimit(
+                    device=device,
+                    read_bps=read_bps + before.read_bps if both[0] else 0,
+                    write_bps=write_bps + before.write_bps if both[1] else 0,
+                )
+            else:
+                limits[device] = DiskLimit(device=device, read_bps=read_bps, write_bps=write_bps)
+    return tuple(limit for limit in limits.values() if limit.read_bps or limit.write_bps)
 
 
 def stimulus_for(report: Message, now: st.Now, measured: Usage | None) -> st.Stimulus:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -27,6 +27,8 @@ _AMOUNTS: Mapping[str, Callable[..., int]] = {
 class Tree:
     """What the file says of pools and of users."""
 
+    #: The names of the configured disks: "read:data" is an amount of one of them.
+    disks: Sequence[str] = ()
     #: By dotted name below the root.
     pools: dict[str, Pool] = field(default_factory=dict)
     #: By (pool, user); the pool "" for users in none.
@@ -42,11 +44,11 @@ class Tree:
     def read_users(self, table: Table) -> None:
         """[users.NAME]: those in no pool."""
         for name in table.names():
-            self.members["", name] = Claim(**_claim(table.table(name)))
+            self.members["", name] = Claim(**self._claim(table.table(name)))
 
     def _read_pool(self, table: Table, path: str) -> None:
         users = self._members(table, path)
-        self.pools[path] = Pool(**_claim(table), users=users)
+        self.pools[path] = Pool(**self._claim(table), users=users)
         self.read_pools(table.table("pools"), f"{path}.")
 
     def _members(self, table: Table, path: str) -> frozenset[str] | None:
@@ -61,25 +63,31 @@ class Tree:
         if isinstance(names, dict):
             each = table.table("users")
             for name in names:
-                self.members[path, name] = Claim(**_claim(each.table(name)))
+                self.members[path, name] = Claim(**self._claim(each.table(name)))
         return frozenset(names)
 
+    def _claim(self, table: Table) -> dict[str, Any]:
+        weight = table.take("weight", _weight_or_table, Fraction(1))
+        is_split = isinstance(weight, dict)
+        return {
+            "weight": Fraction(1) if is_split else weight,
+            "weights": self._by_axis(table, "weight", read_weight) if is_split else {},
+            "limit": self._by_axis(table, "limit"),
+            "guarantee": self._by_axis(table, "guarantee"),
+        }
 
-def _claim(table: Table) -> dict[str, Any]:
-    weight = table.take("weight", _weight_or_table, Fraction(1))
-    return {
-        "weight": Fraction(1) if isinstance(weight, dict) else weight,
-        "weights": _by_axis(table, "weight", read_weight) if isinstance(weight, dict) else {},
-        "limit": _by_axis(table, "limit"),
-        "guarantee": _by_axis(table, "guarantee"),
-    }
-
-
-def _by_axis(table: Table, key: str, read: Callable[..., Any] | None = None) -> dict[str, Any]:
-    """A table such as {cores = 4, memory = "8G"}."""
-    amounts = table.table(key)
-    found = {name: amounts.take(name, read or parse, None) for name, parse in _AMOUNTS.items()}
-    return {name: amount for name, amount in found.items() if amount is not None}
+    def _by_axis(
+        self, table: Table, key: str, read: Callable[..., Any] | None = None
+    ) -> dict[str, Any]:
+        """A table such as {cores = 4, memory = "8G", "read:data" = "1G"}."""
+        amounts = table.table(key)
+        parsers = dict(_AMOUNTS)
+        if len(self.disks) > 1:
+            parsers |= {
+                f"{kind}:{disk}": parse_size for disk in self.disks for kind in ("read", "write")
+            }
+        found = {name: amounts.take(name, read or parse, None) for name, parse in parsers.items()}
+        return {name: amount for name, amount in found.items() if amount is not None}
 
 
 def _weight_or_table(value: object) -> Fraction | dict[str, Any]:

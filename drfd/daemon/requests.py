@@ -137,6 +137,7 @@ class Requests:
             gid,
             rules=self.engine.rules,
             defaults=self.site.defaults,
+            disks=self.site.disks,
             takes_root=self.takes_root,
         )
         if request.dry_run:

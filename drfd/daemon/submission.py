@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from drfd.core.job import Dependency, JobSpec, Outcome, Retry, Want, Warn
 from drfd.core.resources import Resources
 from drfd.core.retry import USUAL
@@ -9,8 +12,9 @@ from drfd.core.rules import Rules
 from drfd.core.stimuli import Actor
 from drfd.daemon.config import Defaults
 from drfd.errors import NotPermitted, Refused
+from drfd.host.disks import Disk, disk_of
 from drfd.wire import messages as msg
-from drfd.wire.messages import Submit
+from drfd.wire.messages import Demand, Submit
 
 #: Bounds on what one job may carry, in bytes of text.
 MAX_ARGV_BYTES = 512 << 10
@@ -21,7 +25,14 @@ MAX_WORD_BYTES = 128 << 10
 
 
 def spec_for(
-    request: Submit, actor: Actor, gid: int, *, rules: Rules, defaults: Defaults, takes_root: bool
+    request: Submit,
+    actor: Actor,
+    gid: int,
+    *,
+    rules: Rules,
+    defaults: Defaults,
+    disks: Sequence[Disk],
+    takes_root: bool,
 ) -> JobSpec:
     """Raises Refused for what may not be asked. Whether the demand fits is the core's to judge."""
     _check_sizes(request)
@@ -43,9 +54,8 @@ def spec_for(
         demand=Resources(
             cores_milli=_given(demand.cores_milli, defaults.cores_milli),
             memory_bytes=_given(demand.memory_bytes, defaults.memory_bytes),
-            read_bps=_given(demand.read_bps, defaults.read_bps),
-            write_bps=_given(demand.write_bps, defaults.write_bps),
             gres=tuple(sorted(demand.gres.items())),
+            **_rates(demand, defaults, disks, request.cwd),
         ),
         time_limit_s=(limit or None) if limit is not None else defaults.time_limit_s,
         priority=request.priority,
@@ -71,6 +81,45 @@ def _retry(asked: msg.Retry | None) -> Retry | None:
     if asked is None or not asked.times:
         return None
     return Retry(asked.times, tuple(dict.fromkeys(Outcome(each) for each in asked.on)) or USUAL)
+
+
+def _rates(demand: Demand, defaults: Defaults, disks: Sequence[Disk], cwd: str) -> dict[str, Any]:
+    """The rates as `Resources` has them. What is declared without a disk's name is for the disk of
+    the working directory, or for the first one if that is on none of them."""
+    asked: dict[str, tuple[int | None, int | None]] = {
+        name: (rates.read_bps, rates.write_bps) for name, rates in demand.disks.items()
+    }
+    names = [disk.name for disk in disks]
+    for name in asked:
+        if name not in names:
+            raise Refused(
+                "no-such-disk",
+                f"--io: there is no disk {name!r} here",
+                hint=f"disks: {', '.join(names)}" if names else "no disk is managed here",
+            )
+    plain = demand.read_bps, demand.write_bps
+    if plain != (None, None) and disks:
+        own = (disk_of(cwd, disks) or disks[0]) if len(disks) > 1 else disks[0]
+        if own.name in asked:
+            raise Refused(
+                "bad-value",
+                f"--io: the disk {own.name} is given twice; without a name it is that of {cwd}",
+            )
+        asked[own.name] = plain
+    found = []
+    for disk in disks:
+        read_bps, write_bps = asked.get(disk.name, (None, None))
+        found.append(
+            (
+                disk.name,
+                _given(read_bps, min(defaults.read_bps, disk.read_bps)),
+                _given(write_bps, min(defaults.write_bps, disk.write_bps)),
+            )
+        )
+    if len(disks) > 1:
+        return {"disks": tuple(sorted(found))}
+    read_bps, write_bps = found[0][1:] if found else plain
+    return {"read_bps": read_bps or 0, "write_bps": write_bps or 0}
 
 
 def _check_sizes(request: Submit) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from difflib import get_close_matches
 from fractions import Fraction
@@ -110,6 +111,13 @@ def read_count(value: object) -> int:
 def read_name(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise wrong(value, "a name", '"name"')
+    return value
+
+
+def read_disk_name(value: object) -> str:
+    """One that can be written as --io NAME=200M."""
+    if not isinstance(value, str) or not re.fullmatch(r"[\w.-]+", value, re.ASCII):
+        raise wrong(value, "a name of letters, digits, dots, - and _", '"data"')
     return value
 
 

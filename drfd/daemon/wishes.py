@@ -48,6 +48,8 @@ def _change(request: msg.Set) -> st.Change:
         memory_bytes=demand.memory_bytes,
         read_bps=demand.read_bps,
         write_bps=demand.write_bps,
+        disks=tuple((name, each.read_bps, each.write_bps) for name, each in demand.disks.items())
+        or None,
         after=None if request.after is None else dependencies(request.after),
         begin_s=request.begin_s,
     )

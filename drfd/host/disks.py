@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +69,8 @@ class Mount:
     point: str
     filesystem: str
     source: str
+    #: "major:minor"; the major 0 stands for no device.
+    device: str
 
 
 def locate(path: str, mountinfo: str | None = None, sys: str = "/sys") -> Location:
@@ -97,6 +100,26 @@ def locate(path: str, mountinfo: str | None = None, sys: str = "/sys") -> Locati
     return Location(tuple(whole), mount.filesystem)
 
 
+def disk_of(
+    path: str, disks: Sequence[Disk], mountinfo: str | None = None, sys: str = "/sys"
+) -> Disk | None:
+    """The first of the disks that holds the path, which must be without links; None: none does.
+    Nothing but the table of mounts is looked at: the path may be anybody's."""
+    if mountinfo is None:
+        mountinfo = Path("/proc/self/mountinfo").read_text()
+    mount = _mount_of(path, mountinfo)
+    held: set[str] = set()
+    if Path(sys, "dev/block", mount.device).exists():
+        held = {_whole_disk(mount.device, sys)}
+    for disk in disks:
+        other = _mount_of(os.path.realpath(disk.path), mountinfo)
+        # Subvolumes have devices of their own, and one source.
+        is_same = mount.source.startswith("/") and mount.source == other.source
+        if other.point == mount.point or is_same or held.intersection(disk.devices):
+            return disk
+    return None
+
+
 def _whole_disk(device: str, sys: str) -> str:
     entry = Path(sys, "dev/block", device).resolve()
     if (entry / "partition").exists():
@@ -115,14 +138,15 @@ def _btrfs_members(device: str, sys: str) -> tuple[str, ...]:
 
 def _mount_of(path: str, mountinfo: str) -> Mount:
     """The mount that a path without links is on: the innermost, of those the latest."""
-    found = Mount("", "unknown", "")
+    found = Mount("", "unknown", "", "0:0")
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
-        point = _unescape(before.split(" ")[4])
+        _, _, device, _, point, *_ = before.split(" ")
+        point = _unescape(point)
         inside = point == "/" or path == point or path.startswith(f"{point}/")
         if inside and len(point) >= len(found.point):
             kind, source, *_ = after.split(" ")
-            found = Mount(point, kind, _unescape(source))
+            found = Mount(point, kind, _unescape(source), device)
     return found
 
 

@@ -28,13 +28,23 @@ Priority = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
+class Rates(Struct, forbid_unknown_fields=True, frozen=True):
+    """Of one disk."""
+
+    read_bps: Amount
+    write_bps: Amount
+
+
 class Demand(Struct, forbid_unknown_fields=True, frozen=True):
     """What is left out takes the daemon's default."""
 
     cores_milli: Annotated[int, Meta(ge=10, le=1 << 40)] | None = None
     memory_bytes: Annotated[int, Meta(ge=1 << 20, le=1 << 60)] | None = None
+    #: On the disk of the working directory, where there are several.
     read_bps: Amount | None = None
     write_bps: Amount | None = None
+    #: By the disk's name.
+    disks: dict[Name, Rates] = {}
     gres: dict[Name, Annotated[int, Meta(ge=1, le=1 << 20)]] = {}
 
 

@@ -25,14 +25,19 @@ View = dict[str, Any]
 
 
 def resources_view(amount: Resources) -> View:
-    """Cores as a number, sizes in bytes, rates in bytes per second."""
-    return {
+    """Cores as a number, sizes in bytes, rates in bytes per second: where there are several disks,
+    their sums, and each by its name besides."""
+    read_bps, write_bps = amount.rate_sums
+    view: View = {
         "cores": amount.cores_milli / 1000,
         "memory": amount.memory_bytes,
-        "read": amount.read_bps,
-        "write": amount.write_bps,
+        "read": read_bps,
+        "write": write_bps,
         "gres": dict(amount.gres),
     }
+    if amount.disks:
+        view["disks"] = {name: {"read": read, "write": write} for name, read, write in amount.disks}
+    return view
 
 
 def usage_view(usage: Usage | None) -> View:

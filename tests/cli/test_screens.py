@@ -326,6 +326,15 @@ def test_doctor_and_shares_show_what_is_left_to_processes_outside(drf: Run, daem
     assert json.loads(drf("shares", "--json").out)["external"] == load
 
 
+def test_shares_show_each_of_several_disks(drf: Run, daemon: Any) -> None:
+    disks = {"data": {"read": 1 << 30, "write": 1 << 20}, "old": {"read": 0, "write": 0}}
+    split = {name: SHARES[name] | {"disks": disks} for name in ("free", "capacity")}
+    daemon.replies = {"shares": SHARES | split}
+    rows = [line.split() for line in drf("shares").out.splitlines()]
+    assert rows.count(["disk", "data", "1G/1M"]) == 2
+    assert rows.count(["disk", "old", "-"]) == 2
+
+
 def test_doctor_works_while_the_launcher_is_away(drf: Run, daemon: Any) -> None:
     away = {"enforcement": None, "controls": {}, "launcher": "away"}
     daemon.replies = {"doctor": DOCTOR | away}

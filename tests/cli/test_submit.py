@@ -153,6 +153,20 @@ def test_long_options_are_the_same(submitted: Any) -> None:
         (["-t", "90"], {"time_limit_s": 90}),
         (["--io", "10M"], {"demand": {"read_bps": 10 << 20, "write_bps": 10 << 20}}),
         (["--io", "0/5M"], {"demand": {"read_bps": 0, "write_bps": 5 << 20}}),
+        (
+            ["--io", "1M", "--io", "data=2M/3M"],
+            {
+                "demand": {
+                    "read_bps": 1 << 20,
+                    "write_bps": 1 << 20,
+                    "disks": {"data": {"read_bps": 2 << 20, "write_bps": 3 << 20}},
+                }
+            },
+        ),
+        (
+            ["--io", "data=1M", "--io", "data=2M"],
+            {"demand": {"disks": {"data": {"read_bps": 2 << 20, "write_bps": 2 << 20}}}},
+        ),
         (["-c", "0.01"], {"demand": {"cores_milli": 10}}),
     ],
     ids=lambda case: " ".join(case) if isinstance(case, list) else "",

@@ -250,3 +250,15 @@ def test_one_more_job_never_makes_the_advice_smaller(jobs: list[Job], more: Job)
     assert after.memory_bytes >= before.memory_bytes
     assert after.cores_milli >= before.cores_milli
     assert after.time_limit_s >= before.time_limit_s
+
+
+def test_rates_are_for_the_disk_that_was_used_and_for_none_if_there_were_more() -> None:
+    def on(*disks: tuple[str, int, int]) -> Job:
+        was = job(read_bytes=500 * MIB, written_bytes=0)
+        asks = replace(was.spec.demand, read_bps=0, write_bps=0, disks=disks)
+        return replace(was, spec=replace(was.spec, demand=asks))
+
+    data, both = ("data", 100 * MIB, 0), ("scratch", MIB, 0)
+    assert one(on(data, ("scratch", 0, 0))).options()[-2:] == ["--io", "data=6M/0"]
+    assert "--io" not in one(on(data, both)).options()
+    assert "--io" not in one(on(data), on(both)).options()

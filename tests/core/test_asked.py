@@ -571,3 +571,14 @@ def test_only_an_administrator_drains(bench: Bench, on: bool) -> None:
     assert isinstance(refusal, NotPermitted)
     assert (refusal.code, refusal.exit_code) == ("not-admin", 77)
     assert str(refusal) == "only an administrator may drain or undrain"
+
+
+def test_a_demand_of_a_disk_that_is_not_there_is_refused() -> None:
+    """The configuration may change between a request and the decision."""
+    bench = Bench(replace(rules(), axes=Axes(disks=("data",))))
+    asks = replace(demand(1), disks=(("data", 1, 1), ("gone", 0, 1)))
+    with pytest.raises(Refused) as refusal:
+        bench.submit(spec(asks=asks))
+    assert refusal.value.text == "this machine has no disk 'gone'"
+    idle = replace(demand(1), disks=(("data", 1, 1), ("gone", 0, 0)))
+    assert bench.submit(spec(asks=idle)) == 1, "what it does not use may be missing"

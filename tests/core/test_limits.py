@@ -19,6 +19,7 @@ from drfd.core.limits import (
     suggest_memory,
     timeout_text,
 )
+from drfd.core.resources import Resources
 from drfd.units import parse_memory, parse_size
 from fakes import GIB, demand, happened, ledger_at, now, spec
 
@@ -180,6 +181,23 @@ def test_memory_is_judged_before_io() -> None:
     found = judge_samples(job_that_declares(read=MEGA), samples)
     assert found is not None
     assert found[1].startswith("measured 9G of memory")
+
+
+def on_disks(*rates: tuple[str, int, int]) -> Job:
+    return replace(job_that_declares(), spec=spec(asks=Resources(disks=rates)))
+
+
+def test_what_is_measured_is_the_sum_over_all_disks() -> None:
+    both = on_disks(("a", MEGA, 0), ("b", 2 * MEGA, 0))
+    assert judge_samples(both, steady(6 * MEGA)) is None
+    assert judge_samples(both, steady(7 * MEGA)) == (
+        Outcome.LIMIT_EXCEEDED,
+        "read 7M/s over 30s, declared 3M/s; ask for more next time with --io",
+    )
+
+
+def test_without_a_rate_for_one_disk_the_sum_has_no_bound() -> None:
+    assert judge_samples(on_disks(("a", MEGA, 0), ("b", 0, 0)), steady(90 * MEGA)) is None
 
 
 @pytest.mark.parametrize(

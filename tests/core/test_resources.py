@@ -85,3 +85,60 @@ def test_vectors_of_different_machines_do_not_mix(compute: object) -> None:
     assert callable(compute)
     with pytest.raises(ValueError, match="zip"):
         compute((1, 1), (1, 1, 1))
+
+
+# -- disks -------------------------------------------------------------------------------------
+
+TWO = Axes(gres=("gpu",), disks=("data", "scratch"))
+NAMED = Resources(
+    cores_milli=1000, memory_bytes=5, gres=(("gpu", 2),), disks=(("data", 1, 2), ("scratch", 3, 4))
+)
+
+
+def test_one_disk_has_plain_axes_whatever_it_is_called() -> None:
+    assert Axes(disks=("data",)).names == Axes().names == ("cores", "memory", "read", "write")
+
+
+def test_several_disks_have_axes_of_their_own() -> None:
+    assert TWO.names == (
+        *("cores", "memory", "read:data", "write:data", "read:scratch", "write:scratch", "gpu"),
+    )
+    assert TWO.vector(NAMED) == (1000, 5, 1, 2, 3, 4, 2)
+    assert TWO.resources(TWO.vector(NAMED)) == NAMED
+
+
+def test_rates_without_a_disk_are_booked_on_each() -> None:
+    """Of a job that was submitted when there was one: it is limited on each, too."""
+    assert TWO.vector(Resources(read_bps=7, write_bps=8)) == (0, 0, 7, 8, 7, 8, 0)
+
+
+def test_what_is_named_counts_on_the_disk_that_is_left() -> None:
+    assert Axes(disks=("scratch",)).vector(NAMED) == (1000, 5, 3, 4)
+
+
+def test_a_disk_that_is_gone_has_axes_as_long_as_somebody_names_it() -> None:
+    axes = Axes(gres=("gpu",), disks=("data",), lost=("scratch",))
+    assert axes.names == (
+        "cores",
+        "memory",
+        "read",
+        "write",
+        "gpu",
+        "read:scratch",
+        "write:scratch",
+    )
+    assert axes.vector(NAMED) == (1000, 5, 1, 2, 2, 3, 4)
+    assert axes.vector(Resources(read_bps=7)) == (0, 0, 7, 0, 0, 0, 0)
+    assert axes.resources((1, 2, 3, 4, 5, 6, 7)) == Resources(
+        cores_milli=1, memory_bytes=2, read_bps=3, write_bps=4, gres=(("gpu", 5),)
+    )
+
+
+def test_a_frozen_job_gives_back_the_rates_of_all_disks() -> None:
+    lost = Axes(gres=("gpu",), disks=("data", "scratch"), lost=("old",))
+    assert lost.released((1, 2, 3, 4, 5, 6, 7, 8, 9)) == (1, 0, 3, 4, 5, 6, 0, 8, 9)
+
+
+def test_the_disks_that_are_used_are_those_with_a_rate() -> None:
+    demand = Resources(disks=(("a", 0, 0), ("b", 0, 1), ("c", 1, 0)))
+    assert demand.used_disks == {"b", "c"}

@@ -6,7 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from drfd.core.rules import Pool, Rules
+from drfd.core.resources import Axes
+from drfd.core.rules import Claim, Pool, Rules
 from drfd.errors import NotPermitted, Refused
 from fakes import demand
 
@@ -116,3 +117,23 @@ def test_there_are_as_many_slots_as_whole_cores_where_nobody_says() -> None:
 def test_rules_are_equal_by_what_was_configured() -> None:
     assert Rules(capacity=demand(1, 2)) == Rules(capacity=demand(1, 2))
     assert Rules(capacity=demand(1, 2)) != Rules(capacity=demand(1, 3))
+
+
+def test_what_is_said_of_reads_holds_for_each_disk_of_which_nothing_is_said() -> None:
+    claim = Claim(
+        weights={"read": Fraction(2), "read:b": Fraction(3)},
+        limit={"write": 5, "write:a": 6},
+        guarantee={"read:b": 7},
+    )
+    rule = claim.rule(Axes(disks=("a", "b")))
+    assert rule.weights == (1, 1, 2, 1, 3, 1)
+    assert rule.limit == (None, None, None, 6, None, 5)
+    assert rule.guarantee == (0, 0, 0, 0, 7, 0)
+
+
+def test_rules_get_axes_for_disks_that_are_gone_and_no_capacity_on_them() -> None:
+    plain = Rules(axes=Axes(disks=("a",)), capacity=demand(9, 18, read=10, write=20))
+    assert plain.also_for({"a"}) is plain
+    lost = plain.also_for({"a", "z", "b"})
+    assert lost.axes == Axes(disks=("a",), lost=("b", "z"))
+    assert lost.room == (*plain.room, 0, 0, 0, 0)

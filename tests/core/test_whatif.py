@@ -15,6 +15,7 @@ from drfd.core.estimate import RunTimes
 from drfd.core.forecast import Future
 from drfd.core.job import JobSpec
 from drfd.core.reservation import Patience, Reservation
+from drfd.core.resources import Axes
 from drfd.core.rules import Claim, Rules
 from drfd.core.whatif import smaller_demand
 from drfd.units import parse_cores, parse_duration, parse_memory
@@ -134,3 +135,14 @@ def _cancelled(job_id: int) -> object:
     from drfd.core import events as ev
 
     return ev.Cancelled(job_id=job_id, at_s=now().at_s, by="alice")
+
+
+def test_the_rate_of_one_of_several_disks_is_cut() -> None:
+    disks = (("data", 100 << 20, 100 << 20), ("scratch", 100 << 20, 100 << 20))
+    few = rules()
+    capacity = replace(few.capacity, read_bps=0, write_bps=0, disks=disks)
+    bench = Bench(replace(few, capacity=capacity, axes=Axes(disks=("data", "scratch"))))
+    asks = replace(demand(1), disks=(("data", 60 << 20, 0), ("scratch", 0, 0)))
+    bench.start(spec(asks=asks))
+    waiting = bench.submit(spec(asks=asks))
+    assert smaller_demand(builder(bench), bench.job(waiting)) == ["--io", "data=40M/0"]

@@ -483,3 +483,43 @@ def test_a_mistake_in_a_drop_in_names_the_drop_in(path: Path, text: str, words: 
         load(path)
     assert words in str(error.value)
     assert str(extra) in str(error.value)
+
+
+# -- several disks -----------------------------------------------------------------------------
+
+DISKS = """
+[[disk]]
+name = "data"
+path = "/data"
+[[disk]]
+name = "scratch"
+path = "/scratch"
+"""
+
+
+def test_a_pool_may_be_limited_on_each_of_several_disks(path: Path) -> None:
+    text = (
+        f"{DISKS}[pools.lab]\nlimit = {{read = '1M', 'read:data' = '2M', 'write:scratch' = '3M'}}"
+    )
+    limit = load(written(path, text)).pools["lab"].limit
+    assert limit == {"read": 1 << 20, "read:data": 2 << 20, "write:scratch": 3 << 20}
+
+
+def test_a_disk_of_the_main_file_may_be_named_in_a_further_one(path: Path) -> None:
+    written(path, DISKS)
+    (path.parent / "drfd.d").mkdir()
+    extra = "[pools.lab]\nguarantee = {'read:data' = '2M'}\n"
+    (path.parent / "drfd.d" / "lab.toml").write_text(extra)
+    assert load(path).pools["lab"].guarantee == {"read:data": 2 << 20}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"{DISKS}[pools.lab]\nlimit = {{'read:dta' = '2M'}}\n", "(did you mean read:data?)"),
+        (DISKS.replace("scratch", "data"), "FILE: disk[1].name: there are two disks 'data'"),
+        (DISKS.replace('"data"', '"my=data"'), "FILE: disk[0].name: 'my=data' is not a name of"),
+    ],
+)
+def test_a_disk_that_cannot_be_meant_is_an_error(path: Path, text: str, said: str) -> None:
+    assert said in complaint(path, text)

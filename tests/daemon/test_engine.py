@@ -20,7 +20,10 @@ from drfd.core.history import History
 from drfd.core.job import JobState, Outcome
 from drfd.core.outlook import look_out
 from drfd.core.preemption import Preempting
+from drfd.core.reasons import explain_wait
 from drfd.core.reservation import Patience
+from drfd.core.resources import Axes
+from drfd.core.rules import Rules
 from drfd.errors import HostError, NotPermitted, Refused
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
@@ -775,3 +778,71 @@ def test_a_load_from_outside_is_heeded_by_the_next_pass_and_forgotten_when_it_do
     assert shell.engine.see_external(demand(4, 0))
     shell.turn(st.Tick(now()))
     assert [effect.job_id for effect in shell.host.take()] == [1]
+
+
+# -- several disks -----------------------------------------------------------------------------
+
+
+def with_disks(**rates: int) -> Rules:
+    """As many bytes per second are read and written on each."""
+    disks = tuple((name, rate, rate) for name, rate in rates.items())
+    capacity = replace(demand(9, 18), disks=disks)
+    return replace(rules(), axes=Axes(disks=tuple(rates)), capacity=capacity)
+
+
+def on_disk(name: str, rate: int) -> st.SubmitAsked:
+    asks = replace(demand(1), disks=((name, rate, rate),))
+    return st.SubmitAsked(now(), spec(asks=asks))
+
+
+def started(shell: Any) -> list[int]:
+    return [effect.job_id for effect in shell.host.take()]
+
+
+def test_each_disk_is_given_out_by_itself(make_shell: MakeShell) -> None:
+    shell = make_shell(by=with_disks(data=100, scratch=50))
+    shell.turn(on_disk("data", 80), on_disk("data", 30), on_disk("scratch", 40))
+    assert started(shell) == [1, 3]
+    (refusal,) = shell.turn(on_disk("scratch", 60))
+    assert isinstance(refusal, Refused)
+    assert "asks for 60/s of disk reads on scratch, and this machine has 50/s" in refusal.text
+
+
+def test_jobs_that_name_a_disk_that_is_gone_wait_and_all_others_go_on(
+    make_shell: MakeShell,
+) -> None:
+    shell = make_shell(by=with_disks(data=100, scratch=50))
+    shell.turn(on_disk("scratch", 40), on_disk("scratch", 30), on_disk("data", 10))
+    assert started(shell) == [1, 3]
+    one = replace(rules(), axes=Axes(disks=("data",)), capacity=demand(9, 18, 100, 100))
+    shell.engine.adopt(one)
+    assert shell.engine.rules.axes.lost == ("scratch",)
+    shell.turn(on_disk("data", 20))
+    assert started(shell) == [4], "what is held goes on, what is left is given out"
+    ledger = shell.engine.ledger
+    assert ledger.booked[2:] == (30, 30, 40, 40)
+    reason = explain_wait(
+        ledger.jobs[2], ledger, shell.engine.last_plan, shell.engine.rules, lambda at_s: ""
+    )
+    assert reason is not None
+    assert reason.text == (
+        "needs 30/s of disk reads on scratch, and the machine gives only 0/s "
+        "since its configuration was changed"
+    )
+    after = make_shell(by=one)
+    assert after.engine.rules.axes.lost == ("scratch",), "after a restart too"
+    assert tables(after.engine.ledger) == tables(ledger)
+    shell.engine.adopt(with_disks(data=100, scratch=50))
+    shell.turn(runner_up(1), ended(1), st.CgroupGone(now(), 1, 1))
+    assert 2 in started(shell), "it starts when the disk is there again"
+
+
+def test_a_disk_more_is_taken_up_while_jobs_run(make_shell: MakeShell) -> None:
+    """What was declared when there was one disk is held on each: that is where it is limited."""
+    shell = make_shell(by=rules())
+    shell.turn(st.SubmitAsked(now(), spec(asks=demand(1, 1, 60, 60))))
+    assert started(shell) == [1]
+    shell.engine.adopt(with_disks(data=100, scratch=50))
+    shell.turn(on_disk("data", 30), on_disk("data", 30))
+    assert started(shell) == [2]
+    assert shell.engine.ledger.booked[2:] == (90, 90, 60, 60)

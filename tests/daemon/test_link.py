@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ import pytest
 
 from drfd.core import stimuli as st
 from drfd.core.events import Event
-from drfd.core.job import Job, Outcome
+from drfd.core.job import Job, JobState, Outcome
+from drfd.core.resources import Axes
 from drfd.daemon import link as link_module
 from drfd.daemon.engine import Engine, Work
 from drfd.daemon.link import Link
@@ -553,6 +554,7 @@ def test_an_end_while_the_daemon_was_away_is_taken_as_it_was(bench: Any) -> None
         async with bench(history=[asks(), UP_1], known=[(1, 1)], news=news) as b:
             await b.state(1, "CLEANING")
             await b.quiet()
+            await b.quiet()
             assert b.job(1).exit_code == 4
             assert b.taken() == [LIST, order("remove", 1)]
 
@@ -563,6 +565,7 @@ def test_a_running_job_of_which_the_launcher_has_no_trace_is_lost(bench: Any) ->
     async def story() -> None:
         async with bench(history=[asks(), UP_1]) as b:
             await b.state(1, "CLEANING")
+            await b.quiet()
             await b.report(about("removed", 1))
             assert b.taken() == [LIST, order("remove", 1)]
             assert b.job(1).outcome is Outcome.LOST
@@ -778,5 +781,28 @@ def test_news_that_could_not_be_written_is_not_lost(bench: Any) -> None:
             assert b.job(1).shown_state == "RUNNING"
             b.engine.journal.is_full = False
             await b.state(1, "CLEANING")
+            await b.quiet()
+
+    asyncio.run(story())
+
+
+def test_a_job_whose_disk_is_gone_is_not_launched_without_its_limit(bench: Any) -> None:
+    """It was admitted while the launcher was away, and then the configuration was changed."""
+    disks = (("data", 1, 1), ("gone", 1, 0))
+
+    async def story() -> None:
+        async with bench(present=False) as b:
+            axes = Axes(disks=("data", "gone"))
+            capacity = replace(demand(9, 18), disks=(("data", 9, 9), ("gone", 9, 9)))
+            b.engine.adopt(replace(rules(), axes=axes, capacity=capacity))
+            named = st.SubmitAsked(now(), spec(asks=replace(demand(1), disks=disks)))
+            live_through(b.engine, [named, asks()])
+            assert {job.state for job in b.engine.ledger.jobs.values()} == {JobState.STARTING}
+            await b.launcher.start()
+            await b.ready()
+            await b.state(1, "CLEANING")
+            await b.quiet()
+            assert b.job(1).outcome_text == "the disk gone is not in the configuration any more"
+            assert brief(b.taken()) == [LIST, order("launch", 2), order("remove", 1)]
 
     asyncio.run(story())

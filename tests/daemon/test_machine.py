@@ -25,7 +25,7 @@ DISK = DiskConfig(name="data", path="/", read_bps=2000, write_bps=1000)
 def test_without_configuration_it_is_the_machine_less_a_reserve(tmp_path: Path) -> None:
     site = survey(Config(), MACHINE, tmp_path)
     assert site.rules == Rules(
-        axes=Axes(),
+        axes=Axes(disks=("state",)),
         capacity=Resources(
             cores_milli=8000,
             memory_bytes=60 * GIB,
@@ -56,7 +56,7 @@ def test_what_is_configured_counts(tmp_path: Path) -> None:
         external_load=False,
     )
     assert survey(config, MACHINE, tmp_path).rules == Rules(
-        axes=Axes(),
+        axes=Axes(disks=("data",)),
         capacity=Resources(cores_milli=4000, memory_bytes=15 * GIB, read_bps=2000, write_bps=1000),
         pools=pools,
         grace_s=3,
@@ -71,11 +71,23 @@ def test_memory_that_is_given_in_numbers_is_given_whole(tmp_path: Path) -> None:
     assert survey(config, MACHINE, tmp_path).rules.capacity.memory_bytes == 16 * GIB
 
 
-def test_the_slowest_disk_bounds_the_rates_that_are_promised(tmp_path: Path) -> None:
-    """A declared rate is a limit on every managed disk, so each must be able to give the sum."""
+def test_each_of_several_disks_has_rates_of_its_own(tmp_path: Path) -> None:
     config = Config(disks=(DISK, replace(DISK, name="b", read_bps=500, write_bps=3000)))
-    capacity = survey(config, MACHINE, tmp_path).rules.capacity
-    assert (capacity.read_bps, capacity.write_bps) == (500, 1000)
+    rules = survey(config, MACHINE, tmp_path).rules
+    assert rules.capacity.disks == (("data", 2000, 1000), ("b", 500, 3000))
+    assert (rules.capacity.read_bps, rules.capacity.write_bps) == (0, 0)
+    names = ("cores", "memory", "read:data", "write:data", "read:b", "write:b")
+    assert rules.axes.names == names
+    assert rules.room == (8000, 60 * GIB, 2000, 1000, 500, 3000)
+
+
+def test_two_names_for_one_device_are_told(tmp_path: Path) -> None:
+    if not locate(str(tmp_path)).devices:
+        pytest.skip("the tests' directory is on no block device")
+    here = replace(DISK, path=str(tmp_path))
+    found = survey(Config(disks=(here, replace(here, name="b"))), MACHINE, tmp_path).warnings
+    assert found
+    assert all(each.startswith("disks data and b are on one device (") for each in found)
 
 
 def test_a_machine_without_managed_disks_promises_no_rates(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from drfd.core import stimuli as st
 from drfd.core.job import Job, JobState, Usage
+from drfd.core.resources import Resources
 from drfd.daemon.orders import disk_limits, order_for, stimulus_for
 from drfd.daemon.threads import thread_counts
 from drfd.errors import HostError
@@ -124,7 +125,36 @@ def test_the_launcher_reads_the_order_that_the_daemon_wrote() -> None:
 def test_a_declared_rate_limits_each_disk_once(
     read: int, write: int, disks: list[Disk], limits: tuple[DiskLimit, ...]
 ) -> None:
-    assert disk_limits(read, write, disks) == limits
+    assert disk_limits(demand(read=read, write=write), disks) == limits
+
+
+SDA, SDB = DISK, replace(DISK, name="b", path="/b", devices=("8:16",))
+
+
+@pytest.mark.parametrize(
+    ("asked", "disks", "limits"),
+    [
+        pytest.param(
+            [("b", 5, 6), ("data", 1, 2)],
+            [SDA, SDB],
+            [("8:0", 1, 2), ("8:16", 5, 6)],
+            id="each has its own",
+        ),
+        pytest.param([("b", 5, 6), ("data", 0, 0)], [SDA, SDB], [("8:16", 5, 6)], id="only one"),
+        pytest.param([("b", 5, 6)], [SDA], [], id="one that is gone"),
+        pytest.param(
+            [("b", 5, 6), ("data", 1, 0)],
+            [SDA, replace(SDB, devices=("8:0",))],
+            [("8:0", 6, 0)],
+            id="two names for one device",
+        ),
+    ],
+)
+def test_rates_of_named_disks_limit_these_alone(
+    asked: list[tuple[str, int, int]], disks: list[Disk], limits: list[tuple[str, int, int]]
+) -> None:
+    found = disk_limits(Resources(disks=tuple(asked)), disks)
+    assert [(each.device, each.read_bps, each.write_bps) for each in found] == limits
 
 
 # -- reports -----------------------------------------------------------------------------------

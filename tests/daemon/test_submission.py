@@ -22,7 +22,8 @@ from drfd.daemon.submission import (
     spec_for,
 )
 from drfd.errors import NotPermitted, Refused
-from drfd.wire.messages import Demand, Dependency, Retry, Submit, Warn
+from drfd.host.disks import Disk
+from drfd.wire.messages import Demand, Dependency, Rates, Retry, Submit, Warn
 from fakes import ADMIN, ALICE, BOB, rules
 
 DEFAULTS = Defaults(
@@ -33,13 +34,24 @@ POOLS = {
     "open": Pool(),
     "shut": Pool(users=frozenset()),
 }
+DATA = Disk(name="data", path="/data", read_bps=1000, write_bps=15, devices=())
+#: On the file system of every path that nothing else is mounted on.
+ROOT_DISK = Disk(name="root", path="/", read_bps=1000, write_bps=1000, devices=())
+PROC_DISK = Disk(name="proc", path="/proc", read_bps=1000, write_bps=1000, devices=())
 POOLED = replace(rules(), pools=POOLS)
 
 
-def made(actor: Actor = ALICE, *, by: Rules = POOLED, root: bool = False, **asked: Any) -> JobSpec:
+def made(
+    actor: Actor = ALICE,
+    *,
+    by: Rules = POOLED,
+    root: bool = False,
+    disks: tuple[Disk, ...] = (DATA,),
+    **asked: Any,
+) -> JobSpec:
     """The job of a request with these fields."""
     request = Submit(**({"v": 1, "argv": ["true"], "cwd": "/home/alice"} | asked))
-    return spec_for(request, actor, 100, rules=by, defaults=DEFAULTS, takes_root=root)
+    return spec_for(request, actor, 100, rules=by, defaults=DEFAULTS, disks=disks, takes_root=root)
 
 
 def refused(actor: Actor = ALICE, **asked: Any) -> Refused:
@@ -56,7 +68,7 @@ def test_what_is_not_said_takes_the_defaults() -> None:
         uid=1001,
         gid=100,
         pool="root.lab",
-        demand=Resources(cores_milli=1500, memory_bytes=2 << 30, read_bps=10, write_bps=20),
+        demand=Resources(cores_milli=1500, memory_bytes=2 << 30, read_bps=10, write_bps=15),
         time_limit_s=3600,
         priority=0,
         argv=("true",),
@@ -247,3 +259,48 @@ def test_no_retry_and_no_begin_time_are_none() -> None:
 
 def test_a_retry_without_outcomes_is_after_those_that_it_may_mend() -> None:
     assert made(retry=Retry(times=1)).retry == job.Retry(1, USUAL)
+
+
+# -- disks -------------------------------------------------------------------------------------
+
+
+def test_the_only_disk_may_be_named() -> None:
+    demand = made(demand=Demand(disks={"data": Rates(read_bps=5, write_bps=6)})).demand
+    assert (demand.read_bps, demand.write_bps, demand.disks) == (5, 6, ())
+
+
+def test_without_a_name_it_is_the_disk_of_the_working_directory() -> None:
+    disks = (PROC_DISK, ROOT_DISK)
+    asked = Demand(read_bps=5, write_bps=6)
+    here = made(demand=asked, disks=disks, cwd="/no/such/directory").demand
+    assert here.disks == (("proc", 10, 20), ("root", 5, 6)), "the other has the defaults"
+    assert (here.read_bps, here.write_bps) == (0, 0)
+    there = made(demand=asked, disks=disks, cwd="/proc/1").demand
+    assert there.disks == (("proc", 5, 6), ("root", 10, 20))
+
+
+def test_a_working_directory_on_none_of_them_means_the_first() -> None:
+    nowhere = replace(PROC_DISK, name="z", path="/sys")
+    asked = Demand(read_bps=5, write_bps=6)
+    found = made(demand=asked, disks=(nowhere, ROOT_DISK), cwd="/proc/1").demand
+    assert found.disks == (("root", 10, 20), ("z", 5, 6))
+
+
+def test_each_disk_may_be_named_and_the_rest_have_the_defaults_within_what_they_give() -> None:
+    asked = Demand(disks={"root": Rates(read_bps=5, write_bps=0)})
+    found = made(demand=asked, disks=(DATA, ROOT_DISK)).demand
+    assert found.disks == (("data", 10, 15), ("root", 5, 0))
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (Demand(disks={"dta": Rates(read_bps=1, write_bps=1)}), "--io: there is no disk 'dta'"),
+        (
+            Demand(read_bps=1, disks={"root": Rates(read_bps=1, write_bps=1)}),
+            "--io: the disk root is given twice; without a name it is that of /home",
+        ),
+    ],
+)
+def test_a_disk_that_is_not_there_or_there_twice_is_refused(asked: Demand, said: str) -> None:
+    assert refused(demand=asked, disks=(PROC_DISK, ROOT_DISK)).text.startswith(said)

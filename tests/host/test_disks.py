@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from drfd.host import disks
-from drfd.host.disks import Disk, Location, locate
+from drfd.host.disks import Disk, Location, disk_of, locate
 
 #: A system with plain, encrypted and mirrored disks, btrfs on two of them, and much without.
 MOUNTINFO = """\
@@ -184,3 +184,46 @@ def test_the_writers_of_buffered_data_are_known_on_some_file_systems(
         name="d", path="/", read_bps=1, write_bps=1, devices=("8:0",), filesystem=filesystem
     )
     assert disk.attributes_writes is attributes
+
+
+# -- of which disk a path is -------------------------------------------------------------------
+
+
+def managed(name: str, path: str, *devices: str) -> Disk:
+    return Disk(name=name, path=path, read_bps=1, write_bps=1, devices=devices)
+
+
+MANAGED = (
+    managed("home", "/home", "253:1"),
+    managed("root", "/", "8:0"),
+    managed("sub", "/data", "8:16"),
+    managed("net", "/net"),
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        pytest.param("/home/alice/x", "home", id="its own mount"),
+        pytest.param("/srv/x", "root", id="the root's"),
+        pytest.param("/data/deep/below", "sub", id="a btrfs subvolume"),
+        pytest.param("/home/other/x", "sub", id="another mount on the same disk"),
+        pytest.param("/net/x", "net", id="a disk that cannot be limited"),
+        pytest.param("/tmp/x", None, id="memory"),
+        pytest.param("/raid/x", None, id="a disk that is not managed"),
+        pytest.param("/pool/x", None, id="a file system without a device"),
+    ],
+)
+def test_a_path_is_on_the_disk_that_holds_its_mount(
+    sysfs: Path, path: str, name: str | None
+) -> None:
+    """None of these paths exists here: nothing of a user's is looked at."""
+    found = disk_of(path, MANAGED, MOUNTINFO, str(sysfs))
+    assert (found and found.name) == name
+
+
+def test_of_two_names_for_one_disk_it_is_the_first(sysfs: Path) -> None:
+    twice = (managed("a", "/srv", "8:0"), managed("b", "/", "8:0"))
+    found = disk_of("/etc", twice, MOUNTINFO, str(sysfs))
+    assert found is not None
+    assert found.name == "a"

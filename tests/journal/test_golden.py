@@ -253,3 +253,20 @@ def assert_holds(then: object, now: object) -> None:
         assert_holds(value, now[name])
     added = {name: value for name, value in now.items() if name not in then}
     assert not any(added.values()), added
+
+
+def test_its_books_are_read_on_a_machine_with_other_disks(old: Journal) -> None:
+    """Rates without a disk hold on each."""
+    ledger = old.load(Axes(disks=("data", "scratch")))
+    ledger.check()
+    plain = old.load(Axes())
+    assert set(ledger.jobs) == set(plain.jobs)
+    cores, memory, read, write = plain.booked
+    assert ledger.booked == (cores, memory, read, write, read, write)
+
+
+def test_rates_of_named_disks_come_back(path: Path, open_journal: Callable[[], Journal]) -> None:
+    asks = Resources(disks=(("data", 1, 2), ("scratch", 0, 0)))
+    odd = spec(asks=asks, name=',"disks":[]')
+    event = ev.Submitted(job_id=1, at_s=1.5, spec=odd)
+    assert records.decode_event("Submitted", records.encode(event)) == event

@@ -438,3 +438,9 @@ def test_shares_tell_of_load_from_outside_and_leave_it_less_free() -> None:
     }  # fmt: skip
     assert view["capacity"]["cores"] == 9
     assert "external" not in shares_view(Ledger(Axes()), rules(9, 18))
+
+
+def test_where_there_are_several_disks_each_is_shown_beside_the_sums() -> None:
+    view = resources_view(Resources(disks=(("a", 1, 2), ("b", 30, 40))))
+    assert (view["read"], view["write"]) == (31, 42)
+    assert view["disks"] == {"a": {"read": 1, "write": 2}, "b": {"read": 30, "write": 40}}

@@ -24,7 +24,9 @@ from drfd_cli.selection import act, selecting
 @selecting
 @click.option("-c", "--cores", type=CORES, help="CPU cores, such as 4 or 0.5.")
 @click.option("-m", "--mem", type=MEMORY, help="Memory, such as 16G.")
-@click.option("--io", type=RATES, help="Disk bandwidth per second, read[/write].")
+@click.option(
+    "--io", type=RATES, multiple=True, help="Disk bandwidth per second, [disk=]read[/write]."
+)
 @click.option("-t", "--time", type=LIMIT, help="Wall time: 90s, 12h, unlimited.")
 @click.option("-p", "--pool", help="The pool that pays for it.")
 @click.option("--priority", type=PRIORITY, help="Order among the jobs of your leaf.")
@@ -34,7 +36,7 @@ from drfd_cli.selection import act, selecting
 def command(
     cores: int | None,
     mem: int | None,
-    io: tuple[int, int] | None,
+    io: tuple[tuple[str | None, int, int], ...],
     time: int | None,
     pool: str | None,
     priority: int | None,

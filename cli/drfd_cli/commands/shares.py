@@ -41,6 +41,8 @@ def command(as_json: bool) -> None:
         below = {"outside": {"read": 0, "write": 0, **reply["external"]["kept"]}, **below}
     for name, amount in below.items():
         rows.append([name, "", "", "", "", "", *output.show_demand(amount), "", ""])
+        for disk, rates in amount.get("disks", {}).items():
+            rows.append([f"  disk {disk}", *[""] * 7, output.show_io(rates), "", ""])
     output.print_rows(columns, rows, fixed=("WEIGHT", "ENTITLED", "SHARE"))
 
 

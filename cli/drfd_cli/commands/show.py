@@ -56,7 +56,7 @@ def _lines(job: dict[str, Any]) -> list[tuple[str, str]]:
         ("job", f"{job['id']} ({job['name']}) of {job['user']}, pool {job['pool']}"),
         ("state", f"{job['state']}, {job.get('attempts') or attempt}"),
         ("why", output.why_line(job) or "-"),
-        ("demand", f"{cores} cores, {memory} memory, io {io}"),
+        ("demand", f"{cores} cores, {memory} memory, io {_io(job['demand']) or io}"),
         *([("CPUs", f"{job['cpus']}, for itself")] if job.get("cpus") else []),
         ("limit", "no time limit" if limit is None else show_duration(limit)),
         (
@@ -78,3 +78,12 @@ def _lines(job: dict[str, Any]) -> list[tuple[str, str]]:
             ("errors", job["stderr"]),
         ]
     return lines
+
+
+def _io(demand: dict[str, Any]) -> str:
+    """The rates of each disk that has any, where there are several."""
+    return ", ".join(
+        f"{output.show_io(rates)} on disk {output.clean(name)}"
+        for name, rates in demand.get("disks", {}).items()
+        if rates["read"] or rates["write"]
+    )

@@ -104,7 +104,7 @@ def fields(
     *,
     cores: int | None,
     mem: int | None,
-    io: tuple[int, int] | None,
+    io: tuple[tuple[str | None, int, int], ...],
     time: int | None,
     name: str | None,
     pool: str | None,

@@ -1,0 +1,110 @@
+"""Two disks, of which one is a file: rates hold on the disk that they were declared for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from instance import CONFIG, Instance
+
+pytestmark = pytest.mark.system
+
+MIB = 1 << 20
+EXTRA = """[[disk]]
+name = "extra"
+path = "{extra}"
+read = "100M"
+write = "50M"
+"""
+
+
+@pytest.fixture
+def extra(tmp_path: Path) -> Iterator[Path]:
+    """A file system of our own, on a loop device."""
+    if shutil.which("mkfs.ext4") is None or not os.path.exists("/dev/loop-control"):
+        pytest.skip("no loop devices, or no ext4, to make a second disk of")
+    image, point = tmp_path / "image", tmp_path / "extra"
+    point.mkdir()
+    with image.open("wb") as file:
+        file.truncate(192 * MIB)
+    subprocess.run(["mkfs.ext4", "-q", image], check=True)
+    try:
+        subprocess.run(["mount", "-o", "loop", image, point], check=True, capture_output=True)
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"a loop device cannot be mounted here: {error.stderr.decode().strip()}")
+    try:
+        yield point
+    finally:
+        subprocess.run(["umount", "--lazy", point], check=True)
+
+
+@pytest.fixture
+def instance(make_instance: Callable[..., Instance], extra: Path) -> Instance:
+    """Its first disk is the one of the usual configuration."""
+    return make_instance(CONFIG.replace('"test"', '"main"') + EXTRA.format(extra=extra)).start()
+
+
+def seconds(instance: Instance, *words: str, where: Path) -> float:
+    """How long a job takes to write 30 MiB directly in this directory."""
+    target = f"of={where / 'written'}"
+    command = ["dd", "if=/dev/zero", target, "bs=1M", "count=30", "oflag=direct", "status=none"]
+    job = instance.wait_end(instance.submit(*words, "--", *command, cwd=where))
+    assert job["state"] == "COMPLETED", job
+    return float(job["ended_at"] - job["started_at"])
+
+
+def test_a_rate_holds_on_the_disk_that_it_names_and_on_no_other(
+    instance: Instance, extra: Path
+) -> None:
+    slow = seconds(instance, "--io", "extra=10M", where=extra)
+    assert 2.4 < slow < 8
+    assert seconds(instance, "--io", "main=10M", where=extra) < slow / 2
+    assert 2.4 < seconds(instance, "--io", "main=10M", where=instance.work) < 8
+
+
+def test_a_rate_without_a_name_is_for_the_disk_of_the_directory(
+    instance: Instance, extra: Path
+) -> None:
+    assert 2.4 < seconds(instance, "--io", "10M", where=extra) < 8
+    job_id = instance.submit("--io", "40M/20M", "--", "true", cwd=extra)
+    demand: dict[str, Any] = instance.show(job_id)["demand"]
+    assert (demand["read"], demand["write"]) == (40 * MIB, 20 * MIB)
+    assert demand["disks"]["extra"] == {"read": 40 * MIB, "write": 20 * MIB}
+    assert "io 40M/20M on disk extra\n" in instance.drf("show", job_id).stdout
+
+
+def test_each_disk_is_given_out_by_itself_and_a_reload_may_take_one_away(
+    instance: Instance, extra: Path
+) -> None:
+    holder = instance.submit("--io", "extra=1M/40M", "--", "sleep", "600")
+    instance.wait_state(holder, "RUNNING")
+    waits = instance.submit("--io", "extra=1M/20M", "--", "true")
+    other = instance.submit("--io", "main=1M/20M", "--", "true")
+    assert instance.wait_end(other)["state"] == "COMPLETED"
+    text = instance.show(waits)["reason"]["text"]
+    assert text.startswith("needs 20M/s of disk writes on extra, 10M/s free")
+    refused = instance.drf("submit", "--io", "extra=51M", "--", "true", check=False)
+    assert refused.returncode == 1
+    assert "51M/s of disk writes on extra, and this machine has 50M/s" in refused.stderr
+    unknown = instance.drf("submit", "--io", "xtra=51M", "--", "true", check=False)
+    assert unknown.stderr == "drf: --io: there is no disk 'xtra' here (disks: main, extra)\n"
+
+    config = instance.config.read_text()
+    instance.config.write_text(config.replace(EXTRA.format(extra=extra), ""))
+    assert "jobs name the disk extra, which is not configured" in instance.drf("reload").stderr
+    assert "since its configuration was changed" in instance.show(waits)["reason"]["text"]
+    assert instance.show(holder)["state"] == "RUNNING"
+    instance.kill()
+    instance.start()
+    assert "since its configuration was changed" in instance.show(waits)["reason"]["text"]
+    assert instance.show(holder)["state"] == "RUNNING"
+    instance.config.write_text(config)
+    instance.drf("reload")
+    instance.drf("cancel", holder)
+    assert instance.wait_end(waits)["state"] == "COMPLETED"
