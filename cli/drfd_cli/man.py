@@ -18,6 +18,7 @@ _SYNOPSIS = {
         "drfd serve [--config FILE] [--state DIR] [--socket PATH] [--launcher DIR]",
         "drfd launcher --state DIR --controller USER [--holder UNIT]",
         "drfd check-config FILE",
+        "drfd calibrate [--config FILE] [--disk NAME] [--path DIR] [--json]",
         "drfd install [--prefix DIR] [--root DIR] [--dry-run]",
         "drfd uninstall [--kill-jobs] [--purge] [--root DIR] [--dry-run]",
     ],

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from drfd import __version__
+from drfd import __version__, paths
 from drfd.daemon import start
+from drfd.daemon.calibrate import calibrate
 from drfd.daemon.config import Config, load
 from drfd.errors import DrfdError
 
@@ -71,6 +73,24 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
             help="work on the files of a system that is not running",
         )
 
+    measure = commands.add_parser(
+        "calibrate",
+        help="measure how fast the disks are, best while they are idle, "
+        "and print the lines for the configuration",
+    )
+    measure.add_argument("--config", type=Path, help="configuration file")
+    measure.add_argument(
+        "--disk", action="append", default=[], metavar="NAME", help="only this one of the file"
+    )
+    measure.add_argument(
+        "--path",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="the disk of this directory, which need not be in the file",
+    )
+    measure.add_argument("--json", action="store_true", help="print JSON for programs")
+
     check = commands.add_parser("check-config", help="say whether a configuration file is good")
     check.add_argument("file", type=Path)
     return parser.parse_args(argv)
@@ -80,6 +100,14 @@ def _check_config(options: argparse.Namespace) -> None:
     for warning in load(options.file).warnings:
         print(f"warning: {warning}", file=sys.stderr)
     print(f"{options.file} is good")
+
+
+def _calibrate(options: argparse.Namespace) -> None:
+    is_system = os.getuid() == 0
+    config_file = options.config or start.usual_config(is_system)
+    config = start.read_config(config_file, must_exist=options.config is not None)
+    state = paths.SYSTEM_STATE if is_system else paths.user_state(os.environ)
+    calibrate(options, config, config_file, state)
 
 
 def _install(options: argparse.Namespace) -> None:
@@ -104,6 +132,7 @@ def _uninstall(options: argparse.Namespace) -> None:
 _COMMANDS = {
     "serve": start.serve,
     "launcher": start.become_launcher,
+    "calibrate": _calibrate,
     "check-config": _check_config,
     "install": _install,
     "uninstall": _uninstall,

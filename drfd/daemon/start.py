@@ -36,8 +36,8 @@ def serve(options: argparse.Namespace) -> None:
     os.umask(0o022)
     owner = os.getuid()
     is_system = options.launcher is not None or (options.state is None and owner == 0)
-    config_file = options.config or _usual_config(is_system)
-    config = _read_config(config_file, must_exist=options.config is not None)
+    config_file = options.config or usual_config(is_system)
+    config = read_config(config_file, must_exist=options.config is not None)
     state = options.state or (paths.SYSTEM_STATE if is_system else paths.user_state(os.environ))
     places = spawn.Places(state.absolute(), options.launcher)
     lock = spawn.prepare(places)
@@ -63,7 +63,7 @@ def serve(options: argparse.Namespace) -> None:
         log.warning("warning: %s", text)
 
     def reread() -> tuple[Config, Site]:
-        fresh = _read_config(config_file, must_exist=options.config is not None)
+        fresh = read_config(config_file, must_exist=options.config is not None)
         return fresh, survey(fresh, read_machine(), places.state)
 
     daemon = Daemon(
@@ -91,7 +91,7 @@ def serve(options: argparse.Namespace) -> None:
 def become_launcher(options: argparse.Namespace) -> None:
     """Replace this process by the launcher, run as the configuration says."""
     config_file = options.config or paths.SYSTEM_CONFIG
-    config = _read_config(config_file, must_exist=options.config is not None)
+    config = read_config(config_file, must_exist=options.config is not None)
     command = spawn.launcher_command(
         options.state,
         config,
@@ -119,11 +119,11 @@ def _standing(is_system: bool, *, is_service: bool) -> Standing:
     )
 
 
-def _read_config(path: Path, *, must_exist: bool) -> Config:
+def read_config(path: Path, *, must_exist: bool) -> Config:
     return load(path) if must_exist or path.exists() else Config()
 
 
-def _usual_config(is_system: bool) -> Path:
+def usual_config(is_system: bool) -> Path:
     is_roots = is_system or os.getuid() == 0
     return paths.SYSTEM_CONFIG if is_roots else paths.user_config(os.environ)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -108,3 +110,20 @@ def test_each_disk_is_given_out_by_itself_and_a_reload_may_take_one_away(
     instance.drf("reload")
     instance.drf("cancel", holder)
     assert instance.wait_end(waits)["state"] == "COMPLETED"
+
+
+def test_calibrate_finds_the_rate_that_the_kernel_holds_it_to(
+    instance: Instance, tmp_path: Path
+) -> None:
+    """Run as a job with a limit, the limit is how fast the disk is."""
+    free = os.statvfs(instance.work)
+    if free.f_bavail * free.f_frsize < 512 * MIB:
+        pytest.skip("too little room here")
+    command = ["-I", "-m", "drfd.daemon", "calibrate", "--path", instance.work, "--json"]
+    limits = ("-m", "256M", "--io", "main=80M/50M")
+    job = instance.wait_end(instance.submit(*limits, "--", sys.executable, *command), seconds=120)
+    assert job["state"] == "COMPLETED", job
+    (found,) = json.loads(Path(job["stdout"]).read_text())["disks"]
+    assert found["direct"]
+    assert 65 * MIB < found["read"] < 90 * MIB
+    assert 40 * MIB < found["write"] < 56 * MIB
