@@ -74,7 +74,7 @@ def submit(ledger: Ledger, asked: st.SubmitAsked, rules: Rules) -> list[ev.Event
     refuse_unfit(asked.spec, rules)
     refuse_late_warning(asked.spec)
     after, at_s = asked.spec.after, asked.now.at_s
-    refuse_impossible(ledger, after, asked.ended)
+    refuse_impossible(ledger, after, asked.ended, user=asked.spec.user)
     waiting = ledger.waiting[asked.spec.user]
     if waiting >= rules.max_waiting_per_user:
         raise Refused(

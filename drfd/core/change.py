@@ -36,7 +36,7 @@ def change(ledger: Ledger, asked: st.ChangeAsked, rules: Rules) -> list[ev.Event
     if wish.time_limit_s is not None:
         refuse_late_warning(spec)
     if wish.after is not None:
-        refuse_impossible(ledger, wish.after, asked.ended, job.id)
+        refuse_impossible(ledger, wish.after, asked.ended, user=job.spec.user, job_id=job.id)
     sets_begin = wish.begin_s is not None
     is_waiting_anew = job.not_before_s is not None or job.spec.begin_s != spec.begin_s
     if spec == job.spec and not (sets_begin and is_waiting_anew):

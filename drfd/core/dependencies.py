@@ -12,6 +12,12 @@ from drfd.core.job import Dependency, Job, JobState, Outcome, Want
 from drfd.core.ledger import Ledger
 from drfd.errors import Refused
 
+#: So many jobs may wait for one, and so many if they are not all its owner's: its end is one turn,
+#: in which everybody else waits, and nobody may fill up another's job.
+MOST_DEPENDENTS, MOST_OF_OTHERS = 10_000, 1_000
+#: So many jobs are let go in one turn when a time has come, for the same reason.
+_AT_ONCE = 1_000
+
 
 def is_met(want: Want, outcome: Outcome) -> bool:
     """Any end but a good one is a failure, also a cancellation."""
@@ -46,10 +52,10 @@ def _settled(
 
 
 def begin(ledger: Ledger, at_s: float) -> list[ev.Event]:
-    """The jobs whose time has come."""
+    """The jobs whose time has come; if they are many, the first of them."""
     found: list[ev.Event] = []
     for not_before_s, job_id in ledger.begins:
-        if not_before_s > at_s:
+        if not_before_s > at_s or len(found) == _AT_ONCE:
             break
         found.append(ev.BeginReached(job_id=job_id, at_s=at_s))
     return found
@@ -59,12 +65,24 @@ def refuse_impossible(
     ledger: Ledger,
     after: Sequence[Dependency],
     ended: Mapping[int, Outcome],
+    *,
+    user: str,
     job_id: int | None = None,
 ) -> None:
-    """Raise Refused for dependencies on jobs that do not exist, or that wait for `job_id`."""
+    """Raise Refused for dependencies of a job of `user` on jobs that do not exist, that too many
+    wait for, or that wait for `job_id`."""
     for each in after:
-        if each.job_id not in ledger.jobs and each.job_id not in ended:
+        on = ledger.jobs.get(each.job_id)
+        if on is None and each.job_id not in ended:
             raise Refused("no-such-job", f"there is no job {each.job_id} to wait for")
+        waiting = ledger.dependents.get(each.job_id, ())
+        most = MOST_DEPENDENTS if on is None or on.spec.user == user else MOST_OF_OTHERS
+        if len(waiting) >= most and job_id not in waiting:
+            raise Refused(
+                "too-many-jobs",
+                f"{len(waiting)} jobs wait for job {each.job_id} already, the most that is allowed",
+                hint="wait for one of them instead",
+            )
         if job_id is not None and _waits_for(ledger, each.job_id, job_id):
             raise Refused(
                 "cycle",

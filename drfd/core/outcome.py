@@ -50,4 +50,4 @@ def signal_name(number: int) -> str:
     try:
         return Signals(number).name
     except ValueError:
-        return f"signal {number}"
+        return "real-time"

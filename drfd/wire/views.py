@@ -125,9 +125,9 @@ def event_view(event: ev.Event) -> View:
         case ev.DependencySettled():
             text = f"job {event.on} ended {event.outcome}"
         case ev.Warned():
-            text = f"the time limit is near: {signal_name(event.signal)} sent"
+            text = f"the time limit is near: {_signal(event.signal)} sent"
         case ev.SignalRequested():
-            text = f"{signal_name(event.signal)}, by {event.by}"
+            text = f"{_signal(event.signal)}, by {event.by}"
         case ev.Changed():
             text = f"{event.text}, by {event.by}"
         case _:
@@ -147,9 +147,14 @@ def conditions_view(job: Job) -> View:
         else {"times": retry.times, "on": [each.value for each in retry.on], "done": job.retries},
         "warn": None
         if warn is None
-        else {"signal": signal_name(warn.signal), "before_s": warn.before_s},
+        else {"signal": _signal(warn.signal), "before_s": warn.before_s},
         "attempts": attempts_text(job),
     }
+
+
+def _signal(number: int) -> str:
+    name = signal_name(number)
+    return name if name.startswith("SIG") else f"signal {number}"
 
 
 def external_view(external: ExternalLoad | None) -> View | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from drfd.core import dependencies
 from drfd.core import events as ev
 from drfd.core import stimuli as st
 from drfd.core.dependencies import begin, is_met
@@ -157,6 +158,22 @@ def test_a_dependency_on_a_preempted_job_waits_for_its_real_end(bench: Bench) ->
     assert bench.job(second).awaits == (Dependency(first),)
 
 
+def test_only_so_many_jobs_wait_for_one_and_others_cannot_take_all_their_places(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dependencies, "MOST_DEPENDENTS", 4)
+    monkeypatch.setattr(dependencies, "MOST_OF_OTHERS", 2)
+    job_id = bench.start()
+    theirs = after(job_id, pool="root.bob", actor=BOB)
+    for asked, more in ((theirs, 2), (after(job_id), 2)):
+        for _ in range(more):
+            last = bench.submit(asked)
+        with pytest.raises(Refused, match=f"jobs wait for job {job_id} already"):
+            bench.submit(asked)
+    # One that is among them may stay.
+    change(bench, last, after=(Dependency(job_id, Want.ANY),))
+
+
 # -- begin times -----------------------------------------------------------------------------------
 
 
@@ -199,6 +216,15 @@ def test_a_moment_costs_the_jobs_that_it_lets_go_and_no_others(
     assert [each.job_id for each in begin(bench.ledger, now(20).at_s)] == [2, 3]  # type: ignore[union-attr]
     assert len(looked) == 3, "and the first that is still to come"
     monkeypatch.undo()
+
+
+def test_a_crowd_whose_time_has_come_is_let_go_in_several_turns(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dependencies, "_AT_ONCE", 2)
+    for _ in range(3):
+        bench.submit(spec(begin_s=unix(5)))
+    assert [len(bench.feed(st.Tick(now(5)))) for _ in range(3)] == [2, 1, 0]
 
 
 def test_both_the_time_and_the_others_must_let_it_go(bench: Bench) -> None:

@@ -12,9 +12,10 @@ import pytest
 
 from drfd.core import events as ev
 from drfd.core import stimuli as st
+from drfd.core.dependencies import may_become_eligible
 from drfd.core.estimate import RunTimes
 from drfd.core.forecast import Future
-from drfd.core.job import JobSpec, JobState
+from drfd.core.job import Dependency, JobSpec, JobState, Want
 from drfd.core.reservation import Patience, Reservation
 from drfd.core.rules import Rules
 from drfd.errors import Refused
@@ -284,3 +285,28 @@ def test_a_submission_that_would_be_refused_cannot_be_supposed() -> None:
     with pytest.raises(Refused) as too_big:
         ahead(bench, 0).add(of(BOB, 10, 60), held=False, ended={})
     assert (too_many.value.code, too_big.value.code) == ("too-many-jobs", "too-big")
+
+
+def test_a_job_that_waits_for_others_starts_after_the_last_of_them() -> None:
+    bench = Bench(patient(9, 18, 3600))
+    first = bench.start(of(ALICE, 1, 100))
+    second = bench.submit(replace(of(ALICE, 9, 50), after=(Dependency(first),)))
+    third = bench.submit(replace(of(BOB, 1, 50), after=(Dependency(first), Dependency(second))))
+    assert start(bench, third, 10) == 150
+
+
+def test_a_job_starts_in_the_future_at_its_begin_time_if_there_is_room() -> None:
+    bench = Bench(patient(9, 18, 3600))
+    bench.start(of(ALICE, 9, 100))
+    job_id = bench.submit(replace(of(BOB, 1, 50), begin_s=int(now(300).at_s)))
+    assert may_become_eligible(bench.job(job_id))
+    assert start(bench, job_id, 10) == 300
+
+
+def test_what_waits_for_a_bad_end_has_no_start_in_sight() -> None:
+    """All jobs are supposed to end well."""
+    bench = Bench(patient(9, 18, 3600))
+    first = bench.start(of(ALICE, 1, 100))
+    job_id = bench.submit(replace(of(BOB, 1, 50), after=(Dependency(first, Want.FAIL),)))
+    assert start(bench, job_id, 10) is None
+    assert not may_become_eligible(bench.job(job_id))

@@ -8,12 +8,13 @@ import pytest
 
 from drfd.core import events as ev
 from drfd.core.external import ExternalLoad
-from drfd.core.job import Job, JobState, Outcome, Usage
+from drfd.core.job import Dependency, Job, JobState, Outcome, Retry, Usage, Want, Warn
 from drfd.core.ledger import Ledger
 from drfd.core.reasons import Reason, ReasonCode
 from drfd.core.resources import Axes, Resources
 from drfd.errors import HostError, NotPermitted, Refused
 from drfd.wire.views import (
+    conditions_view,
     counts_view,
     error_view,
     event_view,
@@ -444,3 +445,36 @@ def test_where_there_are_several_disks_each_is_shown_beside_the_sums() -> None:
     view = resources_view(Resources(disks=(("a", 1, 2), ("b", 30, 40))))
     assert (view["read"], view["write"]) == (31, 42)
     assert view["disks"] == {"a": {"read": 1, "write": 2}, "b": {"read": 30, "write": 40}}
+
+
+def test_what_was_said_of_start_and_retries_is_shown() -> None:
+    job = Job(
+        id=1,
+        spec=spec(
+            after=(Dependency(3), Dependency(4, Want.ANY)),
+            begin_s=7,
+            retry=Retry(2, (Outcome.FAILED,)),
+            warn=Warn(40, 60),
+        ),
+        submitted_at=0.0,
+        attempt=1,
+        retries=1,
+        last_end="attempt 1 ended FAILED (exit code 3)",
+    )
+    assert conditions_view(job) == {
+        "after": [{"id": 3, "want": "ok"}, {"id": 4, "want": "any"}],
+        "begin_at": 7,
+        "retry": {"times": 2, "on": ["FAILED"], "done": 1},
+        "warn": {"signal": "signal 40", "before_s": 60},
+        "attempts": "attempt 2 of 3; attempt 1 ended FAILED (exit code 3)",
+    }
+
+
+def test_of_a_plain_job_there_is_nothing_to_say() -> None:
+    assert conditions_view(Job(id=1, spec=spec(), submitted_at=0.0)) == {
+        "after": [],
+        "begin_at": None,
+        "retry": None,
+        "warn": None,
+        "attempts": "",
+    }

@@ -24,6 +24,9 @@ from drfd_cli.options import condition_options, connect, demand_options
 
 #: Waiting longer than this is explained.
 _PATIENCE_S = 1.0
+#: So often it is looked whether it has come to wait in vain.
+_AGAIN_S = 60.0
+_IN_VAIN = "DEPENDENCY_NEVER"
 #: How soon a signal is acted upon at the latest.
 _POLL_S = 0.2
 
@@ -64,6 +67,7 @@ def _attend(
     `signals`: those that have come; the first of them cancels the job."""
     is_cancelled = False
     explain_at: float | None = time.monotonic() + _PATIENCE_S
+    explained = ""
     watch = Watch(client, job_id)
     while True:
         reply, ready = watch.poll(_POLL_S, counter.fileno())
@@ -77,8 +81,8 @@ def _attend(
             _report(ended, is_cancelled=is_cancelled)
             return ended
         if explain_at is not None and time.monotonic() >= explain_at:
-            explain_at = None
-            _explain(job_id)
+            explain_at = time.monotonic() + _AGAIN_S
+            explained = _explain(job_id, explained)
 
 
 def _hand_over(counter: socket.socket) -> None:
@@ -115,16 +119,20 @@ def _cancel(job_id: int) -> bool:
     return True
 
 
-def _explain(job_id: int) -> None:
+def _explain(job_id: int, before: str) -> str:
+    """Say why it waits, once, and once more if it waits in vain; the code of what has been said."""
     other = connect()
     try:
         job = other.request("why", id=job_id)["job"]
     except Unavailable:
-        return
+        return before
     finally:
         other.close()
-    if job["reason"] is not None:
-        output.say(f"job {job_id} waits: {output.why_line(job)}")
+    code = before if job["reason"] is None else str(job["reason"]["code"])
+    if code == before or (before and code != _IN_VAIN):
+        return before
+    output.say(f"job {job_id} waits: {output.why_line(job)}")
+    return code
 
 
 def _report(ended: dict[str, Any], *, is_cancelled: bool) -> None:
