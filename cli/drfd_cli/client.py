@@ -9,6 +9,7 @@ import os
 import select
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -160,33 +161,41 @@ class Client:
 class Watch:
     """A `wait` for one job beside other work, carried over restarts of the daemon."""
 
-    def __init__(self, client: Client, job_id: int) -> None:
+    def __init__(self, client: Client, job_id: int, *, attended: bool = False) -> None:
+        """`attended`: the daemon cancels the job when this process is gone."""
         self._client = client
-        self._job_id = job_id
+        self._request: dict[str, Any] = {"ids": [job_id]}
+        if attended:
+            self._request["attended"] = True
         self._is_asked = False
         self._give_up = time.monotonic() + _RECONNECT_S
+        #: Never give up waiting for a daemon that is away.
+        self.is_patient = False
 
-    def poll(self, timeout_s: float, *others: int) -> tuple[Message | None, list[int]]:
+    def poll(
+        self, timeout_s: float, reads: Sequence[int] = (), writes: Sequence[int] = ()
+    ) -> tuple[Message | None, set[int]]:
         """Wait a little: the reply, if the job has ended, and which other descriptors are ready."""
         self._ask()
         mine = [self._client.fileno()] if self._is_asked else []
-        ready = select.select([*mine, *others], [], [], timeout_s)[0]
+        left = timeout_s if self._is_asked else min(timeout_s, _RETRY_S)
+        readable, writable, _ = select.select([*mine, *reads], writes, [], left)
         reply = None
-        if mine and mine[0] in ready:
+        if mine and mine[0] in readable:
             try:
                 reply = self._client.receive()
             except Unavailable:
                 self._is_asked = False
                 self._give_up = time.monotonic() + _RECONNECT_S
-        return reply, [fd for fd in ready if fd in others]
+        return reply, {*readable, *writable} - set(mine)
 
     def _ask(self) -> None:
         if self._is_asked:
             return
         try:
-            self._client.send("wait", ids=[self._job_id])
+            self._client.send("wait", **self._request)
         except Unavailable:
-            if time.monotonic() > self._give_up:
+            if not self.is_patient and time.monotonic() > self._give_up:
                 raise
             return
         self._is_asked = True

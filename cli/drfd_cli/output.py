@@ -6,12 +6,13 @@ stdout is data, stderr is talk. rich is imported only when a table is drawn.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
 import unicodedata
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -89,8 +90,13 @@ def add_row(table: Table, cells: Sequence[object]) -> None:
     table.add_row(*(Text(clean(cell, 400)) for cell in cells))
 
 
-def width() -> int:
-    """Columns of the screen, or enough of them for a file."""
+def width(stream: TextIO | None = None) -> int:
+    """Columns of the screen (of `stream`, in place of stdout), or enough of them for a file."""
+    if stream is not None:
+        try:
+            return os.get_terminal_size(stream.fileno()).columns or _PLAIN_WIDTH
+        except OSError:
+            return _PLAIN_WIDTH
     return shutil.get_terminal_size((_PLAIN_WIDTH, 24)).columns
 
 

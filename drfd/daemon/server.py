@@ -13,6 +13,7 @@ from collections import Counter
 
 import msgspec
 
+from drfd.core.stimuli import Actor
 from drfd.daemon import audit
 from drfd.daemon.accounts import Accounts
 from drfd.daemon.requests import Requests
@@ -20,7 +21,7 @@ from drfd.errors import DrfdError, Refused
 from drfd.failpoints import reach
 from drfd.peer import peer_of
 from drfd.wire.codec import MAX_REQUEST_BYTES
-from drfd.wire.messages import decode_request
+from drfd.wire.messages import AnyRequest, Cancel, Selection, Wait, decode_request
 from drfd.wire.views import error_view
 
 log = logging.getLogger("drfd")
@@ -100,20 +101,23 @@ class Server:
         self, peer: socket.socket, line: bytes, uid: int, gid: int
     ) -> bytes | None:
         """The reply; None when the asker hangs up first (a `wait` may take days)."""
-        answering = asyncio.ensure_future(self._reply(line, uid, gid))
-        while not answering.done():
-            done, _ = await asyncio.wait({answering}, timeout=_HANGUP_CHECK_S)
-            if not done and _has_hung_up(peer):
-                answering.cancel()
-                return None
-        return answering.result()
-
-    async def _reply(self, line: bytes, uid: int, gid: int) -> bytes:
         try:
             actor = await self._accounts.actor(uid)
             request = decode_request(line)
         except DrfdError as error:
             return _encode_error(error)
+        answering = asyncio.ensure_future(self._reply(actor, gid, request))
+        while not answering.done():
+            done, _ = await asyncio.wait({answering}, timeout=_HANGUP_CHECK_S)
+            if not done and _has_hung_up(peer):
+                answering.cancel()
+                if isinstance(request, Wait) and request.attended:
+                    cancel = Cancel(v=request.v, select=Selection(ids=request.ids))
+                    await self._reply(actor, gid, cancel)
+                return None
+        return answering.result()
+
+    async def _reply(self, actor: Actor, gid: int, request: AnyRequest) -> bytes:
         try:
             view = await self._requests.answer(actor, gid, request)
         except DrfdError as error:

@@ -6,11 +6,13 @@ Nothing the user named (directory, output files, program) is touched before the 
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import signal
 import socket
 import stat
+import termios
 from pathlib import Path
 from typing import NoReturn
 
@@ -119,7 +121,7 @@ def _take_descriptors(path: str) -> None:
             connection.settimeout(_ATTACH_WAIT_S)
             with at_socket(Path(path)) as address:
                 connection.connect(address)
-            _, fds, _, _ = socket.recv_fds(connection, 1, 3)
+            kind, fds, _, _ = socket.recv_fds(connection, 1, 3)
     except OSError as error:
         raise StepFailed(f"the terminal that waited for this job is gone ({error})") from None
     if len(fds) != 3:
@@ -128,6 +130,17 @@ def _take_descriptors(path: str) -> None:
         os.dup2(fd, target)
     for fd in fds:
         os.close(fd)
+    if kind == b"t":
+        _take_terminal()
+
+
+def _take_terminal() -> None:
+    """Standard input is a pty made for this job: its keys are signals for the session, and its
+    end is a hang-up."""
+    try:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    except OSError as error:
+        raise StepFailed(f"its terminal cannot be taken: {error.strerror}") from None
 
 
 def _program(order: Order) -> tuple[str, list[str]]:

@@ -171,6 +171,8 @@ class Report(Request, tag="report", frozen=True):
 class Wait(Request, tag="wait", frozen=True):
     ids: Annotated[list[Id], Meta(min_length=1, max_length=100_000)]
     any: bool = False
+    #: The jobs are cancelled when the asker hangs up before they have ended.
+    attended: bool = False
     timeout_s: Annotated[float, Meta(ge=0)] | None = None
 
 

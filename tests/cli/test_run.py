@@ -102,7 +102,7 @@ def test_the_request_is_a_submission_with_an_attachment_and_then_a_wait(
         "held": False,
         "preemptible": False,
     }
-    assert wait == {"op": "wait", "ids": [42]}
+    assert wait == {"op": "wait", "ids": [42], "attended": True}
 
 
 def test_nobody_else_can_reach_the_attachment_and_nothing_of_it_is_left(
@@ -145,17 +145,39 @@ def test_a_refused_job_is_a_refusal(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_long_wait_is_explained_once(
+def waiting(job: Any, code: str, text: str) -> Any:
+    """The reply to `status` about a job that waits."""
+    return {"jobs": [job(state="PENDING", reason={"code": code, "text": text})]}
+
+
+def test_a_reason_is_said_when_it_changes_and_not_with_every_figure_in_it(
     spawn: Run, finish: Run, attached: Attached, daemon: Any, job: Any
 ) -> None:
-    why = {"code": "RESOURCES", "text": "needs 8 cores, 3 free"}
-    daemon.replies["why"] = {"job": job(state="PENDING", reason=why)}
+    daemon.replies["status"] = [
+        waiting(job, "RESOURCES", "needs 8 cores, 3 free"),
+        waiting(job, "RESOURCES", "needs 8 cores, 4 free"),
+        waiting(job, "DRAINING", "nothing is launched"),
+    ]
     process = spawn("run", "--", "true")
-    daemon.asked("why")
+    daemon.asked("status", times=4)
     attached.end()
     result = finish(process)
-    assert result.err == "drf: job 42 waits: RESOURCES: needs 8 cores, 3 free\n"
-    assert len(daemon.asked("why")) == 1
+    assert result.err == (
+        "drf: job 42 waits: RESOURCES: needs 8 cores, 3 free\n"
+        "drf: job 42 waits: DRAINING: nothing is launched\n"
+    )
+
+
+def test_a_quiet_run_does_not_ask_why_it_waits(
+    spawn: Run, finish: Run, attached: Attached, daemon: Any
+) -> None:
+    process = spawn("run", "-q", "--", "true")
+    daemon.asked("wait")
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(2.5)
+    attached.end()
+    assert finish(process).err == ""
+    assert [request["op"] for request in daemon.requests] == ["submit", "wait"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -168,10 +168,11 @@ class Terminal:
     def accept(self) -> socket.socket:
         return self._listener.accept()[0]
 
-    def hand_over(self, connection: socket.socket, *fds: int) -> None:
+    def hand_over(self, connection: socket.socket, *fds: int, kind: bytes = b"+") -> None:
+        """`kind`: what drf says about them; `t` is a terminal for the job alone."""
         with connection:
             if fds:
-                socket.send_fds(connection, [b"x"], list(fds))
+                socket.send_fds(connection, [kind], list(fds))
 
     def close(self) -> None:
         self._listener.close()

@@ -392,6 +392,31 @@ def test_an_attached_job_has_no_other_descriptors(
     assert (work / "o").read_text().split() == ["0", "1", "2", "3"]
 
 
+def test_a_terminal_that_is_made_for_the_job_is_its_sessions_own(
+    driver: Driver, files: AttemptFiles, work: Path, terminal: Terminal
+) -> None:
+    ours, theirs = os.openpty()
+    driver.start(shell("tty; echo to it > /dev/tty", cwd=work, attach=str(terminal.path)), files)
+    terminal.hand_over(terminal.accept(), theirs, theirs, theirs, kind=b"t")
+    name = os.ttyname(theirs)
+    succeeded(files.over())
+    assert os.read(ours, 100).decode().split("\r\n") == [name, "to it", ""]
+    os.close(theirs)
+    os.close(ours)
+
+
+def test_what_is_no_terminal_cannot_be_taken_for_one(
+    driver: Driver, files: AttemptFiles, work: Path, terminal: Terminal
+) -> None:
+    driver.start(order("touch", "ran", cwd=work, attach=str(terminal.path)), files)
+    null = os.open("/dev/null", os.O_RDWR)
+    terminal.hand_over(terminal.accept(), null, null, null, kind=b"t")
+    os.close(null)
+    text = "its terminal cannot be taken: Inappropriate ioctl for device"
+    broke(files.over(), text, let_go=False)
+    assert list(work.iterdir()) == []
+
+
 GONE = "the terminal that waited for this job is gone"
 
 
