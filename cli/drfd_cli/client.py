@@ -159,12 +159,14 @@ class Client:
 
 
 class Watch:
-    """A `wait` for one job beside other work, carried over restarts of the daemon."""
+    """A `wait` for the first of these jobs, beside other work, over restarts of the daemon."""
 
-    def __init__(self, client: Client, job_id: int, *, attended: bool = False) -> None:
-        """`attended`: the daemon cancels the job when this process is gone."""
+    def __init__(self, client: Client, *ids: int, attended: bool = False) -> None:
+        """`attended`: the daemon cancels the jobs when this process is gone."""
         self._client = client
-        self._request: dict[str, Any] = {"ids": [job_id]}
+        self._request: dict[str, Any] = {"ids": list(ids)}
+        if len(ids) > 1:
+            self._request["any"] = True
         if attended:
             self._request["attended"] = True
         self._is_asked = False
@@ -175,7 +177,7 @@ class Watch:
     def poll(
         self, timeout_s: float, reads: Sequence[int] = (), writes: Sequence[int] = ()
     ) -> tuple[Message | None, set[int]]:
-        """Wait a little: the reply, if the job has ended, and which other descriptors are ready."""
+        """Wait a little: the reply, if one has ended, and which other descriptors are ready."""
         self._ask()
         mine = [self._client.fileno()] if self._is_asked else []
         left = timeout_s if self._is_asked else min(timeout_s, _RETRY_S)

@@ -187,3 +187,8 @@ def advice_line(advice: View) -> str:
 
 def is_terminal() -> bool:
     return sys.stdout.isatty()
+
+
+def has_colour() -> bool:
+    """Whether stdout gets colours."""
+    return is_terminal() and not os.environ.get("NO_COLOR")

@@ -179,14 +179,37 @@ def test_wait_for_several_exits_as_the_first_that_failed(
     assert drf("wait", *range(1, len(statuses) + 1)).code == code
 
 
-def test_wait_that_timed_out_is_1_even_if_some_have_ended(
+def test_wait_that_timed_out_is_75_even_if_some_have_ended(
     drf: Run, daemon: Any, ended: Any
 ) -> None:
     daemon.replies = {"wait": {"done": False, "ended": [ended("FAILED", 3)]}}
     result = drf("wait", "--timeout", "1", 42, 43)
-    assert result.code == 1
+    assert result.code == 75, "neither a refusal, nor how a job can time out"
     assert result.out == "job 42 FAILED: exit code 3\n"
     assert result.err == "drf: timed out: not all have ended\n"
+
+
+def test_wait_for_any_exits_as_the_one_that_has_ended(drf: Run, daemon: Any, ended: Any) -> None:
+    daemon.replies = {"wait": {"done": True, "ended": [ended("FAILED", 3, id=43)]}}
+    assert drf("wait", "--any", 42, 43, 44).code == 3
+    daemon.replies = {"wait": {"done": False, "ended": []}}
+    result = drf("wait", "--any", "--timeout", "1", 42, 43)
+    assert (result.code, result.err) == (75, "drf: timed out: none has ended\n")
+
+
+def test_an_interrupted_submit_w_leaves_the_job_and_says_so(
+    spawn: Run, finish: Run, daemon: Any
+) -> None:
+    answer = threading.Event()
+    daemon.replies = {"submit": {"id": 42}, "wait": lambda request: answer.wait(20) and None}
+    process = spawn("submit", "-q", "-w", "--", "true")
+    daemon.asked("wait")
+    process.send_signal(signal.SIGINT)
+    result = finish(process)
+    answer.set()
+    assert (result.code, result.out) == (130, "42\n")
+    assert result.err == "drf: job 42 goes on (drf cancel 42 stops it)\n"
+    assert [request["op"] for request in daemon.requests] == ["submit", "wait"]
 
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["--version"], ["submit", "--help"]])

@@ -125,6 +125,94 @@ def test_a_pipe_that_nobody_writes_does_not_hang(spawn: Run, finish: Run, output
     assert result.err.count("\n") == result.code
 
 
+@pytest.mark.parametrize(
+    ("data", "lines", "shown"),
+    [
+        (b"1\n2\n3\n", 2, b"2\n3\n"),
+        (b"1\n2\n3", 2, b"2\n3"),
+        (b"1\n2\n3\n", 3, b"1\n2\n3\n"),
+        (b"1\n2\n3\n", 9, b"1\n2\n3\n"),
+        (b"1\n\n\n", 2, b"\n\n"),
+        (b"1\n2\n", 0, b""),
+        (b"", 5, b""),
+        (b"x" * 200_000 + b"\n" + b"y" * 200_000, 1, b"y" * 200_000),
+        (b"z\n" * 100_000, 70_000, b"z\n" * 70_000),
+    ],
+    ids=lambda value: repr(value)[:12],
+)
+def test_the_last_lines_alone(
+    spawn: Run, output: Path, data: bytes, lines: int, shown: bytes
+) -> None:
+    output.write_bytes(data)
+    out, err = spawn("log", "-n", lines, "42").communicate(timeout=20)
+    assert (out, err) == (shown, b"")
+
+
+# -- of several jobs ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def outputs(daemon: Any, job: Any, tmp_path: Path) -> dict[int, Path]:
+    """The outputs of three jobs; nothing is there yet."""
+    paths = {number: tmp_path / f"{number}.out" for number in (7, 42, 100)}
+    daemon.replies = {
+        "show": lambda request: {
+            "job": job(id=request["id"], stdout=str(paths[request["id"]])), "events": []
+        }
+    }  # fmt: skip
+    return paths
+
+
+def test_lines_of_several_jobs_have_the_ids_before_them(
+    spawn: Run, finish: Run, outputs: dict[int, Path]
+) -> None:
+    outputs[7].write_bytes(b"one\ntwo\n")
+    outputs[42].write_bytes(b"")
+    outputs[100].write_bytes(b"\nno end")
+    result = finish(spawn("log", "100", "7", "42", "7"))
+    assert (result.code, result.err) == (0, "")
+    assert result.out == "100: \n100: no end\n7: one\n7: two\n"
+
+
+def test_of_several_jobs_those_with_an_output_are_shown(
+    spawn: Run, finish: Run, outputs: dict[int, Path]
+) -> None:
+    outputs[42].write_bytes(b"here\n")
+    result = finish(spawn("log", "7", "42"))
+    assert (result.code, result.out) == (1, "42: here\n")
+    assert result.err == f"drf: the output file {outputs[7]} is not there any more\n"
+
+
+def test_several_jobs_are_followed_line_by_line_until_all_have_ended(
+    spawn: Run, finish: Run, outputs: dict[int, Path], daemon: Any, job: Any
+) -> None:
+    next_end = threading.Semaphore(0)
+    ends = iter([42, 7])
+
+    def wait(request: object) -> Any:
+        next_end.acquire(timeout=20)
+        return {"done": True, "ended": [job(id=next(ends))]}
+
+    daemon.replies["wait"] = wait
+    outputs[7].write_bytes(b"half ")
+    outputs[42].write_bytes(b"one\n")
+    process = spawn("log", "-f", "7", "42")
+    assert read(process, 8) == b"42: one\n"
+    append(outputs[7], b"a line\n")
+    assert read(process, 15) == b"7: half a line\n"
+    append(outputs[42], b"last")
+    next_end.release()
+    assert read(process, 9) == b"42: last\n"
+    append(outputs[7], b"end\n")
+    next_end.release()
+    result = finish(process)
+    assert (result.code, result.out, result.err) == (0, "7: end\n", "")
+    assert daemon.asked("wait") == [
+        {"op": "wait", "ids": [7, 42], "any": True},
+        {"op": "wait", "ids": [7]},
+    ]
+
+
 # -- as it grows -------------------------------------------------------------------------------
 
 
@@ -182,6 +270,47 @@ def test_an_output_that_was_emptied_is_read_from_its_new_start(
     ending.has_come.set()
     result = finish(process)
     assert (result.code, result.out) == (0, "")
+
+
+def test_an_output_that_was_replaced_is_read_to_its_end_and_then_the_new_one(
+    spawn: Run, finish: Run, output: Path, ending: Ending
+) -> None:
+    """As log rotation does it."""
+    output.write_bytes(b"first\n")
+    process = spawn("log", "-f", "42")
+    assert read(process, 6) == b"first\n"
+    append(output, b"last of it\n")
+    output.rename(output.with_suffix(".1"))
+    output.write_bytes(b"new\n")
+    assert read(process, 15) == b"last of it\nnew\n"
+    ending.has_come.set()
+    assert finish(process).out == ""
+
+
+def test_following_begins_with_the_last_lines(
+    spawn: Run, finish: Run, output: Path, ending: Ending
+) -> None:
+    output.write_bytes(b"one\ntwo\n")
+    process = spawn("log", "-f", "-n", "1", "42")
+    assert read(process, 4) == b"two\n"
+    append(output, b"three\n")
+    assert read(process, 6) == b"three\n"
+    ending.has_come.set()
+    assert finish(process).out == ""
+
+
+def test_following_a_job_that_waits_says_why_it_waits(
+    spawn: Run, finish: Run, output: Path, ending: Ending, daemon: Any, job: Any
+) -> None:
+    why = {"code": "RESOURCES", "text": "needs 8 cores"}
+    waiting = job(state="PENDING", started_at=None, stdout=str(output), reason=why)
+    daemon.replies["show"] = {"job": waiting, "events": []}
+    process = spawn("log", "-f", "42")
+    assert process.stderr.readline() == b"drf: job 42 has not started: RESOURCES: needs 8 cores\n"
+    output.write_bytes(b"now\n")
+    assert read(process, 4) == b"now\n"
+    ending.has_come.set()
+    assert finish(process).code == 0
 
 
 def test_a_job_that_never_writes_is_followed_to_its_end(

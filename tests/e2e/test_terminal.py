@@ -169,7 +169,7 @@ def test_a_program_that_does_not_read_holds_nothing_up(sit: Sit, instance: Insta
 def test_suspending_gives_the_shell_back_and_stops_the_job(sit: Sit, instance: Instance) -> None:
     terminal = sit("bash", "--norc", "-i")
     terminal.sees("$")
-    job = "sh -c 'echo $$ > pid; echo up; while :; do sleep .1; done'"
+    job = "sh -c 'echo $$ > pid; echo up; exec sleep 1000'"
     terminal.type(f"{DRF} run -- {job}\r".encode())
     terminal.sees("\nup")
     pid = int((instance.work / "pid").read_text())

@@ -1,76 +1,101 @@
-"""drf log: a job's output, read with the caller's own rights."""
+"""drf log: the output of jobs, read with the caller's own rights."""
 
 from __future__ import annotations
 
 import os
-import stat
-import sys
-from typing import BinaryIO
 
 import click
 
 from drfd.errors import Refused
 from drfd_cli import output
 from drfd_cli.client import Client, Watch
-from drfd_cli.options import connect, job_id
+from drfd_cli.options import connect, job_ids
+from drfd_cli.tail import Prefixed, Tail, Unreadable, plain
 
 _POLL_S = 0.2
 
 
 @click.command("log")
-@job_id
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
-@click.option("--err", is_flag=True, help="Its errors instead of its output.")
-def command(job_id: int, follow: bool, err: bool) -> None:
-    """A job's output."""
+@job_ids(required=True)
+@click.option("-f", "--follow", is_flag=True, help="Go on until the jobs have ended.")
+@click.option("--err", is_flag=True, help="Their errors instead of their output.")
+@click.option(
+    "-n", "--lines", metavar="LINES", type=click.IntRange(0), help="Begin with the last LINES only."
+)
+def command(ids: tuple[int, ...], follow: bool, err: bool, lines: int | None) -> int:
+    """The output of a job; of several, with the job's id before each line.
+
+    While it is followed, an output may begin late, grow, be emptied or replaced; the job may be
+    queued again.
+    """
     client = connect()
-    job = client.request("show", id=job_id)["job"]
-    path = job["stderr" if err else "stdout"]
+    jobs = [client.request("show", id=job_id)["job"] for job_id in dict.fromkeys(ids)]
+    tails = {
+        job["id"]: Tail(
+            job["stderr" if err else "stdout"],
+            lines,
+            plain if len(jobs) == 1 else Prefixed(job["id"], is_coloured=output.has_colour()),
+        )
+        for job in jobs
+    }
     if follow:
-        _follow(client, job_id, path)
-    elif os.path.exists(path):
-        with _open(path) as file:
-            _copy(file)
+        return _follow(client, jobs, tails)
+    status = 0
+    for job in jobs:
+        try:
+            _print(job, tails[job["id"]])
+        except Refused as error:
+            if len(jobs) == 1:
+                raise
+            output.say(str(error))
+            status = error.exit_code
+    return status
+
+
+def _print(job: output.View, tail: Tail) -> None:
+    if os.path.exists(tail.path):
+        _copy(tail)
+        tail.finish()
     elif job["started_at"] is None:
-        raise Refused("no-output", f"job {job_id} has not started: {output.why_line(job)}")
+        raise Refused("no-output", f"job {job['id']} has not started: {output.why_line(job)}")
     else:
-        raise Refused("no-output", f"the output file {path} is not there any more")
+        raise Refused("no-output", f"the output file {tail.path} is not there any more")
 
 
-def _follow(client: Client, job_id: int, path: str) -> None:
-    """Copy what is there and what comes, until the job has ended."""
-    file: BinaryIO | None = None
-    watch = Watch(client, job_id)
-    ended = None
+def _follow(client: Client, jobs: list[output.View], tails: dict[int, Tail]) -> int:
+    """Copy what is there and what comes, until the jobs have ended; the exit code."""
+    for job in jobs:
+        if job["started_at"] is None and job["outcome"] is None:
+            output.say(f"job {job['id']} has not started: {output.why_line(job)}")
+    status = 0
+    watch = Watch(client, *tails)
     while True:
-        if file is None and os.path.exists(path):
-            file = _open(path)
-        if file is not None:
-            _copy(file)
-        # Once more after the end: it may have written until the last moment.
-        if ended is not None:
-            return
-        ended, _ = watch.poll(_POLL_S)
+        for job_id, tail in list(tails.items()):
+            try:
+                _copy(tail)
+            except Refused as error:
+                if len(jobs) == 1:
+                    raise
+                output.say(str(error))
+                status = error.exit_code
+                del tails[job_id]
+        if not tails:
+            return status
+        reply, _ = watch.poll(_POLL_S)
+        if reply is not None:
+            over = {job["id"] for job in reply["ended"]} or set(tails)
+            for job_id in over & set(tails):
+                # Once more after the end: it may have written until the last moment.
+                tail = tails.pop(job_id)
+                _copy(tail)
+                tail.finish()
+            if not tails:
+                return status
+            watch = Watch(client, *tails)
 
 
-def _open(path: str) -> BinaryIO:
+def _copy(tail: Tail) -> None:
     try:
-        # Without O_NONBLOCK a pipe that nobody writes would hang here.
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError as error:
-        raise Refused("no-output", f"cannot read {path}: {error.strerror}") from None
-    mode = os.fstat(fd).st_mode
-    if stat.S_ISDIR(mode):
-        raise Refused("no-output", f"cannot read {path}: Is a directory")
-    if not stat.S_ISREG(mode):
-        raise Refused("no-output", f"the output went to {path}, which is no file that keeps it")
-    return open(fd, "rb")
-
-
-def _copy(file: BinaryIO) -> None:
-    if os.fstat(file.fileno()).st_size < file.tell():
-        # Emptied by its job: start again.
-        file.seek(0)
-    while piece := file.read(1 << 16):
-        sys.stdout.buffer.write(piece)
-    sys.stdout.buffer.flush()
+        tail.copy()
+    except Unreadable as error:
+        raise Refused("no-output", str(error)) from None

@@ -67,7 +67,11 @@ def command(
     if not wait:
         return 0
     sys.stdout.flush()
-    ended = client.wait([job_id], any_one=False, timeout_s=None)["ended"][0]
+    try:
+        ended = client.wait([job_id], any_one=False, timeout_s=None)["ended"][0]
+    except KeyboardInterrupt:
+        output.say(f"job {job_id} goes on (drf cancel {job_id} stops it)")
+        return 130
     if ended["outcome"]["code"] not in ("COMPLETED", "FAILED"):
         output.say(f"job {job_id} {output.why_line(ended)}")
     return int(ended["status"])

@@ -7,17 +7,22 @@ import click
 from drfd_cli import output
 from drfd_cli.options import DURATION, as_json, connect, job_ids
 
-_TIMED_OUT = 1
+#: EX_TEMPFAIL of sysexits.h: neither a refusal nor the time-out (124) of a job.
+_TIMED_OUT = 75
 
 
 @click.command("wait")
 @job_ids(required=True)
 @click.option("--any", "any_one", is_flag=True, help="Until one of them has ended.")
-@click.option("--timeout", type=DURATION, help="Give up after this long (exit code 1).")
+@click.option("--timeout", type=DURATION, help="Give up after this long (exit code 75).")
 @as_json
 def command(ids: tuple[int, ...], any_one: bool, timeout: int | None, as_json: bool) -> int:
-    """Wait until jobs have ended. For one job, exit with its own code; for several, with 0 if all
-    completed, else with the code of the first that did not."""
+    """Wait until jobs have ended.
+
+    For one job, exit as it did. For several, with 0 if all completed, else as the first one, in
+    the order given, that did not. With --any, only those count that have ended by then. ^C leaves
+    the jobs alone.
+    """
     reply = connect().wait(list(dict.fromkeys(ids)), any_one=any_one, timeout_s=timeout)
     if as_json:
         output.print_json({"done": reply["done"], "jobs": reply["ended"]})
@@ -25,6 +30,6 @@ def command(ids: tuple[int, ...], any_one: bool, timeout: int | None, as_json: b
         for job in reply["ended"]:
             output.tell(f"job {job['id']} {output.clean(output.why_line(job), 1000)}")
     if not reply["done"]:
-        output.say("timed out: not all have ended")
+        output.say(f"timed out: {'none has' if any_one else 'not all have'} ended")
         return _TIMED_OUT
     return next((job["status"] for job in reply["ended"] if job["status"]), 0)
