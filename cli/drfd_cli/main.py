@@ -10,35 +10,76 @@ from importlib import import_module
 import click
 
 from drfd.errors import DrfdError
+from drfd_cli.options import colour_option
 from drfd_cli.output import clean, say
 
 #: Every verb, in the order of the help; its module is imported when it is used.
-VERBS = {
-    "submit": "queue a job",
-    "run": "run a job and wait for it, attached to this terminal",
-    "profile": "run a command once, and learn what to ask for",
-    "status": "the queue now, with reasons",
-    "show": "everything about one job",
-    "why": "why a job waits, or how it ended",
-    "wait": "wait until jobs have ended",
-    "cancel": "cancel waiting jobs, stop running ones",
-    "hold": "keep waiting jobs from starting",
-    "release": "let held jobs start",
-    "suspend": "freeze running jobs",
-    "resume": "let suspended jobs go on",
-    "signal": "send running jobs a signal",
-    "set": "change what waiting jobs ask for",
-    "log": "a job's output",
-    "history": "jobs that have ended, and what they used",
-    "report": "what ended jobs declared, what they used, what to ask for next time",
-    "shares": "who holds how much, and who is entitled to it",
-    "drain": "stop launching jobs (administrators)",
-    "undrain": "launch jobs again (administrators)",
-    "shutdown": "end the daemon; jobs run on, or are stopped first (administrators)",
-    "reload": "read the configuration again (administrators)",
-    "doctor": "what is enforced on this machine, and what is not",
-    "simulate": "what policies would do, without running anything",
-    "demo": "half a minute of fair scheduling on this machine",
+GROUPS = {
+    "Jobs": {
+        "submit": "queue a job",
+        "run": "run a job and wait for it, attached to this terminal",
+        "profile": "run a command once, and learn what to ask for",
+        "set": "change what waiting jobs ask for",
+        "cancel": "cancel waiting jobs, stop running ones",
+        "hold": "keep waiting jobs from starting",
+        "release": "let held jobs start",
+        "suspend": "freeze running jobs",
+        "resume": "let suspended jobs go on",
+        "signal": "send running jobs a signal",
+    },
+    "What goes on": {
+        "status": "the queue now, with reasons",
+        "show": "everything about one job",
+        "why": "why a job waits, or how it ended",
+        "wait": "wait until jobs have ended",
+        "log": "the output of jobs",
+        "shares": "who holds how much, and who is entitled to it",
+    },
+    "What has been": {
+        "history": "jobs that have ended, and what they used",
+        "report": "what was declared, what was used, what to ask for next time",
+    },
+    "The daemon": {
+        "drain": "stop launching jobs (administrators)",
+        "undrain": "launch jobs again (administrators)",
+        "shutdown": "end the daemon; jobs run on, or are stopped first (administrators)",
+        "reload": "read the configuration again (administrators)",
+        "doctor": "what is enforced on this machine, and what is not",
+    },
+    "Trying it out": {
+        "simulate": "what policies would do, without running anything",
+        "demo": "half a minute of fair scheduling on this machine",
+    },
+}
+VERBS = {verb: text for verbs in GROUPS.values() for verb, text in verbs.items()}
+
+#: One for the end of each verb's help.
+EXAMPLES = {
+    "submit": "drf submit -c 4 -m 8G -t 2h -n train -- python3 train.py",
+    "run": "drf run -c 4 -m 8G -- python3",
+    "profile": "drf profile -- ./simulate --steps 1000",
+    "set": "drf set -t 4h -m 16G 42",
+    "signal": "drf signal USR1 42",
+    "status": "drf status -u alice -s pending",
+    "show": "drf show 42",
+    "why": "drf why 42",
+    "wait": "drf wait --timeout 1h 41 42 && drf log 42",
+    "cancel": "drf cancel --state pending --name train",
+    "hold": "drf hold 41 42",
+    "release": "drf release --all",
+    "suspend": "drf suspend 42",
+    "resume": "drf resume 42",
+    "log": "drf log -f 41 42",
+    "shares": "drf shares --json",
+    "history": "drf history -s failed --since 7d",
+    "report": "drf report --by user --since 30d",
+    "drain": "drf drain",
+    "undrain": "drf undrain",
+    "shutdown": "drf shutdown --kill-jobs",
+    "reload": "drf reload",
+    "doctor": "drf doctor",
+    "simulate": "drf simulate alloc paper.json",
+    "demo": "drf demo",
 }
 
 
@@ -62,12 +103,16 @@ class _Verbs(click.Group):
         if name not in VERBS and name not in _HIDDEN:
             return None
         command: click.Command = import_module(f"drfd_cli.commands.{name}").command
+        if name in EXAMPLES:
+            command.epilog = f"Example: {EXAMPLES[name]}"
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # From the table above: the help needs no verb's module.
-        with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
+        width = max(map(len, VERBS))
+        for title, verbs in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{verb:<{width}}", text) for verb, text in verbs.items()])
 
 
 @click.group(
@@ -76,6 +121,7 @@ class _Verbs(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option("--socket", metavar="PATH", help="Talk to the daemon at this socket.")
+@colour_option
 @click.version_option(package_name="drfd", prog_name="drf")
 @click.pass_context
 def cli(ctx: click.Context, socket: str | None) -> None:

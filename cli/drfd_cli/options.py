@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from drfd.errors import Refused
 from drfd.units import parse_cores, parse_disk_rates, parse_duration, parse_memory
+from drfd_cli import output
 from drfd_cli.client import Client, choose
 from drfd_cli.words import (
     parse_after,
@@ -87,6 +88,79 @@ def state_option(text: str) -> Callable[[F], F]:
         "-s", "--state", "states", metavar="STATE", multiple=True, help=text,
         type=click.Choice(STATES, case_sensitive=False),
     )  # fmt: skip
+
+
+def _set_colour(context: click.Context, param: click.Parameter, value: str | None) -> None:
+    # That of the verb comes later, and wins.
+    if value is not None or context.parent is None:
+        output.set_colour(value or "auto")
+
+
+#: For `drf` itself and for every verb that has colours.
+colour_option = click.option(
+    "--color", metavar="WHEN", type=click.Choice(("auto", "always", "never")), expose_value=False,
+    callback=_set_colour, help="Colours: auto (on a terminal), always or never.",
+)  # fmt: skip
+
+
+def parsable_options(columns: Collection[str]) -> Callable[[F], F]:
+    """For lists: `--parsable`, `--no-header`, `--columns`, of these columns."""
+
+    def split(context: click.Context, param: click.Parameter, value: str | None) -> Any:
+        if value is None:
+            return None
+        chosen = value.split(",")
+        for name in chosen:
+            if name not in columns:
+                raise click.BadParameter(
+                    f"there is no column {name!r}; there are {', '.join(columns)}"
+                )
+        return chosen
+
+    def add(function: F) -> F:
+        for option in (
+            click.option(
+                "--columns", "chosen", metavar="NAMES", callback=split,
+                help="Only these of --parsable, such as id,state.",
+            ),
+            click.option("--no-header", is_flag=True, help="Without the line of column names."),
+            click.option(
+                "--parsable", is_flag=True, help="Print lines for programs, split by tabs."
+            ),
+        ):  # fmt: skip
+            function = option(function)
+        return function
+
+    return add
+
+
+class GroupedHelp(click.Command):
+    """Shows what the job asks for apart from the other options."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {title: [] for title in (*_GROUPS, "Options")}
+        for param in self.get_params(ctx):
+            # Newer releases of click have records of arguments, which the usage shows.
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            if record is not None:
+                groups[_group_of(param.name)].append(record)
+        width = max(len(record[0]) for records in groups.values() for record in records)
+        for title, records in groups.items():
+            if not records:
+                continue
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:<{width}}", text) for name, text in records])
+
+
+#: By the names of the parameters.
+_GROUPS = {
+    "What it asks for": {"cores", "mem", "io", "time", "pool", "priority"},
+    "When it runs": {"after", "begin", "hold", "retry", "retry_on", "warn", "preemptible"},
+}
+
+
+def _group_of(parameter: str | None) -> str:
+    return next((title for title, names in _GROUPS.items() if parameter in names), "Options")
 
 
 def demand_options(function: F) -> F:

@@ -74,12 +74,14 @@ def new_table(*columns: Column, title: str | None = None) -> Table:
     """A table with these headings; ("NAME", "right") aligns the column to the right."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
     for column in columns:
         name, justify = (column, "left") if isinstance(column, str) else column
         # The last column takes what is left, on as many lines as it needs.
-        table.add_column(name, justify=justify, no_wrap=column != columns[-1])  # type: ignore[arg-type]
+        heading = Text(clean(name))
+        table.add_column(heading, justify=justify, no_wrap=column != columns[-1])  # type: ignore[arg-type]
     return table
 
 
@@ -87,7 +89,7 @@ def add_row(table: Table, cells: Sequence[object]) -> None:
     from rich.text import Text
 
     # Text, never markup: a job may be called "[red]".
-    table.add_row(*(Text(clean(cell, 400)) for cell in cells))
+    table.add_row(*(Text(clean(cell, 400), style=getattr(cell, "style", "")) for cell in cells))
 
 
 def width(stream: TextIO | None = None) -> int:
@@ -120,12 +122,20 @@ def print_rows(
     for cells in rows:
         add_row(table, cells)
     for column in table.columns:
-        if column.header in fixed:
+        if str(column.header) in fixed:
             shown = [column.header, *column.cells]
             column.min_width = max(cell_len(str(cell)) for cell in shown)
     if last_width:
         table.columns[-1].min_width = last_width
-    Quiet(highlight=False, width=width()).print(table)
+    console = Quiet(
+        highlight=False,
+        width=width(),
+        force_terminal=has_colour(),
+        # Decided already, also about NO_COLOR.
+        no_color=False,
+        color_system="standard" if has_colour() else None,
+    )
+    console.print(table)
 
 
 def _print_plain(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
@@ -167,6 +177,25 @@ def show_time(at_s: float | None) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
 
 
+def show_when(at_s: float, now_s: float | None = None) -> str:
+    """A time near now, as people say it, in this machine's zone: "14:05 (in 12m30s)",
+    "tomorrow 03:00 (in 9h10m)", "yesterday 23:10 (3h02m ago)", "2026-11-20 14:05"."""
+    now_s = time.time() if now_s is None else now_s
+    days = round((_midnight(at_s) - _midnight(now_s)) / 86400)
+    day = {0: "", 1: "tomorrow ", -1: "yesterday "}.get(days)
+    if day is None:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(at_s))
+    clock = day + time.strftime("%H:%M", time.localtime(at_s))
+    apart = show_duration(abs(at_s - now_s))
+    return f"{clock} (in {apart})" if at_s >= now_s else f"{clock} ({apart} ago)"
+
+
+def _midnight(at_s: float) -> float:
+    """Before it; days differ in length when the clock is put forward or back."""
+    year, month, day, *_ = time.localtime(at_s)
+    return time.mktime((year, month, day, 0, 0, 0, 0, 0, -1))
+
+
 #: What an expected start rests on.
 ESTIMATE = "if running jobs end as estimated and nobody submits anything before"
 
@@ -189,6 +218,43 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+#: What `--color` says.
+_colour = "auto"
+
+
+def set_colour(choice: str) -> None:
+    global _colour
+    _colour = choice
+
+
 def has_colour() -> bool:
     """Whether stdout gets colours."""
-    return is_terminal() and not os.environ.get("NO_COLOR")
+    if _colour != "auto":
+        return _colour == "always"
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return is_terminal() and not plain
+
+
+class Painted(str):
+    """A cell with a style, for who sees colours."""
+
+    style: str
+
+    def __new__(cls, text: object, style: str) -> Painted:
+        cell = super().__new__(cls, text)
+        cell.style = style
+        return cell
+
+
+#: Of states that want to be seen; the others are ordinary.
+_STATE_STYLES = {
+    "RUNNING": "green",
+    "STARTING": "green",
+    "PENDING": "yellow",
+    **dict.fromkeys(("HELD", "SUSPENDED", "STOPPING", "CLEANING"), "magenta"),
+    **dict.fromkeys(("COMPLETED", "CANCELLED"), "bright_black"),
+}
+
+
+def show_state(state: str) -> Painted:
+    return Painted(state, _STATE_STYLES.get(state, "red"))

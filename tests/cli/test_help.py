@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
-from drfd_cli.main import VERBS, cli
+from drfd_cli.main import EXAMPLES, VERBS, cli
 
 Run = Callable[..., Any]
+
+README = (Path(__file__).parent.parent.parent / "README.md").read_text()
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -41,11 +46,48 @@ def test_the_help_says_what_a_suspended_job_keeps_and_what_it_costs(drf: Run) ->
     assert "as soon as what they gave back is free again" in resume
 
 
-def test_the_overview_lists_every_verb_with_what_it_does(drf: Run) -> None:
+#: Lines of a screen; these have more options than fit.
+TALL = {"submit": 40, "run": 40}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_a_verb_fits_a_screen_and_ends_with_an_example(
+    drf: Run, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = drf(verb, "--help").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= TALL.get(verb, 23)
+    assert lines[-1].startswith(f"  Example: drf {verb}")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_example_is_one_that_drf_understands(verb: str) -> None:
+    for part in EXAMPLES[verb].split(" && "):
+        _, name, *args = shlex.split(part)
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
+        command.make_context(name, args)
+
+
+def test_the_overview_lists_every_verb_once_with_what_it_does(drf: Run) -> None:
     out = drf("--help").out
     width = max(map(len, VERBS)) + 2
     for verb, what in VERBS.items():
-        assert f"  {verb:<{width}}{what}\n" in out
+        assert out.count(f"  {verb:<{width}}{what}\n") == 1
+
+
+ROWS = re.findall(r"^\| `drf (\S+?)[` ].*$", README, re.MULTILINE)
+
+
+@pytest.mark.parametrize("verb", ROWS)
+def test_every_option_that_the_readme_names_for_a_verb_is_one_of_it(verb: str) -> None:
+    [row] = re.findall(rf"^\| `drf {verb}[` ].*$", README, re.MULTILINE)
+    command = cli.get_command(click.Context(cli), verb)
+    assert command is not None
+    known = {name for param in command.params for name in param.opts}
+    named = set(re.findall(r"`(--?[a-z-]+)", row))
+    assert named <= known
 
 
 def test_the_version_is_the_packages(drf: Run) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 import unicodedata
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -178,6 +180,100 @@ def test_doctor_is_harmless(drf: Run, daemon: Any, word: str) -> None:
     result = drf("doctor")
     assert (result.code, result.err) == (0, "")
     assert harmless(result.out).count("\n") == 7
+
+
+@pytest.mark.parametrize("verb", ["cancel", "hold", "release", "suspend", "resume"])
+def test_acting_on_jobs_is_harmless(drf: Run, daemon: Any, word: str, verb: str) -> None:
+    error = {"kind": "NotPermitted", "code": word, "text": word, "hint": word}
+    daemon.replies = {verb: {"done": [2], "failed": [{"id": 1, "error": error}]}}
+    result = drf(verb, 1, 2)
+    assert (result.code, harmless(result.out).count("\n")) == (77, 1)
+    assert harmless(result.err).count("\n") == 1
+
+
+def test_warnings_about_a_configuration_are_harmless(drf: Run, daemon: Any, word: str) -> None:
+    daemon.replies = {"reload": {"warnings": [word]}}
+    result = drf("reload")
+    assert result.code == 0
+    assert harmless(result.out + result.err).count("\n") == 2
+
+
+@pytest.mark.parametrize("words", [["drain"], ["undrain"], ["shutdown"], ["doctor"], ["shares"]])
+def test_a_refusal_of_any_verb_is_one_harmless_line(
+    drf: Run, daemon: Any, refuse: Callable[..., bytes], word: str, words: list[str]
+) -> None:
+    daemon.replies = {words[0].removeprefix("un"): refuse("Refused", word, word, word)}
+    result = drf(*words)
+    assert (result.code, result.out, harmless(result.err).count("\n")) == (1, "", 1)
+
+
+def test_a_forecast_is_harmless(drf: Run, daemon: Any, word: str) -> None:
+    reason = {"code": word, "text": word}
+    daemon.replies = {"submit": {"expected_start_at": 1_700_000_060.0, "reason": reason}}
+    result = drf("submit", "--dry-run", "--", "true")
+    assert (result.code, result.err, harmless(result.out).count("\n")) == (0, "", 2)
+
+
+def test_the_wait_and_the_end_of_a_run_are_harmless(
+    spawn: Run, finish: Run, daemon: Any, job: Any, ended: Any, word: str
+) -> None:
+    asked = threading.Event()
+
+    def status(request: object) -> Any:
+        asked.set()
+        return {"jobs": [job(state="PENDING", reason={"code": "RESOURCES", "text": word})]}
+
+    def wait(request: object) -> Any:
+        asked.wait(20)
+        return {"done": True, "ended": [ended("LAUNCH_FAILED", 125, text=word)]}
+
+    daemon.replies = {"submit": {"id": 42}, "status": status, "wait": wait}
+    result = finish(spawn("run", "--", "true"))
+    assert (result.code, result.out) == (125, "")
+    lines = harmless(result.err).splitlines()
+    assert [line[:14] for line in lines if line] in (
+        ["drf: job 42 wa", "drf: job 42 LA"],
+        ["drf: job 42 LA"],
+    )
+
+
+@pytest.mark.parametrize("words", [["status"], ["shares"]], ids=lambda words: words[0])
+def test_lines_for_programs_have_as_many_columns_as_their_header(
+    drf: Run, daemon: Any, job: Any, word: str, words: list[str]
+) -> None:
+    amount = {"cores": 1.0, "memory": 1, "read": 0, "write": 0, "gres": {}}
+    node = {
+        "path": f"root.{word}", "weight": 1.0, "entitlement": 1.0, "usage": amount,
+        "dominant_resource": word, "dominant_share": 1.0, "satisfaction": 1.0,
+        "running": 1, "pending": 0,
+    }  # fmt: skip
+    daemon.replies = {
+        "status": {"jobs": [everywhere(job, word)], "counts": {}, "draining": False},
+        "shares": {"capacity": amount, "free": amount, "nodes": [node]},
+    }
+    result = drf(*words, "--parsable")
+    assert (result.code, result.err) == (0, "")
+    header, line = harmless(result.out.replace("\t", "|TAB|")).splitlines()
+    assert header.count("|TAB|") == line.count("|TAB|")
+
+
+def test_a_simulated_machine_is_harmless(drf: Run, tmp_path: Path, word: str) -> None:
+    problem = {
+        "capacity": {word or "x": 4},
+        "users": [{"name": word, "demand": {word: 1}}],
+        "policy": "drf",
+    }
+    spec = tmp_path / "spec.json"
+    spec.write_text(json.dumps(problem))
+    result = drf("simulate", "alloc", spec)
+    assert result.code in (0, 1)
+    harmless(result.out + result.err)
+
+
+def test_a_script_with_a_hostile_name_is_harmless(drf: Run, daemon: Any, word: str) -> None:
+    name = word.replace("\0", "").encode("utf-8", "surrogateescape").decode(errors="replace")
+    result = drf("submit", name)
+    assert (result.code, result.out, harmless(result.err).count("\n")) == (1, "", 1)
 
 
 def test_json_carries_it_all_and_is_still_one_plain_line(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import textwrap
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from drfd_cli.output import show_when
 
 Run = Callable[..., Any]
 
@@ -163,6 +166,144 @@ def test_on_a_narrow_terminal_ids_and_states_are_never_cut(
     assert "RESOURCES" in "".join(lines)
 
 
+def test_states_have_colours_for_who_sees_them(
+    drf: Run, daemon: Any, job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.replies = {"status": {"jobs": [job()], "counts": {"RUNNING": 1}, "draining": False}}
+    green = "\x1b[32mRUNNING\x1b[0m"
+    for words in (["--color", "always", "status"], ["status", "--color", "always"]):
+        assert green in drf(*words).out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert green in drf("status", "--color", "always").out, "what is asked for now is meant"
+    for words in (["status"], ["--color", "never", "status"], ["status", "--color", "auto"]):
+        assert "\x1b" not in drf(*words).out
+
+
+def test_the_queue_at_80_columns(
+    drf: Run, daemon: Any, job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    daemon.replies = {
+        "status": {
+            "jobs": [
+                job(ended_at=1_700_000_100.0),
+                job(id=43, state="PENDING", reason=WHY, started_at=None),
+            ],
+            "counts": {"PENDING": 1, "RUNNING": 1},
+            "draining": False,
+        }
+    }
+    rule = "─" * 78
+    assert text(drf("status").screen) == text(f"""
+ ID   NAME    USER    STATE     CORES   MEM    TIME   WHY
+ {rule}
+ 42   train   alice   RUNNING       8   16G   1m30s
+ 43   train   alice   PENDING       8   16G       -   RESOURCES: needs 8 cores,
+                                                      3 free; job 40 (bob)
+                                                      holds 5 until 14:05 at
+                                                      the latest
+
+1 PENDING 1 RUNNING
+""")
+
+
+# -- for programs --------------------------------------------------------------------------------
+
+
+def test_the_columns_for_programs_are_the_same_in_every_release(
+    drf: Run, daemon: Any, job: Any
+) -> None:
+    """New ones come at the end."""
+    jobs = [job(), job(id=43, name="a\tb\nc", state="PENDING", reason=WHY, started_at=None)]
+    daemon.replies = {"status": {"jobs": jobs, "counts": {"RUNNING": 1}, "draining": True}}
+    result = drf("status", "--parsable")
+    assert (result.code, result.err) == (0, "")
+    header, first, second = (line.split("\t") for line in result.out.splitlines())
+    assert header == [
+        *("id", "name", "user", "pool", "state", "code", "cores", "memory", "read", "write"),
+        *("time_limit_s", "priority", "attempt", "submitted_at", "started_at", "ended_at"),
+        *("exit_code", "signal", "why"),
+    ]
+    assert first == [
+        *("42", "train", "alice", "root.alice", "RUNNING", "", "8", "17179869184", "0", "0"),
+        *("3600", "0", "1", "1700000000", "1700000010", "", "", "", ""),
+    ]
+    assert dict(zip(header, second, strict=True))["name"] == "a?b?c"
+    assert second[-1] == f"RESOURCES: {WHY['text']}"
+
+
+@pytest.mark.parametrize(
+    ("words", "out"),
+    [
+        (["--columns", "state,id"], "state\tid\nRUNNING\t42\n"),
+        (["--columns", "id", "--no-header"], "42\n"),
+        (["--parsable", "--columns", "id,code"], "id\tcode\n42\t\n"),
+    ],
+)
+def test_columns_can_be_chosen(drf: Run, daemon: Any, job: Any, words: list[str], out: str) -> None:
+    daemon.replies = {"status": {"jobs": [job()], "counts": {"RUNNING": 1}, "draining": False}}
+    assert drf("status", *words).out == out
+
+
+def test_a_column_that_is_not_there_is_named(drf: Run, daemon: Any) -> None:
+    result = drf("shares", "--columns", "path,colour")
+    assert (result.code, result.out, daemon.requests) == (2, "", [])
+    assert result.err == (
+        "drf shares: Invalid value for '--columns': there is no column 'colour'; there are "
+        "path, entitlement, dominant_share, dominant_resource, satisfaction, cores, memory, "
+        "read, write, running, pending\n"
+    )
+
+
+def test_no_jobs_are_a_header_alone(drf: Run, daemon: Any) -> None:
+    daemon.replies = {"status": {"jobs": [], "counts": {}, "draining": False}}
+    result = drf("status", "--columns", "id,state")
+    assert (result.out, result.err) == ("id\tstate\n", "")
+    assert drf("status", "--columns", "id", "--no-header").out == ""
+
+
+def test_shares_for_programs(drf: Run, daemon: Any) -> None:
+    daemon.replies = {"shares": SHARES}
+    assert drf("shares", "--parsable", "--no-header").out == (
+        "root.alice\t0.5\t0.5\tcores\t1\t8\t17179869184\t0\t0\t1\t2\n"
+        "root.lab\t0.5\t0\t\t0\t0\t0\t0\t0\t0\t0\n"
+    )
+
+
+# -- times ---------------------------------------------------------------------------------------
+
+NOON = 1_700_049_600.0  # 2023-11-15 12:00:00 UTC
+
+
+@pytest.mark.parametrize(
+    ("at_s", "shown"),
+    [
+        (NOON, "12:00 (in 0s)"),
+        (NOON + 750, "12:12 (in 12m30s)"),
+        (NOON - 7500, "09:55 (2h05m ago)"),
+        (NOON + 15 * 3600, "tomorrow 03:00 (in 15h00m)"),
+        (NOON - 13 * 3600, "yesterday 23:00 (13h00m ago)"),
+        (NOON + 36 * 3600, "2023-11-17 00:00"),
+        (NOON - 86400 * 400, "2022-10-11 12:00"),
+    ],
+)
+def test_times_near_now_are_said_as_people_say_them(plain: None, at_s: float, shown: str) -> None:
+    assert show_when(at_s, NOON) == shown
+
+
+@pytest.mark.parametrize("hours", [23, 25])
+def test_tomorrow_is_tomorrow_also_when_the_clock_changes(
+    plain: None, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    # Noon of the day before a day that is so many hours long.
+    noon = {23: 1_711_796_400.0, 25: 1_729_936_800.0}[hours]
+    after = noon + (11 + hours) * 3600
+    assert time.strftime("%H:%M", time.localtime(noon)) == "12:00"
+    assert show_when(after, noon).startswith("tomorrow 23:00")
+
+
 # -- show, why ---------------------------------------------------------------------------------
 
 
@@ -234,7 +375,7 @@ def test_show_without_limit_start_or_cgroup(drf: Run, daemon: Any, job: Any) -> 
     ("changes", "line"),
     [
         ({"state": "PENDING", "reason": WHY}, f"job 42 waits: RESOURCES: {WHY['text']}"),
-        ({}, "job 42 is RUNNING: started 2023-11-14 22:13:30"),
+        ({}, "job 42 is RUNNING: started 2023-11-14 22:13"),
         (
             {"state": "TIMEOUT", "outcome": {"code": "TIMEOUT", "text": "ran for 1h"}},
             "job 42 is TIMEOUT: ran for 1h",
@@ -266,7 +407,7 @@ def test_why_says_when_a_job_starts_or_goes_on_where_that_is_in_sight(
     assert (result.code, result.err) == (0, "")
     assert result.out == (
         f"job 42 waits: RESOURCES: {reason['text']}\n"
-        "it starts about 2023-11-14 22:14:20, "
+        "it starts about 2023-11-14 22:14, "
         "if running jobs end as estimated and nobody submits anything before\n"
     )
 

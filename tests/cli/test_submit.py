@@ -258,7 +258,7 @@ ESTIMATE = "if running jobs end as estimated and nobody submits anything before"
         (
             1_700_000_060.0,
             WHY,
-            f"it would start about 2023-11-14 22:14:20, {ESTIMATE}\n"
+            f"it would start about 2023-11-14 22:14, {ESTIMATE}\n"
             f"until then it waits: RESOURCES: {WHY['text']}\n",
         ),
         (

@@ -9,7 +9,7 @@ import click
 from drfd.errors import Refused
 from drfd_cli import output
 from drfd_cli.client import Client, Watch
-from drfd_cli.options import connect, job_ids
+from drfd_cli.options import colour_option, connect, job_ids
 from drfd_cli.tail import Prefixed, Tail, Unreadable, plain
 
 _POLL_S = 0.2
@@ -22,6 +22,7 @@ _POLL_S = 0.2
 @click.option(
     "-n", "--lines", metavar="LINES", type=click.IntRange(0), help="Begin with the last LINES only."
 )
+@colour_option
 def command(ids: tuple[int, ...], follow: bool, err: bool, lines: int | None) -> int:
     """The output of a job; of several, with the job's id before each line.
 

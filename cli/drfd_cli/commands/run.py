@@ -11,12 +11,12 @@ import click
 from drfd_cli.attend import Attendance, Counter, catch_signals
 from drfd_cli.client import Client
 from drfd_cli.commands.submit import fields
-from drfd_cli.options import condition_options, connect, demand_options
+from drfd_cli.options import GroupedHelp, condition_options, connect, demand_options
 from drfd_cli.stage import Stage
 from drfd_cli.terminal import Terminal
 
 
-@click.command("run", context_settings={"allow_interspersed_args": False})
+@click.command("run", cls=GroupedHelp, context_settings={"allow_interspersed_args": False})
 @demand_options
 @condition_options
 @click.option("-q", "--quiet", is_flag=True, help="Do not say why it waits.")

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from drfd_cli import output
-from drfd_cli.options import as_json, connect
+from drfd_cli import output, parsable
+from drfd_cli.options import as_json, colour_option, connect, parsable_options
 
 
 @click.command("shares")
 @as_json
-def command(as_json: bool) -> None:
+@parsable_options(parsable.NODE)
+@colour_option
+def command(as_json: bool, **shape: Any) -> None:
     """Who holds how much of the machine, and how much each is entitled to."""
     reply = connect().request("shares")
     if as_json:
         shown = ("capacity", "free", "nodes", "external")
         output.print_json({key: reply[key] for key in shown if key in reply})
+        return
+    if parsable.print_lines(parsable.NODE, reply["nodes"], **shape):
         return
     columns: list[output.Column] = [
         "POOL OR USER", ("WEIGHT", "right"), ("ENTITLED", "right"), ("SHARE", "right"), "OF",

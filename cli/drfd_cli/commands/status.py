@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from drfd_cli import output
-from drfd_cli.options import as_json, connect, job_ids, state_option
+from drfd_cli import output, parsable
+from drfd_cli.options import (
+    as_json,
+    colour_option,
+    connect,
+    job_ids,
+    parsable_options,
+    state_option,
+)
 
 _RECENT = 20
 #: Names are cut to so many signs; from this width of screen on, the longer figure.
@@ -23,14 +32,19 @@ _WHY = 16
     "-a", "--all", "with_ended", is_flag=True, help=f"Also the last {_RECENT} ended jobs."
 )
 @as_json
+@parsable_options(parsable.JOB)
+@colour_option
 def command(
-    ids: tuple[int, ...], user: str | None, states: tuple[str, ...], with_ended: bool, as_json: bool
-) -> None:
+    ids: tuple[int, ...], user: str | None, states: tuple[str, ...], with_ended: bool,
+    as_json: bool, **shape: Any,
+) -> None:  # fmt: skip
     """The queue now: what runs, what waits, and why."""
     select = {"ids": list(ids), "user": user, "states": list(states)}
     reply = connect().request("status", select=select, ended=_RECENT if with_ended else 0)
     if as_json:
         output.print_json({key: reply[key] for key in ("jobs", "counts", "draining")})
+        return
+    if parsable.print_lines(parsable.JOB, reply["jobs"], **shape):
         return
     if reply["draining"]:
         output.say("draining: nothing is launched until drf undrain")
@@ -57,7 +71,7 @@ def _row(job: output.View, *, names: int, is_wide: bool) -> list[object]:
         output.shorten(job["name"], names),
         output.shorten(job["user"], names),
         *([output.shorten(job["pool"], names)] if is_wide else []),
-        job["state"],
+        output.show_state(job["state"]),
         cores,
         memory,
         *([io] if is_wide else []),

@@ -14,13 +14,20 @@ import click
 from drfd.errors import Refused
 from drfd_cli import output
 from drfd_cli.environment import as_given, capture, is_secret, not_text
-from drfd_cli.options import as_json, condition_options, connect, demand_fields, demand_options
+from drfd_cli.options import (
+    GroupedHelp,
+    as_json,
+    condition_options,
+    connect,
+    demand_fields,
+    demand_options,
+)
 
 _DIRECTIVE = re.compile(r"#DRF\s+(.*)")
 _SCRIPT_MAX_BYTES = 512 << 10
 
 
-class _SubmitCommand(click.Command):
+class _SubmitCommand(GroupedHelp):
     """Keeps the arguments as typed: what follows `--` is a command, what does not is a script."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -88,7 +95,7 @@ def _tell_forecast(forecast: dict[str, Any], *, as_json: bool) -> int:
     if start_s is None:
         output.tell("it would wait; no start is in sight")
     else:
-        output.tell(f"it would start about {output.show_time(start_s)}, {output.ESTIMATE}")
+        output.tell(f"it would start about {output.show_when(start_s)}, {output.ESTIMATE}")
     output.tell(
         f"until then it waits: {output.clean(reason['code'])}: {output.clean(reason['text'], 1000)}"
     )

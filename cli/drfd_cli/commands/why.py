@@ -19,7 +19,7 @@ def command(job_id: int, as_json: bool) -> None:
         shown = {key: job[key] for key in ("id", "state", "reason", "outcome", "expected_start_at")}
         output.print_json(shown | {"notes": notes, "advice": advice})
         return
-    verb, line = f"is {job['state']}", f"started {output.show_time(job['started_at'])}"
+    verb, line = f"is {job['state']}", f"started {output.show_when(job['started_at'])}"
     if job["reason"] is not None:
         verb, line = "waits", output.why_line(job)
     elif job["outcome"] is not None:
@@ -33,7 +33,7 @@ def command(job_id: int, as_json: bool) -> None:
         output.tell(output.clean(note, 1000))
     if job["expected_start_at"] is not None:
         output.tell(
-            f"it starts about {output.show_time(job['expected_start_at'])}, {output.ESTIMATE}"
+            f"it starts about {output.show_when(job['expected_start_at'])}, {output.ESTIMATE}"
         )
     if advice is not None:
         output.tell(f"next time: {output.advice_line(advice)}")
