@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from drfd import paths
 from drfd.errors import BY_KIND, DrfdError, Unavailable
@@ -26,6 +26,9 @@ _ANSWER_S = 120.0
 
 class Client:
     """One connection, made at the first request."""
+
+    #: Of the next submission, if it has been tried in another way before.
+    submission_key: ClassVar[str | None] = None
 
     def __init__(self, path: Path, *, may_start: bool) -> None:
         """`may_start`: start the user's own daemon if nothing listens at `path`."""
@@ -99,7 +102,8 @@ class Client:
     def submit(self, **fields: Any) -> int:
         """The job's id. When the answer is lost, it is asked for again under the same key, so that
         nothing is queued twice."""
-        key = os.urandom(12).hex()
+        key = Client.submission_key or os.urandom(12).hex()
+        Client.submission_key = None
         give_up = time.monotonic() + _RECONNECT_S
         was_lost = False
         while True:
@@ -130,12 +134,13 @@ class Client:
 
     def _read_reply(self) -> Message:
         assert self._socket is not None
+        # A long reply comes in many pieces; each is looked at once.
+        pieces = [self._inbox]
         try:
-            while b"\n" not in self._inbox:
-                piece = self._socket.recv(1 << 20)
-                if not piece:
+            while b"\n" not in pieces[-1]:
+                pieces.append(self._socket.recv(1 << 20))
+                if not pieces[-1]:
                     raise ConnectionResetError
-                self._inbox += piece
         except TimeoutError:
             self.close()
             raise Unavailable(
@@ -146,7 +151,7 @@ class Client:
             raise Unavailable(
                 "lost", "the daemon closed the connection", hint="try again in a moment"
             ) from None
-        line, _, self._inbox = self._inbox.partition(b"\n")
+        line, _, self._inbox = b"".join(pieces).partition(b"\n")
         try:
             return decode(line)
         except ValueError:

@@ -10,6 +10,7 @@ from importlib import import_module
 import click
 
 from drfd.errors import DrfdError
+from drfd_cli.client import Client
 from drfd_cli.options import colour_option
 from drfd_cli.output import clean, say
 
@@ -131,7 +132,9 @@ def cli(ctx: click.Context, socket: str | None) -> None:
         click.echo(ctx.get_help())
 
 
-def main() -> None:
+def main(submission_key: str | None = None) -> None:
+    """`submission_key`: of a submission that has been tried already; it is not queued twice."""
+    Client.submission_key = submission_key
     _fill_missing_descriptors()
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a sign gets another, not a crash.

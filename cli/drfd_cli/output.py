@@ -45,6 +45,8 @@ def clean(text: object, most: int = 200) -> str:
 def shorten(text: object, columns: int) -> str:
     """Cleaned text that takes at most so many columns of a screen; some signs take two."""
     word = clean(text)
+    if word.isascii() and len(word) <= columns:
+        return word
     if len(word) + sum(unicodedata.east_asian_width(sign) in "WF" for sign in word) <= columns:
         return word
     kept, used = "", 0

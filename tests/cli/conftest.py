@@ -42,6 +42,8 @@ class CannedDaemon:
     #: What it was asked, without the version.
     requests: list[Message] = field(default_factory=list)
     connections: int = 0
+    #: Hears the key of each submission.
+    on_key: Callable[[str], object] = str
 
     def start(self) -> None:
         self._listener = socket.socket(socket.AF_UNIX)
@@ -87,7 +89,9 @@ class CannedDaemon:
             for line in lines:
                 request = json.loads(line)
                 # A new one for each submission; what it is for is tested end to end.
-                request.pop("key", None)
+                key = request.pop("key", None)
+                if key is not None:
+                    self.on_key(key)
                 assert request.pop("v") == 1
                 self.requests.append(request)
                 reply = self._reply(request)
