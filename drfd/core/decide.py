@@ -236,7 +236,7 @@ def _cgroup_gone(ledger: Ledger, gone: st.CgroupGone) -> list[ev.Event]:
                 not_before_s=not_before_s(job, gone.now.at_s),
             )
         ]
-    return [ev.Cleaned(job_id=job.id, at_s=gone.now.at_s, attempt=gone.attempt)]
+    return [ev.Cleaned(job_id=job.id, at_s=gone.now.at_s, attempt=gone.attempt, notice=gone.notice)]
 
 
 def _breached(ledger: Ledger, breach: st.Breached) -> list[ev.Event]:

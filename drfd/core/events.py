@@ -128,6 +128,8 @@ class Cleaned:
     job_id: int
     at_s: float
     attempt: int
+    #: What became of the command that tells its owner; None: there was none.
+    notice: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

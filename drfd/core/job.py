@@ -92,6 +92,18 @@ class Broken:
     outcome: Outcome
 
 
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """A command of the submitter's that is run when the job starts or ends."""
+
+    #: Of "start", "end" (any) and "fail" (any but COMPLETED).
+    on: tuple[str, ...]
+    argv: tuple[str, ...]
+
+    def wants(self, outcome: Outcome) -> bool:
+        return "end" in self.on or ("fail" in self.on and outcome is not Outcome.COMPLETED)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """What the submitter asked for; only `drf set` changes it."""
@@ -122,6 +134,7 @@ class JobSpec:
     begin_s: int | None = None
     retry: Retry | None = None
     warn: Warn | None = None
+    notify: Notify | None = None
 
     @property
     def leaf(self) -> str:

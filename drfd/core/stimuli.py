@@ -178,6 +178,8 @@ class CgroupGone:
     now: Now
     job_id: int
     attempt: int
+    #: What became of the command that tells its owner; None: there was none.
+    notice: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

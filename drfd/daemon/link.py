@@ -18,7 +18,7 @@ from drfd.core.reconcile import AttemptKey, missing_attempts, strays
 from drfd.core.stimuli import LaunchBroke, Now, Stimulus, Tick
 from drfd.daemon.engine import Engine, Work
 from drfd.daemon.meter import Meter
-from drfd.daemon.orders import order_for, stimulus_for
+from drfd.daemon.orders import notice_for, order_for, stimulus_for
 from drfd.errors import HostError
 from drfd.host.disks import Disk
 from drfd.journald import about
@@ -86,14 +86,22 @@ class Link:
             text = f"the disk {min(gone)} is not in the configuration any more"
             self._tell(LaunchBroke(self._clock(), job.id, job.attempt, text))
         elif isinstance(effect, Launch):
-            payload = self._engine().journal.payload(job.id)
-            order = order_for(job, payload, self._disks, self._max_pids, self.cores_by)
-            self._send(protocol.launch_message(order))
+            self._send(protocol.launch_message(self._order(job)))
         elif isinstance(effect, Signal):
             key = (effect.job_id, effect.attempt)
             self._send(protocol.signal_message(key, effect.count, effect.signals))
+        elif isinstance(effect, Remove) and job.spec.notify is not None:
+            notice = notice_for(job, self._order(job))
+            if notice is None:
+                self._send_attempt(effect)
+            else:
+                self._send(protocol.notify_message(notice))
         else:
             self._send_attempt(effect)
+
+    def _order(self, job: Job) -> protocol.Order:
+        payload = self._engine().journal.payload(job.id)
+        return order_for(job, payload, self._disks, self._max_pids, self.cores_by)
 
     async def run(self) -> None:
         """Connect, listen, connect again; for ever."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from drfd.core import stimuli as st
 from drfd.core.job import Job, Usage, output_path
 from drfd.core.resources import Resources
+from drfd.core.retry import is_to_retry
 from drfd.daemon.threads import thread_counts
 from drfd.errors import HostError
 from drfd.host.disks import Disk
@@ -48,7 +50,34 @@ def order_for(
         stderr=output_path(spec.stderr, job),
         attach=spec.attach,
         limits=limits,
+        on_start=spec.notify.argv if spec.notify and "start" in spec.notify.on else (),
     )
+
+
+def notice_for(job: Job, launch: Order) -> Order | None:
+    """The order to tell the job's owner of its end, made of the one that it was launched by; None:
+    nobody wants to hear of such an end, or it is only the end of an attempt."""
+    notify = job.spec.notify
+    if notify is None or job.outcome is None or is_to_retry(job):
+        return None
+    if not notify.wants(job.outcome):
+        return None
+    ran_s = 0.0
+    if job.started_at is not None and job.ended_at is not None:
+        ran_s = max(0.0, job.ended_at - job.started_at)
+    told = {
+        "DRF_STATE": job.outcome.value,
+        "DRF_REASON": job.outcome_text.replace("\0", ""),
+        "DRF_EXIT_CODE": "" if job.exit_code is None else str(job.exit_code),
+        "DRF_SIGNAL": "" if job.signal is None else str(job.signal),
+        "DRF_ELAPSED": str(round(ran_s)),
+        "DRF_STDOUT": launch.stdout,
+        "DRF_STDERR": launch.stderr,
+    }
+    return replace(
+        launch, argv=notify.argv, script=None, attach=None, on_start=(),
+        variables=launch.variables | told,
+    )  # fmt: skip
 
 
 def disk_limits(demand: Resources, disks: Sequence[Disk]) -> tuple[DiskLimit, ...]:
@@ -99,7 +128,7 @@ def stimulus_for(report: Message, now: st.Now, measured: Usage | None) -> st.Sti
         case "missing":
             return st.AttemptMissing(now, **key)
         case "removed":
-            return st.CgroupGone(now, **key)
+            return st.CgroupGone(now, **key, notice=report.get("notice"))
         case kind:
             raise HostError("launcher", f"the launcher reports {kind!r}, which is unknown here")
 

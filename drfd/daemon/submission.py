@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from drfd.core.job import Dependency, JobSpec, Outcome, Retry, Want, Warn
+from drfd.core.job import Dependency, JobSpec, Notify, Outcome, Retry, Want, Warn
 from drfd.core.resources import Resources
 from drfd.core.retry import USUAL
 from drfd.core.rules import Rules
@@ -43,7 +43,7 @@ def spec_for(
             "root", "jobs of root are not taken here", hint="submit as an ordinary user"
         )
     demand = request.demand
-    limit = request.time_limit_s
+    limit, notify = request.time_limit_s, request.notify
     name = request.name or request.argv[0].rsplit("/", 1)[-1][:256] or "job"
     return JobSpec(
         name=name,
@@ -70,6 +70,7 @@ def spec_for(
         begin_s=request.begin_s or None,
         retry=_retry(request.retry),
         warn=None if request.warn is None else Warn(request.warn.signal, request.warn.before_s),
+        notify=None if notify is None else Notify(tuple(notify.on), tuple(notify.argv)),
     )
 
 
@@ -133,6 +134,7 @@ def _check_sizes(request: Submit) -> None:
         if size > most:
             raise Refused("too-long", f"{what} has {size} bytes; {most} are the most")
     texts = [*request.argv, *env, request.cwd, request.stdout or "", request.stderr or ""]
+    texts += request.notify.argv if request.notify is not None else []
     variables = [f"{name}={value}" for name, value in request.env.items()]
     for word in (*request.argv, *variables):
         if len(word.encode()) >= MAX_WORD_BYTES:

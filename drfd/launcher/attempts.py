@@ -8,6 +8,8 @@ flock on it as long as it lives, so the kernel knows whether there is one. The r
     running   the job's program is about to be let go; from here on it is never launched again
     failed    its program could not be run, and why
     ended     its first process is gone, and how
+    notifying its owner's command that tells of the end is about to be run, and never again
+    notified  what became of that
 
 Between them the launcher writes how many signals it has been told to send, before it sends them:
 what is told again is not sent again.
@@ -40,6 +42,8 @@ class Attempt:
     failed: Record | None = None
     ended: Record | None = None
     signalled: Record | None = None
+    notifying: Record | None = None
+    notified: Record | None = None
 
     @property
     def is_over(self) -> bool:
@@ -51,6 +55,10 @@ class Attempt:
         return self.is_over or self.running is not None
 
 
+_KINDS = (
+    *("created", "runner", "running", "failed", "ended"),
+    *("signalled", "notifying", "notified"),
+)
 #: How an attempt is written: numbers as `str` gives them, so that each key has one name.
 _NUMBER = "([1-9][0-9]{0,17})"
 _KEY = re.compile(rf"{_NUMBER}\.{_NUMBER}")
@@ -132,7 +140,7 @@ def parse(data: bytes) -> Attempt | None:
         if not isinstance(record, dict) or "record" not in record:
             break
         kind = record.pop("record")
-        if kind in ("created", "runner", "running", "failed", "ended", "signalled"):
+        if kind in _KINDS:
             records[kind] = record
     created = records.pop("created", None)
     return None if created is None else Attempt(created, **records)

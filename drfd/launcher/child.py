@@ -16,13 +16,15 @@ import termios
 from pathlib import Path
 from typing import NoReturn
 
-from drfd.launcher import identity
+from drfd.launcher import identity, process
 from drfd.launcher.attempts import Key
 from drfd.launcher.confinement import Confinement, LimitFailed
 from drfd.launcher.protocol import Order
 from drfd.paths import at_socket
 
 _ATTACH_WAIT_S = 10.0
+#: A command that tells an owner is ended after this.
+NOTICE_ALARM_S = 60
 
 
 class StepFailed(Exception):
@@ -37,6 +39,40 @@ def run_child(order: Order, confinement: Confinement, report_fd: int, go_fd: int
     except BaseException as error:
         text = _explain(error)
         os.write(report_fd, json.dumps({"text": text}).encode())
+    finally:
+        os._exit(125)
+
+
+def run_notice(order: Order, confinement: Confinement, report_fd: int) -> NoReturn:
+    """Become the command that tells the job's owner: within the job's limits, silent, and ended by
+    an alarm. What goes wrong is written to `report_fd`, which closes itself at exec."""
+    try:
+        os.setsid()
+        user = identity.account(order.uid)
+        confinement.enter((order.id, order.attempt), order.limits, order.uid)
+        identity.reset_oom_score()
+        identity.reset_file_limit()
+        identity.become(user, order.gid)
+        os.umask(order.umask)
+        try:
+            os.chdir(order.cwd)
+        except OSError:
+            # Gone with the job's own cleaning up, perhaps: the owner is to hear of it all the same.
+            os.chdir("/")
+        null = os.open("/dev/null", os.O_RDWR)
+        for target in (0, 1, 2):
+            os.dup2(null, target)
+        process.close_all_but(report_fd)
+        env = identity.environment(user, order)
+        _reset_signals()
+        # It outlives exec (execve(2)); whoever waits for the command is more patient than that.
+        signal.alarm(NOTICE_ALARM_S)
+        try:
+            os.execvpe(order.argv[0], list(order.argv), env)  # noqa: S606
+        except OSError as error:
+            raise StepFailed(_explain_exec(order.argv[0], error, is_script=False)) from None
+    except BaseException as error:
+        os.write(report_fd, _explain(error).encode())
     finally:
         os._exit(125)
 

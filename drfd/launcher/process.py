@@ -165,3 +165,12 @@ def _stat(pid: int | str) -> list[str] | None:
         return None
     # The second field is the program's name in parentheses, and may hold anything.
     return data[data.rindex(b")") + 2 :].decode().split()
+
+
+def close_all_but(*keep: int) -> None:
+    """All descriptors from 3 on."""
+    low = 3
+    for fd in sorted(keep):
+        os.closerange(low, fd)
+        low = fd + 1
+    os.closerange(low, os.sysconf("SC_OPEN_MAX"))

@@ -21,6 +21,8 @@ SOCKET_NAME = "launcher.sock"
 TERMINATE, KILL, REMOVE = "terminate", "kill", "remove"
 FREEZE, THAW = "freeze", "thaw"
 LAUNCH, LIST, SIGNAL = "launch", "list", "signal"
+#: Run this order in what is left of its attempt, once, and then remove the attempt.
+NOTIFY = "notify"
 
 
 #: Under this name, the `mounts` of a hello give the one hierarchy of cgroup v2.
@@ -79,6 +81,8 @@ class Order:
     stderr: str
     attach: str | None
     limits: Limits
+    #: A command to run beside the program when that has started; empty: none.
+    on_start: tuple[str, ...] = ()
 
 
 def encode(message: Message) -> bytes:
@@ -99,9 +103,13 @@ def launch_message(order: Order) -> Message:
     return {"cmd": LAUNCH, **asdict(order)}
 
 
+def notify_message(order: Order) -> Message:
+    return {"cmd": NOTIFY, **asdict(order)}
+
+
 def read_order(message: Message) -> Order:
-    """The order in a `launch` message. Raises BadMessage for a field too few, too many or of the
-    wrong kind: the launcher runs as root and guesses nothing."""
+    """The order in a `launch` or `notify` message. Raises BadMessage for a field too few, too many
+    or of the wrong kind: the launcher runs as root and guesses nothing."""
     body = {key: value for key, value in message.items() if key != "cmd"}
     return Order(**_read_fields("order", body, _ORDER))
 
@@ -160,6 +168,10 @@ def _argv(what: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not value:
         raise BadMessage(f"{what} is not a list with a program")
     return tuple(_text(what, item) for item in value)
+
+
+def _words(what: str, value: object) -> tuple[str, ...]:
+    return () if value == [] else _argv(what, value)
 
 
 def _variables(what: str, value: object) -> dict[str, str]:
@@ -227,4 +239,5 @@ _ORDER: dict[str, Callable[[str, Any], Any]] = {
     "stderr": _text,
     "attach": _path_or_none,
     "limits": _limits,
+    "on_start": _words,
 }

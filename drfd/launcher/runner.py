@@ -14,12 +14,12 @@ import resource
 import select
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from drfd.failpoints import reach
 from drfd.launcher import attempts, process
 from drfd.launcher.attempts import Attempt, Key
-from drfd.launcher.child import run_child
+from drfd.launcher.child import run_child, run_notice
 from drfd.launcher.confinement import Confinement
 from drfd.launcher.protocol import Order
 
@@ -72,7 +72,7 @@ class _Runner:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        _close_all_but(self.attempt_fd, self.bell_fd)
+        process.close_all_but(self.attempt_fd, self.bell_fd)
         process.become_subreaper()
         reach("runner.before-child")
         pid, failure = self._start_child()
@@ -82,6 +82,8 @@ class _Runner:
             return
         reach("runner.after-exec")
         self._ring()
+        if self.order.on_start:
+            self._tell_start()
         status = self._await_end(pid)
         self._record_end(status)
 
@@ -117,6 +119,15 @@ class _Runner:
         os.waitpid(pid, 0)
         text = json.loads(problem)["text"] if problem else "the job's process died before exec"
         return pid, text
+
+    def _tell_start(self) -> None:
+        """Run the owner's command beside the job, as a part of it; it ends with the job."""
+        variables = {**self.order.variables, "DRF_STATE": "RUNNING"}
+        order = replace(self.order, argv=self.order.on_start, variables=variables)
+        if os.fork() == 0:
+            os.close(self.attempt_fd)
+            signal.set_wakeup_fd(-1)
+            run_notice(order, self.confinement, os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC))
 
     def _await_end(self, pid: int) -> int:
         """Reap until `pid` is gone; its wait status. An OOM kill meanwhile takes the whole tree."""
@@ -231,11 +242,3 @@ def _read_all(fd: int) -> bytes:
     while piece := os.read(fd, 4096):
         data += piece
     return data
-
-
-def _close_all_but(*keep: int) -> None:
-    low = 3
-    for fd in sorted(keep):
-        os.closerange(low, fd)
-        low = fd + 1
-    os.closerange(low, os.sysconf("SC_OPEN_MAX"))

@@ -22,6 +22,7 @@ from drfd.launcher.cut import Cut
 from drfd.launcher.endings import Ending, Endings
 from drfd.launcher.freezing import Freezing
 from drfd.launcher.news import news_of
+from drfd.launcher.notices import Notices
 from drfd.launcher.policy import Policy
 from drfd.launcher.port import Port
 from drfd.launcher.protocol import (
@@ -29,6 +30,7 @@ from drfd.launcher.protocol import (
     KILL,
     LAUNCH,
     LIST,
+    NOTIFY,
     REMOVE,
     SIGNAL,
     TERMINATE,
@@ -62,17 +64,22 @@ class Launcher:
     cut: Cut | None = None
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _endings: Endings = field(default_factory=Endings)
-    _freezing: Freezing = field(default_factory=Freezing)
     _boot_id: str = field(default_factory=process.boot_id)
     _running: bool = True
 
     def __post_init__(self) -> None:
         self._runners = Runners(self.attempts_fd, self._selector, self._runner_gone)
+        self._freezing = Freezing(
+            self.confinement, self.attempts_fd, self._tell, self._endings.__contains__
+        )
+        self._notices = Notices(
+            self.confinement, self.attempts_fd, self._runners.watch, self._runners.__contains__
+        )
         self._about_one = {
             TERMINATE: self._terminate,
             KILL: self._kill,
-            FREEZE: self._freeze,
-            THAW: self._thaw,
+            FREEZE: self._freezing.freeze,
+            THAW: self._freezing.thaw,
             REMOVE: self._remove,
         }
 
@@ -99,8 +106,7 @@ class Launcher:
                     chosen.data()
             for key in list(self._runners.unheard):
                 self._look_at_runner(key)
-            for key in self._freezing.due():
-                self._freeze(key)
+            self._freezing.look()
             for key, ending in self._endings.due():
                 self._continue(key, ending)
         self.confinement.close()
@@ -125,6 +131,8 @@ class Launcher:
         command = message.pop("cmd", None)
         if command == LAUNCH:
             self._launch(read_order(message))
+        elif command == NOTIFY:
+            self._remove(self._notices.add(read_order(message)))
         elif command == LIST:
             self._list()
         elif command == SIGNAL:
@@ -201,27 +209,6 @@ class Launcher:
             self._freezing.discard(key)
             terminate(self.confinement, key, attempt)
 
-    def _freeze(self, key: Key) -> None:
-        attempt = attempts.read(self.attempts_fd, key)
-        may_freeze = attempt is not None and not attempt.is_over and key not in self._endings
-        if may_freeze and not self.confinement.freeze(key, attempt):
-            self._freezing.put_off(key)
-            return
-        self._freezing.discard(key)
-        if attempt is None:
-            self._tell("missing", key)
-        elif may_freeze:
-            reach("freeze.before-report")
-            self._tell("frozen", key)
-
-    def _thaw(self, key: Key) -> None:
-        self._freezing.discard(key)
-        attempt = attempts.read(self.attempts_fd, key)
-        if attempt is None:
-            self._tell("missing", key)
-        elif not attempt.is_over:
-            self.confinement.thaw(key, attempt)
-
     def _kill(self, key: Key) -> None:
         attempt = attempts.read(self.attempts_fd, key)
         if attempt is None:
@@ -265,12 +252,17 @@ class Launcher:
     # -- endings ----------------------------------------------------------------------------
 
     def _continue(self, key: Key, ending: Ending) -> None:
+        if self._notices.is_live(key, ending):
+            return
         if not self._is_empty(key):
             if self._endings.put_off(ending):
                 log.error("event=stuck job=%d attempt=%d", *key, extra=about(job=key[0]))
                 self._tell("stuck", key)
             return
         if ending.remove:
+            if self._notices.start(key):
+                return
+            self._notices.read(key)
             reach("remove.before-rmdir")
             if not self._forget(key):
                 self._endings.put_off(ending)
@@ -280,7 +272,7 @@ class Launcher:
         if ending.relaunch is not None:
             self._launch(ending.relaunch)
         elif ending.remove:
-            self._tell("removed", key)
+            self._tell("removed", key, **self._notices.take(key))
 
     def _is_empty(self, key: Key) -> bool:
         """After one more try to kill what is left."""

@@ -48,6 +48,13 @@ class Demand(Struct, forbid_unknown_fields=True, frozen=True):
     gres: dict[Name, Annotated[int, Meta(ge=1, le=1 << 20)]] = {}
 
 
+class Notify(Struct, forbid_unknown_fields=True, frozen=True):
+    """A command to run as the job's user when it starts, ends, or ends otherwise than well."""
+
+    on: Annotated[list[Literal["start", "end", "fail"]], Meta(min_length=1, max_length=3)]
+    argv: Annotated[list[Text], Meta(min_length=1, max_length=64)]
+
+
 class Selection(Struct, forbid_unknown_fields=True, frozen=True):
     """Which jobs a verb is about: those of `ids`, or all live ones that pass every filter given."""
 
@@ -108,6 +115,7 @@ class Submit(Request, tag="submit", frozen=True):
     #: Text that is run in place of argv[0], through its #! line.
     script: str | None = None
     attach: Text | None = None
+    notify: Notify | None = None
     held: bool = False
     preemptible: bool = False
     after: Dependencies = []

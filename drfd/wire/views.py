@@ -120,6 +120,8 @@ def event_view(event: ev.Event) -> View:
             | ev.Exited()
         ):
             text = event.text
+        case ev.Cleaned() if event.notice is not None:
+            text = f"notification {event.notice}"
         case ev.Held() | ev.Released() | ev.Cancelled() | ev.ResumeRequested():
             text = f"by {event.by}"
         case ev.DependencySettled():

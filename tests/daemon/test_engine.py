@@ -822,7 +822,11 @@ def test_jobs_that_name_a_disk_that_is_gone_wait_and_all_others_go_on(
     ledger = shell.engine.ledger
     assert ledger.booked[2:] == (30, 30, 40, 40)
     reason = explain_wait(
-        ledger.jobs[2], ledger, shell.engine.last_plan, shell.engine.rules, lambda at_s: ""
+        ledger.jobs[2],
+        ledger,
+        shell.engine.scheduler.last_plan,
+        shell.engine.rules,
+        lambda at_s: "",
     )
     assert reason is not None
     assert reason.text == (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from drfd.core import job
-from drfd.core.job import JobSpec
+from drfd.core.job import JobSpec, Notify
 from drfd.core.resources import Resources
 from drfd.core.retry import USUAL
 from drfd.core.rules import Pool, Rules
@@ -24,6 +24,7 @@ from drfd.daemon.submission import (
 from drfd.errors import NotPermitted, Refused
 from drfd.host.disks import Disk
 from drfd.wire.messages import Demand, Dependency, Rates, Retry, Submit, Warn
+from drfd.wire.messages import Notify as Tell
 from fakes import ADMIN, ALICE, BOB, rules
 
 DEFAULTS = Defaults(
@@ -304,3 +305,13 @@ def test_each_disk_may_be_named_and_the_rest_have_the_defaults_within_what_they_
 )
 def test_a_disk_that_is_not_there_or_there_twice_is_refused(asked: Demand, said: str) -> None:
     assert refused(demand=asked, disks=(PROC_DISK, ROOT_DISK)).text.startswith(said)
+
+
+def test_a_notification_is_part_of_what_is_asked() -> None:
+    asked = made(notify=Tell(on=["end"], argv=["sh", "-c", "x"]))
+    assert asked.notify == Notify(("end",), ("sh", "-c", "x"))
+    assert made().notify is None
+
+
+def test_a_notification_with_a_nul_is_refused() -> None:
+    assert "NUL" in refused(notify=Tell(on=["end"], argv=["sh", "-c", "x\0"])).text

@@ -2,36 +2,71 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from drfd.launcher import attempts
 from drfd.launcher import freezing as module
 from drfd.launcher.freezing import Freezing
 
 A, B = (1, 1), (2, 1)
 
 
-def test_pauses_double_up_to_a_second_and_end_with_the_waiting(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[int]:
+    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    for key in (A, B):
+        os.close(attempts.create(fd, key, attempts.born(0, "this boot", None)))
+    yield fd
+    os.close(fd)
+
+
+def test_pauses_double_up_to_a_second_and_end_when_all_stands_still(
+    directory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = SimpleNamespace(now=100.0)
     clock.monotonic = lambda: clock.now
     monkeypatch.setattr(module, "time", clock)
-    freezing = Freezing()
-    assert (freezing.pause_s(), freezing.due()) == (None, [])
+    still: set[Any] = set()
+    told: list[Any] = []
+    place: Any = SimpleNamespace(freeze=lambda key, attempt: key in still)
+    freezing = Freezing(
+        place, directory, lambda report, key: told.append((report, key)), lambda key: False
+    )
+    assert freezing.pause_s() is None
+    freezing.freeze(A)
     pauses = []
     for _ in range(8):
-        freezing.put_off(A)
-        assert freezing.due() == []
         pause_s = freezing.pause_s()
         assert pause_s is not None
         pauses.append(round(pause_s, 6))
+        clock.now += pause_s / 2
+        freezing.look()
+        assert freezing.pause_s() == pytest.approx(pause_s / 2), "not before it is due"
         clock.now += pause_s
-        assert (freezing.pause_s(), freezing.due()) == (0.0, [A])
+        freezing.look()
     assert pauses == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0]
-    freezing.put_off(B)
-    assert freezing.due() == [A]
-    for key in (A, B, B):
-        freezing.discard(key)
+    freezing.freeze(B)
+    freezing.discard(B)
+    still.update((A, B))
+    clock.now += 1.0
+    freezing.look()
+    assert told == [("frozen", A)]
+    assert freezing.pause_s() is None
+
+
+def test_an_attempt_that_is_gone_or_being_killed_is_not_waited_for(directory: int) -> None:
+    told: list[Any] = []
+    place: Any = SimpleNamespace(freeze=lambda key, attempt: False)
+    freezing = Freezing(
+        place, directory, lambda report, key: told.append((report, key)), lambda key: key == A
+    )
+    freezing.freeze(A)
+    freezing.freeze((3, 1))
+    assert told == [("missing", (3, 1))]
     assert freezing.pause_s() is None

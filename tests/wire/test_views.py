@@ -385,6 +385,7 @@ EVENTS: list[tuple[ev.Event, str]] = [
         "exit code 0",
     ),
     (ev.Cleaned(job_id=1, at_s=5.0, attempt=1), ""),
+    (ev.Cleaned(job_id=1, at_s=5.0, attempt=1, notice="told"), "notification told"),
     (ev.Requeued(job_id=1, at_s=5.0, attempt=1), ""),
     (
         ev.SuspendRequested(job_id=1, at_s=5.0, by="alice", text="suspended by alice"),

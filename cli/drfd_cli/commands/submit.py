@@ -14,6 +14,7 @@ import click
 from drfd.errors import Refused
 from drfd_cli import output
 from drfd_cli.environment import as_given, capture, is_secret, not_text
+from drfd_cli.notice import find_notice
 from drfd_cli.options import (
     GroupedHelp,
     as_json,
@@ -43,6 +44,10 @@ class _SubmitCommand(GroupedHelp):
 @click.option("--dry-run", is_flag=True, help="Queue nothing; say when it would start, and why.")
 @click.option("-o", "--output", "stdout", metavar="FILE", help="Its output; %j is the job's id.")
 @click.option("-e", "--error", "stderr", metavar="FILE", help="Its errors; %j is the job's id.")
+@click.option(
+    "--notify", metavar="WHEN", help="Tell when it starts, ends or fails: start,end,fail."
+)
+@click.option("--notify-command", metavar="CMD", help="By this shell command, not by mail.")
 @click.option("-w", "--wait", is_flag=True, help="Wait for its end; exit as it does.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the id alone.")
 @as_json
@@ -132,6 +137,8 @@ def fields(
     stdout: str | None = None,
     stderr: str | None = None,
     attach: str | None = None,
+    notify: str | None = None,
+    notify_command: str | None = None,
 ) -> dict[str, Any]:
     """The request's fields; what was not said is left to the daemon."""
     if retry_on is not None and retry is None:
@@ -145,7 +152,8 @@ def fields(
         del env[bad]
     if not_text(dict.fromkeys(argv, "")):
         raise Refused("bad-value", "an argument of the command is not UTF-8 text")
-    if not_text(dict.fromkeys((word for word in (name, pool, stdout, stderr) if word), "")):
+    texts = (name, pool, stdout, stderr, notify_command)
+    if not_text(dict.fromkeys((word for word in texts if word), "")):
         raise Refused("bad-value", "the value of an option is not UTF-8 text")
     if name is not None and not 1 <= len(name) <= 256:
         raise Refused("bad-value", "a name has 1 to 256 signs")
@@ -164,6 +172,7 @@ def fields(
         "stderr": stderr,
         "script": script,
         "attach": attach,
+        "notify": find_notice(notify, notify_command, os.environ),
         "held": hold,
         "preemptible": preemptible,
         "after": dependencies(after),

@@ -1,0 +1,161 @@
+"""The owner's command after the end: once, in the job's place, before anything of it is removed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from drfd.launcher.protocol import Order, notify_message
+from launcher.rig import UNTIL_GO, Controller, LauncherProcess, go, pid_in, shell, state_of, until
+
+KEY = (1, 1)
+
+
+@pytest.fixture
+def controller(launcher: LauncherProcess) -> Controller:
+    return launcher.connect()
+
+
+def notify(controller: Controller, order: Order) -> str | None:
+    """What the report of the removal says of it."""
+    controller.send(notify_message(order))
+    report = controller.take("removed", id=order.id, attempt=order.attempt)
+    return report.get("notice")
+
+
+def run(controller: Controller, work: Path) -> None:
+    controller.launch(shell("exit 7", cwd=work))
+    controller.take("up")
+    controller.take("ended")
+
+
+@pytest.mark.parametrize(
+    ("script", "notice"),
+    [
+        ("exit 0", "told"),
+        ("exit 4", "failed: exit code 4"),
+        ("kill -9 $$", "failed: killed by signal 9"),
+    ],
+)
+def test_it_is_said_what_became_of_it(
+    controller: Controller, work: Path, script: str, notice: str
+) -> None:
+    run(controller, work)
+    assert notify(controller, shell(f"echo x >> told; {script}", cwd=work)) == notice
+    assert (work / "told").read_text() == "x\n"
+
+
+def test_a_command_that_is_not_there_is_named(controller: Controller, work: Path) -> None:
+    run(controller, work)
+    absent = shell("", cwd=work, argv=("nosuchcommand",))
+    assert notify(controller, absent) == (
+        "failed: there is no command nosuchcommand in the job's PATH"
+    )
+
+
+def test_it_has_the_variables_and_the_directory_and_no_streams(
+    controller: Controller, work: Path
+) -> None:
+    run(controller, work)
+    script = 'cat; echo lost; echo lost >&2; echo "$A $DRF_STATE $PWD" > told'
+    variables = {"DRF_STATE": "FAILED"}
+    order = shell(script, cwd=work, env={"A": "ü"}, variables=variables)
+    assert notify(controller, order) == "told"
+    assert (work / "told").read_text() == f"ü FAILED {work}\n"
+    assert (work / "out").read_text() == "", "the job's output is not the command's"
+
+
+def test_a_directory_that_is_gone_does_not_keep_it_from_telling(
+    controller: Controller, work: Path, tmp_path: Path
+) -> None:
+    run(controller, work)
+    order = shell(f"pwd > {tmp_path}/told", cwd=tmp_path / "gone")
+    assert notify(controller, order) == "told"
+    assert (tmp_path / "told").read_text() == "/\n"
+
+
+def test_what_it_leaves_behind_is_gone_before_the_removal_is_told(
+    controller: Controller, work: Path
+) -> None:
+    run(controller, work)
+    script = "setsid sleep 1000 & echo $! > pid"
+    assert notify(controller, shell(script, cwd=work)) == "told"
+    assert state_of(int((work / "pid").read_text())) is None
+
+
+def test_asked_again_it_runs_no_second_time(
+    launcher: LauncherProcess, controller: Controller, work: Path
+) -> None:
+    run(controller, work)
+    order = shell("echo x >> told; read x < go", cwd=work)
+    os.mkfifo(work / "go")
+    controller.send(notify_message(order))
+    until("the command", lambda: (work / "told").exists())
+    controller.send(notify_message(order))
+    controller.ask("remove")
+    go(work)
+    assert controller.take("removed").get("notice") == "told"
+    assert notify(controller, order) == "not told: nothing was left of the job"
+    assert (work / "told").read_text() == "x\n"
+
+
+def test_others_are_served_while_it_runs(controller: Controller, work: Path) -> None:
+    run(controller, work)
+    os.mkfifo(work / "go")
+    controller.send(notify_message(shell("read x < go", cwd=work)))
+    controller.launch(shell("exit 3", cwd=work, id=2, stdout="out2", stderr="err2"))
+    controller.take("up", id=2)
+    assert controller.take("ended", id=2)["exit_code"] == 3
+    go(work)
+    assert controller.take("removed", id=1)["notice"] == "told"
+
+
+def test_one_that_takes_too_long_is_stopped(
+    make_launcher: Callable[..., LauncherProcess], work: Path
+) -> None:
+    launcher = make_launcher()
+    launcher.start(prelude="import drfd.launcher.notices as n; n.NOTICE_S = 0.3")
+    controller = launcher.connect()
+    run(controller, work)
+    order = shell("echo $$ > pid; exec sleep 1000", cwd=work)
+    assert notify(controller, order) == "failed: it was stopped after 0 s"
+    assert state_of(pid_in(work / "pid")) is None
+
+
+@pytest.mark.parametrize(
+    ("failpoint", "told"), [("notice.before-fork", {"told"}), ("notice.after-fork", None)]
+)
+def test_a_launcher_that_dies_at_it_has_told_once_at_most(
+    launcher: LauncherProcess, controller: Controller, work: Path, failpoint: str,
+    told: set[str] | None,
+) -> None:  # fmt: skip
+    run(controller, work)
+    order = shell("echo x >> told; sleep 0.2", cwd=work)
+    (launcher.failpoints / failpoint).write_text("self")
+    controller.send(notify_message(order))
+    launcher.process.wait()
+    launcher.start()
+    again = launcher.connect()
+    again.list()
+    notice = notify(again, order)
+    assert told is None or notice in told
+    lines = (work / "told").read_text().split() if (work / "told").exists() else []
+    assert len(lines) <= 1
+    assert (notice == "told") <= (len(lines) == 1)
+
+
+def test_a_start_is_told_beside_the_program_and_ends_with_it(
+    controller: Controller, work: Path
+) -> None:
+    tell = ("sh", "-c", 'echo "$DRF_STATE" > told; echo $$ > sleeper; exec sleep 1000')
+    controller.launch(shell(UNTIL_GO, cwd=work, on_start=tell))
+    controller.take("up")
+    sleeper = pid_in(work / "sleeper")
+    assert (work / "told").read_text() == "RUNNING\n"
+    pid_in(work / "pid")
+    go(work)
+    assert controller.take("ended")["exit_code"] == 7
+    assert state_of(sleeper) is None

@@ -1,0 +1,133 @@
+"""An owner is told of an end by a command: with whose rights, within what, how often."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from instance import Instance, wait_for
+
+pytestmark = pytest.mark.system
+
+#: Who runs it, in which cgroup, and what it was told.
+WHO = (
+    "{ id -u; id -ru; id -G; pwd; grep -o 'job-[0-9]*-[0-9]*' /proc/self/cgroup | sort -u;"
+    ' echo "$DRF_JOB_ID $DRF_STATE [$DRF_EXIT_CODE] [$DRF_SIGNAL] $HELLO"; } >> told'
+)
+
+
+def note(job: dict[str, Any]) -> str:
+    (event,) = [event for event in job["events"] if event["event"] == "Cleaned"]
+    return str(event["text"])
+
+
+def test_the_command_runs_as_the_job_s_user_in_its_place(
+    instance: Instance, users: tuple[pwd.struct_passwd, pwd.struct_passwd], tmp_path: Path
+) -> None:
+    alice, _ = users
+    home = instance.root / "alice"
+    home.mkdir(mode=0o700)
+    os.chown(home, alice.pw_uid, alice.pw_gid)
+    job_id = instance.submit(
+        "--notify", "end", "--notify-command", WHO, "--", "sh", "-c", "exit 3",
+        user=alice.pw_uid, cwd=home, env={"HELLO": "ü"},
+    )  # fmt: skip
+    job = instance.wait_end(job_id)
+    assert (job["state"], note(job)) == ("FAILED", "notification told")
+    uid, real, groups, directory, place, told = (home / "told").read_text().splitlines()
+    assert (int(uid), int(real)) == (alice.pw_uid, alice.pw_uid)
+    assert {int(gid) for gid in groups.split()} == set(os.getgrouplist(alice.pw_name, alice.pw_gid))
+    assert (directory, place) == (str(home), f"job-{job_id}-1")
+    assert told == f"{job_id} FAILED [3] [] ü"
+    assert (home / "told").stat().st_uid == alice.pw_uid
+    assert instance.cgroups() == []
+
+
+def test_it_is_told_why_a_limit_ended_the_job(instance: Instance) -> None:
+    command = 'echo "$DRF_STATE $DRF_SIGNAL $DRF_REASON" > told'
+    words = ("--notify", "fail", "--notify-command", command)
+    job_id = instance.submit(*words, "-t", "1s", "--", "sleep", "60")
+    assert instance.wait_end(job_id)["state"] == "TIMEOUT"
+    assert (instance.work / "told").read_text().startswith("TIMEOUT 15 ran for its whole time")
+
+
+def test_success_is_no_failure(instance: Instance) -> None:
+    words = ("--notify", "fail", "--notify-command", "touch told")
+    job = instance.wait_end(instance.submit(*words, "--", "true"))
+    assert (job["state"], note(job)) == ("COMPLETED", "")
+    assert not (instance.work / "told").exists()
+
+
+def test_a_start_is_told_beside_the_job(instance: Instance) -> None:
+    words = ("--notify", "start", "--notify-command", "echo $DRF_STATE $DRF_JOB_ID > told")
+    told = instance.work / "told"
+    job_id = instance.submit(*words, "--", "sleep", "60")
+    wait_for("the news of the start", lambda: told.exists() and told.read_text())
+    assert told.read_text() == f"RUNNING {job_id}\n"
+    assert instance.show(job_id)["state"] == "RUNNING"
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("exit 4", "notification failed: exit code 4"),
+        ("kill -9 $$", "notification failed: killed by signal 9"),
+        # More than the job's own memory.
+        ("head -c 300m /dev/zero | tail", "notification failed: "),
+    ],
+)
+def test_a_failure_is_on_record_and_changes_nothing_else(
+    instance: Instance, command: str, told: str
+) -> None:
+    words = ("-m", "64M", "--notify-command", command)
+    job = instance.wait_end(instance.submit(*words, "--", "true"))
+    assert (job["state"], job["exit_code"]) == ("COMPLETED", 0)
+    assert note(job).startswith(told)
+    assert instance.cgroups() == []
+
+
+def test_what_it_leaves_behind_is_ended_with_the_job(instance: Instance) -> None:
+    words = ("--notify-command", "setsid sleep 1000 & echo $! > pid")
+    job = instance.wait_end(instance.submit(*words, "--", "true"))
+    pid = int((instance.work / "pid").read_text())
+    assert note(job) == "notification told"
+    assert not Path(f"/proc/{pid}").exists()
+    assert instance.cgroups() == []
+
+
+@pytest.mark.parametrize("point", ["notice.before-fork", "notice.after-fork"])
+def test_an_end_is_told_once_at_most_whoever_dies_meanwhile(instance: Instance, point: str) -> None:
+    """Of launchers: the next one finds the mark in the attempt file, or none yet."""
+    instance.launcher_pid()
+    (instance.failpoints / point).write_text("self")
+    words = ("--notify-command", "echo x >> told; sleep 0.3")
+    job_id = instance.submit(*words, "--", "true")
+    job = instance.wait_end(job_id)
+    assert job["state"] == "COMPLETED"
+    told = instance.work / "told"
+    count = len(told.read_text().split()) if told.exists() else 0
+    assert count <= 1
+    if point == "notice.before-fork":
+        assert (count, note(job)) == (1, "notification told")
+    assert instance.cgroups() == []
+
+
+def test_an_end_that_drfd_has_not_seen_is_told_when_it_is_back(instance: Instance) -> None:
+    words = ("--notify-command", "echo $DRF_STATE >> told")
+    wait = "while [ ! -e go ]; do sleep 0.05; done"
+    job_id = instance.submit(*words, "--", "sh", "-c", wait)
+    instance.wait_state(job_id, "RUNNING")
+    instance.kill()
+    (instance.work / "go").touch()
+    attempt = Path(instance.state, "launcher", "attempts", f"{job_id}.1")
+    wait_for("the end, unseen by drfd", lambda: '"ended"' in attempt.read_text())
+    time.sleep(0.2)
+    assert not (instance.work / "told").exists(), "nobody has judged it yet"
+    instance.start()
+    assert instance.wait_end(job_id)["state"] == "COMPLETED"
+    assert (instance.work / "told").read_text() == "COMPLETED\n"
