@@ -26,6 +26,7 @@ from drfd.launcher.protocol import Order
 NOTICE_S, _SWEEP_S = 30.0, 5.0
 #: How often it is looked at.
 _LOOK_S = 0.01
+_UNKNOWN = "not known: it was cut short together with drfd's launcher"
 
 
 @dataclass
@@ -57,23 +58,34 @@ class Notices:
         """Run what is wanted, if it has not been; True when something runs now."""
         order = self._wanted.get(key)
         attempt = attempts.read(self.attempts_fd, key)
-        if order is None or attempt is None or attempt.notifying is not None:
+        if order is None or attempt is None or attempt.notifying is not None or key in self._told:
+            return False
+        if order.uid != attempt.created["uid"]:
+            # Whether jobs of the attempt's user may run was looked at when it was launched.
+            self._told[key] = "not told: it is not for the job's own user"
             return False
         reach("notice.before-fork")
+        try:
+            pid = _start_notifier(order, self.confinement, attempt, self.attempts_fd)
+        except OSError as error:
+            self._told[key] = f"not told: {error.strerror}"
+            return False
+        # If it cannot even make its mark, it is not started over and over.
+        self._told[key] = _UNKNOWN
         self._live.add(key)
-        self.watch(key, _start_notifier(order, self.confinement, attempt, self.attempts_fd))
+        self.watch(key, pid)
         reach("notice.after-fork")
         return self.is_watched(key)
 
     def read(self, key: Key) -> None:
         """Before the attempt's file is removed: what became of it."""
-        if key not in self._wanted or key in self._told:
+        if key not in self._wanted or self._told.get(key, _UNKNOWN) != _UNKNOWN:
             return
         attempt = attempts.read(self.attempts_fd, key)
         if attempt is None:
             self._told[key] = "not told: nothing was left of the job"
         elif attempt.notified is None:
-            self._told[key] = "not known: drfd's launcher was stopped meanwhile"
+            self._told[key] = _UNKNOWN
         else:
             self._told[key] = str(attempt.notified["text"])
 
@@ -90,19 +102,18 @@ def _start_notifier(
     pid = os.fork()
     if pid:
         return pid
-    text = "failed: it broke"
-    fd = -1
+    # Whatever happens, this copy of the launcher must not go on as one.
     try:
         name = attempts.file_name((order.id, order.attempt))
         fd = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, dir_fd=attempts_fd)
         attempts.append(fd, "notifying", {"at_s": time.time()})
         process.close_all_but(fd)
-        text = _notify(order, confinement, attempt)
-    except BaseException as error:
-        text = f"failed: {error!r}"
+        try:
+            text = _notify(order, confinement, attempt)
+        except BaseException as error:
+            text = f"failed: {error!r}"
+        attempts.append(fd, "notified", {"text": text})
     finally:
-        if fd >= 0:
-            attempts.append(fd, "notified", {"text": text})
         os._exit(0)
 
 

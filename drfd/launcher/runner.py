@@ -124,7 +124,12 @@ class _Runner:
         """Run the owner's command beside the job, as a part of it; it ends with the job."""
         variables = {**self.order.variables, "DRF_STATE": "RUNNING"}
         order = replace(self.order, argv=self.order.on_start, variables=variables)
-        if os.fork() == 0:
+        try:
+            pid = os.fork()
+        except OSError:
+            # The machine is short of processes. The job runs, and that is what counts.
+            return
+        if pid == 0:
             os.close(self.attempt_fd)
             signal.set_wakeup_fd(-1)
             run_notice(order, self.confinement, os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC))

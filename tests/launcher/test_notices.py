@@ -102,6 +102,14 @@ def test_asked_again_it_runs_no_second_time(
     assert (work / "told").read_text() == "x\n"
 
 
+def test_nobody_but_the_job_s_user_is_told(controller: Controller, work: Path) -> None:
+    """The controller may be told what to order: it cannot have anything run as root this way."""
+    run(controller, work)
+    order = shell("echo x > told", cwd=work, uid=os.getuid() + 1)
+    assert notify(controller, order) == "not told: it is not for the job's own user"
+    assert not (work / "told").exists()
+
+
 def test_others_are_served_while_it_runs(controller: Controller, work: Path) -> None:
     run(controller, work)
     os.mkfifo(work / "go")
