@@ -35,6 +35,7 @@ from drfd.errors import DrfdError, NotPermitted, Refused
 from drfd.journal.records import Payload
 from drfd.wire import messages as msg
 from drfd.wire import views
+from drfd.wire.used import used_view
 from drfd.wire.views import View
 
 #: So many jobs of a list are looked at before others have their turn.
@@ -169,7 +170,8 @@ class Requests:
     def _show(self, actor: st.Actor, job_id: int) -> View:
         job = self._lookup.own_job(actor, job_id)
         events = [views.event_view(event) for event in self.engine.journal.events(job_id)]
-        return {"job": self._lookup.full_view(job, actor), "events": events}
+        used = used_view(job) if job.state is JobState.ENDED else None
+        return {"job": self._lookup.full_view(job, actor), "events": events, "used": used}
 
     async def _dry_run(self, actor: st.Actor, spec: JobSpec, *, held: bool) -> View:
         """What would become of a submission, without one."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from drfd.wire.used import USED
 from drfd_cli.output import show_when
 
 Run = Callable[..., Any]
@@ -356,6 +357,27 @@ def test_show_names_the_cpus_that_a_job_has_for_itself(drf: Run, daemon: Any, jo
     assert "\nCPUs       0-3,8, for itself\n" in drf("show", 42).out
     daemon.replies = {"show": {"job": job(cpus=None), "events": []}}
     assert "CPUs" not in drf("show", 42).out
+
+
+def test_show_has_what_the_kernel_counted_of_an_ended_job(
+    drf: Run, daemon: Any, ended: Any
+) -> None:
+    used = dict.fromkeys(USED)
+    known = {
+        "throttled_seconds": 90.0, "throttled_periods": 3, "quota_periods": 9,
+        "memory_mean": 1 << 30, "limit_hits": 0, "oom_kills": 2, "io_stalled_seconds": 2.5,
+    }  # fmt: skip
+    daemon.replies = {"show": {"job": ended(), "events": [], "used": used | known}}
+    lines = drf("show", 42).out.splitlines()
+    assert lines[6:9] == [
+        "held back  by its cores in 3 of 9 periods, for 1m30s in sum",
+        "memory     1G on average without page cache, stopped at its limit 0 times, "
+        "2 processes killed",
+        "waited     2s for disks",
+    ]
+    assert json.loads(drf("show", 42, "--json").out)["used"]["memory_mean"] == 1 << 30
+    daemon.replies = {"show": {"job": ended(), "events": [], "used": used}}
+    assert not [line for line in drf("show", 42).out.splitlines() if line.startswith("held")]
 
 
 def test_show_without_limit_start_or_cgroup(drf: Run, daemon: Any, job: Any) -> None:

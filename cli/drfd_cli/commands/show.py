@@ -20,9 +20,11 @@ def command(job_id: int, as_json: bool) -> None:
     reply = connect().request("show", id=job_id)
     job = reply["job"]
     if as_json:
-        output.print_json({**job, "events": reply["events"]})
+        # What it used is known when it has ended.
+        used = {"used": reply["used"]} if reply.get("used") is not None else {}
+        output.print_json({**job, "events": reply["events"], **used})
         return
-    for label, value in _lines(job):
+    for label, value in _lines(job, reply.get("used")):
         output.tell(f"{label:<10} {output.clean(value, 1000)}")
     output.tell("events")
     for event in reply["events"]:
@@ -47,7 +49,7 @@ def _conditions(job: dict[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-def _lines(job: dict[str, Any]) -> list[tuple[str, str]]:
+def _lines(job: dict[str, Any], used: dict[str, Any] | None) -> list[tuple[str, str]]:
     cores, memory, io = output.show_demand(job["demand"])
     usage = job["usage"]
     limit = job["time_limit_s"]
@@ -64,6 +66,7 @@ def _lines(job: dict[str, Any]) -> list[tuple[str, str]]:
             f"{usage['cpu_seconds']:.1f} s of CPU, {show_size(usage['memory_peak'])} peak memory,"
             f" {show_size(usage['read_bytes'])} read, {show_size(usage['written_bytes'])} written",
         ),
+        *_kernel_lines(used),
         *_conditions(job),
         ("submitted", output.show_time(job["submitted_at"])),
         ("started", output.show_time(job["started_at"])),
@@ -87,3 +90,26 @@ def _io(demand: dict[str, Any]) -> str:
         for name, rates in demand.get("disks", {}).items()
         if rates["read"] or rates["write"]
     )
+
+
+def _kernel_lines(used: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """What the kernel has counted of an ended job; what it has not is left out."""
+    if used is None:
+        return []
+    lines = []
+    if used["throttled_seconds"] is not None:
+        periods = f"{used['throttled_periods']} of {used['quota_periods']} periods"
+        seconds = show_duration(used["throttled_seconds"])
+        lines.append(("held back", f"by its cores in {periods}, for {seconds} in sum"))
+    words = []
+    if used["memory_mean"] is not None:
+        words.append(f"{show_size(used['memory_mean'])} on average without page cache")
+    if used["limit_hits"] is not None:
+        words.append(f"stopped at its limit {used['limit_hits']} times")
+    if used["oom_kills"]:
+        words.append(f"{used['oom_kills']} processes killed")
+    if words:
+        lines.append(("memory", ", ".join(words)))
+    if used["io_stalled_seconds"] is not None:
+        lines.append(("waited", f"{show_duration(used['io_stalled_seconds'])} for disks"))
+    return lines
