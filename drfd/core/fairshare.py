@@ -191,8 +191,7 @@ class Standing:
         return Fraction(node.yard.level(self.used[path])) / self._factor(node)
 
     def as_held(self) -> Standing:
-        """One in which only what is really held counts; its usage may be moved without moving this
-        one's."""
+        """A copy, whose usage may be moved, in which only what is really held counts."""
         other = copy(self)
         other.used = {path: self.held(path) for path in self.used}
         other._past = {}
