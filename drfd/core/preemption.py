@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from heapq import merge
+from itertools import groupby
 
 from drfd.core import events as ev
 from drfd.core.fairshare import FairShare, Standing
@@ -103,7 +105,7 @@ def preempt(
     free = plus(minus(room, ledger.booked), total((gift for _, gift in leaving), ledger.nothing))
     if demand is None or fits(demand, free):
         return []
-    candidates = [job for job in ledger.holders() if _is_candidate(job, how, now.at_s)]
+    candidates = (job for job in ledger.holders() if _is_candidate(job, how, now.at_s))
     left = standing.as_held()
     for leaf, gift in leaving:
         left.hold(leaf, minus(ledger.nothing, gift))
@@ -146,6 +148,10 @@ def _is_candidate(job: Job, how: Preempting, now_s: float) -> bool:
     return job.spec.preemptible and job.state is JobState.RUNNING and not job.freezing and is_rested
 
 
+def _newest_first(job: Job) -> tuple[float, int]:
+    return -(job.started_at or 0.0), -job.id
+
+
 class _Search:
     """The search for victims, with a standing of its own that goes along with what they give. A
     side must keep its promise by what it holds and will not give back anyway; what has ended early
@@ -170,20 +176,29 @@ class _Search:
         self.free = free
         self._how = how
 
-    def victims(self, candidates: list[Job]) -> list[Job]:
+    def victims(self, candidates: Iterable[Job]) -> list[Job]:
         """All that are needed, or nobody."""
+        left: dict[str, list[Job]] = {}
+        for job in sorted(candidates, key=_newest_first):
+            left.setdefault(job.spec.leaf, []).append(job)
         chosen: list[Job] = []
         while not fits(self._demand, self.free):
-            victim = self._next([job for job in candidates if job not in chosen])
+            victim = self._next(left)
             if victim is None:
                 return []
             chosen.append(victim)
+            leaf = victim.spec.leaf
+            left[leaf] = [job for job in left[leaf] if job is not victim]
             self._move(victim, self._less(victim))
-        for spared in sorted(chosen, key=lambda job: (job.started_at or 0.0, job.id)):
-            if fits(self._demand, minus(self.free, self._gift(spared))):
-                chosen.remove(spared)
-                self._move(spared, self._gift(spared))
-        return [] if self._starves_a_common_pool() else chosen
+        needed: set[int] = set()
+        for job in sorted(chosen, key=lambda job: (job.started_at or 0.0, job.id)):
+            if fits(self._demand, minus(self.free, self._gift(job))):
+                self._move(job, self._gift(job))
+            else:
+                needed.add(job.id)
+        if self._starves_a_common_pool():
+            return []
+        return [job for job in chosen if job.id in needed]
 
     def _move(self, job: Job, change: Vector) -> None:
         self._standing.hold(job.spec.leaf, change)
@@ -206,19 +221,27 @@ class _Search:
     def _less(self, job: Job) -> Vector:
         return minus(self._ledger.nothing, self._gift(job))
 
-    def _next(self, candidates: list[Job]) -> Job | None:
-        useful = [job for job in candidates if self._is_missing(self._gift(job))]
-        return next((job for job in sorted(useful, key=self._rank) if self._may_go(job)), None)
+    def _next(self, left: dict[str, list[Job]]) -> Job | None:
+        """From the top down where most is held; there, who was started last."""
+        ranks = {leaf: self._rank(leaf) for leaf in left}
+        for _, leaves in groupby(sorted(left, key=ranks.__getitem__), key=ranks.__getitem__):
+            # What one job of a leaf may not give, no other may that gives the same.
+            refused: set[tuple[str, Vector]] = set()
+            for job in merge(*(left[leaf] for leaf in leaves), key=_newest_first):
+                gift = self._gift(job)
+                if (job.spec.leaf, gift) in refused:
+                    continue
+                if self._is_missing(gift) and self._may_go(job):
+                    return job
+                refused.add((job.spec.leaf, gift))
+        return None
 
     def _is_missing(self, gift: Vector) -> bool:
         triples = zip(self._demand, self.free, gift, strict=True)
         return any(asked > there and given for asked, there, given in triples)
 
-    def _rank(self, job: Job) -> tuple[list[Fraction], float, int]:
-        """From the top down where most is held; there, who was started last."""
-        down = reversed(path_up(job.spec.leaf))
-        most = [-self._standing.satisfaction(path) for path in down]
-        return most, -(job.started_at or 0.0), -job.id
+    def _rank(self, leaf: str) -> list[Fraction]:
+        return [-self._standing.satisfaction(path) for path in reversed(path_up(leaf))]
 
     def _may_go(self, job: Job) -> bool:
         """Would all on its side keep their promise, and no less than the starving side gets?"""

@@ -12,9 +12,11 @@ from fractions import Fraction
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from core.test_lineup import counted
 from drfd.core import events as ev
 from drfd.core.fairshare import FairShare
 from drfd.core.job import JobState, Outcome
@@ -350,6 +352,24 @@ def test_the_request_says_for_whom() -> None:
         f"stopped for job {mine} (alice): root.b has far less than it is entitled to; "
         "it is queued again"
     )
+
+
+@pytest.mark.parametrize("is_just", [True, False])
+def test_the_search_grows_with_the_jobs_and_not_with_their_square(is_just: bool) -> None:
+    """The daemon does nothing else meanwhile."""
+
+    def lines(jobs: int) -> int:
+        world = World(cores=jobs, memory_gib=jobs)
+        # b has its promise and no more, or all.
+        for _ in range(jobs):
+            world.run("b", 1, 0.25 if is_just else 1)
+        mine = world.wait("c", jobs // 4, 0 if is_just else jobs)
+        with counted() as found:
+            victims = world.victims("c", mine, at_s=1e6)
+        assert len(victims) == (jobs // 4 if is_just else 0)
+        return found[0]
+
+    assert lines(64) < 8 * lines(16)
 
 
 # -- on random trees ------------------------------------------------------------------------
