@@ -8,6 +8,7 @@ from drfd.core.backfill import Outlook
 from drfd.core.fairshare import Standing
 from drfd.core.ladder import Ladder, Rank
 from drfd.core.resources import Vector
+from drfd.core.tree import TOP, parent_of
 
 
 class Lane:
@@ -30,6 +31,10 @@ class Lane:
     def put(self, leaf: str, head: int | None, job_id: int | None) -> None:
         """Let the leaf, whose first job is `head`, stand in the lane with the job `job_id`; None:
         it does not. What it holds may have changed as well, and so what its pools do."""
+        if job_id is None and leaf not in self._jobs:
+            # As for most leaves in most lanes: only a pool that it is in may stand here.
+            self._lift_pool_of(leaf)
+            return
         if job_id is not None:
             self._jobs[leaf] = job_id
         else:
@@ -43,6 +48,13 @@ class Lane:
     def lift(self, leaf: str) -> None:
         for ladder in (self.now, self.after, self.late, self._short):
             ladder.lift(leaf)
+
+    def _lift_pool_of(self, leaf: str) -> None:
+        path = parent_of(leaf)
+        while path != TOP and self.now.least(path) is None:
+            path = parent_of(path)
+        if path != TOP:
+            self.lift(path)
 
     def forget_length(self, leaf: str) -> None:
         """How long the leaf's job is estimated to run may have changed."""

@@ -139,7 +139,8 @@ class Lineup:
         if outlook is not None:
             self._set_late(leaf, is_late=leaf in self.first and outlook.is_late(self._job(leaf)))
             for lane in self.lanes.values():
-                lane.late.lift(leaf)
+                if lane.late.heads:
+                    lane.late.lift(leaf)
 
     def order(self) -> list[str]:
         """The leaves that still wait, as they would be served if room came up now."""

@@ -500,3 +500,23 @@ def test_nobody_is_looked_at_for_a_promise_that_nobody_would_keep() -> None:
         return found[0]
 
     assert lines(2_000) < 1.2 * lines(10)
+
+
+def test_a_change_elsewhere_costs_little_for_each_vector_that_somebody_waits_for() -> None:
+    """Somebody may submit thousands of jobs of which no two ask for the same."""
+
+    def lines(vectors: int) -> int:
+        queues = {"root.many": LeafQueue()}
+        for amount in range(vectors):
+            queues["root.many"].add((9, amount), (0, amount))
+        used = {"root.p.other": (1, 1)}
+        shares = FairShare((9, vectors))
+        lineup = Lineup(queues=queues, used=used, shares=shares, spent={}, recent={})
+        run_pass(lineup, free=(8, 0), outlook=None)
+        used["root.p.other"] = (2, 1)
+        lineup.touch("root.p.other")
+        with counted() as found:
+            assert run_pass(lineup, free=(7, 0), outlook=None).admitted == []
+        return found[0]
+
+    assert lines(600) - lines(100) < 500 * 40
