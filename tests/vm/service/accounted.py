@@ -1,0 +1,27 @@
+"""What a boot finds of the jobs that the one before has left."""
+
+from __future__ import annotations
+
+from vm.service.installed import Installed, unit
+from vm.service.leave import left
+
+
+def check_accounts(installed: Installed) -> None:
+    """Those that ran are lost, and nobody says that they ended well; those that waited have run,
+    once each, in their order."""
+    jobs = left()
+    for job_id in jobs["running"]:
+        job = installed.wait_end(job_id)
+        assert (job["state"], job["exit_code"], job["attempt"]) == ("LOST", None, 1)
+    ended = [installed.wait_end(job_id) for job_id in jobs["waiting"]]
+    assert [(job["state"], job["attempt"]) for job in ended] == [("COMPLETED", 1)] * len(ended)
+    order = (installed.work("bob") / "order").read_text().split()
+    assert list(map(int, order)) == jobs["waiting"]
+    assert installed.live() == []
+
+
+def check_services(installed: Installed) -> None:
+    installed.await_answer()
+    for name in ("drfd-jobs", "drfd-launcher", "drfd"):
+        found = unit(name, "ActiveState", "NRestarts")
+        assert found == {"ActiveState": "active", "NRestarts": "0"}

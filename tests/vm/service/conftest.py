@@ -1,0 +1,32 @@
+"""Tests of the installed service: they run in the guest, as root, and nowhere else.
+
+`tests/vm/test_service.py` boots the guest for them: each directory here is what one boot runs,
+module by module, in the order that is given there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from vm.service.installed import USERS, Installed
+
+collect_ignore_glob = [] if "DRFD_VM_BOOT" in os.environ else ["*_boot"]
+
+
+@pytest.fixture(scope="session")
+def installed() -> Installed:
+    """It has been installed by the script that runs these tests."""
+    return Installed()
+
+
+@pytest.fixture
+def service(installed: Installed) -> Iterator[Installed]:
+    """With nobody's jobs, before and after."""
+    yield installed
+    installed.start()
+    for user in USERS:
+        installed.as_user(user, "cancel", select={"everything": True})
+    installed.await_no_jobs()

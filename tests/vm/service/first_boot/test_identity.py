@@ -1,0 +1,138 @@
+"""What a job is and has: nothing that the services are or have.
+
+The golden list is all of it; a job that finds anything else has got it from somewhere.
+"""
+
+from __future__ import annotations
+
+import grp
+import json
+import os
+import pwd
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vm.service.installed import Installed
+
+PROBE = Path(__file__).parents[1] / "probe.py"
+UNLIMITED = -1
+NONE = "0" * 16
+#: Both are what the kernel gives to everybody, by the size of the machine.
+BY_MEMORY = ("NPROC", "SIGPENDING")
+SCRIPT = f"""
+    cd ~/work && umask 027 &&
+    SOME_TOKEN=secret INVOCATION_ID=x NOTIFY_SOCKET=x JOURNAL_STREAM=1:2 MARK='of alice' \
+    drf submit -q -w -m 64M -c 0.5 -n probe -o said -e errors -- /usr/bin/python3 -I {PROBE}
+"""
+
+
+@pytest.fixture(scope="module")
+def probed(installed: Installed) -> tuple[int, dict[str, Any]]:
+    """The id of alice's job, and what it has found."""
+    job_id = int(installed.login("alice", SCRIPT))
+    work = installed.work("alice")
+    assert (work / "errors").read_text() == ""
+    return job_id, json.loads((work / "said").read_text())
+
+
+def golden(job_id: int, seen: dict[str, Any]) -> dict[str, Any]:
+    alice = pwd.getpwnam("alice")
+    uid, gid = str(alice.pw_uid), str(alice.pw_gid)
+    work = f"{alice.pw_dir}/work"
+    everything = f"{(1 << int(Path('/proc/sys/kernel/cap_last_cap').read_text()) + 1) - 1:016x}"
+    return {
+        "uids": [uid] * 4,
+        "gids": [gid] * 4,
+        "groups": sorted([alice.pw_gid, grp.getgrnam("lab").gr_gid]),
+        # It has none; a set-user-id program may still get all, as in a log-in.
+        "capabilities": {"Inh": NONE, "Prm": NONE, "Eff": NONE, "Bnd": everything, "Amb": NONE},
+        "securebits": 0,
+        "no new privileges": "0",
+        "seccomp": "0",
+        "cwd": work,
+        "umask": "0o27",
+        "environment": {
+            "DRF_ATTEMPT": "1",
+            "DRF_CORES": "0.5",
+            "DRF_JOB_ID": str(job_id),
+            "DRF_JOB_NAME": "probe",
+            "DRF_MEMORY": str(64 << 20),
+            "DRF_POOL": "root.alice",
+            "HOME": alice.pw_dir,
+            "LOGNAME": "alice",
+            "MAIL": "/var/mail/alice",
+            "MARK": "of alice",
+            "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/games:/usr/games",
+            "PWD": work,
+            "SHELL": "/bin/bash",
+            "USER": "alice",
+        },
+        "limits": {
+            "AS": [UNLIMITED, UNLIMITED],
+            "CORE": [0, UNLIMITED],
+            "CPU": [UNLIMITED, UNLIMITED],
+            "DATA": [UNLIMITED, UNLIMITED],
+            "FSIZE": [UNLIMITED, UNLIMITED],
+            "MEMLOCK": [8 << 20, 8 << 20],
+            "MSGQUEUE": [819200, 819200],
+            "NICE": [0, 0],
+            "NOFILE": [1024, 524288],
+            "RSS": [UNLIMITED, UNLIMITED],
+            "RTPRIO": [0, 0],
+            "RTTIME": [UNLIMITED, UNLIMITED],
+            "STACK": [8 << 20, UNLIMITED],
+            **{name: limits_of_init()[name] for name in BY_MEMORY},
+        },
+        "blocked signals": NONE,
+        "pending signals": NONE,
+        # SIGPIPE and SIGXFSZ, by the probe's own Python.
+        "ignored signals": f"{1 << 12 | 1 << 24:016x}",
+        "descriptors": {"0": "/dev/null", "1": f"{work}/said", "2": f"{work}/errors"},
+        "cgroup": f"0::/drfd.slice/drfd-jobs.service/jobs/job-{job_id}-1",
+        "oom_score_adj": "0",
+        "coredump_filter": Path("/proc/1/coredump_filter").read_text().strip(),
+        "personality": "00000000",
+        "loginuid": "4294967295",
+        "nice": 0,
+        "policy": os.SCHED_OTHER,
+        "processors": sorted(os.sched_getaffinity(1)),
+        "io priority": 0,
+        "timer slack": 50_000,
+        "signal at parent's death": 0,
+        "leads its session": True,
+        "namespaces": {name: os.readlink(f"/proc/1/ns/{name}") for name in seen["namespaces"]},
+    }  # fmt: skip
+
+
+def limits_of_init() -> dict[str, list[int]]:
+    lines = Path("/proc/1/limits").read_text().splitlines()
+    found = {}
+    for name, title in (("NPROC", "Max processes"), ("SIGPENDING", "Max pending signals")):
+        (line,) = [line for line in lines if line.startswith(title)]
+        found[name] = [int(word) for word in line[len(title) :].split()[:2]]
+    return found
+
+
+def test_a_job_has_what_the_golden_list_says_and_nothing_else(
+    probed: tuple[int, dict[str, Any]],
+) -> None:
+    job_id, seen = probed
+    assert seen == golden(job_id, seen)
+
+
+def test_no_signal_is_ignored(installed: Installed) -> None:
+    """Neither by what systemd does to services nor by what Python does to itself."""
+    job_id = installed.submit("bob", "grep", "SigIgn", "/proc/self/status")
+    installed.wait_end(job_id)
+    assert installed.output(job_id).split() == ["SigIgn:", NONE]
+
+
+def test_what_raises_rights_works_in_a_job(installed: Installed) -> None:
+    """No sandbox of a service's is around it: programs with the set-user-id bit keep it."""
+    job_id = installed.submit("bob", "sudo", "-n", "true", stderr="sudo-said")
+    installed.wait_end(job_id)
+    said = Path(installed.show(job_id)["stderr"]).read_text()
+    # As root it asks for bob's password; otherwise it complains of its own rights.
+    assert "a password is required" in said

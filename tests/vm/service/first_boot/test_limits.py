@@ -1,0 +1,143 @@
+"""Limits of the installed service, by their effect; what a private instance's tests prove as well
+(tests/system) is here only as far as units and the default configuration have a part in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from instance import is_alive, wait_for
+from vm.service.installed import Installed, ask, demand, run, unit
+
+CONFIG = Path("/etc/drfd/drfd.toml")
+PYTHON = "/usr/bin/python3"
+RATE, SIZE_MIB = 4 << 20, 24
+
+HOG = """
+import os, subprocess, time
+bystander = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+print(os.getpid(), bystander.pid, flush=True)
+if os.fork() == 0:
+    bytearray(200 << 20)
+time.sleep(1000)
+"""
+BOMB = """
+import os, time
+count = 0
+try:
+    while True:
+        if os.fork() == 0: time.sleep(1000)
+        count += 1
+except BlockingIOError:
+    print(count, flush=True)
+    time.sleep(1000)
+"""
+BURN = """
+import time
+start, used = time.time(), time.process_time()
+while time.time() < start + 3: pass
+print((time.process_time() - used) / (time.time() - start))
+"""
+STUBBORN = "trap 'echo term; date +%s.%N' TERM; echo ready; while :; do sleep 0.1; done"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_limits(installed: Installed) -> Iterator[None]:
+    """By a reload of the service; back to what was shipped at the end."""
+    before = CONFIG.read_text()
+    after = before.replace("#processes = 4096", "processes = 40")
+    CONFIG.write_text(after.replace('#grace = "10s"', 'grace = "2s"'))
+    run("systemctl", "reload", "drfd")
+    yield
+    CONFIG.write_text(before)
+    run("systemctl", "reload", "drfd")
+
+
+def test_a_job_out_of_memory_dies_whole_and_alone(service: Installed) -> None:
+    before = unit("drfd-jobs", "MainPID", "ActiveState")
+    other = service.submit("bob", "sleep", "1000")
+    service.wait_state(other, "RUNNING")
+    job = service.wait_end(service.submit("alice", PYTHON, "-c", HOG))
+    assert job["state"] == "OUT_OF_MEMORY"
+    assert "32M" in job["outcome"]["text"] and "-m 48M" in job["outcome"]["text"]
+    assert 30 << 20 <= job["usage"]["memory_peak"] <= 32 << 20
+    assert [pid for pid in map(int, service.output(job["id"]).split()) if is_alive(pid)] == []
+    assert service.show(other)["state"] == "RUNNING"
+    assert unit("drfd-jobs", "MainPID", "ActiveState") == before, "no OOMPolicy of the unit's"
+
+
+def test_the_number_of_processes_is_what_the_reload_has_set(service: Installed) -> None:
+    job_id = service.submit("alice", PYTHON, "-c", BOMB, demand=demand(memory_bytes=512 << 20))
+    output = Path(service.wait_state(job_id, "RUNNING")["stdout"])
+    wait_for("the bomb's count", lambda: output.exists() and output.read_text())
+    assert int(output.read_text()) == 39
+
+
+def test_wall_time_ends_by_term_then_the_new_grace_then_kill(service: Installed) -> None:
+    job_id = service.submit(
+        "alice", "bash", "-c", STUBBORN, time_limit_s=5, demand=demand(cores_milli=1000)
+    )
+    job = service.wait_end(job_id)
+    assert (job["state"], job["signal"]) == ("TIMEOUT", 9)
+    ready, term, at_s = service.output(job["id"]).split()
+    assert (ready, term) == ("ready", "term")
+    # A busy machine may be late, but nothing may be early.
+    assert 4.9 < float(at_s) - job["started_at"] < 20
+    assert 1.7 < job["ended_at"] - float(at_s) < 15
+
+
+def test_half_a_core_is_half_a_core(service: Installed) -> None:
+    """A machine that is busy disturbs the measurement: one of three has to be right."""
+    took = []
+    for _ in range(3):
+        job_id = service.submit("alice", PYTHON, "-c", BURN, demand=demand(cores_milli=500))
+        assert service.wait_end(job_id)["state"] == "COMPLETED"
+        took.append(float(service.output(job_id)))
+        if took[-1] == pytest.approx(0.5, abs=0.12):
+            return
+    raise AssertionError(took)
+
+
+def test_disk_rates_hold_for_direct_and_buffered_transfers(service: Installed) -> None:
+    """All at a time: each has its rate for itself. The default configuration has found the disk
+    whose partition the files are on."""
+    work = service.work("alice")
+    transfers = {
+        "read direct": ["if=in1", "of=/dev/null", "iflag=direct"],
+        "read buffered": ["if=in2", "of=/dev/null"],
+        "write direct": ["if=/dev/zero", "of=out1", "oflag=direct"],
+        "write buffered": ["if=/dev/zero", "of=out2", "conv=fsync"],
+    }
+    for name in ("in1", "in2"):
+        (work / name).write_bytes(os.urandom(1 << 20) * SIZE_MIB)
+    os.sync()
+    Path("/proc/sys/vm/drop_caches").write_text("3")
+    capacity = ask("doctor")["capacity"]
+    assert min(capacity["read"], capacity["write"]) >= 4 * RATE, "they fit beside each other"
+    ids = {
+        name: service.submit(
+            *("alice", "dd", *words, "bs=1M", f"count={SIZE_MIB}", "status=none"),
+            demand=demand(memory_bytes=64 << 20, io_bps=RATE),
+        )
+        for name, words in transfers.items()
+    }
+    jobs = {name: service.wait_end(job_id) for name, job_id in ids.items()}
+    assert {job["state"] for job in jobs.values()} == {"COMPLETED"}
+    least_s = (SIZE_MIB << 20) / RATE
+    took_s = {name: job["ended_at"] - job["started_at"] for name, job in jobs.items()}
+    assert all(0.8 * least_s < took < 3 * least_s for took in took_s.values()), took_s
+    moved = {name: job["usage"][counter(name)] for name, job in jobs.items()}
+    assert min(moved.values()) >= SIZE_MIB << 20, moved
+
+
+def counter(name: str) -> str:
+    return "read_bytes" if name.startswith("read") else "written_bytes"
+
+
+def test_a_demand_that_can_never_fit_is_refused(service: Installed) -> None:
+    said = service.login("alice", "drf submit -m 900G -- true; echo $?", check=False)
+    assert said.splitlines()[0] == "1"
+    assert "900G" in said

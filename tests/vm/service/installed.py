@@ -1,0 +1,183 @@
+"""The drfd that is installed on this system, driven as its users drive it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from drfd import paths
+from drfd.errors import DrfdError, Unavailable
+from drfd_cli.client import Client
+from instance import wait_for
+
+USERS = ("alice", "bob", "carol")
+BIN = Path(sys.executable).parent
+#: All that jobs live in.
+JOBS = Path("/sys/fs/cgroup/drfd.slice/drfd-jobs.service/jobs")
+#: Of a job's cgroup: what limits it.
+LIMIT_FILES = ("cpu.max", "cpu.weight", "io.max", "memory.max", "memory.oom.group",
+               "memory.swap.max", "pids.max")  # fmt: skip
+
+
+class Installed:
+    # -- as a user ----------------------------------------------------------------------------
+
+    def login(self, user: str, script: str, *, check: bool = True) -> str:
+        """What a script says in a log-in session of the user's."""
+        words = ["su", "-l", user, "-c", f"cd {self.work(user)} && {script}"]
+        done = run(*words, check=False)
+        if check and done.returncode != 0:
+            raise AssertionError(f"{user}: {script}: {done.returncode} {done.stdout}{done.stderr}")
+        return done.stdout if check else done.stdout + done.stderr
+
+    def submit(self, user: str, *argv: object, **fields: Any) -> int:
+        """Over the socket, by a process that is the user's: quick. The id."""
+        fields = {"demand": demand(), "cwd": str(self.work(user)), **fields}
+        fields.setdefault("env", {"PATH": "/usr/bin:/bin"})
+        return int(self.as_user(user, "submit", argv=[*map(str, argv)], **fields)["id"])
+
+    def as_user(self, user: str, op: str, **fields: Any) -> dict[str, Any]:
+        """A request by a process with the user's ids; the reply."""
+        account = pwd.getpwnam(user)
+        out, into = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.initgroups(user, account.pw_gid)
+                os.setresgid(*(account.pw_gid,) * 3)
+                os.setresuid(*(account.pw_uid,) * 3)
+                try:
+                    reply = ask(op, **fields)
+                except DrfdError as error:
+                    reply = {"refused": str(error)}
+                os.write(into, json.dumps(reply).encode())
+            finally:
+                os._exit(0)
+        os.close(into)
+        with os.fdopen(out) as pipe:
+            reply = json.load(pipe)
+        os.waitpid(pid, 0)
+        assert "refused" not in reply, reply
+        return dict(reply)
+
+    def work(self, user: str) -> Path:
+        """The user's own directory."""
+        account = pwd.getpwnam(user)
+        place = Path(account.pw_dir, "work")
+        if not place.exists():
+            place.mkdir()
+            os.chown(place, account.pw_uid, account.pw_gid)
+        return place
+
+    # -- jobs ---------------------------------------------------------------------------------
+
+    def show(self, job_id: int) -> dict[str, Any]:
+        reply = ask("show", id=job_id)
+        return {**reply["job"], "events": reply["events"]}
+
+    def wait_state(self, job_id: int, *states: str) -> dict[str, Any]:
+        def has_come() -> dict[str, Any] | None:
+            job = self.show(job_id)
+            return job if job["state"] in states else None
+
+        return dict(wait_for(f"job {job_id} {states}", has_come, show=lambda: self.show(job_id)))
+
+    def wait_end(self, job_id: int) -> dict[str, Any]:
+        client = Client(paths.SYSTEM_SOCKET, may_start=False)
+        try:
+            client.wait([job_id], any_one=False, timeout_s=300.0)
+        finally:
+            client.close()
+        return self.show(job_id)
+
+    def output(self, job_id: int) -> str:
+        return Path(self.show(job_id)["stdout"]).read_text()
+
+    def live(self) -> list[dict[str, Any]]:
+        return list(ask("status")["jobs"])
+
+    def await_no_jobs(self) -> None:
+        wait_for("the end of all jobs", lambda: not self.live(), show=self.live)
+
+    # -- the services -------------------------------------------------------------------------
+
+    def answers(self) -> bool:
+        """The controller does, and has its launcher."""
+        try:
+            return bool(ask("doctor")["launcher"] == "connected")
+        except Unavailable:
+            return False
+
+    def start(self) -> None:
+        run("systemctl", "start", "drfd-launcher", "drfd")
+        self.await_answer()
+
+    def await_answer(self) -> None:
+        wait_for("drfd and its launcher", self.answers, show=lambda: journal("drfd*"))
+
+
+def demand(
+    *, cores_milli: int = 50, memory_bytes: int = 32 << 20, io_bps: int = 0
+) -> dict[str, int]:
+    """Of a job, so small that many fit."""
+    rates = {"read_bps": io_bps, "write_bps": io_bps} if io_bps else {}
+    return {"cores_milli": cores_milli, "memory_bytes": memory_bytes, **rates}
+
+
+def ask(op: str, **fields: Any) -> dict[str, Any]:
+    """A request of this process; the reply."""
+    client = Client(paths.SYSTEM_SOCKET, may_start=False)
+    try:
+        return client.request(op, **fields)
+    finally:
+        client.close()
+
+
+def run(*words: object, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [*map(str, words)],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, **options
+    )  # fmt: skip
+    if check and done.returncode != 0:
+        raise AssertionError(f"{words}: {done.returncode} {done.stdout}{done.stderr}")
+    return done
+
+
+def unit(name: str, *properties: str) -> dict[str, str]:
+    """What systemd knows of one."""
+    text = run("systemctl", "show", f"--property={','.join(properties)}", name).stdout
+    return dict(line.partition("=")[::2] for line in text.splitlines())
+
+
+def main_pid(name: str) -> int:
+    return int(unit(name, "MainPID")["MainPID"])
+
+
+def journal(units: str) -> str:
+    """The end of what they have logged."""
+    return run("journalctl", "--no-pager", "-n", "40", "-u", units, check=False).stdout
+
+
+def cgroup(job: dict[str, Any]) -> Path:
+    return Path("/sys/fs/cgroup", job["cgroup"])
+
+
+def confinement(job: dict[str, Any]) -> dict[str, object]:
+    """What the kernel has of a job: its cgroup, who is in it, and each limit."""
+    place = cgroup(job)
+    facts: dict[str, object] = {name: (place / name).read_text() for name in LIMIT_FILES}
+    return {**facts, "inode": place.stat().st_ino, "pids": pids_in(job)}
+
+
+def pids_in(job: dict[str, Any]) -> list[int]:
+    return sorted(int(line) for line in (cgroup(job) / "cgroup.procs").read_text().split())
+
+
+def gated(gate: Path, then: str) -> tuple[str, str, str]:
+    """A job that says who it is, and goes on when there is a file `gate`."""
+    return "sh", "-c", f"echo $$; while ! [ -e {gate} ]; do sleep 0.2; done; {then}"

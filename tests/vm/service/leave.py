@@ -1,0 +1,53 @@
+"""Leave jobs behind that run and that wait, for the next boot to look at.
+
+`python leave.py cut` is for a power cut: it lets nothing of drfd's be written to the disk by
+anything but drfd itself, and cuts the power when the last job has been acknowledged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from vm.service.installed import Installed, demand
+
+LEFT = Path("/var/lib/left.json")
+#: Both of the guest's cores: nothing else runs beside one of these.
+ALL = demand(cores_milli=2000)
+#: Told to end, it takes its time.
+PATIENT = (
+    "trap 'echo term; sleep 1; echo end; exit 0' TERM; echo ready; while :; do sleep 0.2; done"
+)
+QUEUED = 4
+
+
+def left() -> dict[str, Any]:
+    return dict(json.loads(LEFT.read_text()))
+
+
+def leave() -> None:
+    """Two jobs that run, and (after the file has been written) as many that wait as it says."""
+    installed = Installed()
+    running = [
+        installed.submit(user, "sh", "-c", PATIENT, demand=demand(cores_milli=1000))
+        for user in ("alice", "carol")
+    ]
+    for job_id in running:
+        installed.wait_state(job_id, "RUNNING")
+    (installed.work("bob") / "order").unlink(missing_ok=True)
+    waiting = [running[-1] + 1 + number for number in range(QUEUED)]
+    LEFT.write_text(json.dumps({"running": running, "waiting": waiting}))
+    os.sync()
+    for expected in waiting:
+        script = "echo $DRF_JOB_ID >>order"
+        job_id = installed.submit("bob", "sh", "-c", script, demand=ALL)
+        assert job_id == expected
+
+
+if __name__ == "__main__":
+    leave()
+    if sys.argv[1:] == ["cut"]:
+        Path("/proc/sysrq-trigger").write_text("b")

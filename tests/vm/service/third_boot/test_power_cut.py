@@ -1,0 +1,14 @@
+"""After the power was cut just when the last job had been acknowledged."""
+
+from __future__ import annotations
+
+from vm.service.accounted import check_accounts, check_services
+from vm.service.installed import Installed
+
+
+def test_the_services_have_come_up_by_themselves(installed: Installed) -> None:
+    check_services(installed)
+
+
+def test_every_job_is_accounted_for(installed: Installed) -> None:
+    check_accounts(installed)

@@ -1,0 +1,76 @@
+"""Uninstalling, one step further each time; the last thing that the guest does."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from pathlib import Path
+
+import pytest
+
+from drfd.launcher.process import start_ticks
+from instance import is_alive
+from vm.service.files import BEFORE, listed
+from vm.service.installed import BIN, Installed, pids_in, run, unit
+
+UNITS = ("drfd.slice", "drfd-jobs.service", "drfd-launcher.service", "drfd.service")
+GROUP = Path("/sys/fs/cgroup/drfd.slice")
+
+
+def test_it_refuses_while_jobs_run(installed: Installed) -> None:
+    job_id = installed.submit("alice", "sleep", "1000")
+    installed.wait_state(job_id, "RUNNING")
+    done = run(BIN / "drfd", "uninstall", check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("drfd: 1 job is not over yet") and "--kill-jobs" in done.stderr
+    assert installed.show(job_id)["state"] == "RUNNING"
+
+
+def test_with_kill_jobs_it_ends_them_and_keeps_configuration_and_state(
+    installed: Installed,
+) -> None:
+    (job,) = installed.live()
+    pids = pids_in(installed.show(job["id"]))
+    assert [is_alive(pid) for pid in pids] == [True] * len(pids)
+    done = run(BIN / "drfd", "uninstall", "--kill-jobs")
+    notes = [line for line in done.stdout.splitlines() if line.startswith("note: ")]
+    assert notes == [
+        "note: kept: /var/lib/drfd (--purge removes it)",
+        "note: kept: /etc/drfd (--purge removes it)",
+    ]
+    assert [start_ticks(pid) for pid in pids] == [None] * len(pids)
+    assert not GROUP.exists() and not Path("/run/drfd").exists()
+    assert {unit(name, "LoadState")["LoadState"] for name in UNITS} == {"not-found"}
+    assert {path for path in listed() - BEFORE_ALL if not path.startswith("/var/lib/drfd/")} == {
+        "/etc/drfd", "/etc/drfd/drfd.toml", "/var/lib/drfd",
+    }  # fmt: skip
+
+
+def test_installed_once_more_it_goes_on_where_it_was(installed: Installed) -> None:
+    run(BIN / "drfd", "install")
+    installed.await_answer()
+    run(BIN / "drf", "undrain")
+    job = installed.wait_end(installed.submit("alice", "true"))
+    assert job["state"] == "COMPLETED"
+    assert job["id"] > 20, "ids go on"
+
+
+def test_with_purge_nothing_is_left(installed: Installed) -> None:
+    run(BIN / "drfd", "uninstall", "--purge")
+    assert listed() - BEFORE_ALL == set()
+    assert not GROUP.exists() and not Path("/run/drfd").exists()
+    assert {unit(name, "LoadState")["LoadState"] for name in UNITS} == {"not-found"}
+    with pytest.raises(KeyError):
+        pwd.getpwnam("drfd")
+    mine = [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if is_ours(pid)]
+    assert mine == []
+
+
+def is_ours(pid: int) -> bool:
+    try:
+        return b"drfd.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+BEFORE_ALL = frozenset(BEFORE.read_text().splitlines())
