@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from drfd import paths
 
 UNITS = ("drfd.slice", "drfd-jobs.service", "drfd-launcher.service", "drfd.service")
-JOBS, LAUNCHER, CONTROLLER = UNITS[1:]
+SLICE, JOBS, LAUNCHER, CONTROLLER = UNITS
 USER = "drfd"
 
 STATE = str(paths.SYSTEM_STATE)

@@ -91,6 +91,7 @@ def seen(root: Path, wanted: Wanted | None) -> Seen:
         active=frozenset(unit for unit, (active, _) in states.items() if active == "active"),
         enabled=frozenset(unit for unit, (_, enabled) in states.items() if enabled == "enabled"),
         attempts=_count(below(root, layout.ATTEMPTS)),
+        slice_is_shared=_is_shared(Path("/sys/fs/cgroup", layout.SLICE)),
     )
 
 
@@ -113,6 +114,14 @@ def _count(directory: Path) -> int:
         return len(os.listdir(directory))
     except FileNotFoundError:
         return 0
+
+
+def _is_shared(slice_group: Path) -> bool:
+    """Whether there are cgroups in it beside that of the installation's jobs."""
+    try:
+        return any(path.is_dir() and path.name != layout.JOBS for path in slice_group.iterdir())
+    except FileNotFoundError:
+        return False
 
 
 def _has_user() -> bool:

@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from drfd.errors import Refused
 from drfd.install import layout
 from drfd.install.layout import Record, Wanted
-from drfd.install.steps import MakeDirectory, MakeLink, Note, Remove, Run, Step, WriteFile
+from drfd.install.steps import (
+    MakeDirectory,
+    MakeLink,
+    Note,
+    Remove,
+    RemoveEmpty,
+    Run,
+    Step,
+    WriteFile,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +39,8 @@ class Seen:
     enabled: frozenset[str]
     #: Attempts of jobs that are not over.
     attempts: int = 0
+    #: A private instance's jobs live there, too.
+    slice_is_shared: bool = False
 
 
 def plan_install(wanted: Wanted, seen: Seen, *, is_staged: bool) -> list[Step]:
@@ -70,11 +81,15 @@ def plan_uninstall(seen: Seen, drf: tuple[str, ...], *, kill_jobs: bool, purge: 
         steps.append(Run(("systemctl", "disable", *enabled)))
     steps += [Remove(path) for path in sorted(seen.files) if path not in _KEPT]
     steps += [Remove(path) for path in sorted(_ours(seen))]
+    steps += [RemoveEmpty(path) for path in _directories(seen)]
     if known:
         steps.append(Run(("systemctl", "daemon-reload")))
     if layout.JOBS in seen.active:
         # It refuses to be stopped by hand as long as its file says so.
         steps.append(Run(("systemctl", "stop", layout.JOBS)))
+    if layout.SLICE in seen.active and not seen.slice_is_shared:
+        # Empty, it would stay until the next boot.
+        steps.append(Run(("systemctl", "stop", layout.SLICE)))
     if layout.RUN in seen.directories:
         steps.append(Remove(layout.RUN))
     if purge:
@@ -127,6 +142,19 @@ def _ours(seen: Seen) -> set[str]:
     if seen.record is None:
         return set()
     return {path for path, target in seen.record.links.items() if seen.links.get(path) == target}
+
+
+def _directories(seen: Seen) -> list[str]:
+    """Of what was installed, innermost first: those that it may have been the first to need."""
+    if seen.record is None:
+        return []
+    # Every system has these two.
+    kept = {f"{seen.record.prefix}/share", f"{seen.record.prefix}/share/man"}
+    found = {_parent(layout.SYSUSERS)} & {_parent(path) for path in seen.record.files}
+    for path in seen.record.files:
+        while (path := _parent(path)).startswith(f"{seen.record.prefix}/share/"):
+            found.add(path)
+    return sorted(found - kept, reverse=True)
 
 
 def _config(wanted: Wanted, seen: Seen, *, is_shipped_new: bool) -> list[Step]:

@@ -5,6 +5,7 @@ Each is one thing that happens to the system, and may be repeated.
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import shutil
@@ -57,6 +58,17 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoveEmpty:
+    """A directory, if nothing is in it."""
+
+    path: str
+
+    @property
+    def text(self) -> str:
+        return f"remove {self.path} if it is empty"
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """A program that acts on the running system."""
 
@@ -78,7 +90,7 @@ class Note:
         return f"note: {self.words}"
 
 
-Step = MakeDirectory | WriteFile | MakeLink | Remove | Run | Note
+Step = MakeDirectory | WriteFile | MakeLink | Remove | RemoveEmpty | Run | Note
 
 
 def perform(step: Step, root: Path, say: Callable[[str], None]) -> None:
@@ -104,6 +116,8 @@ def _perform(step: Step, root: Path) -> None:
             _replace(below(root, path), lambda new: new.symlink_to(target))
         case Remove(path):
             _remove(below(root, path))
+        case RemoveEmpty(path):
+            _remove_empty(below(root, path))
         case Run(command):
             _run(command)
         case Note():
@@ -132,6 +146,14 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def _remove_empty(path: Path) -> None:
+    try:
+        path.rmdir()
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.ENOENT, errno.ENOTDIR):
+            raise
 
 
 def _run(command: tuple[str, ...]) -> None:

@@ -80,6 +80,8 @@ def test_install_say_it_do_it_do_nothing_and_undo_it(tmp_path: Path) -> None:
     purged = drfd("uninstall", "--root", root, "--purge")
     assert purged.stdout.splitlines() == ["remove /var/lib/drfd", "remove /etc/drfd"]
     assert files(root) == []
+    share = sorted(str(path.relative_to(root)) for path in (root / "usr/local/share").rglob("*"))
+    assert share == ["usr/local/share/man"], "as a system has it without us"
 
 
 def test_a_prefix_is_remembered(tmp_path: Path) -> None:

@@ -12,7 +12,16 @@ from drfd.errors import Refused
 from drfd.install import layout
 from drfd.install.layout import Environment, Wanted, read_record, wanted
 from drfd.install.plan import Seen, plan_install, plan_uninstall
-from drfd.install.steps import MakeDirectory, MakeLink, Note, Remove, Run, Step, WriteFile
+from drfd.install.steps import (
+    MakeDirectory,
+    MakeLink,
+    Note,
+    Remove,
+    RemoveEmpty,
+    Run,
+    Step,
+    WriteFile,
+)
 
 ENVIRONMENT = Environment(python="/opt/drfd/bin/python", bin="/opt/drfd/bin", fingerprint="one")
 SHIPPED = {name: f"{name}: @PYTHON@ @STOP_S@\n" for name in layout.UNITS} | {
@@ -239,6 +248,11 @@ def test_a_removal_undoes_all_but_state_and_configuration() -> None:
         "systemctl daemon-reload",
         "systemctl stop drfd-jobs.service",
     ]
+    assert [step.path for step in steps if isinstance(step, RemoveEmpty)] == [
+        "/usr/local/share/man/man1",
+        "/usr/local/share/drfd",
+        "/etc/sysusers.d",
+    ]
     removed = {step.path for step in steps if isinstance(step, Remove)}
     assert removed == {*want().files, *want().links, layout.RECORD, layout.RUN}
     assert [step for step in steps if isinstance(step, Note)] == [
@@ -255,6 +269,17 @@ def test_the_jobs_unit_is_stopped_when_its_file_no_longer_forbids_that() -> None
         steps.index(Run(("systemctl", "stop", "drfd-jobs.service"))),
     ]
     assert order == sorted(order)
+
+
+def test_the_slice_is_stopped_last_and_only_if_nobody_else_has_jobs_in_it() -> None:
+    """A private instance that root runs has a scope there."""
+    active = frozenset({*SERVICES, "drfd.slice"})
+    seen = installed(want(), active=active)
+    steps = runs(plan_uninstall(seen, DRF, kill_jobs=False, purge=False))
+    assert steps[-2:] == ["systemctl stop drfd-jobs.service", "systemctl stop drfd.slice"]
+    shared = replace(seen, slice_is_shared=True)
+    steps = runs(plan_uninstall(shared, DRF, kill_jobs=False, purge=False))
+    assert steps[-1] == "systemctl stop drfd-jobs.service"
 
 
 def test_a_purge_leaves_nothing() -> None:

@@ -14,6 +14,7 @@ from drfd.install.steps import (
     MakeLink,
     Note,
     Remove,
+    RemoveEmpty,
     Run,
     Step,
     WriteFile,
@@ -77,6 +78,16 @@ def test_files_links_and_whole_directories_are_removed(tmp_path: Path) -> None:
         assert do(Remove(f"/{name}"), tmp_path) == [f"remove /{name}"]
     assert os.listdir(tmp_path) == ["kept"]
     assert os.listdir(tmp_path / "kept") == ["file"], "a link is removed, not where it leads"
+
+
+def test_a_directory_is_removed_only_when_nothing_is_in_it(tmp_path: Path) -> None:
+    for name in ("empty", "full"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "full/file").write_text("")
+    for name in ("/empty", "/full", "/gone"):
+        perform(RemoveEmpty(name), tmp_path, lambda text: None)
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]
+    assert (tmp_path / "full/file").exists()
 
 
 def test_a_program_is_run(tmp_path: Path) -> None:
