@@ -352,6 +352,8 @@ def test_the_stream_is_a_hard_one() -> None:
     others = {
         *(ev.PreemptRequested, ev.Requeued, ev.SuspendRequested),
         *(ev.Suspended, ev.ResumeRequested, ev.Resumed),
+        *(ev.DependencySettled, ev.BeginReached, ev.Retried),
+        *(ev.Warned, ev.SignalRequested, ev.Changed),
     }
     few = {kind for kind in ev.KINDS.values() if met[kind] < 50}
     assert few == {ev.Escalated, ev.Drained, *others}, "see test_walks for these"
