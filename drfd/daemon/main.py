@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from drfd import __version__, paths
+from drfd import __version__
 from drfd.daemon import start
-from drfd.daemon.calibrate import calibrate
 from drfd.daemon.config import Config, load
 from drfd.errors import DrfdError
 
@@ -102,14 +100,6 @@ def _check_config(options: argparse.Namespace) -> None:
     print(f"{options.file} is good")
 
 
-def _calibrate(options: argparse.Namespace) -> None:
-    is_system = os.getuid() == 0
-    config_file = options.config or start.usual_config(is_system)
-    config = start.read_config(config_file, must_exist=options.config is not None)
-    state = paths.SYSTEM_STATE if is_system else paths.user_state(os.environ)
-    calibrate(options, config, config_file, state)
-
-
 def _install(options: argparse.Namespace) -> None:
     from drfd.install import command
     from drfd.install.layout import CONFIG
@@ -132,7 +122,7 @@ def _uninstall(options: argparse.Namespace) -> None:
 _COMMANDS = {
     "serve": start.serve,
     "launcher": start.become_launcher,
-    "calibrate": _calibrate,
+    "calibrate": start.measure_disks,
     "check-config": _check_config,
     "install": _install,
     "uninstall": _uninstall,

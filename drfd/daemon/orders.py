@@ -84,22 +84,17 @@ def disk_limits(demand: Resources, disks: Sequence[Disk]) -> tuple[DiskLimit, ..
     """The declared rates, as limits on each managed disk that the kernel can limit. What is
     declared by name for two disks on one device adds up there; what is declared for all does not.
     """
-    limits: dict[str, DiskLimit] = {}
+    limits: dict[str, tuple[int, int]] = {}
     for disk in disks:
         read_bps, write_bps = demand.rates(disk.name)
         for device in disk.devices:
-            before = limits.get(device)
-            if before is not None and demand.disks:
-                # Undeclared for one of them is unlimited on the device.
-                both = read_bps and before.read_bps, write_bps and before.write_bps
-                limits[device] = DiskLimit(
-                    device=device,
-                    read_bps=read_bps + before.read_bps if both[0] else 0,
-                    write_bps=write_bps + before.write_bps if both[1] else 0,
-                )
-            else:
-                limits[device] = DiskLimit(device=device, read_bps=read_bps, write_bps=write_bps)
-    return tuple(limit for limit in limits.values() if limit.read_bps or limit.write_bps)
+            more = limits.get(device, (0, 0)) if demand.disks else (0, 0)
+            limits[device] = read_bps + more[0], write_bps + more[1]
+    return tuple(
+        DiskLimit(device=device, read_bps=read_bps, write_bps=write_bps)
+        for device, (read_bps, write_bps) in limits.items()
+        if read_bps or write_bps
+    )
 
 
 def stimulus_for(report: Message, now: st.Now, measured: Usage | None) -> st.Stimulus:

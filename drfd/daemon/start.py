@@ -1,4 +1,5 @@
-"""From the options of `drfd serve` to the loop, of `drfd launcher` to the launcher."""
+"""From the options of `drfd serve` to the loop, of `drfd launcher` to the launcher, of
+`drfd calibrate` to the disks."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from drfd import journald, paths, service
 from drfd.daemon import spawn
+from drfd.daemon.calibrate import calibrate
 from drfd.daemon.config import Config, load
 from drfd.daemon.controller import Daemon
 from drfd.daemon.cures import Standing
@@ -36,8 +38,8 @@ def serve(options: argparse.Namespace) -> None:
     os.umask(0o022)
     owner = os.getuid()
     is_system = options.launcher is not None or (options.state is None and owner == 0)
-    config_file = options.config or usual_config(is_system)
-    config = read_config(config_file, must_exist=options.config is not None)
+    config_file = options.config or _usual_config(is_system)
+    config = _read_config(config_file, must_exist=options.config is not None)
     state = options.state or (paths.SYSTEM_STATE if is_system else paths.user_state(os.environ))
     places = spawn.Places(state.absolute(), options.launcher)
     lock = spawn.prepare(places)
@@ -63,7 +65,7 @@ def serve(options: argparse.Namespace) -> None:
         log.warning("warning: %s", text)
 
     def reread() -> tuple[Config, Site]:
-        fresh = read_config(config_file, must_exist=options.config is not None)
+        fresh = _read_config(config_file, must_exist=options.config is not None)
         return fresh, survey(fresh, read_machine(), places.state)
 
     daemon = Daemon(
@@ -91,7 +93,7 @@ def serve(options: argparse.Namespace) -> None:
 def become_launcher(options: argparse.Namespace) -> None:
     """Replace this process by the launcher, run as the configuration says."""
     config_file = options.config or paths.SYSTEM_CONFIG
-    config = read_config(config_file, must_exist=options.config is not None)
+    config = _read_config(config_file, must_exist=options.config is not None)
     command = spawn.launcher_command(
         options.state,
         config,
@@ -102,6 +104,15 @@ def become_launcher(options: argparse.Namespace) -> None:
     if options.holder is not None:
         command += ["--holder", options.holder]
     os.execv(command[0], command)  # noqa: S606
+
+
+def measure_disks(options: argparse.Namespace) -> None:
+    """Those that a daemon would manage with these options, or the ones that are named."""
+    is_system = os.getuid() == 0
+    config_file = options.config or _usual_config(is_system)
+    config = _read_config(config_file, must_exist=options.config is not None)
+    state = paths.SYSTEM_STATE if is_system else paths.user_state(os.environ)
+    calibrate(options, config, config_file, state)
 
 
 def _standing(is_system: bool, *, is_service: bool) -> Standing:
@@ -119,11 +130,11 @@ def _standing(is_system: bool, *, is_service: bool) -> Standing:
     )
 
 
-def read_config(path: Path, *, must_exist: bool) -> Config:
+def _read_config(path: Path, *, must_exist: bool) -> Config:
     return load(path) if must_exist or path.exists() else Config()
 
 
-def usual_config(is_system: bool) -> Path:
+def _usual_config(is_system: bool) -> Path:
     is_roots = is_system or os.getuid() == 0
     return paths.SYSTEM_CONFIG if is_roots else paths.user_config(os.environ)
 

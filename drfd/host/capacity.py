@@ -13,6 +13,7 @@ import psutil
 from drfd.host.usage import kept_memory
 
 _NO_LIMIT = 1 << 60
+_ARC = Path("/proc/spl/kstat/zfs/arcstats")
 #: Of a line of /proc/stat: user, system, irq, softirq (proc(5)). Not nice: who asks for what nobody
 #: else wants takes nothing away.
 _BUSY = (0, 2, 5, 6)
@@ -47,7 +48,7 @@ def read_machine() -> Machine:
 def read_machine_use(proc_self_cgroup: str = "/proc/self/cgroup") -> MachineUse:
     """Of the processors and the memory that `read_machine` tells of."""
     memory = psutil.virtual_memory()
-    total, available = memory.total, memory.available
+    total, available = memory.total, memory.available + _spare_arc_bytes()
     for directory, limit in _memory_limits(proc_self_cgroup):
         if limit < memory.total:
             total = min(total, limit)
@@ -55,8 +56,22 @@ def read_machine_use(proc_self_cgroup: str = "/proc/self/cgroup") -> MachineUse:
     return MachineUse(
         mono_s=time.monotonic(),
         cpu_s=busy_s(Path("/proc/stat").read_text(), os.sched_getaffinity(0)),
-        memory_bytes=total - available,
+        memory_bytes=max(0, total - available),
     )
+
+
+def _spare_arc_bytes() -> int:
+    try:
+        return spare_arc(_ARC.read_text())
+    except OSError:
+        return 0
+
+
+def spare_arc(arcstats: str) -> int:
+    """What ZFS would give back of its cache, which the kernel does not count as available."""
+    lines = (line.split() for line in arcstats.splitlines())
+    stats = {words[0]: words[-1] for words in lines if len(words) == 3}
+    return max(0, int(stats.get("size", "0")) - int(stats.get("c_min", "0")))
 
 
 def busy_s(stat: str, cpus: set[int]) -> float:

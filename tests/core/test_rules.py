@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -137,3 +138,13 @@ def test_rules_get_axes_for_disks_that_are_gone_and_no_capacity_on_them() -> Non
     lost = plain.also_for({"a", "z", "b"})
     assert lost.axes == Axes(disks=("a",), lost=("b", "z"))
     assert lost.room == (*plain.room, 0, 0, 0, 0)
+
+
+def test_whoever_fills_one_of_several_disks_has_a_full_dominant_share() -> None:
+    """Summed up, two halves of different disks would look like half of one."""
+    axes = Axes(disks=("a", "b"))
+    capacity = replace(demand(9, 18), disks=(("a", 100, 100), ("b", 900, 900)))
+    shares = Rules(axes=axes, capacity=capacity).shares
+    held = axes.vector(replace(demand(1, 1), disks=(("a", 100, 0), ("b", 90, 0))))
+    assert shares.dominant_share(held) == 1
+    assert axes.names[shares.dominant_axis(held) or 0] == "read:a"

@@ -145,7 +145,7 @@ SDA, SDB = DISK, replace(DISK, name="b", path="/b", devices=("8:16",))
         pytest.param(
             [("b", 5, 6), ("data", 1, 0)],
             [SDA, replace(SDB, devices=("8:0",))],
-            [("8:0", 6, 0)],
+            [("8:0", 6, 6)],
             id="two names for one device",
         ),
     ],

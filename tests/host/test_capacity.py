@@ -14,6 +14,7 @@ from drfd.host.capacity import (
     own_memory_limit,
     read_machine,
     read_machine_use,
+    spare_arc,
 )
 
 UNLIMITED = 1 << 60
@@ -160,3 +161,17 @@ def test_in_a_container_memory_is_used_up_when_the_containers_is(
     (cgroup / "memory.stat").write_text("anon 1000\nshmem 24\nfile 500000\n")
     lines = proc_file(tmp_path, f"0::{below('/sys/fs/cgroup', cgroup)}")
     assert read_machine_use(lines).memory_bytes == 1024
+
+
+def test_the_cache_of_zfs_counts_as_page_cache_but_for_what_it_keeps() -> None:
+    arcstats = """\
+13 1 0x01 123 33456 5071283563 1234567890
+name                            type data
+hits                            4    3838
+c_min                           4    1000
+c_max                           4    900000
+size                            4    51000
+"""
+    assert spare_arc(arcstats) == 50_000
+    assert spare_arc(arcstats.replace("51000", "900")) == 0
+    assert spare_arc("") == 0
