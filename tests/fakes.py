@@ -202,7 +202,8 @@ def ledger_at(
 
 def tables(ledger: Ledger) -> dict[str, Any]:
     """All that a ledger knows, as a value to compare; later changes do not reach it."""
-    return deepcopy({name: value for name, value in vars(ledger).items() if name != "axes"})
+    known = {name: value for name, value in vars(ledger).items() if name[0] != "_"}
+    return deepcopy({name: value for name, value in known.items() if name != "axes"})
 
 
 def ended(job_id: int = 1, attempt: int = 1, at_s: float = 0.0, **changes: Any) -> RunnerEnded:
@@ -318,6 +319,7 @@ class Bench:
         rebuilt = Ledger.of_jobs(
             self.rules.axes,
             self.ledger.jobs.values(),
+            arrays=self.ledger.arrays.left(),
             next_id=self.ledger.next_id,
             draining=self.ledger.draining,
         )

@@ -25,7 +25,7 @@ ALLOWED = {
     "cli": {"core", "wire", "sim"},
 }
 #: Modules directly below drfd/: anyone may use them, and they use only each other.
-GROUND = {"errors", "units", "failpoints", "paths", "peer", "service", "journald"}
+GROUND = {"errors", "units", "indices", "failpoints", "paths", "peer", "service", "journald"}
 #: Third-party package → rooms that may import it.
 PACKAGES = {
     "psutil": {"host"},

@@ -82,7 +82,7 @@ class Client:
             self._socket.close()
         self._socket, self._inbox = None, b""
 
-    def wait(self, ids: list[int], *, any_one: bool, timeout_s: float | None) -> Message:
+    def wait(self, ids: list[Any], *, any_one: bool, timeout_s: float | None) -> Message:
         """The daemon's `wait`, carried over restarts of the daemon."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         # Patience is for a daemon that was there: the first connection is made or refused.
@@ -99,16 +99,16 @@ class Client:
                     raise
                 time.sleep(_RETRY_S if left is None else min(_RETRY_S, left))
 
-    def submit(self, **fields: Any) -> int:
-        """The job's id. When the answer is lost, it is asked for again under the same key, so that
-        nothing is queued twice."""
+    def submit(self, **fields: Any) -> Message:
+        """The reply, with the id. When it is lost, it is asked for again under the same key, so
+        that nothing is queued twice."""
         key = Client.submission_key or os.urandom(12).hex()
         Client.submission_key = None
         give_up = time.monotonic() + _RECONNECT_S
         was_lost = False
         while True:
             try:
-                return int(self.request("submit", key=key, **fields)["id"])
+                return self.request("submit", key=key, **fields)
             except Unavailable as error:
                 # Only then may it have been accepted.
                 was_lost |= error.code == "lost"

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from drfd.errors import Refused
+from drfd.indices import read_array
 from drfd.units import parse_cores, parse_disk_rates, parse_duration, parse_memory
 from drfd_cli import output
 from drfd_cli.client import Client, choose
 from drfd_cli.words import (
     parse_after,
     parse_begin,
+    parse_id,
     parse_ids,
     parse_outcomes,
     parse_signal,
@@ -46,10 +48,16 @@ class Amount(_AnyType):
             self.fail(f"{error.text.partition(': ')[2] or error.text} ({error.hint})", param, ctx)
 
 
+def _checked_array(text: str) -> str:
+    read_array(text)
+    return text
+
+
 CORES = Amount("CORES", parse_cores)
 MEMORY = Amount("SIZE", parse_memory)
 RATES = Amount("[DISK=]READ[/WRITE]", parse_disk_rates)
 DURATION = Amount("TIME", parse_duration)
+ARRAY = Amount("INDICES", _checked_array)
 LIMIT = Amount("TIME", lambda text: 0 if text == "unlimited" else parse_duration(text))
 
 PRIORITY = click.IntRange(-1_000_000, 1_000_000)
@@ -57,8 +65,7 @@ SIGNAL = Amount("SIGNAL", parse_signal)
 IDS = Amount("IDS", parse_ids)
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-_ID = click.IntRange(1, 1 << 53)
-job_id = click.argument("job_id", metavar="ID", type=_ID)
+job_id = click.argument("job_id", metavar="ID", type=Amount("ID", parse_id))
 
 
 def job_ids(*, required: bool) -> Callable[[F], F]:
@@ -73,6 +80,13 @@ def _flat(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     if isinstance(param, click.Option) and not value:
         return None
     return tuple(dict.fromkeys(each for part in value for each in part))
+
+
+def label(job: dict[str, Any]) -> str:
+    """How people call a job: `42`, or `42_7` for a task of an array."""
+    if job["array_index"] is None:
+        return str(job["id"])
+    return f"{job['array_id']}_{job['array_index']}"
 
 
 #: What `--state` takes: the words of the state column.
@@ -155,7 +169,7 @@ class GroupedHelp(click.Command):
 #: By the names of the parameters.
 _GROUPS = {
     "What it asks for": {"cores", "mem", "io", "time", "pool", "priority"},
-    "When it runs": {"after", "begin", "hold", "retry", "retry_on", "warn", "preemptible"},
+    "When it runs": {"after", "begin", "hold", "array", "retry", "retry_on", "warn", "preemptible"},
 }
 
 

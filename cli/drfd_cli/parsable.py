@@ -36,6 +36,9 @@ JOB: Columns = {
     "exit_code": lambda job: job["exit_code"],
     "signal": lambda job: job["signal"],
     "why": why_line,
+    "array_id": lambda job: job["array_id"],
+    "array_index": lambda job: job["array_index"],
+    "array_tasks": lambda job: job.get("array_tasks"),
 }
 
 NODE: Columns = {

@@ -65,8 +65,9 @@ def act(
     if as_json:
         output.print_json({"done": reply["done"], "failed": reply["failed"]})
     else:
-        for job_id in reply["done"]:
-            output.tell(f"{done_word} job {job_id}")
+        labels: list[Any] = reply.get("labels") or reply["done"]
+        for label in labels:
+            output.tell(f"{done_word} job {label}")
     for failure in reply["failed"]:
         output.say(output.clean(failure["error"]["text"]))
     return _exit_code(reply["failed"])
@@ -75,7 +76,7 @@ def act(
 def _count(client: Client, select: dict[str, Any]) -> int:
     jobs = client.request("status", select=select)["jobs"]
     # Of others' jobs the command line is not shown, and they are not touched.
-    return sum(job["argv"] is not None for job in jobs)
+    return sum(job.get("tasks", 1) for job in jobs if job["argv"] is not None)
 
 
 def _exit_code(failed: list[dict[str, Any]]) -> int:

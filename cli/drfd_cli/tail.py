@@ -88,12 +88,12 @@ class Tail:
 
 
 class Prefixed:
-    """Whole lines, each with the id of its job before it."""
+    """Whole lines, each with what its job is called before it."""
 
-    def __init__(self, job_id: int, *, is_coloured: bool) -> None:
-        self._prefix = f"{job_id}: ".encode()
+    def __init__(self, label: str, *, is_coloured: bool) -> None:
+        self._prefix = f"{label}: ".encode()
         if is_coloured:
-            colour = _COLOURS[job_id % len(_COLOURS)]
+            colour = _COLOURS[int(label.rpartition("_")[2]) % len(_COLOURS)]
             self._prefix = b"\x1b[%dm%s\x1b[0m" % (colour, self._prefix)
         self._rest = b""
 

@@ -18,7 +18,9 @@ from drfd_cli import when
 _MOST_IDS = 100_000
 _MOST_ID = 1 << 53
 _RANGE = re.compile(r"([0-9]{1,16})(?:-([0-9]{1,16}))?")
-_AFTER = re.compile(r"([0-9]{1,16})(?::(ok|any|fail))?")
+#: `42_7`: the task with index 7 of array 42.
+_TASK = re.compile(r"[0-9]{1,15}_[0-9]{1,10}")
+_AFTER = re.compile(r"([0-9]{1,16}|[0-9]{1,15}_[0-9]{1,10})(?::(ok|any|fail))?")
 _OUTCOMES = {
     "fail": "FAILED",
     "launch": "LAUNCH_FAILED",
@@ -29,10 +31,27 @@ _OUTCOMES = {
 }
 
 
-def parse_ids(text: str) -> list[int]:
-    """The ids of "3", "3-7" or "1,4-6"."""
-    found: list[int] = []
+#: A job or an array, or a task as `42_7`.
+Ref = int | str
+
+
+def parse_id(text: str) -> Ref:
+    """The id of "42", or the task "42_7"."""
+    word = text.strip()
+    if _TASK.fullmatch(word):
+        return word
+    if not re.fullmatch("[0-9]{1,16}", word) or not 1 <= int(word) <= _MOST_ID:
+        raise _bad("id", text, "not a job id", "write 41, or 41_7 for a task of an array")
+    return int(word)
+
+
+def parse_ids(text: str) -> list[Ref]:
+    """The ids of "3", "3-7" or "1,4-6"; tasks of an array as "42_7"."""
+    found: list[Ref] = []
     for part in text.split(","):
+        if _TASK.fullmatch(part.strip()):
+            found.append(part.strip())
+            continue
         match = _RANGE.fullmatch(part.strip())
         if match is None:
             raise _bad("ids", text, "not a job id, nor ids", "write 41, 3-7 or 1,4-6")
@@ -50,9 +69,9 @@ def parse_after(text: str) -> list[Any]:
     found = []
     for part in text.split(",") if text.strip() else ():
         match = _AFTER.fullmatch(part.strip())
-        if match is None or not 1 <= int(match[1]) <= _MOST_ID:
+        if match is None or match[1] == "0":
             raise _bad("after", part, "not ID or ID:HOW", "write 5, 5:any or 5:fail")
-        found.append((int(match[1]), match[2] or "ok"))
+        found.append((parse_id(match[1]), match[2] or "ok"))
     return found
 
 

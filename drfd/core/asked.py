@@ -16,6 +16,7 @@ from drfd.core.retry import is_to_retry
 from drfd.core.rules import Rules
 from drfd.core.tree import path_up
 from drfd.errors import NotPermitted, Refused
+from drfd.indices import count_of
 from drfd.units import show_amount, show_duration, show_need
 
 
@@ -75,26 +76,54 @@ def submit(ledger: Ledger, asked: st.SubmitAsked, rules: Rules) -> list[ev.Event
     refuse_late_warning(asked.spec)
     after, at_s = asked.spec.after, asked.now.at_s
     refuse_impossible(ledger, after, asked.ended, user=asked.spec.user)
-    waiting = ledger.waiting[asked.spec.user]
-    if waiting >= rules.max_waiting_per_user:
-        raise Refused(
-            "too-many-jobs",
-            f"{asked.spec.user} already has {waiting} jobs waiting, the most that is allowed",
-            hint="wait for some of them to start",
-        )
+    _refuse_too_many(ledger.waiting[asked.spec.user], asked, rules)
     job_id = ledger.next_id
+    if asked.spans:
+        return [
+            ev.ArraySubmitted(
+                array_id=job_id,
+                at_s=at_s,
+                spec=asked.spec,
+                spans=asked.spans,
+                at_once=asked.at_once,
+                held=asked.held,
+            ),
+            *settle_ended(job_id, after, asked.ended, at_s),
+        ]
     return [
         ev.Submitted(job_id=job_id, at_s=at_s, spec=asked.spec, held=asked.held),
         *settle_ended(job_id, after, asked.ended, at_s),
     ]
 
 
+def _refuse_too_many(waiting: int, asked: st.SubmitAsked, rules: Rules) -> None:
+    most, user = rules.max_waiting_per_user, asked.spec.user
+    if waiting >= most:
+        raise Refused(
+            "too-many-jobs",
+            f"{user} already has {waiting} jobs waiting, the most that is allowed",
+            hint="wait for some of them to start",
+        )
+    count = count_of(asked.spans)
+    if waiting + count > most:
+        raise Refused(
+            "too-many-jobs",
+            f"the array has {count} tasks, and {user} may have {most} jobs waiting"
+            + (f" and has {waiting}" if waiting else ""),
+            hint="submit it in parts",
+        )
+
+
+def no_such(job_id: int) -> Refused:
+    return Refused("no-such-job", f"there is no live job {job_id}")
+
+
 def owned(ledger: Ledger, job_id: int, actor: st.Actor) -> Job:
-    job = ledger.jobs.get(job_id)
+    job = ledger.find(job_id)
     if job is None:
-        raise Refused("no-such-job", f"there is no live job {job_id}")
+        raise no_such(job_id)
     if not may_touch(actor, job.spec.uid):
-        raise NotPermitted("not-yours", f"job {job_id} belongs to {job.spec.user}")
+        raise NotPermitted("not-yours", f"job {job.label} belongs to {job.spec.user}")
     return job
 
 
@@ -127,7 +156,7 @@ def hold(ledger: Ledger, asked: st.HoldAsked) -> list[ev.Event]:
         return []
     if ev.Held not in TRANSITIONS[job.state]:
         raise Refused(
-            "not-waiting", f"job {job.id} is {job.shown_state}; only a waiting job can be held"
+            "not-waiting", f"job {job.label} is {job.shown_state}; only a waiting job can be held"
         )
     return [ev.Held(job_id=job.id, at_s=asked.now.at_s, by=asked.actor.user)]
 
@@ -135,7 +164,7 @@ def hold(ledger: Ledger, asked: st.HoldAsked) -> list[ev.Event]:
 def release(ledger: Ledger, asked: st.ReleaseAsked) -> list[ev.Event]:
     job = owned(ledger, asked.job_id, asked.actor)
     if ev.Released not in TRANSITIONS[job.state]:
-        raise Refused("not-held", f"job {job.id} is {job.shown_state}, not held")
+        raise Refused("not-held", f"job {job.label} is {job.shown_state}, not held")
     _refuse_if_kept(job, asked.actor)
     return [ev.Released(job_id=job.id, at_s=asked.now.at_s, by=asked.actor.user)]
 
@@ -146,7 +175,7 @@ def suspend(ledger: Ledger, asked: st.SuspendAsked) -> list[ev.Event]:
         hint = "drf hold keeps a waiting job from starting" if job.state is JobState.PENDING else ""
         raise Refused(
             "not-running",
-            f"job {job.id} is {job.shown_state}; only a running job can be suspended",
+            f"job {job.label} is {job.shown_state}; only a running job can be suspended",
             hint=hint,
         )
     outweighs = asked.actor.is_admin and job.held_by == job.spec.user != asked.actor.user
@@ -161,7 +190,7 @@ def suspend(ledger: Ledger, asked: st.SuspendAsked) -> list[ev.Event]:
 def resume(ledger: Ledger, asked: st.ResumeAsked) -> list[ev.Event]:
     job = owned(ledger, asked.job_id, asked.actor)
     if job.state is not JobState.SUSPENDED and not job.freezing:
-        raise Refused("not-suspended", f"job {job.id} is {job.shown_state}, not suspended")
+        raise Refused("not-suspended", f"job {job.label} is {job.shown_state}, not suspended")
     _refuse_if_kept(job, asked.actor)
     if job.held_by is None:
         return []
@@ -174,8 +203,8 @@ def signal(ledger: Ledger, asked: st.SignalAsked) -> list[ev.Event]:
     if ev.SignalRequested not in TRANSITIONS[job.state] or is_frozen:
         raise Refused(
             "not-running",
-            f"job {job.id} is {job.shown_state}; only a running job can be sent a signal",
-            hint=f"drf resume {job.id} lets it run" if is_frozen else "",
+            f"job {job.label} is {job.shown_state}; only a running job can be sent a signal",
+            hint=f"drf resume {job.label} lets it run" if is_frozen else "",
         )
     by = asked.actor.user
     return [ev.SignalRequested(job_id=job.id, at_s=asked.now.at_s, signal=asked.signal, by=by)]
@@ -184,7 +213,7 @@ def signal(ledger: Ledger, asked: st.SignalAsked) -> list[ev.Event]:
 def _refuse_if_kept(job: Job, actor: st.Actor) -> None:
     """What an administrator holds, only an administrator lets go."""
     if job.held_by not in (None, actor.user, job.spec.user) and not actor.is_admin:
-        raise NotPermitted("held-by-admin", f"job {job.id} is held by {job.held_by}")
+        raise NotPermitted("held-by-admin", f"job {job.label} is held by {job.held_by}")
 
 
 def drain(ledger: Ledger, asked: st.DrainAsked) -> list[ev.Event]:

@@ -10,16 +10,20 @@ from dataclasses import replace
 
 from drfd.core import events as ev
 from drfd.core.job import Broken, Job, JobState
+from drfd.core.queue import Line
 
 #: So many of the signals that a job was to be sent are remembered: what has piled up beyond that
 #: while it could not be sent is lost, as the kernel merges equal ones.
 SIGNALS_KEPT = 16
 
 
-def submitted(event: ev.Submitted) -> Job:
+def submitted(event: ev.Submitted | ev.ArraySubmitted) -> Job:
+    """The job, or the one that stands for all tasks of the array."""
     spec = event.spec
+    array_id = event.array_id if isinstance(event, ev.ArraySubmitted) else None
     job = Job(
-        id=event.job_id,
+        id=event.job_id if isinstance(event, ev.Submitted) else event.array_id,
+        array_id=array_id,
         spec=spec,
         state=JobState.HELD if event.held else JobState.PENDING,
         submitted_at=event.at_s,
@@ -67,6 +71,8 @@ def queued_again(job: Job, event: ev.Requeued | ev.Retried) -> Job:
         preempted_at=job.preempted_at,
         retries=job.retries,
         last_end=job.last_end,
+        array_id=job.array_id,
+        array_index=job.array_index,
     )
     if isinstance(event, ev.Retried):
         again = replace(
@@ -81,3 +87,20 @@ def queued_again(job: Job, event: ev.Requeued | ev.Retried) -> Job:
 def signalled(job: Job, number: int) -> Job:
     signals = (*job.signals, number)[-SIGNALS_KEPT:]
     return replace(job, signals=signals, signal_count=job.signal_count + 1)
+
+
+def count_conditions(job: Job, sign: int, dependents: dict[int, set[int]], begins: Line) -> None:
+    """Enter (`sign` 1) or strike out (-1) what a job that has not started waits for, or what all
+    tasks of an array do that have no record of their own."""
+    if job.state not in (JobState.PENDING, JobState.HELD):
+        return
+    for on in {each.job_id for each in job.awaits}:
+        if sign > 0:
+            dependents.setdefault(on, set()).add(job.id)
+        else:
+            dependents[on].remove(job.id)
+            if not dependents[on]:
+                del dependents[on]
+    if job.not_before_s is not None:
+        change = begins.add if sign > 0 else begins.remove
+        change((job.not_before_s, job.id))

@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from drfd.core import events as ev
 from drfd.core import stimuli as st
 from drfd.core.asked import owned, refuse_late_warning, refuse_unfit
+from drfd.core.asked_together import each
 from drfd.core.dependencies import refuse_impossible, settle_ended
 from drfd.core.job import Dependency, Job, JobSpec, JobState
 from drfd.core.ledger import Ledger
@@ -23,6 +24,14 @@ _WAITS = (JobState.PENDING, JobState.HELD)
 _RUNS = (JobState.STARTING, JobState.RUNNING, JobState.SUSPENDED)
 
 
+def change_each(ledger: Ledger, asked: st.ChangeAsked, rules: Rules) -> list[ev.Event]:
+    """Of a job, or of all tasks of an array."""
+    if asked.change.after and asked.job_id in ledger.arrays:
+        user = ledger.arrays[asked.job_id].array.spec.user
+        refuse_impossible(ledger, asked.change.after, asked.ended, user=user, job_id=asked.job_id)
+    return each(ledger, asked, lambda ledger, asked: change(ledger, asked, rules))
+
+
 def change(ledger: Ledger, asked: st.ChangeAsked, rules: Rules) -> list[ev.Event]:
     job = owned(ledger, asked.job_id, asked.actor)
     wish, at_s = asked.change, asked.now.at_s
@@ -30,7 +39,9 @@ def change(ledger: Ledger, asked: st.ChangeAsked, rules: Rules) -> list[ev.Event
     if job.state in _RUNS:
         _refuse_while_running(job, wish, spec, asked.actor)
     elif job.state not in _WAITS:
-        raise Refused("not-waiting", f"job {job.id} is {job.shown_state}: nothing can be changed")
+        raise Refused(
+            "not-waiting", f"job {job.label} is {job.shown_state}: nothing can be changed"
+        )
     else:
         refuse_unfit(spec, rules)
     if wish.time_limit_s is not None:
@@ -117,7 +128,7 @@ def _refuse_while_running(job: Job, wish: st.Change, spec: JobSpec, actor: st.Ac
     if asked != ["time_limit_s"]:
         raise Refused(
             "not-waiting",
-            f"job {job.id} is {job.shown_state}; of a job that has started only the time limit "
+            f"job {job.label} is {job.shown_state}; of a job that has started only the time limit "
             "(-t) can be changed",
         )
     before, after = job.spec.time_limit_s, spec.time_limit_s
@@ -125,7 +136,7 @@ def _refuse_while_running(job: Job, wish: st.Change, spec: JobSpec, actor: st.Ac
     if is_longer and not actor.is_admin:
         raise NotPermitted(
             "not-admin",
-            f"job {job.id} is {job.shown_state}; only an administrator may give it more time",
+            f"job {job.label} is {job.shown_state}; only an administrator may give it more time",
         )
 
 

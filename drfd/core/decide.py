@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from drfd.core import asked, change
+from drfd.core import asked
 from drfd.core import events as ev
 from drfd.core import stimuli as st
 from drfd.core.admission import run_pass
+from drfd.core.asked_together import each
 from drfd.core.backfill import Outlook
+from drfd.core.change import change_each
 from drfd.core.dependencies import begin, settle
 from drfd.core.external import ExternalLoad
 from drfd.core.job import Job, JobState, Outcome
@@ -33,7 +35,7 @@ from drfd.core.tally import Terms
 def decide(ledger: Ledger, stimulus: st.Stimulus, rules: Rules) -> list[ev.Event]:
     events = _judge(ledger, stimulus, rules)
     # With the end of a job comes what it means for those that wait for it.
-    return [*events, *(settled for event in events for settled in settle(ledger, event))]
+    return [*events, *settle(ledger, events)]
 
 
 def _judge(ledger: Ledger, stimulus: st.Stimulus, rules: Rules) -> list[ev.Event]:
@@ -41,19 +43,19 @@ def _judge(ledger: Ledger, stimulus: st.Stimulus, rules: Rules) -> list[ev.Event
         case st.SubmitAsked():
             return asked.submit(ledger, stimulus, rules)
         case st.CancelAsked():
-            return asked.cancel(ledger, stimulus)
+            return each(ledger, stimulus, asked.cancel)
         case st.HoldAsked():
-            return asked.hold(ledger, stimulus)
+            return each(ledger, stimulus, asked.hold)
         case st.ReleaseAsked():
-            return asked.release(ledger, stimulus)
+            return each(ledger, stimulus, asked.release)
         case st.SuspendAsked():
-            return asked.suspend(ledger, stimulus)
+            return each(ledger, stimulus, asked.suspend)
         case st.ResumeAsked():
-            return asked.resume(ledger, stimulus)
+            return each(ledger, stimulus, asked.resume)
         case st.SignalAsked():
-            return asked.signal(ledger, stimulus)
+            return each(ledger, stimulus, asked.signal)
         case st.ChangeAsked():
-            return change.change(ledger, stimulus, rules)
+            return change_each(ledger, stimulus, rules)
         case st.DrainAsked():
             return asked.drain(ledger, stimulus)
         case st.RunnerUp():
@@ -134,7 +136,7 @@ def free_of(ledger: Ledger, rules: Rules, external: ExternalLoad | None) -> Vect
 
 def admit(ledger: Ledger, job_id: int, now: st.Now) -> ev.Admitted | ev.Resumed:
     """What a pass decides of a job: it starts, or goes on."""
-    job = ledger.jobs[job_id]
+    job = ledger.job(job_id)
     if job.state is JobState.SUSPENDED:
         return ev.Resumed(job_id=job_id, at_s=now.at_s, mono_s=now.mono_s)
     return ev.Admitted(job_id=job_id, at_s=now.at_s, attempt=job.attempt + 1)

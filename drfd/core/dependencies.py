@@ -6,6 +6,7 @@ An end costs as much as it has dependents, a moment as much as the jobs that it 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from drfd.core import events as ev
 from drfd.core.job import Dependency, Job, JobState, Outcome, Want
@@ -24,16 +25,62 @@ def is_met(want: Want, outcome: Outcome) -> bool:
     return want is Want.ANY or (want is Want.OK) == (outcome is Outcome.COMPLETED)
 
 
-def settle(ledger: Ledger, event: ev.Event) -> list[ev.Event]:
-    """What the event, if it is a job's end, means for those that wait for this job."""
-    if not isinstance(event, ev.Cleaned | ev.Cancelled):
-        return []
-    job = ledger.jobs[event.job_id]
-    outcome = job.outcome or Outcome.CANCELLED
-    return [
-        _settled(dependent, ledger.jobs[dependent].awaits, job.id, outcome, event.at_s)
-        for dependent in sorted(ledger.dependents.get(job.id, ()))
-    ]
+def settle(ledger: Ledger, events: Sequence[ev.Event]) -> list[ev.Event]:
+    """What these events, so far as they are ends, mean for those that wait for what ends. The
+    events are not in the books yet. What is itself over by then is told nothing."""
+    ended, rests = _ends(ledger, events)
+    found: list[ev.Event] = []
+    for event in events:
+        if not isinstance(event, ev.Cleaned | ev.Cancelled):
+            continue
+        for on in _ended_by(ledger, event, ended):
+            for dependent in sorted(ledger.dependents.get(on, ())):
+                if dependent not in ended and dependent not in rests:
+                    awaits = _waiting(ledger, dependent).awaits
+                    found.append(_settled(dependent, awaits, on, ended[on], event.at_s))
+    return list(dict.fromkeys(found))
+
+
+def _ends(ledger: Ledger, events: Sequence[ev.Event]) -> tuple[dict[int, Outcome], set[int]]:
+    """Jobs, tasks and arrays that end with these events, and how; and the arrays of which all that
+    has no record ends. Of the tasks without a record, those that somebody waits for."""
+    ended: dict[int, Outcome] = {}
+    rests = set()
+    for event in events:
+        if not isinstance(event, ev.Cleaned | ev.Cancelled):
+            continue
+        roster = ledger.arrays.get(event.job_id)
+        if roster is not None:
+            rests.add(event.job_id)
+            waited_for = [each for each in ledger.dependents if roster.has_unborn(each)]
+            ended.update(dict.fromkeys(waited_for, Outcome.CANCELLED))
+        else:
+            ended[event.job_id] = ledger.job(event.job_id).outcome or Outcome.CANCELLED
+    for array_id in rests | {_waiting(ledger, job_id).array_id for job_id in ended}:
+        roster = None if array_id is None else ledger.arrays[array_id]
+        if roster is not None and roster.is_over_after(ended, rest=array_id in rests):
+            ended[roster.array.id] = roster.outcome_after(ended, rest=array_id in rests)
+    return ended, rests
+
+
+def _ended_by(
+    ledger: Ledger, event: ev.Cleaned | ev.Cancelled, ended: Mapping[int, Outcome]
+) -> list[int]:
+    """Of what has ended, what this event is about: a job, and the array that it was the last of."""
+    roster = ledger.arrays.get(event.job_id)
+    if roster is not None:
+        found = [each for each in ended if roster.has_unborn(each)]
+        return [*found, event.job_id] if event.job_id in ended else found
+    array_id = ledger.job(event.job_id).array_id
+    if array_id is None or array_id not in ended:
+        return [event.job_id]
+    return [event.job_id, array_id]
+
+
+def _waiting(ledger: Ledger, job_id: int) -> Job:
+    """A job, or what stands for the tasks of an array that have no record of their own."""
+    roster = ledger.arrays.get(job_id)
+    return ledger.job(job_id) if roster is None else roster.array.common
 
 
 def settle_ended(
@@ -69,10 +116,11 @@ def refuse_impossible(
     user: str,
     job_id: int | None = None,
 ) -> None:
-    """Raise Refused for dependencies of a job of `user` on jobs that do not exist, that too many
-    wait for, or that wait for `job_id`."""
+    """Raise Refused for dependencies of a job of `user` on what does not exist, what too many wait
+    for, or what waits for `job_id` itself, a job or an array."""
     for each in after:
-        on = ledger.jobs.get(each.job_id)
+        roster = ledger.arrays.get(each.job_id)
+        on = ledger.find(each.job_id) if roster is None else roster.array.common
         if on is None and each.job_id not in ended:
             raise Refused("no-such-job", f"there is no job {each.job_id} to wait for")
         waiting = ledger.dependents.get(each.job_id, ())
@@ -94,17 +142,27 @@ def refuse_impossible(
 
 
 def _waits_for(ledger: Ledger, job_id: int, wanted: int) -> bool:
-    """Does the job wait for the other, also by way of further ones, or is it the same?"""
+    """Does the job wait for the other, also by way of further ones, or is it the same? An array
+    ends with its tasks, so it waits for what they wait for."""
     seen, front = {job_id}, [job_id]
     while front:
         at = front.pop()
-        if at == wanted:
+        if at == wanted or _is_task(ledger, at, wanted) or _is_task(ledger, wanted, at):
             return True
-        job = ledger.jobs.get(at)
-        new = {each.job_id for each in job.awaits} - seen if job is not None else set()
+        roster, job = ledger.arrays.get(at), ledger.find(at)
+        new: set[int] = set()
+        if roster is not None:
+            new = {*roster.live, *(each.job_id for each in roster.array.common.awaits)}
+        elif job is not None:
+            new = {each.job_id for each in job.awaits}
+        front += new - seen
         seen |= new
-        front += new
     return False
+
+
+def _is_task(ledger: Ledger, job_id: int, array_id: int) -> bool:
+    roster = ledger.arrays.get(array_id)
+    return roster is not None and roster.array.has_task(job_id)
 
 
 def may_become_eligible(job: Job) -> bool:
@@ -121,13 +179,25 @@ def why_never(job: Job) -> str:
     wish = "fail" if want is Want.FAIL else "end well"
     return (
         f"job {broken.job_id} ended {broken.outcome} and was to {wish}, so this one never starts; "
-        f"drf cancel {job.id}, or drf set --after '' {job.id}"
+        f"drf cancel {job.label}, or drf set --after '' {job.label}"
     )
 
 
 def awaited(job: Job, ledger: Ledger) -> list[Job]:
     """The live jobs that it waits for, those that may keep it waiting longest first: what never
-    starts, what waits, what runs."""
+    starts, what waits, what runs. Of an array, the task that is first in this."""
     order = {JobState.HELD: 1, JobState.PENDING: 2, JobState.SUSPENDED: 3}
-    jobs = [ledger.jobs[each] for each in dict.fromkeys(each.job_id for each in job.awaits)]
-    return sorted(jobs, key=lambda each: (each.broken is None, order.get(each.state, 4), each.id))
+
+    def place(each: Job) -> tuple[bool, int, int]:
+        return each.broken is None, order.get(each.state, 4), each.id
+
+    def standing_for(job_id: int) -> Job:
+        roster = ledger.arrays.get(job_id)
+        if roster is None:
+            return ledger.job(job_id)
+        tasks = [ledger.jobs[each] for each in roster.live]
+        tasks += [roster.array.common] if roster.unborn else []
+        return replace(min(tasks, key=place), id=job_id, array_index=None)
+
+    ids = dict.fromkeys(each.job_id for each in job.awaits)
+    return sorted(map(standing_for, ids), key=place)

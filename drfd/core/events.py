@@ -246,6 +246,21 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ArraySubmitted:
+    """Its tasks have the ids that follow its own, in the order of their indices. An event of a job
+    whose `job_id` is an array's is about all its tasks that have no record of their own."""
+
+    array_id: int
+    at_s: float
+    spec: JobSpec
+    #: First, last and step of indices, in order; see `drfd.indices`.
+    spans: tuple[tuple[int, int, int], ...]
+    #: How many of its tasks may run at once; None: any number.
+    at_once: int | None
+    held: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
     """Launching stopped (`on`) or goes on; not about one job."""
 
@@ -279,7 +294,7 @@ JobEvent = (
     | SignalRequested
     | Changed
 )
-Event = JobEvent | Drained
+Event = JobEvent | ArraySubmitted | Drained
 
 #: Every kind by the name it has in the journal.
-KINDS: dict[str, type] = {cls.__name__: cls for cls in (*get_args(JobEvent), Drained)}
+KINDS: dict[str, type] = {cls.__name__: cls for cls in get_args(Event)}

@@ -16,7 +16,7 @@ from drfd.core.decide import admit, decide, schedule
 from drfd.core.dependencies import begin, settle
 from drfd.core.estimate import RunTimes
 from drfd.core.external import ExternalLoad
-from drfd.core.job import Job, JobSpec, JobState, Outcome
+from drfd.core.job import Job, JobState, Outcome
 from drfd.core.ledger import Ledger
 from drfd.core.outlook import look_out
 from drfd.core.plan import Plan
@@ -44,15 +44,13 @@ class Future:
     #: Until it ends.
     external: ExternalLoad | None = None
 
-    def add(self, spec: JobSpec, *, held: bool, ended: Mapping[int, Outcome]) -> Job:
-        """Suppose that this is submitted now; `ended`: see `SubmitAsked`. Raises Refused as a
+    def add(self, asked: SubmitAsked) -> Job:
+        """Suppose that this is submitted now; the job, or the first task. Raises Refused as a
         submission does."""
-        job = None
-        asked = SubmitAsked(self.now, spec, held, ended)
+        job_id = self.ledger.next_id
         for event in decide(self.ledger, asked, self.rules):
-            job = self.ledger.apply(event)
-        assert job is not None
-        return job
+            self.ledger.apply(event)
+        return self.ledger.job(job_id + bool(asked.spans))
 
     def start_s(self, wanted: int) -> float | None:
         """The Unix time at which the waiting job `wanted` starts or goes on; None: not within
@@ -116,7 +114,7 @@ class Future:
             self.external = None
             return
         for event in _ending(self.ledger.jobs[job_id], self.now.at_s):
-            for each in (event, *settle(self.ledger, event)):
+            for each in (event, *settle(self.ledger, [event])):
                 self.ledger.apply(each)
 
     def _wait_until(self, at_s: float) -> None:

@@ -240,6 +240,18 @@ class Job:
     #: Signals asked for in this attempt: how many, and the last of them.
     signal_count: int = 0
     signals: tuple[int, ...] = ()
+    #: Of a task of an array: the array, and which of its tasks.
+    array_id: int | None = None
+    array_index: int | None = None
+
+    @property
+    def label(self) -> str:
+        """How people call it: `42`, or `42_7` for the task with index 7 of array 42."""
+        if self.array_id is None:
+            return str(self.id)
+        # Without an index it stands for tasks of the array that are all alike.
+        index = "" if self.array_index is None else f"_{self.array_index}"
+        return f"{self.array_id}{index}"
 
     @property
     def holds_resources(self) -> bool:
@@ -260,13 +272,16 @@ class Job:
 
 
 def output_path(pattern: str, job: Job) -> str:
-    """An output path with %j (job id), %x (name), %u (user), %% filled in, relative to the cwd."""
+    """An output path with %j (job id), %A (array, or the job itself), %a (index, or 0), %x (name),
+    %u (user), %% filled in, relative to the cwd."""
     # A slash in a name would be another directory.
     signs = {
         "%%": "%",
         "%j": str(job.id),
+        "%A": str(job.array_id or job.id),
+        "%a": str(job.array_index or 0),
         "%x": job.spec.name.replace("/", "_"),
         "%u": job.spec.user.replace("/", "_"),
     }
-    path = re.sub("%[%jxu]", lambda found: signs[found[0]], pattern)
+    path = re.sub("%[%jAaxu]", lambda found: signs[found[0]], pattern)
     return path if path.startswith("/") else f"{job.spec.cwd.rstrip('/')}/{path}"

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 
-from drfd.core import awaiting
 from drfd.core import events as ev
-from drfd.core.job import Job, JobState, Outcome, Stop
+from drfd.core.array import Array
+from drfd.core.awaiting import count_conditions, submitted
+from drfd.core.job import Job, JobState
 from drfd.core.lifecycle import InvalidTransition, next_state
-from drfd.core.queue import Entry, LeafQueue, Line
+from drfd.core.moves import moved
+from drfd.core.queue import Entry, LeafQueue, Line, Run
 from drfd.core.resources import Axes, Vector, minus, plus
+from drfd.core.roster import Left, Roster, Rosters
 
 
 class Ledger:
@@ -24,8 +26,10 @@ class Ledger:
 
     def __init__(self, axes: Axes) -> None:
         self.axes = axes
-        #: Live jobs by id; an ended job is not here.
+        #: Live jobs by id; an ended job is not here, nor a task that has no record: see `find`.
         self.jobs: dict[int, Job] = {}
+        #: Arrays with a task that is not over, by id.
+        self.arrays = Rosters()
         #: Jobs that wait to start, or to go on, by leaf; a leaf without any is absent.
         self.queues: dict[str, LeafQueue] = {}
         #: What each leaf holds; a leaf that holds nothing is absent.
@@ -45,10 +49,18 @@ class Ledger:
 
     @classmethod
     def of_jobs(
-        cls, axes: Axes, jobs: Iterable[Job], *, next_id: int = 1, draining: bool = False
+        cls,
+        axes: Axes,
+        jobs: Iterable[Job],
+        *,
+        arrays: Iterable[Left] = (),
+        next_id: int = 1,
+        draining: bool = False,
     ) -> Ledger:
-        """The ledger that the events behind `jobs` would have made."""
+        """The ledger that the events behind `jobs` and live `arrays` would have made."""
         ledger = cls(axes)
+        for left in arrays:
+            ledger._enrol(Roster.of(*left))
         for job in jobs:
             ledger._put(None, job)
         ledger.next_id = max(next_id, ledger.next_id)
@@ -73,6 +85,22 @@ class Ledger:
         return frozenset[str]().union(*(each.used_disks for each in demands if each.disks))
 
     @property
+    def is_empty(self) -> bool:
+        """Nothing waits or runs."""
+        return not self.jobs and not self.arrays
+
+    def find(self, job_id: int) -> Job | None:
+        """A live job; also a task of an array that has no record of its own yet."""
+        return self.jobs.get(job_id) or self.arrays.unborn(job_id)
+
+    def job(self, job_id: int) -> Job:
+        """The same for one that is known to live."""
+        job = self.find(job_id)
+        if job is None:
+            raise KeyError(job_id)
+        return job
+
+    @property
     def nothing(self) -> Vector:
         return (0,) * len(self.axes.names)
 
@@ -94,6 +122,11 @@ class Ledger:
             return self.axes.released(self.demand(job))
         return None
 
+    def is_shut_out(self, job: Job) -> bool:
+        """Is it pending, and not in the queue, because as many of its array run as may?"""
+        roster = self._bound_of(job)
+        return roster is not None and roster.is_shut(_entry(job))
+
     def active_leaves(self) -> set[str]:
         return {*self.queues, *self.used}
 
@@ -109,47 +142,106 @@ class Ledger:
         if isinstance(event, ev.Drained):
             self.draining = event.on
             return None
+        if isinstance(event, ev.ArraySubmitted):
+            self._refuse_known(event.array_id, event)
+            common = submitted(event)
+            array = Array(common=common, spans=event.spans, at_once=event.at_once)
+            self._enrol(Roster.of(array, array.whole.ids))
+            return common
         if isinstance(event, ev.Submitted):
-            if event.job_id < self.next_id:
-                raise InvalidTransition(f"job {event.job_id} is born twice: {event!r}")
-            job = awaiting.submitted(event)
+            self._refuse_known(event.job_id, event)
+            job = submitted(event)
             self._put(None, job)
             return job
-        before = self.jobs.get(event.job_id)
+        roster = self.arrays.get(event.job_id)
+        if roster is not None:
+            return self._move_together(roster, event)
+        before = self.find(event.job_id)
         if before is None:
             raise InvalidTransition(f"no live job {event.job_id} for {event!r}")
-        job = _moved(before, event, next_state(before.state, event))
+        job = moved(before, event, next_state(before.state, event))
         self._put(before, job)
         return job
 
+    def _move_together(self, roster: Roster, event: ev.JobEvent) -> Job:
+        """All tasks of the array that have no record of their own."""
+        before = roster.array.common
+        job = moved(before, event, next_state(before.state, event))
+        if not roster.unborn or job.holds_resources:
+            raise InvalidTransition(f"no task of array {before.id} is there for {event!r}")
+        self._count_unborn(roster, -1)
+        roster.become(job)
+        self._count_unborn(roster, 1)
+        self._settle(roster)
+        self.arrays.drop_if_over(roster)
+        return job
+
+    def _refuse_known(self, job_id: int, event: ev.Event) -> None:
+        if job_id < self.next_id:
+            raise InvalidTransition(f"job {job_id} is born twice: {event!r}")
+
+    def _enrol(self, roster: Roster) -> None:
+        self.arrays.enrol(roster)
+        self._count_unborn(roster, 1)
+        self._settle(roster)
+        self.next_id = max(self.next_id, roster.array.last_id + 1)
+
     def _put(self, before: Job | None, job: Job) -> None:
         """Replace `before` by `job` in every table."""
+        roster = None if job.array_id is None else self.arrays[job.array_id]
         if before is not None:
             self._count(before, -1)
+            if before.id in self.jobs:
+                count_conditions(before, -1, self.dependents, self.begins)
+        if roster is not None and (before is None or before.id not in self.jobs):
+            # It gets a record of its own.
+            roster.live.add(job.id)
+            if before is not None:
+                roster.unborn.remove(_entry(before))
+                if not roster.unborn:
+                    count_conditions(roster.array.common, -1, self.dependents, self.begins)
         self._count(job, 1)
+        count_conditions(job, 1, self.dependents, self.begins)
         if job.state is JobState.ENDED:
             self.jobs.pop(job.id, None)
         else:
             self.jobs[job.id] = job
         self.next_id = max(self.next_id, job.id + 1)
+        if roster is not None:
+            if job.state is JobState.ENDED:
+                roster.live.remove(job.id)
+                roster.note_bad(job.id, job.outcome)
+            self._settle(roster)
+            self.arrays.drop_if_over(roster)
+
+    def _settle(self, roster: Roster) -> None:
+        """Let as many tasks of the array into the queue as may start."""
+        for sign, run in roster.moves():
+            # Only tasks without a record stand in one run with others.
+            self._queue(self.jobs.get(run[1]) or roster.array.common, run, sign)
+
+    def _count_unborn(self, roster: Roster, sign: int) -> None:
+        if not roster.unborn:
+            return
+        common = roster.array.common
+        self._await(common.spec.user, sign * len(roster.unborn))
+        count_conditions(common, sign, self.dependents, self.begins)
+        if self.wanted(common) is not None:
+            for run in roster.unborn.runs():
+                self._line_up(common, run, sign)
+
+    def _await(self, user: str, change: int) -> None:
+        self.waiting[user] += change
+        if not self.waiting[user]:
+            del self.waiting[user]
 
     def _count(self, job: Job, sign: int) -> None:
         """Enter (`sign` 1) or strike out (-1) a job in the tables that its state puts it in."""
         leaf = job.spec.leaf
         if job.state in (JobState.PENDING, JobState.HELD):
-            self.waiting[job.spec.user] += sign
-            if not self.waiting[job.spec.user]:
-                del self.waiting[job.spec.user]
-            self._count_conditions(job, sign)
-        wanted = self.wanted(job)
-        if wanted is not None:
-            entry: Entry = (-job.spec.priority, job.id)
-            if sign > 0:
-                self.queues.setdefault(leaf, LeafQueue()).add(wanted, entry)
-            else:
-                self.queues[leaf].remove(wanted, entry)
-                if not self.queues[leaf]:
-                    del self.queues[leaf]
+            self._await(job.spec.user, sign)
+        if self.wanted(job) is not None:
+            self._line_up(job, (*_entry(job), job.id), sign)
         if job.holds_resources:
             held = self.held(job)
             change = plus if sign > 0 else minus
@@ -161,136 +253,58 @@ class Ledger:
                 self.holding[leaf].remove(job.id)
                 if not self.holding[leaf]:
                     del self.holding[leaf], self.used[leaf]
+            roster = self._bound_of(job)
+            if roster is not None:
+                roster.active += sign
 
-    def _count_conditions(self, job: Job, sign: int) -> None:
-        for on in {each.job_id for each in job.awaits}:
-            if sign > 0:
-                self.dependents.setdefault(on, set()).add(job.id)
-            else:
-                self.dependents[on].remove(job.id)
-                if not self.dependents[on]:
-                    del self.dependents[on]
-        if job.not_before_s is not None:
-            change = self.begins.add if sign > 0 else self.begins.remove
-            change((job.not_before_s, job.id))
+    def _line_up(self, job: Job, run: Run, sign: int) -> None:
+        """Enter or strike out a job that waits, or tasks of which it is the first."""
+        roster = self._bound_of(job) if job.state is JobState.PENDING else None
+        if roster is None:
+            self._queue(job, run, sign)
+        elif sign > 0:
+            if roster.add(run):
+                self._queue(job, run, 1)
+        else:
+            opened = roster.remove(run)
+            if opened is not None:
+                self._queue(job, opened, -1)
+
+    def _queue(self, job: Job, run: Run, sign: int) -> None:
+        leaf, wanted = job.spec.leaf, self.wanted(job)
+        assert wanted is not None
+        if sign > 0:
+            self.queues.setdefault(leaf, LeafQueue()).add_run(wanted, run)
+        else:
+            self.queues[leaf].remove_run(wanted, run)
+            if not self.queues[leaf]:
+                del self.queues[leaf]
+
+    def _bound_of(self, job: Job) -> Roster | None:
+        """Of a task of an array with a bound on how many run at once."""
+        roster = None if job.array_id is None else self.arrays.get(job.array_id)
+        return roster if roster is not None and roster.is_bounded else None
 
     def check(self) -> None:
         """Raise AssertionError if the tables disagree with the jobs: a bug."""
-        fresh = Ledger.of_jobs(self.axes, self.jobs.values())
-        tables = ("queues", "used", "holding", "booked", "waiting", "dependents", "begins")
+        fresh = Ledger.of_jobs(self.axes, self.jobs.values(), arrays=self.arrays.left())
+        tables = (
+            "queues",
+            "used",
+            "holding",
+            "booked",
+            "waiting",
+            "dependents",
+            "begins",
+            "arrays",
+        )
         for table in tables:
             assert getattr(self, table) == getattr(fresh, table), f"ledger: {table} is wrong"
         assert all(amount >= 0 for amount in self.booked)
         assert all(job_id < self.next_id for job_id in self.jobs)
-        assert self.dependents.keys() <= self.jobs.keys(), "a job waits for one that has ended"
+        known = all(self.find(each) or each in self.arrays for each in self.dependents)
+        assert known, "a job waits for one that has ended"
 
 
-def _moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
-    match event:
-        case ev.Held():
-            return replace(job, state=state, held_by=event.by, eligible_at=None)
-        case ev.Released():
-            return awaiting.eligible(replace(job, state=state, held_by=None), event.at_s)
-        case ev.Cancelled():
-            return replace(
-                job,
-                state=state,
-                ended_at=event.at_s,
-                outcome=Outcome.CANCELLED,
-                outcome_text=f"cancelled by {event.by} before it "
-                + ("was tried again" if job.retries else "started"),
-            )
-        case ev.Admitted():
-            return replace(job, state=state, attempt=event.attempt)
-        case ev.Launched():
-            return replace(
-                job,
-                state=state,
-                started_at=event.at_s,
-                started_mono_s=event.mono_s,
-                cgroup=event.cgroup,
-            )
-        case ev.LaunchFailed():
-            return replace(
-                job,
-                state=state,
-                freezing=False,
-                ended_at=event.at_s,
-                outcome=event.outcome,
-                outcome_text=event.text,
-            )
-        case ev.StopRequested():
-            stop = Stop(
-                outcome=event.outcome,
-                text=event.text,
-                at_s=event.at_s,
-                mono_s=event.mono_s,
-                # What is frozen cannot take a SIGTERM, nor the time to act on it.
-                escalated=job.suspended_at is not None,
-            )
-            if job.stop is not None:
-                # It was to be requeued: its grace time runs already.
-                stop = replace(job.stop, outcome=event.outcome, text=event.text)
-            job = replace(job, state=state, stop=stop, freezing=False)
-            if state is JobState.CLEANING:
-                return replace(job, outcome=event.outcome, outcome_text=event.text)
-            return job
-        case ev.PreemptRequested():
-            stop = Stop(outcome=None, text=event.text, at_s=event.at_s, mono_s=event.mono_s)
-            return replace(job, state=state, stop=stop, freezing=False, preempted_at=event.at_s)
-        case ev.Escalated():
-            assert job.stop is not None
-            return replace(job, state=state, stop=replace(job.stop, escalated=True))
-        case ev.Exited():
-            return replace(
-                job,
-                state=state,
-                freezing=False,
-                ended_at=event.at_s,
-                exit_code=event.exit_code,
-                signal=event.signal,
-                outcome=event.outcome,
-                outcome_text=event.text,
-                usage=event.usage,
-            )
-        case ev.Cleaned():
-            return replace(job, state=state)
-        case ev.Requeued() | ev.Retried():
-            return awaiting.queued_again(job, event)
-        case ev.DependencySettled():
-            return awaiting.settled(job, event)
-        case ev.BeginReached():
-            return awaiting.eligible(replace(job, not_before_s=None), event.at_s)
-        case ev.Changed():
-            return awaiting.changed(job, event)
-        case ev.Warned():
-            return awaiting.signalled(replace(job, warned=True), event.signal)
-        case ev.SignalRequested():
-            return awaiting.signalled(job, event.signal)
-        case ev.SuspendRequested():
-            if state is JobState.RUNNING:
-                job = replace(job, freezing=True)
-            preempted_at = event.at_s if event.by is None else job.preempted_at
-            return replace(job, held_by=event.by, preempted_at=preempted_at)
-        case ev.Suspended():
-            return replace(
-                job,
-                state=state,
-                freezing=False,
-                suspended_at=event.at_s,
-                suspended_mono_s=event.mono_s,
-                suspensions=job.suspensions + 1,
-            )
-        case ev.ResumeRequested():
-            return replace(job, held_by=None)
-        case ev.Resumed():
-            assert job.suspended_mono_s is not None
-            return replace(
-                job,
-                state=state,
-                suspended_at=None,
-                suspended_mono_s=None,
-                suspended_s=job.suspended_s + event.mono_s - job.suspended_mono_s,
-            )
-        case ev.Submitted():
-            raise AssertionError("a job is born once")
+def _entry(job: Job) -> Entry:
+    return -job.spec.priority, job.id

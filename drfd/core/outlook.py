@@ -26,21 +26,21 @@ def look_out(
     """`now_s` is Unix time; `before` the reservations of the pass before."""
 
     def since_s(job_id: int) -> float:
-        job = ledger.jobs[job_id]
+        job = ledger.job(job_id)
         if job.suspended_at is not None:
             return job.suspended_at
         return job.submitted_at if job.eligible_at is None else job.eligible_at
 
     def length_s(job_id: int) -> float:
-        job = ledger.jobs[job_id]
+        job = ledger.job(job_id)
         if job.suspended_at is not None:
             # What is left of it: exactly what `ends` says, or it would be in its own way.
             return run_times.end_s(job, now_s) - now_s
         return run_times.length_s(job.spec)
 
     def entry(job_id: int) -> Entry | None:
-        job = ledger.jobs.get(job_id)
-        if job is None or ledger.wanted(job) is None:
+        job = ledger.find(job_id)
+        if job is None or ledger.wanted(job) is None or ledger.is_shut_out(job):
             return None
         return -job.spec.priority, job_id
 

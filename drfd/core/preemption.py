@@ -99,7 +99,7 @@ def preempt(
     """What is asked of the victims, so that the starving job fits; nothing if nobody may be one,
     or need be. `room`: the machine's capacity. Nobody is stopped for the sake of what is kept for
     `external` load, nor in vain because of it."""
-    demand = ledger.wanted(ledger.jobs[starving.job_id])
+    demand = ledger.wanted(ledger.job(starving.job_id))
     # What is being given back anyway comes first.
     leaving = list(_leaving(ledger))
     free = plus(minus(room, ledger.booked), total((gift for _, gift in leaving), ledger.nothing))
@@ -119,8 +119,9 @@ def preempt(
 def _request(
     ledger: Ledger, victim: Job, starving: Starving, how: Preempting, now: Now
 ) -> ev.PreemptRequested | ev.SuspendRequested:
-    user = ledger.jobs[starving.job_id].spec.user
-    why = f"for job {starving.job_id} ({user}): {starving.path} has far less than it is entitled to"
+    job = ledger.job(starving.job_id)
+    whom = f"job {job.label} ({job.spec.user})"
+    why = f"for {whom}: {starving.path} has far less than it is entitled to"
     if how.suspends:
         return ev.SuspendRequested(
             job_id=victim.id, at_s=now.at_s, by=None, text=f"suspended {why}"
@@ -170,7 +171,7 @@ class _Search:
         self._before = standing
         self._standing = standing.as_held()
         self._starving = starving
-        self._leaf = ledger.jobs[starving.job_id].spec.leaf
+        self._leaf = ledger.job(starving.job_id).spec.leaf
         self._demand = demand
         #: What will be free when the victims have given back what they hold.
         self.free = free

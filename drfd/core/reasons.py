@@ -58,11 +58,11 @@ def explain_wait(
     """The reason, or None for a job that does not wait. `last` is the latest pass, if any yet.
     `can_launch`: there is somebody to start it."""
     if job.state is JobState.HELD:
-        return Reason(ReasonCode.HELD, f"held by {job.held_by}; drf release {job.id} lets it go")
+        return Reason(ReasonCode.HELD, f"held by {job.held_by}; drf release {job.label} lets it go")
     demand = ledger.wanted(job)
     if job.state is JobState.SUSPENDED and demand is None:
         return Reason(
-            ReasonCode.HELD, f"suspended by {job.held_by}; drf resume {job.id} lets it go on"
+            ReasonCode.HELD, f"suspended by {job.held_by}; drf resume {job.label} lets it go on"
         )
     if demand is None:
         return _unready(job, ledger, show_clock)
@@ -79,6 +79,11 @@ def explain_wait(
             ReasonCode.RESOURCES,
             f"needs {show_need(name, demand[beyond[0]])}, and the machine gives only "
             f"{show_amount(name, rules.room[beyond[0]])} since its configuration was changed",
+        )
+    if ledger.is_shut_out(job):
+        most = ledger.arrays[job.array_id or 0].array.at_once
+        return Reason(
+            ReasonCode.LIMIT, f"array {job.array_id} runs {most} tasks at once at the most"
         )
     if last is None:
         return Reason(ReasonCode.STARTING_SOON, "starts with the next pass")
@@ -136,10 +141,12 @@ def _unready(job: Job, ledger: Ledger, show_clock: ShowClock) -> Reason | None:
 
 def _progress(job: Job, show_clock: ShowClock) -> str:
     """A job that another waits for: whose it is, how it stands, and when it will have ended."""
-    name = f"job {job.id} ({job.spec.user})"
+    is_array = job.id == job.array_id
+    name = f"{'array' if is_array else 'job'} {job.label} ({job.spec.user})"
     if job.broken is not None:
-        return f"{name}, which never starts: see drf why {job.id}"
-    limit_s = job.spec.time_limit_s
+        return f"{name}, which never starts: see drf why {job.label}"
+    # Of an array this is one task of several.
+    limit_s = None if is_array else job.spec.time_limit_s
     until = ""
     if job.state is JobState.RUNNING and job.started_at is not None and limit_s is not None:
         end_s = job.started_at + job.suspended_s + limit_s
@@ -160,12 +167,13 @@ def _kept_back(
     hurt = last.hurt_by(alike, demand)
     if alike != job.id and hurt is not None:
         kept = _kept(hurt, ledger, rules, show_clock)
-        return f"job {alike}, which needs the same, comes first; {kept}"
+        return f"job {ledger.job(alike).label}, which needs the same, comes first; {kept}"
     most = rules.shares.standing({}, [job.spec.leaf]).most(job.spec.leaf)
     able = ((line.first, asks) for asks, line in groups.items() if fits(asks, most))
     (_, first), asks = min(able, default=((0, job.id), demand))
     if short_axes(asks, last.free) and last.has_waited_too_long(first):
-        return f"job {first} comes first: it has waited so long that no later job may pass it"
+        who = ledger.job(first).label
+        return f"job {who} comes first: it has waited so long that no later job may pass it"
     return None
 
 
@@ -197,14 +205,15 @@ def _by_policy(
         blocked = (
             head
             for head in heads
-            if head is not None and short_axes(ledger.demand(ledger.jobs[head]), last.free)
+            if head is not None and short_axes(ledger.demand(ledger.job(head)), last.free)
         )
         ahead = next(blocked, None)
     if ahead is None:
         return None
+    other = ledger.job(ahead)
     return Reason(
         ReasonCode.RESERVATION,
-        f"job {ahead} ({ledger.jobs[ahead].spec.user}) comes first and waits itself; "
+        f"job {other.label} ({other.spec.user}) comes first and waits itself; "
         "with the policy fifo nobody passes it",
     )
 
@@ -219,8 +228,8 @@ def _first_of(leaf: str, ledger: Ledger, rules: Rules) -> int | None:
 
 def _kept(kept: Reservation, ledger: Ledger, rules: Rules, show_clock: ShowClock) -> str:
     """What is kept free, for whom and until when."""
-    job = ledger.jobs.get(kept.job_id)
-    whose = f" ({job.spec.user})" if job is not None else ""
+    job = ledger.find(kept.job_id)
+    who = str(kept.job_id) if job is None else f"{job.label} ({job.spec.user})"
     needs = ", ".join(
         show_need(name, amount)
         for name, amount in zip(rules.axes.names, kept.demand, strict=True)
@@ -228,7 +237,7 @@ def _kept(kept: Reservation, ledger: Ledger, rules: Rules, show_clock: ShowClock
     )
     how = "everything that it needs" if kept.is_drain else "room"
     return (
-        f"{how} is kept free for job {kept.job_id}{whose}, which needs {needs} and is "
+        f"{how} is kept free for job {who}, which needs {needs} and is "
         f"expected to start by {show_clock(kept.start_s)}"
     )
 
@@ -285,7 +294,7 @@ def _largest_holder(ledger: Ledger, axis: int, show_clock: ShowClock) -> str:
     if most.started_at is not None and most.spec.time_limit_s and most.suspended_at is None:
         end_s = most.started_at + most.suspended_s + most.spec.time_limit_s
         until = f" until {show_clock(end_s)} at the latest"
-    return f"; job {most.id} ({most.spec.user}) holds {amount}{until}"
+    return f"; job {most.label} ({most.spec.user}) holds {amount}{until}"
 
 
 def _share_evidence(leaf: str, ahead: Ahead, standing: Standing) -> str:

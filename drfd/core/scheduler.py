@@ -70,7 +70,9 @@ class Scheduler:
         """Kept from pass to pass, and made anew for other rules or other books."""
         if self._lineup is None or self._lineup.shares is not rules.shares:
             self._lineup = line_up(ledger, rules, self._history.spent, self._short_jobs.counted)
-            homes = ((job.spec.pool, job.spec.user) for job in ledger.jobs.values())
+            specs = [job.spec for job in ledger.jobs.values()]
+            specs += [array.spec for array, *_ in ledger.arrays.left()]
+            homes = {(spec.pool, spec.user) for spec in specs}
             self._pools = {pool for pool, user in homes if pool != f"{ROOT}.{user}"}
             self._pools.update(f"{ROOT}.{name}" for name in rules.pools)
         return self._lineup
@@ -89,7 +91,7 @@ class Scheduler:
         for starving in due:
             requests = preempt(ledger, last.standing, rules.room, starving, how, now, kept)
             if requests:
-                job = ledger.jobs[starving.job_id]
+                job = ledger.job(starving.job_id)
                 demand = ledger.wanted(job)
                 assert demand is not None
                 place = forced(job.id, job.spec.leaf, demand, now.at_s)
@@ -113,11 +115,15 @@ class Scheduler:
         self.forget_books()
         self._short_jobs = ShortJobs()
 
-    def forget_place(self, job: Job) -> None:
-        """What is reserved for it may not be what it asks for now, nor its leaf the same."""
-        self.touch(job.spec.leaf)
+    def forget_place(self, job_id: int, ledger: Ledger) -> None:
+        """What is reserved for the job, or for tasks of the array, may not be what it asks for now,
+        nor its leaf the same."""
+        roster = ledger.arrays.get(job_id)
+        array = None if roster is None else roster.array
+        self.touch((array or ledger.job(job_id)).spec.leaf)
         if self.last_plan is not None:
-            kept = tuple(each for each in self.reservations if each.job_id != job.id)
+            ids = range(job_id, 1 + (job_id if array is None else array.last_id))
+            kept = tuple(each for each in self.reservations if each.job_id not in ids)
             self.last_plan = replace(self.last_plan, reservations=kept)
 
     def remember(self, jobs: Iterable[Job], rules: Rules, now: Now) -> None:

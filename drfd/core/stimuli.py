@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from drfd.core.job import Dependency, JobSpec, Outcome, Usage
+from drfd.indices import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +35,21 @@ class SubmitAsked:
     held: bool = False
     #: How those of its dependencies ended that the books do not hold any more.
     ended: Mapping[int, Outcome] = field(default_factory=dict)
+    #: An array with these indices (see `drfd.indices`); none: one job.
+    spans: tuple[Span, ...] = ()
+    #: How many tasks of the array may run at once.
+    at_once: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CancelAsked:
+    """`job_id`: a job, or an array: all its tasks; with `unborn_only`, those that have no record
+    of their own. So it is with all that is asked for of jobs."""
+
     now: Now
     job_id: int
     actor: Actor
+    unborn_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,7 @@ class HoldAsked:
     now: Now
     job_id: int
     actor: Actor
+    unborn_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +65,7 @@ class ReleaseAsked:
     now: Now
     job_id: int
     actor: Actor
+    unborn_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +73,7 @@ class SuspendAsked:
     now: Now
     job_id: int
     actor: Actor
+    unborn_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +81,7 @@ class ResumeAsked:
     now: Now
     job_id: int
     actor: Actor
+    unborn_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +90,7 @@ class SignalAsked:
     job_id: int
     actor: Actor
     signal: int
+    unborn_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +121,7 @@ class ChangeAsked:
     change: Change
     #: As in `SubmitAsked`.
     ended: Mapping[int, Outcome] = field(default_factory=dict)
+    unborn_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

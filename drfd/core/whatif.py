@@ -13,6 +13,7 @@ from drfd.core.forecast import Future
 from drfd.core.job import Job, JobSpec, JobState
 from drfd.core.limits import round_size
 from drfd.core.resources import Resources, Vector, minus
+from drfd.core.stimuli import SubmitAsked
 from drfd.core.tree import path_up
 from drfd.errors import Refused
 from drfd.units import exact_duration, exact_size, show_cores
@@ -59,7 +60,7 @@ def _starts(future: Future, job: Job, spec: JobSpec) -> bool:
     try:
         # It waits for room alone: its conditions are met.
         free = replace(spec, after=(), begin_s=None)
-        added = future.add(free, held=False, ended={})
+        added = future.add(SubmitAsked(future.now, free))
     except Refused:
         return False
     return added.id in future.pass_now().admitted

@@ -247,7 +247,7 @@ class Daemon:
         idle_since = time.monotonic()
         while time.monotonic() - idle_since < idle_exit_s:
             await asyncio.sleep(min(5.0, idle_exit_s / 4))
-            if self._engine.ledger.jobs or not self._server.is_idle:
+            if not self._engine.ledger.is_empty or not self._server.is_idle:
                 idle_since = time.monotonic()
         log.info("event=idle-exit")
 

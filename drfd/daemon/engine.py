@@ -62,7 +62,8 @@ class Engine:
     rules: Rules
     host: Host
     clock: Callable[[], Now]
-    #: Called with every job that a turn has changed, after its commit.
+    #: Called with every job that a turn has changed, after its commit; with the id of an array, it
+    #: stands for all tasks that have no record of their own.
     on_change: Callable[[Job], None]
     ledger: Ledger = field(init=False)
     scheduler: Scheduler = field(init=False)
@@ -121,22 +122,26 @@ class Engine:
         left to another thread: it works on copies."""
         ledger, rules, now = self.ledger, self.rules, self.clock()
         jobs, next_id, draining = list(ledger.jobs.values()), ledger.next_id, ledger.draining
+        arrays = ledger.arrays.left()
         run_times, spent, before = self.scheduler.snapshot()
         external = self.external
 
         def build() -> Future:
-            books = Ledger.of_jobs(rules.axes, jobs, next_id=next_id, draining=draining)
+            books = Ledger.of_jobs(
+                rules.axes, jobs, arrays=arrays, next_id=next_id, draining=draining
+            )
             return Future(books, rules, run_times, spent, before, now, external)
 
         return build
 
     def ended(self, after: Sequence[Dependency]) -> dict[int, Outcome]:
-        """How those of the jobs ended that the books do not hold any more."""
+        """How those of the jobs and arrays ended that the books do not hold any more."""
         found = {}
-        for job_id in {each.job_id for each in after} - self.ledger.jobs.keys():
-            job = self.journal.job(job_id)
-            if job is not None and job.outcome is not None and job.state is JobState.ENDED:
-                found[job_id] = job.outcome
+        for job_id in {each.job_id for each in after}:
+            if self.ledger.find(job_id) is None and job_id not in self.ledger.arrays:
+                outcome = self.journal.outcome(job_id)
+                if outcome is not None:
+                    found[job_id] = outcome
         return found
 
     @property
@@ -176,10 +181,10 @@ class Engine:
             return refusal
         for event in events:
             self._record(event, touched)
-            if isinstance(event, ev.Submitted) and work.payload is not None:
-                self.journal.put_payload(event.job_id, work.payload)
-            if isinstance(event, ev.Submitted) and work.key is not None:
-                self.journal.put_submission(event.spec.uid, work.key, event.job_id)
+            if isinstance(event, ev.Submitted):
+                self._keep(event.job_id, event.spec.uid, work)
+            elif isinstance(event, ev.ArraySubmitted):
+                self._keep(event.array_id, event.spec.uid, work)
         return events
 
     def _informed(self, stimulus: Stimulus) -> Stimulus:
@@ -192,6 +197,13 @@ class Engine:
                 return replace(stimulus, ended=self.ended(stimulus.change.after))
             case _:
                 return stimulus
+
+    def _keep(self, job_id: int, uid: int, work: Work) -> None:
+        """What came with a submission."""
+        if work.payload is not None:
+            self.journal.put_payload(job_id, work.payload)
+        if work.key is not None:
+            self.journal.put_submission(uid, work.key, job_id)
 
     def _schedule(self, touched: dict[int, Job]) -> None:
         if not self._wants_pass or not self.host.is_ready():
@@ -209,9 +221,8 @@ class Engine:
                 self._remembered.add((ended.id, ended.attempt))
                 self.scheduler.remember([ended], self.rules, self.clock())
         if isinstance(event, ev.Changed):
-            self.scheduler.forget_place(self.ledger.jobs[event.job_id])
-        job = self.ledger.apply(event)
-        self.journal.append(event, job)
+            self.scheduler.forget_place(event.job_id, self.ledger)
+        job = self.journal.enter(event, self.ledger)
         self._wants_pass = True
         if job is not None:
             self.scheduler.touch(job.spec.leaf)

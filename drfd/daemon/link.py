@@ -100,8 +100,10 @@ class Link:
             self._send_attempt(effect)
 
     def _order(self, job: Job) -> protocol.Order:
-        payload = self._engine().journal.payload(job.id)
-        return order_for(job, payload, self._disks, self._max_pids, self.cores_by)
+        engine = self._engine()
+        array = None if job.array_id is None else engine.ledger.arrays[job.array_id].array
+        payload = engine.journal.payload(job.array_id or job.id)
+        return order_for(job, payload, self._disks, self._max_pids, self.cores_by, array)
 
     async def run(self) -> None:
         """Connect, listen, connect again; for ever."""

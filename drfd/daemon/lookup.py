@@ -1,24 +1,39 @@
-"""Jobs as clients ask for them: looked up, selected, shown with the reason why they wait."""
+"""Jobs and arrays as clients ask for them: looked up, selected, shown with why they wait."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import islice
+from typing import TypeVar
+
+from msgspec.structs import replace
 
 from drfd.core import stimuli as st
+from drfd.core.array import Array, Group
 from drfd.core.asked import may_touch
 from drfd.core.job import Job
 from drfd.core.reasons import explain_wait
 from drfd.daemon.engine import Engine
 from drfd.daemon.meter import Meter
 from drfd.errors import NotPermitted, Refused
+from drfd.wire import array_views, views
 from drfd.wire import messages as msg
-from drfd.wire import views
 from drfd.wire.views import View
 
 #: Of a time nearer than this, the seconds are told too.
 _NEAR_S = 600
+
+Request = TypeVar("Request", bound=msg.Request)
+#: What a list has a row for: a job, or the tasks of an array that are all alike.
+Row = Job | Group
+
+#: Of an array that is asked for by its id, so many ended tasks are listed.
+_ENDED_TASKS = 20
+#: More rows than this are more than anybody reads, or a daemon should send.
+_MOST_ROWS = 100_000
 
 
 @dataclass
@@ -28,21 +43,101 @@ class Lookup:
     engine: Engine
     meter: Meter
 
-    def selected(self, select: msg.Selection) -> list[Job]:
-        """Live jobs that pass the selection."""
-        return [job for job in self.engine.ledger.jobs.values() if _passes(job, select)]
+    def id_of(self, ref: msg.Ref) -> int:
+        """The id of a job, or of an array, that a client may name as `42` or `42_7`."""
+        if isinstance(ref, int):
+            return ref
+        array_id, index = map(int, ref.split("_"))
+        array = self.any_array(array_id)
+        if array is None:
+            raise Refused("no-such-job", f"there is no array {array_id}")
+        job_id = array.id_of(index)
+        if job_id is None:
+            raise Refused("no-such-job", f"array {array_id} has no task with the index {index}")
+        return job_id
 
-    def ended(self, request: msg.Status) -> list[Job]:
+    def with_ids(self, request: Request) -> Request:
+        """The same request, with the ids of the jobs and arrays that it names to wait for."""
+        if not isinstance(request, msg.Submit | msg.Set) or not request.after:
+            return request
+        after = [replace(each, id=self.id_of(each.id)) for each in request.after]
+        return replace(request, after=after)
+
+    def selected(self, select: msg.Selection) -> list[Row]:
+        """Live jobs that pass the selection, and what waits of arrays."""
+        ledger = self.engine.ledger
+        jobs = [job for job in ledger.jobs.values() if _passes(job, select)]
+        return [*jobs, *(group for group in ledger.arrays.groups() if _passes(group.job, select))]
+
+    def targets(self, actor: st.Actor, select: msg.Selection) -> Iterator[tuple[str, int, bool]]:
+        """What the actor may touch of a selection: its name, its id, and whether it is only what
+        waits of an array."""
+        for row in self.selected(select):
+            if isinstance(row, Group) and may_touch(actor, row.array.spec.uid):
+                yield f"{row.array.id}_[{row.indices}]", row.array.id, True
+            elif isinstance(row, Job) and may_touch(actor, row.spec.uid):
+                yield row.label, row.id, False
+
+    def rows(self, request: msg.Status) -> list[Row]:
+        """What a list shows, in the order of ids."""
+        select = request.select
+        found: dict[tuple[int, bool], Row] = {}
+        if select.ids:
+            rows = [row for ref in select.ids for row in self._named(ref, request.ended)]
+        else:
+            rows = [*self.selected(select), *self._ended(request)]
+        for row in rows:
+            found[_place(row), isinstance(row, Group)] = row
+        ordered = [found[key] for key in sorted(found)]
+        if not request.tasks:
+            return ordered
+        tasks: list[Row] = list(islice(_one_by_one(ordered), _MOST_ROWS + 1))
+        if len(tasks) > _MOST_ROWS:
+            raise Refused(
+                "too-long",
+                f"a list has {_MOST_ROWS} rows at most",
+                hint="choose by ids, --user or --state",
+            )
+        return tasks
+
+    def _named(self, ref: msg.Ref, ended: int) -> list[Row]:
+        job_id = self.id_of(ref)
+        array = self.any_array(job_id)
+        if array is None:
+            return [self.any_job(job_id)]
+        roster = self.engine.ledger.arrays.get(array.id)
+        rows: list[Row] = []
+        if roster is not None:
+            rows += [self.engine.ledger.jobs[live] for live in roster.live]
+            if roster.unborn:
+                rows.append(Group(array, roster.ids()))
+        if roster is None or ended:
+            rows += self.engine.journal.arrays.ended_of(array, limit=ended or _ENDED_TASKS)
+            rows += _cancelled(array)
+        return rows
+
+    def _ended(self, request: msg.Status) -> list[Row]:
         if not request.ended:
             return []
-        select = request.select
-        ended = self.engine.journal.ended(
-            limit=request.ended, user=select.user, states=select.states
-        )
-        return [job for job in ended if _passes(job, select)]
+        select, journal = request.select, self.engine.journal
+        jobs = journal.ended(limit=request.ended, user=select.user, states=select.states)
+        arrays = journal.arrays.cancelled(limit=request.ended, user=select.user)
+        rows: list[Row] = [*jobs, *(group for array in arrays for group in _cancelled(array))]
+        chosen = [row for row in rows if _passes(_shown(row), select)]
+        return sorted(chosen, key=lambda row: -(_shown(row).ended_at or 0))[: request.ended]
+
+    def any_array(self, array_id: int) -> Array | None:
+        roster = self.engine.ledger.arrays.get(array_id)
+        return self.engine.journal.arrays.get(array_id) if roster is None else roster.array
+
+    def own_array(self, actor: st.Actor, array_id: int) -> Array | None:
+        array = self.any_array(array_id)
+        if array is not None and not may_touch(actor, array.spec.uid):
+            raise NotPermitted("not-yours", f"array {array_id} belongs to {array.spec.user}")
+        return array
 
     def any_job(self, job_id: int) -> Job:
-        job = self.engine.ledger.jobs.get(job_id) or self.engine.journal.job(job_id)
+        job = self.engine.ledger.find(job_id) or self.engine.journal.job(job_id)
         if job is None:
             raise Refused("no-such-job", f"there is no job {job_id}")
         return job
@@ -50,8 +145,33 @@ class Lookup:
     def own_job(self, actor: st.Actor, job_id: int) -> Job:
         job = self.any_job(job_id)
         if not may_touch(actor, job.spec.uid):
-            raise NotPermitted("not-yours", f"job {job_id} belongs to {job.spec.user}")
+            raise NotPermitted("not-yours", f"job {job.label} belongs to {job.spec.user}")
         return job
+
+    def telling(self, array: Array) -> Job:
+        """The task that tells most of an array: one that waits, or runs, or failed."""
+        ledger, table = self.engine.ledger, self.engine.journal.arrays
+        roster = ledger.arrays.get(array.id)
+        if roster is not None and roster.unborn:
+            return array.task(roster.unborn.first[1])
+        if roster is not None:
+            return ledger.jobs[min(roster.live)]
+        return table.first_bad(array) or table.ended_of(array, limit=1)[0]
+
+    def row_view(self, row: Row, actor: st.Actor) -> View:
+        view = self.view(_shown(row), actor)
+        return array_views.group_view(row, view) if isinstance(row, Group) else view
+
+    def array_view(self, array: Array) -> View:
+        """All about an array, for its owner."""
+        roster = self.engine.ledger.arrays.get(array.id)
+        unborn = None if roster is None or not roster.unborn else Group(array, roster.ids())
+        return array_views.array_view(array, self.engine.journal.arrays.roll(array), unborn)
+
+    def ended_array_view(self, array: Array) -> View:
+        """An array that is over, as `wait` tells it."""
+        bad = self.engine.journal.arrays.first_bad(array)
+        return array_views.ended_view(self.array_view(array), bad)
 
     def view(self, job: Job, actor: st.Actor) -> View:
         reason = explain_wait(
@@ -82,6 +202,28 @@ class Lookup:
             return None
         kept = last.reservation_of(job.id)
         return None if kept is None else kept.start_s
+
+
+def _shown(row: Row) -> Job:
+    return row.job if isinstance(row, Group) else row
+
+
+def _place(row: Row) -> int:
+    return row.first_id if isinstance(row, Group) else row.id
+
+
+def _cancelled(array: Array) -> list[Row]:
+    """Its tasks that were cancelled all at once."""
+    return [Group(array, array.cancelled)] if array.cancelled else []
+
+
+def _one_by_one(rows: Iterable[Row]) -> Iterator[Row]:
+    for row in rows:
+        if isinstance(row, Group):
+            for first, last in row.ids:
+                yield from map(row.array.task, range(first, last + 1))
+        else:
+            yield row
 
 
 def _passes(job: Job, select: msg.Selection) -> bool:

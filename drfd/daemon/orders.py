@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from drfd.core import stimuli as st
+from drfd.core.array import Array
 from drfd.core.job import Job, Usage, output_path
 from drfd.core.resources import Resources
 from drfd.core.retry import is_to_retry
@@ -18,8 +19,14 @@ from drfd.units import show_cores
 
 
 def order_for(
-    job: Job, payload: Payload, disks: Sequence[Disk], max_pids: int, cores_by: str
+    job: Job,
+    payload: Payload,
+    disks: Sequence[Disk],
+    max_pids: int,
+    cores_by: str,
+    array: Array | None = None,
 ) -> Order:
+    """`array`: the one that it is a task of."""
     spec, demand = job.spec, job.spec.demand
     limits = Limits(
         cores_milli=demand.cores_milli,
@@ -44,6 +51,7 @@ def order_for(
             "DRF_ATTEMPT": str(job.attempt),
             "DRF_CORES": show_cores(demand.cores_milli),
             "DRF_MEMORY": str(demand.memory_bytes),
+            **({} if array is None else _array_variables(job, array)),
         },
         script=payload.script,
         stdout=output_path(spec.stdout, job),
@@ -78,6 +86,16 @@ def notice_for(job: Job, launch: Order) -> Order | None:
         launch, argv=notify.argv, script=None, attach=None, on_start=(),
         variables=launch.variables | told,
     )  # fmt: skip
+
+
+def _array_variables(job: Job, array: Array) -> dict[str, str]:
+    return {
+        "DRF_ARRAY_ID": str(array.id),
+        "DRF_ARRAY_INDEX": str(job.array_index),
+        "DRF_ARRAY_COUNT": str(array.size),
+        "DRF_ARRAY_MIN": str(array.spans[0][0]),
+        "DRF_ARRAY_MAX": str(array.spans[-1][1]),
+    }
 
 
 def disk_limits(demand: Resources, disks: Sequence[Disk]) -> tuple[DiskLimit, ...]:

@@ -7,17 +7,15 @@ between two turns hold nothing that is not durable.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from drfd import __version__
 from drfd.core import events as ev
 from drfd.core import stimuli as st
-from drfd.core.asked import may_touch
 from drfd.core.forecast import Future
-from drfd.core.job import Job, JobSpec, JobState
+from drfd.core.job import Job, JobState
 from drfd.core.reasons import explain_wait
 from drfd.daemon.config import Config
 from drfd.daemon.cures import Standing, find_cures
@@ -29,9 +27,11 @@ from drfd.daemon.machine import Site
 from drfd.daemon.meter import Meter
 from drfd.daemon.records import Records
 from drfd.daemon.submission import spec_for
+from drfd.daemon.waiting import Waiting
 from drfd.daemon.whys import Whys
-from drfd.daemon.wishes import Ask, asking
+from drfd.daemon.wishes import Ask, Wish, asking
 from drfd.errors import DrfdError, NotPermitted, Refused
+from drfd.indices import read_array
 from drfd.journal.records import Payload
 from drfd.wire import messages as msg
 from drfd.wire import views
@@ -62,13 +62,12 @@ class Requests:
     shut_down: Callable[..., None]
     #: One list at a time for each user: who asks a hundred times at once waits for himself.
     _lists: dict[int, asyncio.Lock] = field(default_factory=dict)
-    #: Set by a change of any job; waiters look again.
-    _waiters: dict[int, set[asyncio.Event]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._lookup = Lookup(self.engine, self.meter)
         self._records = Records(self.engine)
         self._whys = Whys(self.engine, self._lookup, self._records)
+        self._waiting = Waiting(self.engine)
 
     async def answer(self, actor: st.Actor, gid: int, request: msg.AnyRequest) -> View:
         match request:
@@ -98,7 +97,9 @@ class Requests:
                 | msg.Signal()
                 | msg.Set()
             ):
-                return await self._each(actor, request.select, asking(request))
+                return await self._each(
+                    actor, request.select, asking(self._lookup.with_ids(request))
+                )
             case msg.Drain():
                 await self._decided(st.DrainAsked(self.engine.clock(), request.on, actor))
                 return {"draining": self.engine.ledger.draining}
@@ -118,9 +119,7 @@ class Requests:
                 return doctor_view(self.site, self.link) | {"cures": cures, "external": external}
 
     def job_changed(self, job: Job) -> None:
-        if job.state is JobState.ENDED:
-            for event in self._waiters.pop(job.id, ()):
-                event.set()
+        self._waiting.job_changed(job)
 
     # -- verbs ------------------------------------------------------------------------------
 
@@ -131,9 +130,9 @@ class Requests:
         if request.key is not None:
             known = self.engine.journal.submission(actor.uid, request.key)
             if known is not None:
-                return {"id": known}
+                return self._submitted(known)
         spec = spec_for(
-            request,
+            self._lookup.with_ids(request),
             actor,
             gid,
             rules=self.engine.rules,
@@ -141,44 +140,52 @@ class Requests:
             disks=self.site.disks,
             takes_root=self.takes_root,
         )
+        spans, at_once = ((), None) if request.array is None else read_array(request.array)
+        asked = st.SubmitAsked(
+            self.engine.clock(), spec, request.held, spans=spans, at_once=at_once
+        )
         if request.dry_run:
-            return await self._dry_run(actor, spec, held=request.held)
+            return await self._dry_run(actor, asked)
         payload = Payload(env=request.env, script=request.script)
-        asked = st.SubmitAsked(self.engine.clock(), spec, held=request.held)
-        events = await self._decided(asked, payload, request.key)
-        submitted = events[0]
-        assert isinstance(submitted, ev.Submitted)
-        return {"id": submitted.job_id}
+        event, *_ = await self._decided(asked, payload, request.key)
+        assert isinstance(event, ev.Submitted | ev.ArraySubmitted)
+        return self._submitted(event.job_id if isinstance(event, ev.Submitted) else event.array_id)
+
+    def _submitted(self, job_id: int) -> View:
+        array = self._lookup.any_array(job_id)
+        return {"id": job_id} if array is None else {"id": job_id, "tasks": array.size}
 
     async def _status(self, actor: st.Actor, request: msg.Status) -> View:
-        if request.select.ids:
-            jobs = [self._lookup.any_job(job_id) for job_id in set(request.select.ids)]
-        else:
-            jobs = self._lookup.selected(request.select) + self._lookup.ended(request)
         shown = []
-        for at, job in enumerate(sorted(jobs, key=lambda job: job.id)):
-            shown.append(self._lookup.view(job, actor))
+        for at, row in enumerate(self._lookup.rows(request)):
+            shown.append(self._lookup.row_view(row, actor))
             if at % _AT_ONCE == _AT_ONCE - 1:
                 # A long list keeps nobody else waiting.
                 await asyncio.sleep(0)
         return {
             "jobs": shown,
-            "counts": views.counts_view([view["state"] for view in shown]),
+            "counts": views.counts_view(shown),
             "draining": self.engine.ledger.draining,
         }
 
-    def _show(self, actor: st.Actor, job_id: int) -> View:
-        job = self._lookup.own_job(actor, job_id)
+    def _show(self, actor: st.Actor, ref: msg.Ref) -> View:
+        job_id = self._lookup.id_of(ref)
+        array = self._lookup.own_array(actor, job_id)
+        job = None if array is not None else self._lookup.own_job(actor, job_id)
         events = [views.event_view(event) for event in self.engine.journal.events(job_id)]
-        used = used_view(job) if job.state is JobState.ENDED else None
-        return {"job": self._lookup.full_view(job, actor), "events": events, "used": used}
+        if job is not None:
+            used = used_view(job) if job.state is JobState.ENDED else None
+            return {"job": self._lookup.full_view(job, actor), "events": events, "used": used}
+        assert array is not None
+        view = self._lookup.array_view(array) | views.conditions_view(array.common)
+        return {"array": view, "events": events}
 
-    async def _dry_run(self, actor: st.Actor, spec: JobSpec, *, held: bool) -> View:
+    async def _dry_run(self, actor: st.Actor, asked: st.SubmitAsked) -> View:
         """What would become of a submission, without one."""
-        ended = self.engine.ended(spec.after)
+        asked = replace(asked, ended=self.engine.ended(asked.spec.after))
 
         def look(future: Future) -> View:
-            job = future.add(spec, held=held, ended=ended)
+            job = future.add(asked)
             plan = future.pass_now()
             if job.id in plan.admitted:
                 return {"expected_start_at": future.now.at_s, "reason": None}
@@ -195,54 +202,54 @@ class Requests:
         return await asyncio.to_thread(lambda: look(build()))
 
     async def _wait(self, actor: st.Actor, request: msg.Wait) -> View:
-        jobs = [self._lookup.own_job(actor, job_id) for job_id in request.ids]
-        deadline = None if request.timeout_s is None else time.monotonic() + request.timeout_s
-        changed = asyncio.Event()
-        for job in jobs:
-            if job.state is not JobState.ENDED:
-                self._waiters.setdefault(job.id, set()).add(changed)
-        try:
-            while not self._enough_ended(request):
-                left = None if deadline is None else deadline - time.monotonic()
-                try:
-                    await asyncio.wait_for(changed.wait(), left)
-                except TimeoutError:
-                    break
-                changed.clear()
-        finally:
-            for job_id in request.ids:
-                self._forget_waiter(job_id, changed)
-        ended = [self._lookup.any_job(job_id) for job_id in request.ids if self._has_ended(job_id)]
+        ids = list(dict.fromkeys(map(self._lookup.id_of, request.ids)))
+        for job_id in ids:
+            if self._lookup.own_array(actor, job_id) is None:
+                self._lookup.own_job(actor, job_id)
+        ended = await self._waiting.until_ended(
+            ids, any_one=request.any, timeout_s=request.timeout_s
+        )
         return {
-            "done": len(ended) == len(request.ids) or (request.any and bool(ended)),
-            "ended": [
-                self._lookup.view(job, actor) | {"status": views.exit_status(job)} for job in ended
-            ],
+            "done": len(ended) == len(ids) or (request.any and bool(ended)),
+            "ended": [self._ended_view(job_id, actor) for job_id in ended],
         }
+
+    def _ended_view(self, job_id: int, actor: st.Actor) -> View:
+        array = self._lookup.any_array(job_id)
+        if array is not None:
+            return self._lookup.ended_array_view(array)
+        job = self._lookup.any_job(job_id)
+        return self._lookup.view(job, actor) | {"status": views.exit_status(job)}
 
     async def _each(self, actor: st.Actor, select: msg.Selection, ask: Ask) -> View:
         """Do it to every selected job; one that refuses does not stop the others."""
-        if select.ids:
-            targets = list(dict.fromkeys(select.ids))
-        else:
-            mine = (job for job in self._lookup.selected(select) if may_touch(actor, job.spec.uid))
-            targets = [job.id for job in mine if select.everything or _has_filter(select)]
-        now = self.engine.clock()
+        now, failed = self.engine.clock(), []
+        wishes: dict[str, Wish] = {}
+        for ref in select.ids:
+            try:
+                wishes[str(ref)] = ask(now, self._lookup.id_of(ref), actor)
+            except Refused as refusal:
+                failed.append({"id": ref, "error": views.error_view(refusal)})
+        if not select.ids and (select.everything or _has_filter(select)):
+            for label, job_id, is_group in self._lookup.targets(actor, select):
+                wishes[label] = replace(ask(now, job_id, actor), unborn_only=is_group)
         results = await asyncio.gather(
-            *(self._decided(ask(now, job_id, actor)) for job_id in targets),
-            return_exceptions=True,
+            *(self._decided(wish) for wish in wishes.values()), return_exceptions=True
         )
-        done, failed = [], []
-        for job_id, result in zip(targets, results, strict=True):
+        done: dict[str, int] = {}
+        for (label, wish), result in zip(wishes.items(), results, strict=True):
             if isinstance(result, Refused):
-                failed.append(
-                    {"id": job_id, "error": views.error_view(self._better(job_id, result))}
-                )
+                error = views.error_view(self._better(wish.job_id, result))
+                failed.append({"id": wish.job_id, "error": error})
             elif isinstance(result, BaseException):
                 raise result
             else:
-                done.append(job_id)
-        return {"done": done, "failed": failed}
+                done[label] = wish.job_id
+        reply: View = {"done": list(done.values()), "failed": failed}
+        if list(done) != [str(job_id) for job_id in done.values()]:
+            # As people call them.
+            reply["labels"] = list(done)
+        return reply
 
     async def _shutdown(self, actor: st.Actor, request: msg.Shutdown) -> View:
         if not actor.is_admin:
@@ -250,7 +257,7 @@ class Requests:
         if request.kill_jobs:
             # Before the jobs end, or others would take their place.
             await self._decided(st.DrainAsked(self.engine.clock(), True, actor))
-        running = sorted(job.id for job in self.engine.ledger.holders())
+        running: list[msg.Ref] = sorted(job.id for job in self.engine.ledger.holders())
         reply: View = {"done": [], "failed": []}
         if request.kill_jobs:
             reply = await self._each(actor, msg.Selection(ids=running), st.CancelAsked)
@@ -259,9 +266,13 @@ class Requests:
 
     def _better(self, job_id: int, refusal: Refused) -> Refused:
         """For a job that is over, say how it ended instead of that it does not exist."""
+        if refusal.code != "no-such-job":
+            return refusal
         job = self.engine.journal.job(job_id)
-        if refusal.code == "no-such-job" and job is not None:
-            return Refused("ended", f"job {job_id} has already ended: {job.shown_state}")
+        if job is not None:
+            return Refused("ended", f"job {job.label} has already ended: {job.shown_state}")
+        if self._lookup.any_array(job_id) is not None:
+            return Refused("ended", f"all tasks of array {job_id} have already ended")
         return refusal
 
     # -- parts ------------------------------------------------------------------------------
@@ -282,19 +293,6 @@ class Requests:
 
         self.submit_work(Work(stimulus, payload, answer, key))
         return await future
-
-    def _has_ended(self, job_id: int) -> bool:
-        return job_id not in self.engine.ledger.jobs
-
-    def _enough_ended(self, request: msg.Wait) -> bool:
-        return (any if request.any else all)(self._has_ended(job_id) for job_id in request.ids)
-
-    def _forget_waiter(self, job_id: int, changed: asyncio.Event) -> None:
-        waiters = self._waiters.get(job_id)
-        if waiters is not None:
-            waiters.discard(changed)
-            if not waiters:
-                del self._waiters[job_id]
 
 
 def _has_filter(select: msg.Selection) -> bool:

@@ -44,6 +44,7 @@ def spec_for(
         )
     demand = request.demand
     limit, notify = request.time_limit_s, request.notify
+    usual = "drf-%j" if request.array is None else "drf-%A_%a"
     name = request.name or request.argv[0].rsplit("/", 1)[-1][:256] or "job"
     return JobSpec(
         name=name,
@@ -63,8 +64,8 @@ def spec_for(
         argv=tuple(request.argv),
         cwd=request.cwd,
         umask=request.umask,
-        stdout=request.stdout or "drf-%j.out",
-        stderr=request.stderr or "drf-%j.err",
+        stdout=request.stdout or f"{usual}.out",
+        stderr=request.stderr or f"{usual}.err",
         attach=request.attach,
         after=dependencies(request.after),
         begin_s=request.begin_s or None,
@@ -75,7 +76,12 @@ def spec_for(
 
 
 def dependencies(asked: list[msg.Dependency]) -> tuple[Dependency, ...]:
-    return tuple(dict.fromkeys(Dependency(each.id, Want(each.want)) for each in asked))
+    """Of a request with ids alone."""
+    found: dict[Dependency, None] = {}
+    for each in asked:
+        assert isinstance(each.id, int)
+        found[Dependency(each.id, Want(each.want))] = None
+    return tuple(found)
 
 
 def _retry(asked: msg.Retry | None) -> Retry | None:

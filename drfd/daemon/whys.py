@@ -15,6 +15,7 @@ from drfd.core.whatif import MOST_JOBS, smaller_demand
 from drfd.daemon.engine import Engine
 from drfd.daemon.lookup import Lookup
 from drfd.daemon.records import Records
+from drfd.wire.messages import Ref
 from drfd.wire.report import advice_view
 from drfd.wire.views import View, conditions_view
 
@@ -33,8 +34,12 @@ class Whys:
     lookup: Lookup
     records: Records
 
-    async def why(self, actor: st.Actor, job_id: int) -> View:
+    async def why(self, actor: st.Actor, ref: Ref) -> View:
         """The job, `notes` in sentences, and the `advice` of an ended job."""
+        job_id = self.lookup.id_of(ref)
+        array = self.lookup.own_array(actor, job_id)
+        if array is not None:
+            job_id = self.lookup.telling(array).id
         job = self.lookup.own_job(actor, job_id)
         view = self.lookup.view(job, actor) | conditions_view(job)
         reply: View = {"job": view, "notes": [], "advice": None}

@@ -10,8 +10,18 @@ from drfd.daemon.submission import dependencies
 from drfd.errors import Refused
 from drfd.wire import messages as msg
 
-#: What is asked for one job, when and by whom.
-Ask = Callable[[st.Now, int, st.Actor], st.Stimulus]
+#: What may be asked for jobs and arrays.
+Wish = (
+    st.CancelAsked
+    | st.HoldAsked
+    | st.ReleaseAsked
+    | st.SuspendAsked
+    | st.ResumeAsked
+    | st.SignalAsked
+    | st.ChangeAsked
+)
+#: For which one, when and by whom.
+Ask = Callable[[st.Now, int, st.Actor], Wish]
 Request = msg.Cancel | msg.Hold | msg.Release | msg.Suspend | msg.Resume | msg.Signal | msg.Set
 
 

@@ -14,17 +14,19 @@ from importlib.resources import files
 from pathlib import Path
 
 from drfd.core import events as ev
-from drfd.core.job import Job, JobState
+from drfd.core.job import Job, JobState, Outcome
 from drfd.core.ledger import Ledger
 from drfd.core.resources import Axes
 from drfd.errors import HostError
 from drfd.failpoints import reach
 from drfd.journal import records
+from drfd.journal.arrays import Arrays
+from drfd.journal.migrations import STEPS
 from drfd.journal.past import Past, query
 from drfd.journal.records import Payload
 
 #: `PRAGMA user_version` of the schema that this code writes.
-VERSION = 2
+VERSION = 3
 #: `PRAGMA application_id`: "drfd".
 _APPLICATION = 0x64726664
 #: Where SQLite keeps user_version and application_id in its header, big-endian.
@@ -42,6 +44,7 @@ class Journal:
             # Created with its final mode: it holds the users' environments.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._db = sqlite3.connect(path, isolation_level=None, timeout=10)
+            self.arrays = Arrays(self._db, self._reported)
             try:
                 self._set_up()
             except BaseException:
@@ -58,7 +61,7 @@ class Journal:
         if is_new:
             self._create()
         elif version < VERSION:
-            self._upgrade()
+            self._migrate(version)
         self._db.executescript(files("drfd.journal").joinpath("indexes.sql").read_text())
 
     def _create(self) -> None:
@@ -67,13 +70,20 @@ class Journal:
             f"begin; {schema} pragma application_id = {_APPLICATION};"
             f" pragma user_version = {VERSION}; commit;"
         )
-        # The version must stand in the file itself, where an older drfd looks before it opens it.
-        self._db.execute("pragma wal_checkpoint(truncate)")
+        self._show_version()
 
-    def _upgrade(self) -> None:
-        """Version 1 has the same tables; the number keeps an older drfd, which would overlook what
-        jobs wait for, from reading what is written from now on."""
-        self._db.execute(f"pragma user_version = {VERSION}")
+    def _migrate(self, version: int) -> None:
+        """All steps or none."""
+        steps = "".join(STEPS[each] for each in range(version, VERSION))
+        try:
+            self._db.executescript(f"begin; {steps} pragma user_version = {VERSION}; commit;")
+        except sqlite3.Error:
+            self.rollback()
+            raise
+        self._show_version()
+
+    def _show_version(self) -> None:
+        # The version must stand in the file itself, where an older drfd looks before it opens it.
         self._db.execute("pragma wal_checkpoint(truncate)")
 
     @property
@@ -83,26 +93,34 @@ class Journal:
     def close(self) -> None:
         self._db.close()
 
+    def enter(self, event: ev.Event, ledger: Ledger) -> Job | None:
+        """Apply the event to the books, and append it with what it has made of its job or array."""
+        roster = ledger.arrays.get(getattr(event, "job_id", 0))
+        job = ledger.apply(event)
+        if isinstance(event, ev.ArraySubmitted):
+            roster = ledger.arrays[event.array_id]
+        if roster is not None:
+            with self._reported("write"):
+                self._append_event(event, roster.array.id)
+            self.arrays.put(roster.array, is_live=not roster.is_over)
+            return job
+        self.append(event, job)
+        array_id = None if job is None or job.state is not JobState.ENDED else job.array_id
+        if array_id is not None and array_id not in ledger.arrays:
+            self.arrays.end(array_id)
+        return job
+
     def append(self, event: ev.Event, job: Job | None) -> None:
         """Add the event, and the job as it is after it, to the open transaction."""
         with self._reported("write"):
-            if not self._db.in_transaction:
-                self._db.execute("begin immediate")
-            self._db.execute(
-                "insert into events (at_s, job_id, kind, data) values (?, ?, ?, ?)",
-                (
-                    event.at_s,
-                    job.id if job else None,
-                    type(event).__name__,
-                    records.encode(event),
-                ),
-            )
+            self._append_event(event, job.id if job else None)
             if job is None:
                 return
             live = job.state is not JobState.ENDED
             self._db.execute(
-                "insert or replace into jobs (id, uid, user, state, live, ended_at, data)"
-                " values (?, ?, ?, ?, ?, ?, ?)",
+                "insert or replace into jobs"
+                " (id, uid, user, state, live, ended_at, data, array_id)"
+                " values (?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     job.id,
                     job.spec.uid,
@@ -111,10 +129,19 @@ class Journal:
                     live,
                     job.ended_at,
                     records.encode(job),
+                    job.array_id,
                 ),
             )
             if not live:
                 self._db.execute("delete from payloads where job_id = ?", (job.id,))
+
+    def _append_event(self, event: ev.Event, job_id: int | None) -> None:
+        if not self._db.in_transaction:
+            self._db.execute("begin immediate")
+        self._db.execute(
+            "insert into events (at_s, job_id, kind, data) values (?, ?, ?, ?)",
+            (event.at_s, job_id, type(event).__name__, records.encode(event)),
+        )
 
     def put_payload(self, job_id: int, payload: Payload) -> None:
         with self._reported("write"):
@@ -160,22 +187,48 @@ class Journal:
         if drained is not None:
             event = records.decode_event("Drained", drained[0])
             draining = isinstance(event, ev.Drained) and event.on
-        return Ledger.of_jobs(axes, jobs, next_id=last_id + 1, draining=draining)
+        return Ledger.of_jobs(
+            axes,
+            jobs,
+            arrays=self.arrays.live(),
+            next_id=max(last_id, self.arrays.last_id()) + 1,
+            draining=draining,
+        )
 
     def events(self, job_id: int | None = None) -> Iterator[ev.Event]:
-        """Events in the order in which they happened: of one job, or all."""
+        """Events in the order in which they happened: of one job or array, or all. Of a task also
+        what happened to its whole array while it had no record of its own."""
         query = "select kind, data from events order by seq"
+        array = None
         if job_id is not None:
-            query = "select kind, data from events where job_id = ? order by seq"
+            array = self.arrays.of_task(job_id)
+            query = (
+                "select kind, data from events where job_id = :job or job_id = :array and seq <"
+                " ifnull((select min(seq) from events where job_id = :job), 1 << 62) order by seq"
+            )
+        ids = {"job": job_id, "array": None if array is None else array.id}
         with self._reported("read"):
-            for kind, data in self._db.execute(query, () if job_id is None else (job_id,)):
+            for kind, data in self._db.execute(query, ids):
                 yield records.decode_event(kind, data)
 
     def job(self, job_id: int) -> Job | None:
-        """Any job ever submitted."""
+        """Any job ever submitted, or task."""
         with self._reported("read"):
             row = self._db.execute("select data from jobs where id = ?", (job_id,)).fetchone()
-            return None if row is None else records.decode_job(row[0])
+            if row is not None:
+                return records.decode_job(row[0])
+        array = self.arrays.of_task(job_id)
+        return None if array is None else array.task(job_id)
+
+    def outcome(self, job_id: int) -> Outcome | None:
+        """Of a job, task or array that has ended: of an array COMPLETED if all its tasks are, else
+        that of the first that is not."""
+        array = self.arrays.get(job_id)
+        if array is not None:
+            bad = self.arrays.first_bad(array)
+            return Outcome.COMPLETED if bad is None else bad.outcome
+        job = self.job(job_id)
+        return None if job is None or job.state is not JobState.ENDED else job.outcome
 
     def payload(self, job_id: int) -> Payload:
         query = "select data from payloads where job_id = ?"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from drfd.core import events as ev
+from drfd.core.array import Array
 from drfd.core.job import Job
 
 
@@ -20,6 +21,7 @@ _events: dict[str, msgspec.json.Decoder[ev.Event]] = {
     kind: msgspec.json.Decoder(cls) for kind, cls in ev.KINDS.items()
 }
 _jobs = msgspec.json.Decoder(Job)
+_arrays = msgspec.json.Decoder(Array)
 _payloads = msgspec.json.Decoder(Payload)
 
 
@@ -28,7 +30,7 @@ _payloads = msgspec.json.Decoder(Payload)
 _NO_DISKS = b',"disks":[]'
 
 
-def encode(record: ev.Event | Job | Payload) -> bytes:
+def encode(record: ev.Event | Job | Array | Payload) -> bytes:
     return _encoder.encode(record).replace(_NO_DISKS, b"")
 
 
@@ -41,6 +43,10 @@ def decode_event(kind: str, data: bytes) -> ev.Event:
 
 def decode_job(data: bytes) -> Job:
     return _jobs.decode(data)
+
+
+def decode_array(data: bytes) -> Array:
+    return _arrays.decode(data)
 
 
 def decode_payload(data: bytes) -> Payload:

@@ -8,7 +8,8 @@ create table events (
 ) strict;
 create index events_by_job on events (job_id, seq);
 
--- Every job as it stands: `events` replayed, kept up to date in the same transaction.
+-- Every job as it stands: `events` replayed, kept up to date in the same transaction. A task names
+-- its array.
 create table jobs (
     id       integer primary key,
     uid      integer not null,
@@ -16,12 +17,28 @@ create table jobs (
     state    text    not null,
     live     integer not null,
     ended_at real,
-    data     blob    not null
+    data     blob    not null,
+    array_id integer
 ) strict;
 create index jobs_live on jobs (id) where live = 1;
 create index jobs_by_end on jobs (ended_at) where live = 0;
+create index jobs_by_array on jobs (array_id, state, id) where array_id is not null;
 
--- What a job needs at its start and nobody should keep longer: its environment and its script.
+-- Every array as it stands. Its tasks have the ids that follow its own; those without a row in
+-- `jobs` are as the array says.
+create table arrays (
+    id           integer primary key,
+    last_id      integer not null,
+    uid          integer not null,
+    user         text    not null,
+    live         integer not null,
+    cancelled_at real,
+    data         blob    not null
+) strict;
+create index arrays_live on arrays (id) where live = 1;
+create index arrays_cancelled on arrays (cancelled_at) where cancelled_at is not null;
+
+-- What a job, or an array, needs at its start and nobody should keep longer: its environment and its script.
 create table payloads (
     job_id integer primary key,
     data   blob not null

@@ -17,6 +17,8 @@ from drfd.errors import Refused
 from drfd.wire.codec import VERSION
 
 Id = Annotated[int, Meta(ge=1, le=1 << 53)]
+#: A job or an array; `42_7` is the task with index 7 of array 42.
+Ref = Id | Annotated[str, Meta(pattern=r"^[0-9]{1,15}_[0-9]{1,10}$")]
 Amount = Annotated[int, Meta(ge=0, le=1 << 60)]
 Text = Annotated[str, Meta(max_length=4096)]
 #: Unix time in whole seconds.
@@ -58,7 +60,7 @@ class Notify(Struct, forbid_unknown_fields=True, frozen=True):
 class Selection(Struct, forbid_unknown_fields=True, frozen=True):
     """Which jobs a verb is about: those of `ids`, or all live ones that pass every filter given."""
 
-    ids: Annotated[list[Id], Meta(max_length=100_000)] = []
+    ids: Annotated[list[Ref], Meta(max_length=100_000)] = []
     user: Name | None = None
     #: May hold the signs of the shell: `train-*`.
     name: Name | None = None
@@ -68,9 +70,9 @@ class Selection(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Dependency(Struct, forbid_unknown_fields=True, frozen=True):
-    """It waits for this job to end: well, badly, or at all."""
+    """It waits for this job, or all tasks of this array, to end: well, badly, or at all."""
 
-    id: Id
+    id: Ref
     want: Literal["ok", "any", "fail"] = "ok"
 
 
@@ -116,6 +118,8 @@ class Submit(Request, tag="submit", frozen=True):
     script: str | None = None
     attach: Text | None = None
     notify: Notify | None = None
+    #: Indices of an array, such as `0-999%50`.
+    array: Text | None = None
     held: bool = False
     preemptible: bool = False
     after: Dependencies = []
@@ -133,14 +137,16 @@ class Status(Request, tag="status", frozen=True):
     select: Selection = Selection()
     #: Also the jobs that ended last, at most so many.
     ended: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    #: Every task of an array in a row of its own.
+    tasks: bool = False
 
 
 class Show(Request, tag="show", frozen=True):
-    id: Id
+    id: Ref
 
 
 class Why(Request, tag="why", frozen=True):
-    id: Id
+    id: Ref
 
 
 class Past(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -177,7 +183,7 @@ class Report(Request, tag="report", frozen=True):
 
 
 class Wait(Request, tag="wait", frozen=True):
-    ids: Annotated[list[Id], Meta(min_length=1, max_length=100_000)]
+    ids: Annotated[list[Ref], Meta(min_length=1, max_length=100_000)]
     any: bool = False
     #: The jobs are cancelled when the asker hangs up before they have ended.
     attended: bool = False

@@ -20,6 +20,7 @@ from drfd.core.retry import attempts_text
 from drfd.core.rules import ROOT, Rules
 from drfd.core.tree import NodeRule, path_up
 from drfd.errors import DrfdError
+from drfd.indices import count_of
 
 View = dict[str, Any]
 
@@ -71,8 +72,8 @@ def job_view(
     stderr = output_path(job.spec.stderr, job)
     return {
         "id": job.id,
-        "array_id": None,
-        "array_index": None,
+        "array_id": job.array_id,
+        "array_index": job.array_index,
         "name": job.spec.name,
         "user": job.spec.user,
         "uid": job.spec.uid,
@@ -122,6 +123,8 @@ def event_view(event: ev.Event) -> View:
             text = event.text
         case ev.Cleaned() if event.notice is not None:
             text = f"notification {event.notice}"
+        case ev.ArraySubmitted():
+            text = f"{count_of(event.spans)} tasks"
         case ev.Held() | ev.Released() | ev.Cancelled() | ev.ResumeRequested():
             text = f"by {event.by}"
         case ev.DependencySettled():
@@ -255,10 +258,11 @@ def exit_status(job: Job) -> int:
             return 125
 
 
-def counts_view(states: Sequence[str]) -> dict[str, int]:
+def counts_view(rows: Sequence[View]) -> dict[str, int]:
+    """Jobs by state; a row may stand for many tasks."""
     counts: dict[str, int] = {}
-    for state in states:
-        counts[state] = counts.get(state, 0) + 1
+    for row in rows:
+        counts[row["state"]] = counts.get(row["state"], 0) + row.get("tasks", 1)
     return counts
 
 

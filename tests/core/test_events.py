@@ -14,7 +14,7 @@ KINDS = list(ev.KINDS.values())
 
 
 def test_every_kind_is_in_the_journals_list_under_its_own_name() -> None:
-    assert {*ev.KINDS.values()} == {*get_args(ev.JobEvent), ev.Drained}
+    assert {*ev.KINDS.values()} == {*get_args(ev.JobEvent), ev.ArraySubmitted, ev.Drained}
     assert {name: kind.__name__ for name, kind in ev.KINDS.items()} == {
         name: name for name in ev.KINDS
     }

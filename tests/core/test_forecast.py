@@ -265,7 +265,7 @@ def test_a_supposed_submission_is_the_next_job_and_waits_like_any_other() -> Non
     bench = Bench()
     bench.start(of(BOB, 9, 100))
     future = ahead(bench, 30)
-    job = future.add(of(ALICE, 9, 60), held=False, ended={})
+    job = future.add(st.SubmitAsked(future.now, of(ALICE, 9, 60)))
     assert (job.id, job.state, job.submitted_at) == (2, JobState.PENDING, now(30).at_s)
     assert future.pass_now().admitted == []
     assert future.start_s(2) == now(100).at_s
@@ -273,7 +273,7 @@ def test_a_supposed_submission_is_the_next_job_and_waits_like_any_other() -> Non
 
 def test_a_supposed_submission_on_hold_starts_at_no_time_that_is_in_sight() -> None:
     future = ahead(Bench(), 30)
-    assert future.add(spec(), held=True, ended={}).state is JobState.HELD
+    assert future.add(st.SubmitAsked(future.now, spec(), held=True)).state is JobState.HELD
     assert future.start_s(1) is None
 
 
@@ -281,9 +281,9 @@ def test_a_submission_that_would_be_refused_cannot_be_supposed() -> None:
     bench = Bench(rules(max_waiting_per_user=1))
     bench.submit()
     with pytest.raises(Refused) as too_many:
-        ahead(bench, 0).add(spec(), held=False, ended={})
+        ahead(bench, 0).add(st.SubmitAsked(now(), spec()))
     with pytest.raises(Refused) as too_big:
-        ahead(bench, 0).add(of(BOB, 10, 60), held=False, ended={})
+        ahead(bench, 0).add(st.SubmitAsked(now(), of(BOB, 10, 60)))
     assert (too_many.value.code, too_big.value.code) == ("too-many-jobs", "too-big")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -18,7 +18,7 @@ from drfd.core.resources import Axes
 from fakes import ALICE, BOB, Bench, demand, happened, ledger_at, now, spec, tables
 
 S = JobState
-KINDS = [kind for kind in ev.KINDS.values() if kind is not ev.Drained]
+KINDS = list(get_args(ev.JobEvent))
 LIVE = [state for state in JobState if state is not S.ENDED]
 GIB = 1 << 30
 NOTHING = (0, 0, 0, 0)
@@ -91,6 +91,7 @@ def test_a_submitted_job_waits_in_the_queue_of_its_leaf() -> None:
         "waiting": {"alice": 1},
         "dependents": {},
         "begins": [],
+        "arrays": {},
         "next_id": 4,
         "draining": False,
     }
@@ -484,6 +485,7 @@ def test_a_requeued_job_waits_in_its_old_place_as_if_it_had_not_run_but_for_its_
         "waiting": {"alice": 1},
         "dependents": {},
         "begins": [],
+        "arrays": {},
         "next_id": 2,
         "draining": False,
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from drfd.core import events as ev
@@ -10,7 +12,7 @@ from drfd.core.lifecycle import TRANSITIONS, InvalidTransition, next_state, tabl
 from fakes import ROADS, happened
 
 S = JobState
-KINDS = [kind for kind in ev.KINDS.values() if kind is not ev.Drained]
+KINDS = list(get_args(ev.JobEvent))
 
 #: The whole table once more, by hand: a change of it is a change of what users see.
 MOVES = {

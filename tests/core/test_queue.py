@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from drfd.core.queue import Entry, LeafQueue
+from drfd.core.queue import Entry, LeafQueue, Line
 
 STEADY = settings(derandomize=True, deadline=None, max_examples=100)
 SMALL, LARGE = (1, 1), (2, 2)
@@ -115,3 +115,68 @@ def test_a_long_line_is_sorted_whatever_comes_and_goes() -> None:
         assert (line.first, len(line), len(queue)) == (min(model), len(model), len(model))
     with pytest.raises(KeyError):
         queue.remove(SMALL, (7, 0))
+
+
+def test_a_run_stands_where_its_jobs_would_stand_one_by_one() -> None:
+    queue = queue_of([(SMALL, (0, 1)), (SMALL, (0, 9)), (SMALL, (-1, 7))])
+    queue.add_run(SMALL, (0, 3, 6))
+    line = queue.groups[SMALL]
+    assert line == [(-1, 7), (0, 1), (0, 3), (0, 4), (0, 5), (0, 6), (0, 9)]
+    assert [line[at] for at in range(7)] == list(line)
+    assert (line.first, line.last, len(line)) == ((-1, 7), (0, 9), 7)
+    with pytest.raises(IndexError):
+        line[7]
+
+
+def test_what_leaves_the_middle_of_a_run_splits_it() -> None:
+    line = Line()
+    line.add_run((0, 1, 9))
+    line.remove((0, 5))
+    assert list(line.runs()) == [(0, 1, 4), (0, 6, 9)]
+    with pytest.raises(KeyError):
+        line.remove_run((0, 4, 6))
+    line.remove_run((0, 6, 9))
+    assert list(line.runs()) == [(0, 1, 4)]
+
+
+def test_a_line_gives_its_first_and_last_as_runs() -> None:
+    line = Line()
+    line.add_run((0, 1, 9))
+    line.add((2, 4))
+    assert line.take_first(3) == (0, 1, 3)
+    assert line.take_last(3) == (2, 4, 4)
+    assert line.take_last(3) == (0, 7, 9)
+    assert line.take_first(9) == (0, 4, 6)
+    assert (list(line), len(line)) == ([], 0)
+
+
+def test_a_line_of_runs_is_what_a_set_of_its_entries_would_be() -> None:
+    """Through all that an array does: runs come, single ones and pieces of runs leave and come."""
+    random = Random(2)
+    line, model, blocks = Line(), set[Entry](), list[list[Entry]]()
+    for number in range(4000):
+        first = number * 10
+        run = random.choice([0, -1, 1]), first, first + random.randrange(10)
+        line.add_run(run)
+        block = [(run[0], job_id) for job_id in range(first, run[2] + 1)]
+        blocks.append(block)
+        model.update(block)
+        for _ in range(2):
+            block = random.choice(blocks)
+            low = random.randrange(len(block))
+            piece = block[low : low + random.randint(1, 3)]
+            there = [entry for entry in piece if entry in model]
+            whole = piece[0][0], piece[0][1], piece[-1][1]
+            if len(there) == len(piece):
+                line.remove_run(whole)
+                model.difference_update(piece)
+            elif not there:
+                line.add_run(whole)
+                model.update(piece)
+            else:
+                with pytest.raises(KeyError):
+                    line.remove_run(whole)
+            assert (piece[0] in line) is (piece[0] in model)
+        assert len(line) == len(model)
+    assert list(line) == sorted(model)
+    assert (line.first, line.last) == (min(model), max(model))

@@ -18,8 +18,10 @@ import pytest
 from drfd.core import events as ev
 from drfd.core import stimuli as st
 from drfd.core.job import Dependency, Job, JobState, Outcome, Retry, Want, Warn
+from drfd.core.ledger import Ledger
 from drfd.core.retry import USUAL
 from drfd.errors import Refused
+from drfd.indices import count_of
 from fakes import ADMIN, ALICE, BOB, Bench, demand, ended, now, rules, spec
 
 SEEDS = range(12)
@@ -76,16 +78,33 @@ class Walk:
         )
         if asked.time_limit_s is not None:
             asked = replace(asked, warn=Warn(10, asked.time_limit_s - 1))
-        return st.SubmitAsked(self.now, asked, self.random.random() < 0.2)
+        held = self.random.random() < 0.2
+        if self.random.random() < 0.3:
+            spans = self.random.choice([((0, 4, 2),), ((3, 4, 1),), ((1, 1, 1), (5, 7, 1))])
+            at_once = self.random.choice([None, None, 1, 2])
+            return st.SubmitAsked(self.now, asked, held, spans=spans, at_once=at_once)
+        return st.SubmitAsked(self.now, asked, held)
 
     def request(self) -> st.Stimulus:
         kinds: list[type[Request]]
         kinds = [st.HoldAsked, st.ReleaseAsked, st.CancelAsked, st.SuspendAsked, st.ResumeAsked]
         kind = self.random.choice(kinds)
-        return kind(self.now, self._pick().id, self.random.choice([ALICE, BOB, ADMIN]))
+        actor = self.random.choice([ALICE, BOB, ADMIN])
+        arrays = [*self.bench.ledger.arrays.values()]
+        if arrays and self.random.random() < 0.3:
+            chosen = self.random.choice(arrays).array
+            # The whole of it, what of it waits without a record, or one task, perhaps over.
+            job_id = self.random.choice([chosen.id, self.random.randint(chosen.id, chosen.last_id)])
+            if chosen.common.held_by is not None and self.random.random() < 0.4:
+                return st.ReleaseAsked(self.now, chosen.id, ADMIN)
+            return kind(self.now, job_id, actor, self.random.random() < 0.3)
+        return kind(self.now, self._pick().id, actor)
 
     def dependencies(self) -> tuple[Dependency, ...]:
-        live = sorted(self.bench.ledger.jobs)
+        arrays = self.bench.ledger.arrays
+        live = [*sorted(self.bench.ledger.jobs), *arrays]
+        live += [each for roster in arrays.values() for ids in roster.ids() for each in ids]
+        live = sorted(set(live))
         some = self.random.sample(live, min(len(live), self.random.randint(1, 2)))
         return tuple(Dependency(job_id, self.random.choice(list(Want))) for job_id in some)
 
@@ -97,7 +116,10 @@ class Walk:
             after=self.random.choice([None, (), self.dependencies()]),
             begin_s=self.random.choice([None, 0, int(self.now.at_s) + 5]),
         )
-        return st.ChangeAsked(self.now, self._pick().id, self.random.choice([ALICE, ADMIN]), wish)
+        ids = [self._pick().id, *self.bench.ledger.arrays]
+        return st.ChangeAsked(
+            self.now, self.random.choice(ids), self.random.choice([ALICE, ADMIN]), wish
+        )
 
     def signal(self) -> st.Stimulus:
         job = self._one(lambda job: job.state is JobState.RUNNING)
@@ -253,18 +275,46 @@ def walk(seed: int) -> Bench:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_books_stay_right_and_everything_comes_to_its_end(seed: int) -> None:
     bench = deepcopy(walked(seed))
-    for job_id in sorted(bench.ledger.jobs):
+    for job_id in [*sorted(bench.ledger.arrays), *sorted(bench.ledger.jobs)]:
+        if job_id not in bench.ledger.jobs and job_id not in bench.ledger.arrays:
+            continue
         bench.feed(st.CancelAsked(now(1e6), job_id, ADMIN))
     for job in sorted(bench.ledger.jobs.values(), key=lambda job: job.id):
         bench.feed(ended(job.id, job.attempt, 1e6))
         bench.feed(st.CgroupGone(now(1e6), job.id, job.attempt))
     bench.check()
     ledger = bench.ledger
-    assert (ledger.jobs, ledger.queues, ledger.waiting) == ({}, {}, {})
+    assert (ledger.jobs, ledger.queues, ledger.waiting, ledger.arrays) == ({}, {}, {}, {})
     assert ledger.booked == ledger.nothing
-    born = [event.job_id for event in bench.events if isinstance(event, ev.Submitted)]
-    gone = [event.job_id for event in bench.events if isinstance(event, ev.Cleaned | ev.Cancelled)]
-    assert born == sorted(gone) == list(range(1, len(born) + 1))
+    assert born_in(bench) == gone_in(bench) == set(range(1, ledger.next_id)) - arrays_in(bench)
+
+
+def arrays_in(bench: Bench) -> set[int]:
+    return {event.array_id for event in bench.events if isinstance(event, ev.ArraySubmitted)}
+
+
+def born_in(bench: Bench) -> set[int]:
+    """Jobs and tasks."""
+    found = {event.job_id for event in bench.events if isinstance(event, ev.Submitted)}
+    for event in bench.events:
+        if isinstance(event, ev.ArraySubmitted):
+            found.update(range(event.array_id + 1, event.array_id + 1 + count_of(event.spans)))
+    return found
+
+
+def gone_in(bench: Bench) -> set[int]:
+    """Those that have ended, once each."""
+    found: list[int] = []
+    books = Ledger(bench.rules.axes)
+    for event in bench.events:
+        if isinstance(event, ev.Cancelled) and event.job_id in books.arrays:
+            ids = books.arrays[event.job_id].ids()
+            found += [job_id for first, last in ids for job_id in range(first, last + 1)]
+        elif isinstance(event, ev.Cleaned | ev.Cancelled):
+            found.append(event.job_id)
+        books.apply(event)
+    assert len(found) == len(set(found))
+    return set(found)
 
 
 def test_a_walk_gives_the_same_events_every_time() -> None:

@@ -302,7 +302,7 @@ def test_looking_ahead_changes_nothing(shell: Any) -> None:
     before, events = tables(shell.engine.ledger), list(shell.journal.events())
     plan = shell.engine.scheduler.last_plan
     future = shell.engine.future()()
-    supposed = future.add(spec(asks=demand(9)), held=False, ended={})
+    supposed = future.add(st.SubmitAsked(future.now, spec(asks=demand(9))))
     assert (supposed.id, future.start_s(3)) == (3, now(7200).at_s)
     assert tables(shell.engine.ledger) == before
     assert list(shell.journal.events()) == events

@@ -500,7 +500,7 @@ def test_waits_that_are_over_leave_nothing_behind(desk: Any) -> None:
         waiting = asyncio.create_task(desk.ask(ALICE, op="wait", ids=[1]))
         await desk.finish(1)
         await waiting
-        assert desk.requests._waiters == {}
+        assert desk.requests._waiting._waiters == {}
 
     play(story)
 

@@ -95,7 +95,7 @@ class Front:
     async def idle(self) -> None:
         """Until the server has noticed that everybody has left, and nobody is waited for."""
         async with asyncio.timeout(10):
-            while not self.server.is_idle or self.desk.requests._waiters:
+            while not self.server.is_idle or self.desk.requests._waiting._waiters:
                 await asyncio.sleep(0.005)
 
 
@@ -402,7 +402,7 @@ def test_a_wait_whose_asker_has_left_is_given_up(
             await f.ask(**SUBMIT)
             c = await f.client()
             await c.send(encoded(op="wait", ids=[1]))
-            while not f.desk.requests._waiters:
+            while not f.desk.requests._waiting._waiters:
                 await asyncio.sleep(0.005)
             await c.close()
             await f.idle()
@@ -421,7 +421,7 @@ def test_a_wait_whose_asker_has_left_with_words_unsaid_is_given_up_too(
             await f.ask(**SUBMIT)
             c = await f.client()
             await c.send(encoded(op="wait", ids=[1]) + b"and another thing")
-            while not f.desk.requests._waiters:
+            while not f.desk.requests._waiting._waiters:
                 await asyncio.sleep(0.005)
             await c.close()
             await f.idle()

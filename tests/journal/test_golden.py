@@ -1,13 +1,15 @@
 """The journals of earlier versions are read for ever.
 
 `tests/data/journal_v1.sql` is the dump of a journal that 0.1.0 wrote, `journal_v2.sql` one of the
-version that knows conditions, retries and changes. They are never edited: a change of the schema or
-of an event kind gets a new version and a new golden journal beside them.
+version that knows conditions, retries and changes, `journal_v3.sql` one of that with arrays. They
+are never edited: a change of the schema or of an event kind gets a new version and a new golden
+journal beside them.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -27,7 +29,8 @@ from fakes import spec, tables
 
 DATA = Path(__file__).parent.parent / "data"
 DUMP = (DATA / "journal_v1.sql").read_text()
-LAST_DUMP = (DATA / "journal_v2.sql").read_text()
+V2_DUMP = (DATA / "journal_v2.sql").read_text()
+LAST_DUMP = (DATA / "journal_v3.sql").read_text()
 ASKS = Resources(cores_milli=1500, memory_bytes=1 << 33, read_bps=1000, write_bps=2000)
 USAGE = Usage(
     cores_milli=0, memory_bytes=0, memory_peak_bytes=3, read_bytes=4, written_bytes=5, cpu_s=6.5
@@ -95,7 +98,7 @@ ASKING = replace(
     retry=Retry(3, (Outcome.FAILED, Outcome.LOST)), warn=Warn(10, 60),
 )  # fmt: skip
 #: What version 2 has beside the history of version 1.
-LAST_EVENTS: list[ev.Event] = [
+V2_EVENTS: list[ev.Event] = [
     *EVENTS,
     ev.Submitted(job_id=8, at_s=38.5, spec=ASKING),
     ev.Cancelled(job_id=7, at_s=39.5, by="alice"),
@@ -116,6 +119,33 @@ LAST_EVENTS: list[ev.Event] = [
     ev.Retried(job_id=8, at_s=56.5, attempt=1, not_before_s=62),
     ev.Submitted(job_id=9, at_s=57.5, spec=replace(ASKING, after=(Dependency(8, Want.FAIL),))),
 ]  # fmt: skip
+PAYLOAD = Payload(env={"PATH": "/usr/bin"}, script="#!/bin/sh\necho ü\n")
+#: What version 3 has beside that of version 2.
+LAST_EVENTS: list[ev.Event] = [
+    *V2_EVENTS,
+    ev.ArraySubmitted(
+        array_id=10, at_s=61.5, spec=SPEC, spans=((0, 2, 2), (7, 8, 1)), at_once=2, held=True
+    ),
+    ev.Released(job_id=10, at_s=62.5, by="alice"),
+    ev.Admitted(job_id=11, at_s=63.5, attempt=1),
+    ev.Held(job_id=10, at_s=64.5, by="root"),
+    ev.Cancelled(job_id=12, at_s=65.5, by="alice"),
+    ev.ArraySubmitted(
+        array_id=15, at_s=66.5, spec=replace(ASKING, after=(Dependency(10),)), at_once=None,
+        spans=((5, 9, 1),),
+    ),
+    ev.ArraySubmitted(array_id=21, at_s=67.5, spec=SPEC, spans=((5, 9, 1),), at_once=None),
+    ev.Admitted(job_id=22, at_s=68.5, attempt=1),
+    ev.Launched(job_id=22, at_s=69.5, attempt=1, mono_s=690.5, cgroup="drfd/0123456789/job-22.1"),
+    ev.Cancelled(job_id=21, at_s=70.5, by="alice"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def v2(tmp_path: Path, open_journal: Callable[..., Journal]) -> Journal:
+    with closing(sqlite3.connect(tmp_path / "v2.sqlite")) as database:
+        database.executescript(V2_DUMP)
+    return open_journal(tmp_path / "v2.sqlite")
 
 
 @pytest.fixture
@@ -147,6 +177,17 @@ def test_the_last_ones_events_and_books_are_read(last: Journal) -> None:
     assert tables(last.load(Axes())) == tables(Ledger.of_events(Axes(), LAST_EVENTS))
 
 
+def test_the_one_before_is_read_and_gets_todays_tables(v2: Journal, tmp_path: Path) -> None:
+    assert list(v2.events()) == V2_EVENTS
+    assert tables(v2.load(Axes())) == tables(Ledger.of_events(Axes(), V2_EVENTS))
+    Journal(tmp_path / "today.sqlite").close()
+    assert schema(tmp_path / "v2.sqlite") == schema(tmp_path / "today.sqlite")
+
+
+def test_the_last_ones_payloads_are_read(last: Journal) -> None:
+    assert (last.payload(10), last.payload(4711)) == (PAYLOAD, Payload())
+
+
 def test_an_old_one_that_was_opened_is_refused_by_the_drfd_that_wrote_it(
     old: Journal, path: Path
 ) -> None:
@@ -154,7 +195,7 @@ def test_an_old_one_that_was_opened_is_refused_by_the_drfd_that_wrote_it(
     old.append(ev.Submitted(job_id=8, at_s=38.5, spec=ASKING), None)
     old.commit()
     old.close()
-    assert int.from_bytes(path.read_bytes()[60:64], "big") == 2
+    assert int.from_bytes(path.read_bytes()[60:64], "big") == 3
 
 
 def test_its_books_are_read(old: Journal) -> None:
@@ -211,7 +252,7 @@ def test_its_submissions_are_read(old: Journal) -> None:
     assert old.submission(1001, "0123") == 7
 
 
-def test_todays_journal_has_the_tables_of_then(old: Journal, path: Path, tmp_path: Path) -> None:
+def test_one_that_was_opened_has_todays_tables(old: Journal, path: Path, tmp_path: Path) -> None:
     Journal(tmp_path / "today.sqlite").close()
     assert schema(path) == schema(tmp_path / "today.sqlite")
 
@@ -220,7 +261,8 @@ def schema(path: Path) -> set[tuple[str, str]]:
     """Each table and index, and its definition without regard to blanks and capitals."""
     with closing(sqlite3.connect(path)) as database:
         rows = database.execute("select name, sql from sqlite_master where sql is not null")
-        return {(name, " ".join(sql.lower().split())) for name, sql in rows}
+        words = {(name, " ".join(sql.lower().split())) for name, sql in rows}
+        return {(name, re.sub(r" ?([(),]) ?", r"\1", sql)) for name, sql in words}
 
 
 def test_todays_events_are_written_as_they_were_then(last: Journal, tmp_path: Path) -> None:
@@ -233,14 +275,18 @@ def test_todays_events_are_written_as_they_were_then(last: Journal, tmp_path: Pa
         assert_holds(json.loads(then), json.loads(records.encode(event)))
 
 
-def test_todays_jobs_are_written_as_they_were_then(last: Journal, tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "last.sqlite")) as database:
-        written = dict(database.execute("select id, data from jobs"))
-    ledger = Ledger(Axes())
-    jobs = {job.id: job for event in LAST_EVENTS if (job := ledger.apply(event)) is not None}
-    assert set(written) == set(jobs)
-    for job_id, then in written.items():
-        assert_holds(json.loads(then), json.loads(records.encode(jobs[job_id])))
+def test_todays_jobs_and_arrays_are_written_as_they_were_then(
+    last: Journal, tmp_path: Path
+) -> None:
+    write_anew(LAST_EVENTS, tmp_path / "anew.sqlite")
+    for table in ("jobs", "arrays"):
+        with closing(sqlite3.connect(tmp_path / "last.sqlite")) as database:
+            written = dict(database.execute(f"select id, data from {table}"))
+        with closing(sqlite3.connect(tmp_path / "anew.sqlite")) as database:
+            today = dict(database.execute(f"select id, data from {table}"))
+        assert set(today) == set(written)
+        for each, then in written.items():
+            assert_holds(json.loads(then), json.loads(today[each]))
 
 
 def assert_holds(then: object, now: object) -> None:
@@ -253,6 +299,17 @@ def assert_holds(then: object, now: object) -> None:
         assert_holds(value, now[name])
     added = {name: value for name, value in now.items() if name not in then}
     assert not any(added.values()), added
+
+
+def write_anew(events: list[ev.Event], path: Path) -> None:
+    """As the engine does it."""
+    journal, ledger = Journal(path), Ledger(Axes())
+    for event in events:
+        journal.enter(event, ledger)
+        if isinstance(event, ev.ArraySubmitted):
+            journal.put_payload(event.array_id, PAYLOAD)
+    journal.commit()
+    journal.close()
 
 
 def test_its_books_are_read_on_a_machine_with_other_disks(old: Journal) -> None:

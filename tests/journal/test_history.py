@@ -77,6 +77,10 @@ EVERY_KIND: list[ev.Event] = [
     ev.Changed(
         job_id=1, at_s=1.0, by="root", spec=SPEC, sets_after=True, sets_begin=False, text="after",
     ),
+    ev.ArraySubmitted(
+        array_id=1, at_s=1.0, spec=SPEC, spans=((0, 9, 3), (11, 11, 1)), at_once=5, held=True
+    ),
+    ev.ArraySubmitted(array_id=1, at_s=1.0, spec=SPEC, spans=((0, 9, 1),), at_once=None),
     ev.Drained(at_s=1.0, on=True, by="root"),
 ]  # fmt: skip
 
@@ -116,7 +120,7 @@ def test_the_books_read_are_the_books_that_replaying_the_events_gives(
 ) -> None:
     """After random histories, in which some turns fail and are rolled back."""
     kinds: set[type] = set()
-    for seed in range(8):
+    for seed in range(12):
         path = tmp_path / f"journal-{seed}.sqlite"
         ledger = live_through(random.Random(seed), open_journal(path))
         reopened = open_journal(path)
@@ -329,7 +333,7 @@ def write(journal: Journal, *events: ev.Event) -> Ledger:
     """Append and commit what follows on what the journal holds; the books after it."""
     ledger = journal.load(Axes())
     for event in events:
-        journal.append(*applied(ledger, event))
+        journal.enter(event, ledger)
     journal.commit()
     return ledger
 
@@ -349,9 +353,11 @@ def take(ledger: Ledger, journal: Journal, stimulus: st.Stimulus) -> None:
     except Refused:
         return
     for event in found:
-        journal.append(*applied(ledger, event))
+        journal.enter(event, ledger)
         if isinstance(event, ev.Submitted):
             journal.put_payload(event.job_id, PAYLOAD)
+        elif isinstance(event, ev.ArraySubmitted):
+            journal.put_payload(event.array_id, PAYLOAD)
 
 
 def preempt_somebody(ledger: Ledger, journal: Journal, chance: random.Random, step: int) -> None:
@@ -363,7 +369,7 @@ def preempt_somebody(ledger: Ledger, journal: Journal, chance: random.Random, st
         return
     kind, changes = chance.choice(((ev.PreemptRequested, {}), (ev.SuspendRequested, {"by": None})))
     event = happened(kind, chance.choice(running), step * 60.0, **changes)
-    journal.append(*applied(ledger, event))
+    journal.enter(event, ledger)
 
 
 def random_stimulus(ledger: Ledger, chance: random.Random, step: int) -> st.Stimulus:
@@ -372,7 +378,9 @@ def random_stimulus(ledger: Ledger, chance: random.Random, step: int) -> st.Stim
     actor = chance.choice((ALICE, BOB, ADMIN))
     # Most of what happens happens to jobs that have started.
     started = sorted(job.id for job in ledger.holders())
-    job_id = chance.choice([*ledger.jobs, *started * 9, ledger.next_id])
+    waiting = [*ledger.arrays, *(group.first_id for group in ledger.arrays.groups())]
+    job_id = chance.choice([*ledger.jobs, *waiting, *started * 9, ledger.next_id])
+    known = sorted({*ledger.jobs, *waiting})
     job = ledger.jobs.get(job_id)
     attempt = job.attempt if job else 1
     match chance.randrange(31):
@@ -385,14 +393,19 @@ def random_stimulus(ledger: Ledger, chance: random.Random, step: int) -> st.Stim
                 begin_s=chance.choice((None, None, None, int(when.at_s) + chance.randrange(300))),
                 after=tuple(
                     Dependency(on, chance.choice(list(Want)))
-                    for on in chance.sample(sorted(ledger.jobs), min(len(ledger.jobs), 2))
+                    for on in chance.sample(known, min(len(known), 2))
                     if chance.random() < 0.3
                 ),
                 retry=chance.choice((None, Retry(2, (Outcome.FAILED, Outcome.LOST)))),
             )  # fmt: skip
             if asked.time_limit_s is not None:
                 asked = replace(asked, warn=Warn(10, 3599))
-            return st.SubmitAsked(when, asked, held=chance.random() < 0.2)
+            held = chance.random() < 0.2
+            if chance.random() < 0.3:
+                spans = chance.choice((((0, 4, 2),), ((1, 1, 1), (5, 8, 1))))
+                at_once = chance.choice((None, 2))
+                return st.SubmitAsked(when, asked, held, spans=spans, at_once=at_once)
+            return st.SubmitAsked(when, asked, held)
         case 2:
             return st.CancelAsked(when, job_id, actor)
         case 3:

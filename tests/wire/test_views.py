@@ -333,8 +333,14 @@ def test_exit_status(
 
 
 def test_counts_are_by_state_in_the_order_of_the_list() -> None:
-    counts = counts_view(["RUNNING", "PENDING", "RUNNING"])
+    states = ["RUNNING", "PENDING", "RUNNING"]
+    counts = counts_view([{"state": state} for state in states])
     assert list(counts.items()) == [("RUNNING", 2), ("PENDING", 1)]
+
+
+def test_a_row_counts_as_many_as_the_tasks_that_it_stands_for() -> None:
+    rows = [{"state": "PENDING", "tasks": 990}, {"state": "RUNNING"}, {"state": "PENDING"}]
+    assert counts_view(rows) == {"PENDING": 991, "RUNNING": 1}
 
 
 @pytest.mark.parametrize("kind", [Refused, NotPermitted, HostError])
@@ -353,6 +359,12 @@ EVENTS: list[tuple[ev.Event, str]] = [
     (ev.Released(job_id=1, at_s=5.0, by="root"), "by root"),
     (ev.Cancelled(job_id=1, at_s=5.0, by="alice"), "by alice"),
     (ev.Admitted(job_id=1, at_s=5.0, attempt=2), "attempt 2"),
+    (
+        ev.ArraySubmitted(
+            array_id=1, at_s=5.0, spec=spec(), spans=((0, 9, 3), (10, 10, 1)), at_once=None
+        ),
+        "5 tasks",
+    ),
     (ev.Launched(job_id=1, at_s=5.0, attempt=1, mono_s=1.0, cgroup=None), ""),
     (
         ev.LaunchFailed(

@@ -9,8 +9,9 @@ import click
 from drfd.errors import Refused
 from drfd_cli import output
 from drfd_cli.client import Client, Watch
-from drfd_cli.options import colour_option, connect, job_ids
+from drfd_cli.options import colour_option, connect, job_ids, label
 from drfd_cli.tail import Prefixed, Tail, Unreadable, plain
+from drfd_cli.words import Ref
 
 _POLL_S = 0.2
 
@@ -23,19 +24,19 @@ _POLL_S = 0.2
     "-n", "--lines", metavar="LINES", type=click.IntRange(0), help="Begin with the last LINES only."
 )
 @colour_option
-def command(ids: tuple[int, ...], follow: bool, err: bool, lines: int | None) -> int:
+def command(ids: tuple[Ref, ...], follow: bool, err: bool, lines: int | None) -> int:
     """The output of a job; of several, with the job's id before each line.
 
     While it is followed, an output may begin late, grow, be emptied or replaced; the job may be
     queued again.
     """
     client = connect()
-    jobs = [client.request("show", id=job_id)["job"] for job_id in dict.fromkeys(ids)]
+    jobs = [_job(client, job_id) for job_id in dict.fromkeys(ids)]
     tails = {
         job["id"]: Tail(
             job["stderr" if err else "stdout"],
             lines,
-            plain if len(jobs) == 1 else Prefixed(job["id"], is_coloured=output.has_colour()),
+            plain if len(jobs) == 1 else Prefixed(label(job), is_coloured=output.has_colour()),
         )
         for job in jobs
     }
@@ -53,12 +54,24 @@ def command(ids: tuple[int, ...], follow: bool, err: bool, lines: int | None) ->
     return status
 
 
+def _job(client: Client, job_id: Ref) -> output.View:
+    reply = client.request("show", id=job_id)
+    if "array" in reply:
+        first = reply["array"]["array_tasks"].partition("-")[0].partition(",")[0]
+        raise Refused(
+            "no-output", f"{job_id} is an array; each task has an output of its own",
+            hint=f"drf log {job_id}_{first}",
+        )  # fmt: skip
+    job: output.View = reply["job"]
+    return job
+
+
 def _print(job: output.View, tail: Tail) -> None:
     if os.path.exists(tail.path):
         _copy(tail)
         tail.finish()
     elif job["started_at"] is None:
-        raise Refused("no-output", f"job {job['id']} has not started: {output.why_line(job)}")
+        raise Refused("no-output", f"job {label(job)} has not started: {output.why_line(job)}")
     else:
         raise Refused("no-output", f"the output file {tail.path} is not there any more")
 
@@ -67,7 +80,7 @@ def _follow(client: Client, jobs: list[output.View], tails: dict[int, Tail]) -> 
     """Copy what is there and what comes, until the jobs have ended; the exit code."""
     for job in jobs:
         if job["started_at"] is None and job["outcome"] is None:
-            output.say(f"job {job['id']} has not started: {output.why_line(job)}")
+            output.say(f"job {label(job)} has not started: {output.why_line(job)}")
     status = 0
     watch = Watch(client, *tails)
     while True:

@@ -48,7 +48,7 @@ def run_attached(
     signals = catch_signals()
     counter = Counter()
     try:
-        job_id = client.submit(**fields(command, attach=str(counter.path), **asked))
+        job_id = client.submit(**fields(command, attach=str(counter.path), **asked))["id"]
         stage = None
         if terminal is not None:
             terminal.hush()

@@ -10,21 +10,24 @@ import click
 from drfd.units import show_duration, show_size
 from drfd_cli import output
 from drfd_cli.options import as_json, connect, job_id
+from drfd_cli.options import label as name_of
+from drfd_cli.words import Ref
 
 
 @click.command("show")
 @job_id
 @as_json
-def command(job_id: int, as_json: bool) -> None:
+def command(job_id: Ref, as_json: bool) -> None:
     """Everything about one job: demand, use, attempts, events, outcome."""
     reply = connect().request("show", id=job_id)
-    job = reply["job"]
+    shown = reply["array"] if "array" in reply else reply["job"]
     if as_json:
         # What it used is known when it has ended.
         used = {"used": reply["used"]} if reply.get("used") is not None else {}
-        output.print_json({**job, "events": reply["events"], **used})
+        output.print_json({**shown, "events": reply["events"], **used})
         return
-    for label, value in _lines(job, reply.get("used")):
+    lines = _array_lines(shown) if "array" in reply else _lines(shown, reply.get("used"))
+    for label, value in lines:
         output.tell(f"{label:<10} {output.clean(value, 1000)}")
     output.tell("events")
     for event in reply["events"]:
@@ -49,13 +52,33 @@ def _conditions(job: dict[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
+def _array_lines(array: dict[str, Any]) -> list[tuple[str, str]]:
+    cores, memory, io = output.show_demand(array["demand"])
+    limit, submitted_at = array["time_limit_s"], array["submitted_at"]
+    tasks = ", ".join(f"{count} {state}" for state, count in sorted(array["counts"].items()))
+    return [
+        ("array", f"{array['id']} ({array['name']}) of {array['user']}, pool {array['pool']}"),
+        ("indices", array["array_tasks"]),
+        ("tasks", f"{array['tasks']}: {tasks}"),
+        *((state.lower().replace("_", " "), text) for state, text in array["indices"].items()),
+        ("demand", f"{cores} cores, {memory} memory, io {_io(array['demand']) or io} each"),
+        ("limit", "no time limit" if limit is None else show_duration(limit)),
+        *_conditions(array),
+        ("submitted", output.show_time(submitted_at)),
+        ("command", shlex.join(array["argv"])),
+        ("directory", array["cwd"]),
+        ("output", array["stdout"]),
+        ("errors", array["stderr"]),
+    ]
+
+
 def _lines(job: dict[str, Any], used: dict[str, Any] | None) -> list[tuple[str, str]]:
     cores, memory, io = output.show_demand(job["demand"])
     usage = job["usage"]
     limit = job["time_limit_s"]
     attempt = f"attempt {job['attempt']}"
     lines = [
-        ("job", f"{job['id']} ({job['name']}) of {job['user']}, pool {job['pool']}"),
+        ("job", f"{name_of(job)} ({job['name']}) of {job['user']}, pool {job['pool']}"),
         ("state", f"{job['state']}, {job.get('attempts') or attempt}"),
         ("why", output.why_line(job) or "-"),
         ("demand", f"{cores} cores, {memory} memory, io {_io(job['demand']) or io}"),

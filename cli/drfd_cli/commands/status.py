@@ -12,14 +12,18 @@ from drfd_cli.options import (
     colour_option,
     connect,
     job_ids,
+    label,
     parsable_options,
     state_option,
 )
+from drfd_cli.words import Ref
 
 _RECENT = 20
 #: Names are cut to so many signs; from this width of screen on, the longer figure.
 _NAME, _SHORT_NAME = 24, 12
 _WIDE = 110
+#: A list of indices is cut to so many signs.
+_INDICES = 24
 #: The reason is broken into lines of at least this length.
 _WHY = 16
 
@@ -31,16 +35,19 @@ _WHY = 16
 @click.option(
     "-a", "--all", "with_ended", is_flag=True, help=f"Also the last {_RECENT} ended jobs."
 )
+@click.option("-r", "--array-tasks", "tasks", is_flag=True, help="A row for each task of an array.")
 @as_json
 @parsable_options(parsable.JOB)
 @colour_option
 def command(
-    ids: tuple[int, ...], user: str | None, states: tuple[str, ...], with_ended: bool,
+    ids: tuple[Ref, ...], user: str | None, states: tuple[str, ...], with_ended: bool, tasks: bool,
     as_json: bool, **shape: Any,
 ) -> None:  # fmt: skip
     """The queue now: what runs, what waits, and why."""
     select = {"ids": list(ids), "user": user, "states": list(states)}
-    reply = connect().request("status", select=select, ended=_RECENT if with_ended else 0)
+    ended = _RECENT if with_ended else 0
+    more = {"tasks": True} if tasks else {}
+    reply = connect().request("status", select=select, ended=ended, **more)
     if as_json:
         output.print_json({key: reply[key] for key in ("jobs", "counts", "draining")})
         return
@@ -64,10 +71,16 @@ def command(
     click.echo(" ".join(f"{count} {state}" for state, count in sorted(reply["counts"].items())))
 
 
+def _id(job: output.View) -> str:
+    if "array_tasks" not in job:
+        return label(job)
+    return f"{job['id']}_[{output.shorten(job['array_tasks'], _INDICES)}]"
+
+
 def _row(job: output.View, *, names: int, is_wide: bool) -> list[object]:
     cores, memory, io = output.show_demand(job["demand"])
     return [
-        job["id"],
+        _id(job),
         output.shorten(job["name"], names),
         output.shorten(job["user"], names),
         *([output.shorten(job["pool"], names)] if is_wide else []),

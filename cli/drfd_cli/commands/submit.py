@@ -16,6 +16,7 @@ from drfd_cli import output
 from drfd_cli.environment import as_given, capture, is_secret, not_text
 from drfd_cli.notice import find_notice
 from drfd_cli.options import (
+    ARRAY,
     GroupedHelp,
     as_json,
     condition_options,
@@ -39,6 +40,9 @@ class _SubmitCommand(GroupedHelp):
 @click.command("submit", cls=_SubmitCommand, context_settings={"allow_interspersed_args": False})
 @demand_options
 @condition_options
+@click.option(
+    "--array", type=ARRAY, help="Many tasks: indices such as 0-99 or 1,3,7-20:2; %5: 5 at once."
+)
 @click.option("--hold", is_flag=True, help="Do not start it before `drf release`.")
 @click.option("--preemptible", is_flag=True, help="It may be stopped and queued again for others.")
 @click.option("--dry-run", is_flag=True, help="Queue nothing; say when it would start, and why.")
@@ -48,6 +52,20 @@ class _SubmitCommand(GroupedHelp):
     "--notify", metavar="WHEN", help="Tell when it starts, ends or fails: start,end,fail."
 )
 @click.option("--notify-command", metavar="CMD", help="By this shell command, not by mail.")
+@click.option(
+    "-o",
+    "--output",
+    "stdout",
+    metavar="FILE",
+    help="Its output; %j is its id, %A_%a array and index.",
+)
+@click.option(
+    "-e",
+    "--error",
+    "stderr",
+    metavar="FILE",
+    help="Its errors; %j is its id, %A_%a array and index.",
+)
 @click.option("-w", "--wait", is_flag=True, help="Wait for its end; exit as it does.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the id alone.")
 @as_json
@@ -71,11 +89,17 @@ def command(
             client.request("submit", dry_run=True, **fields(command, script=script, **asked)),
             as_json=as_json,
         )
-    job_id = client.submit(**fields(command, script=script, **asked))
-    if as_json:
-        output.print_json({"id": job_id})
+    reply = client.submit(**fields(command, script=script, **asked))
+    job_id, count = reply["id"], reply.get("tasks")
+    if count is None:
+        what = f"job {job_id}"
     else:
-        click.echo(job_id if quiet else f"submitted job {job_id}")
+        what = f"array {job_id} of {count} task{'' if count == 1 else 's'}"
+        _tell_of_one_file(asked)
+    if as_json:
+        output.print_json({key: reply[key] for key in ("id", "tasks") if key in reply})
+    else:
+        click.echo(job_id if quiet else f"submitted {what}")
     if not wait:
         return 0
     sys.stdout.flush()
@@ -85,8 +109,17 @@ def command(
         output.say(f"job {job_id} goes on (drf cancel {job_id} stops it)")
         return 130
     if ended["outcome"]["code"] not in ("COMPLETED", "FAILED"):
-        output.say(f"job {job_id} {output.why_line(ended)}")
+        kind = "job" if count is None else "array"
+        output.say(f"{kind} {job_id} {output.why_line(ended)}")
     return int(ended["status"])
+
+
+def _tell_of_one_file(asked: dict[str, Any]) -> None:
+    """Where each task would overwrite what the others have written."""
+    for option, name in (("-o", "stdout"), ("-e", "stderr")):
+        path = asked[name]
+        if path and path != "/dev/null" and not re.search("%[aj]", path.replace("%%", "")):
+            output.say(f"all tasks write to {path}; {option} with %a in it tells them apart")
 
 
 def _tell_forecast(forecast: dict[str, Any], *, as_json: bool) -> int:
@@ -132,6 +165,7 @@ def fields(
     retry_on: list[str] | None,
     warn: tuple[int, int] | None,
     script: str | None = None,
+    array: str | None = None,
     hold: bool = False,
     preemptible: bool = False,
     stdout: str | None = None,
@@ -173,6 +207,7 @@ def fields(
         "script": script,
         "attach": attach,
         "notify": find_notice(notify, notify_command, os.environ),
+        "array": array,
         "held": hold,
         "preemptible": preemptible,
         "after": dependencies(after),

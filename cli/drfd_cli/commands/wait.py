@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from drfd_cli import output
-from drfd_cli.options import DURATION, as_json, connect, job_ids
+from drfd_cli.options import DURATION, as_json, connect, job_ids, label
+from drfd_cli.words import Ref
 
 #: EX_TEMPFAIL of sysexits.h: neither a refusal nor the time-out (124) of a job.
 _TIMED_OUT = 75
@@ -16,19 +17,20 @@ _TIMED_OUT = 75
 @click.option("--any", "any_one", is_flag=True, help="Until one of them has ended.")
 @click.option("--timeout", type=DURATION, help="Give up after this long (exit code 75).")
 @as_json
-def command(ids: tuple[int, ...], any_one: bool, timeout: int | None, as_json: bool) -> int:
+def command(ids: tuple[Ref, ...], any_one: bool, timeout: int | None, as_json: bool) -> int:
     """Wait until jobs have ended.
 
-    For one job, exit as it did. For several, with 0 if all completed, else as the first one, in
-    the order given, that did not. With --any, only those count that have ended by then. ^C leaves
-    the jobs alone.
+    For one job, exit as it did. For several, or an array, with 0 if all completed, else as the
+    first one, in the order given or by index, that did not. With --any, only those count that
+    have ended by then. ^C leaves the jobs alone.
     """
     reply = connect().wait(list(dict.fromkeys(ids)), any_one=any_one, timeout_s=timeout)
     if as_json:
         output.print_json({"done": reply["done"], "jobs": reply["ended"]})
     else:
         for job in reply["ended"]:
-            output.tell(f"job {job['id']} {output.clean(output.why_line(job), 1000)}")
+            kind = "array" if "array_tasks" in job else "job"
+            output.tell(f"{kind} {label(job)} {output.clean(output.why_line(job), 1000)}")
     if not reply["done"]:
         output.say(f"timed out: {'none has' if any_one else 'not all have'} ended")
         return _TIMED_OUT

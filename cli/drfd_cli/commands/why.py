@@ -5,13 +5,14 @@ from __future__ import annotations
 import click
 
 from drfd_cli import output
-from drfd_cli.options import as_json, connect, job_id
+from drfd_cli.options import as_json, connect, job_id, label
+from drfd_cli.words import Ref
 
 
 @click.command("why")
 @job_id
 @as_json
-def command(job_id: int, as_json: bool) -> None:
+def command(job_id: Ref, as_json: bool) -> None:
     """Why a job waits, or how it ended, from the decision that was taken."""
     reply = connect().request("why", id=job_id)
     job, notes, advice = reply["job"], reply.get("notes", []), reply.get("advice")
@@ -25,7 +26,7 @@ def command(job_id: int, as_json: bool) -> None:
     elif job["outcome"] is not None:
         # Its state is the cause already.
         line = job["outcome"]["text"]
-    output.tell(f"job {job_id} {verb}: {output.clean(line, 1000)}")
+    output.tell(f"job {label(job)} {verb}: {output.clean(line, 1000)}")
     attempts = job.get("attempts", "")
     if attempts and attempts not in line:
         output.tell(attempts)

@@ -1,0 +1,490 @@
+"""Arrays: as if every task had been submitted by itself, and as cheap as one job."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from drfd.core import events as ev
+from drfd.core import stimuli as st
+from drfd.core.array import Array
+from drfd.core.decide import decide
+from drfd.core.job import Job, JobSpec, JobState, output_path
+from drfd.core.ledger import Ledger
+from drfd.core.lifecycle import InvalidTransition
+from drfd.core.reasons import Reason, ReasonCode, explain_wait
+from drfd.core.resources import Axes
+from drfd.errors import NotPermitted, Refused
+from drfd.indices import Span
+from fakes import ADMIN, ALICE, BOB, Bench, demand, ended, now, rules, runner_up, spec, tables
+
+S = JobState
+
+
+def submit(
+    bench: Bench, *spans: Span, at_once: int | None = None, held: bool = False,
+    asked: JobSpec | None = None,
+) -> int:  # fmt: skip
+    """The id of an array that was taken."""
+    (event,) = bench.feed(
+        st.SubmitAsked(now(), asked or spec(), held, spans=spans, at_once=at_once)
+    )
+    assert isinstance(event, ev.ArraySubmitted)
+    return event.array_id
+
+
+def states(bench: Bench, *ids: int) -> list[str | None]:
+    found = [bench.ledger.find(job_id) for job_id in ids]
+    return [None if job is None else job.shown_state for job in found]
+
+
+# -- ids and indices ----------------------------------------------------------------------------
+
+
+def test_tasks_have_the_ids_after_their_arrays_in_the_order_of_their_indices() -> None:
+    bench = Bench()
+    array_id = submit(bench, (1, 1, 1), (7, 11, 2), (20, 21, 1))
+    tasks = [bench.ledger.job(job_id) for job_id in range(array_id + 1, array_id + 7)]
+    assert [task.array_index for task in tasks] == [1, 7, 9, 11, 20, 21]
+    assert [task.label for task in tasks[:2]] == ["1_1", "1_7"]
+    assert {task.array_id for task in tasks} == {array_id}
+    assert bench.submit() == array_id + 7
+    bench.check()
+
+
+def test_an_index_leads_to_its_task_and_back() -> None:
+    array = array_of((1, 1, 1), (7, 11, 2), (20, 21, 1))
+    there = {index: array.id_of(index) for index in range(25)}
+    known = {index: job_id for index, job_id in there.items() if job_id is not None}
+    assert list(known) == [1, 7, 9, 11, 20, 21]
+    assert [array.index_of(job_id) for job_id in known.values()] == list(known)
+
+
+def test_ranges_of_tasks_are_told_by_their_indices() -> None:
+    array = array_of((1, 1, 1), (7, 11, 2), (20, 21, 1))
+    assert array.spans_of((5, 10)) == [(1, 1, 1), (7, 11, 2), (20, 21, 1)]
+    assert array.spans_of((6, 7), (9, 9)) == [(7, 9, 2), (20, 20, 1)]
+    assert array.spans_of((8, 9)) == [(11, 11, 2), (20, 20, 1)]
+
+
+def array_of(*spans: Span) -> Array:
+    common = Job(id=4, array_id=4, spec=spec(), submitted_at=1.0, eligible_at=1.0)
+    return Array(common=common, spans=spans, at_once=None)
+
+
+def test_output_goes_by_array_and_index() -> None:
+    task = array_of((3, 9, 3)).task(6)
+    asked = replace(task, spec=replace(task.spec, cwd="/home/alice", name="a/b"))
+    assert output_path("%A_%a-%j-%x%%a.out", asked) == "/home/alice/4_6-6-a_b%a.out"
+    alone = Job(id=9, spec=spec(), submitted_at=0.0)
+    assert output_path("%A_%a", alone) == "/home/alice/9_0"
+
+
+# -- the books ----------------------------------------------------------------------------------
+
+
+def test_a_task_has_no_record_before_something_happens_to_it_alone() -> None:
+    bench = Bench(rules(cores=2))
+    array_id = submit(bench, (0, 4, 1))
+    assert (bench.ledger.jobs, bench.ledger.waiting["alice"]) == ({}, 5)
+    assert bench.schedule() == [array_id + 1, array_id + 2]
+    assert sorted(bench.ledger.jobs) == [array_id + 1, array_id + 2]
+    assert bench.ledger.arrays[array_id].ids() == ((array_id + 3, array_id + 5),)
+    assert bench.ledger.waiting["alice"] == 3
+    bench.check()
+
+
+def test_an_array_leaves_the_books_with_its_last_task() -> None:
+    bench = Bench()
+    array_id = submit(bench, (0, 1, 1))
+    for job_id in bench.schedule():
+        assert array_id in bench.ledger.arrays
+        bench.finish(job_id)
+    assert bench.ledger.is_empty
+    assert bench.ledger.next_id == array_id + 3
+    bench.check()
+
+
+def test_a_requeued_task_is_still_one_of_its_array() -> None:
+    bench = Bench(rules(cores=1))
+    array_id = submit(bench, (5, 9, 1))
+    (job_id,) = bench.schedule()
+    bench.feed(runner_up(job_id))
+    bench.preempt(job_id)
+    bench.feed(ended(job_id))
+    bench.feed(st.CgroupGone(now(), job_id, 1))
+    task = bench.job(job_id)
+    assert (task.state, task.array_id, task.array_index) == (S.PENDING, array_id, 5)
+    assert bench.schedule() == [job_id], "in its old place"
+    bench.check()
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ev.Held(job_id=9, at_s=0.0, by="alice"),
+        ev.Released(job_id=1, at_s=0.0, by="alice"),
+        ev.Admitted(job_id=1, at_s=0.0, attempt=1),
+        ev.Launched(job_id=2, at_s=0.0, attempt=1, mono_s=0.0, cgroup=None),
+        ev.ArraySubmitted(
+            array_id=3, at_s=0.0, spec=spec(), spans=((0, 1, 1),), at_once=None, held=False
+        ),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_an_event_that_cannot_be_changes_nothing(event: ev.Event) -> None:
+    bench = Bench()
+    submit(bench, (0, 4, 1))
+    before = tables(bench.ledger)
+    with pytest.raises(InvalidTransition):
+        bench.ledger.apply(event)
+    assert tables(bench.ledger) == before
+
+
+def test_nothing_can_happen_to_the_rest_of_an_array_of_which_all_tasks_have_records() -> None:
+    bench = Bench()
+    array_id = submit(bench, (0, 0, 1))
+    bench.schedule()
+    with pytest.raises(InvalidTransition):
+        bench.ledger.apply(ev.Held(job_id=array_id, at_s=0.0, by="alice"))
+    bench.check()
+
+
+# -- what is asked for of a whole array ---------------------------------------------------------
+
+
+def test_a_hold_takes_one_event_whatever_the_size() -> None:
+    bench = Bench(rules(max_waiting_per_user=10**6))
+    array_id = submit(bench, (0, 99_999, 1))
+    assert bench.feed(st.HoldAsked(now(), array_id, ALICE)) == [
+        ev.Held(job_id=array_id, at_s=now().at_s, by="alice")
+    ]
+    assert bench.schedule() == []
+    assert bench.feed(st.HoldAsked(now(), array_id, ALICE)) == []
+    bench.feed(st.ReleaseAsked(now(5), array_id, ALICE))
+    assert len(bench.schedule()) == 9
+    assert bench.ledger.job(array_id + 50).eligible_at == now(5).at_s
+
+
+def test_a_cancellation_ends_what_waits_and_stops_what_runs() -> None:
+    bench = Bench(rules(cores=2))
+    array_id = submit(bench, (0, 4, 1))
+    first, second = bench.schedule()
+    bench.feed(runner_up(first))
+    events = bench.feed(st.CancelAsked(now(), array_id, ALICE))
+    assert [type(event) for event in events] == [
+        *(ev.Cancelled, ev.StopRequested, ev.StopRequested)
+    ]
+    assert states(bench, first, second, array_id + 3) == ["STOPPING", "STOPPING", None]
+    assert bench.feed(st.CancelAsked(now(), array_id, ALICE)) == []
+    bench.check()
+
+
+def test_an_array_that_waits_is_gone_when_it_has_been_cancelled() -> None:
+    bench = Bench()
+    array_id = submit(bench, (0, 4, 1))
+    bench.feed(st.CancelAsked(now(), array_id, ADMIN))
+    assert bench.ledger.is_empty
+    with pytest.raises(Refused, match="there is no live job 1"):
+        bench.feed(st.CancelAsked(now(), array_id, ALICE))
+    bench.check()
+
+
+def test_a_single_task_can_be_held_released_and_cancelled() -> None:
+    bench = Bench(rules(cores=2))
+    array_id = submit(bench, (0, 4, 1))
+    bench.feed(st.HoldAsked(now(), array_id + 1, ALICE))
+    bench.feed(st.CancelAsked(now(), array_id + 3, ALICE))
+    assert bench.schedule() == [array_id + 2, array_id + 4]
+    bench.feed(st.ReleaseAsked(now(), array_id + 1, ALICE))
+    assert states(bench, array_id + 1, array_id + 3, array_id + 5) == ["PENDING", None, "PENDING"]
+    bench.check()
+
+
+def test_what_one_task_refuses_the_others_take() -> None:
+    """A task that runs cannot be held; those that wait can. What is asked is refused only if every
+    task refuses it."""
+    bench = Bench(rules(cores=1))
+    array_id = submit(bench, (0, 1, 1))
+    (running,) = bench.schedule()
+    bench.feed(runner_up(running))
+    bench.feed(st.HoldAsked(now(), array_id, ALICE))
+    assert states(bench, running, array_id + 2) == ["RUNNING", "HELD"]
+    bench.feed(st.SuspendAsked(now(), array_id, ALICE))
+    assert bench.job(running).freezing
+    bench.feed(st.CancelAsked(now(), array_id + 2, ALICE))
+    with pytest.raises(Refused, match="job 1_0 is RUNNING; only a waiting job can be held"):
+        bench.feed(st.HoldAsked(now(), array_id, ALICE))
+
+
+def test_only_what_has_no_record_is_meant_when_that_is_said() -> None:
+    bench = Bench(rules(cores=1))
+    array_id = submit(bench, (0, 4, 1))
+    (running,) = bench.schedule()
+    (event,) = bench.feed(st.CancelAsked(now(), array_id, ALICE, unborn_only=True))
+    assert event == ev.Cancelled(job_id=array_id, at_s=now().at_s, by="alice")
+    assert states(bench, running) == ["STARTING"]
+    with pytest.raises(Refused, match="there is no live job 1"):
+        bench.feed(st.CancelAsked(now(), array_id, ALICE, unborn_only=True))
+
+
+def test_others_cannot_touch_an_array_nor_its_tasks() -> None:
+    bench = Bench()
+    array_id = submit(bench, (0, 4, 1))
+    for job_id in (array_id, array_id + 3):
+        for ask in (st.CancelAsked, st.HoldAsked):
+            with pytest.raises(NotPermitted, match="belongs to alice"):
+                bench.feed(ask(now(), job_id, BOB))
+
+
+def test_what_an_administrator_holds_of_an_array_its_owner_cannot_release() -> None:
+    bench = Bench()
+    array_id = submit(bench, (0, 4, 1))
+    bench.feed(st.HoldAsked(now(), array_id, ALICE))
+    bench.feed(st.HoldAsked(now(), array_id, ADMIN))
+    for job_id in (array_id, array_id + 3):
+        with pytest.raises(NotPermitted, match="held by root"):
+            bench.feed(st.ReleaseAsked(now(), job_id, ALICE))
+    bench.feed(st.ReleaseAsked(now(), array_id, ADMIN))
+    assert states(bench, array_id + 1) == ["PENDING"]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "words"),
+    [
+        (0, "the array has 4 tasks, and alice may have 3 jobs waiting"),
+        (1, "the array has 4 tasks, and alice may have 3 jobs waiting and has 1"),
+        (3, "alice already has 3 jobs waiting, the most that is allowed"),
+    ],
+)
+def test_more_tasks_than_a_user_may_have_waiting_are_refused(waiting: int, words: str) -> None:
+    bench = Bench(rules(max_waiting_per_user=3))
+    for _ in range(waiting):
+        bench.submit()
+    with pytest.raises(Refused) as refusal:
+        submit(bench, (0, 3, 1))
+    assert refusal.value.text == words
+    if not waiting:
+        submit(bench, (0, 2, 1))
+
+
+def test_an_array_of_jobs_too_big_for_the_machine_is_refused() -> None:
+    with pytest.raises(Refused, match="it could never start"):
+        submit(Bench(), (0, 3, 1), asked=spec(asks=demand(10)))
+
+
+# -- so many at once ----------------------------------------------------------------------------
+
+
+def test_no_more_tasks_run_at_once_than_were_said() -> None:
+    bench = Bench()
+    array_id = submit(bench, (0, 4, 1), at_once=2)
+    first, second = bench.schedule()
+    assert (first, second) == (array_id + 1, array_id + 2)
+    assert bench.schedule() == []
+    bench.finish(first)
+    assert bench.schedule() == [array_id + 3]
+    bench.feed(st.CancelAsked(now(), second, ALICE))
+    bench.feed(st.CgroupGone(now(), second, 1))
+    assert bench.schedule() == [], "it is being stopped: it has not ended"
+    bench.check()
+
+
+def test_a_task_that_is_shut_out_says_so_and_lets_others_pass() -> None:
+    bench = Bench(rules(cores=2))
+    array_id = submit(bench, (0, 4, 1), at_once=1)
+    other = bench.submit()
+    assert bench.schedule() == [array_id + 1, other]
+    task = bench.ledger.job(array_id + 2)
+    assert explain_wait(task, bench.ledger, None, bench.rules, str) == Reason(
+        ReasonCode.LIMIT, "array 1 runs 1 tasks at once at the most"
+    )
+    assert bench.ledger.is_shut_out(task)
+
+
+def test_the_first_tasks_come_first_also_when_they_come_back() -> None:
+    bench = Bench()
+    array_id = submit(bench, (0, 4, 1), at_once=2)
+    bench.feed(st.HoldAsked(now(), array_id + 1, ALICE))
+    started = bench.schedule()
+    assert started == [array_id + 2, array_id + 3]
+    bench.feed(st.ReleaseAsked(now(), array_id + 1, ALICE))
+    bench.finish(started[0])
+    assert bench.schedule() == [array_id + 1]
+    bench.check()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_with_a_bound_as_many_run_as_may_and_all_come_to_their_end(seed: int) -> None:
+    random = Random(seed)
+    bench = Bench(rules(cores=9))
+    most = random.randint(1, 5)
+    array_id = submit(bench, (0, 39, 1), at_once=most)
+    done: set[int] = set()
+    for step in range(400):
+        ids = list(range(array_id + 1, array_id + 41))
+        chosen = random.choice(ids)
+        ask = random.choice([st.HoldAsked, st.ReleaseAsked, st.ReleaseAsked])
+        try:
+            bench.feed(ask(now(), random.choice([chosen, chosen, array_id]), ALICE))
+        except Refused:
+            pass
+        bench.schedule()
+        roster = bench.ledger.arrays.get(array_id)
+        if roster is None:
+            break
+        held = [job.id for job in bench.ledger.holders()]
+        pending = [each for each in ids if states(bench, each) == ["PENDING"]]
+        assert len(held) == min(most, len(held) + len(pending))
+        for job_id in random.sample(held, random.randint(0, len(held))):
+            assert job_id not in done
+            bench.finish(job_id)
+            done.add(job_id)
+        if step % 20 == 0:
+            bench.check()
+    assert len(done) == 40
+    bench.check()
+
+
+# -- as if every task had been submitted by itself -----------------------------------------------
+
+
+class Twins:
+    """Two benches in which the same happens: one has arrays, the other their tasks one by one."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        how = rules(6, 12, weights={"bob": self.random.choice(["1", "3"])})
+        self.together, self.singly = Bench(how), Bench(how)
+        self.arrays: dict[int, range] = {}
+
+    def submit(self) -> None:
+        actor = self.random.choice([ALICE, BOB])
+        asks = demand(self.random.choice([1, 2, 3]), self.random.choice([1, 2, 5]))
+        asked = spec(
+            f"root.{actor.user}", actor=actor, asks=asks, priority=self.random.randint(-1, 1)
+        )
+        held = self.random.random() < 0.2
+        size = self.random.choice([0, 0, 1, 4, 9])
+        if not size:
+            assert self.together.submit(asked, held=held) == self.singly.submit(asked, held=held)
+            return
+        array_id = submit(self.together, (0, size - 1, 1), asked=asked, held=held)
+        # The array itself takes an id.
+        self.singly.feed(st.CancelAsked(now(), self.singly.submit(asked), actor))
+        ids = [self.singly.submit(asked, held=held) for _ in range(size)]
+        self.arrays[array_id] = range(ids[0], ids[-1] + 1)
+
+    def ask(self) -> None:
+        ask = self.random.choice([st.CancelAsked, st.HoldAsked, st.ReleaseAsked, st.ReleaseAsked])
+        actor = self.random.choice([ALICE, BOB, ADMIN])
+        if self.arrays and self.random.random() < 0.4:
+            array_id, tasks = self.random.choice([*self.arrays.items()])
+            attempt(self.together, ask(now(), array_id, actor))
+            for job_id in tasks:
+                attempt(self.singly, ask(now(), job_id, actor))
+        else:
+            job_id = self.random.randrange(1, self.together.ledger.next_id + 1)
+            if job_id not in self.arrays:
+                for bench in (self.together, self.singly):
+                    attempt(bench, ask(now(), job_id, actor))
+
+    def schedule(self) -> list[int]:
+        started = self.together.schedule()
+        assert started == self.singly.schedule()
+        return started
+
+    def finish(self) -> None:
+        running = sorted(job.id for job in self.together.ledger.holders())
+        for job_id in self.random.sample(running, self.random.randint(0, len(running))):
+            for bench in (self.together, self.singly):
+                bench.feed(ended(job_id))
+                bench.feed(st.CgroupGone(now(), job_id, 1))
+
+    def compare(self) -> None:
+        here, there = self.together.ledger, self.singly.ledger
+        for table in ("queues", "used", "holding", "booked", "waiting", "next_id"):
+            assert getattr(here, table) == getattr(there, table), table
+        for job_id in range(1, here.next_id):
+            task, job = here.find(job_id), there.find(job_id)
+            if task is not None:
+                task = replace(task, array_id=None, array_index=None)
+            assert task == job
+
+
+def attempt(bench: Bench, stimulus: st.Stimulus) -> None:
+    try:
+        bench.feed(stimulus)
+    except Refused:
+        pass
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_array_lives_as_its_tasks_would_one_by_one(seed: int) -> None:
+    twins = Twins(seed)
+    launched = 0
+    for step in range(100):
+        twins.random.choice([twins.submit, twins.ask, twins.ask, twins.finish])()
+        launched += len(twins.schedule())
+        twins.compare()
+        if step % 30 == 0:
+            twins.together.check()
+    assert launched > 15
+
+
+# -- as cheap as one job ------------------------------------------------------------------------
+
+
+def work(do: Callable[[], Any]) -> int:
+    """How many calls of functions it takes: what is counted does not depend on the machine."""
+    count = 0
+
+    def note(frame: object, event: str, arg: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        do()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def life(size: int) -> Iterator[tuple[str, int]]:
+    """The work of each thing that happens to an array of this size."""
+    how = replace(rules(cores=2), max_waiting_per_user=10**6)
+    for at_once in (None, 1):
+        ledger = Ledger(how.axes)
+
+        def feed(stimulus: st.Stimulus, ledger: Ledger = ledger) -> None:
+            for event in decide(ledger, stimulus, how):
+                ledger.apply(event)
+
+        stimuli = (
+            st.SubmitAsked(now(), spec(), spans=((0, size - 1, 1),), at_once=at_once),
+            st.HoldAsked(now(), 1 + size // 2, ALICE),
+            st.HoldAsked(now(), 1, ALICE),
+            st.ReleaseAsked(now(), 1, ALICE),
+            st.SchedulePass(now()),
+            st.CancelAsked(now(), 1 + size // 3, ALICE),
+            st.SchedulePass(now()),
+        )
+        for stimulus in stimuli:
+            yield f"{type(stimulus).__name__} %{at_once}", work(lambda each=stimulus: feed(each))
+        left = ledger.arrays.left()
+        jobs = list(ledger.jobs.values())
+        yield "load", work(lambda: Ledger.of_jobs(Axes(), jobs, arrays=left))  # noqa: B023
+        yield "cancel", work(lambda: feed(st.CancelAsked(now(), 1, ALICE)))
+
+
+def test_a_hundred_thousand_tasks_are_as_cheap_as_ten() -> None:
+    few, many = list(life(10)), list(life(100_000))
+    assert [name for name, _ in few] == [name for name, _ in many]
+    dear = {name: (a, b) for (name, a), (_, b) in zip(few, many, strict=True) if b > a + a // 4}
+    assert dear == {}

@@ -1,0 +1,104 @@
+"""The indices of an array as people write them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from drfd.errors import Refused
+from drfd.indices import MAX_TASKS, count_of, gaps, joined, merged, read_array, show_spans
+
+STEADY = settings(derandomize=True, deadline=None, max_examples=200)
+
+
+@pytest.mark.parametrize(
+    ("text", "spans", "at_once"),
+    [
+        ("0-999%50", ((0, 999, 1),), 50),
+        ("7", ((7, 7, 1),), None),
+        ("1,3,7-20:2", ((1, 1, 1), (3, 3, 1), (7, 19, 2)), None),
+        (" 5 , 1-2 ", ((1, 2, 1), (5, 5, 1)), None),
+        ("3-3:9", ((3, 3, 1),), None),
+        ("0-5:2,1-5:2", ((0, 5, 1),), None),
+        ("0-8:4,1-9:4%1", ((0, 1, 1), (4, 5, 1), (8, 9, 1)), 1),
+        ("1000000000", ((10**9, 10**9, 1),), None),
+        ("0-999999", ((0, MAX_TASKS - 1, 1),), None),
+    ],
+)
+def test_indices_are_read_in_order(
+    text: str, spans: tuple[tuple[int, int, int], ...], at_once: int | None
+) -> None:
+    assert read_array(text) == (spans, at_once)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "'' is neither an index nor a range"),
+        ("x", "'x' is neither an index nor a range"),
+        ("1,,2", "'' is neither an index nor a range"),
+        ("-1", "'-1' is neither an index nor a range"),
+        ("1-2-3", "'1-2-3' is neither an index nor a range"),
+        ("٣", "'٣' is neither an index nor a range"),
+        ("0x10", "'0x10' is neither an index nor a range"),
+        ("5-1", "the range 5-1 ends before it begins"),
+        ("1-5:0", "the step of 1-5:0 is 0"),
+        ("1,1", "the index 1 stands there twice"),
+        ("0-9:3,6", "the index 6 stands there twice"),
+        ("1000000001", "1000000001 is above the highest index, 1000000000"),
+        ("0-1000000", "1000001 tasks; 1000000 are the most"),
+        ("0-9%0", "after % stands how many may run at once, not '0'"),
+        ("0-9%", "after % stands how many may run at once, not ''"),
+        ("0-9%5%5", "after % stands how many may run at once, not '5%5'"),
+    ],
+)
+def test_bad_indices_are_refused_with_their_place_and_a_cure(text: str, why: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        read_array(text)
+    assert refusal.value.text == f"array: {text!r} is wrong: {why}"
+    assert refusal.value.hint == "write 0-99, 1,3,7-20:2 or 0-999%50"
+
+
+def test_an_endless_text_is_refused_in_a_short_line() -> None:
+    with pytest.raises(Refused) as refusal:
+        read_array("x" * 4000)
+    assert len(refusal.value.text) < 200
+
+
+PIECES = some.lists(
+    some.tuples(some.integers(0, 40), some.integers(0, 12), some.integers(1, 5)), min_size=1,
+    max_size=5,
+)  # fmt: skip
+
+
+@STEADY
+@given(PIECES)
+def test_what_is_read_is_what_was_written(pieces: list[tuple[int, int, int]]) -> None:
+    """Or it is refused, because an index stands there twice."""
+    meant = [at for low, more, step in pieces for at in range(low, low + more + 1, step)]
+    text = ",".join(f"{low}-{low + more}:{step}" for low, more, step in pieces)
+    if len(meant) != len(set(meant)):
+        with pytest.raises(Refused, match="stands there twice"):
+            read_array(text)
+        return
+    spans, _ = read_array(text)
+    read = [at for first, last, step in spans for at in range(first, last + 1, step)]
+    assert read == sorted(meant)
+    assert count_of(spans) == len(meant)
+    assert read_array(show_spans(spans)) == (spans, None)
+
+
+def test_a_list_of_very_many_pieces_is_cut() -> None:
+    shown = show_spans([(at, at, 1) for at in range(0, 10_000, 2)])
+    assert shown.startswith("0,2,4,")
+    assert shown.endswith(",1998,…")
+
+
+@STEADY
+@given(some.sets(some.integers(1, 30)))
+def test_ranges_and_the_gaps_between_them_are_all_there_is(ids: set[int]) -> None:
+    ranges, rest = joined(sorted(ids)), gaps(sorted(ids), 1, 30)
+    assert {each for low, high in ranges for each in range(low, high + 1)} == ids
+    assert {each for low, high in rest for each in range(low, high + 1)} == {*range(1, 31)} - ids
+    assert merged([*ranges, *rest]) == [(1, 30)]
