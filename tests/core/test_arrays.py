@@ -14,7 +14,17 @@ from drfd.core import events as ev
 from drfd.core import stimuli as st
 from drfd.core.array import Array
 from drfd.core.decide import decide
-from drfd.core.job import Job, JobSpec, JobState, output_path
+from drfd.core.job import (
+    Broken,
+    Dependency,
+    Job,
+    JobSpec,
+    JobState,
+    Outcome,
+    Retry,
+    Want,
+    output_path,
+)
 from drfd.core.ledger import Ledger
 from drfd.core.lifecycle import InvalidTransition
 from drfd.core.reasons import Reason, ReasonCode, explain_wait
@@ -488,3 +498,157 @@ def test_a_hundred_thousand_tasks_are_as_cheap_as_ten() -> None:
     assert [name for name, _ in few] == [name for name, _ in many]
     dear = {name: (a, b) for (name, a), (_, b) in zip(few, many, strict=True) if b > a + a // 4}
     assert dear == {}
+
+
+# -- conditions: an array waits as one job, and who waits for it waits for all its tasks ----------
+
+
+def after(*wants: tuple[int, Want], **more: Any) -> JobSpec:
+    return spec(after=tuple(Dependency(job_id, want) for job_id, want in wants), **more)
+
+
+def end(bench: Bench, job_id: int, exit_code: int = 0) -> list[ev.Event]:
+    bench.feed(ended(job_id, exit_code=exit_code))
+    return bench.feed(st.CgroupGone(now(), job_id, 1))
+
+
+def test_all_tasks_wait_for_another_job_with_one_event_for_all() -> None:
+    bench = Bench()
+    first = bench.submit()
+    array_id = submit(bench, (0, 99, 1), asked=after((first, Want.OK)))
+    assert bench.schedule() == [first]
+    task = bench.ledger.job(array_id + 50)
+    reason = explain_wait(task, bench.ledger, None, bench.rules, str)
+    assert reason == Reason(ReasonCode.DEPENDENCY, "waits for job 1 (alice), which is STARTING")
+    cleaned, settled = end(bench, first)
+    assert isinstance(cleaned, ev.Cleaned)
+    assert settled == ev.DependencySettled(
+        job_id=array_id, at_s=now().at_s, on=first, outcome=Outcome.COMPLETED, is_met=True
+    )
+    assert len(bench.schedule()) == 9
+    bench.check()
+
+
+def test_all_tasks_wait_for_their_time() -> None:
+    bench = Bench()
+    array_id = submit(bench, (0, 99, 1), asked=spec(begin_s=int(now(60).at_s)))
+    assert bench.schedule() == []
+    assert bench.feed(st.Tick(now(60))) == [ev.BeginReached(job_id=array_id, at_s=now(60).at_s)]
+    assert len(bench.schedule(60)) == 9
+    bench.check()
+
+
+def test_a_job_that_waits_for_an_array_waits_for_all_its_tasks() -> None:
+    bench = Bench(rules(cores=2))
+    array_id = submit(bench, (0, 2, 1))
+    other = bench.submit(after((array_id, Want.OK)))
+    for _ in range(3):
+        assert states(bench, other) == ["PENDING"]
+        (job_id, *_) = [*bench.schedule(), *sorted(job.id for job in bench.ledger.holders())]
+        end(bench, job_id)
+    assert bench.schedule() == [other]
+    bench.check()
+
+
+@pytest.mark.parametrize(
+    ("exits", "want", "starts"),
+    [
+        ((0, 0, 0), Want.OK, True),
+        ((0, 3, 0), Want.OK, False),
+        ((0, 3, 0), Want.FAIL, True),
+        ((0, 0, 0), Want.FAIL, False),
+        ((1, 3, 0), Want.ANY, True),
+    ],
+)
+def test_an_array_has_ended_well_if_all_its_tasks_have(
+    exits: tuple[int, ...], want: Want, starts: bool
+) -> None:
+    bench = Bench()
+    array_id = submit(bench, (0, 2, 1))
+    other = bench.submit(after((array_id, want)))
+    for job_id, exit_code in zip(bench.schedule(), exits, strict=True):
+        end(bench, job_id, exit_code)
+    assert bench.schedule() == ([other] if starts else [])
+    bench.check()
+
+
+def test_the_end_of_an_array_is_that_of_its_first_bad_task_by_index() -> None:
+    bench = Bench()
+    array_id = submit(bench, (0, 2, 1))
+    other = bench.submit(after((array_id, Want.OK)))
+    first, second, third = bench.schedule()
+    end(bench, third, 3)
+    bench.feed(st.CancelAsked(now(), first, ALICE))
+    end(bench, first)
+    end(bench, second)
+    assert bench.job(other).broken == Broken(array_id, Outcome.CANCELLED)
+    bench.check()
+
+
+def test_the_cancellation_of_an_array_is_an_end_for_who_waits_for_it_or_for_a_task() -> None:
+    bench = Bench(rules(cores=1))
+    array_id = submit(bench, (0, 9, 1))
+    for_all = bench.submit(after((array_id, Want.ANY)))
+    for_one = bench.submit(after((array_id + 5, Want.OK)))
+    (running,) = bench.schedule()
+    bench.feed(runner_up(running))
+    bench.feed(st.CancelAsked(now(), array_id, ALICE))
+    assert bench.job(for_one).broken == Broken(array_id + 5, Outcome.CANCELLED)
+    assert bench.job(for_all).awaits, "one task has not ended yet"
+    end(bench, running)
+    assert bench.schedule() == [for_all]
+    bench.check()
+
+
+def test_what_is_cancelled_together_is_told_nothing_of_the_others_ends() -> None:
+    bench = Bench()
+    array_id = submit(bench, (0, 9, 1), held=True)
+    wish = st.Change(after=(Dependency(array_id + 1),))
+    bench.feed(st.ChangeAsked(now(), array_id + 2, ALICE, wish))
+    events = bench.feed(st.CancelAsked(now(), array_id, ALICE))
+    assert {type(event) for event in events} == {ev.Cancelled}
+    assert bench.ledger.is_empty
+    bench.check()
+
+
+@pytest.mark.parametrize(("asked", "on"), [(0, 3), (3, 0), (0, 0), (3, 3), (0, 9), (3, 9)])
+def test_no_task_can_wait_for_its_own_array_nor_the_array_for_who_waits_for_it(
+    asked: int, on: int
+) -> None:
+    """0 is the array, 3 one of its tasks, 9 a job that waits for another of its tasks: two of them
+    cannot wait for each other."""
+    bench = Bench()
+    array_id = submit(bench, (0, 6, 1), held=True)
+    other = bench.submit(after((array_id + 3, Want.OK)))
+    where = {0: array_id, 3: array_id + 3, 9: other}
+    wish = st.Change(after=(Dependency(where[on]),))
+    with pytest.raises(Refused) as refusal:
+        bench.feed(st.ChangeAsked(now(), where[asked], ALICE, wish))
+    assert refusal.value.code == "cycle"
+
+
+def test_a_change_of_a_whole_array_is_one_event_and_moves_its_tasks_in_the_queue() -> None:
+    bench = Bench(rules(cores=1))
+    array_id = submit(bench, (0, 99, 1), at_once=50)
+    other = bench.submit(spec(priority=1))
+    (event,) = bench.feed(st.ChangeAsked(now(), array_id, ALICE, st.Change(priority=2)))
+    assert isinstance(event, ev.Changed)
+    assert event.job_id == array_id
+    assert bench.schedule() == [array_id + 1]
+    bench.feed(st.ChangeAsked(now(), array_id, ALICE, st.Change(priority=0), unborn_only=True))
+    end(bench, array_id + 1)
+    assert bench.schedule() == [other]
+    bench.check()
+
+
+def test_a_task_that_is_tried_again_keeps_its_place_and_lets_another_run_meanwhile() -> None:
+    bench = Bench()
+    array_id = submit(bench, (0, 2, 1), at_once=1, asked=spec(retry=Retry(1, (Outcome.FAILED,))))
+    assert bench.schedule() == [array_id + 1]
+    (retried,) = end(bench, array_id + 1, 1)
+    assert isinstance(retried, ev.Retried)
+    assert bench.schedule() == [array_id + 2], "the first one pauses"
+    bench.feed(st.Tick(now(60)))
+    end(bench, array_id + 2)
+    assert bench.schedule(60) == [array_id + 1]
+    bench.check()
