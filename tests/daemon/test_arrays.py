@@ -1,0 +1,394 @@
+"""Arrays as clients meet them: one row, one answer, one payload; and after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from drfd.core import events as ev
+from drfd.core import stimuli as st
+from drfd.core.effects import Launch
+from drfd.core.ledger import Ledger
+from drfd.core.stimuli import CgroupGone
+from drfd.daemon.orders import order_for
+from drfd.errors import NotPermitted, Refused
+from drfd.journal.records import Payload
+from fakes import ADMIN, ALICE, BOB, ended, now, rules, runner_up, spec, tables
+
+
+def play(story: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(20):
+            await story()
+
+    asyncio.run(bounded())
+
+
+async def refused(asked: Awaitable[Any]) -> str:
+    with pytest.raises(Refused) as error:
+        await asked
+    return error.value.text
+
+
+async def submit(desk: Any, indices: str = "0-9", **more: Any) -> int:
+    """Of 9 cores, each task asks for one unless `more` says so."""
+    return int(await desk.submit(ALICE, array=indices, **more))
+
+
+async def rows(desk: Any, **fields: Any) -> list[tuple[Any, ...]]:
+    """What `drf status` has: what stands before _ in the id, the indices, how it is."""
+    found = (await desk.ask(ALICE, op="status", **fields))["jobs"]
+    return [
+        (row["id"], row.get("array_tasks") or row["array_index"], row["state"]) for row in found
+    ]
+
+
+async def end(desk: Any, job_id: int, **facts: Any) -> None:
+    await desk.feed(runner_up(job_id), ended(job_id, **facts), CgroupGone(now(), job_id, 1))
+
+
+# -- submit ------------------------------------------------------------------------------------
+
+
+def test_a_submission_is_answered_with_the_id_and_the_number_of_tasks(desk: Any) -> None:
+    async def story() -> None:
+        asked = {"op": "submit", "argv": ["true"], "cwd": "/home", "array": "0-99%3", "key": "k"}
+        assert await desk.ask(ALICE, **asked) == {"id": 1, "tasks": 100}
+        assert await desk.ask(ALICE, **asked) == {"id": 1, "tasks": 100}, "asked once more"
+        assert await submit(desk, "5") == 102
+
+    play(story)
+
+
+@pytest.mark.parametrize("indices", ["", "5-1", "x", "0-1000000"])
+def test_bad_indices_are_refused_and_nothing_is_queued(desk: Any, indices: str) -> None:
+    async def story() -> None:
+        assert "is wrong" in await refused(submit(desk, indices))
+        assert desk.shell.engine.ledger.is_empty
+
+    play(story)
+
+
+def test_a_dry_run_tells_when_the_first_task_would_start(desk: Any) -> None:
+    async def story() -> None:
+        asked = {"op": "submit", "argv": ["true"], "cwd": "/home", "dry_run": True}
+        told = await desk.ask(ALICE, **asked, array="0-99")
+        assert told == {"expected_start_at": now().at_s, "reason": None}
+        assert desk.shell.engine.ledger.is_empty
+
+    play(story)
+
+
+def test_a_task_finds_its_array_and_index_in_its_environment_and_its_output(desk: Any) -> None:
+    async def story() -> None:
+        await submit(desk, "5-11:3")
+        ledger = desk.shell.engine.ledger
+        order = order_for(ledger.jobs[3], Payload(), [], 64, ledger.arrays[1].array)
+        told = {key: word for key, word in order.variables.items() if "ARRAY" in key}
+        assert told == {
+            "DRF_ARRAY_ID": "1",
+            "DRF_ARRAY_INDEX": "8",
+            "DRF_ARRAY_COUNT": "3",
+            "DRF_ARRAY_MIN": "5",
+            "DRF_ARRAY_MAX": "11",
+        }
+        assert (order.stdout, order.stderr) == ("/home/drf-1_8.out", "/home/drf-1_8.err")
+
+    play(story)
+
+
+# -- looking -----------------------------------------------------------------------------------
+
+
+def test_waiting_tasks_are_one_row_and_counted_each(desk: Any) -> None:
+    async def story() -> None:
+        await submit(desk, "0-99", demand={"cores_milli": 4000})
+        assert await rows(desk) == [
+            (2, 0, "STARTING"), (3, 1, "STARTING"), (1, "2-99", "PENDING"),
+        ]  # fmt: skip
+        view = await desk.ask(ALICE, op="status")
+        assert view["counts"] == {"STARTING": 2, "PENDING": 98}
+        row = view["jobs"][2]
+        assert (row["array_id"], row["tasks"], row["stdout"]) == (1, 98, "drf-%A_%a.out")
+        assert row["reason"]["code"] == "RESOURCES"
+        alone = await rows(desk, tasks=True)
+        assert (len(alone), alone[-1]) == (100, (101, 99, "PENDING"))
+        assert (await desk.ask(ALICE, op="status", tasks=True))["counts"] == view["counts"]
+
+    play(story)
+
+
+def test_what_is_private_of_an_array_is_hidden_from_others(desk: Any) -> None:
+    async def story() -> None:
+        array_id = await submit(desk, "0-99")
+        (*_, row) = (await desk.ask(BOB, op="status"))["jobs"]
+        assert (row["id"], row["argv"], row["cwd"], row["stdout"]) == (array_id, None, None, None)
+        for op in ("show", "why"):
+            for ref in (array_id, f"{array_id}_5"):
+                with pytest.raises(NotPermitted):
+                    await desk.ask(BOB, op=op, id=ref)
+        with pytest.raises(NotPermitted):
+            await desk.ask(BOB, op="wait", ids=[array_id])
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("ref", "words"),
+    [
+        ("1_99", "array 1 has no task with the index 99"),
+        ("7_1", "there is no array 7"),
+        (7, "there is no job 7"),
+    ],
+)
+def test_what_there_is_not_is_refused_by_name(desk: Any, ref: Any, words: str) -> None:
+    async def story() -> None:
+        await submit(desk, "0-1")
+        for op in ("show", "why"):
+            assert await refused(desk.ask(ALICE, op=op, id=ref)) == words
+        assert await refused(desk.ask(ALICE, op="wait", ids=[ref])) == words
+        reply = await desk.ask(ALICE, op="cancel", select={"ids": [ref]})
+        assert [each["id"] for each in reply["failed"]] == [ref]
+
+    play(story)
+
+
+def test_show_tells_how_many_tasks_there_are_of_each_kind_and_which_failed(desk: Any) -> None:
+    async def story() -> None:
+        await submit(desk, "0-99%5")
+        await end(desk, 3, exit_code=3)
+        await end(desk, 2)
+        await end(desk, 5, exit_code=None, signal=9)
+        shown = (await desk.ask(ALICE, op="show", id=1))["array"]
+        assert shown["counts"] == {"COMPLETED": 1, "FAILED": 2, "STARTING": 5, "PENDING": 92}
+        assert shown["indices"] == {"FAILED": "1,3"}
+        assert (shown["array_tasks"], shown["tasks"]) == ("0-99%5", 100)
+        await desk.ask(ALICE, op="cancel", select={"ids": ["1_50", 1]})
+        shown = (await desk.ask(ALICE, op="show", id=1))["array"]
+        assert shown["counts"]["CANCELLED"] == 92
+        assert shown["indices"] == {"FAILED": "1,3", "CANCELLED": "8-99"}
+
+    play(story)
+
+
+def test_a_task_that_never_started_has_a_history_of_its_own(desk: Any) -> None:
+    async def story() -> None:
+        await submit(desk, "0-99", held=True)
+        await desk.ask(ALICE, op="release", select={"ids": ["1_5"]})
+        await desk.ask(ALICE, op="cancel", select={"ids": [1]})
+        shown = await desk.ask(ALICE, op="show", id="1_50")
+        assert [event["event"] for event in shown["events"]] == ["ArraySubmitted", "Cancelled"]
+        job = shown["job"]
+        assert (job["id"], job["array_id"], job["array_index"]) == (52, 1, 50)
+        assert job["outcome"] == {
+            "code": "CANCELLED", "text": "cancelled by alice before it started",
+        }  # fmt: skip
+        other = await desk.ask(ALICE, op="show", id="1_5")
+        assert [event["event"] for event in other["events"][:2]] == ["ArraySubmitted", "Released"]
+        why = (await desk.ask(ALICE, op="why", id="1_50"))["job"]
+        assert why["outcome"] == job["outcome"]
+        assert (1, "0-4,6-99", "CANCELLED") in await rows(desk, ended=20)
+
+    play(story)
+
+
+def test_why_tells_of_an_array_why_its_first_waiting_task_waits(desk: Any) -> None:
+    async def story() -> None:
+        await submit(desk, "0-99%2")
+        why = (await desk.ask(ALICE, op="why", id=1))["job"]
+        assert (why["array_index"], why["reason"]["code"]) == (2, "LIMIT")
+        assert why["expected_start_at"] is not None
+        await desk.ask(ALICE, op="cancel", select={"ids": [1]})
+        for job_id in (2, 3):
+            await end(desk, job_id, exit_code=None, signal=15)
+        why = (await desk.ask(ALICE, op="why", id=1))["job"]
+        assert (why["array_index"], why["outcome"]["code"]) == (0, "CANCELLED")
+
+    play(story)
+
+
+def test_an_array_asked_for_by_its_id_is_listed_also_when_it_is_over(desk: Any) -> None:
+    async def story() -> None:
+        await submit(desk, "0-2")
+        for job_id in (2, 3, 4):
+            assert (job_id, job_id - 2, "STARTING") in await rows(desk, select={"ids": [1]})
+            await end(desk, job_id)
+        assert await rows(desk, select={"ids": [1, "1_2"]}) == [
+            (2, 0, "COMPLETED"), (3, 1, "COMPLETED"), (4, 2, "COMPLETED"),
+        ]  # fmt: skip
+        assert await rows(desk) == []
+
+    play(story)
+
+
+# -- wait --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("exits", "status", "text"),
+    [
+        ((0, 0, 0), 0, "3 of 3 tasks completed"),
+        ((0, 4, 3), 4, "1 of 3 tasks completed; 2 FAILED (1-2)"),
+    ],
+)
+def test_wait_returns_with_the_last_task_and_the_first_bad_ones_exit_code(
+    desk: Any, exits: tuple[int, ...], status: int, text: str
+) -> None:
+    async def story() -> None:
+        await submit(desk, "0-2")
+        waiting = asyncio.ensure_future(desk.ask(ALICE, op="wait", ids=[1]))
+        # The last one first: it goes by index, and not by time.
+        for job_id in (4, 3, 2):
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            await end(desk, job_id, exit_code=exits[job_id - 2])
+        reply = await waiting
+        (told,) = reply["ended"]
+        assert (reply["done"], told["id"], told["status"]) == (True, 1, status)
+        assert told["outcome"]["text"] == text
+
+    play(story)
+
+
+def test_the_cancellation_of_an_array_ends_the_wait_for_each_of_its_tasks(desk: Any) -> None:
+    async def story() -> None:
+        await submit(desk, "0-99", held=True)
+        waiting = [
+            asyncio.ensure_future(desk.ask(ALICE, op="wait", ids=[ref])) for ref in ("1_7", 1)
+        ]
+        await asyncio.sleep(0)
+        await desk.ask(ALICE, op="cancel", select={"ids": [1]})
+        statuses = [reply["ended"][0]["status"] for reply in await asyncio.gather(*waiting)]
+        assert statuses == [125, 125]
+        assert desk.requests._waiting._waiters == {}
+
+    play(story)
+
+
+# -- acting ------------------------------------------------------------------------------------
+
+
+def test_tasks_are_told_by_the_names_that_they_were_asked_for_by(desk: Any) -> None:
+    async def story() -> None:
+        await submit(desk, "0-99")
+        reply = await desk.ask(ALICE, op="hold", select={"ids": ["1_50", 1]})
+        assert reply == {"done": [52, 1], "labels": ["1_50", "1"], "failed": []}
+        assert (1, "9-49,51-99", "HELD") in await rows(desk)
+
+    play(story)
+
+
+def test_a_selection_by_state_reaches_what_waits_and_not_what_runs(desk: Any) -> None:
+    async def story() -> None:
+        await submit(desk, "0-99")
+        reply = await desk.ask(ALICE, op="cancel", select={"states": ["PENDING"]})
+        assert reply == {"done": [1], "labels": ["1_[9-99]"], "failed": []}
+        assert {state for _, _, state in await rows(desk)} == {"STARTING"}
+
+    play(story)
+
+
+def test_a_selection_of_all_stops_what_runs_too_and_nobody_elses(desk: Any) -> None:
+    async def story() -> None:
+        await submit(desk, "0-99")
+        assert (await desk.ask(BOB, op="cancel", select={"everything": True}))["done"] == []
+        await desk.ask(ADMIN, op="cancel", select={"everything": True})
+        assert {state for _, _, state in await rows(desk)} == {"STOPPING"}
+
+    play(story)
+
+
+def test_what_is_over_is_said_to_be_so(desk: Any) -> None:
+    async def story() -> None:
+        await submit(desk, "0-1", held=True)
+        for _ in range(2):
+            reply = await desk.ask(ALICE, op="cancel", select={"ids": [1]})
+        assert reply["failed"][0]["error"]["text"] == "all tasks of array 1 have already ended"
+        reply = await desk.ask(ALICE, op="cancel", select={"ids": ["1_1"]})
+        text = reply["failed"][0]["error"]["text"]
+        assert text == "job 1_1 has already ended: CANCELLED"
+
+    play(story)
+
+
+def test_a_task_may_be_waited_for_by_its_name(desk: Any) -> None:
+    async def story() -> None:
+        await submit(desk, "0-1", demand={"cores_milli": 9000})
+        other = await desk.submit(ALICE, after=[{"id": "1_1"}])
+        assert desk.shell.engine.ledger.jobs[other].spec.after[0].job_id == 3
+        assert "no task with the index 5" in await refused(
+            desk.submit(ALICE, after=[{"id": "1_5"}])
+        )
+
+    play(story)
+
+
+@pytest.mark.parametrize(("exit_code", "state"), [(0, "STARTING"), (3, "PENDING")])
+def test_a_job_after_an_array_that_is_over_knows_how_it_ended(
+    desk: Any, exit_code: int, state: str
+) -> None:
+    async def story() -> None:
+        await submit(desk, "0-1")
+        await end(desk, 2)
+        await end(desk, 3, exit_code=exit_code)
+        other = await desk.submit(ALICE, after=[{"id": 1}])
+        assert (other, None, state) in await rows(desk)
+
+    play(story)
+
+
+# -- the journal -------------------------------------------------------------------------------
+
+
+def asked(size: int = 100, at_once: int | None = None) -> st.SubmitAsked:
+    return st.SubmitAsked(now(), spec(), spans=((0, size - 1, 1),), at_once=at_once)
+
+
+def test_an_array_of_any_size_costs_one_record(make_shell: Callable[..., Any]) -> None:
+    shell = make_shell(ready=False, by=rules(max_waiting_per_user=10**6))
+    shell.turn(asked(100_000))
+    assert len(list(shell.journal.events())) == 1
+    again = make_shell(ready=False)
+    assert tables(again.engine.ledger) == tables(shell.engine.ledger)
+    assert again.engine.ledger.jobs == {}
+
+
+def test_the_payload_stays_until_the_last_task_has_ended(make_shell: Callable[..., Any]) -> None:
+    shell = make_shell()
+    payload = Payload(env={"PATH": "/bin"}, script="#!/bin/sh\n")
+    shell.turn((asked(3), payload))
+    for job_id in (2, 3, 4):
+        assert shell.journal.payload(1) == payload
+        shell.turn(runner_up(job_id), ended(job_id))
+        shell.turn(CgroupGone(now(), job_id, 1))
+    assert shell.journal.payload(1) == Payload()
+    shell.host.take()
+
+
+def test_a_restarted_daemon_goes_on_with_the_tasks_that_are_left(
+    make_shell: Callable[..., Any],
+) -> None:
+    shell = make_shell(by=rules(cores=2))
+    shell.turn(asked(5, at_once=1))
+    assert shell.host.take() == [Launch(2, 1)]
+    shell.turn(runner_up(2), ended(2), st.CancelAsked(now(), 4, ALICE))
+    shell.host.take()
+    again = make_shell(by=rules(cores=2))
+    events = list(again.journal.events())
+    replayed = Ledger.of_events(again.engine.rules.axes, events)
+    assert tables(again.engine.ledger) == tables(replayed) == tables(shell.engine.ledger)
+    again.turn(CgroupGone(now(), 2, 1))
+    assert [each for each in again.host.take() if isinstance(each, Launch)] == [Launch(3, 1)]
+    admitted = [event.job_id for event in again.journal.events() if isinstance(event, ev.Admitted)]
+    assert admitted == [2, 3]
+
+
+def test_ids_are_not_given_out_again_when_an_array_was_cancelled(
+    make_shell: Callable[..., Any],
+) -> None:
+    make_shell(ready=False).turn(asked(100), st.CancelAsked(now(), 1, ALICE))
+    again = make_shell(ready=False)
+    assert (again.engine.ledger.is_empty, again.engine.ledger.next_id) == (True, 102)
