@@ -1,0 +1,221 @@
+"""Arrays on the command line: what is asked for, and the screens."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+LIMIT = {"code": "LIMIT", "text": "array 42 runs 2 tasks at once at the most"}
+ARRAY: dict[str, Any] = {
+    "id": 42, "array_id": 42, "array_index": None, "array_tasks": "0-99%2", "tasks": 100,
+    "name": "fit", "user": "alice", "uid": 1001, "pool": "root.alice",
+    "counts": {"PENDING": 93, "RUNNING": 2, "COMPLETED": 2, "FAILED": 3},
+    "indices": {"FAILED": "1-2,4"},
+    "demand": {"cores": 1.0, "memory": 1 << 30, "read": 0, "write": 0, "gres": {}},
+    "time_limit_s": 3600, "priority": 0, "submitted_at": 1_700_000_000.0, "cwd": "/home/alice",
+    "argv": ["fit", "--fast"], "stdout": "drf-%A_%a.out", "stderr": "drf-%A_%a.err",
+    "after": [], "begin_at": None, "retry": None, "warn": None, "attempts": "",
+}  # fmt: skip
+
+
+def text(screen: str) -> str:
+    return textwrap.dedent(screen).strip("\n")
+
+
+# -- submit ------------------------------------------------------------------------------------
+
+
+def test_an_array_is_submitted_and_told_with_its_size(drf: Run, daemon: Any) -> None:
+    daemon.replies = {"submit": {"id": 42, "tasks": 100}}
+    result = drf("submit", "--array", "0-99%2", "--", "true")
+    assert (result.code, result.out, result.err) == (0, "submitted array 42 of 100 tasks\n", "")
+    assert daemon.asked("submit")[0]["array"] == "0-99%2"
+    assert drf("submit", "-q", "--array", "0", "--", "true").out == "42\n"
+    said = drf("submit", "--json", "--array", "0", "--", "true").out
+    assert json.loads(said) == {"id": 42, "tasks": 100}
+
+
+def test_an_array_of_one_task_is_told_so(drf: Run, daemon: Any) -> None:
+    daemon.replies = {"submit": {"id": 42, "tasks": 1}}
+    assert drf("submit", "--array", "7", "--", "true").out == "submitted array 42 of 1 task\n"
+
+
+def test_bad_indices_are_a_usage_error_before_anybody_is_asked(drf: Run, daemon: Any) -> None:
+    result = drf("submit", "--array", "5-1", "--", "true")
+    assert (result.code, result.out) == (2, "")
+    assert result.err == (
+        "drf submit: Invalid value for '--array': '5-1' is wrong: the range 5-1 ends before it "
+        "begins (write 0-99, 1,3,7-20:2 or 0-999%50)\n"
+    )
+    assert daemon.requests == []
+
+
+def test_a_script_may_say_that_it_is_an_array(drf: Run, daemon: Any, tmp_path: Any) -> None:
+    daemon.replies = {"submit": {"id": 42, "tasks": 10}}
+    script = tmp_path / "fit.sh"
+    script.write_text("#!/bin/sh\n#DRF --array 0-9\ntrue\n")
+    drf("submit", script)
+    assert daemon.asked("submit")[0]["array"] == "0-9"
+
+
+@pytest.mark.parametrize(
+    ("option", "path", "is_told"),
+    [
+        ("-o", "x.out", True),
+        ("-o", "%x-%%a.out", True),
+        ("-o", "%A_%a.out", False),
+        ("-o", "%j.out", False),
+        ("-o", "/dev/null", False),
+        ("-e", "errors", True),
+    ],
+)
+def test_one_file_for_all_tasks_is_told_of(
+    drf: Run, daemon: Any, option: str, path: str, is_told: bool
+) -> None:
+    daemon.replies = {"submit": {"id": 42, "tasks": 2}}
+    result = drf("submit", "--array", "0-1", option, path, "--", "true")
+    line = f"drf: all tasks write to {path}; {option} with %a in it tells them apart\n"
+    assert (result.code, result.err) == (0, line if is_told else "")
+
+
+def test_a_wait_for_an_array_exits_as_its_first_bad_task(drf: Run, daemon: Any) -> None:
+    outcome = {"code": "TIMEOUT", "text": "98 of 100 tasks completed; 2 TIMEOUT (3,7)"}
+    told = {**ARRAY, "state": "TIMEOUT", "reason": None, "outcome": outcome, "status": 124}
+    daemon.replies = {
+        "submit": {"id": 42, "tasks": 100},
+        "wait": {"done": True, "ended": [told]},
+    }
+    result = drf("submit", "-w", "--array", "0-99", "--", "true")
+    assert result.code == 124
+    assert result.err == "drf: array 42 TIMEOUT: 98 of 100 tasks completed; 2 TIMEOUT (3,7)\n"
+    result = drf("wait", 42)
+    assert result.code == 124
+    assert result.out == "array 42 TIMEOUT: 98 of 100 tasks completed; 2 TIMEOUT (3,7)\n"
+
+
+# -- screens -----------------------------------------------------------------------------------
+
+
+def test_status_has_one_row_for_what_waits_and_one_for_each_that_runs(
+    drf: Run, daemon: Any, job: Any
+) -> None:
+    task = {"array_id": 42, "name": "fit"}
+    rows = [
+        job(id=48, array_index=5, **task),
+        job(id=49, array_index=6, **task),
+        job(
+            array_index=None, array_tasks="7-99%2", tasks=93, state="PENDING", reason=LIMIT,
+            started_at=None, **task,
+        ),
+    ]  # fmt: skip
+    for row in rows[:2]:
+        row["ended_at"] = 1_700_000_100.0
+    counts = {"RUNNING": 2, "PENDING": 93}
+    daemon.replies = {"status": {"jobs": rows, "counts": counts, "draining": False}}
+    result = drf("status")
+    rule = "─" * 131
+    assert text(result.screen) == text(f"""
+          ID   NAME   USER    POOL         STATE     CORES   MEM   IO R/W    TIME   WHY
+ {rule}
+        42_5   fit    alice   root.alice   RUNNING       8   16G        -   1m30s
+        42_6   fit    alice   root.alice   RUNNING       8   16G        -   1m30s
+ 42_[7-99%2]   fit    alice   root.alice   PENDING       8   16G        -       -   LIMIT: array 42 runs 2 tasks at once at the most
+
+93 PENDING 2 RUNNING
+""")  # noqa: E501
+    assert daemon.asked("status")[0] == {
+        "op": "status", "select": {"ids": [], "user": None, "states": []}, "ended": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("option", ["-r", "--array-tasks"])
+def test_status_may_have_a_row_for_each_task(drf: Run, daemon: Any, option: str) -> None:
+    daemon.replies = {"status": {"jobs": [], "counts": {}, "draining": False}}
+    drf("status", option)
+    assert daemon.asked("status")[0]["tasks"] is True
+
+
+def test_a_long_list_of_indices_is_cut_in_a_table_and_whole_in_json(
+    drf: Run, daemon: Any, job: Any
+) -> None:
+    indices = ",".join(str(at) for at in range(0, 100, 2))
+    row = job(array_id=42, array_tasks=indices, tasks=50, state="PENDING", started_at=None)
+    daemon.replies = {"status": {"jobs": [row], "counts": {"PENDING": 50}, "draining": False}}
+    assert " 42_[0,2,4,6,8,10,12,14,16,1…] " in drf("status").out
+    assert json.loads(drf("status", "--json").out)["jobs"][0]["array_tasks"] == indices
+
+
+def test_show_tells_how_the_tasks_of_an_array_stand(drf: Run, daemon: Any) -> None:
+    events = [{"at": 1_700_000_000.0, "event": "ArraySubmitted", "text": "100 tasks"}]
+    daemon.replies = {"show": {"array": ARRAY, "events": events}}
+    result = drf("show", 42)
+    assert (result.code, result.err) == (0, "")
+    assert text(result.screen) == text("""
+array      42 (fit) of alice, pool root.alice
+indices    0-99%2
+tasks      100: 2 COMPLETED, 3 FAILED, 93 PENDING, 2 RUNNING
+failed     1-2,4
+demand     1 cores, 1G memory, io - each
+limit      1h00m
+submitted  2023-11-14 22:13:20
+command    fit --fast
+directory  /home/alice
+output     drf-%A_%a.out
+errors     drf-%A_%a.err
+events
+  2023-11-14 22:13:20  ArraySubmitted    100 tasks
+""")
+    assert json.loads(drf("show", "--json", 42).out) == {**ARRAY, "events": events}
+
+
+@pytest.mark.parametrize("verb", ["show", "why"])
+def test_a_task_is_asked_for_and_told_by_array_and_index(
+    drf: Run, daemon: Any, job: Any, verb: str
+) -> None:
+    waits = job(id=50, array_id=42, array_index=7, state="PENDING", reason=LIMIT, started_at=None)
+    daemon.replies = {verb: {"job": waits, "events": []}}
+    assert "42_7" in drf(verb, "42_7").out.splitlines()[0]
+    assert daemon.asked(verb)[0]["id"] == "42_7"
+
+
+@pytest.mark.parametrize("word", ["42_", "_7", "42_7_1", "42_x", "0x10", "42_-1"])
+def test_what_is_no_id_is_a_usage_error(drf: Run, daemon: Any, word: str) -> None:
+    for verb in ("show", "cancel", "wait"):
+        result = drf(verb, word)
+        assert (result.code, len(result.err.splitlines())) == (2, 1)
+    assert daemon.requests == []
+
+
+def test_acting_names_arrays_and_tasks_as_people_do(drf: Run, daemon: Any) -> None:
+    done = {"done": [52, 42], "labels": ["42_9", "42_[10-99]"], "failed": []}
+    daemon.replies = {"cancel": done}
+    result = drf("cancel", "42_9", 42)
+    assert result.out == "cancelled job 42_9\ncancelled job 42_[10-99]\n"
+    assert daemon.asked("cancel")[0]["select"]["ids"] == ["42_9", 42]
+    said = json.loads(drf("cancel", "--json", 42).out)
+    assert said == {"done": [52, 42], "failed": []}
+
+
+# -- log ---------------------------------------------------------------------------------------
+
+
+def test_log_reads_the_output_of_one_task(drf: Run, daemon: Any, job: Any, tmp_path: Any) -> None:
+    path = tmp_path / "drf-42_7.out"
+    path.write_text("hello\n")
+    daemon.replies = {"show": {"job": job(array_id=42, array_index=7, stdout=str(path))}}
+    assert drf("log", "42_7").out == "hello\n"
+
+
+def test_log_of_an_array_names_a_task_to_ask_for(drf: Run, daemon: Any) -> None:
+    daemon.replies = {"show": {"array": {**ARRAY, "array_tasks": "5,9-99"}}}
+    result = drf("log", 42)
+    assert (result.code, result.out) == (1, "")
+    assert result.err == (
+        "drf: 42 is an array; each task has an output of its own (drf log 42_5)\n"
+    )
