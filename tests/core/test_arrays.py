@@ -652,3 +652,36 @@ def test_a_task_that_is_tried_again_keeps_its_place_and_lets_another_run_meanwhi
     end(bench, array_id + 2)
     assert bench.schedule(60) == [array_id + 1]
     bench.check()
+
+
+@pytest.mark.parametrize(
+    ("begun", "words"),
+    [
+        (False, "waits for array 1 (alice), which is PENDING"),
+        (True, "waits for array 1 (alice), which is STARTING"),
+    ],
+)
+def test_who_waits_for_an_array_is_told_how_its_slowest_task_stands(
+    begun: bool, words: str
+) -> None:
+    bench = Bench()
+    array_id = submit(bench, (0, 1, 1))
+    other = bench.submit(after((array_id, Want.OK)))
+    if begun:
+        bench.schedule()
+    reason = explain_wait(bench.job(other), bench.ledger, None, bench.rules, str)
+    assert reason == Reason(ReasonCode.DEPENDENCY, words)
+
+
+def test_a_task_that_can_never_start_says_so_by_its_name() -> None:
+    bench = Bench()
+    first = bench.submit()
+    array_id = submit(bench, (0, 1, 1), asked=after((first, Want.OK)))
+    bench.schedule()
+    end(bench, first, 1)
+    reason = explain_wait(bench.ledger.job(array_id + 1), bench.ledger, None, bench.rules, str)
+    assert reason == Reason(
+        ReasonCode.DEPENDENCY_NEVER,
+        "job 1 ended FAILED and was to end well, so this one never starts; "
+        "drf cancel 2_0, or drf set --after '' 2_0",
+    )
