@@ -288,17 +288,8 @@ class Ledger:
     def check(self) -> None:
         """Raise AssertionError if the tables disagree with the jobs: a bug."""
         fresh = Ledger.of_jobs(self.axes, self.jobs.values(), arrays=self.arrays.left())
-        tables = (
-            "queues",
-            "used",
-            "holding",
-            "booked",
-            "waiting",
-            "dependents",
-            "begins",
-            "arrays",
-        )
-        for table in tables:
+        tables = "queues used holding booked waiting dependents begins arrays"
+        for table in tables.split():
             assert getattr(self, table) == getattr(fresh, table), f"ledger: {table} is wrong"
         assert all(amount >= 0 for amount in self.booked)
         assert all(job_id < self.next_id for job_id in self.jobs)
