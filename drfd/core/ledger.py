@@ -76,13 +76,20 @@ class Ledger:
 
     def with_axes(self, axes: Axes) -> Ledger:
         """The same books on a machine with other resources."""
-        jobs = self.jobs.values()
-        return Ledger.of_jobs(axes, jobs, next_id=self.next_id, draining=self.draining)
+        return Ledger.of_jobs(
+            axes,
+            self.jobs.values(),
+            arrays=self.arrays.left(),
+            next_id=self.next_id,
+            draining=self.draining,
+        )
 
     def used_disks(self) -> frozenset[str]:
         """All that a job names with a rate."""
-        demands = (job.spec.demand for job in self.jobs.values())
-        return frozenset[str]().union(*(each.used_disks for each in demands if each.disks))
+        specs = [job.spec for job in self.jobs.values()]
+        specs += [array.spec for array, *_ in self.arrays.left()]
+        named = (spec.demand.used_disks for spec in specs if spec.demand.disks)
+        return frozenset[str]().union(*named)
 
     @property
     def is_empty(self) -> bool:

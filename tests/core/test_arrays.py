@@ -706,3 +706,19 @@ def test_a_task_that_can_never_start_says_so_by_its_name() -> None:
         "job 1 ended FAILED and was to end well, so this one never starts; "
         "drf cancel 2_0, or drf set --after '' 2_0",
     )
+
+
+def test_the_books_of_a_machine_with_other_disks_have_the_same_arrays() -> None:
+    disks = (("data", 1, 0), ("gone", 0, 2))
+    few = replace(rules(), axes=Axes(disks=("data", "gone")))
+    room = replace(few.capacity, read_bps=0, write_bps=0, disks=(("data", 9, 9), ("gone", 9, 9)))
+    bench = Bench(replace(few, capacity=room))
+    asks = replace(demand(1), disks=disks)
+    array_id = submit(bench, (0, 4, 1), at_once=2, asked=spec(asks=asks))
+    assert len(bench.schedule()) == 2
+    again = bench.ledger.with_axes(Axes(disks=("data", "gone")))
+    again.check()
+    assert again.used_disks() == {"data", "gone"}
+    assert again.arrays[array_id].ids() == bench.ledger.arrays[array_id].ids()
+    assert again.next_id == bench.ledger.next_id
+    assert set(again.jobs) == set(bench.ledger.jobs)
