@@ -11,7 +11,6 @@ from dataclasses import replace
 from drfd.core import events as ev
 from drfd.core.forecast import Future
 from drfd.core.job import Job, JobSpec, JobState
-from drfd.core.limits import round_size
 from drfd.core.resources import Resources, Vector, minus
 from drfd.core.stimuli import SubmitAsked
 from drfd.core.tree import path_up
@@ -116,7 +115,7 @@ def _cut(asked: int, room: int, step: int) -> int:
         return asked
     # Down, with as few digits as sizes have that are rounded up.
     while step * 16 < room:
-        step = round_size(step * 2, step=step * 2)
+        step *= 2
     return room // step * step
 
 

@@ -82,6 +82,14 @@ def test_out_of_memory_by_many_small_processes_and_a_child_s_fault() -> None:
     ]
 
 
+def test_out_of_memory_of_which_no_process_is_known_and_that_never_started_to_be_timed() -> None:
+    ended = job(Outcome.OUT_OF_MEMORY, memory_peak_bytes=GIB, signal=9)
+    assert explain_end(replace(ended, started_at=None)) == [
+        "it was killed 0.0s after its start, with a peak of 1G and a limit of 1G",
+        NAMED,
+    ]
+
+
 @pytest.mark.parametrize(
     ("kills", "who"), [(1, "the kernel chose it"), (0, "systemd-oomd or somebody else did it")]
 )

@@ -57,6 +57,31 @@ def test_less_than_a_quarter_would_be_another_job(left: float, found: list[str] 
     assert smaller_demand(builder(bench), bench.job(waiting)) == found
 
 
+def test_disk_rates_are_cut_too() -> None:
+    bench = Bench(rules=replace(rules(), capacity=demand(9, 18, read=100 << 20, write=100 << 20)))
+    bench.start(spec(asks=demand(1, 1, read=40 << 20)))
+    waiting = bench.submit(spec(asks=demand(1, 1, read=80 << 20, write=10 << 20)))
+    assert smaller_demand(builder(bench), bench.job(waiting)) == ["--io", "60M/10M"]
+
+
+def test_of_things_that_are_counted_none_can_be_cut() -> None:
+    capacity = replace(demand(9, 18), gres=(("gpu", 2),))
+    bench = Bench(rules=Rules(axes=Axes(gres=("gpu",)), capacity=capacity))
+    asks = replace(demand(8, 1), gres=(("gpu", 2),))
+    bench.start(spec(asks=asks))
+    waiting = bench.submit(spec(asks=asks))
+    assert smaller_demand(builder(bench), bench.job(waiting)) is None
+
+
+def test_who_may_submit_no_more_hears_of_nothing() -> None:
+    """In the book's place for it, the job itself has gone; yet there are too many others."""
+    bench = Bench(rules=rules(max_waiting_per_user=4))
+    bench.start(of(4))
+    waiting = [bench.submit(of(8)) for _ in range(4)]
+    bench.rules = rules(max_waiting_per_user=2)
+    assert smaller_demand(builder(bench), bench.job(waiting[0])) is None
+
+
 def test_a_limit_is_room_too() -> None:
     members = {("", "alice"): Claim(weight=Fraction(1), limit={"cores": 5000})}
     bench = Bench(rules=Rules(capacity=rules().capacity, members=members))
@@ -87,6 +112,8 @@ def test_a_shorter_time_passes_before_a_place_that_is_kept() -> None:
     build = builder(bench, 5.0, (kept,))
     assert build().pass_now().admitted == []
     assert smaller_demand(build, bench.job(waiting)) == ["-t", "29m"]
+    # A moment before that place is taken, no time is short enough.
+    assert smaller_demand(builder(bench, 1790.0, (kept,)), bench.job(waiting)) is None
 
 
 def test_a_job_that_runs_or_is_held_has_no_need() -> None:
