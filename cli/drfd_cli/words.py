@@ -54,10 +54,10 @@ def parse_ids(text: str) -> list[Ref]:
             continue
         match = _RANGE.fullmatch(part.strip())
         if match is None:
-            raise _bad("ids", text, "not a job id, nor ids", "write 41, 3-7 or 1,4-6")
+            raise _bad("ids", text, "not a job id", "write 41, 3-7 or 1,4-6")
         first, last = int(match[1]), int(match[2] or match[1])
         if not 1 <= first <= last <= _MOST_ID:
-            raise _bad("ids", text, "no range of job ids", "ids begin with 1: write 3-7")
+            raise _bad("ids", text, "not a range of job ids", "ids begin with 1: write 3-7")
         if len(found) + last - first >= _MOST_IDS:
             raise _bad("ids", text, f"more than {_MOST_IDS} jobs", "choose fewer at a time")
         found += range(first, last + 1)

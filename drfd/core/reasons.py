@@ -124,13 +124,15 @@ def explain_wait(
 
 def _unready(job: Job, ledger: Ledger, show_clock: ShowClock) -> Reason | None:
     """What keeps it from starting whatever room there is; None: it does not wait."""
+    if job.state is not JobState.PENDING:
+        return None
     if job.broken is not None:
         return Reason(ReasonCode.DEPENDENCY_NEVER, why_never(job))
-    if job.state is JobState.PENDING and job.awaits:
+    if job.awaits:
         first, *others = awaited(job, ledger)
         more = f", and {len(others)} more" if others else ""
         return Reason(ReasonCode.DEPENDENCY, f"waits for {_progress(first, show_clock)}{more}")
-    if job.state is JobState.PENDING and job.not_before_s is not None:
+    if job.not_before_s is not None:
         attempts = attempts_text(job)
         about = f"{attempts}; it" if attempts else "it"
         return Reason(

@@ -9,6 +9,7 @@ from drfd.core import events as ev
 from drfd.core import stimuli as st
 from drfd.core.dependencies import begin, is_met
 from drfd.core.job import Broken, Dependency, JobSpec, JobState, Outcome, Want
+from drfd.core.ledger import Ledger
 from drfd.core.queue import Line
 from drfd.core.reasons import ReasonCode, explain_wait
 from drfd.errors import NotPermitted, Refused
@@ -78,6 +79,21 @@ def test_a_job_never_starts_after_the_wrong_end_and_says_so(bench: Bench) -> Non
         f"job {first} ended FAILED and was to end well, so this one never starts; "
         f"drf cancel {wants_ok}, or drf set --after '' {wants_ok}",
     )
+
+
+def test_a_job_that_was_cancelled_does_not_wait_any_more(bench: Bench) -> None:
+    """Whatever it has waited for."""
+    first = bench.start()
+    broken = bench.submit(after(first))
+    waiting = bench.submit(after(broken))
+    timed = bench.submit(spec(begin_s=unix(9)))
+    end(bench, first, exit_code=1)
+    for job_id in (waiting, broken, timed):
+        before = bench.job(job_id)
+        (event,) = bench.feed(st.CancelAsked(now(), job_id, ALICE))
+        gone = Ledger.of_jobs(bench.rules.axes, [before]).apply(event)
+        assert gone is not None
+        assert explain_wait(gone, bench.ledger, None, bench.rules, str) is None
 
 
 def test_a_cancelled_job_has_ended_and_not_well(bench: Bench) -> None:

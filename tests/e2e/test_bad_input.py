@@ -55,7 +55,7 @@ def test_a_bad_configuration_is_refused_in_one_line(
         (["submit", "-p", "nowhere", "--", "true"], 1, "there is no pool 'nowhere'"),
         (["cancel", "77"], 1, "there is no live job 77"),
         (["show", "77"], 1, "there is no job 77"),
-        (["wait", "x"], 2, "'x' is not a valid integer"),
+        (["wait", "x"], 2, "'x' is not a job id (write 41, 3-7 or 1,4-6)"),
         (["frobnicate"], 2, "No such command 'frobnicate'"),
         (["cancel"], 2, "name jobs by their ids"),
     ],
