@@ -69,7 +69,9 @@ def act(
         for label in labels:
             output.tell(f"{done_word} job {label}")
     for failure in reply["failed"]:
-        output.say(output.clean(failure["error"]["text"]))
+        error = failure["error"]
+        hint = f" ({error['hint']})" if error["hint"] else ""
+        output.say(output.clean(f"{error['text']}{hint}", 1000))
     return _exit_code(reply["failed"])
 
 

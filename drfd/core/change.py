@@ -43,7 +43,7 @@ def change(ledger: Ledger, asked: st.ChangeAsked, rules: Rules) -> list[ev.Event
             "not-waiting", f"job {job.label} is {job.shown_state}: nothing can be changed"
         )
     else:
-        refuse_unfit(spec, rules)
+        _refuse_unfit(spec, rules)
     if wish.time_limit_s is not None:
         refuse_late_warning(spec)
     if wish.after is not None:
@@ -64,6 +64,13 @@ def change(ledger: Ledger, asked: st.ChangeAsked, rules: Rules) -> list[ev.Event
         ),
         *settle_ended(job.id, wish.after or (), asked.ended, at_s),
     ]
+
+
+def _refuse_unfit(spec: JobSpec, rules: Rules) -> None:
+    try:
+        refuse_unfit(spec, rules)
+    except Refused as refusal:
+        raise Refused(refusal.code, refusal.text, hint="the job stays as it is") from None
 
 
 def _changed(spec: JobSpec, wish: st.Change, rules: Rules) -> JobSpec:

@@ -543,11 +543,16 @@ def test_wait_asks_for_each_job_once_with_its_options(drf: Run, daemon: Any) -> 
 def test_acting_says_what_was_done_and_what_was_not(
     drf: Run, daemon: Any, verb: str, word: str
 ) -> None:
-    error = {"kind": "Refused", "code": "no-such-job", "text": "there is no job 9", "hint": ""}
+    error = {
+        "kind": "Refused",
+        "code": "no-such-job",
+        "text": "there is no job 9",
+        "hint": "look again",
+    }
     daemon.replies = {verb: {"done": [1, 2], "failed": [{"id": 9, "error": error}]}}
     result = drf(verb, 1, 2, 9)
     assert result.out == f"{word} job 1\n{word} job 2\n"
-    assert (result.code, result.err) == (1, "drf: there is no job 9\n")
+    assert (result.code, result.err) == (1, "drf: there is no job 9 (look again)\n")
     assert daemon.requests == [
         {
             "op": verb,

@@ -340,6 +340,8 @@ def test_what_would_be_refused_at_submission_is_refused_and_changes_nothing(benc
         with pytest.raises(Refused) as refused:
             change(bench, job_id, **wish)
         assert refused.value.code == code
+        if code == "too-big":
+            assert refused.value.hint == "the job stays as it is"
     with pytest.raises(NotPermitted):
         change(bench, job_id, by=BOB, priority=1)
     assert bench.job(job_id) == before
