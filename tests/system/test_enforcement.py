@@ -15,8 +15,9 @@ from kernel import Kernel
 pytestmark = pytest.mark.system
 
 
-def test_half_a_core_is_half_a_core(instance: Instance) -> None:
-    """A machine that is busy disturbs the measurement: one of three has to be right."""
+def test_a_tenth_of_a_core_is_a_tenth_of_a_core(instance: Instance) -> None:
+    """So little is there on a busy machine too, which still disturbs the measurement: one of three
+    has to be right, and none above."""
     burn = (
         "import time; start, used = time.time(), time.process_time()\n"
         "while time.time() < start + 3: pass\n"
@@ -24,10 +25,11 @@ def test_half_a_core_is_half_a_core(instance: Instance) -> None:
     )
     took = []
     for _ in range(3):
-        job = instance.wait_end(instance.submit("-c", "0.5", "--", sys.executable, "-c", burn))
+        job = instance.wait_end(instance.submit("-c", "0.1", "--", sys.executable, "-c", burn))
         assert job["state"] == "COMPLETED"
         took.append(float(instance.output(job["id"])))
-        if took[-1] == pytest.approx(0.5, abs=0.12):
+        assert took[-1] < 0.15
+        if took[-1] == pytest.approx(0.1, abs=0.03):
             return
     raise AssertionError(took)
 
