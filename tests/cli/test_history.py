@@ -12,7 +12,8 @@ import pytest
 Run = Callable[..., Any]
 ME = {"version": "0", "user": "alice", "admin": False}
 USED = {
-    "wall_seconds": 90.0, "suspended_seconds": 0.0, "cpu_seconds": 75.25, "memory_peak": 3 << 29,
+    "wall_seconds": 90.0, "suspended_seconds": 0.0, "cpu_seconds": 75.25, "late_cores": None,
+    "memory_peak": 3 << 29,
     "memory_mean": None, "memory_working": None, "largest_process": 1 << 30, "read_bytes": 1 << 20,
     "written_bytes": 10, "read_peak": None, "write_peak": None, "quota_periods": 900,
     "throttled_periods": 3, "throttled_seconds": 0.5, "limit_hits": 0, "oom_kills": 0,
