@@ -30,7 +30,8 @@ def main() -> None:
     # Before anything else is opened.
     listed = os.listdir("/proc/self/fd")
     open_fds = sorted(int(fd) for fd in listed if os.path.exists(f"/proc/self/fd/{fd}"))
-    status = dict(line.split(":\t", 1) for line in read("/proc/self/status").splitlines())
+    lines = (line.partition(":") for line in read("/proc/self/status").splitlines())
+    status = {name: value.strip() for name, _, value in lines}
     parent_death = ctypes.c_int()
     libc.prctl(PR_GET_PDEATHSIG, ctypes.byref(parent_death))
     umask = os.umask(0)
