@@ -13,7 +13,7 @@ from instance import is_alive
 from vm.service.files import BEFORE, listed
 from vm.service.installed import BIN, Installed, pids_in, run, unit
 
-UNITS = ("drfd.slice", "drfd-jobs.service", "drfd-launcher.service", "drfd.service")
+UNITS = ("drfd-jobs.service", "drfd-launcher.service", "drfd.service")
 GROUP = Path("/sys/fs/cgroup/drfd.slice")
 
 
