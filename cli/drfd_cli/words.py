@@ -11,6 +11,7 @@ from signal import Signals
 from typing import Any
 
 from drfd.errors import Refused
+from drfd.indices import count_of, read_array
 from drfd.units import parse_duration
 from drfd_cli import when
 
@@ -20,6 +21,10 @@ _MOST_ID = 1 << 53
 _RANGE = re.compile(r"([0-9]{1,16})(?:-([0-9]{1,16}))?")
 #: `42_7`: the task with index 7 of array 42.
 _TASK = re.compile(r"[0-9]{1,15}_[0-9]{1,10}")
+#: `42_[7-20,30]`: these tasks of array 42, as lists show them.
+_TASKS = re.compile(r"([0-9]{1,15})_\[([^\[\]]+)\]")
+#: A comma that is in no brackets.
+_COMMA = re.compile(r",(?![^\[]*\])")
 _AFTER = re.compile(r"([0-9]{1,16}|[0-9]{1,15}_[0-9]{1,10})(?::(ok|any|fail))?")
 _OUTCOMES = {
     "fail": "FAILED",
@@ -46,11 +51,14 @@ def parse_id(text: str) -> Ref:
 
 
 def parse_ids(text: str) -> list[Ref]:
-    """The ids of "3", "3-7" or "1,4-6"; tasks of an array as "42_7"."""
+    """The ids of "3", "3-7" or "1,4-6"; tasks of an array as "42_7" or "42_[7-20]"."""
     found: list[Ref] = []
-    for part in text.split(","):
+    for part in _COMMA.split(text):
         if _TASK.fullmatch(part.strip()):
             found.append(part.strip())
+            continue
+        if tasks := _TASKS.fullmatch(part.strip()):
+            found += _tasks(text, tasks[1], tasks[2], room=_MOST_IDS - len(found))
             continue
         match = _RANGE.fullmatch(part.strip())
         if match is None:
@@ -59,9 +67,20 @@ def parse_ids(text: str) -> list[Ref]:
         if not 1 <= first <= last <= _MOST_ID:
             raise _bad("ids", text, "not a range of job ids", "ids begin with 1: write 3-7")
         if len(found) + last - first >= _MOST_IDS:
-            raise _bad("ids", text, f"more than {_MOST_IDS} jobs", "choose fewer at a time")
+            raise _too_many(text)
         found += range(first, last + 1)
     return found
+
+
+def _tasks(text: str, array: str, indices: str, *, room: int) -> list[Ref]:
+    spans, _ = read_array(indices)
+    if count_of(spans) > room:
+        raise _too_many(text)
+    return [f"{array}_{at}" for first, last, step in spans for at in range(first, last + 1, step)]
+
+
+def _too_many(text: str) -> Refused:
+    return _bad("ids", text, f"more than {_MOST_IDS} jobs", "choose fewer at a time")
 
 
 def parse_after(text: str) -> list[Any]:

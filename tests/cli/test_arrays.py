@@ -192,6 +192,30 @@ def test_what_is_no_id_is_a_usage_error(drf: Run, daemon: Any, word: str) -> Non
     assert daemon.requests == []
 
 
+def test_tasks_may_be_named_as_lists_show_them(drf: Run, daemon: Any) -> None:
+    daemon.replies = {"cancel": {"done": [], "failed": []}}
+    drf("cancel", "42_[7-8,11-15:2%3],3-4,9_1")
+    assert daemon.asked("cancel")[0]["select"]["ids"] == [
+        "42_7", "42_8", "42_11", "42_13", "42_15", 3, 4, "9_1",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("word", "fault"),
+    [
+        ("42_[8-7]", "the range 8-7 ends before it begins"),
+        ("42_[", "is not a job id, nor ids"),
+        ("42_[0-100000]", "is more than 100000 jobs"),
+        ("3,42_[0-99999]", "is more than 100000 jobs"),
+    ],
+)
+def test_bad_lists_of_tasks_are_usage_errors(drf: Run, daemon: Any, word: str, fault: str) -> None:
+    result = drf("cancel", word)
+    assert (result.code, len(result.err.splitlines())) == (2, 1)
+    assert fault in result.err
+    assert daemon.requests == []
+
+
 def test_acting_names_arrays_and_tasks_as_people_do(drf: Run, daemon: Any) -> None:
     done = {"done": [52, 42], "labels": ["42_9", "42_[10-99]"], "failed": []}
     daemon.replies = {"cancel": done}
