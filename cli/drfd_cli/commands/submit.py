@@ -46,8 +46,6 @@ class _SubmitCommand(GroupedHelp):
 @click.option("--hold", is_flag=True, help="Do not start it before `drf release`.")
 @click.option("--preemptible", is_flag=True, help="It may be stopped and queued again for others.")
 @click.option("--dry-run", is_flag=True, help="Queue nothing; say when it would start, and why.")
-@click.option("-o", "--output", "stdout", metavar="FILE", help="Its output; %j is the job's id.")
-@click.option("-e", "--error", "stderr", metavar="FILE", help="Its errors; %j is the job's id.")
 @click.option(
     "--notify", metavar="WHEN", help="Tell when it starts, ends or fails: start,end,fail."
 )
