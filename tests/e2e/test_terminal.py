@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from emulator import Emulator, close_all
-from instance import BIN, Instance, is_alive, wait_for
+from instance import BIN, CONFIG, Instance, is_alive, wait_for
 
 Sit = Callable[..., Emulator]
 
@@ -161,6 +161,30 @@ def test_a_program_that_does_not_read_holds_nothing_up(sit: Sit, instance: Insta
     (instance.work / "go").touch()
     assert terminal.ends() == 0
     leaves_it_as_it_was(terminal)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="not root: the daemon runs jobs of its own user only")
+def test_another_users_job_has_a_terminal_of_that_user(
+    make_instance: Callable[..., Instance],
+) -> None:
+    """It is made by that user's own drf; root has no part in it."""
+    instance = make_instance(CONFIG + '[daemon]\nsystem_users = ["nobody"]\n').start()
+    instance.work.chmod(0o777)
+    terminal = Emulator(
+        *shell("id -u; stat -c %u $(tty); echo to it > /dev/tty; read x; echo got $x"),
+        cwd=instance.work,
+        env={**os.environ, "DRFD_SOCKET": str(instance.socket), "HOME": "/"},
+        user=65534,
+        group=65534,
+        extra_groups=[],
+    )
+    try:
+        terminal.sees("to it")
+        terminal.type(b"this\r")
+        assert terminal.ends() == 0
+        assert terminal.lines() == ["65534", "65534", "to it", "this", "got this"]
+    finally:
+        terminal.close()
 
 
 # -- suspending ----------------------------------------------------------------------------------
