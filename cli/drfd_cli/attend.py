@@ -177,9 +177,9 @@ class Attendance:
         sys.exit(0)
 
     def _heed_signals(self) -> None:
-        waiting, self._signals[:] = list(self._signals), []
-        for number in waiting:
-            match number:
+        # One by one: others may come at any moment.
+        for _ in range(len(self._signals)):
+            match number := self._signals.pop(0):
                 case signal.SIGTSTP:
                     self._suspend(self._stage)
                 case signal.SIGCONT:

@@ -43,7 +43,8 @@ class Stage:
         """The job's side, for all descriptors that would have been our terminal."""
         slave = os.open(self._name, os.O_RDWR | os.O_NOCTTY)
         try:
-            termios.tcsetattr(slave, termios.TCSANOW, self.terminal.found)
+            if self.terminal.found is not None:
+                termios.tcsetattr(slave, termios.TCSANOW, self.terminal.found)
             copy_size(self.terminal.fd, slave)
             fds = [slave, *(slave if os.isatty(fd) else fd for fd in (1, 2))]
             socket.send_fds(connection, [b"t"], fds)

@@ -16,9 +16,11 @@ class Terminal:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self.found = termios.tcgetattr(fd)
         self.is_raw = False
         self._is_changed = False
+        #: As it was when it was last ours and unchanged; None: it never was, and what a shell sets
+        #: while it reads a command line is good for no program.
+        self.found = termios.tcgetattr(fd) if self.is_ours() else None
 
     def is_ours(self) -> bool:
         """Whether we are in the foreground: in the background it is the shell's."""
@@ -31,6 +33,7 @@ class Terminal:
     def hush(self) -> None:
         """Nothing that is typed is shown; ^C and ^Z mean what they mean."""
         if self.is_ours():
+            self._remember()
             quiet = termios.tcgetattr(self.fd)
             quiet[_LFLAG] &= ~termios.ECHO
             termios.tcsetattr(self.fd, termios.TCSANOW, quiet)
@@ -39,8 +42,13 @@ class Terminal:
     def go_raw(self, *, forget_keys: bool) -> None:
         """Every key comes as it is typed. `forget_keys`: those that were typed before are lost."""
         if self.is_ours():
+            self._remember()
             tty.setraw(self.fd, termios.TCSAFLUSH if forget_keys else termios.TCSADRAIN)
             self.is_raw = self._is_changed = True
+
+    def _remember(self) -> None:
+        if not self._is_changed:
+            self.found = termios.tcgetattr(self.fd)
 
     def restore(self) -> None:
         self.is_raw = False
@@ -48,7 +56,7 @@ class Terminal:
             return
         self._is_changed = False
         try:
-            if self.is_ours():
+            if self.is_ours() and self.found is not None:
                 termios.tcsetattr(self.fd, termios.TCSADRAIN, self.found)
         except (termios.error, OSError):
             # It has been closed: nobody is left to see it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -127,13 +128,17 @@ def test_a_password_is_not_seen(sit: Sit) -> None:
 FULL_SCREEN = """
 import curses
 def play(screen):
-    key = 'none'
-    while key != 'q':
+    # A key that is not awaited for ever: curses may miss a new size just before it reads.
+    screen.timeout(200)
+    key, shown = -1, 'none'
+    while key != ord('q'):
         rows, columns = screen.getmaxyx()
         screen.erase()
-        screen.addstr(0, 0, f'{rows} rows, key {key}')
+        screen.addstr(0, 0, f'{rows} rows, key {shown}')
         screen.addstr(rows - 1, columns - 9, 'the end')
-        key = screen.getkey()
+        key = screen.getch()
+        if key != -1:
+            shown = curses.keyname(key).decode()
 curses.wrapper(play)
 print('over')
 """
@@ -209,6 +214,22 @@ def test_suspending_gives_the_shell_back_and_stops_the_job(sit: Sit, instance: I
     terminal.until("the shell's prompt", lambda: terminal.lines()[-1] == "$")
     terminal.type(b"echo code $?\r")
     terminal.sees("code 130")
+
+
+def test_in_the_background_the_keys_are_the_shells_until_it_comes_to_the_fore(sit: Sit) -> None:
+    terminal = sit("bash", "--norc", "-i")
+    terminal.sees("$")
+    terminal.type(f"{DRF} run -- sh -c 'echo up; read x; echo got =$x=' &\r".encode())
+    terminal.sees("$ up")
+    terminal.type(b"echo for the $((1 + 1))nd\r")
+    terminal.sees("\nfor the 2nd")
+    terminal.type(b"fg\r")
+    terminal.sees("$ fg\n")
+    raw = ~(termios.ICANON | termios.ISIG)
+    terminal.until("raw keys", lambda: terminal.modes()[3] == terminal.modes()[3] & raw)
+    terminal.type(b"job\r")
+    terminal.sees("got =job=")
+    terminal.until("the shell's prompt", lambda: terminal.lines()[-1] == "$")
 
 
 def test_a_shell_in_a_job_suspends_its_own_programs(sit: Sit) -> None:
