@@ -86,7 +86,7 @@ def test_a_task_finds_its_array_and_index_in_its_environment_and_its_output(desk
     async def story() -> None:
         await submit(desk, "5-11:3")
         ledger = desk.shell.engine.ledger
-        order = order_for(ledger.jobs[3], Payload(), [], 64, ledger.arrays[1].array)
+        order = order_for(ledger.jobs[3], Payload(), [], 64, "quota", ledger.arrays[1].array)
         told = {key: word for key, word in order.variables.items() if "ARRAY" in key}
         assert told == {
             "DRF_ARRAY_ID": "1",

@@ -50,20 +50,8 @@ class _SubmitCommand(GroupedHelp):
     "--notify", metavar="WHEN", help="Tell when it starts, ends or fails: start,end,fail."
 )
 @click.option("--notify-command", metavar="CMD", help="By this shell command, not by mail.")
-@click.option(
-    "-o",
-    "--output",
-    "stdout",
-    metavar="FILE",
-    help="Its output; %j is its id, %A_%a array and index.",
-)
-@click.option(
-    "-e",
-    "--error",
-    "stderr",
-    metavar="FILE",
-    help="Its errors; %j is its id, %A_%a array and index.",
-)
+@click.option("-o", "--output", "stdout", metavar="FILE", help="Its output: %j id, %A_%a task.")
+@click.option("-e", "--error", "stderr", metavar="FILE", help="Its errors: %j id, %A_%a task.")
 @click.option("-w", "--wait", is_flag=True, help="Wait for its end; exit as it does.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the id alone.")
 @as_json
@@ -157,11 +145,11 @@ def fields(
     pool: str | None,
     priority: int,
     export: tuple[str, ...],
-    after: tuple[tuple[int, str], ...] | None,
-    begin: int | None,
-    retry: int | None,
-    retry_on: list[str] | None,
-    warn: tuple[int, int] | None,
+    after: tuple[tuple[Any, str], ...] | None = None,
+    begin: int | None = None,
+    retry: int | None = None,
+    retry_on: list[str] | None = None,
+    warn: tuple[int, int] | None = None,
     script: str | None = None,
     array: str | None = None,
     hold: bool = False,

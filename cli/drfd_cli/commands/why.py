@@ -20,12 +20,16 @@ def command(job_id: Ref, as_json: bool) -> None:
         shown = {key: job[key] for key in ("id", "state", "reason", "outcome", "expected_start_at")}
         output.print_json(shown | {"notes": notes, "advice": advice})
         return
-    verb, line = f"is {job['state']}", f"started {output.show_when(job['started_at'])}"
+    verb = f"is {job['state']}"
     if job["reason"] is not None:
         verb, line = "waits", output.why_line(job)
     elif job["outcome"] is not None:
         # Its state is the cause already.
         line = job["outcome"]["text"]
+    else:
+        line = "not started yet"
+        if job["started_at"] is not None:
+            line = f"started {output.show_when(job['started_at'])}"
     output.tell(f"job {label(job)} {verb}: {output.clean(line, 1000)}")
     attempts = job.get("attempts", "")
     if attempts and attempts not in line:
