@@ -16,9 +16,9 @@ from drfd.core.awaiting import count_conditions, submitted
 from drfd.core.job import Job, JobState
 from drfd.core.lifecycle import InvalidTransition, next_state
 from drfd.core.moves import moved
-from drfd.core.queue import Entry, LeafQueue, Line, Run
+from drfd.core.queue import LeafQueue, Line, Run
 from drfd.core.resources import Axes, Vector, minus, plus
-from drfd.core.roster import Left, Roster, Rosters
+from drfd.core.roster import Left, Roster, Rosters, entry_of
 
 
 class Ledger:
@@ -131,8 +131,8 @@ class Ledger:
 
     def is_shut_out(self, job: Job) -> bool:
         """Is it pending, and not in the queue, because as many of its array run as may?"""
-        roster = self._bound_of(job)
-        return roster is not None and roster.is_shut(_entry(job))
+        roster = self.arrays.bound_of(job)
+        return roster is not None and roster.is_shut(entry_of(job))
 
     def active_leaves(self) -> set[str]:
         return {*self.queues, *self.used}
@@ -204,7 +204,7 @@ class Ledger:
             # It gets a record of its own.
             roster.live.add(job.id)
             if before is not None:
-                roster.unborn.remove(_entry(before))
+                roster.unborn.remove(entry_of(before))
                 if not roster.unborn:
                     count_conditions(roster.array.common, -1, self.dependents, self.begins)
         self._count(job, 1)
@@ -248,7 +248,7 @@ class Ledger:
         if job.state in (JobState.PENDING, JobState.HELD):
             self._await(job.spec.user, sign)
         if self.wanted(job) is not None:
-            self._line_up(job, (*_entry(job), job.id), sign)
+            self._line_up(job, (*entry_of(job), job.id), sign)
         if job.holds_resources:
             held = self.held(job)
             change = plus if sign > 0 else minus
@@ -260,13 +260,13 @@ class Ledger:
                 self.holding[leaf].remove(job.id)
                 if not self.holding[leaf]:
                     del self.holding[leaf], self.used[leaf]
-            roster = self._bound_of(job)
+            roster = self.arrays.bound_of(job)
             if roster is not None:
                 roster.active += sign
 
     def _line_up(self, job: Job, run: Run, sign: int) -> None:
         """Enter or strike out a job that waits, or tasks of which it is the first."""
-        roster = self._bound_of(job) if job.state is JobState.PENDING else None
+        roster = self.arrays.bound_of(job) if job.state is JobState.PENDING else None
         if roster is None:
             self._queue(job, run, sign)
         elif sign > 0:
@@ -287,11 +287,6 @@ class Ledger:
             if not self.queues[leaf]:
                 del self.queues[leaf]
 
-    def _bound_of(self, job: Job) -> Roster | None:
-        """Of a task of an array with a bound on how many run at once."""
-        roster = None if job.array_id is None else self.arrays.get(job.array_id)
-        return roster if roster is not None and roster.is_bounded else None
-
     def check(self) -> None:
         """Raise AssertionError if the tables disagree with the jobs: a bug."""
         fresh = Ledger.of_jobs(self.axes, self.jobs.values(), arrays=self.arrays.left())
@@ -302,7 +297,3 @@ class Ledger:
         assert all(job_id < self.next_id for job_id in self.jobs)
         known = all(self.find(each) or each in self.arrays for each in self.dependents)
         assert known, "a job waits for one that has ended"
-
-
-def _entry(job: Job) -> Entry:
-    return -job.spec.priority, job.id

@@ -154,6 +154,11 @@ class Rosters(dict[int, Roster]):
         roster = self[self._ids[at]] if at >= 0 else None
         return roster.array.task(job_id) if roster and roster.has_unborn(job_id) else None
 
+    def bound_of(self, job: Job) -> Roster | None:
+        """Of a task of an array with a bound on how many run at once."""
+        roster = None if job.array_id is None else self.get(job.array_id)
+        return roster if roster is not None and roster.is_bounded else None
+
     def groups(self) -> list[Group]:
         """The tasks without a record of their own, array by array."""
         return [Group(each.array, each.ids()) for each in self.values() if each.unborn]
@@ -167,3 +172,7 @@ def _line(array: Array, ids: Iterable[Ids]) -> Line:
     for first, last in ids:
         line.add_run((-array.spec.priority, first, last))
     return line
+
+
+def entry_of(job: Job) -> Entry:
+    return -job.spec.priority, job.id
