@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -53,6 +54,14 @@ def _checked_array(text: str) -> str:
     return text
 
 
+def _whole(text: str, least: int, most: int) -> int:
+    """Unlike click's own range it is not in the help, where few ever miss it."""
+    if re.fullmatch("[+-]?[0-9]{1,9}", text.strip()) and least <= int(text) <= most:
+        return int(text)
+    hint = f"write a whole number from {least} to {most}"
+    raise Refused("bad-value", f"number: {text[:40]!r} is out of range", hint=hint)
+
+
 CORES = Amount("CORES", parse_cores)
 MEMORY = Amount("SIZE", parse_memory)
 RATES = Amount("[DISK=]READ[/WRITE]", parse_disk_rates)
@@ -60,7 +69,9 @@ DURATION = Amount("TIME", parse_duration)
 ARRAY = Amount("INDICES", _checked_array)
 LIMIT = Amount("TIME", lambda text: 0 if text == "unlimited" else parse_duration(text))
 
-PRIORITY = click.IntRange(-1_000_000, 1_000_000)
+PRIORITY = Amount("N", lambda text: _whole(text, -1_000_000, 1_000_000))
+TIMES = Amount("N", lambda text: _whole(text, 0, 1000))
+LINES = Amount("N", lambda text: _whole(text, 1, 1000))
 SIGNAL = Amount("SIGNAL", parse_signal)
 IDS = Amount("IDS", parse_ids)
 
@@ -187,7 +198,7 @@ def demand_options(function: F) -> F:
                 "--io",
                 type=RATES,
                 multiple=True,
-                help="Disk bandwidth per second, [disk=]read[/write]; once for each disk.",
+                help="Disk bandwidth per second, once for each disk.",
             ),
             click.option("-t", "--time", type=LIMIT, help="Wall time: 90s, 12h, unlimited."),
             click.option("-n", "--name", help="A name for lists."),
@@ -220,13 +231,13 @@ def demand_fields(
 
 
 after_option = click.option(
-    "--after", metavar="ID[:ok|:any|:fail],...", type=Amount("IDS", parse_after),
+    "--after", metavar="ID[:HOW],...", type=Amount("IDS", parse_after),
     multiple=True, callback=_flat,
-    help="Start after these jobs have ended: well (ok, if you do not say), at all, or badly.",
+    help="After jobs have ended :ok (default), :any, :fail.",
 )  # fmt: skip
 begin_option = click.option(
     "--begin", type=Amount("TIME", parse_begin),
-    help="Not before: 18:00, now+2h, tomorrow, 2026-11-21T08:00.",
+    help="Not before 18:00, now+2h, 2026-11-21T08:00, …",
 )  # fmt: skip
 
 
@@ -237,16 +248,16 @@ def condition_options(function: F) -> F:
             after_option,
             begin_option,
             click.option(
-                "--retry", metavar="N", type=click.IntRange(0, 1000),
-                help="Try again, up to N times, when it fails.",
+                "--retry", metavar="N", type=TIMES,
+                help="Try again when it fails, up to N times.",
             ),
             click.option(
                 "--retry-on", metavar="WHAT,...", type=Amount("WHAT", parse_outcomes),
-                help="When: fail,launch,lost if you do not say; also timeout, memory, limit.",
+                help="On fail,launch,lost (default),timeout,memory,limit.",
             ),
             click.option(
                 "--warn", metavar="SIGNAL@TIME", type=Amount("SIGNAL@TIME", parse_warning),
-                help="Send this signal so long before the time limit: USR1@60.",
+                help="A signal before the time limit, as USR1@60.",
             ),
         )
     ):  # fmt: skip

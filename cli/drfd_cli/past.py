@@ -17,7 +17,7 @@ from drfd_cli.options import Amount, job_ids, state_option
 F = TypeVar("F", bound=Callable[..., Any])
 
 MOMENT = Amount("TIME", parse_moment)
-_TIME = "2026-03-01, '2026-03-01 14:30', 14:30, yesterday, or 7d for seven days ago."
+_TIME = "2026-03-01, 14:30, 7d."
 
 
 def past_options(function: F) -> F:

@@ -123,7 +123,7 @@ def test_when_it_starts_and_what_follows_a_bad_end(submitted: Any, tmp_path: Pat
         (["--after", "0"], "'0' is not ID"),
         (["--begin", "soon"], "'soon' is not a time (write 18:00,"),
         (["--begin", "1999-01-01"], "'1999-01-01' is over already"),
-        (["--retry", "-1"], "-1 is not in the range"),
+        (["--retry", "-1"], "'-1' is out of range"),
         (["--retry", "2", "--retry-on", "luck"], "'luck' is unknown (choose from fail,"),
         (["--retry-on", "fail"], "--retry N how often"),
         (["--warn", "USR1"], "'USR1' is not SIGNAL@TIME (write USR1@60 or TERM@5m)"),

@@ -10,7 +10,7 @@ import click
 
 from drfd.units import parse_duration, show_duration, show_size
 from drfd_cli import output
-from drfd_cli.options import as_json, connect
+from drfd_cli.options import LINES, as_json, connect
 from drfd_cli.past import chosen, past_options, print_csv
 
 _ROWS = 30
@@ -31,12 +31,12 @@ _PLAIN = (
 @click.command("report")
 @past_options
 @click.option(
-    "--by", type=click.Choice(list(_KEYS)), default="name", show_default=True,
-    help="What a line stands for; a name is one user's.",
+    "--by", type=click.Choice(list(_KEYS)), default="name",
+    help="What a line stands for (name: of one user).",
 )  # fmt: skip
 @click.option(
-    "-n", "--number", type=click.IntRange(1, 1000), default=_ROWS, show_default=True,
-    help="So many lines; the rest is summed up in one.",
+    "-n", "--number", type=LINES, default=_ROWS,
+    help=f"So many lines ({_ROWS}); the rest is summed up in one.",
 )  # fmt: skip
 @click.option("--csv", "as_csv", is_flag=True, help="Print a line of values for each line.")
 @as_json

@@ -24,9 +24,7 @@ from drfd_cli.selection import act, selecting
 @selecting
 @click.option("-c", "--cores", type=CORES, help="CPU cores, such as 4 or 0.5.")
 @click.option("-m", "--mem", type=MEMORY, help="Memory, such as 16G.")
-@click.option(
-    "--io", type=RATES, multiple=True, help="Disk bandwidth per second, [disk=]read[/write]."
-)
+@click.option("--io", type=RATES, multiple=True, help="Disk bandwidth per second, of each disk.")
 @click.option("-t", "--time", type=LIMIT, help="Wall time: 90s, 12h, unlimited.")
 @click.option("-p", "--pool", help="The pool that pays for it.")
 @click.option("--priority", type=PRIORITY, help="Order among the jobs of your leaf.")
@@ -45,9 +43,8 @@ def command(
     begin: int | None,
     **chosen: Any,
 ) -> int:
-    """Change what waiting jobs ask for; what is not named stays. `--after ''` and `--begin now`
-    take conditions away. Of a running job only the time limit can be changed: shortened by its
-    owner, lengthened by administrators."""
+    """Change what waiting jobs ask for, or the time limit of running ones, which only an
+    administrator may lengthen. `--after ''` takes conditions away."""
     given: dict[str, Any] = {
         "demand": demand_fields(cores, mem, io) or None,
         "time_limit_s": time,

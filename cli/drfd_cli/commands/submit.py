@@ -40,16 +40,12 @@ class _SubmitCommand(GroupedHelp):
 @click.command("submit", cls=_SubmitCommand, context_settings={"allow_interspersed_args": False})
 @demand_options
 @condition_options
-@click.option(
-    "--array", type=ARRAY, help="Many tasks: indices such as 0-99 or 1,3,7-20:2; %5: 5 at once."
-)
-@click.option("--hold", is_flag=True, help="Do not start it before `drf release`.")
-@click.option("--preemptible", is_flag=True, help="It may be stopped and queued again for others.")
-@click.option("--dry-run", is_flag=True, help="Queue nothing; say when it would start, and why.")
-@click.option(
-    "--notify", metavar="WHEN", help="Tell when it starts, ends or fails: start,end,fail."
-)
-@click.option("--notify-command", metavar="CMD", help="By this shell command, not by mail.")
+@click.option("--array", type=ARRAY, help="A task for each: 0-99 or 1,3,7-20; %5: 5 at once.")
+@click.option("--hold", is_flag=True, help="Not before `drf release`.")
+@click.option("--preemptible", is_flag=True, help="It may be stopped for others, and run again.")
+@click.option("--dry-run", is_flag=True, help="Only say when it would start, and why.")
+@click.option("--notify", metavar="WHEN", help="Tell you of its start,end,fail by mail.")
+@click.option("--notify-command", metavar="CMD", help="… by this shell command.")
 @click.option("-o", "--output", "stdout", metavar="FILE", help="Its output: %j id, %A_%a task.")
 @click.option("-e", "--error", "stderr", metavar="FILE", help="Its errors: %j id, %A_%a task.")
 @click.option("-w", "--wait", is_flag=True, help="Wait for its end; exit as it does.")
