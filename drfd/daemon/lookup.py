@@ -21,6 +21,7 @@ from drfd.daemon.meter import Meter
 from drfd.errors import NotPermitted, Refused
 from drfd.wire import array_views, views
 from drfd.wire import messages as msg
+from drfd.wire.parts import Ref, Selection
 from drfd.wire.views import View
 
 #: Of a time nearer than this, the seconds are told too.
@@ -43,7 +44,7 @@ class Lookup:
     engine: Engine
     meter: Meter
 
-    def id_of(self, ref: msg.Ref) -> int:
+    def id_of(self, ref: Ref) -> int:
         """The id of a job, or of an array, that a client may name as `42` or `42_7`."""
         if isinstance(ref, int):
             return ref
@@ -63,13 +64,13 @@ class Lookup:
         after = [replace(each, id=self.id_of(each.id)) for each in request.after]
         return replace(request, after=after)
 
-    def selected(self, select: msg.Selection) -> list[Row]:
+    def selected(self, select: Selection) -> list[Row]:
         """Live jobs that pass the selection, and what waits of arrays."""
         ledger = self.engine.ledger
         jobs = [job for job in ledger.jobs.values() if _passes(job, select)]
         return [*jobs, *(group for group in ledger.arrays.groups() if _passes(group.job, select))]
 
-    def targets(self, actor: st.Actor, select: msg.Selection) -> Iterator[tuple[str, int, bool]]:
+    def targets(self, actor: st.Actor, select: Selection) -> Iterator[tuple[str, int, bool]]:
         """What the actor may touch of a selection: its name, its id, and whether it is only what
         waits of an array."""
         for row in self.selected(select):
@@ -100,7 +101,7 @@ class Lookup:
             )
         return tasks
 
-    def _named(self, ref: msg.Ref, ended: int) -> list[Row]:
+    def _named(self, ref: Ref, ended: int) -> list[Row]:
         job_id = self.id_of(ref)
         array = self.any_array(job_id)
         if array is None:
@@ -226,7 +227,7 @@ def _one_by_one(rows: Iterable[Row]) -> Iterator[Row]:
             yield row
 
 
-def _passes(job: Job, select: msg.Selection) -> bool:
+def _passes(job: Job, select: Selection) -> bool:
     return (
         (select.user is None or job.spec.user == select.user)
         and (select.name is None or _is_like(job.spec.name, select.name))

@@ -13,6 +13,7 @@ from drfd.core.rules import ROOT
 from drfd.daemon.engine import Engine
 from drfd.journal.past import Past, read_ended
 from drfd.wire import messages as msg
+from drfd.wire import parts
 from drfd.wire.report import report_view
 from drfd.wire.used import ended_view
 from drfd.wire.views import View
@@ -58,7 +59,7 @@ class Records:
 
 
 def _past(
-    asked: msg.Past, *, after: tuple[float, int] | None = None, limit: int | None = None
+    asked: parts.Past, *, after: tuple[float, int] | None = None, limit: int | None = None
 ) -> Past:
     pool = asked.pool
     return Past(

@@ -35,6 +35,7 @@ from drfd.indices import read_array
 from drfd.journal.records import Payload
 from drfd.wire import messages as msg
 from drfd.wire import views
+from drfd.wire.parts import Ref, Selection
 from drfd.wire.used import used_view
 from drfd.wire.views import View
 
@@ -168,7 +169,7 @@ class Requests:
             "draining": self.engine.ledger.draining,
         }
 
-    def _show(self, actor: st.Actor, ref: msg.Ref) -> View:
+    def _show(self, actor: st.Actor, ref: Ref) -> View:
         job_id = self._lookup.id_of(ref)
         array = self._lookup.own_array(actor, job_id)
         job = None if array is not None else self._lookup.own_job(actor, job_id)
@@ -221,7 +222,7 @@ class Requests:
         job = self._lookup.any_job(job_id)
         return self._lookup.view(job, actor) | {"status": views.exit_status(job)}
 
-    async def _each(self, actor: st.Actor, select: msg.Selection, ask: Ask) -> View:
+    async def _each(self, actor: st.Actor, select: Selection, ask: Ask) -> View:
         """Do it to every selected job; one that refuses does not stop the others."""
         now, failed = self.engine.clock(), []
         wishes: dict[str, Wish] = {}
@@ -257,10 +258,10 @@ class Requests:
         if request.kill_jobs:
             # Before the jobs end, or others would take their place.
             await self._decided(st.DrainAsked(self.engine.clock(), True, actor))
-        running: list[msg.Ref] = sorted(job.id for job in self.engine.ledger.holders())
+        running: list[Ref] = sorted(job.id for job in self.engine.ledger.holders())
         reply: View = {"done": [], "failed": []}
         if request.kill_jobs:
-            reply = await self._each(actor, msg.Selection(ids=running), st.CancelAsked)
+            reply = await self._each(actor, Selection(ids=running), st.CancelAsked)
         self.shut_down(after_jobs=request.kill_jobs)
         return reply | {"running": running}
 
@@ -295,5 +296,5 @@ class Requests:
         return await future
 
 
-def _has_filter(select: msg.Selection) -> bool:
+def _has_filter(select: Selection) -> bool:
     return bool(select.user or select.name or select.states)

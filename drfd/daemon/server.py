@@ -21,7 +21,8 @@ from drfd.errors import DrfdError, Refused
 from drfd.failpoints import reach
 from drfd.peer import peer_of
 from drfd.wire.codec import MAX_REQUEST_BYTES
-from drfd.wire.messages import AnyRequest, Cancel, Selection, Wait, decode_request
+from drfd.wire.messages import AnyRequest, Cancel, Wait, decode_request
+from drfd.wire.parts import Selection
 from drfd.wire.views import error_view
 
 log = logging.getLogger("drfd")

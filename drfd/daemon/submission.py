@@ -13,8 +13,8 @@ from drfd.core.stimuli import Actor
 from drfd.daemon.config import Defaults
 from drfd.errors import NotPermitted, Refused
 from drfd.host.disks import Disk, disk_of
-from drfd.wire import messages as msg
-from drfd.wire.messages import Demand, Submit
+from drfd.wire import parts
+from drfd.wire.messages import Submit
 
 #: Bounds on what one job may carry, in bytes of text.
 MAX_ARGV_BYTES = 512 << 10
@@ -75,7 +75,7 @@ def spec_for(
     )
 
 
-def dependencies(asked: list[msg.Dependency]) -> tuple[Dependency, ...]:
+def dependencies(asked: list[parts.Dependency]) -> tuple[Dependency, ...]:
     """Of a request with ids alone."""
     found: dict[Dependency, None] = {}
     for each in asked:
@@ -84,13 +84,15 @@ def dependencies(asked: list[msg.Dependency]) -> tuple[Dependency, ...]:
     return tuple(found)
 
 
-def _retry(asked: msg.Retry | None) -> Retry | None:
+def _retry(asked: parts.Retry | None) -> Retry | None:
     if asked is None or not asked.times:
         return None
     return Retry(asked.times, tuple(dict.fromkeys(Outcome(each) for each in asked.on)) or USUAL)
 
 
-def _rates(demand: Demand, defaults: Defaults, disks: Sequence[Disk], cwd: str) -> dict[str, Any]:
+def _rates(
+    demand: parts.Demand, defaults: Defaults, disks: Sequence[Disk], cwd: str
+) -> dict[str, Any]:
     """The rates as `Resources` has them. What is declared without a disk's name is for the disk of
     the working directory, or for the first one if that is on none of them."""
     asked: dict[str, tuple[int | None, int | None]] = {

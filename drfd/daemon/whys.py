@@ -15,7 +15,7 @@ from drfd.core.whatif import MOST_JOBS, smaller_demand
 from drfd.daemon.engine import Engine
 from drfd.daemon.lookup import Lookup
 from drfd.daemon.records import Records
-from drfd.wire.messages import Ref
+from drfd.wire.parts import Ref
 from drfd.wire.report import advice_view
 from drfd.wire.views import View, conditions_view
 

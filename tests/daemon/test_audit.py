@@ -11,9 +11,10 @@ from drfd.core.stimuli import Actor
 from drfd.daemon.audit import ranges, record, verb_of
 from drfd.errors import NotPermitted
 from drfd.wire import messages as msg
+from drfd.wire.parts import Selection
 
 ALICE = Actor(user="alice", uid=1001, is_admin=False)
-SELECT = msg.Selection(ids=[4, 5, 7])
+SELECT = Selection(ids=[4, 5, 7])
 #: Request → what its line calls it.
 CHANGES = [
     (msg.Submit(v=1, argv=["true"], cwd="/"), "submit"),
@@ -117,6 +118,6 @@ def test_many_ids_are_written_short(ids: list[int], text: str) -> None:
 
 def test_a_hundred_thousand_jobs_fit_a_line_and_an_entry(log: pytest.LogCaptureFixture) -> None:
     done = {"done": list(range(1, 100_001)), "failed": []}
-    record(ALICE, msg.Cancel(v=1, select=msg.Selection(everything=True)), done)
+    record(ALICE, msg.Cancel(v=1, select=Selection(everything=True)), done)
     assert "jobs=1-100000 " in log.messages[0]
     assert len(fields(log)) == 101

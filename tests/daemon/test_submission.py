@@ -23,8 +23,9 @@ from drfd.daemon.submission import (
 )
 from drfd.errors import NotPermitted, Refused
 from drfd.host.disks import Disk
-from drfd.wire.messages import Demand, Dependency, Rates, Retry, Submit, Warn
-from drfd.wire.messages import Notify as Tell
+from drfd.wire.messages import Submit
+from drfd.wire.parts import Demand, Dependency, Rates, Retry, Warn
+from drfd.wire.parts import Notify as Tell
 from fakes import ADMIN, ALICE, BOB, rules
 
 DEFAULTS = Defaults(

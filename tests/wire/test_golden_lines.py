@@ -13,7 +13,8 @@ from drfd.core.job import Job, JobState, Outcome, Usage
 from drfd.core.reasons import Reason, ReasonCode
 from drfd.core.resources import Resources
 from drfd.wire.codec import decode, encode
-from drfd.wire.messages import Demand, Submit, decode_request
+from drfd.wire.messages import Submit, decode_request
+from drfd.wire.parts import Demand
 from drfd.wire.views import job_view
 from fakes import GIB, spec
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as some
 
 from drfd.errors import Refused
 from drfd.wire import messages as msg
-from drfd.wire.messages import Demand, Selection, decode_request
+from drfd.wire.messages import decode_request
+from drfd.wire.parts import Demand, Dependency, Past, Retry, Selection, Warn
 
 FULL_SUBMIT: dict[str, Any] = {
     "op": "submit",
@@ -97,7 +98,7 @@ ACCEPTED: list[tuple[dict[str, Any], msg.AnyRequest]] = [
         },
         msg.History(
             v=1,
-            past=msg.Past(user="al", states=["LOST"], pool="lab", since_s=5.5),
+            past=Past(user="al", states=["LOST"], pool="lab", since_s=5.5),
             limit=20,
             after=(7.5, 3),
         ),
@@ -105,7 +106,7 @@ ACCEPTED: list[tuple[dict[str, Any], msg.AnyRequest]] = [
     ({"op": "report", "v": 1}, msg.Report(v=1)),
     (
         {"op": "report", "v": 1, "by": "job", "past": {"ids": [3]}, "limit": 1, "least": 1},
-        msg.Report(v=1, by="job", past=msg.Past(ids=[3]), limit=1, least=1),
+        msg.Report(v=1, by="job", past=Past(ids=[3]), limit=1, least=1),
     ),
     ({"op": "wait", "v": 1, "ids": [3]}, msg.Wait(v=1, ids=[3])),
     (
@@ -148,8 +149,8 @@ ACCEPTED: list[tuple[dict[str, Any], msg.AnyRequest]] = [
             select=Selection(name="train-*"),
             priority=3,
             begin_s=0,
-            after=[msg.Dependency(id=7), msg.Dependency(id=8, want="any")],
-            demand=msg.Demand(cores_milli=500),
+            after=[Dependency(id=7), Dependency(id=8, want="any")],
+            demand=Demand(cores_milli=500),
         ),
     ),
     (
@@ -167,10 +168,10 @@ ACCEPTED: list[tuple[dict[str, Any], msg.AnyRequest]] = [
             v=1,
             argv=["true"],
             cwd="/",
-            after=[msg.Dependency(id=7)],
+            after=[Dependency(id=7)],
             begin_s=1_700_000_000,
-            retry=msg.Retry(times=3, on=["FAILED", "TIMEOUT"]),
-            warn=msg.Warn(signal=10, before_s=60),
+            retry=Retry(times=3, on=["FAILED", "TIMEOUT"]),
+            warn=Warn(signal=10, before_s=60),
         ),
     ),
     ({"op": "drain", "v": 1, "on": True}, msg.Drain(v=1, on=True)),
