@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from drfd.core.dependencies import awaited, why_never
-from drfd.core.fairshare import Standing
+from drfd.core.evidence import (
+    ShowClock,
+    external_text,
+    holder_text,
+    is_external,
+    kept_text,
+    limit_text,
+    progress_text,
+    share_text,
+    shortage_text,
+)
 from drfd.core.job import Job, JobState
 from drfd.core.ledger import Ledger
 from drfd.core.plan import Plan
-from drfd.core.reservation import Reservation
-from drfd.core.resources import Vector, fits, plus, short_axes
+from drfd.core.resources import Vector, fits, short_axes
 from drfd.core.retry import attempts_text
 from drfd.core.rules import Rules
 from drfd.core.serving import Ahead
-from drfd.core.tree import path_up
 from drfd.units import show_amount, show_need
 
 
@@ -40,10 +47,6 @@ class ReasonCode(StrEnum):
 class Reason:
     code: ReasonCode
     text: str
-
-
-#: Turns Unix time into a clock time for people; the core has no time zone.
-ShowClock = Callable[[float], str]
 
 
 def explain_wait(
@@ -95,7 +98,7 @@ def explain_wait(
     short = short_axes(demand, last.free)
     own = last.reservation_of(job.id)
     if not short:
-        held_back = _limit(leaf, demand, standing, rules)
+        held_back = limit_text(leaf, demand, standing, rules)
         if held_back is not None:
             return Reason(ReasonCode.LIMIT, held_back)
         kept_back = _kept_back(job, demand, ledger, last, rules, show_clock)
@@ -103,10 +106,10 @@ def explain_wait(
             until = "" if own is None else f"; it starts by {show_clock(own.start_s)} itself"
             return Reason(ReasonCode.RESERVATION, f"it fits, but {kept_back}{until}")
         return Reason(ReasonCode.STARTING_SOON, "starts with the next pass")
-    if _is_external(demand, last, rules):
-        return _external(demand, last, rules)
+    if is_external(demand, last, rules):
+        return Reason(ReasonCode.EXTERNAL_LOAD, external_text(demand, last, rules))
     axis = short[0]
-    shortage = _shortage(rules, axis, demand[axis], last)
+    shortage = shortage_text(rules, axis, demand[axis], last)
     if own is not None:
         return Reason(
             ReasonCode.RESOURCES,
@@ -115,10 +118,8 @@ def explain_wait(
         )
     ahead = last.queueing.ahead_of(leaf) if last.queueing is not None else Ahead()
     if ahead.count:
-        return Reason(
-            ReasonCode.FAIR_SHARE, f"{shortage}; {_share_evidence(leaf, ahead, standing)}"
-        )
-    holder = _largest_holder(ledger, axis, show_clock)
+        return Reason(ReasonCode.FAIR_SHARE, f"{shortage}; {share_text(leaf, ahead, standing)}")
+    holder = holder_text(ledger, axis, show_clock)
     return Reason(ReasonCode.RESOURCES, f"{shortage}{holder}")
 
 
@@ -131,7 +132,7 @@ def _unready(job: Job, ledger: Ledger, show_clock: ShowClock) -> Reason | None:
     if job.awaits:
         first, *others = awaited(job, ledger)
         more = f", and {len(others)} more" if others else ""
-        return Reason(ReasonCode.DEPENDENCY, f"waits for {_progress(first, show_clock)}{more}")
+        return Reason(ReasonCode.DEPENDENCY, f"waits for {progress_text(first, show_clock)}{more}")
     if job.not_before_s is not None:
         attempts = attempts_text(job)
         about = f"{attempts}; it" if attempts else "it"
@@ -141,21 +142,6 @@ def _unready(job: Job, ledger: Ledger, show_clock: ShowClock) -> Reason | None:
     return None
 
 
-def _progress(job: Job, show_clock: ShowClock) -> str:
-    """A job that another waits for: whose it is, how it stands, and when it will have ended."""
-    is_array = job.id == job.array_id
-    name = f"{'array' if is_array else 'job'} {job.label} ({job.spec.user})"
-    if job.broken is not None:
-        return f"{name}, which never starts: see drf why {job.label}"
-    # Of an array this is one task of several.
-    limit_s = None if is_array else job.spec.time_limit_s
-    until = ""
-    if job.state is JobState.RUNNING and job.started_at is not None and limit_s is not None:
-        end_s = job.started_at + job.suspended_s + limit_s
-        until = f" and ends by {show_clock(end_s)} at the latest"
-    return f"{name}, which is {job.state}{until}"
-
-
 def _kept_back(
     job: Job, demand: Vector, ledger: Ledger, last: Plan, rules: Rules, show_clock: ShowClock
 ) -> str | None:
@@ -163,12 +149,12 @@ def _kept_back(
     hurt = last.hurt_by(job.id, demand)
     if hurt is not None:
         late = "" if hurt.is_drain else "; this job would not have ended by then"
-        return f"{_kept(hurt, ledger, rules, show_clock)}{late}"
+        return f"{kept_text(hurt, ledger, rules, show_clock)}{late}"
     groups = ledger.queues[job.spec.leaf].groups
     _, alike = groups[demand].first
     hurt = last.hurt_by(alike, demand)
     if alike != job.id and hurt is not None:
-        kept = _kept(hurt, ledger, rules, show_clock)
+        kept = kept_text(hurt, ledger, rules, show_clock)
         return f"job {ledger.job(alike).label}, which needs the same, comes first; {kept}"
     most = rules.shares.standing({}, [job.spec.leaf]).most(job.spec.leaf)
     able = ((line.first, asks) for asks, line in groups.items() if fits(asks, most))
@@ -197,11 +183,11 @@ def _by_policy(
     ahead = _first_of(job.spec.leaf, ledger, rules)
     if ahead == job.id:
         short = short_axes(demand, last.free)
-        if short and _is_external(demand, last, rules):
-            return _external(demand, last, rules)
+        if short and is_external(demand, last, rules):
+            return Reason(ReasonCode.EXTERNAL_LOAD, external_text(demand, last, rules))
         if short:
-            shortage = _shortage(rules, short[0], demand[short[0]], last)
-            holder = _largest_holder(ledger, short[0], show_clock)
+            shortage = shortage_text(rules, short[0], demand[short[0]], last)
+            holder = holder_text(ledger, short[0], show_clock)
             return Reason(ReasonCode.RESOURCES, f"{shortage}{holder}")
         heads = (_first_of(leaf, ledger, rules) for leaf in last.order)
         blocked = (
@@ -226,85 +212,3 @@ def _first_of(leaf: str, ledger: Ledger, rules: Rules) -> int | None:
     able = (entries.first for demand, entries in groups.items() if fits(demand, rules.room))
     _, job_id = min(able, default=(0, None))
     return job_id
-
-
-def _kept(kept: Reservation, ledger: Ledger, rules: Rules, show_clock: ShowClock) -> str:
-    """What is kept free, for whom and until when."""
-    job = ledger.find(kept.job_id)
-    who = str(kept.job_id) if job is None else f"{job.label} ({job.spec.user})"
-    needs = ", ".join(
-        show_need(name, amount)
-        for name, amount in zip(rules.axes.names, kept.demand, strict=True)
-        if amount
-    )
-    how = "everything that it needs" if kept.is_drain else "room"
-    return (
-        f"{how} is kept free for job {who}, which needs {needs} and is "
-        f"expected to start by {show_clock(kept.start_s)}"
-    )
-
-
-def _limit(leaf: str, demand: Vector, standing: Standing, rules: Rules) -> str | None:
-    """The limit of the leaf, or of a pool that it is in, that keeps the job back."""
-    for path in path_up(leaf):
-        limit = rules.shares.rule(path).limit
-        for axis, most in enumerate(limit or ()):
-            held = standing.held(path)[axis] if path in standing.used else 0
-            if most is not None and demand[axis] and held + demand[axis] > most:
-                name = rules.axes.names[axis]
-                return (
-                    f"{path} may hold {show_need(name, most)} and holds {show_amount(name, held)}; "
-                    f"the job needs {show_amount(name, demand[axis])}"
-                )
-    return None
-
-
-def _shortage(rules: Rules, axis: int, needed: int, last: Plan) -> str:
-    name = rules.axes.names[axis]
-    return f"needs {show_need(name, needed)}, {show_amount(name, max(0, last.free[axis]))} free"
-
-
-def _is_external(demand: Vector, last: Plan, rules: Rules) -> bool:
-    """Would it fit but for what is kept for load from outside?"""
-    load = last.external
-    return load is not None and fits(demand, plus(last.free, rules.axes.vector(load.kept)))
-
-
-def _external(demand: Vector, last: Plan, rules: Rules) -> Reason:
-    load = last.external
-    assert load is not None
-    axis = short_axes(demand, last.free)[0]
-    name = rules.axes.names[axis]
-    used, kept = (
-        show_amount(name, rules.axes.vector(each)[axis]) for each in (load.used, load.kept)
-    )
-    beyond = "" if used == kept else f", {kept} of it out of what is for jobs"
-    return Reason(
-        ReasonCode.EXTERNAL_LOAD,
-        f"{_shortage(rules, axis, demand[axis], last)}; processes outside drfd use {used}{beyond}",
-    )
-
-
-def _largest_holder(ledger: Ledger, axis: int, show_clock: ShowClock) -> str:
-    holders = [job for job in ledger.holders() if ledger.held(job)[axis]]
-    if not holders:
-        return ""
-    most = max(holders, key=lambda job: (ledger.held(job)[axis], -job.id))
-    amount = show_amount(ledger.axes.names[axis], ledger.held(most)[axis])
-    until = ""
-    # The wall time of a frozen job stands still.
-    if most.started_at is not None and most.spec.time_limit_s and most.suspended_at is None:
-        end_s = most.started_at + most.suspended_s + most.spec.time_limit_s
-        until = f" until {show_clock(end_s)} at the latest"
-    return f"; job {most.label} ({most.spec.user}) holds {amount}{until}"
-
-
-def _share_evidence(leaf: str, ahead: Ahead, standing: Standing) -> str:
-    def level(path: str) -> str:
-        return f"{float(standing.satisfaction(path)):.0%}"
-
-    names = ", ".join(f"{other} at {level(other)}" for other in ahead.names)
-    others = ahead.count - len(ahead.names)
-    more = f" and {others} more" if others else ""
-    verb = "is" if ahead.count == 1 else "are"
-    return f"{names}{more} of the entitlement {verb} served first; {leaf} is at {level(leaf)}"
