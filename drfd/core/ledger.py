@@ -16,7 +16,8 @@ from drfd.core.awaiting import count_conditions, submitted
 from drfd.core.job import Job, JobState
 from drfd.core.lifecycle import InvalidTransition, next_state
 from drfd.core.moves import moved
-from drfd.core.queue import LeafQueue, Line, Run
+from drfd.core.queue import Line
+from drfd.core.queues import Queues
 from drfd.core.resources import Axes, Vector, minus, plus
 from drfd.core.roster import Left, Roster, Rosters, entry_of
 
@@ -30,8 +31,7 @@ class Ledger:
         self.jobs: dict[int, Job] = {}
         #: Arrays with a task that is not over, by id.
         self.arrays = Rosters()
-        #: Jobs that wait to start, or to go on, by leaf; a leaf without any is absent.
-        self.queues: dict[str, LeafQueue] = {}
+        self.queues = Queues(self.arrays)
         #: What each leaf holds; a leaf that holds nothing is absent.
         self.used: dict[str, Vector] = {}
         #: Jobs that hold resources, by leaf; their sum is `used`.
@@ -129,11 +129,6 @@ class Ledger:
             return self.axes.released(self.demand(job))
         return None
 
-    def is_shut_out(self, job: Job) -> bool:
-        """Is it pending, and not in the queue, because as many of its array run as may?"""
-        roster = self.arrays.bound_of(job)
-        return roster is not None and roster.is_shut(entry_of(job))
-
     def active_leaves(self) -> set[str]:
         return {*self.queues, *self.used}
 
@@ -225,7 +220,10 @@ class Ledger:
         """Let as many tasks of the array into the queue as may start."""
         for sign, run in roster.moves():
             # Only tasks without a record stand in one run with others.
-            self._queue(self.jobs.get(run[1]) or roster.array.common, run, sign)
+            job = self.jobs.get(run[1]) or roster.array.common
+            wanted = self.wanted(job)
+            assert wanted is not None
+            self.queues.put(job, wanted, run, sign)
 
     def _count_unborn(self, roster: Roster, sign: int) -> None:
         if not roster.unborn:
@@ -233,9 +231,10 @@ class Ledger:
         common = roster.array.common
         self._await(common.spec.user, sign * len(roster.unborn))
         count_conditions(common, sign, self.dependents, self.begins)
-        if self.wanted(common) is not None:
+        wanted = self.wanted(common)
+        if wanted is not None:
             for run in roster.unborn.runs():
-                self._line_up(common, run, sign)
+                self.queues.line_up(common, wanted, run, sign)
 
     def _await(self, user: str, change: int) -> None:
         self.waiting[user] += change
@@ -247,8 +246,9 @@ class Ledger:
         leaf = job.spec.leaf
         if job.state in (JobState.PENDING, JobState.HELD):
             self._await(job.spec.user, sign)
-        if self.wanted(job) is not None:
-            self._line_up(job, (*entry_of(job), job.id), sign)
+        wanted = self.wanted(job)
+        if wanted is not None:
+            self.queues.line_up(job, wanted, (*entry_of(job), job.id), sign)
         if job.holds_resources:
             held = self.held(job)
             change = plus if sign > 0 else minus
@@ -263,29 +263,6 @@ class Ledger:
             roster = self.arrays.bound_of(job)
             if roster is not None:
                 roster.active += sign
-
-    def _line_up(self, job: Job, run: Run, sign: int) -> None:
-        """Enter or strike out a job that waits, or tasks of which it is the first."""
-        roster = self.arrays.bound_of(job) if job.state is JobState.PENDING else None
-        if roster is None:
-            self._queue(job, run, sign)
-        elif sign > 0:
-            if roster.add(run):
-                self._queue(job, run, 1)
-        else:
-            opened = roster.remove(run)
-            if opened is not None:
-                self._queue(job, opened, -1)
-
-    def _queue(self, job: Job, run: Run, sign: int) -> None:
-        leaf, wanted = job.spec.leaf, self.wanted(job)
-        assert wanted is not None
-        if sign > 0:
-            self.queues.setdefault(leaf, LeafQueue()).add_run(wanted, run)
-        else:
-            self.queues[leaf].remove_run(wanted, run)
-            if not self.queues[leaf]:
-                del self.queues[leaf]
 
     def check(self) -> None:
         """Raise AssertionError if the tables disagree with the jobs: a bug."""

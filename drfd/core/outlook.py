@@ -40,7 +40,7 @@ def look_out(
 
     def entry(job_id: int) -> Entry | None:
         job = ledger.find(job_id)
-        if job is None or ledger.wanted(job) is None or ledger.is_shut_out(job):
+        if job is None or ledger.wanted(job) is None or ledger.queues.is_shut_out(job):
             return None
         return -job.spec.priority, job_id
 

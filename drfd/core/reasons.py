@@ -83,7 +83,7 @@ def explain_wait(
             f"needs {show_need(name, demand[beyond[0]])}, and the machine gives only "
             f"{show_amount(name, rules.room[beyond[0]])} since its configuration was changed",
         )
-    if ledger.is_shut_out(job):
+    if ledger.queues.is_shut_out(job):
         most = ledger.arrays[job.array_id or 0].array.at_once
         return Reason(
             ReasonCode.LIMIT, f"array {job.array_id} runs {most} tasks at once at the most"

@@ -314,7 +314,7 @@ def test_a_task_that_is_shut_out_says_so_and_lets_others_pass() -> None:
     assert explain_wait(task, bench.ledger, None, bench.rules, str) == Reason(
         ReasonCode.LIMIT, "array 1 runs 1 tasks at once at the most"
     )
-    assert bench.ledger.is_shut_out(task)
+    assert bench.ledger.queues.is_shut_out(task)
 
 
 def test_the_first_tasks_come_first_also_when_they_come_back() -> None:
