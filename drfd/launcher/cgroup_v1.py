@@ -8,30 +8,28 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from pathlib import Path
-from signal import SIGKILL
 
 from cgroupspy.controllers import CpuController
 from cgroupspy.nodes import Node
 
-from drfd.launcher import process, topology
+from drfd.launcher import topology
 from drfd.launcher.attempts import Attempt, Key, cgroup_key, cgroup_name
-from drfd.launcher.cgroup_v1_files import BlockIO, Freezer, Memory, Pids, explain, verify
+from drfd.launcher.cgroup_v1_files import BlockIO, Memory, Pids, explain, verify
 from drfd.launcher.confinement import LimitFailed, reach_before_limits
 from drfd.launcher.cores import PERIOD_US, Cores
 from drfd.launcher.counters import Counted, count_v1
 from drfd.launcher.cpusets import Cpusets, open_v1
+from drfd.launcher.members import MembersV1
 from drfd.launcher.pins import Pins
 from drfd.launcher.protocol import DiskLimit, Limits
+from drfd.launcher.vanishing import unless_gone
 
 #: Without these no job is started; `cpuacct` is for accounting, blkio only for disk limits, cpuset
 #: only for CPUs of one's own.
 REQUIRED = ("cpu", "memory", "pids", "freezer")
 OPTIONAL = ("blkio", "cpuacct", "cpuset")
 USED = REQUIRED + OPTIONAL
-
-_FREEZE_WAIT_S = 0.05
 
 
 class CgroupV1:
@@ -129,31 +127,25 @@ class CgroupV1:
 
     def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
         self._cores.thaw(key)
-        self._signal_frozen(key, number)
+        self._members(key).signal(number)
 
     def freeze(self, key: Key, attempt: Attempt | None) -> bool:
-        freezer = Freezer(self._node("freezer", key))
-        try:
-            freezer.state = "FROZEN"
-            is_frozen = self._is_frozen(freezer)
-        except FileNotFoundError:
-            return False
+        is_frozen = self._members(key).freeze()
         if is_frozen:
             self._cores.frozen(key)
         return is_frozen
 
     def thaw(self, key: Key, attempt: Attempt | None) -> None:
-        try:
+        with unless_gone():
             self._cores.thaw(key)
-            Freezer(self._node("freezer", key)).state = "THAWED"
-        except FileNotFoundError:
-            return
+            self._members(key).thaw()
 
     def kill_pass(self, key: Key, attempt: Attempt | None) -> bool:
-        if not self._pids(key):
+        members = self._members(key)
+        if not members.is_populated():
             return True
-        self._signal_frozen(key, SIGKILL)
-        return not self._pids(key)
+        members.kill()
+        return not members.is_populated()
 
     def remove(self, key: Key) -> bool:
         for directory in self._directories(key):
@@ -195,7 +187,12 @@ class CgroupV1:
             # No job could enter there.
             del self._mounts["cpuset"]
             return f"{error.filename or mount}: {error.strerror}"
-        return Pins(cpusets, machine, is_frozen=self._was_frozen, memory_bytes=self._memory_limit)
+        return Pins(
+            cpusets,
+            machine,
+            is_frozen=lambda key: self._members(key).are_frozen(),
+            memory_bytes=self._memory_limit,
+        )
 
     def _limit_cpu(self, key: Key, limits: Limits) -> None:
         cpu = CpuController(self._node("cpu", key))
@@ -216,12 +213,6 @@ class CgroupV1:
             return int(Memory(self._node("memory", key)).limit_in_bytes)
         except FileNotFoundError:
             return 0
-
-    def _was_frozen(self, key: Key) -> bool:
-        try:
-            return bool(Freezer(self._node("freezer", key)).state == "FROZEN")
-        except FileNotFoundError:
-            return False
 
     def _limit_memory(self, key: Key, limit_bytes: int) -> None:
         page = os.sysconf("SC_PAGE_SIZE")
@@ -254,36 +245,8 @@ class CgroupV1:
             mine = [line for line in lines if line.split()[0] == disk.device]
             verify(f"blkio {name} of disk {disk.device}", [wanted], mine)
 
-    def _signal_frozen(self, key: Key, number: int) -> None:
-        """Signal all processes while none of them can fork, so that a fork bomb cannot outrun us,
-        nor a pid be given to somebody else."""
-        freezer = Freezer(self._node("freezer", key))
-        try:
-            freezer.state = "FROZEN"
-            # Those that are listed can be signalled even if the freeze is delayed.
-            self._is_frozen(freezer)
-            process.signal_all(self._pids(key), number)
-            freezer.state = "THAWED"
-        except FileNotFoundError:
-            return
-
-    def _is_frozen(self, freezer: Freezer) -> bool:
-        """Whether all processes stand still within a short time. One in uninterruptible sleep
-        delays the freeze; it goes on in the background (kernel: freezer-subsystem.rst)."""
-        deadline = time.monotonic() + _FREEZE_WAIT_S
-        while freezer.state != "FROZEN":
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.0005)
-        return True
-
-    def _pids(self, key: Key) -> list[int]:
-        try:
-            with open(f"{self._directory('freezer', key)}/cgroup.procs") as procs:
-                # 0 stands for a process outside our pid namespace: not ours to name.
-                return [pid for line in procs if (pid := int(line))]
-        except FileNotFoundError:
-            return []
+    def _members(self, key: Key) -> MembersV1:
+        return MembersV1(self._directory("freezer", key))
 
     def _hierarchies(self) -> list[str]:
         """Mount points, each once: controllers may share one (cpu,cpuacct)."""

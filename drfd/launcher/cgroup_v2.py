@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from signal import SIGKILL
 
 from drfd.launcher import affinity, process, topology
@@ -20,14 +18,14 @@ from drfd.launcher.confinement import LimitFailed, PlaceGone, reach_before_limit
 from drfd.launcher.cores import PERIOD_US, Cores
 from drfd.launcher.counters import Counted, count_v2
 from drfd.launcher.cpusets import Cpusets
+from drfd.launcher.members import MembersV2
 from drfd.launcher.pins import Pins
 from drfd.launcher.protocol import QUOTA, UNIFIED, DiskLimit, Limits
+from drfd.launcher.vanishing import unless_gone
 
 #: Without these no job is confined; the others may be kept from an ordinary user.
 REQUIRED = ("memory", "pids")
 OPTIONAL = ("cpu", "io", "cpuset")
-
-_FREEZE_WAIT_S = 0.05
 
 
 class CgroupV2:
@@ -114,7 +112,7 @@ class CgroupV2:
 
     def oom_kills(self, key: Key) -> tuple[bool, bool]:
         group = self._cgroup(key)
-        with _unless_gone():
+        with unless_gone():
             everywhere = group.memory_events
             # A limit further in, which the job has made for a part of itself, is its own affair.
             own = everywhere
@@ -131,36 +129,28 @@ class CgroupV2:
 
     def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
         self._cores.thaw(key)
-        self._signal_frozen(key, number)
-        process.signal_all(self._fled(key, attempt), number)
+        members = self._members(key)
+        members.signal(number)
+        process.signal_all(members.fled(attempt), number)
 
     def freeze(self, key: Key, attempt: Attempt | None) -> bool:
-        group = self._cgroup(key)
-        is_frozen = False
-        with _unless_gone():
-            group.freeze = True
-            is_frozen = self._is_frozen(group)
+        is_frozen = self._members(key).freeze()
         if is_frozen:
             self._cores.frozen(key)
         return is_frozen
 
     def thaw(self, key: Key, attempt: Attempt | None) -> None:
         self._cores.thaw(key)
-        with _unless_gone():
-            self._cgroup(key).freeze = False
+        self._members(key).thaw()
 
     def kill_pass(self, key: Key, attempt: Attempt | None) -> bool:
-        if not self._is_populated(key):
-            fled = self._fled(key, attempt)
+        members = self._members(key)
+        if not members.is_populated():
+            fled = members.fled(attempt)
             process.signal_all(fled, SIGKILL)
             return not fled
-        if os.path.exists(f"{self._directory(key)}/cgroup.kill"):
-            with _unless_gone():
-                self._cgroup(key).kill = True
-        else:
-            # Kernels before 5.14.
-            self._signal_frozen(key, SIGKILL)
-        return not self._is_populated(key)
+        members.kill()
+        return not members.is_populated()
 
     def remove(self, key: Key) -> bool:
         directory = self._directory(key)
@@ -198,20 +188,6 @@ class CgroupV2:
             return
         self._release()
 
-    def _fled(self, key: Key, attempt: Attempt | None) -> list[int]:
-        """Processes of the job that are in another cgroup, as far as they are children of its
-        runner, which all of them are at the latest when their parents have died. Users cannot move
-        processes out, but systemd does it for them (systemd-run --user --scope)."""
-        if attempt is None or attempt.runner is None:
-            return []
-        if attempt.created["boot_id"] != process.boot_id():
-            return []
-        runner = attempt.runner["pid"]
-        if process.start_ticks(runner) != attempt.runner["start_ticks"]:
-            return []
-        living = filter(process.start_ticks, process.children(runner))
-        return sorted({*living} - {*self._pids(key)})
-
     def _limit(self, key: Key, limits: Limits) -> None:
         group = self._cgroup(key)
         page = os.sysconf("SC_PAGE_SIZE")
@@ -240,7 +216,7 @@ class CgroupV2:
         return Pins(
             cpusets,
             topology.read_machine(cpusets.cpus() & topology.usable_cpus()),
-            is_frozen=self._was_frozen,
+            is_frozen=lambda key: self._members(key).are_frozen(),
             memory_bytes=self._memory_limit,
         )
 
@@ -248,14 +224,9 @@ class CgroupV2:
         return f"the {controller} controller is not given to us in /{self._group}"
 
     def _memory_limit(self, key: Key) -> int:
-        with _unless_gone():
+        with unless_gone():
             return self._cgroup(key).memory_max or 0
         return 0
-
-    def _was_frozen(self, key: Key) -> bool:
-        with _unless_gone():
-            return bool(self._cgroup(key).events["frozen"])
-        return False
 
     def _limit_disk(self, group: JobCgroup, disk: DiskLimit) -> None:
         rates = {"rbps": disk.read_bps, "wbps": disk.write_bps}
@@ -268,54 +239,11 @@ class CgroupV2:
         except (OSError, ValueError):
             return False
 
-    def _signal_frozen(self, key: Key, number: int) -> None:
-        """Signal all processes while none of them can fork, so that a fork bomb cannot outrun us,
-        nor a pid be given to somebody else."""
-        group = self._cgroup(key)
-        with _unless_gone():
-            group.freeze = True
-            # Those that are listed can be signalled even if the freeze is delayed.
-            self._is_frozen(group)
-            process.signal_all(self._pids(key), number)
-            group.freeze = False
-
-    def _is_frozen(self, group: JobCgroup) -> bool:
-        """Whether all processes stand still within a short time; one that waits for a disk delays
-        the freeze, which goes on in the background."""
-        deadline = time.monotonic() + _FREEZE_WAIT_S
-        while group.events["frozen"] != 1:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.0005)
-        return True
-
-    def _is_populated(self, key: Key) -> bool:
-        """Whether any process lives in there, cgroups further in included."""
-        with _unless_gone():
-            return bool(self._cgroup(key).events["populated"])
-        return False
-
-    def _pids(self, key: Key) -> list[int]:
-        found: list[int] = []
-        for inner, _, _ in os.walk(self._directory(key)):
-            # One for threads alone (EOPNOTSUPP) lists its processes further out.
-            with _unless_gone(errno.EOPNOTSUPP), open(f"{inner}/cgroup.procs") as procs:
-                # 0 stands for a process outside our pid namespace: not ours to name.
-                found += [pid for line in procs if (pid := int(line))]
-        return found
-
     def _directory(self, key: Key) -> str:
         return f"{self._parent}/{cgroup_name(key)}"
 
+    def _members(self, key: Key) -> MembersV2:
+        return MembersV2(self._directory(key))
+
     def _cgroup(self, key: Key) -> JobCgroup:
         return JobCgroup.at(self._directory(key))
-
-
-@contextmanager
-def _unless_gone(*also: int) -> Iterator[None]:
-    """What has vanished is no error; ENODEV: it did so between open and read."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENODEV, *also):
-            raise

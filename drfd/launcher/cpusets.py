@@ -7,7 +7,6 @@ remembers it. Kernel documents: cgroup-v1/cpusets.rst, cgroup-v2.rst.
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 
@@ -18,9 +17,7 @@ from cgroupspy.nodes import Node
 from drfd.launcher.attempts import Key, cgroup_key, cgroup_name
 from drfd.launcher.confinement import LimitFailed
 from drfd.launcher.placement import Cpus
-
-#: Of a cgroup that is gone; ENODEV: it went between open and write.
-_VANISHED = (errno.ENOENT, errno.ENODEV)
+from drfd.launcher.vanishing import VANISHED, unless_gone
 
 
 class _V1(Controller):  # type: ignore[misc]  # cgroupspy has no types
@@ -63,13 +60,10 @@ class Cpusets:
     def pinned(self, key: Key) -> Cpus | None:
         """The CPUs of a pinned job; None of another."""
         own = self._at(self._directory(key))
-        try:
+        with unless_gone():
             is_pinned = own.memory_migrate if self._is_v1 else own.mems
             return frozenset(own.cpus) if is_pinned else None
-        except OSError as error:
-            if error.errno not in _VANISHED:
-                raise
-            return None
+        return None
 
     def pin(self, key: Key, cpus: Cpus, nodes: frozenset[int]) -> None:
         """Raises LimitFailed."""
@@ -97,7 +91,7 @@ class Cpusets:
         try:
             setattr(own, name, value)
         except OSError as error:
-            if error.errno in _VANISHED:
+            if error.errno in VANISHED:
                 raise FileNotFoundError(error.errno, error.strerror, path) from None
             raise LimitFailed(f"{path}: {error.strerror}") from error
         there = getattr(own, name)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from cgroupspy.controllers import Controller
 
-from drfd.launcher import cgroup_v2, process, topology
+from drfd.launcher import cgroup_v2, members, process, topology
 from drfd.launcher.attempts import Attempt
 from drfd.launcher.cgroup_v2 import CgroupV2
 from drfd.launcher.confinement import LimitFailed, PlaceGone
@@ -677,7 +677,7 @@ def test_threads_in_a_cgroup_of_their_own_are_signalled_with_their_process(
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), path)
         return open(path, *words)
 
-    monkeypatch.setattr(cgroup_v2, "open", refuse, raising=False)
+    monkeypatch.setattr(members, "open", refuse, raising=False)
     place.signal(KEY, None, signal.SIGTERM)
     assert job.wait(WAIT_S) == -signal.SIGTERM
 
