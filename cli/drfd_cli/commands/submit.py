@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,7 @@ from drfd_cli.options import (
     demand_fields,
     demand_options,
 )
-
-_DIRECTIVE = re.compile(r"#DRF\s+(.*)")
-_SCRIPT_MAX_BYTES = 512 << 10
+from drfd_cli.script import directives, read_script
 
 
 class _SubmitCommand(GroupedHelp):
@@ -60,11 +57,11 @@ def command(
     """Queue a job: `drf submit [OPTIONS] -- CMD...`, or `drf submit [OPTIONS] script.sh [ARGS]`
     with #DRF lines of options in the script."""
     args: list[str] = ctx.meta["drf.args"]
-    script = None if _is_command(ctx, args, command) else _read_script(command[0])
+    script = None if _is_command(ctx, args, command) else read_script(command[0])
     if script is not None and "drf.script" not in ctx.meta:
         # The script's own options come first, so that those of the command line win.
         ctx.meta["drf.script"] = True
-        return _again(ctx, [*_directives(script, command[0]), *args])
+        return _again(ctx, [*directives(script, command[0], check=_check_options), *args])
     client = connect()
     if dry_run:
         return _tell_forecast(
@@ -178,7 +175,7 @@ def fields(
         "argv": list(argv),
         "cwd": cwd,
         "demand": demand_fields(cores, mem, io),
-        "name": name or _script_name(argv, script),
+        "name": name or (None if script is None else Path(argv[0]).name),
         "pool": pool,
         "time_limit_s": time,
         "priority": priority,
@@ -236,51 +233,6 @@ def _is_command(ctx: click.Context, args: list[str], words: tuple[str, ...]) -> 
     except click.UsageError:
         return False
     return True
-
-
-def _script_name(argv: tuple[str, ...], script: str | None) -> str | None:
-    return None if script is None else Path(argv[0]).name
-
-
-def _read_script(name: str) -> str:
-    try:
-        with open(name, "rb") as file:
-            data = file.read(_SCRIPT_MAX_BYTES + 1)
-    except OSError as error:
-        raise Refused(
-            "no-script",
-            f"cannot read the script {output.clean(name)}: {error.strerror}",
-            hint="to run a command, write -- before it: drf submit -- CMD",
-        ) from None
-    if len(data) > _SCRIPT_MAX_BYTES:
-        raise Refused("too-long", f"the script {name} has more than {_SCRIPT_MAX_BYTES} bytes")
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise Refused(
-            "no-script",
-            f"{output.clean(name)} is a program, not a script",
-            hint=f"drf submit -- {shlex.quote(name)}",
-        ) from None
-
-
-def _directives(script: str, name: str) -> list[str]:
-    """The options of #DRF lines, which stand before the script's first command."""
-    words: list[str] = []
-    for number, line in enumerate(script.splitlines(), 1):
-        if line.strip() and not line.startswith("#"):
-            break
-        found = _DIRECTIVE.match(line)
-        if found is None:
-            continue
-        try:
-            options = shlex.split(found[1], comments=True)
-            _check_options(options)
-        except (ValueError, click.ClickException) as error:
-            text = error.format_message() if isinstance(error, click.ClickException) else error
-            raise Refused("bad-value", f"{name}, line {number}: {text}") from None
-        words += options
-    return words
 
 
 def _check_options(options: list[str]) -> None:
