@@ -6,31 +6,20 @@ One writer: the daemon, which holds the state directory's lock.
 
 from __future__ import annotations
 
-import os
-import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from importlib.resources import files
+from functools import partial
 from pathlib import Path
 
 from drfd.core import events as ev
 from drfd.core.job import Job, JobState, Outcome
 from drfd.core.ledger import Ledger
 from drfd.core.resources import Axes
-from drfd.errors import HostError
 from drfd.failpoints import reach
 from drfd.journal import records
 from drfd.journal.arrays import Arrays
-from drfd.journal.migrations import STEPS
+from drfd.journal.database import open_database, reported
 from drfd.journal.past import Past, query
 from drfd.journal.records import Payload
-
-#: `PRAGMA user_version` of the schema that this code writes.
-VERSION = 3
-#: `PRAGMA application_id`: "drfd".
-_APPLICATION = 0x64726664
-#: Where SQLite keeps user_version and application_id in its header, big-endian.
-_VERSION_BYTES, _APPLICATION_BYTES = slice(60, 64), slice(68, 72)
 
 
 class Journal:
@@ -39,52 +28,9 @@ class Journal:
     def __init__(self, path: Path) -> None:
         """Open or create. Raises HostError, leaving the file as it was, when it cannot be read."""
         self._path = path
-        _refuse_foreign(path)
-        with self._reported("open"):
-            # Created with its final mode: it holds the users' environments.
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            self._db = sqlite3.connect(path, isolation_level=None, timeout=10)
-            self.arrays = Arrays(self._db, self._reported)
-            try:
-                self._set_up()
-            except BaseException:
-                self._db.close()
-                raise
-
-    def _set_up(self) -> None:
-        version = self._db.execute("pragma user_version").fetchone()[0]
-        is_new = version == 0
-        if is_new and self._db.execute("select 1 from sqlite_master").fetchone():
-            raise ValueError("it is not a drfd journal")
-        self._db.execute("pragma journal_mode = wal")
-        self._db.execute("pragma synchronous = full")
-        if is_new:
-            self._create()
-        elif version < VERSION:
-            self._migrate(version)
-        self._db.executescript(files("drfd.journal").joinpath("indexes.sql").read_text())
-
-    def _create(self) -> None:
-        schema = files("drfd.journal").joinpath("schema.sql").read_text()
-        self._db.executescript(
-            f"begin; {schema} pragma application_id = {_APPLICATION};"
-            f" pragma user_version = {VERSION}; commit;"
-        )
-        self._show_version()
-
-    def _migrate(self, version: int) -> None:
-        """All steps or none."""
-        steps = "".join(STEPS[each] for each in range(version, VERSION))
-        try:
-            self._db.executescript(f"begin; {steps} pragma user_version = {VERSION}; commit;")
-        except sqlite3.Error:
-            self.rollback()
-            raise
-        self._show_version()
-
-    def _show_version(self) -> None:
-        # The version must stand in the file itself, where an older drfd looks before it opens it.
-        self._db.execute("pragma wal_checkpoint(truncate)")
+        self._reported = partial(reported, path)
+        self._db = open_database(path)
+        self.arrays = Arrays(self._db, self._reported)
 
     @property
     def path(self) -> Path:
@@ -249,50 +195,3 @@ class Journal:
         query = "select data from jobs where live = 0 and ended_at > ? order by ended_at, id"
         for (data,) in self._db.execute(query, (at_s,)):
             yield records.decode_job(data)
-
-    @contextmanager
-    def _reported(self, verb: str) -> Iterator[None]:
-        """SQLite's and the system's complaints as one line that names the file."""
-        try:
-            yield
-        except (sqlite3.Error, OSError, ValueError) as error:
-            raise HostError(
-                "journal",
-                f"cannot {verb} the journal {self._path}: {error}",
-                hint="the file was left as it is; free space, mend its access rights, "
-                "or restore it from a copy",
-            ) from error
-
-
-def _refuse_foreign(path: Path) -> None:
-    """Look at the file before SQLite does: one that is not ours, or newer, stays untouched."""
-    try:
-        header = path.read_bytes()[:100] if path.stat().st_size < 100 else _head(path)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise HostError("journal", f"cannot read the journal {path}: {error.strerror}") from error
-    if not header:
-        return
-    version = int.from_bytes(header[_VERSION_BYTES], "big")
-    ours = int.from_bytes(header[_APPLICATION_BYTES], "big") == _APPLICATION
-    if len(header) < 100 or not header.startswith(b"SQLite format 3\0") or not ours:
-        # A creation that was cut short leaves a database without any version: SQLite repairs it.
-        if header.startswith(b"SQLite format 3\0") and version == 0 and not any(header[68:72]):
-            return
-        raise HostError(
-            "journal",
-            f"{path} is not a drfd journal, or is damaged",
-            hint="it was left as it is; restore it from a copy, or move it away to start empty",
-        )
-    if version > VERSION:
-        raise HostError(
-            "journal-version",
-            f"the journal {path} has version {version}; this drfd knows versions up to {VERSION}",
-            hint="it was left as it is; install the newer drfd again",
-        )
-
-
-def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(100)

@@ -15,7 +15,8 @@ import pytest
 from drfd.core import events as ev
 from drfd.core.resources import Axes
 from drfd.errors import HostError
-from drfd.journal.journal import VERSION, Journal
+from drfd.journal.database import VERSION
+from drfd.journal.journal import Journal
 from fakes import spec
 
 Open = Callable[..., Journal]

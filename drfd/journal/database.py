@@ -1,0 +1,124 @@
+"""The journal's file: created, brought to today's tables, or refused."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+
+from drfd.errors import HostError
+from drfd.journal.migrations import STEPS
+
+#: `PRAGMA user_version` of the schema that this code writes.
+VERSION = 3
+#: `PRAGMA application_id`: "drfd".
+_APPLICATION = 0x64726664
+#: Where SQLite keeps user_version and application_id in its header, big-endian.
+_VERSION_BYTES, _APPLICATION_BYTES = slice(60, 64), slice(68, 72)
+
+
+def open_database(path: Path) -> sqlite3.Connection:
+    """With the tables of today's version. Raises HostError, leaving the file as it was, when it
+    cannot be read."""
+    _refuse_foreign(path)
+    with reported(path, "open"):
+        # Created with its final mode: it holds the users' environments.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        db = sqlite3.connect(path, isolation_level=None, timeout=10)
+        try:
+            _set_up(db)
+        except BaseException:
+            db.close()
+            raise
+    return db
+
+
+@contextmanager
+def reported(path: Path, verb: str) -> Iterator[None]:
+    """SQLite's and the system's complaints as one line that names the file."""
+    try:
+        yield
+    except (sqlite3.Error, OSError, ValueError) as error:
+        raise HostError(
+            "journal",
+            f"cannot {verb} the journal {path}: {error}",
+            hint="the file was left as it is; free space, mend its access rights, "
+            "or restore it from a copy",
+        ) from error
+
+
+def _set_up(db: sqlite3.Connection) -> None:
+    version = db.execute("pragma user_version").fetchone()[0]
+    is_new = version == 0
+    if is_new and db.execute("select 1 from sqlite_master").fetchone():
+        raise ValueError("it is not a drfd journal")
+    db.execute("pragma journal_mode = wal")
+    db.execute("pragma synchronous = full")
+    if is_new:
+        _create(db)
+    elif version < VERSION:
+        _migrate(db, version)
+    db.executescript(files("drfd.journal").joinpath("indexes.sql").read_text())
+
+
+def _create(db: sqlite3.Connection) -> None:
+    schema = files("drfd.journal").joinpath("schema.sql").read_text()
+    db.executescript(
+        f"begin; {schema} pragma application_id = {_APPLICATION};"
+        f" pragma user_version = {VERSION}; commit;"
+    )
+    _show_version(db)
+
+
+def _migrate(db: sqlite3.Connection, version: int) -> None:
+    """All steps or none."""
+    steps = "".join(STEPS[each] for each in range(version, VERSION))
+    try:
+        db.executescript(f"begin; {steps} pragma user_version = {VERSION}; commit;")
+    except sqlite3.Error:
+        if db.in_transaction:
+            db.execute("rollback")
+        raise
+    _show_version(db)
+
+
+def _show_version(db: sqlite3.Connection) -> None:
+    # The version must stand in the file itself, where an older drfd looks before it opens it.
+    db.execute("pragma wal_checkpoint(truncate)")
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Look at the file before SQLite does: one that is not ours, or newer, stays untouched."""
+    try:
+        header = path.read_bytes()[:100] if path.stat().st_size < 100 else _head(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise HostError("journal", f"cannot read the journal {path}: {error.strerror}") from error
+    if not header:
+        return
+    version = int.from_bytes(header[_VERSION_BYTES], "big")
+    ours = int.from_bytes(header[_APPLICATION_BYTES], "big") == _APPLICATION
+    if len(header) < 100 or not header.startswith(b"SQLite format 3\0") or not ours:
+        # A creation that was cut short leaves a database without any version: SQLite repairs it.
+        if header.startswith(b"SQLite format 3\0") and version == 0 and not any(header[68:72]):
+            return
+        raise HostError(
+            "journal",
+            f"{path} is not a drfd journal, or is damaged",
+            hint="it was left as it is; restore it from a copy, or move it away to start empty",
+        )
+    if version > VERSION:
+        raise HostError(
+            "journal-version",
+            f"the journal {path} has version {version}; this drfd knows versions up to {VERSION}",
+            hint="it was left as it is; install the newer drfd again",
+        )
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(100)
