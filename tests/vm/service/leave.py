@@ -21,6 +21,8 @@ ALL = demand(cores_milli=2000)
 PATIENT = (
     "trap 'echo term; sleep 1; echo end; exit 0' TERM; echo ready; while :; do sleep 0.2; done"
 )
+#: Its first run is cut short by the end of this boot.
+AGAIN = f"[ $DRF_ATTEMPT = 2 ] && exit 0; {PATIENT}"
 QUEUED = 4
 
 
@@ -29,17 +31,22 @@ def left() -> dict[str, Any]:
 
 
 def leave() -> None:
-    """Two jobs that run, and (after the file has been written) as many that wait as it says."""
+    """Three jobs that run, the last of them to be tried again, and (after the file has been
+    written) as many that wait as it says."""
     installed = Installed()
     running = [
-        installed.submit(user, "sh", "-c", PATIENT, demand=demand(cores_milli=1000))
+        installed.submit(user, "sh", "-c", PATIENT, demand=demand(cores_milli=600))
         for user in ("alice", "carol")
     ]
-    for job_id in running:
+    retry = {"times": 1, "on": ["LOST"]}
+    retried = installed.submit(
+        "carol", "sh", "-c", AGAIN, demand=demand(cores_milli=600), retry=retry
+    )
+    for job_id in (*running, retried):
         installed.wait_state(job_id, "RUNNING")
     (installed.work("bob") / "order").unlink(missing_ok=True)
-    waiting = [running[-1] + 1 + number for number in range(QUEUED)]
-    LEFT.write_text(json.dumps({"running": running, "waiting": waiting}))
+    waiting = [retried + 1 + number for number in range(QUEUED)]
+    LEFT.write_text(json.dumps({"running": running, "retried": retried, "waiting": waiting}))
     os.sync()
     for expected in waiting:
         script = "echo $DRF_JOB_ID >>order"
