@@ -18,7 +18,8 @@ from copy import copy
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from drfd.core.entitlement import ONE, ZERO, Claim, Level, Shares, Yard, divide_all, plain
+from drfd.core.entitlement import ONE, ZERO, Claim, Shares, Yard
+from drfd.core.node import Division, Node
 from drfd.core.resources import Vector, fits, minus, plus
 from drfd.core.tree import PLAIN, TOP, NodeRule, parent_of, path_up
 
@@ -76,40 +77,6 @@ class FairShare:
         return Fraction(min(amount, self.capacity[axis]), self.capacity[axis])
 
 
-class Node:
-    """An active node: a job runs or waits in it, or below."""
-
-    def __init__(self, path: str, above: Node | None, yard: Yard, rule: NodeRule) -> None:
-        self.path, self.above, self.yard, self.rule = path, above, yard, rule
-        self.below: dict[str, Node] = {}
-        #: It has jobs of its own.
-        self.competes = False
-        #: The most that it may hold; None: without limit.
-        self.limit: Vector | None = None
-        if rule.limit is not None:
-            pairs = zip(rule.limit, yard.capacity, strict=True)
-            self.limit = tuple([top if most is None else min(most, top) for most, top in pairs])
-        #: What it counts among its siblings, and the sum of what its children count. Where the
-        #: children are given their parts one by one, each has a yard of its own, and all count 1.
-        self.weight: Level = self.own_weight
-        self.total: Level = 0
-        self.is_split = False
-        #: Of its children: the sum of their weights, and those that may need a part of their own.
-        self.sum: Level = 0
-        self.special: dict[str, Node] = {}
-
-    @property
-    def own_weight(self) -> Level:
-        """As configured; where resources differ, the node needs a part of its own anyway."""
-        return plain(self.rule.weights[0]) if self.rule.weights else 1
-
-    @property
-    def is_special(self) -> bool:
-        """It may need a part of its own."""
-        rule = self.rule
-        return bool(rule.limit or rule.guarantee or len(set(rule.weights or ())) > 1)
-
-
 class Standing:
     """What each active node holds and is promised, kept up to date leaf by leaf.
 
@@ -127,8 +94,7 @@ class Standing:
         self.used: dict[str, Vector] = {}
         #: Of that, what is not held any more.
         self._past: dict[str, Vector] = {}
-        #: Nodes whose children may have to be divided anew.
-        self._watched: dict[str, Node] = {}
+        self._division = Division(shares.claims)
         self._is_settled = True
 
     def enter(self, leaf: str) -> None:
@@ -165,14 +131,11 @@ class Standing:
         if self._is_settled:
             return []
         self._is_settled = True
-        watched = sorted(self._watched.values(), key=lambda node: len(path_up(node.path)))
-        return [node for node in watched if self._divide(node)]
+        return self._division.settle()
 
     def entitled(self, path: str) -> Shares:
         """The promised part of the machine on each axis."""
-        node = self.nodes[path]
-        factor = self._factor(node)
-        return tuple([part * factor for part in node.yard.parts])
+        return self.nodes[path].entitled
 
     def entitlement(self, path: str) -> Fraction:
         """One figure for people: the least of the promised parts."""
@@ -188,7 +151,7 @@ class Standing:
     def satisfaction_key(self, path: str) -> Fraction:
         """Orders nodes as their satisfactions do; last who holds what is not promised at all."""
         node = self.nodes[path]
-        return Fraction(node.yard.level(self.used[path])) / self._factor(node)
+        return Fraction(node.yard.level(self.used[path])) / node.factor
 
     def as_held(self) -> Standing:
         """A copy, whose usage may be moved, in which only what is really held counts."""
@@ -203,7 +166,7 @@ class Standing:
 
     def keeps_promise_of(self, path: str, demand: Vector) -> bool:
         node = self.nodes[path]
-        return node.yard.level(plus(self.used[path], demand)) <= self._factor(node) * node.yard.unit
+        return node.yard.level(plus(self.used[path], demand)) <= node.factor * node.yard.unit
 
     def is_within_limits(self, leaf: str, demand: Vector) -> bool:
         """May the leaf, and all above it, hold `demand` more?"""
@@ -221,14 +184,6 @@ class Standing:
     def may_hold(self, node: Node, demand: Vector) -> bool:
         return node.limit is None or fits(demand, minus(node.limit, self.held(node.path)))
 
-    def _factor(self, node: Node) -> Fraction:
-        """The part of its yard that the node is promised."""
-        factor = ONE
-        while node.above is not None:
-            factor *= Fraction(node.weight) / node.above.total
-            node = node.above
-        return factor
-
     def _add(self, path: str) -> Node:
         name = parent_of(path)
         above = self.nodes.get(name) or self._add(name)
@@ -236,65 +191,15 @@ class Standing:
         self.nodes[path], self.used[path], above.below[path] = node, self._nothing, node
         if node.is_special:
             above.special[path] = node
-            self._watched[name] = above
-        self._weigh(above, node.own_weight)
+            self._division.watch(above)
+        above.weigh(node.own_weight)
+        self._is_settled = False
         return node
 
     def _remove(self, node: Node, above: Node) -> None:
         del self.nodes[node.path], self.used[node.path], above.below[node.path]
         above.special.pop(node.path, None)
-        self._watched.pop(node.path, None)
+        self._division.forget(node)
         self._past.pop(node.path, None)
-        self._weigh(above, -node.own_weight)
-
-    def _weigh(self, parent: Node, weight: Level) -> None:
-        parent.sum += weight
-        if not parent.is_split:
-            parent.total = parent.sum
+        above.weigh(-node.own_weight)
         self._is_settled = False
-
-    def _divide(self, parent: Node, *, anew: bool = False) -> bool:
-        """Has anybody's measure below the node changed? `anew`: its own yard has."""
-        parts = self._parts(parent)
-        if parts is None and not parent.is_split and not anew:
-            return False
-        parent.is_split, parent.total = parts is not None, parent.sum if parts is None else 1
-        if parent.is_split:
-            self._watched[parent.path] = parent
-        has_changed = False
-        for path, child in parent.below.items():
-            yard = parent.yard if parts is None else parent.yard.cut(parts[path])
-            weight = child.own_weight if parts is None else 1
-            if child.yard != yard:
-                child.yard = yard
-                self._divide(child, anew=True)
-                has_changed = True
-            if child.weight != weight:
-                child.weight = weight
-                has_changed = True
-        return has_changed
-
-    def _parts(self, parent: Node) -> dict[str, Shares] | None:
-        """What each child is promised of what the node is; None: in proportion to its weight."""
-        if not parent.special and not (parent.yard.has_gap and parent.below):
-            return None
-        whole = self.entitled(parent.path)
-        if not parent.yard.has_gap and not any(
-            self._binds(child, whole, parent.sum) for child in parent.special.values()
-        ):
-            return None
-        claims = {path: self._shares.claims(path) for path in parent.below}
-        return {
-            path: tuple([part / of if of else ZERO for part, of in zip(parts, whole, strict=True)])
-            for path, parts in divide_all(whole, claims).items()
-        }
-
-    def _binds(self, child: Node, whole: Shares, total: Level) -> bool:
-        """Is its part another one than in proportion to its weight?"""
-        for claim, of in zip(self._shares.claims(child.path), whole, strict=True):
-            part = of * claim.weight / total
-            if claim.weight != child.own_weight or claim.guarantee > part:
-                return True
-            if claim.limit is not None and claim.limit < part:
-                return True
-        return False

@@ -23,7 +23,8 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from drfd.core.entitlement import Level, plain
-from drfd.core.fairshare import Node, Standing
+from drfd.core.fairshare import Standing
+from drfd.core.node import Node
 from drfd.core.resources import Vector, plus
 from drfd.core.tree import TOP, parent_of, path_up
 

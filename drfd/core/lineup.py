@@ -15,9 +15,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from drfd.core.backfill import Outlook
-from drfd.core.fairshare import FairShare, Node, Standing
+from drfd.core.fairshare import FairShare, Standing
 from drfd.core.ladder import NEVER, Ladder, Rank
 from drfd.core.lane import Lane
+from drfd.core.node import Node
 from drfd.core.queue import Entry, LeafQueue
 from drfd.core.resources import Vector, fits, minus, plus
 from drfd.core.tree import path_up
