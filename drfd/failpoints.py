@@ -28,6 +28,8 @@ NAMES = (
     "signal.before-signal",
     "signal.after-signal",
     "freeze.before-report",
+    "notice.before-fork",
+    "notice.after-fork",
     "remove.before-kill",
     "remove.before-rmdir",
     "remove.before-unlink",

@@ -102,10 +102,10 @@ class Client:
     def submit(self, **fields: Any) -> Message:
         """The reply, with the id. When it is lost, it is asked for again under the same key, so
         that nothing is queued twice."""
-        key = Client.submission_key or os.urandom(12).hex()
+        key, was_lost = Client.submission_key, Client.submission_key is not None
         Client.submission_key = None
+        key = key or os.urandom(12).hex()
         give_up = time.monotonic() + _RECONNECT_S
-        was_lost = False
         while True:
             try:
                 return self.request("submit", key=key, **fields)

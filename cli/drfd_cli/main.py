@@ -133,7 +133,7 @@ def cli(ctx: click.Context, socket: str | None) -> None:
 
 
 def main(submission_key: str | None = None) -> None:
-    """`submission_key`: of a submission that has been tried already; it is not queued twice."""
+    """`submission_key`: of a submission of which the answer was lost; it is not queued twice."""
     Client.submission_key = submission_key
     _fill_missing_descriptors()
     for stream in (sys.stdout, sys.stderr):

@@ -30,8 +30,14 @@ _SYSTEM_SOCKET = "/run/drfd/drfd.sock"
 _ANSWER_S = 120.0
 
 
+class Lost(Exception):
+    """The request was sent, and its answer did not arrive, or could not be printed: the job may be
+    queued."""
+
+
 def submit(args: list[str], key: str) -> bool:
-    """Whether the job is queued and its id printed. `args`: what follows `submit`."""
+    """Whether the job is queued and its id printed; Lost if that is not known. `args`: what follows
+    `submit`."""
     shown, fields = _read(args) or ("", None)
     path = _socket_path()
     # Without one of the three, the socket would take its place.
@@ -43,8 +49,8 @@ def submit(args: list[str], key: str) -> bool:
         return False
     try:
         print(shown.format(job_id), flush=True)
-    except OSError:
-        return False
+    except OSError as error:
+        raise Lost from error
     return True
 
 
@@ -125,21 +131,29 @@ def _add_circumstances(fields: dict[str, object]) -> bool:
 
 
 def _ask(path: str, request: dict[str, object]) -> int | None:
-    """The new job's id; None for any other answer, and for none."""
+    """The new job's id; None for any other answer, and where nobody is to be asked."""
     try:
         # Text that is not UTF-8 cannot be sent, which is to be said.
         line = dumps(request, ensure_ascii=False).encode() + b"\n"
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_ANSWER_S)
             connection.connect(path)
-            connection.sendall(line)
-            answer = b""
-            while not answer.endswith(b"\n"):
-                piece = connection.recv(1 << 16)
-                if not piece:
-                    return None
-                answer += piece
+            answer = _answer(connection, line)
         reply = loads(answer)
         return int(reply["id"]) if reply["ok"] is True else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _answer(connection: socket.socket, line: bytes) -> bytes:
+    answer = b""
+    try:
+        connection.sendall(line)
+        while not answer.endswith(b"\n"):
+            piece = connection.recv(1 << 16)
+            if not piece:
+                raise ConnectionResetError
+            answer += piece
+    except OSError as error:
+        raise Lost from error
+    return answer

@@ -7,13 +7,16 @@ import sys
 
 
 def main() -> None:
-    key = os.urandom(12).hex()
+    key = None
     if sys.argv[1:2] == ["submit"]:
         from drfd_cli import quick
 
+        tried = os.urandom(12).hex()
         try:
-            if quick.submit(sys.argv[2:], key):
+            if quick.submit(sys.argv[2:], tried):
                 return
+        except quick.Lost:
+            key = tried
         except KeyboardInterrupt:
             sys.exit(130)
     from drfd_cli.main import main as whole
