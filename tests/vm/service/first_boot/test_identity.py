@@ -37,6 +37,13 @@ def probed(installed: Installed) -> tuple[int, dict[str, Any]]:
     return job_id, json.loads((work / "said").read_text())
 
 
+THREAD_COUNTS = (
+    *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"),
+    *("NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS", "JULIA_NUM_THREADS", "RAYON_NUM_THREADS"),
+    *("POLARS_MAX_THREADS", "GOMAXPROCS", "PYTHON_CPU_COUNT"),
+)
+
+
 def golden(job_id: int, seen: dict[str, Any]) -> dict[str, Any]:
     alice = pwd.getpwnam("alice")
     uid, gid = str(alice.pw_uid), str(alice.pw_gid)
@@ -54,6 +61,7 @@ def golden(job_id: int, seen: dict[str, Any]) -> dict[str, Any]:
         "cwd": work,
         "umask": "0o27",
         "environment": {
+            **dict.fromkeys(THREAD_COUNTS, "1"),
             "DRF_ATTEMPT": "1",
             "DRF_CORES": "0.5",
             "DRF_JOB_ID": str(job_id),
