@@ -141,16 +141,19 @@ def show_amount(axis: str, amount: int) -> str:
 
 
 def show_need(axis: str, amount: int) -> str:
-    """An amount and what it is of: "3 cores", "16G of memory", "10M/s of disk reads"."""
+    """An amount and what it is of: "3 cores", "16G of memory", "10M/s of disk reads", "2 gpu"."""
     shown = show_amount(axis, amount)
     kind, _, disk = axis.partition(":")
     match kind:
         case "cores":
             return f"{shown} core" if amount == 1000 else f"{shown} cores"
+        case "memory":
+            return f"{shown} of memory"
         case "read" | "write":
             return f"{shown} of disk {kind}s" + (f" on {disk}" if disk else "")
         case _:
-            return f"{shown} of {axis}"
+            # Countables.
+            return f"{shown} {axis}"
 
 
 def show_duration(seconds: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -95,6 +95,21 @@ def rules(
         grace_s=grace_s,
         max_waiting_per_user=max_waiting_per_user,
     )
+
+
+def with_gpus(*names: object, **changes: Any) -> Rules:
+    """The usual machine with these GPUs, or with so many of them; `changes` replace fields."""
+    if len(names) == 1 and isinstance(names[0], int):
+        names = tuple(range(names[0]))
+    plain = rules()
+    axes = Axes(gres=("gpu",), instances=(("gpu", tuple(map(str, names))),))
+    capacity = replace(plain.capacity, gres=(("gpu", len(names)),) if names else ())
+    return replace(plain, axes=axes, capacity=capacity, **changes)
+
+
+def of_gpus(count: int, **changes: Any) -> JobSpec:
+    """A job that asks for so many; `changes` as in `spec`."""
+    return spec(asks=replace(demand(), gres=(("gpu", count),)), **changes)
 
 
 def now(at_s: float = 0.0) -> Now:

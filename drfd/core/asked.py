@@ -27,9 +27,14 @@ def may_touch(actor: st.Actor, uid: int) -> bool:
 
 def refuse_unfit(spec: JobSpec, rules: Rules) -> None:
     """Raise Refused for a demand that this machine can never satisfy."""
-    unknown = rules.axes.unknown_gres(spec.demand)
-    if unknown is not None:
-        raise Refused("no-such-resource", f"this machine has no resource {unknown!r}")
+    there = dict(rules.capacity.gres)
+    for unknown in [name for name, _ in spec.demand.gres if name not in there]:
+        has = ", ".join(f"{count} {name}" for name, count in there.items())
+        raise Refused(
+            "no-such-resource",
+            f"this machine has no resource {unknown!r}",
+            hint=f"it has {has}" if has else "no countable resource is given out here",
+        )
     gone = rules.axes.unknown_disk(spec.demand)
     if gone is not None:
         raise Refused("no-such-disk", f"this machine has no disk {gone!r}")

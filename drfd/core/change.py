@@ -84,6 +84,7 @@ def _changed(spec: JobSpec, wish: st.Change, rules: Rules) -> JobSpec:
             _with_rates(spec.demand, wish, rules.axes),
             cores_milli=_given(wish.cores_milli, spec.demand.cores_milli),
             memory_bytes=_given(wish.memory_bytes, spec.demand.memory_bytes),
+            gres=_counts(spec.demand.gres, wish.gres or ()),
         ),
         after=spec.after if wish.after is None else wish.after,
         begin_s=spec.begin_s if wish.begin_s is None else wish.begin_s or None,
@@ -125,6 +126,14 @@ def _refuse_unknown_disk(name: str, axes: Axes) -> None:
         raise Refused("no-such-disk", f"--io: there is no disk {name!r} here", hint=hint)
 
 
+def _counts(
+    before: tuple[tuple[str, int], ...], wish: tuple[tuple[str, int], ...]
+) -> tuple[tuple[str, int], ...]:
+    """Countables with those that are wished for in place of what was asked of the same name."""
+    counts = dict(before) | dict(wish)
+    return tuple(sorted((name, count) for name, count in counts.items() if count))
+
+
 def _given(wish: int | None, before: int) -> int:
     return before if wish is None else wish
 
@@ -157,6 +166,7 @@ def _differences(before: JobSpec, after: JobSpec) -> list[str]:
         ("cores", show_cores(before.demand.cores_milli), show_cores(after.demand.cores_milli)),
         ("memory", show_size(before.demand.memory_bytes), show_size(after.demand.memory_bytes)),
         ("io", _rates(before.demand), _rates(after.demand)),
+        ("gres", _gres(before.demand), _gres(after.demand)),
         ("after", _after(before.after), _after(after.after)),
     ]
     found = [f"{what} {old} → {new}" for what, old, new in pairs if old != new]
@@ -173,6 +183,10 @@ def _rates(demand: Resources) -> str:
     return " ".join(
         f"{name and name + '='}{show_size(read)}/{show_size(write)}" for name, read, write in rates
     )
+
+
+def _gres(demand: Resources) -> str:
+    return ", ".join(f"{count} {name}" for name, count in demand.gres) or "none"
 
 
 def _after(after: tuple[Dependency, ...]) -> str:

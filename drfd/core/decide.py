@@ -6,7 +6,7 @@ the second report of one end) gives no events. Requests that must not be granted
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from drfd.core import asked
@@ -18,6 +18,7 @@ from drfd.core.backfill import Outlook
 from drfd.core.change import change_each
 from drfd.core.dependencies import begin, settle
 from drfd.core.external import ExternalLoad
+from drfd.core.instances import Instance, choose, each_of
 from drfd.core.job import Job, JobState, Outcome
 from drfd.core.ledger import Ledger
 from drfd.core.lifecycle import TRANSITIONS
@@ -75,8 +76,7 @@ def _judge(ledger: Ledger, stimulus: st.Stimulus, rules: Rules) -> list[ev.Event
         case st.Tick():
             return _tick(ledger, stimulus, rules)
         case st.SchedulePass():
-            admitted = schedule(ledger, rules).admitted
-            return [admit(ledger, job_id, stimulus.now) for job_id in admitted]
+            return list(admit_all(ledger, schedule(ledger, rules).admitted, stimulus.now))
 
 
 def schedule(
@@ -134,12 +134,29 @@ def free_of(ledger: Ledger, rules: Rules, external: ExternalLoad | None) -> Vect
     return free if external is None else minus(free, rules.axes.vector(external.kept))
 
 
-def admit(ledger: Ledger, job_id: int, now: st.Now) -> ev.Admitted | ev.Resumed:
-    """What a pass decides of a job: it starts, or goes on."""
+def admit_all(
+    ledger: Ledger, job_ids: Iterable[int], now: st.Now
+) -> Iterator[ev.Admitted | ev.Resumed]:
+    """What a pass decides of these jobs: each starts, or goes on. Whether or not an event is
+    applied before the next is asked for."""
+    given: set[Instance] = set()
+    for job_id in job_ids:
+        event = admit(ledger, job_id, now, given)
+        if isinstance(event, ev.Admitted):
+            given.update(each_of(event.instances))
+        yield event
+
+
+def admit(
+    ledger: Ledger, job_id: int, now: st.Now, given: Collection[Instance] = ()
+) -> ev.Admitted | ev.Resumed:
+    """`given`: countable things that the books do not know yet to be taken."""
     job = ledger.job(job_id)
     if job.state is JobState.SUSPENDED:
         return ev.Resumed(job_id=job_id, at_s=now.at_s, mono_s=now.mono_s)
-    return ev.Admitted(job_id=job_id, at_s=now.at_s, attempt=job.attempt + 1)
+    taken = {*ledger.taken, *given} if job.spec.demand.gres else set[Instance]()
+    instances = choose(job.spec.demand.gres, ledger.axes.instances, taken)
+    return ev.Admitted(job_id=job_id, at_s=now.at_s, attempt=job.attempt + 1, instances=instances)
 
 
 def _current(ledger: Ledger, job_id: int, attempt: int, kind: type) -> Job | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from drfd.core.job import JobSpec, Outcome, Usage
+from drfd.core.resources import Instances
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +46,12 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """May start: its demand is booked from now on, and it will be launched once."""
+    """May start: its demand is booked from now on, these things are its own, and it is launched."""
 
     job_id: int
     at_s: float
     attempt: int
+    instances: Instances = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,13 +184,12 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DependencySettled:
-    """A job that this one waits for has ended, for good."""
+    """A job that this one waits for has ended, for good; `is_met`: as this one wants."""
 
     job_id: int
     at_s: float
     on: int
     outcome: Outcome
-    #: Whether it ended as this one wants.
     is_met: bool
 
 
@@ -232,12 +233,11 @@ class SignalRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """Something else is asked of it from now on."""
+    """Something else is asked of it from now on: `spec` is all of it, the unchanged included."""
 
     job_id: int
     at_s: float
     by: str
-    #: All that is asked, the unchanged included.
     spec: JobSpec
     #: Its dependencies, or its begin time, are set anew, even to what they were.
     sets_after: bool

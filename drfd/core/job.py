@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from drfd.core.resources import Resources
+from drfd.core.resources import Instances, Resources
 
 
 class JobState(StrEnum):
@@ -243,6 +243,8 @@ class Job:
     #: Of a task of an array: the array, and which of its tasks.
     array_id: int | None = None
     array_index: int | None = None
+    #: The countable things that this attempt has, or had.
+    instances: Instances = ()
 
     @property
     def label(self) -> str:

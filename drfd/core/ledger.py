@@ -8,17 +8,18 @@ Ended jobs leave the ledger; the journal keeps them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from drfd.core import events as ev
 from drfd.core.array import Array
 from drfd.core.awaiting import count_conditions, submitted
+from drfd.core.instances import Instance, count
 from drfd.core.job import Job, JobState
 from drfd.core.lifecycle import InvalidTransition, next_state
 from drfd.core.moves import moved
 from drfd.core.queue import Line
 from drfd.core.queues import Queues
-from drfd.core.resources import Axes, Vector, minus, plus
+from drfd.core.resources import Axes, Resources, Vector, minus, plus
 from drfd.core.roster import Left, Roster, Rosters, entry_of
 
 
@@ -38,6 +39,8 @@ class Ledger:
         self.holding: dict[str, set[int]] = {}
         #: Sum of `used`.
         self.booked: Vector = self.nothing
+        #: Countable things that jobs hold, each by one job.
+        self.taken: Counter[Instance] = Counter()
         #: Jobs not yet started (PENDING or HELD) by user name.
         self.waiting: Counter[str] = Counter()
         #: Jobs that wait for a live job's end, by that job's id.
@@ -84,12 +87,10 @@ class Ledger:
             draining=self.draining,
         )
 
-    def used_disks(self) -> frozenset[str]:
-        """All that a job names with a rate."""
-        specs = [job.spec for job in self.jobs.values()]
-        specs += [array.spec for array, *_ in self.arrays.left()]
-        named = (spec.demand.used_disks for spec in specs if spec.demand.disks)
-        return frozenset[str]().union(*named)
+    def demands(self) -> Iterator[Resources]:
+        """What live jobs ask for, and the tasks of each live array."""
+        yield from (job.spec.demand for job in self.jobs.values())
+        yield from (array.spec.demand for array, *_ in self.arrays.left())
 
     @property
     def is_empty(self) -> bool:
@@ -119,6 +120,8 @@ class Ledger:
         if not job.holds_resources:
             return self.nothing
         demand = self.demand(job)
+        if job.instances:
+            demand = minus(demand, self.axes.retired(job.instances))
         return demand if job.suspended_at is None else minus(demand, self.axes.released(demand))
 
     def wanted(self, job: Job) -> Vector | None:
@@ -251,6 +254,7 @@ class Ledger:
             self.queues.line_up(job, wanted, (*entry_of(job), job.id), sign)
         if job.holds_resources:
             held = self.held(job)
+            count(job.instances, sign, self.taken)
             change = plus if sign > 0 else minus
             self.booked = change(self.booked, held)
             self.used[leaf] = change(self.used.get(leaf, self.nothing), held)
@@ -267,10 +271,11 @@ class Ledger:
     def check(self) -> None:
         """Raise AssertionError if the tables disagree with the jobs: a bug."""
         fresh = Ledger.of_jobs(self.axes, self.jobs.values(), arrays=self.arrays.left())
-        tables = "queues used holding booked waiting dependents begins arrays"
+        tables = "queues used holding booked taken waiting dependents begins arrays"
         for table in tables.split():
             assert getattr(self, table) == getattr(fresh, table), f"ledger: {table} is wrong"
         assert all(amount >= 0 for amount in self.booked)
+        assert all(each == 1 for each in self.taken.values()), "an instance is held twice"
         assert all(job_id < self.next_id for job_id in self.jobs)
         known = all(self.find(each) or each in self.arrays for each in self.dependents)
         assert known, "a job waits for one that has ended"

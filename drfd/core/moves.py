@@ -26,7 +26,7 @@ def moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
                 + ("was tried again" if job.retries else "started"),
             )
         case ev.Admitted():
-            return replace(job, state=state, attempt=event.attempt)
+            return replace(job, state=state, attempt=event.attempt, instances=event.instances)
         case ev.Launched():
             return replace(
                 job,

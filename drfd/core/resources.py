@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 #: Amounts in the order of `Axes.names`.
 Vector = tuple[int, ...]
+#: Countable things one by one, by what they are: (("gpu", ("0", "1")),).
+Instances = tuple[tuple[str, tuple[str, ...]], ...]
 
 #: The resources that a process uses only while it runs, by kind.
 _RATES = frozenset({"cores", "read", "write"})
@@ -61,6 +63,9 @@ class Axes:
     disks: tuple[str, ...] = ()
     #: Disks that the machine has no more, and jobs still name: they have axes, and no capacity.
     lost: tuple[str, ...] = ()
+    #: What there is to give out of each of `gres`, in the order in which it is given out. Of one
+    #: that the machine has no more, and jobs still name, there is none.
+    instances: Instances = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -68,7 +73,7 @@ class Axes:
         return ("cores", "memory", *rates, *self.gres, *_of_each(self.lost))
 
     def vector(self, amount: Resources) -> Vector:
-        """The amounts in order, without countables that the machine lacks (see `unknown_gres`)."""
+        """The amounts in order, without countables that have no axis."""
         counts = dict(amount.gres)
         rates: tuple[int, ...] = (amount.read_bps, amount.write_bps)
         lost: tuple[int, ...] = ()
@@ -108,8 +113,11 @@ class Axes:
         names = zip(self.names, demand, strict=True)
         return tuple([amount if kind_of(name) in _RATES else 0 for name, amount in names])
 
-    def unknown_gres(self, amount: Resources) -> str | None:
-        return next((name for name, _ in amount.gres if name not in self.gres), None)
+    def retired(self, held: Instances) -> Vector:
+        """How many of these instances the machine has no more: they are nobody's share of it."""
+        there = {name: frozenset(each) for name, each in self.instances}
+        gone = {name: len(set(each).difference(there.get(name, ()))) for name, each in held}
+        return self.vector(Resources(gres=tuple(gone.items())))
 
     def unknown_disk(self, amount: Resources) -> str | None:
         return min(amount.used_disks.difference(self.disks), default=None)

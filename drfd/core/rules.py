@@ -90,10 +90,24 @@ class Rules:
     room: Vector = field(init=False, compare=False)
     shares: FairShare = field(init=False, compare=False)
 
-    def also_for(self, disks: Iterable[str]) -> Rules:
-        """The same rules, with axes also for those of the disks that the machine has no more."""
-        lost = tuple(sorted(set(disks).difference(self.axes.disks)))
-        return replace(self, axes=replace(self.axes, lost=lost)) if lost else self
+    def also_for(self, demands: Iterable[Resources]) -> Rules:
+        """The same rules, with axes also for the disks and countables that are asked for and that
+        the machine has no more: what waits for them must not start without."""
+        disks, gres = set[str](), set[str]()
+        for demand in demands:
+            disks.update(demand.used_disks)
+            gres.update(name for name, _ in demand.gres)
+        lost = tuple(sorted(disks.difference(self.axes.disks)))
+        no_more = tuple(sorted(gres.difference(self.axes.gres)))
+        if not lost and not no_more:
+            return self
+        return replace(self, axes=replace(self.axes, lost=lost, gres=(*self.axes.gres, *no_more)))
+
+    @property
+    def lost_gres(self) -> tuple[str, ...]:
+        """Countables that the machine has no more, and jobs still name."""
+        there = {name for name, _ in self.axes.instances}
+        return tuple(name for name in self.axes.gres if name not in there)
 
     @property
     def slot_count(self) -> int:

@@ -108,6 +108,8 @@ class Change:
     write_bps: int | None = None
     #: Of disks by their names: reads and writes per second.
     disks: tuple[tuple[str, int, int], ...] | None = None
+    #: Of countables by their names; 0: none of it.
+    gres: tuple[tuple[str, int], ...] | None = None
     after: tuple[Dependency, ...] | None = None
     #: 0: at once.
     begin_s: int | None = None

@@ -165,7 +165,7 @@ class Engine:
     def adopt(self, rules: Rules) -> None:
         """Work by these rules from now on. If the machine's resources are others, the books are
         written anew; a job that needs what is gone waits, or runs on."""
-        self.rules = rules.also_for(self.ledger.used_disks())
+        self.rules = rules.also_for(self.ledger.demands())
         self._wants_pass = True
         if self.rules.axes != self.ledger.axes:
             self.ledger = self.ledger.with_axes(self.rules.axes)

@@ -12,9 +12,22 @@ from drfd.core import stimuli as st
 from drfd.core.asked import may_touch, refuse_unfit
 from drfd.core.job import JobState, Outcome, Stop
 from drfd.core.resources import Axes
-from drfd.core.rules import Pool, Rules
+from drfd.core.rules import Pool
 from drfd.errors import NotPermitted, Refused
-from fakes import ADMIN, ALICE, BOB, Bench, demand, ended, happened, now, rules, runner_up, spec
+from fakes import (
+    ADMIN,
+    ALICE,
+    BOB,
+    Bench,
+    demand,
+    ended,
+    happened,
+    now,
+    rules,
+    runner_up,
+    spec,
+    with_gpus,
+)
 
 S = JobState
 ON_THEIR_WAY = [S.STARTING, S.RUNNING, S.SUSPENDED, S.STOPPING, S.CLEANING]
@@ -76,13 +89,20 @@ def test_a_resource_that_the_machine_does_not_have_is_refused() -> None:
     asked = spec(asks=replace(demand(), gres=(("gpu", 1),)))
     refusal = refused(Bench(), st.SubmitAsked(now(), asked))
     assert refusal.code == "no-such-resource"
-    assert str(refusal) == "this machine has no resource 'gpu'"
+    hint = "no countable resource is given out here"
+    assert str(refusal) == f"this machine has no resource 'gpu' ({hint})"
+
+
+def test_a_misspelt_resource_is_refused_with_what_there_is() -> None:
+    asked = spec(asks=replace(demand(), gres=(("gpus", 1),)))
+    refusal = refused(Bench(with_gpus(2)), st.SubmitAsked(now(), asked))
+    assert str(refusal) == "this machine has no resource 'gpus' (it has 2 gpu)"
 
 
 def test_more_of_a_countable_than_there_are_is_refused() -> None:
-    gpus = Rules(axes=Axes(gres=("gpu",)), capacity=replace(demand(9, 18), gres=(("gpu", 2),)))
+    gpus = with_gpus(2)
     refuse_unfit(spec(asks=replace(demand(), gres=(("gpu", 2),))), gpus)
-    with pytest.raises(Refused, match="3 of gpu, and this machine has 2 for jobs"):
+    with pytest.raises(Refused, match="3 gpu, and this machine has 2 for jobs"):
         refuse_unfit(spec(asks=replace(demand(), gres=(("gpu", 3),))), gpus)
 
 

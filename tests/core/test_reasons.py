@@ -14,9 +14,8 @@ from drfd.core.outlook import look_out
 from drfd.core.plan import Plan
 from drfd.core.reasons import Reason, ReasonCode, explain_wait
 from drfd.core.reservation import Patience
-from drfd.core.resources import Axes
-from drfd.core.rules import Claim, Pool, Rules
-from fakes import ADMIN, ALICE, BOB, Bench, demand, ended, now, rules, spec
+from drfd.core.rules import Claim, Pool
+from fakes import ADMIN, ALICE, BOB, Bench, demand, ended, now, rules, spec, with_gpus
 
 CAROL = st.Actor(user="carol", uid=1003, is_admin=False)
 DAVE = st.Actor(user="dave", uid=1004, is_admin=False)
@@ -240,12 +239,11 @@ def test_a_shortage_of_something_that_nobody_holds_any_more_names_nobody(bench: 
 
 
 def test_a_countable_is_told_by_its_name() -> None:
-    gpus = Rules(axes=Axes(gres=("gpu",)), capacity=replace(demand(9, 18), gres=(("gpu", 2),)))
-    bench = Bench(gpus)
+    bench = Bench(with_gpus(2))
     two = replace(demand(), gres=(("gpu", 2),))
     bench.start(spec("root.bob", actor=BOB, asks=two, time_limit_s=None))
     bench.submit(spec(asks=two))
-    assert why(bench, 2) == Reason(RESOURCES, "needs 2 of gpu, 0 free; job 1 (bob) holds 2")
+    assert why(bench, 2) == Reason(RESOURCES, "needs 2 gpu, 0 free; job 1 (bob) holds 2")
 
 
 @pytest.mark.parametrize(

@@ -51,9 +51,11 @@ def test_a_frozen_job_gives_back_rates_and_keeps_what_it_stores_and_owns() -> No
     assert GPUS.released((1500, 7, 3, 2, 1, 4)) == (1500, 0, 3, 2, 0, 0)
 
 
-def test_a_countable_that_the_machine_lacks_is_named() -> None:
-    assert GPUS.unknown_gres(Resources(gres=(("fpga", 1), ("gpu", 1)))) == "fpga"
-    assert GPUS.unknown_gres(Resources(gres=(("gpu", 1),))) is None
+def test_instances_that_the_machine_has_no_more_are_counted_by_name() -> None:
+    axes = Axes(gres=("gpu", "license"), instances=(("gpu", ("0", "2")),))
+    held = (("gpu", ("0", "1", "3")), ("license", ("a",)), ("fpga", ("x",)))
+    assert axes.retired(held) == (0, 0, 0, 0, 2, 1)
+    assert axes.retired((("gpu", ("2",)),)) == (0, 0, 0, 0, 0, 0)
 
 
 def test_sums_and_differences_go_axis_by_axis() -> None:

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from drfd.core.resources import Axes
+from drfd.core.resources import Axes, Resources
 from drfd.core.rules import Claim, Pool, Rules
 from drfd.errors import NotPermitted, Refused
 from fakes import demand
@@ -134,10 +134,25 @@ def test_what_is_said_of_reads_holds_for_each_disk_of_which_nothing_is_said() ->
 
 def test_rules_get_axes_for_disks_that_are_gone_and_no_capacity_on_them() -> None:
     plain = Rules(axes=Axes(disks=("a",)), capacity=demand(9, 18, read=10, write=20))
-    assert plain.also_for({"a"}) is plain
-    lost = plain.also_for({"a", "z", "b"})
+    assert plain.also_for([on("a")]) is plain
+    lost = plain.also_for([on("a"), on("z"), on("b")])
     assert lost.axes == Axes(disks=("a",), lost=("b", "z"))
     assert lost.room == (*plain.room, 0, 0, 0, 0)
+
+
+def test_rules_get_axes_for_countables_that_are_gone_and_no_capacity_on_them() -> None:
+    axes = Axes(gres=("gpu",), instances=(("gpu", ("0",)),))
+    plain = Rules(axes=axes, capacity=replace(demand(9, 18), gres=(("gpu", 1),)))
+    asked = [replace(demand(), gres=((name, 1),)) for name in ("gpu", "tape", "fpga")]
+    assert plain.also_for(asked[:1]) is plain
+    lost = plain.also_for(asked)
+    assert lost.axes.gres == ("gpu", "fpga", "tape")
+    assert lost.room == (*plain.room, 0, 0)
+    assert (lost.lost_gres, plain.lost_gres) == (("fpga", "tape"), ())
+
+
+def on(disk: str) -> Resources:
+    return Resources(disks=((disk, 1, 0),))
 
 
 def test_whoever_fills_one_of_several_disks_has_a_full_dominant_share() -> None:

@@ -19,7 +19,7 @@ from drfd.core.resources import Axes
 from drfd.core.rules import Claim, Rules
 from drfd.core.whatif import smaller_demand
 from drfd.units import parse_cores, parse_duration, parse_memory
-from fakes import ALICE, BOB, GIB, Bench, demand, now, rules, spec
+from fakes import ALICE, BOB, GIB, Bench, demand, now, rules, spec, with_gpus
 
 
 def of(cores: float, memory_gib: float = 1, *, by: object = ALICE, limit_s: int = 3600) -> JobSpec:
@@ -65,8 +65,7 @@ def test_disk_rates_are_cut_too() -> None:
 
 
 def test_of_things_that_are_counted_none_can_be_cut() -> None:
-    capacity = replace(demand(9, 18), gres=(("gpu", 2),))
-    bench = Bench(rules=Rules(axes=Axes(gres=("gpu",)), capacity=capacity))
+    bench = Bench(with_gpus(2))
     asks = replace(demand(8, 1), gres=(("gpu", 2),))
     bench.start(spec(asks=asks))
     waiting = bench.submit(spec(asks=asks))

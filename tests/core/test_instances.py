@@ -1,0 +1,291 @@
+"""Countable things, one by one: who gets which, and that nobody shares one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from drfd.core import events as ev
+from drfd.core import stimuli as st
+from drfd.core.effects import Launch, owed
+from drfd.core.instances import choose, each_of
+from drfd.core.job import Job, JobState
+from drfd.core.ledger import Ledger
+from drfd.core.rules import Pool, Rules
+from fakes import (
+    ADMIN,
+    ALICE,
+    BOB,
+    Bench,
+    demand,
+    ended,
+    happened,
+    now,
+    of_gpus,
+    runner_up,
+    spec,
+    tables,
+    with_gpus,
+)
+
+THERE = (("gpu", ("0", "1", "2")), ("tape", ("left", "right")))
+
+
+def gpus_of(job: Job) -> tuple[str, ...]:
+    return dict(job.instances).get("gpu", ())
+
+
+def test_the_first_free_ones_in_the_order_of_the_list_are_chosen() -> None:
+    assert choose([("gpu", 2)], THERE, ()) == (("gpu", ("0", "1")),)
+    assert choose([("gpu", 2)], THERE, {("gpu", "1")}) == (("gpu", ("0", "2")),)
+    assert choose([("tape", 1)], (("tape", ("right", "left")),), ()) == (("tape", ("right",)),)
+
+
+def test_an_instance_is_taken_only_under_its_own_resources_name() -> None:
+    assert choose([("tape", 1)], (("tape", ("0",)),), {("gpu", "0")}) == (("tape", ("0",)),)
+
+
+def test_each_resource_of_a_demand_gets_its_own() -> None:
+    chosen = choose([("gpu", 1), ("tape", 2)], THERE, {("gpu", "0")})
+    assert chosen == (("gpu", ("1",)), ("tape", ("left", "right")))
+    assert list(each_of(chosen)) == [("gpu", "1"), ("tape", "left"), ("tape", "right")]
+
+
+def test_who_asks_for_none_gets_none() -> None:
+    bench = Bench(with_gpus(1))
+    assert bench.job(bench.start(spec())).instances == ()
+    assert bench.ledger.taken == {}
+
+
+def test_more_than_is_free_is_a_bug_of_whoever_admitted_it() -> None:
+    with pytest.raises(AssertionError, match="2 of gpu were admitted"):
+        choose([("gpu", 2)], THERE, {("gpu", "0"), ("gpu", "2")})
+
+
+def test_two_jobs_of_one_pass_get_different_ones() -> None:
+    bench = Bench(with_gpus(2))
+    first, second = bench.submit(of_gpus(1)), bench.submit(of_gpus(1))
+    assert bench.schedule() == [first, second]
+    assert gpus_of(bench.job(first)) == ("0",)
+    assert gpus_of(bench.job(second)) == ("1",)
+    bench.check()
+
+
+def test_they_are_given_back_when_nothing_is_left_of_the_job_and_not_earlier() -> None:
+    bench = Bench(with_gpus(1))
+    first, second = bench.start(of_gpus(1)), bench.submit(of_gpus(1))
+    assert bench.schedule() == []
+    bench.feed(ended(first))
+    assert bench.ledger.taken == {("gpu", "0"): 1}
+    assert bench.schedule() == []
+    bench.feed(st.CgroupGone(now(), first, 1))
+    assert bench.ledger.taken == {}
+    assert bench.schedule() == [second]
+
+
+def test_a_job_that_has_ended_still_says_which_it_had() -> None:
+    bench = Bench(with_gpus(2))
+    job = bench.start(of_gpus(2))
+    bench.feed(ended(job))
+    last = bench.ledger.apply(happened(ev.Cleaned, job))
+    assert last is not None
+    assert gpus_of(last) == ("0", "1")
+
+
+def test_a_suspended_job_keeps_its_own_and_goes_on_with_them() -> None:
+    bench = Bench(with_gpus(2))
+    frozen = bench.start(of_gpus(1))
+    bench.suspend(frozen)
+    other, third = bench.submit(of_gpus(1)), bench.submit(of_gpus(1))
+    assert bench.schedule() == [other]
+    assert gpus_of(bench.job(other)) == ("1",)
+    bench.feed(st.ResumeAsked(now(), frozen, ALICE))
+    assert bench.schedule() == [frozen]
+    assert gpus_of(bench.job(frozen)) == ("0",)
+    assert bench.job(third).state is JobState.PENDING
+    bench.check()
+
+
+def test_a_requeued_job_gets_new_ones() -> None:
+    bench = Bench(with_gpus(2))
+    first = bench.start(of_gpus(1, preemptible=True))
+    bench.preempt(first)
+    bench.feed(ended(first))
+    bench.feed(st.CgroupGone(now(), first, 1))
+    assert bench.job(first).instances == ()
+    other = bench.submit(of_gpus(1, priority=9))
+    assert bench.schedule() == [other, first]
+    assert gpus_of(bench.job(first)) == ("1",)
+    bench.check()
+
+
+def test_a_launch_that_is_owed_after_a_restart_is_for_the_same_ones() -> None:
+    bench = Bench(with_gpus(3))
+    bench.start(of_gpus(1))
+    job = bench.submit(of_gpus(2))
+    bench.schedule()
+    again = Ledger.of_events(bench.rules.axes, bench.events)
+    assert gpus_of(again.jobs[job]) == ("1", "2")
+    assert owed(again.jobs[job]) == Launch(job, 1)
+
+
+def test_old_records_hold_no_instances_and_are_replayed() -> None:
+    """An `Admitted` from before there were any."""
+    ledger = Ledger.of_events(
+        with_gpus(1).axes, [happened(ev.Submitted), happened(ev.Admitted), happened(ev.Launched)]
+    )
+    assert ledger.jobs[1].instances == ()
+    ledger.check()
+
+
+def test_a_pools_limit_of_a_countable_keeps_its_jobs_back() -> None:
+    pools = {"lab": Pool(users=frozenset({"alice"}), limit={"gpu": 1})}
+    bench = Bench(with_gpus(2, pools=pools))
+    first, second = (bench.submit(of_gpus(1, pool="root.lab")) for _ in range(2))
+    third = bench.submit(of_gpus(1, pool="root.bob", actor=BOB))
+    assert set(bench.schedule()) == {first, third}
+    assert bench.job(second).state is JobState.PENDING
+
+
+def test_a_limit_of_none_of_a_countable_refuses_it_and_stands_in_no_other_way() -> None:
+    pools = {"lab": Pool(users=frozenset({"alice"}), limit={"gpu": 0})}
+    bench = Bench(with_gpus(2, pools=pools))
+    with pytest.raises(Exception, match=r"root\.lab may hold 0 at most"):
+        bench.submit(of_gpus(1, pool="root.lab"))
+    plain = bench.submit(spec(pool="root.lab"))
+    assert bench.schedule() == [plain]
+
+
+def test_gpus_are_shared_fairly_as_a_dominant_resource() -> None:
+    """Of four, two each, whoever came first with however many."""
+    bench = Bench(with_gpus(4))
+    greedy = [bench.submit(of_gpus(1)) for _ in range(4)]
+    other = [bench.submit(of_gpus(1, pool="root.bob", actor=BOB)) for _ in range(4)]
+    assert set(bench.schedule()) == {*greedy[:2], *other[:2]}
+
+
+# -- another configuration --------------------------------------------------------------------
+
+
+def reload(bench: Bench, rules: Rules) -> None:
+    """As the engine does it."""
+    bench.rules = rules.also_for(bench.ledger.demands())
+    bench.ledger = bench.ledger.with_axes(bench.rules.axes)
+
+
+def test_what_is_taken_away_stays_with_its_job_and_is_not_given_out_again() -> None:
+    bench = Bench(with_gpus(2))
+    first, second = bench.start(of_gpus(1)), bench.start(of_gpus(1))
+    third = bench.submit(of_gpus(1))
+    reload(bench, with_gpus(1))
+    assert gpus_of(bench.job(second)) == ("1",)
+    assert bench.schedule() == []
+    bench.finish(second)
+    assert bench.schedule() == []
+    bench.finish(first)
+    assert bench.schedule() == [third]
+    assert gpus_of(bench.job(third)) == ("0",)
+
+
+def test_what_is_left_is_given_out_while_a_job_still_has_what_was_taken_away() -> None:
+    bench = Bench(with_gpus(2))
+    first, second = bench.start(of_gpus(1)), bench.start(of_gpus(1))
+    bench.finish(first)
+    reload(bench, with_gpus("0"))
+    third = bench.submit(of_gpus(1))
+    assert bench.schedule() == [third]
+    assert (gpus_of(bench.job(second)), gpus_of(bench.job(third))) == (("1",), ("0",))
+    bench.ledger.check()
+
+
+def test_what_comes_back_is_still_its_jobs() -> None:
+    bench = Bench(with_gpus(2))
+    bench.start(of_gpus(2))
+    reload(bench, with_gpus("1"))
+    reload(bench, with_gpus("1", "0", "2"))
+    third = bench.submit(of_gpus(1))
+    assert bench.schedule() == [third]
+    assert gpus_of(bench.job(third)) == ("2",)
+
+
+def test_what_waits_for_a_resource_that_is_gone_waits_on_and_starts_when_it_is_back() -> None:
+    bench = Bench(with_gpus(1))
+    waiting = bench.submit(of_gpus(1))
+    plain = with_gpus(1)
+    none = replace(plain, axes=replace(plain.axes, gres=(), instances=()), capacity=demand(9, 18))
+    reload(bench, none)
+    assert bench.schedule() == []
+    with pytest.raises(Exception, match="no resource 'gpu'"):
+        bench.submit(of_gpus(1))
+    reload(bench, plain)
+    assert bench.schedule() == [waiting]
+
+
+# -- random lives -----------------------------------------------------------------------------
+
+
+def steps(bench: Bench, random: Random) -> Iterator[str]:
+    """One random thing after the other that may happen to a job; its name."""
+    for _ in range(300):
+        # In order of ids, so that a seed means the same always.
+        live = sorted(bench.ledger.holders(), key=lambda job: job.id)
+        job = random.choice(live) if live else None
+        match random.choice(["submit", "pass", "pass", "up", "end", "gone", "freeze", "resume"]):
+            case "submit":
+                actor, pool = random.choice([(ALICE, "root.alice"), (BOB, "root.bob")])
+                count = random.choice([0, 1, 1, 2, 3])
+                asked = of_gpus(count, actor=actor, pool=pool, preemptible=True)
+                bench.submit(asked if count else spec(actor=actor, pool=pool))
+                yield "submit"
+            case "pass":
+                bench.schedule()
+                yield "pass"
+            case "up" if job is not None and job.state is JobState.STARTING:
+                bench.feed(runner_up(job.id, job.attempt))
+                yield "up"
+            case "end" if job is not None and job.state in (JobState.RUNNING, JobState.SUSPENDED):
+                if random.random() < 0.3 and job.state is JobState.RUNNING and not job.freezing:
+                    bench.preempt(job.id)
+                bench.feed(ended(job.id, job.attempt))
+                yield "end"
+            case "gone" if job is not None and job.state is JobState.CLEANING:
+                bench.feed(st.CgroupGone(now(), job.id, job.attempt))
+                yield "gone"
+            case "freeze" if job is not None and job.state is JobState.RUNNING:
+                bench.feed(st.SuspendAsked(now(), job.id, ADMIN))
+                bench.feed(st.Frozen(now(), job.id, job.attempt))
+                yield "freeze"
+            case "resume" if job is not None and job.state is JobState.SUSPENDED:
+                bench.feed(st.ResumeAsked(now(), job.id, ADMIN))
+                yield "resume"
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_instance_is_ever_shared_and_all_are_given_back(seed: int) -> None:
+    bench, random = Bench(with_gpus(4)), Random(seed)
+    seen = set()
+    for step in steps(bench, random):
+        seen.add(step)
+        holders = list(bench.ledger.holders())
+        held = [each for job in holders for each in each_of(job.instances)]
+        assert len(held) == len(set(held))
+        assert set(held) == set(bench.ledger.taken)
+        assert all(len(gpus_of(job)) == sum(n for _, n in job.spec.demand.gres) for job in holders)
+        assert bench.ledger.booked[4] == len(held)
+        if random.random() < 0.1:
+            # Killed, and started again: the books are what the events make of them.
+            bench.check()
+            before = tables(bench.ledger)
+            bench.ledger = Ledger.of_events(bench.rules.axes, bench.events)
+            assert tables(bench.ledger) == before
+    assert seen == {"submit", "pass", "up", "end", "gone", "freeze", "resume"}
+    while bench.ledger.holding:
+        for job in list(bench.ledger.holders()):
+            bench.feed(st.CancelAsked(now(), job.id, ADMIN))
+            bench.feed(ended(job.id, job.attempt))
+            bench.feed(st.CgroupGone(now(), job.id, job.attempt))
+    assert bench.ledger.taken == {}
+    bench.check()
