@@ -16,6 +16,7 @@ from drfd_cli.client import Client, choose
 from drfd_cli.words import (
     parse_after,
     parse_begin,
+    parse_gres,
     parse_id,
     parse_ids,
     parse_outcomes,
@@ -65,6 +66,7 @@ def _whole(text: str, least: int, most: int) -> int:
 CORES = Amount("CORES", parse_cores)
 MEMORY = Amount("SIZE", parse_memory)
 RATES = Amount("[DISK=]READ[/WRITE]", parse_disk_rates)
+GRES = Amount("NAME[=N]", parse_gres)
 DURATION = Amount("TIME", parse_duration)
 ARRAY = Amount("INDICES", _checked_array)
 LIMIT = Amount("TIME", lambda text: 0 if text == "unlimited" else parse_duration(text))
@@ -179,7 +181,7 @@ class GroupedHelp(click.Command):
 
 #: By the names of the parameters.
 _GROUPS = {
-    "What it asks for": {"cores", "mem", "io", "time", "pool", "priority"},
+    "What it asks for": {"cores", "mem", "io", "gres", "time", "pool", "priority"},
     "When it runs": {"after", "begin", "hold", "array", "retry", "retry_on", "warn", "preemptible"},
 }
 
@@ -200,6 +202,12 @@ def demand_options(function: F) -> F:
                 multiple=True,
                 help="Disk bandwidth per second, once for each disk.",
             ),
+            click.option(
+                "--gres",
+                type=GRES,
+                multiple=True,
+                help="What is counted here, such as gpu=2; gpu is one.",
+            ),
             click.option("-t", "--time", type=LIMIT, help="Wall time: 90s, 12h, unlimited."),
             click.option("-n", "--name", help="A name for lists."),
             click.option("-p", "--pool", help="The pool that pays for it."),
@@ -219,14 +227,18 @@ def demand_options(function: F) -> F:
 
 
 def demand_fields(
-    cores: int | None, mem: int | None, io: tuple[tuple[str | None, int, int], ...]
+    cores: int | None,
+    mem: int | None,
+    io: tuple[tuple[str | None, int, int], ...],
+    gres: tuple[tuple[str, int], ...],
 ) -> dict[str, Any]:
-    """The demand on the wire: what was said of it. Of each disk that is what was said last: the
-    command line comes after a script's own lines."""
+    """The demand on the wire: what was said of it. Of each disk and countable that is what was said
+    last: the command line comes after a script's own lines."""
     by_disk = {disk: {"read_bps": read, "write_bps": write} for disk, read, write in io}
     demand: dict[str, Any] = {"cores_milli": cores, "memory_bytes": mem}
     demand |= by_disk.pop(None, {})
     demand["disks"] = by_disk or None
+    demand["gres"] = dict(gres) or None
     return {key: value for key, value in demand.items() if value is not None}
 
 

@@ -167,6 +167,19 @@ def show_io(rates: View) -> str:
     return "-" if not read and not write else f"{show_size(read)}/{show_size(write)}"
 
 
+def show_gres(counts: View) -> str:
+    """ "2 gpu, 1 tape", or "-"."""
+    return ", ".join(f"{count} {clean(name)}" for name, count in counts.items()) or "-"
+
+
+def show_held(job: View) -> str:
+    """Which it has, "gpu 0,1", or how many it asks for, "2 gpu"."""
+    held = job.get("gres_instances")
+    if not held:
+        return show_gres(job["demand"]["gres"])
+    return ", ".join(f"{clean(name)} {clean(','.join(each))}" for name, each in held.items())
+
+
 def show_elapsed(job: View) -> str:
     if job["started_at"] is None:
         return "-"

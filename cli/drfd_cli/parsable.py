@@ -39,6 +39,8 @@ JOB: Columns = {
     "array_id": lambda job: job["array_id"],
     "array_index": lambda job: job["array_index"],
     "array_tasks": lambda job: job.get("array_tasks"),
+    "gres": lambda job: _counts(job["demand"]["gres"]),
+    "gres_instances": lambda job: _lists(job.get("gres_instances", {})),
 }
 
 NODE: Columns = {
@@ -53,7 +55,18 @@ NODE: Columns = {
     "write": lambda node: node["usage"]["write"],
     "running": lambda node: node["running"],
     "pending": lambda node: node["pending"],
+    "gres": lambda node: _counts(node["usage"]["gres"]),
 }
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    """`gpu=2,tape=1`."""
+    return ",".join(f"{name}={count}" for name, count in counts.items())
+
+
+def _lists(instances: Mapping[str, Sequence[str]]) -> str:
+    """`gpu=0,1;tape=left`."""
+    return ";".join(f"{name}={','.join(each)}" for name, each in instances.items())
 
 
 def print_lines(

@@ -26,6 +26,8 @@ _TASKS = re.compile(r"([0-9]{1,15})_\[([^\[\]]+)\]")
 #: A comma that is in no brackets.
 _COMMA = re.compile(r",(?![^\[]*\])")
 _AFTER = re.compile(r"([0-9]{1,16}|[0-9]{1,15}_[0-9]{1,10})(?::(ok|any|fail))?")
+_GRES = re.compile(r"([a-zA-Z][\w-]{0,63})(?:=([0-9]{1,16}))?", re.ASCII)
+_MOST_GRES = 1 << 20
 _OUTCOMES = {
     "fail": "FAILED",
     "launch": "LAUNCH_FAILED",
@@ -48,6 +50,17 @@ def parse_id(text: str) -> Ref:
     if not re.fullmatch("[0-9]{1,16}", word) or not 1 <= int(word) <= _MOST_ID:
         raise _bad("id", text, "not a job id", "write 41, or 41_7 for a task of an array")
     return int(word)
+
+
+def parse_gres(text: str) -> tuple[str, int]:
+    """What is counted, and how many: "gpu=2"; "gpu" is one of them."""
+    match = _GRES.fullmatch(text.strip())
+    if match is None:
+        raise _bad("gres", text, "not NAME=N", "write gpu=2, or gpu for one")
+    count = int(match[2] or 1)
+    if count > _MOST_GRES:
+        raise _bad("gres", text, "more than any machine has", "write gpu=2, or gpu for one")
+    return match[1], count
 
 
 def parse_ids(text: str) -> list[Ref]:

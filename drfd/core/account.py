@@ -7,6 +7,7 @@ is counted apart: nobody has wasted what nobody has measured.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -66,6 +67,9 @@ class Account:
     throttled_unknown_jobs: int = 0
     out_of_memory_jobs: int = 0
     timeout_jobs: int = 0
+    #: Countables in the order of their names, in milliseconds of one of them; a job has them as
+    #: long as it lasts, frozen or not, and nobody measures what it does with them.
+    gres_ms: tuple[tuple[str, int], ...] = ()
 
     def __add__(self, other: Account) -> Account:
         return Account(
@@ -83,6 +87,7 @@ class Account:
             throttled_unknown_jobs=self.throttled_unknown_jobs + other.throttled_unknown_jobs,
             out_of_memory_jobs=self.out_of_memory_jobs + other.out_of_memory_jobs,
             timeout_jobs=self.timeout_jobs + other.timeout_jobs,
+            gres_ms=_summed(self.gres_ms, other.gres_ms),
         )
 
 
@@ -115,7 +120,16 @@ def account_of(job: Job) -> Account | None:
         throttled_unknown_jobs=int(seen is None or seen.throttled_us is None),
         out_of_memory_jobs=int(job.outcome is Outcome.OUT_OF_MEMORY),
         timeout_jobs=int(job.outcome is Outcome.TIMEOUT),
+        gres_ms=tuple((name, count * wall_ms) for name, count in demand.gres),
     )
+
+
+def _summed(
+    left: tuple[tuple[str, int], ...], right: tuple[tuple[str, int], ...]
+) -> tuple[tuple[str, int], ...]:
+    sums = Counter(dict(left))
+    sums.update(dict(right))
+    return tuple(sorted(sums.items()))
 
 
 def _amount(declared: int, used: int | None) -> Amount:

@@ -10,6 +10,7 @@ too, and a job that asks for a little more is better off than one that is killed
     time    one and a half times the longest; twice the limit for one that hit it
     disks   only where a rate was declared: the highest rate seen and a fifth, or what was declared
             by one that came near to it
+    gres    what the last one declared: nobody measures it
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Advice:
     #: Which, where there are several. What a job does on more than one is known in sum only, and
     #: says nothing of each.
     disk: str = ""
+    gres: tuple[tuple[str, int], ...] = ()
     #: On how many jobs it rests, and how many of them ran out of memory or time.
     jobs: int
     short_jobs: int
@@ -50,6 +52,8 @@ class Advice:
         if self.read_bps or self.write_bps:
             disk = f"{self.disk}=" if self.disk else ""
             words += ["--io", f"{disk}{exact_size(self.read_bps)}/{exact_size(self.write_bps)}"]
+        for name, count in self.gres:
+            words += ["--gres", f"{name}={count}"]
         return words
 
 
@@ -84,6 +88,7 @@ def advise(similar: Sequence[Job], *, least: int = LEAST) -> Advice | None:
         read_bps=max((_rate(job, "read") for job in one), default=0),
         write_bps=max((_rate(job, "write") for job in one), default=0),
         disk=min(disks, default=""),
+        gres=jobs[0].spec.demand.gres,
         jobs=len(jobs),
         short_jobs=len(short),
     )

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from copy import deepcopy
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from drfd.core.policies import CONFIGURABLE
 from drfd.core.preemption import Preempting
 from drfd.core.reservation import Patience
+from drfd.core.resources import Instances
 from drfd.core.rules import Claim, Pool
+from drfd.daemon.gres_config import read_gres
 from drfd.daemon.pool_config import Tree
 from drfd.daemon.toml_table import (
     Table,
@@ -23,7 +26,6 @@ from drfd.daemon.toml_table import (
     read_disk_name,
     read_duration_or_zero,
     read_flag,
-    read_lists,
     read_name,
     read_names,
     read_path,
@@ -64,6 +66,8 @@ class Config:
     reserve_memory_bytes: int | None = None
     #: None: the disk of the state directory, at a guess.
     disks: tuple[DiskConfig, ...] | None = None
+    #: Countable things that are given out, by name.
+    gres: Instances = ()
     defaults: Defaults = Defaults()
     pools: Mapping[str, Pool] = field(default_factory=dict)
     #: What single users are given, by (pool, user).
@@ -88,8 +92,6 @@ class Config:
     #: Users below uid 1000 whose jobs are taken all the same.
     system_users: frozenset[str] = frozenset()
     max_waiting_per_user: int = 200_000
-    #: What the file says that this version does nothing with, for people.
-    warnings: tuple[str, ...] = ()
 
 
 def load(path: Path) -> Config:
@@ -103,22 +105,24 @@ def load(path: Path) -> Config:
         for extra_path in sorted(path.parent.joinpath("drfd.d").glob("*.toml")):
             extra = _read(extra_path)
             # Alone first, so that a complaint names the file that is to blame.
-            # A pool's limit may name a disk of the main file.
-            parse({key: tree[key] for key in ("disk",) if key in tree} | extra, str(extra_path))
+            # A pool's limit may name a disk or a countable of the main file.
+            alone: Toml = deepcopy({key: tree[key] for key in ("disk", "gres") if key in tree})
+            _merge(alone, extra)
+            parse(alone, str(extra_path))
             _merge(tree, extra)
     return parse(tree, str(path))
 
 
 def parse(tree: Toml, source: str) -> Config:
     top = Table(tree, source, "")
-    warnings: list[str] = []
     capacity = top.table("capacity")
     enforcement = top.table("enforcement")
     daemon = top.table("daemon")
     limits = top.table("limits")
     scheduling = top.table("scheduling")
     disks = _disks(top)
-    nodes = Tree([disk.name for disk in disks or ()])
+    gres = read_gres(top.table("gres"))
+    nodes = Tree([disk.name for disk in disks or ()], [name for name, _ in gres])
     nodes.read_pools(top.table("pools"))
     nodes.read_users(top.table("users"))
     policy = scheduling.take("policy", one_of(*CONFIGURABLE), "drf")
@@ -127,6 +131,7 @@ def parse(tree: Toml, source: str) -> Config:
         memory_bytes=capacity.take("memory", parse_size, None),
         reserve_memory_bytes=capacity.take("reserve_memory", read_size_or_zero, None),
         disks=disks,
+        gres=gres,
         defaults=_defaults(top.table("defaults")),
         pools=nodes.pools,
         members=nodes.members,
@@ -145,10 +150,8 @@ def parse(tree: Toml, source: str) -> Config:
         external_load=scheduling.take("external_load", read_flag, True),
         max_waiting_per_user=limits.take("waiting_jobs_per_user", read_count, 200_000),
     )
-    if top.take("gres", read_lists, None):
-        warnings.append("gres: countable resources are not handed out by this version yet")
     top.done()
-    return replace(config, warnings=tuple(warnings))
+    return config
 
 
 def _disks(top: Table) -> tuple[DiskConfig, ...] | None:

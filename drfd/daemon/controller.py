@@ -147,11 +147,16 @@ class Daemon:
         return site
 
     def _and_lost(self, site: Site) -> Site:
-        """With a word on disks that jobs name, and the configuration does not any more."""
+        """With a word on what jobs name, and the configuration does not any more."""
         lost = tuple(
             f"jobs name the disk {name}, which is not configured: those that wait for it wait on "
             "(drf why says so for each), those that run keep their limits"
             for name in self._engine.rules.axes.lost
+        )
+        lost += tuple(
+            f"jobs name the resource {name}, which is not configured: those that wait for it wait "
+            "on (drf why says so for each), those that run keep what they have"
+            for name in self._engine.rules.lost_gres
         )
         return replace(site, warnings=(*site.warnings, *lost))
 

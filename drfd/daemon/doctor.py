@@ -12,6 +12,9 @@ from drfd.launcher.protocol import Message
 from drfd.wire.views import View, resources_view
 
 _DIRECTIONS = ("read", "write")
+_GIVEN_OUT = (
+    "not controlled: each job is told which are its own, and the kernel keeps it from no others"
+)
 
 
 def doctor_view(site: Site, link: Link) -> View:
@@ -37,7 +40,9 @@ def doctor_view(site: Site, link: Link) -> View:
             **link.hello.get("controls", {}),
             **cores_control(link.hello, link.cores_by),
             **_summary(controls),
+            **{name: _GIVEN_OUT for name, _ in site.rules.axes.instances},
         },
+        "gres": {name: list(each) for name, each in site.rules.axes.instances},
         "disks": disks,
         "capacity": resources_view(site.rules.capacity),
         "warnings": list(site.warnings),

@@ -103,7 +103,8 @@ class Link:
         engine = self._engine()
         array = None if job.array_id is None else engine.ledger.arrays[job.array_id].array
         payload = engine.journal.payload(job.array_id or job.id)
-        return order_for(job, payload, self._disks, self._max_pids, self.cores_by, array)
+        gres = [name for name, _ in engine.rules.axes.instances]
+        return order_for(job, payload, self._disks, self._max_pids, self.cores_by, array, gres)
 
     async def run(self) -> None:
         """Connect, listen, connect again; for ever."""

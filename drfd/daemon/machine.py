@@ -48,9 +48,14 @@ def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
         disks=tuple((disk.name, disk.read_bps, disk.write_bps) for disk in disks)
         if len(disks) > 1
         else (),
+        gres=tuple((name, len(instances)) for name, instances in config.gres if instances),
     )
     rules = Rules(
-        axes=Axes(disks=tuple(disk.name for disk in disks)),
+        axes=Axes(
+            gres=tuple(name for name, _ in config.gres),
+            disks=tuple(disk.name for disk in disks),
+            instances=config.gres,
+        ),
         capacity=capacity,
         pools=config.pools,
         members=config.members,
@@ -70,7 +75,6 @@ def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
         memory_bytes=min(config.defaults.memory_bytes, capacity.memory_bytes),
     )
     warnings = (
-        *config.warnings,
         *_overcommitted(capacity, machine, config),
         *_twice(disks),
     )

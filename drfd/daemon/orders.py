@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from drfd.core import stimuli as st
@@ -11,6 +11,7 @@ from drfd.core.job import Job, Usage, output_path
 from drfd.core.resources import Resources
 from drfd.core.retry import is_to_retry
 from drfd.daemon.threads import thread_counts
+from drfd.daemon.visible import device_variables, without_devices
 from drfd.errors import HostError
 from drfd.host.disks import Disk
 from drfd.journal.records import Payload
@@ -25,9 +26,13 @@ def order_for(
     max_pids: int,
     cores_by: str,
     array: Array | None = None,
+    gres: Collection[str] = (),
 ) -> Order:
-    """`array`: the one that it is a task of."""
+    """`array`: the one that it is a task of. `gres`: the countables that this machine gives out."""
     spec, demand = job.spec, job.spec.demand
+    # What it has been given, it has, whatever the configuration says since.
+    named = {*gres, *(name for name, _ in job.instances)}
+    env = without_devices(payload.env, named)
     limits = Limits(
         cores_milli=demand.cores_milli,
         memory_bytes=demand.memory_bytes,
@@ -43,7 +48,7 @@ def order_for(
         umask=spec.umask,
         cwd=spec.cwd,
         argv=spec.argv,
-        env=thread_counts(demand.cores_milli, payload.env) | payload.env,
+        env=thread_counts(demand.cores_milli, env) | env,
         variables={
             "DRF_JOB_ID": str(job.id),
             "DRF_JOB_NAME": spec.name,
@@ -51,6 +56,7 @@ def order_for(
             "DRF_ATTEMPT": str(job.attempt),
             "DRF_CORES": show_cores(demand.cores_milli),
             "DRF_MEMORY": str(demand.memory_bytes),
+            **device_variables(job.instances, named),
             **({} if array is None else _array_variables(job, array)),
         },
         script=payload.script,

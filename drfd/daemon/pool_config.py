@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from drfd.core.rules import Claim, Pool
-from drfd.daemon.toml_table import Table, read_names, read_weight, wrong
+from drfd.daemon.toml_table import Table, read_count_or_zero, read_names, read_weight, wrong
 from drfd.units import parse_cores, parse_size
 
 #: A part of a path such as "root.lab".
@@ -29,6 +29,8 @@ class Tree:
 
     #: The names of the configured disks: "read:data" is an amount of one of them.
     disks: Sequence[str] = ()
+    #: The names of the configured countables.
+    gres: Sequence[str] = ()
     #: By dotted name below the root.
     pools: dict[str, Pool] = field(default_factory=dict)
     #: By (pool, user); the pool "" for users in none.
@@ -79,9 +81,9 @@ class Tree:
     def _by_axis(
         self, table: Table, key: str, read: Callable[..., Any] | None = None
     ) -> dict[str, Any]:
-        """A table such as {cores = 4, memory = "8G", "read:data" = "1G"}."""
+        """A table such as {cores = 4, memory = "8G", "read:data" = "1G", gpu = 1}."""
         amounts = table.table(key)
-        parsers = dict(_AMOUNTS)
+        parsers = dict(_AMOUNTS) | dict.fromkeys(self.gres, read_count_or_zero)
         if len(self.disks) > 1:
             parsers |= {
                 f"{kind}:{disk}": parse_size for disk in self.disks for kind in ("read", "write")

@@ -163,11 +163,9 @@ class Requests:
             if at % _AT_ONCE == _AT_ONCE - 1:
                 # A long list keeps nobody else waiting.
                 await asyncio.sleep(0)
-        return {
-            "jobs": shown,
-            "counts": views.counts_view(shown),
-            "draining": self.engine.ledger.draining,
-        }
+        ledger, counts = self.engine.ledger, views.counts_view(shown)
+        has = {"draining": ledger.draining, "gres": list(ledger.axes.gres)}
+        return {"jobs": shown, "counts": counts, **has}
 
     def _show(self, actor: st.Actor, ref: Ref) -> View:
         job_id = self._lookup.id_of(ref)

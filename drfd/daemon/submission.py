@@ -55,7 +55,7 @@ def spec_for(
         demand=Resources(
             cores_milli=_given(demand.cores_milli, defaults.cores_milli),
             memory_bytes=_given(demand.memory_bytes, defaults.memory_bytes),
-            gres=tuple(sorted(demand.gres.items())),
+            gres=tuple(sorted((name, count) for name, count in demand.gres.items() if count)),
             **_rates(demand, defaults, disks, request.cwd),
         ),
         time_limit_s=(limit or None) if limit is not None else defaults.time_limit_s,

@@ -89,13 +89,6 @@ def read_tables(value: object) -> list[Toml]:
     return value
 
 
-def read_lists(value: object) -> Toml:
-    table = read_table(value)
-    if not all(isinstance(item, list) for item in table.values()):
-        raise wrong(value, "a table of lists", "gpu = [0, 1]")
-    return table
-
-
 def read_flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise wrong(value, "true or false", "true or false")
@@ -106,6 +99,10 @@ def read_count(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise wrong(value, "a whole number from 1 up", "4096")
     return value
+
+
+def read_count_or_zero(value: object) -> int:
+    return 0 if value == 0 and not isinstance(value, bool) else read_count(value)
 
 
 def read_name(value: object) -> str:

@@ -45,8 +45,6 @@ def asking(request: Request) -> Ask:
 
 def _change(request: msg.Set) -> st.Change:
     demand = request.demand
-    if demand.gres:
-        raise Refused("bad-request", "other resources than cores, memory and io cannot be changed")
     if "\0" in (request.name or ""):
         raise Refused("bad-request", "a name cannot hold a NUL character")
     return st.Change(
@@ -60,6 +58,7 @@ def _change(request: msg.Set) -> st.Change:
         write_bps=demand.write_bps,
         disks=tuple((name, each.read_bps, each.write_bps) for name, each in demand.disks.items())
         or None,
+        gres=tuple(demand.gres.items()) or None,
         after=None if request.after is None else dependencies(request.after),
         begin_s=request.begin_s,
     )

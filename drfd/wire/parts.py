@@ -38,7 +38,8 @@ class Demand(Struct, forbid_unknown_fields=True, frozen=True):
     write_bps: Amount | None = None
     #: By the disk's name.
     disks: dict[Name, Rates] = {}
-    gres: dict[Name, Annotated[int, Meta(ge=1, le=1 << 20)]] = {}
+    #: Countables; 0: none of it.
+    gres: dict[Name, Annotated[int, Meta(ge=0, le=1 << 20)]] = {}
 
 
 class Notify(Struct, forbid_unknown_fields=True, frozen=True):

@@ -46,6 +46,7 @@ def account_view(account: Account) -> View:
         "throttled_unknown_jobs": account.throttled_unknown_jobs,
         "out_of_memory_jobs": account.out_of_memory_jobs,
         "timeout_jobs": account.timeout_jobs,
+        "gres_ms": dict(account.gres_ms),
     }
 
 
@@ -69,6 +70,7 @@ def advice_view(advice: Advice | None) -> View | None:
         "time_limit_s": advice.time_limit_s,
         "read": advice.read_bps,
         "write": advice.write_bps,
+        "gres": dict(advice.gres),
         "options": advice.options(),
         "jobs": advice.jobs,
         "short_jobs": advice.short_jobs,

@@ -70,7 +70,7 @@ def job_view(
         outcome = {"code": job.outcome.value, "text": job.outcome_text if private else ""}
     stdout = output_path(job.spec.stdout, job)
     stderr = output_path(job.spec.stderr, job)
-    return {
+    view = {
         "id": job.id,
         "array_id": job.array_id,
         "array_index": job.array_index,
@@ -99,6 +99,10 @@ def job_view(
         "stderr": stderr if private else None,
         "cgroup": job.cgroup,
     }
+    if job.spec.demand.gres:
+        # Which of them it has, or had; of a job that waits, none.
+        view["gres_instances"] = {name: list(some) for name, some in job.instances}
+    return view
 
 
 def reason_view(reason: Reason | None) -> View | None:
@@ -111,6 +115,7 @@ def event_view(event: ev.Event) -> View:
     match event:
         case ev.Admitted():
             text = f"attempt {event.attempt}"
+            text += "".join(f", {name} {','.join(some)}" for name, some in event.instances)
         case ev.Retried():
             text = f"after attempt {event.attempt}"
         case (

@@ -78,6 +78,7 @@ def test_the_short_way_asks_for_what_the_long_one_asks_for(
     "words",
     [
         ["-w", "--", "true"],
+        ["--gres", "gpu", "--", "true"],
         ["-c4", "--", "true"],
         ["--cores=4", "--", "true"],
         ["-n", "", "--", "true"],

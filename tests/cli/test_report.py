@@ -143,3 +143,20 @@ def test_programs_get_exact_sums(drf: Run, daemon: Any) -> None:
         "-c 1 -m 384M -t 2m",
     )
     assert others.startswith(",,2,")
+
+
+def test_what_is_counted_has_a_column_of_hours_where_any_was_declared(
+    drf: Run, daemon: Any
+) -> None:
+    train = TRAIN | {"gres_ms": {"gpu": 5_400_000}}
+    shown = report(train, LOST | {"gres_ms": {}})
+    shown["total"] = account(gres_ms={"gpu": 5_400_000})
+    daemon.replies = {"hello": ME, "report": shown}
+    rows = [row.split() for row in drf("report").out.splitlines() if row.strip()]
+    at = rows[0].index("GPU-H")
+    # The lines of advice come below the table.
+    cells = {row[0]: row[at] for row in rows[2:5]}
+    assert (cells["train"], cells["lost"]) == ("1.50", "0.00")
+    header, *lines = drf("report", "--csv").out.splitlines()
+    assert header.split(",")[-1] == "gres_ms"
+    assert [line.split(",")[-1] for line in lines] == ["gpu=5400000", ""]

@@ -224,10 +224,11 @@ def test_the_columns_for_programs_are_the_same_in_every_release(
         *("id", "name", "user", "pool", "state", "code", "cores", "memory", "read", "write"),
         *("time_limit_s", "priority", "attempt", "submitted_at", "started_at", "ended_at"),
         *("exit_code", "signal", "why", "array_id", "array_index", "array_tasks"),
+        *("gres", "gres_instances"),
     ]
     assert first == [
         *("42", "train", "alice", "root.alice", "RUNNING", "", "8", "17179869184", "0", "0"),
-        *("3600", "0", "1", "1700000000", "1700000010", "", "", "", "", "", "", ""),
+        *("3600", "0", "1", "1700000000", "1700000010", "", "", "", "", "", "", "", "", ""),
     ]
     assert dict(zip(header, second, strict=True))["name"] == "a?b?c"
     assert dict(zip(header, second, strict=True))["why"] == f"RESOURCES: {WHY['text']}"
@@ -252,7 +253,7 @@ def test_a_column_that_is_not_there_is_named(drf: Run, daemon: Any) -> None:
     assert result.err == (
         "drf shares: Invalid value for '--columns': there is no column 'colour'; there are "
         "path, entitlement, dominant_share, dominant_resource, satisfaction, cores, memory, "
-        "read, write, running, pending\n"
+        "read, write, running, pending, gres\n"
     )
 
 
@@ -266,9 +267,72 @@ def test_no_jobs_are_a_header_alone(drf: Run, daemon: Any) -> None:
 def test_shares_for_programs(drf: Run, daemon: Any) -> None:
     daemon.replies = {"shares": SHARES}
     assert drf("shares", "--parsable", "--no-header").out == (
-        "root.alice\t0.5\t0.5\tcores\t1\t8\t17179869184\t0\t0\t1\t2\n"
-        "root.lab\t0.5\t0\t\t0\t0\t0\t0\t0\t0\t0\n"
+        "root.alice\t0.5\t0.5\tcores\t1\t8\t17179869184\t0\t0\t1\t2\t\n"
+        "root.lab\t0.5\t0\t\t0\t0\t0\t0\t0\t0\t0\t\n"
     )
+
+
+# -- what is counted -----------------------------------------------------------------------------
+
+
+def with_gpus(view: dict[str, Any], count: int) -> dict[str, Any]:
+    return view | {"gres": {"gpu": count} if count else {}}
+
+
+def test_the_list_shows_who_has_which_gpus_where_there_are_any(
+    drf: Run, daemon: Any, job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    two = with_gpus(job()["demand"], 2)
+    jobs = [
+        job(demand=two, gres_instances={"gpu": ["0", "1"]}),
+        job(id=43, demand=two, gres_instances={}, state="PENDING", started_at=None),
+        job(id=44),
+    ]
+    reply = {"jobs": jobs, "counts": {"RUNNING": 2}, "draining": False, "gres": ["gpu"]}
+    daemon.replies = {"status": reply}
+    lines = [line for line in drf("status").out.splitlines()[:-1] if line.strip()]
+    at = lines[0].index("GRES")
+    shown = [line[at:].split("  ")[0].strip() for line in lines[2:]]
+    assert shown == ["gpu 0,1", "2 gpu", "-"]
+    assert drf("status", "--columns", "gres,gres_instances", "--no-header").out == (
+        "gpu=2\tgpu=0,1\ngpu=2\t\n\t\n"
+    )
+    daemon.replies = {"status": reply | {"jobs": jobs[2:], "gres": []}}
+    assert "GRES" not in drf("status").out
+
+
+def test_a_job_is_shown_with_its_gpus(drf: Run, daemon: Any, job: Any) -> None:
+    two = with_gpus(job()["demand"], 2)
+    shown = job(demand=two, gres_instances={"gpu": ["0", "GPU-5c"]})
+    daemon.replies = {"show": {"job": shown, "events": []}}
+    lines = drf("show", 42).out.splitlines()
+    assert "demand     8 cores, 16G memory, io -, 2 gpu" in lines
+    assert "gpu        0,GPU-5c" in lines
+
+
+def test_shares_have_a_column_for_what_is_counted(drf: Run, daemon: Any) -> None:
+    alice, lab = SHARES["nodes"]
+    shares = {
+        "capacity": with_gpus(SHARES["capacity"], 2),
+        "free": with_gpus(SHARES["free"], 0),
+        "nodes": [alice | {"usage": with_gpus(alice["usage"], 2)}, lab],
+    }
+    daemon.replies = {"shares": shares}
+    rows = [row.split() for row in drf("shares").out.splitlines()]
+    cells = {row[0]: row for row in rows if row}
+    assert cells["alice"][-4:] == ["2", "gpu", "1", "2"]
+    assert cells["lab"][-3:] == ["-", "0", "0"]
+    assert cells["free"][-2:] == ["0", "gpu"]
+    assert cells["capacity"][-2:] == ["2", "gpu"]
+    daemon.replies = {"shares": SHARES}
+    assert "GRES" not in drf("shares").out
+
+
+def test_doctor_names_what_is_given_out(drf: Run, daemon: Any) -> None:
+    daemon.replies = {"doctor": DOCTOR | {"gres": {"gpu": ["0", "1"], "tape": []}}}
+    out = drf("doctor").out
+    assert "  2 gpu to give out: 0, 1\n  0 tape to give out: -\n" in out
 
 
 # -- times ---------------------------------------------------------------------------------------

@@ -100,6 +100,27 @@ def test_everything_that_can_be_said(submitted: Any, tmp_path: Path) -> None:
     )
 
 
+def test_things_that_are_counted(submitted: Any, tmp_path: Path) -> None:
+    """Of one name, the last word counts: the command line comes after a script's own lines."""
+    options = ["--gres", "gpu", "--gres", "fpga=2", "--gres", "gpu=3", "--gres", "tape=0"]
+    counts = {"gpu": 3, "fpga": 2, "tape": 0}
+    assert submitted(*options, "--", "true") == plain(tmp_path, "true", demand={"gres": counts})
+
+
+@pytest.mark.parametrize("word", ["gpu=", "=1", "gpu=-1", "gpu=1.5", "gpu:2", "gpu=1,fpga=2", ""])
+def test_a_count_that_cannot_be_read_is_refused_with_the_cure(drf: Any, word: str) -> None:
+    result = drf("submit", "--gres", word, "--", "true")
+    assert result.code == 2
+    assert result.err.endswith("is not NAME=N (write gpu=2, or gpu for one)\n")
+
+
+def test_a_script_may_ask_for_what_is_counted(submitted: Any, tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/sh\n#DRF --gres gpu=2 --gres tape\n")
+    assert submitted(str(script))["demand"] == {"gres": {"gpu": 2, "tape": 1}}
+    assert submitted("--gres", "gpu=0", str(script))["demand"] == {"gres": {"gpu": 0, "tape": 1}}
+
+
 def test_when_it_starts_and_what_follows_a_bad_end(submitted: Any, tmp_path: Path) -> None:
     options = [
         *("--after", "5,6:any", "--after", "7:fail", "--after", "5", "--begin", "now"),

@@ -55,6 +55,19 @@ def test_what_nobody_has_measured_is_not_wasted() -> None:
     assert account.throttled_unknown_jobs == 1
 
 
+def test_countables_are_held_as_long_as_the_job_lasts_and_add_up_by_name() -> None:
+    def of(**counts: int) -> Job:
+        asks = replace(JOB.spec.demand, gres=tuple(sorted(counts.items())))
+        return replace(JOB, spec=spec(asks=asks))
+
+    one = account_of(of(gpu=2))
+    assert one is not None
+    assert one.gres_ms == (("gpu", 20_000),)
+    books = Books("user")
+    books.take([of(gpu=2), of(), of(fpga=1, gpu=1)])
+    assert books.total().gres_ms == (("fpga", 10_000), ("gpu", 30_000))
+
+
 def test_a_job_that_never_ran_is_in_no_account() -> None:
     assert account_of(replace(JOB, started_at=None)) is None
     books = Books("user")

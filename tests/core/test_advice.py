@@ -168,6 +168,15 @@ def test_a_rate_is_advised_where_one_was_declared() -> None:
     assert one(job(read_bytes=GIB, read_peak_bps=20 * MIB)).read_bps == 0
 
 
+def test_of_countables_the_last_job_says_how_many() -> None:
+    def of(count: int) -> Job:
+        gres = (("gpu", count),) if count else ()
+        return replace(job(), spec=spec(asks=replace(job().spec.demand, gres=gres)))
+
+    assert one(of(1), of(2)).options()[-2:] == ["--gres", "gpu=1"]
+    assert "--gres" not in one(of(0), of(2)).options()
+
+
 def test_a_rate_that_was_reached_is_not_lowered() -> None:
     assert one(job(read=10 * MIB, read_peak_bps=10 * MIB)).read_bps == 10 * MIB
 

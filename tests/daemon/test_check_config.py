@@ -26,16 +26,6 @@ def test_a_good_file_is_good(tmp_path: Path, capsys: Captured) -> None:
     assert capsys.readouterr() == (f"{path} is good\n", "")
 
 
-def test_what_has_no_effect_is_said_and_is_no_failure(tmp_path: Path, capsys: Captured) -> None:
-    path = tmp_path / "drfd.toml"
-    path.write_text("[gres]\ngpu = [0]\n")
-    assert check(path) == 0
-    assert capsys.readouterr() == (
-        f"{path} is good\n",
-        "warning: gres: countable resources are not handed out by this version yet\n",
-    )
-
-
 def test_a_mistake_is_one_line_and_78(tmp_path: Path, capsys: Captured) -> None:
     path = tmp_path / "drfd.toml"
     path.write_text("[capacity]\ncors = 4\n")

@@ -122,7 +122,7 @@ def test_every_documented_key_is_read(path: Path) -> None:
         min_hold_s=0,
         patience=Patience(patience_s=60, drain_after_s=3600, reserves=False, depth=4),
         preempting=Preempting(suspends=True, after_s=120, rest_s=1800),
-        warnings=("gres: countable resources are not handed out by this version yet",),
+        gres=(("gpu", ("0", "1")),),
     )
 
 
@@ -346,7 +346,17 @@ def test_a_wrong_value_is_an_error_that_names_its_key(path: Path, key: str, valu
         ("pools = ['lab']\n", "pools"),
         ("[pools]\nlab = 3\n", "pools.lab"),
         ("gres = 2\n", "gres"),
-        ("[gres]\ngpu = 2\n", "gres"),
+        ("[gres]\ngpu = 2\n", "gres.gpu"),
+        ("[gres]\ngpu = [true]\n", "gres.gpu"),
+        ("[gres]\ngpu = [-1]\n", "gres.gpu"),
+        ("[gres]\ngpu = ['0,1']\n", "gres.gpu"),
+        ("[gres]\ngpu = ['']\n", "gres.gpu"),
+        ("[gres]\ngpu = [0, 1, '0']\n", "gres.gpu"),
+        ("[gres]\nGPU = [0]\n", "gres.'GPU'"),
+        ("[gres]\n'a-b' = [0]\n", "gres.'a-b'"),
+        ("[gres]\ncores = [0]\n", "gres.cores"),
+        ("[pools.lab]\nlimit = {gpu = 1}\n", "pools.lab.limit.gpu"),
+        ("[gres]\ngpu = [0]\n[pools.lab]\nlimit = {gpu = -1}\n", "pools.lab.limit.gpu"),
         ("[[disk]]\npath = '/data'\n", "disk[0].name"),
         ("[[disk]]\nname = 'a'\n", "disk[0].path"),
         ("[[disk]]\nname = 'a'\npath = 'data'\n", "disk[0].path"),
@@ -431,6 +441,58 @@ def test_a_directory_is_an_error(path: Path) -> None:
     path.mkdir()
     with pytest.raises(ConfigError, match=f"cannot read {path}: Is a directory"):
         load(path)
+
+
+# -- what is counted ---------------------------------------------------------------------------
+
+
+def test_instances_are_numbers_or_names_in_their_order(path: Path) -> None:
+    text = "[gres]\ntape = ['right', 'left']\ngpu = [1, 0, 'GPU-5c9a', 'MIG-GPU-5c/1/0']\nno = []\n"
+    assert load(written(path, text)).gres == (
+        ("gpu", ("1", "0", "GPU-5c9a", "MIG-GPU-5c/1/0")),
+        ("no", ()),
+        ("tape", ("right", "left")),
+    )
+
+
+def test_pools_and_users_have_amounts_of_what_is_counted(path: Path) -> None:
+    text = """
+    [gres]
+    gpu = [0, 1, 2, 3]
+    [pools.lab]
+    weight = {gpu = 2}
+    limit = {gpu = 3}
+    guarantee = {gpu = 1}
+    [pools.school]
+    limit = {gpu = 0}
+    [users.dave]
+    limit = {gpu = 1}
+    """
+    config = load(written(path, text))
+    assert config.pools["lab"] == Pool(
+        weights={"gpu": Fraction(2)}, limit={"gpu": 3}, guarantee={"gpu": 1}
+    )
+    assert config.pools["school"].limit == {"gpu": 0}
+    assert config.members["", "dave"].limit == {"gpu": 1}
+
+
+def test_a_drop_in_may_name_what_the_main_file_counts_and_count_more(path: Path) -> None:
+    written(path, "[gres]\ngpu = [0, 1]\n")
+    written(
+        path.parent / "drfd.d" / "x.toml",
+        "[gres]\ntape = [0]\n[pools.lab]\nlimit = {gpu = 1, tape = 1}\n",
+    )
+    config = load(path)
+    assert config.gres == (("gpu", ("0", "1")), ("tape", ("0",)))
+    assert config.pools["lab"].limit == {"gpu": 1, "tape": 1}
+
+
+def test_a_wrong_list_names_the_place_and_the_cure(path: Path) -> None:
+    said = complaint(path, "[gres]\ngpu = ['a b']\n")
+    assert said == (
+        "FILE: gres.gpu: 'a b' is not a number from 0 up, nor a name of letters, digits and "
+        ".:/+-_ (write 0)"
+    )
 
 
 # -- drop-ins ----------------------------------------------------------------------------------

@@ -131,6 +131,15 @@ def test_a_reserve_that_leaves_nothing_is_refused(tmp_path: Path, config: Config
     assert error.value.hint == "lower capacity.reserve_memory"
 
 
+def test_what_is_counted_is_capacity_with_an_axis_each(tmp_path: Path) -> None:
+    gres = (("fpga", ()), ("gpu", ("0", "1", "GPU-5c")))
+    rules = survey(Config(disks=(DISK,), gres=gres), MACHINE, tmp_path).rules
+    assert rules.axes.names == ("cores", "memory", "read", "write", "fpga", "gpu")
+    assert rules.axes.instances == gres
+    assert rules.capacity.gres == (("gpu", 3),)
+    assert rules.room[4:] == (0, 3)
+
+
 def test_the_policy_and_its_slots_go_to_the_core(tmp_path: Path) -> None:
     rules = survey(Config(policy="slots", slots=3), MACHINE, tmp_path).rules
     assert (rules.policy, rules.slot_count) == ("slots", 3)
@@ -139,9 +148,8 @@ def test_the_policy_and_its_slots_go_to_the_core(tmp_path: Path) -> None:
 
 
 def test_more_than_the_machine_has_is_possible_and_said(tmp_path: Path) -> None:
-    config = Config(cores_milli=16000, memory_bytes=128 * GIB, warnings=("gres: not yet",))
+    config = Config(cores_milli=16000, memory_bytes=128 * GIB)
     assert survey(config, MACHINE, tmp_path).warnings == (
-        "gres: not yet",
         "capacity.cores is 16, but the machine has 8: jobs will not get the cores they declare",
         "capacity.memory is 128G, but the machine has 64G: jobs within their limits may run it out",
     )

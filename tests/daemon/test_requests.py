@@ -18,7 +18,7 @@ from drfd.daemon.config import Config, Defaults
 from drfd.errors import HostError, NotPermitted, Refused
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
-from fakes import ADMIN, ALICE, BOB, GIB, ended, happened, now, rules, runner_up, tables
+from fakes import ADMIN, ALICE, BOB, GIB, ended, happened, now, rules, runner_up, tables, with_gpus
 
 MakeDesk = Callable[..., Any]
 
@@ -746,7 +746,6 @@ def test_a_changed_job_stands_in_its_new_pool_and_its_old_one_is_looked_at_again
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        ({"demand": {"gres": {"gpu": 1}}}, "bad-request"),
         ({"name": "a\0b"}, "bad-request"),
         ({"pool": "nowhere"}, "no-such-pool"),
         ({"demand": {"cores_milli": 99_000}}, "too-big"),
@@ -760,6 +759,78 @@ def test_a_change_that_cannot_be_is_refused(desk: Any, change: dict[str, Any], c
             assert await refusal(asked) == (Refused, code)
         else:
             assert (await asked)["failed"][0]["error"]["code"] == code
+
+    play(story)
+
+
+# -- what is counted -----------------------------------------------------------------------------
+
+
+def gpus(count: int) -> dict[str, Any]:
+    return {"demand": {"cores_milli": 1000, "memory_bytes": GIB, "gres": {"gpu": count}}}
+
+
+def test_a_job_is_shown_with_the_gpus_that_it_has(make_desk: MakeDesk) -> None:
+    desk = make_desk(by=with_gpus(2))
+
+    async def story() -> None:
+        first = await desk.submit(ALICE, **gpus(1))
+        second = await desk.submit(BOB, **gpus(2))
+        plain = await desk.submit(BOB)
+        reply = await desk.ask(BOB, op="status")
+        assert reply["gres"] == ["gpu"]
+        jobs = {job["id"]: job for job in reply["jobs"]}
+        assert (jobs[first]["demand"]["gres"], jobs[first]["gres_instances"]) == (
+            {"gpu": 1},
+            {"gpu": ["0"]},
+        )
+        assert jobs[second]["gres_instances"] == {}
+        assert "gres_instances" not in jobs[plain]
+        text = "needs 2 gpu, 1 free; job 1 (alice) holds 1"
+        assert jobs[second]["reason"] == {"code": "RESOURCES", "text": text}
+        events = (await desk.ask(ALICE, op="show", id=first))["events"]
+        assert [each["text"] for each in events] == ["", "attempt 1, gpu 0"]
+        shares = await desk.ask(BOB, op="shares")
+        assert (shares["capacity"]["gres"], shares["free"]["gres"]) == ({"gpu": 2}, {"gpu": 1})
+        usage = {node["path"]: node["usage"]["gres"] for node in shares["nodes"]}
+        assert usage == {"root.alice": {"gpu": 1}, "root.bob": {}}
+        desk.shell.host.take()
+
+    play(story)
+
+
+def test_how_many_a_waiting_job_asks_for_can_be_changed(make_desk: MakeDesk) -> None:
+    desk = make_desk(by=with_gpus(2))
+
+    async def story() -> None:
+        job_id = await desk.submit(ALICE, held=True, **gpus(1))
+        for counts, shown in (
+            ({"gpu": 2}, {"gpu": 2}),
+            ({"gpu": 0}, {}),
+            ({"gpu": 3}, None),
+            ({"tape": 1}, None),
+        ):
+            change = {"select": {"ids": [job_id]}, "demand": {"gres": counts}}
+            reply = await desk.ask(ALICE, op="set", **change)
+            job = (await desk.ask(ALICE, op="show", id=job_id))["job"]
+            assert bool(reply["failed"]) is (shown is None)
+            assert job["demand"]["gres"] == (shown or {})
+        events = (await desk.ask(ALICE, op="show", id=job_id))["events"]
+        assert [each["text"] for each in events if each["event"] == "Changed"] == [
+            "gres 1 gpu → 2 gpu, by alice",
+            "gres 2 gpu → none, by alice",
+        ]
+
+    play(story)
+
+
+def test_doctor_says_that_gpus_are_not_controlled(make_desk: MakeDesk) -> None:
+    desk = make_desk(by=with_gpus(2))
+
+    async def story() -> None:
+        reply = await desk.ask(BOB, op="doctor")
+        assert reply["gres"] == {"gpu": ["0", "1"]}
+        assert reply["controls"]["gpu"].startswith("not controlled: ")
 
     play(story)
 
@@ -983,6 +1054,7 @@ def test_doctor_tells_what_is_enforced_and_what_is_wrong(desk: Any) -> None:
             "launcher": "away",
             "cures": ["no job starts while the launcher is away: the log of drfd says why"],
             "external": None,
+            "gres": {},
         }
         desk.link.hello = {"kind": "cgroup v1", "controls": {"cores": "enforced"}}
         desk.link.hello["cores"] = {"quota": "enforced", "pin": "enforced: whole cores"}

@@ -117,6 +117,11 @@ def test_what_is_said_counts() -> None:
     )
 
 
+def test_none_of_a_countable_is_as_if_it_were_not_said() -> None:
+    asked = Demand(gres={"gpu": 0, "fpga": 2})
+    assert made(demand=asked).demand.gres == (("fpga", 2),)
+
+
 def test_identity_is_the_actors_and_the_sockets() -> None:
     spec = made(BOB)
     assert (spec.user, spec.uid, spec.gid, spec.pool) == ("bob", 1002, 100, "root.bob")

@@ -104,6 +104,6 @@ def test_the_default_configuration_is_nothing_but_defaults() -> None:
 
 def test_the_default_configuration_names_every_key() -> None:
     source = (ROOT / "drfd" / "daemon" / "config.py").read_text()
-    keys = set(re.findall(r'\.(?:take|table|tables)\("(\w+)"', source)) - {"gres", "user"}
+    keys = set(re.findall(r'\.(?:take|table|tables)\("(\w+)"', source)) - {"user"}
     missing = {key for key in keys if not re.search(rf"\b{key}\b", FILES["drfd.toml"])}
     assert missing == set()

@@ -35,6 +35,7 @@ EVERY_KIND: list[ev.Event] = [
     ev.Released(job_id=1, at_s=1.0, by="root"),
     ev.Cancelled(job_id=1, at_s=1.0, by="alice"),
     ev.Admitted(job_id=1, at_s=1.0, attempt=3),
+    ev.Admitted(job_id=1, at_s=1.0, attempt=1, instances=(("gpu", ("0", "GPU-5c")),)),
     ev.Launched(job_id=1, at_s=1.0, attempt=1, mono_s=0.1 + 0.2, cgroup="drfd/1.1"),
     ev.Launched(job_id=1, at_s=1.0, attempt=1, mono_s=0.0, cgroup=None),
     ev.LaunchFailed(

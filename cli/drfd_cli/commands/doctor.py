@@ -29,6 +29,8 @@ def command(as_json: bool) -> None:
         output.tell(f"  {where}, device {disk['device'] or '-'}: {rates}{guess}")
         for direction, control in disk["control"].items():
             output.tell(f"    {direction:<8} {output.clean(control)}")
+    for name, each in reply.get("gres", {}).items():
+        output.tell(f"  {len(each)} {name} to give out: {', '.join(each) or '-'}")
     external = reply.get("external")
     if external:
         use, kept = _amount(external), _amount(external["kept"])

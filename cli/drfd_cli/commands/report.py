@@ -64,7 +64,7 @@ def _print_csv(reply: output.View) -> None:
     amounts = [f"{amount}_{part}" for amount in _AMOUNTS for part in _PARTS]
     rows = [*reply["rows"], *([reply["others"]] if reply["others"] else [])]
     print_csv(
-        [*keys, "jobs", "run_ms", *amounts, *_PLAIN, "advice"],
+        [*keys, "jobs", "run_ms", *amounts, *_PLAIN, "advice", "gres_ms"],
         (
             [
                 *(row.get(key) for key in keys),
@@ -73,6 +73,8 @@ def _print_csv(reply: output.View) -> None:
                 *(row[amount][part] for amount in _AMOUNTS for part in _PARTS),
                 *(row[name] for name in _PLAIN),
                 " ".join(row["advice"]["options"]) if row.get("advice") else None,
+                ",".join(f"{name}={held_ms}" for name, held_ms in row.get("gres_ms", {}).items())
+                or None,
             ]
             for row in rows
         ),
@@ -92,10 +94,11 @@ def _print_table(reply: output.View) -> None:
         ("CORE-H", "right"), ("WASTED", "right"), ("CPU%", "right"), ("MEM", "right"),
         ("PEAK", "right"), ("MEM%", "right"),
         *((f"{what.upper()}%", "right") for what in disks),
+        *((f"{name.upper()}-H", "right") for name in total.get("gres_ms", {})),
         *([("HELD BACK", "right")] if is_wide else []),
     ]  # fmt: skip
     names = _NAME if is_wide else _SHORT_NAME
-    show = {"by": by, "is_wide": is_wide, "disks": disks}
+    show = {"by": by, "is_wide": is_wide, "disks": disks, "gres": list(total.get("gres_ms", {}))}
     rows = [
         [
             *(output.shorten(row[key], names) for key in keys),
@@ -114,7 +117,9 @@ def _print_table(reply: output.View) -> None:
             _tell_advice(row)
 
 
-def _cells(row: output.View, *, by: str, is_wide: bool, disks: Sequence[str]) -> list[object]:
+def _cells(
+    row: output.View, *, by: str, is_wide: bool, disks: Sequence[str], gres: Sequence[str]
+) -> list[object]:
     peak = show_size(row["peak_max"]) if row["peak_max"] else "-"
     declared_us = row["cores"]["declared"] + row["cores"]["unknown"]
     held_back = show_duration(row["throttled_us"] / 1e6)
@@ -129,6 +134,7 @@ def _cells(row: output.View, *, by: str, is_wide: bool, disks: Sequence[str]) ->
         peak,
         _percent(row["memory"]["efficiency"]),
         *(_percent(row[what]["efficiency"]) for what in disks),
+        *(f"{row.get('gres_ms', {}).get(name, 0) / 3.6e6:.2f}" for name in gres),
         *([held_back] if is_wide else []),
     ]
 

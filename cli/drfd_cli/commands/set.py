@@ -9,6 +9,7 @@ import click
 from drfd_cli.commands.submit import dependencies
 from drfd_cli.options import (
     CORES,
+    GRES,
     LIMIT,
     MEMORY,
     PRIORITY,
@@ -25,6 +26,7 @@ from drfd_cli.selection import act, selecting
 @click.option("-c", "--cores", type=CORES, help="CPU cores, such as 4 or 0.5.")
 @click.option("-m", "--mem", type=MEMORY, help="Memory, such as 16G.")
 @click.option("--io", type=RATES, multiple=True, help="Disk bandwidth per second, of each disk.")
+@click.option("--gres", type=GRES, multiple=True, help="What is counted here; gpu=0 is none.")
 @click.option("-t", "--time", type=LIMIT, help="Wall time: 90s, 12h, unlimited.")
 @click.option("-p", "--pool", help="The pool that pays for it.")
 @click.option("--priority", type=PRIORITY, help="Order among the jobs of your leaf.")
@@ -35,6 +37,7 @@ def command(
     cores: int | None,
     mem: int | None,
     io: tuple[tuple[str | None, int, int], ...],
+    gres: tuple[tuple[str, int], ...],
     time: int | None,
     pool: str | None,
     priority: int | None,
@@ -46,7 +49,7 @@ def command(
     """Change what waiting jobs ask for, or the time limit of running ones, which only an
     administrator may lengthen. `--after ''` takes conditions away."""
     given: dict[str, Any] = {
-        "demand": demand_fields(cores, mem, io) or None,
+        "demand": demand_fields(cores, mem, io, gres) or None,
         "time_limit_s": time,
         "pool": pool,
         "priority": priority,
@@ -56,5 +59,5 @@ def command(
     }
     asked = {key: value for key, value in given.items() if value is not None}
     if not asked:
-        raise click.UsageError("say what to change: -c, -m, --io, -t, -p, --priority, ...")
+        raise click.UsageError("say what to change: -c, -m, --io, --gres, -t, -p, --priority, ...")
     return act("set", "changed", asked=asked, **chosen)

@@ -23,10 +23,11 @@ def command(as_json: bool, **shape: Any) -> None:
         return
     if parsable.print_lines(parsable.NODE, reply["nodes"], **shape):
         return
+    names = list(reply["capacity"]["gres"])
     columns: list[output.Column] = [
         "POOL OR USER", ("WEIGHT", "right"), ("ENTITLED", "right"), ("SHARE", "right"), "OF",
         ("SATISFIED", "right"), ("CORES", "right"), ("MEM", "right"), ("IO R/W", "right"),
-        ("RUN", "right"), ("WAIT", "right"),
+        *(["GRES"] if names else []), ("RUN", "right"), ("WAIT", "right"),
     ]  # fmt: skip
     rows: list[list[object]] = [
         [
@@ -37,6 +38,7 @@ def command(as_json: bool, **shape: Any) -> None:
             node["dominant_resource"] or "-",
             f"{node['satisfaction']:.0%}",
             *output.show_demand(node["usage"]),
+            *([output.show_gres(node["usage"]["gres"])] if names else []),
             node["running"],
             node["pending"],
         ]
@@ -46,9 +48,12 @@ def command(as_json: bool, **shape: Any) -> None:
     if "external" in reply:
         below = {"outside": {"read": 0, "write": 0, **reply["external"]["kept"]}, **below}
     for name, amount in below.items():
-        rows.append([name, "", "", "", "", "", *output.show_demand(amount), "", ""])
+        counts = {each: amount.get("gres", {}).get(each, 0) for each in names}
+        gres = [output.show_gres(counts) if name != "outside" else ""] if names else []
+        rows.append([name, "", "", "", "", "", *output.show_demand(amount), *gres, "", ""])
         for disk, rates in amount.get("disks", {}).items():
-            rows.append([f"  disk {disk}", *[""] * 7, output.show_io(rates), "", ""])
+            blank = [""] * len(gres)
+            rows.append([f"  disk {disk}", *[""] * 7, output.show_io(rates), *blank, "", ""])
     output.print_rows(columns, rows, fixed=("WEIGHT", "ENTITLED", "SHARE"))
 
 

@@ -61,7 +61,11 @@ def _array_lines(array: dict[str, Any]) -> list[tuple[str, str]]:
         ("indices", array["array_tasks"]),
         ("tasks", f"{array['tasks']}: {tasks}"),
         *((state.lower().replace("_", " "), text) for state, text in array["indices"].items()),
-        ("demand", f"{cores} cores, {memory} memory, io {_io(array['demand']) or io} each"),
+        (
+            "demand",
+            f"{cores} cores, {memory} memory, io {_io(array['demand']) or io}"
+            f"{_gres(array['demand'])} each",
+        ),
         ("limit", "no time limit" if limit is None else show_duration(limit)),
         *_conditions(array),
         ("submitted", output.show_time(submitted_at)),
@@ -81,7 +85,11 @@ def _lines(job: dict[str, Any], used: dict[str, Any] | None) -> list[tuple[str, 
         ("job", f"{name_of(job)} ({job['name']}) of {job['user']}, pool {job['pool']}"),
         ("state", f"{job['state']}, {job.get('attempts') or attempt}"),
         ("why", output.why_line(job) or "-"),
-        ("demand", f"{cores} cores, {memory} memory, io {_io(job['demand']) or io}"),
+        (
+            "demand",
+            f"{cores} cores, {memory} memory, io {_io(job['demand']) or io}{_gres(job['demand'])}",
+        ),
+        *((name, ",".join(each)) for name, each in job.get("gres_instances", {}).items()),
         *([("CPUs", f"{job['cpus']}, for itself")] if job.get("cpus") else []),
         ("limit", "no time limit" if limit is None else show_duration(limit)),
         (
@@ -104,6 +112,10 @@ def _lines(job: dict[str, Any], used: dict[str, Any] | None) -> list[tuple[str, 
             ("errors", job["stderr"]),
         ]
     return lines
+
+
+def _gres(demand: dict[str, Any]) -> str:
+    return f", {output.show_gres(demand['gres'])}" if demand["gres"] else ""
 
 
 def _io(demand: dict[str, Any]) -> str:

@@ -61,12 +61,15 @@ def command(
     # On a narrow screen, what is least asked for gives way to the reason.
     is_wide = output.width() >= _WIDE
     names = _NAME if is_wide else _SHORT_NAME
+    has_gres = bool(reply.get("gres"))
     columns: list[output.Column] = [
         ("ID", "right"), "NAME", "USER", *(["POOL"] if is_wide else []), "STATE",
         ("CORES", "right"), ("MEM", "right"), *([("IO R/W", "right")] if is_wide else []),
+        *(["GRES"] if has_gres else []),
         ("TIME", "right"), "WHY",
     ]  # fmt: skip
-    rows = [_row(job, names=names, is_wide=is_wide) for job in reply["jobs"]]
+    shape = {"names": names, "is_wide": is_wide, "has_gres": has_gres}
+    rows = [_row(job, **shape) for job in reply["jobs"]]
     output.print_rows(columns, rows, fixed=("ID", "STATE"), last_width=_WHY)
     click.echo(" ".join(f"{count} {state}" for state, count in sorted(reply["counts"].items())))
 
@@ -77,7 +80,7 @@ def _id(job: output.View) -> str:
     return f"{job['id']}_[{output.shorten(job['array_tasks'], _INDICES)}]"
 
 
-def _row(job: output.View, *, names: int, is_wide: bool) -> list[object]:
+def _row(job: output.View, *, names: int, is_wide: bool, has_gres: bool) -> list[object]:
     cores, memory, io = output.show_demand(job["demand"])
     return [
         _id(job),
@@ -88,6 +91,7 @@ def _row(job: output.View, *, names: int, is_wide: bool) -> list[object]:
         cores,
         memory,
         *([io] if is_wide else []),
+        *([output.shorten(output.show_held(job), names)] if has_gres else []),
         output.show_elapsed(job),
         output.why_line(job),
     ]

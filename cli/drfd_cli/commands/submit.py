@@ -133,6 +133,7 @@ def fields(
     cores: int | None,
     mem: int | None,
     io: tuple[tuple[str | None, int, int], ...],
+    gres: tuple[tuple[str, int], ...],
     time: int | None,
     name: str | None,
     pool: str | None,
@@ -174,7 +175,7 @@ def fields(
     given = {
         "argv": list(argv),
         "cwd": cwd,
-        "demand": demand_fields(cores, mem, io),
+        "demand": demand_fields(cores, mem, io, gres),
         "name": name or (None if script is None else Path(argv[0]).name),
         "pool": pool,
         "time_limit_s": time,
