@@ -138,9 +138,9 @@ class Standing:
         return self.nodes[path].entitled
 
     def entitlement(self, path: str) -> Fraction:
-        """One figure for people: the least of the promised parts."""
+        """One figure for people: the least of the promised parts that are not nothing."""
         pairs = zip(self.entitled(path), self._shares.capacity, strict=True)
-        return min((part for part, top in pairs if top), default=ONE)
+        return min((part for part, top in pairs if top and part), default=ZERO)
 
     def satisfaction(self, path: str) -> Fraction:
         """1 and above: the promise is kept."""

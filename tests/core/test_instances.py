@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from random import Random
 
 import pytest
@@ -14,6 +15,7 @@ from drfd.core.effects import Launch, owed
 from drfd.core.instances import choose, each_of
 from drfd.core.job import Job, JobState
 from drfd.core.ledger import Ledger
+from drfd.core.policies import CONFIGURABLE
 from drfd.core.rules import Pool, Rules
 from fakes import (
     ADMIN,
@@ -150,13 +152,19 @@ def test_a_pools_limit_of_a_countable_keeps_its_jobs_back() -> None:
     assert bench.job(second).state is JobState.PENDING
 
 
-def test_a_limit_of_none_of_a_countable_refuses_it_and_stands_in_no_other_way() -> None:
+@pytest.mark.parametrize("policy", CONFIGURABLE)
+def test_a_limit_of_none_of_a_countable_refuses_it_and_stands_in_no_other_way(
+    policy: str,
+) -> None:
     pools = {"lab": Pool(users=frozenset({"alice"}), limit={"gpu": 0})}
-    bench = Bench(with_gpus(2, pools=pools))
+    bench = Bench(with_gpus(2, pools=pools, policy=policy))
+    bench.submit(of_gpus(1, pool="root.bob", actor=BOB))
     with pytest.raises(Exception, match=r"root\.lab may hold 0 at most"):
         bench.submit(of_gpus(1, pool="root.lab"))
     plain = bench.submit(spec(pool="root.lab"))
-    assert bench.schedule() == [plain]
+    assert plain in bench.schedule()
+    standing = bench.rules.shares.standing(bench.ledger.used, ())
+    assert standing.entitlement("root.lab") == Fraction(1, 2)
 
 
 def test_gpus_are_shared_fairly_as_a_dominant_resource() -> None:
