@@ -12,11 +12,16 @@ import pytest
 from drfd.core import events as ev
 from drfd.core import stimuli as st
 from drfd.core.effects import Launch, owed
+from drfd.core.estimate import RunTimes
+from drfd.core.forecast import Future
 from drfd.core.instances import choose, each_of
-from drfd.core.job import Job, JobState
+from drfd.core.job import Job, JobSpec, JobState
 from drfd.core.ledger import Ledger
 from drfd.core.policies import CONFIGURABLE
+from drfd.core.preemption import Preempting, Starving, preempt
 from drfd.core.rules import Pool, Rules
+from drfd.core.scheduler import Scheduler
+from drfd.core.whatif import smaller_demand
 from fakes import (
     ADMIN,
     ALICE,
@@ -173,6 +178,58 @@ def test_gpus_are_shared_fairly_as_a_dominant_resource() -> None:
     greedy = [bench.submit(of_gpus(1)) for _ in range(4)]
     other = [bench.submit(of_gpus(1, pool="root.bob", actor=BOB)) for _ in range(4)]
     assert set(bench.schedule()) == {*greedy[:2], *other[:2]}
+
+
+def test_gpus_are_kept_for_a_big_job_and_short_ones_may_use_them_meanwhile() -> None:
+    bench, scheduler = Bench(with_gpus(2)), Scheduler(3600)
+
+    def run(at_s: float) -> list[int]:
+        found = []
+        for event in scheduler.run(bench.ledger, bench.rules, now(at_s)):
+            bench.befall(event)
+            found.append(getattr(event, "job_id", 0))
+            scheduler.touch(bench.ledger.jobs[found[-1]].spec.leaf)
+        return found
+
+    def submit(asked: JobSpec, at_s: float) -> int:
+        job_id = bench.submit(asked, at_s=at_s)
+        scheduler.touch(asked.leaf)
+        return job_id
+
+    first = submit(of_gpus(1, time_limit_s=3600), 0)
+    assert run(0) == [first]
+    bench.feed(runner_up(first))
+    big = submit(of_gpus(2, pool="root.bob", actor=BOB), 0)
+    assert run(100) == []
+    late = submit(of_gpus(1, time_limit_s=7200), 100)
+    short = submit(of_gpus(1, pool="root.root", actor=ADMIN, time_limit_s=600), 100)
+    assert run(101) == [short]
+    assert gpus_of(bench.job(short)) == ("1",)
+    assert {bench.job(each).state for each in (big, late)} == {JobState.PENDING}
+
+
+def test_who_starves_for_a_gpu_is_served_by_a_requeue_and_not_by_a_freeze() -> None:
+    bench = Bench(with_gpus(2))
+    for at_s in (0, 10):
+        last = bench.start(of_gpus(1, preemptible=True), at_s=at_s)
+    starving = Starving("root.bob", bench.submit(of_gpus(1, pool="root.bob", actor=BOB)))
+    standing = bench.rules.shares.standing(bench.ledger.used, bench.ledger.queues)
+    for how, victims in ((Preempting(), [last]), (Preempting(suspends=True), [])):
+        found = preempt(bench.ledger, standing, bench.rules.room, starving, how, now(5000))
+        assert [event.job_id for event in found] == victims
+
+
+def test_a_smaller_demand_that_would_start_keeps_its_gpus() -> None:
+    bench = Bench(with_gpus(2))
+    bench.start(spec(asks=demand(6, 1)))
+    asks = replace(demand(8, 1), gres=(("gpu", 2),))
+    waiting = bench.job(bench.submit(spec(asks=asks)))
+
+    def build() -> Future:
+        books = Ledger.of_events(bench.rules.axes, bench.events)
+        return Future(books, bench.rules, RunTimes(), {}, (), now())
+
+    assert smaller_demand(build, waiting) == ["-c", "3"]
 
 
 # -- another configuration --------------------------------------------------------------------
