@@ -20,10 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from drfd.client.connection import Connection
 from drfd.daemon.spawn import group_for
 from drfd.errors import Unavailable
 from drfd.launcher.process import start_ticks
-from drfd_cli.client import Client
 from kernel import Kernel
 
 BIN = Path(sys.executable).parent
@@ -224,7 +224,7 @@ class Instance:
         return Path(self.show(job_id)["stdout"]).read_text()
 
     def _ask(self, op: str, **fields: Any) -> dict[str, Any]:
-        client = Client(self.socket, may_start=False)
+        client = Connection(self.socket)
         try:
             return client.request(op, **fields)
         finally:

@@ -21,11 +21,14 @@ ALLOWED = {
     "launcher": {"core"},
     "sim": {"core"},
     "install": set(),
+    "client": {"wire"},
     "daemon": {"core", "wire", "journal", "host", "launcher", "install"},
-    "cli": {"core", "wire", "sim"},
+    "cli": {"client", "core", "wire", "sim"},
 }
 #: Modules directly below drfd/: anyone may use them, and they use only each other.
 GROUND = {"errors", "units", "indices", "failpoints", "paths", "peer", "service", "journald"}
+GROUND |= {"environment"}
+
 #: Third-party package → rooms that may import it.
 PACKAGES = {
     "psutil": {"host"},

@@ -17,11 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+from drfd.client.connection import Connection
+from drfd.client.watch import Watch
 from drfd.errors import Unavailable
 from drfd.paths import at_socket
 from drfd.peer import peer_of
 from drfd_cli import output
-from drfd_cli.client import Client, Watch
 from drfd_cli.detach import detach
 from drfd_cli.escape import Order
 from drfd_cli.options import connect
@@ -77,7 +78,7 @@ class Counter:
 
 class Attendance:
     def __init__(
-        self, client: Client, job_id: int, counter: Counter, stage: Stage | None,
+        self, client: Connection, job_id: int, counter: Counter, stage: Stage | None,
         signals: list[int], *, is_quiet: bool, escape: str,
     ) -> None:  # fmt: skip
         """`stage`: None when the job gets our descriptors as they are. `signals`: those that have

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import signal
 
+from drfd.client.watch import Watch
 from drfd.errors import DrfdError
-from drfd_cli.client import Watch
 from drfd_cli.options import connect
 from drfd_cli.stage import Stage, write_all
 

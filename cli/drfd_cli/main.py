@@ -9,8 +9,8 @@ from importlib import import_module
 
 import click
 
+from drfd.client.connection import Connection
 from drfd.errors import DrfdError
-from drfd_cli.client import Client
 from drfd_cli.options import colour_option
 from drfd_cli.output import clean, say
 
@@ -134,7 +134,7 @@ def cli(ctx: click.Context, socket: str | None) -> None:
 
 def main(submission_key: str | None = None) -> None:
     """`submission_key`: of a submission of which the answer was lost; it is not queued twice."""
-    Client.submission_key = submission_key
+    Connection.submission_key = submission_key
     _fill_missing_descriptors()
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a sign gets another, not a crash.

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from drfd.errors import Refused
-from drfd.indices import read_array
-from drfd.units import parse_cores, parse_disk_rates, parse_duration, parse_memory
-from drfd_cli import output
-from drfd_cli.client import Client, choose
-from drfd_cli.words import (
+from drfd.client.connection import Connection, choose
+from drfd.client.words import (
     parse_after,
     parse_begin,
     parse_gres,
@@ -23,6 +20,10 @@ from drfd_cli.words import (
     parse_signal,
     parse_warning,
 )
+from drfd.errors import Refused
+from drfd.indices import read_array
+from drfd.units import parse_cores, parse_disk_rates, parse_duration, parse_memory
+from drfd_cli import output
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -226,22 +227,6 @@ def demand_options(function: F) -> F:
     return function
 
 
-def demand_fields(
-    cores: int | None,
-    mem: int | None,
-    io: tuple[tuple[str | None, int, int], ...],
-    gres: tuple[tuple[str, int], ...],
-) -> dict[str, Any]:
-    """The demand on the wire: what was said of it. Of each disk and countable that is what was said
-    last: the command line comes after a script's own lines."""
-    by_disk = {disk: {"read_bps": read, "write_bps": write} for disk, read, write in io}
-    demand: dict[str, Any] = {"cores_milli": cores, "memory_bytes": mem}
-    demand |= by_disk.pop(None, {})
-    demand["disks"] = by_disk or None
-    demand["gres"] = dict(gres) or None
-    return {key: value for key, value in demand.items() if value is not None}
-
-
 after_option = click.option(
     "--after", metavar="ID[:HOW],...", type=Amount("IDS", parse_after),
     multiple=True, callback=_flat,
@@ -277,6 +262,14 @@ def condition_options(function: F) -> F:
     return function
 
 
-def connect(*, may_start: bool = True) -> Client:
-    """The client for the command line that is being run."""
-    return choose(click.get_current_context().find_root().obj, may_start=may_start)
+def connect(*, may_start: bool = True) -> Connection:
+    """To the daemon of the command line that is being run."""
+    named = click.get_current_context().find_root().obj
+    return choose(named, start=_start_own if may_start else None)
+
+
+def _start_own(socket_path: Path) -> None:
+    from drfd.client.autostart import start_daemon
+
+    start_daemon(socket_path)
+    output.say("started your own drfd (no system daemon is running here)")

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
+from drfd.client.connection import Connection
 from drfd_cli import output
-from drfd_cli.client import Client
 from drfd_cli.moments import parse_moment
 from drfd_cli.options import Amount, job_ids, state_option
 
@@ -39,7 +39,7 @@ def past_options(function: F) -> F:
 
 
 def chosen(
-    client: Client, *, ids: tuple[int, ...], user: str | None, everybody: bool,
+    client: Connection, *, ids: tuple[int, ...], user: str | None, everybody: bool,
     states: tuple[str, ...], name: str | None, pool: str | None, since: float | None,
     until: float | None,
 ) -> dict[str, Any]:  # fmt: skip

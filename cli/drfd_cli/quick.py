@@ -14,7 +14,7 @@ import socket
 import sys
 from json import dumps, loads
 
-from drfd_cli.environment import capture, is_secret
+from drfd.environment import capture, is_secret
 
 #: Option → the field of the request that it sets.
 _TEXTS = {
@@ -55,7 +55,7 @@ def submit(args: list[str], key: str) -> bool:
 
 
 def _socket_path() -> str | None:
-    """As `drfd_cli.client.choose` finds it; None: where it takes more to say."""
+    """As `drfd.client.connection.choose` finds it; None: where it takes more to say."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if named := os.environ.get("DRFD_SOCKET"):
         return named

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
+from drfd.client.connection import Connection
 from drfd.errors import BY_KIND, NotPermitted, Refused
 from drfd_cli import output
-from drfd_cli.client import Client
 from drfd_cli.options import as_json, connect, job_ids, state_option
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -75,7 +75,7 @@ def act(
     return _exit_code(reply["failed"])
 
 
-def _count(client: Client, select: dict[str, Any]) -> int:
+def _count(client: Connection, select: dict[str, Any]) -> int:
     jobs = client.request("status", select=select)["jobs"]
     # Of others' jobs the command line is not shown, and they are not touched.
     return sum(job.get("tasks", 1) for job in jobs if job["argv"] is not None)

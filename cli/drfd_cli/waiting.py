@@ -6,9 +6,9 @@ import os
 import sys
 import time
 
+from drfd.client.connection import Connection
 from drfd.errors import DrfdError
 from drfd_cli import output
-from drfd_cli.client import Client
 
 #: Waiting longer than this is explained, and the explanation is looked at again so often.
 _PATIENCE_S = 1.0
@@ -17,7 +17,7 @@ _CLEAR = "\r\x1b[K"
 
 
 class WaitingLine:
-    def __init__(self, client: Client, job_id: int) -> None:
+    def __init__(self, client: Connection, job_id: int) -> None:
         """`client`: a connection for these questions alone."""
         self._client = client
         self._job_id = job_id

@@ -19,6 +19,7 @@ from drfd.daemon.accounts import Accounts
 from drfd.daemon.config import Config
 from drfd.daemon.cures import Standing
 from drfd.daemon.engine import Engine, Work
+from drfd.daemon.feed import Feed
 from drfd.daemon.link import Link
 from drfd.daemon.machine import Site
 from drfd.daemon.meter import PERIOD_S, Meter
@@ -96,7 +97,8 @@ class Daemon:
             reload=self.reload,
             shut_down=self.shut_down,
         )
-        self._server = Server(self._requests, Accounts(admins))
+        self._feed = Feed(self._engine, self._meter)
+        self._server = Server(self._requests, self._feed, Accounts(admins))
 
     async def run(self, listener: socket.socket, *, idle_exit_s: float | None) -> None:
         """Until SIGTERM or SIGINT, or a part of it breaks. Jobs run on."""
@@ -189,6 +191,7 @@ class Daemon:
 
     def _job_changed(self, job: Job) -> None:
         self._requests.job_changed(job)
+        self._feed.job_changed(job)
 
     def _set_deadline(self) -> None:
         """Wake up when the next wall-time limit or grace time is over, or a begin time has come."""

@@ -67,8 +67,8 @@ class Lookup:
     def selected(self, select: Selection) -> list[Row]:
         """Live jobs that pass the selection, and what waits of arrays."""
         ledger = self.engine.ledger
-        jobs = [job for job in ledger.jobs.values() if _passes(job, select)]
-        return [*jobs, *(group for group in ledger.arrays.groups() if _passes(group.job, select))]
+        jobs = [job for job in ledger.jobs.values() if passes(job, select)]
+        return [*jobs, *(group for group in ledger.arrays.groups() if passes(group.job, select))]
 
     def targets(self, actor: st.Actor, select: Selection) -> Iterator[tuple[str, int, bool]]:
         """What the actor may touch of a selection: its name, its id, and whether it is only what
@@ -124,7 +124,7 @@ class Lookup:
         jobs = journal.ended(limit=request.ended, user=select.user, states=select.states)
         arrays = journal.arrays.cancelled(limit=request.ended, user=select.user)
         rows: list[Row] = [*jobs, *(group for array in arrays for group in _cancelled(array))]
-        chosen = [row for row in rows if _passes(_shown(row), select)]
+        chosen = [row for row in rows if passes(_shown(row), select)]
         return sorted(chosen, key=lambda row: -(_shown(row).ended_at or 0))[: request.ended]
 
     def any_array(self, array_id: int) -> Array | None:
@@ -227,7 +227,7 @@ def _one_by_one(rows: Iterable[Row]) -> Iterator[Row]:
             yield row
 
 
-def _passes(job: Job, select: Selection) -> bool:
+def passes(job: Job, select: Selection) -> bool:
     return (
         (select.user is None or job.spec.user == select.user)
         and (select.name is None or _is_like(job.spec.name, select.name))

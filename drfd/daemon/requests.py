@@ -70,7 +70,7 @@ class Requests:
         self._whys = Whys(self.engine, self._lookup, self._records)
         self._waiting = Waiting(self.engine)
 
-    async def answer(self, actor: st.Actor, gid: int, request: msg.AnyRequest) -> View:
+    async def answer(self, actor: st.Actor, gid: int, request: msg.Question) -> View:
         match request:
             case msg.Hello():
                 return self._hello(actor)

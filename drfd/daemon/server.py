@@ -10,18 +10,20 @@ import logging
 import select
 import socket
 from collections import Counter
+from contextlib import aclosing
 
 import msgspec
 
 from drfd.core.stimuli import Actor
 from drfd.daemon import audit
 from drfd.daemon.accounts import Accounts
+from drfd.daemon.feed import Feed
 from drfd.daemon.requests import Requests
 from drfd.errors import DrfdError, Refused
 from drfd.failpoints import reach
 from drfd.peer import peer_of
 from drfd.wire.codec import MAX_REQUEST_BYTES
-from drfd.wire.messages import AnyRequest, Cancel, Wait, decode_request
+from drfd.wire.messages import Cancel, Events, Question, Wait, decode_request
 from drfd.wire.parts import Selection
 from drfd.wire.views import error_view
 
@@ -29,6 +31,8 @@ log = logging.getLogger("drfd")
 
 #: A request that has begun must be complete within this.
 _FRAME_S = 30.0
+#: Who does not read his last lines keeps the daemon from leaving so long at most.
+_LAST_FLUSH_S = 1.0
 #: Connections of one user at a time; more are turned away.
 _MAX_CONNECTIONS = 256
 
@@ -36,8 +40,9 @@ _encoder = msgspec.json.Encoder()
 
 
 class Server:
-    def __init__(self, requests: Requests, accounts: Accounts) -> None:
+    def __init__(self, requests: Requests, feed: Feed, accounts: Accounts) -> None:
         self._requests = requests
+        self._feed = feed
         self._accounts = accounts
         self._connections: Counter[int] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -71,6 +76,7 @@ class Server:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         _, uid, gid = peer_of(writer.get_extra_info("socket"))
         self._connections[uid] += 1
+        flush_s = _FRAME_S
         try:
             if self._connections[uid] > _MAX_CONNECTIONS:
                 raise Refused("too-many-connections", f"uid {uid} has too many connections open")
@@ -80,18 +86,20 @@ class Server:
             writer.write(_encode_error(error))
         except (ConnectionError, TimeoutError):
             pass
+        except asyncio.CancelledError:
+            flush_s = _LAST_FLUSH_S
+            raise
         finally:
             self._connections[uid] -= 1
             if not self._connections[uid]:
                 del self._connections[uid]
-            await _close(writer)
+            await _close(writer, flush_s)
 
     async def _converse(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, uid: int, gid: int
     ) -> None:
         while line := await _read_frame(reader):
-            peer = writer.get_extra_info("socket")
-            reply = await self._answer_or_leave(peer, line, uid, gid)
+            reply = await self._answer_or_leave(writer, line, uid, gid)
             if reply is None:
                 return
             reach("server.before-reply")
@@ -99,26 +107,33 @@ class Server:
             await writer.drain()
 
     async def _answer_or_leave(
-        self, peer: socket.socket, line: bytes, uid: int, gid: int
+        self, writer: asyncio.StreamWriter, line: bytes, uid: int, gid: int
     ) -> bytes | None:
-        """The reply; None when the asker hangs up first (a `wait` may take days)."""
+        """The reply, the last line of a stream; None when the asker hangs up first (a `wait` may
+        take days)."""
+        peer = writer.get_extra_info("socket")
         try:
             actor = await self._accounts.actor(uid)
             request = decode_request(line)
         except DrfdError as error:
             return _encode_error(error)
-        answering = asyncio.ensure_future(self._reply(actor, gid, request))
-        while not answering.done():
-            done, _ = await asyncio.wait({answering}, timeout=_HANGUP_CHECK_S)
-            if not done and _has_hung_up(peer):
-                answering.cancel()
-                if isinstance(request, Wait) and request.attended:
-                    cancel = Cancel(v=request.v, select=Selection(ids=request.ids))
-                    await self._reply(actor, gid, cancel)
-                return None
-        return answering.result()
+        if isinstance(request, Events):
+            answering = asyncio.ensure_future(self._tell(writer, actor, request))
+        else:
+            answering = asyncio.ensure_future(self._reply(actor, gid, request))
+        try:
+            while not answering.done():
+                done, _ = await asyncio.wait({answering}, timeout=_HANGUP_CHECK_S)
+                if not done and _has_hung_up(peer):
+                    if isinstance(request, Wait) and request.attended:
+                        cancel = Cancel(v=request.v, select=Selection(ids=request.ids))
+                        await self._reply(actor, gid, cancel)
+                    return None
+            return answering.result()
+        finally:
+            answering.cancel()
 
-    async def _reply(self, actor: Actor, gid: int, request: AnyRequest) -> bytes:
+    async def _reply(self, actor: Actor, gid: int, request: Question) -> bytes:
         try:
             view = await self._requests.answer(actor, gid, request)
         except DrfdError as error:
@@ -129,6 +144,18 @@ class Server:
             raise
         audit.record(actor, request, view)
         return _encoder.encode({"ok": True, **view}) + b"\n"
+
+    async def _tell(self, writer: asyncio.StreamWriter, actor: Actor, request: Events) -> bytes:
+        """A stream, as fast as it is read; its last line."""
+        try:
+            async with aclosing(self._feed.tell(actor, request)) as stream:
+                async for views in stream:
+                    lines = (_encoder.encode({"ok": True, **view}) + b"\n" for view in views)
+                    writer.write(b"".join(lines))
+                    await writer.drain()
+        except DrfdError as error:
+            return _encode_error(error)
+        return _encoder.encode({"ok": True, "done": True}) + b"\n"
 
 
 #: How often a long wait looks whether its asker is still there.
@@ -162,9 +189,13 @@ def _has_hung_up(peer: socket.socket) -> bool:
     return any(event & select.POLLHUP for _, event in poll.poll(0))
 
 
-async def _close(writer: asyncio.StreamWriter) -> None:
+async def _close(writer: asyncio.StreamWriter, flush_s: float) -> None:
+    """What is still to be read may be read for so long."""
     try:
         writer.close()
-        await writer.wait_closed()
+        async with asyncio.timeout(flush_s):
+            await writer.wait_closed()
+    except TimeoutError:
+        writer.transport.abort()
     except (ConnectionError, OSError):
         pass

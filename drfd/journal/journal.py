@@ -68,14 +68,8 @@ class Journal:
                 " (id, uid, user, state, live, ended_at, data, array_id)"
                 " values (?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    job.id,
-                    job.spec.uid,
-                    job.spec.user,
-                    job.shown_state,
-                    live,
-                    job.ended_at,
-                    records.encode(job),
-                    job.array_id,
+                    *(job.id, job.spec.uid, job.spec.user, job.shown_state, live, job.ended_at),
+                    *(records.encode(job), job.array_id),
                 ),
             )
             if not live:
@@ -156,6 +150,11 @@ class Journal:
         with self._reported("read"):
             for kind, data in self._db.execute(query, ids):
                 yield records.decode_event(kind, data)
+
+    def mark(self) -> int:
+        """The place of the last event."""
+        with self._reported("read"):
+            return int(self._db.execute("select max(seq) from events").fetchone()[0] or 0)
 
     def job(self, job_id: int) -> Job | None:
         """Any job ever submitted, or task."""

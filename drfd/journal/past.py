@@ -1,4 +1,5 @@
-"""Ended jobs, as people ask for them: by user, state, name, pool and time, newest first.
+"""What has been, as people ask for it: ended jobs by user, state, name, pool and time, newest
+first; jobs that have changed since.
 
 Reads over a connection of its own, which sees what is committed and holds up no writer, so it may
 be used from any thread while the daemon writes.
@@ -71,6 +72,19 @@ def read_ended(path: Path, past: Past) -> Iterator[Job]:
                 yield records.decode_job(data)
     except (sqlite3.Error, ValueError) as error:
         raise HostError("journal", f"cannot read the journal {path}: {error}") from error
+
+
+def read_changed(path: Path, *, after: int, limit: int) -> tuple[list[int], int]:
+    """The jobs and arrays that the next `limit` events after `after` are about, in the order of the
+    last of these; and the last event looked at. Raises HostError."""
+    statement = "select seq, job_id from events where seq > ? order by seq limit ?"
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10)) as db:
+            rows = db.execute(statement, (after, limit)).fetchall()
+    except sqlite3.Error as error:
+        raise HostError("journal", f"cannot read the journal {path}: {error}") from error
+    latest = {job_id: seq for seq, job_id in rows if job_id is not None}
+    return sorted(latest, key=latest.__getitem__), rows[-1][0] if rows else after
 
 
 _IN_POOL = (

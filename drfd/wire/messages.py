@@ -117,6 +117,17 @@ class Wait(Request, tag="wait", frozen=True):
     timeout_s: Annotated[float, Meta(ge=0)] | None = None
 
 
+class Events(Request, tag="events", frozen=True):
+    """A line for each job that changes: of `ids`, or of those that pass the filters; without any,
+    of the asker's own. It ends when all of `ids` have ended."""
+
+    select: Selection = Selection()
+    #: A mark of an earlier stream: all that has changed since is told, too.
+    after: Annotated[int, Meta(ge=0, le=1 << 62)] | None = None
+    #: First as they stand; without `after` in any case.
+    standing: bool = False
+
+
 class Cancel(Request, tag="cancel", frozen=True):
     select: Selection
 
@@ -179,7 +190,8 @@ class Doctor(Request, tag="doctor", frozen=True):
     """What is enforced on this machine."""
 
 
-AnyRequest = (
+#: With one reply.
+Question = (
     Hello
     | Submit
     | Status
@@ -201,6 +213,7 @@ AnyRequest = (
     | Shares
     | Doctor
 )
+AnyRequest = Question | Events
 
 _decoder: msgspec.json.Decoder[AnyRequest] = msgspec.json.Decoder(AnyRequest)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from drfd_cli.client import Client
+from drfd.client.connection import Connection
 from instance import BIN, Instance
 
 DRF = str(BIN / "drf")
@@ -91,7 +91,7 @@ def fill(instance: Instance, count: int) -> None:
     """Queue so many jobs; those who ask at the same time share a sync of the disk."""
 
     def submit(share: range) -> None:
-        client = Client(instance.socket, may_start=False)
+        client = Connection(instance.socket)
         for number in share:
             client.request("submit", argv=["true"], cwd="/", name=f"job-{number}")
         client.close()

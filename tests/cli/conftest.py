@@ -2,121 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from canned import CannedDaemon, Message, daemon, refuse
+from drfd.client.connection import Connection
 from drfd_cli import options
-from drfd_cli.client import Client
 from drfd_cli.main import main
 
 ROOT = Path(__file__).parent.parent.parent
-Message = dict[str, Any]
-#: What a canned daemon does with a request: this reply, these raw bytes, hang up (None), the next
-#: of a list (the last one for ever), or what a function makes of the request.
-Reply = Message | bytes | None | list[Any] | Callable[[Message], Any]
 
 #: A program that is drf, from this checkout, whatever is installed.
 DRF = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'cli')!r}]\n" + (
     "from drfd_cli.main import main\nmain()\n"
 )
 
-
-@dataclass
-class CannedDaemon:
-    path: Path
-    #: What it says, by verb.
-    replies: dict[str, Reply] = field(default_factory=dict)
-    #: What it was asked, without the version.
-    requests: list[Message] = field(default_factory=list)
-    connections: int = 0
-    #: Hears the key of each submission.
-    on_key: Callable[[str], object] = str
-
-    def start(self) -> None:
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(self.path))
-        self._listener.listen(16)
-        self._open: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def stop(self) -> None:
-        """Stop listening and drop everybody."""
-        # shutdown, unlike close, wakes the thread that waits in accept.
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self.hang_up()
-        self.path.unlink(missing_ok=True)
-
-    def hang_up(self) -> None:
-        for connection in self._open:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-
-    def asked(self, op: str, *, times: int = 1) -> list[Message]:
-        """The requests of this verb, once so many have come."""
-        deadline = time.monotonic() + 10
-        while len(found := [r for r in list(self.requests) if r["op"] == op]) < times:
-            assert time.monotonic() < deadline, f"nobody asked {op}: {self.requests}"
-            time.sleep(0.002)
-        return found
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self.connections += 1
-            self._open.append(connection)
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with connection, connection.makefile("rb") as lines, suppress(OSError):
-            for line in lines:
-                request = json.loads(line)
-                # A new one for each submission; what it is for is tested end to end.
-                key = request.pop("key", None)
-                if key is not None:
-                    self.on_key(key)
-                assert request.pop("v") == 1
-                self.requests.append(request)
-                reply = self._reply(request)
-                if reply is None:
-                    return
-                connection.sendall(reply)
-
-    def _reply(self, request: Message) -> bytes | None:
-        reply = self.replies.get(request["op"], None)
-        if isinstance(reply, list):
-            reply = reply.pop(0) if len(reply) > 1 else reply[0]
-        if callable(reply):
-            reply = reply(request)
-        if reply is None or isinstance(reply, bytes):
-            return reply
-        return json.dumps({"ok": True, **reply}).encode() + b"\n"
-
-
-@pytest.fixture
-def daemon() -> Iterator[CannedDaemon]:
-    with tempfile.TemporaryDirectory(prefix="drfd-", dir="/tmp") as directory:
-        canned = CannedDaemon(Path(directory) / "drfd.sock")
-        canned.start()
-        yield canned
-        canned.stop()
+__all__ = ["daemon", "refuse"]
 
 
 @dataclass(frozen=True)
@@ -149,11 +58,11 @@ def drf(
 ) -> Callable[..., Result]:
     """Run drf in this process, to its end."""
     monkeypatch.setenv("DRFD_SOCKET", str(daemon.path))
-    clients: list[Client] = []
+    clients: list[Connection] = []
     choose = options.choose
 
-    def choose_and_note(explicit: str | None, *, may_start: bool) -> Client:
-        clients.append(choose(explicit, may_start=may_start))
+    def choose_and_note(explicit: str | None, *, start: Any) -> Connection:
+        clients.append(choose(explicit, start=start))
         return clients[-1]
 
     # A process that ends closes its connections; this one does not end.
@@ -246,14 +155,3 @@ def ended(job: Callable[..., Message]) -> Callable[..., Message]:
         )
 
     return make
-
-
-def refusal(kind: str = "Refused", code: str = "x", text: str = "no", hint: str = "") -> bytes:
-    """What the daemon says when it will not."""
-    error = {"kind": kind, "code": code, "text": text, "hint": hint}
-    return json.dumps({"ok": False, "error": error}).encode() + b"\n"
-
-
-@pytest.fixture
-def refuse() -> Callable[..., bytes]:
-    return refusal

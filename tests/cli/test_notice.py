@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from drfd.client import notice
+from drfd.client.notice import find_notice
 from drfd.errors import Refused
-from drfd_cli import notice
-from drfd_cli.notice import find_notice
 
 Run = Callable[..., Any]
 

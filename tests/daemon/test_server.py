@@ -20,6 +20,7 @@ from drfd.core.effects import Launch
 from drfd.daemon import accounts as accounts_module
 from drfd.daemon import server as server_module
 from drfd.daemon.accounts import Accounts
+from drfd.daemon.feed import Feed
 from drfd.daemon.server import Server
 from drfd.wire.codec import MAX_REQUEST_BYTES
 from fakes import now, rules
@@ -114,7 +115,14 @@ def front(make_desk: Callable[..., Any], short: Path) -> Callable[..., Any]:
         listener.setblocking(False)
         desk = make_desk(**options)
         uids = frozenset({os.getuid()}) if admins is None else admins
-        server = Server(desk.requests, Accounts(uids))
+        feed = Feed(desk.shell.engine, desk.requests.meter)
+        server = Server(desk.requests, feed, Accounts(uids))
+
+        def job_changed(job: Any) -> None:
+            desk.requests.job_changed(job)
+            feed.job_changed(job)
+
+        desk.shell.engine.on_change = job_changed
         running = asyncio.create_task(server.run(listener))
         clients: list[Client] = []
         try:

@@ -174,6 +174,7 @@ ACCEPTED: list[tuple[dict[str, Any], msg.AnyRequest]] = [
             warn=Warn(signal=10, before_s=60),
         ),
     ),
+    ({"op": "events", "v": 1, "after": 7}, msg.Events(v=1, after=7)),
     ({"op": "drain", "v": 1, "on": True}, msg.Drain(v=1, on=True)),
     ({"op": "reload", "v": 1}, msg.Reload(v=1)),
     ({"op": "shutdown", "v": 1}, msg.Shutdown(v=1)),

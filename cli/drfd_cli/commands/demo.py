@@ -15,10 +15,10 @@ from typing import Any
 
 import click
 
+from drfd.client.autostart import await_daemon, spawn_daemon
+from drfd.client.connection import Connection
 from drfd.errors import Unavailable
 from drfd_cli import demo_plan, demo_view, output
-from drfd_cli.autostart import await_daemon, spawn_daemon
-from drfd_cli.client import Client
 from drfd_cli.demo_plan import Task
 
 View = dict[str, Any]
@@ -49,7 +49,7 @@ def command(keep: bool) -> int:
 
 
 @contextmanager
-def _private_daemon(directory: Path) -> Iterator[Client]:
+def _private_daemon(directory: Path) -> Iterator[Connection]:
     config, socket_path = directory / "drfd.toml", directory / "drfd.sock"
     config.write_text(demo_plan.config_for(directory))
     log_path = directory / "drfd.log"
@@ -58,7 +58,7 @@ def _private_daemon(directory: Path) -> Iterator[Client]:
     )
     try:
         await_daemon(process, socket_path, log_path)
-        yield Client(socket_path, may_start=False)
+        yield Connection(socket_path)
     finally:
         _end_jobs(socket_path)
         process.send_signal(signal.SIGTERM)
@@ -70,7 +70,7 @@ def _private_daemon(directory: Path) -> Iterator[Client]:
 
 def _end_jobs(socket_path: Path) -> None:
     """Jobs outlive a daemon; those of the demo shall not, however it ends."""
-    client = Client(socket_path, may_start=False)
+    client = Connection(socket_path)
     deadline = time.monotonic() + 15
     try:
         client.request("cancel", select={"everything": True})
@@ -81,7 +81,7 @@ def _end_jobs(socket_path: Path) -> None:
         return
 
 
-def _play(client: Client, directory: Path) -> int:
+def _play(client: Connection, directory: Path) -> int:
     doctor = client.request("doctor")
     while not doctor["controls"]:
         time.sleep(0.05)
@@ -122,7 +122,7 @@ def _remember_first(peak: dict[str, float], shares: View) -> None:
         peak[name] = max(peak.get(name, 0.0), node["dominant_share"])
 
 
-def _submit(client: Client, task: Task, directory: Path, scale: float) -> int:
+def _submit(client: Connection, task: Task, directory: Path, scale: float) -> int:
     out = str(directory / "%x-%j.out")
     job_id: int = client.request(
         "submit",

@@ -6,12 +6,13 @@ import os
 
 import click
 
+from drfd.client.connection import Connection
+from drfd.client.watch import Watch
+from drfd.client.words import Ref
 from drfd.errors import Refused
 from drfd_cli import output
-from drfd_cli.client import Client, Watch
 from drfd_cli.options import colour_option, connect, job_ids, label
 from drfd_cli.tail import Prefixed, Tail, Unreadable, plain
-from drfd_cli.words import Ref
 
 _POLL_S = 0.2
 
@@ -54,7 +55,7 @@ def command(ids: tuple[Ref, ...], follow: bool, err: bool, lines: int | None) ->
     return status
 
 
-def _job(client: Client, job_id: Ref) -> output.View:
+def _job(client: Connection, job_id: Ref) -> output.View:
     reply = client.request("show", id=job_id)
     if "array" in reply:
         first = reply["array"]["array_tasks"].partition("-")[0].partition(",")[0]
@@ -76,7 +77,7 @@ def _print(job: output.View, tail: Tail) -> None:
         raise Refused("no-output", f"the output file {tail.path} is not there any more")
 
 
-def _follow(client: Client, jobs: list[output.View], tails: dict[int, Tail]) -> int:
+def _follow(client: Connection, jobs: list[output.View], tails: dict[int, Tail]) -> int:
     """Copy what is there and what comes, until the jobs have ended; the exit code."""
     for job in jobs:
         if job["started_at"] is None and job["outcome"] is None:

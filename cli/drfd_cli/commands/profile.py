@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
+from drfd.client.connection import Connection
 from drfd.errors import Refused
 from drfd.units import show_duration, show_need, show_size
 from drfd_cli import output
-from drfd_cli.client import Client
 from drfd_cli.commands.run import run_attached
 from drfd_cli.commands.submit import fields
 from drfd_cli.options import connect, demand_options
@@ -35,7 +35,9 @@ def command(command: tuple[str, ...], **asked: Any) -> int:
     return status
 
 
-def _generous(client: Client, command: tuple[str, ...], asked: dict[str, Any]) -> dict[str, Any]:
+def _generous(
+    client: Connection, command: tuple[str, ...], asked: dict[str, Any]
+) -> dict[str, Any]:
     """Cores and memory, where nobody said: all that is free, or the half, or the quarter, … until
     a dry run would start now; limits of pools and places kept for others count, too."""
     free = client.request("shares")["free"]
@@ -59,7 +61,7 @@ def _generous(client: Client, command: tuple[str, ...], asked: dict[str, Any]) -
     return found
 
 
-def _starts_now(client: Client, command: tuple[str, ...], asked: dict[str, Any]) -> bool:
+def _starts_now(client: Connection, command: tuple[str, ...], asked: dict[str, Any]) -> bool:
     try:
         forecast = client.request("submit", dry_run=True, **fields(command, **asked))
     except Refused:
@@ -67,7 +69,7 @@ def _starts_now(client: Client, command: tuple[str, ...], asked: dict[str, Any])
     return forecast["reason"] is None
 
 
-def _tell(client: Client, ended: dict[str, Any], command: tuple[str, ...]) -> None:
+def _tell(client: Connection, ended: dict[str, Any], command: tuple[str, ...]) -> None:
     past = {"ids": [ended["id"]]}
     reply = client.request("report", by="job", least=1, past=past)
     if not reply["rows"]:

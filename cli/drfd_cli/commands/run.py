@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from drfd.client.connection import Connection
 from drfd_cli.attend import Attendance, Counter, catch_signals
-from drfd_cli.client import Client
 from drfd_cli.commands.submit import fields
 from drfd_cli.options import GroupedHelp, condition_options, connect, demand_options
 from drfd_cli.stage import Stage
@@ -40,7 +40,7 @@ def command(command: tuple[str, ...], **asked: Any) -> int:
 
 
 def run_attached(
-    client: Client, command: tuple[str, ...], *, quiet: bool = False, escape: str = "~",
+    client: Connection, command: tuple[str, ...], *, quiet: bool = False, escape: str = "~",
     **asked: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """Submit the command and attend to it; the job when it has ended, as `wait` tells it."""

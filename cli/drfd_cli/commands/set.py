@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from drfd_cli.commands.submit import dependencies
+from drfd.client.submission import demand_fields, dependencies
 from drfd_cli.options import (
     CORES,
     GRES,
@@ -16,7 +16,6 @@ from drfd_cli.options import (
     RATES,
     after_option,
     begin_option,
-    demand_fields,
 )
 from drfd_cli.selection import act, selecting
 

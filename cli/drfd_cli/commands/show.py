@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
+from drfd.client.words import Ref
 from drfd.units import show_duration, show_size
 from drfd_cli import output
 from drfd_cli.options import as_json, connect, job_id
 from drfd_cli.options import label as name_of
-from drfd_cli.words import Ref
 
 
 @click.command("show")

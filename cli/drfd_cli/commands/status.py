@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from drfd.client.words import Ref
 from drfd_cli import output, parsable
 from drfd_cli.options import (
     as_json,
@@ -16,7 +17,6 @@ from drfd_cli.options import (
     parsable_options,
     state_option,
 )
-from drfd_cli.words import Ref
 
 _RECENT = 20
 #: Names are cut to so many signs; from this width of screen on, the longer figure.

@@ -5,22 +5,19 @@ from __future__ import annotations
 import os
 import re
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
 
-from drfd.errors import Refused
+from drfd.client.submission import compose
+from drfd.environment import as_given, capture, is_secret, not_text
 from drfd_cli import output
-from drfd_cli.environment import as_given, capture, is_secret, not_text
-from drfd_cli.notice import find_notice
 from drfd_cli.options import (
     ARRAY,
     GroupedHelp,
     as_json,
     condition_options,
     connect,
-    demand_fields,
     demand_options,
 )
 from drfd_cli.script import directives, read_script
@@ -130,76 +127,20 @@ def _again(ctx: click.Context, args: list[str]) -> int:
 def fields(
     argv: tuple[str, ...],
     *,
-    cores: int | None,
-    mem: int | None,
-    io: tuple[tuple[str | None, int, int], ...],
-    gres: tuple[tuple[str, int], ...],
-    time: int | None,
-    name: str | None,
-    pool: str | None,
-    priority: int,
     export: tuple[str, ...],
-    after: tuple[tuple[Any, str], ...] | None = None,
-    begin: int | None = None,
     retry: int | None = None,
     retry_on: list[str] | None = None,
-    warn: tuple[int, int] | None = None,
-    script: str | None = None,
-    array: str | None = None,
-    hold: bool = False,
-    preemptible: bool = False,
-    stdout: str | None = None,
-    stderr: str | None = None,
-    attach: str | None = None,
-    notify: str | None = None,
-    notify_command: str | None = None,
+    **asked: Any,
 ) -> dict[str, Any]:
     """The request's fields; what was not said is left to the daemon."""
     if retry_on is not None and retry is None:
         raise click.UsageError("--retry-on says when to try again; --retry N how often")
-    umask = os.umask(0o077)
-    os.umask(umask)
     env = capture(as_given(os.environ), export)
     _tell_of_secrets(set(os.environ) - set(env), export)
     for bad in not_text(env):
         output.say(f"left out the variable {output.clean(bad)}: it is not UTF-8 text")
         del env[bad]
-    if not_text(dict.fromkeys(argv, "")):
-        raise Refused("bad-value", "an argument of the command is not UTF-8 text")
-    texts = (name, pool, stdout, stderr, notify_command)
-    if not_text(dict.fromkeys((word for word in texts if word), "")):
-        raise Refused("bad-value", "the value of an option is not UTF-8 text")
-    if name is not None and not 1 <= len(name) <= 256:
-        raise Refused("bad-value", "a name has 1 to 256 signs")
-    cwd = _working_directory()
-    given = {
-        "argv": list(argv),
-        "cwd": cwd,
-        "demand": demand_fields(cores, mem, io, gres),
-        "name": name or (None if script is None else Path(argv[0]).name),
-        "pool": pool,
-        "time_limit_s": time,
-        "priority": priority,
-        "umask": umask,
-        "env": env,
-        "stdout": stdout,
-        "stderr": stderr,
-        "script": script,
-        "attach": attach,
-        "notify": find_notice(notify, notify_command, os.environ),
-        "array": array,
-        "held": hold,
-        "preemptible": preemptible,
-        "after": dependencies(after),
-        "begin_s": begin,
-        "retry": None if retry is None else {"times": retry, "on": retry_on or []},
-        "warn": None if warn is None else {"signal": warn[0], "before_s": warn[1]},
-    }
-    return {key: value for key, value in given.items() if value is not None}
-
-
-def dependencies(after: tuple[tuple[int, str], ...] | None) -> list[dict[str, Any]] | None:
-    return None if after is None else [{"id": job_id, "want": want} for job_id, want in after]
+    return compose(list(argv), env=env, retry=retry, retry_on=retry_on, **asked)
 
 
 def _tell_of_secrets(left_out: set[str], export: tuple[str, ...]) -> None:
@@ -210,18 +151,6 @@ def _tell_of_secrets(left_out: set[str], export: tuple[str, ...]) -> None:
     for name in export:
         if name not in os.environ:
             output.say(f"--export {name}: there is no such variable")
-
-
-def _working_directory() -> str:
-    try:
-        cwd = os.getcwd()
-    except OSError as error:
-        raise Refused("cwd", f"the current directory cannot be used: {error.strerror}") from None
-    if not os.access(cwd, os.X_OK):
-        raise Refused(
-            "cwd", f"you may not enter the current directory {cwd}, so a job could not start in it"
-        )
-    return cwd
 
 
 def _is_command(ctx: click.Context, args: list[str], words: tuple[str, ...]) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
+from drfd.client.words import Ref
 from drfd_cli import output
 from drfd_cli.options import DURATION, as_json, connect, job_ids, label
-from drfd_cli.words import Ref
 
 #: EX_TEMPFAIL of sysexits.h: neither a refusal nor the time-out (124) of a job.
 _TIMED_OUT = 75

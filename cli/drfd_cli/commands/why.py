@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
+from drfd.client.words import Ref
 from drfd_cli import output
 from drfd_cli.options import as_json, connect, job_id, label
-from drfd_cli.words import Ref
 
 
 @click.command("why")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from drfd import paths
+from drfd.client.connection import Connection
 from drfd.errors import DrfdError, Unavailable
-from drfd_cli.client import Client
 from instance import wait_for
 
 USERS = ("alice", "bob", "carol")
@@ -88,7 +88,7 @@ class Installed:
         return dict(wait_for(f"job {job_id} {states}", has_come, show=lambda: self.show(job_id)))
 
     def wait_end(self, job_id: int) -> dict[str, Any]:
-        client = Client(paths.SYSTEM_SOCKET, may_start=False)
+        client = Connection(paths.SYSTEM_SOCKET)
         try:
             client.wait([job_id], any_one=False, timeout_s=300.0)
         finally:
@@ -131,7 +131,7 @@ def demand(
 
 def ask(op: str, **fields: Any) -> dict[str, Any]:
     """A request of this process; the reply."""
-    client = Client(paths.SYSTEM_SOCKET, may_start=False)
+    client = Connection(paths.SYSTEM_SOCKET)
     try:
         return client.request(op, **fields)
     finally:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from drfd.client.when import parse_begin
 from drfd.errors import Refused
-from drfd_cli.when import parse_begin
 
 
 @pytest.fixture(params=["UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu"])

@@ -25,7 +25,6 @@ def start_daemon(socket_path: Path) -> None:
     process = spawn_daemon(
         log_path, "--state", state, "--socket", socket_path, "--idle-exit", _IDLE_EXIT_S
     )
-    print("drf: started your own drfd (no system daemon is running here)", file=sys.stderr)
     await_daemon(process, socket_path, log_path)
 
 

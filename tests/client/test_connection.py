@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from drfd import paths
+from drfd.client import connection as connection_module
+from drfd.client.connection import Connection, choose
 from drfd.errors import ConfigError, DrfdError, HostError, NotPermitted, Refused, Unavailable
-from drfd_cli import client as client_module
-from drfd_cli.client import Client, choose
 
 Refuse = Callable[..., bytes]
 
 
 @pytest.fixture
-def client(daemon: Any) -> Iterator[Client]:
-    client = Client(daemon.path, may_start=False)
+def client(daemon: Any) -> Iterator[Connection]:
+    client = Connection(daemon.path)
     yield client
     client.close()
 
@@ -37,8 +37,9 @@ def nothing_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def chosen(explicit: str | None, *, may_start: bool = True) -> tuple[Path, bool]:
-    found = choose(explicit, may_start=may_start)
-    return found._path, found._may_start
+    """Where, and whether a daemon would be started there."""
+    found = choose(explicit, start=Path.touch if may_start else None)
+    return found.path, found._start is not None
 
 
 def test_the_option_wins_over_the_variable(
@@ -76,28 +77,28 @@ def test_an_empty_variable_names_nothing(
 
 
 def test_a_request_is_sent_with_the_version_and_its_reply_returned(
-    client: Client, daemon: Any
+    client: Connection, daemon: Any
 ) -> None:
     daemon.replies = {"show": {"job": {"id": 7}}}
     assert client.request("show", id=7) == {"ok": True, "job": {"id": 7}}
     assert daemon.requests == [{"op": "show", "id": 7}]
 
 
-def test_many_requests_share_one_connection(client: Client, daemon: Any) -> None:
+def test_many_requests_share_one_connection(client: Connection, daemon: Any) -> None:
     daemon.replies = {"hello": {}}
     for _ in range(3):
         client.request("hello")
     assert daemon.connections == 1
 
 
-def test_a_reply_of_many_megabytes_is_read_whole(client: Client, daemon: Any) -> None:
+def test_a_reply_of_many_megabytes_is_read_whole(client: Connection, daemon: Any) -> None:
     daemon.replies = {"status": {"jobs": ["x" * 1000] * 8000}}
     assert len(client.request("status")["jobs"]) == 8000
 
 
 @pytest.mark.parametrize("kind", [Refused, NotPermitted, HostError, ConfigError, Unavailable])
 def test_a_refusal_becomes_the_exception_that_it_was(
-    client: Client, daemon: Any, refuse: Refuse, kind: type[DrfdError]
+    client: Connection, daemon: Any, refuse: Refuse, kind: type[DrfdError]
 ) -> None:
     daemon.replies = {"show": refuse(kind.__name__, "some-code", "what is wrong", "the way out")}
     with pytest.raises(DrfdError) as error:
@@ -111,7 +112,7 @@ def test_a_refusal_becomes_the_exception_that_it_was(
 
 
 def test_a_refusal_of_a_kind_that_is_unknown_here_is_still_an_error(
-    client: Client, daemon: Any, refuse: Refuse
+    client: Connection, daemon: Any, refuse: Refuse
 ) -> None:
     daemon.replies = {"show": refuse("Moonstruck", "c", "what is wrong")}
     with pytest.raises(DrfdError, match="what is wrong"):
@@ -119,7 +120,7 @@ def test_a_refusal_of_a_kind_that_is_unknown_here_is_still_an_error(
 
 
 def test_the_connection_goes_on_after_a_refusal(
-    client: Client, daemon: Any, refuse: Refuse
+    client: Connection, daemon: Any, refuse: Refuse
 ) -> None:
     daemon.replies = {"show": refuse(), "hello": {}}
     with pytest.raises(Refused):
@@ -130,7 +131,7 @@ def test_the_connection_goes_on_after_a_refusal(
 def test_nobody_there_is_unavailable_and_names_the_socket(tmp_path: Path) -> None:
     path = tmp_path / "nobody.sock"
     with pytest.raises(Unavailable) as error:
-        Client(path, may_start=False).request("hello")
+        Connection(path).request("hello")
     assert error.value.text == f"no drfd answers at {path}: No such file or directory"
     assert "DRFD_SOCKET" in error.value.hint
 
@@ -138,7 +139,7 @@ def test_nobody_there_is_unavailable_and_names_the_socket(tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", ["x" * 200 + "/drfd.sock", "y" * 120])
 def test_a_long_path_to_nobody_is_unavailable_too(tmp_path: Path, name: str) -> None:
     with pytest.raises(Unavailable):
-        Client(tmp_path / name, may_start=False).request("hello")
+        Connection(tmp_path / name).request("hello")
 
 
 def test_a_socket_that_nobody_listens_at_is_unavailable(daemon: Any, tmp_path: Path) -> None:
@@ -148,16 +149,16 @@ def test_a_socket_that_nobody_listens_at_is_unavailable(daemon: Any, tmp_path: P
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     with pytest.raises(Unavailable, match="Connection refused"):
-        Client(path, may_start=False).request("hello")
+        Connection(path).request("hello")
 
 
-def test_a_daemon_that_hangs_up_is_unavailable(client: Client, daemon: Any) -> None:
+def test_a_daemon_that_hangs_up_is_unavailable(client: Connection, daemon: Any) -> None:
     daemon.replies = {"hello": None}
     with pytest.raises(Unavailable, match="closed the connection"):
         client.request("hello")
 
 
-def test_half_a_reply_is_unavailable(client: Client, daemon: Any) -> None:
+def test_half_a_reply_is_unavailable(client: Connection, daemon: Any) -> None:
     daemon.replies = {"hello": b'{"ok": tr', "bye": None}
     client.send("hello")
     client.send("bye")
@@ -183,7 +184,7 @@ def test_half_a_reply_is_unavailable(client: Client, daemon: Any) -> None:
     ids=lambda reply: repr(reply[:24]),
 )
 def test_whatever_is_no_reply_of_drfd_is_an_error_of_ours_and_no_crash(
-    client: Client, daemon: Any, reply: bytes
+    client: Connection, daemon: Any, reply: bytes
 ) -> None:
     """Something else may listen there: exit code 69 and one line."""
     daemon.replies = {"hello": reply}
@@ -195,7 +196,7 @@ def test_whatever_is_no_reply_of_drfd_is_an_error_of_ours_and_no_crash(
 # -- waiting over restarts ---------------------------------------------------------------------
 
 
-def test_a_wait_is_asked_again_after_a_restart(client: Client, daemon: Any) -> None:
+def test_a_wait_is_asked_again_after_a_restart(client: Connection, daemon: Any) -> None:
     daemon.replies = {"wait": [None, None, {"done": True, "ended": []}]}
     reply = client.wait([1, 2], any_one=True, timeout_s=None)
     assert reply == {"ok": True, "done": True, "ended": []}
@@ -204,7 +205,7 @@ def test_a_wait_is_asked_again_after_a_restart(client: Client, daemon: Any) -> N
     assert daemon.connections == 3
 
 
-def test_a_wait_outlives_a_daemon_that_is_away_for_a_while(client: Client, daemon: Any) -> None:
+def test_a_wait_outlives_a_daemon_that_is_away_for_a_while(client: Connection, daemon: Any) -> None:
     def leave(request: object) -> None:
         daemon.stop()
         daemon.replies = {"wait": {"done": True, "ended": []}}
@@ -217,16 +218,16 @@ def test_a_wait_outlives_a_daemon_that_is_away_for_a_while(client: Client, daemo
 def test_a_wait_gives_up_when_the_daemon_stays_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "_RECONNECT_S", 0.1)
+    monkeypatch.setattr(connection_module, "RECONNECT_S", 0.1)
     with pytest.raises(Unavailable):
-        Client(tmp_path / "none", may_start=False).wait([1], any_one=False, timeout_s=None)
+        Connection(tmp_path / "none").wait([1], any_one=False, timeout_s=None)
 
 
 def test_a_wait_of_days_outlives_restarts_that_lie_days_apart(
-    client: Client, daemon: Any, monkeypatch: pytest.MonkeyPatch
+    client: Connection, daemon: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Patience begins anew with every loss: an upgrade on Monday and one on Friday."""
-    monkeypatch.setattr(client_module, "_RECONNECT_S", 0.3)
+    monkeypatch.setattr(connection_module, "RECONNECT_S", 0.3)
 
     def lost_after_a_while(request: object) -> None:
         time.sleep(0.25)
@@ -243,7 +244,7 @@ def test_a_wait_of_days_outlives_restarts_that_lie_days_apart(
 
 
 def test_what_is_left_of_the_timeout_is_asked_for_after_a_restart(
-    client: Client, daemon: Any
+    client: Connection, daemon: Any
 ) -> None:
     daemon.replies = {"wait": [None, {"done": False, "ended": []}]}
     client.wait([1], any_one=False, timeout_s=100.0)
@@ -255,15 +256,44 @@ def test_a_timeout_holds_while_the_daemon_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who says --timeout 1 has somebody waiting for them."""
-    monkeypatch.setattr(client_module, "_RECONNECT_S", 2.0)
+    monkeypatch.setattr(connection_module, "RECONNECT_S", 2.0)
     started = time.monotonic()
     with pytest.raises(DrfdError):
-        Client(tmp_path / "none", may_start=False).wait([1], any_one=False, timeout_s=0.1)
+        Connection(tmp_path / "none").wait([1], any_one=False, timeout_s=0.1)
     assert time.monotonic() - started < 1.0
 
 
-def test_a_refusal_of_a_wait_is_not_retried(client: Client, daemon: Any, refuse: Refuse) -> None:
+def test_a_refusal_of_a_wait_is_not_retried(
+    client: Connection, daemon: Any, refuse: Refuse
+) -> None:
     daemon.replies = {"wait": refuse("NotPermitted")}
     with pytest.raises(NotPermitted):
         client.wait([1], any_one=False, timeout_s=None)
     assert len(daemon.requests) == 1
+
+
+def test_a_wait_on_a_connection_that_has_asked_before_has_no_limit_of_its_own(
+    client: Connection, daemon: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`drf submit -w` waits as long as the job takes, on the connection of the submission."""
+    monkeypatch.setattr(connection_module, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(connection_module, "RECONNECT_S", 0.1)
+
+    def take_long(request: object) -> Any:
+        time.sleep(0.6)
+        return {"done": True, "ended": []}
+
+    daemon.replies = {"submit": {"id": 1}, "wait": take_long}
+    client.submit(argv=["true"])
+    assert client.wait([1], any_one=False, timeout_s=None)["done"] is True
+    assert daemon.connections == 1
+
+
+def test_a_request_after_a_restart_finds_the_new_daemon(client: Connection, daemon: Any) -> None:
+    """A program may ask now, and again in the evening."""
+    daemon.replies = {"hello": {}}
+    client.request("hello")
+    daemon.stop()
+    daemon.start()
+    assert client.request("hello") == {"ok": True}
+    assert daemon.connections == 2

@@ -10,10 +10,10 @@ import time
 from signal import Signals
 from typing import Any
 
+from drfd.client import when
 from drfd.errors import Refused
 from drfd.indices import count_of, read_array
 from drfd.units import parse_duration
-from drfd_cli import when
 
 #: So many jobs at once, as the daemon takes them.
 _MOST_IDS = 100_000

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from drfd_cli.environment import capture, not_text
+from drfd.environment import capture, not_text
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_what_no_message_can_carry_is_found_by_name_and_by_value() -> None:
 def test_what_python_adds_to_its_environment_is_not_the_submitters(given: dict[str, str]) -> None:
     """In the C locale it sets LC_CTYPE (PEP 538)."""
     program = (
-        "import os; from drfd_cli.environment import as_given;"
+        "import os; from drfd.environment import as_given;"
         " print(os.environ.get('LC_CTYPE'), as_given(os.environ).get('LC_CTYPE'))"
     )
     done = subprocess.run(

@@ -1,15 +1,15 @@
 """Talking to the daemon: one request, one reply, over the socket that the user's daemon has.
 
-No module here is heavier than json and socket: every command starts with this one.
+No module here is heavier than json and socket: every command starts with this one. `drfd.client`
+puts Python's own types around it.
 """
 
 from __future__ import annotations
 
 import os
-import select
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,23 +17,27 @@ from drfd import paths
 from drfd.errors import BY_KIND, DrfdError, Unavailable
 from drfd.wire.codec import VERSION, Message, decode, encode
 
-#: How long a wait outlives a daemon that is being restarted.
-_RECONNECT_S = 60.0
-_RETRY_S = 0.2
+#: How long a wait outlives a daemon that is being restarted, and how often it looks for it.
+RECONNECT_S = 60.0
+RETRY_S = 0.2
 #: A daemon that has not answered by then is stopped, or very busy.
 _ANSWER_S = 120.0
 
 
-class Client:
+#: Starts the user's own daemon at this path, and returns when it answers.
+Start = Callable[[Path], None]
+
+
+class Connection:
     """One connection, made at the first request."""
 
     #: Of the next submission, if it has been tried in another way before.
     submission_key: ClassVar[str | None] = None
 
-    def __init__(self, path: Path, *, may_start: bool) -> None:
-        """`may_start`: start the user's own daemon if nothing listens at `path`."""
-        self._path = path
-        self._may_start = may_start
+    def __init__(self, path: Path, *, start: Start | None = None) -> None:
+        """`start`: called when nothing listens at `path`; it listens there afterwards."""
+        self.path = path
+        self._start = start
         self._socket: socket.socket | None = None
         self._inbox = b""
 
@@ -41,13 +45,22 @@ class Client:
         """The reply. Raises what the daemon refused with, or Unavailable."""
         self.send(op, **fields)
         assert self._socket is not None
-        self._socket.settimeout(None if op == "wait" else _ANSWER_S)
+        self._socket.settimeout(_ANSWER_S)
         return self.receive()
+
+    def another(self) -> Connection:
+        """To the same daemon."""
+        return Connection(self.path, start=self._start)
 
     def send(self, op: str, **fields: Any) -> None:
         message = encode({"op": op, "v": VERSION, **fields})
+        if self._has_been_left():
+            # The daemon was restarted since the last request: this one has not been sent yet.
+            self.close()
         if self._socket is None:
             self._socket = self._connect()
+        # What is waited for may take days; an earlier request had its own idea.
+        self._socket.settimeout(None)
         try:
             self._socket.sendall(message)
         except (BrokenPipeError, ConnectionResetError):
@@ -91,21 +104,23 @@ class Client:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
                 self.send("wait", ids=ids, any=any_one, timeout_s=left)
-                give_up = time.monotonic() + _RECONNECT_S
                 return self.receive()
-            except Unavailable:
+            except Unavailable as error:
                 self.close()
+                if error.code == "lost":
+                    # It was there until now, for however long.
+                    give_up = time.monotonic() + RECONNECT_S
                 if time.monotonic() > give_up or (left is not None and left <= 0):
                     raise
-                time.sleep(_RETRY_S if left is None else min(_RETRY_S, left))
+                time.sleep(RETRY_S if left is None else min(RETRY_S, left))
 
     def submit(self, **fields: Any) -> Message:
         """The reply, with the id. When it is lost, it is asked for again under the same key, so
         that nothing is queued twice."""
-        key, was_lost = Client.submission_key, Client.submission_key is not None
-        Client.submission_key = None
+        key, was_lost = Connection.submission_key, Connection.submission_key is not None
+        Connection.submission_key = None
         key = key or os.urandom(12).hex()
-        give_up = time.monotonic() + _RECONNECT_S
+        give_up = time.monotonic() + RECONNECT_S
         while True:
             try:
                 return self.request("submit", key=key, **fields)
@@ -115,20 +130,31 @@ class Client:
                 if not was_lost or time.monotonic() > give_up:
                     raise
                 self.close()
-                time.sleep(_RETRY_S)
+                time.sleep(RETRY_S)
+
+    def _has_been_left(self) -> bool:
+        if self._socket is None:
+            return False
+        try:
+            # With a timeout of its own, Python would wait for something to peek at.
+            self._socket.setblocking(False)
+            return self._socket.recv(1, socket.MSG_PEEK) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
     def _connect(self) -> socket.socket:
         try:
-            return _open(self._path)
+            return _open(self.path)
         except OSError as error:
-            if self._may_start and isinstance(error, FileNotFoundError | ConnectionRefusedError):
-                from drfd_cli.autostart import start_daemon
-
-                start_daemon(self._path)
-                return _open(self._path)
+            is_nobody = isinstance(error, FileNotFoundError | ConnectionRefusedError)
+            if self._start is not None and is_nobody:
+                self._start(self.path)
+                return _open(self.path)
             raise Unavailable(
                 "no-daemon",
-                f"no drfd answers at {self._path}: {error.strerror}",
+                f"no drfd answers at {self.path}: {error.strerror}",
                 hint="is it running? DRFD_SOCKET or --socket name another one",
             ) from None
 
@@ -160,65 +186,20 @@ class Client:
     def _not_drfd(self) -> Unavailable:
         self.close()
         hint = "DRFD_SOCKET or --socket name another one"
-        return Unavailable("not-drfd", f"what answers at {self._path} is not drfd", hint=hint)
+        return Unavailable("not-drfd", f"what answers at {self.path} is not drfd", hint=hint)
 
 
-class Watch:
-    """A `wait` for the first of these jobs, beside other work, over restarts of the daemon."""
-
-    def __init__(self, client: Client, *ids: int, attended: bool = False) -> None:
-        """`attended`: the daemon cancels the jobs when this process is gone."""
-        self._client = client
-        self._request: dict[str, Any] = {"ids": list(ids)}
-        if len(ids) > 1:
-            self._request["any"] = True
-        if attended:
-            self._request["attended"] = True
-        self._is_asked = False
-        self._give_up = time.monotonic() + _RECONNECT_S
-        #: Never give up waiting for a daemon that is away.
-        self.is_patient = False
-
-    def poll(
-        self, timeout_s: float, reads: Sequence[int] = (), writes: Sequence[int] = ()
-    ) -> tuple[Message | None, set[int]]:
-        """Wait a little: the reply, if one has ended, and which other descriptors are ready."""
-        self._ask()
-        mine = [self._client.fileno()] if self._is_asked else []
-        left = timeout_s if self._is_asked else min(timeout_s, _RETRY_S)
-        readable, writable, _ = select.select([*mine, *reads], writes, [], left)
-        reply = None
-        if mine and mine[0] in readable:
-            try:
-                reply = self._client.receive()
-            except Unavailable:
-                self._is_asked = False
-                self._give_up = time.monotonic() + _RECONNECT_S
-        return reply, {*readable, *writable} - set(mine)
-
-    def _ask(self) -> None:
-        if self._is_asked:
-            return
-        try:
-            self._client.send("wait", **self._request)
-        except Unavailable:
-            if not self.is_patient and time.monotonic() > self._give_up:
-                raise
-            return
-        self._is_asked = True
-
-
-def choose(explicit: str | None, *, may_start: bool) -> Client:
-    """The client for --socket, else DRFD_SOCKET, else the system's daemon, else the user's own,
-    started if need be and `may_start`."""
+def choose(explicit: str | None, *, start: Start | None) -> Connection:
+    """To the socket that is named, or that DRFD_SOCKET names; else to the system's daemon; else to
+    the user's own, which alone is started when it is not there."""
     named = explicit or os.environ.get("DRFD_SOCKET")
     if named:
-        return Client(Path(named), may_start=False)
+        return Connection(Path(named))
     # The directory is there from the first start after a boot on: nobody gets a daemon of his own
     # because the system's is just being restarted.
     if paths.SYSTEM_SOCKET.parent.exists():
-        return Client(paths.SYSTEM_SOCKET, may_start=False)
-    return Client(paths.user_socket(os.environ), may_start=may_start)
+        return Connection(paths.SYSTEM_SOCKET)
+    return Connection(paths.user_socket(os.environ), start=start)
 
 
 def _open(path: Path) -> socket.socket:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,6 +51,9 @@ def _argv(command: str | None, environ: Mapping[str, str]) -> list[str]:
     own = _config_directory(environ) / "drfd" / "notify"
     if own.is_file() and os.access(own, os.X_OK):
         return [str(own)]
+    # Slow to load, and seldom needed.
+    import shutil
+
     sendmail = shutil.which("sendmail", path=environ.get("PATH")) or next(
         (path for path in _SENDMAIL if os.access(path, os.X_OK)), None
     )
