@@ -19,8 +19,10 @@ from drfd.core.job import Job, JobState
 from drfd.core.reasons import explain_wait
 from drfd.daemon.config import Config
 from drfd.daemon.cures import Standing, find_cures
+from drfd.daemon.decided import SubmitWork, decided
 from drfd.daemon.doctor import doctor_view
-from drfd.daemon.engine import Engine, Work
+from drfd.daemon.each import Each
+from drfd.daemon.engine import Engine
 from drfd.daemon.link import Link
 from drfd.daemon.lookup import Lookup, clock_time
 from drfd.daemon.machine import Site
@@ -29,8 +31,8 @@ from drfd.daemon.records import Records
 from drfd.daemon.submission import spec_for
 from drfd.daemon.waiting import Waiting
 from drfd.daemon.whys import Whys
-from drfd.daemon.wishes import Ask, Wish, asking
-from drfd.errors import DrfdError, NotPermitted, Refused
+from drfd.daemon.wishes import asking
+from drfd.errors import NotPermitted
 from drfd.indices import read_array
 from drfd.journal.records import Payload
 from drfd.wire import messages as msg
@@ -43,13 +45,12 @@ from drfd.wire.views import View
 _AT_ONCE = 200
 
 T = TypeVar("T")
-Submit = Callable[[Work], None]
 
 
 @dataclass
 class Requests:
     engine: Engine
-    submit_work: Submit
+    submit_work: SubmitWork
     config: Config
     site: Site
     meter: Meter
@@ -69,6 +70,7 @@ class Requests:
         self._records = Records(self.engine)
         self._whys = Whys(self.engine, self._lookup, self._records)
         self._waiting = Waiting(self.engine)
+        self._each = Each(self.engine, self._lookup, self.submit_work)
 
     async def answer(self, actor: st.Actor, gid: int, request: msg.Question) -> View:
         match request:
@@ -98,11 +100,13 @@ class Requests:
                 | msg.Signal()
                 | msg.Set()
             ):
-                return await self._each(
+                return await self._each.ask(
                     actor, request.select, asking(self._lookup.with_ids(request))
                 )
             case msg.Drain():
-                await self._decided(st.DrainAsked(self.engine.clock(), request.on, actor))
+                await decided(
+                    self.submit_work, st.DrainAsked(self.engine.clock(), request.on, actor)
+                )
                 return {"draining": self.engine.ledger.draining}
             case msg.Reload():
                 if not actor.is_admin:
@@ -148,7 +152,7 @@ class Requests:
         if request.dry_run:
             return await self._dry_run(actor, asked)
         payload = Payload(env=request.env, script=request.script)
-        event, *_ = await self._decided(asked, payload, request.key)
+        event, *_ = await decided(self.submit_work, asked, payload, request.key)
         assert isinstance(event, ev.Submitted | ev.ArraySubmitted)
         return self._submitted(event.job_id if isinstance(event, ev.Submitted) else event.array_id)
 
@@ -220,79 +224,15 @@ class Requests:
         job = self._lookup.any_job(job_id)
         return self._lookup.view(job, actor) | {"status": views.exit_status(job)}
 
-    async def _each(self, actor: st.Actor, select: Selection, ask: Ask) -> View:
-        """Do it to every selected job; one that refuses does not stop the others."""
-        now, failed = self.engine.clock(), []
-        wishes: dict[str, Wish] = {}
-        for ref in select.ids:
-            try:
-                wishes[str(ref)] = ask(now, self._lookup.id_of(ref), actor)
-            except Refused as refusal:
-                failed.append({"id": ref, "error": views.error_view(refusal)})
-        if not select.ids and (select.everything or _has_filter(select)):
-            for label, job_id, is_group in self._lookup.targets(actor, select):
-                wishes[label] = replace(ask(now, job_id, actor), unborn_only=is_group)
-        results = await asyncio.gather(
-            *(self._decided(wish) for wish in wishes.values()), return_exceptions=True
-        )
-        done: dict[str, int] = {}
-        for (label, wish), result in zip(wishes.items(), results, strict=True):
-            if isinstance(result, Refused):
-                error = views.error_view(self._better(wish.job_id, result))
-                failed.append({"id": wish.job_id, "error": error})
-            elif isinstance(result, BaseException):
-                raise result
-            else:
-                done[label] = wish.job_id
-        reply: View = {"done": list(done.values()), "failed": failed}
-        if list(done) != [str(job_id) for job_id in done.values()]:
-            # As people call them.
-            reply["labels"] = list(done)
-        return reply
-
     async def _shutdown(self, actor: st.Actor, request: msg.Shutdown) -> View:
         if not actor.is_admin:
             raise NotPermitted("not-admin", "only an administrator may shut drfd down")
         if request.kill_jobs:
             # Before the jobs end, or others would take their place.
-            await self._decided(st.DrainAsked(self.engine.clock(), True, actor))
+            await decided(self.submit_work, st.DrainAsked(self.engine.clock(), True, actor))
         running: list[Ref] = sorted(job.id for job in self.engine.ledger.holders())
         reply: View = {"done": [], "failed": []}
         if request.kill_jobs:
-            reply = await self._each(actor, Selection(ids=running), st.CancelAsked)
+            reply = await self._each.ask(actor, Selection(ids=running), st.CancelAsked)
         self.shut_down(after_jobs=request.kill_jobs)
         return reply | {"running": running}
-
-    def _better(self, job_id: int, refusal: Refused) -> Refused:
-        """For a job that is over, say how it ended instead of that it does not exist."""
-        if refusal.code != "no-such-job":
-            return refusal
-        job = self.engine.journal.job(job_id)
-        if job is not None:
-            return Refused("ended", f"job {job.label} has already ended: {job.shown_state}")
-        if self._lookup.any_array(job_id) is not None:
-            return Refused("ended", f"all tasks of array {job_id} have already ended")
-        return refusal
-
-    # -- parts ------------------------------------------------------------------------------
-
-    async def _decided(
-        self, stimulus: st.Stimulus, payload: Payload | None = None, key: str | None = None
-    ) -> list[ev.Event]:
-        """The events that came of it, once they are durable. Raises what refused it."""
-        future: asyncio.Future[list[ev.Event]] = asyncio.get_running_loop().create_future()
-
-        def answer(result: list[ev.Event] | DrfdError) -> None:
-            if future.done():
-                return
-            if isinstance(result, DrfdError):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-
-        self.submit_work(Work(stimulus, payload, answer, key))
-        return await future
-
-
-def _has_filter(select: Selection) -> bool:
-    return bool(select.user or select.name or select.states)
