@@ -64,3 +64,39 @@ def test_every_configuration_key_is_in_the_readme() -> None:
     keys = set(re.findall(r'\.(?:take|table|tables)\("(\w+)"', source))
     for key in keys:
         assert re.search(rf"\b{key}\b", README), f"README does not document {key}"
+
+
+def test_every_option_of_submit_and_run_is_in_the_readme() -> None:
+    """By its long name, or the short one that tables use."""
+    for verb in ("submit", "run"):
+        command = import_module(f"drfd_cli.commands.{verb}").command
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                shown = [
+                    name for name in parameter.opts if re.search(rf"(?<![\w-]){name}\b", README)
+                ]
+                assert shown, f"README does not show {verb} {' or '.join(parameter.opts)}"
+
+
+def test_every_command_of_the_readmes_table_exists() -> None:
+    table = re.search(r"^## Commands\n(.*?)^Every reading", README, re.DOTALL | re.MULTILINE)
+    assert table is not None
+    cells = re.findall(r"^\| (`drf .*?) \|", table[1], re.MULTILINE)
+    named = [word for cell in cells for word in re.findall(r"`(?:drf )?([a-z]+)", cell)]
+    assert set(named) == set(VERBS)
+
+
+def test_what_the_readme_types_is_understood() -> None:
+    """Each option of each `drf VERB` in its code."""
+    code = "\n".join(re.findall(r"^```\w*\n(.*?)^```$", README, re.DOTALL | re.MULTILINE))
+    lines = re.findall(r"^(?:\$ |\t)?drf ([a-z]+)(.*)$", code, re.MULTILINE)
+    assert len(lines) > 15
+    for verb, rest in lines:
+        assert verb in VERBS, f"README types drf {verb}"
+        command = import_module(f"drfd_cli.commands.{verb}").command
+        known = {name for parameter in command.params for name in parameter.opts}
+        for below in command.commands.values() if isinstance(command, click.Group) else ():
+            known |= {name for parameter in below.params for name in parameter.opts}
+        bare = re.sub(r"\"[^\"]*\"|'[^']*'", "", rest.partition(" -- ")[0])
+        for option in re.findall(r"(?<= )--?[a-z][a-z-]*", bare):
+            assert option in known, f"README types drf {verb} {option}"

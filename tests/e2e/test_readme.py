@@ -1,0 +1,253 @@
+"""What the README shows is run, and compared with what it says; so it cannot rot.
+
+Times, figures of use and paths are another machine's: those alone may differ.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from instance import BIN, Instance, wait_for
+
+README = (Path(__file__).parent.parent.parent / "README.md").read_text()
+
+CONFIG = """
+[capacity]
+cores = 8
+memory = "16G"
+reserve_memory = 0
+"""
+
+#: Waits for a file between its two epochs: for as long as the tour takes.
+TRAIN = """\
+import os, time
+print("epoch 1 of 2", flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.05)
+"""
+
+
+def blocks(mark: str) -> list[str]:
+    """The code after each `<!-- mark -->`."""
+    found = re.findall(rf"^<!-- {mark} -->\n```\w+\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+    assert found, f"README has nothing marked {mark}"
+    return found
+
+
+def file_named(name: str) -> str:
+    """The code block that has its file's name in a comment."""
+    for code in re.findall(r"^```\w+\n(.*?)^```$", README, re.DOTALL | re.MULTILINE):
+        if f"# {name}" in code.splitlines()[:2]:
+            return str(code)
+    raise AssertionError(f"README shows no file {name}")
+
+
+@pytest.fixture
+def instance() -> Iterator[Instance]:
+    instance = Instance(CONFIG)
+    try:
+        yield instance.start()
+    finally:
+        instance.destroy()
+
+
+@pytest.fixture
+def shell(instance: Instance) -> Callable[..., Any]:
+    """Run a line as its reader would, in the directory of the instance."""
+
+    def run(line: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        env = {
+            **os.environ,
+            "DRFD_SOCKET": str(instance.socket),
+            "PATH": f"{BIN}:{os.environ['PATH']}",
+            "COLUMNS": "104",
+        }
+        return subprocess.run(
+            ["bash", "-c", line], cwd=instance.work, env=env, text=True, timeout=300,
+            stdin=subprocess.DEVNULL, **{"capture_output": True, **options},
+        )  # fmt: skip
+
+    return run
+
+
+def plain(text: str, directory: Path) -> str:
+    """The words, without what belongs to one machine and one moment."""
+    text = text.replace(str(directory), "/home/alice")
+    text = re.sub(rf"\b{re.escape(getpass.getuser())}\b(?!\.)", "alice", text)
+    text = re.sub(r"^(used|cgroup) .*", r"\1", text, flags=re.MULTILINE)
+    text = re.sub(r"─+", "─", text)
+    text = re.sub(r"\d{4}-\d\d-\d\d|tomorrow ", "", text)
+    text = re.sub(r"\b\d\d:\d\d(:\d\d)?\b", "CLOCK", text)
+    text = re.sub(r"\b(\d+[dhms])+\b", "SPAN", text)
+    if "HELD BACK" in text:
+        # What was used.
+        text = re.sub(r"\b\d+(\.\d+)?[KMG%]?", "#", text)
+    return " ".join(text.split())
+
+
+def steps(tour: str) -> list[tuple[str, str]]:
+    """Each command, and what it printed."""
+    parts = re.split(r"^\$ (.*)\n", tour, flags=re.MULTILINE)
+    return list(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_the_tour_is_what_one_sees(instance: Instance, shell: Any) -> None:
+    if not instance.has_cgroups():
+        pytest.skip("without cgroups nothing counts what short jobs use")
+    (instance.work / "train.py").write_text(TRAIN)
+    big = instance.work / "big"
+    big.write_text("#!/bin/sh\nexec sleep 600\n")
+    big.chmod(0o755)
+    status = 0
+    for command, shown in [step for tour in blocks("tour") for step in steps(tour)]:
+        if command == "drf status":
+            instance.wait_state(1, "RUNNING")
+        if command.startswith("drf log"):
+            wait_for("its output", lambda line=command: shell(line).stdout)
+        if command == "drf wait 1":
+            (instance.work / "go").touch()
+        done = shell(command.replace("$?", str(status)), capture_output=False,
+                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+        status = done.returncode
+        assert plain(done.stdout, instance.work) == plain(shown, instance.work), command
+
+
+def test_the_tour_has_the_commands_of_a_first_day() -> None:
+    shown = {command.split()[1] for tour in blocks("tour") for command, _ in steps(tour)}
+    assert shown >= {"submit", "status", "why", "show", "log", "wait", "cancel", "shares", "report"}
+    assert any("--array" in command for tour in blocks("tour") for command, _ in steps(tour))
+
+
+def test_the_python_example_runs(instance: Instance, shell: Any) -> None:
+    (example,) = blocks("client")
+    (instance.work / "example.py").write_text(example)
+    done = shell(f"{sys.executable} example.py")
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert sorted(lines[:9]) == sorted([*(f"1_{n} COMPLETED" for n in range(8)), "10 COMPLETED"])
+    assert lines[8] == "10 COMPLETED"
+    assert sorted(lines[9:]) == [f"seed {n}" for n in range(8)]
+
+
+def fit(instance: Instance) -> None:
+    """The program of the recipes: says what it was given."""
+    path = instance.work / "fit"
+    path.write_text('#!/bin/sh\necho "fitted $*"\n')
+    path.chmod(0o755)
+
+
+def test_the_sweeps_run(instance: Instance, shell: Any) -> None:
+    fit(instance)
+    (instance.work / "grid.txt").write_text("a 1\nb 2\nc 3\n")
+    (recipe,) = blocks("sweep")
+    done = shell(recipe)
+    assert (done.returncode, done.stderr) == (0, "")
+    shell("drf wait 1")
+    for index, words in enumerate(("a 1", "b 2", "c 3"), 1):
+        assert shell(f"drf log 1_{index}").stdout == f"fitted {words}\n"
+    rates = [shell(f"drf log {job_id}").stdout for job_id in (5, 6, 7)]
+    assert rates == ["fitted 0.1\n", "fitted 0.01\n", "fitted 0.001\n"]
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+def test_make_runs_and_fails_as_its_jobs_do(instance: Instance, shell: Any) -> None:
+    fit(instance)
+    (recipe,) = blocks("make")
+    (instance.work / "Makefile").write_text(recipe)
+    for number in range(12):
+        (instance.work / f"{number}.in").touch()
+    targets = " ".join(f"{number}.out" for number in range(12))
+    done = shell(f"make -j 12 {targets}")
+    assert done.returncode == 0, done.stderr
+    made = [(instance.work / f"{number}.out").read_text() for number in range(12)]
+    assert made == [f"fitted {number}.in\n" for number in range(12)]
+    (instance.work / "fit").write_text("#!/bin/sh\nexit 3\n")
+    (instance.work / "new.in").touch()
+    assert shell("make -j 2 new.out").returncode != 0
+    assert not (instance.work / "new.out").exists()
+
+
+def test_the_snakemake_profile_submits_tells_and_cancels(instance: Instance, shell: Any) -> None:
+    """By a stand-in: the plugin runs SUBMIT with the path of a script, takes the first line for the
+    id, asks STATUS for one word, and runs CANCEL, without a shell, with many ids."""
+    for name in ("status", "cancel"):
+        path = instance.work / name
+        path.write_text(file_named(name))
+        path.chmod(0o755)
+    found = re.search(r'submit-cmd: "(.*)"', file_named("config.yaml"))
+    assert found is not None
+
+    def submit(script: str) -> str:
+        path = instance.work / "snakejob.sh"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        command = re.sub(r"{threads}", "2", found[1]).replace("{rule}", "align")
+        command = command.replace("{resources.mem_mb}", "64")
+        done = shell(f'{command} "{path}"')
+        assert (done.returncode, done.stderr) == (0, "")
+        return str(done.stdout.splitlines()[0])
+
+    def status(job_id: str) -> str:
+        done = shell(f"{instance.work}/status '{job_id}'")
+        assert (done.returncode, done.stderr) == (0, "")
+        return str(done.stdout)
+
+    good, bad, long, other = map(submit, ("true", "exit 1", "sleep 600", "sleep 600"))
+    job = instance.show(int(long))
+    assert (job["name"], job["demand"]["cores"], job["demand"]["memory"]) == ("align", 2, 64 << 20)
+    for job_id, word in ((good, "success"), (bad, "failed"), (long, "running")):
+        wait_for(
+            word, lambda i=job_id, w=word: status(i) == f"{w}\n", show=lambda i=job_id: status(i)
+        )
+    assert shell(f"{instance.work}/cancel {long} {other}").returncode == 0
+    for job_id in (long, other):
+        wait_for(
+            "the end", lambda i=job_id: status(i) == "failed\n", show=lambda i=job_id: status(i)
+        )
+
+
+def test_a_restart_of_the_daemon_is_no_failure_of_a_snakemake_job(
+    instance: Instance, shell: Any
+) -> None:
+    path = instance.work / "status"
+    path.write_text(file_named("status"))
+    path.chmod(0o755)
+    instance.kill()
+    assert shell("./status 1").stdout == "running\n"
+    instance.start()
+
+
+SNAKEFILE = """\
+rule all:
+    input: expand("{n}.txt", n=range(3))
+rule one:
+    output: "{n}.txt"
+    threads: 2
+    resources: mem_mb=300
+    shell: "echo $DRF_CORES > {output}"
+"""
+
+
+@pytest.mark.skipif(
+    shutil.which("snakemake") is None, reason="snakemake and its cluster-generic plugin: pip"
+)
+def test_snakemake_itself_runs_with_the_profile(instance: Instance, shell: Any) -> None:
+    (instance.work / "Snakefile").write_text(SNAKEFILE)
+    profile = instance.work / "profile"
+    profile.mkdir()
+    for name in ("config.yaml", "status", "cancel"):
+        (profile / name).write_text(file_named(name).replace("DIR/", f"{profile}/"))
+        (profile / name).chmod(0o755)
+    done = shell("snakemake --profile profile")
+    assert done.returncode == 0, done.stderr
+    assert [(instance.work / f"{n}.txt").read_text() for n in range(3)] == ["2\n"] * 3
+    assert [job["name"] for job in instance.status("--all")] == ["one"] * 3
