@@ -41,6 +41,7 @@ LOOKS = [
     msg.History(v=1),
     msg.Report(v=1),
     msg.Wait(v=1, ids=[1]),
+    msg.Events(v=1),
     msg.Shares(v=1),
     msg.Doctor(v=1),
 ]

@@ -577,3 +577,24 @@ def test_names_are_looked_up_off_the_loop_and_kept(monkeypatch: pytest.MonkeyPat
 def test_the_clock_of_the_fakes_is_not_the_machines() -> None:
     """A guard: these tests must not depend on when they run."""
     assert now().at_s == 1_700_000_000
+
+
+def test_who_does_not_read_keeps_nobody_from_leaving(front: Any) -> None:
+    """A reply that lies half unread in the socket when the daemon is told to stop."""
+
+    async def story() -> None:
+        async with front() as f:
+            for _ in range(3):
+                await f.ask(**SUBMIT, held=True, name="x" * 200)
+            lazy = socket.socket(socket.AF_UNIX)
+            lazy.setblocking(False)
+            lazy.connect(str(f.path))
+            # Some megabytes of replies, of which nothing is read.
+            lazy.send(encoded(op="status") * 2000)
+            await asyncio.sleep(0.5)
+            f.running.cancel()
+            _, late = await asyncio.wait([f.running], timeout=15)
+            lazy.close()
+            assert not late
+
+    asyncio.run(story())
