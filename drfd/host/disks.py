@@ -84,10 +84,11 @@ def locate(path: str, mountinfo: str | None = None, sys: str = "/sys") -> Locati
     mount = _mount_of(os.path.realpath(path), mountinfo)
     if os.major(number) == 0 and mount.filesystem == "btrfs":
         # Each subvolume has a number of its own, which says nothing of the disk.
-        try:
-            number = os.stat(mount.source).st_rdev
-        except OSError as error:
-            return Location((), "btrfs", f"{path} is on {mount.source}: {error.strerror}")
+        found = _number_of(mount.source, sys)
+        if found is None:
+            why = f"{path} is on {mount.source}, which cannot be seen here"
+            return Location((), "btrfs", why)
+        number = found
     if os.major(number) == 0:
         why = _ELSEWHERE.get(mount.filesystem, "on no block device of its own")
         return Location((), mount.filesystem, f"{path} is on {mount.filesystem}, which is {why}")
@@ -118,6 +119,31 @@ def disk_of(
         if other.point == mount.point or is_same or held.intersection(disk.devices):
             return disk
     return None
+
+
+def _number_of(source: str, sys: str) -> int | None:
+    """Of a block device: by its file or, where /dev has none (PrivateDevices=, systemd.exec(5)), by
+    the name that the kernel or the device mapper knows it by."""
+    try:
+        return os.stat(source).st_rdev
+    except OSError:
+        pass
+    name = os.path.basename(source)
+    blocks = Path(sys, "class/block")
+    for entry in (blocks / name, *sorted(blocks.glob("dm-*"))):
+        is_it = entry.name == name or _text(entry / "dm/name") == name
+        number = _text(entry / "dev")
+        if is_it and number is not None:
+            major, minor = map(int, number.split(":"))
+            return os.makedev(major, minor)
+    return None
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None
 
 
 def _whole_disk(device: str, sys: str) -> str:

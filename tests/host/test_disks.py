@@ -81,7 +81,8 @@ def find(sysfs: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Location
             stat=stat,
             major=os.major,
             minor=os.minor,
-            path=SimpleNamespace(realpath=lambda path: path),
+            makedev=os.makedev,
+            path=SimpleNamespace(realpath=lambda path: path, basename=os.path.basename),
         )
         monkeypatch.setattr(disks, "os", fake)
         return locate(path, MOUNTINFO, str(sysfs))
@@ -128,8 +129,26 @@ def test_btrfs_whose_device_cannot_be_seen_is_none_and_says_so(
     find: Callable[..., Location],
 ) -> None:
     """As in a container."""
-    why = "/data/x is on /dev/sdb1: No such file or directory"
+    why = "/data/x is on /dev/sdb1, which cannot be seen here"
     assert find("/data/x", "0:55") == Location((), "btrfs", why)
+
+
+def test_btrfs_is_found_where_dev_has_no_disks(find: Callable[..., Location], sysfs: Path) -> None:
+    """As under systemd with PrivateDevices=yes."""
+    (sysfs / "class/block").mkdir(parents=True)
+    (sysfs / "class/block/sdb1").symlink_to(sysfs / "devices/pci0/sdb/sdb1")
+    assert find("/data/x", "0:55") == Location(("8:16",), "btrfs")
+
+
+def test_btrfs_on_a_mapped_device_is_found_where_dev_has_no_disks(
+    find: Callable[..., Location], sysfs: Path
+) -> None:
+    (sysfs / "class/block").mkdir(parents=True)
+    mapped = sysfs / "devices/virtual/dm-1"
+    (sysfs / "class/block/dm-1").symlink_to(mapped)
+    (mapped / "dm").mkdir()
+    (mapped / "dm/name").write_text("sdb1\n")
+    assert find("/data/x", "0:55") == Location(("253:1",), "btrfs")
 
 
 @pytest.mark.parametrize(
