@@ -42,7 +42,8 @@ def change(ledger: Ledger, asked: st.ChangeAsked, rules: Rules) -> list[ev.Event
         raise Refused(
             "not-waiting", f"job {job.label} is {job.shown_state}: nothing can be changed"
         )
-    else:
+    elif (spec.demand, spec.pool) != (job.spec.demand, job.spec.pool):
+        # What fits no more since the configuration was changed may still get another name.
         _refuse_unfit(spec, rules)
     if wish.time_limit_s is not None:
         refuse_late_warning(spec)
@@ -70,7 +71,10 @@ def _refuse_unfit(spec: JobSpec, rules: Rules) -> None:
     try:
         refuse_unfit(spec, rules)
     except Refused as refusal:
-        raise Refused(refusal.code, refusal.text, hint="the job stays as it is") from None
+        gone = rules.axes.unknown_disk(spec.demand)
+        cure = f"; --io {gone}=0 takes the disk off it" if refusal.code == "no-such-disk" else ""
+        hint = f"the job stays as it is{cure}"
+        raise Refused(refusal.code, refusal.text, hint=hint) from None
 
 
 def _changed(spec: JobSpec, wish: st.Change, rules: Rules) -> JobSpec:
@@ -92,30 +96,31 @@ def _changed(spec: JobSpec, wish: st.Change, rules: Rules) -> JobSpec:
 
 
 def _with_rates(demand: Resources, wish: st.Change, axes: Axes) -> Resources:
-    """The demand with the rates that are wished for, on the disks that the machine has."""
-    if len(axes.disks) <= 1:
-        read_bps, write_bps = wish.read_bps, wish.write_bps
-        for name, *rates in wish.disks or ():
-            _refuse_unknown_disk(name, axes)
-            read_bps, write_bps = rates
-        return replace(
-            demand,
-            read_bps=_given(read_bps, demand.read_bps),
-            write_bps=_given(write_bps, demand.write_bps),
-        )
-    if wish.read_bps is not None or wish.write_bps is not None:
+    """The demand with the rates that are wished for, on the disks that the machine has. Of a disk
+    that it has no more, none is wished for or the job keeps what it asked."""
+    plain, named = (wish.read_bps, wish.write_bps), wish.disks or ()
+    if plain == (None, None) and not named:
+        return demand
+    only = (axes.disks or ("",))[0]
+    if len(axes.disks) > 1 and plain != (None, None):
         raise Refused(
             "bad-value",
             "--io: this machine has several disks; say which one is meant",
             hint=f"--io NAME=RATE, with one of {', '.join(axes.disks)}",
         )
-    if wish.disks is None:
-        return demand
-    rates_of = {name: demand.rates(name) for name in (*axes.disks, *axes.lost)}
-    for name, read, write in wish.disks:
-        _refuse_unknown_disk(name, axes)
+    gone = demand.used_disks.difference(axes.disks)
+    rates_of = {name: demand.rates(name) for name in (*(axes.disks or (only,)), *gone)}
+    read_bps, write_bps = rates_of[only]
+    rates_of[only] = _given(plain[0], read_bps), _given(plain[1], write_bps)
+    for name, read, write in named:
+        if read or write or name not in gone:
+            _refuse_unknown_disk(name, axes)
         rates_of[name] = read, write
-    disks = tuple(sorted((name, *rates) for name, rates in rates_of.items()))
+    left = {name: rates for name, rates in rates_of.items() if name not in gone or any(rates)}
+    if list(left) == [only]:
+        read_bps, write_bps = left[only]
+        return replace(demand, read_bps=read_bps, write_bps=write_bps, disks=())
+    disks = tuple(sorted((name, *rates) for name, rates in left.items()))
     return replace(demand, read_bps=0, write_bps=0, disks=disks)
 
 

@@ -81,7 +81,8 @@ def explain_wait(
         return Reason(
             ReasonCode.RESOURCES,
             f"needs {show_need(name, demand[beyond[0]])}, and the machine gives only "
-            f"{show_amount(name, rules.room[beyond[0]])} since its configuration was changed",
+            f"{show_amount(name, rules.room[beyond[0]])} since its configuration was changed"
+            f"{_way_without(job, name, rules)}",
         )
     if ledger.queues.is_shut_out(job):
         most = ledger.arrays[job.array_id or 0].array.at_once
@@ -121,6 +122,18 @@ def explain_wait(
         return Reason(ReasonCode.FAIR_SHARE, f"{shortage}; {share_text(leaf, ahead, standing)}")
     holder = holder_text(ledger, axis, show_clock)
     return Reason(ReasonCode.RESOURCES, f"{shortage}{holder}")
+
+
+def _way_without(job: Job, axis: str, rules: Rules) -> str:
+    """What the owner of a waiting job can do where a disk or a countable is gone altogether."""
+    if job.state is not JobState.PENDING:
+        return ""
+    disk = axis.partition(":")[2]
+    if disk in rules.axes.lost:
+        return f"; drf set --io {disk}=0 {job.label} lets it do without"
+    if axis in rules.lost_gres:
+        return f"; drf set --gres {axis}=0 {job.label} lets it do without"
+    return ""
 
 
 def _unready(job: Job, ledger: Ledger, show_clock: ShowClock) -> Reason | None:

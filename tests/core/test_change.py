@@ -66,3 +66,13 @@ def test_an_only_disk_that_has_another_name_is_refused() -> None:
         job_id = bench.submit(spec())
         with pytest.raises(Refused, match="no disk 'tape'"):
             changed(bench, job_id, disks=(("tape", 1, 1),))
+
+
+def test_what_fits_no_more_may_still_be_renamed() -> None:
+    bench = Bench(rules())
+    job_id = bench.submit(spec(), held=True)
+    bench.rules = replace(bench.rules, capacity=Resources(cores_milli=500))
+    changed(bench, job_id, name="later")
+    assert bench.job(job_id).spec.name == "later"
+    with pytest.raises(Refused, match="could never start"):
+        changed(bench, job_id, memory_bytes=1)

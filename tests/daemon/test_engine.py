@@ -831,7 +831,7 @@ def test_jobs_that_name_a_disk_that_is_gone_wait_and_all_others_go_on(
     assert reason is not None
     assert reason.text == (
         "needs 30/s of disk reads on scratch, and the machine gives only 0/s "
-        "since its configuration was changed"
+        "since its configuration was changed; drf set --io scratch=0 2 lets it do without"
     )
     after = make_shell(by=one)
     assert after.engine.rules.axes.lost == ("scratch",), "after a restart too"
@@ -839,6 +839,31 @@ def test_jobs_that_name_a_disk_that_is_gone_wait_and_all_others_go_on(
     shell.engine.adopt(with_disks(data=100, scratch=50))
     shell.turn(runner_up(1), ended(1), st.CgroupGone(now(), 1, 1))
     assert 2 in started(shell), "it starts when the disk is there again"
+
+
+def test_a_waiting_job_is_freed_from_a_disk_that_is_gone_and_gets_no_new_rate_on_it(
+    make_shell: MakeShell,
+) -> None:
+    shell = make_shell(by=with_disks(data=100, scratch=50))
+    shell.turn(on_disk("data", 80), on_disk("scratch", 40), on_disk("scratch", 30))
+    assert started(shell) == [1, 2]
+    shell.engine.adopt(
+        replace(rules(), axes=Axes(disks=("data",)), capacity=demand(9, 18, 100, 100))
+    )
+
+    def change(**wish: object) -> object:
+        asked = st.Change(**wish)  # type: ignore[arg-type]
+        (reply,) = shell.turn(st.ChangeAsked(now(), 3, ALICE, asked))
+        return reply
+
+    for wish in ({"disks": (("scratch", 1, 1),)}, {"cores_milli": 2000}):
+        refusal = change(**wish)
+        assert isinstance(refusal, Refused)
+        assert "no disk 'scratch'" in refusal.text
+    assert not isinstance(change(disks=(("scratch", 0, 0),), read_bps=15), Refused)
+    asks = shell.engine.ledger.jobs[3].spec.demand
+    assert (asks.read_bps, asks.disks) == (15, ())
+    assert started(shell) == [3]
 
 
 def test_a_disk_more_is_taken_up_while_jobs_run(make_shell: MakeShell) -> None:
