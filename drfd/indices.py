@@ -17,6 +17,8 @@ MAX_INDEX = 10**9
 MAX_TASKS = 1_000_000
 #: A list of indices shows so many pieces at most.
 _MOST_PIECES = 1000
+#: So many single indices that lie evenly apart are shown as a range with a step.
+_EVEN = 4
 
 _PIECE = re.compile(r"(\d{1,12})(?:-(\d{1,12})(?::(\d{1,12}))?)?", re.ASCII)
 _AT_ONCE = re.compile(r"\d{1,12}", re.ASCII)
@@ -29,7 +31,7 @@ def count_of(spans: Iterable[Span]) -> int:
 def show_spans(spans: Iterable[Span]) -> str:
     """`1,3,7-19:2`; of very many, the first."""
     pieces: list[str] = []
-    for first, last, step in spans:
+    for first, last, step in _folded(spans):
         if len(pieces) == _MOST_PIECES:
             pieces.append("…")
             break
@@ -40,6 +42,31 @@ def show_spans(spans: Iterable[Span]) -> str:
         else:
             pieces.append(f"{first}-{last}:{step}")
     return ",".join(pieces)
+
+
+def _folded(spans: Iterable[Span]) -> Iterator[Span]:
+    """The same spans, with single indices that lie evenly apart as one, if these are four or more:
+    what is left when every second one of very many has been cancelled."""
+    run: list[int] = []
+    for first, last, step in spans:
+        is_even = len(run) < 2 or first - run[-1] == run[1] - run[0]
+        if first != last or not is_even:
+            # The second of two may be the first of the next ones.
+            kept = run[1:] if first == last and len(run) == 2 else []
+            yield from _as_spans(run[: len(run) - len(kept)])
+            run = kept
+        if first == last:
+            run.append(first)
+        else:
+            yield first, last, step
+    yield from _as_spans(run)
+
+
+def _as_spans(run: list[int]) -> Iterator[Span]:
+    if len(run) < _EVEN:
+        yield from ((at, at, 1) for at in run)
+    else:
+        yield run[0], run[-1], run[1] - run[0]
 
 
 def joined(ids: Iterable[int]) -> list[Ids]:

@@ -86,13 +86,14 @@ def test_what_is_read_is_what_was_written(pieces: list[tuple[int, int, int]]) ->
     read = [at for first, last, step in spans for at in range(first, last + 1, step)]
     assert read == sorted(meant)
     assert count_of(spans) == len(meant)
-    assert read_array(show_spans(spans)) == (spans, None)
+    again, _ = read_array(show_spans(spans))
+    assert [at for first, last, step in again for at in range(first, last + 1, step)] == read
 
 
 def test_a_list_of_very_many_pieces_is_cut() -> None:
-    shown = show_spans([(at, at, 1) for at in range(0, 10_000, 2)])
-    assert shown.startswith("0,2,4,")
-    assert shown.endswith(",1998,…")
+    shown = show_spans([(at * at, at * at, 1) for at in range(10_000)])
+    assert shown.startswith("0,1,4,9,")
+    assert shown.endswith(f",{999 * 999},…")
 
 
 @STEADY
@@ -102,3 +103,22 @@ def test_ranges_and_the_gaps_between_them_are_all_there_is(ids: set[int]) -> Non
     assert {each for low, high in ranges for each in range(low, high + 1)} == ids
     assert {each for low, high in rest for each in range(low, high + 1)} == {*range(1, 31)} - ids
     assert merged([*ranges, *rest]) == [(1, 30)]
+
+
+def test_single_indices_that_lie_evenly_apart_are_shown_as_a_range() -> None:
+    singles = [3, *range(10, 21, 2), 30, 31, *range(50, 54)]
+    shown = show_spans((at, at, 1) for at in singles)
+    assert shown == "3,10-20:2,30,31,50-53"
+    assert [
+        at for first, last, step in read_array(shown)[0] for at in range(first, last + 1, step)
+    ] == singles
+    assert show_spans([(1, 1, 1), (3, 3, 1), (5, 5, 1), (7, 20, 1)]) == "1,3,5,7-20"
+
+
+@STEADY
+@given(some.sets(some.integers(0, 40), min_size=1))
+def test_what_is_shown_of_single_indices_reads_as_the_same(indices: set[int]) -> None:
+    shown = show_spans((at, at, 1) for at in sorted(indices))
+    assert {
+        at for first, last, step in read_array(shown)[0] for at in range(first, last + 1, step)
+    } == indices

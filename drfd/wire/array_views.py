@@ -10,6 +10,9 @@ from drfd.core.job import Job, Outcome
 from drfd.indices import Ids, merged, show_spans
 from drfd.wire.views import View, exit_status, resources_view
 
+#: A sentence names so many indices, or ranges of them.
+_MOST_TOLD = 20
+
 
 class Roll(Protocol):
     """How the tasks with a record of their own stand; see `journal.arrays`."""
@@ -71,7 +74,8 @@ def ended_view(view: View, bad: Job | None) -> View:
     code = Outcome.COMPLETED if bad is None or bad.outcome is None else bad.outcome
     told = [f"{view['counts'].get(Outcome.COMPLETED, 0)} of {view['tasks']} tasks completed"]
     told += [
-        f"{view['counts'][state]} {state} ({indices})" for state, indices in view["indices"].items()
+        f"{view['counts'][state]} {state} ({_first(indices)})"
+        for state, indices in view["indices"].items()
     ]
     return view | {
         "state": code.value,
@@ -79,6 +83,12 @@ def ended_view(view: View, bad: Job | None) -> View:
         "outcome": {"code": code.value, "text": "; ".join(told)},
         "status": 0 if bad is None else exit_status(bad),
     }
+
+
+def _first(indices: str) -> str:
+    """As many of them as a sentence bears."""
+    pieces = indices.split(",")
+    return ",".join([*pieces[:_MOST_TOLD], *["…"] * (len(pieces) > _MOST_TOLD)])
 
 
 def _indices(array: Array, ids: Iterable[Ids]) -> str:

@@ -84,6 +84,17 @@ def test_one_file_for_all_tasks_is_told_of(
     assert (result.code, result.err) == (0, line if is_told else "")
 
 
+def test_the_screen_shows_as_many_indices_as_fit_and_json_all(drf: Run, daemon: Any) -> None:
+    indices = ",".join(str(at * at) for at in range(999))
+    array = {**ARRAY, "indices": {"FAILED": indices}}
+    daemon.replies = {"show": {"array": array, "events": []}}
+    (line,) = [each for each in drf("show", 42).out.splitlines() if each.startswith("failed")]
+    assert line.startswith("failed     0,1,4,9,16,")
+    assert line.endswith("…")
+    assert len(line) < 220
+    assert json.loads(drf("show", "--json", 42).out)["indices"] == {"FAILED": indices}
+
+
 def test_a_wait_for_an_array_exits_as_its_first_bad_task(drf: Run, daemon: Any) -> None:
     outcome = {"code": "TIMEOUT", "text": "98 of 100 tasks completed; 2 TIMEOUT (3,7)"}
     told = {**ARRAY, "state": "TIMEOUT", "reason": None, "outcome": outcome, "status": 124}

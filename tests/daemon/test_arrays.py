@@ -253,6 +253,22 @@ def test_wait_returns_with_the_last_task_and_the_first_bad_ones_exit_code(
     play(story)
 
 
+def test_a_wait_names_the_first_of_very_many_bad_tasks(desk: Any) -> None:
+    squares = [str(at * at) for at in range(21)]
+
+    async def story() -> None:
+        await submit(desk, ",".join(squares), held=True)
+        waiting = asyncio.ensure_future(desk.ask(ALICE, op="wait", ids=[1]))
+        await asyncio.sleep(0)
+        await desk.ask(ALICE, op="cancel", select={"ids": [1]})
+        (told,) = (await waiting)["ended"]
+        named = ",".join(squares[:20])
+        assert told["outcome"]["text"] == f"0 of 21 tasks completed; 21 CANCELLED ({named},…)"
+        assert told["indices"] == {"CANCELLED": ",".join(squares)}
+
+    play(story)
+
+
 def test_the_cancellation_of_an_array_ends_the_wait_for_each_of_its_tasks(desk: Any) -> None:
     async def story() -> None:
         await submit(desk, "0-99", held=True)

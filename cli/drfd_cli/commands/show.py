@@ -13,6 +13,9 @@ from drfd_cli import output
 from drfd_cli.options import as_json, connect, job_id
 from drfd_cli.options import label as name_of
 
+#: Lists of indices are cut to so many signs.
+_INDICES = 200
+
 
 @click.command("show")
 @job_id
@@ -60,7 +63,11 @@ def _array_lines(array: dict[str, Any]) -> list[tuple[str, str]]:
         ("array", f"{array['id']} ({array['name']}) of {array['user']}, pool {array['pool']}"),
         ("indices", array["array_tasks"]),
         ("tasks", f"{array['tasks']}: {tasks}"),
-        *((state.lower().replace("_", " "), text) for state, text in array["indices"].items()),
+        # All of them are in --json.
+        *(
+            (state.lower().replace("_", " "), output.clean(text, _INDICES))
+            for state, text in array["indices"].items()
+        ),
         (
             "demand",
             f"{cores} cores, {memory} memory, io {_io(array['demand']) or io}"
