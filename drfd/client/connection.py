@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from drfd import paths
-from drfd.errors import BY_KIND, DrfdError, Unavailable
-from drfd.wire.codec import VERSION, Message, decode, encode
+from drfd.errors import BY_KIND, DrfdError, Refused, Unavailable
+from drfd.wire.codec import VERSION, Message, decode, encode_request
 
 #: How long a wait outlives a daemon that is being restarted, and how often it looks for it.
 RECONNECT_S = 60.0
@@ -53,7 +53,10 @@ class Connection:
         return Connection(self.path, start=self._start)
 
     def send(self, op: str, **fields: Any) -> None:
-        message = encode({"op": op, "v": VERSION, **fields})
+        try:
+            message = encode_request({"op": op, "v": VERSION, **fields})
+        except UnicodeEncodeError as error:
+            raise Refused("bad-value", f"{_text_around(error)!r} is not UTF-8 text") from None
         if self._has_been_left():
             # The daemon was restarted since the last request: this one has not been sent yet.
             self.close()
@@ -222,3 +225,10 @@ def _error_in(reply: Message) -> DrfdError | None:
     if not all(isinstance(word, str) for word in (kind, code, text, hint)):
         return None
     return BY_KIND.get(str(kind), DrfdError)(str(code), str(text), hint=str(hint))
+
+
+def _text_around(error: UnicodeEncodeError) -> str:
+    """The text of a message that cannot be sent, with a ? for each byte that is not UTF-8."""
+    first = error.object.rfind('"', 0, error.start) + 1
+    text, _, _ = error.object[first:].partition('"')
+    return text.encode("ascii", "replace").decode() if not text.isprintable() else text

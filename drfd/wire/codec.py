@@ -17,6 +17,12 @@ def encode(message: Message) -> bytes:
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
+def encode_request(message: Message) -> bytes:
+    """As `encode`, but text that is not UTF-8 raises UnicodeEncodeError: the daemon could only say
+    that it does not understand."""
+    return json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+
+
 def decode(line: bytes) -> Message:
     """Raises ValueError for anything but one JSON object."""
     try:
