@@ -97,6 +97,16 @@ class _Verbs(click.Group):
             _to_nowhere(1)
             return 0
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in (*VERBS, *_HIDDEN):
+            from difflib import get_close_matches
+
+            near = [f" Did you mean {verb!r}?" for verb in get_close_matches(args[0], VERBS, 1)]
+            ctx.fail(f"No such command {args[0]!r}.{''.join(near)}")
+        return super().resolve_command(ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
 

@@ -218,7 +218,8 @@ ESTIMATE = "if running jobs end as estimated and nobody submits anything before"
 def why_line(job: View) -> str:
     """Reason or outcome in one line."""
     about = job["reason"] or job["outcome"]
-    return "" if about is None else f"{about['code']}: {about['text']}"
+    # Of others' jobs it is not said how they ended.
+    return "" if about is None else f"{about['code']}: {about['text']}".removesuffix(": ")
 
 
 def advice_line(advice: View) -> str:

@@ -28,13 +28,22 @@ def read_script(name: str) -> str:
     if len(data) > _SCRIPT_MAX_BYTES:
         raise Refused("too-long", f"the script {name} has more than {_SCRIPT_MAX_BYTES} bytes")
     try:
-        return data.decode()
+        script = data.decode()
     except UnicodeDecodeError:
         raise Refused(
             "no-script",
             f"{output.clean(name)} is a program, not a script",
             hint=f"drf submit -- {shlex.quote(name)}",
         ) from None
+    # The kernel takes the sign for a part of the interpreter's name, and finds none.
+    first_line = script.partition("\n")[0]
+    if first_line.startswith("#!") and first_line.endswith("\r"):
+        raise Refused(
+            "bad-value",
+            f"the script {output.clean(name)} has the line ends of Windows",
+            hint=f"sed -i 's/\\r$//' {shlex.quote(name)}",
+        )
+    return script
 
 
 def directives(script: str, name: str, *, check: Callable[[list[str]], None]) -> list[str]:

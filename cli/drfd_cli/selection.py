@@ -68,6 +68,8 @@ def act(
         labels: list[Any] = reply.get("labels") or reply["done"]
         for label in labels:
             output.tell(f"{done_word} job {label}")
+        if not labels and not reply["failed"]:
+            output.say("no jobs")
     for failure in reply["failed"]:
         error = failure["error"]
         hint = f" ({error['hint']})" if error["hint"] else ""

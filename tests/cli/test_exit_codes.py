@@ -249,3 +249,10 @@ def test_an_interrupted_verb_is_130_without_a_traceback(
     answer.set()
     # The line end takes the shell's prompt past the ^C.
     assert (result.code, result.out, result.err) == (130, "", "\n")
+
+
+def test_a_verb_that_is_mistyped_is_guessed(drf: Run, daemon: Any) -> None:
+    result = drf("sumbit", "--", "true")
+    assert (result.code, result.out, daemon.requests) == (2, "", [])
+    assert result.err == "drf: No such command 'sumbit'. Did you mean 'submit'?\n"
+    assert drf("frobnicate").err == "drf: No such command 'frobnicate'.\n"

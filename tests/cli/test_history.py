@@ -144,3 +144,8 @@ def test_what_cannot_be_meant_is_said_in_one_line(
     assert (result.code, result.out) == (2, "")
     assert complaint in result.err
     assert result.err.count("\n") == 1
+
+
+def test_a_task_is_called_by_its_array_and_index(drf: Run, daemon: Any, past: Any) -> None:
+    daemon.replies = {"hello": ME, "history": page(past(id=49, array_id=42, array_index=7))}
+    assert drf("history").screen.splitlines()[3].split()[0] == "42_7"

@@ -826,3 +826,17 @@ def test_why_goes_on_with_evidence_and_advice(drf: Run, daemon: Any, ended: Any)
     )
     shown = json.loads(drf("why", 42, "--json").out)
     assert (shown["notes"], shown["advice"]) == (notes, advice)
+
+
+def test_choosing_nobody_is_said(drf: Run, daemon: Any) -> None:
+    daemon.replies = {"cancel": {"done": [], "failed": []}}
+    result = drf("cancel", "--name", "trian-*")
+    assert (result.code, result.out, result.err) == (0, "", "drf: no jobs\n")
+    result = drf("cancel", "--json", "--name", "trian-*")
+    assert (result.code, result.err) == (0, "")
+
+
+def test_of_an_end_that_is_private_the_code_stands_alone(drf: Run, daemon: Any, ended: Any) -> None:
+    job = ended("FAILED") | {"outcome": {"code": "FAILED", "text": ""}}
+    daemon.replies = {"status": {"jobs": [job], "counts": {"FAILED": 1}, "draining": False}}
+    assert drf("status", "-a").out.splitlines()[3].split()[-1] == "FAILED"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -494,7 +495,7 @@ def test_a_script_with_foreign_line_ends_has_its_directives_too(
     submitted: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "dos.sh"
-    path.write_bytes(b"#!/bin/sh\r\n#DRF -n dos\r\n")
+    path.write_bytes(b"# no interpreter\r\n#DRF -n dos\r\n")
     assert submitted(path)["name"] == "dos"
 
 
@@ -571,3 +572,28 @@ def test_a_hostile_script_name_is_made_harmless(refused: Any) -> None:
     said = refused("x\x1b[31m\n" + "y" * 5000)
     assert "\x1b" not in said
     assert len(said) < 500
+
+
+def test_a_directory_that_is_not_text_is_named(
+    spawn: Run, finish: Run, daemon: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / os.fsdecode(b"d\xff")
+    path.mkdir()
+    result = finish(spawn("submit", "--", "true", cwd=path, env=ENV))
+    assert (result.code, result.out, daemon.requests) == (1, "", [])
+    assert result.err == f"drf: '{tmp_path}/d?' is not UTF-8 text\n"
+
+
+def test_a_script_with_the_line_ends_of_windows_is_refused_with_the_cure(
+    drf: Run, daemon: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.sh").write_bytes(b"#!/bin/sh\r\n#DRF -c 2\r\necho\r\n")
+    result = drf("submit", "job.sh")
+    assert (result.code, result.out, daemon.requests) == (1, "", [])
+    assert result.err == (
+        "drf: the script job.sh has the line ends of Windows (sed -i 's/\\r$//' job.sh)\n"
+    )
+    subprocess.run(["sed", "-i", r"s/\r$//", "job.sh"], check=True)
+    daemon.replies = {"submit": {"id": 7}}
+    assert drf("submit", "job.sh").code == 0

@@ -9,7 +9,7 @@ import click
 
 from drfd.units import show_size
 from drfd_cli import output
-from drfd_cli.options import as_json, connect
+from drfd_cli.options import as_json, connect, label
 from drfd_cli.past import chosen, past_options, print_csv
 
 _MANY = 20
@@ -102,7 +102,7 @@ def _row(job: output.View, *, names: int, is_wide: bool, users: bool) -> list[ob
     peak = "-" if used["memory_peak"] is None else show_size(used["memory_peak"])
     # Each pair is what was used, of what was declared.
     cells: list[object] = [
-        job["id"],
+        label(job),
         output.shorten(job["name"], names),
         *([output.shorten(job["user"], names)] if is_wide or users else []),
         job["state"],
