@@ -68,6 +68,8 @@ class Link:
         self._away_since: float | None = time.monotonic()
         #: What the launcher said of itself: kind, controls, mounts.
         self.hello: Message = {}
+        #: When news that the journal would not take is asked for again.
+        self._relist: asyncio.TimerHandle | None = None
         #: Attempts whose processes cannot be killed.
         self.stuck: set[AttemptKey] = set()
         self.engine: Engine | None = None
@@ -205,11 +207,18 @@ class Link:
 
         def answer(result: object) -> None:
             if isinstance(result, HostError):
-                asyncio.get_running_loop().call_later(_RELIST_S, self.list_again)
+                # Once for all of them: each list brings as much news again.
+                if self._relist is None:
+                    loop = asyncio.get_running_loop()
+                    self._relist = loop.call_later(_RELIST_S, self._list_now)
             elif then is not None:
                 then()
 
         self._submit(Work(stimulus, answer=answer))
+
+    def _list_now(self) -> None:
+        self._relist = None
+        self.list_again()
 
     def _engine(self) -> Engine:
         assert self.engine is not None

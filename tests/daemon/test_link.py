@@ -786,6 +786,30 @@ def test_news_that_could_not_be_written_is_not_lost(bench: Any) -> None:
     asyncio.run(story())
 
 
+def test_a_journal_that_stays_full_is_not_asked_about_ever_more_often(bench: Any) -> None:
+    """Each list brings several reports, and none of them can be written: one list follows, not
+    one for each of them."""
+
+    async def story() -> None:
+        async with bench(journal=FullDisk) as b:
+            await b.ready()
+            await b.ask(asks())
+            await b.report(up(1))
+            b.engine.journal.is_full = True
+            b.launcher.known, b.launcher.news = [(1, 1)], [up(1), ended(1)]
+            b.taken()
+            before = asyncio.get_running_loop().time()
+            await b.report(ended(1))
+            await asyncio.sleep(0.3)
+            lasted_s = asyncio.get_running_loop().time() - before
+            assert 1 <= b.taken().count(LIST) <= 1 + lasted_s / link_module._RELIST_S
+            b.engine.journal.is_full = False
+            await b.state(1, "CLEANING")
+            await b.quiet()
+
+    asyncio.run(story())
+
+
 def test_a_job_whose_disk_is_gone_is_not_launched_without_its_limit(bench: Any) -> None:
     """It was admitted while the launcher was away, and then the configuration was changed."""
     disks = (("data", 1, 1), ("gone", 1, 0))
