@@ -139,7 +139,7 @@ def _notify(order: Order, confinement: Confinement, attempt: Attempt) -> str:
         os.close(out)
         run_notice(order, confinement, into)
     os.close(into)
-    problem = os.read(out, 4096)
+    # Not its problem first: until exec it may hang where its user likes, or be stopped by him.
     status = _wait(pid)
     deadline = time.monotonic() + _SWEEP_S
     # All that it has forked is, or will be, a child of ours.
@@ -150,6 +150,8 @@ def _notify(order: Order, confinement: Confinement, attempt: Attempt) -> str:
     if status is None:
         return f"failed: it was stopped after {NOTICE_S:.0f} s"
     code = os.waitstatus_to_exitcode(status)
+    # It has ended, and nobody else has had the other end.
+    problem = os.read(out, 4096)
     if problem:
         return f"failed: {problem.decode(errors='replace')}"
     if code < 0:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from drfd.launcher import process
 from drfd.launcher.protocol import Order, notify_message
 from launcher.rig import UNTIL_GO, Controller, LauncherProcess, go, pid_in, shell, state_of, until
 
@@ -131,6 +133,31 @@ def test_one_that_takes_too_long_is_stopped(
     order = shell("echo $$ > pid; exec sleep 1000", cwd=work)
     assert notify(controller, order) == "failed: it was stopped after 0 s"
     assert state_of(pid_in(work / "pid")) is None
+
+
+def test_one_that_is_stopped_before_it_has_begun_holds_nothing_up(
+    make_launcher: Callable[..., LauncherProcess], work: Path
+) -> None:
+    """Its owner may do so as soon as it is the owner's: here while its program is searched for."""
+    launcher = make_launcher()
+    launcher.start(prelude="import drfd.launcher.notices as n; n.NOTICE_S = 1.0")
+    controller = launcher.connect()
+    run(controller, work)
+    order = shell("", cwd=work, argv=("nosuchcommand",), env={"PATH": ":".join(["/x"] * 2_000_000)})
+    controller.send(notify_message(order))
+
+    def child() -> int | None:
+        """The notifier's."""
+        pids = process.children(launcher.process.pid)
+        return next((each for pid in pids for each in process.children(pid)), None)
+
+    pid = until("the command's process", child)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert controller.take("removed", id=1)["notice"] == "failed: it was stopped after 1 s"
+        assert state_of(pid) is None
+    finally:
+        process.signal_all([pid], signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
