@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib.resources import files
 from pathlib import Path
 
@@ -24,6 +24,7 @@ def open_database(path: Path) -> sqlite3.Connection:
     """With the tables of today's version. Raises HostError, leaving the file as it was, when it
     cannot be read."""
     _refuse_foreign(path)
+    _refuse_by_log(path)
     with reported(path, "open"):
         # Created with its final mode: it holds the users' environments.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -106,17 +107,41 @@ def _refuse_foreign(path: Path) -> None:
         # A creation that was cut short leaves a database without any version: SQLite repairs it.
         if header.startswith(b"SQLite format 3\0") and version == 0 and not any(header[68:72]):
             return
-        raise HostError(
-            "journal",
-            f"{path} is not a drfd journal, or is damaged",
-            hint="it was left as it is; restore it from a copy, or move it away to start empty",
-        )
+        raise _damaged(path)
+    _refuse_newer(path, version)
+
+
+def _refuse_by_log(path: Path) -> None:
+    """Look at what was written last and may not stand in the file itself yet."""
+    log = path.with_name(f"{path.name}-wal")
+    with reported(path, "open"):
+        if not path.exists() or not log.exists() or log.stat().st_size == 0:
+            return
+        if path.stat().st_size == 0:
+            # Not a creation that was cut short: that makes the file first. SQLite would begin
+            # with an empty one, and remove the log.
+            raise _damaged(path)
+        # Who may only read leaves the log alone, which others put into the file when they leave.
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            version = db.execute("pragma user_version").fetchone()[0]
+    _refuse_newer(path, version)
+
+
+def _refuse_newer(path: Path, version: int) -> None:
     if version > VERSION:
         raise HostError(
             "journal-version",
             f"the journal {path} has version {version}; this drfd knows versions up to {VERSION}",
             hint="it was left as it is; install the newer drfd again",
         )
+
+
+def _damaged(path: Path) -> HostError:
+    return HostError(
+        "journal",
+        f"{path} is not a drfd journal, or is damaged",
+        hint="it was left as it is; restore it from a copy, or move it away to start empty",
+    )
 
 
 def _head(path: Path) -> bytes:

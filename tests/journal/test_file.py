@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -107,6 +109,34 @@ def test_a_journal_of_a_newer_drfd_is_refused_with_both_versions(path: Path, who
     error = refused(path, f"has version {VERSION + 1}; this drfd knows versions up to {VERSION}")
     assert error.code == "journal-version"
     assert "install the newer drfd" in error.hint
+
+
+def test_a_newer_version_is_refused_also_while_it_stands_in_the_write_ahead_log_alone(
+    path: Path,
+) -> None:
+    """So a newer drfd leaves it that is killed between bringing the journal up to date and writing
+    that back into the file."""
+    writer = (
+        "import os, sqlite3, sys; db = sqlite3.connect(sys.argv[1], isolation_level=None);"
+        f"db.execute('pragma user_version = {VERSION + 1}'); os.kill(os.getpid(), 9)"
+    )
+    Journal(path).close()
+    subprocess.run([sys.executable, "-c", writer, str(path)])
+    assert path.read_bytes()[60:64] == VERSION.to_bytes(4, "big")
+    log = Path(f"{path}-wal")
+    before = log.read_bytes()
+    error = refused(path, f"has version {VERSION + 1}; this drfd knows versions up to {VERSION}")
+    assert error.code == "journal-version"
+    assert log.read_bytes() == before
+
+
+def test_an_empty_file_beside_a_write_ahead_log_is_no_new_journal(path: Path) -> None:
+    """SQLite would throw the log away, and with it what is left of the jobs."""
+    path.touch()
+    log = Path(f"{path}-wal")
+    log.write_bytes(b"x" * 5000)
+    refused(path, "is damaged")
+    assert log.read_bytes() == b"x" * 5000
 
 
 @pytest.mark.parametrize("version", [0, 7])
