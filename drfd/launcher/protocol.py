@@ -24,6 +24,8 @@ LAUNCH, LIST, SIGNAL = "launch", "list", "signal"
 #: Run this order in what is left of its attempt, once, and then remove the attempt.
 NOTIFY = "notify"
 
+#: The highest number of a job or of an attempt.
+MAX_ORDINAL = 10**18 - 1
 
 #: Under this name, the `mounts` of a hello give the one hierarchy of cgroup v2.
 UNIFIED = "cgroup2"
@@ -129,7 +131,7 @@ def read_signals(message: Message) -> tuple[tuple[int, int], int, tuple[int, ...
 
 def read_attempt(message: Message) -> tuple[int, int]:
     """(job id, attempt) of a command about one attempt."""
-    fields = _read_fields("command", message, {"id": _number, "attempt": _number})
+    fields = _read_fields("command", message, {"id": _ordinal, "attempt": _ordinal})
     return fields["id"], fields["attempt"]
 
 
@@ -145,6 +147,14 @@ def _number(what: str, value: object) -> int:
     if type(value) is not int or value < 0:
         raise BadMessage(f"{what} is not a natural number")
     return value
+
+
+def _ordinal(what: str, value: object) -> int:
+    """A number that an attempt's file and cgroup can be called by, and found again."""
+    number = _number(what, value)
+    if not 1 <= number <= MAX_ORDINAL:
+        raise BadMessage(f"{what} is not between 1 and {MAX_ORDINAL}")
+    return number
 
 
 def _text(what: str, value: object) -> str:
@@ -212,8 +222,8 @@ def _signals(what: str, value: object) -> tuple[int, ...]:
 
 _DISK = {"device": _device, "read_bps": _number, "write_bps": _number}
 _SIGNAL: dict[str, Callable[[str, Any], Any]] = {
-    "id": _number,
-    "attempt": _number,
+    "id": _ordinal,
+    "attempt": _ordinal,
     "count": _number,
     "signals": _signals,
 }
@@ -225,8 +235,8 @@ _LIMITS: dict[str, Callable[[str, Any], Any]] = {
     "cores_by": _cores_mode,
 }
 _ORDER: dict[str, Callable[[str, Any], Any]] = {
-    "id": _number,
-    "attempt": _number,
+    "id": _ordinal,
+    "attempt": _ordinal,
     "uid": _number,
     "gid": _number,
     "umask": _number,

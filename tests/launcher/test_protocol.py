@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drfd.launcher import attempts
 from drfd.launcher.protocol import (
     BadMessage,
     DiskLimit,
@@ -124,6 +125,20 @@ def test_no_line_raises_anything_but_bad_message(line: bytes) -> None:
         assert isinstance(decode(line), dict)
     except BadMessage:
         pass
+
+
+@pytest.mark.parametrize("field", ["id", "attempt"])
+@pytest.mark.parametrize("value", [0, 10**18, 10**400])
+def test_a_number_that_no_attempt_can_be_called_by_is_refused(field: str, value: int) -> None:
+    """Its file would not be found again, or could not be made at all; the highest one can."""
+    refused(put(field, value=value))
+    about = {"id": 1, "attempt": 1, field: value}
+    with pytest.raises(BadMessage):
+        read_attempt(about)
+    with pytest.raises(BadMessage):
+        read_signals({**about, "count": 1, "signals": [1]})
+    highest = read_attempt({**about, field: 10**18 - 1})
+    assert attempts.cgroup_key(attempts.cgroup_name(highest)) == highest
 
 
 @pytest.mark.parametrize("field", sorted(set(launch_message(FULL)) - {"cmd"}))
