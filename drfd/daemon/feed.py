@@ -85,7 +85,9 @@ class Feed:
     async def tell(self, actor: st.Actor, request: msg.Events) -> AsyncGenerator[list[View], None]:
         """`{"event": job}` for each change, and first and after each run of them `{"mark": place}`,
         from where another stream may go on. Without end, unless all that it is about by id ends."""
-        ids = [self._lookup.id_of(ref) for ref in request.select.ids]
+        ids = frozenset(self._lookup.id_of(ref) for ref in request.select.ids)
+        # Those that have not ended, as far as has been looked.
+        left = list(ids)
         select = _narrowed(request.select, actor)
         # Before they are told as they stand, or a change in between would be lost.
         listener = Listener()
@@ -119,38 +121,45 @@ class Feed:
                 yield [{"mark": mark}]
                 if listener.is_behind or listener.woken.is_set():
                     continue
-                if ids and all(map(self._waiting.has_ended, ids)):
+                while left and self._waiting.has_ended(left[-1]):
+                    left.pop()
+                if ids and not left:
                     return
                 await listener.woken.wait()
         finally:
             for key in keys:
                 self._forget(key, listener)
 
-    async def _told(self, rows: Iterable[Row], actor: st.Actor) -> AsyncGenerator[list[View], None]:
+    async def _told(
+        self, rows: Iterable[Row | None], actor: st.Actor
+    ) -> AsyncGenerator[list[View], None]:
         turn = self._turns.setdefault(actor.uid, asyncio.Lock())
         left = iter(rows)
-        while some := list(islice(left, _AT_ONCE)):
+        while True:
             async with turn:
-                views = [{"event": self._lookup.row_view(row, actor)} for row in some]
+                some = list(islice(left, _AT_ONCE))
+                views = [{"event": self._lookup.row_view(row, actor)} for row in some if row]
                 await asyncio.sleep(0)
             # Not in turn: this may take as long as its reader likes.
-            yield views
+            if views:
+                yield views
+            if not some:
+                return
 
     def _concerned(
         self, changed: Iterable[int], ids: Collection[int], select: Selection
-    ) -> Iterator[Row]:
-        """Of what has changed, what a listener is about, as it stands now."""
+    ) -> Iterator[Row | None]:
+        """Of what has changed, what a listener is about, as it stands now; None for what it is not
+        about, because that was looked at, too."""
         for job_id in changed:
             array = self._lookup.any_array(job_id)
             if array is None:
                 job = self._lookup.any_job(job_id)
                 is_asked_for = not ids or job.id in ids or job.array_id in ids
-                if is_asked_for and passes(job, select):
-                    yield job
+                yield job if is_asked_for and passes(job, select) else None
                 continue
             group = self._group(array) if not ids or array.id in ids else None
-            if group is not None and passes(group.job, select):
-                yield group
+            yield group if group is not None and passes(group.job, select) else None
             for each in ids:
                 if array.has_task(each):
                     yield self._lookup.any_job(each)

@@ -23,7 +23,7 @@ from drfd.errors import DrfdError, Refused
 from drfd.failpoints import reach
 from drfd.peer import peer_of
 from drfd.wire.codec import MAX_REQUEST_BYTES
-from drfd.wire.messages import Cancel, Events, Question, Wait, decode_request
+from drfd.wire.messages import AnyRequest, Cancel, Events, Question, Wait, decode_request
 from drfd.wire.parts import Selection
 from drfd.wire.views import error_view
 
@@ -36,6 +36,9 @@ _LAST_FLUSH_S = 1.0
 #: Connections of one user at a time; more are turned away.
 _MAX_CONNECTIONS = 256
 
+#: Jobs that one user's connections may wait for or listen to by their ids, all together.
+_MAX_AWAITED = 200_000
+
 _encoder = msgspec.json.Encoder()
 
 
@@ -45,6 +48,7 @@ class Server:
         self._feed = feed
         self._accounts = accounts
         self._connections: Counter[int] = Counter()
+        self._awaited: Counter[int] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, listener: socket.socket) -> None:
@@ -115,6 +119,7 @@ class Server:
         try:
             actor = await self._accounts.actor(uid)
             request = decode_request(line)
+            self._await(uid, request)
         except DrfdError as error:
             return _encode_error(error)
         if isinstance(request, Events):
@@ -132,6 +137,20 @@ class Server:
             return answering.result()
         finally:
             answering.cancel()
+            self._awaited[uid] -= _count_awaited(request)
+            if not self._awaited[uid]:
+                del self._awaited[uid]
+
+    def _await(self, uid: int, request: AnyRequest) -> None:
+        """Count what is waited for; each id costs memory until then. Raises Refused."""
+        count = self._awaited[uid] + _count_awaited(request)
+        if count > _MAX_AWAITED:
+            raise Refused(
+                "too-many-ids",
+                f"uid {uid} would wait for {count} jobs by their ids; {_MAX_AWAITED} are the most",
+                hint="name the array instead of its tasks, or wait for fewer at a time",
+            )
+        self._awaited[uid] = count
 
     async def _reply(self, actor: Actor, gid: int, request: Question) -> bytes:
         try:
@@ -176,6 +195,16 @@ async def _read_frame(reader: asyncio.StreamReader) -> bytes:
     except TimeoutError:
         raise Refused("too-slow", f"the request was not complete after {_FRAME_S:.0f} s") from None
     return first + rest
+
+
+def _count_awaited(request: AnyRequest) -> int:
+    match request:
+        case Wait():
+            return len(request.ids)
+        case Events():
+            return len(request.select.ids)
+        case _:
+            return 0
 
 
 def _encode_error(error: DrfdError) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from drfd.core.job import Job
 from drfd.core.stimuli import Actor
 from drfd.daemon import feed as feed_module
 from drfd.daemon.feed import Feed
@@ -214,6 +215,74 @@ def test_two_hundred_listeners_cost_little_and_those_of_others_nothing(play: Any
         assert took_s < 5
         for ear in ears:
             await ear.leave()
+
+    play(story)
+
+
+def test_who_finds_nothing_lets_others_have_their_turn_all_the_same(play: Any) -> None:
+    """A whole journal that is looked through for what is not in it must not stop the daemon."""
+
+    async def story(desk: Any, feed: Feed) -> None:
+        for _ in range(30):
+            await desk.submit(ALICE, held=True)
+        await desk.ask(ALICE, op="cancel", select={"everything": True})
+        looked = most = 0
+        look = feed._lookup.any_job
+
+        def counted(job_id: int) -> Job:
+            nonlocal looked, most
+            looked += 1
+            most = max(most, looked)
+            return look(job_id)
+
+        async def others() -> None:
+            nonlocal looked
+            while True:
+                looked = 0
+                await asyncio.sleep(0)
+
+        feed._lookup.any_job = counted  # type: ignore[method-assign]
+        beside = asyncio.create_task(others())
+        ear = Ear(feed, ALICE, user="nobody", after=0)
+        assert await ear.hear() == []
+        beside.cancel()
+        await ear.leave()
+        assert 0 < most <= 5
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(feed_module, "_AT_ONCE", 5)
+        play(story)
+
+
+def test_what_has_ended_of_many_is_not_looked_at_again_with_every_change(play: Any) -> None:
+    """Hundreds of streams about as many jobs as can be named are open to everybody."""
+
+    async def story(desk: Any, feed: Feed) -> None:
+        await desk.submit(ALICE, array="0-499", held=True)
+        await desk.ask(ALICE, op="cancel", select={"ids": [1]})
+        last = await desk.submit(ALICE, held=True)
+        ear = Ear(feed, ALICE, ids=[*range(2, 502), last], after=feed.engine.journal.mark())
+        assert await ear.hear() == []
+        looks = 0
+        has_ended = feed._waiting.has_ended
+
+        def counted(job_id: int) -> bool:
+            nonlocal looks
+            looks += 1
+            return has_ended(job_id)
+
+        feed._waiting.has_ended = counted  # type: ignore[method-assign]
+        for priority in range(1, 11):
+            hearing = asyncio.create_task(ear.hear())
+            # It has told all there is, and waits.
+            await asyncio.sleep(0.01)
+            await desk.ask(ALICE, op="set", select={"ids": [last]}, priority=priority)
+            assert told(await hearing) == [(last, "HELD")]
+        assert looks <= 501 + 10
+        await desk.ask(ALICE, op="cancel", select={"ids": [last]})
+        assert told(await ear.hear()) == [(last, "CANCELLED")]
+        with pytest.raises(EOFError):
+            await ear.hear()
 
     play(story)
 

@@ -501,6 +501,32 @@ def test_one_user_has_a_bounded_number_of_connections(
     asyncio.run(story())
 
 
+def test_one_user_waits_for_a_bounded_number_of_ids(
+    front: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each costs memory for as long as it is waited for, on every one of many connections."""
+    monkeypatch.setattr(server_module, "_MAX_AWAITED", 3)
+
+    async def story() -> None:
+        async with front() as f:
+            await f.ask(**SUBMIT, held=True)
+            await f.ask(**SUBMIT, held=True)
+            waiter, listener, other = [await f.client() for _ in range(3)]
+            await waiter.send(b'{"v":1,"op":"wait","ids":[1,2]}\n')
+            await listener.send(b'{"v":1,"op":"events","select":{"ids":[1]},"after":0}\n')
+            while f.server._awaited[os.getuid()] < 3:
+                await asyncio.sleep(0.005)
+            reply = await other.ask(op="wait", ids=[1])
+            assert (reply["ok"], reply["error"]["code"]) == (False, "too-many-ids")
+            await f.ask(op="cancel", select={"ids": [1, 2]})
+            assert (await waiter.reply())["done"] is True
+            assert (await other.ask(op="wait", ids=[1, 2]))["done"] is True
+            while f.server._awaited:
+                assert "ok" in await listener.reply()
+
+    asyncio.run(story())
+
+
 def test_a_job_with_hostile_words_is_told_as_it_is(front: Any) -> None:
     """JSON carries anything; making it harmless is up to who prints it."""
     name = "\x1b[31m[/x]\n\u202e" + "\U0001f600" * 10
