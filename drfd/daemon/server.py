@@ -39,6 +39,11 @@ _MAX_CONNECTIONS = 256
 #: Jobs that one user's connections may wait for or listen to by their ids, all together.
 _MAX_AWAITED = 200_000
 
+#: Bytes of replies that one user has not read yet, on all connections together; no longer reply is
+#: added to them than a short one, which anybody gets.
+_MAX_UNREAD_BYTES = 64 << 20
+_SHORT_BYTES = 1 << 20
+
 _encoder = msgspec.json.Encoder()
 
 
@@ -49,6 +54,7 @@ class Server:
         self._accounts = accounts
         self._connections: Counter[int] = Counter()
         self._awaited: Counter[int] = Counter()
+        self._unread: Counter[int] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, listener: socket.socket) -> None:
@@ -107,8 +113,31 @@ class Server:
             if reply is None:
                 return
             reach("server.before-reply")
-            writer.write(reply)
+            try:
+                await self._send(writer, reply, uid)
+            except Refused as error:
+                await self._send(writer, _encode_error(error), uid)
+            # Not kept until the next request, which may never come.
+            del line, reply
+
+    async def _send(self, writer: asyncio.StreamWriter, data: bytes, uid: int) -> None:
+        """Until it is read, but for what the kernel takes. Raises Refused for what is too much to
+        keep until then."""
+        unread = self._unread[uid]
+        if unread and len(data) > _SHORT_BYTES and unread + len(data) > _MAX_UNREAD_BYTES:
+            raise Refused(
+                "too-much-unread",
+                f"uid {uid} has not read {unread} bytes of replies on other connections",
+                hint="read them, or end the programs that do not",
+            )
+        self._unread[uid] += len(data)
+        try:
+            writer.write(data)
             await writer.drain()
+        finally:
+            self._unread[uid] -= len(data)
+            if not self._unread[uid]:
+                del self._unread[uid]
 
     async def _answer_or_leave(
         self, writer: asyncio.StreamWriter, line: bytes, uid: int, gid: int
@@ -170,8 +199,7 @@ class Server:
             async with aclosing(self._feed.tell(actor, request)) as stream:
                 async for views in stream:
                     lines = (_encoder.encode({"ok": True, **view}) + b"\n" for view in views)
-                    writer.write(b"".join(lines))
-                    await writer.drain()
+                    await self._send(writer, b"".join(lines), actor.uid)
         except DrfdError as error:
             return _encode_error(error)
         return _encoder.encode({"ok": True, "done": True}) + b"\n"

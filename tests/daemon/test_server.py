@@ -527,6 +527,36 @@ def test_one_user_waits_for_a_bounded_number_of_ids(
     asyncio.run(story())
 
 
+def test_what_one_user_does_not_read_is_bounded_over_all_connections(
+    front: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list may be long; hundreds that nobody reads must not fill the daemon's memory."""
+    monkeypatch.setattr(server_module, "_MAX_UNREAD_BYTES", 3 << 20)
+
+    async def story() -> None:
+        async with front() as f:
+            long = ["true", *["x" * 100_000] * 4]
+            for _ in range(5):
+                await f.ask(**SUBMIT | {"argv": long}, held=True)
+            stuck, other, stream = [await f.client() for _ in range(3)]
+            stuck.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            await stuck.send(b'{"v":1,"op":"status"}\n')
+            while not f.server._unread[os.getuid()]:
+                await asyncio.sleep(0.005)
+            # As long as nothing else is unread, a list of any length is sent.
+            reply = await other.ask(op="status")
+            assert (reply["ok"], reply["error"]["code"]) == (False, "too-much-unread")
+            assert len((await other.ask(op="show", id=1))["job"]["argv"]) == 5
+            await stream.send(b'{"v":1,"op":"events"}\n')
+            assert "mark" in await stream.reply()
+            assert (await stream.reply())["error"]["code"] == "too-much-unread"
+            stuck.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            assert len((await stuck.reply())["jobs"]) == 5
+            assert len((await other.ask(op="status"))["jobs"]) == 5
+
+    asyncio.run(story())
+
+
 def test_a_job_with_hostile_words_is_told_as_it_is(front: Any) -> None:
     """JSON carries anything; making it harmless is up to who prints it."""
     name = "\x1b[31m[/x]\n\u202e" + "\U0001f600" * 10
