@@ -17,7 +17,7 @@ from drfd.core.rules import Rules
 from drfd.core.tree import path_up
 from drfd.errors import NotPermitted, Refused
 from drfd.indices import count_of
-from drfd.units import show_amount, show_duration, show_need
+from drfd.units import show_amount, show_duration, show_need, show_size
 
 
 def may_touch(actor: st.Actor, uid: int) -> bool:
@@ -82,6 +82,7 @@ def submit(ledger: Ledger, asked: st.SubmitAsked, rules: Rules) -> list[ev.Event
     after, at_s = asked.spec.after, asked.now.at_s
     refuse_impossible(ledger, after, asked.ended, user=asked.spec.user)
     _refuse_too_many(ledger.waiting[asked.spec.user], asked, rules)
+    _refuse_too_long(ledger.letters[asked.spec.user], asked, rules)
     job_id = ledger.next_id
     if asked.spans:
         return [
@@ -117,6 +118,19 @@ def _refuse_too_many(waiting: int, asked: st.SubmitAsked, rules: Rules) -> None:
             + (f" and has {waiting}" if waiting else ""),
             hint="submit it in parts",
         )
+
+
+def _refuse_too_long(waiting: int, asked: st.SubmitAsked, rules: Rules) -> None:
+    letters = asked.spec.letters * max(1, count_of(asked.spans))
+    if waiting + letters <= rules.max_letters_per_user:
+        return
+    user = asked.spec.user
+    raise Refused(
+        "too-long",
+        f"the commands of all waiting jobs of {user} would have {show_size(waiting + letters)}, "
+        f"and may have {show_size(rules.max_letters_per_user)}",
+        hint="have long lists of arguments read from a file, or wait for some jobs to start",
+    )
 
 
 def no_such(job_id: int) -> Refused:

@@ -141,6 +141,12 @@ class JobSpec:
         """The leaf of the fair-share tree: the user, below the pool."""
         return leaf_path(self.pool, self.user)
 
+    @property
+    def letters(self) -> int:
+        """How long all its texts are together."""
+        told = () if self.notify is None else self.notify.argv
+        return sum(map(len, (self.name, self.cwd, self.stdout, self.stderr, *self.argv, *told)))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:

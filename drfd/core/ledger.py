@@ -14,7 +14,7 @@ from drfd.core import events as ev
 from drfd.core.array import Array
 from drfd.core.awaiting import count_conditions, submitted
 from drfd.core.instances import Instance, count
-from drfd.core.job import Job, JobState
+from drfd.core.job import Job, JobSpec, JobState
 from drfd.core.lifecycle import InvalidTransition, next_state
 from drfd.core.moves import moved
 from drfd.core.queue import Line
@@ -43,6 +43,8 @@ class Ledger:
         self.taken: Counter[Instance] = Counter()
         #: Jobs not yet started (PENDING or HELD) by user name.
         self.waiting: Counter[str] = Counter()
+        #: How long their texts are, those of an array's tasks each for itself.
+        self.letters: Counter[str] = Counter()
         #: Jobs that wait for a live job's end, by that job's id.
         self.dependents: dict[int, set[int]] = {}
         #: (Unix time, job id) of those not to start before a time.
@@ -232,23 +234,24 @@ class Ledger:
         if not roster.unborn:
             return
         common = roster.array.common
-        self._await(common.spec.user, sign * len(roster.unborn))
+        self._await(common.spec, sign * len(roster.unborn))
         count_conditions(common, sign, self.dependents, self.begins)
         wanted = self.wanted(common)
         if wanted is not None:
             for run in roster.unborn.runs():
                 self.queues.line_up(common, wanted, run, sign)
 
-    def _await(self, user: str, change: int) -> None:
-        self.waiting[user] += change
-        if not self.waiting[user]:
-            del self.waiting[user]
+    def _await(self, spec: JobSpec, change: int) -> None:
+        self.waiting[spec.user] += change
+        self.letters[spec.user] += change * spec.letters
+        if not self.waiting[spec.user]:
+            del self.waiting[spec.user], self.letters[spec.user]
 
     def _count(self, job: Job, sign: int) -> None:
         """Enter (`sign` 1) or strike out (-1) a job in the tables that its state puts it in."""
         leaf = job.spec.leaf
         if job.state in (JobState.PENDING, JobState.HELD):
-            self._await(job.spec.user, sign)
+            self._await(job.spec, sign)
         wanted = self.wanted(job)
         if wanted is not None:
             self.queues.line_up(job, wanted, (*entry_of(job), job.id), sign)
@@ -271,7 +274,7 @@ class Ledger:
     def check(self) -> None:
         """Raise AssertionError if the tables disagree with the jobs: a bug."""
         fresh = Ledger.of_jobs(self.axes, self.jobs.values(), arrays=self.arrays.left())
-        tables = "queues used holding booked taken waiting dependents begins arrays"
+        tables = "queues used holding booked taken waiting letters dependents begins arrays"
         for table in tables.split():
             assert getattr(self, table) == getattr(fresh, table), f"ledger: {table} is wrong"
         assert all(amount >= 0 for amount in self.booked)

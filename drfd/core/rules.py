@@ -62,6 +62,8 @@ class Rules:
     #: TERM, then this long, then KILL.
     grace_s: int = 10
     max_waiting_per_user: int = 200_000
+    #: How long the texts of these may be together: they are kept in memory.
+    max_letters_per_user: int = 256 << 20
     #: When a waiting job gets a reservation.
     patience: Patience = field(default_factory=Patience)
     #: One of `core.policies.CONFIGURABLE`.

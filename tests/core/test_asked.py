@@ -157,6 +157,27 @@ def test_the_bound_counts_a_users_jobs_over_all_pools() -> None:
     assert refused(bench, st.SubmitAsked(now(), spec("root.alice"))).code == "too-many-jobs"
 
 
+@pytest.mark.parametrize(("spans", "fits"), [((), 2), (((0, 1, 1),), 1)])
+def test_the_texts_of_a_users_waiting_jobs_have_a_bound_together(
+    spans: tuple[tuple[int, int, int], ...], fits: int
+) -> None:
+    """Each may be half a megabyte long, and all are kept in memory."""
+    words = ("echo", *["x" * 1000] * 10)
+    asks = st.SubmitAsked(now(), replace(spec(), argv=words), spans=spans)
+    most = 2 * asks.spec.letters + 100
+    bench = Bench(replace(rules(), max_letters_per_user=most))
+    for _ in range(fits):
+        bench.feed(asks)
+    refusal = refused(bench, asks)
+    assert refusal.code == "too-long"
+    assert "the commands of all waiting jobs of alice would have" in str(refusal)
+    bench.submit(spec("root.bob", actor=BOB))
+    bench.schedule()
+    bench.check()
+    assert bench.ledger.letters == {}
+    bench.feed(asks)
+
+
 # -- permissions ------------------------------------------------------------------------------
 
 
