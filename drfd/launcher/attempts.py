@@ -12,7 +12,7 @@ flock on it as long as it lives, so the kernel knows whether there is one. The r
     notified  what became of that
 
 Between them the launcher writes how many signals it has been told to send, before it sends them:
-what is told again is not sent again.
+what is told again is not sent again. This one record is written over, for there may be any number.
 
 No fsync: the records matter to processes that come after a crash of drfd, not of the machine. After
 a power cut the job is gone anyway, and what the journal does not know by then ends as LOST.
@@ -59,6 +59,8 @@ _KINDS = (
     *("created", "runner", "running", "failed", "ended"),
     *("signalled", "notifying", "notified"),
 )
+#: The record that is written over begins so, and keeps room for a count of so many digits.
+_SIGNALLED, _COUNT_WIDTH = '{"record":"signalled"', 18
 #: How an attempt is written: numbers as `str` gives them, so that each key has one name.
 _NUMBER = "([1-9][0-9]{0,17})"
 _KEY = re.compile(rf"{_NUMBER}\.{_NUMBER}")
@@ -104,17 +106,31 @@ def create(dir_fd: int, key: Key, created: Record) -> int:
 
 
 def append(fd: int, kind: str, record: Record) -> None:
-    line = json.dumps({"record": kind, **record}, separators=(",", ":")).encode() + b"\n"
+    _write(fd, json.dumps({"record": kind, **record}, separators=(",", ":")).encode() + b"\n")
+
+
+def _write(fd: int, line: bytes) -> None:
     written = os.write(fd, line)
     if written != len(line):
         raise OSError(f"attempt file: {written} of {len(line)} bytes written")
 
 
-def add(dir_fd: int, key: Key, kind: str, record: Record) -> None:
-    """Append to the file of an attempt that somebody else may hold."""
+def note_signals(dir_fd: int, key: Key, count: int) -> None:
+    """Write how many signals have been asked for, over what was written of them before."""
+    line = f'{_SIGNALLED},"count":{count:<{_COUNT_WIDTH}}}}\n'.encode()
+    fd = os.open(file_name(key), os.O_RDWR | os.O_CLOEXEC, dir_fd=dir_fd)
+    try:
+        data = os.pread(fd, os.fstat(fd).st_size, 0)
+        at = data.rfind(_SIGNALLED.encode())
+        # An older drfd wrote lines of any length, one for each time.
+        if at >= 0 and data.find(b"\n", at) + 1 - at == len(line):
+            os.pwrite(fd, line, at)
+            return
+    finally:
+        os.close(fd)
     fd = os.open(file_name(key), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, dir_fd=dir_fd)
     try:
-        append(fd, kind, record)
+        _write(fd, line)
     finally:
         os.close(fd)
 

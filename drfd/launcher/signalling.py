@@ -30,6 +30,6 @@ def send_signals(
     new = signals[-(count - sent) :] if count > sent else ()
     if not new:
         return
-    attempts.add(attempts_fd, key, "signalled", {"count": count})
+    attempts.note_signals(attempts_fd, key, count)
     for number in new:
         confinement.signal(key, attempt, number)

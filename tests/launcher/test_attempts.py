@@ -61,6 +61,22 @@ def test_records_come_back_in_the_order_they_were_written(directory: int, attemp
         assert attempts.read(directory, KEY) == Attempt(**known)
 
 
+def test_any_number_of_signals_takes_the_room_of_one(
+    directory: int, attempt_fd: int, tmp_path: Path
+) -> None:
+    """The launcher reads the whole file for each of them, and a user may send very many."""
+    # As an older drfd has written it.
+    attempts.append(attempt_fd, "signalled", {"count": 1})
+    attempts.note_signals(directory, KEY, 2)
+    attempts.append(attempt_fd, "ended", {"exit_code": 0})
+    size_bytes = (tmp_path / "41.2").stat().st_size
+    for count in range(3, 2000):
+        attempts.note_signals(directory, KEY, count)
+    assert (tmp_path / "41.2").stat().st_size == size_bytes
+    known = attempts.read(directory, KEY)
+    assert known == Attempt(CREATED, signalled={"count": 1999}, ended={"exit_code": 0})
+
+
 def test_an_attempt_file_is_made_only_once(directory: int, attempt_fd: int) -> None:
     with pytest.raises(FileExistsError):
         attempts.create(directory, KEY, {"uid": 0})
