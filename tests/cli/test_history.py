@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from drfd_cli.commands.history import _print_table
+
 Run = Callable[..., Any]
 ME = {"version": "0", "user": "alice", "admin": False}
 USED = {
@@ -149,3 +151,20 @@ def test_what_cannot_be_meant_is_said_in_one_line(
 def test_a_task_is_called_by_its_array_and_index(drf: Run, daemon: Any, past: Any) -> None:
     daemon.replies = {"hello": ME, "history": page(past(id=49, array_id=42, array_index=7))}
     assert drf("history").screen.splitlines()[3].split()[0] == "42_7"
+
+
+class Walked(list[Any]):
+    """A list that counts how often somebody goes through it."""
+
+    walks = 0
+
+    def __iter__(self) -> Any:
+        self.walks += 1
+        return super().__iter__()
+
+
+def test_a_long_history_is_gone_through_as_often_as_a_short_one(plain: None, past: Any) -> None:
+    short, long = Walked([past()]), Walked([past()] * 600)
+    for jobs in (short, long):
+        _print_table(jobs)
+    assert short.walks == long.walks

@@ -82,13 +82,14 @@ def _print_csv(jobs: list[output.View]) -> None:
 def _print_table(jobs: list[output.View]) -> None:
     is_wide = output.width() >= _WIDE
     names = _NAME if is_wide else _SHORT_NAME
+    users = _several(jobs)
     wide: list[output.Column] = [("IO R/W", "right"), "CAUSE"]
     columns: list[output.Column] = [
-        ("ID", "right"), "NAME", *(["USER"] if is_wide or _several(jobs) else []), "STATE",
+        ("ID", "right"), "NAME", *(["USER"] if is_wide or users else []), "STATE",
         "ENDED", ("TIME", "right"), ("CORES", "right"), ("MEM", "right"),
         *(wide if is_wide else []),
     ]  # fmt: skip
-    rows = [_row(job, names=names, is_wide=is_wide, users=_several(jobs)) for job in jobs]
+    rows = [_row(job, names=names, is_wide=is_wide, users=users) for job in jobs]
     output.print_rows(columns, rows, fixed=("ID", "STATE"), last_width=_WHY if is_wide else 0)
 
 
