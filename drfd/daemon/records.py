@@ -11,6 +11,7 @@ from drfd.core.asked import may_touch
 from drfd.core.job import Job
 from drfd.core.rules import ROOT
 from drfd.daemon.engine import Engine
+from drfd.daemon.lookup import Lookup
 from drfd.journal.past import Past, read_ended
 from drfd.wire import messages as msg
 from drfd.wire import parts
@@ -25,15 +26,19 @@ _SIMILAR = 50
 @dataclass
 class Records:
     engine: Engine
+    lookup: Lookup
 
     async def answer(self, actor: st.Actor, request: msg.History | msg.Report) -> View:
         if isinstance(request, msg.History):
             return await self._history(actor, request)
-        return await asyncio.to_thread(self._report, request)
+        # A line for each of a million jobs is nothing to read: of these, the latest.
+        limit = request.limit if request.by == "job" else None
+        past = self._past(request.past, limit=limit)
+        return await asyncio.to_thread(self._report, request, past)
 
     async def _history(self, actor: st.Actor, request: msg.History) -> View:
         """A page, newest first; `after` asks for the next one, null when there is none."""
-        past = _past(request.past, after=request.after, limit=request.limit + 1)
+        past = self._past(request.past, after=request.after, limit=request.limit + 1)
         jobs = await asyncio.to_thread(self._read, past)
         page = jobs[: request.limit]
         after = None
@@ -47,29 +52,30 @@ class Records:
         past = Past(user=job.spec.user, name=job.spec.name, limit=_SIMILAR)
         return self._read(past)
 
-    def _report(self, request: msg.Report) -> View:
+    def _report(self, request: msg.Report, past: Past) -> View:
         books = Books(request.by)
-        # A line for each of a million jobs is nothing to read: of these, the latest.
-        limit = request.limit if request.by == "job" else None
-        books.take(read_ended(self.engine.journal.path, _past(request.past, limit=limit)))
+        books.take(read_ended(self.engine.journal.path, past))
         return report_view(books, limit=request.limit, least=request.least)
 
     def _read(self, past: Past) -> list[Job]:
         return list(read_ended(self.engine.journal.path, past))
 
-
-def _past(
-    asked: parts.Past, *, after: tuple[float, int] | None = None, limit: int | None = None
-) -> Past:
-    pool = asked.pool
-    return Past(
-        ids=tuple(asked.ids),
-        user=asked.user,
-        states=tuple(asked.states),
-        name=asked.name,
-        pool=None if pool is None else f"{ROOT}.{pool.removeprefix(f'{ROOT}.')}",
-        since_s=asked.since_s,
-        until_s=asked.until_s,
-        after=after,
-        limit=limit,
-    )
+    def _past(
+        self,
+        asked: parts.Past,
+        *,
+        after: tuple[float, int] | None = None,
+        limit: int | None = None,
+    ) -> Past:
+        pool = asked.pool
+        return Past(
+            ids=tuple(map(self.lookup.id_of, asked.ids)),
+            user=asked.user,
+            states=tuple(asked.states),
+            name=asked.name,
+            pool=None if pool is None else f"{ROOT}.{pool.removeprefix(f'{ROOT}.')}",
+            since_s=asked.since_s,
+            until_s=asked.until_s,
+            after=after,
+            limit=limit,
+        )

@@ -67,7 +67,7 @@ class Requests:
 
     def __post_init__(self) -> None:
         self._lookup = Lookup(self.engine, self.meter)
-        self._records = Records(self.engine)
+        self._records = Records(self.engine, self._lookup)
         self._whys = Whys(self.engine, self._lookup, self._records)
         self._waiting = Waiting(self.engine)
         self._each = Each(self.engine, self._lookup, self.submit_work)

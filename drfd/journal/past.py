@@ -24,6 +24,7 @@ from drfd.journal import records
 class Past:
     """Which ended jobs; what is left out does not matter."""
 
+    #: Of jobs, or of arrays for all their tasks.
     ids: tuple[int, ...] = ()
     user: str | None = None
     states: tuple[str, ...] = ()
@@ -43,7 +44,7 @@ def query(past: Past) -> tuple[str, dict[str, Any]]:
     everything would keep SQLite from its indexes."""
     words, values = ["live = 0"], {}
     for word, name, value in (
-        ("id in (select value from json_each(:ids))", "ids", json.dumps(past.ids)),
+        (_IS_ONE_OF, "ids", json.dumps(past.ids)),
         ("user = :user", "user", past.user),
         (_state_word(past.states), "states", _state_value(past.states)),
         ("json_extract(cast(data as text), '$.spec.name') = :name", "name", past.name),
@@ -87,6 +88,9 @@ def read_changed(path: Path, *, after: int, limit: int) -> tuple[list[int], int]
     return sorted(latest, key=latest.__getitem__), rows[-1][0] if rows else after
 
 
+_IS_ONE_OF = (
+    "(id in (select value from json_each(:ids)) or array_id in (select value from json_each(:ids)))"
+)
 _IN_POOL = (
     "(json_extract(cast(data as text), '$.spec.pool') = :pool"
     " or substr(json_extract(cast(data as text), '$.spec.pool'), 1, length(:pool) + 1)"

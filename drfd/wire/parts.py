@@ -64,7 +64,8 @@ class Selection(Struct, forbid_unknown_fields=True, frozen=True):
 class Past(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """Which ended jobs: those that pass everything given."""
 
-    ids: Annotated[list[Id], Meta(max_length=100_000)] = []
+    #: That of an array: all its tasks.
+    ids: Annotated[list[Ref], Meta(max_length=100_000)] = []
     user: Name | None = None
     states: list[Name] = []
     name: Name | None = None

@@ -71,6 +71,21 @@ def test_what_is_asked_for_is_what_comes(desk: Any) -> None:
     play(story)
 
 
+def test_the_past_of_an_array_is_that_of_its_tasks_and_a_task_has_its_own(desk: Any) -> None:
+    async def story() -> None:
+        await desk.submit(ALICE, array="5-7")
+        for job_id in (2, 3, 4, await desk.submit(ALICE)):
+            await desk.finish(job_id)
+        assert await history(desk, ALICE, past={"ids": [1]}) == [4, 3, 2]
+        assert await history(desk, ALICE, past={"ids": ["1_6", 5]}) == [5, 3]
+        report = await desk.ask(ALICE, op="report", past={"ids": ["1_6"]})
+        assert report["total"]["jobs"] == 1
+        with pytest.raises(Refused, match="array 1 has no task with the index 9"):
+            await history(desk, ALICE, past={"ids": ["1_9"]})
+
+    play(story)
+
+
 @pytest.mark.parametrize("wrong", [{"limit": 0}, {"limit": 1001}, {"past": {"uid": 3}}])
 def test_what_cannot_be_asked_is_refused(desk: Any, wrong: dict[str, Any]) -> None:
     async def story() -> None:
