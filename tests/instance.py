@@ -68,7 +68,8 @@ def wait_for(
 class Instance:
     def __init__(self, config: str = CONFIG) -> None:
         # Not pytest's own directory: other users of the tests must be able to enter.
-        self.root = Path(tempfile.mkdtemp(prefix="drfd-test-"))
+        # On a disk: what is in memory (/tmp on Debian 13) has no bandwidth to be limited.
+        self.root = Path(tempfile.mkdtemp(prefix="drfd-test-", dir="/var/tmp"))
         self.root.chmod(0o755)
         self.state = self.root / "state"
         self.socket = self.root / "drfd.sock"
