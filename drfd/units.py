@@ -13,6 +13,8 @@ from drfd.errors import Refused
 
 #: Beyond these, an amount is a slip of the keyboard.
 _MOST_CORES, _MOST_BYTES = 1_000_000_000, 1 << 60
+#: No message holds a longer time.
+_MOST_SECONDS = 1 << 40
 
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:i?B)?", re.IGNORECASE)
@@ -82,6 +84,12 @@ def parse_duration(text: str | int, *, what: str = "time") -> int:
     else:
         raise Refused(
             "bad-value", f"{what}: {_quote(text)} is not a time", hint="write 90s, 30m, 12h or 2d"
+        )
+    if seconds > _MOST_SECONDS:
+        raise Refused(
+            "bad-value",
+            f"{what}: {_quote(text)} is longer than anything lasts",
+            hint="write 90s, 30m, 12h or 2d",
         )
     if seconds < 1:
         raise Refused("bad-value", f"{what} must be at least one second", hint="write 90s or 30m")

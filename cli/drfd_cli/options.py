@@ -48,7 +48,8 @@ class Amount(_AnyType):
         try:
             return self._read(value)
         except Refused as error:
-            self.fail(f"{error.text.partition(': ')[2] or error.text} ({error.hint})", param, ctx)
+            hint = f" ({error.hint})" if error.hint else ""
+            self.fail(f"{error.text.partition(': ')[2] or error.text}{hint}", param, ctx)
 
 
 def _checked_array(text: str) -> str:

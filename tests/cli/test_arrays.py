@@ -254,3 +254,15 @@ def test_log_of_an_array_names_a_task_to_ask_for(drf: Run, daemon: Any) -> None:
     assert result.err == (
         "drf: 42 is an array; each task has an output of its own (drf log 42_5)\n"
     )
+
+
+def test_submit_w_says_which_tasks_have_failed(drf: Run, daemon: Any) -> None:
+    outcome = {"code": "FAILED", "text": "98 of 100 tasks completed; 2 FAILED (3,7)"}
+    told = {**ARRAY, "state": "FAILED", "reason": None, "outcome": outcome, "status": 3}
+    daemon.replies = {
+        "submit": {"id": 42, "tasks": 100},
+        "wait": {"done": True, "ended": [told]},
+    }
+    result = drf("submit", "-w", "--array", "0-99", "--", "false")
+    line = "drf: array 42 FAILED: 98 of 100 tasks completed; 2 FAILED (3,7)\n"
+    assert (result.code, result.err) == (3, line)

@@ -256,3 +256,26 @@ def test_a_verb_that_is_mistyped_is_guessed(drf: Run, daemon: Any) -> None:
     assert (result.code, result.out, daemon.requests) == (2, "", [])
     assert result.err == "drf: No such command 'sumbit'. Did you mean 'submit'?\n"
     assert drf("frobnicate").err == "drf: No such command 'frobnicate'.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            ["submit", "-t", f"{10**20}h", "--", "true"],
+            "drf submit: Invalid value for '-t' / '--time': '100000000000000000000h' is longer "
+            "than anything lasts (write 90s, 30m, 12h or 2d)\n",
+        ),
+        (
+            ["submit", "-m", "999999999999T", "--", "true"],
+            "drf submit: Invalid value for '-m' / '--mem': '999999999999T' is more than there is "
+            "in the world\n",
+        ),
+        (["set", "--rename", "", "3"], "drf set: a name has 1 to 256 signs\n"),
+    ],
+)
+def test_what_is_out_of_all_bounds_is_refused_in_words(
+    drf: Run, daemon: Any, words: list[str], line: str
+) -> None:
+    result = drf(*words)
+    assert (result.code, result.err, daemon.requests) == (2, line, [])

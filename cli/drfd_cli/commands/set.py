@@ -47,6 +47,8 @@ def command(
 ) -> int:
     """Change what waiting jobs ask for, or the time limit of running ones, which only an
     administrator may lengthen. `--after ''` takes conditions away."""
+    if rename is not None and not 1 <= len(rename) <= 256:
+        raise click.UsageError("a name has 1 to 256 signs")
     given: dict[str, Any] = {
         "demand": demand_fields(cores, mem, io, gres) or None,
         "time_limit_s": time,

@@ -84,7 +84,9 @@ def command(
     except KeyboardInterrupt:
         output.say(f"job {job_id} goes on (drf cancel {job_id} stops it)")
         return 130
-    if ended["outcome"]["code"] not in ("COMPLETED", "FAILED"):
+    code = ended["outcome"]["code"]
+    # A job that fails says so itself; of an array it is to be said which tasks have.
+    if code not in ("COMPLETED", "FAILED") or (code == "FAILED" and "array_tasks" in ended):
         kind = "job" if count is None else "array"
         output.say(f"{kind} {job_id} {output.why_line(ended)}")
     return int(ended["status"])
