@@ -44,6 +44,7 @@ LOOKS = [
     msg.Events(v=1),
     msg.Shares(v=1),
     msg.Doctor(v=1),
+    msg.Events(v=1),
 ]
 
 
