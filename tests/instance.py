@@ -37,7 +37,7 @@ memory = "18G"
 reserve_memory = 0
 [[disk]]
 name = "test"
-path = "/tmp"
+path = "/var/tmp"
 read = "1G"
 write = "1G"
 [pools.A]

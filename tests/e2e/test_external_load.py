@@ -57,7 +57,7 @@ memory = {memory.available // MIB * MIB - GIB // 2}
 reserve_memory = 0
 [[disk]]
 name = "test"
-path = "/tmp"
+path = "/var/tmp"
 read = "1G"
 write = "1G"
 [scheduling]

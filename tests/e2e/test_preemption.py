@@ -18,7 +18,7 @@ memory = "8G"
 reserve_memory = 0
 [[disk]]
 name = "test"
-path = "/tmp"
+path = "/var/tmp"
 read = "1G"
 write = "1G"
 [pools.a]
