@@ -51,7 +51,7 @@ def test_the_file_says_what_it_is_and_its_version_from_the_first_moment(
 
 
 def test_what_is_committed_is_in_the_file_and_not_only_in_memory(journal: Journal) -> None:
-    """The promise behind every id that is printed; TRAPS on state: WAL defaults to less."""
+    """The promise behind every id that is printed; SQLite's WAL defaults to less."""
     with closing(journal._db.execute("pragma synchronous")) as answer:
         assert answer.fetchone() == (2,)
     with closing(journal._db.execute("pragma journal_mode")) as answer:
