@@ -47,16 +47,7 @@ def verb_of(request: msg.AnyRequest) -> str | None:
             return "drain" if request.on else "undrain"
         case msg.Shutdown():
             return "shutdown-kill-jobs" if request.kill_jobs else "shutdown"
-        case (
-            msg.Cancel()
-            | msg.Hold()
-            | msg.Release()
-            | msg.Suspend()
-            | msg.Resume()
-            | msg.Signal()
-            | msg.Set()
-            | msg.Reload()
-        ):
+        case msg.OnMany() | msg.Reload():
             return type(request).__name__.lower()
         case _:
             return None

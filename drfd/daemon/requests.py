@@ -91,15 +91,7 @@ class Requests:
                     return await self._records.answer(actor, request)
             case msg.Wait():
                 return await self._wait(actor, request)
-            case (
-                msg.Cancel()
-                | msg.Hold()
-                | msg.Release()
-                | msg.Suspend()
-                | msg.Resume()
-                | msg.Signal()
-                | msg.Set()
-            ):
+            case msg.OnMany():
                 return await self._each.ask(
                     actor, request.select, asking(self._lookup.with_ids(request))
                 )

@@ -128,35 +128,39 @@ class Events(Request, tag="events", frozen=True):
     standing: bool = False
 
 
-class Cancel(Request, tag="cancel", frozen=True):
+class OnMany(Request, frozen=True):
+    """What is done to each job of a selection."""
+
     select: Selection
 
 
-class Hold(Request, tag="hold", frozen=True):
-    select: Selection
+class Cancel(OnMany, tag="cancel", frozen=True):
+    pass
 
 
-class Release(Request, tag="release", frozen=True):
-    select: Selection
+class Hold(OnMany, tag="hold", frozen=True):
+    pass
 
 
-class Suspend(Request, tag="suspend", frozen=True):
-    select: Selection
+class Release(OnMany, tag="release", frozen=True):
+    pass
 
 
-class Resume(Request, tag="resume", frozen=True):
-    select: Selection
+class Suspend(OnMany, tag="suspend", frozen=True):
+    pass
 
 
-class Signal(Request, tag="signal", frozen=True):
-    select: Selection
+class Resume(OnMany, tag="resume", frozen=True):
+    pass
+
+
+class Signal(OnMany, tag="signal", frozen=True):
     signal: SignalNumber
 
 
-class Set(Request, tag="set", frozen=True):
+class Set(OnMany, tag="set", frozen=True):
     """What is left out stays as it is; so does what the demand leaves out."""
 
-    select: Selection
     name: Name | None = None
     pool: Name | None = None
     priority: Priority | None = None
