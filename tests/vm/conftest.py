@@ -81,17 +81,17 @@ def wheels(place: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def guest(image: None) -> Guest:
+def guest(image: None, notes: list[str]) -> Guest:
     """As the image has been built."""
-    return Guest()
+    return Guest(notes)
 
 
 @pytest.fixture(scope="session")
-def drfd_guest(guest: Guest, wheels: Path, place: Path) -> Guest:
+def drfd_guest(guest: Guest, wheels: Path, place: Path, notes: list[str]) -> Guest:
     """The project and its tests' needs are installed in /opt/drfd, from wheels."""
     disk = place / "installed.qcow2"
     guest.run(INSTALL, timeout_s=600, wheels=wheels, disk=disk).check()
-    return Guest(disk)
+    return Guest(notes, disk)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -22,10 +23,17 @@ IS_FULL = bool(os.environ.get("DRFD_VM_FULL"))
 #: A busy machine is no failure.
 _BOOT_S = 300
 
+#: `run-in-vm` when the guest's kernel panicked.
+_PANICKED = 123
+#: What an emulated processor runs while another one patches the kernel's code is now and then
+#: half of an instruction. Such a run says nothing of drfd, and is done anew, from the same disk.
+_TRIES = 3
+
 
 @dataclass(frozen=True)
 class Finished:
-    """How a command in the guest ended; 124 is a time-out, 125 a guest that went away."""
+    """How a command in the guest ended; 123 is a kernel that panicked, 124 a time-out, 125 a guest
+    that went away."""
 
     status: int
     stdout: str
@@ -39,8 +47,10 @@ class Finished:
 class Guest:
     """Boots anew for every command, always from the same disk: nothing of a run is kept."""
 
-    def __init__(self, base: Path | None = None) -> None:
-        """`base`: a disk that `run` has kept, instead of the image as it was built."""
+    def __init__(self, notes: list[str], base: Path | None = None) -> None:
+        """`notes`: where to say of a run that it was done anew. `base`: a disk that `run` has kept,
+        instead of the image as it was built."""
+        self._notes = notes
         self._base = base
 
     def run(
@@ -62,21 +72,34 @@ class Guest:
         words += [f"--copy={source}:{dest}" for source, dest in (copy or {}).items()]
         words += [f"--env={name}={value}" for name, value in (env or {}).items()]
         words += [f"--wheels={wheels}"] if wheels else []
+        for _ in range(_TRIES):
+            done = self._run_once([*words, "--", *argv], disk)
+            if done.status != _PANICKED:
+                break
+            said = [line.strip() for line in done.stderr.splitlines()]
+            why = [line for line in said if "RIP: 0010" in line or "Kernel panic" in line]
+            self._notes.append(f"a run was done anew: {' '.join(why[-2:])}")
+        return done
+
+    def _run_once(self, words: Sequence[str], disk: Path | None) -> Finished:
         with tempfile.TemporaryDirectory(prefix="drfd-vm-") as place:
             if disk is not None:
-                words += [f"--disk={disk}"]
+                passing = Path(place, "kept.qcow2")
+                words = [f"--disk={passing}", *words]
             elif self._base is not None:
                 passing = Path(place, "disk.qcow2")
                 _lay_over(self._base, passing)
-                words += [f"--disk={passing}", "--power-cut"]
+                words = [f"--disk={passing}", "--power-cut", *words]
             done = subprocess.run(
-                [SCRIPTS / "run-in-vm", *words, "--", *argv],
+                [SCRIPTS / "run-in-vm", *words],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
                 errors="replace",
                 check=False,
             )
+            if disk is not None:
+                shutil.move(passing, disk)
         return Finished(done.returncode, done.stdout, done.stderr)
 
 
