@@ -117,8 +117,13 @@ class Attendance:
                     self._line.refresh()
 
     def _welcome(self) -> None:
-        self._clear_line()
+        if self._stage is None:
+            # In a moment the job itself may write here.
+            self._clear_line()
         if self._counter.serve(self._stage):
+            # Where we carry its keys, those typed before it was served are lost: the line goes
+            # after that, so that who sees it go can type.
+            self._clear_line()
             self._line = None
             # From now on, leaving would cut off a job that runs.
             self._watch.is_patient = True
