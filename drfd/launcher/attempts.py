@@ -11,6 +11,11 @@ flock on it as long as it lives, so the kernel knows whether there is one. The r
     notifying its owner's command that tells of the end is about to be run, and never again
     notified  what became of that
 
+Each line ends with a checksum of itself, so that no damage to the file is taken for news: what is
+damaged counts as "may have run", because a program must never be let go a second time. Only a last
+line that was cut short counts as not written, for its writer has heard that it was not. Lines
+without a checksum are those of older versions.
+
 Between them the launcher writes how many signals it has been told to send, before it sends them:
 what is told again is not sent again. This one record is written over, for there may be any number.
 
@@ -25,6 +30,7 @@ import json
 import os
 import re
 import time
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +50,9 @@ class Attempt:
     signalled: Record | None = None
     notifying: Record | None = None
     notified: Record | None = None
+    #: A line of the file cannot be read: any record may have been there. If it was `created`, that
+    #: says UNKNOWN.
+    is_damaged: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -52,13 +61,16 @@ class Attempt:
     @property
     def may_have_run(self) -> bool:
         """Whether the job's program may have been let go."""
-        return self.is_over or self.running is not None
+        return self.is_over or self.running is not None or self.is_damaged
 
 
 _KINDS = (
     *("created", "runner", "running", "failed", "ended"),
     *("signalled", "notifying", "notified"),
 )
+#: In the place of a first record that cannot be read. Nobody's uid, and any boot.
+UNKNOWN: Record = {"uid": None, "boot_id": None, "cgroup": None, "at_s": None, "mono_s": None}
+_CHECKED = re.compile(rb'(.*),"crc":"([0-9a-f]{8})"\}', re.DOTALL)
 #: The record that is written over begins so, and keeps room for a count of so many digits.
 _SIGNALLED, _COUNT_WIDTH = '{"record":"signalled"', 18
 #: How an attempt is written: numbers as `str` gives them, so that each key has one name.
@@ -106,7 +118,12 @@ def create(dir_fd: int, key: Key, created: Record) -> int:
 
 
 def append(fd: int, kind: str, record: Record) -> None:
-    _write(fd, json.dumps({"record": kind, **record}, separators=(",", ":")).encode() + b"\n")
+    _write(fd, _checked(json.dumps({"record": kind, **record}, separators=(",", ":"))))
+
+
+def _checked(text: str) -> bytes:
+    """The line of a record, given as JSON."""
+    return f'{text[:-1]},"crc":"{zlib.crc32(text.encode()):08x}"}}\n'.encode()
 
 
 def _write(fd: int, line: bytes) -> None:
@@ -117,7 +134,7 @@ def _write(fd: int, line: bytes) -> None:
 
 def note_signals(dir_fd: int, key: Key, count: int) -> None:
     """Write how many signals have been asked for, over what was written of them before."""
-    line = f'{_SIGNALLED},"count":{count:<{_COUNT_WIDTH}}}}\n'.encode()
+    line = _checked(f'{_SIGNALLED},"count":{count:<{_COUNT_WIDTH}}}}')
     fd = os.open(file_name(key), os.O_RDWR | os.O_CLOEXEC, dir_fd=dir_fd)
     try:
         data = os.pread(fd, os.fstat(fd).st_size, 0)
@@ -146,20 +163,41 @@ def read(dir_fd: int, key: Key) -> Attempt | None:
 
 
 def parse(data: bytes) -> Attempt | None:
-    """The records in `data`; a line that is cut short or damaged ends them."""
+    """The records in `data`. What comes after a damaged line counts; a last line that was cut short
+    does not. None: not even the first one was written whole."""
     records: dict[str, Record] = {}
-    for line in data.split(b"\n")[:-1]:
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            break
-        if not isinstance(record, dict) or "record" not in record:
-            break
+    is_damaged = False
+    *lines, last = data.split(b"\n")
+    # Whole but for its end: that is damage too, for half a line is never written with more to it.
+    lines += [each for each in (last, last[:-1]) if _read_line(each) is not None][:1]
+    for line in lines:
+        record = _read_line(line)
+        if record is None:
+            is_damaged = True
+            continue
         kind = record.pop("record")
         if kind in _KINDS:
             records[kind] = record
     created = records.pop("created", None)
-    return None if created is None else Attempt(created, **records)
+    if created is None:
+        if not is_damaged and not records:
+            return None
+        created, is_damaged = UNKNOWN, True
+    return Attempt(created, **records, is_damaged=is_damaged)
+
+
+def _read_line(line: bytes) -> Record | None:
+    """None: it is not what was written."""
+    checked = _CHECKED.fullmatch(line)
+    if checked is not None:
+        line = checked[1] + b"}"
+        if zlib.crc32(line) != int(checked[2], 16):
+            return None
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("record"), str) else None
 
 
 def is_locked(dir_fd: int, key: Key) -> bool:

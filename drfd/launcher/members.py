@@ -128,7 +128,7 @@ class MembersV2(Members):
         processes out, but systemd does it for them (systemd-run --user --scope)."""
         if attempt is None or attempt.runner is None:
             return []
-        if attempt.created["boot_id"] != process.boot_id():
+        if attempt.created["boot_id"] not in (None, process.boot_id()):
             return []
         runner = attempt.runner["pid"]
         if process.start_ticks(runner) != attempt.runner["start_ticks"]:

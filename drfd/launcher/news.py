@@ -15,7 +15,7 @@ def news_of(
     job's own limit."""
     reports: list[tuple[str, Message]] = []
     running = attempt.running
-    if running is not None and attempt.failed is None:
+    if running is not None and attempt.failed is None and attempt.created["at_s"] is not None:
         up = {
             "at_s": attempt.created["at_s"],
             "mono_s": attempt.created["mono_s"],
@@ -29,7 +29,7 @@ def news_of(
         reports.append(("ended", _unknown_end((False, False), attempt.ended["at_s"])))
     elif attempt.ended is not None:
         reports.append(("ended", attempt.ended))
-    elif running is not None and not alive:
+    elif attempt.may_have_run and not alive:
         reports.append(("ended", _unknown_end(oom, at_s)))
     elif not alive:
         # Its runner died before the program was let go: as good as never launched.

@@ -243,6 +243,8 @@ class Launcher:
     def _report(self, key: Key, attempt: Attempt) -> None:
         """Say what the attempt file says, as news."""
         alive = key in self._runners
+        if attempt.is_damaged and not alive:
+            log.error("event=damaged-attempt-file job=%d attempt=%d", *key, extra=about(job=key[0]))
         oom = (False, False) if alive else self.confinement.oom_kills(key)
         for kind, facts in news_of(attempt, alive=alive, cut=self.cut, oom=oom, at_s=time.time()):
             if kind == "ended" and not alive:  # A runner that was killed could not say.

@@ -165,7 +165,8 @@ def _chase(runner: int) -> None:
 
 
 def _is_of_this_boot(attempt: Attempt) -> bool:
-    return bool(attempt.created["boot_id"] == process.boot_id())
+    """Or may be, by a damaged record; then the start times of its processes must tell."""
+    return attempt.created["boot_id"] in (None, process.boot_id())
 
 
 def _session(key: Key, uid: int, running: Record) -> list[int]:

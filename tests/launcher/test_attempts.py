@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -44,8 +45,12 @@ def attempt_fd(directory: int) -> Iterator[int]:
 
 def lines() -> bytes:
     """A whole attempt file."""
+    return lines_of(RECORDS)
+
+
+def lines_of(records: list[tuple[str, Record]]) -> bytes:
     out, into = os.pipe()
-    for kind, record in RECORDS:
+    for kind, record in records:
         attempts.append(into, kind, record)
     os.close(into)
     with os.fdopen(out, "rb") as file:
@@ -134,7 +139,8 @@ def test_every_key_names_the_file_it_comes_from(tmp_path: Path, directory: int) 
 @pytest.mark.parametrize("kept", range(len(lines())))
 def test_a_file_cut_short_anywhere_keeps_its_whole_lines(kept: int) -> None:
     part = lines()[:kept]
-    whole = dict(RECORDS[: part.count(b"\n")])
+    # A line that lacks nothing but its end says all that it should.
+    whole = dict(RECORDS[: lines()[: kept + 1].count(b"\n")])
     assert attempts.parse(part) == (Attempt(**whole) if whole else None)
 
 
@@ -142,9 +148,36 @@ DAMAGE = [b"", b"\0\0\0", b"\xff\xfe", b"{", b"[]", b"[1]", b"1", b"null", b"{}"
 
 
 @pytest.mark.parametrize("damage", [*DAMAGE, b"[" * 9999], ids=lambda damage: repr(damage[:8]))
-def test_a_damaged_line_ends_the_records(damage: bytes) -> None:
+def test_a_damaged_line_is_passed_over_and_may_have_been_anything(damage: bytes) -> None:
     first, rest = lines().split(b"\n", 1)
-    assert attempts.parse(b"\n".join([first, damage, rest])) == Attempt(CREATED)
+    found = attempts.parse(b"\n".join([first, damage, rest]))
+    assert found == Attempt(**dict(RECORDS), is_damaged=True)
+    found = attempts.parse(b"\n".join([first, damage, b""]))
+    assert found == Attempt(CREATED, is_damaged=True)
+    assert found.may_have_run and not found.is_over
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_no_flipped_bit_lets_a_program_go_again_or_tells_another_end(bit: int) -> None:
+    """Of any byte: what is read is what was written, or nothing."""
+    records = [*RECORDS[:3], RECORDS[4]]
+    for kept in (3, 4):
+        whole = lines_of(records[:kept])
+        for at in range(len(whole)):
+            damaged = whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :]
+            found = attempts.parse(damaged)
+            assert found is not None and found.may_have_run, damaged
+            for kind, record in records[:kept]:
+                said = getattr(found, kind)
+                # Damage to the checksum's own name makes it a field that nobody knows.
+                assert said in (None, attempts.UNKNOWN) or said == {**said, **record}, damaged
+
+
+def test_the_files_of_older_versions_have_no_checksums() -> None:
+    old = b"".join(
+        json.dumps({"record": kind, **record}).encode() + b"\n" for kind, record in RECORDS
+    )
+    assert attempts.parse(old) == Attempt(**dict(RECORDS))
 
 
 def test_a_record_of_an_unknown_kind_is_passed_over() -> None:
@@ -153,9 +186,10 @@ def test_a_record_of_an_unknown_kind_is_passed_over() -> None:
     assert attempts.parse(b"\n".join([first, newer, rest])) == Attempt(**dict(RECORDS))
 
 
-def test_records_without_the_first_one_are_no_attempt() -> None:
-    """Nothing was started before `created` was on record."""
-    assert attempts.parse(lines().split(b"\n", 1)[1]) is None
+def test_records_without_the_first_one_are_damaged() -> None:
+    """Nothing was started before `created` was on record, so it has been there."""
+    found = attempts.parse(lines().split(b"\n", 1)[1])
+    assert found == Attempt(attempts.UNKNOWN, **dict(RECORDS[1:]), is_damaged=True)
 
 
 @settings(database=None, deadline=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drfd.launcher.attempts import Attempt, Record
+from drfd.launcher.attempts import UNKNOWN, Attempt, Record
 from drfd.launcher.cut import Cut
 from drfd.launcher.news import news_of
 from drfd.launcher.protocol import Message
@@ -52,6 +52,22 @@ def test_an_end_on_record_stands_when_the_runner_is_gone(
 ) -> None:
     """What the kernel counted is in the record already."""
     assert news_of(attempt, alive=False, cut=None, oom=(True, True), at_s=9.0) == reports
+
+
+@pytest.mark.parametrize("created", [CREATED, UNKNOWN])
+def test_a_damaged_record_is_an_end_that_is_not_known_and_no_missing_start(created: Record) -> None:
+    """It may have been that of the start: what is missing is launched again."""
+    damaged = Attempt(created, runner=RUNNER, is_damaged=True)
+    assert news_of(damaged, alive=True, cut=None, oom=(False, False), at_s=9.0) == []
+    found = news_of(damaged, alive=False, cut=None, oom=(False, False), at_s=9.0)
+    assert found == [lost((False, False))]
+
+
+def test_a_start_at_no_known_time_is_not_reported_but_its_end_is() -> None:
+    started = Attempt(UNKNOWN, runner=RUNNER, running=RUNNING, is_damaged=True)
+    assert news_of(started, alive=True, cut=None, oom=(False, False), at_s=9.0) == []
+    ended = Attempt(UNKNOWN, runner=RUNNER, running=RUNNING, ended=ENDED, is_damaged=True)
+    assert news_of(ended, alive=False, cut=None, oom=(False, False), at_s=9.0) == [DONE]
 
 
 @pytest.mark.parametrize("attempt", [Attempt(CREATED), STARTING])
