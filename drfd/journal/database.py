@@ -10,12 +10,16 @@ from importlib.resources import files
 from pathlib import Path
 
 from drfd.errors import HostError
+from drfd.journal.damage import loses_commits
 from drfd.journal.migrations import STEPS
 
 #: `PRAGMA user_version` of the schema that this code writes.
 VERSION = 3
 #: `PRAGMA application_id`: "drfd".
 _APPLICATION = 0x64726664
+#: A larger file is not looked through at each start, which takes 4 ms for each MiB: its damage
+#: shows when it is read.
+_CHECKED_BYTES = 64 << 20
 #: Where SQLite keeps user_version and application_id in its header, big-endian.
 _VERSION_BYTES, _APPLICATION_BYTES = slice(60, 64), slice(68, 72)
 
@@ -24,7 +28,7 @@ def open_database(path: Path) -> sqlite3.Connection:
     """With the tables of today's version. Raises HostError, leaving the file as it was, when it
     cannot be read."""
     _refuse_foreign(path)
-    _refuse_by_log(path)
+    _refuse_damaged(path)
     with reported(path, "open"):
         # Created with its final mode: it holds the users' environments.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -43,9 +47,11 @@ def reported(path: Path, verb: str) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError, ValueError) as error:
+        # SQLite quotes from what may be damaged.
+        text = "".join(sign if sign.isprintable() else "?" for sign in str(error))
         raise HostError(
             "journal",
-            f"cannot {verb} the journal {path}: {error}",
+            f"cannot {verb} the journal {path}: {text}",
             hint="the file was left as it is; free space, mend its access rights, "
             "or restore it from a copy",
         ) from error
@@ -58,6 +64,8 @@ def _set_up(db: sqlite3.Connection) -> None:
         raise ValueError("it is not a drfd journal")
     db.execute("pragma journal_mode = wal")
     db.execute("pragma synchronous = full")
+    # So that nothing stands in the log behind what will be written next (`loses_commits`).
+    db.execute("pragma wal_checkpoint(truncate)").fetchone()
     if is_new:
         _create(db)
     elif version < VERSION:
@@ -111,20 +119,36 @@ def _refuse_foreign(path: Path) -> None:
     _refuse_newer(path, version)
 
 
-def _refuse_by_log(path: Path) -> None:
-    """Look at what was written last and may not stand in the file itself yet."""
+def _refuse_damaged(path: Path) -> None:
+    """Look at what is in it, and at what was written last and may not stand in the file itself
+    yet. Who may only read leaves the log alone, which others put into the file when they leave."""
     log = path.with_name(f"{path.name}-wal")
     with reported(path, "open"):
-        if not path.exists() or not log.exists() or log.stat().st_size == 0:
+        if not path.exists():
             return
+        has_log = log.exists() and log.stat().st_size > 0
         if path.stat().st_size == 0:
-            # Not a creation that was cut short: that makes the file first. SQLite would begin
-            # with an empty one, and remove the log.
-            raise _damaged(path)
-        # Who may only read leaves the log alone, which others put into the file when they leave.
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            if has_log:
+                # Not a creation that was cut short: that makes the file first. SQLite would begin
+                # with an empty one, and remove the log.
+                raise _damaged(path)
+            return
+        # Without a log nobody else has it open; then SQLite is to lay nothing beside it either.
+        how = "mode=ro" if has_log else "mode=ro&immutable=1"
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True)) as db:
             version = db.execute("pragma user_version").fetchone()[0]
-    _refuse_newer(path, version)
+            if has_log and loses_commits(log, path.with_name(f"{path.name}-shm")):
+                raise HostError(
+                    "journal",
+                    f"{log} is damaged: jobs and ends that had been acknowledged cannot be read",
+                    hint="it was left as it is; restore it with the journal from a copy, or move "
+                    "it away to go on without what happened last",
+                )
+            _refuse_newer(path, version)
+            if path.stat().st_size <= _CHECKED_BYTES:
+                problem = db.execute("pragma integrity_check(1)").fetchone()[0]
+                if problem != "ok":
+                    raise sqlite3.DatabaseError(f"it is damaged: {problem}")
 
 
 def _refuse_newer(path: Path, version: int) -> None:

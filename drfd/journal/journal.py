@@ -123,17 +123,21 @@ class Journal:
             drained = self._db.execute(
                 "select data from events where kind = 'Drained' order by seq desc limit 1"
             ).fetchone()
-        draining = False
-        if drained is not None:
-            event = records.decode_event("Drained", drained[0])
-            draining = isinstance(event, ev.Drained) and event.on
-        return Ledger.of_jobs(
-            axes,
-            jobs,
-            arrays=self.arrays.live(),
-            next_id=max(last_id, self.arrays.last_id()) + 1,
-            draining=draining,
-        )
+            draining = False
+            if drained is not None:
+                event = records.decode_event("Drained", drained[0])
+                draining = isinstance(event, ev.Drained) and event.on
+            try:
+                return Ledger.of_jobs(
+                    axes,
+                    jobs,
+                    arrays=self.arrays.live(),
+                    next_id=max(last_id, self.arrays.last_id()) + 1,
+                    draining=draining,
+                )
+            except (TypeError, LookupError, AssertionError) as error:
+                # Each record can be read, and they do not fit together.
+                raise ValueError(f"its jobs contradict each other: {error!r}") from error
 
     def events(self, job_id: int | None = None) -> Iterator[ev.Event]:
         """Events in the order in which they happened: of one job or array, or all. Of a task also
