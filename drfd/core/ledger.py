@@ -41,6 +41,8 @@ class Ledger:
         self.booked: Vector = self.nothing
         #: Countable things that jobs hold, each by one job.
         self.taken: Counter[Instance] = Counter()
+        #: Live jobs by state, those tasks of arrays included that have no record.
+        self.states: Counter[JobState] = Counter()
         #: Jobs not yet started (PENDING or HELD) by user name.
         self.waiting: Counter[str] = Counter()
         #: How long their texts are, those of an array's tasks each for itself.
@@ -235,6 +237,7 @@ class Ledger:
             return
         common = roster.array.common
         self._await(common.spec, sign * len(roster.unborn))
+        self._count_state(common.state, sign * len(roster.unborn))
         count_conditions(common, sign, self.dependents, self.begins)
         wanted = self.wanted(common)
         if wanted is not None:
@@ -247,9 +250,16 @@ class Ledger:
         if not self.waiting[spec.user]:
             del self.waiting[spec.user], self.letters[spec.user]
 
+    def _count_state(self, state: JobState, change: int) -> None:
+        if state is not JobState.ENDED:
+            self.states[state] += change
+            if not self.states[state]:
+                del self.states[state]
+
     def _count(self, job: Job, sign: int) -> None:
         """Enter (`sign` 1) or strike out (-1) a job in the tables that its state puts it in."""
         leaf = job.spec.leaf
+        self._count_state(job.state, sign)
         if job.state in (JobState.PENDING, JobState.HELD):
             self._await(job.spec, sign)
         wanted = self.wanted(job)
@@ -274,8 +284,8 @@ class Ledger:
     def check(self) -> None:
         """Raise AssertionError if the tables disagree with the jobs: a bug."""
         fresh = Ledger.of_jobs(self.axes, self.jobs.values(), arrays=self.arrays.left())
-        tables = "queues used holding booked taken waiting letters dependents begins arrays"
-        for table in tables.split():
+        tables = "queues used holding booked taken states waiting letters dependents begins"
+        for table in (*tables.split(), "arrays"):
             assert getattr(self, table) == getattr(fresh, table), f"ledger: {table} is wrong"
         assert all(amount >= 0 for amount in self.booked)
         assert all(each == 1 for each in self.taken.values()), "an instance is held twice"

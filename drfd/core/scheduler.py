@@ -6,7 +6,7 @@ anew from jobs that have ended.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import replace
 
@@ -46,6 +46,11 @@ class Scheduler:
     @property
     def reservations(self) -> tuple[Reservation, ...]:
         return () if self.last_plan is None else tuple(self.last_plan.reservations)
+
+    @property
+    def spent(self) -> Mapping[str, float]:
+        """What everybody has used lately (see `core.history`)."""
+        return self._history.spent
 
     def run(self, ledger: Ledger, rules: Rules, now: Now) -> Iterator[ev.Event]:
         """One pass. Each event must be applied, and `touch` told, before the next is asked for."""

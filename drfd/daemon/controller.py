@@ -18,15 +18,19 @@ from drfd.daemon import spawn
 from drfd.daemon.accounts import Accounts
 from drfd.daemon.config import Config
 from drfd.daemon.cures import Standing
+from drfd.daemon.curves import Curves
 from drfd.daemon.engine import Engine, Work
 from drfd.daemon.feed import Feed
 from drfd.daemon.link import Link
+from drfd.daemon.lookup import Lookup
 from drfd.daemon.machine import Site
 from drfd.daemon.meter import PERIOD_S, Meter
 from drfd.daemon.neighbours import Neighbours
+from drfd.daemon.overview import Overview
 from drfd.daemon.pulse import Pulse
 from drfd.daemon.requests import Requests
 from drfd.daemon.server import Server
+from drfd.daemon.snapshots import Snapshots
 from drfd.errors import DrfdError, HostError
 from drfd.host.capacity import read_machine_use
 from drfd.journal.journal import Journal
@@ -65,6 +69,7 @@ class Daemon:
         self._reread = reread
         self.journal = Journal(places.journal)
         self._meter = Meter(time.monotonic)
+        self._curves = Curves(self._meter, self.journal, clock)
         self._link = Link(
             socket_path=places.launcher / SOCKET_NAME,
             disks=site.disks,
@@ -80,6 +85,7 @@ class Daemon:
             host=self._link,
             clock=clock,
             on_change=self._job_changed,
+            curve_of=self._curves.to_keep,
         )
         self._link.engine = self._engine
         self._pulse = Pulse(manager, self._engine, clock, self.submit)
@@ -91,6 +97,7 @@ class Daemon:
             config=config,
             site=self._and_lost(site),
             meter=self._meter,
+            curves=self._curves,
             link=self._link,
             standing=standing,
             takes_root=0 in allow,
@@ -98,7 +105,9 @@ class Daemon:
             shut_down=self.shut_down,
         )
         self._feed = Feed(self._engine, self._meter)
-        self._server = Server(self._requests, self._feed, Accounts(admins))
+        overview = Overview(self._engine, Lookup(self._engine, self._meter), self._curves)
+        self._snapshots = Snapshots(overview)
+        self._server = Server(self._requests, self._feed, self._snapshots, Accounts(admins))
 
     async def run(self, listener: socket.socket, *, idle_exit_s: float | None) -> None:
         """Until SIGTERM or SIGINT, or a part of it breaks. Jobs run on."""
@@ -125,6 +134,7 @@ class Daemon:
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
+        self._save_curves(all_of_them=True)
         for task in done - {stop}:
             task.result()
 
@@ -192,6 +202,8 @@ class Daemon:
     def _job_changed(self, job: Job) -> None:
         self._requests.job_changed(job)
         self._feed.job_changed(job)
+        self._snapshots.job_changed(job)
+        self._curves.job_changed(job)
 
     def _set_deadline(self) -> None:
         """Wake up when the next wall-time limit or grace time is over, or a begin time has come."""
@@ -218,12 +230,23 @@ class Daemon:
             first = await asyncio.to_thread(read_machine_use)
             for job in list(self._engine.ledger.holders()):
                 breach = await asyncio.to_thread(self._meter.sample, job)
+                self._curves.note(job)
                 if breach is not None and job.state is JobState.RUNNING:
                     self.submit(Work(Breached(clock(), job.id, job.attempt, *breach)))
+            self._curves.note_users(self._engine.ledger.holders())
+            self._save_curves(all_of_them=False)
             last = await asyncio.to_thread(read_machine_use)
             use = neighbours.look(first, last)
             if use is not None and self._engine.see_external(use):
                 self.submit(Work(Tick(clock())))
+
+    def _save_curves(self, *, all_of_them: bool) -> None:
+        try:
+            self._curves.save(all_of_them=all_of_them)
+        except HostError as error:
+            # Pictures of the past: nothing that anybody waits for.
+            self.journal.rollback()
+            log.warning("event=curves-not-saved error=%s", error)
 
     async def _watch_keeper(self) -> None:
         """Without it nobody would start the launcher again, nor any job: better to be started

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from drfd.core import events as ev
+from drfd.core.curve import Curve
 from drfd.core.decide import decide
 from drfd.core.effects import Effect, owed, signals_owed
 from drfd.core.external import ExternalLoad
@@ -65,6 +66,8 @@ class Engine:
     #: Called with every job that a turn has changed, after its commit; with the id of an array, it
     #: stands for all tasks that have no record of their own.
     on_change: Callable[[Job], None]
+    #: How the use of a job went that has just ended, to be kept with its end; None: not known.
+    curve_of: Callable[[Job], Curve | None] = lambda job: None
     ledger: Ledger = field(init=False)
     scheduler: Scheduler = field(init=False)
     _wants_pass: bool = True
@@ -227,7 +230,13 @@ class Engine:
         if job is not None:
             self.scheduler.touch(job.spec.leaf)
             touched[job.id] = job
+            self._keep_curve(event, job)
             self._said.append((job, type(event).__name__))
+
+    def _keep_curve(self, event: ev.Event, job: Job) -> None:
+        curve = self.curve_of(job) if isinstance(event, ev.Cleaned) else None
+        if curve is not None:
+            self.journal.put_curve(job.id, curve)
 
     def _is_to_end(self, key: tuple[int, int]) -> bool:
         job = self.ledger.jobs.get(key[0])

@@ -15,12 +15,13 @@ from drfd.core import stimuli as st
 from drfd.core.array import Array, Group
 from drfd.core.asked import may_touch
 from drfd.core.job import Job
-from drfd.core.reasons import explain_wait
+from drfd.core.reasons import Reason, explain_wait
 from drfd.daemon.engine import Engine
 from drfd.daemon.meter import Meter
 from drfd.errors import NotPermitted, Refused
 from drfd.wire import array_views, views
 from drfd.wire import messages as msg
+from drfd.wire.codec import VERSION
 from drfd.wire.parts import Ref, Selection
 from drfd.wire.views import View
 
@@ -174,8 +175,13 @@ class Lookup:
         bad = self.engine.journal.arrays.first_bad(array)
         return array_views.ended_view(self.array_view(array), bad)
 
-    def view(self, job: Job, actor: st.Actor) -> View:
-        reason = explain_wait(
+    def latest_ended(self, most: int) -> list[Row]:
+        """Newest first."""
+        return self._ended(msg.Status(v=VERSION, ended=most))
+
+    def reason(self, job: Job) -> Reason | None:
+        """Why it waits; None: it does not."""
+        return explain_wait(
             job,
             self.engine.ledger,
             self.engine.scheduler.last_plan,
@@ -183,12 +189,14 @@ class Lookup:
             clock_time,
             can_launch=self.engine.host.is_ready(),
         )
+
+    def view(self, job: Job, actor: st.Actor) -> View:
         return views.job_view(
             job,
-            reason=reason,
+            reason=self.reason(job),
             usage=self.meter.usage(job),
             private=may_touch(actor, job.spec.uid),
-            expected_start_s=self._expected_start_s(job),
+            expected_start_s=self.expected_start_s(job),
         )
 
     def full_view(self, job: Job, actor: st.Actor) -> View:
@@ -196,7 +204,7 @@ class Lookup:
         conditions = views.conditions_view(job)
         return self.view(job, actor) | conditions | {"cpus": self.meter.pinned_cpus(job)}
 
-    def _expected_start_s(self, job: Job) -> float | None:
+    def expected_start_s(self, job: Job) -> float | None:
         """Known of the jobs that something is reserved for."""
         last = self.engine.scheduler.last_plan
         if last is None or self.engine.ledger.wanted(job) is None:

@@ -164,6 +164,19 @@ class Meter:
             cores_milli=usage.cores_milli if job.suspended_at is None else 0,
         )
 
+    def latest(self, job: Job) -> tuple[Sample | None, Sample] | None:
+        """The last two samples; None before the first."""
+        watched = self._watched.get((job.id, job.attempt))
+        if watched is None or not watched.samples:
+            return None
+        samples = watched.samples
+        return samples[-2] if len(samples) > 1 else None, samples[-1]
+
+    def peak_bytes(self, job: Job) -> int | None:
+        """The most memory it has ever had."""
+        watched = self._watched.get((job.id, job.attempt))
+        return None if watched is None or not watched.samples else watched.peak_bytes
+
     def pinned_cpus(self, job: Job) -> str | None:
         """The CPUs that a job has for itself now, as "0-3,8"."""
         if job.cgroup is None or job.state is JobState.SUSPENDED:

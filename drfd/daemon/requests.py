@@ -19,6 +19,7 @@ from drfd.core.job import Job, JobState
 from drfd.core.reasons import explain_wait
 from drfd.daemon.config import Config
 from drfd.daemon.cures import Standing, find_cures
+from drfd.daemon.curves import Curves
 from drfd.daemon.decided import SubmitWork, decided
 from drfd.daemon.doctor import doctor_view
 from drfd.daemon.each import Each
@@ -32,12 +33,13 @@ from drfd.daemon.submission import spec_for
 from drfd.daemon.waiting import Waiting
 from drfd.daemon.whys import Whys
 from drfd.daemon.wishes import asking
-from drfd.errors import NotPermitted
+from drfd.errors import NotPermitted, Refused
 from drfd.indices import read_array
 from drfd.journal.records import Payload
 from drfd.wire import messages as msg
 from drfd.wire import views
 from drfd.wire.parts import Ref, Selection
+from drfd.wire.snapshot import usage_view
 from drfd.wire.used import used_view
 from drfd.wire.views import View
 
@@ -54,6 +56,7 @@ class Requests:
     config: Config
     site: Site
     meter: Meter
+    curves: Curves
     link: Link
     standing: Standing
     #: Whether jobs may run as root: only a private instance of root's own.
@@ -106,6 +109,8 @@ class Requests:
                 return {"warnings": list(self.reload().warnings)}
             case msg.Shutdown():
                 return await self._shutdown(actor, request)
+            case msg.Usage():
+                return self._usage(request)
             case msg.Shares():
                 return views.shares_view(
                     self.engine.ledger, self.engine.rules, self.engine.external
@@ -174,6 +179,21 @@ class Requests:
         assert array is not None
         view = self._lookup.array_view(array) | views.conditions_view(array.common)
         return {"array": view, "events": events}
+
+    def _usage(self, request: msg.Usage) -> View:
+        """Everybody may see what a job uses, and so how it went."""
+        if (request.id is None) is (request.user is None):
+            raise Refused("bad-request", "usage is of one job, or of one user: give id or user")
+        if request.user is not None:
+            return usage_view(self.curves.of_user(request.user), None)
+        assert request.id is not None
+        job_id = self._lookup.id_of(request.id)
+        array = self._lookup.any_array(job_id)
+        if array is not None:
+            hint = f"for instance {array.id}_{array.index_of(array.id + 1)}"
+            raise Refused("is-array", f"{array.id} is an array: name one of its tasks", hint=hint)
+        job = self._lookup.any_job(job_id)
+        return usage_view(self.curves.of_job(job), job.spec.demand)
 
     async def _dry_run(self, actor: st.Actor, asked: st.SubmitAsked) -> View:
         """What would become of a submission, without one."""

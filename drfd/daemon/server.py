@@ -6,9 +6,12 @@ The only place of the daemon where an error becomes a reply.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
 import select
 import socket
+import sys
+import termios
 from collections import Counter
 from contextlib import aclosing
 
@@ -19,11 +22,20 @@ from drfd.daemon import audit
 from drfd.daemon.accounts import Accounts
 from drfd.daemon.feed import Feed
 from drfd.daemon.requests import Requests
+from drfd.daemon.snapshots import Snapshots
 from drfd.errors import DrfdError, Refused
 from drfd.failpoints import reach
 from drfd.peer import peer_of
 from drfd.wire.codec import MAX_REQUEST_BYTES
-from drfd.wire.messages import AnyRequest, Cancel, Events, Question, Wait, decode_request
+from drfd.wire.messages import (
+    AnyRequest,
+    Cancel,
+    Events,
+    Question,
+    Wait,
+    decode_request,
+)
+from drfd.wire.messages import Snapshots as Watching
 from drfd.wire.parts import Selection
 from drfd.wire.views import error_view
 
@@ -43,14 +55,18 @@ _MAX_AWAITED = 200_000
 #: added to them than a short one, which anybody gets.
 _MAX_UNREAD_BYTES = 64 << 20
 _SHORT_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 16
 
 _encoder = msgspec.json.Encoder()
 
 
 class Server:
-    def __init__(self, requests: Requests, feed: Feed, accounts: Accounts) -> None:
+    def __init__(
+        self, requests: Requests, feed: Feed, snapshots: Snapshots, accounts: Accounts
+    ) -> None:
         self._requests = requests
         self._feed = feed
+        self._snapshots = snapshots
         self._accounts = accounts
         self._connections: Counter[int] = Counter()
         self._awaited: Counter[int] = Counter()
@@ -132,8 +148,10 @@ class Server:
             )
         self._unread[uid] += len(data)
         try:
-            writer.write(data)
-            await writer.drain()
+            # In pieces: what is not read yet is not copied as a whole.
+            for at in range(0, len(data), _PIECE_BYTES):
+                writer.write(memoryview(data)[at : at + _PIECE_BYTES])
+                await writer.drain()
         finally:
             self._unread[uid] -= len(data)
             if not self._unread[uid]:
@@ -153,6 +171,8 @@ class Server:
             return _encode_error(error)
         if isinstance(request, Events):
             answering = asyncio.ensure_future(self._tell(writer, actor, request))
+        elif isinstance(request, Watching):
+            answering = asyncio.ensure_future(self._show(writer, actor, request))
         else:
             answering = asyncio.ensure_future(self._reply(actor, gid, request))
         try:
@@ -204,6 +224,21 @@ class Server:
             return _encode_error(error)
         return _encoder.encode({"ok": True, "done": True}) + b"\n"
 
+    async def _show(self, writer: asyncio.StreamWriter, actor: Actor, request: Watching) -> bytes:
+        """A stream without end; its last line is why it ends all the same."""
+        peer = writer.get_extra_info("socket")
+        try:
+            watching = self._snapshots.watch(
+                actor, request.every_s, lambda: not _unread_bytes(peer)
+            )
+            async with aclosing(watching) as stream:
+                async for head, tail in stream:
+                    await self._send(writer, head, actor.uid)
+                    await self._send(writer, tail, actor.uid)
+        except DrfdError as error:
+            return _encode_error(error)
+        raise AssertionError("nobody stops to watch before the line is closed")
+
 
 #: How often a long wait looks whether its asker is still there.
 _HANGUP_CHECK_S = 5.0
@@ -244,6 +279,12 @@ def _has_hung_up(peer: socket.socket) -> bool:
     poll = select.poll()
     poll.register(peer.fileno(), 0)
     return any(event & select.POLLHUP for _, event in poll.poll(0))
+
+
+def _unread_bytes(peer: socket.socket) -> int:
+    """What the kernel keeps for the other end (unix(7), SIOCOUTQ)."""
+    answer = fcntl.ioctl(peer.fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
+    return int.from_bytes(answer, sys.byteorder)
 
 
 async def _close(writer: asyncio.StreamWriter, flush_s: float) -> None:

@@ -14,7 +14,7 @@ from drfd.journal.damage import loses_commits
 from drfd.journal.migrations import STEPS
 
 #: `PRAGMA user_version` of the schema that this code writes.
-VERSION = 3
+VERSION = 4
 #: `PRAGMA application_id`: "drfd".
 _APPLICATION = 0x64726664
 #: A larger file is not looked through at each start, which takes 4 ms for each MiB: its damage

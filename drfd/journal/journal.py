@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from drfd.core import events as ev
+from drfd.core.curve import Curve
 from drfd.core.job import Job, JobState, Outcome
 from drfd.core.ledger import Ledger
 from drfd.core.resources import Axes
@@ -76,12 +77,15 @@ class Journal:
                 self._db.execute("delete from payloads where job_id = ?", (job.id,))
 
     def _append_event(self, event: ev.Event, job_id: int | None) -> None:
-        if not self._db.in_transaction:
-            self._db.execute("begin immediate")
+        self._begin()
         self._db.execute(
             "insert into events (at_s, job_id, kind, data) values (?, ?, ?, ?)",
             (event.at_s, job_id, type(event).__name__, records.encode(event)),
         )
+
+    def _begin(self) -> None:
+        if not self._db.in_transaction:
+            self._db.execute("begin immediate")
 
     def put_payload(self, job_id: int, payload: Payload) -> None:
         with self._reported("write"):
@@ -100,6 +104,21 @@ class Journal:
         with self._reported("read"):
             row = self._db.execute(query, (uid, key)).fetchone()
         return None if row is None else int(row[0])
+
+    def put_curve(self, job_id: int, curve: Curve) -> None:
+        """How its use went, in place of what was kept of it before."""
+        with self._reported("write"):
+            self._begin()
+            self._db.execute(
+                "insert or replace into curves (job_id, data) values (?, ?)",
+                (job_id, records.encode(curve)),
+            )
+
+    def curve(self, job_id: int) -> Curve | None:
+        query = "select data from curves where job_id = ?"
+        with self._reported("read"):
+            row = self._db.execute(query, (job_id,)).fetchone()
+            return None if row is None else records.decode_curve(row[0])
 
     def commit(self) -> None:
         """Make all that was appended durable; nothing to do when nothing was."""

@@ -22,4 +22,10 @@ STEPS: dict[int, str] = {
         create index arrays_live on arrays (id) where live = 1;
         create index arrays_cancelled on arrays (cancelled_at) where cancelled_at is not null;
     """,
+    3: """
+        create table curves (
+            job_id integer primary key,
+            data   blob not null
+        ) strict;
+    """,
 }

@@ -6,6 +6,7 @@ import msgspec
 
 from drfd.core import events as ev
 from drfd.core.array import Array
+from drfd.core.curve import Curve
 from drfd.core.job import Job
 
 
@@ -22,6 +23,7 @@ _events: dict[str, msgspec.json.Decoder[ev.Event]] = {
 }
 _jobs = msgspec.json.Decoder(Job)
 _arrays = msgspec.json.Decoder(Array)
+_curves = msgspec.json.Decoder(Curve)
 _payloads = msgspec.json.Decoder(Payload)
 
 
@@ -30,7 +32,7 @@ _payloads = msgspec.json.Decoder(Payload)
 _NO_DISKS = b',"disks":[]'
 
 
-def encode(record: ev.Event | Job | Array | Payload) -> bytes:
+def encode(record: ev.Event | Job | Array | Payload | Curve) -> bytes:
     return _encoder.encode(record).replace(_NO_DISKS, b"")
 
 
@@ -47,6 +49,10 @@ def decode_job(data: bytes) -> Job:
 
 def decode_array(data: bytes) -> Array:
     return _arrays.decode(data)
+
+
+def decode_curve(data: bytes) -> Curve:
+    return _curves.decode(data)
 
 
 def decode_payload(data: bytes) -> Payload:

@@ -44,6 +44,12 @@ create table payloads (
     data   blob not null
 ) strict;
 
+-- How the use of a job went, in a few points: of ended ones, and of those that run as it was lately.
+create table curves (
+    job_id integer primary key,
+    data   blob not null
+) strict;
+
 -- Which job came of a submission: a client that has lost the answer may ask again with its key.
 create table submissions (
     uid    integer not null,

@@ -128,6 +128,20 @@ class Events(Request, tag="events", frozen=True):
     standing: bool = False
 
 
+class Snapshots(Request, tag="snapshots", frozen=True):
+    """How everything stands, again and again, without end: what `drf top` shows."""
+
+    #: No oftener than this.
+    every_s: Annotated[float, Meta(ge=1, le=3600)] = 1.0
+
+
+class Usage(Request, tag="usage", frozen=True):
+    """How the use of a job, or of a user's jobs together, went. One of the two is asked for."""
+
+    id: Ref | None = None
+    user: Name | None = None
+
+
 class OnMany(Request, frozen=True):
     """What is done to each job of a selection."""
 
@@ -216,8 +230,11 @@ Question = (
     | Shutdown
     | Shares
     | Doctor
+    | Usage
 )
-AnyRequest = Question | Events
+#: With lines until the asker hangs up, or all is told.
+Stream = Events | Snapshots
+AnyRequest = Question | Stream
 
 _decoder: msgspec.json.Decoder[AnyRequest] = msgspec.json.Decoder(AnyRequest)
 

@@ -18,6 +18,7 @@ from drfd.core.rules import Rules
 from drfd.core.stimuli import Actor, CgroupGone, Now, Stimulus
 from drfd.daemon.config import Config
 from drfd.daemon.cures import Standing
+from drfd.daemon.curves import Curves
 from drfd.daemon.engine import Engine, Work
 from drfd.daemon.link import Link
 from drfd.daemon.machine import Site
@@ -166,12 +167,14 @@ def make_desk(make_shell: Callable[..., Shell], tmp_path: Path) -> Callable[...,
             clock=now,
             submit=shell.submit,
         )
+        meter = Meter(lambda: 0.0)
         requests = Requests(
             engine=shell.engine,
             submit_work=shell.submit,
             config=config or Config(),
             site=Site(shell.engine.rules, (DISK,), (config or Config()).defaults, ("a warning",)),
-            meter=Meter(lambda: 0.0),
+            meter=meter,
+            curves=Curves(meter, shell.journal, now),
             link=link,
             standing=Standing(
                 uid=0, is_systems=True, is_service=False, has_systemd=False, lingers=False

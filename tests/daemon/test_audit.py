@@ -44,6 +44,8 @@ LOOKS = [
     msg.Events(v=1),
     msg.Shares(v=1),
     msg.Doctor(v=1),
+    msg.Usage(v=1, id=1),
+    msg.Snapshots(v=1),
     msg.Events(v=1),
 ]
 

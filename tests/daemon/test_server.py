@@ -21,7 +21,10 @@ from drfd.daemon import accounts as accounts_module
 from drfd.daemon import server as server_module
 from drfd.daemon.accounts import Accounts
 from drfd.daemon.feed import Feed
+from drfd.daemon.lookup import Lookup
+from drfd.daemon.overview import Overview
 from drfd.daemon.server import Server
+from drfd.daemon.snapshots import Snapshots
 from drfd.wire.codec import MAX_REQUEST_BYTES
 from fakes import now, rules
 
@@ -116,11 +119,15 @@ def front(make_desk: Callable[..., Any], short: Path) -> Callable[..., Any]:
         desk = make_desk(**options)
         uids = frozenset({os.getuid()}) if admins is None else admins
         feed = Feed(desk.shell.engine, desk.requests.meter)
-        server = Server(desk.requests, feed, Accounts(uids))
+        lookup = Lookup(desk.shell.engine, desk.requests.meter)
+        overview = Overview(desk.shell.engine, lookup, desk.requests.curves)
+        snapshots = Snapshots(overview)
+        server = Server(desk.requests, feed, snapshots, Accounts(uids))
 
         def job_changed(job: Any) -> None:
             desk.requests.job_changed(job)
             feed.job_changed(job)
+            snapshots.job_changed(job)
 
         desk.shell.engine.on_change = job_changed
         running = asyncio.create_task(server.run(listener))

@@ -1,9 +1,9 @@
 """The journals of earlier versions are read for ever.
 
 `tests/data/journal_v1.sql` is the dump of a journal that 0.1.0 wrote, `journal_v2.sql` one of the
-version that knows conditions, retries and changes, `journal_v3.sql` one of that with arrays. They
-are never edited: a change of the schema or of an event kind gets a new version and a new golden
-journal beside them.
+version that knows conditions, retries and changes, `journal_v3.sql` one of that with arrays,
+`journal_v4.sql` one of that with the curves of what jobs used. They are never edited: a change of
+the schema or of an event kind gets a new version and a new golden journal beside them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from pathlib import Path
 import pytest
 
 from drfd.core import events as ev
+from drfd.core.curve import Curve
 from drfd.core.job import Dependency, Job, JobState, Outcome, Retry, Stop, Usage, Want, Warn
 from drfd.core.ledger import Ledger
 from drfd.core.resources import Axes, Resources
 from drfd.journal import records
+from drfd.journal.database import VERSION
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
 from fakes import spec, tables
@@ -30,7 +32,8 @@ from fakes import spec, tables
 DATA = Path(__file__).parent.parent / "data"
 DUMP = (DATA / "journal_v1.sql").read_text()
 V2_DUMP = (DATA / "journal_v2.sql").read_text()
-LAST_DUMP = (DATA / "journal_v3.sql").read_text()
+V3_DUMP = (DATA / "journal_v3.sql").read_text()
+LAST_DUMP = (DATA / "journal_v4.sql").read_text()
 ASKS = Resources(cores_milli=1500, memory_bytes=1 << 33, read_bps=1000, write_bps=2000)
 USAGE = Usage(
     cores_milli=0, memory_bytes=0, memory_peak_bytes=3, read_bytes=4, written_bytes=5, cpu_s=6.5
@@ -119,8 +122,13 @@ V2_EVENTS: list[ev.Event] = [
     ev.Retried(job_id=8, at_s=56.5, attempt=1, not_before_s=62),
     ev.Submitted(job_id=9, at_s=57.5, spec=replace(ASKING, after=(Dependency(8, Want.FAIL),))),
 ]  # fmt: skip
+#: What version 4 has beside that of version 3.
+CURVE = Curve(
+    attempt=1, start_ms=1_700_000_002_000, ends_ms=(0, 2001, 4000), spans_ms=(0, 2001, 4000),
+    cores_milli=(None, 1500, 750), memory_kib=(1024, 2048, 2048), read_kib_s=(None, 12, 0),
+)  # fmt: skip
 PAYLOAD = Payload(env={"PATH": "/usr/bin"}, script="#!/bin/sh\necho ü\n")
-#: What version 3 has beside that of version 2.
+#: What versions 3 and 4 have beside that of version 2.
 LAST_EVENTS: list[ev.Event] = [
     *V2_EVENTS,
     ev.ArraySubmitted(
@@ -146,6 +154,13 @@ def v2(tmp_path: Path, open_journal: Callable[..., Journal]) -> Journal:
     with closing(sqlite3.connect(tmp_path / "v2.sqlite")) as database:
         database.executescript(V2_DUMP)
     return open_journal(tmp_path / "v2.sqlite")
+
+
+@pytest.fixture
+def v3(tmp_path: Path, open_journal: Callable[..., Journal]) -> Journal:
+    with closing(sqlite3.connect(tmp_path / "v3.sqlite")) as database:
+        database.executescript(V3_DUMP)
+    return open_journal(tmp_path / "v3.sqlite")
 
 
 @pytest.fixture
@@ -177,7 +192,25 @@ def test_the_last_ones_events_and_books_are_read(last: Journal) -> None:
     assert tables(last.load(Axes())) == tables(Ledger.of_events(Axes(), LAST_EVENTS))
 
 
-def test_the_one_before_is_read_and_gets_todays_tables(v2: Journal, tmp_path: Path) -> None:
+def test_one_with_arrays_is_read_and_gets_todays_tables(v3: Journal, tmp_path: Path) -> None:
+    assert list(v3.events()) == LAST_EVENTS
+    assert tables(v3.load(Axes())) == tables(Ledger.of_events(Axes(), LAST_EVENTS))
+    assert v3.curve(2) is None
+    Journal(tmp_path / "today.sqlite").close()
+    assert schema(tmp_path / "v3.sqlite") == schema(tmp_path / "today.sqlite")
+
+
+def test_the_last_ones_curves_are_read(last: Journal) -> None:
+    assert (last.curve(2), last.curve(4711)) == (CURVE, None)
+
+
+def test_todays_curves_are_written_as_they_were_then(last: Journal, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "last.sqlite")) as database:
+        ((then,),) = database.execute("select data from curves")
+    assert_holds(json.loads(then), json.loads(records.encode(CURVE)))
+
+
+def test_one_of_version_2_is_read_and_gets_todays_tables(v2: Journal, tmp_path: Path) -> None:
     assert list(v2.events()) == V2_EVENTS
     assert tables(v2.load(Axes())) == tables(Ledger.of_events(Axes(), V2_EVENTS))
     Journal(tmp_path / "today.sqlite").close()
@@ -195,7 +228,7 @@ def test_an_old_one_that_was_opened_is_refused_by_the_drfd_that_wrote_it(
     old.append(ev.Submitted(job_id=8, at_s=38.5, spec=ASKING), None)
     old.commit()
     old.close()
-    assert int.from_bytes(path.read_bytes()[60:64], "big") == 3
+    assert int.from_bytes(path.read_bytes()[60:64], "big") == VERSION
 
 
 def test_its_books_are_read(old: Journal) -> None:
@@ -308,6 +341,7 @@ def write_anew(events: list[ev.Event], path: Path) -> None:
         journal.enter(event, ledger)
         if isinstance(event, ev.ArraySubmitted):
             journal.put_payload(event.array_id, PAYLOAD)
+    journal.put_curve(2, CURVE)
     journal.commit()
     journal.close()
 

@@ -108,6 +108,10 @@ ACCEPTED: list[tuple[dict[str, Any], msg.AnyRequest]] = [
         {"op": "report", "v": 1, "by": "job", "past": {"ids": [3]}, "limit": 1, "least": 1},
         msg.Report(v=1, by="job", past=Past(ids=[3]), limit=1, least=1),
     ),
+    ({"op": "snapshots", "v": 1}, msg.Snapshots(v=1, every_s=1.0)),
+    ({"op": "snapshots", "v": 1, "every_s": 2.5}, msg.Snapshots(v=1, every_s=2.5)),
+    ({"op": "usage", "v": 1, "id": "42_7"}, msg.Usage(v=1, id="42_7")),
+    ({"op": "usage", "v": 1, "user": "al"}, msg.Usage(v=1, user="al")),
     ({"op": "wait", "v": 1, "ids": [3]}, msg.Wait(v=1, ids=[3])),
     (
         {"op": "wait", "v": 1, "ids": [3, 4], "any": True, "timeout_s": 0.5},
