@@ -29,12 +29,13 @@ from drfd.core.stimuli import Now
 
 
 class Scheduler:
-    def __init__(self, half_life_s: float) -> None:
-        """`half_life_s`: of usage; see `core.history`."""
+    def __init__(self, half_life_s: float, run_times: RunTimes | None = None) -> None:
+        """`half_life_s`: of usage; see `core.history`. `run_times`: a simulation may know other
+        estimates than a daemon."""
         #: The latest scheduling pass: waits are explained from it.
         self.last_plan: Plan | None = None
         self._history = History(half_life_s)
-        self._run_times = RunTimes()
+        self._run_times = RunTimes() if run_times is None else run_times
         self._starvation = Starvation()
         self._short_jobs = ShortJobs()
         self._gauge = Gauge()
