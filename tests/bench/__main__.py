@@ -1,54 +1,48 @@
-"""Decisions per second: `python -m tests.bench [--quick]`, from the repository's root.
+"""How fast drfd is here: `python -m tests.bench [--only NAME]`, from the repository's root.
 
-A full machine, every user with jobs waiting. Each decision is what one ended job causes: its end
-goes into the books, its user submits another job, and a pass launches what fits then. No journal
-and no launcher: the core alone, as the engine drives it, in processor time.
-With a reservation, half of the users' jobs would hurt it.
-Figures of runs are in RESULTS.md.
+Each line is the median of several runs, with its multiple of a baseline taken in the same run:
+B is a loop in C that does for each job what only the kernel can do (baseline.c); as root with the
+same cgroups as the jobs. A C compiler is needed. Figures of runs are in RESULTS.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
+import signal
+import sys
+from pathlib import Path
 
-from tests.bench.load import Load, Shape
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
-USERS = (10, 100, 1_000, 10_000)
-QUEUED = (1_000, 10_000, 100_000, 1_000_000)
+from tests.bench.place import Place
+from tests.bench.speed import BENCHMARKS, QUEUED, Chosen, Figure
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="100,000 queued jobs at most")
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each cell (1)")
+    parser.add_argument("--only", action="append", choices=BENCHMARKS, help="may be repeated")
+    parser.add_argument("--runs", type=int, default=5, help="of each (5)")
+    parser.add_argument("--jobs", type=int, default=2000, help="in a run of many (2,000)")
+    parser.add_argument("--queued", type=int, default=QUEUED, help="for deep (100,000)")
     chosen = parser.parse_args()
-    queued = QUEUED[:3] if chosen.quick else QUEUED
-    print("decisions per second (milliseconds each)")
-    for deep in (False, True):
-        for reserved in (False, True):
-            title = f"{'three levels' if deep else 'flat'}{', one reservation' if reserved else ''}"
-            print(f"\n{title:<32}" + "".join(f"{jobs:>20,}" for jobs in queued) + "  queued")
-            for users in USERS:
-                row = [
-                    cell(Shape(users=users, queued=jobs, deep=deep, reserved=reserved), chosen)
-                    for jobs in queued
-                ]
-                print(f"{users:>26,} users" + "".join(f"{each:>20}" for each in row), flush=True)
+    # All that was made is taken away, too, when we are told to end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    print(f"{'':<46}{'median':>12}  {'of baseline':<26}aim", flush=True)
+    for name in chosen.only or BENCHMARKS:
+        place = Place()
+        try:
+            place.start()
+            for figure in BENCHMARKS[name](place, Chosen(chosen.runs, chosen.jobs, chosen.queued)):
+                print(line(figure), flush=True)
+        finally:
+            place.destroy()
 
 
-def cell(shape: Shape, chosen: argparse.Namespace) -> str:
-    if shape.queued < shape.users:
-        return ""
-    load = Load(shape)
-    for _ in range(10):
-        load.step()
-    count = 0
-    begin_s = time.process_time()
-    while (spent_s := time.process_time() - begin_s) < chosen.seconds or count < 3:
-        load.step()
-        count += 1
-    return f"{count / spent_s:,.0f} ({1000 * spent_s / count:.2f})"
+def line(figure: Figure) -> str:
+    value = f"{figure.value:,.1f} {figure.unit}"
+    ratio = f"{figure.value / figure.baseline:.2f} of {figure.baseline_what}"
+    is_met = {True: " ✓", False: " ✗", None: ""}[figure.is_met]
+    return f"{figure.what:<46}{value:>12}  {ratio:<26}{figure.aim}{is_met}".rstrip()
 
 
 if __name__ == "__main__":
