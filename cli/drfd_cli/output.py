@@ -11,7 +11,7 @@ import shutil
 import sys
 import time
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -111,7 +111,7 @@ def print_rows(
     """A table on stdout. Where room is short, columns are cut, but not the `fixed` ones, and the
     last one is broken into lines of at least `last_width`."""
     if len(rows) > _LONG:
-        _print_plain(columns, rows)
+        print_pages(columns, [rows])
         return
     from rich.cells import cell_len
     from rich.console import Console
@@ -140,20 +140,25 @@ def print_rows(
     console.print(table)
 
 
-def _print_plain(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
-    """A list that nobody reads as a whole: a line for each row, and done at once."""
+def print_pages(columns: Sequence[Column], pages: Iterable[Sequence[Sequence[object]]]) -> None:
+    """A list that nobody reads as a whole: a line for each row, and done at once, page by page.
+    A column becomes wider where a later page needs that."""
     names = [column if isinstance(column, str) else column[0] for column in columns]
-    table = [names, *([clean(cell, 400) for cell in cells] for cells in rows)]
-    widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
     is_right = [not isinstance(column, str) and column[1] == "right" for column in columns]
-    lines = []
-    for cells in table:
-        padded = (
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(cells, widths, is_right, strict=True)
-        )
-        lines.append("  ".join(padded).rstrip())
-    click.echo("\n".join(lines))
+    table, widths = [names], [0] * len(columns)
+    for rows in pages:
+        table += [[clean(cell, 400) for cell in cells] for cells in rows]
+        columned = zip(widths, *table, strict=True)
+        widths = [max(width, *map(len, cells)) for width, *cells in columned]
+        lines = []
+        for cells in table:
+            padded = (
+                cell.rjust(width) if right else cell.ljust(width)
+                for cell, width, right in zip(cells, widths, is_right, strict=True)
+            )
+            lines.append("  ".join(padded).rstrip())
+        click.echo("\n".join(lines))
+        table = []
 
 
 def show_demand(demand: View) -> list[str]:

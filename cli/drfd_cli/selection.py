@@ -78,9 +78,10 @@ def act(
 
 
 def _count(client: Connection, select: dict[str, Any]) -> int:
-    jobs = client.request("status", select=select)["jobs"]
+    pages = client.pages("status", select=select)
     # Of others' jobs the command line is not shown, and they are not touched.
-    return sum(job.get("tasks", 1) for job in jobs if job["argv"] is not None)
+    mine = (job for page in pages for job in page["jobs"] if job["argv"] is not None)
+    return sum(job.get("tasks", 1) for job in mine)
 
 
 def _exit_code(failed: list[dict[str, Any]]) -> int:

@@ -133,8 +133,8 @@ class Client:
         """The queue now, everybody's; `ended`: with so many of the jobs that ended last. Waiting
         tasks of an array are one row, unless `tasks`."""
         select = _select(ids, user, name, states)
-        reply = self._connection.request("status", select=select, ended=ended, tasks=tasks)
-        return [Job.of(view) for view in reply["jobs"]]
+        pages = self._connection.pages("status", select=select, ended=ended, tasks=tasks)
+        return [Job.of(view) for page in pages for view in page["jobs"]]
 
     def shares(self) -> Shares:
         return Shares.of(self._connection.request("shares"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,6 +22,8 @@ RECONNECT_S = 60.0
 RETRY_S = 0.2
 #: A daemon that has not answered by then is stopped, or very busy.
 _ANSWER_S = 120.0
+#: Rows of a list that are asked for at a time.
+_PAGE = 1000
 
 
 #: Starts the user's own daemon at this path, and returns when it answers.
@@ -47,6 +49,14 @@ class Connection:
         assert self._socket is not None
         self._socket.settimeout(_ANSWER_S)
         return self.receive()
+
+    def pages(self, op: str, **fields: Any) -> Iterator[Message]:
+        """The replies that make up a list, the first one at once."""
+        reply = self.request(op, limit=_PAGE, **fields)
+        yield reply
+        while reply.get("after") is not None:
+            reply = self.request(op, limit=_PAGE, after=reply["after"], **fields)
+            yield reply
 
     def another(self) -> Connection:
         """To the same daemon."""

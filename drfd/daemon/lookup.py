@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from itertools import islice
+from heapq import merge
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -31,11 +32,11 @@ _NEAR_S = 600
 Request = TypeVar("Request", bound=msg.Request)
 #: What a list has a row for: a job, or the tasks of an array that are all alike.
 Row = Job | Group
+#: Where a row stands in a list: by its id, or that of its first task, with a mark of such groups.
+Place = tuple[int, bool]
 
 #: Of an array that is asked for by its id, so many ended tasks are listed.
 _ENDED_TASKS = 20
-#: More rows than this are more than anybody reads, or a daemon should send.
-_MOST_ROWS = 100_000
 
 
 @dataclass
@@ -80,30 +81,32 @@ class Lookup:
             elif isinstance(row, Job) and may_touch(actor, row.spec.uid):
                 yield row.label, row.id, False
 
-    def rows(self, request: msg.Status) -> list[Row]:
-        """What a list shows, in the order of ids."""
-        select = request.select
-        found: dict[tuple[int, bool], Row] = {}
-        if select.ids:
-            rows = [row for ref in select.ids for row in self._named(ref, request.ended)]
-        else:
-            rows = [*self.selected(select), *self._ended(request)]
-        for row in rows:
-            found[_place(row), isinstance(row, Group)] = row
-        ordered = [found[key] for key in sorted(found)]
-        if not request.tasks:
-            return ordered
-        tasks: list[Row] = list(islice(_one_by_one(ordered), _MOST_ROWS + 1))
-        if len(tasks) > _MOST_ROWS:
-            raise Refused(
-                "too-long",
-                f"a list has {_MOST_ROWS} rows at most",
-                hint="choose by ids, --user or --state",
-            )
-        return tasks
+    def rows(self, request: msg.Status) -> Iterator[Row | None]:
+        """What a list shows, in the order of ids, from where `request.after` says; None stands for
+        a job that is passed over. Looks at each when it is asked for, so a list that takes a while
+        may be left for others to have their turn."""
+        if request.select.ids:
+            return self._named_rows(request)
+        select, after = request.select, request.after or (0, False)
+        ledger = self.engine.ledger
+        # Nearly in order already, so this costs little.
+        ids = sorted(ledger.jobs)
+        live = (ledger.jobs.get(job_id) for job_id in ids[bisect_right(ids, after[0]) :])
+        jobs = (job if job is not None and passes(job, select) else None for job in live)
+        groups = [group for group in ledger.arrays.groups() if passes(group.job, select)]
+        others = _told([*groups, *self._ended(request)], request.tasks, after)
+        return _merged(jobs, others)
 
-    def _named(self, ref: Ref, ended: int) -> list[Row]:
-        job_id = self.id_of(ref)
+    def _named_rows(self, request: msg.Status) -> Iterator[Row]:
+        """Always all of them: a page would have to look for those before it once more."""
+        told = set()
+        for job_id in sorted(set(map(self.id_of, request.select.ids))):
+            for row in _told(self._named(job_id, request.ended), request.tasks):
+                if place_of(row) not in told:
+                    told.add(place_of(row))
+                    yield row
+
+    def _named(self, job_id: int, ended: int) -> list[Row]:
         array = self.any_array(job_id)
         if array is None:
             return [self.any_job(job_id)]
@@ -217,8 +220,8 @@ def _shown(row: Row) -> Job:
     return row.job if isinstance(row, Group) else row
 
 
-def _place(row: Row) -> int:
-    return row.first_id if isinstance(row, Group) else row.id
+def place_of(row: Row) -> Place:
+    return (row.first_id, True) if isinstance(row, Group) else (row.id, False)
 
 
 def _cancelled(array: Array) -> list[Row]:
@@ -226,13 +229,32 @@ def _cancelled(array: Array) -> list[Row]:
     return [Group(array, array.cancelled)] if array.cancelled else []
 
 
-def _one_by_one(rows: Iterable[Row]) -> Iterator[Row]:
-    for row in rows:
-        if isinstance(row, Group):
-            for first, last in row.ids:
-                yield from map(row.array.task, range(first, last + 1))
-        else:
-            yield row
+def _told(rows: Iterable[Row], by_task: bool, after: Place = (0, False)) -> Iterator[Row]:
+    """Those behind a place, in order; `by_task`: groups task by task."""
+    if not by_task:
+        return iter(sorted((row for row in rows if place_of(row) > after), key=place_of))
+    return merge(*(_one_by_one(row, after[0]) for row in rows), key=place_of)
+
+
+def _one_by_one(row: Row, after_id: int) -> Iterator[Row]:
+    if isinstance(row, Group):
+        for first, last in row.ids:
+            yield from map(row.array.task, range(max(first, after_id + 1), last + 1))
+    elif row.id > after_id:
+        yield row
+
+
+def _merged(jobs: Iterable[Job | None], others: Iterator[Row]) -> Iterator[Row | None]:
+    """Both are in order, but for the None among the jobs."""
+    other = next(others, None)
+    for job in jobs:
+        while job is not None and other is not None and place_of(other) < place_of(job):
+            yield other
+            other = next(others, None)
+        yield job
+    if other is not None:
+        yield other
+        yield from others
 
 
 def passes(job: Job, select: Selection) -> bool:

@@ -25,7 +25,7 @@ from drfd.daemon.doctor import doctor_view
 from drfd.daemon.each import Each
 from drfd.daemon.engine import Engine
 from drfd.daemon.link import Link
-from drfd.daemon.lookup import Lookup, clock_time
+from drfd.daemon.lookup import Lookup, clock_time, place_of
 from drfd.daemon.machine import Site
 from drfd.daemon.meter import Meter
 from drfd.daemon.records import Records
@@ -45,6 +45,8 @@ from drfd.wire.views import View
 
 #: So many jobs of a list are looked at before others have their turn.
 _AT_ONCE = 200
+#: Of more rows, a list must be asked for in pages: they are kept in memory until they are sent.
+_MOST_ROWS = 20_000
 
 T = TypeVar("T")
 
@@ -158,14 +160,25 @@ class Requests:
         return {"id": job_id} if array is None else {"id": job_id, "tasks": array.size}
 
     async def _status(self, actor: st.Actor, request: msg.Status) -> View:
-        shown = []
+        """A page has the place of its last row where there may be another."""
+        shown: list[View] = []
+        most = request.limit or _MOST_ROWS
+        last, after = None, None
         for at, row in enumerate(self._lookup.rows(request)):
-            shown.append(self._lookup.row_view(row, actor))
             if at % _AT_ONCE == _AT_ONCE - 1:
                 # A long list keeps nobody else waiting.
                 await asyncio.sleep(0)
+            if row is None:
+                continue
+            if len(shown) == most and not request.select.ids:
+                if request.limit is None:
+                    raise _too_many_rows()
+                after = last
+                break
+            shown.append(self._lookup.row_view(row, actor))
+            last = place_of(row)
         ledger, counts = self.engine.ledger, views.counts_view(shown)
-        has = {"draining": ledger.draining, "gres": list(ledger.axes.gres)}
+        has = {"draining": ledger.draining, "gres": list(ledger.axes.gres), "after": after}
         return {"jobs": shown, "counts": counts, **has}
 
     def _show(self, actor: st.Actor, ref: Ref) -> View:
@@ -248,3 +261,11 @@ class Requests:
             reply = await self._each.ask(actor, Selection(ids=running), st.CancelAsked)
         self.shut_down(after_jobs=request.kill_jobs)
         return reply | {"running": running}
+
+
+def _too_many_rows() -> Refused:
+    return Refused(
+        "too-long",
+        f"the list has more than {_MOST_ROWS} rows, the most that one reply may have",
+        hint="ask for pages (limit, after), or choose by ids, user or state",
+    )

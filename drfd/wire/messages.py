@@ -79,6 +79,10 @@ class Status(Request, tag="status", frozen=True):
     ended: Annotated[int, Meta(ge=0, le=10_000)] = 0
     #: Every task of an array in a row of its own.
     tasks: bool = False
+    #: A page at a time, of so many rows; without it, a list that is too long for one is refused.
+    limit: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    #: The place of the last row of the page before, as that reply has it.
+    after: tuple[Id, bool] | None = None
 
 
 class Show(Request, tag="show", frozen=True):

@@ -142,6 +142,7 @@ def test_status_has_one_row_for_what_waits_and_one_for_each_that_runs(
 """)  # noqa: E501
     assert daemon.asked("status")[0] == {
         "op": "status", "select": {"ids": [], "user": None, "states": []}, "ended": 0,
+        "limit": 1000,
     }  # fmt: skip
 
 

@@ -113,6 +113,36 @@ def test_status_is_a_table_with_reasons_and_counts(drf: Run, daemon: Any, job: A
     assert (result.code, result.err) == (0, "")
 
 
+def pages(job: Any) -> list[dict[str, Any]]:
+    """Two replies that make up one list: three rows, and one that is wider."""
+    names = [["a", "b", "c"], ["longer-than-the-others"]]
+    shown = [[job(name=name) for name in each] for each in names]
+    counts = [{"RUNNING": 3}, {"RUNNING": 1, "PENDING": 2}]
+    return [
+        {"jobs": jobs, "counts": each, "draining": False, "after": after}
+        for jobs, each, after in zip(shown, counts, ([41, False], None), strict=True)
+    ]
+
+
+def test_a_list_of_many_pages_is_printed_as_one(drf: Run, daemon: Any, job: Any) -> None:
+    daemon.replies = {"status": pages(job)}
+    heading, *rows, counts = drf("status").out.splitlines()
+    assert heading.split()[:4] == ["ID", "NAME", "USER", "POOL"]
+    assert [row.split()[1] for row in rows] == ["a", "b", "c", "longer-than-the-others"]
+    assert counts == "2 PENDING 4 RUNNING"
+    assert [asked.get("after") for asked in daemon.asked("status", times=2)] == [None, [41, False]]
+
+
+def test_a_list_of_many_pages_is_one_to_programs_too(drf: Run, daemon: Any, job: Any) -> None:
+    daemon.replies = {"status": pages(job)}
+    told = json.loads(drf("status", "--json").out)
+    assert [row["name"] for row in told["jobs"]] == ["a", "b", "c", "longer-than-the-others"]
+    assert told["counts"] == {"RUNNING": 4, "PENDING": 2}
+    daemon.replies = {"status": pages(job)}
+    lines = drf("status", "--parsable", "--columns", "name").out.splitlines()
+    assert lines == ["name", "a", "b", "c", "longer-than-the-others"]
+
+
 @pytest.mark.parametrize(
     ("words", "asked"),
     [
@@ -133,7 +163,8 @@ def test_status_asks_for_what_is_selected(
     daemon.replies = {"status": {"jobs": [], "counts": {}, "draining": False}}
     drf("status", *words)
     everything = {"ids": [], "user": None, "states": []}
-    assert daemon.requests == [{"op": "status", "select": everything, "ended": 0} | asked]
+    request = {"op": "status", "select": everything, "ended": 0, "limit": 1000}
+    assert daemon.requests == [request | asked]
 
 
 def test_no_jobs_and_draining_are_talk(drf: Run, daemon: Any) -> None:

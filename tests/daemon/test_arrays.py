@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -117,6 +118,65 @@ def test_waiting_tasks_are_one_row_and_counted_each(desk: Any) -> None:
         alone = await rows(desk, tasks=True)
         assert (len(alone), alone[-1]) == (100, (101, 99, "PENDING"))
         assert (await desk.ask(ALICE, op="status", tasks=True))["counts"] == view["counts"]
+
+    play(story)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7, 50])
+@pytest.mark.parametrize("tasks", [False, True], ids=["rows", "tasks"])
+def test_the_pages_of_a_list_are_the_list(desk: Any, limit: int, tasks: bool) -> None:
+    async def story() -> None:
+        for _ in range(4):
+            await desk.submit(ALICE, demand={"cores_milli": 1000})
+            await submit(desk, "0-9", demand={"cores_milli": 1000})
+        await desk.ask(ALICE, op="cancel", select={"ids": ["13_3", 24]})
+        for job_id in (1, 3):
+            await end(desk, job_id)
+        asked = {"op": "status", "ended": 20, "tasks": tasks}
+        whole = await desk.ask(ALICE, **asked)
+        pages, after = [], None
+        while not pages or after is not None:
+            pages.append(await desk.ask(ALICE, **asked, limit=limit, after=after))
+            after = pages[-1]["after"]
+        assert [job for page in pages for job in page["jobs"]] == whole["jobs"]
+        assert all(len(page["jobs"]) == limit for page in pages[:-1])
+        counts: Counter[str] = Counter()
+        for page in pages:
+            counts.update(page["counts"])
+        assert counts == whole["counts"]
+        assert sum(counts.values()) == 44
+
+    play(story)
+
+
+def test_what_comes_and_goes_between_two_pages_moves_nobody_else(desk: Any) -> None:
+    async def story() -> None:
+        for _ in range(6):
+            await desk.submit(ALICE, demand={"cores_milli": 9000})
+        first = await desk.ask(ALICE, op="status", limit=3)
+        await desk.ask(ALICE, op="cancel", select={"ids": [2, 3, 5]})
+        await desk.submit(ALICE)
+        last = await desk.ask(ALICE, op="status", limit=3, after=first["after"])
+        assert [[job["id"] for job in page["jobs"]] for page in (first, last)] == [
+            [1, 2, 3], [4, 6, 7],
+        ]  # fmt: skip
+        assert last["after"] is None
+
+    play(story)
+
+
+def test_a_list_too_long_for_one_reply_is_asked_for_in_pages(make_desk: Any) -> None:
+    desk = make_desk(by=rules(max_waiting_per_user=50_000))
+
+    async def story() -> None:
+        await submit(desk, "0-20000", held=True)
+        text = "the list has more than 20000 rows, the most that one reply may have"
+        assert await refused(desk.ask(ALICE, op="status", tasks=True)) == text
+        assert len((await desk.ask(ALICE, op="status"))["jobs"]) == 1
+        page = await desk.ask(ALICE, op="status", tasks=True, limit=10_000, after=[10_000, False])
+        assert (page["jobs"][0]["id"], len(page["jobs"]), page["after"]) == (
+            10_001, 10_000, (20_000, False),
+        )  # fmt: skip
 
     play(story)
 

@@ -135,6 +135,10 @@ ACCEPTED: list[tuple[dict[str, Any], msg.AnyRequest]] = [
         msg.Resume(v=1, select=Selection(states=["SUSPENDED"])),
     ),
     (
+        {"op": "status", "v": 1, "limit": 1000, "after": [42, True]},
+        msg.Status(v=1, limit=1000, after=(42, True)),
+    ),
+    (
         {"op": "signal", "v": 1, "select": {"ids": [1]}, "signal": 10},
         msg.Signal(v=1, select=Selection(ids=[1]), signal=10),
     ),
@@ -281,6 +285,8 @@ MALFORMED = {
     "a negative timeout": b'{"op":"wait","v":1,"ids":[1],"timeout_s":-1}',
     "a timeout beyond numbers": b'{"op":"wait","v":1,"ids":[1],"timeout_s":1e999}',
     "a timeout that is no number": b'{"op":"wait","v":1,"ids":[1],"timeout_s":NaN}',
+    "a page without a row": b'{"op":"status","v":1,"limit":0}',
+    "a page that is no page": b'{"op":"status","v":1,"limit":10001}',
     "a negative number of ended jobs": b'{"op":"status","v":1,"ended":-1}',
     "a cancellation of nothing": b'{"op":"cancel","v":1}',
     "a suspension of nothing": b'{"op":"suspend","v":1}',

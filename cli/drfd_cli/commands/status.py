@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import click
@@ -47,11 +50,16 @@ def command(
     select = {"ids": list(ids), "user": user, "states": list(states)}
     ended = _RECENT if with_ended else 0
     more = {"tasks": True} if tasks else {}
-    reply = connect().request("status", select=select, ended=ended, **more)
+    counts: Counter[str] = Counter()
+    pages = _counted(connect().pages("status", select=select, ended=ended, **more), counts)
+    reply = next(pages)
     if as_json:
-        output.print_json({key: reply[key] for key in ("jobs", "counts", "draining")})
+        jobs = [*reply["jobs"], *(job for page in pages for job in page["jobs"])]
+        output.print_json({"jobs": jobs, "counts": counts, "draining": reply["draining"]})
         return
     if parsable.print_lines(parsable.JOB, reply["jobs"], **shape):
+        for page in pages:
+            parsable.print_lines(parsable.JOB, page["jobs"], **shape | {"no_header": True})
         return
     if reply["draining"]:
         output.say("draining: nothing is launched until drf undrain")
@@ -70,8 +78,20 @@ def command(
     ]  # fmt: skip
     shape = {"names": names, "is_wide": is_wide, "has_gres": has_gres}
     rows = [_row(job, **shape) for job in reply["jobs"]]
-    output.print_rows(columns, rows, fixed=("ID", "STATE"), last_width=_WHY)
-    click.echo(" ".join(f"{count} {state}" for state, count in sorted(reply["counts"].items())))
+    if reply.get("after") is None:
+        output.print_rows(columns, rows, fixed=("ID", "STATE"), last_width=_WHY)
+    else:
+        # The first page is there at once, however long the list.
+        later = ([_row(job, **shape) for job in page["jobs"]] for page in pages)
+        output.print_pages(columns, chain([rows], later))
+    click.echo(" ".join(f"{count} {state}" for state, count in sorted(counts.items())))
+
+
+def _counted(pages: Iterator[output.View], counts: Counter[str]) -> Iterator[output.View]:
+    """The pages, as they are; what each has of every state is added up."""
+    for page in pages:
+        counts.update(page["counts"])
+        yield page
 
 
 def _id(job: output.View) -> str:
