@@ -76,10 +76,9 @@ def external_text(demand: Vector, last: Plan, rules: Rules) -> str:
 
 
 def holder_text(ledger: Ledger, axis: int, show_clock: ShowClock) -> str:
-    holders = [job for job in ledger.holders() if ledger.held(job)[axis]]
-    if not holders:
+    most = ledger.largest_holder(axis)
+    if most is None:
         return ""
-    most = max(holders, key=lambda job: (ledger.held(job)[axis], -job.id))
     amount = show_amount(ledger.axes.names[axis], ledger.held(most)[axis])
     until = ""
     # The wall time of a frozen job stands still.

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from drfd.core import events as ev
 from drfd.core.array import Array
 from drfd.core.awaiting import count_conditions, submitted
+from drfd.core.holding import Holding
 from drfd.core.instances import Instance, count
 from drfd.core.job import Job, JobSpec, JobState
 from drfd.core.lifecycle import InvalidTransition, next_state
@@ -36,7 +37,7 @@ class Ledger:
         #: What each leaf holds; a leaf that holds nothing is absent.
         self.used: dict[str, Vector] = {}
         #: Jobs that hold resources, by leaf; their sum is `used`.
-        self.holding: dict[str, set[int]] = {}
+        self.holding = Holding()
         #: Sum of `used`.
         self.booked: Vector = self.nothing
         #: Countable things that jobs hold, each by one job.
@@ -138,6 +139,11 @@ class Ledger:
 
     def active_leaves(self) -> set[str]:
         return {*self.queues, *self.used}
+
+    def largest_holder(self, axis: int) -> Job | None:
+        """The job that holds most on an axis, the eldest of equals; None: nobody holds any."""
+        largest = self.holding.largest(axis, lambda job_id: self.held(self.jobs[job_id]))
+        return None if largest is None else self.jobs[largest]
 
     def holders(self) -> Iterable[Job]:
         """Jobs that hold resources now."""
@@ -272,11 +278,11 @@ class Ledger:
             self.booked = change(self.booked, held)
             self.used[leaf] = change(self.used.get(leaf, self.nothing), held)
             if sign > 0:
-                self.holding.setdefault(leaf, set()).add(job.id)
+                self.holding.add(leaf, job.id)
             else:
-                self.holding[leaf].remove(job.id)
-                if not self.holding[leaf]:
-                    del self.holding[leaf], self.used[leaf]
+                self.holding.remove(leaf, job.id)
+                if leaf not in self.holding:
+                    del self.used[leaf]
             roster = self.arrays.bound_of(job)
             if roster is not None:
                 roster.active += sign

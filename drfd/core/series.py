@@ -93,8 +93,8 @@ class Series:
         if at == 0:
             return
         before, point = self._point(at - 1), self._point(at)
-        # Readings are never quite the same time apart.
-        if 4 * (before.span_ms + point.span_ms) <= 5 * self._step_ms:
+        # To the nearest, because readings are never quite the same time apart.
+        if 2 * before.span_ms + point.span_ms <= 2 * self._step_ms:
             self._rows[(at - 1) * _WIDTH : (at + 1) * _WIDTH] = array("q", merged(before, point))
 
     def _thin(self) -> None:
@@ -158,8 +158,8 @@ def thinned(points: Iterable[Point], most: int) -> list[Point]:
     kept: list[Point] = []
     place = -1
     for point in found:
-        # Where its end lies; the last one's is that of the whole.
-        here = min(most - 1, (point.end_ms - first_ms - 1) * most // whole_ms)
+        # Where its end lies; a first reading has no length.
+        here = max(0, point.end_ms - first_ms - 1) * most // whole_ms
         if kept and here <= place:
             kept[-1] = merged(kept[-1], point)
         else:

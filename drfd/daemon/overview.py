@@ -91,7 +91,7 @@ class Overview:
         name = leaf_path("", user)[1:]
         leaves = (leaf for leaf in ledger.queues if leaf.rpartition(".")[2] == name)
         entries = merge(*(line(ledger.queues[leaf]) for leaf in leaves))
-        seen = self._rows(islice(entries, _MOST_PIECES))
+        seen = self._rows(islice(entries, _MOST_PIECES), 2 * MOST_PENDING)
         for row_id, row in seen.items():
             left -= row.size if isinstance(row, Group) else 1
             if row_id not in shown and len(found) < MOST_PENDING:
@@ -145,17 +145,19 @@ class Overview:
         engine = self.engine
         scheduler = engine.scheduler
         order = upcoming(engine.ledger, scheduler.last_plan, engine.rules, scheduler.spent)
-        rows = dict(islice(self._rows(islice(order, _MOST_PIECES)).items(), MOST_PENDING))
+        rows = self._rows(islice(order, _MOST_PIECES), MOST_PENDING)
         if len(rows) < MOST_PENDING and len(rows) < self._count_waiting_rows():
             rest = islice(self._unqueued(rows), MOST_PENDING - len(rows))
             rows.update({_id_of(row): row for row in rest})
         return rows
 
-    def _rows(self, entries: Iterable[Next]) -> dict[int, Row]:
+    def _rows(self, entries: Iterable[Next], most: int) -> dict[int, Row]:
         """Of what stands in queues, in its order: a job, or an array's tasks without a record."""
         ledger = self.engine.ledger
         rows: dict[int, Row] = {}
         for entry in entries:
+            if len(rows) == most:
+                break
             job_id = entry.run[1]
             job = ledger.jobs.get(job_id)
             if job is not None:

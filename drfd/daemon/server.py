@@ -6,12 +6,8 @@ The only place of the daemon where an error becomes a reply.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
-import select
 import socket
-import sys
-import termios
 from collections import Counter
 from contextlib import aclosing
 
@@ -20,6 +16,7 @@ import msgspec
 from drfd.core.stimuli import Actor
 from drfd.daemon import audit
 from drfd.daemon.accounts import Accounts
+from drfd.daemon.far_end import has_hung_up, has_read_all
 from drfd.daemon.feed import Feed
 from drfd.daemon.requests import Requests
 from drfd.daemon.snapshots import Snapshots
@@ -55,7 +52,7 @@ _MAX_AWAITED = 200_000
 #: added to them than a short one, which anybody gets.
 _MAX_UNREAD_BYTES = 64 << 20
 _SHORT_BYTES = 1 << 20
-_PIECE_BYTES = 1 << 16
+_PIECE_BYTES = 1 << 15
 
 _encoder = msgspec.json.Encoder()
 
@@ -178,7 +175,7 @@ class Server:
         try:
             while not answering.done():
                 done, _ = await asyncio.wait({answering}, timeout=_HANGUP_CHECK_S)
-                if not done and _has_hung_up(peer):
+                if not done and has_hung_up(peer):
                     if isinstance(request, Wait) and request.attended:
                         cancel = Cancel(v=request.v, select=Selection(ids=request.ids))
                         await self._reply(actor, gid, cancel)
@@ -227,10 +224,10 @@ class Server:
     async def _show(self, writer: asyncio.StreamWriter, actor: Actor, request: Watching) -> bytes:
         """A stream without end; its last line is why it ends all the same."""
         peer = writer.get_extra_info("socket")
+        # Who does not read keeps a piece of a line here, and what the kernel takes.
+        writer.transport.set_write_buffer_limits(high=0)
         try:
-            watching = self._snapshots.watch(
-                actor, request.every_s, lambda: not _unread_bytes(peer)
-            )
+            watching = self._snapshots.watch(actor, request.every_s, lambda: has_read_all(peer))
             async with aclosing(watching) as stream:
                 async for head, tail in stream:
                     await self._send(writer, head, actor.uid)
@@ -272,19 +269,6 @@ def _count_awaited(request: AnyRequest) -> int:
 
 def _encode_error(error: DrfdError) -> bytes:
     return _encoder.encode({"ok": False, "error": error_view(error)}) + b"\n"
-
-
-def _has_hung_up(peer: socket.socket) -> bool:
-    """Closed at the other end. One that has only finished writing still wants its answer."""
-    poll = select.poll()
-    poll.register(peer.fileno(), 0)
-    return any(event & select.POLLHUP for _, event in poll.poll(0))
-
-
-def _unread_bytes(peer: socket.socket) -> int:
-    """What the kernel keeps for the other end (unix(7), SIOCOUTQ)."""
-    answer = fcntl.ioctl(peer.fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
-    return int.from_bytes(answer, sys.byteorder)
 
 
 async def _close(writer: asyncio.StreamWriter, flush_s: float) -> None:
