@@ -6,14 +6,13 @@ it, or keeps its place as things are now.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from math import inf
 
 from drfd.core.external import ExternalLoad
 from drfd.core.queue import Entry
-from drfd.core.reservation import Patience, Reservation, allows, reserve, taken
+from drfd.core.reservation import Coming, InOrder, Patience, Reservation, allows, reserve, taken
 from drfd.core.resources import Vector
 
 
@@ -23,8 +22,9 @@ class Outlook:
 
     now_s: float
     patience: Patience
-    #: When the running jobs will have ended, as estimated, and what each gives back.
-    ends: Iterable[tuple[float, Vector]]
+    #: When the running jobs will have ended, as estimated, and what each gives back. Holds for the
+    #: pass alone.
+    ends: Coming | InOrder
     #: Of a waiting job: since when it may start (Unix time), and how long it will run as estimated.
     #: A line-up that is kept must be told of a leaf when these change for its jobs.
     since_s: Callable[[int], float]
@@ -117,10 +117,6 @@ class Backfill:
             end_s = self.outlook.end_s(job_id)
             self.kept = [taken(each, demand, end_s) for each in self.kept]
 
-    @cached_property
-    def _ends(self) -> list[tuple[float, Vector]]:
-        return list(self.outlook.ends)
-
     def reserve(
         self,
         job_id: int,
@@ -140,7 +136,8 @@ class Backfill:
             demand=demand,
             length_s=outlook.length_s(job_id),
             free=free,
-            ends=[*self._ends, *((outlook.end_s(other), held) for other, held in given.items())],
+            ends=outlook.ends,
+            given=[(outlook.end_s(other), held) for other, held in given.items()],
             kept=self.kept,
             before=before,
             now_s=outlook.now_s,

@@ -26,7 +26,7 @@ class RunTimes:
         self._last.setdefault(user, deque(maxlen=2)).append(max(0.0, run_s))
 
     def length_s(self, spec: JobSpec) -> float:
-        """For a job that has not started."""
+        """For a job that has not started; the same for all jobs of a user with one limit."""
         last = self._last.get(spec.user)
         guess_s = max(LEAST_S, 2 * sum(last) / len(last)) if last else UNKNOWN_S
         return guess_s if spec.time_limit_s is None else min(guess_s, float(spec.time_limit_s))
@@ -36,10 +36,14 @@ class RunTimes:
         started_s = job.started_at if job.started_at is not None else now_s
         # The time that it was frozen does not count.
         started_s += job.frozen_s(now_s)
-        length_s = self.length_s(job.spec)
-        while started_s + length_s <= now_s:
-            length_s *= 2
-        if job.spec.time_limit_s is not None:
-            length_s = min(length_s, float(job.spec.time_limit_s))
-        # At its limit it is being stopped: any moment now.
-        return max(now_s, started_s + length_s)
+        return estimated_end_s(started_s, self.length_s(job.spec), job.spec.time_limit_s, now_s)
+
+
+def estimated_end_s(started_s: float, length_s: float, limit_s: int | None, now_s: float) -> float:
+    """Of a job that was to run for `length_s`, which is within its limit, and has not ended."""
+    while started_s + length_s <= now_s:
+        length_s *= 2
+    if limit_s is not None:
+        length_s = min(length_s, float(limit_s))
+    # At its limit it is being stopped: any moment now.
+    return max(now_s, started_s + length_s)

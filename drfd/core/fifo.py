@@ -78,7 +78,7 @@ def _reserve(tally: Tally, leaf: str, head: Head, outlook: Outlook) -> Reservati
     (_, job_id), demand = head
     given = [(outlook.end_s(other), held) for other, held in tally.given.items()]
     length_s = outlook.length_s(job_id)
-    found = shadow(demand, length_s, tally.free, [*outlook.ends, *given], outlook.now_s)
+    found = shadow(demand, length_s, tally.free, outlook.ends, outlook.now_s, given=given)
     if found is None:
         return None
     start_s, spare = found

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import merge
 from math import isfinite
 
 from drfd.core.backfill import Outlook
+from drfd.core.ends import Ends
 from drfd.core.estimate import RunTimes
 from drfd.core.external import ExternalLoad
-from drfd.core.job import JobState
 from drfd.core.ledger import Ledger
 from drfd.core.queue import Entry
-from drfd.core.reservation import Patience, Reservation
+from drfd.core.reservation import InOrder, Patience, Reservation
 from drfd.core.resources import Vector
 
 
@@ -22,8 +25,10 @@ def look_out(
     now_s: float,
     before: tuple[Reservation, ...],
     external: ExternalLoad | None = None,
+    kept: Ends | None = None,
 ) -> Outlook:
-    """`now_s` is Unix time; `before` the reservations of the pass before."""
+    """`now_s` is Unix time; `before` the reservations of the pass before; `kept` what has been read
+    for the passes before of jobs that hold resources."""
 
     def since_s(job_id: int) -> float:
         job = ledger.job(job_id)
@@ -44,31 +49,34 @@ def look_out(
             return None
         return -job.spec.priority, job_id
 
-    ends = [
-        (run_times.end_s(job, now_s), ledger.held(job))
-        for job in ledger.holders()
-        # Nobody knows when what somebody keeps suspended will go on.
-        if job.state is not JobState.SUSPENDED or ledger.wanted(job) is not None
-    ]
-    if external is not None and isfinite(external.until_s):
-        ends.append((external.until_s, ledger.axes.vector(external.kept)))
+    ends = Ends(ledger, run_times) if kept is None else kept
+    ends.settle()
     return Outlook(
         now_s=now_s,
         patience=patience,
-        ends=ends,
+        ends=_Ends(ends, now_s, _of_external(ledger, external)),
         since_s=since_s,
         length_s=length_s,
         entry=entry,
         before=before,
-        suspended=_suspended(ledger),
+        suspended=ends.suspended,
         external=external,
     )
 
 
-def _suspended(ledger: Ledger) -> dict[int, tuple[str, Vector]]:
-    found = {}
-    for job in ledger.holders():
-        wanted = ledger.wanted(job)
-        if wanted is not None:
-            found[job.id] = job.spec.leaf, wanted
-    return found
+@dataclass(frozen=True, slots=True)
+class _Ends(InOrder):
+    """Read only by a pass that needs them: most have nobody to reserve for."""
+
+    ends: Ends
+    now_s: float
+    others: tuple[tuple[float, Vector], ...]
+
+    def __iter__(self) -> Iterator[tuple[float, Vector]]:
+        return merge(self.others, self.ends.at(self.now_s))
+
+
+def _of_external(ledger: Ledger, external: ExternalLoad | None) -> tuple[tuple[float, Vector], ...]:
+    if external is None or not isfinite(external.until_s):
+        return ()
+    return ((external.until_s, ledger.axes.vector(external.kept)),)

@@ -13,9 +13,11 @@ may start in what a reserved job needs of the free resources at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from heapq import merge
+from operator import itemgetter
 
 from drfd.core.resources import Vector, fits, minus, plus
 
@@ -54,6 +56,19 @@ class Reservation:
     is_forced: bool = False
 
 
+_time = itemgetter(0)
+
+#: (time, what comes back) of one job after another.
+Coming = Iterable[tuple[float, Vector]]
+
+
+class InOrder(ABC):
+    """Those that are in order of time already: no more of them are read than are needed."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[tuple[float, Vector]]: ...
+
+
 def reserve(
     *,
     job_id: int,
@@ -61,17 +76,18 @@ def reserve(
     demand: Vector,
     length_s: float,
     free: Vector,
-    ends: Iterable[tuple[float, Vector]],
+    ends: Coming | InOrder,
+    given: Coming = (),
     kept: Sequence[Reservation],
     before: Reservation | None,
     now_s: float,
     waited_s: float,
     rules: Patience,
 ) -> Reservation | None:
-    """The reservation for a job that cannot start in `free`, given when what is held comes back
-    (`ends`: time and amount) and what is `kept` for others. `before` is its own of the pass before.
-    None: it would not fit even when all has come back."""
-    found = shadow(demand, length_s, free, ends, now_s, kept)
+    """The reservation for a job that cannot start in `free`: when what is held comes back (`ends`,
+    and of what this pass has `given`), and what is `kept` for others. `before` is its own of the
+    pass before. None: it would not fit even when all has come back."""
+    found = shadow(demand, length_s, free, ends, now_s, kept, given)
     if found is None:
         return None
     start_s, spare = found
@@ -110,24 +126,31 @@ def shadow(
     demand: Vector,
     length_s: float,
     free: Vector,
-    ends: Iterable[tuple[float, Vector]],
+    ends: Coming | InOrder,
     now_s: float,
     kept: Sequence[Reservation] = (),
+    given: Coming = (),
 ) -> tuple[float, Vector] | None:
     """(shadow time, spare) of a demand behind those that are `kept` already."""
     nothing = minus(free, free)
-    changes = [(now_s, nothing), *((max(now_s, at_s), back) for at_s, back in ends)]
+    others = [*given]
     for each in kept:
-        changes += [(each.start_s, minus(nothing, each.demand)), (each.end_s, each.demand)]
-    for at_s, together in groupby(sorted(changes), key=lambda change: change[0]):
+        others += [(each.start_s, minus(nothing, each.demand)), (each.end_s, each.demand)]
+    ordered = ends if isinstance(ends, InOrder) else sorted(ends, key=_time)
+    changes = merge(ordered, sorted(others, key=_time), key=_time)
+    change, at_s = next(changes, None), now_s
+    while True:
         # All that comes and goes at the same moment has done so at that moment.
-        for _, change in together:
-            free = plus(free, change)
+        while change is not None and change[0] <= at_s:
+            free = plus(free, change[1])
+            change = next(changes, None)
         if fits(demand, free) and all(
             allows(each, demand, at_s + length_s, free) for each in kept if at_s < each.start_s
         ):
             return at_s, minus(free, demand)
-    return None
+        if change is None:
+            return None
+        at_s = change[0]
 
 
 def allows(kept: Reservation, demand: Vector, end_s: float, free: Vector) -> bool:

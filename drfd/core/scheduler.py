@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from drfd.core import events as ev
 from drfd.core.decide import admit, line_up, schedule_on
+from drfd.core.ends import Ends
 from drfd.core.estimate import RunTimes
 from drfd.core.external import ExternalLoad, Gauge
 from drfd.core.history import History
@@ -40,6 +41,7 @@ class Scheduler:
         self._short_jobs = ShortJobs()
         self._gauge = Gauge()
         self._lineup: Lineup | None = None
+        self._ends: Ends | None = None
         #: In which a user may have jobs, besides the leaf below the root: as configured, and those
         #: that have been taken out of the configuration and still have jobs.
         self._pools: set[str] = set()
@@ -54,8 +56,10 @@ class Scheduler:
         return self._history.spent
 
     def run(self, ledger: Ledger, rules: Rules, now: Now) -> Iterator[ev.Event]:
-        """One pass. Each event must be applied, and `touch` told, before the next is asked for."""
+        """One pass. Each event must be applied, and `note` told, before the next is asked for."""
         external = self.external(now)
+        if self._ends is None:
+            self._ends = Ends(ledger, self._run_times)
         outlook = look_out(
             ledger,
             patience=rules.patience,
@@ -63,6 +67,7 @@ class Scheduler:
             now_s=now.at_s,
             before=self.reservations,
             external=external,
+            kept=self._ends,
         )
         lineup = self._lined_up(ledger, rules)
         for leaf in self._short_jobs.forget(now.mono_s):
@@ -106,15 +111,21 @@ class Scheduler:
                 yield from requests
                 return
 
-    def touch(self, leaf: str) -> None:
-        """An event has changed what the leaf holds or waits for."""
+    def note(self, job: Job) -> None:
+        """An event has changed the job, or the array that it stands for: and so what its leaf holds
+        or waits for."""
+        self._touch(job.spec.leaf)
+        if self._ends is not None:
+            self._ends.note(job.id)
+
+    def _touch(self, leaf: str) -> None:
         if self._lineup is not None:
             self._lineup.touch(leaf)
 
     def forget_books(self) -> None:
         """The ledger is another one now."""
         self.last_plan = None
-        self._lineup = None
+        self._lineup = self._ends = None
 
     def forget_axes(self) -> None:
         """The machine's resources are others now."""
@@ -126,7 +137,7 @@ class Scheduler:
         nor its leaf the same."""
         roster = ledger.arrays.get(job_id)
         array = None if roster is None else roster.array
-        self.touch((array or ledger.job(job_id)).spec.leaf)
+        self._touch((array or ledger.job(job_id)).spec.leaf)
         if self.last_plan is not None:
             ids = range(job_id, 1 + (job_id if array is None else array.last_id))
             kept = tuple(each for each in self.reservations if each.job_id not in ids)
@@ -145,13 +156,15 @@ class Scheduler:
             self._history.add(job.spec.leaf, float(share), started_s, job.ended_at)
             if job.outcome is not None:
                 self._run_times.add(job.spec.user, job.ended_at - started_s)
+                if self._ends is not None:
+                    self._ends.note_user(job.spec.user)
                 # If the clock has been set back, it started in the future.
                 left_s = min(job.started_at + rules.min_hold_s - now.at_s, rules.min_hold_s)
                 if left_s > 0:
                     self._short_jobs.add(job.spec.leaf, demand, now.mono_s + left_s)
             # In whichever pool the user's other jobs wait: their estimates have changed.
             for pool in (f"{ROOT}.{job.spec.user}", *self._pools):
-                self.touch(leaf_path(pool, job.spec.user))
+                self._touch(leaf_path(pool, job.spec.user))
 
     def external(self, now: Now) -> ExternalLoad | None:
         """The load from outside drfd, if any has been seen."""

@@ -228,7 +228,7 @@ class Engine:
         job = self.journal.enter(event, self.ledger)
         self._wants_pass = True
         if job is not None:
-            self.scheduler.touch(job.spec.leaf)
+            self.scheduler.note(job)
             touched[job.id] = job
             self._keep_curve(event, job)
             self._said.append((job, type(event).__name__))

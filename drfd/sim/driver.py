@@ -212,7 +212,7 @@ class _World:
     def _apply(self, event: ev.Event) -> Job:
         job = self.ledger.apply(event)
         assert job is not None
-        self._scheduler.touch(job.spec.leaf)
+        self._scheduler.note(job)
         return job
 
     def _spec(self, job: SimJob) -> JobSpec | str:

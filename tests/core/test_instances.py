@@ -188,17 +188,18 @@ def test_gpus_are_kept_for_a_big_job_and_short_ones_may_use_them_meanwhile() -> 
         for event in scheduler.run(bench.ledger, bench.rules, now(at_s)):
             bench.befall(event)
             found.append(getattr(event, "job_id", 0))
-            scheduler.touch(bench.ledger.jobs[found[-1]].spec.leaf)
+            scheduler.note(bench.job(found[-1]))
         return found
 
     def submit(asked: JobSpec, at_s: float) -> int:
         job_id = bench.submit(asked, at_s=at_s)
-        scheduler.touch(asked.leaf)
+        scheduler.note(bench.job(job_id))
         return job_id
 
     first = submit(of_gpus(1, time_limit_s=3600), 0)
     assert run(0) == [first]
     bench.feed(runner_up(first))
+    scheduler.note(bench.job(first))
     big = submit(of_gpus(2, pool="root.bob", actor=BOB), 0)
     assert run(100) == []
     late = submit(of_gpus(1, time_limit_s=7200), 100)
