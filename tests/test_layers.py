@@ -37,6 +37,7 @@ PACKAGES = {
     "msgspec": {"wire", "journal", "daemon"},
     "click": {"cli"},
     "rich": {"cli"},
+    "matplotlib": {"cli"},
 }
 #: What pure code must not touch.
 IMPURE = {"os", "time", "random", "socket", "subprocess", "datetime", "pathlib", "asyncio", "io"}
@@ -104,7 +105,7 @@ def test_no_module_is_longer_than_a_screenful_of_screens() -> None:
 def test_the_command_line_starts_light() -> None:
     """Nothing heavy is imported to queue a job; rich only where a table is drawn."""
     heavy = {"rich", "psutil", "msgspec", "asyncio", "sqlite3", "drfd.core", "drfd.daemon"}
-    heavy.add("drfd.sim")
+    heavy |= {"drfd.sim", "matplotlib"}
     program = (
         "import sys, drfd_cli.main, drfd_cli.commands.submit, drfd_cli.commands.status;"
         "import drfd_cli.commands.simulate;"

@@ -11,6 +11,7 @@ import click
 from drfd.errors import Refused
 from drfd_cli import output
 from drfd_cli.options import as_json
+from drfd_cli.simulate_paper import paper
 
 if TYPE_CHECKING:
     from drfd.sim.alloc import Allocation
@@ -23,6 +24,9 @@ _LONGEST = 4 << 20
 @click.group("simulate")
 def command() -> None:
     """What policies would do, without running anything."""
+
+
+command.add_command(paper)
 
 
 @command.command("alloc")
