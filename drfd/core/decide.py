@@ -120,10 +120,7 @@ def schedule_on(lineup: Lineup, ledger: Ledger, rules: Rules, outlook: Outlook |
             shares=rules.shares,
             spent=lineup.spent,
             outlook=outlook,
-            terms=Terms(
-                slots=rules.slot_count,
-                running={leaf: len(ids) for leaf, ids in ledger.holding.items()},
-            ),
+            terms=Terms(slots=rules.slot_count, running=ledger.slots_taken()),
         )
     return plan if external is None else replace(plan, external=external)
 

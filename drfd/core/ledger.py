@@ -149,6 +149,15 @@ class Ledger:
         """Jobs that hold resources now."""
         return (self.jobs[job_id] for ids in self.holding.values() for job_id in ids)
 
+    def slots_taken(self) -> dict[str, int]:
+        """How many jobs of each leaf hold resources, but for those that are frozen: they have given
+        their slot back, and need one to go on."""
+        frozen = JobState.SUSPENDED
+        return {
+            leaf: sum(self.jobs[job_id].state is not frozen for job_id in ids)
+            for leaf, ids in self.holding.items()
+        }
+
     def apply(self, event: ev.Event) -> Job | None:
         """Take the event into the books; the job as it is now (None: not about a job).
 

@@ -17,6 +17,9 @@ class Queues(dict[str, LeafQueue]):
     def __init__(self, arrays: Rosters) -> None:
         super().__init__()
         self._arrays = arrays
+        #: Leaves whose queue has changed since whoever keeps something by them has taken them out:
+        #: an event of a task may let in, or shut out, tasks of its array that are in other pools.
+        self.changed: set[str] = set()
 
     def line_up(self, job: Job, wanted: Vector, run: Run, sign: int) -> None:
         """Enter (`sign` 1) or strike out (-1) a job that waits, or tasks of which it is the first.
@@ -35,6 +38,7 @@ class Queues(dict[str, LeafQueue]):
     def put(self, job: Job, wanted: Vector, run: Run, sign: int) -> None:
         """The same, whatever the bound of its array."""
         leaf = job.spec.leaf
+        self.changed.add(leaf)
         if sign > 0:
             self.setdefault(leaf, LeafQueue()).add_run(wanted, run)
         else:

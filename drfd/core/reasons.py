@@ -183,7 +183,7 @@ def _by_policy(
 ) -> Reason | None:
     """What makes it wait under another policy than the usual one."""
     if rules.policy == "slots":
-        taken = sum(map(len, ledger.holding.values()))
+        taken = sum(ledger.slots_taken().values())
         if taken < rules.slot_count:
             return None
         return Reason(

@@ -86,6 +86,9 @@ class Scheduler:
             homes = {(spec.pool, spec.user) for spec in specs}
             self._pools = {pool for pool, user in homes if pool != f"{ROOT}.{user}"}
             self._pools.update(f"{ROOT}.{name}" for name in rules.pools)
+        for leaf in ledger.queues.changed:
+            self._lineup.touch(leaf)
+        ledger.queues.changed.clear()
         return self._lineup
 
     def _preempt(

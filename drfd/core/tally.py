@@ -31,7 +31,7 @@ class Terms:
 
     #: How many jobs may run at once under the policy "slots".
     slots: int | None = None
-    #: How many jobs of each leaf hold resources.
+    #: How many jobs of each leaf hold a slot.
     running: Mapping[str, int] = field(default_factory=dict)
     #: May "slots" and "cpu" forget the resources that they do not look at? Never on a real machine.
     overcommit: bool = False

@@ -481,6 +481,20 @@ def test_slots_that_running_jobs_hold_are_taken() -> None:
     assert bench.schedule(2) == [3]
 
 
+def test_a_suspended_job_gives_its_slot_back_and_needs_one_to_go_on() -> None:
+    """It still holds its memory; counted as one that runs, it would wait for its own slot."""
+    bench = Bench(replace(rules(), policy="slots", slots=1))
+    first = bench.start()
+    bench.suspend(first)
+    second = bench.start(spec("root.bob", actor=BOB))
+    bench.feed(st.ResumeAsked(now(), first, ALICE))
+    assert bench.schedule() == []
+    bench.finish(second)
+    bench.submit(spec("root.bob", actor=BOB))
+    assert bench.schedule() == [first]
+    assert bench.schedule() == []
+
+
 @pytest.mark.parametrize("policy", ["fifo", "asset", "cpu", "slots"])
 def test_no_policy_of_a_daemon_gives_more_than_the_machine_has(policy: str) -> None:
     """However many slots or cores would be left."""

@@ -23,7 +23,7 @@ from drfd.core.preemption import Preempting
 from drfd.core.reasons import explain_wait
 from drfd.core.reservation import Patience
 from drfd.core.resources import Axes
-from drfd.core.rules import Rules
+from drfd.core.rules import Pool, Rules
 from drfd.errors import HostError, NotPermitted, Refused
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
@@ -129,6 +129,18 @@ def test_the_latest_pass_is_kept_for_explanations(shell: Any) -> None:
     assert shell.engine.scheduler.last_plan.free[0] == 4000
     assert shell.engine.scheduler.last_plan.order == ["root.alice"]
     shell.host.take()
+
+
+def test_the_end_of_a_task_lets_one_start_that_is_in_another_pool(make_shell: MakeShell) -> None:
+    """No event is about the other, and yet its queue has changed."""
+    shell = make_shell(by=replace(rules(), pools={"open": Pool()}))
+    shell.turn(st.DrainAsked(now(), True, ADMIN))
+    shell.turn(st.SubmitAsked(now(), spec(), spans=((1, 2, 1),), at_once=1))
+    shell.turn(st.ChangeAsked(now(), 2, ALICE, st.Change(pool="open")))
+    shell.turn(st.DrainAsked(now(), False, ADMIN))
+    assert shell.host.take() == [Launch(2, 1)]
+    shell.turn(st.LaunchBroke(now(), 2, 1, "no such file"), gone(2))
+    assert shell.host.take() == [Launch(3, 1)]
 
 
 # -- suspension --------------------------------------------------------------------------------
