@@ -34,6 +34,7 @@ USED = REQUIRED + OPTIONAL
 
 class CgroupV1:
     kind = "cgroup-v1"
+    keeps_runners = True
 
     def __init__(self, mounts: dict[str, str], group: str) -> None:
         """`mounts`: controller → mount point. `group`: our own directory below each of them,

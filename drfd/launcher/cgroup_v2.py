@@ -41,6 +41,8 @@ class CgroupV2:
         self._controllers = controllers
         self._release = release
         self._affinity = Affinity()
+        #: An affinity is kept in memory, for lack of the controller.
+        self.keeps_runners = "cpu" in controllers
         self._cores = Cores(self._open_pins(), self._set_quota)
         #: A job's weight for each of its cores: the kernel takes no more than 10000 in all.
         self._weight = max(1, min(100, 10_000 // (os.cpu_count() or 1)))

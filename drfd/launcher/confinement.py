@@ -29,6 +29,9 @@ class PlaceGone(Exception):
 class Confinement(Protocol):
     #: "cgroup-v2", "cgroup-v1" or "none".
     kind: str
+    #: Whether the runner of one attempt may be given another after it: nothing of an attempt is
+    #: found by its runner then, nor kept in the memory of the process that called `create`.
+    keeps_runners: bool
 
     def controls(self) -> dict[str, str]:
         """resource → "enforced", "measured" or "not controlled", with a reason after a colon.

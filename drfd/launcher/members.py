@@ -126,7 +126,8 @@ class MembersV2(Members):
         """Processes of the job that are in another cgroup, as far as they are children of its
         runner, which all of them are at the latest when their parents have died. Users cannot move
         processes out, but systemd does it for them (systemd-run --user --scope)."""
-        if attempt is None or attempt.runner is None:
+        # When it is over, its runner may have another job's processes for children.
+        if attempt is None or attempt.is_over or attempt.runner is None:
             return []
         if attempt.created["boot_id"] not in (None, process.boot_id()):
             return []

@@ -3,210 +3,104 @@
 It keeps the launcher's rights, so that a user can neither forge the record of a job's end nor
 kill the process that takes it; it waits, kills what the job leaves behind, and leaves the record.
 It is never inside the job's cgroup, hence never charged to it.
+
+When nothing is left of the job, it may be given another: a fork of the launcher, and the pages that
+both touch after it, cost more than all else that is done for a short job.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import os
-import resource
-import select
 import signal
-import time
-from dataclasses import dataclass, replace
+import socket
 
-from drfd.failpoints import reach
 from drfd.launcher import attempts, process
-from drfd.launcher.attempts import Attempt, Key
-from drfd.launcher.child import run_child, run_notice
 from drfd.launcher.confinement import Confinement
-from drfd.launcher.protocol import Order
+from drfd.launcher.errand import Errand
+from drfd.launcher.protocol import Order, decode, encode, launch_message, read_order
 
-#: How long a runner insists on the end of the job's stragglers; the launcher goes on after it.
-_SWEEP_S = 10.0
-#: After news of an OOM, the kill counter is looked at so often, for so long.
-_OOM_LOOK_MS, _OOM_LOOK_S = 5, 30.0
+#: A runner takes so many attempts, and is then replaced: it collects no garbage.
+_MOST_ATTEMPTS = 1000
+#: How long it may take to read an order.
+_HAND_OVER_S = 5.0
 
 
-def start_runner(
-    order: Order, confinement: Confinement, created: attempts.Record, attempt_fd: int, bell_fd: int
-) -> int:
-    """Fork a runner for an attempt whose file is `attempt_fd`; its pid. `bell_fd` is a pipe to
-    the launcher: a line on it says that the attempt file has news."""
-    pid = os.fork()
-    if pid:
-        return pid
+def fork_runner(confinement: Confinement, bell_fd: int) -> tuple[int, socket.socket]:
+    """A new runner: its pid, and our end of its channel. `bell_fd` is a pipe to the launcher: a
+    line on it says that the attempt file has news. OSError: there can be none."""
+    ours, theirs = socket.socketpair()
     try:
-        _Runner(order, confinement, created, attempt_fd, bell_fd).run()
-    except BaseException as error:
-        attempts.append(attempt_fd, "failed", {"text": f"the runner broke: {error!r}"})
+        pid = os.fork()
+    except OSError:
+        ours.close()
+        theirs.close()
+        raise
+    if pid:
+        theirs.close()
+        return pid, ours
+    try:
+        _serve(theirs, confinement, bell_fd)
     finally:
         os._exit(0)
 
 
-@dataclass
-class _Runner:
-    order: Order
-    confinement: Confinement
-    created: attempts.Record
-    attempt_fd: int
-    bell_fd: int
-    #: Readable when a child has died.
-    _children_fd: int = -1
-    #: Readable when the kernel has killed for memory; None: no such news here.
-    _oom_fd: int | None = None
+def hand_over(
+    channel: socket.socket, order: Order, created: attempts.Record, attempt_fd: int
+) -> None:
+    """Leave the attempt whose file is `attempt_fd` to the idle runner at the other end. OSError: it
+    has not been taken; the channel is good for nothing then."""
+    data = encode({"created": created, "order": launch_message(order)})
+    channel.settimeout(_HAND_OVER_S)
+    sent = socket.send_fds(channel, [data], [attempt_fd])
+    channel.sendall(data[sent:])
 
-    @property
-    def key(self) -> Key:
-        return self.order.id, self.order.attempt
 
-    def run(self) -> None:
-        # Freed objects of the launcher are not ours to collect: it would copy every page.
-        gc.disable()
-        # First, so that a successor of the launcher can find us at once.
-        me = {"pid": os.getpid(), "start_ticks": process.start_ticks(os.getpid())}
-        attempts.append(self.attempt_fd, "runner", me)
-        # A user's daemon is stopped with ^C; its jobs are not.
-        os.setsid()
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        process.close_all_but(self.attempt_fd, self.bell_fd)
-        process.become_subreaper()
-        reach("runner.before-child")
-        pid, failure = self._start_child()
-        if failure is not None:
-            attempts.append(self.attempt_fd, "failed", {"text": failure})
-            self._ring()
+def _serve(channel: socket.socket, confinement: Confinement, bell_fd: int) -> None:
+    """One attempt after the other. A byte on the channel says that we have let go of one, and can
+    take another; its end, that the launcher is gone or has no more for us."""
+    # Freed objects of the launcher are not ours to collect: it would copy every page.
+    gc.disable()
+    # A user's daemon is stopped with ^C; its jobs are not.
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    process.close_all_but(channel.fileno(), bell_fd)
+    process.become_subreaper()
+    me = {"pid": os.getpid(), "start_ticks": process.start_ticks(os.getpid())}
+    children_fd = _watch_children()
+    for _ in range(_MOST_ATTEMPTS):
+        taken = _take(channel)
+        if taken is None:
             return
-        reach("runner.after-exec")
-        self._ring()
-        if self.order.on_start:
-            self._tell_start()
-        status = self._await_end(pid)
-        self._record_end(status)
-
-    def _start_child(self) -> tuple[int, str | None]:
-        """Fork the job's process and let it go once that is on record; (pid, what went wrong)."""
-        report_out, report_in = os.pipe()
-        go_out, go_in = os.pipe()
-        self._children_fd = _watch_children()
-        pid = os.fork()
-        if pid == 0:
-            os.close(report_out)
-            os.close(go_in)
-            # The lock says that the runner lives; its child must not hold it.
-            os.close(self.attempt_fd)
-            signal.set_wakeup_fd(-1)
-            run_child(self.order, self.confinement, report_in, go_out)
-        os.close(report_in)
-        os.close(go_out)
-        ready = os.read(report_out, 1)
-        if ready == b"+":
-            reach("runner.before-running-record")
-            job = {"pid": pid, "start_ticks": process.start_ticks(pid)}
-            attempts.append(self.attempt_fd, "running", job)
-            reach("runner.after-running-record")
-            self._oom_fd = self.confinement.oom_descriptor(self.key)
-            os.write(go_in, b"+")
-        os.close(go_in)
-        # End of file is what exec leaves; anything else says why there was none.
-        problem = ready.replace(b"+", b"") + _read_all(report_out)
-        os.close(report_out)
-        if ready == b"+" and not problem:
-            return pid, None
-        os.waitpid(pid, 0)
-        text = json.loads(problem)["text"] if problem else "the job's process died before exec"
-        return pid, text
-
-    def _tell_start(self) -> None:
-        """Run the owner's command beside the job, as a part of it; it ends with the job."""
-        variables = {**self.order.variables, "DRF_STATE": "RUNNING"}
-        order = replace(self.order, argv=self.order.on_start, variables=variables)
+        order, created, attempt_fd = taken
+        errand = Errand(order, confinement, created, attempt_fd, bell_fd, me, children_fd)
         try:
-            pid = os.fork()
+            errand.run(channel)
+        except BaseException as error:
+            attempts.append(attempt_fd, "failed", {"text": f"the runner broke: {error!r}"})
+            return
+        # With it goes the lock.
+        os.close(attempt_fd)
+        if not errand.is_clean:
+            return
+        try:
+            channel.send(b".")
         except OSError:
-            # The machine is short of processes. The job runs, and that is what counts.
             return
-        if pid == 0:
-            os.close(self.attempt_fd)
-            signal.set_wakeup_fd(-1)
-            run_notice(order, self.confinement, os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC))
 
-    def _await_end(self, pid: int) -> int:
-        """Reap until `pid` is gone; its wait status. An OOM kill meanwhile takes the whole tree."""
-        poll = select.poll()
-        poll.register(self._children_fd, select.POLLIN)
-        if self._oom_fd is not None:
-            poll.register(self._oom_fd, select.POLLIN)
-        look_until = 0.0
-        while True:
-            is_looking = time.monotonic() < look_until
-            for fd, _ in poll.poll(_OOM_LOOK_MS if is_looking else None):
-                os.read(fd, 4096)
-                if fd == self._oom_fd:
-                    # The kernel tells before it kills: the counter follows a moment later.
-                    is_looking, look_until = True, time.monotonic() + _OOM_LOOK_S
-            if is_looking and self.confinement.oom_kills(self.key)[0]:
-                look_until = 0.0
-                # Whatever survives this dies with the job's first process, in the sweep.
-                self._kill_all()
-            status = _reap(pid)
-            if status is not None:
-                return status
 
-    def _kill_all(self) -> bool:
-        me = {"pid": os.getpid(), "start_ticks": process.start_ticks(os.getpid())}
-        return self.confinement.kill_pass(self.key, Attempt(created=self.created, runner=me))
-
-    def _sweep(self) -> None:
-        """Kill until nothing of the job is left, or for `_SWEEP_S`. All that it has forked is, or
-        will be, a child of ours: a look through /proc can miss what is just being forked."""
-        deadline = time.monotonic() + _SWEEP_S
-        while True:
-            is_empty = self._kill_all()
-            if (is_empty and not _has_children()) or time.monotonic() > deadline:
-                return
-            time.sleep(0.001)
-
-    def _record_end(self, status: int) -> None:
-        at_s, mono_s = time.time(), time.monotonic()
-        oom_killed, over_limit = self.confinement.oom_kills(self.key)
-        self._sweep()
-        code = os.waitstatus_to_exitcode(status)
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        counted = self.confinement.counted(self.key)
-        # Until exec each of them was one of us: what is about as large as we are says nothing.
-        if used.ru_maxrss > 2 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss:
-            counted["largest_process_bytes"] = used.ru_maxrss * 1024
-        reach("runner.before-end-record")
-        attempts.append(
-            self.attempt_fd,
-            "ended",
-            {
-                "at_s": at_s,
-                "mono_s": mono_s,
-                "exit_code": code if code >= 0 else None,
-                "signal": -code if code < 0 else None,
-                "oom_killed": oom_killed,
-                "over_limit": over_limit,
-                "cpu_s": used.ru_utime + used.ru_stime,
-                "peak_bytes": used.ru_maxrss * 1024,
-                "read_bytes": used.ru_inblock * 512,
-                "written_bytes": used.ru_oublock * 512,
-                "counted": counted,
-            },
-        )
-        reach("runner.after-end-record")
-        self._ring()
-
-    def _ring(self) -> None:
-        try:
-            os.write(self.bell_fd, attempts.file_name(self.key).encode() + b"\n")
-        except (BrokenPipeError, BlockingIOError):
-            # The launcher is gone, or so busy that it will read all files anyway.
-            pass
+def _take(channel: socket.socket) -> tuple[Order, attempts.Record, int] | None:
+    """The next attempt; None: there is none to come."""
+    data, fds, _, _ = socket.recv_fds(channel, 1 << 16, 1, socket.MSG_CMSG_CLOEXEC)
+    while not data.endswith(b"\n"):
+        more = channel.recv(1 << 20)
+        if not more:
+            return None
+        data += more
+    message = decode(data)
+    return read_order(message["order"]), message["created"], fds[0]
 
 
 def _watch_children() -> int:
@@ -216,34 +110,3 @@ def _watch_children() -> int:
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(into, warn_on_full_buffer=False)
     return out
-
-
-def _reap(wanted: int) -> int | None:
-    """Collect all dead children; the wait status of `wanted` if it is among them."""
-    found = None
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return found
-        if pid == 0:
-            return found
-        if pid == wanted:
-            found = status
-
-
-def _has_children() -> bool:
-    """After reaping the dead ones."""
-    while True:
-        try:
-            if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                return True
-        except ChildProcessError:
-            return False
-
-
-def _read_all(fd: int) -> bytes:
-    data = b""
-    while piece := os.read(fd, 4096):
-        data += piece
-    return data

@@ -1,4 +1,4 @@
-"""The runners that live: found again after a restart, watched until they are gone.
+"""The runners that live: given attempts, found again after a restart, watched until they are gone.
 
 Each is known by its pidfd. One that an earlier launcher started may have news that this one is
 never rung for; such runners are looked at now and then (`unheard`).
@@ -8,37 +8,80 @@ from __future__ import annotations
 
 import os
 import selectors
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from drfd.launcher import attempts, process
 from drfd.launcher.attempts import Key
+from drfd.launcher.protocol import Order
+from drfd.launcher.runner import hand_over
 
 #: The runner writes its pid first of all; a lock without one is a few microseconds old.
 _PID_WAIT_S = 5.0
+#: So many are kept for the next attempts, each with a few MB of its own.
+_MOST_IDLE = 16
+
+
+@dataclass(eq=False, slots=True)
+class _Runner:
+    pid: int
+    pidfd: int
+    #: None: idle, or about to leave.
+    key: Key | None
+    #: None: it takes no further attempt.
+    channel: socket.socket | None = None
 
 
 @dataclass
 class Runners:
     attempts_fd: int
     selector: selectors.BaseSelector
-    #: Called when a runner is gone.
+    #: Called when a runner has let go of its attempt, or is gone.
     on_gone: Callable[[Key], None]
+    #: Starts a runner; its pid and our end of its channel. OSError: there can be none.
+    fork: Callable[[], tuple[int, socket.socket]]
+    #: Whether one takes another attempt after its first.
+    are_kept: bool
     #: Adopted before their jobs were let go: their bells ring at a launcher that is gone.
     unheard: set[Key] = field(default_factory=set)
-    _pidfds: dict[Key, int] = field(default_factory=dict)
+    _busy: dict[Key, _Runner] = field(default_factory=dict)
+    _idle: list[_Runner] = field(default_factory=list)
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._pidfds
+        return key in self._busy
+
+    def prepare(self) -> None:
+        """Have one ready for the next attempt, if that can be."""
+        if self.are_kept and not self._idle:
+            self._idle.append(self._new())
+
+    def start(self, order: Order, created: attempts.Record, attempt_fd: int) -> None:
+        """Have the attempt run whose file is `attempt_fd`. OSError: it is not."""
+        key = (order.id, order.attempt)
+        while True:
+            is_new = not self._idle
+            runner = self._new() if is_new else self._idle.pop()
+            assert runner.channel is not None
+            try:
+                hand_over(runner.channel, order, created, attempt_fd)
+            except OSError:
+                self._dismiss(runner)
+                # One that has waited may have been killed meanwhile.
+                if is_new:
+                    raise
+                continue
+            runner.key = key
+            self._busy[key] = runner
+            return
 
     def watch(self, key: Key, pid: int) -> None:
+        """A process that is given no attempt by us."""
         try:
-            pidfd = os.pidfd_open(pid)
+            self._busy[key] = self._watched(pid, key)
         except ProcessLookupError:
             return
-        self._pidfds[key] = pidfd
-        self.selector.register(pidfd, selectors.EVENT_READ, lambda: self._gone(key, pid))
 
     def adopt(self, key: Key) -> None:
         """Take over the runner of an attempt of an earlier launcher, if it still lives."""
@@ -57,14 +100,59 @@ class Runners:
             if not attempt.may_have_run:
                 self.unheard.add(key)
 
-    def _gone(self, key: Key, pid: int) -> None:
-        pidfd = self._pidfds.pop(key)
-        self.selector.unregister(pidfd)
-        os.close(pidfd)
+    def _new(self) -> _Runner:
+        pid, channel = self.fork()
+        runner = self._watched(pid, None)
+        runner.channel = channel
+        self.selector.register(channel, selectors.EVENT_READ, lambda: self._heard(runner))
+        return runner
+
+    def _watched(self, pid: int, key: Key | None) -> _Runner:
+        runner = _Runner(pid, os.pidfd_open(pid), key)
+        self.selector.register(runner.pidfd, selectors.EVENT_READ, lambda: self._gone(runner))
+        return runner
+
+    def _heard(self, runner: _Runner) -> None:
+        """It has let go of its attempt, or leaves."""
+        if runner.channel is None:
+            return
         try:
-            os.waitpid(pid, os.WNOHANG)
+            is_done = runner.channel.recv(1) == b"."
+        except OSError:
+            is_done = False
+        if not is_done:
+            self._dismiss(runner)
+            return
+        key, runner.key = runner.key, None
+        if self.are_kept and len(self._idle) < _MOST_IDLE:
+            self._idle.append(runner)
+        else:
+            self._dismiss(runner)
+        if key is not None:
+            self._let_go(key)
+
+    def _dismiss(self, runner: _Runner) -> None:
+        """It leaves when its attempt, if it has one, is over."""
+        if runner in self._idle:
+            self._idle.remove(runner)
+        if runner.channel is not None:
+            self.selector.unregister(runner.channel)
+            runner.channel.close()
+            runner.channel = None
+
+    def _gone(self, runner: _Runner) -> None:
+        self._dismiss(runner)
+        self.selector.unregister(runner.pidfd)
+        os.close(runner.pidfd)
+        try:
+            os.waitpid(runner.pid, os.WNOHANG)
         except ChildProcessError:
             # Adopted from an earlier launcher: somebody else's child.
             pass
+        if runner.key is not None:
+            self._let_go(runner.key)
+
+    def _let_go(self, key: Key) -> None:
+        del self._busy[key]
         self.unheard.discard(key)
         self.on_gone(key)

@@ -42,7 +42,7 @@ from drfd.launcher.protocol import (
     read_order,
     read_signals,
 )
-from drfd.launcher.runner import start_runner
+from drfd.launcher.runner import fork_runner
 from drfd.launcher.runners import Runners
 from drfd.launcher.signalling import send_signals, terminate
 
@@ -68,7 +68,13 @@ class Launcher:
     _running: bool = True
 
     def __post_init__(self) -> None:
-        self._runners = Runners(self.attempts_fd, self._selector, self._runner_gone)
+        self._runners = Runners(
+            self.attempts_fd,
+            self._selector,
+            self._runner_gone,
+            fork=lambda: fork_runner(self.confinement, self._bell_in),
+            are_kept=self.confinement.keeps_runners,
+        )
         self._freezing = Freezing(
             self.confinement, self.attempts_fd, self._tell, self._endings.__contains__
         )
@@ -99,6 +105,7 @@ class Launcher:
         for key in attempts.keys(self.attempts_fd):
             self._runners.adopt(key)
             self.confinement.adopt(key, attempts.read(self.attempts_fd, key))
+        self._runners.prepare()
         while self._running:
             for chosen, _ in self._selector.select(self._pause_s()):
                 # An earlier one of this round may have closed it.
@@ -167,21 +174,20 @@ class Launcher:
         created = attempts.born(order.uid, self._boot_id, self.confinement.cgroup_path(key))
         reach("launch.before-attempt-file")
         try:
-            pid = self._start(key, order, created)
+            self._start(key, order, created)
         except (LimitFailed, OSError) as error:
             self._forget(key)
             self._tell("broke", key, text=f"it could not be set up: {error}")
             return
         reach("launch.after-fork")
-        self._runners.watch(key, pid)
 
-    def _start(self, key: Key, order: Order, created: attempts.Record) -> int:
+    def _start(self, key: Key, order: Order, created: attempts.Record) -> None:
         attempt_fd = attempts.create(self.attempts_fd, key, created)
         try:
             reach("launch.before-cgroup")
             self.confinement.create(key, order.limits)
             reach("launch.before-fork")
-            return start_runner(order, self.confinement, created, attempt_fd, self._bell_in)
+            self._runners.start(order, created, attempt_fd)
         finally:
             os.close(attempt_fd)
 

@@ -28,6 +28,8 @@ _CHASE_ROUNDS = 10
 
 class Unconfined:
     kind = "none"
+    #: Its descendants are the job.
+    keeps_runners = False
 
     def __init__(self, why: str) -> None:
         #: Why there are no cgroups, for people.

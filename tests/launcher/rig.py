@@ -235,7 +235,7 @@ def end(attempt: Attempt) -> None:
 
 
 class Driver:
-    """A process of its own that starts runners: `start_runner` forks its caller."""
+    """A process of its own that starts runners: `fork_runner` forks its caller."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -250,15 +250,25 @@ class Driver:
         return self._process.pid
 
     def start(
-        self, order: Order, files: AttemptFiles, *, bell: Path | None = None, place: str = "plain"
+        self,
+        order: Order,
+        files: AttemptFiles,
+        *,
+        bell: Path | None = None,
+        place: str = "plain",
+        runner: int | None = None,
+        keep: bool = False,
     ) -> int:
-        """Start a runner; its pid. `bell`: a FIFO. `place`: a confinement of runner_driver.py."""
+        """Start a runner; its pid. `bell`: a FIFO. `place`: a confinement of runner_driver.py.
+        `runner`: one that was told to `keep` itself for this attempt."""
         return self._ask(
             do="start",
             order=launch_message(order),
             attempts=str(files.path),
             bell=str(bell) if bell else None,
             place=place,
+            runner=runner,
+            keep=keep,
         )
 
     def reap(self, pid: int) -> int:

@@ -188,7 +188,58 @@ def test_the_runner_keeps_no_descriptor_of_the_launcher(
     fds = [fd for fd in os.listdir(f"/proc/{runner}/fd") if int(fd) > 2]
     targets = [os.readlink(f"/proc/{runner}/fd/{fd}") for fd in fds]
     assert [target for target in targets if target.startswith("/")] == [str(files.path / "1.1")]
-    assert [target for target in targets if target.startswith("socket:")] == []
+    sockets = [target for target in targets if target.startswith("socket:")]
+    assert len(sockets) == 1, "its own channel alone"
+
+
+def test_a_kept_runner_takes_the_next_attempt_and_reports_of_it_alone(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    burn = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; exit 3"
+    runner = driver.start(shell(burn, cwd=work), files, keep=True)
+    first = files.over()
+    assert lives(runner)
+    assert driver.start(shell("exit 4", cwd=work, id=2), files, runner=runner) == runner
+    second = files.over((2, 1))
+    assert first.runner == second.runner is not None
+    assert (how(first), how(second)) == ((3, None), (4, None))
+    assert first.ended is not None
+    assert second.ended is not None
+    assert second.ended["cpu_s"] < first.ended["cpu_s"], "what the first has used is not counted"
+    assert driver.reap(runner) == 0
+
+
+def test_a_runner_that_could_not_run_a_program_takes_the_next_attempt(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    runner = driver.start(order("no-such-thing", cwd=work), files, keep=True)
+    assert files.over().failed is not None
+    driver.start(shell("exit 4", cwd=work, id=2), files, runner=runner)
+    assert how(files.over((2, 1))) == (4, None)
+    assert driver.reap(runner) == 0
+
+
+def test_a_kept_runner_holds_nothing_of_its_last_attempt(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    """Descriptors would add up, and the file's lock would say that it still runs."""
+    runner = driver.start(shell("sleep 60", cwd=work), files, keep=True)
+    before = set(os.listdir(f"/proc/{runner}/fd"))
+    os.kill(pid_of(files.running()), signal.SIGKILL)
+    files.over()
+    driver.start(shell(UNTIL_GO, cwd=work, id=2), files, runner=runner)
+    pid_in(work / "pid")
+    assert set(os.listdir(f"/proc/{runner}/fd")) <= before
+    go(work)
+    files.over((2, 1))
+
+
+def test_a_runner_of_which_something_may_be_left_takes_no_other_attempt(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    runner = driver.start(shell("exit 0", cwd=work), files, place="sticky", keep=True)
+    assert driver.reap(runner) == 0
+    assert how(files.over()) == (0, None)
 
 
 def test_the_bell_rings_at_the_start_and_at_the_end(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import selectors
+import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from drfd.launcher import attempts, process
 from drfd.launcher import runners as runners_module
 from drfd.launcher.attempts import Key
+from drfd.launcher.protocol import decode
 from drfd.launcher.runners import Runners
 from launcher.rig import (
     UNTIL_GO,
@@ -28,15 +31,31 @@ from launcher.rig import (
 )
 
 KEY = (1, 1)
+CREATED = {"boot_id": process.boot_id(), "cgroup": None}
 
 
 class Watch:
-    """The runners of a launcher, and what it hears of them."""
+    """The runners of a launcher, and what it hears of them. Those that are to be forked are
+    processes that sleep, and the test has the other ends of their channels."""
 
-    def __init__(self, files: AttemptFiles) -> None:
+    def __init__(self, files: AttemptFiles, start: Start) -> None:
         self.gone: list[Key] = []
         self.selector = selectors.DefaultSelector()
-        self.runners = Runners(files.fd, self.selector, self.gone.append)
+        self.channels: list[socket.socket] = []
+        self.forked: list[subprocess.Popen[bytes]] = []
+        self._start = start
+        self.runners = self.beginning(files, are_kept=True)
+
+    def beginning(self, files: AttemptFiles, *, are_kept: bool) -> Runners:
+        return Runners(
+            files.fd, self.selector, self.gone.append, fork=self._fork, are_kept=are_kept
+        )
+
+    def _fork(self) -> tuple[int, socket.socket]:
+        ours, theirs = socket.socketpair()
+        self.channels.append(theirs)
+        self.forked.append(self._start("sleep", "60"))
+        return self.forked[-1].pid, ours
 
     def hear(self) -> list[Key]:
         """One round of the launcher's loop."""
@@ -46,21 +65,25 @@ class Watch:
 
     def close(self) -> None:
         for chosen in list(self.selector.get_map().values()):
-            os.close(int(chosen.fd))
+            if isinstance(chosen.fileobj, socket.socket):
+                chosen.fileobj.close()
+            else:
+                os.close(int(chosen.fd))
         self.selector.close()
+        for channel in self.channels:
+            channel.close()
 
 
 @pytest.fixture
-def watch(files: AttemptFiles) -> Iterator[Watch]:
-    watch = Watch(files)
+def watch(files: AttemptFiles, start: Start) -> Iterator[Watch]:
+    watch = Watch(files, start)
     yield watch
     watch.close()
 
 
 def attempt_file(files: AttemptFiles, **runner: int | None) -> int:
     """An attempt file that is locked by us, with this runner on record if any."""
-    created = {"boot_id": process.boot_id(), "cgroup": None}
-    fd = attempts.create(files.fd, KEY, created)
+    fd = attempts.create(files.fd, KEY, CREATED)
     if runner:
         attempts.append(fd, "runner", runner)
     return fd
@@ -184,3 +207,79 @@ def test_a_lock_without_a_pid_does_not_hold_up_the_launcher_for_ever(
     watch.runners.adopt(KEY)
     assert KEY not in watch.runners
     os.close(fd)
+
+
+def test_a_runner_that_has_let_go_is_given_the_next_attempt(
+    files: AttemptFiles, watch: Watch, work: Path
+) -> None:
+    begin(watch, watch.runners, files, work, 1)
+    watch.channels[0].send(b".")
+    assert watch.hear() == [(1, 1)]
+    assert (1, 1) not in watch.runners
+    begin(watch, watch.runners, files, work, 2)
+    assert len(watch.forked) == 1
+    assert (2, 1) in watch.runners
+
+
+def test_one_is_ready_before_the_first_attempt(
+    files: AttemptFiles, watch: Watch, work: Path
+) -> None:
+    watch.runners.prepare()
+    assert len(watch.forked) == 1
+    begin(watch, watch.runners, files, work, 1)
+    assert len(watch.forked) == 1
+
+
+def test_where_none_are_kept_each_attempt_has_a_runner_of_its_own(
+    files: AttemptFiles, watch: Watch, work: Path
+) -> None:
+    runners = watch.beginning(files, are_kept=False)
+    runners.prepare()
+    assert watch.forked == []
+    begin(watch, runners, files, work, 1)
+    watch.channels[0].send(b".")
+    assert watch.hear() == [(1, 1)]
+    assert watch.channels[0].recv(1) == b"", "it is told to leave"
+    begin(watch, runners, files, work, 2)
+    assert len(watch.forked) == 2
+
+
+def test_a_runner_that_is_killed_while_it_waits_is_replaced(
+    files: AttemptFiles, watch: Watch, work: Path
+) -> None:
+    """Whether or not its end has been seen by then."""
+    watch.runners.prepare()
+    watch.channels[0].close()
+    begin(watch, watch.runners, files, work, 1)
+    assert len(watch.forked) == 2
+    assert (1, 1) in watch.runners
+    watch.forked[0].kill()
+    assert watch.hear() == [], "it had no attempt"
+    watch.channels[1].send(b".")
+    watch.hear()
+    watch.forked[1].kill()
+    watch.hear()
+    begin(watch, watch.runners, files, work, 2)
+    assert len(watch.forked) == 3
+
+
+def test_the_attempt_of_a_runner_that_is_killed_is_gone(
+    files: AttemptFiles, watch: Watch, work: Path
+) -> None:
+    begin(watch, watch.runners, files, work, 1)
+    watch.forked[0].kill()
+    assert watch.hear() == [(1, 1)]
+    assert (1, 1) not in watch.runners
+
+
+def begin(watch: Watch, runners: Runners, files: AttemptFiles, work: Path, number: int) -> None:
+    """Have an attempt of this job run, and check that the runner given it was told all."""
+    key = (number, 1)
+    fd = attempts.create(files.fd, key, CREATED)
+    runners.start(shell("true", cwd=work, id=number), CREATED, fd)
+    os.close(fd)
+    told, fds, _, _ = socket.recv_fds(watch.channels[-1], 1 << 16, 1)
+    assert decode(told)["order"]["id"] == number
+    assert attempts.is_locked(files.fd, key), "the descriptor holds the lock wherever it is"
+    os.close(*fds)
+    assert not attempts.is_locked(files.fd, key)

@@ -1,0 +1,230 @@
+"""One attempt in its runner's hands: the job's process started, waited for and recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import time
+from dataclasses import dataclass, field, replace
+
+from drfd.failpoints import reach
+from drfd.launcher import attempts, process
+from drfd.launcher.attempts import Attempt, Key
+from drfd.launcher.child import run_child, run_notice
+from drfd.launcher.confinement import Confinement
+from drfd.launcher.protocol import Order
+
+#: How long a runner insists on the end of the job's stragglers; the launcher goes on after it.
+_SWEEP_S = 10.0
+#: After news of an OOM, the kill counter is looked at so often, for so long.
+_OOM_LOOK_MS, _OOM_LOOK_S = 5, 30.0
+
+
+@dataclass
+class Used:
+    """What our children have used until they were waited for, and theirs."""
+
+    cpu_s: float = 0.0
+    #: Of the largest of them.
+    peak_kib: int = 0
+    read_blocks: int = 0
+    written_blocks: int = 0
+    #: Some had not died when they were looked at last.
+    has_more: bool = False
+
+    def reap(self, wanted: int = 0) -> int | None:
+        """Collect all dead children; the wait status of `wanted` if it is among them."""
+        found = None
+        while True:
+            try:
+                pid, status, used = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                self.has_more = False
+                return found
+            if pid == 0:
+                self.has_more = True
+                return found
+            self.cpu_s += used.ru_utime + used.ru_stime
+            self.peak_kib = max(self.peak_kib, used.ru_maxrss)
+            self.read_blocks += used.ru_inblock
+            self.written_blocks += used.ru_oublock
+            if pid == wanted:
+                found = status
+
+
+@dataclass
+class Errand:
+    """Of one attempt."""
+
+    order: Order
+    confinement: Confinement
+    created: attempts.Record
+    attempt_fd: int
+    bell_fd: int
+    #: Our pid and start time.
+    me: attempts.Record
+    #: Readable when a child has died.
+    children_fd: int
+    #: Nothing of the attempt is left that we know of.
+    is_clean: bool = True
+    #: Readable when the kernel has killed for memory; None: no such news here.
+    _oom_fd: int | None = None
+    _used: Used = field(default_factory=Used)
+
+    @property
+    def key(self) -> Key:
+        return self.order.id, self.order.attempt
+
+    def run(self, channel: socket.socket) -> None:
+        # First, so that a successor of the launcher can find us at once.
+        attempts.append(self.attempt_fd, "runner", self.me)
+        reach("runner.before-child")
+        pid, failure = self._start_child(channel)
+        if failure is not None:
+            attempts.append(self.attempt_fd, "failed", {"text": failure})
+            self._ring()
+            return
+        reach("runner.after-exec")
+        self._ring()
+        if self.order.on_start:
+            self._tell_start(channel)
+        status = self._await_end(pid)
+        self._record_end(status)
+        if self._oom_fd is not None:
+            os.close(self._oom_fd)
+
+    def _start_child(self, channel: socket.socket) -> tuple[int, str | None]:
+        """Fork the job's process and let it go once that is on record; (pid, what went wrong)."""
+        report_out, report_in = os.pipe()
+        go_out, go_in = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(report_out)
+            os.close(go_in)
+            self._let_go(channel)
+            run_child(self.order, self.confinement, report_in, go_out)
+        os.close(report_in)
+        os.close(go_out)
+        ready = os.read(report_out, 1)
+        if ready == b"+":
+            reach("runner.before-running-record")
+            job = {"pid": pid, "start_ticks": process.start_ticks(pid)}
+            attempts.append(self.attempt_fd, "running", job)
+            reach("runner.after-running-record")
+            self._oom_fd = self.confinement.oom_descriptor(self.key)
+            os.write(go_in, b"+")
+        os.close(go_in)
+        # End of file is what exec leaves; anything else says why there was none.
+        problem = ready.replace(b"+", b"") + _read_all(report_out)
+        os.close(report_out)
+        if ready == b"+" and not problem:
+            return pid, None
+        os.waitpid(pid, 0)
+        text = json.loads(problem)["text"] if problem else "the job's process died before exec"
+        return pid, text
+
+    def _let_go(self, channel: socket.socket) -> None:
+        """In a child: the lock says that the runner lives, and so does the channel."""
+        os.close(self.attempt_fd)
+        channel.close()
+        signal.set_wakeup_fd(-1)
+
+    def _tell_start(self, channel: socket.socket) -> None:
+        """Run the owner's command beside the job, as a part of it; it ends with the job."""
+        variables = {**self.order.variables, "DRF_STATE": "RUNNING"}
+        order = replace(self.order, argv=self.order.on_start, variables=variables)
+        try:
+            pid = os.fork()
+        except OSError:
+            # The machine is short of processes. The job runs, and that is what counts.
+            return
+        if pid == 0:
+            self._let_go(channel)
+            run_notice(order, self.confinement, os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC))
+
+    def _await_end(self, pid: int) -> int:
+        """Reap until `pid` is gone; its wait status. An OOM kill meanwhile takes the whole tree."""
+        poll = select.poll()
+        poll.register(self.children_fd, select.POLLIN)
+        if self._oom_fd is not None:
+            poll.register(self._oom_fd, select.POLLIN)
+        look_until = 0.0
+        while True:
+            is_looking = time.monotonic() < look_until
+            for fd, _ in poll.poll(_OOM_LOOK_MS if is_looking else None):
+                os.read(fd, 4096)
+                if fd == self._oom_fd:
+                    # The kernel tells before it kills: the counter follows a moment later.
+                    is_looking, look_until = True, time.monotonic() + _OOM_LOOK_S
+            if is_looking and self.confinement.oom_kills(self.key)[0]:
+                look_until = 0.0
+                # Whatever survives this dies with the job's first process, in the sweep.
+                self._kill_all()
+            status = self._used.reap(pid)
+            if status is not None:
+                return status
+
+    def _kill_all(self) -> bool:
+        ours = Attempt(created=self.created, runner=self.me)
+        return self.confinement.kill_pass(self.key, ours)
+
+    def _sweep(self) -> None:
+        """Kill until nothing of the job is left, or for `_SWEEP_S`. All that it has forked is, or
+        will be, a child of ours: a look through /proc can miss what is just being forked."""
+        deadline = time.monotonic() + _SWEEP_S
+        while True:
+            is_empty = self._kill_all()
+            self._used.reap()
+            self.is_clean = is_empty and not self._used.has_more
+            if self.is_clean or time.monotonic() > deadline:
+                return
+            time.sleep(0.001)
+
+    def _record_end(self, status: int) -> None:
+        at_s, mono_s = time.time(), time.monotonic()
+        oom_killed, over_limit = self.confinement.oom_kills(self.key)
+        self._sweep()
+        code = os.waitstatus_to_exitcode(status)
+        used = self._used
+        counted = self.confinement.counted(self.key)
+        # Until exec each of them was one of us: what is about as large as we are says nothing.
+        if used.peak_kib > 2 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss:
+            counted["largest_process_bytes"] = used.peak_kib * 1024
+        reach("runner.before-end-record")
+        attempts.append(
+            self.attempt_fd,
+            "ended",
+            {
+                "at_s": at_s,
+                "mono_s": mono_s,
+                "exit_code": code if code >= 0 else None,
+                "signal": -code if code < 0 else None,
+                "oom_killed": oom_killed,
+                "over_limit": over_limit,
+                "cpu_s": used.cpu_s,
+                "peak_bytes": used.peak_kib * 1024,
+                "read_bytes": used.read_blocks * 512,
+                "written_bytes": used.written_blocks * 512,
+                "counted": counted,
+            },
+        )
+        reach("runner.after-end-record")
+        self._ring()
+
+    def _ring(self) -> None:
+        try:
+            os.write(self.bell_fd, attempts.file_name(self.key).encode() + b"\n")
+        except (BrokenPipeError, BlockingIOError):
+            # The launcher is gone, or so busy that it will read all files anyway.
+            pass
+
+
+def _read_all(fd: int) -> bytes:
+    data = b""
+    while piece := os.read(fd, 4096):
+        data += piece
+    return data
