@@ -83,6 +83,7 @@ def submit(ledger: Ledger, asked: st.SubmitAsked, rules: Rules) -> list[ev.Event
     refuse_impossible(ledger, after, asked.ended, user=asked.spec.user)
     _refuse_too_many(ledger.waiting[asked.spec.user], asked, rules)
     _refuse_too_long(ledger.letters[asked.spec.user], asked, rules)
+    _refuse_too_much_kept(asked, rules)
     job_id = ledger.next_id
     if asked.spans:
         return [
@@ -130,6 +131,18 @@ def _refuse_too_long(waiting: int, asked: st.SubmitAsked, rules: Rules) -> None:
         f"the commands of all waiting jobs of {user} would have {show_size(waiting + letters)}, "
         f"and may have {show_size(rules.max_letters_per_user)}",
         hint="have long lists of arguments read from a file, or wait for some jobs to start",
+    )
+
+
+def _refuse_too_much_kept(asked: st.SubmitAsked, rules: Rules) -> None:
+    most = rules.max_kept_bytes_per_user
+    if asked.kept_bytes <= most:
+        return
+    raise Refused(
+        "too-long",
+        f"the environments and scripts of all jobs of {asked.spec.user} would have "
+        f"{show_size(asked.kept_bytes)}, and may have {show_size(most)}",
+        hint="submit jobs with the same environment and script, or wait for some to end",
     )
 
 

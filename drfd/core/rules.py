@@ -64,6 +64,9 @@ class Rules:
     max_waiting_per_user: int = 200_000
     #: How long the texts of these may be together: they are kept in memory.
     max_letters_per_user: int = 256 << 20
+    #: How much their environments and scripts may have, those that are alike counted once: they
+    #: are kept in the journal until the jobs are over.
+    max_kept_bytes_per_user: int = 256 << 20
     #: When a waiting job gets a reservation.
     patience: Patience = field(default_factory=Patience)
     #: One of `core.policies.CONFIGURABLE`.

@@ -39,6 +39,8 @@ class SubmitAsked:
     spans: tuple[Span, ...] = ()
     #: How many tasks of the array may run at once.
     at_once: int | None = None
+    #: How much the environments and scripts of its user's jobs have together, with this one's.
+    kept_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,23 @@ class Defaults:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one user may have, or send, so that nobody else is in need because of it."""
+
+    waiting_jobs: int = 200_000
+    #: Of what drfd keeps for jobs that are not over: as much for their commands, names and paths,
+    #: and as much for their environments and scripts, of which each is counted once.
+    kept_bytes: int = 256 << 20
+    #: On average; so many for `BURST_S` come in at once. More wait a moment.
+    submissions_per_s: int = 200
+    connections: int = 256
+    #: Of one submission.
+    command_bytes: int = 512 << 10
+    environment_bytes: int = 256 << 10
+    script_bytes: int = 512 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """None: what the machine has."""
 
@@ -91,7 +108,7 @@ class Config:
     user: str | None = None
     #: Users below uid 1000 whose jobs are taken all the same.
     system_users: frozenset[str] = frozenset()
-    max_waiting_per_user: int = 200_000
+    limits: Limits = Limits()
 
 
 def load(path: Path) -> Config:
@@ -118,7 +135,6 @@ def parse(tree: Toml, source: str) -> Config:
     capacity = top.table("capacity")
     enforcement = top.table("enforcement")
     daemon = top.table("daemon")
-    limits = top.table("limits")
     scheduling = top.table("scheduling")
     disks = _disks(top)
     gres = read_gres(top.table("gres"))
@@ -148,7 +164,7 @@ def parse(tree: Toml, source: str) -> Config:
         half_life_s=scheduling.take("half_life", parse_duration, 7 * 86400),
         min_hold_s=scheduling.take("min_hold", read_duration_or_zero, 10),
         external_load=scheduling.take("external_load", read_flag, True),
-        max_waiting_per_user=limits.take("waiting_jobs_per_user", read_count, 200_000),
+        limits=_limits(top.table("limits")),
     )
     top.done()
     return config
@@ -182,6 +198,19 @@ def _defaults(table: Table) -> Defaults:
         time_limit_s=table.take("time", read_time, plain.time_limit_s),
         read_bps=table.take("read", read_size_or_zero, plain.read_bps),
         write_bps=table.take("write", read_size_or_zero, plain.write_bps),
+    )
+
+
+def _limits(table: Table) -> Limits:
+    plain = Limits()
+    return Limits(
+        waiting_jobs=table.take("waiting_jobs_per_user", read_count, plain.waiting_jobs),
+        kept_bytes=table.take("kept_per_user", parse_size, plain.kept_bytes),
+        submissions_per_s=table.take("submissions_per_second", read_count, plain.submissions_per_s),
+        connections=table.take("connections_per_user", read_count, plain.connections),
+        command_bytes=table.take("command", parse_size, plain.command_bytes),
+        environment_bytes=table.take("environment", parse_size, plain.environment_bytes),
+        script_bytes=table.take("script", parse_size, plain.script_bytes),
     )
 
 

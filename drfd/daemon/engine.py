@@ -179,7 +179,7 @@ class Engine:
 
     def _take(self, work: Work, touched: dict[int, Job]) -> list[ev.Event] | DrfdError:
         try:
-            events = decide(self.ledger, self._informed(work.stimulus), self.rules)
+            events = decide(self.ledger, self._informed(work), self.rules)
         except Refused as refusal:
             return refusal
         for event in events:
@@ -190,12 +190,15 @@ class Engine:
                 self._keep(event.array_id, event.spec.uid, work)
         return events
 
-    def _informed(self, stimulus: Stimulus) -> Stimulus:
-        """With what the journal knows of jobs that it is about. Not earlier: they may end in this
-        very turn."""
-        match stimulus:
-            case SubmitAsked() if stimulus.spec.after:
-                return replace(stimulus, ended=self.ended(stimulus.spec.after))
+    def _informed(self, work: Work) -> Stimulus:
+        """The stimulus, with what the journal knows of jobs that it is about. Not earlier: they may
+        end in this very turn."""
+        match stimulus := work.stimulus:
+            case SubmitAsked():
+                uid, payload = stimulus.spec.uid, work.payload or Payload()
+                kept_bytes = self.journal.payloads.bytes_with(uid, payload)
+                ended = self.ended(stimulus.spec.after)
+                return replace(stimulus, ended=ended, kept_bytes=kept_bytes)
             case ChangeAsked() if stimulus.change.after:
                 return replace(stimulus, ended=self.ended(stimulus.change.after))
             case _:

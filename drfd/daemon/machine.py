@@ -66,7 +66,9 @@ def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
         patience=config.patience,
         preempting=config.preempting,
         grace_s=config.grace_s,
-        max_waiting_per_user=config.max_waiting_per_user,
+        max_waiting_per_user=config.limits.waiting_jobs,
+        max_letters_per_user=config.limits.kept_bytes,
+        max_kept_bytes_per_user=config.limits.kept_bytes,
         beside=_beside(capacity, machine) if config.external_load else None,
     )
     defaults = replace(

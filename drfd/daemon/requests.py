@@ -44,7 +44,7 @@ from drfd.wire.used import used_view
 from drfd.wire.views import View
 
 #: So many jobs of a list are looked at before others have their turn.
-_AT_ONCE = 200
+_AT_ONCE = 50
 #: Of more rows, a list must be asked for in pages: they are kept in memory until they are sent.
 _MOST_ROWS = 20_000
 
@@ -141,6 +141,7 @@ class Requests:
             gid,
             rules=self.engine.rules,
             defaults=self.site.defaults,
+            limits=self.config.limits,
             disks=self.site.disks,
             takes_root=self.takes_root,
         )

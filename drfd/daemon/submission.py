@@ -10,16 +10,12 @@ from drfd.core.resources import Resources
 from drfd.core.retry import USUAL
 from drfd.core.rules import Rules
 from drfd.core.stimuli import Actor
-from drfd.daemon.config import Defaults
+from drfd.daemon.config import Defaults, Limits
 from drfd.errors import NotPermitted, Refused
 from drfd.host.disks import Disk, disk_of
 from drfd.wire import parts
 from drfd.wire.messages import Submit
 
-#: Bounds on what one job may carry, in bytes of text.
-MAX_ARGV_BYTES = 512 << 10
-MAX_ENV_BYTES = 256 << 10
-MAX_SCRIPT_BYTES = 512 << 10
 #: The kernel takes no longer single argument or variable (MAX_ARG_STRLEN, execve(2)).
 MAX_WORD_BYTES = 128 << 10
 
@@ -31,11 +27,12 @@ def spec_for(
     *,
     rules: Rules,
     defaults: Defaults,
+    limits: Limits,
     disks: Sequence[Disk],
     takes_root: bool,
 ) -> JobSpec:
     """Raises Refused for what may not be asked. Whether the demand fits is the core's to judge."""
-    _check_sizes(request)
+    _check_sizes(request, limits)
     if not request.argv:
         raise Refused("no-command", "there is nothing to run", hint="drf submit -- COMMAND")
     if actor.uid == 0 and not takes_root:
@@ -131,12 +128,12 @@ def _rates(
     return {"read_bps": read_bps or 0, "write_bps": write_bps or 0}
 
 
-def _check_sizes(request: Submit) -> None:
+def _check_sizes(request: Submit, limits: Limits) -> None:
     env = [*request.env, *request.env.values()]
     for what, texts, most in (
-        ("the command", request.argv, MAX_ARGV_BYTES),
-        ("the environment", env, MAX_ENV_BYTES),
-        ("the script", [request.script or ""], MAX_SCRIPT_BYTES),
+        ("the command", request.argv, limits.command_bytes),
+        ("the environment", env, limits.environment_bytes),
+        ("the script", [request.script or ""], limits.script_bytes),
     ):
         size = sum(len(text.encode()) + 1 for text in texts)
         if size > most:

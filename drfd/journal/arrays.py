@@ -55,14 +55,11 @@ class Arrays:
                     records.encode(array),
                 ),
             )
-            if not is_live:
-                self._forget_payload(array.id)
 
     def end(self, array_id: int) -> None:
         """The last of its tasks has ended."""
         with self._reported("write"):
             self._db.execute("update arrays set live = 0 where id = ?", (array_id,))
-            self._forget_payload(array_id)
 
     def get(self, array_id: int) -> Array | None:
         """Any array ever submitted."""
@@ -148,6 +145,3 @@ class Arrays:
         # By the index alone: the rows themselves are long.
         rows = self._db.execute("select id from jobs where array_id = ?", (array.id,))
         return tuple(gaps(sorted(job_id for (job_id,) in rows), array.id + 1, array.last_id))
-
-    def _forget_payload(self, array_id: int) -> None:
-        self._db.execute("delete from payloads where job_id = ?", (array_id,))

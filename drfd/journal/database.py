@@ -70,7 +70,8 @@ def _set_up(db: sqlite3.Connection) -> None:
         _create(db)
     elif version < VERSION:
         _migrate(db, version)
-    db.executescript(files("drfd.journal").joinpath("indexes.sql").read_text())
+    for name in ("texts.sql", "indexes.sql"):
+        db.executescript(files("drfd.journal").joinpath(name).read_text())
 
 
 def _create(db: sqlite3.Connection) -> None:

@@ -20,6 +20,7 @@ from drfd.journal import records
 from drfd.journal.arrays import Arrays
 from drfd.journal.database import open_database, reported
 from drfd.journal.past import Past, query
+from drfd.journal.payloads import Payloads
 from drfd.journal.records import Payload
 
 
@@ -31,6 +32,7 @@ class Journal:
         self._path = path
         self._reported = partial(reported, path)
         self._db = open_database(path)
+        self.payloads = Payloads(self._db, self._reported)
         self.arrays = Arrays(self._db, self._reported)
 
     @property
@@ -50,11 +52,14 @@ class Journal:
             with self._reported("write"):
                 self._append_event(event, roster.array.id)
             self.arrays.put(roster.array, is_live=not roster.is_over)
+            if roster.is_over:
+                self.payloads.drop(roster.array.id)
             return job
         self.append(event, job)
         array_id = None if job is None or job.state is not JobState.ENDED else job.array_id
         if array_id is not None and array_id not in ledger.arrays:
             self.arrays.end(array_id)
+            self.payloads.drop(array_id)
         return job
 
     def append(self, event: ev.Event, job: Job | None) -> None:
@@ -74,7 +79,7 @@ class Journal:
                 ),
             )
             if not live:
-                self._db.execute("delete from payloads where job_id = ?", (job.id,))
+                self.payloads.drop(job.id)
 
     def _append_event(self, event: ev.Event, job_id: int | None) -> None:
         self._begin()
@@ -88,11 +93,7 @@ class Journal:
             self._db.execute("begin immediate")
 
     def put_payload(self, job_id: int, payload: Payload) -> None:
-        with self._reported("write"):
-            self._db.execute(
-                "insert into payloads (job_id, data) values (?, ?)",
-                (job_id, records.encode(payload)),
-            )
+        self.payloads.put(job_id, payload)
 
     def put_submission(self, uid: int, key: str, job_id: int) -> None:
         with self._reported("write"):
@@ -132,6 +133,8 @@ class Journal:
     def rollback(self) -> None:
         if self._db.in_transaction:
             self._db.execute("rollback")
+        # Also when SQLite has rolled back by itself.
+        self.payloads.count()
 
     def load(self, axes: Axes) -> Ledger:
         """The books as of the last commit, from the job table."""
@@ -199,10 +202,7 @@ class Journal:
         return None if job is None or job.state is not JobState.ENDED else job.outcome
 
     def payload(self, job_id: int) -> Payload:
-        query = "select data from payloads where job_id = ?"
-        with self._reported("read"):
-            row = self._db.execute(query, (job_id,)).fetchone()
-            return Payload() if row is None else records.decode_payload(row[0])
+        return self.payloads.get(job_id)
 
     def ended(
         self, *, limit: int, user: str | None = None, states: Sequence[str] = ()

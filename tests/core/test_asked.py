@@ -178,6 +178,16 @@ def test_the_texts_of_a_users_waiting_jobs_have_a_bound_together(
     bench.feed(asks)
 
 
+def test_the_environments_and_scripts_of_a_users_jobs_have_a_bound_together() -> None:
+    bench = Bench(replace(rules(), max_kept_bytes_per_user=3 << 20))
+    bench.feed(st.SubmitAsked(now(), spec(), kept_bytes=3 << 20))
+    refusal = refused(bench, st.SubmitAsked(now(), spec(), kept_bytes=(3 << 20) + 1))
+    assert str(refusal) == (
+        "the environments and scripts of all jobs of alice would have 3M, and may have 3M "
+        "(submit jobs with the same environment and script, or wait for some to end)"
+    )
+
+
 # -- permissions ------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ import pytest
 from drfd.core.preemption import Preempting
 from drfd.core.reservation import Patience
 from drfd.core.rules import Claim, Pool
-from drfd.daemon.config import Config, Defaults, DiskConfig, load
+from drfd.daemon.config import Config, Defaults, DiskConfig, Limits, load
 from drfd.errors import ConfigError
 
 EVERYTHING = """
@@ -63,6 +63,12 @@ EVERYTHING = """
     system_users = ["backup", "www-data"]
     [limits]
     waiting_jobs_per_user = 5000
+    kept_per_user = "64M"
+    submissions_per_second = 50
+    connections_per_user = 20
+    command = 100000
+    environment = "32K"
+    script = "1M"
 """
 
 
@@ -115,7 +121,15 @@ def test_every_documented_key_is_read(path: Path) -> None:
         use_cgroups=False,
         user="batch",
         system_users=frozenset({"backup", "www-data"}),
-        max_waiting_per_user=5000,
+        limits=Limits(
+            waiting_jobs=5000,
+            kept_bytes=64 << 20,
+            submissions_per_s=50,
+            connections=20,
+            command_bytes=100_000,
+            environment_bytes=32 << 10,
+            script_bytes=1 << 20,
+        ),
         policy="drf",
         slots=6,
         half_life_s=2 * 86400,
@@ -190,7 +204,8 @@ def test_weights_are_exact(path: Path) -> None:
         ("[daemon]\nsystem_user = ['a']\n",
          "FILE: daemon.system_user: unknown key (did you mean system_users?)"),
         ("[limits]\nzzz = 1\n",
-         "FILE: limits.zzz: unknown key (known keys: waiting_jobs_per_user)"),
+         "FILE: limits.zzz: unknown key (known keys: command, connections_per_user, environment, "
+         "kept_per_user, script, submissions_per_second, waiting_jobs_per_user)"),
         ("[defaults]\nxyzzy = 1\n",
          "FILE: defaults.xyzzy: unknown key (known keys: cores, memory, read, time, write)"),
     ],
@@ -318,6 +333,13 @@ def test_a_mistake_in_the_tree_names_its_place(path: Path, text: str, said: str)
         ("daemon.system_users", "[1]"),
         ("limits.waiting_jobs_per_user", "-1"),
         ("limits.waiting_jobs_per_user", '"many"'),
+        ("limits.kept_per_user", "0"),
+        ("limits.submissions_per_second", "0"),
+        ("limits.submissions_per_second", "0.5"),
+        ("limits.connections_per_user", "0"),
+        ("limits.command", "true"),
+        ("limits.environment", '"big"'),
+        ("limits.script", "-1"),
         ("pools.lab.weight", "0"),
         ("pools.lab.weight", "-1"),
         ("pools.lab.weight", "nan"),

@@ -11,7 +11,7 @@ import pytest
 from drfd.core.preemption import Preempting
 from drfd.core.resources import Axes, Resources
 from drfd.core.rules import Pool, Rules
-from drfd.daemon.config import Config, DiskConfig
+from drfd.daemon.config import Config, DiskConfig, Limits
 from drfd.daemon.machine import survey
 from drfd.errors import ConfigError
 from drfd.host.capacity import Machine
@@ -51,7 +51,7 @@ def test_what_is_configured_counts(tmp_path: Path) -> None:
         disks=(DISK,),
         pools=pools,
         grace_s=3,
-        max_waiting_per_user=7,
+        limits=Limits(waiting_jobs=7, kept_bytes=1 << 20),
         preempting=Preempting(suspends=True),
         external_load=False,
     )
@@ -61,6 +61,8 @@ def test_what_is_configured_counts(tmp_path: Path) -> None:
         pools=pools,
         grace_s=3,
         max_waiting_per_user=7,
+        max_letters_per_user=1 << 20,
+        max_kept_bytes_per_user=1 << 20,
         preempting=Preempting(suspends=True),
     )
 

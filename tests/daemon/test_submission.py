@@ -13,14 +13,8 @@ from drfd.core.resources import Resources
 from drfd.core.retry import USUAL
 from drfd.core.rules import Pool, Rules
 from drfd.core.stimuli import Actor
-from drfd.daemon.config import Defaults
-from drfd.daemon.submission import (
-    MAX_ARGV_BYTES,
-    MAX_ENV_BYTES,
-    MAX_SCRIPT_BYTES,
-    MAX_WORD_BYTES,
-    spec_for,
-)
+from drfd.daemon.config import Defaults, Limits
+from drfd.daemon.submission import MAX_WORD_BYTES, spec_for
 from drfd.errors import NotPermitted, Refused
 from drfd.host.disks import Disk
 from drfd.wire.messages import Submit
@@ -31,6 +25,7 @@ from fakes import ADMIN, ALICE, BOB, rules
 DEFAULTS = Defaults(
     cores_milli=1500, memory_bytes=2 << 30, time_limit_s=3600, read_bps=10, write_bps=20
 )
+LIMITS = Limits(command_bytes=600_000, environment_bytes=300_000, script_bytes=5000)
 POOLS = {
     "lab": Pool(users=frozenset({"alice"})),
     "open": Pool(),
@@ -53,7 +48,10 @@ def made(
 ) -> JobSpec:
     """The job of a request with these fields."""
     request = Submit(**({"v": 1, "argv": ["true"], "cwd": "/home/alice"} | asked))
-    return spec_for(request, actor, 100, rules=by, defaults=DEFAULTS, disks=disks, takes_root=root)
+    return spec_for(
+        request, actor, 100, rules=by, defaults=DEFAULTS, limits=LIMITS, disks=disks,
+        takes_root=root,
+    )  # fmt: skip
 
 
 def refused(actor: Actor = ALICE, **asked: Any) -> Refused:
@@ -208,10 +206,13 @@ def test_no_command_is_refused_with_an_example() -> None:
     ("most", "asked"),
     [
         (MAX_WORD_BYTES - 1, lambda size: {"argv": ["x" * size]}),
-        (MAX_ARGV_BYTES, lambda size: {"argv": ["x"] * (size // 2)}),
+        (LIMITS.command_bytes, lambda size: {"argv": ["x"] * (size // 2)}),
         (MAX_WORD_BYTES - 2, lambda size: {"argv": ["ü" * (size // 2)]}),
-        (MAX_ENV_BYTES, lambda size: {"env": {f"A{at}": "x" * (size // 4 - 4) for at in range(4)}}),
-        (MAX_SCRIPT_BYTES, lambda size: {"script": "x" * (size - 1)}),
+        (
+            LIMITS.environment_bytes,
+            lambda size: {"env": {f"A{at}": "x" * (size // 4 - 4) for at in range(4)}},
+        ),
+        (LIMITS.script_bytes, lambda size: {"script": "x" * (size - 1)}),
     ],
     ids=["one argument", "many arguments", "bytes, not signs", "environment", "script"],
 )
