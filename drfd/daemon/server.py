@@ -9,6 +9,7 @@ import asyncio
 import logging
 import socket
 from collections import Counter
+from collections.abc import Callable
 from contextlib import aclosing
 
 import msgspec
@@ -18,6 +19,7 @@ from drfd.daemon import audit
 from drfd.daemon.accounts import Accounts
 from drfd.daemon.far_end import has_hung_up, has_read_all
 from drfd.daemon.feed import Feed
+from drfd.daemon.quotas import Quotas, Turn
 from drfd.daemon.requests import Requests
 from drfd.daemon.snapshots import Snapshots
 from drfd.errors import DrfdError, Refused
@@ -29,12 +31,13 @@ from drfd.wire.messages import (
     Cancel,
     Events,
     Question,
+    Submit,
     Wait,
     decode_request,
 )
 from drfd.wire.messages import Snapshots as Watching
 from drfd.wire.parts import Selection
-from drfd.wire.views import error_view
+from drfd.wire.views import View, error_view
 
 log = logging.getLogger("drfd")
 
@@ -42,8 +45,8 @@ log = logging.getLogger("drfd")
 _FRAME_S = 30.0
 #: Who does not read his last lines keeps the daemon from leaving so long at most.
 _LAST_FLUSH_S = 1.0
-#: Connections of one user at a time; more are turned away.
-_MAX_CONNECTIONS = 256
+#: A request with more bytes is counted while it comes in, and until it is answered.
+_SHORT_REQUEST_BYTES = 64 << 10
 
 #: Jobs that one user's connections may wait for or listen to by their ids, all together.
 _MAX_AWAITED = 200_000
@@ -53,6 +56,9 @@ _MAX_AWAITED = 200_000
 _MAX_UNREAD_BYTES = 64 << 20
 _SHORT_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 15
+
+#: Rows of a list that are encoded before others have their turn.
+_AT_ONCE = 200
 
 _encoder = msgspec.json.Encoder()
 
@@ -65,7 +71,7 @@ class Server:
         self._feed = feed
         self._snapshots = snapshots
         self._accounts = accounts
-        self._connections: Counter[int] = Counter()
+        self._quotas = Quotas(lambda: requests.config.limits)
         self._awaited: Counter[int] = Counter()
         self._unread: Counter[int] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -73,7 +79,7 @@ class Server:
     async def run(self, listener: socket.socket) -> None:
         """Until cancelled; then every client is let go, however long it meant to wait."""
         server = await asyncio.start_unix_server(
-            self._on_connection, sock=listener, limit=MAX_REQUEST_BYTES
+            self._on_connection, sock=listener, limit=_SHORT_REQUEST_BYTES
         )
         try:
             await asyncio.Event().wait()
@@ -85,7 +91,7 @@ class Server:
 
     @property
     def is_idle(self) -> bool:
-        return not self._connections
+        return self._quotas.is_idle
 
     async def _on_connection(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -98,12 +104,10 @@ class Server:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         _, uid, gid = peer_of(writer.get_extra_info("socket"))
-        self._connections[uid] += 1
         flush_s = _FRAME_S
         try:
-            if self._connections[uid] > _MAX_CONNECTIONS:
-                raise Refused("too-many-connections", f"uid {uid} has too many connections open")
-            await self._converse(reader, writer, uid, gid)
+            with self._quotas.connection(uid):
+                await self._converse(reader, writer, uid, gid)
         except Refused as error:
             # After a broken frame nothing that follows can be trusted.
             writer.write(_encode_error(error))
@@ -113,16 +117,18 @@ class Server:
             flush_s = _LAST_FLUSH_S
             raise
         finally:
-            self._connections[uid] -= 1
-            if not self._connections[uid]:
-                del self._connections[uid]
             await _close(writer, flush_s)
 
     async def _converse(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, uid: int, gid: int
     ) -> None:
-        while line := await _read_frame(reader):
-            reply = await self._answer_or_leave(writer, line, uid, gid)
+        while True:
+            with self._quotas.coming(uid) as count:
+                line = await _read_frame(reader, count)
+                if not line:
+                    return
+                async with self._quotas.turn(uid) as turn:
+                    reply = await self._answer_or_leave(writer, line, uid, gid, turn)
             if reply is None:
                 return
             reach("server.before-reply")
@@ -155,7 +161,7 @@ class Server:
                 del self._unread[uid]
 
     async def _answer_or_leave(
-        self, writer: asyncio.StreamWriter, line: bytes, uid: int, gid: int
+        self, writer: asyncio.StreamWriter, line: bytes, uid: int, gid: int, turn: Turn
     ) -> bytes | None:
         """The reply, the last line of a stream; None when the asker hangs up first (a `wait` may
         take days)."""
@@ -166,12 +172,17 @@ class Server:
             self._await(uid, request)
         except DrfdError as error:
             return _encode_error(error)
+        early_s = 0.0
+        if isinstance(request, Submit) and not actor.is_admin:
+            early_s = self._quotas.early_s(uid)
+        if early_s or isinstance(request, Wait | Events):
+            turn.leave()
         if isinstance(request, Events):
             answering = asyncio.ensure_future(self._tell(writer, actor, request))
         elif isinstance(request, Watching):
             answering = asyncio.ensure_future(self._show(writer, actor, request))
         else:
-            answering = asyncio.ensure_future(self._reply(actor, gid, request))
+            answering = asyncio.ensure_future(self._reply(actor, gid, request, early_s))
         try:
             while not answering.done():
                 done, _ = await asyncio.wait({answering}, timeout=_HANGUP_CHECK_S)
@@ -198,8 +209,12 @@ class Server:
             )
         self._awaited[uid] = count
 
-    async def _reply(self, actor: Actor, gid: int, request: Question) -> bytes:
+    async def _reply(
+        self, actor: Actor, gid: int, request: Question, early_s: float = 0.0
+    ) -> bytes:
         try:
+            if early_s:
+                await asyncio.sleep(early_s)
             view = await self._requests.answer(actor, gid, request)
         except DrfdError as error:
             audit.record(actor, request, error)
@@ -208,7 +223,7 @@ class Server:
             audit.record(actor, request, None)
             raise
         audit.record(actor, request, view)
-        return _encoder.encode({"ok": True, **view}) + b"\n"
+        return await _encoded(view)
 
     async def _tell(self, writer: asyncio.StreamWriter, actor: Actor, request: Events) -> bytes:
         """A stream, as fast as it is read; its last line."""
@@ -241,20 +256,29 @@ class Server:
 _HANGUP_CHECK_S = 5.0
 
 
-async def _read_frame(reader: asyncio.StreamReader) -> bytes:
-    """One line; empty at the end. Raises Refused for a line too long or too slow."""
+async def _read_frame(reader: asyncio.StreamReader, count: Callable[[int], None]) -> bytes:
+    """One line; empty at the end. `count` hears of the bytes of one that is not short as they come,
+    and may refuse them. Raises Refused for a line too long or too slow."""
     first = await reader.read(1)
-    if not first:
-        return b""
+    if first in (b"", b"\n"):
+        return first
+    line = bytearray(first)
     try:
-        rest = b"" if first == b"\n" else await asyncio.wait_for(reader.readuntil(), _FRAME_S)
+        async with asyncio.timeout(_FRAME_S):
+            while not line.endswith(b"\n"):
+                try:
+                    line += await reader.readuntil()
+                except asyncio.LimitOverrunError as long:
+                    count(long.consumed)
+                    line += await reader.readexactly(long.consumed)
+                if len(line) > MAX_REQUEST_BYTES:
+                    most = f"a request may have {MAX_REQUEST_BYTES} bytes at most"
+                    raise Refused("too-long", most)
     except asyncio.IncompleteReadError:
         return b""
-    except asyncio.LimitOverrunError:
-        raise Refused("too-long", f"a request may have {MAX_REQUEST_BYTES} bytes at most") from None
     except TimeoutError:
         raise Refused("too-slow", f"the request was not complete after {_FRAME_S:.0f} s") from None
-    return first + rest
+    return bytes(line)
 
 
 def _count_awaited(request: AnyRequest) -> int:
@@ -265,6 +289,18 @@ def _count_awaited(request: AnyRequest) -> int:
             return len(request.select.ids)
         case _:
             return 0
+
+
+async def _encoded(view: View) -> bytes:
+    """A reply; the rows of a long list with pauses, in which others have their turn."""
+    rows = view.get("jobs", ())
+    if len(rows) > _AT_ONCE:
+        told: list[msgspec.Raw] = []
+        for first in range(0, len(rows), _AT_ONCE):
+            told += map(msgspec.Raw, map(_encoder.encode, rows[first : first + _AT_ONCE]))
+            await asyncio.sleep(0)
+        view = view | {"jobs": told}
+    return _encoder.encode({"ok": True, **view}) + b"\n"
 
 
 def _encode_error(error: DrfdError) -> bytes:

@@ -18,11 +18,14 @@ import pytest
 from drfd import __version__
 from drfd.core.effects import Launch
 from drfd.daemon import accounts as accounts_module
+from drfd.daemon import quotas as quotas_module
 from drfd.daemon import server as server_module
 from drfd.daemon.accounts import Accounts
+from drfd.daemon.config import Config, Limits
 from drfd.daemon.feed import Feed
 from drfd.daemon.lookup import Lookup
 from drfd.daemon.overview import Overview
+from drfd.daemon.quotas import AT_ONCE, MAX_COMING_BYTES
 from drfd.daemon.server import Server
 from drfd.daemon.snapshots import Snapshots
 from drfd.wire.codec import MAX_REQUEST_BYTES
@@ -486,13 +489,9 @@ def test_stopping_does_not_wait_for_those_who_are_connected(
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
-def test_one_user_has_a_bounded_number_of_connections(
-    front: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_module, "_MAX_CONNECTIONS", 3)
-
+def test_one_user_has_a_bounded_number_of_connections(front: Any) -> None:
     async def story() -> None:
-        async with front() as f:
+        async with front(config=Config(limits=Limits(connections=3))) as f:
             held = [await f.client() for _ in range(3)]
             for client in held:
                 assert (await client.ask(op="hello"))["ok"] is True
@@ -501,9 +500,59 @@ def test_one_user_has_a_bounded_number_of_connections(
             assert (reply["ok"], reply["error"]["code"]) == (False, "too-many-connections")
             assert await c.is_at_end()
             await held[0].close()
-            while f.server._connections[os.getuid()] > 2:
+            while f.server._quotas._connections[os.getuid()] > 2:
                 await asyncio.sleep(0.005)
             assert await f.is_well()
+
+
+def test_long_requests_that_do_not_end_are_bounded_over_all_connections(front: Any) -> None:
+    """Two megabytes each, and hundreds of connections: the daemon would keep it all."""
+
+    async def story() -> None:
+        async with front() as f:
+            loop, refusals = asyncio.get_running_loop(), []
+            slow = [socket.socket(socket.AF_UNIX) for _ in range(MAX_COMING_BYTES // (1 << 20) + 4)]
+            for each in slow:
+                each.setblocking(False)
+                await loop.sock_connect(each, str(f.path))
+                with suppress(ConnectionError):
+                    await loop.sock_sendall(each, b"x" * (1 << 20))
+            assert await f.is_well(), "a short request is taken all the same"
+            for each in slow:
+                with suppress(BlockingIOError), each:
+                    refusals.append(json.loads(each.recv(4096))["error"]["code"])
+            assert 1 <= len(refusals) <= 5
+            assert set(refusals) == {"too-much-at-once"}
+            await f.idle()
+            assert not f.server._quotas._coming
+            long = encoded(op="submit", cwd="/", argv=["true", *["x" * 100_000] * 4])
+            c = await f.client()
+            await c.send(long)
+            assert (await c.reply())["ok"] is True
+
+    asyncio.run(story())
+
+
+def test_a_submission_too_early_waits_and_holds_nothing_else_up(
+    front: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quotas_module, "BURST_S", 0.0)
+    config = Config(limits=Limits(submissions_per_s=2))
+
+    async def story() -> None:
+        async with front(config=config, admins=frozenset()) as f:
+            clients = [await f.client() for _ in range(AT_ONCE + 3)]
+            first = await clients[0].ask(**SUBMIT)
+            assert first["ok"] is True
+            for client in clients:
+                await client.send(encoded(**SUBMIT))
+            replies = [asyncio.create_task(client.reply()) for client in clients]
+            done, _ = await asyncio.wait(replies, timeout=0.2)
+            assert len(done) <= 1
+            assert (await f.ask(op="hello"))["ok"] is True
+            await asyncio.wait(replies, return_when=asyncio.FIRST_COMPLETED)
+            for reply in replies:
+                reply.cancel()
 
     asyncio.run(story())
 

@@ -1,0 +1,119 @@
+"""What one user may have of the daemon at a time, so that nobody else has to wait for him.
+
+Requests of one user are worked on a few at a time: who comes with hundreds waits for himself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from drfd.daemon.config import Limits
+from drfd.errors import Refused
+
+#: Requests of one user that are worked on at a time.
+AT_ONCE = 8
+#: As many submissions as are allowed in this time may come all at once.
+BURST_S = 100.0
+#: Bytes of requests that have begun and are not answered, on all connections of one user together.
+#: A short one is not counted: everybody may have one on each of his connections.
+MAX_COMING_BYTES = 16 << 20
+
+
+class Quotas:
+    def __init__(
+        self, limits: Callable[[], Limits], mono: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`limits`: as the configuration has them now."""
+        self._limits = limits
+        self._mono = mono
+        self._connections: Counter[int] = Counter()
+        self._coming: Counter[int] = Counter()
+        self._working: dict[int, asyncio.Semaphore] = {}
+        #: When the submissions that have come until now would all be there at the usual rate.
+        self._due_mono_s: dict[int, float] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """Nobody is connected."""
+        return not self._connections
+
+    @contextmanager
+    def connection(self, uid: int) -> Iterator[None]:
+        """For as long as it lasts. Raises Refused for one too many."""
+        most = self._limits().connections
+        if self._connections[uid] >= most:
+            raise Refused(
+                "too-many-connections",
+                f"uid {uid} has {most} connections open, the most that is allowed",
+                hint="end some of the programs that talk to drfd",
+            )
+        self._connections[uid] += 1
+        try:
+            yield
+        finally:
+            self._connections[uid] -= 1
+            if not self._connections[uid]:
+                del self._connections[uid]
+
+    @contextmanager
+    def coming(self, uid: int) -> Iterator[Callable[[int], None]]:
+        """While a request comes in and is answered: to be told how many bytes more it has, if it
+        is a long one. Raises Refused for too much."""
+        own = 0
+
+        def count(size: int) -> None:
+            nonlocal own
+            if self._coming[uid] + size > MAX_COMING_BYTES:
+                raise Refused(
+                    "too-much-at-once",
+                    f"uid {uid} has long requests under way on other connections",
+                    hint="send them one after the other",
+                )
+            self._coming[uid] += size
+            own += size
+
+        try:
+            yield count
+        finally:
+            self._coming[uid] -= own
+            if not self._coming[uid]:
+                del self._coming[uid]
+
+    def turn(self, uid: int) -> Turn:
+        """To work on one request."""
+        return Turn(self._working.setdefault(uid, asyncio.Semaphore(AT_ONCE)))
+
+    def early_s(self, uid: int) -> float:
+        """One more submission has come; how long it is to wait. Zero, but for programs that go on
+        and on."""
+        now = self._mono()
+        due = max(now, self._due_mono_s.get(uid, now))
+        self._due_mono_s[uid] = due + 1 / self._limits().submissions_per_s
+        return max(0.0, due - now - BURST_S)
+
+
+class Turn:
+    """One of the places of a user; in it as long as the block lasts, or until one leaves."""
+
+    def __init__(self, places: asyncio.Semaphore) -> None:
+        self._places = places
+        self._is_in = False
+
+    async def __aenter__(self) -> Turn:
+        await self._places.acquire()
+        self._is_in = True
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """What is still to be done takes nobody's time."""
+        if self._is_in:
+            # In the next round of the loop: until then others have had their turn.
+            asyncio.get_running_loop().call_soon(self._places.release)
+        self._is_in = False
