@@ -2,7 +2,9 @@
 
 Off unless the environment variable DRFD_FAILPOINTS names a directory.
 A file in it called like the point arms the point once: its content, "self" or a pid, says whom
-SIGKILL goes to. The file is taken away first, so a process that is started again passes.
+SIGKILL goes to. With "stop" whoever comes there writes its pid into `POINT.reached` and stops, so
+that a test may kill anybody at that moment and let the rest go on (SIGCONT). The file is taken away
+first, so a process that is started again passes.
 """
 
 from __future__ import annotations
@@ -10,15 +12,16 @@ from __future__ import annotations
 import os
 import signal
 
-#: Every failpoint of the product; a test checks this list against the calls of `reach`.
-NAMES = (
-    # controller
+CONTROLLER = (
     "journal.before-commit",
     "journal.after-commit",
     "engine.before-effect",
     "engine.after-effect",
     "server.before-reply",
-    # launcher
+    "reconcile.before-settling",
+)
+LAUNCHER = (
+    "serve.before-adoption",
     "launch.before-attempt-file",
     "launch.before-cgroup",
     "launch.before-limits",
@@ -27,14 +30,18 @@ NAMES = (
     "report.before-send",
     "signal.before-signal",
     "signal.after-signal",
+    "signals.before-mark",
+    "signals.after-mark",
     "freeze.before-report",
+    "thaw.before-thaw",
     "notice.before-fork",
     "notice.after-fork",
     "remove.before-kill",
     "remove.before-rmdir",
     "remove.before-unlink",
     "remove.after-unlink",
-    # runner
+)
+RUNNER = (
     "runner.before-child",
     "runner.before-running-record",
     "runner.after-running-record",
@@ -42,6 +49,15 @@ NAMES = (
     "runner.before-end-record",
     "runner.after-end-record",
 )
+#: The process that tells a job's owner of its end.
+NOTIFIER = (
+    "notifier.before-mark",
+    "notifier.after-mark",
+    "notifier.before-record",
+)
+#: Every failpoint of the product; a test checks this list against the calls of `reach`, and another
+#: one (tests/torture) wants to know when each is reached.
+NAMES = CONTROLLER + LAUNCHER + RUNNER + NOTIFIER
 
 _DIRECTORY = os.environ.get("DRFD_FAILPOINTS", "")
 
@@ -58,5 +74,10 @@ def _fire(path: str) -> None:
             whom = armed.read().strip()
         os.unlink(path)
     except FileNotFoundError:
+        return
+    if whom == "stop":
+        with open(f"{path}.reached", "w") as reached:
+            reached.write(f"{os.getpid()}\n")
+        os.kill(os.getpid(), signal.SIGSTOP)
         return
     os.kill(os.getpid() if whom == "self" else int(whom), signal.SIGKILL)

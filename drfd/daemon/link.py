@@ -20,6 +20,7 @@ from drfd.daemon.engine import Engine, Work
 from drfd.daemon.meter import Meter
 from drfd.daemon.orders import notice_for, order_for, stimulus_for
 from drfd.errors import HostError
+from drfd.failpoints import reach
 from drfd.host.disks import Disk
 from drfd.journald import about
 from drfd.launcher import protocol
@@ -188,6 +189,7 @@ class Link:
         """All reports of known attempts are in the queue already; then what only one side knows."""
 
         def settle() -> None:
+            reach("reconcile.before-settling")
             engine = self._engine()
             self._ready = True
             for missing in missing_attempts(engine.ledger, known, self._clock()):

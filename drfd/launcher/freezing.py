@@ -51,6 +51,7 @@ class Freezing:
         if attempt is None:
             self.tell("missing", key)
         elif not attempt.is_over:
+            reach("thaw.before-thaw")
             self.confinement.thaw(key, attempt)
 
     def discard(self, key: Key) -> None:

@@ -99,6 +99,7 @@ class Notices:
 def _start_notifier(
     order: Order, confinement: Confinement, attempt: Attempt, attempts_fd: int
 ) -> int:
+    launcher = os.getpid()
     pid = os.fork()
     if pid:
         return pid
@@ -106,12 +107,22 @@ def _start_notifier(
     try:
         name = attempts.file_name((order.id, order.attempt))
         fd = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, dir_fd=attempts_fd)
-        attempts.append(fd, "notifying", {"at_s": time.time()})
+        # The launcher's lock, above all: the next one waits for it.
         process.close_all_but(fd)
+        # The next one would not know of us: without a mark it tells again, and with one it takes
+        # the job's place away.
+        process.die_with(launcher)
+        reach("notifier.before-mark")
+        attempts.append(fd, "notifying", {"at_s": time.time()})
+        if confinement.cgroup_path((order.id, order.attempt)) is None:
+            # Then nobody but us would end what the command leaves behind.
+            process.outlive_parent()
+        reach("notifier.after-mark")
         try:
             text = _notify(order, confinement, attempt)
         except BaseException as error:
             text = f"failed: {error!r}"
+        reach("notifier.before-record")
         attempts.append(fd, "notified", {"text": text})
     finally:
         os._exit(0)

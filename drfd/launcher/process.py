@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 from collections.abc import Iterable
 from typing import NamedTuple
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -16,6 +17,20 @@ def become_subreaper() -> None:
     """Orphaned descendants become our children: none escapes by a double fork (prctl(2))."""
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def die_with(parent: int) -> None:
+    """SIGKILL to us, its child, when it ends (prctl(2)); at once if it has already."""
+    if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def outlive_parent() -> None:
+    """Undo `die_with`."""
+    if _libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
 
 
 def boot_id() -> str:

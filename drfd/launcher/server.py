@@ -102,6 +102,7 @@ class Launcher:
         signal.set_wakeup_fd(wake_in)
         signal.signal(signal.SIGTERM, lambda number, frame: None)
         self._selector.register(wake_out, selectors.EVENT_READ, self._quit)
+        reach("serve.before-adoption")
         for key in attempts.keys(self.attempts_fd):
             self._runners.adopt(key)
             self.confinement.adopt(key, attempts.read(self.attempts_fd, key))

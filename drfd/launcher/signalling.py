@@ -30,6 +30,8 @@ def send_signals(
     new = signals[-(count - sent) :] if count > sent else ()
     if not new:
         return
+    reach("signals.before-mark")
     attempts.note_signals(attempts_fd, key, count)
+    reach("signals.after-mark")
     for number in new:
         confinement.signal(key, attempt, number)

@@ -24,23 +24,34 @@ RESULTS = "/tmp/results"
 
 #: User → end-to-end tests. All of them would take an hour on emulated processors, so the users
 #: get those that depend on what they are: a log-in session, cgroups, runners that outlive drfd.
+_CELL = "tests/torture/test_crash_matrix.py::test_every_promise_holds_when"
+_CELLS = [
+    f"{_CELL}[submit-launch.before-cgroup-launcher]",
+    f"{_CELL}[submit-runner.after-running-record-machine]",
+    f"{_CELL}[run-freeze.before-report-launcher]",
+    f"{_CELL}[clean-notifier.after-mark-itself]",
+]
 E2E = {
     "root": [
         "tests/e2e/test_restart.py::test_jobs_of_every_kind_come_through[kill_both]",
         "tests/e2e/test_crash.py::test_a_runner_dies_at[runner.after-exec]",
+        *_CELLS,
     ],
     "alice": [
         "tests/e2e/test_own_daemon.py::test_the_first_command_starts_it_and_says_so",
         "tests/e2e/test_fairness.py::test_table_1_of_the_paper",
         "tests/e2e/test_restart.py::test_jobs_of_every_kind_come_through[kill_both]",
         "tests/e2e/test_crash.py::test_a_runner_dies_at[runner.after-exec]",
+        *_CELLS,
     ],
 }
 if IS_FULL:
-    E2E = {user: ["tests/e2e"] for user in E2E}
+    E2E = {user: ["tests/e2e", "tests/torture/test_crash_matrix.py"] for user in E2E}
 
-#: What whoever has no cgroups skips with reason.
-NEEDS_CGROUPS = {"tests.e2e.test_crash.test_dying_at[launch.before-limits]"}
+#: What whoever has no cgroups skips with reason begins so.
+NEEDS_CGROUPS = (
+    "tests.torture.test_crash_matrix.test_every_promise_holds_when[submit-launch.before-limits-"
+)
 
 DOCTOR = """
 from instance import Instance
@@ -142,9 +153,11 @@ def name_of(case: ET.Element) -> str:
 def test_the_end_to_end_tests_pass_as(suite: Suite, user: str) -> None:
     outcome: Outcome = getattr(suite, user)
     assert outcome.status == 0, outcome.text
-    ran = {name for name in outcome.passed if name.startswith("tests.e2e.")}
+    rooms = ("tests.e2e.", "tests.torture.")
+    ran = {name for name in outcome.passed if name.startswith(rooms)}
     assert len(ran) >= len(E2E[user])
-    assert {name for name in outcome.skipped if name.startswith("tests.e2e.")} <= NEEDS_CGROUPS
+    skipped = {name for name in outcome.skipped if name.startswith(rooms)}
+    assert all(name.startswith(NEEDS_CGROUPS) for name in skipped)
 
 
 def test_the_system_tests_pass_by_cgroup_v2(suite: Suite) -> None:

@@ -1,0 +1,355 @@
+"""Every failpoint × who dies there × what is being done: the promises hold after each death.
+
+The matrix is made from the list of failpoints. `REACHED` says in which phase each is reached, and a
+test tries that out: a new failpoint that stands in no phase, or one that is not reached any more,
+fails. One instance goes through many cells, so each begins with what the cells before have left.
+
+By default each failpoint meets each victim in the first phase that reaches it, and some of them not
+at all: DRFD_TORTURE=1 has every cell.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from signal import SIGUSR1
+
+import pytest
+
+from drfd import failpoints
+from drfd.core.ledger import Ledger
+from drfd.core.resources import Axes
+from drfd.journal.journal import Journal
+from fakes import tables
+from instance import CONFIG, wait_for
+from torture.victims import VICTIMS, Victim, let_go, once_more
+
+IS_FULL = bool(os.environ.get("DRFD_TORTURE"))
+ROOMY = CONFIG.replace("cores = 9", "cores = 50").replace('"18G"', '"50G"')
+SMALL = ROOMY.replace("cores = 50", "cores = 40")
+
+STARTING = (
+    *("launch.before-attempt-file", "launch.before-cgroup", "launch.before-limits"),
+    *("launch.before-fork", "launch.after-fork", "runner.before-child"),
+    *("runner.before-running-record", "runner.after-running-record", "runner.after-exec"),
+)
+ENDING = (
+    *("runner.before-end-record", "runner.after-end-record"),
+    *("remove.before-kill", "remove.before-rmdir", "remove.before-unlink", "remove.after-unlink"),
+)
+ORDERING = ("engine.before-effect", "engine.after-effect", "report.before-send")
+DECIDING = ("journal.before-commit", "journal.after-commit")
+ASKING = ("server.before-reply",)
+#: What is being done → the failpoints that are reached from its first act to the job's end.
+REACHED: dict[str, tuple[str, ...]] = {
+    "submit": (*DECIDING, *ASKING, *ORDERING, *STARTING, *ENDING),
+    "launch": (*DECIDING, *ASKING, *ORDERING, *STARTING, *ENDING),
+    "run": (
+        *(*DECIDING, *ASKING, *ORDERING, *ENDING),
+        *("signals.before-mark", "signals.after-mark", "freeze.before-report", "thaw.before-thaw"),
+    ),
+    "stop": (
+        *(*DECIDING, *ASKING, *ORDERING, *ENDING),
+        *("signal.before-signal", "signal.after-signal"),
+    ),
+    "clean": (
+        *(*DECIDING, *ASKING, *ORDERING, *ENDING),
+        *("notice.before-fork", "notice.after-fork"),
+        *("notifier.before-mark", "notifier.after-mark", "notifier.before-record"),
+    ),
+    "reload": (*DECIDING, *ASKING, *ORDERING, *STARTING, *ENDING),
+    "restart": (
+        *(*DECIDING, *ASKING, *ORDERING, *ENDING),
+        *("reconcile.before-settling", "serve.before-adoption"),
+    ),
+}
+#: In these the books know that the job runs before the point is armed.
+KNOWN_TO_RUN = ("run", "stop", "clean", "restart")
+
+
+@dataclass(frozen=True)
+class Cell:
+    phase: str
+    point: str
+    victim: str
+
+    @property
+    def may_lose(self) -> bool:
+        """Whether the end of the job may be unknown: who knew it is dead, or there was none."""
+        if self.victim in ("machine", "power", "runner"):
+            return True
+        return self.victim == "itself" and self.point in failpoints.RUNNER
+
+
+def cells() -> Iterator[Cell]:
+    met: set[tuple[str, str]] = set()
+    for phase, points in REACHED.items():
+        for point, victim in itertools.product(points, VICTIMS):
+            cell = Cell(phase, point, victim)
+            if victim == "power" and phase not in KNOWN_TO_RUN:
+                # Attempt files are not synced: a start that the journal had not yet heard of is
+                # not remembered by anybody after a power cut.
+                continue
+            if victim == "runner" and phase not in KNOWN_TO_RUN and point not in failpoints.RUNNER:
+                continue
+            if not IS_FULL and ((point, victim) in met or _is_dear(cell)):
+                continue
+            met.add((point, victim))
+            yield cell
+
+
+def _is_dear(cell: Cell) -> bool:
+    """Left out of the short form: what differs little from its neighbours."""
+    if cell.victim == "power":
+        return cell.point not in ("journal.before-commit", "runner.before-end-record")
+    if cell.victim == "machine":
+        return cell.point not in (*DECIDING, *STARTING[-4:], *ENDING[:3])
+    if cell.victim == "daemons":
+        return cell.point in (*ASKING, *ENDING[-3:])
+    return False
+
+
+CELLS = list(cells())
+
+
+class Room:
+    """The instance that goes through the cells; a failure is not carried into the next."""
+
+    def __init__(self) -> None:
+        self._victim: Victim | None = None
+        self.numbers = itertools.count(1)
+
+    def take(self) -> Victim:
+        if self._victim is None:
+            self._victim = Victim(ROOMY)
+            self._victim.start()
+        return self._victim
+
+    def throw_away(self) -> None:
+        victim, self._victim = self._victim, None
+        if victim is not None:
+            for pid in victim.everything():
+                let_go(pid)
+            victim.destroy()
+
+
+@pytest.fixture(scope="module")
+def room() -> Iterator[Room]:
+    made = Room()
+    yield made
+    made.throw_away()
+
+
+@pytest.fixture
+def victim(room: Room, request: pytest.FixtureRequest) -> Iterator[Victim]:
+    failed = request.session.testsfailed
+    yield room.take()
+    if request.session.testsfailed != failed:
+        room.throw_away()
+
+
+# -- the phases ---------------------------------------------------------------------------------
+
+
+@dataclass
+class Play:
+    """One job, and what is done about it. `act` may be cut off at any point and is done again."""
+
+    victim: Victim
+    name: str
+    phase: str
+    job_id: int | None = None
+
+    def prepare(self) -> None:
+        """Before anything is armed."""
+        mark = f"echo $$ >> ran-{self.name}; "
+        wait = f"while ! [ -e gate-{self.name} ]; do sleep 0.02; done; "
+        trap = f"trap 'echo x >> signalled-{self.name}' USR1; "
+        match self.phase:
+            case "submit":
+                self.script = f"{mark} exit 3"
+            case "launch":
+                self.job_id = self._submit(f"{mark} exit 3", held=True)
+            case "reload":
+                self.victim.config.write_text(ROOMY)
+                self.victim.ask("reload")
+                demand = {"cores_milli": 45_000}
+                self.job_id = self._submit(f"{mark} exit 3", held=True, demand=demand)
+                self.victim.config.write_text(SMALL)
+                self.victim.ask("reload")
+                once_more(self.victim, "release", self.job_id, lambda state: state == "PENDING")
+            case "stop":
+                self.job_id = self._submit(f"{mark} sleep 1000")
+            case "clean":
+                tell = {"on": ["end"], "argv": ["sh", "-c", f"echo x >> told-{self.name}"]}
+                self.job_id = self._submit(f"{mark}{wait} exit 3", notify=tell)
+            case _:
+                self.job_id = self._submit(f"{trap}{mark}{wait} exit 3")
+        if self.phase in KNOWN_TO_RUN:
+            assert self.job_id is not None
+            self.victim.await_state(self.job_id, "RUNNING")
+            wait_for("its first step", (self.victim.work / f"ran-{self.name}").exists)
+
+    def act(self) -> None:
+        """Until it is done, whoever dies over it."""
+        victim, job_id = self.victim, self.job_id
+        if self.phase == "submit":
+            self.job_id = self._submit(self.script)
+            return
+        assert job_id is not None
+        match self.phase:
+            case "launch":
+                once_more(victim, "release", job_id, lambda state: state != "HELD")
+            case "reload":
+                victim.config.write_text(ROOMY)
+                victim.ask("reload")
+            case "run":
+                victim.ask("signal", select={"ids": [job_id]}, signal=int(SIGUSR1))
+                is_over = ("LOST", "FAILED").__contains__
+                frozen = lambda state: state == "SUSPENDED" or is_over(state)  # noqa: E731
+                once_more(victim, "suspend", job_id, frozen)
+                thawed = lambda state: state == "RUNNING" or is_over(state)  # noqa: E731
+                once_more(victim, "resume", job_id, thawed)
+                self._open_gate()
+            case "stop":
+                done = ("STOPPING", "CLEANING", "CANCELLED", "LOST").__contains__
+                once_more(victim, "cancel", job_id, done)
+            case "restart":
+                victim.kill()
+                victim.restart_if_dead()
+                self._open_gate()
+            case "clean":
+                self._open_gate()
+
+    def _open_gate(self) -> None:
+        (self.victim.work / f"gate-{self.name}").touch()
+
+    def _submit(self, script: str, **fields: object) -> int:
+        return self.victim.submit_job(self.name, script, **fields)
+
+    def lines(self, what: str) -> int:
+        path = self.victim.work / f"{what}-{self.name}"
+        return len(path.read_text().split()) if path.exists() else 0
+
+    def check(self, cell: Cell | None) -> None:
+        """The job's end is the true one, and it ran once."""
+        assert self.job_id is not None
+        reply = self.victim.ask("show", id=self.job_id)
+        job, events = reply["job"], [event["event"] for event in reply["events"]]
+        said = (cell, reply, self.victim.tail())
+        may_lose = cell is not None and cell.may_lose
+        end = (job["state"], job["exit_code"])
+        true_end = ("CANCELLED", None) if self.phase == "stop" else ("FAILED", 3)
+        assert end == true_end or (may_lose and end == ("LOST", None)), said
+        assert job["outcome"] is not None and job["outcome"]["text"], said
+        runs = self.lines("ran")
+        assert runs == 1 or (may_lose and end[0] == "LOST" and runs == 0), said
+        assert events.count("Submitted") == 1 and events.count("Cleaned") == 1, said
+        assert self.lines("told") <= 1 and self.lines("signalled") <= 1, said
+        if cell is None and self.phase == "clean":
+            assert self.lines("told") == 1, said
+        if cell is None and self.phase == "run":
+            assert self.lines("signalled") == 1, said
+
+
+def played(victim: Victim, phase: str, number: int) -> Play:
+    play = Play(victim, f"j{number}", phase)
+    play.prepare()
+    return play
+
+
+def finish(play: Play, acting: threading.Thread, errors: list[BaseException]) -> None:
+    while acting.is_alive():
+        acting.join(0.05)
+    assert errors == []
+    assert play.job_id is not None
+    ends = ("COMPLETED", "FAILED", "CANCELLED", "LOST", "LAUNCH_FAILED", "TIMEOUT")
+    play.victim.await_state(play.job_id, *ends)
+
+
+def start_acting(play: Play) -> tuple[threading.Thread, list[BaseException]]:
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            play.act()
+        except BaseException as error:
+            errors.append(error)
+
+    acting = threading.Thread(target=run)
+    acting.start()
+    return acting, errors
+
+
+# -- the tests ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", REACHED)
+def test_each_phase_reaches_the_failpoints_that_the_matrix_says(
+    room: Room, victim: Victim, phase: str
+) -> None:
+    """With every point armed at somebody else, nothing dies and each says that it was reached."""
+    play = played(victim, phase, next(room.numbers))
+    others: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        for point in failpoints.NAMES:
+            others[point] = subprocess.Popen(["sleep", "600"])
+            (victim.failpoints / point).write_text(f"{others[point].pid}\n")
+        acting, errors = start_acting(play)
+        finish(play, acting, errors)
+        victim.check_at_rest()
+        reached = {point for point in others if not (victim.failpoints / point).exists()}
+    finally:
+        for point, other in others.items():
+            (victim.failpoints / point).unlink(missing_ok=True)
+            other.kill()
+            other.wait()
+    expected = {*REACHED[phase]}
+    if not victim.has_cgroups():
+        expected.discard("launch.before-limits")
+    assert reached == expected
+    play.check(None)
+
+
+def test_every_failpoint_is_in_the_matrix() -> None:
+    assert {*failpoints.NAMES} == {point for points in REACHED.values() for point in points}
+    for victim in ("itself", "controller", "launcher"):
+        assert {cell.point for cell in CELLS if cell.victim == victim} == {*failpoints.NAMES}
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{cell.phase}-{cell.point}-{cell.victim}")
+def test_every_promise_holds_when(room: Room, victim: Victim, cell: Cell) -> None:
+    """While somebody stands at the point, the victim dies; it is started again, and all goes on."""
+    if cell.point == "launch.before-limits" and not victim.has_cgroups():
+        pytest.skip("without cgroups there is nothing to limit")
+    play = played(victim, cell.phase, next(room.numbers))
+    (victim.failpoints / cell.point).write_text("stop")
+    acting, errors = start_acting(play)
+    reached = victim.failpoints / f"{cell.point}.reached"
+    try:
+        at = wait_for(
+            f"somebody at {cell.point}", lambda: victim.stopped_at(cell.point), show=victim.tail
+        )
+        victim.kill_victim(cell.victim, point=cell.point, at=at, job_id=play.job_id)
+    finally:
+        (victim.failpoints / cell.point).unlink(missing_ok=True)
+        reached.unlink(missing_ok=True)
+    finish(play, acting, errors)
+    play.check(cell)
+    victim.check_at_rest()
+
+
+def test_after_all_that_the_journal_replays_to_the_same_books(victim: Victim) -> None:
+    """What the events say is what the tables say, and nothing is booked."""
+    victim.stop()
+    with closing(Journal(victim.state / "controller" / "journal.sqlite")) as journal:
+        books = journal.load(Axes())
+        books.check()
+        assert tables(books) == tables(Ledger.of_events(Axes(), list(journal.events())))
+    assert books.booked == (0, 0, 0, 0)
+    victim.start()
