@@ -9,23 +9,20 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable
 from contextlib import aclosing
-
-import msgspec
 
 from drfd.core.stimuli import Actor
 from drfd.daemon import audit
 from drfd.daemon.accounts import Accounts
 from drfd.daemon.far_end import has_hung_up, has_read_all
 from drfd.daemon.feed import Feed
+from drfd.daemon.frames import FRAME_S, close, encode, encode_error, encoded, read_frame
 from drfd.daemon.quotas import Quotas, Turn
 from drfd.daemon.requests import Requests
 from drfd.daemon.snapshots import Snapshots
 from drfd.errors import DrfdError, Refused
 from drfd.failpoints import reach
 from drfd.peer import peer_of
-from drfd.wire.codec import MAX_REQUEST_BYTES
 from drfd.wire.messages import (
     AnyRequest,
     Cancel,
@@ -37,12 +34,9 @@ from drfd.wire.messages import (
 )
 from drfd.wire.messages import Snapshots as Watching
 from drfd.wire.parts import Selection
-from drfd.wire.views import View, error_view
 
 log = logging.getLogger("drfd")
 
-#: A request that has begun must be complete within this.
-_FRAME_S = 30.0
 #: Who does not read his last lines keeps the daemon from leaving so long at most.
 _LAST_FLUSH_S = 1.0
 #: A request with more bytes is counted while it comes in, and until it is answered.
@@ -56,11 +50,6 @@ _MAX_AWAITED = 200_000
 _MAX_UNREAD_BYTES = 64 << 20
 _SHORT_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 15
-
-#: Rows of a list that are encoded before others have their turn.
-_AT_ONCE = 200
-
-_encoder = msgspec.json.Encoder()
 
 
 class Server:
@@ -104,27 +93,27 @@ class Server:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         _, uid, gid = peer_of(writer.get_extra_info("socket"))
-        flush_s = _FRAME_S
+        flush_s = FRAME_S
         try:
             with self._quotas.connection(uid):
                 await self._converse(reader, writer, uid, gid)
         except Refused as error:
             # After a broken frame nothing that follows can be trusted.
-            writer.write(_encode_error(error))
+            writer.write(encode_error(error))
         except (ConnectionError, TimeoutError):
             pass
         except asyncio.CancelledError:
             flush_s = _LAST_FLUSH_S
             raise
         finally:
-            await _close(writer, flush_s)
+            await close(writer, flush_s)
 
     async def _converse(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, uid: int, gid: int
     ) -> None:
         while True:
             with self._quotas.coming(uid) as count:
-                line = await _read_frame(reader, count)
+                line = await read_frame(reader, count)
                 if not line:
                     return
                 async with self._quotas.turn(uid) as turn:
@@ -135,7 +124,7 @@ class Server:
             try:
                 await self._send(writer, reply, uid)
             except Refused as error:
-                await self._send(writer, _encode_error(error), uid)
+                await self._send(writer, encode_error(error), uid)
             # Not kept until the next request, which may never come.
             del line, reply
 
@@ -171,11 +160,11 @@ class Server:
             request = decode_request(line)
             self._await(uid, request)
         except DrfdError as error:
-            return _encode_error(error)
+            return encode_error(error)
         early_s = 0.0
         if isinstance(request, Submit) and not actor.is_admin:
             early_s = self._quotas.early_s(uid)
-        if early_s or isinstance(request, Wait | Events):
+        if early_s or isinstance(request, Wait | Events | Watching):
             turn.leave()
         if isinstance(request, Events):
             answering = asyncio.ensure_future(self._tell(writer, actor, request))
@@ -218,23 +207,23 @@ class Server:
             view = await self._requests.answer(actor, gid, request)
         except DrfdError as error:
             audit.record(actor, request, error)
-            return _encode_error(error)
+            return encode_error(error)
         except asyncio.CancelledError:
             audit.record(actor, request, None)
             raise
         audit.record(actor, request, view)
-        return await _encoded(view)
+        return await encoded(view)
 
     async def _tell(self, writer: asyncio.StreamWriter, actor: Actor, request: Events) -> bytes:
         """A stream, as fast as it is read; its last line."""
         try:
             async with aclosing(self._feed.tell(actor, request)) as stream:
                 async for views in stream:
-                    lines = (_encoder.encode({"ok": True, **view}) + b"\n" for view in views)
-                    await self._send(writer, b"".join(lines), actor.uid)
+                    lines = b"".join(map(encode, views))
+                    await self._send(writer, lines, actor.uid)
         except DrfdError as error:
-            return _encode_error(error)
-        return _encoder.encode({"ok": True, "done": True}) + b"\n"
+            return encode_error(error)
+        return encode({"done": True})
 
     async def _show(self, writer: asyncio.StreamWriter, actor: Actor, request: Watching) -> bytes:
         """A stream without end; its last line is why it ends all the same."""
@@ -248,37 +237,12 @@ class Server:
                     await self._send(writer, head, actor.uid)
                     await self._send(writer, tail, actor.uid)
         except DrfdError as error:
-            return _encode_error(error)
+            return encode_error(error)
         raise AssertionError("nobody stops to watch before the line is closed")
 
 
 #: How often a long wait looks whether its asker is still there.
 _HANGUP_CHECK_S = 5.0
-
-
-async def _read_frame(reader: asyncio.StreamReader, count: Callable[[int], None]) -> bytes:
-    """One line; empty at the end. `count` hears of the bytes of one that is not short as they come,
-    and may refuse them. Raises Refused for a line too long or too slow."""
-    first = await reader.read(1)
-    if first in (b"", b"\n"):
-        return first
-    line = bytearray(first)
-    try:
-        async with asyncio.timeout(_FRAME_S):
-            while not line.endswith(b"\n"):
-                try:
-                    line += await reader.readuntil()
-                except asyncio.LimitOverrunError as long:
-                    count(long.consumed)
-                    line += await reader.readexactly(long.consumed)
-                if len(line) > MAX_REQUEST_BYTES:
-                    most = f"a request may have {MAX_REQUEST_BYTES} bytes at most"
-                    raise Refused("too-long", most)
-    except asyncio.IncompleteReadError:
-        return b""
-    except TimeoutError:
-        raise Refused("too-slow", f"the request was not complete after {_FRAME_S:.0f} s") from None
-    return bytes(line)
 
 
 def _count_awaited(request: AnyRequest) -> int:
@@ -289,31 +253,3 @@ def _count_awaited(request: AnyRequest) -> int:
             return len(request.select.ids)
         case _:
             return 0
-
-
-async def _encoded(view: View) -> bytes:
-    """A reply; the rows of a long list with pauses, in which others have their turn."""
-    rows = view.get("jobs", ())
-    if len(rows) > _AT_ONCE:
-        told: list[msgspec.Raw] = []
-        for first in range(0, len(rows), _AT_ONCE):
-            told += map(msgspec.Raw, map(_encoder.encode, rows[first : first + _AT_ONCE]))
-            await asyncio.sleep(0)
-        view = view | {"jobs": told}
-    return _encoder.encode({"ok": True, **view}) + b"\n"
-
-
-def _encode_error(error: DrfdError) -> bytes:
-    return _encoder.encode({"ok": False, "error": error_view(error)}) + b"\n"
-
-
-async def _close(writer: asyncio.StreamWriter, flush_s: float) -> None:
-    """What is still to be read may be read for so long."""
-    try:
-        writer.close()
-        async with asyncio.timeout(flush_s):
-            await writer.wait_closed()
-    except TimeoutError:
-        writer.transport.abort()
-    except (ConnectionError, OSError):
-        pass
