@@ -213,7 +213,9 @@ class Ledger:
     def _put(self, before: Job | None, job: Job) -> None:
         """Replace `before` by `job` in every table."""
         if before is not None and _runs_on(before, job):
-            # The tables hold what they would be told anew.
+            # All other tables hold what they would be told anew.
+            self._count_state(before.state, -1)
+            self._count_state(job.state, 1)
             self.jobs[job.id] = job
             return
         roster = None if job.array_id is None else self.arrays[job.array_id]

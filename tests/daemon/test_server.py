@@ -18,6 +18,7 @@ import pytest
 from drfd import __version__
 from drfd.core.effects import Launch
 from drfd.daemon import accounts as accounts_module
+from drfd.daemon import frames
 from drfd.daemon import quotas as quotas_module
 from drfd.daemon import server as server_module
 from drfd.daemon.accounts import Accounts
@@ -328,7 +329,7 @@ def test_ten_megabytes_of_garbage_are_one_refusal_and_the_end(front: Any, garbag
 def test_a_frame_that_never_ends_is_refused_after_a_while(
     front: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "_FRAME_S", 0.1)
+    monkeypatch.setattr(frames, "FRAME_S", 0.1)
 
     async def story() -> None:
         async with front() as f:
@@ -346,7 +347,7 @@ def test_a_frame_that_never_ends_is_refused_after_a_while(
 def test_a_drop_now_and_then_does_not_keep_a_frame_open(
     front: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "_FRAME_S", 0.1)
+    monkeypatch.setattr(frames, "FRAME_S", 0.1)
 
     async def story() -> None:
         async with front() as f:
@@ -367,7 +368,7 @@ def test_a_drop_now_and_then_does_not_keep_a_frame_open(
 def test_an_open_connection_that_says_nothing_is_left_alone(
     front: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "_FRAME_S", 0.02)
+    monkeypatch.setattr(frames, "FRAME_S", 0.02)
 
     async def story() -> None:
         async with front() as f:
