@@ -10,6 +10,7 @@ Standard library only. What goes wrong is one of `drfd.errors`.
 """
 
 from drfd.client.client import Client, connect
+from drfd.client.snapshots import Row, Snapshot, Usage, Use
 from drfd.client.values import Amounts, Job, Node, Reason, Shares
 from drfd.errors import DrfdError, NotPermitted, Refused, Unavailable
 
@@ -22,7 +23,11 @@ __all__ = [
     "NotPermitted",
     "Reason",
     "Refused",
+    "Row",
     "Shares",
+    "Snapshot",
     "Unavailable",
+    "Usage",
+    "Use",
     "connect",
 ]

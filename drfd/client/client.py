@@ -12,6 +12,7 @@ from drfd.client import plain
 from drfd.client.connection import Connection, choose
 from drfd.client.events import follow
 from drfd.client.plain import Ids, Span
+from drfd.client.snapshots import Snapshot, Usage, watch
 from drfd.client.submission import compose, demand_fields, dependencies
 from drfd.client.values import Job, Shares
 from drfd.client.words import Ref, parse_id, parse_outcomes, parse_signal, parse_warning
@@ -138,6 +139,18 @@ class Client:
 
     def shares(self) -> Shares:
         return Shares.of(self._connection.request("shares"))
+
+    def snapshots(self, every: float = 1.0) -> Iterator[Snapshot]:
+        """Everything as it stands: at once, and then every so many seconds, one at least. Who takes
+        the next one late gets the newest then. Outlives restarts of the daemon; uses a connection
+        of its own."""
+        return watch(self._connection.another(), every)
+
+    def usage(self, job: int | str | Job | None = None, *, user: str | None = None) -> Usage:
+        """How the use of a job, or of a user's running jobs together, went: anybody's."""
+        about = {"user": user} if job is None else {"id": _one(job), "user": user}
+        given = {name: value for name, value in about.items() if value is not None}
+        return Usage.of(self._connection.request("usage", **given))
 
     def wait(
         self, ids: Ids, *, any: bool = False, timeout: Span | float | None = None

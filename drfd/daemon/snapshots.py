@@ -48,6 +48,8 @@ class _Own:
     at_s: float
     common: _Common
     rows: dict[int, bytes]
+    #: JSON up to what is the same for all: one for all watchers of the user.
+    head: bytes
 
 
 @dataclass
@@ -95,10 +97,13 @@ class Snapshots:
         common = self._common
         if common is None or now_s >= common.until_s:
             common = self._common = self._look(now_s)
-        rows = self._rows_of(user, common, now_s)
-        name = self._encoder.encode(user)
-        head = b'{"ok":true,"snapshot":{"user":%b,"mine":[%b],' % (name, b",".join(rows))
-        return head, common.tail
+        own = self._own.get(user)
+        if own is None or own.common is not common:
+            at_s, rows = self._rows_of(user, common, now_s)
+            name, mine = self._encoder.encode(user), b",".join(rows.values())
+            head = b'{"ok":true,"snapshot":{"user":%b,"mine":[%b],' % (name, mine)
+            own = self._own[user] = _Own(at_s, common, rows, head)
+        return own.head, common.tail
 
     def _look(self, now_s: float) -> _Common:
         begin_s = self.spent_s()
@@ -111,23 +116,20 @@ class Snapshots:
             del self._own[user]
         return _Common(now_s, until_s, tail, shown)
 
-    def _rows_of(self, user: str, common: _Common, now_s: float) -> list[bytes]:
+    def _rows_of(self, user: str, common: _Common, now_s: float) -> tuple[float, dict[int, bytes]]:
+        """And of when they are."""
         own = self._own.get(user)
-        if own is not None and own.common is common:
-            return list(own.rows.values())
         if own is None or self._purse_s > 0 or now_s - own.at_s > _OWN_FRESH_S:
             begin_s = self.spent_s()
             rows = self.overview.own(user, common.shown)
             encoded = map(self._encoder.encode, self.overview.waiting_rows(rows.values()))
-            own = _Own(now_s, common, dict(zip(rows, encoded, strict=True)))
-            self._own[user] = own
+            found = dict(zip(rows, encoded, strict=True))
             self._purse_s -= self.spent_s() - begin_s
-            return list(own.rows.values())
+            return now_s, found
         # As they were, but for those that do not wait any more, or that everybody sees now.
         left = {
             row_id: row
             for row_id, row in own.rows.items()
             if row_id not in common.shown and self.overview.waits(row_id)
         }
-        self._own[user] = _Own(own.at_s, common, left)
-        return list(left.values())
+        return own.at_s, left

@@ -8,7 +8,7 @@ import os
 import pwd
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -709,5 +709,35 @@ def test_who_does_not_read_keeps_nobody_from_leaving(front: Any) -> None:
             _, late = await asyncio.wait([f.running], timeout=15)
             lazy.close()
             assert not late
+
+    asyncio.run(story())
+
+
+def test_who_has_not_read_one_snapshot_is_not_sent_the_next(front: Any) -> None:
+    """The kernel would keep many short lines, and show old ones first to who comes back."""
+
+    async def story() -> None:
+        async with front() as f:
+            with closing(socket.socket(socket.AF_UNIX)) as slow:
+                slow.connect(str(f.path))
+                slow.sendall(encoded(op="snapshots"))
+                client = await f.client()
+                lines = []
+                client.writer.write(encoded(op="snapshots"))
+                for _ in range(4):
+                    lines.append(json.loads(await client.reader.readline()))
+                assert all(list(line["snapshot"])[:2] == ["user", "mine"] for line in lines)
+                slow.setblocking(False)
+                assert slow.recv(1 << 20).count(b"\n") == 1
+                assert await f.is_well()
+
+    asyncio.run(story())
+
+
+def test_a_snapshot_more_than_once_a_second_is_refused(front: Any) -> None:
+    async def story() -> None:
+        async with front() as f:
+            reply = await f.ask(op="snapshots", every_s=0.5)
+            assert (reply["ok"], reply["error"]["code"]) == (False, "bad-request")
 
     asyncio.run(story())

@@ -351,8 +351,8 @@ def test_rows_that_are_shown_again_leave_out_what_does_not_wait_any_more(
         stand.clock.now_s += 1
         common = stand.snapshots._look(stand.clock.now_s)
         stand.snapshots._purse_s = -1.0
-        rows = stand.snapshots._rows_of("alice", common, 0)
-        assert [json.loads(row)["label"] for row in rows] == ["4"]
+        _, rows = stand.snapshots._rows_of("alice", common, 0)
+        assert [json.loads(row)["label"] for row in rows.values()] == ["4"]
         await eye.stream.aclose()
         assert stand.overview.owns == ["alice"]
 
