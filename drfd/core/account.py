@@ -159,6 +159,8 @@ class Books:
     by: str
     rows: dict[Row, Account] = field(default_factory=dict)
     evidence: dict[Row, list[Job]] = field(default_factory=dict)
+    #: The one of each row that ended last.
+    latest: dict[Row, Job] = field(default_factory=dict)
 
     def take(self, jobs: Iterable[Job]) -> None:
         """Newest first."""
@@ -168,6 +170,7 @@ class Books:
                 continue
             row = BY[self.by](job)
             self.rows[row] = self.rows.get(row, Account()) + account
+            self.latest.setdefault(row, job)
             if is_evidence(job):
                 similar = self.evidence.setdefault(BY["name"](job), [])
                 if len(similar) < LAST:

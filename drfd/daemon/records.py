@@ -12,10 +12,10 @@ from drfd.core.job import Job
 from drfd.core.rules import ROOT
 from drfd.daemon.engine import Engine
 from drfd.daemon.lookup import Lookup
-from drfd.journal.past import Past, read_ended
+from drfd.journal.past import Past, read_curves, read_ended
 from drfd.wire import messages as msg
 from drfd.wire import parts
-from drfd.wire.report import report_view
+from drfd.wire.report import add_curves, report_view
 from drfd.wire.used import ended_view
 from drfd.wire.views import View
 
@@ -55,7 +55,12 @@ class Records:
     def _report(self, request: msg.Report, past: Past) -> View:
         books = Books(request.by)
         books.take(read_ended(self.engine.journal.path, past))
-        return report_view(books, limit=request.limit, least=request.least)
+        view = report_view(books, limit=request.limit, least=request.least)
+        if request.by in ("user", "pool"):
+            # Of all kinds of jobs together, none stands for the others.
+            return view
+        ids = [job.id for job in books.latest.values()]
+        return add_curves(view, books, read_curves(self.engine.journal.path, ids))
 
     def _read(self, past: Past) -> list[Job]:
         return list(read_ended(self.engine.journal.path, past))

@@ -39,7 +39,7 @@ from drfd.journal.records import Payload
 from drfd.wire import messages as msg
 from drfd.wire import views
 from drfd.wire.parts import Ref, Selection
-from drfd.wire.snapshot import usage_view
+from drfd.wire.snapshot import curve_view, usage_view
 from drfd.wire.used import used_view
 from drfd.wire.views import View
 
@@ -189,7 +189,13 @@ class Requests:
         events = [views.event_view(event) for event in self.engine.journal.events(job_id)]
         if job is not None:
             used = used_view(job) if job.state is JobState.ENDED else None
-            return {"job": self._lookup.full_view(job, actor), "events": events, "used": used}
+            curve = self.curves.of_job(job)
+            return {
+                "job": self._lookup.full_view(job, actor),
+                "events": events,
+                "used": used,
+                "curve": None if curve is None else curve_view(curve),
+            }
         assert array is not None
         view = self._lookup.array_view(array) | views.conditions_view(array.common)
         return {"array": view, "events": events}

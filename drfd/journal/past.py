@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from drfd.core.curve import Curve
 from drfd.core.job import Job
 from drfd.errors import HostError
 from drfd.journal import records
@@ -71,6 +72,17 @@ def read_ended(path: Path, past: Past) -> Iterator[Job]:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10)) as db:
             for (data,) in db.execute(statement, values):
                 yield records.decode_job(data)
+    except (sqlite3.Error, ValueError) as error:
+        raise HostError("journal", f"cannot read the journal {path}: {error}") from error
+
+
+def read_curves(path: Path, ids: Iterable[int]) -> dict[int, Curve]:
+    """How the use of these jobs went, of those that anything is known of. Raises HostError."""
+    statement = "select job_id, data from curves where job_id in (select value from json_each(?))"
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10)) as db:
+            rows = db.execute(statement, (json.dumps(list(ids)),)).fetchall()
+            return {job_id: records.decode_curve(data) for job_id, data in rows}
     except (sqlite3.Error, ValueError) as error:
         raise HostError("journal", f"cannot read the journal {path}: {error}") from error
 

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from drfd.core.account import Account, Amount, Books, Row
 from drfd.core.advice import LAST, Advice, advise
+from drfd.core.curve import Curve
+from drfd.core.job import Job
+from drfd.core.series import thinned
+from drfd.wire.snapshot import curve_view
 from drfd.wire.views import View
+
+#: Of a job's curve in a report.
+_POINTS = 12
 
 #: What the parts of a row's key are called.
 KEYS = {"job": ("id", "name", "user"), "name": ("name", "user"), "user": ("user",),
@@ -21,6 +30,22 @@ def report_view(books: Books, *, limit: int, least: int) -> View:
         "others": None if others is None else account_view(others),
         "total": account_view(books.total()),
     }
+
+
+def add_curves(view: View, books: Books, curves: Mapping[int, Curve]) -> View:
+    """The same with how the last job of each row went, in few points; null: not known."""
+    for shown in view["rows"]:
+        job = books.latest[tuple(shown[key] for key in KEYS[books.by])]
+        curve = curves.get(job.id)
+        shown["curve"] = None if curve is None else _curve_view(job, curve)
+    return view
+
+
+def _curve_view(job: Job, curve: Curve) -> View:
+    points = curve_view(Curve.of(curve.attempt, thinned(curve.points(), _POINTS)))
+    asked = job.spec.demand
+    demand = {"cores": asked.cores_milli / 1000, "memory": asked.memory_bytes}
+    return {"id": job.id, "demand": demand, **points}
 
 
 def _row(books: Books, row: Row, account: Account, least: int) -> View:

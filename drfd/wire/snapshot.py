@@ -95,15 +95,19 @@ class Sums:
 
 
 def usage_view(curve: Curve | None, demand: Resources | None) -> View:
-    """The points of a curve, the oldest first: means of the time that ends then."""
-    points = [] if curve is None else list(curve.points())
     return {
-        "usage": {
-            "at": [each.end_ms / 1000 for each in points],
-            "cores": [None if (c := each.cores_milli) is None else c / 1000 for each in points],
-            "memory": [each.memory_bytes for each in points],
-            "read": [each.read_bps for each in points],
-            "write": [each.write_bps for each in points],
-        },
+        "usage": curve_view(curve or Curve(0)),
         "demand": None if demand is None else resources_view(demand),
+    }
+
+
+def curve_view(curve: Curve) -> View:
+    """The points, the oldest first: means of the time that ends then; null is not known."""
+    points = list(curve.points())
+    return {
+        "at": [each.end_ms / 1000 for each in points],
+        "cores": [None if (c := each.cores_milli) is None else c / 1000 for each in points],
+        "memory": [each.memory_bytes for each in points],
+        "read": [each.read_bps for each in points],
+        "write": [each.write_bps for each in points],
     }

@@ -160,3 +160,21 @@ def test_what_is_counted_has_a_column_of_hours_where_any_was_declared(
     header, *lines = drf("report", "--csv").out.splitlines()
     assert header.split(",")[-1] == "gres_ms"
     assert [line.split(",")[-1] for line in lines] == ["gpu=5400000", ""]
+
+
+def test_a_wide_screen_shows_how_the_last_job_of_each_line_went(
+    drf: Run, daemon: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    curve = {
+        "id": 7, "demand": {"cores": 4.0, "memory": 100}, "at": [2.0, 4.0, 6.0],
+        "cores": [None, 1.0, 4.0], "memory": [50, 50, 100], "read": [None] * 3, "write": [None] * 3,
+    }  # fmt: skip
+    daemon.replies = {"hello": ME, "report": report({**TRAIN, "curve": curve}, LOST)}
+    monkeypatch.setenv("COLUMNS", "140")
+    head, _, train, lost, total = [line.rstrip() for line in drf("report").out.splitlines()[1:6]]
+    assert head.endswith("USE OF CORES   USE OF MEM")
+    assert train.endswith(" ▂█            ▄▄█")
+    assert not any(sign in lost + total for sign in "▁▂▃▄▅▆▇█")
+    monkeypatch.setenv("COLUMNS", "120")
+    assert "USE OF" not in drf("report").out
+    assert json.loads(drf("report", "--json").out)["rows"][0]["curve"]["id"] == 7

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from drfd.core.curve import Curve
 from drfd.core.job import Usage
+from drfd.core.series import Point
 from drfd.errors import Refused
 from fakes import ADMIN, ALICE, BOB
 
@@ -156,5 +158,34 @@ def test_a_report_of_nothing_is_empty(desk: Any) -> None:
     async def story() -> None:
         reply = await desk.ask(ALICE, op="report")
         assert (reply["rows"], reply["others"], reply["total"]["jobs"]) == ([], None, 0)
+
+    play(story)
+
+
+def test_a_report_shows_how_the_last_job_of_each_row_went(desk: Any) -> None:
+    """Where a row is of one kind of jobs."""
+    points = [Point(2000 * at, 2000, 2_000_000, 2000, 4096, 1) for at in range(1, 41)]
+
+    async def story() -> None:
+        for at, name in enumerate(("train", "train", "other"), 1):
+            job_id = await desk.submit(ALICE, name=name)
+            desk.shell.engine.curve_of = lambda job: Curve.of(
+                1, [] if job.id == 3 else points[: 20 * job.id]
+            )
+            await desk.finish(job_id, at_s=float(at))
+        desk.shell.engine.curve_of = lambda job: None
+        await desk.finish(await desk.submit(ALICE, name="unseen"), at_s=4.0)
+        reply = await desk.ask(BOB, op="report")
+        curves = {row["name"]: row["curve"] for row in reply["rows"]}
+        assert curves["unseen"] is None
+        assert curves["other"]["at"] == []
+        train = curves["train"]
+        assert (train["id"], len(train["at"]), train["at"][-1]) == (2, 12, 80.0)
+        assert set(train["cores"]) == {1.0}
+        assert train["demand"] == {"cores": 1.0, "memory": 1 << 30}
+        by_job = await desk.ask(BOB, op="report", by="job")
+        assert [row["curve"] and row["curve"]["id"] for row in by_job["rows"]] == [None, 3, 2, 1]
+        by_user = await desk.ask(BOB, op="report", by="user")
+        assert all("curve" not in row for row in by_user["rows"])
 
     play(story)

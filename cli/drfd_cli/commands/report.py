@@ -9,13 +9,15 @@ from typing import Any
 import click
 
 from drfd.units import parse_duration, show_duration, show_size
-from drfd_cli import output
+from drfd_cli import curve, output
 from drfd_cli.options import LINES, as_json, connect
 from drfd_cli.past import chosen, past_options, print_csv
 
 _ROWS = 30
 _NAME, _SHORT_NAME = 32, 18
-_WIDE = 100
+_WIDE, _VERY_WIDE = 100, 132
+#: How the last job of a line went.
+_CURVES, _KINDS, _BARS = ("USE OF CORES", "USE OF MEM"), ("cores", "memory"), 12
 _DEFAULT_SINCE = "30d"
 #: What the parts of a row's key are called.
 _KEYS = {"job": ["id", "name", "user"], "name": ["name", "user"], "user": ["user"],
@@ -88,6 +90,8 @@ def _print_table(reply: output.View) -> None:
     keys = [key for key in _KEYS[by] if key != "user" or has_users]
     total = reply["total"]
     disks = [what for what in ("read", "write") if total[what]["declared"]]
+    # A daemon that has not been restarted since an update does not tell any.
+    has_curves = output.width() >= _VERY_WIDE and any(row.get("curve") for row in reply["rows"])
     columns: list[output.Column] = [
         *((key.upper(), "right") if key == "id" else key.upper() for key in keys),
         *([("JOBS", "right")] if by != "job" else []),
@@ -96,6 +100,7 @@ def _print_table(reply: output.View) -> None:
         *((f"{what.upper()}%", "right") for what in disks),
         *((f"{name.upper()}-H", "right") for name in total.get("gres_ms", {})),
         *([("HELD BACK", "right")] if is_wide else []),
+        *(_CURVES if has_curves else ()),
     ]  # fmt: skip
     names = _NAME if is_wide else _SHORT_NAME
     show = {"by": by, "is_wide": is_wide, "disks": disks, "gres": list(total.get("gres_ms", {}))}
@@ -103,6 +108,7 @@ def _print_table(reply: output.View) -> None:
         [
             *(output.shorten(row[key], names) for key in keys),
             *_cells(row, **show),
+            *(_bars(row.get("curve")) if has_curves else ()),
         ]
         for row in reply["rows"]
     ]
@@ -111,7 +117,7 @@ def _print_table(reply: output.View) -> None:
         rows.append(["all others", *blanks, *_cells(reply["others"], **show)])
     if len(rows) > 1:
         rows.append(["in all", *blanks, *_cells(total, **show)])
-    output.print_rows(columns, rows, fixed=("ID", "CORE-H", "MEM", "PEAK"))
+    output.print_rows(columns, rows, fixed=("ID", "CORE-H", "MEM", "PEAK", *_CURVES))
     for row in reply["rows"]:
         if by == "name" or len(reply["rows"]) == 1:
             _tell_advice(row)
@@ -137,6 +143,14 @@ def _cells(
         *(f"{row.get('gres_ms', {}).get(name, 0) / 3.6e6:.2f}" for name in gres),
         *([held_back] if is_wide else []),
     ]
+
+
+def _bars(points: output.View | None) -> list[str]:
+    """Of the cores, and of the memory, against what was asked for."""
+    if points is None:
+        return ["", ""]
+    demand = points["demand"]
+    return [curve.spark(points["at"], points[kind], demand[kind], _BARS) for kind in _KINDS]
 
 
 def _percent(share: float | None) -> str:

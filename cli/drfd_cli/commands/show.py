@@ -9,12 +9,14 @@ import click
 
 from drfd.client.words import Ref
 from drfd.units import show_duration, show_size
-from drfd_cli import output
+from drfd_cli import curve, output
 from drfd_cli.options import as_json, connect, job_id
 from drfd_cli.options import label as name_of
 
 #: Lists of indices are cut to so many signs.
 _INDICES = 200
+#: Columns of labels, and of a curve at most.
+_LABEL, _CURVE = 10, 90
 
 
 @click.command("show")
@@ -26,12 +28,16 @@ def command(job_id: Ref, as_json: bool) -> None:
     shown = reply["array"] if "array" in reply else reply["job"]
     if as_json:
         # What it used is known when it has ended.
-        used = {"used": reply["used"]} if reply.get("used") is not None else {}
-        output.print_json({**shown, "events": reply["events"], **used})
+        more = {key: reply[key] for key in ("used", "curve") if reply.get(key) is not None}
+        output.print_json({**shown, "events": reply["events"], **more})
         return
-    lines = _array_lines(shown) if "array" in reply else _lines(shown, reply.get("used"))
+    lines = (
+        _array_lines(shown)
+        if "array" in reply
+        else _lines(shown, reply.get("used"), reply.get("curve"))
+    )
     for label, value in lines:
-        output.tell(f"{label:<10} {output.clean(value, 1000)}")
+        output.tell(f"{label:<{_LABEL}} {output.clean(value, 1000)}")
     output.tell("events")
     for event in reply["events"]:
         line = f"{output.show_time(event['at'])}  {event['event']:<17} {event['text']}"
@@ -83,7 +89,9 @@ def _array_lines(array: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _lines(job: dict[str, Any], used: dict[str, Any] | None) -> list[tuple[str, str]]:
+def _lines(
+    job: dict[str, Any], used: dict[str, Any] | None, points: dict[str, Any] | None
+) -> list[tuple[str, str]]:
     cores, memory, io = output.show_demand(job["demand"])
     usage = job["usage"]
     limit = job["time_limit_s"]
@@ -104,6 +112,7 @@ def _lines(job: dict[str, Any], used: dict[str, Any] | None) -> list[tuple[str, 
             f"{usage['cpu_seconds']:.1f} s of CPU, {show_size(usage['memory_peak'])} peak memory,"
             f" {show_size(usage['read_bytes'])} read, {show_size(usage['written_bytes'])} written",
         ),
+        *_curve_lines(points, job["demand"]),
         *_kernel_lines(used),
         *_conditions(job),
         ("submitted", output.show_time(job["submitted_at"])),
@@ -119,6 +128,12 @@ def _lines(job: dict[str, Any], used: dict[str, Any] | None) -> list[tuple[str, 
             ("errors", job["stderr"]),
         ]
     return lines
+
+
+def _curve_lines(points: dict[str, Any] | None, demand: dict[str, Any]) -> list[tuple[str, str]]:
+    room = min(_CURVE, output.width() - _LABEL - 1)
+    found = curve.lines(points, demand, room)
+    return [("over time" if not at else "", line) for at, line in enumerate(found)]
 
 
 def _gres(demand: dict[str, Any]) -> str:
