@@ -61,7 +61,7 @@ def change(ledger: Ledger, asked: st.ChangeAsked, rules: Rules) -> list[ev.Event
             spec=spec,
             sets_after=wish.after is not None,
             sets_begin=sets_begin,
-            text=", ".join(_differences(job.spec, spec)) or "may start at once",
+            text=", ".join(_differences(job.spec, spec, ledger)) or "may start at once",
         ),
         *settle_ended(job.id, wish.after or (), asked.ended, at_s),
     ]
@@ -161,7 +161,7 @@ def _refuse_while_running(job: Job, wish: st.Change, spec: JobSpec, actor: st.Ac
         )
 
 
-def _differences(before: JobSpec, after: JobSpec) -> list[str]:
+def _differences(before: JobSpec, after: JobSpec, ledger: Ledger) -> list[str]:
     """What is different, for people."""
     pairs = [
         ("name", before.name, after.name),
@@ -172,7 +172,7 @@ def _differences(before: JobSpec, after: JobSpec) -> list[str]:
         ("memory", show_size(before.demand.memory_bytes), show_size(after.demand.memory_bytes)),
         ("io", _rates(before.demand), _rates(after.demand)),
         ("gres", _gres(before.demand), _gres(after.demand)),
-        ("after", _after(before.after), _after(after.after)),
+        ("after", _after(before.after, ledger), _after(after.after, ledger)),
     ]
     found = [f"{what} {old} → {new}" for what, old, new in pairs if old != new]
     # The core has no time zone to write a time in.
@@ -194,5 +194,9 @@ def _gres(demand: Resources) -> str:
     return ", ".join(f"{count} {name}" for name, count in demand.gres) or "none"
 
 
-def _after(after: tuple[Dependency, ...]) -> str:
-    return ",".join(f"{each.job_id}:{each.want}" for each in after) or "nothing"
+def _after(after: tuple[Dependency, ...], ledger: Ledger) -> str:
+    def name(job_id: int) -> str:
+        job = ledger.find(job_id)
+        return str(job_id) if job is None else job.label
+
+    return ",".join(f"{name(each.job_id)}:{each.want}" for each in after) or "nothing"

@@ -5,7 +5,7 @@ An end costs as much as it has dependents, a moment as much as the jobs that it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from drfd.core import events as ev
@@ -170,15 +170,17 @@ def may_become_eligible(job: Job) -> bool:
     return job.state is JobState.PENDING and job.broken is None
 
 
-def why_never(job: Job) -> str:
-    """Of a job with a broken dependency: what ended how, and the way out."""
+def why_never(job: Job, name_of: Callable[[int], str] = str) -> str:
+    """Of a job with a broken dependency: what ended how, and the way out. `name_of`: what people
+    call a job that may not be in the books any more."""
     broken = job.broken
     assert broken is not None
     wants = [each.want for each in job.spec.after if each.job_id == broken.job_id]
     want = next((want for want in wants if not is_met(want, broken.outcome)), Want.OK)
     wish = "fail" if want is Want.FAIL else "end well"
     return (
-        f"job {broken.job_id} ended {broken.outcome} and was to {wish}, so this one never starts; "
+        f"job {name_of(broken.job_id)} ended {broken.outcome} and was to {wish}, "
+        "so this one never starts; "
         f"drf cancel {job.label}, or drf set --after '' {job.label}"
     )
 

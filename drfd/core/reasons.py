@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -57,9 +58,11 @@ def explain_wait(
     show_clock: ShowClock,
     *,
     can_launch: bool = True,
+    name_of: Callable[[int], str] = str,
 ) -> Reason | None:
     """The reason, or None for a job that does not wait. `last` is the latest pass, if any yet.
-    `can_launch`: there is somebody to start it."""
+    `can_launch`: there is somebody to start it. `name_of`: what people call a job that has
+    ended."""
     if job.state is JobState.HELD:
         return Reason(ReasonCode.HELD, f"held by {job.held_by}; drf release {job.label} lets it go")
     demand = ledger.wanted(job)
@@ -68,7 +71,7 @@ def explain_wait(
             ReasonCode.HELD, f"suspended by {job.held_by}; drf resume {job.label} lets it go on"
         )
     if demand is None:
-        return _unready(job, ledger, show_clock)
+        return _unready(job, ledger, show_clock, name_of)
     if ledger.draining:
         return Reason(ReasonCode.DRAINING, "launching is stopped (drf drain) until drf undrain")
     if not can_launch:
@@ -136,12 +139,14 @@ def _way_without(job: Job, axis: str, rules: Rules) -> str:
     return ""
 
 
-def _unready(job: Job, ledger: Ledger, show_clock: ShowClock) -> Reason | None:
+def _unready(
+    job: Job, ledger: Ledger, show_clock: ShowClock, name_of: Callable[[int], str]
+) -> Reason | None:
     """What keeps it from starting whatever room there is; None: it does not wait."""
     if job.state is not JobState.PENDING:
         return None
     if job.broken is not None:
-        return Reason(ReasonCode.DEPENDENCY_NEVER, why_never(job))
+        return Reason(ReasonCode.DEPENDENCY_NEVER, why_never(job, name_of))
     if job.awaits:
         first, *others = awaited(job, ledger)
         more = f", and {len(others)} more" if others else ""

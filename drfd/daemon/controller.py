@@ -230,7 +230,8 @@ class Daemon:
             first = await asyncio.to_thread(read_machine_use)
             for job in list(self._engine.ledger.holders()):
                 breach = await asyncio.to_thread(self._meter.sample, job)
-                self._curves.note(job)
+                if job.id in self._engine.ledger.jobs:
+                    self._curves.note(job)
                 if breach is not None and job.state is JobState.RUNNING:
                     self.submit(Work(Breached(clock(), job.id, job.attempt, *breach)))
             self._curves.note_users(self._engine.ledger.holders())

@@ -20,6 +20,8 @@ from drfd.journal.journal import Journal
 
 #: So many points are kept of an ended job, and of a running one over a restart.
 ENDED_POINTS, RUNNING_POINTS = 32, 128
+#: Fewer say nothing: of very short jobs, which may be many, nothing is kept.
+_LEAST_POINTS = 3
 #: Of users, points grow no longer than this, which are about two days all together.
 _USERS_LONGEST_MS = 15 * 60_000
 #: A user without a running job is forgotten after this.
@@ -98,9 +100,9 @@ class Curves:
         return None if series is None else self._curve(0, series)
 
     def to_keep(self, job: Job) -> Curve | None:
-        """What the journal is to keep of a job that has ended."""
+        """What the journal is to keep of a job that has ended; None: no more than it has."""
         kept = self._kept(job)
-        if kept is None:
+        if kept is None or len(kept.series) < _LEAST_POINTS:
             return None
         return self._curve(kept.attempt, thinned(kept.series, ENDED_POINTS))
 

@@ -135,6 +135,14 @@ class Lookup:
         roster = self.engine.ledger.arrays.get(array_id)
         return self.engine.journal.arrays.get(array_id) if roster is None else roster.array
 
+    def name_of(self, job_id: int) -> str:
+        """What people call any job, task or array."""
+        job = self.engine.ledger.find(job_id)
+        if job is not None:
+            return job.label
+        array = self.engine.journal.arrays.of_task(job_id)
+        return str(job_id) if array is None else array.task(job_id).label
+
     def own_array(self, actor: st.Actor, array_id: int) -> Array | None:
         array = self.any_array(array_id)
         if array is not None and not may_touch(actor, array.spec.uid):
@@ -191,6 +199,7 @@ class Lookup:
             self.engine.rules,
             clock_time,
             can_launch=self.engine.host.is_ready(),
+            name_of=self.name_of,
         )
 
     def view(self, job: Job, actor: st.Actor) -> View:
@@ -204,7 +213,7 @@ class Lookup:
 
     def full_view(self, job: Job, actor: st.Actor) -> View:
         """With what is not worth a look at the kernel for every job of a list."""
-        conditions = views.conditions_view(job)
+        conditions = views.conditions_view(job, self.name_of)
         return self.view(job, actor) | conditions | {"cpus": self.meter.pinned_cpus(job)}
 
     def expected_start_s(self, job: Job) -> float | None:

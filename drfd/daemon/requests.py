@@ -186,7 +186,10 @@ class Requests:
         job_id = self._lookup.id_of(ref)
         array = self._lookup.own_array(actor, job_id)
         job = None if array is not None else self._lookup.own_job(actor, job_id)
-        events = [views.event_view(event) for event in self.engine.journal.events(job_id)]
+        events = [
+            views.event_view(event, self._lookup.name_of)
+            for event in self.engine.journal.events(job_id)
+        ]
         if job is not None:
             used = used_view(job) if job.state is JobState.ENDED else None
             curve = self.curves.of_job(job)
@@ -197,7 +200,9 @@ class Requests:
                 "curve": None if curve is None else curve_view(curve),
             }
         assert array is not None
-        view = self._lookup.array_view(array) | views.conditions_view(array.common)
+        view = self._lookup.array_view(array) | views.conditions_view(
+            array.common, self._lookup.name_of
+        )
         return {"array": view, "events": events}
 
     def _usage(self, request: msg.Usage) -> View:
@@ -218,13 +223,17 @@ class Requests:
     async def _dry_run(self, actor: st.Actor, asked: st.SubmitAsked) -> View:
         """What would become of a submission, without one."""
         asked = replace(asked, ended=self.engine.ended(asked.spec.after))
+        # The journal is for this thread alone.
+        names = {each.job_id: self._lookup.name_of(each.job_id) for each in asked.spec.after}
 
         def look(future: Future) -> View:
             job = future.add(asked)
             plan = future.pass_now()
             if job.id in plan.admitted:
                 return {"expected_start_at": future.now.at_s, "reason": None}
-            reason = explain_wait(job, future.ledger, plan, future.rules, clock_time)
+            reason = explain_wait(
+                job, future.ledger, plan, future.rules, clock_time, name_of=names.__getitem__
+            )
             start_s = future.start_s(job.id)
             return {"expected_start_at": start_s, "reason": views.reason_view(reason)}
 

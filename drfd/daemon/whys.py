@@ -41,7 +41,7 @@ class Whys:
         if array is not None:
             job_id = self.lookup.telling(array).id
         job = self.lookup.own_job(actor, job_id)
-        view = self.lookup.view(job, actor) | conditions_view(job)
+        view = self.lookup.view(job, actor) | conditions_view(job, self.lookup.name_of)
         reply: View = {"job": view, "notes": [], "advice": None}
         if job.state is JobState.ENDED:
             reply["notes"] = explain_end(job)

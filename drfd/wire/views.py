@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from signal import SIGTERM
 from typing import Any
@@ -109,8 +109,9 @@ def reason_view(reason: Reason | None) -> View | None:
     return None if reason is None else {"code": reason.code.value, "text": reason.text}
 
 
-def event_view(event: ev.Event) -> View:
-    """One line of a job's history: when, what, and what is worth saying of it."""
+def event_view(event: ev.Event, name_of: Callable[[int], str] = str) -> View:
+    """One line of a job's history: when, what, and what is worth saying of it. `name_of`: what
+    people call another job."""
     text = ""
     match event:
         case ev.Admitted():
@@ -133,7 +134,7 @@ def event_view(event: ev.Event) -> View:
         case ev.Held() | ev.Released() | ev.Cancelled() | ev.ResumeRequested():
             text = f"by {event.by}"
         case ev.DependencySettled():
-            text = f"job {event.on} ended {event.outcome}"
+            text = f"job {name_of(event.on)} ended {event.outcome}"
         case ev.Warned():
             text = f"the time limit is near: {_signal(event.signal)} sent"
         case ev.SignalRequested():
@@ -145,12 +146,15 @@ def event_view(event: ev.Event) -> View:
     return {"at": event.at_s, "event": type(event).__name__, "text": text}
 
 
-def conditions_view(job: Job) -> View:
+def conditions_view(job: Job, name_of: Callable[[int], str] = str) -> View:
     """What was said at the submission of when it may start, and of further tries."""
     spec = job.spec
     retry, warn = spec.retry, spec.warn
     return {
-        "after": [{"id": each.job_id, "want": each.want.value} for each in spec.after],
+        "after": [
+            {"id": each.job_id, "label": name_of(each.job_id), "want": each.want.value}
+            for each in spec.after
+        ],
         "begin_at": spec.begin_s,
         "retry": None
         if retry is None

@@ -468,3 +468,29 @@ def test_ids_are_not_given_out_again_when_an_array_was_cancelled(
     make_shell(ready=False).turn(asked(100), st.CancelAsked(now(), 1, ALICE))
     again = make_shell(ready=False)
     assert (again.engine.ledger.is_empty, again.engine.ledger.next_id) == (True, 102)
+
+
+def test_tasks_that_others_wait_for_are_called_as_people_call_them(desk: Any) -> None:
+    """Also when they, and their array, are over."""
+
+    async def story() -> None:
+        await desk.submit(ALICE, array="7-8")
+        waiting = await desk.submit(ALICE, after=[{"id": "1_7"}])
+        view = (await desk.ask(ALICE, op="show", id=waiting))["job"]
+        assert view["after"] == [{"id": 2, "label": "1_7", "want": "ok"}]
+        await desk.finish(2, exit_code=1)
+        await desk.finish(3)
+        shown = await desk.ask(ALICE, op="show", id=waiting)
+        assert shown["job"]["reason"]["code"] == "DEPENDENCY_NEVER"
+        assert shown["job"]["reason"]["text"].startswith("job 1_7 ended FAILED and was to end well")
+        assert [event["text"] for event in shown["events"]] == ["", "job 1_7 ended FAILED"]
+        ahead = await desk.ask(
+            ALICE, op="submit", argv=["true"], cwd="/", after=[{"id": "1_7"}], dry_run=True
+        )
+        assert ahead["reason"]["text"].startswith("job 1_7 ended FAILED")
+        await desk.submit(ALICE, array="0-1", held=True)
+        await desk.ask(ALICE, op="set", select={"ids": [waiting]}, after=[{"id": "5_1"}])
+        (*_, changed) = (await desk.ask(ALICE, op="show", id=waiting))["events"]
+        assert changed["text"] == "after 2:ok → 5_1:ok, by alice"
+
+    play(story)

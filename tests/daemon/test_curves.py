@@ -183,6 +183,14 @@ def test_an_end_is_kept_in_few_points_with_the_same_sums(
     shell.host.take()
 
 
+def test_of_a_very_short_job_nothing_is_kept(world: World) -> None:
+    curves = world.curves()
+    run(world, curves, job(), 2)
+    assert curves.to_keep(job()) is None
+    run(world, curves, job(), 1)
+    assert curves.to_keep(job()) is not None
+
+
 def submit_and_start(shell: Any) -> Job:
     shell.turn(SubmitAsked(now(), spec(), False))
     shell.turn(runner_up(1))

@@ -474,8 +474,11 @@ def test_what_was_said_of_start_and_retries_is_shown() -> None:
         retries=1,
         last_end="attempt 1 ended FAILED (exit code 3)",
     )
-    assert conditions_view(job) == {
-        "after": [{"id": 3, "want": "ok"}, {"id": 4, "want": "any"}],
+    assert conditions_view(job, lambda job_id: f"job {job_id}") == {
+        "after": [
+            {"id": 3, "label": "job 3", "want": "ok"},
+            {"id": 4, "label": "job 4", "want": "any"},
+        ],
         "begin_at": 7,
         "retry": {"times": 2, "on": ["FAILED"], "done": 1},
         "warn": {"signal": "signal 40", "before_s": 60},

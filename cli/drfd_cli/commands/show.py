@@ -49,7 +49,8 @@ def _conditions(job: dict[str, Any]) -> list[tuple[str, str]]:
     lines = []
     # A daemon that has not been restarted since an update may not tell them yet.
     if after := job.get("after"):
-        lines.append(("after", ", ".join(f"{each['id']}:{each['want']}" for each in after)))
+        names = (f"{each.get('label', each['id'])}:{each['want']}" for each in after)
+        lines.append(("after", ", ".join(names)))
     if begin_s := job.get("begin_at"):
         lines.append(("begin", output.show_time(begin_s)))
     if retry := job.get("retry"):
