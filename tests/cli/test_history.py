@@ -121,13 +121,21 @@ def test_values_for_programs_are_plain_and_unknown_is_empty(
     assert values["name"] == "NAME"
     assert (values["memory_peak"], values["memory_mean"]) == (str(3 << 29), "")
     assert (values["declared_cores"], values["state"]) == ("8.0", "COMPLETED")
+    assert (values["array_id"], values["array_index"]) == ("", "")
+
+
+def test_values_of_a_task_name_its_array(drf: Run, daemon: Any, past: Any) -> None:
+    daemon.replies = {"history": page(past(id=50, array_id=42, array_index=7))}
+    names, row = drf("history", "-a", "--csv").out.splitlines()
+    values = dict(zip(names.split(","), row.split(","), strict=False))
+    assert (values["id"], values["array_id"], values["array_index"]) == ("50", "42", "7")
 
 
 def test_a_csv_of_nothing_has_its_first_line(drf: Run, daemon: Any) -> None:
     daemon.replies = {"history": page()}
     out = drf("history", "-a", "--csv").out
     assert out.startswith("id,name,user,pool,state,")
-    assert out.endswith("io_stalled_seconds,processes_peak\n")
+    assert out.endswith("io_stalled_seconds,processes_peak,array_id,array_index\n")
     assert out.count("\n") == 1
 
 

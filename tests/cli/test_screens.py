@@ -153,6 +153,10 @@ def test_a_list_of_many_pages_is_one_to_programs_too(drf: Run, daemon: Any, job:
             {"select": {"ids": [], "user": "bob", "states": ["PENDING", "HELD"]}},
         ),
         (["--state", "suspended"], {"select": {"ids": [], "user": None, "states": ["SUSPENDED"]}}),
+        (
+            ["-n", "train-*"],
+            {"select": {"ids": [], "user": None, "states": [], "name": "train-*"}},
+        ),
         (["-a"], {"ended": 20}),
         (["--all"], {"ended": 20}),
     ],

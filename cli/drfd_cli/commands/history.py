@@ -23,6 +23,7 @@ _CSV = (
     *("id", "name", "user", "pool", "state", "exit_code", "signal", "attempt"),
     *("submitted_at", "started_at", "ended_at"),
 )
+_TASK = ("array_id", "array_index")
 
 
 @click.command("history")
@@ -65,6 +66,8 @@ def _print_csv(jobs: list[output.View]) -> None:
 
     demand = ("cores", "memory", "read", "write")
     names = [*_CSV, "time_limit_s", *(f"declared_{name}" for name in demand), *USED]
+    # Last, so that the others stay where programs have found them.
+    names += _TASK
     print_csv(
         names,
         (
@@ -73,6 +76,7 @@ def _print_csv(jobs: list[output.View]) -> None:
                 job["time_limit_s"],
                 *(job["demand"][name] for name in demand),
                 *(job["used"][name] for name in USED),
+                *(job[name] for name in _TASK),
             ]
             for job in jobs
         ),

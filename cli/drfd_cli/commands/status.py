@@ -34,6 +34,7 @@ _WHY = 16
 @click.command("status")
 @job_ids(required=False)
 @click.option("-u", "--user", help="Only this user's jobs.")
+@click.option("-n", "--name", help="Only jobs of this name, or like `train-*`.")
 @state_option("Only jobs in this state.")
 @click.option(
     "-a", "--all", "with_ended", is_flag=True, help=f"Also the last {_RECENT} ended jobs."
@@ -43,11 +44,13 @@ _WHY = 16
 @parsable_options(parsable.JOB)
 @colour_option
 def command(
-    ids: tuple[Ref, ...], user: str | None, states: tuple[str, ...], with_ended: bool, tasks: bool,
-    as_json: bool, **shape: Any,
+    ids: tuple[Ref, ...], user: str | None, name: str | None, states: tuple[str, ...],
+    with_ended: bool, tasks: bool, as_json: bool, **shape: Any,
 ) -> None:  # fmt: skip
     """The queue now: what runs, what waits, and why."""
-    select = {"ids": list(ids), "user": user, "states": list(states)}
+    select: dict[str, Any] = {"ids": list(ids), "user": user, "states": list(states)}
+    if name is not None:
+        select["name"] = name
     ended = _RECENT if with_ended else 0
     more = {"tasks": True} if tasks else {}
     counts: Counter[str] = Counter()
