@@ -17,6 +17,7 @@ import pytest
 
 from drfd import __version__
 from drfd.core.effects import Launch
+from drfd.core.stimuli import Actor
 from drfd.daemon import accounts as accounts_module
 from drfd.daemon import frames
 from drfd.daemon import quotas as quotas_module
@@ -381,8 +382,15 @@ def test_an_open_connection_that_says_nothing_is_left_alone(
 
 @pytest.mark.parametrize(
     "last_words",
-    [b"", b'{"op":', b"x" * 100_000, encoded(op="status"), encoded(op="hello") * 1000],
-    ids=["nothing", "half a request", "garbage", "a request", "a thousand requests"],
+    [
+        b"",
+        b'{"op":',
+        b"x" * 100_000,
+        encoded(op="status"),
+        encoded(op="hello") * 1000,
+        encoded(op="snapshots"),
+    ],
+    ids=["nothing", "half a request", "garbage", "a request", "a thousand requests", "a watch"],
 )
 def test_clients_that_vanish_leave_nothing_behind(front: Any, last_words: bytes) -> None:
     async def story() -> None:
@@ -732,6 +740,26 @@ def test_who_has_not_read_one_snapshot_is_not_sent_the_next(front: Any) -> None:
                 assert await f.is_well()
 
     asyncio.run(story())
+
+
+def test_watchers_who_leave_after_a_line_or_in_one_leave_nothing_behind(
+    front: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with front() as f:
+            for number in range(40):
+                await f.desk.submit(Actor("u", 1001, False), name=f"{number:0>250}", held=True)
+            for reads in (1, 100_000):
+                for _ in range(5):
+                    c = await f.client()
+                    c.writer.write(encoded(op="snapshots"))
+                    await c.reader.read(reads)
+                    c.writer.transport.abort()
+            await f.idle()
+            assert await f.is_well()
+
+    asyncio.run(story())
+    assert caplog.records == []
 
 
 def test_a_snapshot_more_than_once_a_second_is_refused(front: Any) -> None:
