@@ -29,6 +29,7 @@ GROUPS = {
         "signal": "send running jobs a signal",
     },
     "What goes on": {
+        "top": "the live view: the machine, who has how much, what runs and waits",
         "status": "the queue now, with reasons",
         "show": "everything about one job",
         "why": "why a job waits, or how it ended",
@@ -61,6 +62,7 @@ EXAMPLES = {
     "profile": "drf profile -- ./simulate --steps 1000",
     "set": "drf set -t 4h -m 16G 42",
     "signal": "drf signal USR1 42",
+    "top": "drf top --once",
     "status": "drf status -u alice -s pending",
     "show": "drf show 42",
     "why": "drf why 42",

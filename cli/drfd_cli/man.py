@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import click
 
 from drfd_cli.roff import from_markdown, plain, sections, styled
+from drfd_cli.top.help import HELP
 
 #: Page → its name line, and the sections of the README in it.
 _FROM_README = {
@@ -54,6 +55,7 @@ def _drf(cli: click.Group, parts: dict[str, str]) -> str:
         ".SH OPTIONS\n" + _options(cli.params),
         ".SH COMMANDS\n" + "".join(_verbs(cli)),
         '.SH "WHAT A JOB DECLARES"\n' + from_markdown(parts["What a job declares"]),
+        '.SH "KEYS OF DRF TOP"\n' + from_markdown("\n".join(["```", *HELP[1:], "```"])),
         ".SH NOTES\n" + from_markdown(notes),
         ".SH EXAMPLES\n" + from_markdown(parts["Five minutes"]),
     )

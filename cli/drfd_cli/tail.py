@@ -47,19 +47,9 @@ class Tail:
 
     def _open(self) -> bool:
         """False when there is no such file, or not yet."""
-        try:
-            # Without O_NONBLOCK a pipe that nobody writes would hang here.
-            fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
-        except FileNotFoundError:
+        fd = _open_file(self.path)
+        if fd is None:
             return False
-        except OSError as error:
-            raise Unreadable(f"cannot read {self.path}: {error.strerror}") from None
-        mode = os.fstat(fd).st_mode
-        if not stat.S_ISREG(mode):
-            os.close(fd)
-            if stat.S_ISDIR(mode):
-                raise Unreadable(f"cannot read {self.path}: Is a directory")
-            raise Unreadable(f"the output went to {self.path}, which is no file that keeps it")
         file = open(fd, "rb")  # noqa: SIM115
         if self._file is not None:
             self._file.close()
@@ -85,6 +75,39 @@ class Tail:
         except OSError:
             return False
         return (now.st_dev, now.st_ino) != (ours.st_dev, ours.st_ino)
+
+
+def last_bytes(path: str, most: int) -> bytes | None:
+    """The end of a file, from the beginning of a line if one is there; None when there is no such
+    file. Raises Unreadable."""
+    fd = _open_file(path)
+    if fd is None:
+        return None
+    with open(fd, "rb") as file:
+        size = os.fstat(fd).st_size
+        file.seek(max(0, size - most))
+        data = file.read(most)
+    if size > most:
+        data = data.partition(b"\n")[2] or data
+    return data
+
+
+def _open_file(path: str) -> int | None:
+    """None when there is no such file, or not yet."""
+    try:
+        # Without O_NONBLOCK a pipe that nobody writes would hang here.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Unreadable(f"cannot read {path}: {error.strerror}") from None
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(fd)
+        if stat.S_ISDIR(mode):
+            raise Unreadable(f"cannot read {path}: Is a directory")
+        raise Unreadable(f"the output went to {path}, which is no file that keeps it")
+    return fd
 
 
 class Prefixed:

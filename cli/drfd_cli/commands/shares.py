@@ -31,8 +31,8 @@ def command(as_json: bool, **shape: Any) -> None:
     ]  # fmt: skip
     rows: list[list[object]] = [
         [
-            _branch(node["path"]),
-            _weight(node["weight"]),
+            branch(node["path"]),
+            weight_words(node["weight"]),
             f"{node['entitlement']:.0%}",
             f"{node['dominant_share']:.0%}",
             node["dominant_resource"] or "-",
@@ -57,13 +57,13 @@ def command(as_json: bool, **shape: Any) -> None:
     output.print_rows(columns, rows, fixed=("WEIGHT", "ENTITLED", "SHARE"))
 
 
-def _branch(path: str) -> str:
+def branch(path: str) -> str:
     """The node's own name, indented below the pool that it is in."""
     *above, name = path.split(".")
     return "  " * (len(above) - 1) + name.replace("%2E", ".").replace("%25", "%")
 
 
-def _weight(weight: float | dict[str, float]) -> str:
+def weight_words(weight: float | dict[str, float]) -> str:
     if isinstance(weight, dict):
         return " ".join(f"{name[0]}{each:g}" for name, each in weight.items() if each != 1)
     return f"{weight:g}"

@@ -32,9 +32,9 @@ def command(job_id: Ref, as_json: bool) -> None:
         output.print_json({**shown, "events": reply["events"], **more})
         return
     lines = (
-        _array_lines(shown)
+        array_lines(shown)
         if "array" in reply
-        else _lines(shown, reply.get("used"), reply.get("curve"))
+        else job_lines(shown, reply.get("used"), reply.get("curve"))
     )
     for label, value in lines:
         output.tell(f"{label:<{_LABEL}} {output.clean(value, 1000)}")
@@ -62,7 +62,7 @@ def _conditions(job: dict[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-def _array_lines(array: dict[str, Any]) -> list[tuple[str, str]]:
+def array_lines(array: dict[str, Any]) -> list[tuple[str, str]]:
     cores, memory, io = output.show_demand(array["demand"])
     limit, submitted_at = array["time_limit_s"], array["submitted_at"]
     tasks = ", ".join(f"{count} {state}" for state, count in sorted(array["counts"].items()))
@@ -90,7 +90,7 @@ def _array_lines(array: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _lines(
+def job_lines(
     job: dict[str, Any], used: dict[str, Any] | None, points: dict[str, Any] | None
 ) -> list[tuple[str, str]]:
     cores, memory, io = output.show_demand(job["demand"])

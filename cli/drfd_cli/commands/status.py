@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from typing import Any
 
 import click
 
 from drfd.client.words import Ref
 from drfd_cli import output, parsable
+from drfd_cli.again import again
 from drfd_cli.options import (
     as_json,
     colour_option,
@@ -40,34 +41,52 @@ _WHY = 16
     "-a", "--all", "with_ended", is_flag=True, help=f"Also the last {_RECENT} ended jobs."
 )
 @click.option("-r", "--array-tasks", "tasks", is_flag=True, help="A row for each task of an array.")
+@click.option("-w", "--watch", is_flag=True, help="Again and again, until ^C.")
 @as_json
 @parsable_options(parsable.JOB)
 @colour_option
 def command(
     ids: tuple[Ref, ...], user: str | None, name: str | None, states: tuple[str, ...],
-    with_ended: bool, tasks: bool, as_json: bool, **shape: Any,
+    with_ended: bool, tasks: bool, watch: bool, as_json: bool, **shape: Any,
 ) -> None:  # fmt: skip
     """The queue now: what runs, what waits, and why."""
+    if watch and (as_json or any(shape.values())):
+        raise click.UsageError("--watch is for people; it goes with neither --json nor --parsable")
     select: dict[str, Any] = {"ids": list(ids), "user": user, "states": list(states)}
     if name is not None:
         select["name"] = name
-    ended = _RECENT if with_ended else 0
-    more = {"tasks": True} if tasks else {}
-    counts: Counter[str] = Counter()
-    pages = _counted(connect().pages("status", select=select, ended=ended, **more), counts)
+    asked = {"select": select, "ended": _RECENT if with_ended else 0}
+    if tasks:
+        asked["tasks"] = True
+    client = connect()
+    pages = client.pages("status", **asked)
+    # What is wrong with the question is said before a screen is taken.
     reply = next(pages)
+    if watch and output.is_terminal():
+        again("drf status", lambda: _print(client.pages("status", **asked), click.echo))
+        return
+    pages = chain([reply], pages)
+    counts: Counter[str] = Counter()
     if as_json:
-        jobs = [*reply["jobs"], *(job for page in pages for job in page["jobs"])]
+        jobs = [job for page in _counted(pages, counts) for job in page["jobs"]]
         output.print_json({"jobs": jobs, "counts": counts, "draining": reply["draining"]})
         return
     if parsable.print_lines(parsable.JOB, reply["jobs"], **shape):
-        for page in pages:
+        for page in islice(pages, 1, None):
             parsable.print_lines(parsable.JOB, page["jobs"], **shape | {"no_header": True})
         return
+    _print(pages, output.say)
+
+
+def _print(pages: Iterator[output.View], say: Callable[[str], None]) -> None:
+    """The table; `say` tells what is no part of it."""
+    counts: Counter[str] = Counter()
+    pages = _counted(pages, counts)
+    reply = next(pages)
     if reply["draining"]:
-        output.say("draining: nothing is launched until drf undrain")
+        say("draining: nothing is launched until drf undrain")
     if not reply["jobs"]:
-        output.say("no jobs")
+        say("no jobs")
         return
     # On a narrow screen, what is least asked for gives way to the reason.
     is_wide = output.width() >= _WIDE
@@ -79,7 +98,7 @@ def command(
         *(["GRES"] if has_gres else []),
         ("TIME", "right"), "WHY",
     ]  # fmt: skip
-    shape = {"names": names, "is_wide": is_wide, "has_gres": has_gres}
+    shape: dict[str, Any] = {"names": names, "is_wide": is_wide, "has_gres": has_gres}
     rows = [_row(job, **shape) for job in reply["jobs"]]
     if reply.get("after") is None:
         output.print_rows(columns, rows, fixed=("ID", "STATE"), last_width=_WHY)

@@ -1,0 +1,1 @@
+"""The live view: `drf top`."""

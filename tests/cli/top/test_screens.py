@@ -1,0 +1,209 @@
+"""Whole screens, as they were looked at and found good.
+
+After a change that is meant: `DRFD_RENEW_SCREENS=1 python -m pytest tests/cli/top/test_screens.py`
+writes them anew below `screens/`; look at each (those that end in .ansi with `cat`), and at the
+difference.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.color import ColorSystem
+
+from canned_snapshots import (
+    AT_S,
+    HOSTILE,
+    hostile,
+    many,
+    replies,
+    row,
+    snapshot,
+    three_jobs,
+    waits,
+)
+from drfd_cli.output import clean
+from drfd_cli.top.detail import Detail
+from drfd_cli.top.paint import Ink, Line
+from drfd_cli.top.rows import Choice, Panel
+from drfd_cli.top.screen import encode
+from drfd_cli.top.state import Act, Page, Question, State, Verb
+from drfd_cli.top.view import LEAST_COLUMNS, LEAST_ROWS, Scene, Size, screen, whole
+
+SCREENS = Path(__file__).parent / "screens"
+PLAIN, COLOURED = Ink(has_colour=False), Ink(has_colour=True)
+
+SNAPSHOTS: dict[str, Callable[[], dict[str, Any]]] = {
+    "nothing": snapshot,
+    "three": three_jobs,
+    "5000-of-60": lambda: many(60, 5000),
+    "5000-of-1": lambda: many(1, 5000),
+    "hostile": hostile,
+}
+SIZES = [Size(80, 24), Size(120, 40), Size(200, 60)]
+
+
+def detail(**changes: Any) -> Detail:
+    show, why, usage = replies()
+    output = tuple(f"aligned {1000 * step:,} reads" for step in range(40))
+    return replace(Detail(show, why, usage, output, "/home/bob/drf-40.out"), **changes)
+
+
+def of_a_job(**changes: Any) -> State:
+    return State(page=Page.JOB, job=three_jobs()["running"][0], **changes)
+
+
+def scenes() -> dict[str, Scene]:
+    """Other states of the screen than the usual one."""
+    three = three_jobs()
+    question = Question(
+        Act(Verb.CANCEL, "44_[8-99%4]"), "cancel 92 tasks, job 44_[8-99%4] (sweep) of carol?"
+    )
+    return {
+        "help": Scene(three, State(page=Page.HELP)),
+        "job": Scene(three, of_a_job(), detail()),
+        "job-of-another": Scene(
+            three, of_a_job(shows_errors=True),
+            detail(usage=None, output=(), path="", problem="only its owner is told where it is"),
+        ),
+        "job-not-heard-of-yet": Scene(three, of_a_job()),
+        "waiting-in-focus": Scene(three, State(panel=Panel.WAITING)),
+        "tree-in-focus": Scene(many(60, 5000), State(panel=Panel.TREE)),
+        "question": Scene(three, State(panel=Panel.WAITING, question=question)),
+        "typing": Scene(three, State(choice=Choice("sweep"), is_typing=True)),
+        "of-one-node": Scene(three, State(choice=Choice(below="root.lab", only_mine=True))),
+        "message": Scene(three, State(message="cancelled job 45")),
+        "refused": Scene(three, State(message="job 40 is bob's", is_bad=True)),
+        "sorted": Scene(many(60, 5000), State(sorted_by={Panel.RUNNING: 2, Panel.TREE: 2})),
+        "draining": Scene({**three, "draining": True}, State()),
+        "away": Scene(three, State(), away_s=75.0),
+    }  # fmt: skip
+
+
+def text(lines: list[Line]) -> str:
+    return "".join("".join(piece.text for piece in line) + "\n" for line in lines)
+
+
+def seen(lines: list[Line], ink: Ink) -> str:
+    """With the colours of a terminal that has 256 of them, if it is for one with colours."""
+    if not ink.has_colour:
+        return text(lines)
+    return "".join(encode(line, ColorSystem.EIGHT_BIT) + "\n" for line in lines)
+
+
+def is_as_before(name: str, shown: str) -> None:
+    path = SCREENS / name
+    if os.environ.get("DRFD_RENEW_SCREENS"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(shown, encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == shown, f"{name} has changed"
+
+
+@pytest.mark.usefixtures("plain")
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size.columns}x{size.rows}")
+@pytest.mark.parametrize("name", SNAPSHOTS)
+def test_the_screen_of_a_snapshot(name: str, size: Size) -> None:
+    shown = screen(Scene(SNAPSHOTS[name](), State()), size, PLAIN)
+    is_as_before(f"{name}-{size.columns}x{size.rows}.txt", text(shown))
+
+
+@pytest.mark.usefixtures("plain")
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size.columns}x{size.rows}")
+def test_the_screen_with_colours(size: Size) -> None:
+    shown = screen(Scene(three_jobs(), State()), size, COLOURED)
+    is_as_before(f"three-{size.columns}x{size.rows}.ansi", seen(shown, COLOURED))
+
+
+@pytest.mark.usefixtures("plain")
+@pytest.mark.parametrize("name", scenes())
+def test_the_screen_of_a_state(name: str) -> None:
+    is_as_before(f"{name}.txt", text(screen(scenes()[name], Size(80, 24), PLAIN)))
+
+
+@pytest.mark.usefixtures("plain")
+def test_a_large_screen_shows_more_of_a_job() -> None:
+    shown = screen(scenes()["job"], Size(120, 50), COLOURED)
+    is_as_before("job-120x50.ansi", seen(shown, COLOURED))
+
+
+@pytest.mark.usefixtures("plain")
+@pytest.mark.parametrize("name", SNAPSHOTS)
+def test_what_is_printed_once(name: str) -> None:
+    shown = whole(Scene(SNAPSHOTS[name](), State()), 160, PLAIN)
+    is_as_before(f"{name}-once.txt", text(shown))
+
+
+# -- whatever is in it ---------------------------------------------------------------------------
+
+ALL = {**{name: Scene(make(), State()) for name, make in SNAPSHOTS.items()}, **scenes()}
+
+
+@given(
+    scene=st.sampled_from(list(ALL.values())),
+    columns=st.integers(LEAST_COLUMNS, 260),
+    rows=st.integers(LEAST_ROWS, 90),
+    ink=st.sampled_from([PLAIN, COLOURED]),
+    panel=st.sampled_from(list(Panel)),
+)
+def test_every_screen_is_exactly_as_large_as_asked(
+    scene: Scene, columns: int, rows: int, ink: Ink, panel: Panel
+) -> None:
+    scene = replace(scene, state=replace(scene.state, panel=panel))
+    lines = screen(scene, Size(columns, rows), ink)
+    assert len(lines) == rows
+    for line in lines:
+        words = "".join(piece.text for piece in line)
+        assert cell_len(words) == columns, words
+        assert words == clean(words, 1000), "a sign that a terminal obeys"
+
+
+@given(columns=st.integers(1, LEAST_COLUMNS), rows=st.integers(1, LEAST_ROWS - 1))
+def test_a_screen_that_is_too_small_says_so_and_is_kept_within(columns: int, rows: int) -> None:
+    lines = screen(Scene(three_jobs(), State()), Size(columns, rows), PLAIN)
+    assert len(lines) == rows
+    assert all(cell_len("".join(piece.text for piece in line)) == columns for line in lines)
+    told = f"too small: {LEAST_COLUMNS}×{LEAST_ROWS} is needed"
+    assert told.startswith(text(lines).split("\n")[0].rstrip(" …"))
+
+
+@pytest.mark.parametrize("word", HOSTILE)
+def test_a_question_about_a_job_of_any_name_shows_how_to_answer(word: str) -> None:
+    question = Question(Act(Verb.CANCEL, "1"), f"cancel job 1 ({word}) of {word}?")
+    lines = screen(Scene(three_jobs(), State(question=question)), Size(80, 24), PLAIN)
+    assert "y: yes, any other key: no" in text(lines)
+
+
+def test_a_waiting_job_under_the_cursor_tells_its_whole_reason() -> None:
+    reason = {"code": "LIMIT", "text": "root.physics may hold 2 cores and holds 2"}
+    shown = snapshot(pending=[waits(7, reason=reason)], counts={"PENDING": 1})
+    lines = text(screen(Scene(shown, State(panel=Panel.WAITING)), Size(80, 24), PLAIN))
+    assert "\n 7: LIMIT: root.physics may hold 2 cores and holds 2 " in lines
+
+
+@pytest.mark.parametrize(
+    ("memory_gib", "near"), [(3, False), (3.3, True), (4, True), (None, False)]
+)
+def test_a_bar_without_colours_says_that_it_is_near_its_limit(
+    memory_gib: float | None, near: bool
+) -> None:
+    used = None if memory_gib is None else int(memory_gib * (1 << 30))
+    now = {"cores": 1.0, "memory": used, "memory_peak": used, "read": 0, "write": 0}
+    shown = snapshot(running=[row(1, now=now)], counts={"RUNNING": 1})
+    lines = text(screen(Scene(shown, State()), Size(80, 24), PLAIN))
+    assert ("!" in lines) is near
+
+
+def test_a_job_near_its_time_limit_is_red_and_others_are_not() -> None:
+    late = row(1, started_at=AT_S - 3500)
+    shown = snapshot(running=[late, row(2)], counts={"RUNNING": 2})
+    lines = screen(Scene(shown, State(panel=Panel.TREE)), Size(80, 24), COLOURED)
+    hot = [piece.text.strip() for line in lines for piece in line if piece.style is COLOURED["hot"]]
+    assert hot == ["58m20s/1h"]

@@ -1,0 +1,221 @@
+"""Which key does what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from canned_snapshots import ended, many, row, snapshot, three_jobs, waits
+from drfd_cli.top.rows import ORDERS, Choice, Panel
+from drfd_cli.top.state import Act, Page, State, Verb, Wish, cursor, press
+from drfd_cli.top.view import shown
+
+KEYS = [
+    *("up", "down", "left", "right", "tab", "backtab", "enter", "esc", "home", "end", "pgup"),
+    *("pgdn", "backspace", "ctrl-l", "ctrl-u", "f1", *"jkgGuschqeyn/?1234 ab漢"),
+]
+
+
+def after(state: State, *keys: str, of: dict[str, Any] | None = None) -> State:
+    """The state after these keys, none of which is a wish."""
+    for key in keys:
+        state, wish = press(state, key, shown(of or three_jobs(), state), 5)
+        assert wish is None, key
+    return state
+
+
+def wish_after(
+    state: State, *keys: str, of: dict[str, Any] | None = None
+) -> tuple[State, Wish | Act | None]:
+    state = after(state, *keys[:-1], of=of)
+    return press(state, keys[-1], shown(of or three_jobs(), state), 5)
+
+
+def under_cursor(state: State, of: dict[str, Any]) -> Any:
+    rows = shown(of, state)[state.panel]
+    row = rows[cursor(state, state.panel, rows)]
+    return row["path"] if state.panel is Panel.TREE else row["label"]
+
+
+def test_arrows_and_letters_move_and_stop_at_the_ends() -> None:
+    three = three_jobs()
+    state = State()
+    assert under_cursor(state, three) == "40"
+    state = after(state, "j", "down")
+    assert under_cursor(state, three) == "44_7"
+    assert under_cursor(after(state, "j", "j"), three) == "44_7"
+    assert under_cursor(after(state, "k"), three) == "41"
+    assert under_cursor(after(state, "home", "up"), three) == "40"
+    assert under_cursor(after(State(), "G"), three) == "44_7"
+
+
+def test_pages_go_as_far_as_the_screen_says() -> None:
+    busy = many(60, 5000)
+    state = after(State(panel=Panel.WAITING), "pgdn", "pgdn", "j", of=busy)
+    assert under_cursor(state, busy) == "20011"
+    assert under_cursor(after(state, "pgup", of=busy), busy) == "20006"
+
+
+def test_the_cursor_follows_its_job_and_stays_in_place_when_that_has_gone() -> None:
+    three = three_jobs()
+    state = after(State(), "j")
+    first, second, third = three["running"]
+    assert under_cursor(state, {**three, "running": [first, row(39), second]}) == "41"
+    assert under_cursor(state, {**three, "running": [first, third]}) == "44_7"
+    assert under_cursor(state, {**three, "running": [first]}) == "40"
+
+
+def test_tab_goes_round_the_panels_and_back() -> None:
+    state = State(panel=Panel.TREE)
+    seen = [state := after(state, "tab") for _ in Panel]
+    assert [each.panel for each in seen] == [*list(Panel)[1:], Panel.TREE]
+    assert after(State(panel=Panel.TREE), "backtab").panel is Panel.ENDED
+    assert after(State(), "1").panel is Panel.TREE
+    assert after(State(), "4").panel is Panel.ENDED
+
+
+def test_a_filter_holds_while_it_is_typed_and_after() -> None:
+    state = after(State(), "/", *"carx", "backspace")
+    assert state.is_typing
+    assert state.choice == Choice("car")
+    kept = after(state, "enter", "j")
+    assert not kept.is_typing
+    assert [each["label"] for each in shown(three_jobs(), kept)[Panel.RUNNING]] == ["44_7"]
+    assert after(kept, "esc").choice.is_any()
+    assert after(state, "esc").choice.is_any()
+
+
+def test_while_a_filter_is_typed_letters_are_letters() -> None:
+    state = after(State(), "/", *"quchs")
+    assert state.choice == Choice("quchs")
+    assert state.question is None
+
+
+def test_mine_and_all() -> None:
+    state = after(State(), "u")
+    assert [each["label"] for each in shown(three_jobs(), state)[Panel.RUNNING]] == ["41"]
+    assert after(state, "u").choice.is_any()
+
+
+def test_mine_are_also_those_that_stand_beyond_the_list() -> None:
+    far = snapshot(pending=[waits(1, "bob")], mine=[waits(900, "alice")], pending_more=1)
+    assert [each["label"] for each in shown(far, State())[Panel.WAITING]] == ["1"]
+    state = after(State(), "u", of=far)
+    assert [each["label"] for each in shown(far, state)[Panel.WAITING]] == ["900"]
+
+
+def test_enter_on_the_tree_shows_only_the_jobs_below_and_again_all() -> None:
+    three = three_jobs()
+    state = after(State(panel=Panel.TREE), "enter")
+    assert state.choice == Choice(below="root.lab")
+    assert [each["label"] for each in shown(three, state)[Panel.RUNNING]] == ["40", "41"]
+    assert after(state, "enter").choice.is_any()
+
+
+@pytest.mark.parametrize("panel", Panel)
+def test_s_goes_through_all_orders_of_a_panel_and_back_to_the_first(panel: Panel) -> None:
+    busy = many(7, 50)
+    state, orders = State(panel=panel), []
+    for _ in ORDERS[panel]:
+        orders.append(state.orders()[panel])
+        state = after(state, "s", of=busy)
+    assert tuple(orders) == ORDERS[panel]
+    assert state.orders()[panel] == ORDERS[panel][0]
+
+
+def test_a_job_has_a_page_with_a_way_back() -> None:
+    state = after(State(), "j", "enter")
+    assert state.page is Page.JOB
+    assert state.job is not None
+    assert state.job["label"] == "41"
+    assert after(state, "e").shows_errors
+    assert after(state, "j", "j", "k").scroll == 1
+    for key in ("q", "esc", "left", "backspace"):
+        assert after(state, key) == after(State(), "j")
+
+
+def test_help_leads_back_to_where_it_was_asked_for() -> None:
+    assert after(State(), "?", "q") == State()
+    on_job = after(State(), "enter")
+    assert after(on_job, "?", "esc") == on_job
+
+
+def test_a_job_is_cancelled_only_after_a_yes() -> None:
+    asked = after(State(panel=Panel.WAITING), "j", "c")
+    assert asked.question is not None
+    assert asked.question.text == "cancel 92 tasks, job 44_[8-99%4] (sweep) of carol?"
+    for key in ("n", "enter", "esc", " ", "c", "q"):
+        state, wish = wish_after(asked, key)
+        assert (state.question, wish, state.message) == (None, None, "nothing done")
+    state, wish = wish_after(asked, "y")
+    assert (state.question, wish) == (None, Act(Verb.CANCEL, "44_[8-99%4]"))
+
+
+def test_the_question_is_about_the_job_that_was_meant_whatever_moves_below_it() -> None:
+    state = after(State(), "c")
+    _, wish = wish_after(state, "y", of=snapshot(running=[row(1)]))
+    assert wish == Act(Verb.CANCEL, "40")
+
+
+def test_h_holds_what_waits_and_releases_what_is_held() -> None:
+    waiting = State(panel=Panel.WAITING)
+    assert wish_after(waiting, "h")[1] == Act(Verb.HOLD, "45")
+    assert wish_after(waiting, "G", "h")[1] == Act(Verb.RELEASE, "46")
+
+
+def test_what_cannot_be_done_is_said() -> None:
+    running = after(State(), "h")
+    assert (running.message, running.is_bad) == (
+        "job 40 is RUNNING: only waiting jobs can be held", True,
+    )  # fmt: skip
+    over = after(State(panel=Panel.ENDED), "c")
+    assert (over.message, over.is_bad) == ("job 39 has ended", True)
+    # And it is gone with the next key.
+    assert after(over, "j").message == ""
+
+
+@pytest.mark.parametrize("panel", Panel)
+@pytest.mark.parametrize("key", ["c", "h", "enter", "j", "G", "pgdn"])
+def test_where_there_is_nothing_keys_do_nothing(panel: Panel, key: str) -> None:
+    state = State(panel=panel)
+    assert after(state, key, of=snapshot()) == state
+
+
+@pytest.mark.parametrize(
+    "state", [State(), after(State(), "c"), after(State(), "/"), after(State(), "enter")]
+)
+def test_interrupt_leaves_and_the_screen_can_be_drawn_anew_from_anywhere(state: State) -> None:
+    assert press(state, "ctrl-c", shown(three_jobs(), state), 5)[1] is Wish.QUIT
+    assert press(state, "ctrl-l", shown(three_jobs(), state), 5)[1] is Wish.REDRAW
+    assert press(state, "ctrl-z", shown(three_jobs(), state), 5)[1] is Wish.SUSPEND
+
+
+def test_q_leaves_from_the_main_page() -> None:
+    assert wish_after(State(), "q")[1] is Wish.QUIT
+
+
+def test_tasks_that_ended_alike_are_one_row() -> None:
+    tasks = [
+        ended(60 - number, label=f"50_{9 - number}", array_id=50, array_index=9 - number,
+              name="sweep", **({"exit_code": 1} if number == 3 else {}))
+        for number in range(10)
+    ]  # fmt: skip
+    rows = shown(snapshot(ended=[ended(70), *tasks, ended(40)]), State())[Panel.ENDED]
+    assert [(each["label"], each["tasks"]) for each in rows] == [
+        ("70", 1), ("50_[7-9]", 3), ("50_6", 1), ("50_[0-5]", 6), ("40", 1),
+    ]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(KEYS), max_size=30), st.sampled_from(["three", "none", "many"]))
+def test_no_keys_lead_to_a_state_that_cannot_go_on(keys: list[str], which: str) -> None:
+    of = {"three": three_jobs(), "none": snapshot(), "many": many(3, 20)}[which]
+    state = State()
+    for key in keys:
+        state, wish = press(state, key, shown(of, state), 5)
+        assert not (isinstance(wish, Act) and wish.verb is Verb.CANCEL and key not in "yY")
+        assert (state.page is Page.JOB) <= (state.job is not None)
+    assert replace(state, message="") is not None
