@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from drfd.client.connection import Connection
 from emulator import Emulator, close_all
 from instance import BIN, Instance, wait_for
 
@@ -55,35 +56,54 @@ main()
 """
 
 
-@pytest.fixture
-def instance(make_instance: Callable[..., Instance]) -> Instance:
-    """A job that runs, tasks that run and wait, one that is held, and one that has ended."""
-    instance = make_instance(CONFIG).start()
-    instance.submit("-p", "A", "-n", "quick", "-m", "64M", "-t", "1h", "--", "true")
-    instance.wait_end(1)
-    instance.submit(
-        *("-p", "A", "-n", "steady", "-m", "64M", "-t", "1h", "--"),
-        *("sh", "-c", "echo working hard; exec sleep 600"),
-    )
-    instance.submit("-p", "B", "-n", "wide", "-c", "8", "-m", "64M", "-t", "1h", "--", "sleep", 600)
-    instance.submit(
-        *("-p", "B", "-n", "sweep", "-c", "2", "-m", "64M", "-t", "1h", "--array", "0-9"),
-        *("--", "sleep", "600"),
-    )
-    instance.submit("-p", "A", "-n", "kept", "-m", "64M", "-t", "1h", "--hold", "--", "true")
+def fill(instance: Instance) -> Instance:
+    """A job that has ended, two that run, tasks that wait, and a job that is held."""
+    instance.start()
+    client = Connection(instance.socket)
+
+    def submit(pool: str, name: str, *argv: str, cores: int = 1, **more: Any) -> None:
+        demand = {"cores_milli": 1000 * cores, "memory_bytes": 64 << 20}
+        client.request(
+            "submit", argv=list(argv), cwd=str(instance.work), name=name, pool=pool,
+            demand=demand, time_limit_s=3600, **more,
+        )  # fmt: skip
+
+    submit("A", "quick", "true")
+    client.request("wait", ids=[1])
+    submit("A", "steady", "sh", "-c", "echo working hard; exec sleep 600")
+    submit("B", "wide", "sleep", "600", cores=8)
+    submit("B", "sweep", "sleep", "600", cores=2, array="0-9")
+    submit("A", "kept", "true", held=True)
+    client.close()
     instance.wait_state(3, "RUNNING")
     return instance
 
 
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Instance]:
+    """For those who only look."""
+    instance = Instance(CONFIG)
+    try:
+        yield fill(instance)
+    finally:
+        instance.destroy()
+
+
 @pytest.fixture
-def sit(instance: Instance) -> Iterator[Sit]:
+def instance(make_instance: Callable[..., Instance]) -> Instance:
+    """For those who change something."""
+    return fill(make_instance(CONFIG))
+
+
+@pytest.fixture
+def sit() -> Iterator[Sit]:
     made: list[Emulator] = []
 
-    def start(*command: object, **options: Any) -> Emulator:
-        env = {**os.environ, "DRFD_SOCKET": str(instance.socket), "TERM": "xterm-256color"}
+    def start(at: Instance, *command: object, **options: Any) -> Emulator:
+        env = {**os.environ, "DRFD_SOCKET": str(at.socket), "TERM": "xterm-256color"}
         env.pop("NO_COLOR", None)
         env |= {"PS1": "$ ", **options.pop("env", {})}
-        made.append(Emulator(*(command or (DRF, "top")), env=env, cwd=instance.work, **options))
+        made.append(Emulator(*(command or (DRF, "top")), env=env, cwd=at.work, **options))
         return made[-1]
 
     yield start
@@ -112,8 +132,8 @@ def raw(terminal: Emulator) -> bool:
     return not terminal.modes()[3] & (termios.ICANON | termios.ECHO | termios.ISIG)
 
 
-def test_it_shows_machine_shares_and_jobs_and_leaves_one_line(sit: Sit) -> None:
-    terminal = sit()
+def test_it_shows_machine_shares_and_jobs_and_leaves_one_line(sit: Sit, shared: Instance) -> None:
+    terminal = sit(shared)
     row(terminal, " cores ", "▒▒▒", " 9/9 ")
     row(terminal, "■ B/", "89%", "cores")
     row(terminal, " 3 ", "wide", "/8", "/1h")
@@ -127,8 +147,8 @@ def test_it_shows_machine_shares_and_jobs_and_leaves_one_line(sit: Sit) -> None:
     assert last.endswith(": 9 of 9 cores and 128M of 18G held; 2 running, 11 waiting\r\n")
 
 
-def test_a_filter_leaves_only_what_matches_until_escape(sit: Sit) -> None:
-    terminal = sit()
+def test_a_filter_leaves_only_what_matches_until_escape(sit: Sit, shared: Instance) -> None:
+    terminal = sit(shared)
     row(terminal, " 2 ", "steady")
     terminal.type(b"/wid")
     row(terminal, "/ wid")
@@ -141,7 +161,7 @@ def test_a_filter_leaves_only_what_matches_until_escape(sit: Sit) -> None:
 
 
 def test_a_job_is_cancelled_after_a_question(sit: Sit, instance: Instance) -> None:
-    terminal = sit()
+    terminal = sit(instance)
     row(terminal, " 2 ", "steady")
     terminal.type(b"c")
     row(terminal, "cancel job 2 (steady)", "y: yes, any other key: no")
@@ -157,7 +177,7 @@ def test_a_job_is_cancelled_after_a_question(sit: Sit, instance: Instance) -> No
 
 
 def test_waiting_tasks_are_held_and_released(sit: Sit, instance: Instance) -> None:
-    terminal = sit()
+    terminal = sit(instance)
     row(terminal, "4_[0-9]", "RESOURCES")
     terminal.type(b"3h")
     row(terminal, "held job 4_[0-9]")
@@ -168,8 +188,8 @@ def test_waiting_tasks_are_held_and_released(sit: Sit, instance: Instance) -> No
     assert {each["state"] for each in instance.status("4")} == {"PENDING"}
 
 
-def test_a_jobs_page_has_its_facts_and_the_end_of_its_output(sit: Sit) -> None:
-    terminal = sit()
+def test_a_jobs_page_has_its_facts_and_the_end_of_its_output(sit: Sit, shared: Instance) -> None:
+    terminal = sit(shared)
     row(terminal, " 2 ", "steady")
     terminal.type(ENTER)
     row(terminal, "job 2  steady", "RUNNING")
@@ -184,8 +204,8 @@ def test_a_jobs_page_has_its_facts_and_the_end_of_its_output(sit: Sit) -> None:
     row(terminal, "RUNNING 2", "NAME")
 
 
-def test_it_fills_the_terminal_that_it_has_at_any_moment(sit: Sit) -> None:
-    terminal = sit()
+def test_it_fills_the_terminal_that_it_has_at_any_moment(sit: Sit, shared: Instance) -> None:
+    terminal = sit(shared)
     terminal.sees("q quit")
     terminal.resize(40, 130)
     terminal.until("the last line", lambda: "q quit" in "".join(terminal.lines()[39:40]))
@@ -196,8 +216,10 @@ def test_it_fills_the_terminal_that_it_has_at_any_moment(sit: Sit) -> None:
     terminal.until("the last line", lambda: "q quit" in "".join(terminal.lines()[23:24]))
 
 
-def test_what_others_have_written_over_it_is_gone_after_a_redraw(sit: Sit) -> None:
-    terminal = sit()
+def test_what_others_have_written_over_it_is_gone_after_a_redraw(
+    sit: Sit, shared: Instance
+) -> None:
+    terminal = sit(shared)
     row(terminal, " 2 ", "steady")
     terminal._stream.feed(b"\x1b[8;1Hrubbish\x1b[9;1Hmore rubbish")
     terminal.type(CTRL_L)
@@ -207,7 +229,7 @@ def test_what_others_have_written_over_it_is_gone_after_a_redraw(sit: Sit) -> No
 def test_it_goes_on_when_the_daemon_is_killed_and_started_again(
     sit: Sit, instance: Instance
 ) -> None:
-    terminal = sit()
+    terminal = sit(instance)
     row(terminal, " 2 ", "steady")
     instance.kill()
     row(terminal, "the daemon is away, for ", "trying again")
@@ -225,7 +247,7 @@ def test_it_goes_on_when_the_daemon_is_killed_and_started_again(
 
 
 def test_it_can_be_left_while_the_daemon_is_stopped(sit: Sit, instance: Instance) -> None:
-    terminal = sit()
+    terminal = sit(instance)
     row(terminal, " 2 ", "steady")
     assert instance.process is not None
     instance.process.send_signal(signal.SIGSTOP)
@@ -240,8 +262,10 @@ def test_it_can_be_left_while_the_daemon_is_stopped(sit: Sit, instance: Instance
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_the_terminal_is_given_back_when_it_is_ended(sit: Sit, number: signal.Signals) -> None:
-    terminal = sit()
+def test_the_terminal_is_given_back_when_it_is_ended(
+    sit: Sit, shared: Instance, number: signal.Signals
+) -> None:
+    terminal = sit(shared)
     row(terminal, " 2 ", "steady")
     terminal.process.send_signal(number)
     status = 130 if number is signal.SIGINT else 128 + number
@@ -249,8 +273,8 @@ def test_the_terminal_is_given_back_when_it_is_ended(sit: Sit, number: signal.Si
     given_back(terminal)
 
 
-def test_the_terminal_is_given_back_after_a_fault(sit: Sit) -> None:
-    terminal = sit(BIN / "python", "-c", CRASHING)
+def test_the_terminal_is_given_back_after_a_fault(sit: Sit, shared: Instance) -> None:
+    terminal = sit(shared, BIN / "python", "-c", CRASHING)
     row(terminal, " 2 ", "steady")
     terminal.type(b"/x")
     assert terminal.ends() == 1
@@ -259,8 +283,10 @@ def test_the_terminal_is_given_back_after_a_fault(sit: Sit) -> None:
 
 
 @pytest.mark.parametrize("how", ["key", "SIGTSTP", "SIGSTOP"])
-def test_it_can_be_suspended_under_a_shell_and_goes_on(sit: Sit, how: str) -> None:
-    terminal = sit("bash", "--norc", "--noediting", "-i")
+def test_it_can_be_suspended_under_a_shell_and_goes_on(
+    sit: Sit, shared: Instance, how: str
+) -> None:
+    terminal = sit(shared, "bash", "--norc", "--noediting", "-i")
     terminal.sees("$")
     terminal.type(b"%s top\n" % os.fsencode(DRF))
     row(terminal, " 2 ", "steady")
@@ -282,8 +308,10 @@ def test_it_can_be_suspended_under_a_shell_and_goes_on(sit: Sit, how: str) -> No
     terminal.sees("9 of 9 cores")
 
 
-def test_in_the_background_it_stops_and_leaves_the_terminal_to_the_shell(sit: Sit) -> None:
-    terminal = sit("bash", "--norc", "--noediting", "-i")
+def test_in_the_background_it_stops_and_leaves_the_terminal_to_the_shell(
+    sit: Sit, shared: Instance
+) -> None:
+    terminal = sit(shared, "bash", "--norc", "--noediting", "-i")
     terminal.sees("$")
     terminal.type(b"%s top &\n" % os.fsencode(DRF))
     [pid] = wait_for("it", lambda: children(terminal.process.pid))
@@ -308,9 +336,9 @@ def state_of(pid: int) -> str:
 # -- without a terminal ----------------------------------------------------------------------------
 
 
-def test_without_a_terminal_it_prints_one_screen(instance: Instance) -> None:
+def test_without_a_terminal_it_prints_one_screen(shared: Instance) -> None:
     for words in (["top"], ["top", "--once"]):
-        shown = instance.drf(*words).stdout
+        shown = shared.drf(*words).stdout
         assert "\x1b" not in shown
         lines = shown.splitlines()
         assert any(line.startswith(" cores ") and "9/9" in line for line in lines)
@@ -318,18 +346,18 @@ def test_without_a_terminal_it_prints_one_screen(instance: Instance) -> None:
         assert "q quit" not in shown
 
 
-def test_once_on_a_terminal_prints_with_colours_and_leaves(sit: Sit) -> None:
-    terminal = sit(DRF, "top", "--once")
+def test_once_on_a_terminal_prints_with_colours_and_leaves(sit: Sit, shared: Instance) -> None:
+    terminal = sit(shared, DRF, "top", "--once")
     assert terminal.ends() == 0
     assert b"\x1b[" in terminal.sent
     assert b"?1049h" not in terminal.sent
-    given = sit(DRF, "top", "--once", env={"NO_COLOR": "1"})
+    given = sit(shared, DRF, "top", "--once", env={"NO_COLOR": "1"})
     assert given.ends() == 0
     assert b"\x1b[" not in given.sent
 
 
-def test_the_screen_works_without_colours(sit: Sit) -> None:
-    terminal = sit(env={"NO_COLOR": "1"})
+def test_the_screen_works_without_colours(sit: Sit, shared: Instance) -> None:
+    terminal = sit(shared, env={"NO_COLOR": "1"})
     row(terminal, "b B/", "cores")
     row(terminal, "b 3", "wide")
     terminal.type(b"q")
@@ -339,15 +367,15 @@ def test_the_screen_works_without_colours(sit: Sit) -> None:
     assert codes <= {0, 1, 7}
 
 
-def test_json_is_the_snapshot(instance: Instance) -> None:
-    told = json.loads(instance.drf("top", "--once", "--json").stdout)
+def test_json_is_the_snapshot(shared: Instance) -> None:
+    told = json.loads(shared.drf("top", "--once", "--json").stdout)
     assert told["counts"] == {"RUNNING": 2, "PENDING": 10, "HELD": 1}
     assert [each["label"] for each in told["running"]] == ["2", "3"]
 
 
-def test_a_picture_is_saved(instance: Instance) -> None:
-    path = instance.work / "top.svg"
-    instance.drf("top", "--svg", path, env={"COLUMNS": "100", "LINES": "30"})
+def test_a_picture_is_saved(shared: Instance) -> None:
+    path = shared.work / "top.svg"
+    shared.drf("top", "--svg", path, env={"COLUMNS": "100", "LINES": "30"})
     picture = path.read_text()
     words = "".join(ElementTree.fromstring(picture).itertext()).replace("\xa0", " ")
     assert "steady" in words
@@ -355,8 +383,8 @@ def test_a_picture_is_saved(instance: Instance) -> None:
     assert "url(http" not in picture
 
 
-def test_a_daemon_that_is_not_there_is_one_line(instance: Instance) -> None:
-    done = instance.drf("--socket", instance.root / "nobody", "top", check=False)
+def test_a_daemon_that_is_not_there_is_one_line(shared: Instance) -> None:
+    done = shared.drf("--socket", shared.root / "nobody", "top", check=False)
     assert (done.returncode, done.stdout) == (69, "")
     assert done.stderr.startswith("drf: no drfd answers at ")
 
@@ -365,7 +393,7 @@ def test_a_daemon_that_is_not_there_is_one_line(instance: Instance) -> None:
 
 
 def test_the_table_is_drawn_again_as_the_queue_changes(sit: Sit, instance: Instance) -> None:
-    terminal = sit(DRF, "status", "--watch")
+    terminal = sit(instance, DRF, "status", "--watch")
     row(terminal, "2", "steady", "RUNNING")
     instance.drf("cancel", "2")
     terminal.until("its end", lambda: "steady" not in "\n".join(terminal.lines()))
@@ -375,7 +403,7 @@ def test_the_table_is_drawn_again_as_the_queue_changes(sit: Sit, instance: Insta
 
 
 def test_a_watched_table_outlives_the_daemon(sit: Sit, instance: Instance) -> None:
-    terminal = sit(DRF, "status", "--watch")
+    terminal = sit(instance, DRF, "status", "--watch")
     row(terminal, "2", "steady", "RUNNING")
     instance.kill()
     row(terminal, "the daemon is away")
@@ -387,7 +415,7 @@ def test_a_watched_table_outlives_the_daemon(sit: Sit, instance: Instance) -> No
     given_back(terminal)
 
 
-def test_watch_is_not_for_programs(instance: Instance) -> None:
-    done = instance.drf("status", "--watch", "--json", check=False)
+def test_watch_is_not_for_programs(shared: Instance) -> None:
+    done = shared.drf("status", "--watch", "--json", check=False)
     assert done.returncode == 2
     assert "--watch is for people" in done.stderr
