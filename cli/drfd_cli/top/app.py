@@ -91,7 +91,9 @@ class App:
         news = self._feed.news
         since_s = news.away_since_s
         away_s = None if since_s is None else time.monotonic() - since_s
-        scene = Scene(news.snapshot, self._state, self._detail, away_s)
+        # Of a daemon that is away nothing goes on, as far as we know.
+        now_s = news.snapshot["at"] if away_s is not None else time.time()
+        scene = Scene(news.snapshot, self._state, now_s, self._detail, away_s)
         self._screen.show(screen(scene, Size(*self._screen.size()), self._ink))
 
     def _press(self, key: str) -> bool:

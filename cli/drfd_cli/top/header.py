@@ -65,15 +65,21 @@ class _Part:
 
 
 def header(
-    snapshot: Row, signs: dict[str, Sign], ink: Ink, columns: int, *, away_s: float | None
+    snapshot: Row,
+    signs: dict[str, Sign],
+    ink: Ink,
+    columns: int,
+    *,
+    now_s: float,
+    away_s: float | None,
 ) -> list[Line]:
     """`away_s`: for how long the daemon has been away; None while it is there."""
     right = _HELD_COLUMN + _USED_COLUMN + _OUTSIDE_COLUMN + _STALL_COLUMN + 4
     room = max(8, columns - _NAME - 3 - right)
-    lines = [first_line(snapshot, ink, columns, away_s=away_s)]
+    lines = [first_line(snapshot, ink, columns, now_s=now_s, away_s=away_s)]
     if away_s is None:
         heads = _cells(("HELD", "USED", "OUTSIDE", "STALL"), ink["dim"], hot=ink["dim"])
-        lines = [[*first_line(snapshot, ink, columns - right, away_s=None), *heads]]
+        lines = [[*first_line(snapshot, ink, columns - right, now_s=now_s, away_s=None), *heads]]
     for name, capacity in _resources(snapshot):
         parts = [_part(node, name, signs) for node in leaves(snapshot["nodes"]) if node["running"]]
         outside = ((snapshot["external"] or {}).get(name, 0.0)) if "gres:" not in name else 0.0
@@ -159,9 +165,11 @@ def _cells(cells: tuple[str, str, str, str], style: Style, *, hot: Style) -> Lin
     return [Segment(f"{held} {used} {outside} ", style), Segment(stall, hot), Segment(" ", style)]
 
 
-def first_line(snapshot: Row, ink: Ink, columns: int, *, away_s: float | None) -> Line:
+def first_line(
+    snapshot: Row, ink: Ink, columns: int, *, now_s: float, away_s: float | None
+) -> Line:
     """Whose machine, when, and what is wrong."""
-    clock = time.strftime("%H:%M:%S", time.localtime(snapshot["at"]))
+    clock = time.strftime("%H:%M:%S", time.localtime(now_s))
     line = [Segment(f" {fit(snapshot['host'], 24).rstrip()} ", ink["title"]), Segment(f" {clock} ")]
     if away_s is not None:
         told = f" the daemon is away, for {show_duration(away_s)} now; trying again "

@@ -26,14 +26,16 @@ _FONT_FACE = re.compile(r"@font-face \{.*?\}", re.DOTALL)
 
 def print_once(snapshot: dict[str, Any], ink: Ink) -> None:
     system = ColorSystem.STANDARD if ink.has_colour else None
-    for line in whole(Scene(snapshot, State()), output.width(), ink):
+    for line in whole(Scene(snapshot, State(), snapshot["at"]), output.width(), ink):
         click.echo(encode(line, system).rstrip())
 
 
 def save_svg(snapshot: dict[str, Any], path: str) -> None:
     """As the screen looks on a terminal of this size."""
     columns, rows = shutil.get_terminal_size(_SIZE)
-    lines = screen(Scene(snapshot, State()), Size(columns, rows), Ink(has_colour=True))
+    lines = screen(
+        Scene(snapshot, State(), snapshot["at"]), Size(columns, rows), Ink(has_colour=True)
+    )
     console = Console(
         record=True, width=columns, file=io.StringIO(), force_terminal=True, color_system="256",
         legacy_windows=False,

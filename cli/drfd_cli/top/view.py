@@ -42,10 +42,12 @@ class Size:
 
 @dataclass(frozen=True)
 class Scene:
-    """All that is to be seen. `away_s`: since when the daemon is away."""
+    """All that is to be seen. `now_s`: the time, by which clocks go on while a busy daemon shows
+    the same again; `away_s`: for how long the daemon has been away."""
 
     snapshot: Row
     state: State
+    now_s: float
     detail: Detail | None = None
     away_s: float | None = None
 
@@ -59,16 +61,16 @@ def screen(scene: Scene, size: Size, ink: Ink) -> list[Line]:
     state = scene.state
     signs = signs_of(scene.snapshot["nodes"], ink)
     if state.page is Page.MAIN or rows >= _ROOMY:
-        top = header(scene.snapshot, signs, ink, columns, away_s=scene.away_s)
+        top = header(scene.snapshot, signs, ink, columns, now_s=scene.now_s, away_s=scene.away_s)
     else:
-        top = [first_line(scene.snapshot, ink, columns, away_s=scene.away_s)]
+        top = [first_line(scene.snapshot, ink, columns, now_s=scene.now_s, away_s=scene.away_s)]
     listed = shown(scene.snapshot, state)
     foot = _foot(scene, listed, ink, columns)
     room = rows - len(top) - len(foot)
     if state.page is Page.HELP:
         body = _scrolled([[Segment(fit(line, columns))] for line in HELP], state, room, columns)
     elif state.page is Page.JOB:
-        page = detail_page(scene.detail, state, ink, columns, room, at_s=scene.snapshot["at"])
+        page = detail_page(scene.detail, state, ink, columns, room, at_s=scene.now_s)
         body = _scrolled(page, state, room, columns)
     else:
         body = _panels(scene, listed, size, room, ink)
@@ -79,7 +81,7 @@ def whole(scene: Scene, columns: int, ink: Ink) -> list[Line]:
     """As it is printed: as many lines as it takes, and no keys."""
     columns = max(LEAST_COLUMNS, columns)
     signs = signs_of(scene.snapshot["nodes"], ink)
-    lines = header(scene.snapshot, signs, ink, columns, away_s=None)
+    lines = header(scene.snapshot, signs, ink, columns, now_s=scene.now_s, away_s=None)
     listed = shown(scene.snapshot, scene.state)
     for table in _tables(scene, listed, columns, columns, ink).values():
         height = min(table.height, _MOST_PRINTED + 1)
@@ -139,7 +141,7 @@ def _divide(tables: dict[Panel, Table], room: int, focus: Panel) -> dict[Panel, 
 
 def _tables(scene: Scene, rows: Lists, left: int, right: int, ink: Ink) -> dict[Panel, Table]:
     snapshot, state = scene.snapshot, scene.state
-    at_s, counts = snapshot["at"], snapshot["counts"]
+    at_s, counts = scene.now_s, snapshot["counts"]
     signs = signs_of(snapshot["nodes"], ink)
     orders = state.orders()
     waiting = counts.get("PENDING", 0) + counts.get("HELD", 0)

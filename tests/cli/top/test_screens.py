@@ -51,6 +51,12 @@ SNAPSHOTS: dict[str, Callable[[], dict[str, Any]]] = {
 SIZES = [Size(80, 24), Size(120, 40), Size(200, 60)]
 
 
+def at(
+    snapshot: dict[str, Any], state: State, detail: Detail | None = None, **changes: Any
+) -> Scene:
+    return Scene(snapshot, state, AT_S, detail, **changes)
+
+
 def detail(**changes: Any) -> Detail:
     show, why, usage = replies()
     output = tuple(f"aligned {1000 * step:,} reads" for step in range(40))
@@ -68,23 +74,23 @@ def scenes() -> dict[str, Scene]:
         Act(Verb.CANCEL, "44_[8-99%4]"), "cancel 92 tasks, job 44_[8-99%4] (sweep) of carol?"
     )
     return {
-        "help": Scene(three, State(page=Page.HELP)),
-        "job": Scene(three, of_a_job(), detail()),
-        "job-of-another": Scene(
+        "help": at(three, State(page=Page.HELP)),
+        "job": at(three, of_a_job(), detail()),
+        "job-of-another": at(
             three, of_a_job(shows_errors=True),
             detail(usage=None, output=(), path="", problem="only its owner is told where it is"),
         ),
-        "job-not-heard-of-yet": Scene(three, of_a_job()),
-        "waiting-in-focus": Scene(three, State(panel=Panel.WAITING)),
-        "tree-in-focus": Scene(many(60, 5000), State(panel=Panel.TREE)),
-        "question": Scene(three, State(panel=Panel.WAITING, question=question)),
-        "typing": Scene(three, State(choice=Choice("sweep"), is_typing=True)),
-        "of-one-node": Scene(three, State(choice=Choice(below="root.lab", only_mine=True))),
-        "message": Scene(three, State(message="cancelled job 45")),
-        "refused": Scene(three, State(message="job 40 is bob's", is_bad=True)),
-        "sorted": Scene(many(60, 5000), State(sorted_by={Panel.RUNNING: 2, Panel.TREE: 2})),
-        "draining": Scene({**three, "draining": True}, State()),
-        "away": Scene(three, State(), away_s=75.0),
+        "job-not-heard-of-yet": at(three, of_a_job()),
+        "waiting-in-focus": at(three, State(panel=Panel.WAITING)),
+        "tree-in-focus": at(many(60, 5000), State(panel=Panel.TREE)),
+        "question": at(three, State(panel=Panel.WAITING, question=question)),
+        "typing": at(three, State(choice=Choice("sweep"), is_typing=True)),
+        "of-one-node": at(three, State(choice=Choice(below="root.lab", only_mine=True))),
+        "message": at(three, State(message="cancelled job 45")),
+        "refused": at(three, State(message="job 40 is bob's", is_bad=True)),
+        "sorted": at(many(60, 5000), State(sorted_by={Panel.RUNNING: 2, Panel.TREE: 2})),
+        "draining": at({**three, "draining": True}, State()),
+        "away": at(three, State(), away_s=75.0),
     }  # fmt: skip
 
 
@@ -111,14 +117,14 @@ def is_as_before(name: str, shown: str) -> None:
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size.columns}x{size.rows}")
 @pytest.mark.parametrize("name", SNAPSHOTS)
 def test_the_screen_of_a_snapshot(name: str, size: Size) -> None:
-    shown = screen(Scene(SNAPSHOTS[name](), State()), size, PLAIN)
+    shown = screen(at(SNAPSHOTS[name](), State()), size, PLAIN)
     is_as_before(f"{name}-{size.columns}x{size.rows}.txt", text(shown))
 
 
 @pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size.columns}x{size.rows}")
 def test_the_screen_with_colours(size: Size) -> None:
-    shown = screen(Scene(three_jobs(), State()), size, COLOURED)
+    shown = screen(at(three_jobs(), State()), size, COLOURED)
     is_as_before(f"three-{size.columns}x{size.rows}.ansi", seen(shown, COLOURED))
 
 
@@ -137,13 +143,13 @@ def test_a_large_screen_shows_more_of_a_job() -> None:
 @pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize("name", SNAPSHOTS)
 def test_what_is_printed_once(name: str) -> None:
-    shown = whole(Scene(SNAPSHOTS[name](), State()), 160, PLAIN)
+    shown = whole(at(SNAPSHOTS[name](), State()), 160, PLAIN)
     is_as_before(f"{name}-once.txt", text(shown))
 
 
 # -- whatever is in it ---------------------------------------------------------------------------
 
-ALL = {**{name: Scene(make(), State()) for name, make in SNAPSHOTS.items()}, **scenes()}
+ALL = {**{name: at(make(), State()) for name, make in SNAPSHOTS.items()}, **scenes()}
 
 
 @given(
@@ -167,7 +173,7 @@ def test_every_screen_is_exactly_as_large_as_asked(
 
 @given(columns=st.integers(1, LEAST_COLUMNS), rows=st.integers(1, LEAST_ROWS - 1))
 def test_a_screen_that_is_too_small_says_so_and_is_kept_within(columns: int, rows: int) -> None:
-    lines = screen(Scene(three_jobs(), State()), Size(columns, rows), PLAIN)
+    lines = screen(at(three_jobs(), State()), Size(columns, rows), PLAIN)
     assert len(lines) == rows
     assert all(cell_len("".join(piece.text for piece in line)) == columns for line in lines)
     told = f"too small: {LEAST_COLUMNS}×{LEAST_ROWS} is needed"
@@ -177,14 +183,14 @@ def test_a_screen_that_is_too_small_says_so_and_is_kept_within(columns: int, row
 @pytest.mark.parametrize("word", HOSTILE)
 def test_a_question_about_a_job_of_any_name_shows_how_to_answer(word: str) -> None:
     question = Question(Act(Verb.CANCEL, "1"), f"cancel job 1 ({word}) of {word}?")
-    lines = screen(Scene(three_jobs(), State(question=question)), Size(80, 24), PLAIN)
+    lines = screen(at(three_jobs(), State(question=question)), Size(80, 24), PLAIN)
     assert "y: yes, any other key: no" in text(lines)
 
 
 def test_a_waiting_job_under_the_cursor_tells_its_whole_reason() -> None:
     reason = {"code": "LIMIT", "text": "root.physics may hold 2 cores and holds 2"}
     shown = snapshot(pending=[waits(7, reason=reason)], counts={"PENDING": 1})
-    lines = text(screen(Scene(shown, State(panel=Panel.WAITING)), Size(80, 24), PLAIN))
+    lines = text(screen(at(shown, State(panel=Panel.WAITING)), Size(80, 24), PLAIN))
     assert "\n 7: LIMIT: root.physics may hold 2 cores and holds 2 " in lines
 
 
@@ -197,13 +203,13 @@ def test_a_bar_without_colours_says_that_it_is_near_its_limit(
     used = None if memory_gib is None else int(memory_gib * (1 << 30))
     now = {"cores": 1.0, "memory": used, "memory_peak": used, "read": 0, "write": 0}
     shown = snapshot(running=[row(1, now=now)], counts={"RUNNING": 1})
-    lines = text(screen(Scene(shown, State()), Size(80, 24), PLAIN))
+    lines = text(screen(at(shown, State()), Size(80, 24), PLAIN))
     assert ("!" in lines) is near
 
 
 def test_a_job_near_its_time_limit_is_red_and_others_are_not() -> None:
     late = row(1, started_at=AT_S - 3500)
     shown = snapshot(running=[late, row(2)], counts={"RUNNING": 2})
-    lines = screen(Scene(shown, State(panel=Panel.TREE)), Size(80, 24), COLOURED)
+    lines = screen(at(shown, State(panel=Panel.TREE)), Size(80, 24), COLOURED)
     hot = [piece.text.strip() for line in lines for piece in line if piece.style is COLOURED["hot"]]
     assert hot == ["58m20s/1h"]

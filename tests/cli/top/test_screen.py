@@ -1,0 +1,96 @@
+"""What is sent to a terminal, and what it costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import time
+from collections.abc import Iterator
+
+import pytest
+from rich.color import ColorSystem
+from rich.segment import Segment
+from rich.style import Style
+
+from canned_snapshots import many
+from drfd.wire.codec import decode
+from drfd_cli.top.paint import Ink
+from drfd_cli.top.screen import Screen, encode
+from drfd_cli.top.state import State
+from drfd_cli.top.view import Scene, Size, screen
+
+
+class Sent:
+    """A terminal that keeps what comes."""
+
+    def __init__(self) -> None:
+        self.fd, self.side = os.openpty()
+
+    def take(self) -> str:
+        found = b""
+        while select.select([self.fd], [], [], 0.05)[0]:
+            found += os.read(self.fd, 1 << 16)
+        return found.decode()
+
+
+@pytest.fixture
+def sent() -> Iterator[Sent]:
+    made = Sent()
+    yield made
+    os.close(made.fd)
+    os.close(made.side)
+
+
+def test_only_lines_that_differ_are_sent(sent: Sent) -> None:
+    shown = Screen(sent.side, sent.side)
+    lines = [[Segment("one")], [Segment("two")], [Segment("three")]]
+    shown.show(lines)
+    assert "one" in sent.take()
+    shown.show(lines)
+    assert sent.take() == ""
+    shown.show([lines[0], [Segment("2", Style(bold=True))], lines[2]])
+    assert sent.take() == "\x1b[2H\x1b[0m\x1b[2K\x1b[1m2\x1b[0m"
+    shown.forget()
+    shown.show(lines)
+    again = sent.take()
+    assert again.startswith("\x1b[0m\x1b[2J")
+    assert again.index("one") < again.index("two") < again.index("three")
+
+
+def test_a_screen_of_another_size_is_drawn_as_a_whole(sent: Sent) -> None:
+    shown = Screen(sent.side, sent.side)
+    shown.show([[Segment("one")], [Segment("two")]])
+    sent.take()
+    shown.show([[Segment("one")]])
+    assert sent.take() == "\x1b[0m\x1b[2J\x1b[1H\x1b[0m\x1b[2Kone"
+
+
+def test_leaving_undoes_what_entering_did_and_may_be_repeated(sent: Sent) -> None:
+    shown = Screen(sent.side, sent.side)
+    shown.enter()
+    entered = sent.take()
+    assert [entered.count(f"\x1b[?{mode}") for mode in ("1049h", "25l", "7l")] == [1, 1, 1]
+    shown.leave()
+    shown.leave()
+    left = sent.take()
+    assert [left.count(f"\x1b[?{mode}") for mode in ("1049l", "25h", "7h")] == [1, 1, 1]
+
+
+def test_neighbours_of_one_style_share_their_escape_sequences() -> None:
+    bold = Style(bold=True)
+    line = [Segment("a", bold), Segment("b", bold), Segment("c"), Segment("d", Style.null())]
+    assert encode(line, ColorSystem.STANDARD) == "\x1b[1mab\x1b[0mcd"
+    assert encode(line, None) == "abcd"
+
+
+def test_a_busy_machines_snapshot_costs_a_small_part_of_its_second() -> None:
+    """5 % of a core is the promise: read, listed, drawn, encoded; in processor time."""
+    line = json.dumps({"ok": True, "snapshot": many(60, 10_000)}).encode()
+    ink, rounds = Ink(has_colour=True), 20
+    begin_s = time.process_time()
+    for number in range(rounds):
+        snapshot = decode(line)["snapshot"]
+        lines = screen(Scene(snapshot, State(), snapshot["at"] + number), Size(200, 60), ink)
+        assert sum(len(encode(each, ColorSystem.EIGHT_BIT)) for each in lines) > 200 * 60
+    assert (time.process_time() - begin_s) / rounds < 0.05
