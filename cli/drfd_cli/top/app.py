@@ -31,6 +31,8 @@ from drfd_cli.top.view import Scene, Size, screen, shown
 _ESCAPE_S = 0.1
 #: How often the screen says for how long the daemon has been away.
 _AWAY_S = 1.0
+#: A job's page is no newer than this; nor are the daemon's measures.
+_JOB_S = 1.8
 #: While another program has the terminal, we look so often whether it is ours again.
 _BACKGROUND_S = 0.2
 _NOTICED = (signal.SIGWINCH, signal.SIGCONT, signal.SIGTSTP)
@@ -50,7 +52,7 @@ class App:
         self._detail: Detail | None = None
         self._feed = Feed(connection, first, self._wake)
         self._asker = Asker(Connection(connection.path), self._wake)
-        self._asked_about = first
+        self._asked_s = 0.0
         self._is_continued = self._is_stopped = False
 
     def run(self) -> str:
@@ -119,8 +121,8 @@ class App:
     def _ask_about_job(self) -> None:
         row, errors = self._state.job, self._state.shows_errors
         if row is not None:
-            self._asked_about = self._feed.news.snapshot
-            self._asker.ask(lambda connection: look(connection, row, errors=errors))
+            self._asked_s, last = time.monotonic(), self._detail
+            self._asker.ask(lambda connection: look(connection, row, errors=errors, last=last))
 
     def _take_answers(self) -> None:
         for answer in self._asker.answers():
@@ -135,8 +137,8 @@ class App:
                     self._tell(Told(clean(str(answer), 400), is_bad=True))
                 case Exception():
                     raise answer
-        is_new = self._asked_about is not self._feed.news.snapshot
-        if self._state.page is Page.JOB and is_new and not self._asker.open_count:
+        is_old = time.monotonic() - self._asked_s > _JOB_S
+        if self._state.page is Page.JOB and is_old and not self._asker.open_count:
             self._ask_about_job()
 
     def _tell(self, told: Told) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from drfd_cli.top.detail import Detail
 from drfd_cli.top.rows import Row
 from drfd_cli.top.state import Act, Verb
 
+#: The answer to `why` takes the daemon some work, and seldom changes while the state does not.
+_WHY_S = 15.0
 #: So much of an output is read for its last lines.
 _TAIL_BYTES = 1 << 15
 _TAIL_LINES = 200
@@ -32,16 +35,27 @@ class Told:
     is_bad: bool = False
 
 
-def look(connection: Connection, row: Row, *, errors: bool) -> tuple[str, bool, Detail]:
-    """All about a job, with its label and whether it has its `errors`."""
+def look(
+    connection: Connection, row: Row, *, errors: bool, last: Detail | None
+) -> tuple[str, bool, Detail]:
+    """All about a job, with its label and whether it has its `errors`. `last`: what was heard of it
+    before."""
     label, ref = row["label"], _ref(row)
     try:
         show = connection.request("show", id=ref)
     except DrfdError as error:
         return label, errors, Detail(problem=str(error))
-    why, usage = (_answer(connection, verb, ref) for verb in ("why", "usage"))
+    why, why_s = (last.why, last.why_s) if last is not None else (None, 0.0)
+    now_s = time.monotonic()
+    if now_s - why_s > _WHY_S or last is None or _state(last.show) != _state(show):
+        why, why_s = _answer(connection, "why", ref), now_s
+    usage = _answer(connection, "usage", ref)
     lines, path, problem = _output(show, errors)
-    return label, errors, Detail(show, why, usage, lines, path, problem)
+    return label, errors, Detail(show, why, usage, why_s, lines, path, problem)
+
+
+def _state(show: Row | None) -> Any:
+    return None if show is None else (show.get("job") or show["array"]).get("state")
 
 
 def act(connection: Connection, wish: Act) -> Told:

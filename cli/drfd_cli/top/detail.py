@@ -32,6 +32,8 @@ class Detail:
     show: Row | None = None
     why: Row | None = None
     usage: Row | None = None
+    #: When (monotonic) it was asked why.
+    why_s: float = 0.0
     #: The last lines of its output, and where they are from.
     output: tuple[str, ...] = ()
     path: str = ""

@@ -27,7 +27,7 @@ def running_table(
 ) -> Table:
     has_rates = columns >= _WITH_RATES
     gauge = 4 if columns < _WITH_POOLS else 8
-    label, user = Column("", _LABEL), Column("USER", 8)
+    label, user = Column("", _LABEL), Column("USER", 8 if columns < _WITH_POOLS else 12)
     pool = Column("POOL", 14)
     cores, memory = Column("CORES", gauge + 9, True), Column("MEMORY", gauge + 12, True)
     read, write = Column("READ", gauge + 11, True), Column("WRITE", gauge + 11, True)

@@ -119,13 +119,13 @@ def press(state: State, key: str, lists: Lists, page_rows: int) -> tuple[State, 
 
 
 def _job(state: State, lists: Lists) -> Row | None:
-    """The job that a key is about: that of the page, or the one under the cursor."""
-    if state.page is not Page.MAIN:
-        return state.job if state.page is Page.JOB else None
-    rows = lists[state.panel]
-    return (
-        rows[cursor(state, state.panel, rows)] if rows and state.panel is not Panel.TREE else None
-    )
+    """The job that a key is about, as it is now: that of the page, or the one under the cursor."""
+    if state.page is Page.JOB and state.job is not None:
+        label = state.job["label"]
+        listed = (row for panel in _PANELS[1:] for row in lists[panel] if row["label"] == label)
+        return next(listed, state.job)
+    rows = [] if state.page is Page.HELP or state.panel is Panel.TREE else lists[state.panel]
+    return rows[cursor(state, state.panel, rows)] if rows else None
 
 
 def _type(state: State, key: str) -> State:

@@ -78,7 +78,7 @@ def test_a_page_has_what_is_known_of_the_job_and_the_end_of_its_output(
     path.write_bytes(b"".join(b"line %d\n" % number for number in range(20_000)))
     _, why, _ = replies()
     daemon.replies = {"show": shown(path), "why": why, "usage": refuse(text="no such verb")}
-    label, errors, detail = look(connection, row(40), errors=False)
+    label, errors, detail = look(connection, row(40), errors=False, last=None)
     assert (label, errors, detail.why is not None, detail.usage) == ("40", False, True, None)
     assert [request["id"] for request in daemon.requests] == [40, 40, 40]
     assert detail.output[-1] == "line 19999"
@@ -86,12 +86,25 @@ def test_a_page_has_what_is_known_of_the_job_and_the_end_of_its_output(
     assert detail.problem == ""
 
 
+def test_why_is_asked_again_only_when_the_state_has_changed(
+    connection: Connection, daemon: CannedDaemon, tmp_path: Path, refuse: Callable[..., bytes]
+) -> None:
+    _, why, _ = replies()
+    waiting, runs = (shown(tmp_path, state=state) for state in ("PENDING", "RUNNING"))
+    daemon.replies = {"show": [waiting, waiting, runs], "why": why, "usage": refuse()}
+    last = None
+    for count in (1, 1, 2):
+        _, _, last = look(connection, row(40), errors=False, last=last)
+        assert len([each for each in daemon.requests if each["op"] == "why"]) == count
+        assert last.why is not None
+
+
 def test_of_tasks_in_one_row_the_page_is_that_of_their_array(
     connection: Connection, daemon: CannedDaemon, refuse: Callable[..., bytes]
 ) -> None:
     daemon.replies = {"show": refuse(text="gone"), "why": refuse(), "usage": refuse()}
     tasks = waits(44, label="44_[8-99]", tasks=92, array_id=44)
-    _, _, detail = look(connection, tasks, errors=False)
+    _, _, detail = look(connection, tasks, errors=False, last=None)
     assert daemon.requests[0] == {"op": "show", "id": 44}
     assert (detail.show, detail.problem) == (None, "gone")
 
@@ -107,7 +120,7 @@ def test_why_there_is_no_output_is_said(
     ):
         job = shown(tmp_path / name, **changes)
         daemon.replies = {"show": job, "why": refuse(), "usage": refuse()}
-        _, _, detail = look(connection, row(40), errors=False)
+        _, _, detail = look(connection, row(40), errors=False, last=None)
         assert (detail.output, detail.problem) == ((), problem)
 
 
@@ -115,7 +128,7 @@ def test_an_output_without_an_end_does_not_keep_the_view(
     connection: Connection, daemon: CannedDaemon, refuse: Callable[..., bytes]
 ) -> None:
     daemon.replies = {"show": shown(Path("/dev/zero")), "why": refuse(), "usage": refuse()}
-    _, _, detail = look(connection, row(40), errors=False)
+    _, _, detail = look(connection, row(40), errors=False, last=None)
     assert detail.problem == "the output went to /dev/zero, which is no file that keeps it"
 
 

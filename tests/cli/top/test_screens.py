@@ -60,7 +60,7 @@ def at(
 def detail(**changes: Any) -> Detail:
     show, why, usage = replies()
     output = tuple(f"aligned {1000 * step:,} reads" for step in range(40))
-    return replace(Detail(show, why, usage, output, "/home/bob/drf-40.out"), **changes)
+    return replace(Detail(show, why, usage, 0.0, output, "/home/bob/drf-40.out"), **changes)
 
 
 def of_a_job(**changes: Any) -> State:

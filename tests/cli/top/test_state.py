@@ -167,6 +167,16 @@ def test_h_holds_what_waits_and_releases_what_is_held() -> None:
     assert wish_after(waiting, "G", "h")[1] == Act(Verb.RELEASE, "46")
 
 
+def test_on_a_jobs_page_keys_are_about_the_job_as_it_is_now() -> None:
+    state = after(State(panel=Panel.WAITING), "enter")
+    three = three_jobs()
+    held = {**three, "pending": [three["pending"][0] | {"state": "HELD"}]}
+    assert wish_after(state, "h")[1] == Act(Verb.HOLD, "45")
+    assert wish_after(state, "h", of=held)[1] == Act(Verb.RELEASE, "45")
+    over = {**three, "pending": [], "ended": [ended(45)]}
+    assert after(state, "c", of=over).message == "job 45 has ended"
+
+
 def test_what_cannot_be_done_is_said() -> None:
     running = after(State(), "h")
     assert (running.message, running.is_bad) == (
