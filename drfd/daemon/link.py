@@ -166,7 +166,7 @@ class Link:
         kind = report["report"]
         measured = None
         if kind == "up" and job is not None:
-            self._meter.watch(key, report["runner_pid"])
+            self._meter.watch(key, report["runner_pid"], report["cgroup"])
         elif kind == "ended" and job is not None:
             # Its cgroup is still there: it goes when we say so.
             self._meter.sample_end(job)

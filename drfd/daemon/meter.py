@@ -22,6 +22,8 @@ Key = tuple[int, int]
 @dataclass
 class _Watched:
     runner_pid: int
+    #: None: it has none. Told by the launcher, for the books may not know it yet.
+    cgroup: str | None
     samples: deque[Sample] = field(
         default_factory=lambda: deque(maxlen=int(IO_WINDOW_S / PERIOD_S) + 2)
     )
@@ -90,8 +92,8 @@ class Meter:
         self.mounts = hello["mounts"]
         self.judges_io = hello["controls"]["read"].startswith("measured")
 
-    def watch(self, key: Key, runner_pid: int) -> None:
-        self._watched.setdefault(key, _Watched(runner_pid))
+    def watch(self, key: Key, runner_pid: int, cgroup: str | None) -> None:
+        self._watched.setdefault(key, _Watched(runner_pid, cgroup))
 
     def forget(self, key: Key) -> None:
         watched = self._watched.pop(key, None)
@@ -123,26 +125,27 @@ class Meter:
         return breach
 
     def sample_end(self, job: Job) -> None:
-        """The last sample, when all its processes are gone and only counters are left."""
+        """The last sample, when all its processes are gone and only counters are left. Of a job
+        that ended before the first, its runner has counted all that can be told."""
         watched = self._watched.get((job.id, job.attempt))
-        if watched is not None:
+        if watched is not None and watched.samples:
             self._sample(job, watched)
 
     def _sample(self, job: Job, watched: _Watched) -> tuple[Outcome, str] | None:
-        if job.cgroup is None:
+        if watched.cgroup is None:
             sample = host_usage.sample_processes(watched.runner_pid, self.mono())
             watched.add(sample, peak_bytes=None)
             return judge_samples(job, list(watched.samples))
         if UNIFIED not in self.mounts:
-            sample = host_usage.sample_cgroup_v1(self.mounts, job.cgroup, self.mono())
-            watched.add(sample, host_usage.peak_memory_v1(self.mounts, job.cgroup))
+            sample = host_usage.sample_cgroup_v1(self.mounts, watched.cgroup, self.mono())
+            watched.add(sample, host_usage.peak_memory_v1(self.mounts, watched.cgroup))
             return None
         mount = self.mounts[UNIFIED]
-        sample = host_usage.sample_cgroup_v2(mount, job.cgroup, self.mono())
+        sample = host_usage.sample_cgroup_v2(mount, watched.cgroup, self.mono())
         if self.judges_io:
             seen = host_usage.sample_processes(watched.runner_pid, sample.mono_s)
             sample = replace(sample, read_bytes=seen.read_bytes, written_bytes=seen.written_bytes)
-        watched.add(sample, host_usage.peak_memory_v2(mount, job.cgroup))
+        watched.add(sample, host_usage.peak_memory_v2(mount, watched.cgroup))
         return judge_io(job, list(watched.samples)) if self.judges_io else None
 
     def usage(self, job: Job) -> Usage | None:

@@ -71,6 +71,7 @@ _KINDS = (
 #: In the place of a first record that cannot be read. Nobody's uid, and any boot.
 UNKNOWN: Record = {"uid": None, "boot_id": None, "cgroup": None, "at_s": None, "mono_s": None}
 _CHECKED = re.compile(rb'(.*),"crc":"([0-9a-f]{8})"\}', re.DOTALL)
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 #: The record that is written over begins so, and keeps room for a count of so many digits.
 _SIGNALLED, _COUNT_WIDTH = '{"record":"signalled"', 18
 #: How an attempt is written: numbers as `str` gives them, so that each key has one name.
@@ -118,7 +119,7 @@ def create(dir_fd: int, key: Key, created: Record) -> int:
 
 
 def append(fd: int, kind: str, record: Record) -> None:
-    _write(fd, _checked(json.dumps({"record": kind, **record}, separators=(",", ":"))))
+    _write(fd, _checked(_encode({"record": kind, **record})))
 
 
 def _checked(text: str) -> bytes:

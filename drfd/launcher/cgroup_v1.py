@@ -10,16 +10,16 @@ import errno
 import os
 from pathlib import Path
 
-from cgroupspy.controllers import CpuController
 from cgroupspy.nodes import Node
 
 from drfd.launcher import topology
 from drfd.launcher.attempts import Attempt, Key, cgroup_key, cgroup_name
-from drfd.launcher.cgroup_v1_files import BlockIO, Memory, Pids, explain, verify
+from drfd.launcher.cgroup_v1_files import BlockIO, Cpu, Memory, Pids, explain, verify
 from drfd.launcher.confinement import LimitFailed, reach_before_limits
 from drfd.launcher.cores import PERIOD_US, Cores
 from drfd.launcher.counters import Counted, count_v1
 from drfd.launcher.cpusets import Cpusets, open_v1
+from drfd.launcher.files import put
 from drfd.launcher.members import MembersV1
 from drfd.launcher.pins import Pins
 from drfd.launcher.protocol import DiskLimit, Limits
@@ -93,8 +93,7 @@ class CgroupV1:
     def enter(self, key: Key, limits: Limits, uid: int) -> None:
         for directory in self._directories(key):
             try:
-                with open(f"{directory}/cgroup.procs", "w") as procs:
-                    procs.write("0")
+                put(f"{directory}/cgroup.procs", "0")
             except OSError as error:
                 raise LimitFailed(f"{directory}/cgroup.procs: {error.strerror}") from error
 
@@ -104,8 +103,7 @@ class CgroupV1:
         directory = self._directory("memory", key)
         control_fd = os.open(f"{directory}/memory.oom_control", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            with open(f"{directory}/cgroup.event_control", "w") as control:
-                control.write(f"{event_fd} {control_fd}")
+            put(f"{directory}/cgroup.event_control", f"{event_fd} {control_fd}")
         except OSError:
             os.close(event_fd)
             raise
@@ -196,14 +194,14 @@ class CgroupV1:
         )
 
     def _limit_cpu(self, key: Key, limits: Limits) -> None:
-        cpu = CpuController(self._node("cpu", key))
+        cpu = Cpu(self._node("cpu", key))
         shares = min(1 << 18, max(2, limits.cores_milli * self._shares // 1000))
         cpu.shares = shares
         verify("cpu.shares", shares, cpu.shares)
         self._cores.limit(key, limits)
 
     def _set_quota(self, key: Key, quota_us: int) -> None:
-        cpu = CpuController(self._node("cpu", key))
+        cpu = Cpu(self._node("cpu", key))
         cpu.cfs_period_us = PERIOD_US
         cpu.cfs_quota_us = quota_us
         verify("cpu.cfs_period_us", PERIOD_US, cpu.cfs_period_us)

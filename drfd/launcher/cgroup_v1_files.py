@@ -9,10 +9,11 @@ import errno
 import os
 
 from cgroupspy.contenttypes import DeviceThrottle
-from cgroupspy.controllers import BlkIOController, Controller, MemoryController
+from cgroupspy.controllers import BlkIOController, Controller, CpuController, MemoryController
 from cgroupspy.interfaces import BaseFileInterface, DictFile, TypedFile
 
 from drfd.launcher.confinement import LimitFailed
+from drfd.launcher.files import Plain
 
 
 class _Throttle(TypedFile):  # type: ignore[misc]  # cgroupspy has no types
@@ -22,21 +23,25 @@ class _Throttle(TypedFile):  # type: ignore[misc]  # cgroupspy has no types
         super().__init__(filename, contenttype=DeviceThrottle, many=True)
 
 
-class BlockIO(BlkIOController):  # type: ignore[misc]
+class BlockIO(Plain, BlkIOController):  # type: ignore[misc]
     read_bps = _Throttle("blkio.throttle.read_bps_device")
     write_bps = _Throttle("blkio.throttle.write_bps_device")
 
 
-class Memory(MemoryController):  # type: ignore[misc]
+class Cpu(Plain, CpuController):  # type: ignore[misc]
+    pass
+
+
+class Memory(Plain, MemoryController):  # type: ignore[misc]
     oom_events = DictFile("memory.oom_control", readonly=True)
 
 
-class Pids(Controller):  # type: ignore[misc]
+class Pids(Plain, Controller):  # type: ignore[misc]
     #: A number, or "max".
     max = BaseFileInterface("pids.max")
 
 
-class Freezer(Controller):  # type: ignore[misc]
+class Freezer(Plain, Controller):  # type: ignore[misc]
     state = BaseFileInterface("freezer.state")
 
 

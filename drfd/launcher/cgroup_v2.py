@@ -18,6 +18,7 @@ from drfd.launcher.confinement import LimitFailed, PlaceGone, reach_before_limit
 from drfd.launcher.cores import PERIOD_US, Cores
 from drfd.launcher.counters import Counted, count_v2
 from drfd.launcher.cpusets import Cpusets
+from drfd.launcher.files import put
 from drfd.launcher.members import MembersV2
 from drfd.launcher.pins import Pins
 from drfd.launcher.protocol import QUOTA, UNIFIED, DiskLimit, Limits
@@ -102,8 +103,7 @@ class CgroupV2:
     def enter(self, key: Key, limits: Limits, uid: int) -> None:
         path = f"{self._directory(key)}/cgroup.procs"
         try:
-            with open(path, "w") as procs:
-                procs.write("0")
+            put(path, "0")
         except OSError as error:
             raise LimitFailed(f"{path}: {error.strerror}") from error
         self._affinity.keep(key)

@@ -14,6 +14,7 @@ from cgroupspy.interfaces import BaseFileInterface, DictFile, FlagFile
 from cgroupspy.nodes import Node
 
 from drfd.launcher.confinement import LimitFailed
+from drfd.launcher.files import Plain
 
 
 class _Amount(BaseFileInterface):  # type: ignore[misc]  # cgroupspy has no types
@@ -51,7 +52,7 @@ class _Throttle(BaseFileInterface):  # type: ignore[misc]
         return " ".join([device, *(f"{name}={rate}" for name, rate in rates.items())])
 
 
-class JobCgroup(Controller):  # type: ignore[misc]
+class JobCgroup(Plain, Controller):  # type: ignore[misc]
     events = DictFile("cgroup.events", readonly=True)
     freeze = FlagFile("cgroup.freeze")
     kill = FlagFile("cgroup.kill", writeonly=True)
@@ -84,13 +85,13 @@ class JobCgroup(Controller):  # type: ignore[misc]
             setattr(self, name, value)
         except OSError as error:
             # The kernel forbids to make files here, which says nothing of why there is none.
-            there = os.path.exists(self._path(name))
+            there = os.path.exists(self._file(name))
             why = error.strerror if there else "the kernel offers no such file here"
-            raise LimitFailed(f"{self._path(name)}: {why}") from error
+            raise LimitFailed(f"{self._file(name)}: {why}") from error
 
     def _verify(self, name: str, wanted: object, there: object) -> None:
         if wanted != there:
-            raise LimitFailed(f"{self._path(name)} was set to {wanted} and reads {there}")
+            raise LimitFailed(f"{self._file(name)} was set to {wanted} and reads {there}")
 
-    def _path(self, name: str) -> str:
-        return os.fsdecode(self.filepath(self.get_interface(name).filename))
+    def _file(self, name: str) -> str:
+        return self._path(self.get_interface(name).filename)

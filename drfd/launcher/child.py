@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import json
 import os
+import pwd
 import signal
 import socket
 import stat
@@ -19,6 +21,7 @@ from typing import NoReturn
 from drfd.launcher import identity, process
 from drfd.launcher.attempts import Key
 from drfd.launcher.confinement import Confinement, LimitFailed
+from drfd.launcher.files import get
 from drfd.launcher.protocol import Order
 from drfd.paths import at_socket
 
@@ -31,11 +34,18 @@ class StepFailed(Exception):
     """What could not be done, in a sentence for the submitter."""
 
 
-def run_child(order: Order, confinement: Confinement, report_fd: int, go_fd: int) -> NoReturn:
-    """Become the job. What goes wrong is written to `report_fd`, which closes itself at exec;
-    a byte says that only the go-ahead on `go_fd` is missing."""
+def run_child(
+    order: Order,
+    confinement: Confinement,
+    user: pwd.struct_passwd,
+    groups: list[int],
+    report_fd: int,
+    go_fd: int,
+) -> NoReturn:
+    """Become the job, as this user. What goes wrong is written to `report_fd`, which closes itself
+    at exec; a byte says that only the go-ahead on `go_fd` is missing."""
     try:
-        _become_job(order, confinement, report_fd, go_fd)
+        _become_job(order, confinement, user, groups, report_fd, go_fd)
     except BaseException as error:
         text = _explain(error)
         os.write(report_fd, json.dumps({"text": text}).encode())
@@ -49,10 +59,11 @@ def run_notice(order: Order, confinement: Confinement, report_fd: int) -> NoRetu
     try:
         os.setsid()
         user = identity.account(order.uid)
+        groups = identity.groups_of(user)
         confinement.enter((order.id, order.attempt), order.limits, order.uid)
         identity.reset_oom_score()
         identity.reset_file_limit()
-        identity.become(user, order.gid)
+        identity.become(user, groups, order.gid)
         os.umask(order.umask)
         try:
             os.chdir(order.cwd)
@@ -77,14 +88,20 @@ def run_notice(order: Order, confinement: Confinement, report_fd: int) -> NoRetu
         os._exit(125)
 
 
-def _become_job(order: Order, confinement: Confinement, report_fd: int, go_fd: int) -> None:
+def _become_job(
+    order: Order,
+    confinement: Confinement,
+    user: pwd.struct_passwd,
+    groups: list[int],
+    report_fd: int,
+    go_fd: int,
+) -> None:
     key: Key = (order.id, order.attempt)
     os.setsid()
-    user = identity.account(order.uid)
     confinement.enter(key, order.limits, order.uid)
     identity.reset_oom_score()
     identity.reset_file_limit()
-    identity.become(user, order.gid)
+    identity.become(user, groups, order.gid)
     os.umask(order.umask)
     try:
         os.chdir(order.cwd)
@@ -192,10 +209,20 @@ def _program(order: Order) -> tuple[str, list[str]]:
     return path, list(order.argv)
 
 
+def read_ignored() -> tuple[int, ...]:
+    """The signals that this process ignores, and a program that it becomes."""
+    line = next(line for line in get("/proc/self/status").split("\n") if line.startswith("SigIgn:"))
+    mask = int(line.split()[1], 16)
+    return tuple(number for number in range(1, signal.NSIG) if mask >> (number - 1) & 1)
+
+
+#: The same, asked of the kernel once.
+ignored_signals = functools.cache(read_ignored)
+
+
 def _reset_signals() -> None:
-    for number in range(1, signal.NSIG):
-        if number not in (signal.SIGKILL, signal.SIGSTOP, 32, 33):
-            signal.signal(number, signal.SIG_DFL)
+    for number in ignored_signals():
+        signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from drfd.launcher.files import get
+
 Counted = dict[str, int]
 T = TypeVar("T")
 
@@ -97,7 +99,6 @@ def _read(directory: str | None, name: str, read: Callable[[str], T]) -> T | Non
     if directory is None:
         return None
     try:
-        with open(f"{directory}/{name}") as file:
-            return read(file.read())
+        return read(get(f"{directory}/{name}"))
     except (OSError, ValueError, StopIteration):
         return None

@@ -16,11 +16,12 @@ from cgroupspy.nodes import Node
 
 from drfd.launcher.attempts import Key, cgroup_key, cgroup_name
 from drfd.launcher.confinement import LimitFailed
+from drfd.launcher.files import Plain
 from drfd.launcher.placement import Cpus
 from drfd.launcher.vanishing import VANISHED, unless_gone
 
 
-class _V1(Controller):  # type: ignore[misc]  # cgroupspy has no types
+class _V1(Plain, Controller):  # type: ignore[misc]  # cgroupspy has no types
     cpus = CommaDashSetFile("cpuset.cpus")
     mems = CommaDashSetFile("cpuset.mems")
     effective_cpus = CommaDashSetFile("cpuset.effective_cpus", readonly=True)
@@ -28,7 +29,7 @@ class _V1(Controller):  # type: ignore[misc]  # cgroupspy has no types
     memory_migrate = FlagFile("cpuset.memory_migrate")
 
 
-class _V2(Controller):  # type: ignore[misc]
+class _V2(Plain, Controller):  # type: ignore[misc]
     cpus = CommaDashSetFile("cpuset.cpus")
     mems = CommaDashSetFile("cpuset.mems")
     effective_cpus = CommaDashSetFile("cpuset.cpus.effective", readonly=True)

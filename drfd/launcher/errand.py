@@ -7,12 +7,11 @@ import os
 import resource
 import select
 import signal
-import socket
 import time
 from dataclasses import dataclass, field, replace
 
 from drfd.failpoints import reach
-from drfd.launcher import attempts, process
+from drfd.launcher import attempts, identity, process
 from drfd.launcher.attempts import Attempt, Key
 from drfd.launcher.child import run_child, run_notice
 from drfd.launcher.confinement import Confinement
@@ -79,11 +78,11 @@ class Errand:
     def key(self) -> Key:
         return self.order.id, self.order.attempt
 
-    def run(self, channel: socket.socket) -> None:
+    def run(self, channel_fd: int) -> None:
         # First, so that a successor of the launcher can find us at once.
         attempts.append(self.attempt_fd, "runner", self.me)
         reach("runner.before-child")
-        pid, failure = self._start_child(channel)
+        pid, failure = self._start_child(channel_fd)
         if failure is not None:
             attempts.append(self.attempt_fd, "failed", {"text": failure})
             self._ring()
@@ -91,22 +90,28 @@ class Errand:
         reach("runner.after-exec")
         self._ring()
         if self.order.on_start:
-            self._tell_start(channel)
+            self._tell_start(channel_fd)
         status = self._await_end(pid)
         self._record_end(status)
         if self._oom_fd is not None:
             os.close(self._oom_fd)
 
-    def _start_child(self, channel: socket.socket) -> tuple[int, str | None]:
+    def _start_child(self, channel_fd: int) -> tuple[int, str | None]:
         """Fork the job's process and let it go once that is on record; (pid, what went wrong)."""
+        # Asked for here and not in the child, where each page that is touched is copied first.
+        try:
+            user = identity.account(self.order.uid)
+            groups = identity.groups_of(user)
+        except identity.Denied as error:
+            return 0, str(error)
         report_out, report_in = os.pipe()
         go_out, go_in = os.pipe()
-        pid = os.fork()
+        pid = process.fork()
         if pid == 0:
             os.close(report_out)
             os.close(go_in)
-            self._let_go(channel)
-            run_child(self.order, self.confinement, report_in, go_out)
+            self._let_go(channel_fd)
+            run_child(self.order, self.confinement, user, groups, report_in, go_out)
         os.close(report_in)
         os.close(go_out)
         ready = os.read(report_out, 1)
@@ -127,23 +132,23 @@ class Errand:
         text = json.loads(problem)["text"] if problem else "the job's process died before exec"
         return pid, text
 
-    def _let_go(self, channel: socket.socket) -> None:
+    def _let_go(self, channel_fd: int) -> None:
         """In a child: the lock says that the runner lives, and so does the channel."""
         os.close(self.attempt_fd)
-        channel.close()
+        os.close(channel_fd)
         signal.set_wakeup_fd(-1)
 
-    def _tell_start(self, channel: socket.socket) -> None:
+    def _tell_start(self, channel_fd: int) -> None:
         """Run the owner's command beside the job, as a part of it; it ends with the job."""
         variables = {**self.order.variables, "DRF_STATE": "RUNNING"}
         order = replace(self.order, argv=self.order.on_start, variables=variables)
         try:
-            pid = os.fork()
+            pid = process.fork()
         except OSError:
             # The machine is short of processes. The job runs, and that is what counts.
             return
         if pid == 0:
-            self._let_go(channel)
+            self._let_go(channel_fd)
             run_notice(order, self.confinement, os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC))
 
     def _await_end(self, pid: int) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pwd
 import resource
 
 from drfd import service
+from drfd.launcher.files import get, put
 from drfd.launcher.protocol import Order
 
 #: Variables that describe the process drfd, or its submitter, was started in; a job must not take
@@ -31,13 +33,18 @@ def account(uid: int) -> pwd.struct_passwd:
         raise Denied(f"there is no user with uid {uid} any more") from None
 
 
-def become(user: pwd.struct_passwd, preferred_gid: int) -> None:
-    """Drop to the user for good, groups first, and make sure that it holds."""
+def groups_of(user: pwd.struct_passwd) -> list[int]:
+    """The user's present groups, for who can take them."""
+    return os.getgrouplist(user.pw_name, user.pw_gid) if os.getuid() == 0 else []
+
+
+def become(user: pwd.struct_passwd, groups: list[int], preferred_gid: int) -> None:
+    """Drop to the user for good, groups first, and make sure that it holds. `groups`: as
+    `groups_of` has them."""
     if os.getuid() != 0:
         if user.pw_uid != os.getuid():
             raise Denied(f"this launcher runs as uid {os.getuid()} and cannot become {user.pw_uid}")
         return
-    groups = os.getgrouplist(user.pw_name, user.pw_gid)
     gid = preferred_gid if preferred_gid in groups else user.pw_gid
     os.setgroups(groups)
     os.setresgid(gid, gid, gid)
@@ -67,13 +74,20 @@ def environment(user: pwd.struct_passwd, order: Order) -> dict[str, str]:
     return env | order.variables
 
 
+_OOM_SCORE = "/proc/self/oom_score_adj"
+
+
+@functools.cache
+def oom_score() -> str:
+    """That of this process; asked of the kernel once."""
+    return get(_OOM_SCORE).strip()
+
+
 def reset_oom_score() -> None:
     """A job is as likely to be killed as any program, whatever the launcher's own score."""
     try:
-        with open("/proc/self/oom_score_adj", "r+") as file:
-            if file.read().strip() != "0":
-                file.seek(0)
-                file.write("0")
+        if oom_score() != "0":
+            put(_OOM_SCORE, "0")
     except PermissionError:
         # Set by root for a user's whole session: only root may lower it again.
         return

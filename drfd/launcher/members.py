@@ -18,6 +18,7 @@ from drfd.launcher import process
 from drfd.launcher.attempts import Attempt
 from drfd.launcher.cgroup_v1_files import Freezer
 from drfd.launcher.cgroup_v2_files import JobCgroup
+from drfd.launcher.files import get
 from drfd.launcher.vanishing import unless_gone
 
 _FREEZE_WAIT_S = 0.05
@@ -149,6 +150,5 @@ class MembersV2(Members):
 
 
 def _listed(directory: str) -> list[int]:
-    with open(f"{directory}/cgroup.procs") as procs:
-        # 0 stands for a process outside our pid namespace: not ours to name.
-        return [pid for line in procs if (pid := int(line))]
+    # 0 stands for a process outside our pid namespace: not ours to name.
+    return [pid for word in get(f"{directory}/cgroup.procs").split() if (pid := int(word))]

@@ -8,9 +8,22 @@ import signal
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from drfd.launcher.files import get
+
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 _libc = ctypes.CDLL(None, use_errno=True)
+#: Calls that keep Python's global lock.
+_held_libc = ctypes.PyDLL(None, use_errno=True)
+
+
+def fork() -> int:
+    """As os.fork, for a process of a single thread, which soon becomes another program. What Python
+    does in the child for the threads that are not there touches more memory than all the rest."""
+    pid = int(_held_libc.fork())
+    if pid < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return pid
 
 
 def become_subreaper() -> None:
@@ -34,8 +47,7 @@ def outlive_parent() -> None:
 
 
 def boot_id() -> str:
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read().strip()
+    return get("/proc/sys/kernel/random/boot_id").strip()
 
 
 def start_ticks(pid: int) -> int | None:
@@ -93,8 +105,7 @@ def children(pid: int) -> list[int]:
     for; much faster than by a walk. A kernel that keeps no such list (before 3.5, or built without
     it) names none."""
     try:
-        with open(f"/proc/{pid}/task/{pid}/children") as file:
-            return [int(word) for word in file.read().split()]
+        return [int(word) for word in get(f"/proc/{pid}/task/{pid}/children").split()]
     except (FileNotFoundError, ProcessLookupError):
         return []
 
@@ -173,13 +184,12 @@ def _all_stats() -> Iterable[tuple[int, list[str]]]:
 def _stat(pid: int | str) -> list[str] | None:
     """Fields of /proc/PID/stat from the third (state) on; see proc_pid_stat(5)."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            data = file.read()
+        text = get(f"/proc/{pid}/stat")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         # Gone, or hidden from us (hidepid).
         return None
     # The second field is the program's name in parentheses, and may hold anything.
-    return data[data.rindex(b")") + 2 :].decode().split()
+    return text[text.rindex(")") + 2 :].split()
 
 
 def close_all_but(*keep: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from signal import NSIG
 from typing import Any
 
@@ -87,8 +87,11 @@ class Order:
     on_start: tuple[str, ...] = ()
 
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def encode(message: Message) -> bytes:
-    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+    return _encode(message).encode() + b"\n"
 
 
 def decode(line: bytes) -> Message:
@@ -102,11 +105,21 @@ def decode(line: bytes) -> Message:
 
 
 def launch_message(order: Order) -> Message:
-    return {"cmd": LAUNCH, **asdict(order)}
+    return {"cmd": LAUNCH, **_fields(order)}
 
 
 def notify_message(order: Order) -> Message:
-    return {"cmd": NOTIFY, **asdict(order)}
+    return {"cmd": NOTIFY, **_fields(order)}
+
+
+def _fields(order: Order) -> Message:
+    """As dataclasses.asdict, without its copies of all that is in there."""
+    limits = _shallow(order.limits) | {"disks": [_shallow(disk) for disk in order.limits.disks]}
+    return _shallow(order) | {"limits": limits}
+
+
+def _shallow(value: Order | Limits | DiskLimit) -> Message:
+    return {name: getattr(value, name) for name in value.__slots__}
 
 
 def read_order(message: Message) -> Order:

@@ -15,7 +15,8 @@ import os
 import signal
 import socket
 
-from drfd.launcher import attempts, process
+from drfd.launcher import attempts, identity, process
+from drfd.launcher.child import ignored_signals, read_ignored
 from drfd.launcher.confinement import Confinement
 from drfd.launcher.errand import Errand
 from drfd.launcher.protocol import Order, decode, encode, launch_message, read_order
@@ -61,15 +62,19 @@ def _serve(channel: socket.socket, confinement: Confinement, bell_fd: int) -> No
     take another; its end, that the launcher is gone or has no more for us."""
     # Freed objects of the launcher are not ours to collect: it would copy every page.
     gc.disable()
-    # A user's daemon is stopped with ^C; its jobs are not.
     os.setsid()
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    # A user's daemon is stopped with ^C; its jobs are not. What is ignored would be so in the job,
+    # too; what is handled is at its default there (execve(2)).
+    for number in (*read_ignored(), signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _do_nothing)
     process.close_all_but(channel.fileno(), bell_fd)
     process.become_subreaper()
     me = {"pid": os.getpid(), "start_ticks": process.start_ticks(os.getpid())}
     children_fd = _watch_children()
+    # Each child knows these then.
+    ignored_signals()
+    identity.oom_score()
     for _ in range(_MOST_ATTEMPTS):
         taken = _take(channel)
         if taken is None:
@@ -77,7 +82,7 @@ def _serve(channel: socket.socket, confinement: Confinement, bell_fd: int) -> No
         order, created, attempt_fd = taken
         errand = Errand(order, confinement, created, attempt_fd, bell_fd, me, children_fd)
         try:
-            errand.run(channel)
+            errand.run(channel.fileno())
         except BaseException as error:
             attempts.append(attempt_fd, "failed", {"text": f"the runner broke: {error!r}"})
             return
@@ -107,6 +112,10 @@ def _watch_children() -> int:
     """A descriptor that becomes readable when a child has died."""
     out, into = os.pipe()
     os.set_blocking(into, False)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.signal(signal.SIGCHLD, _do_nothing)
     signal.set_wakeup_fd(into, warn_on_full_buffer=False)
     return out
+
+
+def _do_nothing(number: int, frame: object) -> None:
+    pass

@@ -62,12 +62,12 @@ def test_a_job_that_nobody_watches_reads_as_none(meter: Meter) -> None:
 
 
 def test_a_job_before_its_first_sample_reads_as_none(meter: Meter) -> None:
-    meter.watch(KEY, 99)
+    meter.watch(KEY, 99, "drfd/1.1")
     assert meter.usage(JOB) is None
 
 
 def test_use_comes_from_the_two_latest_samples(meter: Meter, tmp_path: Path) -> None:
-    meter.watch(KEY, 99)
+    meter.watch(KEY, 99, "drfd/1.1")
     for cpu_ns, rss, peak in ((0, 9, 9), (1_000_000_000, 100, 700), (4_000_000_000, 50, 600)):
         write(tmp_path, cpu_ns, rss, peak)
         assert meter.sample(JOB) is None
@@ -86,7 +86,7 @@ def test_the_last_sample_has_no_processes_and_no_say_in_the_mean(
     meter: Meter, tmp_path: Path
 ) -> None:
     meter.sample_end(JOB)
-    meter.watch(KEY, 99)
+    meter.watch(KEY, 99, "drfd/1.1")
     write(tmp_path, 0, 100, 100)
     meter.sample(JOB)
     write(tmp_path, 1_000_000_000, 0, 120)
@@ -100,16 +100,29 @@ def test_the_last_sample_has_no_processes_and_no_say_in_the_mean(
     )
 
 
-def test_a_job_too_short_for_a_sample_has_no_mean(meter: Meter, tmp_path: Path) -> None:
-    meter.watch(KEY, 99)
+def test_a_job_too_short_for_a_sample_is_left_to_its_runner(meter: Meter, tmp_path: Path) -> None:
+    meter.watch(KEY, 99, "drfd/1.1")
     write(tmp_path, 0, 0, 120)
     meter.sample_end(JOB)
-    assert meter.usage(JOB) == Usage(memory_peak_bytes=120)
+    assert meter.usage(JOB) is None
+
+
+def test_the_cgroup_is_known_before_the_books_know_it(
+    meter: Meter, tmp_path: Path, runner_pid: int
+) -> None:
+    """A start and an end may come together: nobody is to walk through all processes then."""
+    write(tmp_path, 0, 100, 100)
+    meter.watch(KEY, runner_pid, "drfd/1.1")
+    early = replace(JOB, cgroup=None)
+    meter.sample(early)
+    usage = meter.usage(early)
+    assert usage is not None
+    assert usage.memory_bytes == 100
 
 
 def test_the_highest_rate_is_between_two_samples(meter: Meter, tmp_path: Path) -> None:
     meter.heed(hello(tmp_path))
-    meter.watch(KEY, 99)
+    meter.watch(KEY, 99, "drfd/1.1")
     write_unified(tmp_path, cpu_us=0, anon=9, peak=9)
     for read, written in ((0, 0), (1000, 10), (9000, 10), (9500, 50)):
         line = f"8:0 rbytes={read} wbytes={written} rios=1 wios=1\n"
@@ -123,7 +136,7 @@ def test_the_highest_rate_is_between_two_samples(meter: Meter, tmp_path: Path) -
 def test_a_suspended_job_uses_no_cores_and_keeps_the_rest_of_its_reading(
     meter: Meter, tmp_path: Path
 ) -> None:
-    meter.watch(KEY, 99)
+    meter.watch(KEY, 99, "drfd/1.1")
     for cpu_ns in (0, 4_000_000_000):
         write(tmp_path, cpu_ns, 50, 50)
         meter.sample(JOB)
@@ -136,7 +149,7 @@ def test_a_suspended_job_uses_no_cores_and_keeps_the_rest_of_its_reading(
 
 def test_another_attempt_of_the_job_is_another_reading(meter: Meter, tmp_path: Path) -> None:
     write(tmp_path, 0, 1, 1)
-    meter.watch(KEY, 99)
+    meter.watch(KEY, 99, "drfd/1.1")
     meter.sample(JOB)
     assert meter.usage(replace(JOB, attempt=2)) is None
 
@@ -144,9 +157,9 @@ def test_another_attempt_of_the_job_is_another_reading(meter: Meter, tmp_path: P
 def test_a_repeated_start_does_not_lose_the_samples(meter: Meter, tmp_path: Path) -> None:
     """The launcher reports every start again after each reconnection."""
     write(tmp_path, 0, 1, 700)
-    meter.watch(KEY, 99)
+    meter.watch(KEY, 99, "drfd/1.1")
     meter.sample(JOB)
-    meter.watch(KEY, 99)
+    meter.watch(KEY, 99, "drfd/1.1")
     assert meter.usage(JOB) == Usage(
         memory_bytes=1, memory_peak_bytes=700, memory_mean_bytes=1, memory_working_bytes=1
     )
@@ -154,7 +167,7 @@ def test_a_repeated_start_does_not_lose_the_samples(meter: Meter, tmp_path: Path
 
 def test_what_is_forgotten_reads_as_none(meter: Meter, tmp_path: Path) -> None:
     write(tmp_path, 0, 1, 1)
-    meter.watch(KEY, 99)
+    meter.watch(KEY, 99, "drfd/1.1")
     meter.sample(JOB)
     meter.forget(KEY)
     meter.forget(KEY)
@@ -163,7 +176,7 @@ def test_what_is_forgotten_reads_as_none(meter: Meter, tmp_path: Path) -> None:
 
 def test_a_confined_job_is_never_stopped_by_measurement(meter: Meter, tmp_path: Path) -> None:
     """The kernel keeps its limit; what is measured may be over it for a moment."""
-    meter.watch(KEY, 99)
+    meter.watch(KEY, 99, "drfd/1.1")
     write(tmp_path, 0, 1 << 40, 1 << 40)
     assert [meter.sample(JOB) for _ in range(5)] == [None] * 5
 
@@ -182,7 +195,7 @@ def test_an_unconfined_job_is_stopped_after_two_samples_over_its_memory(
     meter: Meter, runner_pid: int
 ) -> None:
     job = replace(JOB, cgroup=None, spec=spec(asks=demand(1, 1 / 128)))
-    meter.watch(KEY, runner_pid)
+    meter.watch(KEY, runner_pid, None)
     assert meter.sample(job) is None
     breach = meter.sample(job)
     assert breach is not None
@@ -195,7 +208,7 @@ def test_an_unconfined_job_is_stopped_after_two_samples_over_its_memory(
 
 def test_an_unconfined_job_within_its_memory_runs_on(meter: Meter, runner_pid: int) -> None:
     job = replace(JOB, cgroup=None, spec=spec(asks=demand(1, 1)))
-    meter.watch(KEY, runner_pid)
+    meter.watch(KEY, runner_pid, None)
     assert [meter.sample(job) for _ in range(3)] == [None] * 3
 
 
@@ -218,7 +231,7 @@ def write_unified(mount: Path, *, cpu_us: int, anon: int, peak: int | None) -> N
 
 def test_on_version_2_use_comes_from_the_one_cgroup(meter: Meter, tmp_path: Path) -> None:
     meter.heed(hello(tmp_path))
-    meter.watch(KEY, 99)
+    meter.watch(KEY, 99, "drfd/1.1")
     for cpu_us, anon, peak in ((0, 9, 9), (1_000_000, 100, 700)):
         write_unified(tmp_path, cpu_us=cpu_us, anon=anon, peak=peak)
         assert meter.sample(JOB) is None
@@ -236,7 +249,7 @@ def test_where_the_kernel_records_no_peak_the_highest_sample_is_it(
     meter: Meter, tmp_path: Path
 ) -> None:
     meter.heed(hello(tmp_path))
-    meter.watch(KEY, 99)
+    meter.watch(KEY, 99, "drfd/1.1")
     for anon in (9, 100, 20):
         write_unified(tmp_path, cpu_us=0, anon=anon, peak=None)
         meter.sample(JOB)
@@ -282,7 +295,7 @@ def test_disk_rates_that_the_kernel_is_not_given_are_judged(
     monkeypatch.setattr(host_usage.psutil, "Process", BusyWriter)
     write_unified(tmp_path, cpu_us=0, anon=1 << 40, peak=1 << 40)
     meter.heed(hello(tmp_path, "measured: the io controller is not given to us"))
-    meter.watch(KEY, 99)
+    meter.watch(KEY, 99, "drfd/1.1")
     breaches = [meter.sample(job) for _ in range(16)]
     assert breaches[:-2] == [None] * 14, "only a rate over half a minute is a breach"
     assert breaches[-1] is not None
@@ -296,7 +309,7 @@ def test_disk_rates_that_the_kernel_is_not_given_are_judged(
 def test_disk_rates_that_the_kernel_enforces_are_not_judged(meter: Meter, tmp_path: Path) -> None:
     job = replace(JOB, spec=spec(asks=demand(1, 1, write=1)))
     meter.heed(hello(tmp_path))
-    meter.watch(KEY, 99)
+    meter.watch(KEY, 99, "drfd/1.1")
     write_unified(tmp_path, cpu_us=0, anon=1, peak=1)
     for number in range(20):
         (tmp_path / "drfd/1.1/io.stat").write_text(f"8:0 rbytes=0 wbytes={number << 30}\n")

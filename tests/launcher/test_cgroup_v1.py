@@ -17,6 +17,7 @@ from drfd.launcher import cgroup_v1, topology
 from drfd.launcher.attempts import Attempt
 from drfd.launcher.cgroup_v1 import CgroupV1
 from drfd.launcher.confinement import LimitFailed
+from drfd.launcher.files import Plain
 from drfd.launcher.protocol import NO_PIN, PIN, QUOTA, WEIGHT, DiskLimit, Limits
 from launcher.rig import WAIT_S, Start
 
@@ -138,7 +139,7 @@ class Kernel:
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     kernel = Kernel(tmp_path)
     monkeypatch.setattr(cgroup_v1, "os", kernel)
-    monkeypatch.setattr(Controller, "set_property", lambda *words: kernel.write(*words))
+    monkeypatch.setattr(Plain, "set_property", lambda *words: kernel.write(*words))
     return kernel
 
 

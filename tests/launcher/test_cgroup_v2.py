@@ -18,6 +18,7 @@ from drfd.launcher import cgroup_v2, members, process, topology
 from drfd.launcher.attempts import Attempt
 from drfd.launcher.cgroup_v2 import CgroupV2
 from drfd.launcher.confinement import LimitFailed, PlaceGone
+from drfd.launcher.files import Plain, get
 from drfd.launcher.protocol import NO_PIN, PIN, QUOTA, UNIFIED, WEIGHT, DiskLimit, Limits
 from launcher.rig import WAIT_S, Start, pid_in, until
 
@@ -168,7 +169,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     kernel = Kernel(tmp_path)
     monkeypatch.setattr(topology, "usable_cpus", lambda: frozenset(range(4)))
     monkeypatch.setattr(cgroup_v2, "os", kernel)
-    monkeypatch.setattr(Controller, "set_property", lambda *words: kernel.write(*words))
+    monkeypatch.setattr(Plain, "set_property", lambda *words: kernel.write(*words))
     return kernel
 
 
@@ -672,12 +673,12 @@ def test_threads_in_a_cgroup_of_their_own_are_signalled_with_their_process(
     job = start("sleep", "60")
     inhabit(kernel, job.pid)
 
-    def refuse(path: str, *words: str) -> Any:
+    def refuse(path: str) -> str:
         if "/threads/" in path:
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), path)
-        return open(path, *words)
+        return get(path)
 
-    monkeypatch.setattr(members, "open", refuse, raising=False)
+    monkeypatch.setattr(members, "get", refuse)
     place.signal(KEY, None, signal.SIGTERM)
     assert job.wait(WAIT_S) == -signal.SIGTERM
 
@@ -752,7 +753,7 @@ def test_a_cgroup_that_vanishes_while_it_is_read_is_gone(
     def vanish(*words: object) -> str:
         raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
 
-    monkeypatch.setattr(Controller, "get_property", vanish)
+    monkeypatch.setattr(Plain, "get_property", vanish)
     assert place.kill_pass(KEY, None)
     assert place.oom_kills(KEY) == (False, False)
 

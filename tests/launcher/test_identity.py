@@ -74,22 +74,23 @@ def test_somebody_elses_bare_uid_will_not_do(monkeypatch: pytest.MonkeyPatch) ->
 def test_an_ordinary_user_becomes_nobody_else() -> None:
     other = pwd.struct_passwd(("x", "x", os.getuid() + 1, os.getgid(), "", "/", "/bin/sh"))
     with pytest.raises(Denied, match=f"cannot become {os.getuid() + 1}"):
-        identity.become(other, os.getgid())
+        identity.become(other, [], os.getgid())
 
 
 @not_root
 def test_an_ordinary_user_stays_what_it_is() -> None:
     mine = identity.account(os.getuid())
     before = (os.getresuid(), os.getresgid(), os.getgroups())
-    identity.become(mine, mine.pw_gid + 1)
+    identity.become(mine, [], mine.pw_gid + 1)
     assert (os.getresuid(), os.getresgid(), os.getgroups()) == before
 
 
 #: Runs as root; the database's groups are the test's own, as there may be none on the machine.
 BECOME = """
 os.setgroups([0, 4, 24])
+user = pwd.struct_passwd(("x", "x", 64321, 64320, "", "/", "/bin/sh"))
 os.getgrouplist = lambda name, gid: [gid, 54321, 54322]
-identity.become(pwd.struct_passwd(("x", "x", 64321, 64320, "", "/", "/bin/sh")), int(sys.argv[1]))
+identity.become(user, identity.groups_of(user), int(sys.argv[1]))
 status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines())
 def refused(call, *args):
     try: call(*args)

@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from drfd.launcher.attempts import Key, cgroup_name
 from drfd.launcher.confinement import LimitFailed
 from drfd.launcher.cpusets import Cpusets, open_v1
+from drfd.launcher.files import Plain
 from drfd.launcher.pins import Pins
 from drfd.launcher.placement import Cpu, Cpus
 from drfd.launcher.topology import parse_list
@@ -110,7 +111,7 @@ def kernel(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Kernel:
     kernel = Kernel(tmp_path / "jobs", is_v1=request.param == "v1")
-    monkeypatch.setattr(Controller, "set_property", lambda *words: kernel.write(*words))
+    monkeypatch.setattr(Plain, "set_property", lambda *words: kernel.write(*words))
     return kernel
 
 
@@ -355,7 +356,7 @@ def test_what_the_kernel_makes_otherwise_is_no_limit(
 ) -> None:
     kernel.make((1, 1))
     monkeypatch.setattr(
-        Controller, "set_property", lambda one, name, value: kernel.write(one, name, "0-1,7")
+        Plain, "set_property", lambda one, name, value: kernel.write(one, name, "0-1,7")
     )
     with pytest.raises(LimitFailed, match="was set to"):
         pins.pin((1, 1), 2)
@@ -366,7 +367,7 @@ def test_on_version_1_our_directories_get_what_is_above_them(
 ) -> None:
     """A new one is empty, and could be entered by nobody."""
     kernel = Kernel(tmp_path / "top", is_v1=True)
-    monkeypatch.setattr(Controller, "set_property", lambda *words: kernel.write(*words))
+    monkeypatch.setattr(Plain, "set_property", lambda *words: kernel.write(*words))
     for name in ("drfd", "drfd/x"):
         kernel.furnish(kernel.root / name, "", "")
     open_v1(str(kernel.root), "drfd/x")
@@ -489,7 +490,7 @@ def test_whatever_happens_every_cpu_is_one_jobs_or_everybodys(
         made.append(Kernel(tmp_path / f"jobs{len(made)}", is_v1=is_v1))
         return made[-1]
 
-    monkeypatch.setattr(Controller, "set_property", lambda *words: made[-1].write(*words))
+    monkeypatch.setattr(Plain, "set_property", lambda *words: made[-1].write(*words))
     life = type("Life", (Life,), {"fresh": staticmethod(fresh)})
     case = life.TestCase
     case.settings = settings(
