@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,6 +26,8 @@ RETRY_S = 0.2
 _ANSWER_S = 120.0
 #: Rows of a list that are asked for at a time.
 _PAGE = 1000
+#: So many submissions may be on their way without an answer.
+_AHEAD = 128
 
 
 #: Starts the user's own daemon at this path, and returns when it answers.
@@ -63,8 +67,13 @@ class Connection:
         return Connection(self.path, start=self._start)
 
     def send(self, op: str, **fields: Any) -> None:
+        self._send_all(op, [fields])
+
+    def _send_all(self, op: str, requests: list[Message]) -> None:
+        if not requests:
+            return
         try:
-            message = encode_request({"op": op, "v": VERSION, **fields})
+            data = b"".join(encode_request({"op": op, "v": VERSION, **each}) for each in requests)
         except UnicodeEncodeError as error:
             raise Refused("bad-value", f"{_text_around(error)!r} is not UTF-8 text") from None
         if self._has_been_left():
@@ -75,7 +84,7 @@ class Connection:
         # What is waited for may take days; an earlier request had its own idea.
         self._socket.settimeout(None)
         try:
-            self._socket.sendall(message)
+            self._socket.sendall(data)
         except (BrokenPipeError, ConnectionResetError):
             # A refusal may lie there already, or else the daemon has gone.
             pass
@@ -144,6 +153,42 @@ class Connection:
                     raise
                 self.close()
                 time.sleep(RETRY_S)
+
+    def submit_all(self, jobs: Iterable[Message]) -> Iterator[Message | DrfdError]:
+        """The replies in the order of the jobs, or what refused one. Many are sent before the first
+        is answered, so that they share what each costs the daemon's disk; what has not been
+        answered when the connection is lost is asked for again, under the same key."""
+        left = ({"key": os.urandom(12).hex(), **fields} for fields in jobs)
+        open_ones: deque[Message] = deque()
+        unsent: list[Message] = []
+        give_up: float | None = None
+        while True:
+            if len(open_ones) <= _AHEAD // 2:
+                new = list(islice(left, _AHEAD - len(open_ones)))
+                open_ones += new
+                unsent += new
+            if not open_ones:
+                return
+            try:
+                self._send_all("submit", unsent)
+                unsent = []
+                assert self._socket is not None
+                self._socket.settimeout(_ANSWER_S)
+                reply: Message | DrfdError = self.receive()
+            except Unavailable as error:
+                if error.code == "lost" and give_up is None:
+                    give_up = time.monotonic() + RECONNECT_S
+                if give_up is None or time.monotonic() > give_up:
+                    raise
+                self.close()
+                unsent = list(open_ones)
+                time.sleep(RETRY_S)
+                continue
+            except DrfdError as error:
+                reply = error
+            give_up = None
+            open_ones.popleft()
+            yield reply
 
     def _has_been_left(self) -> bool:
         if self._socket is None:

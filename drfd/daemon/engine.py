@@ -178,6 +178,9 @@ class Engine:
         self._wants_pass = True
 
     def _take(self, work: Work, touched: dict[int, Job]) -> list[ev.Event] | DrfdError:
+        repeated = self._repeated(work)
+        if repeated is not None:
+            return [repeated]
         try:
             events = decide(self.ledger, self._informed(work), self.rules)
         except Refused as refusal:
@@ -189,6 +192,13 @@ class Engine:
             elif isinstance(event, ev.ArraySubmitted):
                 self._keep(event.array_id, event.spec.uid, work)
         return events
+
+    def _repeated(self, work: Work) -> ev.Event | None:
+        """The submission that this one repeats, perhaps one of this very turn."""
+        if work.key is None or not isinstance(work.stimulus, SubmitAsked):
+            return None
+        job_id = self.journal.submission(work.stimulus.spec.uid, work.key)
+        return None if job_id is None else next(self.journal.events(job_id))
 
     def _informed(self, work: Work) -> Stimulus:
         """The stimulus, with what the journal knows of jobs that it is about. Not earlier: they may

@@ -13,35 +13,50 @@ from drfd.wire.views import View, error_view
 
 #: A request that has begun must be complete within this.
 FRAME_S = 30.0
+#: So much is read at a time; a request with more bytes is not short.
+PIECE_BYTES = 64 << 10
 #: Rows of a list that are encoded before others have their turn.
 _AT_ONCE = 200
 
 _encoder = msgspec.json.Encoder()
 
 
-async def read_frame(reader: asyncio.StreamReader, count: Callable[[int], None]) -> bytes:
-    """One line; empty at the end. `count` hears of the bytes of one that is not short as they come,
-    and may refuse them. Raises Refused for a line too long or too slow."""
-    first = await reader.read(1)
-    if first in (b"", b"\n"):
-        return first
-    line = bytearray(first)
-    try:
-        async with asyncio.timeout(FRAME_S):
-            while not line.endswith(b"\n"):
-                try:
-                    line += await reader.readuntil()
-                except asyncio.LimitOverrunError as long:
-                    count(long.consumed)
-                    line += await reader.readexactly(long.consumed)
-                if len(line) > MAX_REQUEST_BYTES:
-                    most = f"a request may have {MAX_REQUEST_BYTES} bytes at most"
-                    raise Refused("too-long", most)
-    except asyncio.IncompleteReadError:
-        return b""
-    except TimeoutError:
-        raise Refused("too-slow", f"the request was not complete after {FRAME_S:.0f} s") from None
-    return bytes(line)
+class Frames:
+    """Requests as they come in. All that has arrived is taken without giving way to others, so that
+    it can share what follows."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+        self._data = b""
+
+    async def next(self, count: Callable[[int], None]) -> bytes:
+        """One line; empty at the end. `count` hears of the bytes of one that is not short as they
+        come, and may refuse them. Raises Refused for a line too long or too slow."""
+        if b"\n" not in self._data and not await self._read_line(count):
+            return b""
+        line, end, self._data = self._data.partition(b"\n")
+        if not end or len(line) >= MAX_REQUEST_BYTES:
+            raise Refused("too-long", f"a request may have {MAX_REQUEST_BYTES} bytes at most")
+        return line + end
+
+    async def _read_line(self, count: Callable[[int], None]) -> bool:
+        """Until there is a line's end, or more than a line may have; False at the end."""
+        try:
+            # Between two requests there may be any time.
+            async with asyncio.timeout(None) as limit:
+                while b"\n" not in self._data and len(self._data) < MAX_REQUEST_BYTES:
+                    if self._data and limit.when() is None:
+                        limit.reschedule(asyncio.get_running_loop().time() + FRAME_S)
+                    piece = await self._reader.read(PIECE_BYTES)
+                    if not piece:
+                        return False
+                    self._data += piece
+                    if len(self._data) > PIECE_BYTES:
+                        count(len(piece))
+        except TimeoutError:
+            text = f"the request was not complete after {FRAME_S:.0f} s"
+            raise Refused("too-slow", text) from None
+        return True
 
 
 def encode(view: View) -> bytes:

@@ -15,12 +15,14 @@ from drfd.daemon.config import Limits
 from drfd.errors import Refused
 
 #: Requests of one user that are worked on at a time.
-AT_ONCE = 8
+AT_ONCE = 16
 #: As many submissions as are allowed in this time may come all at once.
 BURST_S = 100.0
 #: Bytes of requests that have begun and are not answered, on all connections of one user together.
 #: A short one is not counted: everybody may have one on each of his connections.
 MAX_COMING_BYTES = 16 << 20
+#: Jobs that one user's connections may wait for or listen to by their ids, all together.
+MAX_AWAITED = 200_000
 
 
 class Quotas:
@@ -32,6 +34,7 @@ class Quotas:
         self._mono = mono
         self._connections: Counter[int] = Counter()
         self._coming: Counter[int] = Counter()
+        self._awaited: Counter[int] = Counter()
         self._working: dict[int, asyncio.Semaphore] = {}
         #: When the submissions that have come until now would all be there at the usual rate.
         self._due_mono_s: dict[int, float] = {}
@@ -82,6 +85,24 @@ class Quotas:
             self._coming[uid] -= own
             if not self._coming[uid]:
                 del self._coming[uid]
+
+    @contextmanager
+    def awaiting(self, uid: int, count: int) -> Iterator[None]:
+        """While so many ids are waited for; each costs memory until then. Raises Refused."""
+        total = self._awaited[uid] + count
+        if total > MAX_AWAITED:
+            raise Refused(
+                "too-many-ids",
+                f"uid {uid} would wait for {total} jobs by their ids; {MAX_AWAITED} are the most",
+                hint="name the array instead of its tasks, or wait for fewer at a time",
+            )
+        self._awaited[uid] = total
+        try:
+            yield
+        finally:
+            self._awaited[uid] -= count
+            if not self._awaited[uid]:
+                del self._awaited[uid]
 
     def turn(self, uid: int) -> Turn:
         """To work on one request."""

@@ -9,14 +9,23 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 
 from drfd.core.stimuli import Actor
 from drfd.daemon import audit
 from drfd.daemon.accounts import Accounts
+from drfd.daemon.ahead import Ahead
 from drfd.daemon.far_end import has_hung_up, has_read_all
 from drfd.daemon.feed import Feed
-from drfd.daemon.frames import FRAME_S, close, encode, encode_error, encoded, read_frame
+from drfd.daemon.frames import (
+    FRAME_S,
+    PIECE_BYTES,
+    Frames,
+    close,
+    encode,
+    encode_error,
+    encoded,
+)
 from drfd.daemon.quotas import Quotas, Turn
 from drfd.daemon.requests import Requests
 from drfd.daemon.snapshots import Snapshots
@@ -39,11 +48,6 @@ log = logging.getLogger("drfd")
 
 #: Who does not read his last lines keeps the daemon from leaving so long at most.
 _LAST_FLUSH_S = 1.0
-#: A request with more bytes is counted while it comes in, and until it is answered.
-_SHORT_REQUEST_BYTES = 64 << 10
-
-#: Jobs that one user's connections may wait for or listen to by their ids, all together.
-_MAX_AWAITED = 200_000
 
 #: Bytes of replies that one user has not read yet, on all connections together; no longer reply is
 #: added to them than a short one, which anybody gets.
@@ -61,14 +65,13 @@ class Server:
         self._snapshots = snapshots
         self._accounts = accounts
         self._quotas = Quotas(lambda: requests.config.limits)
-        self._awaited: Counter[int] = Counter()
         self._unread: Counter[int] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, listener: socket.socket) -> None:
         """Until cancelled; then every client is let go, however long it meant to wait."""
         server = await asyncio.start_unix_server(
-            self._on_connection, sock=listener, limit=_SHORT_REQUEST_BYTES
+            self._on_connection, sock=listener, limit=PIECE_BYTES
         )
         try:
             await asyncio.Event().wait()
@@ -111,22 +114,64 @@ class Server:
     async def _converse(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, uid: int, gid: int
     ) -> None:
-        while True:
-            with self._quotas.coming(uid) as count:
-                line = await read_frame(reader, count)
-                if not line:
+        frames, ahead = Frames(reader), Ahead()
+        try:
+            while True:
+                with ExitStack() as stack:
+                    line = await frames.next(stack.enter_context(self._quotas.coming(uid)))
+                    if not line:
+                        return
+                    # The kernel's word is turned into a name before, so that all keep their order.
+                    actor = await self._accounts.actor(uid)
+                    request = _decode(line)
+                    if isinstance(request, Submit) and not request.dry_run:
+                        await ahead.make_room(len(line))
+                        taking = self._take_ahead(
+                            stack.pop_all(), ahead.last, writer, actor, gid, request
+                        )
+                        ahead.add(taking, len(line))
+                        continue
+                    await ahead.catch_up()
+                    async with self._quotas.turn(uid) as turn:
+                        reply = await self._answer_or_leave(writer, actor, gid, request, turn)
+                if reply is None:
                     return
-                async with self._quotas.turn(uid) as turn:
-                    reply = await self._answer_or_leave(writer, line, uid, gid, turn)
-            if reply is None:
-                return
-            reach("server.before-reply")
-            try:
-                await self._send(writer, reply, uid)
-            except Refused as error:
-                await self._send(writer, encode_error(error), uid)
-            # Not kept until the next request, which may never come.
-            del line, reply
+                await self._send_reply(writer, reply, uid)
+                # Not kept until the next request, which may never come.
+                del line, request, reply
+        except asyncio.CancelledError:
+            ahead.give_up()
+            raise
+        finally:
+            await ahead.catch_up()
+
+    async def _take_ahead(
+        self,
+        coming: ExitStack,
+        before: asyncio.Task[None] | None,
+        writer: asyncio.StreamWriter,
+        actor: Actor,
+        gid: int,
+        request: Submit,
+    ) -> None:
+        """A submission, answered after the one before it."""
+        with coming:
+            early_s = 0.0 if actor.is_admin else self._quotas.early_s(actor.uid)
+            async with self._quotas.turn(actor.uid) as turn:
+                if early_s:
+                    turn.leave()
+                    await asyncio.sleep(early_s)
+                reply = await self._reply(actor, gid, request)
+            if before is not None:
+                await before
+        await self._send_reply(writer, reply, actor.uid)
+
+    async def _send_reply(self, writer: asyncio.StreamWriter, reply: bytes, uid: int) -> None:
+        reach("server.before-reply")
+        try:
+            await self._send(writer, reply, uid)
+        except Refused as error:
+            await self._send(writer, encode_error(error), uid)
 
     async def _send(self, writer: asyncio.StreamWriter, data: bytes, uid: int) -> None:
         """Until it is read, but for what the kernel takes. Raises Refused for what is too much to
@@ -150,28 +195,27 @@ class Server:
                 del self._unread[uid]
 
     async def _answer_or_leave(
-        self, writer: asyncio.StreamWriter, line: bytes, uid: int, gid: int, turn: Turn
+        self,
+        writer: asyncio.StreamWriter,
+        actor: Actor,
+        gid: int,
+        request: AnyRequest | DrfdError,
+        turn: Turn,
     ) -> bytes | None:
         """The reply, the last line of a stream; None when the asker hangs up first (a `wait` may
         take days)."""
         peer = writer.get_extra_info("socket")
-        try:
-            actor = await self._accounts.actor(uid)
-            request = decode_request(line)
-            self._await(uid, request)
-        except DrfdError as error:
-            return encode_error(error)
-        early_s = 0.0
-        if isinstance(request, Submit) and not actor.is_admin:
-            early_s = self._quotas.early_s(uid)
-        if early_s or isinstance(request, Wait | Events | Watching):
+        if isinstance(request, DrfdError):
+            return encode_error(request)
+        if isinstance(request, Wait | Events | Watching):
+            # What is still to be done takes nobody's time.
             turn.leave()
         if isinstance(request, Events):
             answering = asyncio.ensure_future(self._tell(writer, actor, request))
         elif isinstance(request, Watching):
             answering = asyncio.ensure_future(self._show(writer, actor, request))
         else:
-            answering = asyncio.ensure_future(self._reply(actor, gid, request, early_s))
+            answering = asyncio.ensure_future(self._reply(actor, gid, request))
         try:
             while not answering.done():
                 done, _ = await asyncio.wait({answering}, timeout=_HANGUP_CHECK_S)
@@ -183,28 +227,11 @@ class Server:
             return answering.result()
         finally:
             answering.cancel()
-            self._awaited[uid] -= _count_awaited(request)
-            if not self._awaited[uid]:
-                del self._awaited[uid]
 
-    def _await(self, uid: int, request: AnyRequest) -> None:
-        """Count what is waited for; each id costs memory until then. Raises Refused."""
-        count = self._awaited[uid] + _count_awaited(request)
-        if count > _MAX_AWAITED:
-            raise Refused(
-                "too-many-ids",
-                f"uid {uid} would wait for {count} jobs by their ids; {_MAX_AWAITED} are the most",
-                hint="name the array instead of its tasks, or wait for fewer at a time",
-            )
-        self._awaited[uid] = count
-
-    async def _reply(
-        self, actor: Actor, gid: int, request: Question, early_s: float = 0.0
-    ) -> bytes:
+    async def _reply(self, actor: Actor, gid: int, request: Question) -> bytes:
         try:
-            if early_s:
-                await asyncio.sleep(early_s)
-            view = await self._requests.answer(actor, gid, request)
+            with self._quotas.awaiting(actor.uid, _count_awaited(request)):
+                view = await self._requests.answer(actor, gid, request)
         except DrfdError as error:
             audit.record(actor, request, error)
             return encode_error(error)
@@ -217,10 +244,11 @@ class Server:
     async def _tell(self, writer: asyncio.StreamWriter, actor: Actor, request: Events) -> bytes:
         """A stream, as fast as it is read; its last line."""
         try:
-            async with aclosing(self._feed.tell(actor, request)) as stream:
-                async for views in stream:
-                    lines = b"".join(map(encode, views))
-                    await self._send(writer, lines, actor.uid)
+            with self._quotas.awaiting(actor.uid, _count_awaited(request)):
+                async with aclosing(self._feed.tell(actor, request)) as stream:
+                    async for views in stream:
+                        lines = b"".join(map(encode, views))
+                        await self._send(writer, lines, actor.uid)
         except DrfdError as error:
             return encode_error(error)
         return encode({"done": True})
@@ -243,6 +271,13 @@ class Server:
 
 #: How often a long wait looks whether its asker is still there.
 _HANGUP_CHECK_S = 5.0
+
+
+def _decode(line: bytes) -> AnyRequest | DrfdError:
+    try:
+        return decode_request(line)
+    except DrfdError as error:
+        return error
 
 
 def _count_awaited(request: AnyRequest) -> int:

@@ -16,8 +16,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice, pairwise
+from typing import Any
 
 from drfd.client.connection import Connection
+from drfd.errors import DrfdError
 from instance import BIN
 from tests.bench.place import CORES, Place
 
@@ -109,8 +111,7 @@ def client(place: Place, chosen: Chosen) -> Iterator[Figure]:
         for _ in range(chosen.runs):
             syncs.append(_syncs(200))
             begin_s = time.perf_counter()
-            for _ in range(chosen.jobs):
-                connection.submit(**place.fields("true"))
+            _submit_many(connection, place.fields("true"), chosen.jobs)
             rates.append(chosen.jobs / (time.perf_counter() - begin_s))
     rate = statistics.median(rates)
     yield Figure(
@@ -154,8 +155,7 @@ def deep(place: Place, chosen: Chosen) -> Iterator[Figure]:
         fields = place.fields("sleep", "3600", cores=most)
         running = connection.submit(**fields)["id"]
         begin_s = time.perf_counter()
-        for _ in range(chosen.queued):
-            connection.submit(**fields)
+        _submit_many(connection, fields, chosen.queued)
         print(f"({queued} in {time.perf_counter() - begin_s:.0f} s)", flush=True)
         try:
             yield from _starts(place, chosen, times=2, what=f"start, {queued}")
@@ -195,6 +195,13 @@ def _rooms(place: Place, chosen: Chosen, what: str, aim_ms: float) -> Figure:
             _end_well(connection, job["id"])
             found += _gaps_ms(stamps, count + 1)
     return _latency(place, what, found, aim_ms, None)
+
+
+def _submit_many(client: Connection, fields: dict[str, Any], count: int) -> None:
+    """As `Client.submit_many` does it."""
+    for reply in client.submit_all(fields for _ in range(count)):
+        if isinstance(reply, DrfdError):
+            raise reply
 
 
 def _end_well(client: Connection, job_id: int) -> None:

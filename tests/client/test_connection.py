@@ -193,6 +193,51 @@ def test_whatever_is_no_reply_of_drfd_is_an_error_of_ours_and_no_crash(
     assert str(error.value).isprintable()
 
 
+# -- many submissions --------------------------------------------------------------------------
+
+
+def test_many_submissions_are_answered_in_their_order(
+    client: Connection, daemon: Any, refuse: Callable[..., bytes]
+) -> None:
+    """What refused one stands in its place."""
+    numbers = iter(range(1000))
+
+    def reply(request: Any) -> Any:
+        return refuse(code="no-command") if not request["argv"] else {"id": next(numbers)}
+
+    daemon.replies = {"submit": reply}
+    jobs = [{"argv": [] if at == 3 else ["true"]} for at in range(400)]
+    replies = list(client.submit_all(iter(jobs)))
+    assert isinstance(replies[3], Refused)
+    del replies[3]
+    assert [each["id"] for each in replies] == list(range(399))
+    assert len(daemon.requests) == 400
+    assert daemon.connections == 1
+
+
+def test_nothing_to_submit_asks_nobody(client: Connection, daemon: Any) -> None:
+    assert list(client.submit_all([])) == []
+    assert daemon.connections == 0
+
+
+def test_what_was_not_answered_is_asked_for_again_under_its_key(
+    client: Connection, daemon: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "RETRY_S", 0.01)
+    keys: list[str] = []
+    daemon.on_key = keys.append
+    daemon.replies = {"submit": [{"id": 1}, {"id": 2}, None, {"id": 3}, {"id": 4}]}
+    replies = list(client.submit_all({"argv": ["true"]} for _ in range(4)))
+    assert [each["id"] for each in replies] == [1, 2, 3, 4]
+    assert len(set(keys)) == 4
+    assert keys[2] == keys[3], "the third was lost, and asked for again"
+
+
+def test_submissions_to_nobody_are_not_tried_again(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="no drfd answers"):
+        list(Connection(tmp_path / "none").submit_all([{"argv": ["true"]}]))
+
+
 # -- waiting over restarts ---------------------------------------------------------------------
 
 

@@ -24,6 +24,7 @@ from drfd.core.reasons import explain_wait
 from drfd.core.reservation import Patience
 from drfd.core.resources import Axes
 from drfd.core.rules import Pool, Rules
+from drfd.daemon.engine import Work
 from drfd.errors import HostError, NotPermitted, Refused
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
@@ -43,6 +44,26 @@ def gone(job_id: int, attempt: int = 1) -> st.CgroupGone:
 
 def states(shell: Any) -> dict[int, str]:
     return {job.id: job.state.value for job in shell.engine.ledger.jobs.values()}
+
+
+def test_a_submission_that_comes_twice_in_one_turn_is_one_job(shell: Any) -> None:
+    """Its client has lost the connection, and asks again before the first is answered."""
+    answers: list[Any] = []
+    shell.engine.turn([Work(asks(), PAYLOAD, answers.append, "k") for _ in range(2)])
+    assert answers == [[ev.Submitted(job_id=1, at_s=now().at_s, spec=spec())]] * 2
+    assert shell.host.take() == [Launch(1, 1)]
+    shell.engine.turn([Work(asks(actor=BOB), PAYLOAD, answers.append, "k")])
+    assert answers[-1][0].job_id == 2, "another user's key is another key"
+    assert shell.host.take() == [Launch(2, 1)]
+
+
+def test_an_array_that_comes_twice_in_one_turn_is_one_array(shell: Any) -> None:
+    answers: list[Any] = []
+    array = replace(asks(held=True), spans=((0, 9, 1),))
+    shell.engine.turn([Work(array, PAYLOAD, answers.append, "k") for _ in range(2)])
+    assert answers[0] == answers[1]
+    assert [type(event) for event in answers[0]] == [ev.ArraySubmitted]
+    assert shell.engine.ledger.next_id == 12
 
 
 # -- effects -----------------------------------------------------------------------------------

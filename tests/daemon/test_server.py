@@ -243,6 +243,74 @@ def test_requests_that_were_sent_ahead_are_answered_in_order(front: Any) -> None
     asyncio.run(story())
 
 
+def test_submissions_that_were_sent_ahead_share_commits(
+    front: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is durable before it is answered, and none waits for the disk alone."""
+
+    async def story() -> None:
+        async with front() as f:
+            commits = []
+            journal = f.desk.shell.engine.journal
+            commit = journal.commit
+            monkeypatch.setattr(journal, "commit", lambda: (commits.append(1), commit()))
+            c = await f.client()
+            await c.send(b"".join(encoded(**SUBMIT, held=True) for _ in range(300)))
+            assert [(await c.reply())["id"] for _ in range(300)] == list(range(1, 301))
+            assert len(commits) < 30
+
+    asyncio.run(story())
+
+
+def test_what_is_asked_after_submissions_knows_of_all_of_them(front: Any) -> None:
+    """And what is refused among them is told in its place."""
+
+    async def story() -> None:
+        async with front() as f:
+            c = await f.client()
+            good, bad = encoded(**SUBMIT, held=True), encoded(**SUBMIT | {"argv": []})
+            dry = encoded(**SUBMIT, dry_run=True)
+            look = encoded(op="status")
+            await c.send(good + bad + good + look + b"nonsense\n" + good + dry + look)
+            replies = [await c.reply() for _ in range(8)]
+            assert [each["ok"] for each in replies] == [
+                *(True, False, True, True),
+                *(False, True, True, True),
+            ]
+            assert [replies[at]["id"] for at in (0, 2, 5)] == [1, 2, 3]
+            assert [len(replies[at]["jobs"]) for at in (3, 7)] == [2, 3]
+            assert replies[1]["error"]["code"] == "no-command"
+
+    asyncio.run(story())
+
+
+def test_who_leaves_after_submissions_has_submitted_them(front: Any) -> None:
+    async def story() -> None:
+        async with front() as f:
+            c = await f.client()
+            await c.send(encoded(**SUBMIT, held=True) * 50)
+            await c.close()
+            while len(f.desk.shell.engine.ledger.jobs) < 50:
+                await asyncio.sleep(0.005)
+            await f.idle()
+            assert await f.is_well()
+
+    asyncio.run(story())
+
+
+def test_who_reads_no_answers_submits_no_more_than_a_few_ahead(front: Any) -> None:
+    """What is kept of one connection is bounded: one long request, or so many short ones."""
+
+    async def story() -> None:
+        async with front() as f:
+            c = await f.client()
+            long = encoded(**SUBMIT, held=True, script="x" * (400 << 10))
+            await c.send(long * 20)
+            assert [(await c.reply())["id"] for _ in range(20)] == list(range(1, 21))
+
+    asyncio.run(story())
+
+
 def test_a_request_may_come_in_pieces(front: Any) -> None:
     async def story() -> None:
         async with front() as f:
@@ -570,7 +638,7 @@ def test_one_user_waits_for_a_bounded_number_of_ids(
     front: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each costs memory for as long as it is waited for, on every one of many connections."""
-    monkeypatch.setattr(server_module, "_MAX_AWAITED", 3)
+    monkeypatch.setattr(quotas_module, "MAX_AWAITED", 3)
 
     async def story() -> None:
         async with front() as f:
@@ -579,14 +647,14 @@ def test_one_user_waits_for_a_bounded_number_of_ids(
             waiter, listener, other = [await f.client() for _ in range(3)]
             await waiter.send(b'{"v":1,"op":"wait","ids":[1,2]}\n')
             await listener.send(b'{"v":1,"op":"events","select":{"ids":[1]},"after":0}\n')
-            while f.server._awaited[os.getuid()] < 3:
+            while f.server._quotas._awaited[os.getuid()] < 3:
                 await asyncio.sleep(0.005)
             reply = await other.ask(op="wait", ids=[1])
             assert (reply["ok"], reply["error"]["code"]) == (False, "too-many-ids")
             await f.ask(op="cancel", select={"ids": [1, 2]})
             assert (await waiter.reply())["done"] is True
             assert (await other.ask(op="wait", ids=[1, 2]))["done"] is True
-            while f.server._awaited:
+            while f.server._quotas._awaited:
                 assert "ok" in await listener.reply()
 
     asyncio.run(story())

@@ -40,6 +40,18 @@ def released(path: Path) -> list[str]:
     return ["sh", "-c", f"until [ -e {path} ]; do sleep 0.05; done"]
 
 
+def test_many_jobs_are_submitted_at_once(client: Client, instance: Instance) -> None:
+    jobs = [{"argv": ["sh", "-c", f"exit {at % 3}"], "memory": "1M"} for at in range(30)]
+    jobs[7] = {"argv": ["true"], "cores": 1000}
+    found = client.submit_many(jobs)
+    assert isinstance(found[7], Refused)
+    ids = [each for each in found if isinstance(each, int)]
+    assert ids == sorted(ids) and len(ids) == 29
+    ended = client.wait(ids, timeout="2m")
+    codes = [at % 3 for at in range(30) if at != 7]
+    assert [job.exit_code for job in ended] == codes
+
+
 def test_values_are_as_people_write_them(client: Client, instance: Instance) -> None:
     job_id = client.submit(
         ["sh", "-c", "echo $WORD; exit 3"],
