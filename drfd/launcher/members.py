@@ -19,9 +19,8 @@ from drfd.launcher.attempts import Attempt
 from drfd.launcher.cgroup_v1_files import Freezer
 from drfd.launcher.cgroup_v2_files import JobCgroup
 from drfd.launcher.files import get
+from drfd.launcher.patience import PATIENCE
 from drfd.launcher.vanishing import unless_gone
-
-_FREEZE_WAIT_S = 0.05
 
 
 class Members(ABC):
@@ -75,12 +74,12 @@ class Members(ABC):
     def _is_frozen(self) -> bool: ...
 
     def _stand_still(self) -> bool:
-        deadline = time.monotonic() + _FREEZE_WAIT_S
-        while not self._is_frozen():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.0005)
-        return True
+        with PATIENCE.wait() as until_mono_s:
+            while not self._is_frozen():
+                if time.monotonic() > until_mono_s:
+                    return False
+                time.sleep(0.0005)
+            return True
 
 
 class MembersV1(Members):

@@ -44,7 +44,7 @@ from drfd.launcher.protocol import (
 )
 from drfd.launcher.runner import fork_runner
 from drfd.launcher.runners import Runners
-from drfd.launcher.signalling import send_signals, terminate
+from drfd.launcher.signalling import Signalling, terminate
 
 log = logging.getLogger("drfd.launcher")
 
@@ -78,6 +78,7 @@ class Launcher:
         self._freezing = Freezing(
             self.confinement, self.attempts_fd, self._tell, self._endings.__contains__
         )
+        self._signalling = Signalling(self.confinement, self.attempts_fd)
         self._notices = Notices(
             self.confinement, self.attempts_fd, self._runners.watch, self._runners.__contains__
         )
@@ -115,13 +116,15 @@ class Launcher:
             for key in list(self._runners.unheard):
                 self._look_at_runner(key)
             self._freezing.look()
+            self._signalling.look()
             for key, ending in self._endings.due():
                 self._continue(key, ending)
         self.confinement.close()
 
     def _pause_s(self) -> float | None:
         look_s = _LOOK_S if self._runners.unheard else None
-        pauses = (self._endings.pause_s(), self._freezing.pause_s(), look_s)
+        parts = (self._endings, self._freezing, self._signalling)
+        pauses = (look_s, *(part.pause_s() for part in parts))
         return min((pause_s for pause_s in pauses if pause_s is not None), default=None)
 
     # -- orders -----------------------------------------------------------------------------
@@ -144,7 +147,7 @@ class Launcher:
         elif command == LIST:
             self._list()
         elif command == SIGNAL:
-            send_signals(self.confinement, self.attempts_fd, *read_signals(message))
+            self._signalling.send(*read_signals(message))
         elif isinstance(command, str) and command in self._about_one:
             self._about_one[command](read_attempt(message))
         else:
