@@ -16,7 +16,10 @@ from drfd.launcher.attempts import Attempt, Key
 from drfd.launcher.child import run_child, run_notice
 from drfd.launcher.confinement import Confinement
 from drfd.launcher.protocol import Order
+from drfd.units import show_duration
 
+#: So long a job's process may take until its program begins.
+_START_S = 120.0
 #: How long a runner insists on the end of the job's stragglers; the launcher goes on after it.
 _SWEEP_S = 10.0
 #: After news of an OOM, the kill counter is looked at so often, for so long.
@@ -114,6 +117,10 @@ class Errand:
             run_child(self.order, self.confinement, user, groups, report_in, go_out)
         os.close(report_in)
         os.close(go_out)
+        if not process.is_readable(report_out, _START_S):
+            for fd in (report_out, go_in):
+                os.close(fd)
+            return pid, self._give_up(pid)
         ready = os.read(report_out, 1)
         if ready == b"+":
             reach("runner.before-running-record")
@@ -131,6 +138,17 @@ class Errand:
         os.waitpid(pid, 0)
         text = json.loads(problem)["text"] if problem else "the job's process died before exec"
         return pid, text
+
+    def _give_up(self, pid: int) -> str:
+        """It hangs where its user has sent it, or he has stopped it: its time limit does not count
+        yet, and so what is given to it would be for nobody else for ever."""
+        self.is_clean = False
+        os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + _SWEEP_S
+        while self._used.reap(pid) is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        where = f"entering {self.order.cwd} and opening its output files"
+        return f"{where} took longer than {show_duration(round(_START_S))}"
 
     def _let_go(self, channel_fd: int) -> None:
         """In a child: the lock says that the runner lives, and so does the channel."""

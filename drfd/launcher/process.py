@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -24,6 +25,13 @@ def fork() -> int:
     if pid < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return pid
+
+
+def is_readable(fd: int, within_s: float) -> bool:
+    """Or at its end."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(round(within_s * 1000)))
 
 
 def become_subreaper() -> None:

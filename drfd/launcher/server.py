@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from drfd.failpoints import reach
 from drfd.journald import about
-from drfd.launcher import attempts, process
+from drfd.launcher import attempts, process, protocol
 from drfd.launcher.attempts import Attempt, Key
 from drfd.launcher.confinement import Confinement, LimitFailed
 from drfd.launcher.cut import Cut
@@ -26,15 +26,6 @@ from drfd.launcher.notices import Notices
 from drfd.launcher.policy import Policy
 from drfd.launcher.port import Port
 from drfd.launcher.protocol import (
-    FREEZE,
-    KILL,
-    LAUNCH,
-    LIST,
-    NOTIFY,
-    REMOVE,
-    SIGNAL,
-    TERMINATE,
-    THAW,
     BadMessage,
     Message,
     Order,
@@ -83,11 +74,11 @@ class Launcher:
             self.confinement, self.attempts_fd, self._runners.watch, self._runners.__contains__
         )
         self._about_one = {
-            TERMINATE: self._terminate,
-            KILL: self._kill,
-            FREEZE: self._freezing.freeze,
-            THAW: self._freezing.thaw,
-            REMOVE: self._remove,
+            protocol.TERMINATE: self._terminate,
+            protocol.KILL: self._kill,
+            protocol.FREEZE: self._freezing.freeze,
+            protocol.THAW: self._freezing.thaw,
+            protocol.REMOVE: self._remove,
         }
 
     def serve(self) -> None:
@@ -140,13 +131,13 @@ class Launcher:
 
     def _obey(self, message: Message) -> None:
         command = message.pop("cmd", None)
-        if command == LAUNCH:
+        if command == protocol.LAUNCH:
             self._launch(read_order(message))
-        elif command == NOTIFY:
+        elif command == protocol.NOTIFY:
             self._remove(self._notices.add(read_order(message)))
-        elif command == LIST:
+        elif command == protocol.LIST:
             self._list()
-        elif command == SIGNAL:
+        elif command == protocol.SIGNAL:
             self._signalling.send(*read_signals(message))
         elif isinstance(command, str) and command in self._about_one:
             self._about_one[command](read_attempt(message))

@@ -54,17 +54,26 @@ class Sticky(Unconfined):
 
 #: How long a runner insists on an end.
 SWEEP_S = errand._SWEEP_S
+class Stopped(Unconfined):
+    """A place where a user stops each process as soon as it is his."""
+
+    def enter(self, key: object, limits: object, uid: object) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
 #: Runners that are given another attempt after the present one.
 kept: dict[int, socket.socket] = {}
 
 
 def start(request: dict) -> int:
     order = read_order(request["order"])
+    errand._START_S = 1.0 if request["place"] == "stopped" else 120.0
     places = {
         "plain": Unconfined,
         "closed": Closed,
         "short": lambda _: Short(order.cwd),
         "sticky": Sticky,
+        "stopped": Stopped,
     }
     confinement = places[request["place"]]("a test")
     # In vain is not tried for long.

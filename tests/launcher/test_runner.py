@@ -453,6 +453,18 @@ def test_when_the_kernel_kills_a_part_the_rest_follows(
     assert state_of(left) is None
 
 
+def test_a_process_that_hangs_before_its_program_begins_is_given_up(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    """Its time limit does not count yet: it would keep what is given to it for ever."""
+    runner = driver.start(shell("echo up", cwd=work), files, place="stopped")
+    attempt = files.over()
+    text = f"entering {work} and opening its output files took longer than 1s"
+    assert (attempt.failed, attempt.running) == ({"text": text}, None)
+    assert not (work / "out").exists()
+    assert driver.reap(runner) == 0
+
+
 def test_a_shortage_without_a_kill_ends_nothing(
     driver: Driver, files: AttemptFiles, work: Path
 ) -> None:
