@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -51,6 +52,11 @@ class Runners:
 
     def __contains__(self, key: Key) -> bool:
         return key in self._busy
+
+    def wake(self, key: Key) -> None:
+        """Let it go on, if somebody has stopped it: its user can, where we are that user, too."""
+        if key in self._busy:
+            signal.pidfd_send_signal(self._busy[key].pidfd, signal.SIGCONT)
 
     def prepare(self) -> None:
         """Have one ready for the next attempt, if that can be."""

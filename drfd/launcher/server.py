@@ -261,6 +261,7 @@ class Launcher:
             if self._endings.put_off(ending):
                 log.error("event=stuck job=%d attempt=%d", *key, extra=about(job=key[0]))
                 self._tell("stuck", key)
+                self._runners.wake(key)
             return
         if ending.remove:
             if self._notices.start(key):
