@@ -63,6 +63,6 @@ class Door:
                 listener.bind(address)
         finally:
             os.umask(before)
-        listener.listen(512)
+        listener.listen()
         listener.setblocking(False)
         return listener

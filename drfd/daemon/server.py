@@ -46,6 +46,8 @@ from drfd.wire.parts import Selection
 
 log = logging.getLogger("drfd")
 
+#: So many may knock before they are let in.
+_BACKLOG = 512
 #: Who does not read his last lines keeps the daemon from leaving so long at most.
 _LAST_FLUSH_S = 1.0
 
@@ -71,7 +73,7 @@ class Server:
     async def run(self, listener: socket.socket) -> None:
         """Until cancelled; then every client is let go, however long it meant to wait."""
         server = await asyncio.start_unix_server(
-            self._on_connection, sock=listener, limit=PIECE_BYTES
+            self._on_connection, sock=listener, limit=PIECE_BYTES, backlog=_BACKLOG
         )
         try:
             await asyncio.Event().wait()

@@ -156,7 +156,8 @@ def _open_output(path: str, user: str, *, empty: bool) -> int:
         if empty and stat.S_ISREG(os.fstat(fd).st_mode):
             os.ftruncate(fd, 0)
     except OSError as error:
-        why = "nobody reads this pipe" if error.errno == errno.ENXIO else error.strerror
+        is_pipe = error.errno == errno.ENXIO and stat.S_ISFIFO(os.stat(path).st_mode)
+        why = "nobody reads this pipe" if is_pipe else error.strerror
         raise StepFailed(f"{user} cannot write the output file {path}: {why}") from None
     os.set_blocking(fd, True)
     return fd

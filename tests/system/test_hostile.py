@@ -1,0 +1,580 @@
+"""What an ill-meaning user can try against others, and against drfd itself: tried by a real one.
+
+Two ordinary accounts: the first attacks, the second only wants to work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drfd.client.connection import Connection
+from instance import CONFIG, Instance, wait_for
+
+pytestmark = pytest.mark.system
+
+Accounts = tuple[pwd.struct_passwd, pwd.struct_passwd]
+MIB = 1 << 20
+PYTHON = "/usr/bin/python3"
+
+
+@pytest.fixture
+def homes(instance: Instance, users: Accounts) -> tuple[Path, Path]:
+    """A closed directory for each of the two."""
+    made = []
+    for user in users:
+        home = instance.root / user.pw_name
+        home.mkdir(mode=0o700)
+        os.chown(home, user.pw_uid, user.pw_gid)
+        made.append(home)
+    return made[0], made[1]
+
+
+def as_user(uid: int, program: str, *words: object, **options: Any) -> subprocess.Popen[str]:
+    """A Python program of that user's."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-c", program, *map(str, words)],
+        user=uid,
+        group=pwd.getpwuid(uid).pw_gid,
+        extra_groups=[],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd="/",
+        **options,
+    )
+
+
+def goes_on(instance: Instance, other: pwd.struct_passwd, home: Path) -> None:
+    """Somebody else can work as ever."""
+    job_id = instance.submit(*("-o", "fine", "--", "echo", "fine"), user=other.pw_uid, cwd=home)
+    assert instance.wait_end(job_id)["state"] == "COMPLETED"
+    assert (home / "fine").read_text() == "fine\n"
+
+
+# -- output files and directories --------------------------------------------------------------
+
+
+def test_output_through_a_link_goes_where_the_user_may_write_and_nowhere_else(
+    instance: Instance, users: Accounts, homes: tuple[Path, Path]
+) -> None:
+    attacker, other = users
+    secret = homes[1] / "thesis"
+    secret.write_text("all of it")
+    os.chown(secret, other.pw_uid, other.pw_gid)
+    roots = instance.root / "roots"
+    roots.write_text("root's")
+    roots.chmod(0o644)
+    journal = instance.state / "controller" / "journal.sqlite"
+    size = journal.stat().st_size
+    for at, target in enumerate([secret, roots, journal, instance.root / "new", "/etc/drf.new"]):
+        link = homes[0] / f"link{at}"
+        link.symlink_to(target)
+        for path in (link.name, target):
+            job_id = instance.submit(
+                *("-o", path, "--", "echo", "overwritten"), user=attacker.pw_uid, cwd=homes[0]
+            )
+            job = instance.wait_end(job_id)
+            assert job["state"] == "LAUNCH_FAILED"
+            assert "cannot write the output file" in job["outcome"]["text"]
+    assert (secret.read_text(), roots.read_text()) == ("all of it", "root's")
+    assert journal.stat().st_size >= size
+    assert not (instance.root / "new").exists()
+    assert not Path("/etc/drf.new").exists()
+    goes_on(instance, other, homes[1])
+
+
+def test_output_into_pipes_devices_and_directories_holds_nobody_up(
+    instance: Instance, users: Accounts, homes: tuple[Path, Path]
+) -> None:
+    attacker, home = users[0].pw_uid, homes[0]
+    os.mkfifo(home / "pipe", 0o666)
+    os.chown(home / "pipe", attacker, -1)
+    (home / "directory").mkdir()
+    said = {
+        "pipe": "nobody reads this pipe",
+        "directory": "Is a directory",
+        "/dev/tty": "No such device or address",
+        "/dev/mem": "Permission denied",
+    }
+    for path, why in said.items():
+        job_id = instance.submit("-o", path, "--", "true", user=attacker, cwd=home)
+        job = instance.wait_end(job_id)
+        assert job["state"] == "LAUNCH_FAILED"
+        if path != "/dev/mem" or Path(path).exists():
+            assert why in job["outcome"]["text"]
+    full = instance.submit("-o", "/dev/full", "--", "sh", "-c", "echo x", user=attacker, cwd=home)
+    assert instance.wait_end(full)["state"] == "FAILED"
+    # A pipe with a reader that never reads: its writer waits, as anywhere, and can be ended.
+    reader = os.open(home / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        stuck = instance.submit("-o", "pipe", "--", "yes", user=attacker, cwd=home)
+        instance.wait_state(stuck, "RUNNING")
+        goes_on(instance, users[1], homes[1])
+        instance.drf("cancel", stuck, user=attacker, cwd=home)
+        assert instance.wait_end(stuck)["state"] == "CANCELLED"
+    finally:
+        os.close(reader)
+
+
+@pytest.mark.parametrize("target", ["the other's home", "/etc", "/", "nowhere"])
+def test_a_directory_that_is_swapped_before_the_start_gives_no_rights(
+    instance: Instance, users: Accounts, homes: tuple[Path, Path], target: str
+) -> None:
+    attacker, work = users[0].pw_uid, homes[0] / "work"
+    work.mkdir()
+    os.chown(work, attacker, -1)
+    job_id = instance.submit("--hold", "--", "touch", "taken", user=attacker, cwd=work)
+    work.rename(homes[0] / "old")
+    work.symlink_to(homes[1] if target == "the other's home" else target)
+    instance.drf("release", job_id, user=attacker, cwd="/")
+    job = instance.wait_end(job_id)
+    assert job["state"] == "LAUNCH_FAILED"
+    assert "cannot enter" in job["outcome"]["text"] or "cannot write" in job["outcome"]["text"]
+    assert list(homes[1].iterdir()) == []
+    goes_on(instance, users[1], homes[1])
+
+
+# -- words on other people's screens -----------------------------------------------------------
+
+
+def test_no_word_of_a_job_reaches_a_terminal_as_it_is(
+    instance: Instance, users: Accounts, homes: tuple[Path, Path]
+) -> None:
+    """Names, arguments, directories and errors with all that a terminal obeys."""
+    attacker, home = users[0].pw_uid, homes[0]
+    evil = "\x1b]0;owned\x07\x1b[2J\x9b31m[/red][bold]x\r\n\t\u202e"
+    directory = home / evil.replace("/", "")
+    directory.mkdir()
+    os.chown(directory, attacker, -1)
+    ids = [
+        instance.submit("-n", evil, "--", evil, evil, user=attacker, cwd=directory),
+        instance.submit("-n", evil, "-o", f"{evil}/x", "--", "true", user=attacker, cwd=directory),
+        instance.submit("-n", evil, "--", "sh", "-c", "exit 3", evil, user=attacker, cwd=directory),
+        instance.submit(
+            "-n", evil, "--", "sh", "-c", "sleep 100", evil, user=attacker, cwd=directory
+        ),
+        instance.submit("-n", evil, "-c", "9", "--", evil, user=attacker, cwd=directory),
+    ]
+    for job_id in ids[:3]:
+        instance.wait_end(job_id)
+    instance.wait_state(ids[3], "RUNNING")
+    screens = [
+        *(["status"], ["status", "-a"], ["status", "--parsable"], ["shares"], ["doctor"]),
+        *(
+            ["history", "-a"],
+            ["history", "-a", "--csv"],
+            ["report", "-a"],
+            ["report", "--by", "job"],
+        ),
+        *(["show", job_id] for job_id in ids),
+        *(["why", job_id] for job_id in (ids[0], ids[3], ids[4])),
+        *(["wait", job_id] for job_id in ids[:3]),
+        *(["set", "--priority", "1", ids[4]], ["hold", ids[4]], ["cancel", ids[3]]),
+    ]
+    for words in screens:
+        done = instance.drf(*words, check=False, cwd="/")
+        for sign in "\x1b\x07\x9b\r\u202e":
+            assert sign not in done.stdout + done.stderr, (words, done)
+        assert "Traceback" not in done.stderr
+    assert not any(sign in instance.log.read_text() for sign in "\x1b\x07\x9b\r")
+
+
+# -- floods ------------------------------------------------------------------------------------
+
+#: Asks on many connections at once, again as soon as it is answered, until it is killed.
+FLOOD = """
+import json, selectors, socket, sys
+path, count, request = sys.argv[1], int(sys.argv[2]), sys.argv[3].encode() + b"\\n"
+selector = selectors.DefaultSelector()
+for _ in range(count):
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(path)
+    s.setblocking(False)
+    s.send(request)
+    selector.register(s, selectors.EVENT_READ)
+answers = 0
+while selector.get_map():
+    for key, _ in selector.select():
+        try:
+            data = key.fileobj.recv(1 << 20)
+        except OSError:
+            data = b""
+        if not data:
+            selector.unregister(key.fileobj)
+            continue
+        if data.endswith(b"\\n"):
+            answers += 1
+            if answers % 500 == 0:
+                print(answers, flush=True)
+            try:
+                key.fileobj.send(request)
+            except OSError:
+                pass
+"""
+REQUESTS: dict[str, dict[str, Any]] = {
+    "submissions": {"op": "submit", "argv": ["true"], "cwd": "/", "held": True},
+    "lists": {"op": "status"},
+    "tables": {"op": "shares"},
+    "nonsense": {"op": "nonsense"},
+}
+
+
+@contextmanager
+def flood(instance: Instance, uid: int, request: dict[str, Any]) -> Iterator[None]:
+    line = json.dumps({"v": 1, **request})
+    process = as_user(uid, FLOOD, instance.socket, 200, line)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline(), "the flood has not begun"
+        yield
+        assert process.poll() is None, "the flood has ended"
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def submissions_s(instance: Instance, uid: int, count: int) -> list[float]:
+    """How long submissions take, each on a connection of its own, shortest first."""
+    program = f"""
+import sys, time
+sys.path.insert(0, {str(Path(__file__).parent.parent.parent)!r})
+from pathlib import Path
+from drfd.client.connection import Connection
+for _ in range({count}):
+    begin = time.perf_counter()
+    client = Connection(Path({str(instance.socket)!r}))
+    client.request("submit", argv=["true"], cwd="/", held=True)
+    client.close()
+    print(time.perf_counter() - begin, flush=True)
+"""
+    process = as_user(uid, program)
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
+    return sorted(map(float, said.split()))
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_a_flood_of_one_user_leaves_the_others_latency_bounded(
+    instance: Instance, users: Accounts, kind: str
+) -> None:
+    """`python -m tests.bench.scale` has the figures; here the machine may be busy with other
+    things, so the bound is wide. One round of 200 requests at once took longer than that."""
+    attacker, other = users
+    instance.drf("drain")
+    alone_s = submissions_s(instance, other.pw_uid, 30)
+    with flood(instance, attacker.pw_uid, REQUESTS[kind]):
+        flooded_s = submissions_s(instance, other.pw_uid, 60)
+    assert statistics.median(flooded_s) < max(0.15, 15 * statistics.median(alone_s)), flooded_s
+    assert flooded_s[-2] < max(1.0, 20 * alone_s[-1]), flooded_s
+
+
+def test_a_user_with_too_many_jobs_is_refused_and_nobody_else_is(
+    make_instance: Callable[..., Instance], users: Accounts
+) -> None:
+    instance = make_instance(CONFIG + "[limits]\nwaiting_jobs_per_user = 1000\n").start()
+    instance.drf("drain")
+    attacker, other = users
+    array = instance.submit("--array", "1-900", "--", "true", user=attacker.pw_uid, cwd="/")
+    done = instance.drf(
+        *("submit", "--array", "1-100000", "--", "true"),
+        user=attacker.pw_uid, cwd="/", check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "may have 1000 jobs waiting" in done.stderr
+    assert instance.submit("--array", "1-900", "--", "true", user=other.pw_uid, cwd="/") > array
+
+
+def test_what_a_users_jobs_keep_is_bounded_and_what_they_share_counts_once(
+    make_instance: Callable[..., Instance], users: Accounts
+) -> None:
+    instance = make_instance(CONFIG + '[limits]\nkept_per_user = "1M"\n').start()
+    instance.drf("drain")
+    attacker, other = users
+
+    def submit(user: pwd.struct_passwd, fill: str) -> subprocess.CompletedProcess[str]:
+        return instance.drf(
+            *("submit", "--", "true"),
+            user=user.pw_uid, cwd="/", check=False, env={"FILL": fill * 100_000},
+        )  # fmt: skip
+
+    for _ in range(12):
+        assert submit(attacker, "x").returncode == 0, "the same environment each time"
+    refused = next(done for each in "abcdefghijklm" if (done := submit(attacker, each)).returncode)
+    assert "the environments and scripts of all jobs of" in refused.stderr
+    assert submit(attacker, "x").returncode == 0
+    assert submit(other, "a").returncode == 0
+    instance.drf("cancel", "--all", "--yes", user=attacker.pw_uid, cwd="/")
+    assert submit(attacker, "z").returncode == 0
+
+
+# -- connections -------------------------------------------------------------------------------
+
+
+def resident_bytes(instance: Instance) -> int:
+    assert instance.process is not None
+    status = Path(f"/proc/{instance.process.pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) * 1024
+
+
+#: Opens connections, sends each so many bytes of a request that never ends, and holds them.
+HOLD = """
+import socket, sys, time
+path, count, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+held = []
+for _ in range(count):
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(path)
+    s.settimeout(20)
+    held.append(s)
+    try:
+        s.sendall(b'{"op":"' + b"x" * size)
+    except OSError:
+        pass
+print("held", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize(
+    ("count", "size"), [(250, 5), (1000, 5), (250, 2 * MIB - 100)],
+    ids=["slow ones", "more than are allowed", "huge requests"],
+)  # fmt: skip
+def test_connections_that_never_finish_hold_nobody_up_and_cost_little(
+    instance: Instance, users: Accounts, homes: tuple[Path, Path], count: int, size: int
+) -> None:
+    goes_on(instance, users[1], homes[1])
+    before = resident_bytes(instance)
+    process = as_user(users[0].pw_uid, HOLD, instance.socket, count, size)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        goes_on(instance, users[1], homes[1])
+        assert resident_bytes(instance) - before < 100 * MIB
+        refused = instance.drf("status", user=users[0].pw_uid, cwd="/", check=False)
+        assert refused.returncode == (1 if count > 250 else 0)
+        assert ("connections open" in refused.stderr) == (count > 250)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    goes_on(instance, users[1], homes[1])
+
+
+def test_what_is_sent_and_never_read_costs_little(
+    instance: Instance, users: Accounts, homes: tuple[Path, Path]
+) -> None:
+    """Half-open: requests whose replies nobody takes."""
+    instance.submit("--array", "1-5000", "--hold", "--", "true", user=users[0].pw_uid, cwd="/")
+    before = resident_bytes(instance)
+    program = HOLD.replace('b\'{"op":"\' + b"x" * size', "REQUEST * 50")
+    request = json.dumps({"v": 1, "op": "status", "tasks": True}).encode() + b"\n"
+    process = as_user(users[0].pw_uid, f"REQUEST = {request!r}\n{program}", instance.socket, 100, 0)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        goes_on(instance, users[1], homes[1])
+        assert resident_bytes(instance) - before < 300 * MIB
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    goes_on(instance, users[1], homes[1])
+
+
+# -- from inside a job -------------------------------------------------------------------------
+
+#: What a job can try against its runner, and against drfd; the rest of its arguments are paths.
+ATTACK = r"""
+import ctypes, json, os, signal, socket, sys
+runner, tried = os.getppid(), {}
+libc = ctypes.CDLL(None, use_errno=True)
+def attempt(name, do):
+    try:
+        tried[name] = f"done: {do()!r}"
+    except OSError as error:
+        tried[name] = error.strerror
+def trace(request, pid):
+    if libc.ptrace(request, pid, None, None) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+ATTACH, SEIZE = 16, 0x4206
+attempt("kill", lambda: os.kill(runner, signal.SIGKILL))
+attempt("stop", lambda: os.kill(runner, signal.SIGSTOP))
+attempt("attach", lambda: trace(ATTACH, runner))
+attempt("seize", lambda: trace(SEIZE, runner))
+attempt("mem", lambda: open(f"/proc/{runner}/mem", "r+b"))
+attempt("environ", lambda: open(f"/proc/{runner}/environ").read())
+attempt("descriptors", lambda: os.listdir(f"/proc/{runner}/fd"))
+attempt("limits", lambda: open(f"/proc/{runner}/oom_score_adj", "w").write("1000"))
+for path in sys.argv[1:]:
+    if path.endswith(".sock"):
+        attempt(path, lambda: socket.socket(socket.AF_UNIX).connect(path))
+    elif os.path.basename(path) == "attempts":
+        attempt(path, lambda: open(f"{path}/{os.environ['DRF_JOB_ID']}.1", "a").write(
+            '{"record":"ended","exit_code":0,"signal":null}\n'))
+    else:
+        attempt(path, lambda: open(path, "r+b"))
+print(json.dumps(tried), flush=True)
+os._exit(7)
+"""
+
+
+def test_a_job_has_no_power_over_its_runner_nor_over_any_record(
+    instance: Instance, users: Accounts, homes: tuple[Path, Path]
+) -> None:
+    launcher = instance.state / "launcher"
+    paths = [
+        *(launcher / "attempts", launcher / "launcher.lock"),
+        next(path for path in launcher.iterdir() if path.is_socket()),
+        instance.state / "controller" / "journal.sqlite",
+    ]
+    job_id = instance.submit(
+        *("-o", "out", "--", PYTHON, "-c", ATTACK, *paths), user=users[0].pw_uid, cwd=homes[0]
+    )
+    job = instance.wait_end(job_id)
+    assert (job["state"], job["exit_code"]) == ("FAILED", 7)
+    tried = json.loads((homes[0] / "out").read_text())
+    assert len(tried) == 8 + len(paths)
+    assert set(tried.values()) <= {"Operation not permitted", "Permission denied"}, tried
+
+
+#: Tries to get out of its cgroups, and to give itself more; then starts what would outlive it.
+ESCAPE = r"""
+import json, os, re, subprocess, time
+mounts = [line.split() for line in open("/proc/self/mounts") if " cgroup" in line]
+inside = {}
+for line in open("/proc/self/cgroup"):
+    _, names, path = line.rstrip("\n").split(":", 2)
+    inside[names] = path
+done = []
+for _, mount, kind, *_ in mounts:
+    for path in inside.values():
+        up = path
+        while True:
+            for name in ("cgroup.procs", "tasks"):
+                try:
+                    with open(f"{mount}{up}/{name}", "w") as file:
+                        file.write(str(os.getpid()))
+                    done.append(f"entered {mount}{up}")
+                except OSError:
+                    pass
+            try:
+                os.mkdir(f"{mount}{up}/mine")
+                done.append(f"made {mount}{up}/mine")
+            except OSError:
+                pass
+            if up in ("/", ""):
+                break
+            up = os.path.dirname(up)
+        for name in ("memory.limit_in_bytes", "memory.max", "pids.max", "cpu.cfs_quota_us",
+                     "cpu.max", "freezer.state", "cgroup.freeze", "cgroup.kill"):
+            try:
+                with open(f"{mount}{path}/{name}", "w") as file:
+                    file.write("max")
+                done.append(f"changed {mount}{path}/{name}")
+            except OSError:
+                pass
+now = {}
+for line in open("/proc/self/cgroup"):
+    _, names, path = line.rstrip("\n").split(":", 2)
+    now[names] = path
+if now != inside:
+    done.append(f"moved to {now}")
+left = []
+for how in (["setsid"], ["setsid", "nohup"], ["env", "-i", "setsid"], ["unshare", "-Ur"],
+            ["unshare", "-Urpf", "--kill-child=CONT"], ["sh", "-c", 'setsid "$@" & exit', "sh"]):
+    subprocess.Popen([*how, "sleep", "987654"], stderr=subprocess.DEVNULL)
+time.sleep(0.5)
+print(json.dumps(done), flush=True)
+"""
+
+
+def sleepers(uid: int) -> list[int]:
+    """Processes of that user's that were to outlive the job."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            if entry.stat().st_uid == uid and b"987654" in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_a_job_cannot_leave_its_cgroups_and_leaves_nothing_behind(
+    instance: Instance, users: Accounts, homes: tuple[Path, Path]
+) -> None:
+    attacker = users[0].pw_uid
+    job_id = instance.submit(
+        *("-o", "out", "--", PYTHON, "-c", ESCAPE), user=attacker, cwd=homes[0]
+    )
+    job = instance.wait_end(job_id)
+    assert job["state"] == "COMPLETED", job
+    assert json.loads((homes[0] / "out").read_text()) == []
+    wait_for("an end of all of it", lambda: not sleepers(attacker), show=lambda: sleepers(attacker))
+    assert instance.cgroups() == []
+
+
+def test_a_fork_bomb_of_one_user_leaves_another_users_job_alone(
+    instance: Instance, users: Accounts, homes: tuple[Path, Path]
+) -> None:
+    """Inside its limit of processes, and killed whole."""
+    attacker, other = users
+    bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass\n"
+    bombs = [
+        instance.submit(
+            *("-c", "0.5", "-m", "256M", "--", PYTHON, "-c", bomb),
+            user=attacker.pw_uid, cwd=homes[0],
+        )
+        for _ in range(3)
+    ]  # fmt: skip
+    for job_id in bombs:
+        instance.wait_state(job_id, "RUNNING")
+    goes_on(instance, other, homes[1])
+    instance.drf("cancel", *bombs, user=attacker.pw_uid, cwd="/")
+    for job_id in bombs:
+        assert instance.wait_end(job_id)["state"] == "CANCELLED"
+    assert instance.cgroups() == []
+
+
+def test_a_runner_that_is_stopped_or_killed_harms_its_own_job_alone(instance: Instance) -> None:
+    """As its user can do it where drfd runs as that user."""
+    jobs = [instance.submit("-c", "1", "--", "sleep", "100") for _ in range(3)]
+    for job_id in jobs:
+        instance.wait_state(job_id, "RUNNING")
+    stopped, killed, fine = jobs
+    os.kill(runner_of(instance, stopped), signal.SIGSTOP)
+    os.kill(runner_of(instance, killed), signal.SIGKILL)
+    assert instance.wait_end(killed)["state"] == "LOST"
+    assert instance.wait_end(instance.submit("--", "true"))["state"] == "COMPLETED"
+    instance.drf("cancel", stopped)
+    assert instance.wait_end(instance.submit("--", "true"))["state"] == "COMPLETED"
+    # Else the launcher does this after ten seconds.
+    os.kill(runner_of(instance, stopped), signal.SIGCONT)
+    assert instance.wait_end(stopped)["state"] == "CANCELLED"
+    assert instance.show(fine)["state"] == "RUNNING"
+    client = Connection(instance.socket)
+    nodes = client.request("shares")["nodes"]
+    client.close()
+    used = [(each["usage"]["cores"], each["running"]) for each in nodes if each["running"]]
+    assert used == [(1.0, 1)]
+    assert len({Path(path).name for path in instance.cgroups()}) == 1
+
+
+def runner_of(instance: Instance, job_id: int) -> int:
+    record = (instance.state / "launcher" / "attempts" / f"{job_id}.1").read_text()
+    lines = (json.loads(line) for line in record.splitlines())
+    return int(next(line["pid"] for line in lines if line["record"] == "runner"))
