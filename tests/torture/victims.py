@@ -117,8 +117,10 @@ class Victim(Instance):
                 _kill(controller)
                 _kill(launcher)
             case "machine" | "power":
-                self._kill_everything()
-                self._boot_anew(is_emptied=victim == "power")
+                # Nobody is to be started before all are gone.
+                with self._starting:
+                    self._kill_everything()
+                    self._boot_anew(is_emptied=victim == "power")
         is_beside = point in failpoints.RUNNER + failpoints.NOTIFIER
         if is_beside and victim in ("controller", "launcher", "daemons"):
             # The next ones find an attempt that is half-way, and must not begin it anew.

@@ -1,0 +1,298 @@
+"""State and wire lines as this version writes them: `python -m tests.goldens [DIRECTORY]`.
+
+They are written once for each release (into `tests/data/v0.1` for this one) and must load for ever;
+`tests/torture/test_goldens.py` tries that. Before the release a change of the schema, a new event
+or a new verb asks for them to be written again; after it, for a new directory beside the old one.
+
+    journal.sql      the dump of a journal with every kind of event
+    attempts/        attempt files of jobs of several fates, exit records among them
+    orders.jsonl     what the controller tells the launcher
+    reports.jsonl    what the launcher tells the controller
+    wire.jsonl       a conversation with the daemon that uses every verb: requests and replies
+    events.jsonl     a stream of changes
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).parent
+sys.path.insert(0, str(TESTS))
+
+from drfd.launcher import attempts, protocol  # noqa: E402
+from drfd.launcher.protocol import DiskLimit, Limits, Order  # noqa: E402
+from instance import ALONE, CONFIG, Instance, wait_for  # noqa: E402
+from journal.test_golden import LAST_EVENTS, write_anew  # noqa: E402
+
+HERE = TESTS / "data" / "v0.1"
+Message = dict[str, Any]
+
+CREATED = {"uid": 1001, "boot_id": "b", "cgroup": "drfd/x/job-1-1", "at_s": 5.5, "mono_s": 0.5}
+RUNNER = {"pid": 10, "start_ticks": 99}
+RUNNING = {"pid": 11, "start_ticks": 100}
+COUNTED = {"memory_peak_bytes": 4096, "cpu_us": 250_000, "oom_kills": 0, "processes_peak": 2}
+ENDED = {
+    "at_s": 7.5,
+    "mono_s": 2.5,
+    "exit_code": 3,
+    "signal": None,
+    "oom_killed": False,
+    "over_limit": False,
+    "cpu_s": 0.25,
+    "peak_bytes": 8192,
+    "read_bytes": 0,
+    "written_bytes": 512,
+    "counted": COUNTED,
+}
+#: Job → the records of its attempt, besides `created`.
+FATES: dict[int, dict[str, Message]] = {
+    1: {},
+    2: {"runner": RUNNER},
+    3: {"runner": RUNNER, "running": RUNNING},
+    4: {"runner": RUNNER, "failed": {"text": "there is no command x in the job's PATH"}},
+    5: {"runner": RUNNER, "running": RUNNING, "ended": ENDED},
+    6: {
+        "runner": RUNNER,
+        "running": RUNNING,
+        "ended": {**ENDED, "exit_code": None, "signal": 9, "oom_killed": True, "over_limit": True},
+        "notifying": {"at_s": 8.5},
+        "notified": {"text": "told"},
+    },
+}
+#: The job that has been sent signals.
+SIGNALLED = 3
+
+ORDER = Order(
+    id=5, attempt=1, uid=1001, gid=1001, umask=0o027, cwd="/home/alice", argv=("sh", "-c", "ü"),
+    env={"PATH": "/usr/bin"}, variables={"DRF_JOB_ID": "5"}, script="#!/bin/sh\n", stdout="o",
+    stderr="e", attach=None, on_start=("true",),
+    limits=Limits(
+        cores_milli=1500, memory_bytes=1 << 30, pids=64, cores_by=protocol.QUOTA,
+        disks=(DiskLimit(device="8:0", read_bps=1000, write_bps=2000),),
+    ),
+)  # fmt: skip
+_ONE = {"id": 5, "attempt": 1}
+ORDERS: list[Message] = [
+    protocol.launch_message(ORDER),
+    protocol.notify_message(ORDER),
+    protocol.signal_message((5, 1), 3, (10, 12)),
+    {"cmd": protocol.LIST},
+    *({"cmd": command, **_ONE} for command in ("terminate", "kill", "freeze", "thaw", "remove")),
+]
+REPORTS: list[Message] = [
+    {
+        "report": "hello",
+        "kind": "none",
+        "controls": {"memory": "measured"},
+        "cores": {"quota": "measured"},
+        "mounts": {},
+    },
+    {"report": "up", **_ONE, "at_s": 5.5, "mono_s": 0.5, "cgroup": None, "runner_pid": 10},
+    {"report": "broke", **_ONE, "text": "there is no command x in the job's PATH"},
+    {"report": "ended", **_ONE, **ENDED},
+    {"report": "frozen", **_ONE},
+    {"report": "missing", **_ONE},
+    {"report": "removed", **_ONE, "notice": "told"},
+    {"report": "removed", **_ONE},
+    {"report": "stuck", **_ONE},
+    {"report": "listed", "known": [[5, 1], [6, 2]]},
+]
+
+_JOB: Message = {
+    "argv": ["sh", "-c", "exit 0"],
+    "cwd": "/",
+    "stdout": "/dev/null",
+    "stderr": "/dev/null",
+    "demand": {
+        "cores_milli": 100,
+        "memory_bytes": 64 << 20,
+        "read_bps": 1 << 20,
+        "write_bps": 1 << 20,
+    },
+}
+_SLEEP: Message = {**_JOB, "argv": ["sleep", "1000"]}
+#: Held, so that nothing of it runs: a submission that says all that can be said.
+_WORDY: Message = {
+    **_JOB,
+    "held": True,
+    "name": "train",
+    "pool": "A",
+    "time_limit_s": 5400,
+    "priority": 3,
+    "umask": 0o027,
+    "env": {"LANG": "C.UTF-8"},
+    "script": "#!/bin/sh\necho ü\n",
+    "demand": {
+        "cores_milli": 2500,
+        "memory_bytes": 1 << 30,
+        "disks": {"test": {"read_bps": 1000, "write_bps": 2000}},
+        "gres": {"gpu": 1},
+    },
+    "notify": {"on": ["end"], "argv": ["true"]},
+    "preemptible": True,
+    "after": [{"id": 1, "want": "any"}],
+    "begin_s": 1_000_000_000,
+    "key": "0123",
+    "retry": {"times": 2, "on": ["FAILED"]},
+    "warn": {"signal": 10, "before_s": 60},
+}
+
+
+def _on(*ids: int | str) -> Message:
+    return {"select": {"ids": list(ids)}}
+
+
+#: Verb and fields; ids are given out from 1 on. After each is waited until all has come of it.
+ASKED: list[tuple[str, Message]] = [
+    ("hello", {}),
+    ("doctor", {}),
+    ("submit", _JOB),
+    ("submit", {**_JOB, "argv": ["sh", "-c", "exit 3"]}),
+    ("wait", {"ids": [1, 2], "any": False, "timeout_s": 60.0}),
+    ("submit", _WORDY),
+    ("submit", {**_JOB, "array": "0-3%2"}),
+    ("wait", {"ids": [4], "any": True}),
+    ("submit", {**_JOB, "dry_run": True}),
+    ("submit", _SLEEP),
+    ("suspend", _on(9)),
+    ("resume", _on(9)),
+    ("signal", {**_on(9), "signal": 18}),
+    ("status", {}),
+    ("status", {"select": {"user": "nobody", "states": ["HELD"]}, "ended": 10, "tasks": True}),
+    ("show", {"id": 2}),
+    ("show", {"id": 3}),
+    ("show", {"id": "4_1"}),
+    ("show", {"id": 4}),
+    ("show", {"id": 9}),
+    ("why", {"id": 2}),
+    ("why", {"id": 3}),
+    ("why", {"id": 9}),
+    ("shares", {}),
+    ("set", {**_on(3), "priority": 5, "time_limit_s": 600, "begin_s": 4_000_000_000, "after": []}),
+    ("release", _on(3)),
+    ("hold", _on(3)),
+    ("cancel", _on(3, 9)),
+    ("history", {"past": {"states": ["COMPLETED", "FAILED"]}, "limit": 10}),
+    ("report", {"past": {"pool": "root.A"}, "by": "name", "limit": 10, "least": 1}),
+    ("drain", {"on": True}),
+    ("drain", {"on": False}),
+    ("reload", {}),
+    ("show", {"id": 4711}),
+    ("shutdown", {"kill_jobs": False}),
+]
+EVENTS: Message = {"op": "events", "v": 1, "select": {"ids": [1, 2, 4]}, "standing": True}
+#: What the conversation is held with.
+SETTINGS = CONFIG + "[gres]\ngpu = [0, 1]\n" + ALONE
+_PASSING = ("STARTING", "STOPPING", "CLEANING")
+
+
+def converse(instance: Instance, requests: list[Message]) -> Iterator[Message]:
+    """The reply to each request of a conversation with a daemon that has just been born."""
+    for request in requests:
+        fields = {name: value for name, value in request.items() if name not in ("op", "v")}
+        reply = ask(instance, {"v": 1, "op": request["op"], **fields})[0]
+        yield reply
+        if request["op"] == "shutdown":
+            wait_for("its end", instance.is_dead)
+        elif reply["ok"]:
+            _settle(instance, request)
+
+
+def ask(instance: Instance, request: Message) -> list[Message]:
+    """The lines of the reply: one, or those of a stream until it is done."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(120)
+        connection.connect(str(instance.socket))
+        connection.sendall(json.dumps(request).encode() + b"\n")
+        lines = []
+        with connection.makefile("rb") as replies:
+            for line in replies:
+                lines.append(json.loads(line))
+                if request["op"] != "events" or "done" in lines[-1] or not lines[-1]["ok"]:
+                    break
+        return lines
+
+
+def _settle(instance: Instance, request: Message) -> None:
+    goal = {"suspend": "SUSPENDED", "resume": "RUNNING"}.get(request["op"])
+
+    def is_at_rest() -> bool:
+        jobs = ask(instance, {"op": "status", "v": 1})[0]["jobs"]
+        if goal is not None:
+            return goal in {job["state"] for job in jobs}
+        waits = {"STARTING_SOON", "RESOURCES", "FAIR_SHARE", "LIMIT"}
+        reasons = {job["reason"]["code"] for job in jobs if job["reason"]}
+        return not waits & reasons and not {job["state"] for job in jobs} & {*_PASSING}
+
+    wait_for(f"rest after {request['op']}", is_at_rest, show=instance.log.read_text)
+
+
+def write(place: Path) -> None:
+    (place / "attempts").mkdir(parents=True, exist_ok=True)
+    _write_journal(place / "journal.sql")
+    _write_attempts(place / "attempts")
+    _write_lines(place / "orders.jsonl", ORDERS)
+    _write_lines(place / "reports.jsonl", REPORTS)
+    instance = Instance(SETTINGS)
+    try:
+        instance.start()
+        requests = [{"op": op, "v": 1, **fields} for op, fields in ASKED]
+        replies, stream = [], []
+        for request, reply in zip(requests, converse(instance, requests[:-1]), strict=False):
+            replies.append({"request": request, "reply": reply})
+        stream = ask(instance, EVENTS)
+        replies += [
+            {"request": requests[-1], "reply": reply} for reply in converse(instance, requests[-1:])
+        ]
+        _write_lines(place / "wire.jsonl", replies, hide=str(instance.root))
+        _write_lines(place / "events.jsonl", stream, hide=str(instance.root))
+    finally:
+        instance.destroy()
+
+
+def _write_journal(path: Path) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        whole = Path(directory, "journal.sqlite")
+        write_anew(LAST_EVENTS, whole)
+        with closing(sqlite3.connect(whole)) as database:
+            names = ("application_id", "user_version")
+            marks = [(each, database.execute(f"pragma {each}").fetchone()[0]) for each in names]
+            lines = [f"PRAGMA {name} = {value};" for name, value in marks]
+            path.write_text("\n".join([*lines, *database.iterdump()]) + "\n")
+
+
+def _write_attempts(place: Path) -> None:
+    for path in place.iterdir():
+        path.unlink()
+    directory = os.open(place, os.O_RDONLY)
+    for job_id, records in FATES.items():
+        fd = attempts.create(directory, (job_id, 1), CREATED)
+        for kind, record in records.items():
+            attempts.append(fd, kind, record)
+        os.close(fd)
+    attempts.note_signals(directory, (SIGNALLED, 1), 2)
+    os.close(directory)
+    for path in place.iterdir():
+        path.chmod(0o644)
+
+
+def _write_lines(path: Path, messages: list[Message], hide: str = "\0") -> None:
+    lines = (json.dumps(message, separators=(",", ":"), ensure_ascii=False) for message in messages)
+    path.write_text("".join(line.replace(hide, "/srv/drfd") + "\n" for line in lines))
+
+
+if __name__ == "__main__":
+    started = time.monotonic()
+    chosen = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
+    write(chosen)
+    print(f"{chosen}: written in {time.monotonic() - started:.1f} s")
