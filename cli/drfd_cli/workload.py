@@ -8,22 +8,28 @@ from __future__ import annotations
 import argparse
 import mmap
 import os
+import tempfile
 import time
 
-from drfd.units import parse_cores, parse_duration, parse_size
+from drfd.units import parse_cores, parse_size
 
 _BLOCK_BYTES = 1 << 20
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=parse_duration, required=True)
+    parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--cores", type=parse_cores, default=0, help="busy cores")
     parser.add_argument("--memory", type=parse_size, default=0, help="memory to touch")
+    parser.add_argument("--rounds", type=int, help="touch it so many times, however long it takes")
+    parser.add_argument("--cache", metavar="DIR", help="memory that the kernel can take away")
     parser.add_argument("--write", metavar="FILE", help="write to this file as fast as possible")
     options = parser.parse_args()
     end_s = time.monotonic() + options.seconds
     # Children share the touched pages, so the tree uses the memory once.
+    if options.rounds:
+        _rounds(options.memory, options.rounds, options.seconds, options.cache)
+        return
     held = bytearray(options.memory)
     for at in range(0, len(held), mmap.PAGESIZE):
         held[at] = 1
@@ -37,6 +43,27 @@ def main() -> None:
     elif workers:
         _burn((options.cores - (workers - 1) * 1000) / 1000, end_s)
     time.sleep(max(0.0, end_s - time.monotonic()))
+
+
+def _rounds(size: int, count: int, seconds: float, directory: str | None) -> None:
+    """Touch all of the memory again and again. That takes `seconds` where it stays in place, and
+    longer where the kernel has taken it away meanwhile: the pages of a file can be had again."""
+    if directory is None:
+        held = mmap.mmap(-1, size)
+        for at in range(0, size, mmap.PAGESIZE):
+            held[at] = 1
+    else:
+        # Of holes alone: the pages come from no disk, but they count and they can be reclaimed.
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.truncate(size)
+            held = mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ)
+        # One page at a time, as from a swap space.
+        held.madvise(mmap.MADV_RANDOM)
+    for _ in range(count):
+        end_s = time.monotonic() + seconds / count
+        for at in range(0, size, mmap.PAGESIZE):
+            held[at]
+        time.sleep(max(0.0, end_s - time.monotonic()))
 
 
 def _burn(share: float, end_s: float) -> None:

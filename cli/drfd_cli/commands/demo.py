@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
-from drfd.client.autostart import await_daemon, spawn_daemon
 from drfd.client.connection import Connection
-from drfd.errors import Unavailable
-from drfd_cli import demo_plan, demo_view, output
+from drfd_cli import demo_daemon, demo_macro, demo_plan, demo_sharing, demo_view
 from drfd_cli.demo_plan import Task
 
 View = dict[str, Any]
@@ -28,64 +19,30 @@ _FRAME_S = 0.25
 _LONGEST_S = 60.0
 
 
-@click.command("demo")
+@click.group("demo", invoke_without_command=True)
 @click.option("--keep", is_flag=True, help="Leave the directory with outputs and logs behind.")
-def command(keep: bool) -> int:
+@click.pass_context
+def command(context: click.Context, keep: bool) -> int:
     """Half a minute of fair scheduling on this machine: three pools stand in for users, with real
-    processes that use what they declare, and one that lies and is stopped."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda caught, frame: sys.exit(128 + caught))
-    directory = Path(tempfile.mkdtemp(prefix="drf-demo-"))
-    # Readable for the daemon when it gives up root's rights.
-    directory.chmod(0o755)
-    try:
-        with _private_daemon(directory) as client:
-            return _play(client, directory)
-    finally:
-        if keep:
-            output.say(f"outputs and logs are in {directory}")
-        else:
-            shutil.rmtree(directory, ignore_errors=True)
+    processes that use what they declare, and one that lies and is stopped.
+
+    "drf demo fig8" and "drf demo fig9" repeat experiments of the DRF paper.
+    """
+    if context.invoked_subcommand is not None:
+        return 0
+    with (
+        demo_daemon.directory(keep=keep) as directory,
+        demo_daemon.private_daemon(directory, demo_plan.config_for(directory)) as client,
+    ):
+        return _play(client, directory)
 
 
-@contextmanager
-def _private_daemon(directory: Path) -> Iterator[Connection]:
-    config, socket_path = directory / "drfd.toml", directory / "drfd.sock"
-    config.write_text(demo_plan.config_for(directory))
-    log_path = directory / "drfd.log"
-    process = spawn_daemon(
-        log_path, "--state", directory / "state", "--socket", socket_path, "--config", config
-    )
-    try:
-        await_daemon(process, socket_path, log_path)
-        yield Connection(socket_path)
-    finally:
-        _end_jobs(socket_path)
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-
-
-def _end_jobs(socket_path: Path) -> None:
-    """Jobs outlive a daemon; those of the demo shall not, however it ends."""
-    client = Connection(socket_path)
-    deadline = time.monotonic() + 15
-    try:
-        client.request("cancel", select={"everything": True})
-        while client.request("status")["jobs"] and time.monotonic() < deadline:
-            time.sleep(0.1)
-    except Unavailable:
-        # It never came up, and so has started nothing.
-        return
+command.add_command(demo_sharing.command)
+command.add_command(demo_macro.command)
 
 
 def _play(client: Connection, directory: Path) -> int:
-    doctor = client.request("doctor")
-    while not doctor["controls"]:
-        time.sleep(0.05)
-        doctor = client.request("doctor")
+    doctor = demo_daemon.controls_of(client)
     scale = demo_plan.memory_scale()
     click.echo(demo_view.opening(doctor, scale))
     client.request("drain", on=True)
