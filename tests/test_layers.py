@@ -27,7 +27,7 @@ ALLOWED = {
 }
 #: Modules directly below drfd/: anyone may use them, and they use only each other.
 GROUND = {"errors", "units", "indices", "failpoints", "paths", "peer", "service", "journald"}
-GROUND |= {"environment"}
+GROUND |= {"environment", "toml_table"}
 
 #: Third-party package → rooms that may import it.
 PACKAGES = {

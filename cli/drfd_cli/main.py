@@ -49,7 +49,7 @@ GROUPS = {
         "doctor": "what is enforced on this machine, and what is not",
     },
     "Trying it out": {
-        "simulate": "what policies would do, without running anything",
+        "simulate": "what other policies or weights would have done",
         "demo": "half a minute of fair scheduling on this machine",
     },
 }
@@ -81,7 +81,7 @@ EXAMPLES = {
     "shutdown": "drf shutdown --kill-jobs",
     "reload": "drf reload",
     "doctor": "drf doctor",
-    "simulate": "drf simulate alloc paper.json",
+    "simulate": "drf simulate jobs.csv --capacity cores=64,memory=256G",
     "demo": "drf demo",
 }
 

@@ -122,4 +122,7 @@ class Ends:
             length_s = lengths.get(key)
             if length_s is None:
                 length_s = lengths[key] = self._run_times.length_s(job.spec)
-            yield estimated_end_s(started_s, length_s, limit_s, now_s), job_id
+            end_s = started_s + length_s
+            if end_s <= now_s:
+                end_s = estimated_end_s(started_s, length_s, limit_s, now_s)
+            yield end_s, job_id

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from heapq import merge
 from operator import itemgetter
 
-from drfd.core.resources import Vector, fits, minus, plus
+from drfd.core.resources import Vector, fits, minus, plus, short_axes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +136,11 @@ def shadow(
     others = [*given]
     for each in kept:
         others += [(each.start_s, minus(nothing, each.demand)), (each.end_s, each.demand)]
-    ordered = ends if isinstance(ends, InOrder) else sorted(ends, key=_time)
-    changes = merge(ordered, sorted(others, key=_time), key=_time)
+    changes = iter(ends if isinstance(ends, InOrder) else sorted(ends, key=_time))
+    if others:
+        changes = merge(changes, sorted(others, key=_time), key=_time)
+    if not kept:
+        return _first_room(demand, free, changes, now_s)
     change, at_s = next(changes, None), now_s
     while True:
         # All that comes and goes at the same moment has done so at that moment.
@@ -151,6 +154,27 @@ def shadow(
         if change is None:
             return None
         at_s = change[0]
+
+
+def _first_room(
+    demand: Vector, free: Vector, changes: Iterator[tuple[float, Vector]], now_s: float
+) -> tuple[float, Vector] | None:
+    """The same where things only come back: then it is enough to watch what is lacking."""
+    at_s, back = now_s, [free]
+    lacking = short_axes(demand, free)
+    lacks = [demand[axis] - free[axis] for axis in lacking]
+    for end_s, held in changes:
+        if not lacking and end_s > at_s:
+            break
+        back.append(held)
+        at_s = max(at_s, end_s)
+        if lacking:
+            lacks = [lack - held[axis] for lack, axis in zip(lacks, lacking, strict=True)]
+            if max(lacks) <= 0:
+                lacking = []
+    if lacking:
+        return None
+    return at_s, minus(tuple(map(sum, zip(*back, strict=True))), demand)
 
 
 def allows(kept: Reservation, demand: Vector, end_s: float, free: Vector) -> bool:

@@ -12,13 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from drfd.core.policies import CONFIGURABLE
+from drfd.core.pool_config import Tree
 from drfd.core.preemption import Preempting
 from drfd.core.reservation import Patience
 from drfd.core.resources import Instances
 from drfd.core.rules import Claim, Pool
 from drfd.daemon.gres_config import read_gres
-from drfd.daemon.pool_config import Tree
-from drfd.daemon.toml_table import (
+from drfd.errors import ConfigError
+from drfd.launcher.protocol import CORES_MODES, QUOTA
+from drfd.toml_table import (
     Table,
     Toml,
     one_of,
@@ -32,8 +34,6 @@ from drfd.daemon.toml_table import (
     read_size_or_zero,
     read_time,
 )
-from drfd.errors import ConfigError
-from drfd.launcher.protocol import CORES_MODES, QUOTA
 from drfd.units import parse_cores, parse_duration, parse_memory, parse_size
 
 

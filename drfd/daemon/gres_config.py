@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from drfd.core.resources import Axes, Instances
-from drfd.daemon.toml_table import Table, wrong
+from drfd.toml_table import Table, wrong
 
 #: Becomes part of a variable's name, in capitals: two of them must never become the same one.
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)

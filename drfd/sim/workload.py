@@ -6,7 +6,7 @@ Whatever they were read from: a trace, this machine's own past, a generator.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from drfd.core.resources import Resources
 
@@ -47,4 +47,6 @@ class Workload:
     #: Lines that are no jobs, in order.
     bad: tuple[BadLine, ...] = ()
     #: What must be said with every result: what was assumed, what is synthetic.
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    #: What the numbers of `bad` count.
+    unit: str = "line"

@@ -2,149 +2,63 @@
 
 from __future__ import annotations
 
-import sys
-from fractions import Fraction
-from typing import TYPE_CHECKING
+from difflib import get_close_matches
+from pathlib import Path
 
 import click
 
-from drfd.errors import Refused
-from drfd_cli import output
-from drfd_cli.options import as_json
+from drfd_cli.simulate_alloc import alloc
+from drfd_cli.simulate_generate import generate
 from drfd_cli.simulate_paper import paper
+from drfd_cli.simulate_trace import trace
 
-if TYPE_CHECKING:
-    from drfd.sim.alloc import Allocation
-    from drfd.sim.spec import Spec
-
-#: Bytes of a problem; nobody writes a longer one.
-_LONGEST = 4 << 20
+#: What is meant when a trace is named in place of a command.
+_DEFAULT = "trace"
 
 
-@click.group("simulate")
+class _OrTrace(click.Group):
+    """`drf simulate FILE …` is `drf simulate trace FILE …`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, *ctx.help_option_names):
+            near = get_close_matches(args[0], self.commands, 1)
+            if near and not Path(args[0]).exists():
+                ctx.fail(f"No such command or file {args[0]!r}. Did you mean {near[0]!r}?")
+            args = [_DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return ["TRACE [OPTIONS]", "|", "COMMAND …"]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Options"):
+            options = [each for each in trace.params if isinstance(each, click.Option)]
+            rows = [each.get_help_record(ctx) for each in options]
+            formatter.write_dl([row for row in rows if row is not None])
+        self.format_commands(ctx, formatter)
+
+
+@click.group("simulate", cls=_OrTrace)
 def command() -> None:
-    """What policies would do, without running anything."""
+    """What other policies or weights would have done to the jobs of a trace.
 
-
-command.add_command(paper)
-
-
-@command.command("alloc")
-@click.argument("spec", metavar="SPEC")
-@as_json
-def alloc(spec: str, as_json: bool) -> None:
-    """Divide a small machine among users, by a policy.
-
-    SPEC is a JSON file, or - for standard input:
+    They are submitted to the daemon's own scheduler, on a virtual clock and a machine of your
+    choice (--capacity cores=900,memory=6T,read=2G,write=1G,gpu=4): months take seconds, and nothing
+    is run. Policies are shown side by side. TRACE is a file: a log in the Standard Workload Format,
+    a table of your own, or what `drf history --csv` prints.
 
     \b
-    {"capacity": {"cpu": 9, "mem": 18},
-     "users": [{"name": "A", "demand": {"cpu": 1, "mem": 4}, "weight": 1},
-               {"name": "B", "demand": {"cpu": 3, "mem": 1}, "tasks": 5}],
-     "policy": "drf", "mode": "discrete"}
+    What would another policy do?
+      drf simulate jobs.csv --capacity cores=64,memory=256G --policy drf,fifo
+    What if alice had weight 2 here?
+      drf simulate --history --weight alice=2
+    No trace at hand?
+      drf simulate generate --jobs 2000 --users 8 > jobs.csv
 
-    \b
-    policy  drf, hdrf, hdrf-naive, algorithm1, asset, ceei, cpu, slots, fifo
-    mode    discrete (whole tasks) or continuous (tasks can be cut)
-    weight  a number, or one for each resource
-    tasks   how many a user has; null is without end
-    pool    of a user, one of "pools": {"lab": {"weight": 2, "parent": null}}
-    slots   how many tasks run at once under the policy slots
-
-    Whole tasks start one by one. Ties go to the user whose task has the larger dominant share, then
-    to the one listed first; fifo serves the users as listed. Under cpu and slots, the resources
-    that they do not look at may be overcommitted.
+    Each job runs as long as it did. Told of that beforehand is a guess from the user's last jobs,
+    the job's limit, the truth, or nothing (--estimates).
     """
-    # Imported here: most verbs need none of the core.
-    from drfd.sim.alloc import allocate
-    from drfd.sim.spec import read_spec
-
-    source = "standard input" if spec == "-" else spec
-    try:
-        problem = read_spec(_read(spec))
-        found = allocate(problem)
-    except Refused as error:
-        raise Refused(error.code, f"{source}: {error.text}", hint=error.hint) from None
-    if as_json:
-        output.print_json(_view(problem, found))
-    else:
-        _print(problem, found)
 
 
-def _read(spec: str) -> str:
-    try:
-        if spec == "-":
-            data = sys.stdin.buffer.read(_LONGEST + 1)
-        else:
-            with open(spec, "rb") as file:
-                data = file.read(_LONGEST + 1)
-    except OSError as error:
-        raise Refused("no-spec", f"cannot be read: {error.strerror}") from None
-    if len(data) > _LONGEST:
-        raise Refused("bad-spec", "is too long", hint="4M are the most")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise Refused("bad-spec", "is not UTF-8 text") from None
-
-
-def _view(problem: Spec, found: Allocation) -> output.View:
-    from drfd.sim.alloc import dominant_resource
-
-    return {
-        "tasks": {name: _number(tasks) for name, tasks in found.tasks.items()},
-        "shares": {
-            name: {resource: _number(part) for resource, part in parts.items()}
-            for name, parts in found.shares.items()
-        },
-        "dominant_share": {name: _number(found.dominant_share(name)) for name in found.tasks},
-        "dominant_resource": {
-            user.name: dominant_resource(problem, user) for user in problem.users
-        },
-        "order": found.order,
-    }
-
-
-def _number(exact: Fraction) -> int | float:
-    return int(exact) if exact.denominator == 1 else float(exact)
-
-
-def _print(problem: Spec, found: Allocation) -> None:
-    from drfd.sim.alloc import dominant_resource
-
-    columns: list[output.Column] = [
-        "USER", ("TASKS", "right"), "DOMINANT", ("SHARE", "right"),
-        *((output.shorten(name, 20), "right") for name in problem.capacity),
-    ]  # fmt: skip
-    rows: list[list[object]] = []
-    for user in problem.users:
-        parts = found.shares[user.name]
-        rows.append(
-            [
-                output.shorten(user.name, 24),
-                _short(found.tasks[user.name]),
-                output.shorten(dominant_resource(problem, user), 20),
-                _percent(found.dominant_share(user.name)),
-                *(_held(parts[name], top) for name, top in problem.capacity.items()),
-            ]
-        )
-    total = [
-        (sum((parts[name] for parts in found.shares.values()), Fraction(0)), top)
-        for name, top in problem.capacity.items()
-    ]
-    rows.append(["together", "", "", "", *(_held(part, top) for part, top in total)])
-    output.print_rows(columns, rows, fixed=("TASKS", "SHARE"))
-    if found.order:
-        output.tell(f"order  {' '.join(found.order)}")
-
-
-def _held(part: Fraction, top: Fraction) -> str:
-    return f"{_short(part * top)} ({_percent(part)})"
-
-
-def _short(amount: Fraction) -> str:
-    return f"{float(amount):.6g}"
-
-
-def _percent(part: Fraction) -> str:
-    return f"{float(part * 100):.1f} %"
+for each in (trace, generate, alloc, paper):
+    command.add_command(each)

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from drfd.core.rules import Claim, Pool
-from drfd.daemon.toml_table import Table, read_count_or_zero, read_names, read_weight, wrong
+from drfd.toml_table import Table, read_count_or_zero, read_names, read_weight, wrong
 from drfd.units import parse_cores, parse_size
 
 #: A part of a path such as "root.lab".
