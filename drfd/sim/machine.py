@@ -111,7 +111,7 @@ def _mean(jobs: Sequence[SimJob], name: str) -> str:
 
 
 def _held(jobs: Sequence[SimJob], axes: Axes, name: str) -> float:
-    """What jobs would hold on average, if they were spread over the time of their submissions."""
+    """What jobs would hold on average if none had to wait."""
     at = axes.names.index(name)
-    span_s = max(1.0, jobs[-1].submit_s - jobs[0].submit_s)
+    span_s = max(1.0, max(job.submit_s + job.run_s for job in jobs) - jobs[0].submit_s)
     return sum(axes.vector(job.demand)[at] * job.run_s for job in jobs) / span_s

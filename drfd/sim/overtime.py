@@ -24,7 +24,7 @@ SAMPLES = 500
 _DAY_S, _HOUR_S, _FEW_DAYS = 86400, 3600, 14
 #: A user must wait for so much of a window for it to count.
 _LEAST_OF_WINDOW = 0.25
-#: Rounding is no envy.
+#: A whole job is whole whatever rounding has made of it.
 _EPSILON = 1e-9
 
 
@@ -221,16 +221,16 @@ class _Watch:
             own = _tasks(demand, used.get(leaf, self._nothing))
             self._pairs += 1
             self._envious += any(
-                _tasks(demand, _scaled(held, mine, self._promised(other))) > own + 1 + _EPSILON
+                _tasks(demand, _scaled(held, mine, self._promised(other))) > own + 1
                 for other, held in used.items()
                 if other != leaf
             )
 
 
-def _tasks(demand: Vector, bundle: Vector | list[float]) -> float:
-    """How many jobs of this demand a bundle is good for."""
+def _tasks(demand: Vector, bundle: Vector | list[float]) -> int:
+    """How many whole jobs of this demand a bundle is good for."""
     pairs = zip(demand, bundle, strict=True)
-    return min((there / asked for asked, there in pairs if asked), default=0.0)
+    return int(min((there / asked for asked, there in pairs if asked), default=0.0) + _EPSILON)
 
 
 def _scaled(held: Vector, mine: list[float], theirs: list[float]) -> list[float]:

@@ -126,7 +126,7 @@ def test_a_reservation_starts_the_big_job_that_is_passed_over_without_estimates(
 @pytest.mark.parametrize("estimates", ESTIMATES)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_policy_runs_all_jobs_within_the_machine(policy: str, estimates: str) -> None:
-    jobs = crowd(7, 200)
+    jobs = crowd(7, 120)
     run = simulate(jobs, machine(), policy=policy, estimates=estimates)
     assert sorted(starts(run)) == [each.id for each in jobs]
     assert (run.refused, run.unstarted) == ((), ())
