@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import log10
 from typing import TYPE_CHECKING
 
 from drfd_cli import output
@@ -23,7 +24,7 @@ def draw(panel: Panel) -> str:
     """The panel as lines, no wider than the screen."""
     columns = min(_WIDEST, output.width())
     lines = _bars(panel, columns) if panel.names else _curves(panel, columns)
-    return "\n".join([panel.title, *lines])
+    return "\n".join([output.shorten(panel.title, columns), *lines])
 
 
 def _curves(panel: Panel, columns: int) -> list[str]:
@@ -31,12 +32,14 @@ def _curves(panel: Panel, columns: int) -> list[str]:
     labels = [_show(panel, most * row / _ROWS) for row in range(_ROWS, -1, -1)]
     margin = max(map(len, labels)) + 2
     wide = max(10, columns - margin)
-    last = max((points[-1][0] for points in panel.curves.values() if points), default=0.0)
-    first = min((points[0][0] for points in panel.curves.values() if points), default=0.0)
+    at = _log if panel.log_x else float
+    last = max((points[-1][0] for points in panel.curves.values() if points), default=1.0)
+    first = min((points[0][0] for points in panel.curves.values() if points), default=1.0)
     grid = [[" "] * wide for _ in range(_ROWS + 1)]
     signs = dict(zip(panel.curves, _SIGNS * len(panel.curves), strict=False))
     for name, points in panel.curves.items():
-        for column, value in enumerate(_sampled(points, first, last, wide, panel.steps)):
+        placed = [(at(x), y) for x, y in points]
+        for column, value in enumerate(_sampled(placed, at(first), at(last), wide, panel.steps)):
             if value is None:
                 continue
             row = _ROWS - min(_ROWS, max(0, round(value / most * _ROWS)))
@@ -46,7 +49,7 @@ def _curves(panel: Panel, columns: int) -> list[str]:
         f"{label if row % 5 == 0 else '':>{margin - 2}} │{''.join(cells)}".rstrip()
         for row, (label, cells) in enumerate(zip(labels, grid, strict=True))
     ]
-    ends = _number(first), f"{_number(last)} {panel.x}"
+    ends = _number(first), f"{_number(last)} {panel.x}{', by powers of ten' if panel.log_x else ''}"
     lines.append(" " * (margin - 1) + "└" + "─" * wide)
     lines.append(" " * margin + ends[0] + ends[1].rjust(wide - len(ends[0])))
     legend = [f"{sign} {output.shorten(name, 30)}" for name, sign in signs.items()]
@@ -54,6 +57,10 @@ def _curves(panel: Panel, columns: int) -> list[str]:
         legend.append(f"{_SEVERAL} several")
     lines.append(" " * margin + "   ".join(legend))
     return lines
+
+
+def _log(x: float) -> float:
+    return log10(max(1.0, x))
 
 
 def _sampled(

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from drfd.sim.workload import Workload
 
 _PAGE = 1000
+#: As the file of `--plot`: the terminal.
+_HERE = "-"
 #: Seconds between two lines of progress.
 _TELL_EVERY_S = 0.2
 
@@ -90,22 +92,29 @@ def _patience(text: str) -> int:
 @click.option("-n", "--number", metavar="JOBS", type=click.IntRange(1),
               help="Only the first so many.")  # fmt: skip
 @click.option("--users", is_flag=True, help="Show each user, too.")
+@click.option("--plot", "plot_path", metavar="FILE",
+              help="Draw shares, waits and use: FILE.svg, FILE.png, or - for here.")  # fmt: skip
 @as_json
 def trace(
     source: str | None, capacity: Resources | None, policies: list[str], estimates: list[str],
     pools: str | None, weights: tuple[tuple[str, Fraction], ...], patience_s: int | None,
     io_profile: str | None, history: bool, since: float | None, number: int | None,
-    users: bool, as_json: bool,
+    users: bool, plot_path: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Policies, or weights, side by side on the jobs of a trace; see `drf simulate --help`."""
     from drfd.sim.io_profile import overlaid, read_profiles
     from drfd.sim.machine import check, suggestion
+    from drfd_cli import plot_file
     from drfd_cli import simulate_view as view
 
     if history == (source is not None):
         raise click.UsageError("name one TRACE, or --history")
     if since is not None and not history:
         raise click.UsageError("--since goes with --history")
+    if plot_path == _HERE and as_json:
+        raise click.UsageError("--plot - goes without --json")
+    if plot_path != _HERE:
+        plot_file.check(plot_path)
     shape: Shape | None = None
     if history:
         work, capacity, shape = _past(since, capacity)
@@ -127,6 +136,23 @@ def trace(
         output.print_json(view.as_view(work, capacity, runs))
     else:
         view.print_tables(work, capacity, runs, users=users or bool(weights))
+    if plot_path is not None:
+        _plot(plot_path, work, dict(runs))
+
+
+def _plot(path: str, work: Workload, runs: dict[str, Run]) -> None:
+    from drfd.sim.panels import panels_of
+    from drfd_cli import plot, plot_file
+
+    panels = panels_of(runs)
+    if not panels:
+        raise Refused("bad-plot", "nothing ran, so there is nothing to be drawn")
+    if path == _HERE:
+        for panel in panels:
+            click.echo()
+            click.echo(plot.draw(panel))
+    else:
+        plot_file.write(path, Path(work.source).name, panels)
 
 
 def _read(source: str, capacity: Resources | None) -> Workload:

@@ -40,6 +40,8 @@ class Panel:
     top: float | None = None
     #: Straight from point to point, or level until the next.
     steps: bool = False
+    #: Each tenth of a power of ten as wide as any other; no x is below 1.
+    log_x: bool = False
     #: Bars over names in place of curves: the points' x are places in here.
     names: Sequence[str] = ()
 

@@ -228,3 +228,31 @@ def test_progress_is_shown_on_a_terminal(tmp_path: Path) -> None:
     os.close(leader)
     assert b"% of 1,500 jobs" in shown
     assert b"\x1b[Kdrf: simulated drf in " in shown, "the line of progress is gone by then"
+
+
+def test_the_curves_come_after_the_tables(drf: Run, table: Path) -> None:
+    lines = drf("simulate", table, *NODE, "--policy", "drf", "--plot", "-").screen.splitlines()
+    titles = [
+        "Waits: the part of the jobs that waited no longer",
+        "Use of cores",
+        "Use of memory",
+        "Dominant shares by user, drf",
+    ]
+    assert [line for line in lines if line in titles] == titles
+    assert "o ann   + bob   x eve   = several" in lines[-1]
+
+
+def test_a_picture_of_a_trace_is_the_same_every_time(drf: Run, table: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    pictures = []
+    for name in ("a.svg", "b.svg"):
+        assert drf("simulate", table, *NODE, "--plot", tmp_path / name, "--json").code == 0
+        pictures.append((tmp_path / name).read_bytes())
+    assert pictures[0] == pictures[1]
+    assert b"Dominant shares by user, easy" in pictures[0]
+
+
+def test_json_and_curves_do_not_go_to_one_place(drf: Run, table: Path) -> None:
+    result = drf("simulate", table, *NODE, "--plot", "-", "--json")
+    assert (result.code, result.out) == (2, "")
+    assert "--plot - goes without --json" in result.err
