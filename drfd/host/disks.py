@@ -167,12 +167,13 @@ def _mount_of(path: str, mountinfo: str) -> Mount:
     found = Mount("", "unknown", "", "0:0")
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
-        _, _, device, _, point, *_ = before.split(" ")
-        point = _unescape(point)
+        places, kinds = before.split(" "), after.split(" ")
+        if len(places) < 5 or len(kinds) < 2:
+            continue
+        device, point = places[2], _unescape(places[4])
         inside = point == "/" or path == point or path.startswith(f"{point}/")
         if inside and len(point) >= len(found.point):
-            kind, source, *_ = after.split(" ")
-            found = Mount(point, kind, _unescape(source), device)
+            found = Mount(point, kinds[0], _unescape(kinds[1]), device)
     return found
 
 

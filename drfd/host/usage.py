@@ -1,19 +1,23 @@
 """What a job uses now, read from its cgroup, or from the processes below its runner.
 
-Every reading may be stale; what has vanished reads as None and is never an error.
+Every reading may be stale; what has vanished, or is in no form that is known, reads as None and is
+never an error.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 
 from drfd.core.job import Usage
 from drfd.core.limits import Sample
 from drfd.host.disks import SYS_DEV_BLOCK
+
+T = TypeVar("T")
 
 #: Of memory.stat on version 2: what the kernel cannot drop or write elsewhere.
 _KEPT = (
@@ -49,7 +53,7 @@ def sample_cgroup_v2(mount: str, cgroup: str, mono_s: float) -> Sample:
     cpu = _table(mounts, "", cgroup, "cpu.stat") or {}
     memory = _table(mounts, "", cgroup, "memory.stat")
     usage_us = cpu.get("usage_usec")
-    read_bytes, written_bytes = _io_stat(_text(mounts, "", cgroup, "io.stat"))
+    read_bytes, written_bytes = _read(mounts, "", cgroup, "io.stat", _io_stat) or (None, None)
     return Sample(
         mono_s=mono_s,
         memory_bytes=None if memory is None else sum(memory.get(name, 0) for name in _KEPT),
@@ -80,13 +84,11 @@ def pinned_cpus_v2(mount: str, cgroup: str) -> str | None:
 
 def kept_memory(directory: Path) -> int | None:
     """What the kernel cannot drop of a cgroup's memory, of either version, with all below it."""
-    try:
-        lines = (directory / "memory.stat").read_text().splitlines()
-    except OSError:
+    stat = _table({"": str(directory)}, "", ".", "memory.stat")
+    if stat is None:
         return None
-    stat = {key: int(value) for key, value in (line.split() for line in lines)}
     if "total_rss" in stat:
-        return stat["total_rss"] + stat["total_shmem"]
+        return stat["total_rss"] + stat.get("total_shmem", 0)
     return sum(stat.get(name, 0) for name in _KEPT)
 
 
@@ -144,29 +146,28 @@ def _own_memory(member: psutil.Process) -> int:
 
 
 def _disk_bytes(mounts: Mapping[str, str], cgroup: str) -> tuple[int | None, int | None]:
-    text = _text(mounts, "blkio", cgroup, "blkio.throttle.io_service_bytes")
-    if text is None:
-        return None, None
-    totals = {"Read": 0, "Write": 0}
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) == 3 and words[1] in totals:
-            totals[words[1]] += int(words[2])
-    return totals["Read"], totals["Write"]
+    def read(text: str) -> tuple[int, int]:
+        totals = {"Read": 0, "Write": 0}
+        for line in text.splitlines():
+            words = line.split()
+            if len(words) == 3 and words[1] in totals:
+                totals[words[1]] += _count(words[2])
+        return totals["Read"], totals["Write"]
+
+    found = _read(mounts, "blkio", cgroup, "blkio.throttle.io_service_bytes", read)
+    return found or (None, None)
 
 
-def _io_stat(text: str | None) -> tuple[int | None, int | None]:
+def _io_stat(text: str) -> tuple[int, int]:
     """Bytes read and written on all disks. What passed a disk made of others (LVM, LUKS, md) is
     counted again below."""
-    if text is None:
-        return None, None
     read_bytes = written_bytes = 0
     for line in text.splitlines():
         device, *pairs = line.split()
         values = dict(pair.split("=", 1) for pair in pairs)
-        if "rbytes" in values and not _is_stacked(device):
-            read_bytes += int(values["rbytes"])
-            written_bytes += int(values["wbytes"])
+        if {"rbytes", "wbytes"} <= values.keys() and not _is_stacked(device):
+            read_bytes += _count(values["rbytes"])
+            written_bytes += _count(values["wbytes"])
     return read_bytes, written_bytes
 
 
@@ -178,24 +179,42 @@ def _is_stacked(device: str) -> bool:
 
 
 def _number(mounts: Mapping[str, str], controller: str, cgroup: str, name: str) -> int | None:
-    text = _text(mounts, controller, cgroup, name)
-    return None if text is None else int(text)
+    return _read(mounts, controller, cgroup, name, _count)
 
 
 def _table(
     mounts: Mapping[str, str], controller: str, cgroup: str, name: str
 ) -> dict[str, int] | None:
-    text = _text(mounts, controller, cgroup, name)
-    if text is None:
-        return None
-    return {key: int(value) for key, value in (line.split() for line in text.splitlines())}
+    def read(text: str) -> dict[str, int]:
+        return {key: _count(value) for key, value in (line.split() for line in text.splitlines())}
+
+    return _read(mounts, controller, cgroup, name, read)
 
 
 def _text(mounts: Mapping[str, str], controller: str, cgroup: str, name: str) -> str | None:
+    return _read(mounts, controller, cgroup, name, str)
+
+
+def _count(text: str) -> int:
+    """The kernel's have 64 bits."""
+    value = int(text)
+    if not 0 <= value < 1 << 64:
+        raise ValueError(text)
+    return value
+
+
+def _read(
+    mounts: Mapping[str, str],
+    controller: str,
+    cgroup: str,
+    name: str,
+    read: Callable[[str], T],
+) -> T | None:
+    """None: no such file, or not in the form that is known."""
     if controller not in mounts:
         return None
     try:
         with open(os.path.join(mounts[controller], cgroup, name)) as file:
-            return file.read()
-    except OSError:
+            return read(file.read())
+    except (OSError, ValueError):
         return None

@@ -39,9 +39,10 @@ def _mounts(mountinfo: str) -> Iterator[tuple[str, str, list[str]]]:
     """(file system, mount point, options of the hierarchy) of each cgroup mount."""
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
-        kind, _, options = after.split(" ", 2)
-        if kind in ("cgroup", "cgroup2"):
-            yield kind, _unescape(before.split(" ")[4]), options.split(",")
+        places, kinds = before.split(" "), after.split(" ", 2)
+        # What is not in the form that is known is none of ours.
+        if len(places) > 4 and len(kinds) == 3 and kinds[0] in ("cgroup", "cgroup2"):
+            yield kinds[0], _unescape(places[4]), kinds[2].split(",")
 
 
 def _unescape(path: str) -> str:

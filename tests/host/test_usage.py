@@ -266,3 +266,17 @@ def test_what_cannot_be_read_is_shown_as_nothing() -> None:
     assert usage_between(sample(10.0, 5.0), NOTHING, 150) == Usage(memory_peak_bytes=150)
     gone = Sample(mono_s=12.0, memory_bytes=None, read_bytes=None, written_bytes=None, cpu_s=None)
     assert usage_between(sample(10.0, 5.0), gone, 150) == Usage(memory_peak_bytes=150)
+
+
+@pytest.mark.parametrize("text", ["", "garbage\n", "8:0\n", "some words here\n", "9" * 400, "-1\n"])
+def test_files_in_no_known_form_read_as_unknown_and_are_no_error(tmp_path: Path, text: str) -> None:
+    """Another kernel's may be; the daemon's measuring must not end with it."""
+    names = ("memory.stat", "io.stat", "cpu.stat", "memory.peak", "cpuacct.usage")
+    for name in (*names, "blkio.throttle.io_service_bytes", "memory.max_usage_in_bytes"):
+        (tmp_path / name).write_text(text)
+    mounts = dict.fromkeys(("memory", "cpuacct", "blkio"), str(tmp_path))
+    for sample in (sample_cgroup_v1(mounts, ".", 1.0), sample_cgroup_v2(str(tmp_path), ".", 1.0)):
+        assert sample.cpu_s is None
+        assert sample.read_bytes in (None, 0)
+    assert peak_memory_v1(mounts, ".") is None
+    assert peak_memory_v2(str(tmp_path), ".") is None

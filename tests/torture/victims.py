@@ -151,6 +151,11 @@ class Victim(Instance):
         while left := [pid for pid in self.everything() if _state_of(pid) not in (None, "Z")]:
             for pid in left:
                 _kill(pid)
+            # On cgroup v1 what is frozen does not even die.
+            for directory in self.cgroups():
+                for name, thawed in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
+                    if Path(directory, name).exists():
+                        Path(directory, name).write_text(thawed)
             self.process.poll()
         self.process.wait()
 

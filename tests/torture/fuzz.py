@@ -1,0 +1,485 @@
+"""Fuzzing of whatever reads what others wrote: `python -m tests.torture.fuzz TARGET --seconds N`.
+
+A target takes bytes, and raises for what must not happen: anything but the clear refusal that its
+reader promises. With atheris (the extra `fuzz`) the inputs follow what code they reach; without it
+they are mutations of the corpus. Both begin with `tests/data/fuzz/TARGET/`, and leave there what
+was found (`crash-…`), which the tests try for ever after. `all` goes through all targets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import os
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from random import Random
+from typing import Any
+
+TESTS = Path(__file__).parents[1]
+sys.path.insert(0, str(TESTS))
+
+from drfd import indices, units  # noqa: E402
+from drfd.core.stimuli import Actor  # noqa: E402
+from drfd.errors import ConfigError, DrfdError, Refused  # noqa: E402
+from drfd.host import disks, usage  # noqa: E402
+from drfd.launcher import attempts, counters, hierarchy, protocol  # noqa: E402
+from drfd.launcher.cgroup_v2_files import JobCgroup  # noqa: E402
+from drfd.sim.spec import read_spec  # noqa: E402
+from drfd.wire import codec, messages  # noqa: E402
+from drfd_cli import output  # noqa: E402
+from drfd_cli import script as job_script  # noqa: E402
+from drfd_cli.commands import submit  # noqa: E402
+
+CORPUS = TESTS / "data" / "fuzz"
+Target = Callable[[bytes], object]
+#: What numbers, texts and files are often stumbled over by.
+_EDGES: list[Any] = [
+    *(0, -1, 1, 2**31, 2**53 + 1, 2**63, 2**64, 10**30, 1e308, -0.0, 0.5, True, None),
+    *("", "0", "-1", "\0", "\x1b[2J", "ü", "\ud800", "x" * 5000, "root", "1-9%2", "[/x]", "*"),
+    *([], {}, [[]], ["true"], {"ids": [1]}, {"everything": True}),
+]
+_WORDS = [
+    b"\0",
+    b"\n",
+    b"\r\n",
+    b"max",
+    b"total",
+    b"0",
+    b"-",
+    b"=",
+    b"[",
+    b"{",
+    b'"',
+    b"\xff",
+    b"9" * 40,
+]
+
+
+# -- the targets ----------------------------------------------------------------------------------
+
+
+def frame(data: bytes) -> None:
+    """A line from a client, and one from a daemon."""
+    try:
+        messages.decode_request(data)
+    except Refused as refusal:
+        _check_line(refusal, data)
+    try:
+        codec.decode(data)
+    except ValueError:
+        pass
+
+
+def orders(data: bytes) -> None:
+    """A line from the controller to the launcher, which runs as root."""
+    try:
+        message = protocol.decode(data)
+        for read in (protocol.read_order, protocol.read_signals, protocol.read_attempt):
+            try:
+                read(dict(message))
+            except protocol.BadMessage:
+                pass
+    except protocol.BadMessage:
+        pass
+
+
+def attempt(data: bytes) -> None:
+    """An attempt file. What is added to a whole one takes nothing of it back."""
+    found = attempts.parse(data)
+    whole = attempts.parse(data + b"\n" + _RUNNING + data)
+    assert whole is not None and whole.may_have_run
+    if found is not None and found.may_have_run:
+        assert attempts.parse(data + b"\n{}\n") is not None
+
+
+def config(data: bytes) -> None:
+    from drfd.daemon.config import parse
+
+    try:
+        tree = tomllib.loads(data.decode(errors="replace"))
+    except (ValueError, RecursionError):
+        return
+    try:
+        parse(tree, "drfd.toml")
+    except ConfigError as error:
+        _check_line(error, data)
+
+
+def script(data: bytes) -> None:
+    """A job script with #DRF lines."""
+    text = data.decode(errors="replace")
+    try:
+        job_script.directives(text, "job.sh", check=submit._check_options)
+    except Refused as refusal:
+        _check_said(refusal)
+
+
+def spec(data: bytes) -> None:
+    """A problem for `drf simulate`."""
+    try:
+        read_spec(data.decode(errors="replace"))
+    except Refused as refusal:
+        _check_said(refusal)
+
+
+def trace(data: bytes) -> None:
+    """A workload from elsewhere (SWF, CSV)."""
+    reader = import_module("drfd.sim.trace")
+    lines = data.decode(errors="replace").splitlines(keepends=True)
+    try:
+        reader.read_lines(lines, source="trace", rates=(1, 1))
+    except Refused as refusal:
+        _check_said(refusal)
+
+
+def words(data: bytes) -> None:
+    """What people type: sizes, rates, times, arrays."""
+    text = data.decode(errors="replace")
+    readers = (
+        *(units.parse_size, units.parse_memory, units.parse_disk_rates, units.parse_rates),
+        *(units.parse_duration, units.parse_cores, indices.read_array),
+    )
+    for read in readers:
+        try:
+            read(text)
+        except (Refused, ValueError) as error:
+            assert not isinstance(error, UnicodeError) and str(error)
+
+
+_RUNNING = b'{"record":"running","pid":11,"start_ticks":100,"crc":"00000000"}\n'
+
+
+class Files:
+    """The files that the kernel shows of a job, with this in each of them."""
+
+    NAMES = (
+        *("memory.stat", "memory.current", "memory.peak", "memory.events", "io.stat", "io.max"),
+        *("cpu.stat", "cpu.max", "io.pressure", "pids.peak", "pids.current", "cgroup.events"),
+        *("memory.usage_in_bytes", "memory.max_usage_in_bytes", "memory.failcnt", "cpuset.mems"),
+        *("memory.oom_control", "cpuacct.usage", "blkio.throttle.io_service_bytes", "cpuset.cpus"),
+        *("memory.max", "memory.events.local", "cpuset.memory_migrate", "cgroup.procs"),
+    )
+
+    def __init__(self) -> None:
+        shm = Path("/dev/shm")
+        self._place = tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None)
+        self._file = Path(self._place.name, "file")
+        for name in self.NAMES:
+            Path(self._place.name, name).symlink_to(self._file)
+
+    def __call__(self, data: bytes) -> None:
+        self._file.write_bytes(data)
+        place, directory = Path(self._place.name), self._place.name
+        v1 = dict.fromkeys(("memory", "cpuacct", "cpu", "blkio", "cpuset", "pids"), directory)
+        usage.sample_cgroup_v1(v1, ".", 1.0)
+        usage.sample_cgroup_v2(directory, ".", 1.0)
+        for read in (usage.peak_memory_v1, usage.pinned_cpus_v1):
+            read(v1, ".")
+        for look in (usage.peak_memory_v2, usage.pinned_cpus_v2):
+            look(directory, ".")
+        usage.kept_memory(place)
+        counters.count_v1(v1)
+        counters.count_v2(directory)
+        cgroup = JobCgroup.at(directory)
+        for name in ("io_max", "cpu_max", "memory_max", "events"):
+            try:
+                getattr(cgroup, name)
+            except (ValueError, IndexError):
+                # A limit that cannot be read back is one that does not hold: no job starts.
+                pass
+        text = data.decode(errors="replace")
+        hierarchy.layout(text)
+        hierarchy.find_unified(text)
+        disks.locate("/var", text, directory)
+
+    def close(self) -> None:
+        self._place.cleanup()
+
+
+class Desk:
+    """Every request handler, over real books and a real journal: only refusals come out."""
+
+    #: Jobs are forgotten after so many requests.
+    _FRESH = 300
+    _ACTORS = (Actor("alice", 1001, False), Actor("bob", 1002, False), Actor("root", 0, True))
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._loop = asyncio.new_event_loop()
+        self._open()
+
+    def __call__(self, data: bytes) -> None:
+        try:
+            request = messages.decode_request(data)
+        except Refused:
+            return
+        if isinstance(request, messages.Events):
+            return
+        self._count += 1
+        if self._count % self._FRESH == 0:
+            self._forget()
+            self._open()
+        self._loop.run_until_complete(self._ask(request))
+
+    async def _ask(self, request: Any) -> None:
+        actor = self._ACTORS[self._count % len(self._ACTORS)]
+        try:
+            async with asyncio.timeout(0.05 if isinstance(request, messages.Wait) else 20):
+                json.dumps(await self._requests.answer(actor, actor.uid, request))
+        except DrfdError as error:
+            _check_line(error, b"")
+        except TimeoutError:
+            assert isinstance(request, messages.Wait), "no answer"
+        self._host.take()
+
+    def _open(self) -> None:
+        from daemon.conftest import DISK, Shell
+        from drfd.daemon.config import Config
+        from drfd.daemon.cures import Standing
+        from drfd.daemon.engine import Engine
+        from drfd.daemon.link import Link
+        from drfd.daemon.machine import Site
+        from drfd.daemon.meter import Meter
+        from drfd.daemon.requests import Requests
+        from drfd.journal.journal import Journal
+        from fakes import FakeHost, now, rules
+
+        shm = Path("/dev/shm")
+        self._place = tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None)
+        place = Path(self._place.name)
+        self._host = FakeHost(ready=True)
+        self._journal = Journal(place / "journal.sqlite")
+        self._engine = Engine(
+            journal=self._journal,
+            rules=rules(),
+            host=self._host,
+            clock=now,
+            on_change=lambda job: None,
+        )
+        shell = Shell(self._engine, self._journal, self._host, [])
+        meter = Meter(lambda: 0.0)
+        link = Link(
+            socket_path=place / "launcher.sock",
+            disks=[DISK],
+            max_pids=64,
+            cores_by="quota",
+            meter=meter,
+            clock=now,
+            submit=shell.submit,
+        )
+        site = Site(self._engine.rules, (DISK,), Config().defaults, ())
+        self._requests = Requests(
+            engine=self._engine,
+            submit_work=shell.submit,
+            config=Config(),
+            site=site,
+            meter=meter,
+            link=link,
+            standing=Standing(
+                uid=0, is_systems=True, is_service=False, has_systemd=False, lingers=False
+            ),
+            takes_root=True,
+            reload=lambda: site,
+            shut_down=lambda *, after_jobs: None,
+        )
+        self._engine.on_change = self._requests.job_changed
+
+    def close(self) -> None:
+        self._forget()
+        self._loop.close()
+
+    def _forget(self) -> None:
+        self._engine.ledger.check()
+        self._journal.close()
+        self._place.cleanup()
+
+
+def targets() -> dict[str, Callable[[], Target]]:
+    """By name; each is made when it is wanted."""
+    found: dict[str, Callable[[], Target]] = {
+        "frame": lambda: frame,
+        "requests": Desk,
+        "orders": lambda: orders,
+        "attempt": lambda: attempt,
+        "cgroup": Files,
+        "config": lambda: config,
+        "script": lambda: script,
+        "spec": lambda: spec,
+        "words": lambda: words,
+    }
+    if find_spec("drfd.sim.trace") is not None:
+        found["trace"] = lambda: trace
+    return found
+
+
+@contextmanager
+def made(name: str) -> Iterator[Target]:
+    target = targets()[name]()
+    try:
+        yield target
+    finally:
+        if isinstance(target, Files | Desk):
+            target.close()
+
+
+def _check_line(error: DrfdError, data: bytes) -> None:
+    """What the daemon says is one line, and quotes no more than was there."""
+    text = str(error)
+    assert text and text.isprintable() and len(text) < 4000 + len(data), repr(text)
+
+
+def _check_said(error: DrfdError) -> None:
+    """What the command line says of it; that cleans and clips what it quotes."""
+    assert output.clean(str(error), 1000).isprintable() and error.text
+
+
+# -- the attack -----------------------------------------------------------------------------------
+
+
+def corpus_of(name: str) -> list[bytes]:
+    seeds = [path.read_bytes() for path in sorted((CORPUS / name).glob("*"))]
+    if name in ("frame", "requests"):
+        golden = (TESTS / "data" / "v0.1" / "wire.jsonl").read_text().splitlines()
+        seeds += [json.dumps(json.loads(line)["request"]).encode() for line in golden]
+    if name == "orders":
+        seeds += (TESTS / "data" / "v0.1" / "orders.jsonl").read_bytes().splitlines()
+    if name == "attempt":
+        seeds += [path.read_bytes() for path in sorted((TESTS / "data/v0.1/attempts").iterdir())]
+    return seeds or [b""]
+
+
+def attack(name: str, seconds: float, *, seed: int = 0) -> int:
+    """Mutations of the corpus for so long, in processor time; how many. Raises what is found, and
+    keeps it."""
+    chance, seeds = Random(seed), corpus_of(name)
+    until_s = time.process_time() + seconds
+    count = 0
+    with made(name) as target:
+        while time.process_time() < until_s:
+            data = chance.choice(seeds)
+            for _ in range(chance.choice((1, 1, 2, 4))):
+                data = mutated(data, chance, seeds)
+            count += 1
+            try:
+                target(data)
+            except BaseException as error:
+                error.add_note(f"found by {keep(name, data)}")
+                raise
+    return count
+
+
+def keep(name: str, data: bytes) -> Path:
+    path = CORPUS / name / f"crash-{hashlib.sha256(data).hexdigest()[:12]}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def mutated(data: bytes, chance: Random, seeds: list[bytes]) -> bytes:
+    if chance.random() < 0.6:
+        try:
+            return json.dumps(_mutated_tree(json.loads(data), chance)).encode()
+        except (ValueError, RecursionError):
+            pass
+    at = chance.randrange(len(data) + 1)
+    match chance.randrange(6):
+        case 0 if at < len(data):
+            return data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :]
+        case 1:
+            return data[:at] + data[at + chance.randrange(20) :]
+        case 2:
+            return data[:at] + chance.choice(_WORDS) + data[at:]
+        case 3:
+            other = chance.choice(seeds)
+            return data[:at] + other[chance.randrange(len(other) + 1) :]
+        case 4:
+            piece = data[at : at + chance.randrange(40)]
+            return data[:at] + piece * chance.choice((2, 3, 100)) + data[at:]
+        case _:
+            return data[:at] + str(chance.choice(_EDGES)).encode(errors="replace") + data[at + 1 :]
+
+
+def _mutated_tree(tree: Any, chance: Random) -> Any:
+    """One value of it is another, or gone, or one more is there."""
+    if isinstance(tree, dict) and tree:
+        name = chance.choice([*tree])
+        match chance.randrange(6):
+            case 0:
+                return {key: value for key, value in tree.items() if key != name}
+            case 1:
+                return {**tree, name: chance.choice(_EDGES)}
+            case 2:
+                return {**tree, str(chance.choice(_EDGES))[:20]: tree[name]}
+            case _:
+                return {**tree, name: _mutated_tree(tree[name], chance)}
+    if isinstance(tree, list) and tree:
+        at = chance.randrange(len(tree))
+        return [*tree[:at], _mutated_tree(tree[at], chance), *tree[at + chance.randrange(2) :]]
+    if isinstance(tree, int) and chance.random() < 0.5:
+        return tree + chance.choice((-1, 1, 1 << 31, -(1 << 31)))
+    return chance.choice(_EDGES)
+
+
+def guided(name: str, seconds: float) -> None:
+    """By atheris, which ends the process; what it finds is kept."""
+    atheris = import_module("atheris")
+    atheris.instrument_all()
+    target, seeds = targets()[name](), corpus_of(name)
+
+    def one(data: bytes) -> None:
+        try:
+            target(data)
+        except BaseException:
+            print(f"found: {keep(name, data)}", file=sys.stderr)
+            raise
+
+    def mutate(data: bytes, size: int, seed: int) -> bytes:
+        chance = Random(seed)
+        if chance.random() < 0.5:
+            return mutated(data, chance, seeds)[:size]
+        return bytes(atheris.Mutate(data, size))
+
+    with tempfile.TemporaryDirectory() as place:
+        for number, data in enumerate(seeds):
+            Path(place, str(number)).write_bytes(data)
+        # Nothing is written beside the corpus but by `keep`.
+        words = [sys.argv[0], f"-max_total_time={int(seconds)}", f"-artifact_prefix={place}/"]
+        atheris.Setup([*words, "-max_len=20000", place], one, custom_mutator=mutate)
+        atheris.Fuzz()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.torture.fuzz", description=__doc__)
+    parser.add_argument("target", choices=[*targets(), "all"])
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each target (60)")
+    parser.add_argument("--plain", action="store_true", help="without atheris")
+    chosen = parser.parse_args()
+    is_guided = find_spec("atheris") is not None and not chosen.plain
+    for name in targets() if chosen.target == "all" else [chosen.target]:
+        if is_guided:
+            # It never returns, so each target has a process.
+            pid = os.fork()
+            if pid == 0:
+                guided(name, chosen.seconds)
+                os._exit(0)
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            print(f"{name}: {'nothing found' if status == 0 else 'something found'}", flush=True)
+            if status != 0:
+                sys.exit(1)
+        else:
+            count = attack(name, chosen.seconds, seed=time.time_ns())
+            print(f"{name}: {count} inputs, nothing found", flush=True)
+
+
+if __name__ == "__main__":
+    main()
