@@ -1,0 +1,271 @@
+"""A machine in use, for as long as one likes: `python -m tests.torture.soak --minutes 60`.
+
+Twenty short jobs a second, some of them held, cancelled, suspended or signalled, and now and then
+somebody is killed: the controller, the launcher, a runner. Meanwhile the kernel's limits of all
+running jobs never sum up to more than the capacity, nor to anything but what the books say. In the
+end everybody's memory and descriptors are about what they were after the first tenth, every job has
+ended as it must, and no cgroup, process, attempt file or payload is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sqlite3
+import sys
+import time
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from drfd.core.ledger import Ledger
+from drfd.core.resources import Axes
+from drfd.journal.journal import Journal
+from fakes import tables
+from instance import CONFIG, wait_for
+from kernel import Kernel
+from torture.victims import Victim
+
+#: Names of fates: the script, how often it is drawn, and the ends that are right.
+FATES: dict[str, tuple[str, int, tuple[tuple[str, int | None], ...]]] = {
+    "good": ("exit 0", 10, (("COMPLETED", 0),)),
+    "bad": ("exit 3", 4, (("FAILED", 3),)),
+    "short": ("sleep 0.2", 6, (("COMPLETED", 0),)),
+    "held": ("exit 4", 2, (("FAILED", 4),)),
+    "cancelled": ("exec sleep 1000", 3, (("CANCELLED", None),)),
+    "frozen": ("sleep 0.5; exit 5", 1, (("FAILED", 5),)),
+}
+MEMORY = 64 << 20
+CAPACITY_MEMORY = 2 << 30
+SETTINGS = CONFIG.replace("cores = 9", "cores = 8").replace('"18G"', '"2G"')
+#: Memory of the controller may grow so much from the first tenth to the end, in bytes: what a
+#: daemon keeps of each job that has ended goes with it, so it is a bound for leaks, not for caches.
+_GROWTH_BYTES = 24 << 20
+
+
+@dataclass
+class Vital:
+    """What a daemon holds: bytes of its own memory, and descriptors."""
+
+    memory_bytes: int
+    descriptors: int
+
+    @staticmethod
+    def of(pid: int) -> Vital:
+        status = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        pss = next(line for line in status.splitlines() if line.startswith("Pss_Anon:"))
+        return Vital(int(pss.split()[1]) * 1024, len(os.listdir(f"/proc/{pid}/fd")))
+
+
+@dataclass
+class Soak:
+    victim: Victim
+    chance: Random
+    per_second: float = 20.0
+    #: Seconds from one death to the next.
+    deaths_s: float = 6.0
+    fates: dict[int, str] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    #: Runs of jobs whose runner was killed.
+    orphans: set[int] = field(default_factory=set)
+    _later: list[tuple[float, str, int]] = field(default_factory=list)
+
+    def run(self, seconds: float) -> None:
+        started = time.monotonic()
+        until = started + seconds
+        next_job, next_death = started, started + self.deaths_s / 2
+        next_look = started
+        first: tuple[Vital, Vital] | None = None
+        while (now := time.monotonic()) < until:
+            if now >= next_job:
+                self._submit()
+                next_job = max(next_job + 1 / self.per_second, now - 1)
+            self._do_what_is_due(now)
+            if now >= next_look:
+                self._look()
+                next_look = now + 0.5
+            if now >= next_death and until - now > self.deaths_s:
+                self._kill_somebody()
+                next_death = now + self.deaths_s
+            if first is None and now > started + seconds / 10 and not self.victim.is_dead():
+                first = self._vitals()
+            time.sleep(max(0.0, min(0.01, next_job - time.monotonic())))
+        self._do_what_is_due(float("inf"))
+        self._await_all()
+        assert first is not None
+        self._compare(first, self._vitals())
+        self.check()
+
+    # -- deeds ---------------------------------------------------------------------------------
+
+    def _submit(self) -> None:
+        fate = self.chance.choices([*FATES], [weight for _, weight, _ in FATES.values()])[0]
+        number = len(self.fates)
+        script = f"echo x >> {number // 1000}/ran-{number}; {FATES[fate][0]}"
+        (self.victim.work / str(number // 1000)).mkdir(exist_ok=True)
+        fields: dict[str, Any] = {"demand": {"memory_bytes": MEMORY}, "stdout": "/dev/null"}
+        fields |= {"stderr": "/dev/null", "held": fate == "held"}
+        job_id = self.victim.submit_job(f"{fate}-{number}", script, **fields)
+        assert job_id not in self.fates, "an id was given out twice"
+        self.fates[job_id] = fate
+        now = time.monotonic()
+        if fate == "held":
+            self._later.append((now + self.chance.uniform(0, 2), "release", job_id))
+        elif fate == "cancelled":
+            self._later.append((now + self.chance.uniform(0, 2), "cancel", job_id))
+        elif fate == "frozen":
+            self._later.append((now + self.chance.uniform(0, 0.5), "suspend", job_id))
+            self._later.append((now + 2.0, "resume", job_id))
+
+    def _do_what_is_due(self, now: float) -> None:
+        due = [each for each in self._later if each[0] <= now]
+        self._later = [each for each in self._later if each[0] > now]
+        for _, verb, job_id in due:
+            reply = self.victim.ask(verb, select={"ids": [job_id]})
+            self.counts[f"{verb}: {'done' if reply['done'] else 'refused'}"] += 1
+
+    def _kill_somebody(self) -> None:
+        whom = self.chance.choice(("controller", "launcher", "both", "runner"))
+        assert self.victim.process is not None
+        try:
+            match whom:
+                case "controller":
+                    self.victim.process.kill()
+                case "launcher":
+                    os.kill(self.victim.launcher_pid(), signal.SIGKILL)
+                case "both":
+                    os.kill(self.victim.launcher_pid(), signal.SIGKILL)
+                    self.victim.process.kill()
+                case "runner":
+                    self._kill_a_runner()
+        except ProcessLookupError:
+            return
+        self.counts[f"killed: {whom}"] += 1
+        wait_for("somebody who answers", self.victim.has_come_back, show=self.victim.tail)
+
+    def _kill_a_runner(self) -> None:
+        running = self.victim.ask("status", select={"states": ["RUNNING"]})["jobs"]
+        if not running:
+            return
+        job_id = self.chance.choice(running)["id"]
+        runner = self.victim.runner_of(job_id)
+        if runner is not None:
+            self.orphans.add(job_id)
+            os.kill(runner, signal.SIGKILL)
+
+    # -- looks ---------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Books against kernel. A job may end between the two looks: then its files are gone."""
+        jobs = self.victim.ask("status", select={})["jobs"]
+        holders = [job for job in jobs if job["state"] not in ("PENDING", "HELD")]
+        booked = sum(job["demand"]["memory"] for job in holders)
+        assert booked <= CAPACITY_MEMORY, f"{booked} bytes are given out"
+        limits = self._limits_by_cgroup()
+        assert sum(limits.values()) <= CAPACITY_MEMORY, limits
+        assert set(limits.values()) <= {MEMORY}, limits
+        self.counts["looks"] += 1
+
+    def _limits_by_cgroup(self) -> dict[str, int]:
+        """Of memory, of all job cgroups that are there, straight from the kernel's files."""
+        found: dict[str, int] = {}
+        for directory in self.victim.cgroups():
+            for name in ("memory.limit_in_bytes", "memory.max"):
+                try:
+                    text = Path(directory, name).read_text().strip()
+                except OSError:
+                    continue
+                # One that is just being made has no limit yet, and no process either.
+                if text != "max" and int(text) < 1 << 60:
+                    found[directory] = int(text)
+        return found
+
+    def _vitals(self) -> tuple[Vital, Vital]:
+        assert self.victim.process is not None
+        return Vital.of(self.victim.process.pid), Vital.of(self.victim.launcher_pid())
+
+    def _compare(self, first: tuple[Vital, Vital], last: tuple[Vital, Vital]) -> None:
+        for name, before, after in zip(("controller", "launcher"), first, last, strict=True):
+            grown = after.memory_bytes - before.memory_bytes
+            self.counts[f"{name}: KiB grown"] = grown >> 10
+            self.counts[f"{name}: descriptors"] = after.descriptors
+            assert grown < _GROWTH_BYTES, f"{name} has grown by {grown} bytes: {before} {after}"
+            assert after.descriptors <= before.descriptors + 8, f"{name}: {before} {after}"
+
+    def _await_all(self) -> None:
+        def is_empty() -> bool:
+            jobs = self.victim.ask("status", select={})["jobs"]
+            for job in jobs:
+                # Asked for while it could not be, or while somebody was dead.
+                fate = self.fates[job["id"]]
+                verb = {"HELD": "release", "SUSPENDED": "resume"}.get(job["state"])
+                verb = verb or ("cancel" if fate == "cancelled" else None)
+                if verb is not None:
+                    self.victim.try_ask(verb, select={"ids": [job["id"]]})
+            return not jobs
+
+        wait_for("the end of all jobs", is_empty, seconds=120, show=self.victim.tail)
+
+    def check(self) -> None:
+        """Nothing is left, every job has ended as it must, and the journal replays to that."""
+        self.victim.check_at_rest()
+        self.victim.stop()
+        path = self.victim.state / "controller" / "journal.sqlite"
+        with closing(Journal(path)) as journal:
+            books = journal.load(Axes())
+            books.check()
+            assert tables(books) == tables(Ledger.of_events(Axes(), list(journal.events())))
+            assert not any(books.booked) and not books.jobs
+            for job_id, fate in self.fates.items():
+                job = journal.job(job_id)
+                assert job is not None, f"job {job_id} is forgotten"
+                self.counts[f"ended: {job.shown_state}"] += 1
+                end = (str(job.shown_state), job.exit_code)
+                is_lost = job_id in self.orphans and end[0] == "LOST"
+                assert end in FATES[fate][2] or is_lost, (job_id, fate, end)
+        self._check_runs()
+        with closing(sqlite3.connect(path)) as database:
+            assert database.execute("select count(*) from payloads").fetchone() == (0,)
+
+    def _check_runs(self) -> None:
+        """Each ran once; one that was cancelled, or has lost its runner, perhaps not at all."""
+        for number, (job_id, fate) in enumerate(self.fates.items()):
+            ran = self.victim.work / str(number // 1000) / f"ran-{number}"
+            runs = ran.read_text().count("x") if ran.exists() else 0
+            may_miss = fate == "cancelled" or job_id in self.orphans
+            assert runs == 1 or (runs == 0 and may_miss), (job_id, fate, runs)
+
+
+def soak(seconds: float, *, seed: int = 1, per_second: float = 20.0) -> Soak:
+    """Raises AssertionError for what must not happen."""
+    victim = Victim(SETTINGS)
+    try:
+        victim.start()
+        made = Soak(victim, Random(seed), per_second)
+        made.run(seconds)
+        return made
+    finally:
+        victim.destroy()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.torture.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--per-second", type=float, default=20.0, help="jobs submitted (20)")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    chosen = parser.parse_args()
+    print(f"seed {chosen.seed}, {Kernel().missing() or 'real cgroups'}", flush=True)
+    done = soak(chosen.minutes * 60, seed=chosen.seed, per_second=chosen.per_second)
+    print(f"{len(done.fates)} jobs")
+    for name, count in sorted(done.counts.items()):
+        print(f"  {name:<28}{count:>10}")
+
+
+if __name__ == "__main__":
+    main()
