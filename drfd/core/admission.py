@@ -58,6 +58,8 @@ def run_pass(lineup: Lineup, *, free: Vector, outlook: Outlook | None) -> Plan:
     walk.keep_reservations()
     walk.serve(promise_only=True)
     walk.serve(promise_only=False)
+    # A place that was given in this very pass may be a drain, too.
+    walk.let_go_on()
     return Plan(
         admitted=list(walk.given),
         free=walk.free,
@@ -102,12 +104,14 @@ class _Walk:
                 self._admit(before.leaf, before.demand, entry)
             elif is_within or not has_room or before.is_forced:
                 self._reserve(before.leaf, before.demand, before.job_id, before)
-        if self.backfill.drains:
-            self._let_go_on(self.backfill)
+        self.let_go_on()
 
-    def _let_go_on(self, backfill: Backfill) -> None:
+    def let_go_on(self) -> None:
         """A drain may wait for memory that suspended jobs keep until they have gone on: for these
         it makes room too, or all would wait for ever."""
+        backfill = self.backfill
+        if backfill is None or not backfill.drains:
+            return
         for job_id, (leaf, demand) in sorted(backfill.outlook.suspended.items()):
             entry = backfill.outlook.entry(job_id)
             if (

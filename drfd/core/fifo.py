@@ -2,7 +2,7 @@
 
 The turn of a leaf is that of its first job in its own order, so a priority moves a user's jobs
 among themselves and passes nobody else's. A job that only a limit of its pool keeps back holds up
-its own leaf, and nobody else.
+its own leaf, and nobody else. Whoever was suspended comes first.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ def easy(given: Situation) -> Plan:
 
 def _serve_until_blocked(tally: Tally) -> tuple[str, Head] | None:
     """The leaf and the job that nobody may pass."""
+    tally.let_go_on()
     line = _line(tally, tally.head)
     while line:
         _, leaf = heappop(line)

@@ -1,7 +1,7 @@
 """What one pass has given out so far, for policies other than the daemon's own.
 
 The queues are only read. A pass admits the first job of a group of like demands or none of the
-group, so a counter for each group is all that it remembers of them.
+group, so a counter for each group is all that it remembers of them; and who has come out of turn.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from drfd.core.backfill import Outlook
 from drfd.core.fairshare import FairShare, Standing
 from drfd.core.plan import Plan
-from drfd.core.queue import Entry, LeafQueue
+from drfd.core.queue import Entry, LeafQueue, Line
 from drfd.core.reservation import Reservation
 from drfd.core.resources import Vector, fits, minus
 from drfd.core.tree import path_up
@@ -70,6 +70,9 @@ class Tally:
         self._most = self._loosened(given.shares.capacity)
         #: How many of each demand it has admitted, by leaf.
         self._passed: dict[str, Counter[Vector]] = {}
+        #: Whom it has admitted before those who stand before them.
+        self._early: set[int] = set()
+        self._outlook = given.outlook
 
     def heads(self, leaf: str) -> list[Head]:
         """The first waiting job of each demand."""
@@ -80,8 +83,14 @@ class Tally:
         return [
             (entries[at], demand)
             for demand, entries in groups.items()
-            if (at := passed.get(demand, 0)) < len(entries)
+            if (at := self._past(entries, passed.get(demand, 0))) < len(entries)
         ]
+
+    def _past(self, entries: Line, at: int) -> int:
+        """The place of the first from there on that has not been admitted out of turn."""
+        while self._early and at < len(entries) and entries[at][1] in self._early:
+            at += 1
+        return at
 
     def head(self, leaf: str) -> Head | None:
         """The first job of the leaf, but for those beyond the whole machine: a change of its
@@ -118,6 +127,16 @@ class Tally:
         self.standing.hold(leaf, demand)
         self._add(leaf, 1)
         self._passed.setdefault(leaf, Counter())[demand] += 1
+
+    def let_go_on(self) -> None:
+        """Let those who were suspended, and wait to go on, come first: others may wait for memory
+        that they keep until they have gone on and ended."""
+        waiting = {} if self._outlook is None else self._outlook.suspended
+        for job_id, (leaf, demand) in sorted(waiting.items()):
+            if fits(demand, self.room(leaf)):
+                self.admit(leaf, ((0, job_id), demand))
+                self._passed[leaf][demand] -= 1
+                self._early.add(job_id)
 
     def plan(self, order: list[str], reservation: Reservation | None = None) -> Plan:
         return Plan(

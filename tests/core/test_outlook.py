@@ -120,3 +120,28 @@ def test_a_drain_lets_go_on_what_holds_the_memory_that_it_waits_for(bench: Bench
     assert schedule(bench.ledger, bench.rules, outlook=outlook).admitted == [1]
     for_2_alone = replace(outlook, before=(replace(drained, is_forced=True),))
     assert schedule(bench.ledger, bench.rules, outlook=for_2_alone).admitted == []
+
+
+def test_a_drain_lets_it_go_on_in_the_very_pass_that_begins_it(bench: Bench) -> None:
+    bench.start(spec(asks=demand(9), time_limit_s=600))
+    bench.suspend(1, by=None, at_s=10)
+    bench.submit(spec("root.bob", actor=BOB, asks=demand(9, 18)), at_s=20)
+    plan = schedule(bench.ledger, bench.rules, outlook=seen(bench, 1_000_000))
+    assert [kept.is_drain for kept in plan.reservations] == [True]
+    assert plan.admitted == [1]
+
+
+def test_first_come_first_served_lets_go_on_who_holds_the_memory_that_the_first_waits_for(
+    bench: Bench,
+) -> None:
+    """Bob's job came first and was held meanwhile. Those of alice's that ask for the same cores as
+    hers does to go on still start one by one, when they can."""
+    bench.submit(spec("root.bob", actor=BOB, asks=demand(1, 18)), held=True)
+    bench.start(spec(asks=demand(4)))
+    bench.suspend(2, by=None)
+    bench.feed(st.ReleaseAsked(now(), 1, BOB))
+    waiting = [bench.submit(spec(asks=demand(4, 0))) for _ in range(2)]
+    by_turn = replace(bench.rules, policy="fifo")
+    assert schedule(bench.ledger, by_turn, outlook=seen(bench, 1)).admitted == [2]
+    bench.feed(st.CancelAsked(now(), 1, BOB))
+    assert schedule(bench.ledger, by_turn, outlook=seen(bench, 1)).admitted == [2, waiting[0]]

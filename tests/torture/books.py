@@ -1,0 +1,461 @@
+"""Books kept a second time, plainly and apart from the product: one record a job, no sums.
+
+They are told every event that has become durable, in order, and say what each of them must fulfil.
+Amounts are named ("cores", "memory", …), and what is held is added up anew each time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from drfd.core import events as ev
+from drfd.core.job import Dependency, JobSpec, Outcome, Want
+from drfd.core.resources import Resources
+from drfd.core.rules import Rules
+from drfd.indices import count_of
+from torture.claims import Broken, claim
+
+Amounts = dict[str, int]
+WAITS, HOLDS = ("PENDING", "HELD"), ("STARTING", "RUNNING", "SUSPENDED", "STOPPING", "CLEANING")
+_RATES = ("cores", "read", "write")
+
+
+def amounts(demand: Resources) -> Amounts:
+    found = {
+        "cores": demand.cores_milli,
+        "memory": demand.memory_bytes,
+        "read": demand.read_bps,
+        "write": demand.write_bps,
+        **dict(demand.gres),
+    }
+    return {name: amount for name, amount in found.items() if amount}
+
+
+@dataclass
+class Record:
+    id: int
+    spec: JobSpec
+    state: str
+    array_id: int | None = None
+    attempt: int = 0
+    #: Jobs that it waits for, and whether one has ended otherwise than it should.
+    awaits: set[int] = field(default_factory=set)
+    is_never: bool = False
+    not_before_s: int | None = None
+    held_by: str | None = None
+    instances: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    freezing: bool = False
+    is_frozen: bool = False
+    #: Somebody wants it to end; it is to begin anew.
+    stop: Outcome | None = None
+    preempted_at: float | None = None
+    is_requeued: bool = False
+    retries: int = 0
+    outcome: Outcome | None = None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return -self.spec.priority, self.id
+
+    def is_eligible(self, at_s: float) -> bool:
+        late = self.not_before_s is None or self.not_before_s <= at_s
+        return self.state == "PENDING" and not self.awaits and not self.is_never and late
+
+
+@dataclass
+class Turn:
+    """What was known when the events of a turn were decided."""
+
+    rules: Rules
+    kept: Amounts
+    #: For whom the pass before had kept a place.
+    reserved: frozenset[int]
+
+
+@dataclass
+class Books:
+    jobs: dict[int, Record] = field(default_factory=dict)
+    #: Of each array: its tasks, and how many may run at once.
+    arrays: dict[int, range] = field(default_factory=dict)
+    at_once: dict[int, int | None] = field(default_factory=dict)
+    #: How each job and array has ended.
+    ended: dict[int, Outcome] = field(default_factory=dict)
+    draining: bool = False
+    #: Tasks that have had an event of their own.
+    born: set[int] = field(default_factory=set)
+    seen: Counter[str] = field(default_factory=Counter)
+
+    # -- what is asked of them ------------------------------------------------------------------
+
+    def live(self) -> Iterator[Record]:
+        return (each for each in self.jobs.values() if each.state != "ENDED")
+
+    def held(self, job: Record, rules: Rules) -> Amounts:
+        if job.state not in HOLDS:
+            return {}
+        found = amounts(job.spec.demand)
+        there = dict(rules.axes.instances)
+        for name, names in job.instances.items():
+            # What the machine has no more is nobody's share of it.
+            found[name] -= len(set(names) - set(there.get(name, ())))
+        if job.is_frozen:
+            found = {name: each for name, each in found.items() if name not in _RATES}
+        return {name: each for name, each in found.items() if each}
+
+    def booked(self, rules: Rules, below: str = "root") -> Counter[str]:
+        found: Counter[str] = Counter()
+        for job in self.jobs.values():
+            if job.state in HOLDS and f"{job.spec.leaf}.".startswith(f"{below}."):
+                found.update(self.held(job, rules))
+        return found
+
+    def wanted(self, job: Record) -> Amounts:
+        """What it must find free to start, or to go on."""
+        found = amounts(job.spec.demand)
+        if job.is_frozen:
+            return {name: each for name, each in found.items() if name in _RATES}
+        return found
+
+    def fits(self, job: Record, turn: Turn, *, given_back: Counter[str] | None = None) -> bool:
+        free = Counter(amounts(turn.rules.capacity))
+        free.subtract(self.booked(turn.rules))
+        free.subtract(turn.kept)
+        free.update(given_back or {})
+        return all(each <= free[name] for name, each in self.wanted(job).items())
+
+    def is_within_limits(self, job: Record, rules: Rules) -> bool:
+        wanted = self.wanted(job)
+        claims = {f"root.{name}": pool for name, pool in rules.pools.items()}
+        for path, pool in claims.items():
+            if pool.limit and f"{job.spec.leaf}.".startswith(f"{path}."):
+                used = self.booked(rules, path)
+                for name, most in pool.limit.items():
+                    if wanted.get(name) and used[name] + wanted[name] > most:
+                        return False
+        return True
+
+    def active(self, array_id: int) -> int:
+        tasks = (self.jobs[each] for each in self.arrays[array_id])
+        return sum(each.state in HOLDS for each in tasks)
+
+    def is_shut_out(self, job: Record) -> bool:
+        """Would one task too many of its array run, or does an earlier one come first?"""
+        most = None if job.array_id is None else self.at_once[job.array_id]
+        if most is None or job.array_id is None:
+            return False
+        tasks = (self.jobs[each] for each in self.arrays[job.array_id])
+        before = [each for each in tasks if self._waits_like(each, job) and each.key < job.key]
+        return self.active(job.array_id) + len(before) >= most
+
+    def _waits_like(self, one: Record, other: Record) -> bool:
+        """Pending, with nothing to wait for but room and others of its array."""
+        return one.is_eligible(self._at_s) and one.id != other.id
+
+    _at_s: float = 0.0
+
+    # -- what has happened ----------------------------------------------------------------------
+
+    def take(self, event: ev.Event, turn: Turn) -> None:
+        self.seen[type(event).__name__] += 1
+        self._at_s = event.at_s
+        match event:
+            case ev.Drained():
+                self.draining = event.on
+            case ev.Submitted():
+                self._enter(event.job_id, event)
+            case ev.ArraySubmitted():
+                first = event.array_id + 1
+                self.arrays[event.array_id] = range(first, first + count_of(event.spans))
+                self.at_once[event.array_id] = event.at_once
+                for job_id in self.arrays[event.array_id]:
+                    self._enter(job_id, event, event.array_id)
+            case _ if event.job_id in self.arrays:
+                claim(
+                    isinstance(
+                        event,
+                        ev.Held | ev.Released | ev.Cancelled | ev.Changed
+                        | ev.DependencySettled | ev.BeginReached,
+                    ),
+                    "an event of a whole array that no array can have", event,
+                )  # fmt: skip
+                tasks = [each for each in self.arrays[event.job_id] if each not in self.born]
+                claim(tasks, "an event about no task at all", event)
+                for job_id in tasks:
+                    self._happen(self.jobs[job_id], event, turn)
+                self._end_array(event.job_id)
+            case _:
+                claim(event.job_id in self.jobs, "an event about nobody", event)
+                job = self.jobs[event.job_id]
+                self.born.add(job.id)
+                self._happen(job, event, turn)
+                if job.array_id is not None:
+                    self._end_array(job.array_id)
+
+    def _enter(
+        self, job_id: int, event: ev.Submitted | ev.ArraySubmitted, array_id: int | None = None
+    ) -> None:
+        claim(job_id not in self.jobs, "an id is given out twice", job_id)
+        spec = event.spec
+        self.jobs[job_id] = Record(
+            job_id, spec, "HELD" if event.held else "PENDING", array_id,
+            awaits={each.job_id for each in spec.after},
+            not_before_s=spec.begin_s,
+            held_by=spec.user if event.held else None,
+        )  # fmt: skip
+        self._note_time(self.jobs[job_id], event)
+
+    def _move(self, job: Record, event: ev.Event, to: str, *before: str) -> None:
+        claim(job.state in before, "an event in a state that has none such", job.state, event)
+        job.state = to
+
+    def _happen(self, job: Record, event: ev.Event, turn: Turn) -> None:
+        attempt = getattr(event, "attempt", None)
+        if attempt is not None and not isinstance(event, ev.Admitted):
+            claim(attempt == job.attempt, "news of another attempt", event)
+        match event:
+            case ev.Held():
+                self._move(job, event, "HELD", *WAITS)
+                job.held_by = event.by
+            case ev.Released():
+                self._move(job, event, "PENDING", "HELD")
+                job.held_by = None
+            case ev.Cancelled():
+                self._move(job, event, "ENDED", *WAITS)
+                self._end(job, Outcome.CANCELLED)
+            case ev.DependencySettled():
+                self._settle(job, event)
+            case ev.BeginReached():
+                claim(
+                    job.not_before_s is not None and job.not_before_s <= event.at_s,
+                    "it is let go before its time",
+                    event,
+                )
+                job.not_before_s = None
+            case ev.Changed():
+                self._change(job, event)
+            case ev.Admitted():
+                self._admit(job, event, turn)
+            case ev.Launched():
+                self._move(
+                    job, event, "RUNNING" if job.state == "STARTING" else job.state,
+                    "STARTING", "STOPPING",
+                )  # fmt: skip
+            case ev.LaunchFailed():
+                self._move(job, event, "CLEANING", "STARTING", "RUNNING", "STOPPING")
+                job.freezing = False
+                job.outcome = event.outcome
+                claim(
+                    event.outcome in (job.stop, Outcome.LAUNCH_FAILED) or job.is_requeued,
+                    "an end by another cause",
+                    event,
+                )
+            case ev.StopRequested():
+                before = ("STARTING", "RUNNING", "SUSPENDED", "STOPPING", "CLEANING")
+                is_over = job.state == "CLEANING"
+                self._move(job, event, "CLEANING" if is_over else "STOPPING", *before)
+                claim(job.stop is None, "it is stopped twice", event)
+                job.stop, job.freezing = event.outcome, False
+                if is_over:
+                    job.outcome = event.outcome
+            case ev.PreemptRequested():
+                self._move(job, event, "STOPPING", "RUNNING")
+                self._be_victim(job, event, turn)
+                job.is_requeued = True
+            case ev.SuspendRequested():
+                claim(job.state in ("RUNNING", "SUSPENDED"), "it cannot be suspended", event)
+                if event.by is None:
+                    self._be_victim(job, event, turn)
+                job.freezing = job.state == "RUNNING"
+                job.held_by = event.by
+            case ev.Suspended():
+                self._move(job, event, "SUSPENDED", "RUNNING")
+                claim(job.freezing, "nobody wanted it frozen", event)
+                job.freezing, job.is_frozen = False, True
+            case ev.ResumeRequested():
+                claim(job.freezing or job.state == "SUSPENDED", "it is not suspended", event)
+                job.held_by = None
+            case ev.Resumed():
+                claim(job.held_by is None, "it goes on though somebody keeps it", event)
+                self._may_have(job, event, turn)
+                self._move(job, event, "RUNNING", "SUSPENDED")
+                job.is_frozen = False
+            case ev.Escalated():
+                self._move(job, event, "STOPPING", "STOPPING")
+            case ev.Warned() | ev.SignalRequested():
+                self._move(job, event, "RUNNING", "RUNNING")
+            case ev.Exited():
+                self._exit(job, event)
+            case ev.Cleaned():
+                self._move(job, event, "ENDED", "CLEANING")
+                claim(job.outcome is not None, "it ends without a cause", event)
+                assert job.outcome is not None
+                self._end(job, job.outcome)
+            case ev.Requeued():
+                claim(job.outcome is None, "it has ended, and begins anew", event)
+                self._begin_anew(job, event)
+            case ev.Retried():
+                retry = job.spec.retry
+                claim(
+                    retry is not None and job.outcome in retry.on and job.retries < retry.times,
+                    "nobody wanted it tried again",
+                    event,
+                )
+                job.retries += 1
+                self._begin_anew(job, event)
+                job.not_before_s = event.not_before_s
+        self._note_time(job, event)
+
+    def _note_time(self, job: Record, event: ev.Event) -> None:
+        """What is eligible once does not become early again when the clock is set back."""
+        told = ev.Released | ev.DependencySettled | ev.Retried | ev.Submitted | ev.ArraySubmitted
+        is_told = isinstance(event, told) or (
+            isinstance(event, ev.Changed) and (event.sets_after or event.sets_begin)
+        )
+        if is_told and job.is_eligible(event.at_s):
+            job.not_before_s = None
+
+    def _admit(self, job: Record, event: ev.Admitted, turn: Turn) -> None:
+        claim(
+            job.is_eligible(event.at_s) or (job.state == "PENDING" and job.not_before_s is None),
+            "it starts before it may",
+            event,
+            job,
+        )
+        claim(not job.awaits and not job.is_never, "it starts before those it waits for", job)
+        claim(event.attempt == job.attempt + 1, "attempts do not count up", event)
+        claim(not self.draining, "it starts while launching is stopped", event)
+        self._may_have(job, event, turn)
+        self._may_come_first(job, turn)
+        if job.array_id is not None and self.at_once[job.array_id] is not None:
+            most = self.at_once[job.array_id] or 0
+            claim(self.active(job.array_id) < most, "too many tasks of an array run", event)
+        there = dict(turn.rules.axes.instances)
+        taken = Counter(
+            (name, each)
+            for other in self.jobs.values()
+            if other.state in HOLDS
+            for name, names in other.instances.items()
+            for each in names
+        )
+        given = dict(event.instances)
+        claim(
+            {name: len(names) for name, names in given.items()} == dict(job.spec.demand.gres),
+            "it gets other things than it asked for",
+            event,
+        )
+        for name, names in given.items():
+            claim(set(names) <= set(there.get(name, ())), "it gets what is not there", event)
+            claim(
+                len(set(names)) == len(names) and not any(taken[name, each] for each in names),
+                "a thing is given out twice",
+                event,
+            )
+        self._move(job, event, "STARTING", "PENDING")
+        job.attempt, job.instances = event.attempt, given
+
+    def _may_have(self, job: Record, event: ev.Event, turn: Turn) -> None:
+        if not self.fits(job, turn):
+            held = dict(self.booked(turn.rules))
+            room = amounts(turn.rules.capacity)
+            raise Broken("more is given out than there is", event, room, held, turn.kept)
+        if turn.rules.policy == "drf":
+            claim(self.is_within_limits(job, turn.rules), "a pool gets more than it may", event)
+
+    def _may_come_first(self, job: Record, turn: Turn) -> None:
+        """Of those of one leaf that ask for the same, the first; unless it had a place before."""
+        if job.id in turn.reserved or turn.rules.policy != "drf":
+            return
+        mine = amounts(job.spec.demand)
+        for other in self.jobs.values():
+            if (
+                other.id != job.id
+                and other.spec.leaf == job.spec.leaf
+                and other.key < job.key
+                and other.is_eligible(self._at_s)
+                and other.not_before_s is None
+                and amounts(other.spec.demand) == mine
+            ):
+                claim(self.is_shut_out(other), "a job passes one before it", job, other)
+
+    def _be_victim(
+        self, job: Record, event: ev.PreemptRequested | ev.SuspendRequested, turn: Turn
+    ) -> None:
+        how = turn.rules.preempting
+        claim(how is not None, "somebody is preempted though nobody may be", event)
+        assert how is not None
+        claim(job.spec.preemptible, "it is preempted and must not be", event)
+        claim(not job.freezing and not job.is_frozen, "it gives nothing any more", event)
+        rested = job.preempted_at is None or event.at_s - job.preempted_at >= how.rest_s
+        claim(rested, "it is preempted again so soon", event)
+        job.preempted_at = event.at_s
+
+    def _settle(self, job: Record, event: ev.DependencySettled) -> None:
+        claim(job.state in WAITS, "it waits for nobody any more", event)
+        claim(event.on in self.ended, "what it waits for has not ended", event)
+        claim(self.ended[event.on] is event.outcome, "what it waits for ended otherwise", event)
+        wants = [each for each in job.spec.after if each.job_id == event.on]
+        met = all(is_met(each, event.outcome) for each in wants)
+        claim(met is event.is_met, "a dependency is judged wrongly", event, wants)
+        job.awaits.discard(event.on)
+        job.is_never |= not met
+
+    def _change(self, job: Record, event: ev.Changed) -> None:
+        claim(job.state in (*WAITS, *HOLDS[:3]), "it cannot be changed any more", event)
+        if job.state not in WAITS:
+            claim(
+                (job.spec.demand, job.spec.pool) == (event.spec.demand, event.spec.pool),
+                "what runs is given something else",
+                event,
+            )
+        job.spec = event.spec
+        if event.sets_after:
+            job.awaits, job.is_never = {each.job_id for each in event.spec.after}, False
+        if event.sets_begin:
+            job.not_before_s = event.spec.begin_s
+
+    def _exit(self, job: Record, event: ev.Exited) -> None:
+        self._move(job, event, "CLEANING", "STARTING", "RUNNING", "SUSPENDED", "STOPPING")
+        job.freezing = False
+        job.outcome = event.outcome
+        claim(event.outcome is None or event.text, "it ends without a word", event)
+        intents = {Outcome.CANCELLED, Outcome.TIMEOUT, Outcome.LIMIT_EXCEEDED}
+        claim(
+            event.outcome not in intents or event.outcome is job.stop,
+            "an end by another cause",
+            event,
+            job.stop,
+        )
+        claim(event.outcome is not None or job.is_requeued, "an end without a cause", event)
+        if event.outcome is Outcome.COMPLETED:
+            claim(event.exit_code == 0, "an end by another cause", event)
+        if event.outcome is Outcome.LOST:
+            claim(event.exit_code is None and event.signal is None, "it is not lost", event)
+
+    def _begin_anew(self, job: Record, event: ev.Event) -> None:
+        self._move(job, event, "PENDING", "CLEANING")
+        job.instances, job.outcome, job.stop = {}, None, None
+        job.is_requeued = job.freezing = job.is_frozen = False
+        job.held_by = job.not_before_s = None
+
+    def _end(self, job: Record, outcome: Outcome) -> None:
+        claim(job.id not in self.ended, "it ends twice", job)
+        job.state, job.outcome = "ENDED", outcome
+        self.ended[job.id] = outcome
+
+    def _end_array(self, array_id: int) -> None:
+        tasks = [self.jobs[each] for each in self.arrays[array_id]]
+        if array_id not in self.ended and all(each.state == "ENDED" for each in tasks):
+            bad = (each.outcome for each in tasks if each.outcome is not Outcome.COMPLETED)
+            self.ended[array_id] = next(bad, None) or Outcome.COMPLETED
+
+
+def is_met(wish: Dependency, outcome: Outcome) -> bool:
+    if wish.want is Want.ANY:
+        return True
+    return (wish.want is Want.OK) == (outcome is Outcome.COMPLETED)
+
+
+def states(jobs: Iterable[Record]) -> dict[int, str]:
+    return {each.id: each.state for each in jobs}

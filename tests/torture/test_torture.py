@@ -1,0 +1,141 @@
+"""Random lives of a whole drfd, with every fault that it promises to outlive.
+
+More of them: `python -m tests.torture`, which also tells one step by step.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from drfd.core import admission, decide, ledger, lineup
+from drfd.core import effects as ef
+from drfd.core import events as ev
+from drfd.core.job import Outcome
+from drfd.daemon import engine
+from torture.script import script
+from torture.shrink import attempt, kind_of, shrink
+from torture.world import World
+
+#: Runs in each of the blocks, and how many blocks.
+RUNS, BLOCKS = 40, int(os.environ.get("DRFD_TORTURE_BLOCKS", "12"))
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """That a journal cannot be written is meant."""
+    logging.disable(logging.ERROR)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@cache
+def lived(block: int) -> Counter[str]:
+    """What was met in its runs; the first that fails ends it, with the command that tells it."""
+    met: Counter[str] = Counter()
+    for seed in range(block * RUNS, (block + 1) * RUNS):
+        world = attempt(seed, script(seed))
+        if isinstance(world, Exception):
+            again = f"python -m tests.torture --runs 1 --seed {seed}"
+            raise AssertionError(f"{again}\n{kind_of(world)}: {world}") from world
+        met.update(world.books.seen)
+        met.update(world.counts)
+        met.update(outcome.value for outcome in world.books.ended.values())
+    return met
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_whatever_happens_no_promise_is_broken_and_everything_ends(block: int) -> None:
+    assert lived(block)["Admitted"]
+
+
+def test_the_runs_meet_every_event_every_order_and_every_end() -> None:
+    """Else they would prove less than they seem to."""
+    met = sum((lived(block) for block in range(BLOCKS)), Counter())
+    orders = [kind.__name__ for kind in ef.Effect.__args__]
+    few = {
+        name: met[name]
+        for name in [*ev.KINDS, *orders, *Outcome, "controller deaths", "choices"]
+        if met[name] < 3
+    }
+    assert few == {}
+
+
+def told(seed: int) -> str:
+    """A digest of all that happens in a run."""
+    lines: list[str] = []
+    assert isinstance(attempt(seed, script(seed), lines.append), World)
+    return sha256("\n".join(lines).encode()).hexdigest()
+
+
+def test_a_run_is_the_same_every_time() -> None:
+    """Also where sets come in another order."""
+    here = Path(__file__).parent
+    code = "import torture.test_torture as t; print(t.told(3))"
+    env = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(here.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=env, cwd=here.parent.parent, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == told(3)
+
+
+# -- that it can fail --------------------------------------------------------------------------
+
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+def let_all_in(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(admission, "fits", lambda demand, room: True)
+    patch.setattr(lineup, "fits", lambda demand, room: True)
+
+
+def give_nothing_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ledger, "minus", lambda left, right: left)
+
+
+def forget_times(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(decide, "begin", lambda ledger, at_s: [])
+
+
+def owe_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(engine, "owed", lambda job: None)
+
+
+@pytest.mark.parametrize(
+    ("how", "found"),
+    [
+        (let_all_in, "more is given out than there is"),
+        (give_nothing_back, "sums differ"),
+        (forget_times, "some never come to their end"),
+        (owe_nothing, "some never come to their end"),
+    ],
+)
+def test_a_drfd_that_is_broken_on_purpose_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, how: Break, found: str
+) -> None:
+    how(monkeypatch)
+    endings = (attempt(seed, script(seed)) for seed in range(100))
+    kinds = (kind_of(each) for each in endings if isinstance(each, Exception))
+    assert any(found in kind for kind in kinds)
+
+
+def test_of_a_run_that_fails_only_what_matters_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_all_in(monkeypatch)
+    failing = ((seed, attempt(seed, script(seed))) for seed in range(100))
+    seed, failure = next(each for each in failing if isinstance(each[1], Exception))
+    assert isinstance(failure, Exception)
+    fewer = shrink(seed, script(seed), failure)
+    assert 0 < len(fewer) <= 3
+    again = attempt(seed, fewer)
+    assert isinstance(again, Exception)
+    assert kind_of(again) == kind_of(failure)

@@ -1,0 +1,149 @@
+"""What must hold after every turn, whatever has happened."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from drfd.core.decide import free_of
+from drfd.core.job import JobState
+from drfd.core.reasons import ReasonCode, explain_wait
+from torture.books import HOLDS, Record
+from torture.claims import claim
+
+if TYPE_CHECKING:
+    from torture.world import World
+
+
+def look(world: World) -> None:
+    assert world.engine is not None
+    _same_jobs(world)
+    _same_sums(world)
+    _only_booked_runs(world)
+    _ends_are_told(world)
+    _waits_are_explained(world)
+    world.engine.ledger.check()
+
+
+def _same_jobs(world: World) -> None:
+    """Every job in exactly one state, and it is the one that its events have brought it to."""
+    assert world.engine is not None
+    ledger, books = world.engine.ledger, world.books
+    known = {job.id: job for job in ledger.jobs.values()}
+    for record in books.live():
+        job = known.pop(record.id, None) or ledger.find(record.id)
+        claim(job is not None, "a job is lost", record)
+        assert job is not None
+        claim(job.state.value == record.state, "a job is in another state", record, job.state)
+        claim(job.attempt == record.attempt, "a job is in another attempt", record, job)
+        claim(
+            {each.job_id for each in job.awaits} == record.awaits,
+            "a job waits for others",
+            record,
+            job.awaits,
+        )
+    claim(not known, "the ledger has jobs that nobody submitted, or that are over", list(known))
+    claim(ledger.draining is books.draining, "launching is stopped or is not")
+
+
+def _same_sums(world: World) -> None:
+    assert world.engine is not None
+    ledger, rules, books = world.engine.ledger, world.engine.rules, world.books
+    booked = books.booked(rules)
+    for name, amount in zip(ledger.axes.names, ledger.booked, strict=True):
+        claim(booked[name] == amount, "sums differ", name, amount, dict(booked))
+
+
+def _only_booked_runs(world: World) -> None:
+    """Whatever has living processes is booked, as what it is."""
+    for attempt in world.machine.attempts.values():
+        if not attempt.is_alive:
+            continue
+        job = world.books.jobs[attempt.key[0]]
+        claim(
+            job.attempt == attempt.key[1] and job.state in HOLDS,
+            "an attempt runs that is not booked",
+            attempt.key,
+            job,
+        )
+        claim(
+            attempt.is_frozen or not job.is_frozen,
+            "an attempt runs that is booked as frozen",
+            attempt.key,
+        )
+
+
+def _ends_are_told(world: World) -> None:
+    """What has ended stands in the journal as ended, with its cause."""
+    assert world.journal is not None
+    books = world.books
+    for job_id in [each for each in books.ended if each not in world.told]:
+        world.told.add(job_id)
+        outcome = world.journal.outcome(job_id)
+        claim(outcome is books.ended[job_id], "the journal says otherwise", job_id, outcome)
+        job = world.journal.job(job_id)
+        if job_id not in books.arrays:
+            claim(job is not None and job.outcome_text, "no word on its end", job)
+
+
+def _waits_are_explained(world: World) -> None:
+    assert world.engine is not None
+    engine, books = world.engine, world.books
+    ledger, last, rules = engine.ledger, engine.scheduler.last_plan, engine.rules
+    for record in books.live():
+        job = ledger.job(record.id)
+        reason = explain_wait(
+            job, ledger, last, rules, lambda at_s: f"{at_s:.0f}", can_launch=world.is_ready()
+        )
+        waits = job.state in (JobState.PENDING, JobState.HELD, JobState.SUSPENDED)
+        claim((reason is not None) is waits, "no reason, or one too many", job, reason)
+        if reason is not None:
+            _is_true(world, record, reason.code, reason.text)
+
+
+def _is_true(world: World, job: Record, code: ReasonCode, text: str) -> None:
+    """Is this what keeps it?"""
+    assert world.engine is not None
+    books, engine = world.books, world.engine
+
+    def keeps_it(is_so: object) -> None:
+        claim(is_so, "not the reason", code, text, job)
+
+    keeps = job.state == "HELD" or (job.state == "SUSPENDED" and job.held_by is not None)
+    keeps_it((code is ReasonCode.HELD) is keeps)
+    if keeps:
+        return
+    if job.state == "PENDING":
+        keeps_it((code is ReasonCode.DEPENDENCY_NEVER) is job.is_never)
+        if job.is_never:
+            return
+        keeps_it((code is ReasonCode.DEPENDENCY) is bool(job.awaits))
+        if job.awaits:
+            return
+        keeps_it((code is ReasonCode.BEGIN_TIME) is (job.not_before_s is not None))
+        if job.not_before_s is not None:
+            return
+    keeps_it((code is ReasonCode.DRAINING) is books.draining)
+    if books.draining or not world.has_passed:
+        return
+    turn = world.turn_now()
+    free = free_of(engine.ledger, engine.rules, engine.external)
+    claim(
+        engine.scheduler.last_plan is not None and engine.scheduler.last_plan.free == free,
+        "the pass saw other room than there is",
+        free,
+    )
+    # A pass has been made since anything changed, so nothing starts soon.
+    keeps_it(code is not ReasonCode.STARTING_SOON)
+    fits = books.fits(job, turn)
+    match code:
+        case ReasonCode.RESOURCES | ReasonCode.FAIR_SHARE:
+            keeps_it(not fits or turn.rules.policy == "slots")
+        case ReasonCode.EXTERNAL_LOAD:
+            keeps_it(turn.kept and not fits)
+        case ReasonCode.LIMIT:
+            shut = job.array_id is not None and books.is_shut_out(job)
+            keeps_it(shut or not books.is_within_limits(job, turn.rules))
+        case ReasonCode.RESERVATION:
+            kept = engine.scheduler.reservations
+            is_fifo = turn.rules.policy == "fifo"
+            keeps_it(is_fifo or (fits and (kept or turn.rules.patience.reserves)))

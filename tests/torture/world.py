@@ -1,0 +1,435 @@
+"""A whole drfd in virtual time: the real engine and journal, a simulated machine, and a clock.
+
+What the controller does around its engine (`daemon/controller.py`, `daemon/link.py`) is done here
+without asyncio: reports and wake-ups come when their time has come, what is due together makes one
+turn. After every turn all that must hold is looked at (`torture.watch`).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from pathlib import Path
+from random import Random
+
+import drfd.core.scheduler as scheduling
+from drfd.core import events as ev
+from drfd.core import stimuli as st
+from drfd.core.backfill import Outlook
+from drfd.core.decide import line_up, schedule_on
+from drfd.core.effects import Effect
+from drfd.core.job import Job, JobState
+from drfd.core.ledger import Ledger
+from drfd.core.limits import deadline_mono_s
+from drfd.core.lineup import Lineup
+from drfd.core.plan import Plan
+from drfd.core.reconcile import missing_attempts, strays
+from drfd.core.rules import Rules
+from drfd.daemon.engine import Engine, Work
+from drfd.errors import DrfdError, HostError
+from drfd.journal.journal import Journal
+from torture.books import Amounts, Books, Turn, amounts
+from torture.claims import claim
+from torture.fair import look_at_choices
+from torture.machine import Key, Machine
+from torture.realm import first_rules
+from torture.watch import look
+
+#: What a submission or a request may be refused for here.
+REFUSALS = {
+    "too-big", "too-many-jobs", "above-limit", "no-such-job", "no-such-resource", "not-yours",
+    "not-waiting", "not-held", "not-running", "not-suspended", "held-by-admin", "cycle",
+    "bad-value", "not-admin", "no-limit",
+}  # fmt: skip
+
+
+Trace = Callable[[str], None]
+
+
+class Crash(BaseException):
+    """The controller dies here."""
+
+
+class Witness(Journal):
+    """The real journal, which tells what is in it, and dies or fails when it is told to."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        # That a power cut loses nothing is tested elsewhere; here it would only cost time.
+        self._db.execute("pragma synchronous = off")
+        #: Entered since the last commit, with where the books stood.
+        self.pending: list[ev.Event] = []
+        self.durable: list[ev.Event] = []
+        self.fault = ""
+
+    def enter(self, event: ev.Event, ledger: Ledger) -> Job | None:
+        self.pending.append(event)
+        return super().enter(event, ledger)
+
+    def commit(self) -> None:
+        fault = self.fault
+        if self._db.in_transaction and fault:
+            self.fault = ""
+            if fault == "fails":
+                raise HostError("journal", "cannot write the journal: no space is left")
+            if fault == "dies before":
+                raise Crash
+        wrote = self._db.in_transaction
+        before = self._log.read_bytes() if fault == "torn" else b""
+        super().commit()
+        if wrote and fault == "torn":
+            self._tear(before)
+            raise Crash
+        self.durable += self.pending
+        self.pending.clear()
+        if wrote and fault == "dies after":
+            raise Crash
+
+    def rollback(self) -> None:
+        self.pending.clear()
+        super().rollback()
+
+    @property
+    def _log(self) -> Path:
+        return self.path.with_name(f"{self.path.name}-wal")
+
+    def _tear(self, before: bytes) -> None:
+        """Of the last transaction, only a part comes to the disk."""
+        torn = self.path.with_name("torn")
+        shutil.copy(self.path, torn)
+        after = self._log.read_bytes()
+        pages = range(0, max(len(before), len(after)), 512)
+        new = [at for at in pages if before[at : at + 512] != after[at : at + 512]]
+        Path(f"{torn}-wal").write_bytes(after[: new[0] + (new[-1] - new[0]) * 2 // 3])
+
+
+@dataclass
+class World:
+    seed: int
+    directory: Path
+    trace: Trace | None = None
+    seconds: float = 0.0
+    #: How far Unix time has been set from where it should be; when the machine was started.
+    skew_s: float = 0.0
+    booted_s: float = -1000.0
+    books: Books = field(default_factory=Books)
+    engine: Engine | None = None
+    journal: Witness | None = None
+    refused: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    #: Has the launcher told everything since it was connected?
+    ready: bool = False
+    #: Whose end has been looked up in the journal.
+    told: set[int] = field(default_factory=set)
+    _inbox: list[Work] = field(default_factory=list)
+    _agenda: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    _number: int = 0
+    #: Counts controllers: what one had in mind dies with it.
+    life: int = 0
+    _alarm: int = 0
+    _turn: Turn | None = None
+
+    def __post_init__(self) -> None:
+        self.rules = self.first = first_rules(self.seed)
+        self.machine = Machine(self.seed, self, self._heard, self._listed)
+        self.start_controller()
+
+    def say(self, what: str, *about: object) -> None:
+        """To whoever follows the run."""
+        if self.trace is not None:
+            self.trace(what + " ".join(map(brief, about)))
+
+    # -- time -----------------------------------------------------------------------------------
+
+    def now(self) -> st.Now:
+        return st.Now(
+            at_s=1_700_000_000 + self.seconds + self.skew_s, mono_s=self.seconds - self.booted_s
+        )
+
+    def later(self, delay_s: float, what: Callable[[], None]) -> None:
+        self._number += 1
+        heappush(self._agenda, (self.seconds + delay_s, self._number, what))
+
+    def run_until(self, until_s: float) -> None:
+        """Let everything happen that is due by then."""
+        while self._agenda and self._agenda[0][0] <= until_s:
+            self.seconds = self.machine.seconds = self._agenda[0][0]
+            while self._agenda and self._agenda[0][0] <= self.seconds:
+                heappop(self._agenda)[2]()
+            self.turn()
+        self.seconds = self.machine.seconds = max(self.seconds, until_s)
+
+    # -- the controller -------------------------------------------------------------------------
+
+    def start_controller(self) -> None:
+        path = self.directory / f"journal{self.life}.sqlite"
+        self.journal = Witness(path)
+        self.engine = Engine(
+            journal=self.journal, rules=self.rules, host=self, clock=self.now,
+            on_change=lambda job: None,
+        )  # fmt: skip
+        self._inbox = []
+        self._nudge(self.life)
+        self.tell(st.Tick(self.now()))
+        self.connect()
+
+    def kill_controller(self, down_s: float) -> None:
+        """It comes back after so long, with what is on the disk."""
+        assert self.journal is not None
+        self.say("   the controller dies")
+        self.counts["controller deaths"] += 1
+        self.ready = False
+        self.machine.disconnect()
+        self.life += 1
+        old, new = self.journal.path, self.directory / f"journal{self.life}.sqlite"
+        torn = old.with_name("torn")
+        found = torn if torn.exists() else old
+        # As a kill leaves them: without the tidying up of an orderly end.
+        for suffix in ("", "-wal"):
+            if Path(f"{found}{suffix}").exists():
+                shutil.copy(f"{found}{suffix}", f"{new}{suffix}")
+        self.journal.close()
+        durable = self.journal.durable
+        for path in self.directory.glob(f"{old.name}*"):
+            path.unlink()
+        for path in self.directory.glob("torn*"):
+            path.unlink()
+        self.engine, self.journal, self._inbox = None, None, []
+        life = self.life
+
+        def come_back() -> None:
+            if life == self.life and self.engine is None:
+                self.say("   the controller is back")
+                self.start_controller()
+                self._compare_loaded(durable)
+
+        self.later(down_s, come_back)
+
+    def _compare_loaded(self, durable: list[ev.Event]) -> None:
+        """What was read is what the durable events make."""
+        assert self.journal is not None and self.engine is not None
+        self.journal.durable = durable
+        read = list(self.journal.events())
+        claim(read == durable, "the journal holds other events", len(read), len(durable))
+        rebuilt = Ledger.of_events(self.engine.ledger.axes, durable)
+        compare_books(self.engine.ledger, rebuilt, "the books that were read are others")
+
+    def tell(self, stimulus: st.Stimulus, then: Callable[[], None] | None = None) -> None:
+        """Queue news; what could not be written down is asked for again. As in `daemon/link.py`."""
+        life = self.life
+
+        def answer(result: list[ev.Event] | DrfdError) -> None:
+            if isinstance(result, HostError):
+                self.later(1.0, lambda: self._list_again(life))
+            elif then is not None:
+                then()
+
+        self._inbox.append(Work(stimulus, answer=answer))
+
+    def ask(self, stimulus: st.Stimulus) -> None:
+        """A person's request."""
+
+        def answer(result: list[ev.Event] | DrfdError) -> None:
+            if isinstance(result, HostError):
+                self.refused["journal"] += 1
+            elif isinstance(result, DrfdError):
+                self.refused[result.code] += 1
+                claim(result.code in REFUSALS, "a refusal nobody knows", result.code)
+            else:
+                self.refused["granted"] += 1
+
+        if self.engine is not None:
+            self._inbox.append(Work(stimulus, answer=answer))
+
+    def turn(self) -> None:
+        if self.engine is None or self.journal is None or not self._inbox:
+            return
+        batch, self._inbox = self._inbox, []
+        self._turn = self.turn_now()
+        self.counts["turns"] += 1
+        done = len(self.journal.durable)
+        for work in batch:
+            self.say("   ", work.stimulus)
+        engine, journal = self.engine, self.journal
+        try:
+            with passes_by(self._pass):
+                engine.turn(batch)
+        except Crash:
+            self._enter(journal.durable[done:])
+            self.kill_controller(Random(f"{self.seed} {self.life} down").choice([0.0, 0.3, 5.0]))
+            return
+        self._enter(journal.durable[done:])
+        claim(not journal.pending, "not all was made durable", journal.pending[:1])
+        if len(journal.durable) > done or self.counts["turns"] % 8 == 0:
+            look(self)
+        self._set_alarm()
+
+    def _enter(self, events: list[ev.Event]) -> None:
+        """Into the second books."""
+        assert self._turn is not None
+        for event in events:
+            self.say("      → ", event)
+            self.books.take(event, self._turn)
+
+    @property
+    def has_passed(self) -> bool:
+        """Has there been a pass since anything changed?"""
+        return self.engine is not None and self.ready and not self.engine._wants_pass
+
+    def turn_now(self) -> Turn:
+        assert self.engine is not None
+        return Turn(self.engine.rules, self.kept(), self._reserved())
+
+    def kept(self) -> Amounts:
+        assert self.engine is not None
+        load = self.engine.external
+        return {} if load is None else amounts(load.kept)
+
+    def _reserved(self) -> frozenset[int]:
+        assert self.engine is not None
+        return frozenset(each.job_id for each in self.engine.scheduler.reservations)
+
+    def _set_alarm(self) -> None:
+        """A tick when the next limit or grace time is over, or a time to begin has come."""
+        assert self.engine is not None
+        now, ledger = self.now(), self.engine.ledger
+        dues = (deadline_mono_s(job, self.engine.rules.grace_s) for job in ledger.holders())
+        delays = [due - now.mono_s for due in dues if due is not None]
+        if ledger.begins:
+            delays.append(min(30.0, ledger.begins.first[0] - now.at_s))
+        self._alarm += 1
+        alarm, life = self._alarm, self.life
+        if delays:
+            delay_s = min(delays)
+            # Never so little that the time would stay the same.
+            self.later(
+                max(0.001, delay_s) if delay_s > 0 else 0.5,
+                lambda: self._ring(life) if alarm == self._alarm else None,
+            )
+
+    def _ring(self, life: int) -> None:
+        if life == self.life and self.engine is not None:
+            self.tell(st.Tick(self.now()))
+
+    def _nudge(self, life: int) -> None:
+        """A pass now and then: patience runs out without any event."""
+        if life != self.life or self.engine is None:
+            return
+        if self.engine.ledger.queues:
+            self.engine.want_pass()
+            self.tell(st.Tick(self.now()))
+        pause_s = min(30.0, max(10.0, self.engine.rules.patience.patience_s))
+        self.later(pause_s, lambda: self._nudge(life))
+
+    # -- its line to the launcher (an engine's `Host`) ------------------------------------------
+
+    def is_ready(self) -> bool:
+        return self.ready
+
+    def perform(self, effect: Effect, job: Job) -> None:
+        assert self.journal is not None
+        claim(not self.journal.pending, "an order goes out before it is durable", effect)
+        self.say("      ⇒ ", effect)
+        self.counts[type(effect).__name__] += 1
+        self.machine.order(effect, job)
+
+    def connect(self) -> None:
+        if self.engine is not None and self.machine.is_up:
+            self.ready = False
+            self.machine.connect()
+
+    def disconnect(self) -> None:
+        self.ready = False
+
+    def _list_again(self, life: int) -> None:
+        if life == self.life and self.engine is not None and self.machine.is_up:
+            self.machine.connect()
+
+    def _heard(self, report: st.Stimulus) -> None:
+        if self.engine is None:
+            return
+
+        def perhaps_launch() -> None:
+            assert self.engine is not None
+            job = self.engine.ledger.jobs.get(report.job_id)  # type: ignore[union-attr]
+            if job is not None and job.state is JobState.STARTING:
+                self.engine.perform_owed(job)
+
+        frees = isinstance(report, st.AttemptMissing | st.CgroupGone)
+        self.tell(report, perhaps_launch if frees else None)
+
+    def _listed(self, known: set[Key]) -> None:
+        if self.engine is None:
+            return
+
+        def settle() -> None:
+            assert self.engine is not None
+            self.ready = True
+            for missing in missing_attempts(self.engine.ledger, known, self.now()):
+                self.tell(missing)
+            for removal in strays(self.engine.ledger, known):
+                self.machine.order(removal, None)  # type: ignore[arg-type]
+            self.engine.perform_all_owed()
+            self.engine.want_pass()
+            self.tell(st.Tick(self.now()))
+            # What was queued just now is the next turn's.
+            self.later(0.0, lambda: None)
+
+        self.tell(st.Tick(self.now()), settle)
+
+    # -- passes ---------------------------------------------------------------------------------
+
+    def _pass(self, lineup: Lineup, ledger: Ledger, rules: Rules, outlook: Outlook | None) -> Plan:
+        """One of the engine's; now and then a second time over a line-up of its own."""
+        self.counts["passes"] += 1
+        fresh = None
+        if self.counts["passes"] % 2:
+            afresh = line_up(ledger, rules, lineup.spent, lineup._recent)
+            fresh = schedule_on(afresh, ledger, rules, outlook)
+            order = list(fresh.order)
+        kept = schedule_on(lineup, ledger, rules, outlook)
+        if fresh is not None:
+            for what in ("admitted", "free", "reservations"):
+                had, would = getattr(kept, what), getattr(fresh, what)
+                claim(had == would, f"what is kept gives another pass: {what}", had, would)
+        if fresh is not None and self.counts["passes"] % 3 == 0:
+            had = list(kept.order)
+            claim(had == order, "what is kept gives another order", had, order)
+        is_plain = not rules.patience.reserves and not lineup._recent and not self.kept()
+        if is_plain and rules.policy == "drf" and not ledger.draining and not kept.reservations:
+            assert outlook is not None
+            if kept.admitted and not outlook.before:
+                self.counts["choices"] += 1
+                look_at_choices(kept, ledger, rules, lineup.spent)
+        return kept
+
+
+@contextmanager
+def passes_by(make: Callable[[Lineup, Ledger, Rules, Outlook | None], Plan]) -> Iterator[None]:
+    """Scheduling passes are made so."""
+    real = scheduling.schedule_on
+    scheduling.schedule_on = make
+    try:
+        yield
+    finally:
+        scheduling.schedule_on = real
+
+
+def brief(thing: object) -> str:
+    """Without what is the same everywhere."""
+    return re.sub(r"(, \w+=(None|\(\)|False|Usage\([^)]*\)))|now=Now\([^)]*\), ", "", str(thing))
+
+
+def compare_books(kept: Ledger, fresh: Ledger, what: str) -> None:
+    names = (
+        "jobs arrays queues used holding booked taken waiting letters dependents begins "
+        "next_id draining"
+    )
+    for name in names.split():
+        mine, other = getattr(kept, name), getattr(fresh, name)
+        claim(mine == other, "", what, name, mine, other)
