@@ -81,11 +81,15 @@ class Snapshots:
         try:
             due_s = self.mono()
             while True:
-                yield self._line(actor.user)
+                line, shown = self._line(actor.user), self._common
+                yield line
                 due_s = max(due_s + every_s, self.mono())
                 await asyncio.sleep(due_s - self.mono())
                 while not has_read():
                     await asyncio.sleep(_LOOK_S)
+                if shown is not None and shown is self._common:
+                    # Where it takes long to work out, the next one is waited for.
+                    await asyncio.sleep(shown.until_s - self.mono())
         finally:
             self._watchers -= 1
             if not self._watchers:

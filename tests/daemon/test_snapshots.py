@@ -297,9 +297,10 @@ class Slow(Counting):
     """Takes so long for each look, and for each user."""
 
     clock: Clock = field(default_factory=Clock)
+    takes_s: float = 0.2
 
     def look(self) -> Any:
-        self.clock.spent_s += 0.2
+        self.clock.spent_s += self.takes_s
         return super().look()
 
     def own(self, user: str, shown: Any) -> Any:
@@ -333,6 +334,28 @@ def test_where_it_takes_long_it_is_worked_out_less_often(
         # A look every ten seconds pays for two users' rows, and nobody's are ever much older.
         assert 20 <= len(slow.owns) <= 44
         assert set(slow.owns) == {"alice", "bob", "carol", "dora"}
+
+    play(story)
+
+
+def test_nobody_is_shown_the_same_twice(play: Any) -> None:
+    async def story(stand: Stand) -> None:
+        eye = stand.watch(ALICE)
+        stand.snapshots.overview = Slow(
+            stand.desk.shell.engine, stand.overview.lookup, stand.overview.curves,
+            clock=stand.clock, takes_s=0.05,
+        )  # fmt: skip
+        await eye.see()
+        # 0.05 s of work stand for 2.5 s of time.
+        later = asyncio.ensure_future(eye.see())
+        await asyncio.sleep(0)
+        stand.clock.now_s += 1.0
+        await asyncio.sleep(1.2)
+        assert not later.done()
+        stand.clock.now_s += 1.6
+        await later
+        assert stand.snapshots.overview.looks == 2
+        await eye.stream.aclose()
 
     play(story)
 
