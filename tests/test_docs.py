@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from importlib import import_module
 from pathlib import Path
+from xml.etree import ElementTree
 
 import click
 import pytest
@@ -26,6 +27,15 @@ def test_every_module_is_on_the_map() -> None:
         if path.name not in ("__init__.py", "__main__.py")
     }
     assert mapped == there
+
+
+def test_every_picture_of_the_readme_is_there_and_asks_nobody_for_anything() -> None:
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
+    assert pictures
+    for name in pictures:
+        picture = (ROOT / name).read_text()
+        assert ElementTree.fromstring(picture).tag.endswith("svg")
+        assert "url(http" not in picture
 
 
 def test_the_state_table_is_the_codes_own() -> None:

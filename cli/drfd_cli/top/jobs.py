@@ -62,7 +62,7 @@ def running_table(
 
 
 def waiting_table(
-    rows: list[Row], ink: Ink, columns: int, *, at_s: float, title: str, more: str, has_gres: bool
+    rows: list[Row], ink: Ink, columns: int, *, at_s: float, title: str, more: str
 ) -> Table:
     is_wide = columns >= _WITH_RATES
     label = Column("", _LABEL + 2)
@@ -70,8 +70,11 @@ def waiting_table(
     cores, memory = Column("CORES", 5, True), Column("MEM", 5, True)
     io, gres = Column("IO R/W", 9, True), Column("GRES", 8)
     start = Column("START", 7, True)
-    others = [label, name, user, cores, memory, *([io] if is_wide else [])]
-    others += [*([gres] if has_gres and is_wide else []), start]
+    # The reason needs the room that nothing else does.
+    has_io = is_wide and any(row["demand"]["read"] or row["demand"]["write"] for row in rows)
+    has_gres = is_wide and any(any(row["demand"]["gres"].values()) for row in rows)
+    others = [label, name, user, cores, memory, *([io] if has_io else [])]
+    others += [*([gres] if has_gres else []), start]
     why = Column("WHY", columns - 2 - sum(column.width + 1 for column in others))
 
     def cells(row: Row) -> list[Line]:
@@ -84,9 +87,9 @@ def waiting_table(
             text(_cores(demand["cores"]), cores, ink),
             text(show_size(demand["memory"]), memory, ink),
         ]
-        if is_wide:
+        if has_io:
             made.append(text(show_io(demand), io, ink))
-        if gres in others:
+        if has_gres:
             made.append(text(show_gres(demand["gres"]), gres, ink))
         made.append(text(_start(row, at_s), start, ink))
         return [*made, text(reason_words(row), why, ink, "held" if is_held else "plain")]

@@ -168,7 +168,6 @@ def _tables(scene: Scene, rows: Lists, left: int, right: int, ink: Ink) -> dict[
         ),
         Panel.WAITING: waiting_table(
             rows[Panel.WAITING], ink, right, at_s=at_s, title=titles[Panel.WAITING], more=more,
-            has_gres=bool(snapshot["capacity"]["gres"]),
         ),
         Panel.ENDED: ended_table(
             rows[Panel.ENDED], ink, right, at_s=at_s, title=titles[Panel.ENDED]
