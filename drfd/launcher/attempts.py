@@ -159,8 +159,10 @@ def read(dir_fd: int, key: Key) -> Attempt | None:
         fd = os.open(file_name(key), os.O_RDONLY | os.O_CLOEXEC, dir_fd=dir_fd)
     except FileNotFoundError:
         return None
-    with os.fdopen(fd, "rb") as file:
-        return parse(file.read())
+    try:
+        return parse(b"".join(iter(lambda: os.read(fd, 1 << 16), b"")))
+    finally:
+        os.close(fd)
 
 
 def parse(data: bytes) -> Attempt | None:
@@ -199,6 +201,16 @@ def _read_line(line: bytes) -> Record | None:
     except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) and isinstance(record.get("record"), str) else None
+
+
+def exists(dir_fd: int, key: Key) -> bool:
+    """Whether there is a file, whatever it says: it is made before all else of an attempt, and
+    removed after all else."""
+    try:
+        os.stat(file_name(key), dir_fd=dir_fd)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def is_locked(dir_fd: int, key: Key) -> bool:

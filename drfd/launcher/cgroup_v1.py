@@ -114,10 +114,11 @@ class CgroupV1:
     def oom_kills(self, key: Key) -> tuple[bool, bool]:
         memory = Memory(self._node("memory", key))
         try:
-            killed = memory.oom_events.get("oom_kill", 0) > 0
+            if not memory.oom_events.get("oom_kill", 0):
+                return False, False
             # The counter also counts kills by a machine-wide shortage; then the limit was not hit.
             near = memory.limit_in_bytes - (1 << 20)
-            return killed, killed and memory.max_usage_in_bytes >= near
+            return True, memory.max_usage_in_bytes >= near
         except FileNotFoundError:
             return False, False
 

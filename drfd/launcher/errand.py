@@ -71,6 +71,7 @@ class Errand:
     me: attempts.Record
     #: Readable when a child has died.
     children_fd: int
+    directory: identity.Directory
     #: Nothing of the attempt is left that we know of.
     is_clean: bool = True
     #: Readable when the kernel has killed for memory; None: no such news here.
@@ -88,7 +89,6 @@ class Errand:
         pid, failure = self._start_child(channel_fd)
         if failure is not None:
             attempts.append(self.attempt_fd, "failed", {"text": failure})
-            self._ring()
             return
         reach("runner.after-exec")
         self._ring()
@@ -103,8 +103,7 @@ class Errand:
         """Fork the job's process and let it go once that is on record; (pid, what went wrong)."""
         # Asked for here and not in the child, where each page that is touched is copied first.
         try:
-            user = identity.account(self.order.uid)
-            groups = identity.groups_of(user)
+            user, groups = self.directory.look_up(self.order.uid)
         except identity.Denied as error:
             return 0, str(error)
         report_out, report_in = os.pipe()
@@ -236,7 +235,6 @@ class Errand:
             },
         )
         reach("runner.after-end-record")
-        self._ring()
 
     def _ring(self) -> None:
         try:

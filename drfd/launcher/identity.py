@@ -6,6 +6,7 @@ import functools
 import os
 import pwd
 import resource
+import time
 
 from drfd import service
 from drfd.launcher.files import get, put
@@ -14,6 +15,9 @@ from drfd.launcher.protocol import Order
 #: Variables that describe the process drfd, or its submitter, was started in; a job must not take
 #: them for its own.
 _FOREIGN = (*service.VARIABLES, "DRFD_FAILPOINTS")
+
+#: What the directory has said holds for so long.
+_FRESH_S = 1.0
 
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -36,6 +40,27 @@ def account(uid: int) -> pwd.struct_passwd:
 def groups_of(user: pwd.struct_passwd) -> list[int]:
     """The user's present groups, for who can take them."""
     return os.getgrouplist(user.pw_name, user.pw_gid) if os.getuid() == 0 else []
+
+
+class Directory:
+    """Accounts and groups as a runner asks for them. The system's directory may take a hundred
+    calls to answer, so that of many short jobs it is asked once a second: whoever is taken out of a
+    group is out of it for jobs that start a second later."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[float, pwd.struct_passwd, list[int]]] = {}
+
+    def look_up(self, uid: int) -> tuple[pwd.struct_passwd, list[int]]:
+        """The account and its groups. Raises Denied."""
+        now_s = time.monotonic()
+        known = self._known.get(uid)
+        if known is not None and now_s - known[0] < _FRESH_S:
+            return known[1:]
+        user = account(uid)
+        groups = groups_of(user)
+        # Of the others nobody may ask again.
+        self._known = {uid: (now_s, user, groups)}
+        return user, groups
 
 
 def become(user: pwd.struct_passwd, groups: list[int], preferred_gid: int) -> None:

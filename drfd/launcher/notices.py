@@ -57,8 +57,10 @@ class Notices:
     def start(self, key: Key) -> bool:
         """Run what is wanted, if it has not been; True when something runs now."""
         order = self._wanted.get(key)
+        if order is None or key in self._told:
+            return False
         attempt = attempts.read(self.attempts_fd, key)
-        if order is None or attempt is None or attempt.notifying is not None or key in self._told:
+        if attempt is None or attempt.notifying is not None:
             return False
         if order.uid != attempt.created["uid"]:
             # Whether jobs of the attempt's user may run was looked at when it was launched.

@@ -74,7 +74,7 @@ class Port:
     def _read(self) -> None:
         assert self._connection is not None
         try:
-            data = self._connection.recv(1 << 20)
+            data = self._connection.recv(1 << 16)
         except OSError:
             data = b""
         if not data:

@@ -31,6 +31,7 @@ def fork_runner(confinement: Confinement, bell_fd: int) -> tuple[int, socket.soc
     """A new runner: its pid, and our end of its channel. `bell_fd` is a pipe to the launcher: a
     line on it says that the attempt file has news. OSError: there can be none."""
     ours, theirs = socket.socketpair()
+    ours.settimeout(_HAND_OVER_S)
     try:
         pid = os.fork()
     except OSError:
@@ -52,9 +53,9 @@ def hand_over(
     """Leave the attempt whose file is `attempt_fd` to the idle runner at the other end. OSError: it
     has not been taken; the channel is good for nothing then."""
     data = encode({"created": created, "order": launch_message(order)})
-    channel.settimeout(_HAND_OVER_S)
     sent = socket.send_fds(channel, [data], [attempt_fd])
-    channel.sendall(data[sent:])
+    if sent < len(data):
+        channel.sendall(data[sent:])
 
 
 def _serve(channel: socket.socket, confinement: Confinement, bell_fd: int) -> None:
@@ -75,12 +76,15 @@ def _serve(channel: socket.socket, confinement: Confinement, bell_fd: int) -> No
     # Each child knows these then.
     ignored_signals()
     identity.oom_score()
+    directory = identity.Directory()
     for _ in range(_MOST_ATTEMPTS):
         taken = _take(channel)
         if taken is None:
             return
         order, created, attempt_fd = taken
-        errand = Errand(order, confinement, created, attempt_fd, bell_fd, me, children_fd)
+        errand = Errand(
+            order, confinement, created, attempt_fd, bell_fd, me, children_fd, directory
+        )
         try:
             errand.run(channel.fileno())
         except BaseException as error:

@@ -12,6 +12,7 @@ import selectors
 import signal
 import time
 from dataclasses import dataclass, field
+from functools import partial
 
 from drfd.failpoints import reach
 from drfd.journald import about
@@ -78,7 +79,7 @@ class Launcher:
             protocol.KILL: self._kill,
             protocol.FREEZE: self._freezing.freeze,
             protocol.THAW: self._freezing.thaw,
-            protocol.REMOVE: self._remove,
+            protocol.REMOVE: partial(self._endings.add, remove=True),
         }
 
     def serve(self) -> None:
@@ -134,7 +135,7 @@ class Launcher:
         if command == protocol.LAUNCH:
             self._launch(read_order(message))
         elif command == protocol.NOTIFY:
-            self._remove(self._notices.add(read_order(message)))
+            self._endings.add(self._notices.add(read_order(message)), remove=True)
         elif command == protocol.LIST:
             self._list()
         elif command == protocol.SIGNAL:
@@ -161,7 +162,7 @@ class Launcher:
         if refusal is not None:
             self._tell("broke", key, text=refusal)
             return
-        if not self._forget(key):
+        if attempts.exists(self.attempts_fd, key) and not self._forget(key):
             # A runner died before it let its job go; the job's process is about to leave.
             self._endings.add(key, remove=True, relaunch=order)
             return
@@ -217,9 +218,6 @@ class Launcher:
         elif not attempt.is_over:
             self._endings.add(key, remove=False)
 
-    def _remove(self, key: Key) -> None:
-        self._endings.add(key, remove=True)
-
     # -- runners ----------------------------------------------------------------------------
 
     def _runner_gone(self, key: Key) -> None:
@@ -246,9 +244,10 @@ class Launcher:
         alive = key in self._runners
         if attempt.is_damaged and not alive:
             log.error("event=damaged-attempt-file job=%d attempt=%d", *key, extra=about(job=key[0]))
-        oom = (False, False) if alive else self.confinement.oom_kills(key)
+        is_lost = not alive and attempt.ended is None
+        oom = self.confinement.oom_kills(key) if is_lost else (False, False)
         for kind, facts in news_of(attempt, alive=alive, cut=self.cut, oom=oom, at_s=time.time()):
-            if kind == "ended" and not alive:  # A runner that was killed could not say.
+            if kind == "ended" and "counted" not in facts:  # A runner that was killed.
                 facts = {"counted": self.confinement.counted(key), **facts}
             self._tell(kind, key, **facts)
 

@@ -144,7 +144,7 @@ def after(place: Place, chosen: Chosen) -> Iterator[Figure]:
 
 def room(place: Place, chosen: Chosen) -> Iterator[Figure]:
     """From the last instruction of a job to the first of the one that waits for its room."""
-    yield _rooms(place, chosen, "end → next for room", 10)
+    yield _rooms(place, chosen, "end → next for room", 10, cores=CORES)
 
 
 def deep(place: Place, chosen: Chosen) -> Iterator[Figure]:
@@ -159,7 +159,7 @@ def deep(place: Place, chosen: Chosen) -> Iterator[Figure]:
         print(f"({queued} in {time.perf_counter() - begin_s:.0f} s)", flush=True)
         try:
             yield from _starts(place, chosen, times=2, what=f"start, {queued}")
-            yield _rooms(place, chosen, f"end → next for room, {queued}", 20)
+            yield _rooms(place, chosen, f"… for room, {queued}", 20, cores=1)
         finally:
             place.instance.drf("drain")
             connection.request("cancel", select={"ids": [running]})
@@ -184,13 +184,14 @@ def _starts(place: Place, chosen: Chosen, *, times: int, what: str) -> Iterator[
     yield _latency(place, what, found, 8 * times, 20 * times)
 
 
-def _rooms(place: Place, chosen: Chosen, what: str, aim_ms: float) -> Figure:
-    """One job after the other in a single free core: their pool may have no more."""
+def _rooms(place: Place, chosen: Chosen, what: str, aim_ms: float, *, cores: int) -> Figure:
+    """One job after the other, of which each needs all that is free."""
     found: list[float] = []
     count = 50
     with closing(place.connect()) as connection, place.stamps() as (path, stamps):
         for _ in range(chosen.runs):
-            fields = place.fields(place.stamp, stdout=path) | {"time_limit_s": 60, "pool": "A"}
+            fields = place.fields(place.stamp, cores=cores, stdout=path)
+            fields |= {"time_limit_s": 60, "pool": "A"}
             job = connection.submit(**fields, array=f"0-{count}")
             _end_well(connection, job["id"])
             found += _gaps_ms(stamps, count + 1)

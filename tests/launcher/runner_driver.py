@@ -54,6 +54,8 @@ class Sticky(Unconfined):
 
 #: How long a runner insists on an end.
 SWEEP_S = errand._SWEEP_S
+
+
 class Stopped(Unconfined):
     """A place where a user stops each process as soon as it is his."""
 

@@ -230,3 +230,25 @@ else:
     if after is None:
         pytest.skip("root lacks CAP_SYS_RESOURCE here: what it has set is not held")
     assert after == 200
+
+
+def test_the_directory_is_asked_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(identity, "account", lambda uid: asked.append(uid) or alice())
+    monkeypatch.setattr(identity, "groups_of", lambda user: [100])
+    clock = iter([10.0, 10.9, 11.0, 11.1, 11.2])
+    monkeypatch.setattr(identity.time, "monotonic", lambda: next(clock))
+    directory = identity.Directory()
+    assert [directory.look_up(1) for _ in range(3)] == [(alice(), [100])] * 3
+    assert asked == [1, 1], "one that has left a group is out of it a second later"
+    directory.look_up(2)
+    directory.look_up(1)
+    assert asked == [1, 1, 2, 1]
+
+
+def test_who_is_in_no_directory_is_denied_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_account(monkeypatch)
+    directory = identity.Directory()
+    for _ in range(2):
+        with pytest.raises(Denied):
+            directory.look_up(os.getuid() + 1)
