@@ -11,6 +11,7 @@ import os
 import selectors
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -74,7 +75,7 @@ class Launcher:
         self._notices = Notices(
             self.confinement, self.attempts_fd, self._runners.watch, self._runners.__contains__
         )
-        self._about_one = {
+        self._about_one: dict[str, Callable[[Key], None]] = {
             protocol.TERMINATE: self._terminate,
             protocol.KILL: self._kill,
             protocol.FREEZE: self._freezing.freeze,
