@@ -15,7 +15,7 @@ from drfd.client.plain import Ids, Span
 from drfd.client.snapshots import Snapshot, Usage, watch
 from drfd.client.submission import compose, demand_fields, dependencies
 from drfd.client.values import Job, Shares
-from drfd.client.words import Ref, parse_id, parse_outcomes, parse_signal, parse_warning
+from drfd.client.words import parse_outcomes, parse_signal, parse_warning
 from drfd.environment import as_given, capture, not_text
 from drfd.errors import BY_KIND, DrfdError, Refused
 
@@ -122,9 +122,11 @@ class Client:
 
     def get(self, job: int | str | Job) -> Job:
         """Any job of the caller's, ended ones too."""
-        reply = self._connection.request("show", id=_one(job))
+        reply = self._connection.request("show", id=plain.one(job))
         if "job" not in reply:
-            raise Refused("is-array", f"{_one(job)} is an array", hint="status(id) tells its tasks")
+            raise Refused(
+                "is-array", f"{plain.one(job)} is an array", hint="status(id) tells its tasks"
+            )
         return Job.of(reply["job"])
 
     def status(
@@ -139,7 +141,7 @@ class Client:
     ) -> list[Job]:
         """The queue now, everybody's; `ended`: with so many of the jobs that ended last. Waiting
         tasks of an array are one row, unless `tasks`."""
-        select = _select(ids, user, name, states)
+        select = plain.selection(ids, user, name, states)
         pages = self._connection.pages("status", select=select, ended=ended, tasks=tasks)
         return [Job.of(view) for page in pages for view in page["jobs"]]
 
@@ -154,7 +156,7 @@ class Client:
 
     def usage(self, job: int | str | Job | None = None, *, user: str | None = None) -> Usage:
         """How the use of a job, or of a user's running jobs together, went: anybody's."""
-        about = {"user": user} if job is None else {"id": _one(job), "user": user}
+        about = {"user": user} if job is None else {"id": plain.one(job), "user": user}
         given = {name: value for name, value in about.items() if value is not None}
         return Usage.of(self._connection.request("usage", **given))
 
@@ -256,24 +258,8 @@ def _start_own(socket_path: Path) -> None:
     start_daemon(socket_path)
 
 
-def _one(job: int | str | Job) -> Ref:
-    return job.id if isinstance(job, Job) else parse_id(str(job))
-
-
 def _joined(texts: str | Iterable[str]) -> str:
     return texts if isinstance(texts, str) else ",".join(texts)
-
-
-def _select(
-    ids: Ids | None, user: str | None, name: str | None, states: Iterable[str]
-) -> dict[str, Any]:
-    select = {
-        "ids": [] if ids is None else plain.ids(ids),
-        "user": user,
-        "name": name,
-        "states": [state.upper() for state in states],
-    }
-    return {key: value for key, value in select.items() if value}
 
 
 def _surroundings(export: Iterable[str]) -> dict[str, str]:

@@ -30,6 +30,22 @@ def ids(given: Ids) -> list[Ref]:
     return list(dict.fromkeys(found))
 
 
+def one(job: int | str | Job) -> Ref:
+    return job.id if isinstance(job, Job) else words.parse_id(str(job))
+
+
+def selection(
+    given: Ids | None, user: str | None, name: str | None, states: Iterable[str]
+) -> dict[str, Any]:
+    select = {
+        "ids": [] if given is None else ids(given),
+        "user": user,
+        "name": name,
+        "states": [state.upper() for state in states],
+    }
+    return {key: value for key, value in select.items() if value}
+
+
 def after(given: Ids) -> tuple[tuple[Ref, str], ...]:
     """Also "42:any" and "42:fail"."""
     each_of = [given] if isinstance(given, int | str | Job) else given

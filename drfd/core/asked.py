@@ -81,8 +81,8 @@ def submit(ledger: Ledger, asked: st.SubmitAsked, rules: Rules) -> list[ev.Event
     refuse_late_warning(asked.spec)
     after, at_s = asked.spec.after, asked.now.at_s
     refuse_impossible(ledger, after, asked.ended, user=asked.spec.user)
-    _refuse_too_many(ledger.waiting[asked.spec.user], asked, rules)
-    _refuse_too_long(ledger.letters[asked.spec.user], asked, rules)
+    _refuse_too_many(ledger.census.waiting[asked.spec.user], asked, rules)
+    _refuse_too_long(ledger.census.letters[asked.spec.user], asked, rules)
     _refuse_too_much_kept(asked, rules)
     job_id = ledger.next_id
     if asked.spans:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from drfd.core.job import Job
 from drfd.core.resources import Vector
 
 
@@ -32,3 +33,14 @@ class Holding(dict[str, set[int]]):
             amount, name = max(amounts, default=(0, 0))
             self._largest[axis] = -name if amount else None
         return self._largest[axis]
+
+
+def holds_the_same(before: Job, job: Job) -> bool:
+    """Does it hold what it held, and did not and does not wait for anything?"""
+    return (
+        before.spec is job.spec
+        and before.holds_resources
+        and job.holds_resources
+        and before.suspended_at is job.suspended_at is None
+        and before.instances is job.instances
+    )

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator
 from drfd.core import events as ev
 from drfd.core.array import Array
 from drfd.core.awaiting import count_conditions, submitted
-from drfd.core.holding import Holding
+from drfd.core.census import Census
+from drfd.core.holding import Holding, holds_the_same
 from drfd.core.instances import Instance, count
-from drfd.core.job import Job, JobSpec, JobState
+from drfd.core.job import Job, JobState
 from drfd.core.lifecycle import InvalidTransition, next_state
 from drfd.core.moves import moved
 from drfd.core.queue import Line
@@ -42,12 +43,8 @@ class Ledger:
         self.booked: Vector = self.nothing
         #: Countable things that jobs hold, each by one job.
         self.taken: Counter[Instance] = Counter()
-        #: Live jobs by state, those tasks of arrays included that have no record.
-        self.states: Counter[JobState] = Counter()
-        #: Jobs not yet started (PENDING or HELD) by user name.
-        self.waiting: Counter[str] = Counter()
-        #: How long their texts are, those of an array's tasks each for itself.
-        self.letters: Counter[str] = Counter()
+        #: How many jobs there are of each kind, those tasks of arrays included that have no record.
+        self.census = Census()
         #: Jobs that wait for a live job's end, by that job's id.
         self.dependents: dict[int, set[int]] = {}
         #: (Unix time, job id) of those not to start before a time.
@@ -212,10 +209,10 @@ class Ledger:
 
     def _put(self, before: Job | None, job: Job) -> None:
         """Replace `before` by `job` in every table."""
-        if before is not None and _runs_on(before, job):
+        if before is not None and holds_the_same(before, job):
             # All other tables hold what they would be told anew.
-            self._count_state(before.state, -1)
-            self._count_state(job.state, 1)
+            self.census.count(before.spec, before.state, -1)
+            self.census.count(job.spec, job.state, 1)
             self.jobs[job.id] = job
             return
         roster = None if job.array_id is None else self.arrays[job.array_id]
@@ -257,32 +254,17 @@ class Ledger:
         if not roster.unborn:
             return
         common = roster.array.common
-        self._await(common.spec, sign * len(roster.unborn))
-        self._count_state(common.state, sign * len(roster.unborn))
+        self.census.count(common.spec, common.state, sign * len(roster.unborn))
         count_conditions(common, sign, self.dependents, self.begins)
         wanted = self.wanted(common)
         if wanted is not None:
             for run in roster.unborn.runs():
                 self.queues.line_up(common, wanted, run, sign)
 
-    def _await(self, spec: JobSpec, change: int) -> None:
-        self.waiting[spec.user] += change
-        self.letters[spec.user] += change * spec.letters
-        if not self.waiting[spec.user]:
-            del self.waiting[spec.user], self.letters[spec.user]
-
-    def _count_state(self, state: JobState, change: int) -> None:
-        if state is not JobState.ENDED:
-            self.states[state] += change
-            if not self.states[state]:
-                del self.states[state]
-
     def _count(self, job: Job, sign: int) -> None:
         """Enter (`sign` 1) or strike out (-1) a job in the tables that its state puts it in."""
         leaf = job.spec.leaf
-        self._count_state(job.state, sign)
-        if job.state in (JobState.PENDING, JobState.HELD):
-            self._await(job.spec, sign)
+        self.census.count(job.spec, job.state, sign)
         wanted = self.wanted(job)
         if wanted is not None:
             self.queues.line_up(job, wanted, (*entry_of(job), job.id), sign)
@@ -305,7 +287,7 @@ class Ledger:
     def check(self) -> None:
         """Raise AssertionError if the tables disagree with the jobs: a bug."""
         fresh = Ledger.of_jobs(self.axes, self.jobs.values(), arrays=self.arrays.left())
-        tables = "queues used holding booked taken states waiting letters dependents begins"
+        tables = "queues used holding booked taken census dependents begins"
         for table in (*tables.split(), "arrays"):
             assert getattr(self, table) == getattr(fresh, table), f"ledger: {table} is wrong"
         assert all(amount >= 0 for amount in self.booked)
@@ -313,14 +295,3 @@ class Ledger:
         assert all(job_id < self.next_id for job_id in self.jobs)
         known = all(self.find(each) or each in self.arrays for each in self.dependents)
         assert known, "a job waits for one that has ended"
-
-
-def _runs_on(before: Job, job: Job) -> bool:
-    """Does it hold what it held, and did not and does not wait for anything?"""
-    return (
-        before.spec is job.spec
-        and before.holds_resources
-        and job.holds_resources
-        and before.suspended_at is job.suspended_at is None
-        and before.instances is job.instances
-    )

@@ -73,7 +73,7 @@ class Overview:
             "nodes": [
                 node | {"used": used.get(node["path"], Sums()).view} for node in shares["nodes"]
             ],
-            "counts": {state.value: count for state, count in ledger.states.items()},
+            "counts": {state.value: count for state, count in ledger.census.states.items()},
             "running": running,
             "pending": self.waiting_rows(pending.values()),
             "pending_more": self._count_waiting_rows() - len(pending),
@@ -84,7 +84,7 @@ class Overview:
     def own(self, user: str, shown: Container[int]) -> dict[int, Row]:
         """The user's waiting rows that are not `shown`, by id."""
         ledger = self.engine.ledger
-        left = ledger.waiting.get(user, 0)
+        left = ledger.census.waiting.get(user, 0)
         found: dict[int, Row] = {}
         if not left:
             return found
@@ -177,7 +177,7 @@ class Overview:
         ledger = self.engine.ledger
         groups = [group for group in ledger.arrays.groups() if group.array.id not in known]
         for state in _WAITING:
-            if ledger.states[state]:
+            if ledger.census.states[state]:
                 yield from (group for group in groups if group.array.common.state is state)
                 for job in ledger.jobs.values():
                     if job.state is state and job.id not in known:
@@ -185,7 +185,7 @@ class Overview:
 
     def _count_waiting_rows(self) -> int:
         ledger = self.engine.ledger
-        waiting = sum(ledger.states[state] for state in _WAITING)
+        waiting = sum(ledger.census.states[state] for state in _WAITING)
         sizes = [len(roster.unborn) for roster in ledger.arrays.values() if roster.unborn]
         return waiting - sum(sizes) + len(sizes)
 

@@ -71,7 +71,7 @@ def status(ledger: Ledger) -> str:
     """One line for `systemctl status`."""
     running = sum(job.state is not JobState.SUSPENDED for job in ledger.holders())
     suspended = sum(1 for job in ledger.holders()) - running
-    parts = [f"{running} running", f"{sum(ledger.waiting.values())} waiting"]
+    parts = [f"{running} running", f"{sum(ledger.census.waiting.values())} waiting"]
     if suspended:
         parts.append(f"{suspended} suspended")
     if ledger.draining:

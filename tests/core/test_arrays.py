@@ -101,11 +101,11 @@ def test_output_goes_by_array_and_index() -> None:
 def test_a_task_has_no_record_before_something_happens_to_it_alone() -> None:
     bench = Bench(rules(cores=2))
     array_id = submit(bench, (0, 4, 1))
-    assert (bench.ledger.jobs, bench.ledger.waiting["alice"]) == ({}, 5)
+    assert (bench.ledger.jobs, bench.ledger.census.waiting["alice"]) == ({}, 5)
     assert bench.schedule() == [array_id + 1, array_id + 2]
     assert sorted(bench.ledger.jobs) == [array_id + 1, array_id + 2]
     assert bench.ledger.arrays[array_id].ids() == ((array_id + 3, array_id + 5),)
-    assert bench.ledger.waiting["alice"] == 3
+    assert bench.ledger.census.waiting["alice"] == 3
     bench.check()
 
 
@@ -439,7 +439,7 @@ class Twins:
 
     def compare(self) -> None:
         here, there = self.together.ledger, self.singly.ledger
-        for table in ("queues", "used", "holding", "booked", "waiting", "next_id"):
+        for table in ("queues", "used", "holding", "booked", "census", "next_id"):
             assert getattr(here, table) == getattr(there, table), table
         for job_id in range(1, here.next_id):
             task, job = here.find(job_id), there.find(job_id)

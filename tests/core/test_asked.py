@@ -174,7 +174,7 @@ def test_the_texts_of_a_users_waiting_jobs_have_a_bound_together(
     bench.submit(spec("root.bob", actor=BOB))
     bench.schedule()
     bench.check()
-    assert bench.ledger.letters == {}
+    assert bench.ledger.census.letters == {}
     bench.feed(asks)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, get_args
@@ -10,6 +11,7 @@ from typing import Any, get_args
 import pytest
 
 from drfd.core import events as ev
+from drfd.core.census import Census
 from drfd.core.job import Job, JobState, Outcome, Stop, Usage
 from drfd.core.ledger import Ledger
 from drfd.core.lifecycle import TRANSITIONS, InvalidTransition
@@ -89,9 +91,11 @@ def test_a_submitted_job_waits_in_the_queue_of_its_leaf() -> None:
         "holding": {},
         "booked": NOTHING,
         "taken": {},
-        "states": {S.PENDING: 1},
-        "waiting": {"alice": 1},
-        "letters": {"alice": spec().letters},
+        "census": Census(
+            states=Counter({S.PENDING: 1}),
+            waiting=Counter({"alice": 1}),
+            letters=Counter({"alice": spec().letters}),
+        ),
         "dependents": {},
         "begins": [],
         "arrays": {},
@@ -107,7 +111,7 @@ def test_a_job_submitted_on_hold_waits_outside_the_queue() -> None:
         id=1, spec=spec(), state=S.HELD, submitted_at=now().at_s, eligible_at=None, held_by="alice"
     )
     assert ledger.queues == {}
-    assert ledger.waiting == {"alice": 1}
+    assert ledger.census.waiting == {"alice": 1}
 
 
 def test_holding_and_releasing_move_the_time_from_which_a_job_is_eligible() -> None:
@@ -247,7 +251,7 @@ def test_resources_are_booked_at_admission_before_anything_runs() -> None:
     ledger.apply(happened(ev.Admitted))
     assert ledger.booked == ONE
     assert ledger.queues == {}
-    assert ledger.waiting == {}
+    assert ledger.census.waiting == {}
     assert [job.id for job in ledger.holders()] == [1]
 
 
@@ -258,7 +262,7 @@ def test_a_state_puts_a_job_into_its_tables_and_no_others(state: JobState) -> No
     holds = state in (S.STARTING, S.RUNNING, S.SUSPENDED, S.STOPPING, S.CLEANING)
     held = (0, GIB, 0, 0) if state is S.SUSPENDED else ONE
     assert (set(ledger.queues) == {"root.alice"}) is (state is S.PENDING)
-    assert ledger.waiting == ({"alice": 1} if state in (S.PENDING, S.HELD) else {})
+    assert ledger.census.waiting == ({"alice": 1} if state in (S.PENDING, S.HELD) else {})
     assert ledger.booked == (held if holds else NOTHING)
     assert ledger.used == ({"root.alice": held} if holds else {})
     assert ledger.holding == ({"root.alice": {1}} if holds else {})
@@ -325,7 +329,9 @@ def test_what_is_held_and_waited_for_through_every_step_of_a_suspension() -> Non
         if wanted is not None:
             queue.add(wanted, (-3, 1))
         assert ledger.queues == ({} if wanted is None else {"root.alice": queue}), event
-        assert ledger.waiting == {}, "it has started: the bound on waiting jobs is not about it"
+        assert ledger.census.waiting == {}, (
+            "it has started: the bound on waiting jobs is not about it"
+        )
         ledger.check()
 
 
@@ -462,7 +468,7 @@ def test_a_preempted_job_holds_everything_until_nothing_is_left_of_it() -> None:
     for state in (S.STOPPING, S.CLEANING):
         ledger = preempted(state)
         assert ledger.jobs[1].state is state
-        assert (ledger.booked, ledger.queues, ledger.waiting) == (ONE, {}, {})
+        assert (ledger.booked, ledger.queues, ledger.census.waiting) == (ONE, {}, {})
         ledger.check()
 
 
@@ -486,9 +492,11 @@ def test_a_requeued_job_waits_in_its_old_place_as_if_it_had_not_run_but_for_its_
         "holding": {},
         "booked": NOTHING,
         "taken": {},
-        "states": {S.PENDING: 1},
-        "waiting": {"alice": 1},
-        "letters": {"alice": spec().letters},
+        "census": Census(
+            states=Counter({S.PENDING: 1}),
+            waiting=Counter({"alice": 1}),
+            letters=Counter({"alice": spec().letters}),
+        ),
         "dependents": {},
         "begins": [],
         "arrays": {},
@@ -593,7 +601,7 @@ def _queue_twice(ledger: Ledger) -> None:
 
 
 def _lose_waiter(ledger: Ledger) -> None:
-    ledger.waiting.clear()
+    ledger.census.waiting.clear()
 
 
 def _reuse_ids(ledger: Ledger) -> None:

@@ -284,7 +284,7 @@ def test_the_books_stay_right_and_everything_comes_to_its_end(seed: int) -> None
         bench.feed(st.CgroupGone(now(1e6), job.id, job.attempt))
     bench.check()
     ledger = bench.ledger
-    assert (ledger.jobs, ledger.queues, ledger.waiting, ledger.arrays) == ({}, {}, {}, {})
+    assert (ledger.jobs, ledger.queues, ledger.census.waiting, ledger.arrays) == ({}, {}, {}, {})
     assert ledger.booked == ledger.nothing
     assert born_in(bench) == gone_in(bench) == set(range(1, ledger.next_id)) - arrays_in(bench)
 

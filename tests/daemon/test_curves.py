@@ -52,7 +52,7 @@ class World:
         """One round, two seconds after the last one."""
         self.at_s += 2
         for job in jobs:
-            curves.meter.watch((job.id, job.attempt), 1)
+            curves.meter.watch((job.id, job.attempt), 1, job.cgroup)
             curves.meter.sample(job)
             curves.note(job)
         curves.note_users(jobs)

@@ -23,7 +23,7 @@ JOB = Job(id=1, spec=spec(), state=JobState.RUNNING, attempt=1, submitted_at=0.0
 def meter(tmp_path: Path) -> Meter:
     """Over plain files, watching one job."""
     meter = Meter(time.monotonic, mounts={"cpuacct": str(tmp_path), "memory": str(tmp_path)})
-    meter.watch(KEY, 1)
+    meter.watch(KEY, 1, JOB.cgroup)
     return meter
 
 
