@@ -374,13 +374,22 @@ def test_json_is_the_snapshot(shared: Instance) -> None:
 
 
 def test_a_picture_is_saved(shared: Instance) -> None:
-    path = shared.work / "top.svg"
+    path = shared.work / "saved.svg"
     shared.drf("top", "--svg", path, env={"COLUMNS": "100", "LINES": "30"})
     picture = path.read_text()
     words = "".join(ElementTree.fromstring(picture).itertext()).replace("\xa0", " ")
     assert "steady" in words
     assert "wide" in words
     assert "url(http" not in picture
+
+
+def test_a_picture_that_cannot_be_saved_is_one_line(shared: Instance) -> None:
+    done = shared.drf("top", "--svg", shared.work / "nowhere" / "top.svg", check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"drf: {shared.work}/nowhere/top.svg: No such file or directory\n"
+    done = shared.drf("top", "--svg", "top.svg", "--json", check=False)
+    assert done.returncode == 2
+    assert not (shared.work / "top.svg").exists()
 
 
 def test_a_daemon_that_is_not_there_is_one_line(shared: Instance) -> None:

@@ -23,6 +23,8 @@ def command(once: bool, svg: str | None, as_json: bool) -> None:
     On the screen `?` lists the keys: arrows or j and k move, Tab goes to another panel, Enter opens
     a job's page, / filters, u shows only yours, s sorts, c cancels, h holds, q quits.
     """
+    if as_json and svg is not None:
+        raise click.UsageError("--json and --svg are two answers: ask for one")
     client = connect()
     # Whoever starts a daemon should do that before the screen is taken.
     client.request("hello")
