@@ -25,7 +25,7 @@ from drfd_cli.top.keys import Keys
 from drfd_cli.top.paint import Ink
 from drfd_cli.top.screen import Screen
 from drfd_cli.top.state import Act, Page, State, Wish, press
-from drfd_cli.top.view import Scene, Size, screen, shown
+from drfd_cli.top.view import Scene, Size, screen, settled, shown
 
 #: Whatever has not followed ESC by then does not belong to it; over ssh it may take a while.
 _ESCAPE_S = 0.1
@@ -90,19 +90,24 @@ class App:
         return _AWAY_S if self._feed.news.away_since_s is not None else None
 
     def _draw(self) -> None:
+        size = Size(*self._screen.size())
+        self._screen.show(screen(self._scene(), size, self._ink))
+
+    def _scene(self) -> Scene:
         news = self._feed.news
         since_s = news.away_since_s
         away_s = None if since_s is None else time.monotonic() - since_s
         # Of a daemon that is away nothing goes on, as far as we know.
         now_s = news.snapshot["at"] if away_s is not None else time.time()
-        scene = Scene(news.snapshot, self._state, now_s, self._detail, away_s)
-        self._screen.show(screen(scene, Size(*self._screen.size()), self._ink))
+        return Scene(news.snapshot, self._state, now_s, self._detail, away_s)
 
     def _press(self, key: str) -> bool:
         """False when that was the last key."""
         before, snapshot = self._state, self._feed.news.snapshot
-        _, rows = self._screen.size()
-        self._state, wish = press(before, key, shown(snapshot, before), max(1, rows // 3))
+        size = Size(*self._screen.size())
+        listed = shown(snapshot, before)
+        self._state, wish = press(before, key, listed, max(1, size.rows // 3))
+        self._state = settled(self._scene(), size, self._ink)
         match wish:
             case Wish.QUIT:
                 return False

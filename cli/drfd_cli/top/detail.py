@@ -10,7 +10,7 @@ from rich.segment import Segment
 
 from drfd.units import show_cores, show_duration, show_size
 from drfd_cli.commands.show import array_lines, job_lines
-from drfd_cli.output import advice_line, clean, show_time, show_when
+from drfd_cli.output import ESTIMATE, advice_line, clean, show_time, show_when
 from drfd_cli.top.paint import Ink, Line, fit, fit_right, part_of, spark, wrap
 from drfd_cli.top.rows import Row
 from drfd_cli.top.state import State
@@ -21,6 +21,7 @@ _NEVER = ("job", "array", "state")
 #: Lines of the page from which on there is room for more facts, and for taller graphs.
 _ROOMY, _TALL = 32, 46
 _LABEL, _FIGURES = 10, 24
+_LEAST_EVENTS = 3
 _GRAPHS = ("cores", "memory", "read", "write")
 
 
@@ -58,7 +59,9 @@ def detail_page(
         lines += _graphs(detail.usage, about["demand"], ink, columns, height)
     lines += _notes(detail.why, ink, columns, at_s)
     events = detail.show["events"]
-    most = len(events) if room >= _TALL else 6 if room >= _ROOMY else 3
+    # Of the rest, the output gets as much as it needs, but for a few of them.
+    rest = room - len(lines) - 2
+    most = max(_LEAST_EVENTS, rest - max(1, min(len(detail.output), rest - _LEAST_EVENTS)))
     lines.append(_head("events", ink, columns))
     for event in events[-most:]:
         words = f" {show_time(event['at'])}  {event['event']:<17} {event['text']}"
@@ -118,7 +121,7 @@ def _notes(why: Row | None, ink: Ink, columns: int, at_s: float) -> Iterator[Lin
     words = list(why.get("notes", ()))
     expected_s = why["job"]["expected_start_at"] if "job" in why else None
     if expected_s is not None:
-        words.append(f"it starts about {show_when(expected_s, at_s)}")
+        words.append(f"it starts about {show_when(expected_s, at_s)}, {ESTIMATE}")
     if why.get("advice") is not None:
         words.append(f"next time: {advice_line(why['advice'])}")
     for note in words:

@@ -15,6 +15,8 @@ _PANELS = tuple(Panel)
 _STEPS = {"down": 1, "j": 1, "up": -1, "k": -1}
 #: A text that is looked for is not longer.
 _MOST_TEXT = 60
+#: Further down than any page goes.
+_END = 100_000
 
 
 class Page(Enum):
@@ -154,6 +156,8 @@ def _on_page(state: State, key: str, page_rows: int) -> State:
             return replace(state, page=back, job=job, scroll=0)
         case "home" | "g":
             return replace(state, scroll=0)
+        case "end" | "G":
+            return replace(state, scroll=_END)
         case "e" if state.page is Page.JOB:
             return replace(state, shows_errors=not state.shows_errors)
     step = _STEPS.get(key, {"pgdn": page_rows, " ": page_rows, "pgup": -page_rows}.get(key, 0))

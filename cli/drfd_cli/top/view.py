@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rich.segment import Segment
@@ -24,6 +23,7 @@ from drfd_cli.top.tree import tree_table
 _WIDE, _TREE_COLUMNS = 170, 80
 #: A screen of less can show nothing that is of use.
 LEAST_COLUMNS, LEAST_ROWS = 72, 16
+_FOOT_ROWS = 2
 #: A screen of fewer rows has no room for the machine above the page of a job.
 _ROOMY = 36
 #: A list that is printed, and not looked at, has at most so many rows.
@@ -58,23 +58,42 @@ def screen(scene: Scene, size: Size, ink: Ink) -> list[Line]:
         told = f"too small: {LEAST_COLUMNS}×{LEAST_ROWS} is needed"
         lines = [[Segment(fit(told, columns))], *([[spaces(columns)]] * rows)]
         return lines[:rows]
-    state = scene.state
-    signs = signs_of(scene.snapshot["nodes"], ink)
-    if state.page is Page.MAIN or rows >= _ROOMY:
-        top = header(scene.snapshot, signs, ink, columns, now_s=scene.now_s, away_s=scene.away_s)
-    else:
-        top = [first_line(scene.snapshot, ink, columns, now_s=scene.now_s, away_s=scene.away_s)]
-    listed = shown(scene.snapshot, state)
-    foot = _foot(scene, listed, ink, columns)
-    room = rows - len(top) - len(foot)
-    if state.page is Page.HELP:
-        body = _scrolled([[Segment(fit(line, columns))] for line in HELP], state, room, columns)
-    elif state.page is Page.JOB:
-        page = detail_page(scene.detail, state, ink, columns, room, at_s=scene.now_s)
-        body = _scrolled(page, state, room, columns)
-    else:
+    listed = shown(scene.snapshot, scene.state)
+    top = _top(scene, size, ink)
+    room = rows - len(top) - _FOOT_ROWS
+    if scene.state.page is Page.MAIN:
         body = _panels(scene, listed, size, room, ink)
-    return [*top, *body, *foot]
+    else:
+        page = _page(scene, columns, room, ink)
+        first = min(scene.state.scroll, max(0, len(page) - room))
+        body = [joined(line, columns) for line in page[first : first + room]]
+        body += [[spaces(columns)]] * (room - len(body))
+    return [*top, *body, *_foot(scene, listed, ink, columns)]
+
+
+def settled(scene: Scene, size: Size, ink: Ink) -> State:
+    """The state with a page moved no further than there is something to see."""
+    state = scene.state
+    if state.page is Page.MAIN or not state.scroll:
+        return state
+    room = max(1, size.rows - len(_top(scene, size, ink)) - _FOOT_ROWS)
+    most = max(0, len(_page(scene, size.columns, room, ink)) - room)
+    return replace(state, scroll=min(state.scroll, most))
+
+
+def _top(scene: Scene, size: Size, ink: Ink) -> list[Line]:
+    snapshot, columns, now_s = scene.snapshot, size.columns, scene.now_s
+    if scene.state.page is not Page.MAIN and size.rows < _ROOMY:
+        return [first_line(snapshot, ink, columns, now_s=now_s, away_s=scene.away_s)]
+    signs = signs_of(snapshot["nodes"], ink)
+    return header(snapshot, signs, ink, columns, now_s=now_s, away_s=scene.away_s)
+
+
+def _page(scene: Scene, columns: int, room: int, ink: Ink) -> list[Line]:
+    """All of it, or as much as is worth being seen at once."""
+    if scene.state.page is Page.HELP:
+        return [[Segment(fit(line, columns))] for line in HELP]
+    return detail_page(scene.detail, scene.state, ink, columns, room, at_s=scene.now_s)
 
 
 def whole(scene: Scene, columns: int, ink: Ink) -> list[Line]:
@@ -178,12 +197,6 @@ def _tables(scene: Scene, rows: Lists, left: int, right: int, ink: Ink) -> dict[
     return {panel: replace(table, nothing="none of these") for panel, table in tables.items()}
 
 
-def _scrolled(lines: Sequence[Line], state: State, room: int, columns: int) -> list[Line]:
-    first = min(state.scroll, max(0, len(lines) - room))
-    shown = [joined(line, columns) for line in lines[first : first + room]]
-    return shown + [[spaces(columns)]] * (room - len(shown))
-
-
 _KEYS = {
     Page.MAIN: (
         ("Tab", "panel"), ("Enter", "open"), ("/", "filter"), ("u", "mine"), ("s", "sort"),
@@ -229,9 +242,10 @@ def _told(scene: Scene, listed: Lists, ink: Ink, columns: int) -> Line:
 
 def _choice(state: State) -> str:
     choice = state.choice
+    below = choice.below.removeprefix("root.").replace(".", "/")
     parts = [
         *(["mine"] if choice.only_mine else []),
-        *([f"those of {choice.below.removeprefix('root.')}"] if choice.below else []),
+        *([f"those of {below}"] if below else []),
         *([f"with “{choice.text}”"] if choice.text else []),
     ]
     return ", ".join(parts)

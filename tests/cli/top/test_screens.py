@@ -36,7 +36,7 @@ from drfd_cli.top.paint import Ink, Line
 from drfd_cli.top.rows import Choice, Panel
 from drfd_cli.top.screen import encode
 from drfd_cli.top.state import Act, Page, Question, State, Verb
-from drfd_cli.top.view import LEAST_COLUMNS, LEAST_ROWS, Scene, Size, screen, whole
+from drfd_cli.top.view import LEAST_COLUMNS, LEAST_ROWS, Scene, Size, screen, settled, whole
 
 SCREENS = Path(__file__).parent / "screens"
 PLAIN, COLOURED = Ink(has_colour=False), Ink(has_colour=True)
@@ -145,6 +145,21 @@ def test_a_large_screen_shows_more_of_a_job() -> None:
 def test_what_is_printed_once(name: str) -> None:
     shown = whole(at(SNAPSHOTS[name](), State()), 160, PLAIN)
     is_as_before(f"{name}-once.txt", text(shown))
+
+
+def test_a_page_moves_no_further_than_there_is_something_to_see() -> None:
+    """Or a key would seem dead for as often as another was pressed in vain."""
+    size = Size(80, 24)
+    short = at(three_jobs(), State(page=Page.HELP, scroll=7))
+    assert settled(short, size, PLAIN).scroll == 0
+    long = at(three_jobs(), of_a_job(scroll=10_000), detail())
+    end = settled(long, size, PLAIN)
+    assert 20 < end.scroll < 50
+    shown = screen(replace(long, state=end), size, PLAIN)
+    assert "aligned 39,000 reads" in text(shown[-3:])
+    assert "aligned 39,000 reads" not in text(
+        screen(replace(long, state=replace(end, scroll=end.scroll - 1)), size, PLAIN)
+    )
 
 
 # -- whatever is in it ---------------------------------------------------------------------------
