@@ -254,6 +254,7 @@ def test_it_can_be_left_while_the_daemon_is_stopped(sit: Sit, instance: Instance
     try:
         terminal.type(ENTER)
         row(terminal, "asking the daemon")
+        row(terminal, "no word from the daemon for ")
         terminal.type(CTRL_C)
         assert terminal.ends() == 0
         given_back(terminal)

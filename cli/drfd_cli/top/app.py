@@ -29,8 +29,8 @@ from drfd_cli.top.view import Scene, Size, screen, settled, shown
 
 #: Whatever has not followed ESC by then does not belong to it; over ssh it may take a while.
 _ESCAPE_S = 0.1
-#: How often the screen says for how long the daemon has been away.
-_AWAY_S = 1.0
+#: Longer than from snapshot to snapshot: what then is said is that none comes.
+_MISSED_S = 1.2
 #: A job's page is no newer than this; nor are the daemon's measures.
 _JOB_S = 1.8
 #: While another program has the terminal, we look so often whether it is ours again.
@@ -84,10 +84,8 @@ class App:
             return bool(data) and all(map(self._press, self._keys.feed(data)))
         return all(map(self._press, self._keys.flush() if not ready else ()))
 
-    def _patience(self) -> float | None:
-        if self._keys.is_waiting:
-            return _ESCAPE_S
-        return _AWAY_S if self._feed.news.away_since_s is not None else None
+    def _patience(self) -> float:
+        return _ESCAPE_S if self._keys.is_waiting else _MISSED_S
 
     def _draw(self) -> None:
         size = Size(*self._screen.size())
@@ -95,11 +93,10 @@ class App:
 
     def _scene(self) -> Scene:
         news = self._feed.news
-        since_s = news.away_since_s
-        away_s = None if since_s is None else time.monotonic() - since_s
+        trouble = news.trouble(time.monotonic())
         # Of a daemon that is away nothing goes on, as far as we know.
-        now_s = news.snapshot["at"] if away_s is not None else time.time()
-        return Scene(news.snapshot, self._state, now_s, self._detail, away_s)
+        now_s = news.snapshot["at"] if trouble else time.time()
+        return Scene(news.snapshot, self._state, now_s, self._detail, trouble)
 
     def _press(self, key: str) -> bool:
         """False when that was the last key."""

@@ -10,22 +10,35 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from drfd.client.connection import RETRY_S, Connection
 from drfd.errors import Refused, Unavailable
+from drfd.units import show_duration
 
 #: Between two snapshots; the daemon sends no more than this.
 EVERY_S = 1.0
+#: A daemon that has said nothing for so long is stopped, or in great need.
+_SILENT_S = 5.0
 
 
 @dataclass(frozen=True)
 class News:
-    """The newest snapshot, and since when (monotonic) nothing has come after it."""
+    """The newest snapshot, when it came, and since when the daemon is away (all monotonic)."""
 
     snapshot: dict[str, Any]
+    came_s: float
     away_since_s: float | None = None
+
+    def trouble(self, now_s: float) -> str:
+        """Why it is not what it should be: one from this moment."""
+        if self.away_since_s is not None:
+            away = show_duration(now_s - self.away_since_s)
+            return f"the daemon is away, for {away} now; trying again"
+        if now_s - self.came_s > _SILENT_S:
+            return f"no word from the daemon for {show_duration(now_s - self.came_s)}"
+        return ""
 
 
 def first_snapshot(connection: Connection) -> dict[str, Any]:
@@ -48,7 +61,7 @@ class Feed:
         self._connection = connection
         self._wake = wake
         #: Replaced as a whole, never changed.
-        self.news = News(first)
+        self.news = News(first, time.monotonic())
         #: Nothing more will come: the daemon refuses, or what it says is not understood.
         self.problem: Exception | None = None
 
@@ -59,11 +72,11 @@ class Feed:
         while True:
             try:
                 while True:
-                    self.news = News(_next(self._connection))
+                    self.news = News(_next(self._connection), time.monotonic())
                     self._wake()
             except Unavailable:
-                since_s = self.news.away_since_s
-                self.news = News(self.news.snapshot, since_s or time.monotonic())
+                since_s = self.news.away_since_s or time.monotonic()
+                self.news = replace(self.news, away_since_s=since_s)
             except Exception as error:
                 # The screen's thread raises it: only there the terminal can be given back first.
                 self.problem = error

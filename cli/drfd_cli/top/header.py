@@ -11,7 +11,7 @@ from zlib import crc32
 from rich.segment import Segment
 from rich.style import Style
 
-from drfd.units import show_duration, show_size
+from drfd.units import show_size
 from drfd_cli.top.paint import HUES, Ink, Line, fit, fit_right, joined, part_of, width_of
 from drfd_cli.top.rows import Row, leaves
 
@@ -71,15 +71,15 @@ def header(
     columns: int,
     *,
     now_s: float,
-    away_s: float | None,
+    trouble: str,
 ) -> list[Line]:
-    """`away_s`: for how long the daemon has been away; None while it is there."""
+    """`trouble`: what is wrong with these figures."""
     right = _HELD_COLUMN + _USED_COLUMN + _OUTSIDE_COLUMN + _STALL_COLUMN + 4
     room = max(8, columns - _NAME - 3 - right)
-    lines = [first_line(snapshot, ink, columns, now_s=now_s, away_s=away_s)]
-    if away_s is None:
+    lines = [first_line(snapshot, ink, columns, now_s=now_s, trouble=trouble)]
+    if not trouble:
         heads = _cells(("HELD", "USED", "OUTSIDE", "STALL"), ink["dim"], hot=ink["dim"])
-        lines = [[*first_line(snapshot, ink, columns - right, now_s=now_s, away_s=None), *heads]]
+        lines = [[*first_line(snapshot, ink, columns - right, now_s=now_s, trouble=""), *heads]]
     for name, capacity in _resources(snapshot):
         parts = [_part(node, name, signs) for node in leaves(snapshot["nodes"]) if node["running"]]
         outside = ((snapshot["external"] or {}).get(name, 0.0)) if "gres:" not in name else 0.0
@@ -165,14 +165,12 @@ def _cells(cells: tuple[str, str, str, str], style: Style, *, hot: Style) -> Lin
     return [Segment(f"{held} {used} {outside} ", style), Segment(stall, hot), Segment(" ", style)]
 
 
-def first_line(
-    snapshot: Row, ink: Ink, columns: int, *, now_s: float, away_s: float | None
-) -> Line:
+def first_line(snapshot: Row, ink: Ink, columns: int, *, now_s: float, trouble: str) -> Line:
     """Whose machine, when, and what is wrong."""
     clock = time.strftime("%H:%M:%S", time.localtime(now_s))
     line = [Segment(f" {fit(snapshot['host'], 24).rstrip()} ", ink["title"]), Segment(f" {clock} ")]
-    if away_s is not None:
-        told = f" the daemon is away, for {show_duration(away_s)} now; trying again "
+    if trouble:
+        told = f" {trouble} "
         line.append(Segment(fit(told, columns - width_of(line) - 1).rstrip() + " ", ink["alarm"]))
     elif snapshot["draining"]:
         line.append(Segment(" DRAINING ", ink["notice"]))

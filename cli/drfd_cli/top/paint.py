@@ -37,7 +37,7 @@ _COLOURED = {
     "warm": "yellow",
     "hot": "bold red",
     "held": "magenta",
-    "mark": "bold bright_white",
+    "mark": "bold",
     "alarm": "bold white on red",
     "notice": "bold black on yellow",
     "cursor": "reverse",

@@ -43,13 +43,13 @@ class Size:
 @dataclass(frozen=True)
 class Scene:
     """All that is to be seen. `now_s`: the time, by which clocks go on while a busy daemon shows
-    the same again; `away_s`: for how long the daemon has been away."""
+    the same again; `trouble`: why the snapshot is an old one."""
 
     snapshot: Row
     state: State
     now_s: float
     detail: Detail | None = None
-    away_s: float | None = None
+    trouble: str = ""
 
 
 def screen(scene: Scene, size: Size, ink: Ink) -> list[Line]:
@@ -84,9 +84,9 @@ def settled(scene: Scene, size: Size, ink: Ink) -> State:
 def _top(scene: Scene, size: Size, ink: Ink) -> list[Line]:
     snapshot, columns, now_s = scene.snapshot, size.columns, scene.now_s
     if scene.state.page is not Page.MAIN and size.rows < _ROOMY:
-        return [first_line(snapshot, ink, columns, now_s=now_s, away_s=scene.away_s)]
+        return [first_line(snapshot, ink, columns, now_s=now_s, trouble=scene.trouble)]
     signs = signs_of(snapshot["nodes"], ink)
-    return header(snapshot, signs, ink, columns, now_s=now_s, away_s=scene.away_s)
+    return header(snapshot, signs, ink, columns, now_s=now_s, trouble=scene.trouble)
 
 
 def _page(scene: Scene, columns: int, room: int, ink: Ink) -> list[Line]:
@@ -100,7 +100,7 @@ def whole(scene: Scene, columns: int, ink: Ink) -> list[Line]:
     """As it is printed: as many lines as it takes, and no keys."""
     columns = max(LEAST_COLUMNS, columns)
     signs = signs_of(scene.snapshot["nodes"], ink)
-    lines = header(scene.snapshot, signs, ink, columns, now_s=scene.now_s, away_s=None)
+    lines = header(scene.snapshot, signs, ink, columns, now_s=scene.now_s, trouble="")
     listed = shown(scene.snapshot, scene.state)
     for table in _tables(scene, listed, columns, columns, ink).values():
         height = min(table.height, _MOST_PRINTED + 1)

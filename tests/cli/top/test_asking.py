@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from canned_snapshots import replies, row, snapshot, waits
 from drfd.client.connection import Connection
 from drfd.errors import DrfdError, Refused
 from drfd_cli.top.asking import act, last_lines, look
-from drfd_cli.top.feed import Asker, Feed, first_snapshot
+from drfd_cli.top.feed import Asker, Feed, News, first_snapshot
 from drfd_cli.top.state import Act, Verb
 
 
@@ -164,6 +165,14 @@ def test_snapshots_are_asked_for_again_when_the_daemon_is_back(
     assert feed.news.away_since_s is None
     assert woken[0] == 1.0, "nobody was told that it was away"
     assert daemon.asked("snapshots") == [{"op": "snapshots", "every_s": 1.0}] * 2
+
+
+def test_old_news_say_what_is_wrong_with_them() -> None:
+    news = News({}, came_s=100.0)
+    assert news.trouble(101.5) == ""
+    assert news.trouble(112.0) == "no word from the daemon for 12s"
+    away = replace(news, away_since_s=102.0)
+    assert away.trouble(105.0) == "the daemon is away, for 3s now; trying again"
 
 
 def test_a_daemon_that_knows_no_snapshots_is_a_problem_and_not_away(

@@ -90,7 +90,7 @@ def scenes() -> dict[str, Scene]:
         "refused": at(three, State(message="job 40 is bob's", is_bad=True)),
         "sorted": at(many(60, 5000), State(sorted_by={Panel.RUNNING: 2, Panel.TREE: 2})),
         "draining": at({**three, "draining": True}, State()),
-        "away": at(three, State(), away_s=75.0),
+        "away": at(three, State(), trouble="the daemon is away, for 1m15s now; trying again"),
     }  # fmt: skip
 
 
