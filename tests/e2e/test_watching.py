@@ -110,8 +110,8 @@ def test_who_reads_nothing_for_ten_seconds_costs_nobody_anything(
         assert memory_bytes(instance) - before < 4 * MIB
         for each in slow:
             assert each.see()["at"] < begin_s, "what was begun is told to its end"
-        read_s = time.time()
-        assert all(each.see()["at"] > read_s - 2 for each in slow)
+        # Nothing of the ten seconds in between, in which others were told ten times.
+        assert all(each.see()["at"] > begin_s + 5 for each in slow)
 
 
 def test_two_hundred_watchers_all_see_each_second_and_others_are_answered(
