@@ -7,6 +7,7 @@ those whose estimate has run out, or has changed with what their user's last job
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -14,6 +15,9 @@ from drfd.core.estimate import RunTimes, estimated_end_s
 from drfd.core.job import Job, JobState
 from drfd.core.ledger import Ledger
 from drfd.core.resources import Vector
+
+#: The line is made anew when one in so many of those in it has another time.
+_FEW = 10
 
 
 class _Holder(NamedTuple):
@@ -38,6 +42,8 @@ class Ends:
         self._noted = {job.id for job in ledger.holders()}
         #: (time, id) in order, but for the `_stale` ones; as of `_read_at_s`.
         self._line: list[tuple[float, int]] = []
+        #: The times in it, by id.
+        self._places: dict[int, float] = {}
         self._stale: set[int] = set()
         self._read_at_s = float("-inf")
 
@@ -99,15 +105,26 @@ class Ends:
             if end_s > now_s:
                 break
             self._stale.add(job_id)
-        stale, holders = self._stale, self._holders
+        stale, line = self._stale, self._line
         stale |= self._moving
         if not stale:
             return
-        line = [each for each in self._line if each[1] not in stale]
-        line += self._estimated([job_id for job_id in stale if job_id in holders], now_s)
-        # Mostly in order already, which costs a comparison for each.
-        line.sort()
-        self._line = line
+        fresh = list(self._estimated([each for each in stale if each in self._holders], now_s))
+        if len(stale) * _FEW < len(line):
+            for job_id in stale:
+                if job_id in self._places:
+                    del line[bisect_left(line, (self._places.pop(job_id), job_id))]
+            for each in fresh:
+                insort(line, each)
+        else:
+            line = [each for each in line if each[1] not in stale]
+            line += fresh
+            # Mostly in order already, which costs a comparison for each.
+            line.sort()
+            self._line = line
+            for job_id in stale:
+                self._places.pop(job_id, None)
+        self._places.update((job_id, end_s) for end_s, job_id in fresh)
         stale.clear()
 
     def _estimated(self, job_ids: Iterable[int], now_s: float) -> Iterator[tuple[float, int]]:

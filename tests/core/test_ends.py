@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from drfd.core import ends as ends_module
 from drfd.core.ends import Ends
 from drfd.core.estimate import RunTimes
 from drfd.core.job import JobState
@@ -67,8 +68,12 @@ def lives(seed: int, steps: int) -> Iterator[tuple[Bench, RunTimes, Ends, float]
         yield bench, run_times, ends, now(at_s).at_s
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_what_is_kept_is_what_would_be_read(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "few"), [(0, 10), (1, 1), (2, 1), (3, 1000)])
+def test_what_is_kept_is_what_would_be_read(
+    seed: int, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether times are moved one by one or all together."""
+    monkeypatch.setattr(ends_module, "_FEW", few)
     most = 0
     for bench, run_times, ends, now_s in lives(seed, 60):
         ends.settle()
