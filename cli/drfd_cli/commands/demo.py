@@ -29,6 +29,8 @@ def command(context: click.Context, keep: bool) -> int:
     "drf demo fig8" and "drf demo fig9" repeat experiments of the DRF paper.
     """
     if context.invoked_subcommand is not None:
+        if keep:
+            raise click.UsageError(f"--keep goes without {context.invoked_subcommand}")
         return 0
     with (
         demo_daemon.directory(keep=keep) as directory,
