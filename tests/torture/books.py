@@ -7,13 +7,14 @@ Amounts are named ("cores", "memory", …), and what is held is added up anew ea
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from drfd.core import events as ev
 from drfd.core.job import Dependency, JobSpec, Outcome, Want
 from drfd.core.resources import Resources
 from drfd.core.rules import Rules
+from drfd.core.stimuli import RunnerEnded
 from drfd.indices import count_of
 from torture.claims import Broken, claim
 
@@ -50,6 +51,8 @@ class Record:
     is_frozen: bool = False
     #: Somebody wants it to end; it is to begin anew.
     stop: Outcome | None = None
+    #: When it was first asked to, on the monotonic clock.
+    stop_mono_s: float | None = None
     preempted_at: float | None = None
     is_requeued: bool = False
     retries: int = 0
@@ -72,6 +75,8 @@ class Turn:
     kept: Amounts
     #: For whom the pass before had kept a place.
     reserved: frozenset[int]
+    #: How an attempt has really ended, if its runner has written that down.
+    real_end: Callable[[tuple[int, int]], RunnerEnded | None]
 
 
 @dataclass
@@ -257,12 +262,13 @@ class Books:
                 self._move(job, event, "CLEANING" if is_over else "STOPPING", *before)
                 claim(job.stop is None, "it is stopped twice", event)
                 job.stop, job.freezing = event.outcome, False
+                job.stop_mono_s = job.stop_mono_s or event.mono_s
                 if is_over:
                     job.outcome = event.outcome
             case ev.PreemptRequested():
                 self._move(job, event, "STOPPING", "RUNNING")
                 self._be_victim(job, event, turn)
-                job.is_requeued = True
+                job.is_requeued, job.stop_mono_s = True, event.mono_s
             case ev.SuspendRequested():
                 claim(job.state in ("RUNNING", "SUSPENDED"), "it cannot be suspended", event)
                 if event.by is None:
@@ -286,7 +292,7 @@ class Books:
             case ev.Warned() | ev.SignalRequested():
                 self._move(job, event, "RUNNING", "RUNNING")
             case ev.Exited():
-                self._exit(job, event)
+                self._exit(job, event, turn)
             case ev.Cleaned():
                 self._move(job, event, "ENDED", "CLEANING")
                 claim(job.outcome is not None, "it ends without a cause", event)
@@ -415,7 +421,7 @@ class Books:
         if event.sets_begin:
             job.not_before_s = event.spec.begin_s
 
-    def _exit(self, job: Record, event: ev.Exited) -> None:
+    def _exit(self, job: Record, event: ev.Exited, turn: Turn) -> None:
         self._move(job, event, "CLEANING", "STARTING", "RUNNING", "SUSPENDED", "STOPPING")
         job.freezing = False
         job.outcome = event.outcome
@@ -428,6 +434,10 @@ class Books:
             job.stop,
         )
         claim(event.outcome is not None or job.is_requeued, "an end without a cause", event)
+        end = turn.real_end((job.id, event.attempt))
+        if end is not None and end.mono_s is not None and job.stop_mono_s is not None:
+            is_stopped = end.mono_s >= job.stop_mono_s
+            claim((event.outcome is job.stop) is is_stopped, "who stopped it is not told", event)
         if event.outcome is Outcome.COMPLETED:
             claim(event.exit_code == 0, "an end by another cause", event)
         if event.outcome is Outcome.LOST:
@@ -437,7 +447,7 @@ class Books:
         self._move(job, event, "PENDING", "CLEANING")
         job.instances, job.outcome, job.stop = {}, None, None
         job.is_requeued = job.freezing = job.is_frozen = False
-        job.held_by = job.not_before_s = None
+        job.held_by = job.not_before_s = job.stop_mono_s = None
 
     def _end(self, job: Record, outcome: Outcome) -> None:
         claim(job.id not in self.ended, "it ends twice", job)
@@ -455,7 +465,3 @@ def is_met(wish: Dependency, outcome: Outcome) -> bool:
     if wish.want is Want.ANY:
         return True
     return (wish.want is Want.OK) == (outcome is Outcome.COMPLETED)
-
-
-def states(jobs: Iterable[Record]) -> dict[int, str]:
-    return {each.id: each.state for each in jobs}

@@ -54,6 +54,9 @@ def script(seed: int, steps: int = STEPS) -> list[Step]:
     # Each run has its own temper: some kinds come often in it, some never.
     temper = {kind: odds * random.choice([0, 1, 1, 1, 3]) for kind, odds in KINDS.items()}
     temper["submit"] = temper["submit"] or KINDS["submit"]
+    if random.random() < 0.25:
+        # One takes all, and others come later.
+        temper["flood"], temper["submit"] = 4 * KINDS["flood"], 2 * KINDS["submit"]
     kinds, odds = list(temper), list(temper.values())
     pauses = random.choice([[0.0, 0.0, 0.2, 1.0], [0.0, 0.5, 3.0, 10.0], [0.0, 1.0, 30.0]])
     return [

@@ -5,14 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from drfd.core.lifecycle import InvalidTransition
 from torture.claims import Broken
 from torture.life import run
 from torture.script import Step
 from torture.world import Trace, World
-
-#: What a run may end with: a claim that does not hold, an assertion of the product, or its crash.
-FAILURES = (AssertionError, InvalidTransition, LookupError, TypeError, ValueError)
 
 
 def attempt(seed: int, steps: list[Step], trace: Trace | None = None) -> World | Exception:
@@ -20,7 +16,7 @@ def attempt(seed: int, steps: list[Step], trace: Trace | None = None) -> World |
     with TemporaryDirectory(prefix="drfd-torture-", dir=_memory()) as directory:
         try:
             return run(seed, steps, Path(directory), trace)
-        except FAILURES as failure:
+        except Exception as failure:
             return failure
 
 

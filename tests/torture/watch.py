@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from drfd.core import events as ev
 from drfd.core.decide import free_of
 from drfd.core.job import JobState
 from drfd.core.reasons import ReasonCode, explain_wait
+from drfd.core.resources import fits, minus, plus
+from drfd.core.tree import path_up
 from torture.books import HOLDS, Record
 from torture.claims import claim
 
@@ -22,6 +25,43 @@ def look(world: World) -> None:
     _ends_are_told(world)
     _waits_are_explained(world)
     world.engine.ledger.check()
+
+
+def look_at_victims(world: World, events: list[ev.Event]) -> None:
+    """Of the jobs that a turn has stopped or frozen for another, those who pay keep their promise,
+    and the other fits when they have gone."""
+    asked = (ev.PreemptRequested, ev.SuspendRequested)
+    victims = [
+        event.job_id
+        for event in events
+        if isinstance(event, asked) and getattr(event, "by", None) is None
+    ]
+    if not victims:
+        return
+    assert world.engine is not None
+    ledger, rules = world.engine.ledger, world.engine.rules
+    place = world.engine.scheduler.reservations[0]
+    claim(place.is_forced, "room is made for nobody", victims, place)
+    world.counts["preemptions"] += 1
+    left, free = dict(ledger.used), minus(rules.room, ledger.booked)
+    for job in ledger.holders():
+        held = ledger.held(job)
+        if job.state in (JobState.STOPPING, JobState.CLEANING):
+            gift = held
+        elif job.freezing:
+            gift = ledger.axes.released(held)
+        else:
+            continue
+        left[job.spec.leaf] = minus(left[job.spec.leaf], gift)
+        free = plus(free, gift)
+    claim(fits(place.demand, free), "it is made room, and not enough", victims, place, free)
+    standing = rules.shares.standing(left, ledger.queues)
+    gaining = path_up(place.leaf)
+    for job_id in victims:
+        for path in path_up(ledger.jobs[job_id].spec.leaf):
+            if path not in gaining:
+                kept = standing.satisfaction(path) >= 1
+                claim(kept, "who pays does not keep its promise", path, job_id, place)
 
 
 def _same_jobs(world: World) -> None:
@@ -40,6 +80,12 @@ def _same_jobs(world: World) -> None:
             "a job waits for others",
             record,
             job.awaits,
+        )
+        claim(
+            (job.freezing, job.held_by) == (record.freezing, record.held_by),
+            "somebody else keeps a job, or nobody",
+            record,
+            job,
         )
     claim(not known, "the ledger has jobs that nobody submitted, or that are over", list(known))
     claim(ledger.draining is books.draining, "launching is stopped or is not")

@@ -38,7 +38,7 @@ from torture.claims import claim
 from torture.fair import look_at_choices
 from torture.machine import Key, Machine
 from torture.realm import first_rules
-from torture.watch import look
+from torture.watch import look, look_at_victims
 
 #: What a submission or a request may be refused for here.
 REFUSALS = {
@@ -265,6 +265,7 @@ class World:
             return
         self._enter(journal.durable[done:])
         claim(not journal.pending, "not all was made durable", journal.pending[:1])
+        look_at_victims(self, journal.durable[done:])
         if len(journal.durable) > done or self.counts["turns"] % 8 == 0:
             look(self)
         self._set_alarm()
@@ -283,12 +284,16 @@ class World:
 
     def turn_now(self) -> Turn:
         assert self.engine is not None
-        return Turn(self.engine.rules, self.kept(), self._reserved())
+        return Turn(self.engine.rules, self.kept(), self._reserved(), self._real_end)
 
     def kept(self) -> Amounts:
         assert self.engine is not None
         load = self.engine.external
         return {} if load is None else amounts(load.kept)
+
+    def _real_end(self, key: Key) -> st.RunnerEnded | None:
+        attempt = self.machine.attempts.get(key)
+        return None if attempt is None else attempt.end
 
     def _reserved(self) -> frozenset[int]:
         assert self.engine is not None
