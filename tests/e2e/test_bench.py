@@ -1,0 +1,28 @@
+"""The benchmarks run, of jobs that did what they were to do; how fast is no matter here."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="the baseline is in C: no compiler")
+def test_a_short_run_has_a_line_for_each_figure() -> None:
+    few = ["--runs", "1", "--jobs", "20", "--queued", "20"]
+    names = ("throughput", "client", "start", "deep")
+    only = [word for name in names for word in ("--only", name)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.bench", *few, *only],
+        cwd=ROOT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    for what in ("20 no-op jobs", "20 submissions", "start of a job", "start, 20 queued"):
+        (line,) = [line for line in lines if line.startswith(what)]
+        assert " of " in line, "beside its baseline"
