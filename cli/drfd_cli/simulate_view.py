@@ -61,24 +61,28 @@ def _heading(work: Workload, capacity: Resources, shown: output.View) -> list[tu
     lines = [
         (
             "trace",
-            f"{work.source} ({work.kind}): {trace['jobs']:,} jobs of {trace['users']:,} users, "
-            f"submitted over {span}",
+            f"{work.source} ({work.kind}): {_many(trace['jobs'], 'job')} of "
+            f"{_many(trace['users'], 'user')}, submitted over {span}",
         ),
         ("machine", ", ".join(show_need(name, amount) for name, amount in _amounts(capacity))),
     ]
     if work.bad:
         named = "; ".join(f"{work.unit} {bad.number}: {bad.why}" for bad in work.bad[:_NAMED])
-        lines.append(("left out", _more(len(work.bad), f"{work.unit}s", named)))
+        lines.append(("left out", _more(len(work.bad), work.unit, named)))
     refused = trace["refused"]
     if refused["count"]:
         named = "; ".join(f"{each['job']}: {each['why']}" for each in refused["first"])
-        lines.append(("refused", _more(refused["count"], "jobs", named)))
+        lines.append(("refused", _more(refused["count"], "job", named)))
     return lines + [("note", text) for text in work.notes]
 
 
 def _more(count: int, what: str, named: str) -> str:
     rest = f"; and {count - _NAMED:,} more" if count > _NAMED else ""
-    return f"{count:,} {what if count > 1 else what.removesuffix('s')}: {named}{rest}"
+    return f"{_many(count, what)}: {named}{rest}"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what if count == 1 else f'{what}s'}"
 
 
 def _amounts(capacity: Resources) -> list[tuple[str, int]]:
@@ -105,7 +109,7 @@ def _rows(runs: list[output.View]) -> list[tuple[str, Callable[[output.View], st
         return show
 
     spread = (("mean", "mean"), ("median", "median"), ("95 %", "p95"), ("99 %", "p99"))
-    resources = list(dict.fromkeys(name for run in runs for name in run["use"]))
+    resources = dict.fromkeys(name for run in runs for name, part in run["use"].items() if part)
     return [
         ("jobs run", of("jobs", by=_count)),
         ("never started", lambda run: _count(run["unstarted"]) if run["unstarted"] else ""),
