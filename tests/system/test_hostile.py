@@ -11,15 +11,13 @@ import pwd
 import signal
 import statistics
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from drfd.client.connection import Connection
+from flood import REQUESTS, as_user, flood
 from instance import CONFIG, Instance, wait_for
 
 pytestmark = pytest.mark.system
@@ -39,20 +37,6 @@ def homes(instance: Instance, users: Accounts) -> tuple[Path, Path]:
         os.chown(home, user.pw_uid, user.pw_gid)
         made.append(home)
     return made[0], made[1]
-
-
-def as_user(uid: int, program: str, *words: object, **options: Any) -> subprocess.Popen[str]:
-    """A Python program of that user's."""
-    return subprocess.Popen(
-        [sys.executable, "-I", "-c", program, *map(str, words)],
-        user=uid,
-        group=pwd.getpwuid(uid).pw_gid,
-        extra_groups=[],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd="/",
-        **options,
-    )
 
 
 def goes_on(instance: Instance, other: pwd.struct_passwd, home: Path) -> None:
@@ -192,58 +176,6 @@ def test_no_word_of_a_job_reaches_a_terminal_as_it_is(
 
 # -- floods ------------------------------------------------------------------------------------
 
-#: Asks on many connections at once, again as soon as it is answered, until it is killed.
-FLOOD = """
-import json, selectors, socket, sys
-path, count, request = sys.argv[1], int(sys.argv[2]), sys.argv[3].encode() + b"\\n"
-selector = selectors.DefaultSelector()
-for _ in range(count):
-    s = socket.socket(socket.AF_UNIX)
-    s.connect(path)
-    s.setblocking(False)
-    s.send(request)
-    selector.register(s, selectors.EVENT_READ)
-answers = 0
-while selector.get_map():
-    for key, _ in selector.select():
-        try:
-            data = key.fileobj.recv(1 << 20)
-        except OSError:
-            data = b""
-        if not data:
-            selector.unregister(key.fileobj)
-            continue
-        if data.endswith(b"\\n"):
-            answers += 1
-            if answers % 500 == 0:
-                print(answers, flush=True)
-            try:
-                key.fileobj.send(request)
-            except OSError:
-                pass
-"""
-REQUESTS: dict[str, dict[str, Any]] = {
-    "submissions": {"op": "submit", "argv": ["true"], "cwd": "/", "held": True},
-    "lists": {"op": "status"},
-    "tables": {"op": "shares"},
-    "nonsense": {"op": "nonsense"},
-}
-
-
-@contextmanager
-def flood(instance: Instance, uid: int, request: dict[str, Any]) -> Iterator[None]:
-    line = json.dumps({"v": 1, **request})
-    process = as_user(uid, FLOOD, instance.socket, 200, line)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline(), "the flood has not begun"
-        yield
-        assert process.poll() is None, "the flood has ended"
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-
 
 def submissions_s(instance: Instance, uid: int, count: int) -> list[float]:
     """How long submissions take, each on a connection of its own, shortest first."""
@@ -274,7 +206,7 @@ def test_a_flood_of_one_user_leaves_the_others_latency_bounded(
     attacker, other = users
     instance.drf("drain")
     alone_s = submissions_s(instance, other.pw_uid, 30)
-    with flood(instance, attacker.pw_uid, REQUESTS[kind]):
+    with flood(instance.socket, attacker.pw_uid, REQUESTS[kind]):
         flooded_s = submissions_s(instance, other.pw_uid, 60)
     assert statistics.median(flooded_s) < max(0.15, 15 * statistics.median(alone_s)), flooded_s
     assert flooded_s[-2] < max(1.0, 20 * alone_s[-1]), flooded_s
