@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -10,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from drfd.core.job import Job, JobState
 from drfd.core.limits import deadline_mono_s
@@ -45,6 +47,9 @@ _CLOCK_S = 60.0
 #: Seconds between passes while jobs wait and nothing happens.
 _PASS_S = 5.0
 _LAST_WORDS_S = 0.2
+#: What a machine is short of when a client cannot be taken, and how often that is told.
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_TELL_S = 60.0
 
 
 class Daemon:
@@ -91,6 +96,7 @@ class Daemon:
         self._pulse = Pulse(manager, self._engine, clock, self.submit)
         self._end = asyncio.Event()
         self._end_needs_idle = False
+        self._told_short_s = float("-inf")
         self._requests = Requests(
             engine=self._engine,
             submit_work=self.submit,
@@ -112,6 +118,7 @@ class Daemon:
     async def run(self, listener: socket.socket, *, idle_exit_s: float | None) -> None:
         """Until SIGTERM or SIGINT, or a part of it breaks. Jobs run on."""
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._on_trouble)
         parts = [
             asyncio.create_task(self._link.run()),
             asyncio.create_task(self._measure()),
@@ -177,6 +184,16 @@ class Daemon:
         self._end_needs_idle = after_jobs
         self._end.set()
 
+    def _on_trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A client that cannot be taken waits: asyncio tries again each second, for each of them.
+        One line is enough."""
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in _SHORTAGES:
+            loop.default_exception_handler(context)
+        elif time.monotonic() - self._told_short_s > _TELL_S:
+            self._told_short_s = time.monotonic()
+            log.error("event=clients-wait error=%s", error)
+
     def _on_hangup(self) -> None:
         try:
             self.reload()
@@ -224,22 +241,32 @@ class Daemon:
             )
 
     async def _measure(self) -> None:
-        neighbours = Neighbours(self._meter)
+        neighbours, is_blind = Neighbours(self._meter), False
         while True:
             await asyncio.sleep(PERIOD_S)
-            first = await asyncio.to_thread(read_machine_use)
-            for job in list(self._engine.ledger.holders()):
-                breach = await asyncio.to_thread(self._meter.sample, job)
-                if job.id in self._engine.ledger.jobs:
-                    self._curves.note(job)
-                if breach is not None and job.state is JobState.RUNNING:
-                    self.submit(Work(Breached(clock(), job.id, job.attempt, *breach)))
-            self._curves.note_users(self._engine.ledger.holders())
-            self._save_curves(all_of_them=False)
-            last = await asyncio.to_thread(read_machine_use)
-            use = neighbours.look(first, last)
-            if use is not None and self._engine.see_external(use):
-                self.submit(Work(Tick(clock())))
+            try:
+                await self._look_round(neighbours)
+                is_blind = False
+            except OSError as error:
+                # Short of descriptors, perhaps. What the kernel enforces holds all the same.
+                if not is_blind:
+                    log.error("event=not-measured error=%s", error)
+                is_blind = True
+
+    async def _look_round(self, neighbours: Neighbours) -> None:
+        first = await asyncio.to_thread(read_machine_use)
+        for job in list(self._engine.ledger.holders()):
+            breach = await asyncio.to_thread(self._meter.sample, job)
+            if job.id in self._engine.ledger.jobs:
+                self._curves.note(job)
+            if breach is not None and job.state is JobState.RUNNING:
+                self.submit(Work(Breached(clock(), job.id, job.attempt, *breach)))
+        self._curves.note_users(self._engine.ledger.holders())
+        self._save_curves(all_of_them=False)
+        last = await asyncio.to_thread(read_machine_use)
+        use = neighbours.look(first, last)
+        if use is not None and self._engine.see_external(use):
+            self.submit(Work(Tick(clock())))
 
     def _save_curves(self, *, all_of_them: bool) -> None:
         try:

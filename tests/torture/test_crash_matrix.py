@@ -209,7 +209,8 @@ class Play:
                 victim.config.write_text(ROOMY)
                 victim.ask("reload")
             case "run":
-                victim.ask("signal", select={"ids": [job_id]}, signal=int(SIGUSR1))
+                # Once, whether or not an answer comes: who asks again is to be heard again.
+                victim.try_ask("signal", select={"ids": [job_id]}, signal=int(SIGUSR1))
                 is_over = ("LOST", "FAILED").__contains__
                 frozen = lambda state: state == "SUSPENDED" or is_over(state)  # noqa: E731
                 once_more(victim, "suspend", job_id, frozen)
@@ -221,7 +222,7 @@ class Play:
                 once_more(victim, "cancel", job_id, done)
             case "restart":
                 victim.kill()
-                victim.restart_if_dead()
+                victim.ask("status")
                 self._open_gate()
             case "clean":
                 self._open_gate()
