@@ -226,6 +226,7 @@ class Play:
                 self._open_gate()
             case "clean":
                 self._open_gate()
+                victim.ask("status")
 
     def _open_gate(self) -> None:
         (self.victim.work / f"gate-{self.name}").touch()
