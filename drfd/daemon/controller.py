@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from drfd.core.job import Job, JobState
+from drfd.core.job import Job
 from drfd.core.limits import deadline_mono_s
-from drfd.core.stimuli import Breached, Now, Tick
+from drfd.core.stimuli import Now, Tick
 from drfd.daemon import spawn
 from drfd.daemon.accounts import Accounts
 from drfd.daemon.config import Config
@@ -26,15 +26,14 @@ from drfd.daemon.feed import Feed
 from drfd.daemon.link import Link
 from drfd.daemon.lookup import Lookup
 from drfd.daemon.machine import Site
-from drfd.daemon.meter import PERIOD_S, Meter
-from drfd.daemon.neighbours import Neighbours
+from drfd.daemon.meter import Meter
 from drfd.daemon.overview import Overview
 from drfd.daemon.pulse import Pulse
 from drfd.daemon.requests import Requests
+from drfd.daemon.rounds import Rounds
 from drfd.daemon.server import Server
 from drfd.daemon.snapshots import Snapshots
 from drfd.errors import DrfdError, HostError
-from drfd.host.capacity import read_machine_use
 from drfd.journal.journal import Journal
 from drfd.launcher.protocol import SOCKET_NAME
 from drfd.service import Service
@@ -93,6 +92,7 @@ class Daemon:
             curve_of=self._curves.to_keep,
         )
         self._link.engine = self._engine
+        self._rounds = Rounds(self._engine, self._meter, self._curves, clock, self.submit)
         self._pulse = Pulse(manager, self._engine, clock, self.submit)
         self._end = asyncio.Event()
         self._end_needs_idle = False
@@ -121,7 +121,7 @@ class Daemon:
         loop.set_exception_handler(self._on_trouble)
         parts = [
             asyncio.create_task(self._link.run()),
-            asyncio.create_task(self._measure()),
+            asyncio.create_task(self._rounds.run()),
             asyncio.create_task(self._server.run(listener)),
             asyncio.create_task(self._watch_keeper()),
             asyncio.create_task(self._pass_now_and_then()),
@@ -141,7 +141,7 @@ class Daemon:
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        self._save_curves(all_of_them=True)
+        self._rounds.save_curves(all_of_them=True)
         for task in done - {stop}:
             task.result()
 
@@ -239,42 +239,6 @@ class Daemon:
             self._deadline = loop.call_later(
                 delay if delay > 0 else 0.5, lambda: self.submit(Work(Tick(clock())))
             )
-
-    async def _measure(self) -> None:
-        neighbours, is_blind = Neighbours(self._meter), False
-        while True:
-            await asyncio.sleep(PERIOD_S)
-            try:
-                await self._look_round(neighbours)
-                is_blind = False
-            except OSError as error:
-                # Short of descriptors, perhaps. What the kernel enforces holds all the same.
-                if not is_blind:
-                    log.error("event=not-measured error=%s", error)
-                is_blind = True
-
-    async def _look_round(self, neighbours: Neighbours) -> None:
-        first = await asyncio.to_thread(read_machine_use)
-        for job in list(self._engine.ledger.holders()):
-            breach = await asyncio.to_thread(self._meter.sample, job)
-            if job.id in self._engine.ledger.jobs:
-                self._curves.note(job)
-            if breach is not None and job.state is JobState.RUNNING:
-                self.submit(Work(Breached(clock(), job.id, job.attempt, *breach)))
-        self._curves.note_users(self._engine.ledger.holders())
-        self._save_curves(all_of_them=False)
-        last = await asyncio.to_thread(read_machine_use)
-        use = neighbours.look(first, last)
-        if use is not None and self._engine.see_external(use):
-            self.submit(Work(Tick(clock())))
-
-    def _save_curves(self, *, all_of_them: bool) -> None:
-        try:
-            self._curves.save(all_of_them=all_of_them)
-        except HostError as error:
-            # Pictures of the past: nothing that anybody waits for.
-            self.journal.rollback()
-            log.warning("event=curves-not-saved error=%s", error)
 
     async def _watch_keeper(self) -> None:
         """Without it nobody would start the launcher again, nor any job: better to be started
