@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import os
+from pathlib import Path
+
 import pytest
 
 from drfd.errors import Refused
@@ -142,3 +146,12 @@ def test_a_bad_sample_is_refused_by_line(text: str, words: str) -> None:
     with pytest.raises(Refused) as caught:
         facebook.read_swim(text, "x")
     assert caught.value.text == words
+
+
+@pytest.mark.skipif("DRFD_TRACES" not in os.environ, reason="no DRFD_TRACES")
+@pytest.mark.parametrize(("name", "jobs"), [("swim-fb2009-0", 5894), ("swim-fb2009-1", 6638)])
+def test_the_published_samples_are_read_whole(name: str, jobs: int) -> None:
+    text = gzip.decompress(Path(os.environ["DRFD_TRACES"], f"{name}.csv.gz").read_bytes())
+    load = facebook.read_swim(text.decode(), name)
+    assert len(load.jobs) == jobs
+    assert f"{jobs} jobs of the SWIM sample {name}" in load.label
