@@ -109,6 +109,8 @@ class Attendance:
                 self._heed_signals()
                 if stage is not None:
                     self._carry(stage, ready)
+                if reply is not None and not reply["ended"]:
+                    return self._give_up(reply["never"][0])
                 if reply is not None:
                     ended: dict[str, Any] = reply["ended"][0]
                     self._finish(ended)
@@ -200,6 +202,15 @@ class Attendance:
                     if not self._is_cancelled:
                         # The daemon is away: to be tried again, or the job would run on.
                         self._signals.append(number)
+
+    def _give_up(self, job: dict[str, Any]) -> dict[str, Any]:
+        """It can never start: with nobody attending to it, it goes."""
+        self._clear_line()
+        if self._stage is not None:
+            self._stage.terminal.restore()
+        connect().request("cancel", select={"ids": [self._job_id]})
+        output.tell_never(job)
+        return job | {"status": output.NEVER_RAN}
 
     def _finish(self, ended: dict[str, Any]) -> None:
         self._clear_line()

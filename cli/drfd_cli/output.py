@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 View = dict[str, Any]
+#: What waiting for a job exits with that has not run.
+NEVER_RAN = 125
 #: A heading, or one with the alignment of its column.
 Column = str | tuple[str, str]
 
@@ -225,6 +227,14 @@ def why_line(job: View) -> str:
     about = job["reason"] or job["outcome"]
     # Of others' jobs it is not said how they ended.
     return "" if about is None else f"{about['code']}: {about['text']}".removesuffix(": ")
+
+
+def tell_never(job: View) -> None:
+    """Of a job that somebody waits for, and that can never start."""
+    name = str(job["id"])
+    if job["array_id"] is not None:
+        name = f"{job['array_id']}_{job['array_index']}"
+    say(clean(f"job {name} never starts: {job['reason']['text']}", 1000))
 
 
 def advice_line(advice: View) -> str:

@@ -165,9 +165,13 @@ class Client:
     ) -> list[Job]:
         """Until these jobs have ended, or one of them if `any`: those that have, in the order
         given; an array as one. Outlives restarts of the daemon. Raises TimeoutError when they have
-        not ended after `timeout` (seconds)."""
+        not ended after `timeout` (seconds), and Refused when one of them can never start because of
+        how others ended and that is all that is left to wait for."""
         left = timeout if isinstance(timeout, int | float | None) else plain.span(timeout)
         reply = self._connection.wait(plain.ids(ids), any_one=any, timeout_s=left)
+        for view in reply.get("never", ()):
+            text = f"job {Job.of(view).label} never starts: {view['reason']['text']}"
+            raise Refused("never-starts", text)
         if not reply["done"]:
             raise TimeoutError(f"{'none has' if any else 'not all have'} ended")
         return [Job.of(view) for view in reply["ended"]]

@@ -26,6 +26,9 @@ from drfd.core.resources import Vector, fits, minus, plus, total
 from drfd.core.stimuli import Now
 from drfd.core.tree import path_up
 
+#: How long jobs may take to give back what they hold, and grace time besides.
+_SLOW_S = 60.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preempting:
@@ -95,13 +98,15 @@ def preempt(
     how: Preempting,
     now: Now,
     external: Vector | None = None,
+    *,
+    grace_s: float = 0.0,
 ) -> list[ev.PreemptRequested | ev.SuspendRequested]:
     """What is asked of the victims, so that the starving job fits; nothing if nobody may be one,
     or need be. `room`: the machine's capacity. Nobody is stopped for the sake of what is kept for
-    `external` load, nor in vain because of it."""
+    `external` load, nor in vain because of it. `grace_s`: see `is_making_room`."""
     demand = ledger.wanted(ledger.job(starving.job_id))
     # What is being given back anyway comes first.
-    leaving = list(_leaving(ledger))
+    leaving = list(_leaving(ledger, now, grace_s))
     free = plus(minus(room, ledger.booked), total((gift for _, gift in leaving), ledger.nothing))
     if demand is None or fits(demand, free):
         return []
@@ -135,13 +140,29 @@ def _request(
     )
 
 
-def _leaving(ledger: Ledger) -> Iterable[tuple[str, Vector]]:
+def is_making_room(ledger: Ledger, now: Now, grace_s: float) -> bool:
+    """Is anybody about to give something back? What does not come within a minute after `grace_s`,
+    the time between SIGTERM and SIGKILL, is not counted on: some processes never freeze, or die."""
+    return any(True for _ in _leaving(ledger, now, grace_s))
+
+
+def _leaving(ledger: Ledger, now: Now, grace_s: float) -> Iterable[tuple[str, Vector]]:
     """(leaf, what it is about to give back) of each job that is being stopped or frozen."""
+    oldest_s = now.at_s - grace_s - _SLOW_S
     for job in ledger.holders():
         if job.state in (JobState.STOPPING, JobState.CLEANING):
-            yield job.spec.leaf, ledger.held(job)
+            stop_s = now.at_s if job.stop is None else job.stop.at_s
+            since_s = stop_s if job.ended_at is None else job.ended_at
+            gift = ledger.held(job)
         elif job.freezing:
-            yield job.spec.leaf, ledger.axes.released(ledger.held(job))
+            # Of what somebody suspends it is not known since when.
+            known = job.held_by is None and job.preempted_at is not None
+            since_s = job.preempted_at or 0.0 if known else now.at_s
+            gift = ledger.axes.released(ledger.held(job))
+        else:
+            continue
+        if since_s > oldest_s:
+            yield job.spec.leaf, gift
 
 
 def _is_candidate(job: Job, how: Preempting, now_s: float) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import replace
+from math import inf
 
 from drfd.core import events as ev
 from drfd.core.decide import admit, line_up, schedule_on
@@ -21,12 +22,16 @@ from drfd.core.ledger import Ledger
 from drfd.core.lineup import Lineup
 from drfd.core.outlook import look_out
 from drfd.core.plan import Plan
-from drfd.core.preemption import Starvation, preempt
+from drfd.core.preemption import Starvation, is_making_room, preempt
 from drfd.core.reservation import Reservation, forced
 from drfd.core.resources import Resources
 from drfd.core.rules import ROOT, Rules
 from drfd.core.shortjobs import ShortJobs
 from drfd.core.stimuli import Now
+
+#: Who starves is asked of all who wait. With more leaves than this it is asked no more often than
+#: so many seconds: far less than anybody must starve before anything happens.
+_FEW_LEAVES, _LOOK_S = 100, 1.0
 
 
 class Scheduler:
@@ -38,6 +43,8 @@ class Scheduler:
         self._history = History(half_life_s)
         self._run_times = RunTimes() if run_times is None else run_times
         self._starvation = Starvation()
+        #: When it was last asked who starves, on the monotonic clock.
+        self._looked_mono_s = -inf
         self._short_jobs = ShortJobs()
         self._gauge = Gauge()
         self._lineup: Lineup | None = None
@@ -94,22 +101,31 @@ class Scheduler:
     def _preempt(
         self, ledger: Ledger, rules: Rules, now: Now, external: ExternalLoad | None
     ) -> Iterator[ev.Event]:
-        """Have jobs make room for a starving one; for one at a time, until it has started."""
+        """Have jobs make room for a starving one; for one at a time, until it has started, or until
+        nothing comes back any more and it has not."""
         how, last = rules.preempting, self.last_plan
         if how is None or last is None or last.standing is None or ledger.draining:
             return
         kept = None if external is None else rules.axes.vector(external.kept)
+        if len(ledger.queues) > _FEW_LEAVES and now.mono_s - self._looked_mono_s < _LOOK_S:
+            return
+        self._looked_mono_s = now.mono_s
         due = self._starvation.look(ledger, last.standing, rules.shares, how, now.at_s)
         if any(each.is_forced for each in last.reservations):
-            return
+            if is_making_room(ledger, now, rules.grace_s):
+                return
+            left = tuple(each for each in last.reservations if not each.is_forced)
+            self.last_plan = replace(last, reservations=left)
         for starving in due:
-            requests = preempt(ledger, last.standing, rules.room, starving, how, now, kept)
+            requests = preempt(
+                ledger, last.standing, rules.room, starving, how, now, kept, grace_s=rules.grace_s
+            )
             if requests:
                 job = ledger.job(starving.job_id)
                 demand = ledger.wanted(job)
                 assert demand is not None
                 place = forced(job.id, job.spec.leaf, demand, now.at_s)
-                others = tuple(each for each in last.reservations if each.job_id != job.id)
+                others = tuple(each for each in self.reservations if each.job_id != job.id)
                 self.last_plan = replace(last, reservations=(place, *others))
                 yield from requests
                 return

@@ -253,9 +253,13 @@ class Requests:
         ended = await self._waiting.until_ended(
             ids, any_one=request.any, timeout_s=request.timeout_s
         )
+        done = len(ended) == len(ids) or (request.any and bool(ended))
+        stuck = [] if done else filter(None, map(self._waiting.stuck, ids))
         return {
-            "done": len(ended) == len(ids) or (request.any and bool(ended)),
+            "done": done,
             "ended": [self._ended_view(job_id, actor) for job_id in ended],
+            # Not over, and waited for in vain.
+            "never": [self._lookup.view(job, actor) for job in stuck],
         }
 
     def _ended_view(self, job_id: int, actor: st.Actor) -> View:

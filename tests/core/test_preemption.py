@@ -211,7 +211,7 @@ def test_what_is_being_given_back_keeps_no_promise() -> None:
         world = World(memory_gib=9)
         going = world.run("a", 7)
         world.run("a", 2, 9)
-        world._apply(happened(event, going))
+        world._apply(happened(event, going, 99))
         # There are enough cores, but no memory.
         mine = world.wait("b", 1, 1)
         assert world.victims("b", mine) == []
@@ -289,7 +289,11 @@ def test_what_comes_back_anyway_is_waited_for() -> None:
     mine = world.wait("b", 2)
     world._apply(
         ev.StopRequested(
-            job_id=leaving, at_s=0.0, mono_s=0.0, outcome=Outcome.CANCELLED, text="cancelled"
+            job_id=leaving,
+            at_s=now(99).at_s,
+            mono_s=0.0,
+            outcome=Outcome.CANCELLED,
+            text="cancelled",
         )
     )
     assert world.victims("b", mine) == []

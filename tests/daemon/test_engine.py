@@ -273,6 +273,53 @@ def test_the_place_of_a_preempted_job_is_kept_for_whom_it_was_stopped(small: Any
     assert small.host.take() == [Remove(2, 1), Launch(4, 1)]
 
 
+def test_a_victim_that_never_freezes_keeps_others_waiting_for_a_minute_only(
+    make_shell: MakeShell,
+) -> None:
+    """Somebody else makes room then, and the place that was kept for bob is open meanwhile."""
+    at_s = [0.0]
+    how = Preempting(suspends=True, after_s=0)
+    by = replace(rules(3, 18), preempting=how)
+    shell = make_shell(by=by, clock=lambda: now(at_s[0]))
+    shell.turn(*[preemptible() for _ in range(3)])
+    shell.turn(*[runner_up(job_id, at_s=job_id) for job_id in (1, 2, 3)])
+    shell.host.take()
+    shell.turn(asks(actor=BOB))
+    assert shell.host.take() == [Freeze(3, 1)]
+    for at_s[0] in (30, 69):
+        shell.engine.want_pass()
+        shell.turn(st.Tick(now(at_s[0])))
+        assert shell.host.take() == []
+    at_s[0] = 71
+    shell.engine.want_pass()
+    shell.turn(st.Tick(now(71)))
+    assert shell.host.take() == [Freeze(2, 1)]
+    shell.turn(st.Frozen(now(72), 2, 1))
+    assert shell.host.take() == [Freeze(2, 1), Launch(4, 1)]
+
+
+def test_with_many_who_wait_it_is_asked_once_a_second_who_starves(make_shell: MakeShell) -> None:
+    at_s = [0.0]
+    how = Preempting(after_s=0)
+    by = replace(rules(2, 18), preempting=how)
+    shell = make_shell(by=by, clock=lambda: now(at_s[0]))
+    shell.turn(preemptible(2), asks(actor=BOB))
+    shell.turn(runner_up(1))
+    crowd = [
+        st.Actor(user=f"u{number}", uid=2000 + number, is_admin=False) for number in range(101)
+    ]
+    shell.turn(*[asks(2, actor=each, held=True) for each in crowd])
+    shell.host.take()
+    looks: list[int] = []
+    look = shell.engine.scheduler._starvation.look
+    shell.engine.scheduler._starvation.look = lambda *about: looks.append(1) or look(*about)
+    shell.turn(*[st.ReleaseAsked(now(), job_id, ADMIN) for job_id in range(3, 104)])
+    for at_s[0] in (0.5, 0.9, 1.0, 1.4, 2.5):
+        shell.engine.want_pass()
+        shell.turn(st.Tick(now(at_s[0])))
+    assert len(looks) == 2
+
+
 def test_nobody_is_preempted_during_a_drain_or_where_it_is_off(
     small: Any, make_shell: MakeShell
 ) -> None:

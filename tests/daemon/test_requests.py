@@ -1119,3 +1119,34 @@ def test_of_every_job_that_has_a_place_it_is_told_when_it_starts(make_desk: Make
 
     play(story)
     desk.shell.host.take()
+
+
+# -- waiting in vain ---------------------------------------------------------------------------
+
+
+def test_what_can_never_start_is_not_waited_for(desk: Any) -> None:
+    """It may become so while somebody waits; an array with such a task, too. With others to wait
+    for, these are waited for first."""
+
+    async def story() -> None:
+        bad = await desk.submit(ALICE)
+        after = [{"id": bad, "want": "ok"}]
+        stuck = await desk.submit(ALICE, after=after)
+        array = await desk.submit(ALICE, after=after, array="1-3")
+        other = await desk.submit(ALICE)
+        wait = asyncio.ensure_future(desk.ask(ALICE, op="wait", ids=[stuck, array, other]))
+        one = asyncio.ensure_future(desk.ask(ALICE, op="wait", ids=[array, other], any=True))
+        await desk.finish(bad, exit_code=3)
+        told = await desk.ask(ALICE, op="wait", ids=[bad, stuck])
+        assert [told["done"], *([job["id"] for job in told[of]] for of in ("ended", "never"))] == [
+            False, [bad], [stuck],
+        ]  # fmt: skip
+        assert told["never"][0]["reason"]["code"] == "DEPENDENCY_NEVER"
+        assert not wait.done() and not one.done()
+        await desk.finish(other)
+        told = await wait
+        assert [job["id"] for job in told["ended"]] == [other]
+        assert [job["id"] for job in told["never"]] == [stuck, array + 1]
+        assert (await one)["done"]
+
+    play(story)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 
 import pytest
 
-from instance import CONFIG, Instance, wait_for
+from instance import BIN, CONFIG, Instance, wait_for
 
 PLAIN = CONFIG.replace("processes = 64", "processes = 64\ncgroups = false")
 ROOMY = CONFIG.replace("cores = 9", "cores = 50").replace('"18G"', '"50G"')
@@ -52,6 +53,27 @@ def test_a_chain_runs_in_its_order(instance: Instance) -> None:
     instance.drf("set", "--after", "", never)
     assert instance.wait_end(never)["state"] == "COMPLETED"
     assert lines(instance, "order") == ["1", "2", "3", "4"]
+
+
+def test_nobody_waits_for_a_job_that_can_never_start(instance: Instance) -> None:
+    """Neither for one that was so before, nor for one that becomes so; what `drf run` waits for
+    goes with it."""
+    first = sh(instance, f"{GATE}; exit 4")
+    stuck = sh(instance, "true", "--after", str(first))
+    command = [str(BIN / "drf"), "run", *SMALL, "--after", str(first), "--", "true"]
+    env = {**os.environ, "DRFD_SOCKET": str(instance.socket)}
+    with subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                          text=True, cwd=instance.work) as attended:  # fmt: skip
+        wait_for("all three", lambda: len(instance.status()) == 3)
+        (instance.work / "gate").touch()
+        _, told = attended.communicate(timeout=60)
+    why = f"job {first} ended FAILED and was to end well"
+    assert (attended.returncode, f"never starts: {why}" in told) == (125, True)
+    for words in (("wait", stuck), ("submit", "-w", *SMALL, "--after", first, "--", "true")):
+        done = instance.drf(*words, check=False)
+        assert (done.returncode, f"never starts: {why}" in done.stderr) == (125, True)
+    left = {job["id"]: job["reason"]["code"] for job in instance.status()}
+    assert left == {stuck: "DEPENDENCY_NEVER", stuck + 2: "DEPENDENCY_NEVER"}
 
 
 def test_who_ended_long_ago_is_known_from_the_journal(instance: Instance) -> None:

@@ -80,10 +80,14 @@ def command(
         return 0
     sys.stdout.flush()
     try:
-        ended = client.wait([job_id], any_one=False, timeout_s=None)["ended"][0]
+        reply = client.wait([job_id], any_one=False, timeout_s=None)
     except KeyboardInterrupt:
         output.say(f"job {job_id} goes on (drf cancel {job_id} stops it)")
         return 130
+    if not reply["ended"]:
+        output.tell_never(reply["never"][0])
+        return output.NEVER_RAN
+    ended = reply["ended"][0]
     code = ended["outcome"]["code"]
     # A job that fails says so itself; of an array it is to be said which tasks have.
     if code not in ("COMPLETED", "FAILED") or (code == "FAILED" and "array_tasks" in ended):
