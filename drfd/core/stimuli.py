@@ -26,6 +26,8 @@ class Actor:
     user: str
     uid: int
     is_admin: bool
+    #: Whether the machine knows the uid; if not, the number is the name.
+    has_account: bool = True
 
 
 @dataclass(frozen=True, slots=True)

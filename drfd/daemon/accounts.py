@@ -15,26 +15,29 @@ _WAIT_S = 20.0
 class Accounts:
     def __init__(self, admins: frozenset[int]) -> None:
         self._admins = admins
-        self._known: dict[int, tuple[float, str]] = {}
+        self._known: dict[int, tuple[float, str | None]] = {}
 
     async def actor(self, uid: int) -> Actor:
-        return Actor(user=await self._name(uid), uid=uid, is_admin=uid in self._admins)
+        """With the number in place of the login name where there is none."""
+        name, is_admin = await self._name(uid), uid in self._admins
+        # Whoever runs a daemon of his own needs no account: containers have bare uids.
+        has_account = name is not None or is_admin
+        return Actor(name or str(uid), uid, is_admin=is_admin, has_account=has_account)
 
-    async def _name(self, uid: int) -> str:
-        """The login name, or the number where there is none."""
+    async def _name(self, uid: int) -> str | None:
         kept = self._known.get(uid)
         if kept is not None and time.monotonic() - kept[0] < _KEEP_S:
             return kept[1]
         try:
             name = await asyncio.wait_for(asyncio.to_thread(_look_up, uid), _WAIT_S)
         except TimeoutError:
-            return kept[1] if kept else str(uid)
+            return kept[1] if kept else None
         self._known[uid] = (time.monotonic(), name)
         return name
 
 
-def _look_up(uid: int) -> str:
+def _look_up(uid: int) -> str | None:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
-        return str(uid)
+        return None

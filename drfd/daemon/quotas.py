@@ -25,6 +25,10 @@ MAX_COMING_BYTES = 16 << 20
 MAX_AWAITED = 200_000
 
 
+#: All uids without an account count as one user: anybody may have 65,536 of them (subuid(5)).
+STRANGERS = -1
+
+
 class Quotas:
     def __init__(
         self, limits: Callable[[], Limits], mono: Callable[[], float] = time.monotonic

@@ -26,7 +26,7 @@ from drfd.daemon.frames import (
     encode_error,
     encoded,
 )
-from drfd.daemon.quotas import Quotas, Turn
+from drfd.daemon.quotas import STRANGERS, Quotas, Turn
 from drfd.daemon.requests import Requests
 from drfd.daemon.snapshots import Snapshots
 from drfd.errors import DrfdError, Refused
@@ -100,8 +100,11 @@ class Server:
         _, uid, gid = peer_of(writer.get_extra_info("socket"))
         flush_s = FRAME_S
         try:
-            with self._quotas.connection(uid):
-                await self._converse(reader, writer, uid, gid)
+            with self._quotas.connection(uid), ExitStack() as stack:
+                payer = uid if (await self._accounts.actor(uid)).has_account else STRANGERS
+                if payer != uid:
+                    stack.enter_context(self._quotas.connection(payer))
+                await self._converse(reader, writer, uid, gid, payer)
         except Refused as error:
             # After a broken frame nothing that follows can be trusted.
             writer.write(encode_error(error))
@@ -114,13 +117,18 @@ class Server:
             await close(writer, flush_s)
 
     async def _converse(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, uid: int, gid: int
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        uid: int,
+        gid: int,
+        payer: int,
     ) -> None:
         frames, ahead = Frames(reader), Ahead()
         try:
             while True:
                 with ExitStack() as stack:
-                    line = await frames.next(stack.enter_context(self._quotas.coming(uid)))
+                    line = await frames.next(stack.enter_context(self._quotas.coming(payer)))
                     if not line:
                         return
                     # The kernel's word is turned into a name before, so that all keep their order.
@@ -134,7 +142,7 @@ class Server:
                         ahead.add(taking, len(line))
                         continue
                     await ahead.catch_up()
-                    async with self._quotas.turn(uid) as turn:
+                    async with self._quotas.turn(payer) as turn:
                         reply = await self._answer_or_leave(writer, actor, gid, request, turn)
                 if reply is None:
                     return

@@ -39,6 +39,12 @@ def spec_for(
         raise NotPermitted(
             "root", "jobs of root are not taken here", hint="submit as an ordinary user"
         )
+    if not actor.has_account:
+        raise NotPermitted(
+            "no-account",
+            f"uid {actor.uid} has no account on this machine, or none that can be looked up now",
+            hint="jobs run as a user whom the machine knows",
+        )
     demand = request.demand
     limit, notify = request.time_limit_s, request.notify
     usual = "drf-%j" if request.array is None else "drf-%A_%a"

@@ -42,8 +42,8 @@ _COMMIT = 2_000
 #: An environment of an ordinary length: about 4 KiB.
 ENV = {f"VARIABLE_{number}": f"/opt/software/{number}/" + "x" * 60 for number in range(40)}
 
-#: Users without an account: nobody else is slowed down by them.
-FLOODER, OTHER = 61001, 61002
+#: nobody and daemon: accounts that every machine has, and no person.
+FLOODER, OTHER = 65534, 1
 #: Room for 200 jobs, whatever the machine has.
 ROOMY = CONFIG.replace("cores = 9", "cores = 300").replace('"18G"', '"900G"')
 

@@ -27,7 +27,7 @@ from drfd.daemon.config import Config, Limits
 from drfd.daemon.feed import Feed
 from drfd.daemon.lookup import Lookup
 from drfd.daemon.overview import Overview
-from drfd.daemon.quotas import AT_ONCE, MAX_COMING_BYTES
+from drfd.daemon.quotas import AT_ONCE, MAX_COMING_BYTES, STRANGERS
 from drfd.daemon.server import Server
 from drfd.daemon.snapshots import Snapshots
 from drfd.wire.codec import MAX_REQUEST_BYTES
@@ -720,12 +720,40 @@ def test_a_machine_of_any_size_can_be_shown(front: Any, huge: int) -> None:
 
 def test_a_uid_without_a_name_is_called_by_its_number() -> None:
     async def story() -> None:
-        actor = await Accounts(frozenset({7})).actor(4_000_000_123)
-        assert (actor.user, actor.uid, actor.is_admin) == (
-            "4000000123",
-            4_000_000_123,
-            False,
-        )
+        for is_admin in (False, True):
+            accounts = Accounts(frozenset({4_000_000_123} if is_admin else ()))
+            # A container's bare uid may have a daemon of its own.
+            assert await accounts.actor(4_000_000_123) == Actor(
+                "4000000123", 4_000_000_123, is_admin=is_admin, has_account=is_admin
+            )
+
+    asyncio.run(story())
+
+
+def test_uids_without_an_account_count_as_one_user_and_have_no_jobs(
+    front: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may have 65,536 of them, and would have as many times what one user may have."""
+
+    class Empty:
+        @staticmethod
+        def getpwuid(uid: int) -> Any:
+            raise KeyError(uid)
+
+    monkeypatch.setattr(accounts_module, "pwd", Empty)
+
+    async def story() -> None:
+        async with front(admins=frozenset(), config=Config(limits=Limits(connections=3))) as f:
+            refusal = (await f.ask(**SUBMIT))["error"]
+            assert (refusal["kind"], refusal["code"]) == ("NotPermitted", "no-account")
+            assert refusal["text"].startswith(f"uid {os.getuid()} has no account")
+            # As other uids of that kind would do.
+            with f.server._quotas.connection(STRANGERS), f.server._quotas.connection(STRANGERS):
+                c = await f.client()
+                assert (await c.ask(op="hello"))["user"] == str(os.getuid())
+                assert (await (await f.client()).reply())["error"]["code"] == "too-many-connections"
+                await c.close()
+            await f.idle()
 
     asyncio.run(story())
 
