@@ -36,6 +36,8 @@ def about(
 
 def set_up(program: str, *, has_journal: bool) -> None:
     """Log to standard error, or to the journal when that is where it would go."""
+    # What no line shows is not looked up for each (Python's Logging HOWTO, Optimization).
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     lines = logging.StreamHandler(sys.stderr)
     lines.setFormatter(logging.Formatter(f"{program}: %(message)s"))
     handler = Entries(program, lines) if has_journal else lines

@@ -23,6 +23,7 @@ from drfd.daemon.cures import Standing
 from drfd.daemon.curves import Curves
 from drfd.daemon.engine import Engine, Work
 from drfd.daemon.feed import Feed
+from drfd.daemon.inbox import Inbox
 from drfd.daemon.link import Link
 from drfd.daemon.lookup import Lookup
 from drfd.daemon.machine import Site
@@ -67,7 +68,7 @@ class Daemon:
         admins: frozenset[int],
         allow: frozenset[int],
     ) -> None:
-        self._inbox: list[Work] = []
+        self._inbox = Inbox(self._turn)
         self._deadline: asyncio.TimerHandle | None = None
         self._launcher = launcher
         self._reread = reread
@@ -201,13 +202,10 @@ class Daemon:
             log.error("event=reload-refused error=%s", error)
 
     def submit(self, work: Work) -> None:
-        """Queue work for the next turn of the loop; what arrives together shares one commit."""
-        if not self._inbox:
-            asyncio.get_running_loop().call_soon(self._turn)
-        self._inbox.append(work)
+        """Queue work for the next turn of the loop."""
+        self._inbox.add(work)
 
-    def _turn(self) -> None:
-        batch, self._inbox = self._inbox, []
+    def _turn(self, batch: list[Work]) -> None:
         try:
             self._engine.turn(batch)
         except Exception:
