@@ -82,8 +82,10 @@ def header(
         lines = [[*first_line(snapshot, ink, columns - right, now_s=now_s, trouble=""), *heads]]
     for name, capacity in _resources(snapshot):
         parts = [_part(node, name, signs) for node in leaves(snapshot["nodes"]) if node["running"]]
-        outside = ((snapshot["external"] or {}).get(name, 0.0)) if "gres:" not in name else 0.0
-        bar = list(_stack(parts, outside, capacity, room, ink))
+        # Of what others use, a part has its place beside the capacity: the reserve.
+        external = snapshot["external"] or {"kept": {}}
+        outside, kept = external.get(name, 0.0), external["kept"].get(name, 0.0)
+        bar = list(_stack(parts, kept, capacity, room, ink))
         label = fit(name.removeprefix("gres:"), _NAME)
         stall = _stall(snapshot, name)
         told = f"{stall:.0f}%" if stall is not None else ""
@@ -113,9 +115,10 @@ def _part(node: Row, name: str, signs: dict[str, Sign]) -> _Part:
 
 
 def _stack(
-    parts: Sequence[_Part], outside: float, capacity: float, columns: int, ink: Ink
+    parts: Sequence[_Part], kept: float, capacity: float, columns: int, ink: Ink
 ) -> Iterator[Segment]:
-    """Who holds how much, one beside the other; what others take, at the end."""
+    """Who holds how much, one beside the other; what is kept from all for what runs outside of
+    drfd, at the end."""
     total = sum(part.held for part in parts)
     # More may be held than there is, for a while, when the configuration has taken some away.
     whole = max(capacity, total)
@@ -129,7 +132,7 @@ def _stack(
         if width and not ink.has_colour:
             signs = part.sign.letter + signs[1:]
         yield Segment(signs, part.sign.style)
-    taken = min(columns - end, round(part_of(outside, whole) * columns))
+    taken = min(columns - end, round(part_of(kept, whole) * columns))
     yield Segment(_FREE * (columns - end - taken), ink["free"])
     yield Segment(_OUTSIDE * taken, ink["outside"])
 

@@ -14,7 +14,7 @@ HELP = (
     "  e                  a job's errors, in place of its output",
     "  q  ^C              quit",
     "",
-    "  █ ▒ ╱ ·            held and used, held, taken by others than drfd, free;",
+    "  █ ▒ ╱ ·            held and used, held, left to others than drfd, free;",
     "                     a colour (or a letter) is one user in one pool",
     "  STALL              percent of the last 10 s in which somebody waited for it",
     "  SHARES             the bar: dominant share; ┃ or │ on it: the entitlement",
