@@ -156,9 +156,13 @@ def _plot(path: str, work: Workload, runs: dict[str, Run]) -> None:
 
 
 def _read(source: str, capacity: Resources | None) -> Workload:
-    from drfd.sim.trace import read_trace
+    from drfd.sim.trace import read_binary, read_trace
 
     rates = (0, 0) if capacity is None else (capacity.read_bps, capacity.write_bps)
+    if source == "-":
+        # A reader of its own, which is closed when all has been read.
+        with open(0, "rb", closefd=False) as stdin:
+            return read_binary(stdin, source="standard input", rates=rates)
     return read_trace(Path(source), rates=rates)
 
 

@@ -162,19 +162,27 @@ def _first_room(
     """The same where things only come back: then it is enough to watch what is lacking."""
     at_s, back = now_s, [free]
     lacking = short_axes(demand, free)
-    lacks = [demand[axis] - free[axis] for axis in lacking]
+    axis = lacking[0] if lacking else 0
+    lack = demand[axis] - free[axis]
     for end_s, held in changes:
         if not lacking and end_s > at_s:
             break
         back.append(held)
-        at_s = max(at_s, end_s)
-        if lacking:
-            lacks = [lack - held[axis] for lack, axis in zip(lacks, lacking, strict=True)]
-            if max(lacks) <= 0:
-                lacking = []
-    if lacking:
-        return None
-    return at_s, minus(tuple(map(sum, zip(*back, strict=True))), demand)
+        if end_s > at_s:
+            at_s = end_s
+        lack -= held[axis]
+        if lacking and lack <= 0:
+            free = _sum(back)
+            back = [free]
+            lacking = short_axes(demand, free)
+            if lacking:
+                axis = lacking[0]
+                lack = demand[axis] - free[axis]
+    return None if lacking else (at_s, minus(_sum(back), demand))
+
+
+def _sum(vectors: list[Vector]) -> Vector:
+    return tuple(map(sum, zip(*vectors, strict=True)))
 
 
 def allows(kept: Reservation, demand: Vector, end_s: float, free: Vector) -> bool:

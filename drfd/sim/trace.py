@@ -25,15 +25,21 @@ def read_trace(path: Path, *, rates: tuple[int, int] = (0, 0)) -> Workload:
     `sim.forms.recognise`. Raises Refused when it cannot be read as a trace at all."""
     try:
         with path.open("rb") as file:
-            return read_lines(_decoded(file), source=str(path), rates=rates)
-    except Refused as error:
-        raise Refused(error.code, f"{path}: {error.text}", hint=error.hint) from None
-    except UnicodeDecodeError:
-        raise Refused("bad-trace", f"{path}: is not UTF-8 text") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise Refused("bad-trace", f"{path}: the gzip file is damaged or cut short") from None
+            return read_binary(file, source=str(path), rates=rates)
     except OSError as error:
         raise Refused("no-trace", f"{path}: cannot be read: {error.strerror}") from None
+
+
+def read_binary(file: BufferedReader, *, source: str, rates: tuple[int, int] = (0, 0)) -> Workload:
+    """The same of a file that is open; `source`: what it and results will be called."""
+    try:
+        return read_lines(_decoded(file), source=source, rates=rates)
+    except Refused as error:
+        raise Refused(error.code, f"{source}: {error.text}", hint=error.hint) from None
+    except UnicodeDecodeError:
+        raise Refused("bad-trace", f"{source}: is not UTF-8 text") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise Refused("bad-trace", f"{source}: the gzip file is damaged or cut short") from None
 
 
 def read_lines(lines: Iterable[str], *, source: str, rates: tuple[int, int] = (0, 0)) -> Workload:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import pty
@@ -189,6 +190,20 @@ def test_what_cannot_be_simulated_is_refused_in_one_line(
     result = drf("simulate", table, *words)
     assert (result.code, result.out) == (code, "")
     assert said in result.err and result.err.count("\n") == 1
+
+
+def test_a_dash_is_standard_input(spawn: Callable[..., subprocess.Popen[bytes]]) -> None:
+    words = ("simulate", "-", *NODE, "--policy", "drf", "--json")
+    process = spawn(*words, stdin=subprocess.PIPE)
+    out, err = process.communicate(gzip.compress(TABLE.encode()), timeout=60)
+    assert process.returncode == 0, err
+    assert json.loads(out)["trace"]["source"] == "standard input"
+
+
+def test_without_a_trace_it_is_said_in_one_line_where_to_look(drf: Run) -> None:
+    result = drf("simulate")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.count("\n") == 1 and "--help" in result.err
 
 
 def test_a_slip_is_not_taken_for_a_file(drf: Run, tmp_path: Path) -> None:

@@ -280,6 +280,27 @@ def test_the_shadow_time_is_the_first_moment_at_which_it_fits() -> None:
     assert shadow((9,), 9.0, (1,), ends, 0.0) is None
 
 
+def test_with_nothing_kept_it_is_found_as_beside_what_hurts_nobody() -> None:
+    """Without reservations a shorter way is taken."""
+    random = Random(5)
+    for _ in range(3000):
+        size = random.choice((1, 2, 3))
+        free = tuple(random.choice((-1, 0, 1, 3)) for _ in range(size))
+        ends = [
+            (random.choice((-5.0, 0.0, 1.0, 2.0, 7.0)), vector(random, size, 3))
+            for _ in range(random.randrange(7))
+        ]
+        asked = vector(random, size, 5)
+        harmless = kept(demand=(0,) * size, start_s=1e9, end_s=2e9, spare=(99,) * size)
+        found = shadow(asked, 1.0, free, ends, 0.0)
+        beside = shadow(asked, 1.0, free, ends, 0.0, [harmless])
+        assert found == (None if beside is None or beside[0] >= 1e9 else beside)
+
+
+def vector(random: Random, size: int, most: int) -> tuple[int, ...]:
+    return tuple(random.choice((0, 0, 1, 2, most)) for _ in range(size))
+
+
 def test_all_that_ends_at_the_shadow_time_is_spare_then() -> None:
     assert shadow((2,), 9.0, (0,), [(10.0, (2,)), (10.0, (3,))], 0.0) == (10.0, (3,))
 

@@ -20,7 +20,9 @@ class _OrTrace(click.Group):
     """`drf simulate FILE …` is `drf simulate trace FILE …`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] not in (*self.commands, *ctx.help_option_names):
+        if not args:
+            ctx.fail("Name a TRACE or a command; drf simulate --help tells more.")
+        if args[0] not in (*self.commands, *ctx.help_option_names):
             near = get_close_matches(args[0], self.commands, 1)
             if near and not Path(args[0]).exists():
                 ctx.fail(f"No such command or file {args[0]!r}. Did you mean {near[0]!r}?")
@@ -45,7 +47,7 @@ def command() -> None:
     They are submitted to the daemon's own scheduler, on a virtual clock and a machine of your
     choice (--capacity cores=900,memory=6T,read=2G,write=1G,gpu=4): months take seconds, and nothing
     is run. Policies are shown side by side. TRACE is a file: a log in the Standard Workload Format,
-    a table of your own, or what `drf history --csv` prints.
+    a table of your own, or what `drf history --csv` prints; - is standard input.
 
     \b
     What would another policy do?
