@@ -20,6 +20,9 @@ from drfd_cli import output
 
 View = dict[str, Any]
 
+#: How often the daemon is waited for as long as the client waits.
+_TRIES = 4
+
 
 @contextmanager
 def directory(*, keep: bool = False, on_disk: bool = False) -> Iterator[Path]:
@@ -49,7 +52,7 @@ def private_daemon(place: Path, config_text: str) -> Iterator[Connection]:
         log_path, "--state", place / "state", "--socket", socket_path, "--config", config
     )
     try:
-        await_daemon(process, socket_path, log_path)
+        _await(process, socket_path, log_path)
         yield Connection(socket_path)
     finally:
         _end_jobs(socket_path)
@@ -58,6 +61,17 @@ def private_daemon(place: Path, config_text: str) -> Iterator[Connection]:
             process.wait(10)
         except subprocess.TimeoutExpired:
             process.kill()
+
+
+def _await(process: subprocess.Popen[bytes], socket_path: Path, log_path: Path) -> None:
+    """As long as it lives, and on slow processors longer than somebody who types would wait."""
+    for left in reversed(range(_TRIES)):
+        try:
+            await_daemon(process, socket_path, log_path)
+            break
+        except Unavailable:
+            if left == 0 or process.poll() is not None:
+                raise
 
 
 def controls_of(client: Connection) -> View:

@@ -29,6 +29,8 @@ _TASK_S = 3.0
 #: How often a task goes through its memory.
 _ROUNDS = 60
 _FRAME_S = 0.1
+#: With fewer of either kind under DRF, nothing can be said.
+_LEAST_TASKS = 4
 #: DRF, and those of the ways that the paper compares it with that show most.
 _WAYS = ("DRF", "3 slots", "6 slots", "CPU-fair")
 
@@ -199,6 +201,8 @@ def _figure(results: list[Result], seconds: int) -> tuple[Figure, list[str]]:
         wrong.append("with 6 slots no task was killed")
     if three.done["small"] >= drf.done["small"]:
         wrong.append("3 slots did as many small tasks as DRF")
+    if min(drf.done.values()) < _LEAST_TASKS:
+        wrong = [f"too few tasks have ended to tell; try --seconds {4 * seconds}"]
     most = {kind: max(1, count) for kind, count in drf.done.items()}
     rows: list[list[Cell]] = [
         [
