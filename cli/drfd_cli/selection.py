@@ -10,6 +10,7 @@ import click
 
 from drfd.client.connection import Connection
 from drfd.errors import BY_KIND, NotPermitted, Refused
+from drfd.indices import joined, show_spans
 from drfd_cli import output
 from drfd_cli.options import as_json, connect, job_ids, state_option
 
@@ -66,8 +67,10 @@ def act(
         output.print_json({"done": reply["done"], "failed": reply["failed"]})
     else:
         labels: list[Any] = reply.get("labels") or reply["done"]
-        for label in labels:
-            output.tell(f"{done_word} job {label}")
+        kept = reply.get("kept", {})
+        for label in _summed(labels):
+            but = f", but not {label}_[{kept[label]}]" if label in kept else ""
+            output.tell(f"{done_word} job {label}{but}")
         if not labels and not reply["failed"]:
             output.say("no jobs")
     for failure in reply["failed"]:
@@ -75,6 +78,25 @@ def act(
         hint = f" ({error['hint']})" if error["hint"] else ""
         output.say(output.clean(f"{error['text']}{hint}", 1000))
     return _exit_code(reply["failed"])
+
+
+def _summed(labels: list[Any]) -> list[str]:
+    """One name for all tasks of an array that were named one by one, where the first of them was:
+    `42_[0-49]`."""
+    tasks: dict[str, list[int]] = {}
+    found: dict[str, str] = {}
+    for label in map(str, labels):
+        array, _, index = label.partition("_")
+        if index.isdecimal():
+            tasks.setdefault(array, []).append(int(index))
+            found[f"{array}_"] = label
+        else:
+            found[label] = label
+    for array, indices in tasks.items():
+        if len(indices) > 1:
+            spans = [(first, last, 1) for first, last in joined(indices)]
+            found[f"{array}_"] = f"{array}_[{show_spans(spans)}]"
+    return list(found.values())
 
 
 def _count(client: Connection, select: dict[str, Any]) -> int:

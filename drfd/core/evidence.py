@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from drfd.core.fairshare import Standing
@@ -10,6 +11,7 @@ from drfd.core.ledger import Ledger
 from drfd.core.plan import Plan
 from drfd.core.reservation import Reservation
 from drfd.core.resources import Vector, fits, plus, short_axes
+from drfd.core.roster import Roster
 from drfd.core.rules import Rules
 from drfd.core.serving import Ahead
 from drfd.core.tree import path_up
@@ -17,6 +19,10 @@ from drfd.units import show_amount, show_need
 
 #: Turns Unix time into a clock time for people; the core has no time zone.
 ShowClock = Callable[[float], str]
+
+
+#: The states of what is not over, the last of a life first.
+_FURTHEST_FIRST = tuple(state for state in reversed(JobState) if state is not JobState.ENDED)
 
 
 def shortage_text(rules: Rules, axis: int, needed: int, last: Plan) -> str:
@@ -99,8 +105,9 @@ def share_text(leaf: str, ahead: Ahead, standing: Standing) -> str:
     return f"{names}{more} of the entitlement {verb} served first; {leaf} is at {level(leaf)}"
 
 
-def progress_text(job: Job, show_clock: ShowClock) -> str:
-    """A job that another waits for: whose it is, how it stands, and when it will have ended."""
+def progress_text(job: Job, ledger: Ledger, show_clock: ShowClock) -> str:
+    """A job that another waits for: whose it is, how it stands, and when it will have ended. Of an
+    array, how many of its tasks stand how."""
     is_array = job.id == job.array_id
     name = f"{'array' if is_array else 'job'} {job.label} ({job.spec.user})"
     if job.broken is not None:
@@ -111,4 +118,20 @@ def progress_text(job: Job, show_clock: ShowClock) -> str:
     if job.state is JobState.RUNNING and job.started_at is not None and limit_s is not None:
         end_s = job.started_at + job.suspended_s + limit_s
         until = f" and ends by {show_clock(end_s)} at the latest"
+    if is_array:
+        return f"{name}, which is {_tasks_text(ledger.arrays[job.id], ledger)}"
     return f"{name}, which is {job.state}{until}"
+
+
+def _tasks_text(roster: Roster, ledger: Ledger) -> str:
+    """ "PENDING", or "RUNNING (2 tasks) and PENDING (7)": those that are not over."""
+    counts = Counter(ledger.jobs[each].state for each in roster.live)
+    if roster.unborn:
+        counts[roster.array.common.state] += len(roster.unborn)
+    found = [(state, counts[state]) for state in _FURTHEST_FIRST if counts[state]]
+    if len(found) == 1:
+        return str(found[0][0])
+    (first, count), *others = found
+    parts = [f"{first} ({count} task{'' if count == 1 else 's'})"]
+    parts += [f"{state} ({count})" for state, count in others]
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"

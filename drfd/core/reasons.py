@@ -150,7 +150,9 @@ def _unready(
     if job.awaits:
         first, *others = awaited(job, ledger)
         more = f", and {len(others)} more" if others else ""
-        return Reason(ReasonCode.DEPENDENCY, f"waits for {progress_text(first, show_clock)}{more}")
+        return Reason(
+            ReasonCode.DEPENDENCY, f"waits for {progress_text(first, ledger, show_clock)}{more}"
+        )
     if job.not_before_s is not None:
         attempts = attempts_text(job)
         about = f"{attempts}; it" if attempts else "it"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from drfd.core import events as ev
 from drfd.core import stimuli as st
 from drfd.daemon.decided import SubmitWork, decided
 from drfd.daemon.engine import Engine
 from drfd.daemon.lookup import Lookup
 from drfd.daemon.wishes import Ask, Wish
 from drfd.errors import Refused
+from drfd.indices import joined, show_spans
 from drfd.wire import views
 from drfd.wire.parts import Selection
 from drfd.wire.views import View
@@ -38,6 +41,7 @@ class Each:
             *(decided(self.submit_work, wish) for wish in wishes.values()), return_exceptions=True
         )
         done: dict[str, int] = {}
+        kept: dict[str, str] = {}
         for (label, wish), result in zip(wishes.items(), results, strict=True):
             if isinstance(result, Refused):
                 error = views.error_view(self._better(wish.job_id, result))
@@ -46,11 +50,32 @@ class Each:
                 raise result
             else:
                 done[label] = wish.job_id
+                as_before = self._as_before(wish, result)
+                if as_before:
+                    kept[label] = as_before
         reply: View = {"done": list(done.values()), "failed": failed}
         if list(done) != [str(job_id) for job_id in done.values()]:
             # As people call them.
             reply["labels"] = list(done)
+        if kept:
+            # Of arrays: the indices of tasks that were not changed, since they run.
+            reply["kept"] = kept
         return reply
+
+    def _as_before(self, wish: Wish, events: Sequence[ev.Event]) -> str:
+        """The indices of the tasks of an array that live and were not changed with the others."""
+        roster = self.engine.ledger.arrays.get(wish.job_id)
+        if roster is None or not isinstance(wish, st.ChangeAsked) or wish.unborn_only:
+            return ""
+        changed = {event.job_id: event.spec for event in events if isinstance(event, ev.Changed)}
+        # Those that were changed together, without a record, may have started in the same turn.
+        together = changed.get(wish.job_id)
+        same = [
+            job_id
+            for job_id in roster.live
+            if job_id not in changed and self.engine.ledger.jobs[job_id].spec != together
+        ]
+        return show_spans(roster.array.spans_of(*joined(same))) if changed else ""
 
     def _better(self, job_id: int, refusal: Refused) -> Refused:
         """For a job that is over, say how it ended instead of that it does not exist."""

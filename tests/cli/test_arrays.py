@@ -267,3 +267,18 @@ def test_submit_w_says_which_tasks_have_failed(drf: Run, daemon: Any) -> None:
     result = drf("submit", "-w", "--array", "0-99", "--", "false")
     line = "drf: array 42 FAILED: 98 of 100 tasks completed; 2 FAILED (3,7)\n"
     assert (result.code, result.err) == (3, line)
+
+
+def test_tasks_that_were_named_one_by_one_are_told_as_ranges(drf: Any, daemon: Any) -> None:
+    labels = ["42_0", "7", "42_2", "42_1", "42_9", "8_3", "42_[10-99]", "50"]
+    daemon.replies["cancel"] = {"done": [1] * 8, "labels": labels, "failed": []}
+    result = drf("cancel", "-y", "42", "7", "8", "50")
+    assert result.out.split("cancelled job ")[1:] == [
+        "42_[0-2,9]\n", "7\n", "8_3\n", "42_[10-99]\n", "50\n",
+    ]  # fmt: skip
+
+
+def test_a_change_tells_which_tasks_it_has_not_reached(drf: Any, daemon: Any) -> None:
+    daemon.replies["set"] = {"done": [42], "failed": [], "kept": {"42": "0-2,5"}}
+    result = drf("set", "--priority", "3", "42")
+    assert result.out == "changed job 42, but not 42_[0-2,5]\n"

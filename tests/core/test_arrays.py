@@ -694,6 +694,21 @@ def test_who_waits_for_an_array_is_told_how_its_slowest_task_stands(
     assert reason == Reason(ReasonCode.DEPENDENCY, words)
 
 
+def test_of_an_array_that_runs_in_part_it_is_told_how_many_tasks_stand_how() -> None:
+    bench = Bench()
+    array_id = submit(bench, (0, 11, 1))
+    other = bench.submit(after((array_id, Want.OK)))
+    assert len(bench.schedule()) == 9
+    bench.feed(runner_up(array_id + 1))
+    bench.feed(st.HoldAsked(now(), array_id + 12, ALICE))
+    reason = explain_wait(bench.job(other), bench.ledger, None, bench.rules, str)
+    assert reason is not None
+    assert reason.text == (
+        f"waits for array {array_id} (alice), "
+        "which is RUNNING (1 task), STARTING (8), HELD (1) and PENDING (2)"
+    )
+
+
 def test_a_task_that_can_never_start_says_so_by_its_name() -> None:
     bench = Bench()
     first = bench.submit()

@@ -494,3 +494,17 @@ def test_tasks_that_others_wait_for_are_called_as_people_call_them(desk: Any) ->
         assert changed["text"] == "after 2:ok → 5_1:ok, by alice"
 
     play(story)
+
+
+def test_it_is_told_which_tasks_a_change_has_left_as_they_were(desk: Any) -> None:
+    """Those that run. One that waits alone, or with the others, is changed."""
+
+    async def story() -> None:
+        await submit(desk, "0-11", demand={"cores_milli": 3000})
+        await desk.ask(ALICE, op="hold", select={"ids": ["1_7"]})
+        told = await desk.ask(ALICE, op="set", select={"ids": [1]}, priority=3)
+        assert told == {"done": [1], "failed": [], "kept": {"1": "0-2"}}
+        waiting = await desk.ask(ALICE, op="set", select={"ids": ["1_5"]}, priority=4)
+        assert waiting == {"done": [7], "failed": [], "labels": ["1_5"]}
+
+    play(story)
