@@ -701,7 +701,8 @@ def test_what_was_moved_out_by_others_is_told_and_killed_as_the_runners_child(
     place: CgroupV2, start: Start, tmp_path: Path
 ) -> None:
     """systemd moves processes for their user. That of another process with the runner's number,
-    which was a runner once, is nobody of ours."""
+    which was a runner once, is nobody of ours; nor is that of our runner, once it has another
+    attempt."""
     place.create(KEY, LIMITS)
     job = "trap 'echo x >>told' TERM; sleep 60 & echo $! >a; wait; wait"
     runner = start("sh", "-c", 'sh -c "$0" & wait', job, cwd=tmp_path)
@@ -711,6 +712,7 @@ def test_what_was_moved_out_by_others_is_told_and_killed_as_the_runners_child(
     for stranger in (
         Attempt(created={"boot_id": process.boot_id()}, runner=then),
         Attempt(created={"boot_id": "another"}, runner=me),
+        Attempt(created={"boot_id": process.boot_id()}, runner=me, ended={"exit_code": 0}),
     ):
         assert place.kill_pass(KEY, stranger)
     (fled,) = process.children(runner.pid)
