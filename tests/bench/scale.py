@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -58,6 +59,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=60, help="of watching these (60)")
     parser.add_argument("--submissions", type=int, default=200, help="during a flood (200)")
     chosen = parser.parse_args()
+    # All that was made is taken away, too, when we are told to end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     wanted = chosen.only or parts
     if "queue" in wanted:
         for words, events in (
