@@ -8,7 +8,9 @@ order and its ties). A leaf whose jobs do not fit is passed over, not waited for
 
 A pass looks at the vectors that fit, at the leaves that it launches from, and at those that a
 reservation keeps back; in the first phase also at leaves that come first and would break their
-promise, though not when none would keep it.
+promise, though not when none would keep it. Each launch looks at every vector that still fits.
+With thousands of them a pass may be cut: as room only shrinks while jobs are launched, the next one
+goes on where it stopped, and others have their turn between.
 """
 
 from __future__ import annotations
@@ -50,11 +52,14 @@ def plan(
     return run_pass(lineup, free=free, outlook=outlook)
 
 
-def run_pass(lineup: Lineup, *, free: Vector, outlook: Outlook | None) -> Plan:
+def run_pass(
+    lineup: Lineup, *, free: Vector, outlook: Outlook | None, most_looks: int | None = None
+) -> Plan:
     """The pass over a line-up that has been kept. The tables behind it are not changed, and the
-    next pass reads what has become of the leaves that this one has launched from."""
+    next pass reads what has become of the leaves that this one has launched from. `most_looks`: it
+    is cut after the launch with which it has looked at so many vectors."""
     lineup.begin(outlook)
-    walk = _Walk(lineup, free, outlook)
+    walk = _Walk(lineup, free, outlook, most_looks)
     walk.keep_reservations()
     walk.serve(promise_only=True)
     walk.serve(promise_only=False)
@@ -67,13 +72,16 @@ def run_pass(lineup: Lineup, *, free: Vector, outlook: Outlook | None) -> Plan:
         reservations=tuple(walk.backfill.kept) if walk.backfill is not None else (),
         outlook=outlook,
         standing=lineup.standing,
+        is_cut=walk.is_cut,
     )
 
 
 class _Walk:
     """The pass while it runs: what it has given so far."""
 
-    def __init__(self, lineup: Lineup, free: Vector, outlook: Outlook | None) -> None:
+    def __init__(
+        self, lineup: Lineup, free: Vector, outlook: Outlook | None, most_looks: int | None
+    ) -> None:
         self.lineup = lineup
         self.standing = lineup.standing
         self.free = free
@@ -83,6 +91,7 @@ class _Walk:
         #: The lanes that may still be launched from, fewer and fewer: what fits and hurts no
         #: reservation.
         self._open = {lane: lane.now for lane in lineup.lanes.values()}
+        self._looks, self._most_looks = 0, most_looks
         #: Where leaves or pools have been set aside until the end of the phase, and how often.
         self._changed: list[Ladder] = []
         #: Demands that would not fit even if all that runs had ended.
@@ -125,7 +134,7 @@ class _Walk:
 
     def serve(self, *, promise_only: bool) -> None:
         """One phase."""
-        while (found := self._next(promise_only=promise_only)) is not None:
+        while not self.is_cut and (found := self._next(promise_only=promise_only)) is not None:
             leaf, lanes = found
             start = None
             if promise_only or not self._closes(leaf):
@@ -139,6 +148,11 @@ class _Walk:
             ladder.take_back()
         self._changed.clear()
 
+    @property
+    def is_cut(self) -> bool:
+        is_far = self._most_looks is not None and self._looks >= self._most_looks
+        return is_far and bool(self.given)
+
     def _next(self, *, promise_only: bool) -> tuple[str, list[Lane]] | None:
         """The leaf that is served next, and the lanes in which the phase lets it start a job."""
         self._open = {
@@ -146,6 +160,7 @@ class _Walk:
             for lane in self._open
             if fits(lane.demand, self.free) and (ladder := self._unhurting(lane)) is not None
         }
+        self._looks += len(self._open)
         while True:
             before = len(self._changed)
             found = self._descend(promise_only=promise_only)

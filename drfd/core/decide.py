@@ -101,8 +101,14 @@ def line_up(
     )
 
 
-def schedule_on(lineup: Lineup, ledger: Ledger, rules: Rules, outlook: Outlook | None) -> Plan:
-    """The same pass over a line-up that has been kept."""
+def schedule_on(
+    lineup: Lineup,
+    ledger: Ledger,
+    rules: Rules,
+    outlook: Outlook | None,
+    most_looks: int | None = None,
+) -> Plan:
+    """The same pass over a line-up that has been kept. `most_looks`: see `run_pass`."""
     external = outlook.external if outlook is not None else None
     free = free_of(ledger, rules, external)
     if ledger.draining:
@@ -110,7 +116,7 @@ def schedule_on(lineup: Lineup, ledger: Ledger, rules: Rules, outlook: Outlook |
         before = outlook.before if outlook is not None else ()
         return Plan(admitted=[], free=free, order=[], reservations=before)
     if rules.policy == "drf":
-        plan = run_pass(lineup, free=free, outlook=outlook)
+        plan = run_pass(lineup, free=free, outlook=outlook, most_looks=most_looks)
     else:
         plan = plan_by(
             rules.policy,

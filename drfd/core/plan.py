@@ -24,6 +24,8 @@ class Plan:
     free: Vector
     #: Leaves that still have waiting jobs, in the order in which they would be served next.
     order: Sequence[str]
+    #: It has looked at so much that it left the rest to the next one: see `core.admission`.
+    is_cut: bool = False
     #: What is kept for big jobs, in the order of their places; goes into the next pass.
     reservations: tuple[Reservation, ...] = ()
     #: What was kept free for processes outside drfd.

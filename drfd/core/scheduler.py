@@ -35,9 +35,16 @@ _FEW_LEAVES, _LOOK_S = 100, 1.0
 
 
 class Scheduler:
-    def __init__(self, half_life_s: float, run_times: RunTimes | None = None) -> None:
+    def __init__(
+        self,
+        half_life_s: float,
+        run_times: RunTimes | None = None,
+        *,
+        most_looks: int | None = None,
+    ) -> None:
         """`half_life_s`: of usage; see `core.history`. `run_times`: a simulation may know other
-        estimates than a daemon."""
+        estimates than a daemon. `most_looks` of a pass: see `run_pass`."""
+        self.most_looks = most_looks
         #: The latest scheduling pass: waits are explained from it.
         self.last_plan: Plan | None = None
         self._history = History(half_life_s)
@@ -62,6 +69,11 @@ class Scheduler:
         """What everybody has used lately (see `core.history`)."""
         return self._history.spent
 
+    @property
+    def is_cut(self) -> bool:
+        """Is there more to launch than the latest pass has looked at?"""
+        return self.last_plan is not None and self.last_plan.is_cut
+
     def run(self, ledger: Ledger, rules: Rules, now: Now) -> Iterator[ev.Event]:
         """One pass. Each event must be applied, and `note` told, before the next is asked for."""
         external = self.external(now)
@@ -79,10 +91,11 @@ class Scheduler:
         lineup = self._lined_up(ledger, rules)
         for leaf in self._short_jobs.forget(now.mono_s):
             lineup.touch(leaf)
-        self.last_plan = schedule_on(lineup, ledger, rules, outlook)
+        self.last_plan = schedule_on(lineup, ledger, rules, outlook, self.most_looks)
         for job_id in self.last_plan.admitted:
             yield admit(ledger, job_id, now)
-        yield from self._preempt(ledger, rules, now, external)
+        if not self.is_cut:
+            yield from self._preempt(ledger, rules, now, external)
 
     def _lined_up(self, ledger: Ledger, rules: Rules) -> Lineup:
         """Kept from pass to pass, and made anew for other rules or other books."""

@@ -212,6 +212,9 @@ class Daemon:
             # A bug: the journal is whole, jobs run on, and whoever keeps us starts us again.
             log.exception("event=bug")
             os._exit(70)
+        if self._engine.wants_turn and not self._inbox:
+            # What has come meanwhile goes first.
+            self.submit(Work(Tick(clock())))
         self._set_deadline()
 
     def _job_changed(self, job: Job) -> None:

@@ -34,6 +34,8 @@ log = logging.getLogger("drfd")
 
 #: How far back the usage of ended jobs is counted, in half-lives: 2^-6 of it is left by then.
 _REMEMBERED_HALF_LIVES = 6
+#: So many demand vectors a pass may look at, summed over its launches: about a tenth of a second.
+_MOST_LOOKS = 20_000
 
 
 class Host(Protocol):
@@ -79,7 +81,7 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.ledger = self.journal.load(self.rules.axes)
-        self.scheduler = Scheduler(self.rules.half_life_s)
+        self.scheduler = Scheduler(self.rules.half_life_s, most_looks=_MOST_LOOKS)
         self.adopt(self.rules)
         # What is older than this has all but no weight left.
         now, span_s = self.clock(), _REMEMBERED_HALF_LIVES * self.rules.half_life_s
@@ -174,6 +176,11 @@ class Engine:
             self.ledger = self.ledger.with_axes(self.rules.axes)
             self.scheduler.forget_axes()
 
+    @property
+    def wants_turn(self) -> bool:
+        """Is there more to decide than the turn has had time for, without any news?"""
+        return self._wants_pass and self.scheduler.is_cut and self.host.is_ready()
+
     def want_pass(self) -> None:
         self._wants_pass = True
 
@@ -226,8 +233,8 @@ class Engine:
             return
         for event in self.scheduler.run(self.ledger, self.rules, self.clock()):
             self._record(event, touched)
-        # What it decides asks for nothing more: the pass has placed all that fits.
-        self._wants_pass = False
+        # What it decides asks for nothing more: the pass has placed all that fits, or was cut.
+        self._wants_pass = self.scheduler.is_cut
 
     def _record(self, event: ev.Event, touched: dict[int, Job]) -> None:
         if isinstance(event, ev.Cleaned | ev.Requeued | ev.Retried):

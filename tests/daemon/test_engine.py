@@ -18,6 +18,7 @@ from drfd.core.effects import Freeze, Kill, Launch, Remove, Terminate, Thaw
 from drfd.core.estimate import UNKNOWN_S
 from drfd.core.history import History
 from drfd.core.job import JobState, Outcome
+from drfd.core.ledger import Ledger
 from drfd.core.outlook import look_out
 from drfd.core.preemption import Preempting
 from drfd.core.reasons import explain_wait
@@ -162,6 +163,24 @@ def test_the_end_of_a_task_lets_one_start_that_is_in_another_pool(make_shell: Ma
     assert shell.host.take() == [Launch(2, 1)]
     shell.turn(st.LaunchBroke(now(), 2, 1, "no such file"), gone(2))
     assert shell.host.take() == [Launch(3, 1)]
+
+
+def test_a_pass_over_very_many_demands_is_cut_and_goes_on_in_the_next_turn(shell: Any) -> None:
+    """In the order of one that is not; what comes between has its turn."""
+    shell.engine.scheduler.most_looks = 30
+    shell.turn(st.DrainAsked(now(), True, ADMIN))
+    few = [spec(asks=demand(0.5 + at / 1000)) for at in range(10)]
+    few += [spec("root.bob", actor=BOB, asks=demand(0.75 + at / 1000)) for at in range(10)]
+    shell.turn(*[st.SubmitAsked(now(), each) for each in few])
+    shell.turn(st.DrainAsked(now(), False, ADMIN))
+    begun = [effect.job_id for effect in shell.host.take()]
+    assert 0 < len(begun) < 5
+    while shell.engine.wants_turn:
+        shell.turn(st.Tick(now()))
+        begun += [effect.job_id for effect in shell.host.take()]
+    again = Ledger.of_events(shell.engine.rules.axes, list(shell.journal.events())[:22])
+    assert begun == schedule(again, shell.engine.rules).admitted
+    assert len(begun) > 10
 
 
 # -- suspension --------------------------------------------------------------------------------

@@ -173,6 +173,8 @@ class World:
             journal=self.journal, rules=self.rules, host=self, clock=self.now,
             on_change=lambda job: None,
         )  # fmt: skip
+        # In some runs passes are cut soon.
+        self.engine.scheduler.most_looks = Random(f"{self.seed} looks").choice([None, 2, 10])
         self._inbox = []
         self._nudge(self.life)
         self.tell(st.Tick(self.now()))
@@ -268,6 +270,10 @@ class World:
         look_at_victims(self, journal.durable[done:])
         if len(journal.durable) > done or self.counts["turns"] % 8 == 0:
             look(self)
+        if engine.wants_turn and not self._inbox:
+            self.counts["cut passes"] += 1
+            self.tell(st.Tick(self.now()))
+            self.later(0.0, lambda: None)
         self._set_alarm()
 
     def _enter(self, events: list[ev.Event]) -> None:
@@ -389,15 +395,22 @@ class World:
 
     # -- passes ---------------------------------------------------------------------------------
 
-    def _pass(self, lineup: Lineup, ledger: Ledger, rules: Rules, outlook: Outlook | None) -> Plan:
+    def _pass(
+        self,
+        lineup: Lineup,
+        ledger: Ledger,
+        rules: Rules,
+        outlook: Outlook | None,
+        most_looks: int | None,
+    ) -> Plan:
         """One of the engine's; now and then a second time over a line-up of its own."""
         self.counts["passes"] += 1
         fresh = None
         if self.counts["passes"] % 2:
             afresh = line_up(ledger, rules, lineup.spent, lineup._recent)
-            fresh = schedule_on(afresh, ledger, rules, outlook)
+            fresh = schedule_on(afresh, ledger, rules, outlook, most_looks)
             order = list(fresh.order)
-        kept = schedule_on(lineup, ledger, rules, outlook)
+        kept = schedule_on(lineup, ledger, rules, outlook, most_looks)
         if fresh is not None:
             for what in ("admitted", "free", "reservations"):
                 had, would = getattr(kept, what), getattr(fresh, what)
@@ -415,7 +428,9 @@ class World:
 
 
 @contextmanager
-def passes_by(make: Callable[[Lineup, Ledger, Rules, Outlook | None], Plan]) -> Iterator[None]:
+def passes_by(
+    make: Callable[[Lineup, Ledger, Rules, Outlook | None, int | None], Plan],
+) -> Iterator[None]:
     """Scheduling passes are made so."""
     real = scheduling.schedule_on
     scheduling.schedule_on = make
