@@ -16,6 +16,8 @@ class Accounts:
     def __init__(self, admins: frozenset[int]) -> None:
         self._admins = admins
         self._known: dict[int, tuple[float, str | None]] = {}
+        #: One question at a time for each uid: hundreds of requests come at once, threads are few.
+        self._asking: dict[int, asyncio.Future[str | None]] = {}
 
     async def actor(self, uid: int) -> Actor:
         """With the number in place of the login name where there is none."""
@@ -28,8 +30,11 @@ class Accounts:
         kept = self._known.get(uid)
         if kept is not None and time.monotonic() - kept[0] < _KEEP_S:
             return kept[1]
+        if uid not in self._asking:
+            self._asking[uid] = asyncio.ensure_future(asyncio.to_thread(_look_up, uid))
+            self._asking[uid].add_done_callback(lambda _: self._asking.pop(uid))
         try:
-            name = await asyncio.wait_for(asyncio.to_thread(_look_up, uid), _WAIT_S)
+            name = await asyncio.wait_for(asyncio.shield(self._asking[uid]), _WAIT_S)
         except TimeoutError:
             return kept[1] if kept else None
         self._known[uid] = (time.monotonic(), name)

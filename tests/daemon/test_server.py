@@ -791,6 +791,29 @@ def test_names_are_looked_up_off_the_loop_and_kept(monkeypatch: pytest.MonkeyPat
     asyncio.run(story())
 
 
+def test_a_name_that_many_ask_for_at_once_is_looked_up_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A burst of one user's connections would keep all threads busy, and others waiting."""
+    looked_up: list[int] = []
+
+    class Directory:
+        @staticmethod
+        def getpwuid(uid: int) -> Any:
+            looked_up.append(uid)
+            return pwd.struct_passwd((f"user{uid}", "x", uid, uid, "", "/", "/bin/sh"))
+
+    monkeypatch.setattr(accounts_module, "pwd", Directory)
+
+    async def story() -> None:
+        accounts = Accounts(frozenset())
+        actors = await asyncio.gather(*(accounts.actor(7) for _ in range(256)))
+        assert {actor.user for actor in actors} == {"user7"}
+        assert looked_up == [7]
+
+    asyncio.run(story())
+
+
 def test_the_clock_of_the_fakes_is_not_the_machines() -> None:
     """A guard: these tests must not depend on when they run."""
     assert now().at_s == 1_700_000_000
