@@ -10,6 +10,7 @@ or a new verb asks for them to be written again; after it, for a new directory b
     reports.jsonl    what the launcher tells the controller
     wire.jsonl       a conversation with the daemon that uses every verb: requests and replies
     events.jsonl     a stream of changes
+    snapshot.jsonl   how everything stands, as the live view is told
 """
 
 from __future__ import annotations
@@ -168,7 +169,16 @@ ASKED: list[tuple[str, Message]] = [
     ("resume", _on(9)),
     ("signal", {**_on(9), "signal": 18}),
     ("status", {}),
-    ("status", {"select": {"user": "nobody", "states": ["HELD"]}, "ended": 10, "tasks": True}),
+    (
+        "status",
+        {
+            "select": {"user": "nobody", "states": ["HELD"]},
+            "ended": 10,
+            "tasks": True,
+            "limit": 5,
+        },
+    ),
+    ("usage", {"id": 9}),
     ("show", {"id": 2}),
     ("show", {"id": 3}),
     ("show", {"id": "4_1"}),
@@ -191,6 +201,8 @@ ASKED: list[tuple[str, Message]] = [
     ("shutdown", {"kill_jobs": False}),
 ]
 EVENTS: Message = {"op": "events", "v": 1, "select": {"ids": [1, 2, 4]}, "standing": True}
+#: The first line of a stream that has no end.
+SNAPSHOT: Message = {"op": "snapshots", "v": 1, "every_s": 1.0}
 #: What the conversation is held with.
 SETTINGS = CONFIG + "[gres]\ngpu = [0, 1]\n" + ALONE
 _PASSING = ("STARTING", "STOPPING", "CLEANING")
@@ -251,11 +263,13 @@ def write(place: Path) -> None:
         for request, reply in zip(requests, converse(instance, requests[:-1]), strict=False):
             replies.append({"request": request, "reply": reply})
         stream = ask(instance, EVENTS)
+        snapshot = ask(instance, SNAPSHOT)
         replies += [
             {"request": requests[-1], "reply": reply} for reply in converse(instance, requests[-1:])
         ]
         _write_lines(place / "wire.jsonl", replies, hide=str(instance.root))
         _write_lines(place / "events.jsonl", stream, hide=str(instance.root))
+        _write_lines(place / "snapshot.jsonl", snapshot, hide=str(instance.root))
     finally:
         instance.destroy()
 

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -288,9 +289,21 @@ def test_a_launcher_that_may_not_fork_says_so_and_goes_on(
     try:
         (cage / "cgroup.procs").write_text(str(launcher))
         (cage / "pids.max").write_text("1")
-        job = instance.wait_end(instance.submit(*SMALL, "--", "true"))
-        assert job["state"] == "LAUNCH_FAILED"
-        assert "Resource temporarily unavailable" in job["outcome"]["text"]
+        # Some runner that is done may take one of them, and has no need to be forked.
+        started = [
+            instance.submit(*SMALL, "--", "sh", "-c", until_gate(instance, 4)) for _ in range(3)
+        ]
+
+        def has_failed() -> dict[str, Any] | None:
+            jobs = map(instance.show, started)
+            return next((job for job in jobs if job["state"] == "LAUNCH_FAILED"), None)
+
+        failed = wait_for("a job that cannot be launched", has_failed)
+        assert "Resource temporarily unavailable" in failed["outcome"]["text"]
+        (instance.work / "gate").touch()
+        ends = [instance.wait_end(job_id) for job_id in started]
+        assert {job["state"] for job in ends} <= {"FAILED", "LAUNCH_FAILED"}
+        assert all(job["exit_code"] == 4 for job in ends if job["state"] == "FAILED")
         assert instance.cgroups() == []
     finally:
         Path(top, home.lstrip("/"), "cgroup.procs").write_text(str(launcher))

@@ -29,7 +29,7 @@ from drfd.launcher import attempts, protocol
 from drfd.launcher.attempts import Attempt
 from drfd.wire import messages
 from fakes import tables
-from goldens import CREATED, EVENTS, FATES, HERE, SETTINGS, SIGNALLED, ask, converse
+from goldens import CREATED, EVENTS, FATES, HERE, SETTINGS, SIGNALLED, SNAPSHOT, ask, converse
 from instance import BIN, Instance
 
 __all__ = ["daemon"]
@@ -141,9 +141,12 @@ def test_a_request_is_understood(number: int) -> None:
 
 def test_every_verb_and_every_field_of_it_has_a_golden_request() -> None:
     requests = [each["request"] for each in CONVERSATION]
-    said = {(op, name) for each in [*requests, EVENTS] for op in [each["op"]] for name in each}
+    said = {
+        (op, name) for each in [*requests, EVENTS, SNAPSHOT] for op in [each["op"]] for name in each
+    }
     # `drf run` alone: there is nobody to attach to here. Marks are of one journal.
     unsaid = {("submit", "attach"), ("wait", "attended"), ("events", "after")}
+    unsaid |= {("status", "after"), ("usage", "user")}
     unsaid |= {("history", "after"), ("set", "name"), ("set", "pool"), ("set", "demand")}
     known = {(op, field) for op, cls in VERBS.items() for field in cls.__struct_fields__}
     assert known - said == unsaid, AGAIN
@@ -156,12 +159,14 @@ def test_todays_daemon_answers_as_it_always_did(make_instance: Callable[..., Ins
     requests = [each["request"] for each in CONVERSATION]
     replies = list(converse(instance, requests[:-1]))
     stream = ask(instance, EVENTS)
+    (snapshot,) = ask(instance, SNAPSHOT)
     replies += converse(instance, requests[-1:])
     for each, reply in zip(CONVERSATION, replies, strict=True):
         op = each["request"]["op"]
         assert_shape(each["reply"], reply, f"{op}", is_deep=op != "doctor")
     for then, now in zip(lines("events.jsonl"), stream, strict=True):
         assert_shape(then, now, "events")
+    assert_shape(lines("snapshot.jsonl")[0], snapshot, "snapshots")
 
 
 def assert_shape(then: object, now: object, place: str, *, is_deep: bool = True) -> None:

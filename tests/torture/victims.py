@@ -169,7 +169,7 @@ class Victim(Instance):
                 path.touch(0o600)
                 continue
             fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            for kind in ("created", "runner", "running", "failed", "ended", "signalled"):
+            for kind in attempts._KINDS:
                 record = getattr(attempt, kind)
                 if record is not None:
                     boot = {"boot_id": "another"} if kind == "created" else {}
