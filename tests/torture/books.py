@@ -49,6 +49,8 @@ class Record:
     instances: dict[str, tuple[str, ...]] = field(default_factory=dict)
     freezing: bool = False
     is_frozen: bool = False
+    #: On the monotonic clock: when it was started, less the time that it was frozen.
+    counts_from_mono_s: float = 0.0
     #: Somebody wants it to end; it is to begin anew.
     stop: Outcome | None = None
     #: When it was first asked to, on the monotonic clock.
@@ -247,6 +249,7 @@ class Books:
                     job, event, "RUNNING" if job.state == "STARTING" else job.state,
                     "STARTING", "STOPPING",
                 )  # fmt: skip
+                job.counts_from_mono_s = event.mono_s
             case ev.LaunchFailed():
                 self._move(job, event, "CLEANING", "STARTING", "RUNNING", "STOPPING")
                 job.freezing = False
@@ -261,6 +264,12 @@ class Books:
                 is_over = job.state == "CLEANING"
                 self._move(job, event, "CLEANING" if is_over else "STOPPING", *before)
                 claim(job.stop is None, "it is stopped twice", event)
+                if event.outcome is Outcome.TIMEOUT:
+                    ran_s = event.mono_s - job.counts_from_mono_s
+                    had = job.spec.time_limit_s is not None and (
+                        ran_s >= job.spec.time_limit_s - 0.001
+                    )
+                    claim(had, "it is stopped before its time is over", event, ran_s)
                 job.stop, job.freezing = event.outcome, False
                 job.stop_mono_s = job.stop_mono_s or event.mono_s
                 if is_over:
@@ -279,6 +288,7 @@ class Books:
                 self._move(job, event, "SUSPENDED", "RUNNING")
                 claim(job.freezing, "nobody wanted it frozen", event)
                 job.freezing, job.is_frozen = False, True
+                job.counts_from_mono_s -= event.mono_s
             case ev.ResumeRequested():
                 claim(job.freezing or job.state == "SUSPENDED", "it is not suspended", event)
                 job.held_by = None
@@ -287,6 +297,7 @@ class Books:
                 self._may_have(job, event, turn)
                 self._move(job, event, "RUNNING", "SUSPENDED")
                 job.is_frozen = False
+                job.counts_from_mono_s += event.mono_s
             case ev.Escalated():
                 self._move(job, event, "STOPPING", "STOPPING")
             case ev.Warned() | ev.SignalRequested():

@@ -27,7 +27,7 @@ from torture.shrink import attempt, kind_of, shrink
 from torture.world import World
 
 #: Runs in each of the blocks, and how many blocks.
-RUNS, BLOCKS = 40, int(os.environ.get("DRFD_TORTURE_BLOCKS", "12"))
+RUNS, BLOCKS = 40, int(os.environ.get("DRFD_TORTURE_BLOCKS", "8"))
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from drfd.core import stimuli as st
 from drfd.core.backfill import Outlook
 from drfd.core.decide import line_up, schedule_on
 from drfd.core.effects import Effect
-from drfd.core.job import Job, JobState
+from drfd.core.job import Job, JobState, Outcome
 from drfd.core.ledger import Ledger
 from drfd.core.limits import deadline_mono_s
 from drfd.core.lineup import Lineup
@@ -282,6 +282,9 @@ class World:
         for event in events:
             self.say("      → ", event)
             self.books.take(event, self._turn)
+            if isinstance(event, ev.Exited) and event.outcome is Outcome.LOST:
+                has_run = (event.job_id, event.attempt) in self.machine.ever_ran
+                claim(has_run, "what never ran is lost", event)
 
     @property
     def has_passed(self) -> bool:
