@@ -20,7 +20,7 @@ from drfd.launcher.cores import PERIOD_US, Cores
 from drfd.launcher.counters import Counted, count_v1
 from drfd.launcher.cpusets import Cpusets, open_v1
 from drfd.launcher.files import put
-from drfd.launcher.members import MembersV1
+from drfd.launcher.members import MembersV1, inner_groups
 from drfd.launcher.pins import Pins
 from drfd.launcher.protocol import DiskLimit, Limits
 from drfd.launcher.vanishing import unless_gone
@@ -150,6 +150,8 @@ class CgroupV1:
     def remove(self, key: Key) -> bool:
         for directory in self._directories(key):
             try:
+                for inner in reversed(inner_groups(directory)):
+                    os.rmdir(inner)
                 os.rmdir(directory)
             except FileNotFoundError:
                 continue

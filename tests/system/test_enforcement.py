@@ -52,6 +52,24 @@ def test_memory_over_the_limit_kills_the_whole_tree(instance: Instance) -> None:
     assert instance.cgroups() == []
 
 
+def test_what_hides_in_cgroups_of_its_own_making_ends_with_the_job(instance: Instance) -> None:
+    """Root's jobs alone can make any on version 1; they are gone with it."""
+    if os.path.exists("/sys/fs/cgroup/cgroup.controllers"):
+        pytest.skip("cgroup v2: tests/system/test_unified.py has this")
+    script = (
+        "for line in $(cat /proc/self/cgroup); do path=${line##*:}; names=${line#*:}; "
+        "inner=/sys/fs/cgroup/${names%%:*}$path/a/b; "
+        "case $path in */drfd*) mkdir -p $inner && echo $$ >$inner/cgroup.procs;; esac; done; "
+        "setsid sleep 1000 & echo $!; sleep 0.2; cat /proc/self/cgroup; exit 5"
+    )
+    job = instance.wait_end(instance.submit("--", "bash", "-c", script))
+    assert (job["state"], job["exit_code"]) == ("FAILED", 5)
+    pid, *groups = instance.output(job["id"]).splitlines()
+    assert sum(group.endswith("/a/b") for group in groups) >= 4
+    assert not is_alive(int(pid))
+    assert instance.cgroups() == []
+
+
 def test_waiting_for_a_job_out_of_memory_exits_137(instance: Instance) -> None:
     words = ("-w", "-m", "64M", "--", sys.executable, "-c", "bytearray(200 << 20)")
     assert instance.drf("submit", *words, check=False).returncode == 137
