@@ -12,7 +12,7 @@ from pathlib import Path
 from drfd import paths
 from drfd.errors import Unavailable
 
-_START_S = 15.0
+_START_S = 60.0
 #: It ends by itself after so long without jobs.
 _IDLE_EXIT_S = 600
 
