@@ -51,7 +51,9 @@ def test_table_1_of_the_paper(instance: Instance) -> None:
 
 
 def test_waits_are_explained_by_what_is_short_and_who_holds_it(instance: Instance) -> None:
-    instance.submit("-p", "A", "-c", "8", "-n", "big", "--", "sleep", "100")
+    first = instance.submit("-p", "A", "-c", "8", "-n", "big", "--", "sleep", "100")
+    # While it starts, nobody knows yet until when.
+    wait_for("its start", lambda: instance.show(first)["state"] == "RUNNING")
     second = instance.submit("-p", "A", "-c", "2", "--", "true")
     reason = instance.show(second)["reason"]
     assert reason["code"] == "RESOURCES"

@@ -101,7 +101,7 @@ def test_a_scope_is_delegated_goes_when_it_is_empty_and_outlives_us(program: Pro
     given = program("systemd-run", 'shift 4; while [ "$1" != sleep ]; do shift; done; exec "$@"')
     keeper = SYSTEM.start_scope("x.scope", "Words")
     try:
-        until("its sleep", lambda: b"sleep" in cmdline(keeper.process.pid))
+        until("its sleep", lambda: cmdline(keeper.process.pid).startswith(b"sleep\0"))
         assert set(given.read_text().split()) == {
             *("--scope", "--quiet", "--collect", "--slice=drfd.slice", "--unit=x.scope"),
             *("--description=Words", "--property=Delegate=yes", "sleep", "infinity"),

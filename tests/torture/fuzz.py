@@ -246,6 +246,7 @@ class Desk:
         from daemon.conftest import DISK, Shell
         from drfd.daemon.config import Config
         from drfd.daemon.cures import Standing
+        from drfd.daemon.curves import Curves
         from drfd.daemon.engine import Engine
         from drfd.daemon.link import Link
         from drfd.daemon.machine import Site
@@ -284,6 +285,7 @@ class Desk:
             config=Config(),
             site=site,
             meter=meter,
+            curves=Curves(meter, self._journal, now),
             link=link,
             standing=Standing(
                 uid=0, is_systems=True, is_service=False, has_systemd=False, lingers=False

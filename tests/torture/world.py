@@ -449,10 +449,7 @@ def brief(thing: object) -> str:
 
 
 def compare_books(kept: Ledger, fresh: Ledger, what: str) -> None:
-    names = (
-        "jobs arrays queues used holding booked taken waiting letters dependents begins "
-        "next_id draining"
-    )
+    names = "jobs arrays queues used holding booked taken census dependents begins next_id draining"
     for name in names.split():
         mine, other = getattr(kept, name), getattr(fresh, name)
         claim(mine == other, "", what, name, mine, other)
