@@ -69,7 +69,8 @@ def test_a_start_is_told_beside_the_job(instance: Instance) -> None:
     job_id = instance.submit(*words, "--", "sleep", "60")
     wait_for("the news of the start", lambda: told.exists() and told.read_text())
     assert told.read_text() == f"RUNNING {job_id}\n"
-    assert instance.show(job_id)["state"] == "RUNNING"
+    # The daemon may hear of it a moment later.
+    instance.wait_state(job_id, "RUNNING")
 
 
 @pytest.mark.parametrize(
