@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from drfd.client.connection import Connection
-from drfd_cli import demo_daemon, demo_pressure, demo_scale, figure_view, output, plot_file
+from drfd_cli import demo_daemon, demo_pressure, demo_scale, plot_file
 from drfd_cli.demo_scale import Scale
-from drfd_cli.demo_sharing import opening
+from drfd_cli.demo_sharing import closing, opening
 from drfd_cli.options import as_json
 
 if TYPE_CHECKING:
@@ -83,14 +83,7 @@ def command(seconds: int, plot_path: str | None, as_json: bool) -> int:
             done = ", ".join(f"{count} {name}" for name, count in results[-1].done.items())
             click.echo(f"{way.name:<9} tasks done: {done}; killed: {results[-1].killed}")
     found, wrong = _figure(results, seconds)
-    if plot_path is not None:
-        plot_file.write(plot_path, found.title, found.panels)
-    if as_json:
-        output.print_json(found.view() | {"as_expected": not wrong})
-    else:
-        click.echo()
-        figure_view.show([found])
-    return 1 if wrong else 0
+    return closing(found, wrong, plot_path, as_json=as_json)
 
 
 def _config(place: Path, scale: Scale, way: Way) -> str:

@@ -168,6 +168,11 @@ def command(seconds: int, plot_path: str | None, as_json: bool) -> int:
             with _screen(quiet=as_json) as screen:
                 play.play(screen)
             found, wrong = _figure(play, phase_s)
+    return closing(found, wrong, plot_path, as_json=as_json)
+
+
+def closing(found: Figure, wrong: list[str], plot_path: str | None, *, as_json: bool) -> int:
+    """The figure, where it was asked for; the exit status: 1 if anything is `wrong` with it."""
     if plot_path is not None:
         plot_file.write(plot_path, found.title, found.panels)
     if as_json:

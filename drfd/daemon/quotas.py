@@ -23,7 +23,10 @@ BURST_S = 100.0
 MAX_COMING_BYTES = 16 << 20
 #: Jobs that one user's connections may wait for or listen to by their ids, all together.
 MAX_AWAITED = 200_000
-
+#: Bytes of replies that one user has not read yet, on all connections together; no longer reply is
+#: added to them than a short one, which anybody gets.
+MAX_UNREAD_BYTES = 64 << 20
+SHORT_BYTES = 1 << 20
 
 #: All uids without an account count as one user: anybody may have 65,536 of them (subuid(5)).
 STRANGERS = -1
@@ -39,6 +42,7 @@ class Quotas:
         self._connections: Counter[int] = Counter()
         self._coming: Counter[int] = Counter()
         self._awaited: Counter[int] = Counter()
+        self._unread: Counter[int] = Counter()
         self._working: dict[int, asyncio.Semaphore] = {}
         #: When the submissions that have come until now would all be there at the usual rate.
         self._due_mono_s: dict[int, float] = {}
@@ -62,9 +66,7 @@ class Quotas:
         try:
             yield
         finally:
-            self._connections[uid] -= 1
-            if not self._connections[uid]:
-                del self._connections[uid]
+            _give_back(self._connections, uid, 1)
 
     @contextmanager
     def coming(self, uid: int) -> Iterator[Callable[[int], None]]:
@@ -86,9 +88,7 @@ class Quotas:
         try:
             yield count
         finally:
-            self._coming[uid] -= own
-            if not self._coming[uid]:
-                del self._coming[uid]
+            _give_back(self._coming, uid, own)
 
     @contextmanager
     def awaiting(self, uid: int, count: int) -> Iterator[None]:
@@ -104,9 +104,24 @@ class Quotas:
         try:
             yield
         finally:
-            self._awaited[uid] -= count
-            if not self._awaited[uid]:
-                del self._awaited[uid]
+            _give_back(self._awaited, uid, count)
+
+    @contextmanager
+    def unread(self, uid: int, size: int) -> Iterator[None]:
+        """While a reply of so many bytes is not read. Raises Refused for what is too much to keep
+        until then."""
+        before = self._unread[uid]
+        if before and size > SHORT_BYTES and before + size > MAX_UNREAD_BYTES:
+            raise Refused(
+                "too-much-unread",
+                f"uid {uid} has not read {before} bytes of replies on other connections",
+                hint="read them, or end the programs that do not",
+            )
+        self._unread[uid] += size
+        try:
+            yield
+        finally:
+            _give_back(self._unread, uid, size)
 
     def turn(self, uid: int) -> Turn:
         """To work on one request."""
@@ -119,6 +134,13 @@ class Quotas:
         due = max(now, self._due_mono_s.get(uid, now))
         self._due_mono_s[uid] = due + 1 / self._limits().submissions_per_s
         return max(0.0, due - now - BURST_S)
+
+
+def _give_back(counter: Counter[int], uid: int, amount: int) -> None:
+    """Nobody stands in a counter with nothing."""
+    counter[uid] -= amount
+    if not counter[uid]:
+        del counter[uid]
 
 
 class Turn:

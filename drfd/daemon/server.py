@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections import Counter
 from contextlib import ExitStack, aclosing
 
 from drfd.core.stimuli import Actor
@@ -51,10 +50,7 @@ _BACKLOG = 512
 #: Who does not read his last lines keeps the daemon from leaving so long at most.
 _LAST_FLUSH_S = 1.0
 
-#: Bytes of replies that one user has not read yet, on all connections together; no longer reply is
-#: added to them than a short one, which anybody gets.
-_MAX_UNREAD_BYTES = 64 << 20
-_SHORT_BYTES = 1 << 20
+#: So much of a reply is written at a time.
 _PIECE_BYTES = 1 << 15
 
 
@@ -67,7 +63,6 @@ class Server:
         self._snapshots = snapshots
         self._accounts = accounts
         self._quotas = Quotas(lambda: requests.config.limits)
-        self._unread: Counter[int] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, listener: socket.socket) -> None:
@@ -186,23 +181,11 @@ class Server:
     async def _send(self, writer: asyncio.StreamWriter, data: bytes, uid: int) -> None:
         """Until it is read, but for what the kernel takes. Raises Refused for what is too much to
         keep until then."""
-        unread = self._unread[uid]
-        if unread and len(data) > _SHORT_BYTES and unread + len(data) > _MAX_UNREAD_BYTES:
-            raise Refused(
-                "too-much-unread",
-                f"uid {uid} has not read {unread} bytes of replies on other connections",
-                hint="read them, or end the programs that do not",
-            )
-        self._unread[uid] += len(data)
-        try:
+        with self._quotas.unread(uid, len(data)):
             # In pieces: what is not read yet is not copied as a whole.
             for at in range(0, len(data), _PIECE_BYTES):
                 writer.write(memoryview(data)[at : at + _PIECE_BYTES])
                 await writer.drain()
-        finally:
-            self._unread[uid] -= len(data)
-            if not self._unread[uid]:
-                del self._unread[uid]
 
     async def _answer_or_leave(
         self,

@@ -103,6 +103,7 @@ def become_launcher(options: argparse.Namespace) -> None:
     )
     if options.holder is not None:
         command += ["--holder", options.holder]
+    # Our own words, and no shell.
     os.execv(command[0], command)  # noqa: S606
 
 

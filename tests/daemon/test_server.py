@@ -664,7 +664,7 @@ def test_what_one_user_does_not_read_is_bounded_over_all_connections(
     front: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A list may be long; hundreds that nobody reads must not fill the daemon's memory."""
-    monkeypatch.setattr(server_module, "_MAX_UNREAD_BYTES", 3 << 20)
+    monkeypatch.setattr(quotas_module, "MAX_UNREAD_BYTES", 3 << 20)
 
     async def story() -> None:
         async with front() as f:
@@ -674,7 +674,7 @@ def test_what_one_user_does_not_read_is_bounded_over_all_connections(
             stuck, other, stream = [await f.client() for _ in range(3)]
             stuck.writer.transport.pause_reading()  # type: ignore[attr-defined]
             await stuck.send(b'{"v":1,"op":"status"}\n')
-            while not f.server._unread[os.getuid()]:
+            while not f.server._quotas._unread[os.getuid()]:
                 await asyncio.sleep(0.005)
             # As long as nothing else is unread, a list of any length is sent.
             reply = await other.ask(op="status")
