@@ -49,6 +49,12 @@ class HostError(DrfdError):
     exit_code = 1
 
 
+def short_of_memory() -> HostError:
+    """In place of a MemoryError, where nothing has come of what was asked for."""
+    text = "the daemon has too little memory for this now, and has not done it"
+    return HostError("memory", text, hint="try again in a moment")
+
+
 #: How a reply on the wire becomes an exception again on the client's side.
 BY_KIND: dict[str, type[DrfdError]] = {
     cls.__name__: cls for cls in (Refused, NotPermitted, Unavailable, ConfigError, HostError)

@@ -78,6 +78,7 @@ class Instance:
         self.work.mkdir()
         self.failpoints = self.root / "failpoints"
         self.failpoints.mkdir()
+        self.configured = config
         self.config.write_text(config)
         if "external_load" not in config:
             # What else the machine does is no matter of the test.
@@ -211,7 +212,11 @@ class Instance:
         return list(json.loads(self.drf("status", "--json", *words).stdout)["jobs"])
 
     def wait_end(self, job_id: int, *, seconds: float = 60) -> dict[str, Any]:
-        self.drf("wait", job_id, check=False, timeout=seconds)
+        client = Connection(self.socket)
+        try:
+            client.wait([job_id], any_one=False, timeout_s=seconds * PATIENCE)
+        finally:
+            client.close()
         return self.show(job_id)
 
     def wait_state(self, job_id: int, state: str) -> dict[str, Any]:
@@ -246,14 +251,39 @@ class Instance:
             if not self.is_dead():
                 for armed in self.failpoints.iterdir():
                     armed.unlink()
-                if self._live_jobs():
-                    self.drf("cancel", "--all", "--yes", check=False)
-                wait_for("all jobs gone", lambda: not self._live_jobs(), seconds=15)
+                self._end_all_jobs()
         finally:
             if not self.is_dead():
                 self.stop()
             self._kill_leftovers()
             shutil.rmtree(self.root, ignore_errors=True)
+
+    def clear(self) -> bool:
+        """End all jobs and take away what tests have left around them, so that another test may go
+        on with it. False: the daemon is not what was started, and serves no other test."""
+        if self.is_dead() or not self.answers() or self.config.read_text() != self.configured:
+            return False
+        if any(self.failpoints.iterdir()):
+            return False
+        self._ask("drain", on=False)
+        self._end_all_jobs()
+        for place in (*self.work.iterdir(), *(set(self.root.iterdir()) - self._own)):
+            if place.is_dir() and not place.is_symlink():
+                shutil.rmtree(place)
+            else:
+                place.unlink()
+        return True
+
+    @property
+    def _own(self) -> set[Path]:
+        """What there is of it in its directory."""
+        extra = self.root / "drfd.d"
+        return {self.state, self.socket, self.config, extra, self.work, self.failpoints, self.log}
+
+    def _end_all_jobs(self) -> None:
+        if self._live_jobs():
+            self._ask("cancel", select={"everything": True})
+        wait_for("all jobs gone", lambda: not self._live_jobs(), seconds=15)
 
     def _live_jobs(self) -> list[Any]:
         return list(self._ask("status", select={})["jobs"])

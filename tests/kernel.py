@@ -36,13 +36,27 @@ class Kernel:
         """Where jobs of the instance with this group may have their cgroups."""
         tops = [Path(mount, name) for mount in dict.fromkeys(self.v1.values())]
         if self.v2 is not None:
-            tops += [Path(self.v2, "drfd.slice", scope(name), "jobs"), Path(self.v2, name)]
+            tops += [Path(place, "jobs") for place in self._scopes(name)]
+            tops.append(Path(self.v2, name))
         return tops
 
     def end_scope(self, name: str) -> None:
-        """For a test that failed half-way."""
-        if self.v2 is not None and Path(self.v2, "drfd.slice", scope(name)).exists():
-            subprocess.run(["systemctl", "stop", scope(name)], check=False)
+        """With it goes the whole tree in which the jobs of the instance with this group were."""
+        env = {**os.environ, "XDG_RUNTIME_DIR": f"/run/user/{os.getuid()}"}
+        for place, command in self._scopes(name).items():
+            if place.exists():
+                subprocess.run([*command, "stop", place.name], env=env, check=False)
+
+    def _scopes(self, name: str) -> dict[Path, list[str]]:
+        """Of the system's manager, and of our own; how either is asked."""
+        if self.v2 is None:
+            return {}
+        uid = os.getuid()
+        users = Path(self.v2, "user.slice", f"user-{uid}.slice", f"user@{uid}.service")
+        return {
+            Path(self.v2, "drfd.slice", scope(name)): ["systemctl"],
+            Path(users, "drfd.slice", scope(name)): ["systemctl", "--user"],
+        }
 
     def limits(self, job: dict[str, Any]) -> dict[str, Any]:
         """What the kernel's files say of a running job. Cores in thousandths."""

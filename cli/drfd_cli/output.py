@@ -74,6 +74,11 @@ def say(text: str) -> None:
     click.echo(f"drf: {clean(text, 1000)}", err=True)
 
 
+def parts(column: Column) -> tuple[str, str]:
+    """Its heading, and the side that its cells are aligned to."""
+    return (column, "left") if isinstance(column, str) else column
+
+
 def new_table(*columns: Column, title: str | None = None) -> Table:
     """A table with these headings; ("NAME", "right") aligns the column to the right."""
     from rich import box
@@ -82,7 +87,7 @@ def new_table(*columns: Column, title: str | None = None) -> Table:
 
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
     for column in columns:
-        name, justify = (column, "left") if isinstance(column, str) else column
+        name, justify = parts(column)
         # The last column takes what is left, on as many lines as it needs.
         heading = Text(clean(name))
         table.add_column(heading, justify=justify, no_wrap=column != columns[-1])  # type: ignore[arg-type]
@@ -115,8 +120,9 @@ def print_rows(
     if len(rows) > _LONG:
         print_pages(columns, [rows])
         return
-    from rich.cells import cell_len
     from rich.console import Console
+
+    from drfd_cli.narrow import fit
 
     class Quiet(Console):
         def on_broken_pipe(self) -> None:
@@ -125,12 +131,8 @@ def print_rows(
     table = new_table(*columns)
     for cells in rows:
         add_row(table, cells)
-    for column in table.columns:
-        if str(column.header) in fixed:
-            shown = [column.header, *column.cells]
-            column.min_width = max(cell_len(str(cell)) for cell in shown)
-    if last_width:
-        table.columns[-1].min_width = last_width
+    has_screen = sys.stdout.isatty() or "COLUMNS" in os.environ
+    fit(table, width() if has_screen else None, fixed=fixed, last_width=last_width)
     console = Quiet(
         highlight=False,
         width=width(),
@@ -145,8 +147,8 @@ def print_rows(
 def print_pages(columns: Sequence[Column], pages: Iterable[Sequence[Sequence[object]]]) -> None:
     """A list that nobody reads as a whole: a line for each row, and done at once, page by page.
     A column becomes wider where a later page needs that."""
-    names = [column if isinstance(column, str) else column[0] for column in columns]
-    is_right = [not isinstance(column, str) and column[1] == "right" for column in columns]
+    names = [parts(column)[0] for column in columns]
+    is_right = [parts(column)[1] == "right" for column in columns]
     table, widths = [names], [0] * len(columns)
     for rows in pages:
         table += [[clean(cell, 400) for cell in cells] for cells in rows]

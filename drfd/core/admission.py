@@ -20,6 +20,7 @@ from fractions import Fraction
 from math import inf
 
 from drfd.core.backfill import Backfill, Outlook
+from drfd.core.eldest import Eldest
 from drfd.core.fairshare import FairShare
 from drfd.core.ladder import Ladder, Turn
 from drfd.core.lane import Lane
@@ -63,13 +64,12 @@ def run_pass(
     walk.keep_reservations()
     walk.serve(promise_only=True)
     walk.serve(promise_only=False)
-    # A place that was given in this very pass may be a drain, too.
-    walk.let_go_on()
     return Plan(
         admitted=list(walk.given),
         free=walk.free,
         order=Order(lineup.order),
         reservations=tuple(walk.backfill.kept) if walk.backfill is not None else (),
+        eldest=None if walk.eldest is None else walk.eldest.job_id,
         outlook=outlook,
         standing=lineup.standing,
         is_cut=walk.is_cut,
@@ -86,6 +86,8 @@ class _Walk:
         self.standing = lineup.standing
         self.free = free
         self.backfill = Backfill(outlook) if outlook is not None else None
+        #: Whom nobody of its own leaf may pass.
+        self.eldest: Eldest | None = None
         #: What it has admitted, in order, with the demands.
         self.given: dict[int, Vector] = {}
         #: The lanes that may still be launched from, fewer and fewer: what fits and hurts no
@@ -113,9 +115,10 @@ class _Walk:
                 self._admit(before.leaf, before.demand, entry)
             elif is_within or not has_room or before.is_forced:
                 self._reserve(before.leaf, before.demand, before.job_id, before)
-        self.let_go_on()
+        self._let_go_on()
+        self.eldest = Eldest(self.lineup, self.backfill, self.free)
 
-    def let_go_on(self) -> None:
+    def _let_go_on(self) -> None:
         """A drain may wait for memory that suspended jobs keep until they have gone on: for these
         it makes room too, or all would wait for ever."""
         backfill = self.backfill
@@ -136,9 +139,9 @@ class _Walk:
         """One phase."""
         while not self.is_cut and (found := self._next(promise_only=promise_only)) is not None:
             leaf, lanes = found
-            start = None
-            if promise_only or not self._closes(leaf):
-                start = self._first_start(leaf, lanes)
+            if not promise_only:
+                self._seek_place(leaf)
+            start = self._first_start(leaf, lanes)
             if start is not None:
                 self._admit(leaf, *start)
             else:
@@ -230,7 +233,10 @@ class _Walk:
         ]
 
     def _first_start(self, leaf: str, lanes: list[Lane]) -> tuple[Vector, Entry] | None:
-        """The leaf's first job that hurts no reservation."""
+        """The leaf's first job that hurts no reservation, if later ones may pass its first one."""
+        eldest = self.eldest
+        if eldest is not None and eldest.bars(leaf, free=self.free, given=self.given):
+            return None
         best: tuple[Vector, Entry] | None = None
         for lane in lanes:
             entry = self.lineup.head(leaf, lane.demand)
@@ -244,22 +250,17 @@ class _Walk:
                 best = lane.demand, entry
         return best
 
-    def _closes(self, leaf: str) -> bool:
-        """Look at the leaf's first job. One that cannot start and has waited long enough gets a
-        place if there is one; one that does not fit and has waited far longer lets no later job of
-        its own leaf pass, so that the leaf's share falls and its turn comes."""
-        if self.backfill is None or not self.backfill.outlook.patience.reserves:
-            return False
+    def _seek_place(self, leaf: str) -> None:
+        """The leaf's first job gets a place if it cannot start and has waited long enough."""
         (_, job_id), demand = self.lineup.first[leaf]
-        # What a limit of its pool keeps back gains nothing by a reservation.
-        if not self.standing.is_within_limits(leaf, demand):
-            return False
-        has_room = fits(demand, self.free)
-        if has_room and self.backfill.allows(demand, job_id, self.free):
-            return False
-        if self.backfill.may_reserve(job_id):
+        if (
+            self.backfill is not None
+            and self.backfill.may_reserve(job_id)
+            # What a limit of its pool keeps back gains nothing by a place.
+            and self.standing.is_within_limits(leaf, demand)
+            and not (fits(demand, self.free) and self.backfill.allows(demand, job_id, self.free))
+        ):
             self._reserve(leaf, demand, job_id)
-        return not has_room and self.backfill.outlook.has_waited_too_long(job_id)
 
     def _admit(self, leaf: str, demand: Vector, entry: Entry) -> None:
         self.given[entry[1]] = demand

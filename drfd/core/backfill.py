@@ -12,7 +12,16 @@ from math import inf
 
 from drfd.core.external import ExternalLoad
 from drfd.core.queue import Entry
-from drfd.core.reservation import Coming, InOrder, Patience, Reservation, allows, reserve, taken
+from drfd.core.reservation import (
+    Coming,
+    InOrder,
+    Patience,
+    Reservation,
+    allows,
+    reserve,
+    shadow,
+    taken,
+)
 from drfd.core.resources import Vector
 
 
@@ -51,7 +60,7 @@ class Outlook:
         return self.patience.reserves and self.waited_s(job_id) >= self.patience.patience_s
 
     def has_waited_too_long(self, job_id: int) -> bool:
-        """So long that no later job of its leaf may pass it while it does not fit."""
+        """So long that, if nobody has waited longer, no later job of its leaf may pass it."""
         return self.patience.reserves and self.waited_s(job_id) > self.patience.drain_after_s
 
 
@@ -79,11 +88,18 @@ class Backfill:
 
     def may_reserve(self, job_id: int) -> bool:
         """Is there a place for a job that cannot start, and has it waited long enough?"""
-        return (
-            self.has_place
-            and self.outlook.is_late(job_id)
-            and all(each.job_id != job_id for each in self.kept)
-        )
+        return self.has_place and self.outlook.is_late(job_id) and not self.has_place_for(job_id)
+
+    def has_place_for(self, job_id: int) -> bool:
+        return any(each.job_id == job_id for each in self.kept)
+
+    def is_hopeless(
+        self, job_id: int, demand: Vector, *, free: Vector, given: Mapping[int, Vector]
+    ) -> bool:
+        """Would it not fit even when all has come back? `given` as for `reserve`."""
+        outlook, back = self.outlook, self._back(given)
+        length_s = outlook.length_s(job_id)
+        return shadow(demand, length_s, free, outlook.ends, outlook.now_s, given=back) is None
 
     def deadline_s(self, demand: Vector, free: Vector) -> float | None:
         """By when a job of this demand must have ended if it starts in `free` now, so that it hurts
@@ -137,11 +153,10 @@ class Backfill:
             length_s=outlook.length_s(job_id),
             free=free,
             ends=outlook.ends,
-            given=[(outlook.end_s(other), held) for other, held in given.items()],
+            given=self._back(given),
             kept=self.kept,
             before=before,
             now_s=outlook.now_s,
-            waited_s=outlook.waited_s(job_id),
             rules=outlook.patience,
         )
         if found is None:
@@ -152,3 +167,7 @@ class Backfill:
         ]
         self.kept.append(found)
         return True
+
+    def _back(self, given: Mapping[int, Vector]) -> list[tuple[float, Vector]]:
+        """When what this pass has admitted comes back."""
+        return [(self.outlook.end_s(job_id), held) for job_id, held in given.items()]

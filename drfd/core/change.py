@@ -6,6 +6,7 @@ owner may shorten it, and an administrator may lengthen it too, since others cou
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 
 from drfd.core import events as ev
@@ -61,7 +62,8 @@ def change(ledger: Ledger, asked: st.ChangeAsked, rules: Rules) -> list[ev.Event
             spec=spec,
             sets_after=wish.after is not None,
             sets_begin=sets_begin,
-            text=", ".join(_differences(job.spec, spec, ledger)) or "may start at once",
+            text=", ".join(_differences(job.spec, spec, ledger, asked.names))
+            or "may start at once",
         ),
         *settle_ended(job.id, wish.after or (), asked.ended, at_s),
     ]
@@ -161,8 +163,10 @@ def _refuse_while_running(job: Job, wish: st.Change, spec: JobSpec, actor: st.Ac
         )
 
 
-def _differences(before: JobSpec, after: JobSpec, ledger: Ledger) -> list[str]:
-    """What is different, for people."""
+def _differences(
+    before: JobSpec, after: JobSpec, ledger: Ledger, names: Mapping[int, str]
+) -> list[str]:
+    """What is different, for people; `names` of what the books do not hold any more."""
     pairs = [
         ("name", before.name, after.name),
         ("pool", before.pool, after.pool),
@@ -172,7 +176,7 @@ def _differences(before: JobSpec, after: JobSpec, ledger: Ledger) -> list[str]:
         ("memory", show_size(before.demand.memory_bytes), show_size(after.demand.memory_bytes)),
         ("io", _rates(before.demand), _rates(after.demand)),
         ("gres", _gres(before.demand), _gres(after.demand)),
-        ("after", _after(before.after, ledger), _after(after.after, ledger)),
+        ("after", _after(before.after, ledger, names), _after(after.after, ledger, names)),
     ]
     found = [f"{what} {old} → {new}" for what, old, new in pairs if old != new]
     # The core has no time zone to write a time in.
@@ -194,9 +198,9 @@ def _gres(demand: Resources) -> str:
     return ", ".join(f"{count} {name}" for name, count in demand.gres) or "none"
 
 
-def _after(after: tuple[Dependency, ...], ledger: Ledger) -> str:
+def _after(after: tuple[Dependency, ...], ledger: Ledger, names: Mapping[int, str]) -> str:
     def name(job_id: int) -> str:
         job = ledger.find(job_id)
-        return str(job_id) if job is None else job.label
+        return names.get(job_id, str(job_id)) if job is None else job.label
 
     return ",".join(f"{name(each.job_id)}:{each.want}" for each in after) or "nothing"

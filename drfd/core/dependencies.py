@@ -197,9 +197,31 @@ def awaited(job: Job, ledger: Ledger) -> list[Job]:
         roster = ledger.arrays.get(job_id)
         if roster is None:
             return ledger.job(job_id)
-        tasks = [ledger.jobs[each] for each in roster.live]
-        tasks += [roster.array.common] if roster.unborn else []
-        return replace(min(tasks, key=place), id=job_id, array_index=None)
+        return replace(min(_parts(ledger, job_id), key=place), id=job_id, array_index=None)
 
     ids = dict.fromkeys(each.job_id for each in job.awaits)
     return sorted(map(standing_for, ids), key=place)
+
+
+def stuck_on(job: Job, ledger: Ledger) -> Job | None:
+    """Of a waiting job that never starts, as things stand: the one with the broken dependency, it
+    itself or one that it waits for, over any number of others. None: it may still start."""
+    left, seen = [job], set[int]()
+    while left:
+        each = left.pop()
+        if each.broken is not None:
+            return each
+        for on in each.awaits:
+            if on.job_id not in seen:
+                seen.add(on.job_id)
+                left += _parts(ledger, on.job_id)
+    return None
+
+
+def _parts(ledger: Ledger, job_id: int) -> list[Job]:
+    """A live job, or the tasks of an array, those that have no record of their own as one."""
+    roster = ledger.arrays.get(job_id)
+    if roster is None:
+        return [ledger.job(job_id)]
+    tasks = [ledger.jobs[each] for each in sorted(roster.live)]
+    return [*tasks, roster.array.common] if roster.unborn else tasks

@@ -90,6 +90,7 @@ def _reserve(tally: Tally, leaf: str, head: Head, outlook: Outlook) -> Reservati
         start_s=start_s,
         end_s=start_s + length_s,
         spare=spare,
+        due_s=start_s,
     )
 
 

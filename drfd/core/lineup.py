@@ -11,6 +11,7 @@ depth of the tree, and with the logarithm of the number of leaves.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -77,7 +78,11 @@ class Lineup:
         self._young: Rank[tuple[float, str]] = Rank()
         #: The lanes in which leaves are late; those of which it must be asked again.
         self._late: dict[str, Vector] = {}
+        #: Of late leaves: (since when their first job waits, Unix time; leaf), the eldest first.
+        self._elders: list[tuple[float, str]] = []
+        self._ages: dict[str, float] = {}
         self._undated: set[str] = set()
+        self._dated_s = float("-inf")
         #: What the present pass has admitted, and how far it has looked past that.
         self._given: set[int] = set()
         self._walks: dict[tuple[str, Vector], _Walk] = {}
@@ -138,10 +143,16 @@ class Lineup:
             else:
                 lane.put(leaf, None, None)
         if outlook is not None:
-            self._set_late(leaf, is_late=leaf in self.first and outlook.is_late(self._job(leaf)))
+            is_late = leaf in self.first and outlook.is_late(self._job(leaf))
+            self._set_late(leaf, is_late=is_late)
+            self._set_age(leaf, outlook if is_late else None)
             for lane in self.lanes.values():
                 if lane.late.heads:
                     lane.late.lift(leaf)
+
+    def elders(self) -> Iterator[str]:
+        """The leaves whose first job has waited long enough for a place, the eldest first."""
+        return (leaf for _, leaf in self._elders)
 
     def order(self) -> list[str]:
         """The leaves that still wait, as they would be served if room came up now."""
@@ -226,6 +237,10 @@ class Lineup:
 
     def _date(self, outlook: Outlook) -> None:
         """Find out who is late by now."""
+        if outlook.now_s < self._dated_s:
+            # The clock has been set back.
+            self._undated.update(self._late)
+        self._dated_s = outlook.now_s
         for leaf in self._undated:
             self._young.drop(leaf)
             is_late = leaf in self.first and outlook.is_late(self._job(leaf))
@@ -233,10 +248,21 @@ class Lineup:
                 self._young.put((outlook.since_s(self._job(leaf)), leaf))
             if is_late is not (leaf in self._late):
                 self._set_late(leaf, is_late=is_late)
+            self._set_age(leaf, outlook if is_late else None)
         self._undated.clear()
         while (eldest := self._young.least()) is not None and outlook.is_late(self._job(eldest[1])):
             self._young.drop(eldest[1])
             self._set_late(eldest[1], is_late=True)
+            self._set_age(eldest[1], outlook)
+
+    def _set_age(self, leaf: str, outlook: Outlook | None) -> None:
+        """`outlook`: None if the leaf is not late."""
+        before = self._ages.pop(leaf, None)
+        if before is not None:
+            del self._elders[bisect_left(self._elders, (before, leaf))]
+        if outlook is not None:
+            self._ages[leaf] = outlook.since_s(self._job(leaf))
+            insort(self._elders, (self._ages[leaf], leaf))
 
     def _set_late(self, leaf: str, *, is_late: bool) -> None:
         before = self._late.pop(leaf, None)

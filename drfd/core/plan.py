@@ -28,6 +28,8 @@ class Plan:
     is_cut: bool = False
     #: What is kept for big jobs, in the order of their places; goes into the next pass.
     reservations: tuple[Reservation, ...] = ()
+    #: The job that no later one of its leaf may pass.
+    eldest: int | None = None
     #: What was kept free for processes outside drfd.
     external: ExternalLoad | None = None
     #: What the pass knew of time, if anything.
@@ -47,7 +49,3 @@ class Plan:
         if self.outlook is None:
             return None
         return Backfill(self.outlook, list(self.reservations)).hurt(demand, job_id, self.free)
-
-    def has_waited_too_long(self, job_id: int) -> bool:
-        """Does a waiting job that does not fit close its leaf to later ones?"""
-        return self.outlook is not None and self.outlook.has_waited_too_long(job_id)

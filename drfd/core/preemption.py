@@ -12,7 +12,7 @@ starve by the exchange, so nobody is stopped for the victim in its turn.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from heapq import merge
@@ -54,22 +54,22 @@ class Starving:
 
 @dataclass
 class Starvation:
-    """Since when each node starves; to be shown every pass."""
+    """Since when each node starves, on the monotonic clock; to be shown every pass."""
 
-    since_s: dict[str, float] = field(default_factory=dict)
+    since_mono_s: dict[str, float] = field(default_factory=dict)
 
     def look(
-        self, ledger: Ledger, standing: Standing, shares: FairShare, how: Preempting, now_s: float
+        self, ledger: Ledger, standing: Standing, shares: FairShare, how: Preempting, mono_s: float
     ) -> list[Starving]:
         """Those for whom somebody may be stopped now, the least satisfied first."""
         starving = _starving(ledger, standing, shares, how)
-        self.since_s = {path: self.since_s.get(path, now_s) for path in starving}
+        self.since_mono_s = {path: self.since_mono_s.get(path, mono_s) for path in starving}
         due = []
         for path, job_id in starving.items():
             after_s = how.after_s
             if shares.rule(path).guarantee is not None:
                 after_s /= 2
-            if now_s - self.since_s[path] >= after_s:
+            if mono_s - self.since_mono_s[path] >= after_s:
                 due.append((standing.satisfaction(path), path, job_id))
         return [Starving(path, job_id) for _, path, job_id in sorted(due)]
 
@@ -90,6 +90,47 @@ def _starving(
     return found
 
 
+#: What jobs are about to give back: (leaf, amount).
+Gifts = Sequence[tuple[str, Vector]]
+
+
+@dataclass
+class Departures:
+    """Since when each job has been seen giving back what it holds, on the monotonic clock: who sets
+    the machine's clock makes nobody late. What is known of it begins anew with the daemon."""
+
+    since_mono_s: dict[tuple[int, int, JobState, int], float] = field(default_factory=dict)
+
+    def look(self, ledger: Ledger, mono_s: float, grace_s: float) -> Gifts:
+        """What jobs that are being stopped or frozen will give back. What does not come within a
+        minute after `grace_s`, the time between SIGTERM and SIGKILL, is not counted on: some
+        processes never freeze, or die."""
+        leaving = [(job, gift) for job in ledger.holders() if (gift := _gift_of(ledger, job))]
+        before = self.since_mono_s
+        self.since_mono_s = {
+            key: before.get(key, mono_s) for key in (_departure(job) for job, _ in leaving)
+        }
+        oldest_mono_s = mono_s - grace_s - _SLOW_S
+        return [
+            (job.spec.leaf, gift)
+            for job, gift in leaving
+            if self.since_mono_s[_departure(job)] > oldest_mono_s
+        ]
+
+
+def _departure(job: Job) -> tuple[int, int, JobState, int]:
+    """What may take its time once: an attempt's processes to end, its cgroup to vanish, each of its
+    freezings."""
+    return job.id, job.attempt, job.state, job.suspensions
+
+
+def _gift_of(ledger: Ledger, job: Job) -> Vector | None:
+    """What it is about to give back; None: it goes on."""
+    if job.state in (JobState.STOPPING, JobState.CLEANING):
+        return ledger.held(job)
+    return ledger.axes.released(ledger.held(job)) if job.freezing else None
+
+
 def preempt(
     ledger: Ledger,
     standing: Standing,
@@ -99,14 +140,12 @@ def preempt(
     now: Now,
     external: Vector | None = None,
     *,
-    grace_s: float = 0.0,
+    leaving: Gifts = (),
 ) -> list[ev.PreemptRequested | ev.SuspendRequested]:
     """What is asked of the victims, so that the starving job fits; nothing if nobody may be one,
     or need be. `room`: the machine's capacity. Nobody is stopped for the sake of what is kept for
-    `external` load, nor in vain because of it. `grace_s`: see `is_making_room`."""
+    `external` load, nor in vain because of it. `leaving`: what comes back anyway."""
     demand = ledger.wanted(ledger.job(starving.job_id))
-    # What is being given back anyway comes first.
-    leaving = list(_leaving(ledger, now, grace_s))
     free = plus(minus(room, ledger.booked), total((gift for _, gift in leaving), ledger.nothing))
     if demand is None or fits(demand, free):
         return []
@@ -138,31 +177,6 @@ def _request(
         for_job=starving.job_id,
         text=f"stopped {why}; it is queued again",
     )
-
-
-def is_making_room(ledger: Ledger, now: Now, grace_s: float) -> bool:
-    """Is anybody about to give something back? What does not come within a minute after `grace_s`,
-    the time between SIGTERM and SIGKILL, is not counted on: some processes never freeze, or die."""
-    return any(True for _ in _leaving(ledger, now, grace_s))
-
-
-def _leaving(ledger: Ledger, now: Now, grace_s: float) -> Iterable[tuple[str, Vector]]:
-    """(leaf, what it is about to give back) of each job that is being stopped or frozen."""
-    oldest_s = now.at_s - grace_s - _SLOW_S
-    for job in ledger.holders():
-        if job.state in (JobState.STOPPING, JobState.CLEANING):
-            stop_s = now.at_s if job.stop is None else job.stop.at_s
-            since_s = stop_s if job.ended_at is None else job.ended_at
-            gift = ledger.held(job)
-        elif job.freezing:
-            # Of what somebody suspends it is not known since when.
-            known = job.held_by is None and job.preempted_at is not None
-            since_s = job.preempted_at or 0.0 if known else now.at_s
-            gift = ledger.axes.released(ledger.held(job))
-        else:
-            continue
-        if since_s > oldest_s:
-            yield job.spec.leaf, gift
 
 
 def _is_candidate(job: Job, how: Preempting, now_s: float) -> bool:

@@ -178,8 +178,8 @@ def _kept_back(
         return f"job {ledger.job(alike).label}, which needs the same, comes first; {kept}"
     most = rules.shares.standing({}, [job.spec.leaf]).most(job.spec.leaf)
     able = ((line.first, asks) for asks, line in groups.items() if fits(asks, most))
-    (_, first), asks = min(able, default=((0, job.id), demand))
-    if short_axes(asks, last.free) and last.has_waited_too_long(first):
+    (_, first), _ = min(able, default=((0, job.id), demand))
+    if first == last.eldest and first != job.id:
         who = ledger.job(first).label
         return f"job {who} comes first: it has waited so long that no later job may pass it"
     return None

@@ -7,8 +7,11 @@ Its shadow time is the first moment at which it fits for as long as it is estima
 running jobs end as estimated and the jobs reserved before it start at their own shadow times; what
 is free then beyond all of them is spare. Between those starts free resources only grow, so another
 job may start if, for each reservation, it ends before the shadow time or fits into the spare, on
-every resource by itself. After `drain_after_s`, or when its shadow time has passed twice, nothing
-may start in what a reserved job needs of the free resources at all.
+every resource by itself. When the first shadow time that a job was given is past by
+`drain_after_s`, or when its shadow time has passed twice, nothing may start in what it needs of the
+free resources at all: a drain. Only jobs that have outlived their estimates are cured by one. Long
+jobs that run as estimated end no sooner by it; and where all have waited for long, drains for
+whoever has would follow one upon another, and most of the machine would idle.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ from drfd.core.resources import Vector, fits, minus, plus, short_axes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """When waiting turns into a reservation, and a reservation into a drain; seconds."""
+    """When waiting turns into a reservation, and that into a drain, or a wait without one into a
+    bar (see `core.eldest`); seconds."""
 
     patience_s: float = 30.0
     drain_after_s: float = 4 * 30.0 + 86400
@@ -47,6 +51,8 @@ class Reservation:
     end_s: float
     #: What others may take beyond the shadow time.
     spare: Vector
+    #: The first shadow time that it was given.
+    due_s: float
     #: How often the shadow time has passed and the job has not started.
     missed: int = 0
     #: Nothing may start in what it needs any more.
@@ -81,7 +87,6 @@ def reserve(
     kept: Sequence[Reservation],
     before: Reservation | None,
     now_s: float,
-    waited_s: float,
     rules: Patience,
 ) -> Reservation | None:
     """The reservation for a job that cannot start in `free`: when what is held comes back (`ends`,
@@ -91,8 +96,9 @@ def reserve(
     if found is None:
         return None
     start_s, spare = found
-    missed = 0
+    missed, due_s = 0, start_s
     if before is not None:
+        due_s = before.due_s
         missed = before.missed + (now_s > before.start_s and start_s > before.start_s)
     is_forced = before is not None and before.is_forced
     return Reservation(
@@ -102,8 +108,9 @@ def reserve(
         start_s=start_s,
         end_s=start_s + length_s,
         spare=spare,
+        due_s=due_s,
         missed=missed,
-        is_drain=waited_s > rules.drain_after_s or missed >= 2 or is_forced,
+        is_drain=now_s - due_s > rules.drain_after_s or missed >= 2 or is_forced,
         is_forced=is_forced,
     )
 
@@ -117,6 +124,7 @@ def forced(job_id: int, leaf: str, demand: Vector, now_s: float) -> Reservation:
         start_s=now_s,
         end_s=now_s,
         spare=minus(demand, demand),
+        due_s=now_s,
         is_drain=True,
         is_forced=True,
     )

@@ -22,7 +22,7 @@ from drfd.core.ledger import Ledger
 from drfd.core.lineup import Lineup
 from drfd.core.outlook import look_out
 from drfd.core.plan import Plan
-from drfd.core.preemption import Starvation, is_making_room, preempt
+from drfd.core.preemption import Departures, Starvation, preempt
 from drfd.core.reservation import Reservation, forced
 from drfd.core.resources import Resources
 from drfd.core.rules import ROOT, Rules
@@ -50,6 +50,7 @@ class Scheduler:
         self._history = History(half_life_s)
         self._run_times = RunTimes() if run_times is None else run_times
         self._starvation = Starvation()
+        self._departures = Departures()
         #: When it was last asked who starves, on the monotonic clock.
         self._looked_mono_s = -inf
         self._short_jobs = ShortJobs()
@@ -123,15 +124,19 @@ class Scheduler:
         if len(ledger.queues) > _FEW_LEAVES and now.mono_s - self._looked_mono_s < _LOOK_S:
             return
         self._looked_mono_s = now.mono_s
-        due = self._starvation.look(ledger, last.standing, rules.shares, how, now.at_s)
-        if any(each.is_forced for each in last.reservations):
-            if is_making_room(ledger, now, rules.grace_s):
+        due = self._starvation.look(ledger, last.standing, rules.shares, how, now.mono_s)
+        is_awaited = any(each.is_forced for each in last.reservations)
+        if not due and not is_awaited:
+            return
+        leaving = self._departures.look(ledger, now.mono_s, rules.grace_s)
+        if is_awaited:
+            if leaving:
                 return
             left = tuple(each for each in last.reservations if not each.is_forced)
             self.last_plan = replace(last, reservations=left)
         for starving in due:
             requests = preempt(
-                ledger, last.standing, rules.room, starving, how, now, kept, grace_s=rules.grace_s
+                ledger, last.standing, rules.room, starving, how, now, kept, leaving=leaving
             )
             if requests:
                 job = ledger.job(starving.job_id)
@@ -141,6 +146,8 @@ class Scheduler:
                 others = tuple(each for each in self.reservations if each.job_id != job.id)
                 self.last_plan = replace(last, reservations=(place, *others))
                 yield from requests
+                # From this moment on they have their time.
+                self._departures.look(ledger, now.mono_s, rules.grace_s)
                 return
 
     def note(self, job: Job) -> None:

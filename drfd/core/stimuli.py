@@ -128,6 +128,9 @@ class ChangeAsked:
     #: As in `SubmitAsked`.
     ended: Mapping[int, Outcome] = field(default_factory=dict)
     unborn_only: bool = False
+    #: What people call tasks of arrays that the books do not hold any more, and that it waited for
+    #: or is to wait for.
+    names: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

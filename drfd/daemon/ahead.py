@@ -14,15 +14,24 @@ _MOST = 128
 
 
 class Ahead:
-    def __init__(self) -> None:
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        """`reader`: of the connection; it raises what one of them has broken with."""
+        self._reader = reader
         #: Ends when its reply is sent, hence after all before it.
         self.last: asyncio.Task[None] | None = None
         self._count = self._size_bytes = 0
 
     def add(self, taking: Coroutine[None, None, None], size_bytes: int) -> None:
         self.last = asyncio.ensure_future(taking)
+        self.last.add_done_callback(self._look)
         self._count += 1
         self._size_bytes += size_bytes
+
+    def _look(self, taking: asyncio.Task[None]) -> None:
+        """Its asker waits for a reply that will not come, and we for the next request."""
+        error = None if taking.cancelled() else taking.exception()
+        if isinstance(error, Exception):
+            self._reader.set_exception(error)
 
     async def make_room(self, size_bytes: int) -> None:
         """No more than one long request, or so many short ones."""

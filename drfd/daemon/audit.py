@@ -15,6 +15,7 @@ from drfd.core.stimuli import Actor
 from drfd.errors import DrfdError
 from drfd.journald import about
 from drfd.wire import messages as msg
+from drfd.wire.parts import Ref
 from drfd.wire.views import View
 
 log = logging.getLogger("drfd.audit")
@@ -33,7 +34,7 @@ def record(actor: Actor, request: msg.AnyRequest, result: View | DrfdError | Non
     words = [f"event=audit verb={verb} uid={actor.uid} user={_word(actor.user)}"]
     if done:
         words.append(f"jobs={ranges(done)}")
-    words += [f"refused={ranges(ids)}:{code}" for code, ids in refused.items()]
+    words += [f"refused={_refused(refs)}:{code}" for code, refs in refused.items()]
     words.append(f"result={_result(result)}")
     log.info(" ".join(words), extra=about(jobs=done[:_MAX_FIELDS], user=actor.user))
 
@@ -64,6 +65,12 @@ def ranges(ids: Iterable[int]) -> str:
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in found)
 
 
+def _refused(refs: list[Ref]) -> str:
+    """`1-3,5_7`: those that were not found are as they were asked for."""
+    ids = ranges(ref for ref in refs if isinstance(ref, int))
+    return ",".join(filter(None, [ids, *(ref for ref in refs if isinstance(ref, str))]))
+
+
 def _result(result: View | DrfdError | None) -> str:
     if result is None:
         return "unknown"
@@ -72,13 +79,13 @@ def _result(result: View | DrfdError | None) -> str:
 
 def _jobs(
     request: msg.AnyRequest, result: View | DrfdError | None
-) -> tuple[list[int], dict[str, list[int]]]:
+) -> tuple[list[int], dict[str, list[Ref]]]:
     """(jobs that it was done to, refused ones by the reason)."""
     if result is None or isinstance(result, DrfdError):
         return [], {}
     if isinstance(request, msg.Submit):
         return [result["id"]], {}
-    refused: dict[str, list[int]] = {}
+    refused: dict[str, list[Ref]] = {}
     for each in result.get("failed", []):
         refused.setdefault(each["error"]["code"], []).append(each["id"])
     return list(result.get("done", [])), refused

@@ -19,6 +19,7 @@ from drfd.core.stimuli import Now, Tick
 from drfd.daemon import spawn
 from drfd.daemon.accounts import Accounts
 from drfd.daemon.config import Config
+from drfd.daemon.crew import muster
 from drfd.daemon.cures import Standing
 from drfd.daemon.curves import Curves
 from drfd.daemon.engine import Engine, Work
@@ -120,6 +121,7 @@ class Daemon:
         """Until SIGTERM or SIGINT, or a part of it breaks. Jobs run on."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._on_trouble)
+        loop.set_default_executor(muster())
         parts = [
             asyncio.create_task(self._link.run()),
             asyncio.create_task(self._rounds.run()),
@@ -189,11 +191,12 @@ class Daemon:
         """A client that cannot be taken waits: asyncio tries again each second, for each of them.
         One line is enough."""
         error = context.get("exception")
-        if not isinstance(error, OSError) or error.errno not in _SHORTAGES:
+        is_shortage = isinstance(error, OSError) and error.errno in _SHORTAGES
+        if not is_shortage and not isinstance(error, MemoryError):
             loop.default_exception_handler(context)
         elif time.monotonic() - self._told_short_s > _TELL_S:
             self._told_short_s = time.monotonic()
-            log.error("event=clients-wait error=%s", error)
+            log.error("event=clients-wait error=%s", error or "out of memory")
 
     def _on_hangup(self) -> None:
         try:
@@ -205,17 +208,20 @@ class Daemon:
         """Queue work for the next turn of the loop."""
         self._inbox.add(work)
 
-    def _turn(self, batch: list[Work]) -> None:
+    def _turn(self, batch: list[Work]) -> Work | None:
+        """One of the engine's; what it has had no time for."""
         try:
             self._engine.turn(batch)
+        except MemoryError:
+            # The journal is whole, jobs run on, and whoever keeps us starts us again.
+            log.error("event=out-of-memory: drfd ends, jobs run on, and the next drfd goes on")
+            os._exit(os.EX_OSERR)
         except Exception:
-            # A bug: the journal is whole, jobs run on, and whoever keeps us starts us again.
+            # A bug, with as little lost.
             log.exception("event=bug")
-            os._exit(70)
-        if self._engine.wants_turn and not self._inbox:
-            # What has come meanwhile goes first.
-            self.submit(Work(Tick(clock())))
+            os._exit(os.EX_SOFTWARE)
         self._set_deadline()
+        return Work(Tick(clock())) if self._engine.wants_turn else None
 
     def _job_changed(self, job: Job) -> None:
         self._requests.job_changed(job)

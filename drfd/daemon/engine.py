@@ -1,8 +1,10 @@
 """The loop's heart: stimulus → decide → journal → apply → commit → answer and act.
 
 Stimuli that arrive together share one commit. Nothing outside this process, neither an asker nor
-the launcher, hears of an event before the commit that holds it has returned; if that fails, the
-books are read again from the journal and every asker of the turn is told.
+the launcher, hears of an event before the commit that holds it has returned; if that fails, or
+there was no memory for what comes before it, the books are read again from the journal and every
+asker of the turn is told. Memory that is missing later ends the process: what is true by then, its
+successor reads from the journal.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from drfd.core.resources import NOTHING, Resources
 from drfd.core.rules import Rules
 from drfd.core.scheduler import Scheduler
 from drfd.core.stimuli import ChangeAsked, Now, Stimulus, SubmitAsked
-from drfd.errors import DrfdError, HostError, Refused
+from drfd.errors import DrfdError, HostError, Refused, short_of_memory
 from drfd.failpoints import reach
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
@@ -89,17 +91,15 @@ class Engine:
 
     def turn(self, batch: list[Work]) -> None:
         """Take all of `batch`, then one scheduling pass if anything asks for it."""
-        answers: list[tuple[Work, list[ev.Event] | DrfdError]] = []
+        answers: list[tuple[Work, list[ev.Event] | DrfdError]]
         touched: dict[int, Job] = {}
         try:
-            for work in batch:
-                answers.append((work, self._take(work, touched)))
-            self._schedule(touched)
+            answers = self._decide(batch, touched)
             self.journal.commit()
             self._remembered = set(filter(self._is_to_end, self._remembered))
             self._log()
         except HostError as error:
-            log.error("event=journal-failed error=%s", error.text)
+            log.error("event=%s-failed error=%s", error.code, error.text)
             self._start_over()
             touched.clear()
             answers = [(work, error) for work in batch]
@@ -109,6 +109,17 @@ class Engine:
         for work, result in answers:
             if work.answer is not None:
                 work.answer(result)
+
+    def _decide(
+        self, batch: list[Work], touched: dict[int, Job]
+    ) -> list[tuple[Work, list[ev.Event] | DrfdError]]:
+        """All of a turn that can be taken back."""
+        try:
+            answers = [(work, self._take(work, touched)) for work in batch]
+            self._schedule(touched)
+        except MemoryError:
+            raise short_of_memory() from None
+        return answers
 
     def perform_owed(self, job: Job) -> None:
         for effect in (owed(job), signals_owed(job)):
@@ -216,10 +227,19 @@ class Engine:
                 kept_bytes = self.journal.payloads.bytes_with(uid, payload)
                 ended = self.ended(stimulus.spec.after)
                 return replace(stimulus, ended=ended, kept_bytes=kept_bytes)
-            case ChangeAsked() if stimulus.change.after:
-                return replace(stimulus, ended=self.ended(stimulus.change.after))
+            case ChangeAsked() if stimulus.change.after is not None:
+                wanted = stimulus.change.after
+                roster = self.ledger.arrays.get(stimulus.job_id)
+                job = self.ledger.find(stimulus.job_id) or (roster and roster.array.common)
+                names = self._names((*wanted, *(job.spec.after if job else ())))
+                return replace(stimulus, ended=self.ended(wanted), names=names)
             case _:
                 return stimulus
+
+    def _names(self, after: Sequence[Dependency]) -> dict[int, str]:
+        """What people call tasks of arrays that the books do not hold any more."""
+        ids = {each.job_id for each in after}
+        return self.journal.arrays.labels(each for each in ids if self.ledger.find(each) is None)
 
     def _keep(self, job_id: int, uid: int, work: Work) -> None:
         """What came with a submission."""

@@ -17,9 +17,11 @@ from msgspec.structs import replace
 from drfd.core import stimuli as st
 from drfd.core.array import Array, Group
 from drfd.core.job import Job
+from drfd.daemon.breath import Breath, Turns
 from drfd.daemon.engine import Engine
 from drfd.daemon.lookup import Lookup, Row, passes
 from drfd.daemon.meter import Meter
+from drfd.daemon.refs import ids_of
 from drfd.daemon.waiting import Waiting
 from drfd.journal.past import read_changed
 from drfd.wire import messages as msg
@@ -65,7 +67,7 @@ class Feed:
     #: A change costs only those whom it may concern.
     _listeners: dict[int | str, set[Listener]] = field(default_factory=dict)
     #: One at a time for each user, so that nobody can slow others down with many streams.
-    _turns: dict[int, asyncio.Lock] = field(default_factory=dict)
+    _turns: Turns = field(default_factory=Turns)
 
     def __post_init__(self) -> None:
         self._lookup = Lookup(self.engine, self.meter)
@@ -85,7 +87,8 @@ class Feed:
     async def tell(self, actor: st.Actor, request: msg.Events) -> AsyncGenerator[list[View], None]:
         """`{"event": job}` for each change, and first and after each run of them `{"mark": place}`,
         from where another stream may go on. Without end, unless all that it is about by id ends."""
-        ids = frozenset(self._lookup.id_of(ref) for ref in request.select.ids)
+        async with self._turns[actor.uid]:
+            ids = frozenset(await ids_of(self._lookup, request.select.ids, Breath()))
         # Those that have not ended, as far as has been looked.
         left = list(ids)
         select = _narrowed(request.select, actor)
@@ -133,7 +136,7 @@ class Feed:
     async def _told(
         self, rows: Iterable[Row | None], actor: st.Actor
     ) -> AsyncGenerator[list[View], None]:
-        turn = self._turns.setdefault(actor.uid, asyncio.Lock())
+        turn = self._turns[actor.uid]
         left = iter(rows)
         while True:
             async with turn:

@@ -17,7 +17,9 @@ PATIENCE_S = 0.01
 
 
 class Inbox:
-    def __init__(self, turn: Callable[[list[Work]], None]) -> None:
+    def __init__(self, turn: Callable[[list[Work]], Work | None]) -> None:
+        """`turn` takes all that has come, and says what is to be gone on with at once; None: there
+        is nothing."""
         self._turn = turn
         self._works: list[Work] = []
         #: The next turn, and whether it is to come as soon as can be.
@@ -39,4 +41,6 @@ class Inbox:
     def _take(self) -> None:
         works, self._works = self._works, []
         self._next, self._is_soon = None, False
-        self._turn(works)
+        more = self._turn(works)
+        if more is not None:
+            self.add(more)

@@ -114,8 +114,8 @@ class Link:
         while True:
             try:
                 await self._listen()
-            except (OSError, ValueError, protocol.BadMessage) as error:
-                self._tell_away(error)
+            except (OSError, ValueError, protocol.BadMessage, MemoryError) as error:
+                self._tell_away(str(error) or "out of memory")
             finally:
                 self._ready = False
                 if self._writer is not None:
@@ -123,7 +123,7 @@ class Link:
                 self._writer = None
             await asyncio.sleep(_RETRY_S)
 
-    def _tell_away(self, error: Exception) -> None:
+    def _tell_away(self, error: str) -> None:
         """Once for each time that it is lost, or does not come up."""
         now = time.monotonic()
         if self._ready:

@@ -66,20 +66,20 @@ class Lookup:
         after = [replace(each, id=self.id_of(each.id)) for each in request.after]
         return replace(request, after=after)
 
-    def selected(self, select: Selection) -> list[Row]:
-        """Live jobs that pass the selection, and what waits of arrays."""
-        ledger = self.engine.ledger
-        jobs = [job for job in ledger.jobs.values() if passes(job, select)]
-        return [*jobs, *(group for group in ledger.arrays.groups() if passes(group.job, select))]
-
-    def targets(self, actor: st.Actor, select: Selection) -> Iterator[tuple[str, int, bool]]:
+    def targets(self, actor: st.Actor, select: Selection) -> Iterator[tuple[str, int, bool] | None]:
         """What the actor may touch of a selection: its name, its id, and whether it is only what
-        waits of an array."""
-        for row in self.selected(select):
-            if isinstance(row, Group) and may_touch(actor, row.array.spec.uid):
-                yield f"{row.array.id}_[{row.indices}]", row.array.id, True
-            elif isinstance(row, Job) and may_touch(actor, row.spec.uid):
-                yield row.label, row.id, False
+        waits of an array. None stands for a job that is passed over; each is looked at when it is
+        asked for."""
+        ledger = self.engine.ledger
+        for job_id in list(ledger.jobs):
+            job = ledger.jobs.get(job_id)
+            if job is not None and may_touch(actor, job.spec.uid) and passes(job, select):
+                yield job.label, job.id, False
+            else:
+                yield None
+        for group in list(ledger.arrays.groups()):
+            if may_touch(actor, group.array.spec.uid) and passes(group.job, select):
+                yield f"{group.array.id}_[{group.indices}]", group.array.id, True
 
     def rows(self, request: msg.Status) -> Iterator[Row | None]:
         """What a list shows, in the order of ids, from where `request.after` says; None stands for

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     except DrfdError as error:
         print(f"drfd: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except MemoryError:
+        print("drfd: out of memory; jobs run on, and the next drfd finds them", file=sys.stderr)
+        sys.exit(os.EX_OSERR)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from drfd.daemon.config import Limits
 from drfd.errors import Refused
 
-#: Requests of one user that are worked on at a time.
+#: Requests of one user that are worked on at a time, and that are read.
 AT_ONCE = 16
 #: As many submissions as are allowed in this time may come all at once.
 BURST_S = 100.0
@@ -44,6 +44,7 @@ class Quotas:
         self._awaited: Counter[int] = Counter()
         self._unread: Counter[int] = Counter()
         self._working: dict[int, asyncio.Semaphore] = {}
+        self._reading: dict[int, asyncio.Semaphore] = {}
         #: When the submissions that have come until now would all be there at the usual rate.
         self._due_mono_s: dict[int, float] = {}
 
@@ -126,6 +127,11 @@ class Quotas:
     def turn(self, uid: int) -> Turn:
         """To work on one request."""
         return Turn(self._working.setdefault(uid, asyncio.Semaphore(AT_ONCE)))
+
+    def look(self, uid: int) -> Turn:
+        """To find out what one request asks for. All that the connections of one user bring at once
+        would take seconds."""
+        return Turn(self._reading.setdefault(uid, asyncio.Semaphore(AT_ONCE)))
 
     def early_s(self, uid: int) -> float:
         """One more submission has come; how long it is to wait. Zero, but for programs that go on

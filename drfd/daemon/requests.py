@@ -17,6 +17,8 @@ from drfd.core import stimuli as st
 from drfd.core.forecast import Future
 from drfd.core.job import Job, JobState
 from drfd.core.reasons import explain_wait
+from drfd.daemon.awaited import Awaited
+from drfd.daemon.breath import Turns
 from drfd.daemon.config import Config
 from drfd.daemon.cures import Standing, find_cures
 from drfd.daemon.curves import Curves
@@ -29,8 +31,8 @@ from drfd.daemon.lookup import Lookup, clock_time, place_of
 from drfd.daemon.machine import Site
 from drfd.daemon.meter import Meter
 from drfd.daemon.records import Records
+from drfd.daemon.refs import by_ids
 from drfd.daemon.submission import spec_for
-from drfd.daemon.waiting import Waiting
 from drfd.daemon.whys import Whys
 from drfd.daemon.wishes import asking
 from drfd.errors import NotPermitted, Refused
@@ -67,14 +69,16 @@ class Requests:
     reload: Callable[[], Site]
     #: Ends the daemon: `after_jobs`, or at once.
     shut_down: Callable[..., None]
-    #: One list at a time for each user: who asks a hundred times at once waits for himself.
-    _lists: dict[int, asyncio.Lock] = field(default_factory=dict)
+    #: For lists.
+    _lists: Turns = field(default_factory=Turns)
+    #: For what is shown of one job.
+    _shows: Turns = field(default_factory=Turns)
 
     def __post_init__(self) -> None:
         self._lookup = Lookup(self.engine, self.meter)
         self._records = Records(self.engine, self._lookup)
         self._whys = Whys(self.engine, self._lookup, self._records)
-        self._waiting = Waiting(self.engine)
+        self._awaited = Awaited(self.engine, self._lookup)
         self._each = Each(self.engine, self._lookup, self.submit_work)
 
     async def answer(self, actor: st.Actor, gid: int, request: msg.Question) -> View:
@@ -84,18 +88,20 @@ class Requests:
             case msg.Submit():
                 return await self._submit(actor, gid, request)
             case msg.Status():
-                async with self._lists.setdefault(actor.uid, asyncio.Lock()):
+                async with self._lists[actor.uid]:
                     return await self._status(actor, request)
             case msg.Show():
-                return self._show(actor, request.id)
+                # Of a long array it takes tens of milliseconds.
+                async with self._shows[actor.uid]:
+                    return self._show(actor, request.id)
             case msg.Why():
-                async with self._lists.setdefault(actor.uid, asyncio.Lock()):
+                async with self._lists[actor.uid]:
                     return await self._whys.why(actor, request.id)
             case msg.History() | msg.Report():
-                async with self._lists.setdefault(actor.uid, asyncio.Lock()):
+                async with self._lists[actor.uid]:
                     return await self._records.answer(actor, request)
             case msg.Wait():
-                return await self._wait(actor, request)
+                return await self._awaited.wait(actor, request)
             case msg.OnMany():
                 return await self._each.ask(
                     actor, request.select, asking(self._lookup.with_ids(request))
@@ -123,7 +129,7 @@ class Requests:
                 return doctor_view(self.site, self.link) | {"cures": cures, "external": external}
 
     def job_changed(self, job: Job) -> None:
-        self._waiting.job_changed(job)
+        self._awaited.job_changed(job)
 
     # -- verbs ------------------------------------------------------------------------------
 
@@ -165,6 +171,8 @@ class Requests:
         shown: list[View] = []
         most = request.limit or _MOST_ROWS
         last, after = None, None
+        if request.select.ids:
+            request = await by_ids(self._lookup, request)
         for at, row in enumerate(self._lookup.rows(request)):
             if at % _AT_ONCE == _AT_ONCE - 1:
                 # A long list keeps nobody else waiting.
@@ -237,37 +245,13 @@ class Requests:
             start_s = future.start_s(job.id)
             return {"expected_start_at": start_s, "reason": views.reason_view(reason)}
 
-        async with self._lists.setdefault(actor.uid, asyncio.Lock()):
+        async with self._lists[actor.uid]:
             return await self._ahead(look)
 
     async def _ahead(self, look: Callable[[Future], T]) -> T:
         """Look ahead, beside the loop."""
         build = self.engine.future()
         return await asyncio.to_thread(lambda: look(build()))
-
-    async def _wait(self, actor: st.Actor, request: msg.Wait) -> View:
-        ids = list(dict.fromkeys(map(self._lookup.id_of, request.ids)))
-        for job_id in ids:
-            if self._lookup.own_array(actor, job_id) is None:
-                self._lookup.own_job(actor, job_id)
-        ended = await self._waiting.until_ended(
-            ids, any_one=request.any, timeout_s=request.timeout_s
-        )
-        done = len(ended) == len(ids) or (request.any and bool(ended))
-        stuck = [] if done else filter(None, map(self._waiting.stuck, ids))
-        return {
-            "done": done,
-            "ended": [self._ended_view(job_id, actor) for job_id in ended],
-            # Not over, and waited for in vain.
-            "never": [self._lookup.view(job, actor) for job in stuck],
-        }
-
-    def _ended_view(self, job_id: int, actor: st.Actor) -> View:
-        array = self._lookup.any_array(job_id)
-        if array is not None:
-            return self._lookup.ended_array_view(array)
-        job = self._lookup.any_job(job_id)
-        return self._lookup.view(job, actor) | {"status": views.exit_status(job)}
 
     async def _shutdown(self, actor: st.Actor, request: msg.Shutdown) -> View:
         if not actor.is_admin:

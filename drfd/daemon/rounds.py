@@ -41,10 +41,11 @@ class Rounds:
             try:
                 await self._look()
                 is_blind = False
-            except OSError as error:
-                # Short of descriptors, perhaps. What the kernel enforces holds all the same.
+            except (OSError, MemoryError) as error:
+                # Short of descriptors or memory, perhaps. What the kernel enforces holds all the
+                # same.
                 if not is_blind:
-                    log.error("event=not-measured error=%s", error)
+                    log.error("event=not-measured error=%s", str(error) or "out of memory")
                 is_blind = True
 
     async def _look(self) -> None:

@@ -28,7 +28,7 @@ from drfd.daemon.frames import (
 from drfd.daemon.quotas import STRANGERS, Quotas, Turn
 from drfd.daemon.requests import Requests
 from drfd.daemon.snapshots import Snapshots
-from drfd.errors import DrfdError, Refused
+from drfd.errors import DrfdError, HostError, Refused, short_of_memory
 from drfd.failpoints import reach
 from drfd.peer import peer_of
 from drfd.wire.messages import (
@@ -100,9 +100,13 @@ class Server:
                 if payer != uid:
                     stack.enter_context(self._quotas.connection(payer))
                 await self._converse(reader, writer, uid, gid, payer)
-        except Refused as error:
+        except (Refused, HostError) as error:
             # After a broken frame nothing that follows can be trusted.
             writer.write(encode_error(error))
+        except MemoryError as error:
+            # Nobody knows how far it has come: who hears nothing asks again, by the same key.
+            trouble = {"message": "a client was let go", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(trouble)
         except (ConnectionError, TimeoutError):
             pass
         except asyncio.CancelledError:
@@ -119,20 +123,25 @@ class Server:
         gid: int,
         payer: int,
     ) -> None:
-        frames, ahead = Frames(reader), Ahead()
+        frames, ahead = Frames(reader), Ahead(reader)
         try:
             while True:
                 with ExitStack() as stack:
-                    line = await frames.next(stack.enter_context(self._quotas.coming(payer)))
-                    if not line:
-                        return
-                    # The kernel's word is turned into a name before, so that all keep their order.
-                    actor = await self._accounts.actor(uid)
-                    request = _decode(line)
+                    try:
+                        line = await frames.next(stack.enter_context(self._quotas.coming(payer)))
+                        if not line:
+                            return
+                        # The kernel's word is turned into a name before, so that all keep their
+                        # order.
+                        actor = await self._accounts.actor(uid)
+                        async with self._quotas.look(payer):
+                            request = _decode(line)
+                    except MemoryError:
+                        raise short_of_memory() from None
                     if isinstance(request, Submit) and not request.dry_run:
                         await ahead.make_room(len(line))
                         taking = self._take_ahead(
-                            stack.pop_all(), ahead.last, writer, actor, gid, request
+                            stack.pop_all(), ahead.last, writer, actor, gid, payer, request
                         )
                         ahead.add(taking, len(line))
                         continue
@@ -157,12 +166,13 @@ class Server:
         writer: asyncio.StreamWriter,
         actor: Actor,
         gid: int,
+        payer: int,
         request: Submit,
     ) -> None:
         """A submission, answered after the one before it."""
         with coming:
             early_s = 0.0 if actor.is_admin else self._quotas.early_s(actor.uid)
-            async with self._quotas.turn(actor.uid) as turn:
+            async with self._quotas.turn(payer) as turn:
                 if early_s:
                     turn.leave()
                     await asyncio.sleep(early_s)

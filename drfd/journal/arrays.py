@@ -6,7 +6,7 @@ No answer takes more work than a walk over the index entries of one array.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -70,6 +70,11 @@ class Arrays:
         query = "select data from arrays where id < ? order by id desc limit 1"
         array = self._one(query, job_id)
         return array if array is not None and array.has_task(job_id) else None
+
+    def labels(self, job_ids: Iterable[int]) -> dict[int, str]:
+        """What people call those that are tasks of arrays."""
+        arrays = {job_id: self.of_task(job_id) for job_id in job_ids}
+        return {each: array.task(each).label for each, array in arrays.items() if array is not None}
 
     def live(self) -> list[Left]:
         """Those that are not over."""

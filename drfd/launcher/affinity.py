@@ -64,10 +64,10 @@ class Affinity:
         if is_whole:
             self._alone.add(key)
 
-    def keep(self, key: Key) -> None:
-        """Called in the job's own process."""
+    def keep(self, key: Key, pid: int) -> None:
+        """As `Confinement.enter`."""
         if key in self._kept:
-            os.sched_setaffinity(0, self._kept[key])
+            os.sched_setaffinity(pid, self._kept[key])
 
     def forget(self, key: Key) -> None:
         self._kept.pop(key, None)

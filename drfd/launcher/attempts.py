@@ -25,6 +25,7 @@ a power cut the job is gone anyway, and what the journal does not know by then e
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -71,6 +72,7 @@ _KINDS = (
 #: In the place of a first record that cannot be read. Nobody's uid, and any boot.
 UNKNOWN: Record = {"uid": None, "boot_id": None, "cgroup": None, "at_s": None, "mono_s": None}
 _CHECKED = re.compile(rb'(.*),"crc":"([0-9a-f]{8})"\}', re.DOTALL)
+_decode = json.JSONDecoder().decode
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 #: The record that is written over begins so, and keeps room for a count of so many digits.
 _SIGNALLED, _COUNT_WIDTH = '{"record":"signalled"', 18
@@ -122,6 +124,13 @@ def append(fd: int, kind: str, record: Record) -> None:
     _write(fd, _checked(_encode({"record": kind, **record})))
 
 
+def end_cut_line(fd: int) -> None:
+    """If what was written last was cut short, what comes next begins a line of its own."""
+    size = os.fstat(fd).st_size
+    if size and os.pread(fd, 1, size - 1) != b"\n":
+        _write(fd, b"\n")
+
+
 def _checked(text: str) -> bytes:
     """The line of a record, given as JSON."""
     return f'{text[:-1]},"crc":"{zlib.crc32(text.encode()):08x}"}}\n'.encode()
@@ -130,7 +139,8 @@ def _checked(text: str) -> bytes:
 def _write(fd: int, line: bytes) -> None:
     written = os.write(fd, line)
     if written != len(line):
-        raise OSError(f"attempt file: {written} of {len(line)} bytes written")
+        # Nothing else cuts a write to a file short.
+        raise OSError(errno.ENOSPC, f"attempt file: {written} of {len(line)} bytes written")
 
 
 def note_signals(dir_fd: int, key: Key, count: int) -> None:
@@ -197,7 +207,7 @@ def _read_line(line: bytes) -> Record | None:
         if zlib.crc32(line) != int(checked[2], 16):
             return None
     try:
-        record = json.loads(line)
+        record = _decode(line.decode())
     except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) and isinstance(record.get("record"), str) else None

@@ -6,7 +6,6 @@ they walk everything, and adopt directories with stale limits. Kernel documents:
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 
@@ -17,10 +16,10 @@ from drfd.launcher.attempts import Attempt, Key, cgroup_key, cgroup_name
 from drfd.launcher.cgroup_v1_files import BlockIO, Cpu, Memory, Pids, explain, verify
 from drfd.launcher.confinement import LimitFailed, reach_before_limits
 from drfd.launcher.cores import PERIOD_US, Cores
-from drfd.launcher.counters import Counted, count_v1
+from drfd.launcher.counters import Counted, count_v1, oom_kills_v1
 from drfd.launcher.cpusets import Cpusets, open_v1
 from drfd.launcher.files import put
-from drfd.launcher.members import MembersV1, inner_groups
+from drfd.launcher.members import MembersV1, remove_all
 from drfd.launcher.pins import Pins
 from drfd.launcher.protocol import DiskLimit, Limits
 from drfd.launcher.vanishing import unless_gone
@@ -90,10 +89,10 @@ class CgroupV1:
                 raise LimitFailed(explain(error)) from error
             raise
 
-    def enter(self, key: Key, limits: Limits, uid: int) -> None:
+    def enter(self, key: Key, limits: Limits, uid: int, pid: int) -> None:
         for directory in self._directories(key):
             try:
-                put(f"{directory}/cgroup.procs", "0")
+                put(f"{directory}/cgroup.procs", str(pid))
             except OSError as error:
                 raise LimitFailed(f"{directory}/cgroup.procs: {error.strerror}") from error
 
@@ -112,15 +111,7 @@ class CgroupV1:
         return event_fd
 
     def oom_kills(self, key: Key) -> tuple[bool, bool]:
-        memory = Memory(self._node("memory", key))
-        try:
-            if not memory.oom_events.get("oom_kill", 0):
-                return False, False
-            # The counter also counts kills by a machine-wide shortage; then the limit was not hit.
-            near = memory.limit_in_bytes - (1 << 20)
-            return True, memory.max_usage_in_bytes >= near
-        except FileNotFoundError:
-            return False, False
+        return oom_kills_v1(self._directory("memory", key))
 
     def counted(self, key: Key) -> Counted:
         return count_v1({name: self._directory(name, key) for name in self._mounts})
@@ -149,16 +140,8 @@ class CgroupV1:
 
     def remove(self, key: Key) -> bool:
         for directory in self._directories(key):
-            try:
-                for inner in reversed(inner_groups(directory)):
-                    os.rmdir(inner)
-                os.rmdir(directory)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                if error.errno in (errno.EBUSY, errno.ENOTEMPTY):
-                    return False
-                raise
+            if not remove_all(directory):
+                return False
         self._cores.gone(key)
         return True
 

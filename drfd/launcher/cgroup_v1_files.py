@@ -9,8 +9,8 @@ import errno
 import os
 
 from cgroupspy.contenttypes import DeviceThrottle
-from cgroupspy.controllers import BlkIOController, Controller, CpuController, MemoryController
-from cgroupspy.interfaces import BaseFileInterface, DictFile, TypedFile
+from cgroupspy.controllers import BlkIOController, CpuController, MemoryController
+from cgroupspy.interfaces import BaseFileInterface, TypedFile
 
 from drfd.launcher.confinement import LimitFailed
 from drfd.launcher.files import Plain
@@ -33,15 +33,15 @@ class Cpu(Plain, CpuController):  # type: ignore[misc]
 
 
 class Memory(Plain, MemoryController):  # type: ignore[misc]
-    oom_events = DictFile("memory.oom_control", readonly=True)
+    pass
 
 
-class Pids(Plain, Controller):  # type: ignore[misc]
+class Pids(Plain):
     #: A number, or "max".
     max = BaseFileInterface("pids.max")
 
 
-class Freezer(Plain, Controller):  # type: ignore[misc]
+class Freezer(Plain):
     state = BaseFileInterface("freezer.state")
 
 

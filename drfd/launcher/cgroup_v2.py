@@ -19,7 +19,7 @@ from drfd.launcher.cores import PERIOD_US, Cores
 from drfd.launcher.counters import Counted, count_v2
 from drfd.launcher.cpusets import Cpusets
 from drfd.launcher.files import put
-from drfd.launcher.members import MembersV2
+from drfd.launcher.members import MembersV2, remove_all
 from drfd.launcher.pins import Pins
 from drfd.launcher.protocol import QUOTA, UNIFIED, DiskLimit, Limits
 from drfd.launcher.vanishing import unless_gone
@@ -100,13 +100,13 @@ class CgroupV2:
             self.remove(key)
             raise
 
-    def enter(self, key: Key, limits: Limits, uid: int) -> None:
+    def enter(self, key: Key, limits: Limits, uid: int, pid: int) -> None:
         path = f"{self._directory(key)}/cgroup.procs"
         try:
-            put(path, "0")
+            put(path, str(pid))
         except OSError as error:
             raise LimitFailed(f"{path}: {error.strerror}") from error
-        self._affinity.keep(key)
+        self._affinity.keep(key, pid)
 
     def oom_descriptor(self, key: Key) -> int | None:
         """None: memory.oom.group has the kernel kill all of the job at once."""
@@ -157,17 +157,7 @@ class CgroupV2:
     def remove(self, key: Key) -> bool:
         directory = self._directory(key)
         # A job of root's may have made cgroups of its own in there.
-        for inner, _, _ in os.walk(directory, topdown=False):
-            try:
-                os.rmdir(inner)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                if error.errno in (errno.EBUSY, errno.ENOTEMPTY):
-                    return False
-                raise
-        # A walk that could not list it has removed nothing.
-        if os.path.exists(directory):
+        if not remove_all(directory):
             return False
         self._affinity.forget(key)
         self._cores.gone(key)

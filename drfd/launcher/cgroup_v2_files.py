@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from cgroupspy.controllers import Controller
 from cgroupspy.interfaces import BaseFileInterface, DictFile, FlagFile
 from cgroupspy.nodes import Node
 
@@ -52,7 +51,7 @@ class _Throttle(BaseFileInterface):  # type: ignore[misc]
         return " ".join([device, *(f"{name}={rate}" for name, rate in rates.items())])
 
 
-class JobCgroup(Plain, Controller):  # type: ignore[misc]
+class JobCgroup(Plain):
     events = DictFile("cgroup.events", readonly=True)
     freeze = FlagFile("cgroup.freeze")
     kill = FlagFile("cgroup.kill", writeonly=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import functools
 import json
 import os
 import pwd
@@ -19,7 +18,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from drfd.launcher import identity, process
-from drfd.launcher.attempts import Key
 from drfd.launcher.confinement import Confinement, LimitFailed
 from drfd.launcher.files import get
 from drfd.launcher.protocol import Order
@@ -36,18 +34,22 @@ class StepFailed(Exception):
 
 def run_child(
     order: Order,
-    confinement: Confinement,
     user: pwd.struct_passwd,
     groups: list[int],
+    env: dict[str, str],
     report_fd: int,
     go_fd: int,
 ) -> NoReturn:
-    """Become the job, as this user. What goes wrong is written to `report_fd`, which closes itself
-    at exec; a byte says that only the go-ahead on `go_fd` is missing."""
+    """Become the job, as this user, with the first byte from `go_fd`: that it is in its place. What
+    goes wrong is written to `report_fd`, which closes itself at exec; a byte says that only the
+    second one is missing.
+
+    Whatever a runner can do for it before or after the fork is not done here: after a fork each
+    page that is touched is copied first."""
     try:
-        _become_job(order, confinement, user, groups, report_fd, go_fd)
+        _become_job(order, user, groups, env, report_fd, go_fd)
     except BaseException as error:
-        text = _explain(error)
+        text = explain(error)
         os.write(report_fd, json.dumps({"text": text}).encode())
     finally:
         os._exit(125)
@@ -60,7 +62,7 @@ def run_notice(order: Order, confinement: Confinement, report_fd: int) -> NoRetu
         os.setsid()
         user = identity.account(order.uid)
         groups = identity.groups_of(user)
-        confinement.enter((order.id, order.attempt), order.limits, order.uid)
+        confinement.enter((order.id, order.attempt), order.limits, order.uid, pid=0)
         identity.reset_oom_score()
         identity.reset_file_limit()
         identity.become(user, groups, order.gid)
@@ -83,24 +85,23 @@ def run_notice(order: Order, confinement: Confinement, report_fd: int) -> NoRetu
         except OSError as error:
             raise StepFailed(_explain_exec(order.argv[0], error, is_script=False)) from None
     except BaseException as error:
-        os.write(report_fd, _explain(error).encode())
+        os.write(report_fd, explain(error).encode())
     finally:
         os._exit(125)
 
 
 def _become_job(
     order: Order,
-    confinement: Confinement,
     user: pwd.struct_passwd,
     groups: list[int],
+    env: dict[str, str],
     report_fd: int,
     go_fd: int,
 ) -> None:
-    key: Key = (order.id, order.attempt)
     os.setsid()
-    confinement.enter(key, order.limits, order.uid)
+    if os.read(go_fd, 1) != b"+":
+        os._exit(125)
     identity.reset_oom_score()
-    identity.reset_file_limit()
     identity.become(user, groups, order.gid)
     os.umask(order.umask)
     try:
@@ -111,20 +112,22 @@ def _become_job(
         _open_outputs(order, user.pw_name)
     else:
         _take_descriptors(order.attach)
-    env = identity.environment(user, order)
     path, argv = _program(order)
-    _reset_signals()
     os.write(report_fd, b"+")
     if os.read(go_fd, 1) != b"+":
         os._exit(125)
     try:
+        # No shell: the words are the user's. What Python does for a search costs twenty pages.
+        if "/" in path:
+            os.execve(path, argv, env)  # noqa: S606
         os.execvpe(path, argv, env)  # noqa: S606
     except OSError as error:
         name = argv[0] if order.script is None else f"the script {argv[0]}"
         raise StepFailed(_explain_exec(name, error, is_script=order.script is not None)) from None
 
 
-def _explain(error: BaseException) -> str:
+def explain(error: BaseException) -> str:
+    """Why a job could not be started, for its submitter."""
     match error:
         case StepFailed() | identity.Denied():
             return str(error)
@@ -132,6 +135,8 @@ def _explain(error: BaseException) -> str:
             return f"it could not be set up: {error}"
         case OSError():
             return f"it could not be set up: {error.strerror}"
+        case MemoryError():
+            return "it could not be set up: out of memory"
         case _:
             return f"it could not be set up: {error!r}"
 
@@ -151,10 +156,11 @@ def _open_outputs(order: Order, user: str) -> None:
 def _open_output(path: str, user: str, *, empty: bool) -> int:
     # Without O_NONBLOCK a FIFO that nobody reads would hang here for ever.
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK
+    if empty:
+        # Linux does so to regular files alone (open(2)).
+        flags |= os.O_TRUNC
     try:
         fd = os.open(path, flags, 0o666)
-        if empty and stat.S_ISREG(os.fstat(fd).st_mode):
-            os.ftruncate(fd, 0)
     except OSError as error:
         is_pipe = error.errno == errno.ENXIO and stat.S_ISFIFO(os.stat(path).st_mode)
         why = "nobody reads this pipe" if is_pipe else error.strerror
@@ -210,15 +216,11 @@ def _program(order: Order) -> tuple[str, list[str]]:
     return path, list(order.argv)
 
 
-def read_ignored() -> tuple[int, ...]:
-    """The signals that this process ignores, and a program that it becomes."""
+def ignored_signals() -> tuple[int, ...]:
+    """Those that this process ignores, and so does a program that it becomes."""
     line = next(line for line in get("/proc/self/status").split("\n") if line.startswith("SigIgn:"))
     mask = int(line.split()[1], 16)
     return tuple(number for number in range(1, signal.NSIG) if mask >> (number - 1) & 1)
-
-
-#: The same, asked of the kernel once.
-ignored_signals = functools.cache(read_ignored)
 
 
 def _reset_signals() -> None:

@@ -53,9 +53,9 @@ class Confinement(Protocol):
     def create(self, key: Key, limits: Limits) -> None:
         """Make a fresh place with all limits set and read back. Raises LimitFailed, PlaceGone."""
 
-    def enter(self, key: Key, limits: Limits, uid: int) -> None:
-        """Called in the job's own process, still with the launcher's rights, before it becomes
-        `uid`. Raises LimitFailed."""
+    def enter(self, key: Key, limits: Limits, uid: int, pid: int) -> None:
+        """Put a process in there that is about to become `uid` and has done nothing yet; 0: the
+        calling one. Raises LimitFailed, OSError."""
 
     def oom_descriptor(self, key: Key) -> int | None:
         """Readable when the kernel has killed for memory in there and the rest must follow."""

@@ -18,6 +18,8 @@ T = TypeVar("T")
 _V1_CPU = {"quota_periods": "nr_periods", "throttled_periods": "nr_throttled"}
 _V2_CPU = {**_V1_CPU, "throttled_us": "throttled_usec"}
 _V2_MEMORY = {"limit_hits": "max", "oom_kills": "oom_kill"}
+#: So much below its limit a job is killed at the least.
+_NEAR_BYTES = 1 << 20
 
 
 def count_v1(directories: Mapping[str, str]) -> Counted:
@@ -36,6 +38,16 @@ def count_v1(directories: Mapping[str, str]) -> Counted:
     cpu_ns = _number(directories.get("cpuacct"), "cpuacct.usage")
     _put(counted, "cpu_us", None if cpu_ns is None else cpu_ns // 1000)
     return counted
+
+
+def oom_kills_v1(memory: str) -> tuple[bool, bool]:
+    """As `Confinement.oom_kills`. The counter also counts kills by a machine-wide shortage; then
+    the limit was not hit."""
+    if not _table(memory, "memory.oom_control").get("oom_kill"):
+        return False, False
+    peak = _number(memory, "memory.max_usage_in_bytes") or 0
+    limit = _number(memory, "memory.limit_in_bytes")
+    return True, limit is not None and peak >= limit - _NEAR_BYTES
 
 
 def count_v2(directory: str) -> Counted:
@@ -89,7 +101,8 @@ def _number(directory: str | None, name: str) -> int | None:
 
 def _table(directory: str | None, name: str) -> dict[str, int]:
     def read(text: str) -> dict[str, int]:
-        return {key: int(value) for key, value in (line.split() for line in text.splitlines())}
+        words = text.split()
+        return dict(zip(words[::2], map(int, words[1::2]), strict=True))
 
     return _read(directory, name, read) or {}
 

@@ -21,7 +21,7 @@ from drfd.launcher.placement import Cpus
 from drfd.launcher.vanishing import VANISHED, unless_gone
 
 
-class _V1(Plain, Controller):  # type: ignore[misc]  # cgroupspy has no types
+class _V1(Plain):
     cpus = CommaDashSetFile("cpuset.cpus")
     mems = CommaDashSetFile("cpuset.mems")
     effective_cpus = CommaDashSetFile("cpuset.effective_cpus", readonly=True)
@@ -29,7 +29,7 @@ class _V1(Plain, Controller):  # type: ignore[misc]  # cgroupspy has no types
     memory_migrate = FlagFile("cpuset.memory_migrate")
 
 
-class _V2(Plain, Controller):  # type: ignore[misc]
+class _V2(Plain):
     cpus = CommaDashSetFile("cpuset.cpus")
     mems = CommaDashSetFile("cpuset.mems")
     effective_cpus = CommaDashSetFile("cpuset.cpus.effective", readonly=True)

@@ -22,9 +22,10 @@ class Cut:
     def fell_on(self, attempt: Attempt) -> bool:
         """Did the attempt live at that time?"""
         created, ended = attempt.created, attempt.ended
-        if created["boot_id"] != self.boot_id or created["at_s"] > self.at_s:
+        # Of what another version has not written, the more careful is supposed: that it lived.
+        if created.get("boot_id") != self.boot_id or created.get("at_s", 0.0) > self.at_s:
             return False
-        return ended is None or ended["at_s"] >= self.at_s
+        return ended is None or ended.get("at_s", self.at_s) >= self.at_s
 
 
 def read_cut(room: Path) -> Cut | None:

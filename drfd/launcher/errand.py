@@ -13,13 +13,16 @@ from dataclasses import dataclass, field, replace
 from drfd.failpoints import reach
 from drfd.launcher import attempts, identity, process
 from drfd.launcher.attempts import Attempt, Key
-from drfd.launcher.child import run_child, run_notice
-from drfd.launcher.confinement import Confinement
+from drfd.launcher.child import explain, run_child, run_notice
+from drfd.launcher.confinement import Confinement, LimitFailed
 from drfd.launcher.protocol import Order
+from drfd.launcher.shortage import persist
 from drfd.units import show_duration
 
 #: So long a job's process may take until its program begins.
 _START_S = 120.0
+#: … and so long its program may, before the job counts as started all the same.
+_EXEC_S = 1.0
 #: How long a runner insists on the end of the job's stragglers; the launcher goes on after it.
 _SWEEP_S = 10.0
 #: After news of an OOM, the kill counter is looked at so often, for so long.
@@ -37,25 +40,30 @@ class Used:
     written_blocks: int = 0
     #: Some had not died when they were looked at last.
     has_more: bool = False
+    #: The wait status of the one that was wanted.
+    status: int | None = None
 
     def reap(self, wanted: int = 0) -> int | None:
-        """Collect all dead children; the wait status of `wanted` if it is among them."""
-        found = None
+        """Collect all dead children; the wait status of `wanted` once it was among them.
+        ChildProcessError: it is gone, and how it ended was not kept."""
         while True:
             try:
                 pid, status, used = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 self.has_more = False
-                return found
+                if wanted and self.status is None:
+                    raise
+                return self.status
             if pid == 0:
                 self.has_more = True
-                return found
+                return self.status
+            # First: nobody is told twice.
+            if pid == wanted:
+                self.status = status
             self.cpu_s += used.ru_utime + used.ru_stime
             self.peak_kib = max(self.peak_kib, used.ru_maxrss)
             self.read_blocks += used.ru_inblock
             self.written_blocks += used.ru_oublock
-            if pid == wanted:
-                found = status
 
 
 @dataclass
@@ -74,8 +82,12 @@ class Errand:
     directory: identity.Directory
     #: Nothing of the attempt is left that we know of.
     is_clean: bool = True
+    #: The job's program may run, or have run: only its end is left to be told.
+    is_let_go: bool = False
     #: Readable when the kernel has killed for memory; None: no such news here.
     _oom_fd: int | None = None
+    #: Until when the kill counter is looked at.
+    _look_until_s: float = 0.0
     _used: Used = field(default_factory=Used)
 
     @property
@@ -86,6 +98,13 @@ class Errand:
         # First, so that a successor of the launcher can find us at once.
         attempts.append(self.attempt_fd, "runner", self.me)
         reach("runner.before-child")
+        try:
+            self._run(channel_fd)
+        finally:
+            if self._oom_fd is not None:
+                os.close(self._oom_fd)
+
+    def _run(self, channel_fd: int) -> None:
         pid, failure = self._start_child(channel_fd)
         if failure is not None:
             attempts.append(self.attempt_fd, "failed", {"text": failure})
@@ -94,18 +113,17 @@ class Errand:
         self._ring()
         if self.order.on_start:
             self._tell_start(channel_fd)
-        status = self._await_end(pid)
-        self._record_end(status)
-        if self._oom_fd is not None:
-            os.close(self._oom_fd)
+        status = persist(self.key, lambda: self._await_end(pid))
+        at_s, mono_s = time.time(), time.monotonic()
+        persist(self.key, lambda: self._record_end(status, at_s, mono_s))
 
     def _start_child(self, channel_fd: int) -> tuple[int, str | None]:
         """Fork the job's process and let it go once that is on record; (pid, what went wrong)."""
-        # Asked for here and not in the child, where each page that is touched is copied first.
         try:
             user, groups = self.directory.look_up(self.order.uid)
         except identity.Denied as error:
             return 0, str(error)
+        env = identity.environment(user, self.order)
         report_out, report_in = os.pipe()
         go_out, go_in = os.pipe()
         pid = process.fork()
@@ -113,30 +131,46 @@ class Errand:
             os.close(report_out)
             os.close(go_in)
             self._let_go(channel_fd)
-            run_child(self.order, self.confinement, user, groups, report_in, go_out)
+            run_child(self.order, user, groups, env, report_in, go_out)
         os.close(report_in)
         os.close(go_out)
-        if not process.is_readable(report_out, _START_S):
-            for fd in (report_out, go_in):
-                os.close(fd)
-            return pid, self._give_up(pid)
-        ready = os.read(report_out, 1)
+        try:
+            return pid, self._see_off(pid, report_out, go_in)
+        finally:
+            os.close(report_out)
+
+    def _see_off(self, pid: int, report_fd: int, go_fd: int) -> str | None:
+        """Put the child in its place and let it become the job's program; what went wrong."""
+        try:
+            self.confinement.enter(self.key, self.order.limits, self.order.uid, pid)
+        except (LimitFailed, OSError) as error:
+            os.close(go_fd)
+            os.waitpid(pid, 0)
+            return explain(error)
+        _write_go(go_fd)
+        if not process.is_readable(report_fd, _START_S):
+            os.close(go_fd)
+            return self._give_up(pid)
+        ready = os.read(report_fd, 1)
         if ready == b"+":
             reach("runner.before-running-record")
             job = {"pid": pid, "start_ticks": process.start_ticks(pid)}
             attempts.append(self.attempt_fd, "running", job)
             reach("runner.after-running-record")
             self._oom_fd = self.confinement.oom_descriptor(self.key)
-            os.write(go_in, b"+")
-        os.close(go_in)
+            self.is_let_go = True
+            _write_go(go_fd)
+            if not process.is_readable(report_fd, _EXEC_S):
+                # It comes from a mount that hangs, or its user keeps it: it runs, as is on record,
+                # and so does its time.
+                self._ring()
+        os.close(go_fd)
         # End of file is what exec leaves; anything else says why there was none.
-        problem = ready.replace(b"+", b"") + _read_all(report_out)
-        os.close(report_out)
+        problem = ready.replace(b"+", b"") + persist(self.key, lambda: _read_all(report_fd))
         if ready == b"+" and not problem:
-            return pid, None
+            return None
         os.waitpid(pid, 0)
-        text = json.loads(problem)["text"] if problem else "the job's process died before exec"
-        return pid, text
+        return json.loads(problem)["text"] if problem else "the job's process died before exec"
 
     def _give_up(self, pid: int) -> str:
         """It hangs where its user has sent it, or he has stopped it: its time limit does not count
@@ -153,15 +187,14 @@ class Errand:
         """In a child: the lock says that the runner lives, and so does the channel."""
         os.close(self.attempt_fd)
         os.close(channel_fd)
-        signal.set_wakeup_fd(-1)
 
     def _tell_start(self, channel_fd: int) -> None:
         """Run the owner's command beside the job, as a part of it; it ends with the job."""
         variables = {**self.order.variables, "DRF_STATE": "RUNNING"}
-        order = replace(self.order, argv=self.order.on_start, variables=variables)
         try:
+            order = replace(self.order, argv=self.order.on_start, variables=variables)
             pid = process.fork()
-        except OSError:
+        except (OSError, MemoryError):
             # The machine is short of processes. The job runs, and that is what counts.
             return
         if pid == 0:
@@ -169,26 +202,25 @@ class Errand:
             run_notice(order, self.confinement, os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC))
 
     def _await_end(self, pid: int) -> int:
-        """Reap until `pid` is gone; its wait status. An OOM kill meanwhile takes the whole tree."""
+        """Reap until `pid` is gone; its wait status. An OOM kill meanwhile takes the whole tree.
+        May be called again where it broke off."""
         poll = select.poll()
         poll.register(self.children_fd, select.POLLIN)
         if self._oom_fd is not None:
             poll.register(self._oom_fd, select.POLLIN)
-        look_until = 0.0
-        while True:
-            is_looking = time.monotonic() < look_until
+        # Before any waiting: news that was read may not have been heeded.
+        while (status := self._used.reap(pid)) is None:
+            is_looking = time.monotonic() < self._look_until_s
             for fd, _ in poll.poll(_OOM_LOOK_MS if is_looking else None):
                 os.read(fd, 4096)
                 if fd == self._oom_fd:
                     # The kernel tells before it kills: the counter follows a moment later.
-                    is_looking, look_until = True, time.monotonic() + _OOM_LOOK_S
+                    is_looking, self._look_until_s = True, time.monotonic() + _OOM_LOOK_S
             if is_looking and self.confinement.oom_kills(self.key)[0]:
-                look_until = 0.0
                 # Whatever survives this dies with the job's first process, in the sweep.
                 self._kill_all()
-            status = self._used.reap(pid)
-            if status is not None:
-                return status
+                self._look_until_s = 0.0
+        return status
 
     def _kill_all(self) -> bool:
         ours = Attempt(created=self.created, runner=self.me)
@@ -206,8 +238,8 @@ class Errand:
                 return
             time.sleep(0.001)
 
-    def _record_end(self, status: int) -> None:
-        at_s, mono_s = time.time(), time.monotonic()
+    def _record_end(self, status: int, at_s: float, mono_s: float) -> None:
+        """May be called again where it broke off."""
         oom_killed, over_limit = self.confinement.oom_kills(self.key)
         self._sweep()
         code = os.waitstatus_to_exitcode(status)
@@ -217,6 +249,7 @@ class Errand:
         if used.peak_kib > 2 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss:
             counted["largest_process_bytes"] = used.peak_kib * 1024
         reach("runner.before-end-record")
+        attempts.end_cut_line(self.attempt_fd)
         attempts.append(
             self.attempt_fd,
             "ended",
@@ -242,6 +275,14 @@ class Errand:
         except (BrokenPipeError, BlockingIOError):
             # The launcher is gone, or so busy that it will read all files anyway.
             pass
+
+
+def _write_go(fd: int) -> None:
+    try:
+        os.write(fd, b"+")
+    except BrokenPipeError:
+        # It has died; its end says so.
+        pass
 
 
 def _read_all(fd: int) -> bytes:

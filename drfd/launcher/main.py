@@ -65,11 +65,21 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def _keep(options: argparse.Namespace) -> NoReturn:
     """Restart the launcher whenever it dies, for a controller that has dropped its rights and
     could not; ends when the controller, which holds the other end of the pipe, is gone."""
-    gc.freeze()
     pause_s = _RESPAWN_PAUSE_S
+    is_short = False
     while True:
         started = time.monotonic()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            # Short of processes, or of memory. Jobs run on, and it is tried again.
+            if not is_short:
+                log.error("event=launcher-not-started error=%s", error.strerror)
+            is_short = True
+            if select.select([options.keep_fd], [], [], _RESPAWN_PAUSE_MAX_S)[0]:
+                sys.exit(0)
+            continue
+        is_short = False
         if pid == 0:
             _serve(options, Service())
             os._exit(0)
@@ -89,6 +99,16 @@ def _keep(options: argparse.Namespace) -> NoReturn:
 
 
 def _serve(options: argparse.Namespace, manager: Service) -> None:
+    try:
+        _run(options, manager)
+    except PlaceGone as error:
+        sys.exit(f"drfd-launcher: {error}")
+    except MemoryError:
+        # Nothing is lost with this process; what it was doing may be half done.
+        sys.exit("drfd-launcher: out of memory: it ends, jobs run on, and the next one goes on")
+
+
+def _run(options: argparse.Namespace, manager: Service) -> None:
     allow_many_files()
     # SIGINT from a terminal is for the controller; it ends us in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -108,10 +128,9 @@ def _serve(options: argparse.Namespace, manager: Service) -> None:
         cut=read_cut(state),
     )
     manager.say("READY=1")
-    try:
-        launcher.serve()
-    except PlaceGone as error:
-        sys.exit(f"drfd-launcher: {error}")
+    # A collection writes to all it looks at, and what the runners share would be copied for each.
+    gc.freeze()
+    launcher.serve()
 
 
 def _only_one(state: Path) -> None:

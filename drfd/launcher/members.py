@@ -91,6 +91,25 @@ def inner_groups(directory: str) -> list[str]:
     return []
 
 
+def remove_all(directory: str) -> bool:
+    """Remove a cgroup, and those within it; False: not all of them are empty."""
+    if _remove(directory):
+        return True
+    return all(map(_remove, [*reversed(inner_groups(directory)), directory]))
+
+
+def _remove(directory: str) -> bool:
+    try:
+        os.rmdir(directory)
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno in (errno.EBUSY, errno.ENOTEMPTY):
+            return False
+        raise
+    return True
+
+
 class MembersV1(Members):
     """By the directory of the freezer controller."""
 

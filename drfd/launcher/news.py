@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drfd.launcher.attempts import Attempt
+from drfd.launcher.attempts import UNKNOWN, Attempt
 from drfd.launcher.cut import Cut
 from drfd.launcher.protocol import Message
 
@@ -15,20 +15,24 @@ def news_of(
     job's own limit."""
     reports: list[tuple[str, Message]] = []
     running = attempt.running
-    if running is not None and attempt.failed is None and attempt.created["at_s"] is not None:
+    # Another version may have written less: read it with what is there.
+    created = UNKNOWN | attempt.created
+    is_dated = None not in (created["at_s"], created["mono_s"])
+    if running is not None and attempt.failed is None and is_dated:
         up = {
-            "at_s": attempt.created["at_s"],
-            "mono_s": attempt.created["mono_s"],
-            "cgroup": attempt.created["cgroup"],
-            "runner_pid": attempt.runner["pid"] if attempt.runner else 0,
+            "at_s": created["at_s"],
+            "mono_s": created["mono_s"],
+            "cgroup": created["cgroup"],
+            "runner_pid": (attempt.runner or {}).get("pid", 0),
         }
         reports.append(("up", up))
     if attempt.failed is not None:
-        reports.append(("broke", {"text": attempt.failed["text"]}))
+        reports.append(("broke", {"text": attempt.failed.get("text", "it is not known why")}))
     elif attempt.ended is not None and cut is not None and cut.fell_on(attempt):
-        reports.append(("ended", _unknown_end((False, False), attempt.ended["at_s"])))
+        reports.append(("ended", _unknown_end((False, False), attempt.ended.get("at_s", at_s))))
     elif attempt.ended is not None:
-        reports.append(("ended", attempt.ended))
+        least = {"at_s": at_s, "mono_s": None, "exit_code": None, "signal": None}
+        reports.append(("ended", least | attempt.ended))
     elif attempt.may_have_run and not alive:
         reports.append(("ended", _unknown_end(oom, at_s)))
     elif not alive:

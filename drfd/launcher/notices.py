@@ -102,7 +102,7 @@ def _start_notifier(
     order: Order, confinement: Confinement, attempt: Attempt, attempts_fd: int
 ) -> int:
     launcher = os.getpid()
-    pid = os.fork()
+    pid = process.fork()
     if pid:
         return pid
     # Whatever happens, this copy of the launcher must not go on as one.
@@ -147,7 +147,7 @@ def _notify(order: Order, confinement: Confinement, attempt: Attempt) -> str:
     # This boot's, whatever boot the job was of: only the notice is to be found by it.
     ours = Attempt(created={**attempt.created, "boot_id": process.boot_id()}, runner=me)
     out, into = os.pipe()
-    pid = os.fork()
+    pid = process.fork()
     if pid == 0:
         os.close(out)
         run_notice(order, confinement, into)

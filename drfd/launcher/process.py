@@ -19,8 +19,8 @@ _held_libc = ctypes.PyDLL(None, use_errno=True)
 
 
 def fork() -> int:
-    """As os.fork, for a process of a single thread, which soon becomes another program. What Python
-    does in the child for the threads that are not there touches more memory than all the rest."""
+    """As os.fork, for a process of a single thread. What Python does in the child for the threads
+    that are not there touches more memory than all the rest."""
     pid = int(_held_libc.fork())
     if pid < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -129,6 +129,17 @@ def read_order(message: Message) -> Order:
     return Order(**_read_fields("order", body, _ORDER))
 
 
+def checked_order(message: Message) -> Order:
+    """The same of a message that has been read so before."""
+    limits = message["limits"]
+    disks = tuple(DiskLimit(**disk) for disk in limits["disks"])
+    return Order(
+        **{name: value for name, value in message.items() if name != "cmd"}
+        | {"argv": tuple(message["argv"]), "on_start": tuple(message["on_start"])}
+        | {"limits": Limits(**limits | {"disks": disks})}
+    )
+
+
 def signal_message(key: tuple[int, int], count: int, signals: tuple[int, ...]) -> Message:
     """The attempt is to have been sent `count` signals, of which `signals` are the last."""
     body = {"id": key[0], "attempt": key[1], "count": count, "signals": list(signals)}

@@ -16,10 +16,10 @@ import signal
 import socket
 
 from drfd.launcher import attempts, identity, process
-from drfd.launcher.child import ignored_signals, read_ignored
+from drfd.launcher.child import explain, ignored_signals
 from drfd.launcher.confinement import Confinement
 from drfd.launcher.errand import Errand
-from drfd.launcher.protocol import Order, decode, encode, launch_message, read_order
+from drfd.launcher.protocol import Order, checked_order, decode, encode, launch_message
 
 #: A runner takes so many attempts, and is then replaced: it collects no garbage.
 _MOST_ATTEMPTS = 1000
@@ -33,7 +33,7 @@ def fork_runner(confinement: Confinement, bell_fd: int) -> tuple[int, socket.soc
     ours, theirs = socket.socketpair()
     ours.settimeout(_HAND_OVER_S)
     try:
-        pid = os.fork()
+        pid = process.fork()
     except OSError:
         ours.close()
         theirs.close()
@@ -67,14 +67,15 @@ def _serve(channel: socket.socket, confinement: Confinement, bell_fd: int) -> No
     signal.set_wakeup_fd(-1)
     # A user's daemon is stopped with ^C; its jobs are not. What is ignored would be so in the job,
     # too; what is handled is at its default there (execve(2)).
-    for number in (*read_ignored(), signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (*ignored_signals(), signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _do_nothing)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    identity.reset_file_limit()
     process.close_all_but(channel.fileno(), bell_fd)
     process.become_subreaper()
     me = {"pid": os.getpid(), "start_ticks": process.start_ticks(os.getpid())}
     children_fd = _watch_children()
-    # Each child knows these then.
-    ignored_signals()
+    # Each child knows it then.
     identity.oom_score()
     directory = identity.Directory()
     for _ in range(_MOST_ATTEMPTS):
@@ -88,7 +89,9 @@ def _serve(channel: socket.socket, confinement: Confinement, bell_fd: int) -> No
         try:
             errand.run(channel.fileno())
         except BaseException as error:
-            attempts.append(attempt_fd, "failed", {"text": f"the runner broke: {error!r}"})
+            # Else its end is not known, and that is what a record that is missing says.
+            if not errand.is_let_go:
+                attempts.append(attempt_fd, "failed", {"text": explain(error)})
             return
         # With it goes the lock.
         os.close(attempt_fd)
@@ -109,7 +112,7 @@ def _take(channel: socket.socket) -> tuple[Order, attempts.Record, int] | None:
             return None
         data += more
     message = decode(data)
-    return read_order(message["order"]), message["created"], fds[0]
+    return checked_order(message["order"]), message["created"], fds[0]
 
 
 def _watch_children() -> int:

@@ -1,7 +1,8 @@
 """The runners that live: given attempts, found again after a restart, watched until they are gone.
 
 Each is known by its pidfd. One that an earlier launcher started may have news that this one is
-never rung for; such runners are looked at now and then (`unheard`).
+never rung for; such runners are looked at now and then (`unheard`). Before it has written its pid,
+however long that takes, it is known by its lock: it counts as alive, for it may yet let its job go.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import os
 import selectors
 import signal
 import socket
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -19,8 +19,6 @@ from drfd.launcher.attempts import Key
 from drfd.launcher.protocol import Order
 from drfd.launcher.runner import hand_over
 
-#: The runner writes its pid first of all; a lock without one is a few microseconds old.
-_PID_WAIT_S = 5.0
 #: So many are kept for the next attempts, each with a few MB of its own.
 _MOST_IDLE = 16
 
@@ -47,11 +45,17 @@ class Runners:
     are_kept: bool
     #: Adopted before their jobs were let go: their bells ring at a launcher that is gone.
     unheard: set[Key] = field(default_factory=set)
+    #: Adopted by their locks alone, until their pids are known.
+    _nameless: set[Key] = field(default_factory=set)
     _busy: dict[Key, _Runner] = field(default_factory=dict)
     _idle: list[_Runner] = field(default_factory=list)
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._busy
+        return key in self._busy or key in self._nameless
+
+    @property
+    def needs_looks(self) -> bool:
+        return bool(self.unheard or self._nameless)
 
     def wake(self, key: Key) -> None:
         """Let it go on, if somebody has stopped it: its user can, where we are that user, too."""
@@ -61,7 +65,11 @@ class Runners:
     def prepare(self) -> None:
         """Have one ready for the next attempt, if that can be."""
         if self.are_kept and not self._idle:
-            self._idle.append(self._new())
+            try:
+                self._idle.append(self._new())
+            except OSError:
+                # The machine is short of something. The attempt will ask again, and say so.
+                return
 
     def start(self, order: Order, created: attempts.Record, attempt_fd: int) -> None:
         """Have the attempt run whose file is `attempt_fd`. OSError: it is not."""
@@ -94,17 +102,22 @@ class Runners:
         if not attempts.is_locked(self.attempts_fd, key):
             return
         attempt = attempts.read(self.attempts_fd, key)
-        deadline = time.monotonic() + _PID_WAIT_S
-        while attempt is None or attempt.runner is None:
-            if time.monotonic() > deadline or not attempts.is_locked(self.attempts_fd, key):
-                return
-            time.sleep(0.002)
-            attempt = attempts.read(self.attempts_fd, key)
+        if attempt is None or attempt.runner is None:
+            self._nameless.add(key)
+            return
         pid = attempt.runner["pid"]
         if process.start_ticks(pid) == attempt.runner["start_ticks"]:
             self.watch(key, pid)
             if not attempt.may_have_run:
                 self.unheard.add(key)
+
+    def look(self) -> None:
+        """Whether those that had not written their pids have, or are gone."""
+        for key in list(self._nameless):
+            self._nameless.discard(key)
+            self.adopt(key)
+            if key not in self:
+                self.on_gone(key)
 
     def _new(self) -> _Runner:
         pid, channel = self.fork()

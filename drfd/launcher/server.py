@@ -37,7 +37,7 @@ from drfd.launcher.protocol import (
 )
 from drfd.launcher.runner import fork_runner
 from drfd.launcher.runners import Runners
-from drfd.launcher.signalling import Signalling, terminate
+from drfd.launcher.signalling import Signalling
 
 log = logging.getLogger("drfd.launcher")
 
@@ -106,6 +106,7 @@ class Launcher:
                 # An earlier one of this round may have closed it.
                 if chosen.fd in self._selector.get_map():
                     chosen.data()
+            self._runners.look()
             for key in list(self._runners.unheard):
                 self._look_at_runner(key)
             self._freezing.look()
@@ -115,7 +116,7 @@ class Launcher:
         self.confinement.close()
 
     def _pause_s(self) -> float | None:
-        look_s = _LOOK_S if self._runners.unheard else None
+        look_s = _LOOK_S if self._runners.needs_looks else None
         parts = (self._endings, self._freezing, self._signalling)
         pauses = (look_s, *(part.pause_s() for part in parts))
         return min((pause_s for pause_s in pauses if pause_s is not None), default=None)
@@ -210,7 +211,7 @@ class Launcher:
             return
         if not attempt.is_over:
             self._freezing.discard(key)
-            terminate(self.confinement, key, attempt)
+            self._signalling.terminate(key, attempt)
 
     def _kill(self, key: Key) -> None:
         attempt = attempts.read(self.attempts_fd, key)
@@ -223,6 +224,7 @@ class Launcher:
 
     def _runner_gone(self, key: Key) -> None:
         self._endings.hurry(key)
+        self._signalling.forget(key)
         attempt = attempts.read(self.attempts_fd, key)
         if attempt is not None:
             self._report(key, attempt)
@@ -239,6 +241,7 @@ class Launcher:
             self._runners.unheard.discard(key)
         if attempt is not None and attempt.running is not None and not attempt.is_over:
             self._report(key, attempt)
+            self._signalling.started(key, attempt)
 
     def _report(self, key: Key, attempt: Attempt) -> None:
         """Say what the attempt file says, as news."""

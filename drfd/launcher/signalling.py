@@ -19,14 +19,6 @@ log = logging.getLogger("drfd.launcher")
 _RETRY_S = 1.0
 
 
-def terminate(confinement: Confinement, key: Key, attempt: Attempt) -> None:
-    reach("signal.before-signal")
-    confinement.signal(key, attempt, signal.SIGTERM)
-    # A stopped process could not handle it.
-    confinement.signal(key, attempt, signal.SIGCONT)
-    reach("signal.after-signal")
-
-
 @dataclass
 class Signalling:
     """Sends each signal once; while the disk is full, later."""
@@ -36,6 +28,25 @@ class Signalling:
     #: What is still to be sent: how many signals there are in all, and the last of them.
     _unsent: dict[Key, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     _due_mono_s: float = 0.0
+    #: Those that were asked to leave.
+    _asked: set[Key] = field(default_factory=set)
+
+    def terminate(self, key: Key, attempt: Attempt) -> None:
+        """Ask all of them to leave."""
+        self._asked.add(key)
+        reach("signal.before-signal")
+        self.confinement.signal(key, attempt, signal.SIGTERM)
+        # A stopped process could not handle it.
+        self.confinement.signal(key, attempt, signal.SIGCONT)
+        reach("signal.after-signal")
+
+    def started(self, key: Key, attempt: Attempt) -> None:
+        """Before its program began, it could not hear."""
+        if key in self._asked:
+            self.terminate(key, attempt)
+
+    def forget(self, key: Key) -> None:
+        self._asked.discard(key)
 
     def send(self, key: Key, count: int, signals: tuple[int, ...]) -> None:
         """Send those of the last `signals`, of `count` in all, that have not been sent yet. A death

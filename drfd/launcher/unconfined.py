@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import resource
 import time
+from itertools import count
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
 from drfd.launcher import affinity, process
@@ -20,8 +21,9 @@ from drfd.launcher.protocol import QUOTA, Limits
 
 #: More rounds than any listing needs that does not race with a fork bomb.
 _STOP_ROUNDS = 100
-#: How long one call insists on a proof that all stand still.
-_FREEZE_WAIT_S = 0.05
+#: How long one call insists on a proof that all stand still; and how many walks it makes at the
+#: least, which may take longer: to stop them, to see who has died of it, and to see nothing new.
+_FREEZE_WAIT_S, _FREEZE_WALKS = 0.05, 3
 #: How often the runner's children are looked at between two walks.
 _CHASE_ROUNDS = 10
 
@@ -60,13 +62,13 @@ class Unconfined:
     def create(self, key: Key, limits: Limits) -> None:
         self._affinity.choose(key, limits)
 
-    def enter(self, key: Key, limits: Limits, uid: int) -> None:
-        self._affinity.keep(key)
+    def enter(self, key: Key, limits: Limits, uid: int, pid: int) -> None:
+        self._affinity.keep(key, pid)
         hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
         wanted = process.count_of_user(uid) + limits.pids
         if hard != resource.RLIM_INFINITY:
             wanted = min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NPROC, (wanted, wanted))
+        resource.prlimit(pid, resource.RLIMIT_NPROC, (wanted, wanted))
 
     def oom_descriptor(self, key: Key) -> int | None:
         return None
@@ -89,7 +91,7 @@ class Unconfined:
             return not self._stop(key, attempt)
         known_dead: set[int] = set()
         deadline = time.monotonic() + _FREEZE_WAIT_S
-        while True:
+        for walk in count(1):
             before = process.rest(runner)
             family = process.family(runner)
             dead = {pid for pid, one in family.items() if one.state in "ZX"}
@@ -97,11 +99,12 @@ class Unconfined:
             is_quiet = before is not None and process.rest(runner) == before
             if is_quiet and not moving and dead <= known_dead:
                 return True
-            if time.monotonic() > deadline:
-                return False
+            if walk >= _FREEZE_WALKS and time.monotonic() > deadline:
+                break
             process.signal_all(moving, SIGSTOP)
             known_dead = dead
             _chase(runner)
+        return False
 
     def thaw(self, key: Key, attempt: Attempt | None) -> None:
         process.signal_all(_members(key, attempt), SIGCONT)

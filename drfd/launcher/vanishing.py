@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 #: ENODEV: it did so between open and read, or write.
 VANISHED = (errno.ENOENT, errno.ENODEV)
 
 
-@contextmanager
-def unless_gone(*also: int) -> Iterator[None]:
+class unless_gone:
     """Leave the block without a word if its file is gone, or for one of these errors."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (*VANISHED, *also):
-            raise
+
+    def __init__(self, *also: int) -> None:
+        self._passed_over = (*VANISHED, *also)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        return isinstance(error, OSError) and error.errno in self._passed_over

@@ -202,6 +202,36 @@ def test_on_a_narrow_terminal_ids_and_states_are_never_cut(
     assert "RESOURCES" in "".join(lines)
 
 
+@pytest.mark.parametrize("columns", [60, 72, 80])
+def test_on_a_narrow_terminal_no_word_of_a_reason_is_cut(
+    drf: Run, daemon: Any, job: Any, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    waits = {"state": "PENDING", "reason": WHY, "started_at": None}
+    tasks = job(id=12, array_id=12, array_tasks="1-5,7-9%2", name="no-such-program", **waits)
+    jobs = [job(), tasks]
+    daemon.replies = {"status": {"jobs": jobs, "counts": {"PENDING": 9}, "draining": False}}
+    out = drf("status").out
+    assert max(map(len, out.splitlines())) <= columns
+    start = next(line.index("WHY") for line in out.splitlines() if "WHY" in line)
+    told = " ".join(line[start:].strip() for line in out.splitlines()[4:]).strip()
+    assert told.startswith(f"{WHY['code']}: {WHY['text']}")
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_on_a_narrow_terminal_no_figure_of_the_shares_is_cut(
+    drf: Run, daemon: Any, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    daemon.replies = {"shares": SHARES}
+    out = drf("shares").out
+    assert max(map(len, out.splitlines())) <= columns
+    assert "…" not in out
+    rows = {row[0]: row for line in out.splitlines() if (row := line.split())}
+    assert {"8", "16G", "50%"} <= set(rows["alice"])
+    assert rows["alice"][-2:] == ["1", "2"]
+
+
 def test_states_have_colours_for_who_sees_them(
     drf: Run, daemon: Any, job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,9 @@ Everything is computed anew at each step, in fractions. Where the text leaves a 
   promised nothing of: `Pass.choices` gives all launches that the text allows, and a `guide` chooses
   among them;
 - guarantees that sum to more than there is are cut in proportion;
-- a head that has waited too long closes its leaf in the second phase only;
+- of the heads that have waited too long and do not fit, the one that has waited longest closes its
+  leaf, in both phases, until something is kept for it;
+- a drain begins when the first shadow time that was given is past by `drain_after`;
 - what only a limit keeps back neither gets a reservation nor keeps one.
 """
 
@@ -60,6 +62,8 @@ class Kept(NamedTuple):
     spare: Vector
     missed: int
     drains: bool
+    #: The first shadow time that was given.
+    due_s: float
 
 
 class Times(NamedTuple):
@@ -169,6 +173,8 @@ class Pass:
     #: So many launches came before a choice of who gets the reservation; None: there was none.
     sure: int | None = None
     kept: Kept | None = None
+    #: The job that closes its leaf.
+    eldest: int | None = None
     _given: list[tuple[float, Vector]] = field(default_factory=list)
 
     @property
@@ -241,6 +247,7 @@ class Pass:
 
     def run(self) -> None:
         self._keep()
+        self.eldest = self._find_eldest()
         for promise_only in (True, False):
             done: set[str] = set()
             while leaves := {ask.leaf for ask in self.waiting.values()} - done:
@@ -307,8 +314,9 @@ class Pass:
 
     def _can_start(self, leaf: str, *, promise_only: bool) -> bool:
         own = self.jobs(leaf)
-        closed = not promise_only and self._is_closed(own[0])
-        return not closed and any(self.may_start(j, promise_only=promise_only) for j in own)
+        return not self._is_closed(own[0]) and any(
+            self.may_start(j, promise_only=promise_only) for j in own
+        )
 
     def _does_not_fit(self, head: int) -> bool:
         ask = self.waiting[head]
@@ -326,19 +334,27 @@ class Pass:
 
     def _is_closed(self, head: int) -> bool:
         """Does the first job of a leaf let no later one pass?"""
-        return (
-            self.times is not None
+        return head == self.eldest and (self.kept is None or self.kept.job_id != head)
+
+    def _find_eldest(self) -> int | None:
+        heads = [self.jobs(leaf)[0] for leaf in {ask.leaf for ask in self.waiting.values()}]
+        late = [
+            (self.waiting[head].since_s, self.waiting[head].leaf, head)
+            for head in heads
+            if self.times is not None
+            and self.could_start(head)
             and self._does_not_fit(head)
             and self.times.now_s - self.waiting[head].since_s > self.times.drain_after_s
-        )
+            and (self.kept is None or self.kept.job_id != head)
+        ]
+        return min(late)[2] if late else None
 
     def _next_job(self, leaf: str, *, promise_only: bool) -> int | None:
         own = self.jobs(leaf)
-        if not promise_only:
-            if self._takes_place(leaf):
-                self._reserve(own[0])
-            if self._is_closed(own[0]):
-                return None
+        if not promise_only and self._takes_place(leaf):
+            self._reserve(own[0])
+        if self._is_closed(own[0]):
+            return None
         allowed = (j for j in own if self.may_start(j, promise_only=promise_only))
         return next(allowed, None)
 
@@ -377,11 +393,12 @@ class Pass:
                 break
         else:
             return
-        before, missed = self.times.before, 0
+        before, missed, due_s = self.times.before, 0, at_s
         if before is not None and before.job_id == job_id:
+            due_s = before.due_s
             missed = before.missed + (before.shadow_s < min(now_s, at_s))
-        drains = missed >= 2 or now_s - ask.since_s > self.times.drain_after_s
-        self.kept = Kept(job_id, at_s, taken(room, ask.demand), missed, drains)
+        drains = missed >= 2 or now_s - due_s > self.times.drain_after_s
+        self.kept = Kept(job_id, at_s, taken(room, ask.demand), missed, drains, due_s)
 
     def passes(self, job_id: int) -> bool:
         """May it start beside the reservation?"""

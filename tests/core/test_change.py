@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from drfd.core import events as ev
 from drfd.core import stimuli as st
+from drfd.core.decide import decide
+from drfd.core.job import Dependency, Outcome, Want
 from drfd.core.resources import Axes, Resources
 from drfd.core.rules import Rules
 from drfd.errors import Refused
@@ -76,3 +79,18 @@ def test_what_fits_no_more_may_still_be_renamed() -> None:
     assert bench.job(job_id).spec.name == "later"
     with pytest.raises(Refused, match="could never start"):
         changed(bench, job_id, memory_bytes=1)
+
+
+def test_a_task_that_is_over_is_told_as_people_call_it() -> None:
+    bench = Bench(rules())
+    job_id = bench.submit(spec(), held=True)
+    wish = st.Change(after=(Dependency(7, Want.ANY),))
+    ended = {7: Outcome.COMPLETED}
+    for names, told in (({7: "4_3"}, "4_3"), ({}, "7")):
+        (event, *_) = decide(
+            bench.ledger,
+            st.ChangeAsked(now(), job_id, ALICE, wish, ended=ended, names=names),
+            bench.rules,
+        )
+        assert isinstance(event, ev.Changed)
+        assert event.text == f"after nothing → {told}:any"

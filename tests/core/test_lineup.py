@@ -107,9 +107,10 @@ class Stream:
         return found
 
     def move(self) -> None:
-        """Time passes; jobs end, are submitted, cancelled, held and released."""
+        """Time passes, or the clock is set back; jobs end, are submitted, cancelled, held and
+        released."""
         random = self.random
-        self.now_s += random.choice([0, 1, 1, 2, 7])
+        self.now_s += random.choice([0, 1, 1, 2, 7]) if random.random() < 0.97 else -20
         for leaf in self.short.forget(self.now_s):
             self.touch(leaf)
         for job_id in [n for n, (_, end_s, _) in self.running.items() if end_s <= self.now_s]:
@@ -239,6 +240,17 @@ def test_a_line_up_that_is_kept_decides_as_a_fresh_one(
             stream.start(done)
     assert reserved > 100, "reservations were hardly met"
     assert deepest == 4
+
+
+def test_nobody_is_late_any_more_when_the_clock_has_been_set_back() -> None:
+    stream = Stream(Random(0), FLAT, with_rules=False, now_s=100.0)
+    stream.patience = Patience(patience_s=5)
+    lineup = stream.lineup()
+    stream._enqueue(1, Waiting("root.a", stream.menu[0], 0, 1.0, since_s=90.0))
+    for stream.now_s, late in ((100.0, ["root.a"]), (91.0, []), (95.0, ["root.a"])):
+        lineup.begin(stream.outlook())
+        assert list(lineup.elders()) == late
+        assert list(lineup.lanes[stream.menu[0]].late.heads) == late
 
 
 def test_a_pass_asks_only_for_the_leaves_that_were_touched() -> None:

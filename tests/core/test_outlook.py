@@ -114,21 +114,14 @@ def test_a_drain_lets_go_on_what_holds_the_memory_that_it_waits_for(bench: Bench
         start_s=now(20).at_s,
         end_s=now(20).at_s,
         spare=(0, 0, 0, 0),
-        is_drain=True,
+        due_s=now(20).at_s,
     )
     outlook = replace(seen(bench, 1_000_000), before=(drained,))
-    assert schedule(bench.ledger, bench.rules, outlook=outlook).admitted == [1]
+    plan = schedule(bench.ledger, bench.rules, outlook=outlook)
+    assert [each.is_drain for each in plan.reservations] == [True]
+    assert plan.admitted == [1]
     for_2_alone = replace(outlook, before=(replace(drained, is_forced=True),))
     assert schedule(bench.ledger, bench.rules, outlook=for_2_alone).admitted == []
-
-
-def test_a_drain_lets_it_go_on_in_the_very_pass_that_begins_it(bench: Bench) -> None:
-    bench.start(spec(asks=demand(9), time_limit_s=600))
-    bench.suspend(1, by=None, at_s=10)
-    bench.submit(spec("root.bob", actor=BOB, asks=demand(9, 18)), at_s=20)
-    plan = schedule(bench.ledger, bench.rules, outlook=seen(bench, 1_000_000))
-    assert [kept.is_drain for kept in plan.reservations] == [True]
-    assert plan.admitted == [1]
 
 
 def test_first_come_first_served_lets_go_on_who_holds_the_memory_that_the_first_waits_for(

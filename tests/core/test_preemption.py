@@ -20,7 +20,7 @@ from core.test_lineup import counted
 from drfd.core import events as ev
 from drfd.core.fairshare import FairShare
 from drfd.core.job import JobState, Outcome
-from drfd.core.preemption import Preempting, Starvation, Starving, preempt
+from drfd.core.preemption import Departures, Preempting, Starvation, Starving, preempt
 from drfd.core.tree import NodeRule
 from fakes import Bench, demand, ended, happened, now, rules, runner_up, spec
 
@@ -64,13 +64,14 @@ class World:
     ) -> Sequence[ev.PreemptRequested | ev.SuspendRequested]:
         starving = Starving(f"root.{path}", job_id)
         ledger, room = self.bench.ledger, self.bench.rules.room
-        return preempt(ledger, self.standing(), room, starving, how, now(at_s))
+        leaving = Departures().look(ledger, now(at_s).mono_s, 0.0)
+        return preempt(ledger, self.standing(), room, starving, how, now(at_s), leaving=leaving)
 
     def starving(
         self, starvation: Starvation, at_s: float, how: Preempting = HOW
     ) -> list[Starving]:
         shares = self.bench.rules.shares
-        return starvation.look(self.bench.ledger, self.standing(), shares, how, at_s)
+        return starvation.look(self.bench.ledger, self.standing(), shares, how, now(at_s).mono_s)
 
     def standing(self) -> Any:
         ledger = self.bench.ledger
@@ -297,6 +298,32 @@ def test_what_comes_back_anyway_is_waited_for() -> None:
         )
     )
     assert world.victims("b", mine) == []
+
+
+@pytest.mark.parametrize("event", [ev.StopRequested, ev.Exited, ev.SuspendRequested])
+@pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
+def test_what_comes_back_is_counted_on_for_a_minute_whoever_sets_the_clock(
+    event: type, jump_s: float
+) -> None:
+    world = World()
+    going = world.run("a", 5)
+    world._apply(happened(event, going, 10.0 + jump_s))
+    departures = Departures()
+    gifts = [("root.a.alice", (5000, 0, 0, 0))]
+    assert departures.look(world.bench.ledger, 10.0, 5.0) == gifts
+    assert departures.look(world.bench.ledger, 74.9, 5.0) == gifts
+    assert departures.look(world.bench.ledger, 75.0, 5.0) == []
+
+
+def test_each_part_of_an_end_has_its_own_minute() -> None:
+    world = World()
+    going = world.run("a", 5)
+    world._apply(happened(ev.StopRequested, going, 10.0))
+    departures = Departures()
+    departures.look(world.bench.ledger, 10.0, 5.0)
+    assert departures.look(world.bench.ledger, 80.0, 5.0) == []
+    world._apply(happened(ev.Exited, going, 80.0))
+    assert departures.look(world.bench.ledger, 81.0, 5.0) == [("root.a.alice", (5000, 0, 0, 0))]
 
 
 def test_a_job_that_fits_needs_nobody() -> None:

@@ -466,11 +466,11 @@ def test_who_stands_behind_a_job_that_is_kept_back_is_told_so(bench: Bench) -> N
 
 
 def test_in_a_drain_it_does_not_matter_how_soon_a_job_ends(bench: Bench) -> None:
-    last = crowded(bench, replace(of(DAVE, 3), time_limit_s=60), at_s=10_100)
+    last = crowded(bench, replace(of(DAVE, 3), time_limit_s=60), at_s=13_700)
     assert why(bench, 4, last) == Reason(
         ReasonCode.RESERVATION,
         "it fits, but everything that it needs is kept free for job 2 (alice), "
-        "which needs 7 cores, 1G of memory and is expected to start by T+10100s",
+        "which needs 7 cores, 1G of memory and is expected to start by T+13700s",
     )
 
 

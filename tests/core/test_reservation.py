@@ -137,6 +137,59 @@ def test_a_job_of_most_of_the_machine_starts_in_a_busy_stream() -> None:
     assert start_s <= 20 + 5 + 11 + 2
 
 
+def test_no_user_starves_his_own_big_job_in_an_endless_stream() -> None:
+    """The small jobs of c keep its share up, and so the big jobs of others come first: until the
+    one of c has waited longest of all."""
+    machine = Machine((12,), Patience(patience_s=5, drain_after_s=60))
+    random, big = Random(1), -1
+    for second in range(400):
+        for leaf in "ab":
+            while sum(machine.tasks[n].leaf == leaf for n in machine.waiting) < 3:
+                machine.submit(leaf, (10,), 5.0)
+        while sum(machine.tasks[n].leaf == "c" for n in machine.waiting) < 10:
+            machine.submit("c", (1,), random.choice([3.0, 5.0, 7.0, 11.0]))
+        if second == 20:
+            big = machine.submit("c", (12,), 5.0)
+        machine.run_until(second + 1.0)
+    start_s = machine.tasks[big].start_s
+    # When it has waited too long, two others may have their turn, each after the longest job.
+    assert start_s is not None and start_s <= 20 + 60 + 3 * (11 + 5 + 5)
+    small = [t for t in machine.tasks if t.demand == (1,) and t.start_s and t.start_s > start_s]
+    assert len(small) > 50, "the stream goes on"
+
+
+def test_who_has_waited_for_long_in_a_long_queue_is_no_reason_to_let_anything_idle() -> None:
+    """It starts when it was told to, so nothing is in its way but those that run."""
+    machine = Machine((8,), Patience(patience_s=5, drain_after_s=20))
+    machine.submit("x", (6,), 100.0)
+    machine.schedule()
+    big = machine.submit("a", (8,), 10.0)
+    machine.run_until(50)
+    short, long = machine.submit("b", (2,), 40.0), machine.submit("c", (2,), 60.0)
+    machine.run_until(200)
+    starts = [machine.tasks[number].start_s for number in (short, big, long)]
+    assert starts == [51, 100, 110]
+
+
+def test_of_those_that_wait_too_long_one_at_a_time_keeps_back_later_jobs_of_its_leaf() -> None:
+    machine = Machine((8,), Patience(patience_s=0, drain_after_s=20))
+    machine.submit("x", (6,), 100.0)
+    machine.schedule()
+    for leaf in "abc":
+        machine.submit(leaf, (8,), 10.0)
+        machine.run_until(machine.now_s + 1)
+    machine.run_until(30)
+    assert reserved(machine) == [1]
+    late = [machine.submit(leaf, (1,), 5.0) for leaf in "abc"]
+    machine.run_until(60)
+    assert machine.last is not None and machine.last.eldest == 2
+    starts = [machine.tasks[number].start_s for number in late]
+    assert starts == [31, None, 31], "a has a place, and b has waited longer than c"
+    machine.run_until(200)
+    assert [machine.tasks[number].start_s for number in range(1, 4)] == [100, 110, 120]
+    assert machine.waiting == []
+
+
 def test_without_reservations_the_same_job_starves() -> None:
     machine, big = busy_stream(NEVER)
     assert machine.tasks[big].start_s is None
@@ -204,7 +257,7 @@ def test_a_job_that_can_never_start_does_not_keep_its_leaf_from_starting_others(
     large = machine.submit("a", (9,), 5.0)
     machine.run_until(60.0)
     starts = [machine.tasks[number].start_s for number in (small, late, large)]
-    assert starts == [1.0, 31.0, 41.0]
+    assert starts == [1.0, 26.0, 41.0]
 
 
 def test_a_memory_job_passes_one_that_waits_for_cores() -> None:
@@ -268,7 +321,7 @@ def test_a_reservation_is_kept_until_its_job_starts() -> None:
 def kept(**changes: object) -> Reservation:
     plain: dict[str, object] = {
         "job_id": 1, "leaf": "a", "demand": (4, 0), "start_s": 100.0, "end_s": 200.0,
-        "spare": (1, 9),
+        "spare": (1, 9), "due_s": 100.0,
     }  # fmt: skip
     return Reservation(**(plain | changes))  # type: ignore[arg-type]
 
@@ -332,13 +385,29 @@ def test_in_a_drain_nothing_starts_in_what_the_job_needs() -> None:
     assert allows(drain, (0, 3), 999.0, (3, 9))
 
 
+def test_a_job_that_is_late_by_its_first_shadow_time_turns_its_place_into_a_drain() -> None:
+    """Though its time is put off before it has passed, again and again."""
+    rules = Patience(patience_s=1, drain_after_s=60)
+    found: Reservation | None = None
+    drains = []
+    for now_s, end_s in ((0.0, 10.0), (9.0, 40.0), (39.0, 80.0), (70.0, 99.0), (70.1, 99.0)):
+        found = reserve(
+            job_id=1, leaf="a", demand=(4,), length_s=5.0, free=(0,), ends=[(end_s, (4,))],
+            kept=[], before=found, now_s=now_s, rules=rules,
+        )  # fmt: skip
+        assert found is not None
+        drains.append(found.is_drain)
+    assert found is not None and (found.missed, found.due_s) == (0, 10.0)
+    assert drains == [False, False, False, False, True]
+
+
 def test_a_shadow_time_that_has_passed_twice_turns_into_a_drain() -> None:
     rules = Patience(patience_s=1, drain_after_s=10_000)
     found: Reservation | None = None
     for now_s, end_s in ((0.0, 10.0), (11.0, 20.0), (21.0, 30.0)):
         found = reserve(
             job_id=1, leaf="a", demand=(4,), length_s=5.0, free=(0,), ends=[(end_s, (4,))],
-            kept=[], before=found, now_s=now_s, waited_s=now_s, rules=rules,
+            kept=[], before=found, now_s=now_s, rules=rules,
         )  # fmt: skip
     assert found is not None
     assert (found.missed, found.is_drain) == (2, True)

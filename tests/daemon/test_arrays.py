@@ -339,7 +339,7 @@ def test_the_cancellation_of_an_array_ends_the_wait_for_each_of_its_tasks(desk: 
         await desk.ask(ALICE, op="cancel", select={"ids": [1]})
         statuses = [reply["ended"][0]["status"] for reply in await asyncio.gather(*waiting)]
         assert statuses == [125, 125]
-        assert desk.requests._waiting._waiters == {}
+        assert desk.requests._awaited._waiting._waiters == {}
 
     play(story)
 
@@ -491,7 +491,7 @@ def test_tasks_that_others_wait_for_are_called_as_people_call_them(desk: Any) ->
         await desk.submit(ALICE, array="0-1", held=True)
         await desk.ask(ALICE, op="set", select={"ids": [waiting]}, after=[{"id": "5_1"}])
         (*_, changed) = (await desk.ask(ALICE, op="show", id=waiting))["events"]
-        assert changed["text"] == "after 2:ok → 5_1:ok, by alice"
+        assert changed["text"] == "after 1_7:ok → 5_1:ok, by alice"
 
     play(story)
 

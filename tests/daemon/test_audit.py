@@ -89,6 +89,18 @@ def test_the_line_says_who_what_which_and_how_it_went(log: pytest.LogCaptureFixt
     assert fields(log) == [("DRFD_JOB", "4"), ("DRFD_JOB", "5"), ("DRFD_USER", "alice")]
 
 
+def test_tasks_that_there_are_not_are_told_as_they_were_asked_for(
+    log: pytest.LogCaptureFixture,
+) -> None:
+    error = {"kind": "Refused", "code": "no-such-job", "text": "", "hint": ""}
+    refs: list[int | str] = ["5_3", 7, "7_4", 8]
+    reply = {"done": [], "failed": [{"id": ref, "error": error} for ref in refs]}
+    record(ALICE, msg.Cancel(v=1, select=Selection(ids=refs)), reply)
+    assert log.messages == [
+        "event=audit verb=cancel uid=1001 user=alice refused=7-8,5_3,7_4:no-such-job result=done"
+    ]
+
+
 def test_a_submission_names_the_new_job(log: pytest.LogCaptureFixture) -> None:
     record(ALICE, msg.Submit(v=1, argv=["train", "--key=x"], cwd="/", env={"A": "b"}), {"id": 9})
     assert log.messages == ["event=audit verb=submit uid=1001 user=alice jobs=9 result=done"]

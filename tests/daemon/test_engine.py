@@ -317,6 +317,39 @@ def test_a_victim_that_never_freezes_keeps_others_waiting_for_a_minute_only(
     assert shell.host.take() == [Freeze(2, 1), Launch(4, 1)]
 
 
+@pytest.mark.parametrize("suspends", [False, True])
+def test_nobody_else_is_stopped_because_the_clock_was_set(
+    make_shell: MakeShell, suspends: bool
+) -> None:
+    time = [now(0)]
+    how = Preempting(suspends=suspends, after_s=0)
+    shell = make_shell(by=replace(rules(3, 18), preempting=how), clock=lambda: time[0])
+    shell.turn(*[preemptible() for _ in range(3)])
+    shell.turn(*[runner_up(job_id, at_s=job_id) for job_id in (1, 2, 3)])
+    shell.host.take()
+    shell.turn(asks(actor=BOB))
+    assert shell.host.take() == [Freeze(3, 1) if suspends else Terminate(3, 1)]
+    time[0] = st.Now(at_s=now(7200).at_s, mono_s=now(3).mono_s)
+    shell.engine.want_pass()
+    shell.turn(st.Tick(time[0]))
+    assert shell.host.take() == []
+
+
+def test_nobody_starves_sooner_because_the_clock_was_set(make_shell: MakeShell) -> None:
+    time = [now(0)]
+    by = replace(rules(2, 18), preempting=Preempting(after_s=300))
+    shell = make_shell(by=by, clock=lambda: time[0])
+    shell.turn(preemptible(), preemptible())
+    shell.turn(runner_up(1), runner_up(2))
+    shell.turn(asks(actor=BOB))
+    shell.host.take()
+    for mono_s, orders in ((299.0, 0), (300.0, 1)):
+        time[0] = st.Now(at_s=now(7200).at_s, mono_s=now(mono_s).mono_s)
+        shell.engine.want_pass()
+        shell.turn(st.Tick(time[0]))
+        assert len(shell.host.take()) == orders
+
+
 def test_with_many_who_wait_it_is_asked_once_a_second_who_starves(make_shell: MakeShell) -> None:
     at_s = [0.0]
     how = Preempting(after_s=0)
@@ -557,6 +590,44 @@ def test_a_turn_that_cannot_be_written_has_not_happened(full: Any) -> None:
     assert tables(full.engine.ledger) == before
     assert tables(full.journal.load(full.engine.rules.axes)) == before
     assert full.journal.payload(2) == Payload()
+
+
+class WithoutMemory(FullDisk):
+    """Has none while `is_full`: as SQLite has it, MemoryError. In the commit nobody can tell."""
+
+    def commit(self) -> None:
+        if self.is_full and self.refused_kind is None:
+            raise MemoryError
+        Journal.commit(self)
+
+    def append(self, event: ev.Event, job: Any) -> None:
+        Journal.append(self, event, job)
+        if self.is_full and type(event) is self.refused_kind:
+            raise MemoryError
+
+
+@pytest.mark.parametrize("kind", [ev.Submitted, ev.Admitted])
+def test_a_turn_without_memory_has_not_happened(make_shell: MakeShell, kind: type) -> None:
+    shell = make_shell(journal=WithoutMemory)
+    shell.turn(asks())
+    shell.host.take()
+    before = tables(shell.engine.ledger)
+    shell.journal.is_full, shell.journal.refused_kind = True, kind
+    answers = shell.turn((asks(), PAYLOAD), asks(99))
+    assert [(type(answer), answer.code) for answer in answers] == [(HostError, "memory")] * 2
+    assert (shell.host.take(), tables(shell.engine.ledger)) == ([], before)
+    shell.journal.is_full = False
+    ((submitted, *_),) = shell.turn((asks(), PAYLOAD))
+    assert submitted.job_id == 2 and shell.host.take() == [Launch(2, 1)]
+
+
+def test_a_commit_without_memory_is_left_to_a_successor(make_shell: MakeShell) -> None:
+    """Whether it is written, only the file says: nobody is told anything."""
+    shell = make_shell(journal=WithoutMemory)
+    shell.journal.is_full = True
+    with pytest.raises(MemoryError):
+        shell.turn(asks())
+    assert (shell.host.take(), shell.changed) == ([], [])
 
 
 def test_the_turn_after_a_failed_one_works(full: Any) -> None:

@@ -15,13 +15,20 @@ from drfd.daemon.inbox import Inbox
 from fakes import now, runner_up
 
 TICK, UP = Work(Tick(now())), Work(runner_up(1))
+#: Of which a turn leaves something undone.
+CUT = Work(Tick(now(1)))
 Story = Callable[[Inbox, list[list[Work]]], Coroutine[Any, Any, None]]
 
 
 def play(story: Story) -> None:
     async def run() -> None:
         turns: list[list[Work]] = []
-        await story(Inbox(turns.append), turns)
+
+        def turn(works: list[Work]) -> Work | None:
+            turns.append(works)
+            return TICK if CUT in works else None
+
+        await story(Inbox(turn), turns)
 
     asyncio.run(run())
 
@@ -67,5 +74,31 @@ def test_a_start_waits_for_a_moment_only() -> None:
         inbox.add(TICK)
         await asyncio.sleep(0)
         assert turns == [[UP], [TICK]]
+
+    play(story)
+
+
+def test_what_a_turn_leaves_undone_is_gone_on_with_without_any_news() -> None:
+    """A pass over thousands of demand vectors is cut: nobody else would ask for the rest of it."""
+
+    async def story(inbox: Inbox, turns: list[list[Work]]) -> None:
+        inbox.add(CUT)
+        await asyncio.sleep(0)
+        assert turns == [[CUT]], "others have their turn first"
+        await asyncio.sleep(0)
+        assert turns == [[CUT], [TICK]]
+        await asyncio.sleep(0.05)
+        assert len(turns) == 2
+
+    play(story)
+
+
+def test_the_rest_of_a_turn_does_not_wait_alone() -> None:
+    async def story(inbox: Inbox, turns: list[list[Work]]) -> None:
+        inbox.add(CUT)
+        asyncio.get_running_loop().call_soon(inbox.add, UP)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert turns == [[CUT], [TICK, UP]]
 
     play(story)

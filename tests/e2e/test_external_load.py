@@ -46,14 +46,14 @@ def hog() -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
 
 
 def config() -> str:
-    """Nearly all memory that is free now is for jobs: what others use already, and half a GiB more,
-    the machine has besides. So few cores are that others, who use the rest as they like, are not
-    noticed there."""
+    """Nearly all memory that is free now is for jobs: what others use already, and a GiB more, the
+    machine has besides, for guests may boot meanwhile. So few cores are that others, who use the
+    rest as they like, are not noticed there."""
     memory = psutil.virtual_memory()
     return f"""
 [capacity]
 cores = 0.25
-memory = {memory.available // MIB * MIB - GIB // 2}
+memory = {memory.available // MIB * MIB - GIB}
 reserve_memory = 0
 [[disk]]
 name = "test"

@@ -21,7 +21,7 @@ from drfd.launcher.unconfined import Unconfined
 class Closed(Unconfined):
     """A place that cannot be entered."""
 
-    def enter(self, key: object, limits: object, uid: object) -> None:
+    def enter(self, key: object, limits: object, uid: object, pid: int) -> None:
         raise LimitFailed("/cgroup.procs: No space left on device")
 
 
@@ -59,8 +59,8 @@ SWEEP_S = errand._SWEEP_S
 class Stopped(Unconfined):
     """A place where a user stops each process as soon as it is his."""
 
-    def enter(self, key: object, limits: object, uid: object) -> None:
-        os.kill(os.getpid(), signal.SIGSTOP)
+    def enter(self, key: object, limits: object, uid: object, pid: int) -> None:
+        os.kill(pid, signal.SIGSTOP)
 
 
 #: Runners that are given another attempt after the present one.

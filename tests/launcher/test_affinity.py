@@ -29,7 +29,7 @@ def limits(cores_milli: int, cores_by: str = QUOTA) -> Limits:
 def kept(affinity: Affinity, cores_milli: int, cpus: list[int], by: str = QUOTA) -> set[int]:
     """The CPUs that the next job of so many cores is on."""
     affinity.choose((1, 1), limits(cores_milli, by))
-    affinity.keep((1, 1))
+    affinity.keep((1, 1), 0)
     found = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cpus)
     return found
@@ -73,7 +73,7 @@ def place(machine: Affinity, monkeypatch: pytest.MonkeyPatch) -> Place:
 
     def place(number: int, cores_milli: int) -> Cpus:
         machine.choose((number, 1), limits(cores_milli, PIN))
-        machine.keep((number, 1))
+        machine.keep((number, 1), 0)
         return asked.pop()
 
     return place

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from cgroupspy.controllers import Controller
 
-from drfd.launcher import cgroup_v1, topology
+from drfd.launcher import cgroup_v1, members, topology
 from drfd.launcher.attempts import Attempt
 from drfd.launcher.cgroup_v1 import CgroupV1
 from drfd.launcher.confinement import LimitFailed
@@ -139,6 +139,7 @@ class Kernel:
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     kernel = Kernel(tmp_path)
     monkeypatch.setattr(cgroup_v1, "os", kernel)
+    monkeypatch.setattr(members, "os", kernel)
     monkeypatch.setattr(Plain, "set_property", lambda *words: kernel.write(*words))
     return kernel
 
@@ -378,7 +379,7 @@ def test_a_cgroup_that_is_there_already_is_not_taken_over(kernel: Kernel, place:
 
 def test_a_process_enters_every_hierarchy_once(kernel: Kernel, place: CgroupV1) -> None:
     place.create(KEY, LIMITS)
-    place.enter(KEY, LIMITS, 0)
+    place.enter(KEY, LIMITS, 0, pid=0)
     found = {path.parts[-5]: path.read_text() for path in kernel.root.glob("*/*/*/*/cgroup.procs")}
     assert found == dict.fromkeys(kernel.hierarchies, "0")
 
@@ -389,7 +390,7 @@ def test_a_cgroup_that_cannot_be_entered_is_named(kernel: Kernel, place: CgroupV
     procs(kernel, "pids").unlink()
     procs(kernel, "pids").mkdir()
     with pytest.raises(LimitFailed, match=f"^{procs(kernel, 'pids')}: Is a directory$"):
-        place.enter(KEY, LIMITS, os.getuid())
+        place.enter(KEY, LIMITS, os.getuid(), pid=0)
 
 
 # -- cores ----------------------------------------------------------------------------------

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from drfd.launcher.attempts import UNKNOWN, Attempt, Record
+from drfd.launcher.attempts import UNKNOWN, Attempt, Record, parse
 from drfd.launcher.cut import Cut
 from drfd.launcher.news import news_of
 from drfd.launcher.protocol import Message
@@ -91,3 +93,24 @@ def test_the_end_of_one_that_was_cut_short_says_nothing_of_the_job(alive: bool) 
     kind, facts = lost((False, False))
     reports = [UP, (kind, facts | {"at_s": 7.0})]
     assert news_of(ended, alive=alive, cut=Cut("b", 6.5), oom=(True, True), at_s=9.0) == reports
+
+
+@pytest.mark.parametrize("alive", [True, False])
+@pytest.mark.parametrize("kind", ["created", "runner", "running", "failed", "ended"])
+def test_a_record_that_lacks_a_field_is_read_with_what_is_there(kind: str, alive: bool) -> None:
+    """Another version may have written it."""
+    whole: dict[str, Record] = {
+        "created": CREATED, "runner": RUNNER, "running": RUNNING, "ended": ENDED,
+    }  # fmt: skip
+    if kind == "failed":
+        whole = {"created": CREATED, "runner": RUNNER, "failed": FAILED}
+    for field in whole[kind]:
+        records = whole | {kind: {k: v for k, v in whole[kind].items() if k != field}}
+        lines = [json.dumps({"record": name} | record) for name, record in records.items()]
+        attempt = parse("".join(f"{line}\n" for line in lines).encode())
+        assert attempt is not None and not attempt.is_damaged
+        for cut in (None, Cut("b", 4.0), Cut("b", 6.0)):
+            said = news_of(attempt, alive=alive, cut=cut, oom=(False, False), at_s=9.0)
+            last, facts = said[-1]
+            assert last == ("broke" if kind == "failed" else "ended")
+            assert last == "broke" or {"at_s", "mono_s", "exit_code", "signal"} <= set(facts)

@@ -234,6 +234,25 @@ def test_a_kept_runner_holds_nothing_of_its_last_attempt(
     files.over((2, 1))
 
 
+def test_a_program_that_could_not_be_run_leaves_no_descriptor_in_a_kept_runner(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    """A thousand wrong commands would leave a thousand, each with news of a cgroup that is gone."""
+    os.mkfifo(work / "shortage")
+    runner = driver.start(shell("sleep 60", cwd=work), files, place="short", keep=True)
+    first = pid_of(files.running())
+    with_one = set(os.listdir(f"/proc/{runner}/fd"))
+    os.kill(first, signal.SIGKILL)
+    files.over()
+    driver.start(order("no-such-thing", cwd=work, id=2), files, runner=runner, keep=True)
+    assert files.over((2, 1)).failed is not None
+    driver.start(shell(UNTIL_GO, cwd=work, id=3), files, runner=runner)
+    pid_in(work / "pid")
+    assert set(os.listdir(f"/proc/{runner}/fd")) <= with_one
+    go(work)
+    files.over((3, 1))
+
+
 def test_a_runner_of_which_something_may_be_left_takes_no_other_attempt(
     driver: Driver, files: AttemptFiles, work: Path
 ) -> None:

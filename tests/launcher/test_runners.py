@@ -6,14 +6,12 @@ import os
 import selectors
 import socket
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from drfd.launcher import attempts, process
-from drfd.launcher import runners as runners_module
 from drfd.launcher.attempts import Key
 from drfd.launcher.protocol import decode
 from drfd.launcher.runners import Runners
@@ -171,42 +169,43 @@ def test_a_pid_that_somebody_else_has_now_is_not_the_runner(
     os.close(fd)
 
 
-def test_a_runner_that_has_just_been_forked_is_waited_for(
+def test_a_runner_counts_as_alive_however_late_it_writes_its_pid(
     start: Start, files: AttemptFiles, watch: Watch
 ) -> None:
-    """It has the lock, and is about to write its pid."""
+    """It has the lock, and may have been swapped out or stopped: were the attempt given to another
+    one meanwhile, both would let its job go. The launcher does not stand still for it."""
     runner = start("sleep", "60")
     fd = attempt_file(files)
-    adopting = threading.Thread(target=lambda: watch.runners.adopt(KEY))
-    adopting.start()
+    watch.runners.adopt(KEY)
+    for _ in range(3):
+        watch.runners.look()
+        assert KEY in watch.runners
+        assert watch.runners.needs_looks
     me = {"pid": runner.pid, "start_ticks": process.start_ticks(runner.pid)}
     attempts.append(fd, "runner", me)
-    adopting.join(WAIT_S)
+    watch.runners.look()
     assert KEY in watch.runners
     assert watch.runners.unheard == {KEY}
+    assert watch.gone == []
+    runner.kill()
+    assert watch.hear() == [KEY]
+    assert KEY not in watch.runners
     os.close(fd)
 
 
-def test_a_runner_that_dies_before_it_has_written_its_pid_is_not_waited_for(
+def test_a_runner_that_dies_before_it_has_written_its_pid_is_seen_to_be_gone(
     files: AttemptFiles, watch: Watch
 ) -> None:
     fd = attempt_file(files)
-    adopting = threading.Thread(target=lambda: watch.runners.adopt(KEY))
-    adopting.start()
-    os.close(fd)
-    adopting.join(WAIT_S)
-    assert not adopting.is_alive()
-    assert KEY not in watch.runners
-
-
-def test_a_lock_without_a_pid_does_not_hold_up_the_launcher_for_ever(
-    files: AttemptFiles, watch: Watch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runners_module, "_PID_WAIT_S", 0.05)
-    fd = attempt_file(files)
     watch.runners.adopt(KEY)
-    assert KEY not in watch.runners
     os.close(fd)
+    assert KEY in watch.runners
+    watch.runners.look()
+    assert watch.gone == [KEY]
+    assert KEY not in watch.runners
+    assert not watch.runners.needs_looks
+    watch.runners.look()
+    assert watch.gone == [KEY], "once"
 
 
 def test_a_runner_that_has_let_go_is_given_the_next_attempt(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import time
@@ -199,6 +200,41 @@ def test_terminate_asks_the_whole_job_to_leave(controller: Controller, work: Pat
     controller.ask("terminate")
     assert ended(controller) == (9, None)
     assert written(work / "b") == "told\n"
+
+
+def test_a_job_that_is_told_to_leave_before_its_program_begins_leaves(
+    launcher: LauncherProcess, controller: Controller, work: Path
+) -> None:
+    """Until then its process takes no notice of signals."""
+    (launcher.failpoints / "runner.before-running-record").write_text("stop")
+    controller.launch(shell("sleep 300", cwd=work))
+    reached = launcher.failpoints / "runner.before-running-record.reached"
+    runner = int(until("the runner stops", lambda: reached.exists() and reached.read_text()))
+    controller.ask("terminate")
+    assert kinds(controller.list()) == ["listed"]
+    os.kill(runner, signal.SIGCONT)
+    controller.take("up", id=1, attempt=1)
+    assert ended(controller) == (None, signal.SIGTERM)
+
+
+def test_a_program_that_is_long_in_coming_counts_as_started(
+    controller: Controller, work: Path
+) -> None:
+    """From a mount that hangs, or because its user keeps it: else no time limit would count."""
+    program = work / "program"
+    program.write_text("#!/bin/sh\nexit 3\n")
+    program.chmod(0o755)
+    lease = os.open(program, os.O_RDWR)
+    # The kernel asks us to give it up as soon as somebody opens the file; by itself after 45 s.
+    fcntl.fcntl(lease, fcntl.F_SETSIG, signal.SIGURG)
+    fcntl.fcntl(lease, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    try:
+        controller.launch(order(str(program), cwd=work))
+        controller.take("up", id=1, attempt=1)
+        assert fcntl.fcntl(lease, fcntl.F_GETLEASE) != fcntl.F_WRLCK, "it is being opened"
+    finally:
+        os.close(lease)
+    assert ended(controller) == (3, None)
 
 
 def test_terminate_forces_nobody(controller: Controller, work: Path) -> None:

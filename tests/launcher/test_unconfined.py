@@ -100,7 +100,7 @@ for cores_milli in json.loads(sys.argv[1]):
     limits = Limits(cores_milli=cores_milli, memory_bytes=1, pids=100)
     place.create((1, 1), limits)
     os.sched_setaffinity(0, everything)
-    place.enter((1, 1), limits, os.getuid())
+    place.enter((1, 1), limits, os.getuid(), 0)
     found.append(sorted(os.sched_getaffinity(0)))
 print(json.dumps(found))
 """
@@ -143,7 +143,7 @@ from drfd.launcher.protocol import Limits
 from drfd.launcher.unconfined import Unconfined
 import os
 soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
-Unconfined("x").enter((1, 1), Limits(cores_milli=1000, memory_bytes=1, pids=5000), os.getuid())
+Unconfined("x").enter((1, 1), Limits(cores_milli=1000, memory_bytes=1, pids=5000), os.getuid(), 0)
 now = resource.getrlimit(resource.RLIMIT_NPROC)
 print(json.dumps([now, hard, count_of_user(os.getuid())]))
 """

@@ -1,4 +1,4 @@
-"""Two ordinary users of our own making."""
+"""Two ordinary users of our own making, and daemons that serve one test after the other."""
 
 from __future__ import annotations
 
@@ -6,9 +6,52 @@ import os
 import pwd
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
+
+from instance import CONFIG, Instance
+
+
+@pytest.fixture(scope="module")
+def idle() -> Iterator[dict[str, Instance]]:
+    """By their configuration: those that wait for the next test of the module."""
+    found: dict[str, Instance] = {}
+    yield found
+    for instance in found.values():
+        instance.destroy()
+
+
+@pytest.fixture
+def lend(
+    idle: dict[str, Instance], request: pytest.FixtureRequest
+) -> Iterator[Callable[[str], Instance]]:
+    """A daemon that runs, with no job and an empty directory: what to start one costs much on an
+    emulated processor. It may have served other tests, but for those that are marked `anew`."""
+    lent: list[Instance] = []
+    failed = request.session.testsfailed
+
+    def take(config: str) -> Instance:
+        used = None if "anew" in request.keywords else idle.pop(config, None)
+        lent.append(used or Instance(config))
+        return used or lent[-1].start()
+
+    yield take
+    for instance in lent:
+        is_clear = False
+        try:
+            has_passed = request.session.testsfailed == failed
+            is_clear = has_passed and instance.configured not in idle and instance.clear()
+        finally:
+            if is_clear:
+                idle[instance.configured] = instance
+            else:
+                instance.destroy()
+
+
+@pytest.fixture
+def instance(lend: Callable[[str], Instance]) -> Instance:
+    return lend(CONFIG)
 
 
 @pytest.fixture(scope="session")

@@ -26,11 +26,11 @@ Start = Callable[[str], Instance]
 
 
 @pytest.fixture
-def start(make_instance: Callable[..., Instance]) -> Start:
+def start(lend: Callable[[str], Instance]) -> Start:
     """A daemon that gives out all CPUs of this machine, in that mode."""
     if len(CPUS) < 2:
         pytest.skip("one CPU is everybody's")
-    return lambda mode: make_instance(config(mode)).start()
+    return lambda mode: lend(config(mode))
 
 
 def config(mode: str, cores: int = len(CPUS)) -> str:

@@ -279,6 +279,7 @@ time.sleep(1000)
 """
 
 
+@pytest.mark.anew
 @pytest.mark.parametrize(
     ("count", "size"), [(250, 5), (1000, 5), (250, 2 * MIB - 100)],
     ids=["slow ones", "more than are allowed", "huge requests"],
@@ -304,6 +305,7 @@ def test_connections_that_never_finish_hold_nobody_up_and_cost_little(
     goes_on(instance, users[1], homes[1])
 
 
+@pytest.mark.anew
 def test_what_is_sent_and_never_read_costs_little(
     instance: Instance, users: Accounts, homes: tuple[Path, Path]
 ) -> None:

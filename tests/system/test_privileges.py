@@ -18,8 +18,8 @@ Accounts = tuple[pwd.struct_passwd, pwd.struct_passwd]
 
 
 @pytest.fixture
-def dropped(make_instance: Callable[..., Instance], users: Accounts) -> Instance:
-    return make_instance(f'{CONFIG}[daemon]\nuser = "{users[0].pw_name}"\n').start()
+def dropped(lend: Callable[[str], Instance], users: Accounts) -> Instance:
+    return lend(f'{CONFIG}[daemon]\nuser = "{users[0].pw_name}"\n')
 
 
 def status_of(pid: int) -> dict[str, str]:

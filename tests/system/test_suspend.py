@@ -61,7 +61,8 @@ def stands_still(job: dict[str, Any]) -> None:
 
 
 def goes_on(job: dict[str, Any]) -> None:
-    assert not Kernel().is_frozen(job)
+    # Whoever resumes it is answered when that is decided; the launcher thaws it a moment later.
+    wait_for("its thaw", lambda: not Kernel().is_frozen(job))
     before = cpu_us(job)
     wait_for("work", lambda: cpu_us(job) > before + 100_000)
 

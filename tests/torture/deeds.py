@@ -223,7 +223,12 @@ def _journal_fails(world: World, random: Random) -> None:
 
 def _reboot(world: World, random: Random) -> None:
     """Of the machine, and with it of everything."""
-    world.machine.reboot(keeps_files=random.random() < 0.5)
+    keeps_files = random.random() < 0.5
+    world.machine.reboot(keeps_files=keeps_files)
+    if not keeps_files:
+        # That these have run stands nowhere any more, where the journal had failed too.
+        unsaid = (each for each in world.books.live() if each.state == "STARTING")
+        world.machine.ever_ran.difference_update((each.id, each.attempt) for each in unsaid)
     if world.engine is not None:
         world.kill_controller(3.0)
     world.booted_s = world.seconds + 1.0 - random.choice([5.0, 500.0])

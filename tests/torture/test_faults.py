@@ -8,6 +8,7 @@ when they are started again. Nothing of the machine's own is changed.
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import signal
@@ -24,6 +25,7 @@ from typing import Any
 
 import pytest
 
+from drfd.errors import HostError
 from instance import CONFIG, Instance, wait_for
 from kernel import Kernel
 
@@ -164,6 +166,53 @@ def test_the_daemon_recovers_from_a_full_disk_without_a_restart(
     assert (job["state"], job["exit_code"]) == ("FAILED", 7)
     assert instance.wait_end(instance.submit(*SMALL, "--", "true"))["state"] == "COMPLETED"
     assert not instance.is_dead()
+
+
+@as_root
+def test_a_disk_that_is_full_when_the_log_is_to_go_into_the_journal_loses_nothing(
+    shelter: Callable[..., Sheltered],
+) -> None:
+    """The log has room from earlier, so submissions are taken; what is in it has no place in the
+    journal's file, neither while the daemon runs nor when the next one starts."""
+    instance = shelter("mount -t tmpfs -o size=16m,mode=755 tmpfs $STATE").start()
+    accepted: dict[str, int] = {}
+
+    def submit(name: str) -> None:
+        env = {"PATH": os.environ["PATH"], "LARGE": name.ljust(120_000, "x")}
+        request = {"argv": ["sh", "-c", "exit 3"], "cwd": str(instance.work), "env": env}
+        request |= {"name": name, "key": name, "held": True}
+        accepted[name] = int(instance._ask("submit", **request)["id"])
+
+    journal = instance.inside / str(instance.state).lstrip("/") / "controller" / "journal.sqlite"
+    before = journal.stat().st_size
+    for number in itertools.count():
+        submit(f"early{number}")
+        if journal.stat().st_size > before + (2 << 20):
+            break
+    filler = journal.parent.parent / "filler"
+    with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+        while True:
+            file.write(b"x" * 4096)
+    full, log = journal.stat().st_size, journal.with_name(f"{journal.name}-wal").stat().st_size
+    with pytest.raises(HostError, match="full") as refusal:
+        for number in itertools.count():
+            submit(f"late{number}")
+    assert "free space" in str(refusal.value) and "\n" not in str(refusal.value)
+    assert "late0" in accepted and journal.stat().st_size == full and log > 1 << 20
+    instance.kill()
+    instance.log.write_text("")
+    instance.launch()
+    wait_for("its end", instance.is_dead)
+    (line,) = [line for line in instance.log.read_text().splitlines() if "warning" not in line]
+    assert "full" in line and "free space" in line and "journal.sqlite" in line
+    filler.unlink()
+    instance.start()
+    for name, job_id in accepted.items():
+        job = instance.show(job_id)
+        assert (job["name"], job["state"]) == (name, "HELD")
+    last = accepted["late0"]
+    instance.drf("release", last)
+    assert instance.wait_end(last)["exit_code"] == 3
 
 
 @as_root

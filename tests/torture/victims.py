@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from drfd import failpoints
+from drfd.daemon.spawn import group_for
 from drfd.errors import DrfdError, Refused, Unavailable
 from drfd.launcher import attempts
 from instance import Instance, wait_for
+from kernel import Kernel
 
 VICTIMS = ("itself", "controller", "launcher", "runner", "daemons", "machine", "power")
 
@@ -162,6 +164,10 @@ class Victim(Instance):
     def _boot_anew(self, *, is_emptied: bool) -> None:
         for directory in self.cgroups():
             wait_for(f"the end of {directory}", lambda d=directory: _removed(d))
+        # What held them is not there after a reboot either.
+        Kernel().end_scope(group_for(self.state))
+        for top in map(str, self._groups()):
+            wait_for(f"the end of {top}", lambda d=top: _removed(d))
         for path in (self.state / "launcher" / "attempts").iterdir():
             attempt = attempts.parse(path.read_bytes())
             path.unlink()

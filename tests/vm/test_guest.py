@@ -32,7 +32,7 @@ fi
 
 @pytest.fixture(scope="module")
 def finished(guest: Guest) -> Finished:
-    return guest.run(SCRIPT, timeout_s=300)
+    return guest.run(SCRIPT, timeout_s=900)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_what_a_command_says_and_how_it_ends_come_out(finished: Finished) -> Non
 
 @pytest.mark.skipif(not IS_FULL, reason="takes a minute; DRFD_VM_FULL=1 runs it")
 def test_the_kernel_keeps_to_its_limits(guest: Guest) -> None:
-    done = guest.run(["/srv/check-guest"], timeout_s=600,
+    done = guest.run(["/srv/check-guest"], timeout_s=900,
                      copy={SCRIPTS / "check-guest": "/srv/check-guest"})  # fmt: skip
     assert done.status == 0, done.stdout + done.stderr
     assert "FAIL" not in done.stdout and done.stdout.count("\nok ") > 20

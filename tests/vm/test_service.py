@@ -81,7 +81,7 @@ def ran(drfd_guest: Guest, newer: Path, notes: list[str]) -> Ran:
         ROOT / "pyproject.toml": "/srv/drfd/pyproject.toml",
         newer: "/srv/newer",
     }
-    done = drfd_guest.run(["bash", "-c", script()], timeout_s=1800, copy=copy).check()
+    done = drfd_guest.run(["bash", "-c", script()], timeout_s=3600, copy=copy).check()
     files = json.loads(done.stdout)
     text = "\n".join(files[f"{boot}.text"] for boot in BOOTS)
     found: dict[str, dict[str, str]] = {}

@@ -9,6 +9,10 @@ import click
 from drfd_cli import output, parsable
 from drfd_cli.options import as_json, colour_option, connect, parsable_options
 
+#: On a screen narrower than this, some columns are left out.
+_NARROW = 72
+_WIDE_ONLY = {"WEIGHT", "OF", "IO R/W", "GRES"}
+
 
 @click.command("shares")
 @as_json
@@ -18,12 +22,13 @@ def command(as_json: bool, **shape: Any) -> None:
     """Who holds how much of the machine, and how much each is entitled to."""
     reply = connect().request("shares")
     if as_json:
-        shown = ("capacity", "free", "nodes", "external")
-        output.print_json({key: reply[key] for key in shown if key in reply})
+        keys = ("capacity", "free", "nodes", "external")
+        output.print_json({key: reply[key] for key in keys if key in reply})
         return
     if parsable.print_lines(parsable.NODE, reply["nodes"], **shape):
         return
     names = list(reply["capacity"]["gres"])
+    hidden = _WIDE_ONLY if output.width() < _NARROW else set()
     columns: list[output.Column] = [
         "POOL OR USER", ("WEIGHT", "right"), ("ENTITLED", "right"), ("SHARE", "right"), "OF",
         ("SATISFIED", "right"), ("CORES", "right"), ("MEM", "right"), ("IO R/W", "right"),
@@ -54,7 +59,10 @@ def command(as_json: bool, **shape: Any) -> None:
         for disk, rates in amount.get("disks", {}).items():
             blank = [""] * len(gres)
             rows.append([f"  disk {disk}", *[""] * 7, output.show_io(rates), *blank, "", ""])
-    output.print_rows(columns, rows, fixed=("WEIGHT", "ENTITLED", "SHARE"))
+    shown = [at for at, column in enumerate(columns) if output.parts(column)[0] not in hidden]
+    columns = [columns[at] for at in shown]
+    rows = [[row[at] for at in shown] for row in rows]
+    output.print_rows(columns, rows, fixed=("WEIGHT", "ENTITLED", "SHARE", "CORES", "MEM"))
 
 
 def branch(path: str) -> str:

@@ -26,6 +26,8 @@ _RECENT = 20
 #: Names are cut to so many signs; from this width of screen on, the longer figure.
 _NAME, _SHORT_NAME = 24, 12
 _WIDE = 110
+#: On a screen narrower than this, what was asked for gives way too.
+_NARROW, _NARROW_NAME = 72, 10
 #: A list of indices is cut to so many signs.
 _INDICES = 24
 #: The reason is broken into lines of at least this length.
@@ -89,16 +91,18 @@ def _print(pages: Iterator[output.View], say: Callable[[str], None]) -> None:
         say("no jobs")
         return
     # On a narrow screen, what is least asked for gives way to the reason.
-    is_wide = output.width() >= _WIDE
-    names = _NAME if is_wide else _SHORT_NAME
-    has_gres = bool(reply.get("gres"))
+    is_wide, is_narrow = output.width() >= _WIDE, output.width() < _NARROW
+    names = _NAME if is_wide else _NARROW_NAME if is_narrow else _SHORT_NAME
+    has_gres = bool(reply.get("gres")) and not is_narrow
     columns: list[output.Column] = [
         ("ID", "right"), "NAME", "USER", *(["POOL"] if is_wide else []), "STATE",
-        ("CORES", "right"), ("MEM", "right"), *([("IO R/W", "right")] if is_wide else []),
-        *(["GRES"] if has_gres else []),
+        *([] if is_narrow else [("CORES", "right"), ("MEM", "right")]),
+        *([("IO R/W", "right")] if is_wide else []), *(["GRES"] if has_gres else []),
         ("TIME", "right"), "WHY",
     ]  # fmt: skip
-    shape: dict[str, Any] = {"names": names, "is_wide": is_wide, "has_gres": has_gres}
+    shape: dict[str, Any] = {
+        "names": names, "is_wide": is_wide, "is_narrow": is_narrow, "has_gres": has_gres,
+    }  # fmt: skip
     rows = [_row(job, **shape) for job in reply["jobs"]]
     if reply.get("after") is None:
         output.print_rows(columns, rows, fixed=("ID", "STATE"), last_width=_WHY)
@@ -122,7 +126,9 @@ def _id(job: output.View) -> str:
     return f"{job['id']}_[{output.shorten(job['array_tasks'], _INDICES)}]"
 
 
-def _row(job: output.View, *, names: int, is_wide: bool, has_gres: bool) -> list[object]:
+def _row(
+    job: output.View, *, names: int, is_wide: bool, is_narrow: bool, has_gres: bool
+) -> list[object]:
     cores, memory, io = output.show_demand(job["demand"])
     return [
         _id(job),
@@ -130,8 +136,7 @@ def _row(job: output.View, *, names: int, is_wide: bool, has_gres: bool) -> list
         output.shorten(job["user"], names),
         *([output.shorten(job["pool"], names)] if is_wide else []),
         output.show_state(job["state"]),
-        cores,
-        memory,
+        *([] if is_narrow else [cores, memory]),
         *([io] if is_wide else []),
         *([output.shorten(output.show_held(job), names)] if has_gres else []),
         output.show_elapsed(job),
