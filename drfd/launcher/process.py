@@ -71,16 +71,16 @@ def descendants(root: int) -> list[int]:
 
 
 class Relative(NamedTuple):
-    #: As in proc_pid_stat(5); "T": every thread stands still.
+    #: As in proc_pid_stat(5). "T": every thread stands still; "D": so they do, or cannot be
+    #: interrupted.
     state: str
-    #: The process group.
-    group: int
+    parent: int
 
 
 def family(root: int) -> dict[int, Relative]:
     """All descendants of `root`, the dead that nobody has reaped included."""
     below = _below(root).items()
-    return {pid: Relative(_state(pid, stat), int(stat[2])) for pid, stat in below}
+    return {pid: Relative(_state(pid, stat), int(stat[1])) for pid, stat in below}
 
 
 def rest(pid: int) -> tuple[str, ...] | None:
@@ -173,7 +173,9 @@ def _state(pid: int, stat: list[str]) -> str:
         return "R"
     # One that is stopped has stopped in all its threads; some may have left before.
     states = {"R" if task is None else task[0] for task in tasks}
-    return "T" if states <= set("TtZX") else "R"
+    if states <= set("TtZX"):
+        return "T"
+    return "D" if states <= set("TtZXD") else "R"
 
 
 def _lives(stat: list[str]) -> bool:

@@ -85,23 +85,30 @@ class Unconfined:
     def freeze(self, key: Key, attempt: Attempt | None) -> bool:
         """A process that forks and ends at once is not seen by a walk, nor is its child; but it has
         to be reaped. So all stand still once a walk has found nobody but stopped processes, and
-        dead ones that an earlier walk has found dead, and the runner has slept all the while."""
+        dead ones that an earlier walk has found dead, and the runner has slept all the while.
+
+        Who has begun a child by vfork(2), as shells do, cannot be interrupted before it has become
+        its program: told to stop, it is as good as stopped while that child is."""
         runner = _runner(attempt)
         if runner is None:
             return not self._stop(key, attempt)
         known_dead: set[int] = set()
+        told: set[int] = set()
         deadline = time.monotonic() + _FREEZE_WAIT_S
         for walk in count(1):
             before = process.rest(runner)
             family = process.family(runner)
             dead = {pid for pid, one in family.items() if one.state in "ZX"}
+            held = {one.parent for one in family.values() if one.state in "TtD"}
             moving = {pid for pid, one in family.items() if one.state not in "TtZX"}
+            moving -= {pid for pid in held & told if family[pid].state == "D"}
             is_quiet = before is not None and process.rest(runner) == before
             if is_quiet and not moving and dead <= known_dead:
                 return True
             if walk >= _FREEZE_WALKS and time.monotonic() > deadline:
                 break
             process.signal_all(moving, SIGSTOP)
+            told |= moving
             known_dead = dead
             _chase(runner)
         return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -234,6 +235,37 @@ def test_what_is_said_to_be_frozen_stands_still_however_it_forks(
     finally:
         until("a stop", lambda: place.freeze(KEY, attempt))
         until("an end", lambda: place.kill_pass(KEY, attempt))
+
+
+#: Begins a program as shells do, by vfork(2), and whoever is to become it waits for a reader.
+HELD_BY_ITS_CHILD = """
+import os
+os.mkfifo("fifo")
+open("ready", "w").close()
+opening = [(os.POSIX_SPAWN_OPEN, 1, "fifo", os.O_WRONLY, 0)]
+os.waitpid(os.posix_spawn("/bin/true", ["true"], {}, file_actions=opening), 0)
+open("gone-on", "w").close()
+"""
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_who_waits_for_a_stopped_child_to_become_its_program_stands_still(
+    start: Start, tmp_path: Path, place: Unconfined, threads: int
+) -> None:
+    """It cannot be stopped before its child has gone on, and looks busy with a disk."""
+    beside = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()\n"
+    command = shlex.join(python(beside * threads + HELD_BY_ITS_CHILD))
+    runner = start("sh", "-c", f"{command} & wait", cwd=tmp_path)
+    until("a start", (tmp_path / "ready").exists)
+    until("two of them", lambda: len(process.descendants(runner.pid)) == 2)
+    attempt = attempt_of(runner.pid)
+    until("a stop", lambda: place.freeze(KEY, attempt))
+    fifo = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)
+    time.sleep(0.2)
+    assert not (tmp_path / "gone-on").exists()
+    place.thaw(KEY, attempt)
+    until("what comes next", (tmp_path / "gone-on").exists)
+    os.close(fifo)
 
 
 def test_there_is_nothing_to_freeze_or_to_thaw_of_an_attempt_without_a_runner(
