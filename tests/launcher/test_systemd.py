@@ -165,13 +165,24 @@ def test_a_sleeper_holds_nothing_of_ours() -> None:
     pid = systemd.sleep()
     try:
         until("its sleep", lambda: b"sleep" in cmdline(pid))
-        fds = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
-        assert fds == {"/dev/null"}
+        # While it begins, it has libraries open, and its language.
+        until("no other", lambda: open_files(pid) == {"/dev/null"}, lambda: open_files(pid))
         assert (os.getsid(pid), os.readlink(f"/proc/{pid}/cwd")) == (pid, "/")
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     assert not lives(pid)
+
+
+def open_files(pid: int) -> set[str]:
+    found = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            found.add(str(link.readlink()))
+        except FileNotFoundError:
+            # Closed meanwhile.
+            continue
+    return found
 
 
 def cmdline(pid: int) -> bytes:
