@@ -14,6 +14,11 @@ import signal
 import socket
 import stat
 import termios
+
+# What a job's process calls between fork and exec has a name of its own here: who looks up a name
+# in a module writes to that name's page, which is copied first.
+from os import chdir, close, dup2, execve, execvpe, read, set_blocking, setsid, umask, write
+from os import open as open_fd
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,6 +28,11 @@ from drfd.launcher.files import get
 from drfd.launcher.protocol import Order
 from drfd.paths import at_socket
 
+#: Without O_NONBLOCK a FIFO that nobody reads would hang a job for ever.
+_OUTPUT_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK
+#: Linux empties regular files alone (open(2)).
+_EMPTIED_FLAGS = _OUTPUT_FLAGS | os.O_TRUNC
+_INPUT_FLAGS = os.O_RDONLY
 _ATTACH_WAIT_S = 10.0
 #: A command that tells an owner is ended after this.
 NOTICE_ALARM_S = 60
@@ -32,6 +42,28 @@ class StepFailed(Exception):
     """What could not be done, in a sentence for the submitter."""
 
 
+def rehearse() -> None:
+    """Do once, to no effect, what `run_child` does. What Python and the C library work out at the
+    first call of a function, each job's process would work out anew, on pages of its own."""
+    try:
+        if os.getuid() == 0:
+            os.setgroups(os.getgroups())
+        os.setresgid(-1, -1, -1)
+        os.setresuid(-1, -1, -1)
+        os.getresuid()
+        process.keeps_capabilities()
+        identity.reset_oom_score()
+        umask(umask(0o077))
+        chdir(".")
+        fd = _open_output("/dev/null", "", empty=True)
+        _place(os.dup(fd), fd)
+        close(fd)
+        execve("/", ["/"], {"PATH": "/"})  # noqa: S606
+    except (OSError, StepFailed):
+        # That nothing runs a directory ends it well. What else fails, a job will say.
+        return
+
+
 def run_child(
     order: Order,
     user: pwd.struct_passwd,
@@ -39,14 +71,17 @@ def run_child(
     env: dict[str, str],
     report_fd: int,
     go_fd: int,
+    others: tuple[int, ...],
 ) -> NoReturn:
     """Become the job, as this user, with the first byte from `go_fd`: that it is in its place. What
     goes wrong is written to `report_fd`, which closes itself at exec; a byte says that only the
-    second one is missing.
+    second one is missing. `others` are descriptors of the runner's that are not to be kept open.
 
     Whatever a runner can do for it before or after the fork is not done here: after a fork each
     page that is touched is copied first."""
     try:
+        for fd in others:
+            close(fd)
         _become_job(order, user, groups, env, report_fd, go_fd)
     except BaseException as error:
         text = explain(error)
@@ -98,14 +133,14 @@ def _become_job(
     report_fd: int,
     go_fd: int,
 ) -> None:
-    os.setsid()
-    if os.read(go_fd, 1) != b"+":
+    setsid()
+    if read(go_fd, 1) != b"+":
         os._exit(125)
     identity.reset_oom_score()
     identity.become(user, groups, order.gid)
-    os.umask(order.umask)
+    umask(order.umask)
     try:
-        os.chdir(order.cwd)
+        chdir(order.cwd)
     except OSError as error:
         raise StepFailed(f"{user.pw_name} cannot enter {order.cwd}: {error.strerror}") from None
     if order.attach is None:
@@ -113,14 +148,14 @@ def _become_job(
     else:
         _take_descriptors(order.attach)
     path, argv = _program(order)
-    os.write(report_fd, b"+")
-    if os.read(go_fd, 1) != b"+":
+    write(report_fd, b"+")
+    if read(go_fd, 1) != b"+":
         os._exit(125)
     try:
         # No shell: the words are the user's. What Python does for a search costs twenty pages.
         if "/" in path:
-            os.execve(path, argv, env)  # noqa: S606
-        os.execvpe(path, argv, env)  # noqa: S606
+            execve(path, argv, env)  # noqa: S606
+        execvpe(path, argv, env)  # noqa: S606
     except OSError as error:
         name = argv[0] if order.script is None else f"the script {argv[0]}"
         raise StepFailed(_explain_exec(name, error, is_script=order.script is not None)) from None
@@ -142,8 +177,7 @@ def explain(error: BaseException) -> str:
 
 
 def _open_outputs(order: Order, user: str) -> None:
-    null = os.open("/dev/null", os.O_RDONLY)
-    _place(null, 0)
+    _place(open_fd("/dev/null", _INPUT_FLAGS), 0)
     # What an attempt that was preempted has written is worth keeping.
     is_first = order.attempt == 1
     out = _open_output(order.stdout, user, empty=is_first)
@@ -154,24 +188,19 @@ def _open_outputs(order: Order, user: str) -> None:
 
 
 def _open_output(path: str, user: str, *, empty: bool) -> int:
-    # Without O_NONBLOCK a FIFO that nobody reads would hang here for ever.
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK
-    if empty:
-        # Linux does so to regular files alone (open(2)).
-        flags |= os.O_TRUNC
     try:
-        fd = os.open(path, flags, 0o666)
+        fd = open_fd(path, _EMPTIED_FLAGS if empty else _OUTPUT_FLAGS, 0o666)
     except OSError as error:
         is_pipe = error.errno == errno.ENXIO and stat.S_ISFIFO(os.stat(path).st_mode)
         why = "nobody reads this pipe" if is_pipe else error.strerror
         raise StepFailed(f"{user} cannot write the output file {path}: {why}") from None
-    os.set_blocking(fd, True)
+    set_blocking(fd, True)
     return fd
 
 
 def _place(fd: int, target: int) -> None:
-    os.dup2(fd, target)
-    os.close(fd)
+    dup2(fd, target)
+    close(fd)
 
 
 def _take_descriptors(path: str) -> None:

@@ -87,12 +87,12 @@ def _put(counted: Counted, field: str, value: int | None) -> None:
 
 def _stalled_us(directory: str) -> int | None:
     """Of "some avg10=0.00 … total=123" in io.pressure (kernel: accounting/psi.rst)."""
+    return _read(directory, "io.pressure", _total_of_some)
 
-    def read(text: str) -> int:
-        first = next(line for line in text.splitlines() if line.startswith("some "))
-        return int(first.rpartition("total=")[2])
 
-    return _read(directory, "io.pressure", read)
+def _total_of_some(text: str) -> int:
+    first = next(line for line in text.splitlines() if line.startswith("some "))
+    return int(first.rpartition("total=")[2])
 
 
 def _number(directory: str | None, name: str) -> int | None:
@@ -100,11 +100,12 @@ def _number(directory: str | None, name: str) -> int | None:
 
 
 def _table(directory: str | None, name: str) -> dict[str, int]:
-    def read(text: str) -> dict[str, int]:
-        words = text.split()
-        return dict(zip(words[::2], map(int, words[1::2]), strict=True))
+    return _read(directory, name, _pairs) or {}
 
-    return _read(directory, name, read) or {}
+
+def _pairs(text: str) -> dict[str, int]:
+    words = text.split()
+    return dict(zip(words[::2], map(int, words[1::2]), strict=True))
 
 
 def _read(directory: str | None, name: str, read: Callable[[str], T]) -> T | None:

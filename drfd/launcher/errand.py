@@ -17,7 +17,6 @@ from drfd.launcher.child import explain, run_child, run_notice
 from drfd.launcher.confinement import Confinement, LimitFailed
 from drfd.launcher.protocol import Order
 from drfd.launcher.shortage import persist
-from drfd.units import show_duration
 
 #: So long a job's process may take until its program begins.
 _START_S = 120.0
@@ -44,7 +43,7 @@ class Used:
     status: int | None = None
 
     def reap(self, wanted: int = 0) -> int | None:
-        """Collect all dead children; the wait status of `wanted` once it was among them.
+        """Collect dead children, up to `wanted`, whose wait status this is once it was among them.
         ChildProcessError: it is gone, and how it ended was not kept."""
         while True:
             try:
@@ -64,6 +63,8 @@ class Used:
             self.peak_kib = max(self.peak_kib, used.ru_maxrss)
             self.read_blocks += used.ru_inblock
             self.written_blocks += used.ru_oublock
+            if pid == wanted:
+                return status
 
 
 @dataclass
@@ -113,9 +114,9 @@ class Errand:
         self._ring()
         if self.order.on_start:
             self._tell_start(channel_fd)
-        status = persist(self.key, lambda: self._await_end(pid))
+        status = persist(self.key, self._await_end, pid)
         at_s, mono_s = time.time(), time.monotonic()
-        persist(self.key, lambda: self._record_end(status, at_s, mono_s))
+        persist(self.key, self._record_end, status, at_s, mono_s)
 
     def _start_child(self, channel_fd: int) -> tuple[int, str | None]:
         """Fork the job's process and let it go once that is on record; (pid, what went wrong)."""
@@ -128,10 +129,8 @@ class Errand:
         go_out, go_in = os.pipe()
         pid = process.fork()
         if pid == 0:
-            os.close(report_out)
-            os.close(go_in)
-            self._let_go(channel_fd)
-            run_child(self.order, user, groups, env, report_in, go_out)
+            others = (report_out, go_in, self.attempt_fd, channel_fd)
+            run_child(self.order, user, groups, env, report_in, go_out, others)
         os.close(report_in)
         os.close(go_out)
         try:
@@ -166,7 +165,7 @@ class Errand:
                 self._ring()
         os.close(go_fd)
         # End of file is what exec leaves; anything else says why there was none.
-        problem = ready.replace(b"+", b"") + persist(self.key, lambda: _read_all(report_fd))
+        problem = ready.replace(b"+", b"") + persist(self.key, _read_all, report_fd)
         if ready == b"+" and not problem:
             return None
         os.waitpid(pid, 0)
@@ -181,7 +180,7 @@ class Errand:
         while self._used.reap(pid) is None and time.monotonic() < deadline:
             time.sleep(0.01)
         where = f"entering {self.order.cwd} and opening its output files"
-        return f"{where} took longer than {show_duration(round(_START_S))}"
+        return f"{where} took longer than {_START_S:.0f} s"
 
     def _let_go(self, channel_fd: int) -> None:
         """In a child: the lock says that the runner lives, and so does the channel."""

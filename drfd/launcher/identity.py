@@ -8,7 +8,11 @@ import pwd
 import resource
 import time
 
+# By names of their own: see child.py.
+from os import getresuid, getuid, setgroups, setresgid, setresuid
+
 from drfd import service
+from drfd.launcher import process
 from drfd.launcher.files import get, put
 from drfd.launcher.protocol import Order
 
@@ -66,19 +70,16 @@ class Directory:
 def become(user: pwd.struct_passwd, groups: list[int], preferred_gid: int) -> None:
     """Drop to the user for good, groups first, and make sure that it holds. `groups`: as
     `groups_of` has them."""
-    if os.getuid() != 0:
-        if user.pw_uid != os.getuid():
-            raise Denied(f"this launcher runs as uid {os.getuid()} and cannot become {user.pw_uid}")
+    if getuid() != 0:
+        if user.pw_uid != getuid():
+            raise Denied(f"this launcher runs as uid {getuid()} and cannot become {user.pw_uid}")
         return
     gid = preferred_gid if preferred_gid in groups else user.pw_gid
-    os.setgroups(groups)
-    os.setresgid(gid, gid, gid)
-    os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
-    if user.pw_uid != 0:
-        try:
-            os.setuid(0)
-        except PermissionError:
-            return
+    setgroups(groups)
+    setresgid(gid, gid, gid)
+    setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
+    is_dropped = getresuid() == (user.pw_uid,) * 3 and not process.keeps_capabilities()
+    if user.pw_uid != 0 and not is_dropped:
         raise Denied("root's rights could be had back after they were dropped")
 
 

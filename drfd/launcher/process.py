@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import select
 import signal
@@ -11,7 +12,11 @@ from typing import NamedTuple
 
 from drfd.launcher.files import get
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_GET_SECUREBITS = 1, 36, 27
+_NO_SETUID_FIXUP, _KEEP_CAPS = 1 << 2, 1 << 4
+
+#: Of /proc/PID/stat so many are looked at, from the state on.
+_FIELDS = 20
 
 _libc = ctypes.CDLL(None, use_errno=True)
 #: Calls that keep Python's global lock.
@@ -52,6 +57,12 @@ def outlive_parent() -> None:
     """Undo `die_with`."""
     if _libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+
+
+@functools.cache
+def keeps_capabilities() -> bool:
+    """Whether who was root still has its rights as somebody else (capabilities(7)); asked once."""
+    return bool(_libc.prctl(_PR_GET_SECUREBITS, 0, 0, 0, 0) & (_NO_SETUID_FIXUP | _KEEP_CAPS))
 
 
 def boot_id() -> str:
@@ -199,7 +210,7 @@ def _stat(pid: int | str) -> list[str] | None:
         # Gone, or hidden from us (hidepid).
         return None
     # The second field is the program's name in parentheses, and may hold anything.
-    return text[text.rindex(")") + 2 :].split()
+    return text[text.rindex(")") + 2 :].split(" ", _FIELDS)
 
 
 def close_all_but(*keep: int) -> None:

@@ -15,7 +15,7 @@ import os
 import signal
 import socket
 
-from drfd.launcher import attempts, identity, process
+from drfd.launcher import attempts, child, identity, process
 from drfd.launcher.child import explain, ignored_signals
 from drfd.launcher.confinement import Confinement
 from drfd.launcher.errand import Errand
@@ -75,8 +75,7 @@ def _serve(channel: socket.socket, confinement: Confinement, bell_fd: int) -> No
     process.become_subreaper()
     me = {"pid": os.getpid(), "start_ticks": process.start_ticks(os.getpid())}
     children_fd = _watch_children()
-    # Each child knows it then.
-    identity.oom_score()
+    child.rehearse()
     directory = identity.Directory()
     for _ in range(_MOST_ATTEMPTS):
         taken = _take(channel)

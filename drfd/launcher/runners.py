@@ -11,6 +11,7 @@ import os
 import selectors
 import signal
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -19,8 +20,10 @@ from drfd.launcher.attempts import Key
 from drfd.launcher.protocol import Order
 from drfd.launcher.runner import hand_over
 
-#: So many are kept for the next attempts, each with a few MB of its own.
-_MOST_IDLE = 16
+#: One that no attempt has needed for so long leaves, with its few MB; the last one stays.
+_IDLE_S = 5.0
+#: How often one is looked at that cannot tell us that its job is up.
+_LOOK_S = 0.02
 
 
 @dataclass(eq=False, slots=True)
@@ -31,6 +34,7 @@ class _Runner:
     key: Key | None
     #: None: it takes no further attempt.
     channel: socket.socket | None = None
+    idle_since_s: float = 0.0
 
 
 @dataclass
@@ -43,19 +47,25 @@ class Runners:
     fork: Callable[[], tuple[int, socket.socket]]
     #: Whether one takes another attempt after its first.
     are_kept: bool
+    mono: Callable[[], float] = time.monotonic
     #: Adopted before their jobs were let go: their bells ring at a launcher that is gone.
     unheard: set[Key] = field(default_factory=set)
     #: Adopted by their locks alone, until their pids are known.
     _nameless: set[Key] = field(default_factory=set)
     _busy: dict[Key, _Runner] = field(default_factory=dict)
+    #: The one that has waited longest first.
     _idle: list[_Runner] = field(default_factory=list)
 
     def __contains__(self, key: Key) -> bool:
         return key in self._busy or key in self._nameless
 
-    @property
-    def needs_looks(self) -> bool:
-        return bool(self.unheard or self._nameless)
+    def pause_s(self) -> float | None:
+        """How long until they are to be looked at; None: that is not needed."""
+        if self.unheard or self._nameless:
+            return _LOOK_S
+        if len(self._idle) > 1:
+            return max(0.0, self._idle[0].idle_since_s + _IDLE_S - self.mono())
+        return None
 
     def wake(self, key: Key) -> None:
         """Let it go on, if somebody has stopped it: its user can, where we are that user, too."""
@@ -112,12 +122,15 @@ class Runners:
                 self.unheard.add(key)
 
     def look(self) -> None:
-        """Whether those that had not written their pids have, or are gone."""
+        """Whether those that had not written their pids have, or are gone; and who is not needed
+        any more."""
         for key in list(self._nameless):
             self._nameless.discard(key)
             self.adopt(key)
             if key not in self:
                 self.on_gone(key)
+        while len(self._idle) > 1 and self._idle[0].idle_since_s + _IDLE_S <= self.mono():
+            self._dismiss(self._idle[0])
 
     def _new(self) -> _Runner:
         pid, channel = self.fork()
@@ -143,7 +156,8 @@ class Runners:
             self._dismiss(runner)
             return
         key, runner.key = runner.key, None
-        if self.are_kept and len(self._idle) < _MOST_IDLE:
+        if self.are_kept:
+            runner.idle_since_s = self.mono()
             self._idle.append(runner)
         else:
             self._dismiss(runner)

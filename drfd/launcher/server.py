@@ -41,9 +41,6 @@ from drfd.launcher.signalling import Signalling
 
 log = logging.getLogger("drfd.launcher")
 
-#: How often a runner is looked at that cannot tell us that its job is up.
-_LOOK_S = 0.02
-
 
 @dataclass
 class Launcher:
@@ -116,9 +113,8 @@ class Launcher:
         self.confinement.close()
 
     def _pause_s(self) -> float | None:
-        look_s = _LOOK_S if self._runners.needs_looks else None
-        parts = (self._endings, self._freezing, self._signalling)
-        pauses = (look_s, *(part.pause_s() for part in parts))
+        parts = (self._runners, self._endings, self._freezing, self._signalling)
+        pauses = (part.pause_s() for part in parts)
         return min((pause_s for pause_s in pauses if pause_s is not None), default=None)
 
     # -- orders -----------------------------------------------------------------------------

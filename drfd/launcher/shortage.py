@@ -6,7 +6,7 @@ import errno
 import os
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from drfd.launcher.attempts import Key
 
@@ -17,16 +17,19 @@ _SHORTAGES = (
 #: How often it is asked whether it still is.
 _PAUSE_S = 0.1
 
+Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 
-def persist(key: Key, step: Callable[[], Result]) -> Result:
+def persist(
+    key: Key, step: Callable[Given, Result], *args: Given.args, **kwargs: Given.kwargs
+) -> Result:
     """For a runner that has let its job go, when nobody else can tell how that ends: a shortage is
     waited for, and the step taken again."""
     is_told = False
     while True:
         try:
-            return step()
+            return step(*args, **kwargs)
         except (MemoryError, OSError) as error:
             if isinstance(error, OSError) and error.errno not in _SHORTAGES:
                 raise

@@ -121,6 +121,23 @@ def test_root_drops_everything_and_prefers_only_groups_of_the_user(
     }
 
 
+#: prctl(PR_SET_SECUREBITS, …) before it becomes somebody else.
+KEEP = """
+import ctypes
+from drfd.launcher import process
+assert ctypes.CDLL(None).prctl(28, int(sys.argv[1]), 0, 0, 0) == 0
+user = pwd.struct_passwd(("x", "x", 64321, 64320, "", "/", "/bin/sh"))
+try: identity.become(user, [], 64320)
+except identity.Denied as error: print(json.dumps(str(error)))
+"""
+
+
+@as_root
+@pytest.mark.parametrize("bits", [1 << 2, 1 << 4], ids=["no set-uid fix-up", "keep capabilities"])
+def test_where_capabilities_outlive_root_nobody_becomes_anybody(bits: int) -> None:
+    assert run(KEEP, bits) == "root's rights could be had back after they were dropped"
+
+
 # -- the environment ------------------------------------------------------------------------
 
 

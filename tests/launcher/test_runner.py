@@ -475,7 +475,7 @@ def test_a_process_that_hangs_before_its_program_begins_is_given_up(
     """Its time limit does not count yet: it would keep what is given to it for ever."""
     runner = driver.start(shell("echo up", cwd=work), files, place="stopped")
     attempt = files.over()
-    text = f"entering {work} and opening its output files took longer than 1s"
+    text = f"entering {work} and opening its output files took longer than 1 s"
     assert (attempt.failed, attempt.running) == ({"text": text}, None)
     assert not (work / "out").exists()
     assert driver.reap(runner) == 0

@@ -42,11 +42,15 @@ class Watch:
         self.channels: list[socket.socket] = []
         self.forked: list[subprocess.Popen[bytes]] = []
         self._start = start
+        self.mono_s = 100.0
         self.runners = self.beginning(files, are_kept=True)
 
     def beginning(self, files: AttemptFiles, *, are_kept: bool) -> Runners:
         return Runners(
-            files.fd, self.selector, self.gone.append, fork=self._fork, are_kept=are_kept
+            *(files.fd, self.selector, self.gone.append),
+            fork=self._fork,
+            are_kept=are_kept,
+            mono=lambda: self.mono_s,
         )
 
     def _fork(self) -> tuple[int, socket.socket]:
@@ -180,7 +184,7 @@ def test_a_runner_counts_as_alive_however_late_it_writes_its_pid(
     for _ in range(3):
         watch.runners.look()
         assert KEY in watch.runners
-        assert watch.runners.needs_looks
+        assert watch.runners.pause_s() == 0.02
     me = {"pid": runner.pid, "start_ticks": process.start_ticks(runner.pid)}
     attempts.append(fd, "runner", me)
     watch.runners.look()
@@ -203,7 +207,7 @@ def test_a_runner_that_dies_before_it_has_written_its_pid_is_seen_to_be_gone(
     watch.runners.look()
     assert watch.gone == [KEY]
     assert KEY not in watch.runners
-    assert not watch.runners.needs_looks
+    assert watch.runners.pause_s() is None
     watch.runners.look()
     assert watch.gone == [KEY], "once"
 
@@ -218,6 +222,40 @@ def test_a_runner_that_has_let_go_is_given_the_next_attempt(
     begin(watch, watch.runners, files, work, 2)
     assert len(watch.forked) == 1
     assert (2, 1) in watch.runners
+
+
+def test_as_many_as_were_needed_at_a_time_are_kept_for_a_while_and_one_for_longer(
+    files: AttemptFiles, watch: Watch, work: Path
+) -> None:
+    for number in range(1, 41):
+        begin(watch, watch.runners, files, work, number)
+    for number, channel in enumerate(watch.channels[:40], 1):
+        watch.mono_s += 0.1
+        channel.send(b".")
+        assert watch.hear()[-1] == (number, 1)
+    assert watch.runners.pause_s() == pytest.approx(5 - 3.9)
+    watch.runners.look()
+    for number in range(41, 81):
+        begin(watch, watch.runners, files, work, number, channel=watch.channels[80 - number])
+    assert (len(watch.forked), watch.runners.pause_s()) == (40, None)
+    for channel in watch.channels:
+        channel.send(b".")
+        watch.hear()
+    watch.mono_s += 4.9
+    watch.runners.look()
+    watch.mono_s += 0.2
+    watch.runners.look()
+    assert watch.runners.pause_s() is None
+    left = [channel for channel in watch.channels if not is_told_to_leave(channel)]
+    assert left == [watch.channels[-1]]
+
+
+def is_told_to_leave(channel: socket.socket) -> bool:
+    channel.setblocking(False)
+    try:
+        return channel.recv(1) == b""
+    except BlockingIOError:
+        return False
 
 
 def test_one_is_ready_before_the_first_attempt(
@@ -271,13 +309,21 @@ def test_the_attempt_of_a_runner_that_is_killed_is_gone(
     assert (1, 1) not in watch.runners
 
 
-def begin(watch: Watch, runners: Runners, files: AttemptFiles, work: Path, number: int) -> None:
-    """Have an attempt of this job run, and check that the runner given it was told all."""
+def begin(
+    watch: Watch,
+    runners: Runners,
+    files: AttemptFiles,
+    work: Path,
+    number: int,
+    channel: socket.socket | None = None,
+) -> None:
+    """Have an attempt of this job run, and check that the runner given it was told all: the one at
+    the other end of `channel`, or the youngest."""
     key = (number, 1)
     fd = attempts.create(files.fd, key, CREATED)
     runners.start(shell("true", cwd=work, id=number), CREATED, fd)
     os.close(fd)
-    told, fds, _, _ = socket.recv_fds(watch.channels[-1], 1 << 16, 1)
+    told, fds, _, _ = socket.recv_fds(channel or watch.channels[-1], 1 << 16, 1)
     assert decode(told)["order"]["id"] == number
     assert attempts.is_locked(files.fd, key), "the descriptor holds the lock wherever it is"
     os.close(*fds)
