@@ -137,6 +137,8 @@ class Rosters(dict[int, Roster]):
     def __init__(self) -> None:
         super().__init__()
         self._ids: list[int] = []
+        #: The task that was asked for last, and of what array: a pass asks for the same again.
+        self._last: tuple[Array, Job] | None = None
 
     def enrol(self, roster: Roster) -> None:
         """A later array than all that are there."""
@@ -152,7 +154,11 @@ class Rosters(dict[int, Roster]):
         """A task that has no record of its own."""
         at = bisect_left(self._ids, job_id) - 1
         roster = self[self._ids[at]] if at >= 0 else None
-        return roster.array.task(job_id) if roster and roster.has_unborn(job_id) else None
+        if roster is None or not roster.has_unborn(job_id):
+            return None
+        if self._last is None or self._last[0] is not roster.array or self._last[1].id != job_id:
+            self._last = roster.array, roster.array.task(job_id)
+        return self._last[1]
 
     def bound_of(self, job: Job) -> Roster | None:
         """Of a task of an array with a bound on how many run at once."""
