@@ -173,7 +173,7 @@ array      42 (fit) of alice, pool root.alice
 indices    0-99%2
 tasks      100: 2 COMPLETED, 3 FAILED, 93 PENDING, 2 RUNNING
 failed     1-2,4
-demand     1 cores, 1G memory, io - each
+demand     1 core, 1G memory, io - each
 limit      1h00m
 submitted  2023-11-14 22:13:20
 command    fit --fast

@@ -193,7 +193,7 @@ def test_a_jobs_page_has_its_facts_and_the_end_of_its_output(sit: Sit, shared: I
     row(terminal, " 2 ", "steady")
     terminal.type(ENTER)
     row(terminal, "job 2  steady", "RUNNING")
-    row(terminal, "demand", "1 cores, 64M memory")
+    row(terminal, "demand", "1 core, 64M memory")
     row(terminal, "Admitted", "attempt 1")
     row(terminal, "output ", "drf-2.out")
     row(terminal, "working hard")

@@ -62,8 +62,13 @@ def _conditions(job: dict[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
+def _demand(demand: dict[str, Any]) -> str:
+    cores, memory, io = output.show_demand(demand)
+    unit = "core" if cores == "1" else "cores"
+    return f"{cores} {unit}, {memory} memory, io {_io(demand) or io}{_gres(demand)}"
+
+
 def array_lines(array: dict[str, Any]) -> list[tuple[str, str]]:
-    cores, memory, io = output.show_demand(array["demand"])
     limit, submitted_at = array["time_limit_s"], array["submitted_at"]
     tasks = ", ".join(f"{count} {state}" for state, count in sorted(array["counts"].items()))
     return [
@@ -75,11 +80,7 @@ def array_lines(array: dict[str, Any]) -> list[tuple[str, str]]:
             (state.lower().replace("_", " "), output.clean(text, _INDICES))
             for state, text in array["indices"].items()
         ),
-        (
-            "demand",
-            f"{cores} cores, {memory} memory, io {_io(array['demand']) or io}"
-            f"{_gres(array['demand'])} each",
-        ),
+        ("demand", f"{_demand(array['demand'])} each"),
         ("limit", "no time limit" if limit is None else show_duration(limit)),
         *_conditions(array),
         ("submitted", output.show_time(submitted_at)),
@@ -93,7 +94,6 @@ def array_lines(array: dict[str, Any]) -> list[tuple[str, str]]:
 def job_lines(
     job: dict[str, Any], used: dict[str, Any] | None, points: dict[str, Any] | None
 ) -> list[tuple[str, str]]:
-    cores, memory, io = output.show_demand(job["demand"])
     usage = job["usage"]
     limit = job["time_limit_s"]
     attempt = f"attempt {job['attempt']}"
@@ -101,10 +101,7 @@ def job_lines(
         ("job", f"{name_of(job)} ({job['name']}) of {job['user']}, pool {job['pool']}"),
         ("state", f"{job['state']}, {job.get('attempts') or attempt}"),
         ("why", output.why_line(job) or "-"),
-        (
-            "demand",
-            f"{cores} cores, {memory} memory, io {_io(job['demand']) or io}{_gres(job['demand'])}",
-        ),
+        ("demand", _demand(job["demand"])),
         *((name, ",".join(each)) for name, each in job.get("gres_instances", {}).items()),
         *([("CPUs", f"{job['cpus']}, for itself")] if job.get("cpus") else []),
         ("limit", "no time limit" if limit is None else show_duration(limit)),
