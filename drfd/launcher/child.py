@@ -52,7 +52,7 @@ def rehearse() -> None:
         os.setresuid(-1, -1, -1)
         os.getresuid()
         process.keeps_capabilities()
-        identity.reset_oom_score()
+        identity.oom_score()
         umask(umask(0o077))
         chdir(".")
         fd = _open_output("/dev/null", "", empty=True)

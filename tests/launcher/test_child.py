@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +15,7 @@ from drfd.launcher import identity
 from drfd.launcher.attempts import Attempt
 from drfd.launcher.process import count_of_user
 from drfd.launcher.protocol import Limits, Order
-from launcher.rig import AttemptFiles, Driver, Terminal, order, shell
+from launcher.rig import AttemptFiles, Driver, Terminal, order, python, shell
 
 Run = Callable[..., Attempt]
 
@@ -139,6 +140,30 @@ def test_arguments_arrive_byte_for_byte(run: Run, work: Path) -> None:
 def test_the_oom_score_is_that_of_any_program(run: Run, work: Path) -> None:
     succeeded(run(order("cat", "/proc/self/oom_score_adj", cwd=work)))
     assert (work / "out").read_text() == "0\n"
+
+
+REHEARSED = """
+import os
+from drfd.launcher import child
+def state():
+    lines = dict(line.split(":\\t", 1) for line in open("/proc/self/status"))
+    names = ("Umask", "Uid", "Gid", "Groups", "SigBlk", "SigIgn", "SigCgt", "CapEff")
+    links = [f"/proc/self/fd/{fd}" for fd in range(64)]
+    files = {link: os.readlink(link) for link in links if os.path.lexists(link)}
+    score = open("/proc/self/oom_score_adj").read()
+    return [lines[name] for name in names], files, os.readlink("/proc/self/cwd"), score
+open("/proc/self/oom_score_adj", "w").write("300")
+before = state()
+child.rehearse()
+assert state() == before, (before, state())
+"""
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["as usual", "in a lost directory"])
+def test_a_rehearsal_leaves_the_runner_as_it_was(work: Path, is_there: bool) -> None:
+    code = "" if is_there else f"import os; os.rmdir({str(work)!r})\n"
+    done = subprocess.run(python(code + REHEARSED), cwd=work, capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 # -- output files ---------------------------------------------------------------------------
