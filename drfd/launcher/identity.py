@@ -78,9 +78,13 @@ def become(user: pwd.struct_passwd, groups: list[int], preferred_gid: int) -> No
     setgroups(groups)
     setresgid(gid, gid, gid)
     setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
-    is_dropped = getresuid() == (user.pw_uid,) * 3 and not process.keeps_capabilities()
-    if user.pw_uid != 0 and not is_dropped:
-        raise Denied("root's rights could be had back after they were dropped")
+    if user.pw_uid == 0 or (getresuid() == (user.pw_uid,) * 3 and process.drops_capabilities()):
+        return
+    try:
+        os.setuid(0)
+    except PermissionError:
+        return
+    raise Denied("root's rights could be had back after they were dropped")
 
 
 def environment(user: pwd.struct_passwd, order: Order) -> dict[str, str]:

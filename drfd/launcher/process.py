@@ -60,9 +60,11 @@ def outlive_parent() -> None:
 
 
 @functools.cache
-def keeps_capabilities() -> bool:
-    """Whether who was root still has its rights as somebody else (capabilities(7)); asked once."""
-    return bool(_libc.prctl(_PR_GET_SECUREBITS, 0, 0, 0, 0) & (_NO_SETUID_FIXUP | _KEEP_CAPS))
+def drops_capabilities() -> bool:
+    """Whether, for all that the kernel says, who becomes somebody else has none of root's rights
+    left (capabilities(7)); asked once."""
+    bits = int(_libc.prctl(_PR_GET_SECUREBITS, 0, 0, 0, 0))
+    return bits >= 0 and not bits & (_NO_SETUID_FIXUP | _KEEP_CAPS)
 
 
 def boot_id() -> str:
@@ -82,8 +84,7 @@ def descendants(root: int) -> list[int]:
 
 
 class Relative(NamedTuple):
-    #: As in proc_pid_stat(5). "T": every thread stands still; "D": so they do, or cannot be
-    #: interrupted.
+    #: As in proc_pid_stat(5). "T": every thread stands still; "D": or cannot be interrupted.
     state: str
     parent: int
 
@@ -95,16 +96,19 @@ def family(root: int) -> dict[int, Relative]:
 
 
 def rest(pid: int) -> tuple[str, ...] | None:
-    """How often a process with one thread has been put to sleep; None: it runs, or is gone. The
-    same as before: it has done nothing meanwhile."""
+    """How often each thread has been put to sleep; None: one of them runs, or the process is gone.
+    The same as before: it has done nothing meanwhile."""
+    counts: list[str] = []
     try:
-        with open(f"/proc/{pid}/status") as file:
-            fields = dict(line.rstrip("\n").split(":\t", 1) for line in file)
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            lines = get(f"/proc/{pid}/task/{thread}/status").splitlines()
+            fields = dict(line.split(":\t", 1) for line in lines)
+            if fields["State"].startswith("R"):
+                return None
+            counts += [thread, *(fields[f"{kind}voluntary_ctxt_switches"] for kind in ("", "non"))]
     except (FileNotFoundError, ProcessLookupError):
         return None
-    if fields["State"].startswith("R"):
-        return None
-    return tuple(count for name, count in fields.items() if name.endswith("ctxt_switches"))
+    return tuple(counts)
 
 
 def has_in_environment(pid: int, uid: int, wanted: dict[str, str]) -> bool:

@@ -88,22 +88,27 @@ class Unconfined:
         dead ones that an earlier walk has found dead, and the runner has slept all the while.
 
         Who has begun a child by vfork(2), as shells do, cannot be interrupted before it has become
-        its program: told to stop, it is as good as stopped while that child is."""
+        its program: told to stop, it is as good as stopped while that child is. A thread that waits
+        for another one's memory map before it forks looks the same for a moment, so two walks have
+        to find the same, with nobody awake in between."""
         runner = _runner(attempt)
         if runner is None:
             return not self._stop(key, attempt)
         known_dead: set[int] = set()
         told: set[int] = set()
+        seen: object = None
         deadline = time.monotonic() + _FREEZE_WAIT_S
         for walk in count(1):
             before = process.rest(runner)
             family = process.family(runner)
             dead = {pid for pid, one in family.items() if one.state in "ZX"}
             held = {one.parent for one in family.values() if one.state in "TtD"}
-            moving = {pid for pid, one in family.items() if one.state not in "TtZX"}
-            moving -= {pid for pid in held & told if family[pid].state == "D"}
+            waiting = {pid for pid in held & told if family[pid].state == "D"}
+            moving = {pid for pid, one in family.items() if one.state not in "TtZX"} - waiting
+            earlier, seen = seen, (set(family), {pid: process.rest(pid) for pid in waiting})
             is_quiet = before is not None and process.rest(runner) == before
-            if is_quiet and not moving and dead <= known_dead:
+            is_proven = not waiting or (seen == earlier and None not in seen[1].values())
+            if is_quiet and is_proven and not moving and dead <= known_dead:
                 return True
             if walk >= _FREEZE_WALKS and time.monotonic() > deadline:
                 break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shlex
@@ -16,6 +17,7 @@ import pytest
 
 from drfd.launcher import process
 from drfd.launcher.attempts import Attempt
+from drfd.launcher.process import Relative
 from drfd.launcher.protocol import Limits
 from drfd.launcher.unconfined import Unconfined
 from launcher.rig import WAIT_S, Start, lives, pid_in, python, state_of, until
@@ -93,6 +95,7 @@ def test_there_is_no_cgroup_to_look_into_or_to_remove(place: Unconfined) -> None
 
 ENTER = """
 import json, os, resource
+from drfd.launcher.process import Relative
 from drfd.launcher.protocol import Limits
 from drfd.launcher.unconfined import Unconfined
 place, found = Unconfined("x"), []
@@ -140,6 +143,7 @@ def test_processes_are_limited_above_what_the_user_runs_already(start: Start) ->
     code = """
 import json, resource
 from drfd.launcher.process import count_of_user
+from drfd.launcher.process import Relative
 from drfd.launcher.protocol import Limits
 from drfd.launcher.unconfined import Unconfined
 import os
@@ -266,6 +270,24 @@ def test_who_waits_for_a_stopped_child_to_become_its_program_stands_still(
     place.thaw(KEY, attempt)
     until("what comes next", (tmp_path / "gone-on").exists)
     os.close(fifo)
+
+
+@pytest.mark.parametrize("is_awake", [False, True])
+def test_who_cannot_be_interrupted_stands_still_only_as_long_as_nobody_in_it_wakes(
+    start: Start, monkeypatch: pytest.MonkeyPatch, place: Unconfined, is_awake: bool
+) -> None:
+    """A thread that waits for the memory map of another one before it forks has not stopped, and
+    any child that has makes it look as if it waited for that."""
+    runner = start("sleep", "60")
+    until("its sleep", lambda: state_of(runner.pid) == "S")
+    forker, child = 1 << 30, 1 + (1 << 30)
+    family = {forker: Relative("D", runner.pid), child: Relative("T", forker)}
+    monkeypatch.setattr(process, "family", lambda root: family)
+    rest, looks = process.rest, itertools.count()
+    switches = lambda: (str(next(looks)),) if is_awake else ("7",)  # noqa: E731
+    monkeypatch.setattr(process, "rest", lambda pid: switches() if pid == forker else rest(pid))
+    frozen = [place.freeze(KEY, attempt_of(runner.pid)) for _ in range(5)]
+    assert frozen == [not is_awake] * 5
 
 
 def test_there_is_nothing_to_freeze_or_to_thaw_of_an_attempt_without_a_runner(
