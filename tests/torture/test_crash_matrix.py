@@ -197,7 +197,8 @@ class Play:
         if self.phase in KNOWN_TO_RUN:
             assert self.job_id is not None
             self.victim.await_state(self.job_id, "RUNNING")
-            wait_for("its first step", (self.victim.work / f"ran-{self.name}").exists)
+            # The file is there before what is written to it.
+            wait_for("its first step", lambda: self.lines("ran"))
 
     def act(self) -> None:
         """Until it is done, whoever dies over it."""
