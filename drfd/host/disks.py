@@ -76,7 +76,7 @@ class Mount:
 def locate(path: str, mountinfo: str | None = None, sys: str = "/sys") -> Location:
     """Where the limits for `path` go. `mountinfo`: the text of /proc/self/mountinfo."""
     if mountinfo is None:
-        mountinfo = Path("/proc/self/mountinfo").read_text()
+        mountinfo = _mountinfo()
     try:
         number = os.stat(path).st_dev
     except OSError as error:
@@ -107,7 +107,7 @@ def disk_of(
     """The first of the disks that holds the path, which must be without links; None: none does.
     Nothing but the table of mounts is looked at: the path may be anybody's."""
     if mountinfo is None:
-        mountinfo = Path("/proc/self/mountinfo").read_text()
+        mountinfo = _mountinfo()
     mount = _mount_of(path, mountinfo)
     held: set[str] = set()
     if Path(sys, "dev/block", mount.device).exists():
@@ -162,10 +162,15 @@ def _btrfs_members(device: str, sys: str) -> tuple[str, ...]:
     return (device,)
 
 
+def _mountinfo() -> str:
+    """Users mount, too, and their directories may be called anything."""
+    return os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
+
+
 def _mount_of(path: str, mountinfo: str) -> Mount:
     """The mount that a path without links is on: the innermost, of those the latest."""
     found = Mount("", "unknown", "", "0:0")
-    for line in mountinfo.splitlines():
+    for line in mountinfo.split("\n"):
         before, _, after = line.partition(" - ")
         places, kinds = before.split(" "), after.split(" ")
         if len(places) < 5 or len(kinds) < 2:

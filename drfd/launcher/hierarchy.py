@@ -37,7 +37,8 @@ def find_unified(mountinfo: str) -> str | None:
 
 def _mounts(mountinfo: str) -> Iterator[tuple[str, str, list[str]]]:
     """(file system, mount point, options of the hierarchy) of each cgroup mount."""
-    for line in mountinfo.splitlines():
+    # Users mount, too, and their directories may be called anything but for what is escaped.
+    for line in mountinfo.split("\n"):
         before, _, after = line.partition(" - ")
         places, kinds = before.split(" "), after.split(" ", 2)
         # What is not in the form that is known is none of ours.

@@ -20,6 +20,7 @@ from drfd import journald, service
 from drfd.launcher import choice
 from drfd.launcher.confinement import Confinement, PlaceGone
 from drfd.launcher.cut import read_cut
+from drfd.launcher.files import get
 from drfd.launcher.identity import allow_many_files
 from drfd.launcher.policy import Policy
 from drfd.launcher.port import Port
@@ -30,7 +31,7 @@ from drfd.service import Service
 
 log = logging.getLogger("drfd.launcher")
 
-_MOUNTINFO = Path("/proc/self/mountinfo")
+_MOUNTINFO = "/proc/self/mountinfo"
 _PREDECESSOR_WAIT_S = 10.0
 _RESPAWN_PAUSE_S, _RESPAWN_PAUSE_MAX_S = 0.02, 2.0
 
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     manager = service.take(os.environ)
     journald.set_up("drfd-launcher", has_journal=manager.has_journal)
     if not options.no_cgroups and not options.moved:
-        choice.move_to_users_manager(_MOUNTINFO.read_text())
+        choice.move_to_users_manager(get(_MOUNTINFO))
     if options.keep_fd is None:
         _serve(options, manager)
     else:
@@ -151,7 +152,7 @@ def _confinement(options: argparse.Namespace) -> Confinement:
     if options.no_cgroups:
         return Unconfined("cgroups are switched off in the configuration")
     try:
-        return choice.choose(options.group, options.holder, _MOUNTINFO.read_text())
+        return choice.choose(options.group, options.holder, get(_MOUNTINFO))
     except choice.HolderFailed as error:
         sys.exit(f"drfd-launcher: {error}")
 

@@ -101,8 +101,9 @@ def rest(pid: int) -> tuple[str, ...] | None:
     counts: list[str] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
-            lines = get(f"/proc/{pid}/task/{thread}/status").splitlines()
-            fields = dict(line.split(":\t", 1) for line in lines)
+            # The program's name may hold anything; line feeds in it are escaped.
+            lines = get(f"/proc/{pid}/task/{thread}/status").split("\n")
+            fields = dict(line.partition(":\t")[::2] for line in lines)
             if fields["State"].startswith("R"):
                 return None
             counts += [thread, *(fields[f"{kind}voluntary_ctxt_switches"] for kind in ("", "non"))]

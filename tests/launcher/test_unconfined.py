@@ -244,6 +244,7 @@ def test_what_is_said_to_be_frozen_stands_still_however_it_forks(
 #: Begins a program as shells do, by vfork(2), and whoever is to become it waits for a reader.
 HELD_BY_ITS_CHILD = """
 import os
+open("/proc/self/comm", "wb").write(b"a\\rb\\x0bc\\xc2\\x85\\n:")
 os.mkfifo("fifo")
 open("ready", "w").close()
 opening = [(os.POSIX_SPAWN_OPEN, 1, "fifo", os.O_WRONLY, 0)]

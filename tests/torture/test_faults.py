@@ -109,6 +109,21 @@ def refused(instance: Instance, *words: object) -> str:
     return line
 
 
+# -- mounts of users ----------------------------------------------------------------------------
+
+
+@as_root
+def test_a_mount_with_a_name_that_is_no_text_keeps_no_daemon_from_starting(
+    shelter: Callable[..., Sheltered],
+) -> None:
+    """With FUSE every user may make one; Python takes some of these characters for line ends."""
+    odd = """dir=$(printf "$STATE/odd\\377\\013\\015\\302\\205x - cgroup")"""
+    instance = shelter(f'{odd}; mkdir "$dir"; mount -t tmpfs tmpfs "$dir"').start()
+    job = instance.submit(*SMALL, "--", "sh", "-c", "exit 7")
+    instance.wait_state(job, "FAILED")
+    assert "cgroup" in instance.drf("doctor").stdout
+
+
 # -- the disk is full, or may not be written -----------------------------------------------------
 
 
