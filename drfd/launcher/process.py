@@ -166,6 +166,19 @@ def signal_all(pids: Iterable[int], number: int) -> None:
             continue
 
 
+def signal_threads(pids: Iterable[int], number: int) -> None:
+    """To every thread: a process hands a signal to one of its threads, which may be in no state to
+    take it while the others run on (signal(7))."""
+    for pid in pids:
+        try:
+            threads = os.listdir(f"/proc/{pid}/task")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        for thread in threads:
+            # That it has gone, or is not ours to signal, must not save the others.
+            _libc.tgkill(pid, int(thread), number)
+
+
 def _below(root: int) -> dict[int, list[str]]:
     """All descendants, with their stat."""
     children: dict[int, list[tuple[int, list[str]]]] = {}

@@ -113,6 +113,7 @@ class Unconfined:
             if walk >= _FREEZE_WALKS and time.monotonic() > deadline:
                 break
             process.signal_all(moving, SIGSTOP)
+            process.signal_threads(moving & told, SIGSTOP)
             told |= moving
             known_dead = dead
             _chase(runner)
