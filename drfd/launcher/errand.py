@@ -129,6 +129,7 @@ class Errand:
         go_out, go_in = os.pipe()
         pid = process.fork()
         if pid == 0:
+            # With the lock and the channel, which say that the runner lives.
             others = (report_out, go_in, self.attempt_fd, channel_fd)
             run_child(self.order, user, groups, env, report_in, go_out, others)
         os.close(report_in)
@@ -182,11 +183,6 @@ class Errand:
         where = f"entering {self.order.cwd} and opening its output files"
         return f"{where} took longer than {_START_S:.0f} s"
 
-    def _let_go(self, channel_fd: int) -> None:
-        """In a child: the lock says that the runner lives, and so does the channel."""
-        os.close(self.attempt_fd)
-        os.close(channel_fd)
-
     def _tell_start(self, channel_fd: int) -> None:
         """Run the owner's command beside the job, as a part of it; it ends with the job."""
         variables = {**self.order.variables, "DRF_STATE": "RUNNING"}
@@ -197,7 +193,9 @@ class Errand:
             # The machine is short of processes. The job runs, and that is what counts.
             return
         if pid == 0:
-            self._let_go(channel_fd)
+            # The lock says that the runner lives, and so does the channel.
+            os.close(self.attempt_fd)
+            os.close(channel_fd)
             run_notice(order, self.confinement, os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC))
 
     def _await_end(self, pid: int) -> int:

@@ -63,9 +63,7 @@ class Runners:
         """How long until they are to be looked at; None: that is not needed."""
         if self.unheard or self._nameless:
             return _LOOK_S
-        if len(self._idle) > 1:
-            return max(0.0, self._idle[0].idle_since_s + _IDLE_S - self.mono())
-        return None
+        return self._spare_s()
 
     def wake(self, key: Key) -> None:
         """Let it go on, if somebody has stopped it: its user can, where we are that user, too."""
@@ -129,8 +127,14 @@ class Runners:
             self.adopt(key)
             if key not in self:
                 self.on_gone(key)
-        while len(self._idle) > 1 and self._idle[0].idle_since_s + _IDLE_S <= self.mono():
+        while self._spare_s() == 0:
             self._dismiss(self._idle[0])
+
+    def _spare_s(self) -> float | None:
+        """How long until the one that has waited longest is to leave; None: it is the last."""
+        if len(self._idle) <= 1:
+            return None
+        return max(0.0, self._idle[0].idle_since_s + _IDLE_S - self.mono())
 
     def _new(self) -> _Runner:
         pid, channel = self.fork()
