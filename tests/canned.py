@@ -19,6 +19,10 @@ Message = dict[str, Any]
 #: What a canned daemon does with a request: this reply, these raw bytes, hang up (None), the next
 #: of a list (the last one for ever), or what a function makes of the request.
 Reply = Message | bytes | None | list[Any] | Callable[[Message], Any]
+#: Makes a job as the daemon shows it; its arguments replace fields.
+MakeJob = Callable[..., Message]
+#: Makes the reply that refuses a request.
+Refuse = Callable[..., bytes]
 
 
 @dataclass
@@ -37,10 +41,14 @@ class CannedDaemon:
         self._listener.bind(str(self.path))
         self._listener.listen(16)
         self._open: list[socket.socket] = []
+        self._in_hand: set[socket.socket] = set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def stop(self) -> None:
-        """Stop listening and drop everybody."""
+        """Stop listening and drop everybody, when what was asked has its answer."""
+        deadline = time.monotonic() + 5
+        while self._in_hand and time.monotonic() < deadline:
+            time.sleep(0.002)
         # shutdown, unlike close, wakes the thread that waits in accept.
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -55,7 +63,7 @@ class CannedDaemon:
 
     def asked(self, op: str, *, times: int = 1) -> list[Message]:
         """The requests of this verb, once so many have come."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while len(found := [r for r in list(self.requests) if r["op"] == op]) < times:
             assert time.monotonic() < deadline, f"nobody asked {op}: {self.requests}"
             time.sleep(0.002)
@@ -80,11 +88,15 @@ class CannedDaemon:
                 if key is not None:
                     self.on_key(key)
                 assert request.pop("v") == 1
-                self.requests.append(request)
-                reply = self._reply(request)
-                if reply is None:
-                    return
-                connection.sendall(reply)
+                self._in_hand.add(connection)
+                try:
+                    self.requests.append(request)
+                    reply = self._reply(request)
+                    if reply is None:
+                        return
+                    connection.sendall(reply)
+                finally:
+                    self._in_hand.discard(connection)
 
     def _reply(self, request: Message) -> bytes | None:
         reply = self.replies.get(request["op"], None)
@@ -113,5 +125,5 @@ def refusal(kind: str = "Refused", code: str = "x", text: str = "no", hint: str 
 
 
 @pytest.fixture
-def refuse() -> Callable[..., bytes]:
+def refuse() -> Refuse:
     return refusal

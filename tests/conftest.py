@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from instance import CONFIG, Instance
 from kernel import Kernel
+from seeds import FULL_EXAMPLES, QUICK_EXAMPLES
 
 # A busy machine is no failure, and the same examples are tried every time.
 settings.register_profile(
@@ -17,11 +22,70 @@ settings.register_profile(
     derandomize=True,
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
+    max_examples=FULL_EXAMPLES,
 )
+settings.register_profile("quick", settings.get_profile("steady"), max_examples=QUICK_EXAMPLES)
 settings.load_profile("steady")
 
+# A shell that runs its tests in the background ignores these, and a program that a test starts and
+# interrupts would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+for _ignored in (signal.SIGHUP, signal.SIGQUIT):
+    if signal.getsignal(_ignored) is signal.SIG_IGN:
+        signal.signal(_ignored, signal.SIG_DFL)
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+
+TESTS = Path(__file__).parent
+#: Folders of tests that start daemons or machines, or try out thousands of cases.
+SLOW = [TESTS / name for name in ("e2e", "system", "torture", "vm")]
+#: No coroutine test takes longer, in seconds.
+COROUTINE_MOST_S = 120
+
+
+def is_quick(config: pytest.Config) -> bool:
+    """True if pytest was started without a path and without -m, so that it runs the quick tests."""
+    named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
+    return not named and not config.option.markexpr
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if is_quick(config):
+        settings.load_profile("quick")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    return (
+        "the quick tests; `python -m pytest tests` runs all of them" if is_quick(config) else None
+    )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if is_quick(config) and collection_path in SLOW else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    given = {name: pyfuncitem.funcargs[name] for name in names}
+
+    async def bounded() -> None:
+        async with asyncio.timeout(COROUTINE_MOST_S):
+            await pyfuncitem.obj(**given)
+
+    asyncio.run(bounded())
+    return True
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if is_quick(config):
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        quick = [item for item in items if not item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = quick
     missing = Kernel().missing()
     if missing is not None:
         for item in items:

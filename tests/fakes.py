@@ -6,17 +6,18 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from drfd.core import events as ev
-from drfd.core.decide import decide
-from drfd.core.effects import Effect
-from drfd.core.fairshare import FairShare
-from drfd.core.job import Job, JobSpec, JobState, Outcome, Usage
-from drfd.core.ledger import Ledger
-from drfd.core.resources import Axes, Resources, Vector
-from drfd.core.rules import Pool, Rules
-from drfd.core.stimuli import (
+from drfd.core.decisions.decide import decide
+from drfd.core.decisions.dependencies import settle_all
+from drfd.core.fairness.rules import Pool, Rules
+from drfd.core.fairness.share_tree import FairShare, NodeRule
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model import events as ev
+from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Postponed, Usage, Whose, Words
+from drfd.core.model.lifecycle import Effect
+from drfd.core.model.resources import Axes, Resources, Vector
+from drfd.core.model.stimuli import (
     Actor,
     CancelAsked,
     CgroupGone,
@@ -24,12 +25,18 @@ from drfd.core.stimuli import (
     Now,
     RunnerEnded,
     RunnerUp,
-    SchedulePass,
     Stimulus,
     SubmitAsked,
     SuspendAsked,
 )
-from drfd.core.tree import NodeRule
+from drfd.core.scheduling import scheduling_pass
+from drfd.core.scheduling.backfill import PassContext
+from drfd.core.scheduling.plan import Plan
+from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
+from drfd.core.scheduling.scheduling_pass import build_wait_index, start_events
+
+if TYPE_CHECKING:
+    from drfd.journal.journal import Journal
 
 GIB = 1 << 30
 
@@ -69,7 +76,7 @@ def spec(
         time_limit_s=time_limit_s,
         priority=priority,
         preemptible=preemptible,
-        argv=("true",),
+        argv=Words.of(("true",)),
         cwd="/home/alice",
         stdout="drf-%j.out",
         stderr="drf-%j.err",
@@ -154,6 +161,19 @@ ROADS: dict[JobState, tuple[type, ...]] = {
 }
 
 
+def postponed(**changes: Any) -> Postponed:
+    """Why a launch was put off: the machine had no process to spare."""
+    usual: dict[str, Any] = {
+        "whose": Whose.MACHINE,
+        "text": "the machine is short of processes",
+        "resource": "processes",
+        "at_s": 0.0,
+        "tries": 1,
+    }
+    found = usual | changes
+    return Postponed(**({"until_s": found["at_s"] + 1} | found))
+
+
 def happened(kind: type, job_id: int = 1, at_s: float = 0.0, **changes: Any) -> Any:
     """A typical event of this kind; `changes` replace its fields."""
     when = now(at_s)
@@ -165,6 +185,7 @@ def happened(kind: type, job_id: int = 1, at_s: float = 0.0, **changes: Any) -> 
         ev.Admitted: {"attempt": 1},
         ev.Launched: {"attempt": 1, "mono_s": when.mono_s, "cgroup": f"drfd/{job_id}.1"},
         ev.LaunchFailed: {"attempt": 1, "text": "no such file", "outcome": Outcome.LAUNCH_FAILED},
+        ev.LaunchPostponed: {"attempt": 1, "why": postponed(at_s=when.at_s)},
         ev.StopRequested: {
             "mono_s": when.mono_s,
             "outcome": Outcome.CANCELLED,
@@ -202,6 +223,7 @@ def happened(kind: type, job_id: int = 1, at_s: float = 0.0, **changes: Any) -> 
             "sets_begin": False,
             "text": "priority 0 → 5",
         },
+        ev.Altered: {"by": "alice", "priority": 5, "text": "priority 0 → 5"},
     }
     return kind(**({"job_id": job_id, "at_s": when.at_s} | usual[kind] | changes))
 
@@ -218,7 +240,9 @@ def ledger_at(
 def tables(ledger: Ledger) -> dict[str, Any]:
     """All that a ledger knows, as a value to compare; later changes do not reach it."""
     known = {name: value for name, value in vars(ledger).items() if name[0] != "_"}
-    return deepcopy({name: value for name, value in known.items() if name != "axes"})
+    for name in ("axes", "latest_array"):
+        del known[name]
+    return deepcopy(known)
 
 
 def ended(job_id: int = 1, attempt: int = 1, at_s: float = 0.0, **changes: Any) -> RunnerEnded:
@@ -241,6 +265,33 @@ def runner_up(job_id: int = 1, attempt: int = 1, at_s: float = 0.0) -> RunnerUp:
     return RunnerUp(job_id, attempt, when.at_s, when.mono_s, f"drfd/{job_id}.{attempt}")
 
 
+def apply_and_append(journal: Journal, event: ev.Event, ledger: Ledger) -> Job | None:
+    """Record the event as the engine does."""
+    event = journal.store_command_lines(event)
+    job = ledger.apply(event)
+    journal.append(event, job, ledger.latest_array)
+    return job
+
+
+def schedule(
+    ledger: Ledger,
+    rules: Rules,
+    spent: Mapping[str, float] | None = None,
+    pass_context: PassContext | None = None,
+    recent: Mapping[str, Vector] | None = None,
+    at_s: float = 0.0,
+) -> Plan:
+    """A pass over the books with an index of its own; at this time if nothing else is known."""
+    context = pass_context or make_pass_context(
+        Ends(ledger, RunTimes()),
+        patience=rules.patience,
+        now_s=now(at_s).at_s,
+        before=(),
+    )
+    wait_index = build_wait_index(ledger, rules, spent or {}, recent or {})
+    return scheduling_pass.schedule(ledger, rules, wait_index, context)
+
+
 @dataclass
 class Bench:
     """The core without journal and host: decides, applies, and keeps all that happened."""
@@ -261,6 +312,7 @@ class Bench:
             assert tables(self.ledger) == before, "decide has changed the books"
         for event in found:
             self.ledger.apply(event)
+        found += settle_all(self.ledger)
         self.events += found
         return found
 
@@ -272,9 +324,16 @@ class Bench:
 
     def schedule(self, at_s: float = 0.0) -> list[int]:
         """The jobs that one pass lets start, or go on, in order."""
-        found = self.feed(SchedulePass(now(at_s)))
-        assert all(isinstance(event, ev.Admitted | ev.Resumed) for event in found)
-        return [event.job_id for event in found if isinstance(event, ev.Admitted | ev.Resumed)]
+        return [event.job_id for event in self.run_pass(at_s)]
+
+    def run_pass(self, at_s: float = 0.0) -> list[ev.Admitted | ev.Resumed]:
+        """What one pass decides, already in the books."""
+        plan = schedule(self.ledger, self.rules, at_s=at_s)
+        found = list(start_events(self.ledger, plan, now(at_s)))
+        for event in found:
+            self.ledger.apply(event)
+        self.events += found
+        return found
 
     def start(self, asked: JobSpec | None = None, *, at_s: float = 0.0) -> int:
         """A job that was submitted, admitted and launched, all at once."""
@@ -334,10 +393,10 @@ class Bench:
         rebuilt = Ledger.of_jobs(
             self.rules.axes,
             self.ledger.jobs.values(),
-            arrays=self.ledger.arrays.left(),
+            arrays=self.ledger.arrays.live(),
             next_id=self.ledger.next_id,
             draining=self.ledger.draining,
         )
         assert tables(rebuilt) == tables(self.ledger), "the live jobs give other books"
-        pairs = zip(self.ledger.booked, self.rules.room, strict=True)
+        pairs = zip(self.ledger.allocated, self.rules.room, strict=True)
         assert all(0 <= booked <= room for booked, room in pairs), "more is booked than there is"

@@ -30,8 +30,8 @@ from typing import Any
 TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS))
 
-from drfd.launcher import attempts, protocol  # noqa: E402
-from drfd.launcher.protocol import DiskLimit, Limits, Order  # noqa: E402
+from drfd.launcher import attempt_files, protocol  # noqa: E402
+from drfd.launcher.protocol import AttemptLimits, DiskLimit, LaunchOrder  # noqa: E402
 from instance import ALONE, CONFIG, Instance, wait_for  # noqa: E402
 from journal.test_golden import LAST_EVENTS, write_anew  # noqa: E402
 
@@ -73,11 +73,11 @@ FATES: dict[int, dict[str, Message]] = {
 #: The job that has been sent signals.
 SIGNALLED = 3
 
-ORDER = Order(
-    id=5, attempt=1, uid=1001, gid=1001, umask=0o027, cwd="/home/alice", argv=("sh", "-c", "ü"),
-    env={"PATH": "/usr/bin"}, variables={"DRF_JOB_ID": "5"}, script="#!/bin/sh\n", stdout="o",
-    stderr="e", attach=None, on_start=("true",),
-    limits=Limits(
+ORDER = LaunchOrder(
+    id=5, attempt=1, uid=1001, user="alice", journal="0" * 32, submitted_us=1, gid=1001,
+    array_id=4, array_index=0, name="train", threads=1, variables={"DRF_JOB_ID": "5"},
+    hidden=("ROCR_VISIBLE_DEVICES",), tells_start=True, empties_output=True, proof="0" * 64,
+    limits=AttemptLimits(
         cores_milli=1500, memory_bytes=1 << 30, pids=64, cores_by=protocol.QUOTA,
         disks=(DiskLimit(device="8:0", read_bps=1000, write_bps=2000),),
     ),
@@ -100,6 +100,13 @@ REPORTS: list[Message] = [
     },
     {"report": "up", **_ONE, "at_s": 5.5, "mono_s": 0.5, "cgroup": None, "runner_pid": 10},
     {"report": "broke", **_ONE, "text": "there is no command x in the job's PATH"},
+    {
+        "report": "shortage",
+        **_ONE,
+        "text": "it has no process: EAGAIN",
+        "whose": "machine",
+        "resource": "EAGAIN",
+    },
     {"report": "ended", **_ONE, **ENDED},
     {"report": "frozen", **_ONE},
     {"report": "missing", **_ONE},
@@ -198,6 +205,7 @@ ASKED: list[tuple[str, Message]] = [
     ("drain", {"on": False}),
     ("reload", {}),
     ("show", {"id": 4711}),
+    ("end_stray", {"id": 4711, "attempt": 1}),
     ("shutdown", {"kill_jobs": False}),
 ]
 EVENTS: Message = {"op": "events", "v": 1, "select": {"ids": [1, 2, 4]}, "standing": True}
@@ -290,11 +298,11 @@ def _write_attempts(place: Path) -> None:
         path.unlink()
     directory = os.open(place, os.O_RDONLY)
     for job_id, records in FATES.items():
-        fd = attempts.create(directory, (job_id, 1), CREATED)
+        fd = attempt_files.create(directory, (job_id, 1), CREATED)
         for kind, record in records.items():
-            attempts.append(fd, kind, record)
+            attempt_files.append(fd, kind, record)
         os.close(fd)
-    attempts.note_signals(directory, (SIGNALLED, 1), 2)
+    attempt_files.note_signals(directory, (SIGNALLED, 1), 2)
     os.close(directory)
     for path in place.iterdir():
         path.chmod(0o644)

@@ -17,13 +17,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from drfd.client.connection import Connection
+from drfd.common.errors import Unavailable
 from drfd.daemon.spawn import group_for
-from drfd.errors import Unavailable
-from drfd.launcher.process import start_ticks
+from drfd.launcher.system.process import start_ticks
 from kernel import Kernel
 
 BIN = Path(sys.executable).parent
@@ -49,11 +50,16 @@ processes = 64
 
 
 #: For a daemon to which all that the machine does besides is no matter.
-ALONE = "[scheduling]\nexternal_load = false\n"
+ALONE = "[scheduling]\nrespect_external_load = false\n"
 
 
 def wait_for(
-    what: str, is_so: Callable[[], Any], *, seconds: float = 120.0, show: Callable[[], Any] = str
+    what: str,
+    is_so: Callable[[], Any],
+    *,
+    seconds: float = 120.0,
+    pause_s: float = 0.02,
+    show: Callable[[], Any] = str,
 ) -> Any:
     """Poll until `is_so` gives something true; fail with what was seen after a generous time."""
     deadline = time.monotonic() + seconds * PATIENCE
@@ -61,7 +67,7 @@ def wait_for(
         found = is_so()
         if found:
             return found
-        time.sleep(0.02)
+        time.sleep(pause_s)
     raise AssertionError(f"waited {seconds * PATIENCE} s in vain for {what}; {show()}")
 
 
@@ -87,9 +93,15 @@ class Instance:
             (extra / "alone.toml").write_text(ALONE)
         self.log = self.root / "drfd.log"
         self.process: subprocess.Popen[bytes] | None = None
-        #: More for the daemon's command line, and its environment.
+        #: A program and its arguments that runs the daemon's command line, which is its last ones.
+        self.before: list[str] = []
+        #: More for the daemon's own command line, and its environment.
         self.options: list[str] = []
+        #: Where no user drfd is there, or it cannot reach the state.
+        self.as_root = True
         self.env: dict[str, str] = {}
+        #: Whether tests may have it die at a failpoint.
+        self.has_failpoints = True
 
     # -- the daemon ---------------------------------------------------------------------------
 
@@ -103,14 +115,17 @@ class Instance:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
+                    *self.before,
                     *(sys.executable, "-I", "-m", "drfd.daemon", "serve"),
                     *("--config", str(self.config), "--state", str(self.state)),
                     *("--socket", str(self.socket), *self.options),
+                    *(("--failpoints", str(self.failpoints)) if self.has_failpoints else ()),
+                    *(["--as-root"] if self.as_root else []),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "DRFD_FAILPOINTS": str(self.failpoints), **self.env},
+                env={**os.environ, **self.env},
                 start_new_session=True,
             )
 
@@ -240,7 +255,14 @@ class Instance:
 
     def cgroups(self) -> list[str]:
         """Job cgroups of this instance that exist, below any controller."""
-        return sorted(str(path) for top in self._groups() for path in top.glob("job-*"))
+        return sorted(map(str, self._job_groups()))
+
+    def _job_groups(self) -> list[Path]:
+        found = []
+        for top in self._groups():
+            with suppress(FileNotFoundError):
+                found += [Path(each.path) for each in os.scandir(top) if each.name[:4] == "job-"]
+        return found
 
     def _groups(self) -> list[Path]:
         return Kernel().groups(group_for(self.state))
@@ -283,25 +305,36 @@ class Instance:
     def _end_all_jobs(self) -> None:
         if self._live_jobs():
             self._ask("cancel", select={"everything": True})
-        wait_for("all jobs gone", lambda: not self._live_jobs(), seconds=15)
+
+        def are_gone() -> bool:
+            # What a user has sent before may become jobs after that: root's turn comes sooner.
+            live = self._live_jobs()
+            waiting = [job["id"] for job in live if job["state"] in ("PENDING", "HELD")]
+            if waiting:
+                self._ask("cancel", select={"ids": waiting})
+            return not live
+
+        wait_for("all jobs gone", are_gone, seconds=15)
 
     def _live_jobs(self) -> list[Any]:
         return list(self._ask("status", select={})["jobs"])
 
     def _kill_leftovers(self) -> None:
-        """For a test that failed half-way: what is left in our own cgroups, and the cgroups."""
-        for top in self._groups():
-            for job in top.glob("job-*"):
+        """For a test that failed half-way: what is left in our own cgroups, and the cgroups.
+
+        The launcher ends a moment after the daemon, and may take them away meanwhile.
+        """
+        for job in self._job_groups():
+            with suppress(OSError):
                 for pid in (job / "cgroup.procs").read_text().split():
                     os.kill(int(pid), signal.SIGKILL)
-        for top in self._groups():
-            for job in [*top.glob("job-*"), top]:
-                deadline = time.monotonic() + 5
-                while job.exists() and time.monotonic() < deadline:
-                    try:
-                        job.rmdir()
-                    except OSError:
-                        time.sleep(0.01)
+        for job in [*self._job_groups(), *self._groups()]:
+            deadline = time.monotonic() + 5
+            while job.exists() and time.monotonic() < deadline:
+                try:
+                    job.rmdir()
+                except OSError:
+                    time.sleep(0.01)
         Kernel().end_scope(group_for(self.state))
 
 

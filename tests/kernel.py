@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
+import struct
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from drfd.launcher import cgroup_v1, cgroup_v2
-from drfd.launcher.hierarchy import find_mounts, find_unified
+from drfd.launcher.confinement import cgroup_v1, cgroup_v2
+from drfd.launcher.confinement.cgroup_files import find_mounts, find_unified
 
 
 class Kernel:
@@ -31,6 +33,20 @@ class Kernel:
         if self.v2 is None and absent:
             return f"no cgroup v2 controllers, and of v1 not {', '.join(absent)}"
         return None
+
+    def top(self, controller: str) -> Path:
+        """The root of the hierarchy with this controller, below which a test can have a cgroup."""
+        return Path(self.v2 or self.v1[controller])
+
+    def cgroup(self, pid: int, controller: str) -> Path:
+        """In which a process is, of the hierarchy with this controller."""
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+        found = {names: path for _, names, path in (line.split(":", 2) for line in lines)}
+        name = next(each for each in found if self._has(each, controller))
+        return Path(f"{self.top(controller)}{found[name]}")
+
+    def _has(self, names: str, controller: str) -> bool:
+        return names == "" if self.v2 is not None else controller in names.split(",")
 
     def groups(self, name: str) -> list[Path]:
         """Where jobs of the instance with this group may have their cgroups."""
@@ -138,3 +154,29 @@ def _keyed(file: Path) -> dict[str, int]:
 def scope(name: str) -> str:
     """The scope of the instance with this group."""
     return f"{name.replace('/', '-')}.scope"
+
+
+#: So long a close waits of what `lingering` makes.
+LINGER_S = 90
+
+
+def lingering(stack: ExitStack) -> int:
+    """A descriptor whose last close takes `LINGER_S`: of TCP, and its other end reads nothing."""
+    listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    sender = socket.create_connection(listener.getsockname())
+    stack.enter_context(listener.accept()[0])
+    sender.setblocking(False)
+    try:
+        while True:
+            sender.send(b"x" * (1 << 16))
+    except BlockingIOError:
+        pass
+    sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, LINGER_S))
+    return sender.detach()
+
+
+def send_lingering(connection: socket.socket, stack: ExitStack) -> None:
+    """Leave whoever has the other end with the last close of such a descriptor."""
+    fd = lingering(stack)
+    socket.send_fds(connection, [b"x"], [fd])
+    os.close(fd)

@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from importlib import import_module
 from pathlib import Path
 from xml.etree import ElementTree
 
 import click
 import pytest
 
-from drfd.core.lifecycle import table_rows
-from drfd_cli.main import VERBS
+from drfd.client import Client
+from drfd.core.decisions.outcome import LOSSES, UNKNOWN_LOSS
+from drfd.core.explain.reasons import ReasonCode
+from drfd.core.model.job import Outcome
+from drfd.core.model.lifecycle import TRANSITIONS, table_rows
+from drfd_cli.main import VERBS, command_of
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-ARCHITECTURE = (ROOT / "drfd" / "ARCHITECTURE.md").read_text()
+GUIDE = (ROOT / "docs" / "guide.md").read_text()
+CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
+#: Everything written for users and administrators.
+MANUAL = "\n".join(
+    [README, GUIDE, CONFIGURATION]
+    + [
+        (ROOT / "docs" / f"{name}.md").read_text()
+        for name in ("administration", "enforcement", "python", "simulator")
+    ]
+)
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 
 
-def test_every_module_is_on_the_map() -> None:
-    mapped = set(re.findall(r"^\| `([\w/]+\.py)` \|", ARCHITECTURE, re.MULTILINE))
-    drfd = ROOT / "drfd"
-    there = {
-        str(path.relative_to(drfd))
-        for path in drfd.rglob("*.py")
-        if path.name not in ("__init__.py", "__main__.py")
-    }
-    assert mapped == there
+def test_every_package_has_a_row_on_the_map_and_a_docstring() -> None:
+    rows = re.findall(r"^\| `([\w/]+)/` \| [^|]+ \| [^|]+ \|$", ARCHITECTURE, re.MULTILINE)
+    packages = set()
+    for base in (ROOT / "drfd", ROOT / "cli" / "drfd_cli"):
+        for path in base.rglob("__init__.py"):
+            docstring = ast.get_docstring(ast.parse(path.read_text()))
+            assert docstring, f"{path} does not say what the package knows"
+            packages.add(str(path.parent.relative_to(ROOT)))
+    packages.remove("drfd")
+    assert not packages - set(rows), "packages without a row on the map in docs/architecture.md"
+    assert not set(rows) - packages, "rows on the map in docs/architecture.md without a package"
+    assert len(rows) == len(set(rows))
 
 
 def test_every_picture_of_the_readme_is_there_and_asks_nobody_for_anything() -> None:
@@ -44,6 +61,31 @@ def test_the_state_table_is_the_codes_own() -> None:
     assert shown[1].splitlines() == table_rows()
 
 
+def test_every_state_has_its_sentence_and_the_diagram_is_the_codes_own() -> None:
+    sentences = re.findall(r"^\| ([A-Z]+) \| [A-Z][^|]+\. \|$", ARCHITECTURE, re.MULTILINE)
+    assert sentences == [str(state) for state in TRANSITIONS]
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for before, moves in TRANSITIONS.items():
+        for kind, after in moves.items():
+            if before != after:
+                arrows.setdefault((str(before), str(after)), []).append(kind.__name__)
+    shown = re.findall(r"^    ([A-Z]+) --> ([A-Z]+): (.+)$", ARCHITECTURE, re.MULTILINE)
+    assert {(before, after): names.split(", ") for before, after, names in shown} == arrows
+
+
+def test_the_decisions_are_numbered_and_all_are_in_the_index() -> None:
+    folder = ROOT / "docs" / "decisions"
+    index = re.findall(r"^(\d+\. .+)$", (folder / "README.md").read_text(), re.MULTILINE)
+    heads = [
+        head
+        for path in sorted(folder.glob("[0-9]*.md"))
+        for head in re.findall(r"^## (\d+\. .+)$", path.read_text(), re.MULTILINE)
+    ]
+    assert index == heads
+    numbers = sorted(int(head.partition(".")[0]) for head in heads)
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
 def test_every_dependency_has_its_reason() -> None:
     text = (ROOT / "pyproject.toml").read_text()
     block = re.search(r"^dependencies = \[(.*?)\]", text, re.DOTALL | re.MULTILINE)
@@ -52,61 +94,105 @@ def test_every_dependency_has_its_reason() -> None:
         assert f"\n| {name} |" in ARCHITECTURE
 
 
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 200
+
+
+def test_the_readme_leads_to_every_document() -> None:
+    for path in ROOT.glob("docs/*.md"):
+        assert f"(docs/{path.name})" in README, f"README does not lead to {path.name}"
+    for path in ROOT.glob("*.md"):
+        assert path.name == "README.md" or f"({path.name})" in README
+
+
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_is_in_the_readme_and_every_option_has_help(verb: str) -> None:
-    assert re.search(rf"`(drf )?{verb}\b", README), f"README does not show {verb}"
-    command = import_module(f"drfd_cli.commands.{verb}").command
+def test_every_verb_is_in_the_manual_and_every_option_has_help(verb: str) -> None:
+    assert re.search(rf"`(drf )?{verb}\b", MANUAL), f"the manual does not show {verb}"
+    command = command_of(verb)
     below = command.commands if isinstance(command, click.Group) else {}
     for name, each in {
         verb: command,
         **{f"{verb} {name}": sub for name, sub in below.items()},
     }.items():
-        assert name in README, f"README does not show {name}"
+        assert name in MANUAL, f"the manual does not show {name}"
         assert each.help
         for parameter in each.params:
             if isinstance(parameter, click.Option):
                 assert parameter.help, f"{name} {parameter.opts} has no help"
 
 
-def test_every_configuration_key_is_in_the_readme() -> None:
+def test_every_configuration_key_is_in_its_document() -> None:
     """The keys that the parser asks for, read off its source."""
     source = (ROOT / "drfd" / "daemon" / "config.py").read_text()
-    keys = set(re.findall(r'\.(?:take|table|tables)\("(\w+)"', source))
+    keys = set(re.findall(r'\.(?:take|table|tables)\(\s*"(\w+)"', source))
     for key in keys:
-        assert re.search(rf"\b{key}\b", README), f"README does not document {key}"
+        assert re.search(rf"\b{key}\b", CONFIGURATION), f"configuration.md lacks {key}"
 
 
-def test_every_option_of_submit_and_run_is_in_the_readme() -> None:
+def test_every_former_name_of_a_key_is_in_its_document() -> None:
+    source = (ROOT / "drfd" / "daemon" / "config.py").read_text()
+    pairs = re.findall(r'\.take\(\s*"(\w+)"[^()]*?(?:\([^()]*\))?[^()]*?old="(\w+)"', source)
+    assert len(pairs) == source.count('old="')
+    for key, old in pairs:
+        shown = rf"`{old}` \((?:now )?`{key}`\)"
+        assert re.search(shown, CONFIGURATION), f"configuration.md lacks {old}, now {key}"
+
+
+def test_every_method_of_the_python_client_is_in_its_document() -> None:
+    text = (ROOT / "docs" / "python.md").read_text()
+    for name, each in vars(Client).items():
+        if callable(each) and not name.startswith("_") and name != "close":
+            assert re.search(rf"\b{name}\b", text), f"python.md does not show {name}"
+
+
+def test_every_option_of_submit_and_run_is_in_the_guide() -> None:
     """By its long name, or the short one that tables use."""
     for verb in ("submit", "run"):
-        command = import_module(f"drfd_cli.commands.{verb}").command
+        command = command_of(verb)
         for parameter in command.params:
             if isinstance(parameter, click.Option):
                 shown = [
-                    name for name in parameter.opts if re.search(rf"(?<![\w-]){name}\b", README)
+                    name for name in parameter.opts if re.search(rf"(?<![\w-]){name}\b", GUIDE)
                 ]
-                assert shown, f"README does not show {verb} {' or '.join(parameter.opts)}"
+                assert shown, f"guide.md does not show {verb} {' or '.join(parameter.opts)}"
 
 
-def test_every_command_of_the_readmes_table_exists() -> None:
-    table = re.search(r"^## Commands\n(.*?)^Every reading", README, re.DOTALL | re.MULTILINE)
+def test_every_command_of_the_guides_table_exists() -> None:
+    table = re.search(r"^## Commands\n(.*?)^Commands that only", GUIDE, re.DOTALL | re.MULTILINE)
     assert table is not None
     cells = re.findall(r"^\| (`drf .*?) \|", table[1], re.MULTILINE)
     named = [word for cell in cells for word in re.findall(r"`(?:drf )?([a-z]+)", cell)]
     assert set(named) == set(VERBS)
 
 
-def test_what_the_readme_types_is_understood() -> None:
+def codes_of(document: str, head: str) -> list[str]:
+    """Return the codes in the first column of the table whose first line begins with `head`."""
+    table = re.search(rf"^\| {head} \|.*\n\|[-|]+\n((?:\|.*\n)+)", document, re.MULTILINE)
+    assert table is not None, f"there is no table of {head}"
+    return re.findall(r"^\| `([A-Z_]+)` \| [^|]+ \|$", table[1], re.MULTILINE)
+
+
+def test_every_reason_and_outcome_has_its_sentence_in_the_guide() -> None:
+    assert codes_of(GUIDE, "reason") == [str(code) for code in ReasonCode]
+    assert codes_of(GUIDE, "outcome") == [str(outcome) for outcome in Outcome]
+
+
+def test_every_cause_of_a_lost_job_has_its_line() -> None:
+    administration = (ROOT / "docs" / "administration.md").read_text()
+    assert codes_of(administration, "code") == [*LOSSES, UNKNOWN_LOSS]
+
+
+def test_what_the_manual_types_is_understood() -> None:
     """Each option of each `drf VERB` in its code."""
-    code = "\n".join(re.findall(r"^```\w*\n(.*?)^```$", README, re.DOTALL | re.MULTILINE))
+    code = "\n".join(re.findall(r"^```\w*\n(.*?)^```$", MANUAL, re.DOTALL | re.MULTILINE))
     lines = re.findall(r"^(?:\$ |\t)?drf ([a-z]+)(.*)$", code, re.MULTILINE)
     assert len(lines) > 15
     for verb, rest in lines:
-        assert verb in VERBS, f"README types drf {verb}"
-        command = import_module(f"drfd_cli.commands.{verb}").command
+        assert verb in VERBS, f"the manual types drf {verb}"
+        command = command_of(verb)
         known = {name for parameter in command.params for name in parameter.opts}
         for below in command.commands.values() if isinstance(command, click.Group) else ():
             known |= {name for parameter in below.params for name in parameter.opts}
         bare = re.sub(r"\"[^\"]*\"|'[^']*'", "", rest.partition(" -- ")[0])
         for option in re.findall(r"(?<= )--?[a-z][a-z-]*", bare):
-            assert option in known, f"README types drf {verb} {option}"
+            assert option in known, f"the manual types drf {verb} {option}"

@@ -1,4 +1,4 @@
-"""`python -I -m drfd_cli`: the same as the command drf."""
+"""`python -I -m drfd_cli` runs the command drf."""
 
 from drfd_cli.start import main
 

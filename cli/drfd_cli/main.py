@@ -1,4 +1,4 @@
-"""drf: what is typed becomes a verb; what goes wrong becomes one line and an exit code."""
+"""The command line of drf: it finds the verb, and prints an error as one line with an exit code."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from importlib import import_module
 import click
 
 from drfd.client.connection import Connection
-from drfd.errors import DrfdError
+from drfd.common.errors import DrfdError
 from drfd_cli.options import colour_option
 from drfd_cli.output import clean, say
 
-#: Every verb, in the order of the help; its module is imported when it is used.
+#: Every verb, in the order of the help. The module of a verb is imported when the verb is used.
 GROUPS = {
     "Jobs": {
         "submit": "queue a job",
@@ -55,7 +55,7 @@ GROUPS = {
 }
 VERBS = {verb: text for verbs in GROUPS.values() for verb, text in verbs.items()}
 
-#: One for the end of each verb's help.
+#: The example at the end of each verb's help.
 EXAMPLES = {
     "submit": "drf submit -c 4 -m 8G -t 2h -n train -- python3 train.py",
     "run": "drf run -c 4 -m 8G -- python3",
@@ -86,8 +86,24 @@ EXAMPLES = {
 }
 
 
-#: Not for users: what `drfd install` calls.
+#: Verbs that the help does not list; `drfd install` calls them.
 _HIDDEN = ("man",)
+#: The verbs that share a module; each other verb has the module of its name in `commands`.
+_SHARED_MODULES = {
+    **dict.fromkeys(("cancel", "hold", "release", "suspend", "resume", "signal"), "job_actions"),
+    **dict.fromkeys(("drain", "undrain", "reload", "shutdown"), "administration"),
+}
+
+
+def command_of(verb: str) -> click.Command:
+    """Import the module of this verb and return its click command."""
+    shared = _SHARED_MODULES.get(verb)
+    command: click.Command = (
+        import_module(f"drfd_cli.commands.{verb}").command
+        if shared is None
+        else getattr(import_module(f"drfd_cli.commands.{shared}"), verb)
+    )
+    return command
 
 
 class _Verbs(click.Group):
@@ -95,7 +111,7 @@ class _Verbs(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # `drf status | head`: the reader has what it wants. Nothing may be flushed at exit.
+            # The reader has closed the pipe, as in `drf status | head`: nothing may be flushed.
             _to_nowhere(1)
             return 0
 
@@ -115,13 +131,13 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in VERBS and name not in _HIDDEN:
             return None
-        command: click.Command = import_module(f"drfd_cli.commands.{name}").command
+        command = command_of(name)
         if name in EXAMPLES:
             command.epilog = f"Example: {EXAMPLES[name]}"
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # From the table above: the help needs no verb's module.
+        # With the texts of GROUPS, the help imports no verb's module.
         width = max(map(len, VERBS))
         for title, verbs in GROUPS.items():
             with formatter.section(title):
@@ -145,11 +161,15 @@ def cli(ctx: click.Context, socket: str | None) -> None:
 
 
 def main(submission_key: str | None = None) -> None:
-    """`submission_key`: of a submission of which the answer was lost; it is not queued twice."""
+    """Run the command line.
+
+    `submission_key` is the key of a submission whose answer was lost: the daemon does not queue a
+    second job with it.
+    """
     Connection.submission_key = submission_key
     _fill_missing_descriptors()
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a sign gets another, not a crash.
+        # Replace characters that the terminal cannot show.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
@@ -169,19 +189,20 @@ def main(submission_key: str | None = None) -> None:
         say(str(error))
         sys.exit(error.exit_code)
     except OSError as error:
-        # A full disk, a directory that cannot be made: the system's word, in one line.
+        # A full disk, or a directory that cannot be made: print the system's message in one line.
         _to_nowhere(1)
         say(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror))
         sys.exit(1)
 
 
 def _to_nowhere(fd: int) -> None:
-    """What is still to be written there goes nowhere."""
+    """Redirect the descriptor to /dev/null."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
 
 
 def _fill_missing_descriptors() -> None:
-    """`drf … <&-`: or our own files would take the places of input, output and errors."""
+    """Open /dev/null for each closed standard descriptor (`drf … <&-`), so that no file that drf
+    opens takes its number."""
     for fd in (0, 1, 2):
         try:
             os.fstat(fd)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -20,23 +22,29 @@ from drfd.client.words import (
     parse_signal,
     parse_warning,
 )
-from drfd.errors import Refused
-from drfd.indices import read_array
-from drfd.units import parse_cores, parse_disk_rates, parse_duration, parse_memory
+from drfd.common.errors import Refused
+from drfd.common.indices import read_array
+from drfd.common.units import parse_cores, parse_disk_rates, parse_duration, parse_memory
 from drfd_cli import output
+from drfd_cli.output import Columns, Form, render
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+#: The parameters of a command that together are its `Form`.
+FORM = ("as_json", "as_csv", "parsable", "no_header", "chosen")
+
 
 if TYPE_CHECKING:
+    from drfd.protocol.replies import ArrayView, JobView
+
     _AnyType = click.ParamType[Any]
 else:
-    # Older releases of click know no parameter there.
+    # In older releases of click ParamType is not generic.
     _AnyType = click.ParamType
 
 
-class Amount(_AnyType):
-    """A text with a unit, read by a function of `drfd.units`."""
+class QuantityParam(_AnyType):
+    """A parameter type whose text is parsed by a function that raises Refused."""
 
     def __init__(self, name: str, read: Callable[[str], Any]) -> None:
         self.name = name
@@ -58,53 +66,53 @@ def _checked_array(text: str) -> str:
 
 
 def _whole(text: str, least: int, most: int) -> int:
-    """Unlike click's own range it is not in the help, where few ever miss it."""
+    """Parse a whole number within bounds. Unlike click's IntRange, it adds no range to the help."""
     if re.fullmatch("[+-]?[0-9]{1,9}", text.strip()) and least <= int(text) <= most:
         return int(text)
     hint = f"write a whole number from {least} to {most}"
     raise Refused("bad-value", f"number: {text[:40]!r} is out of range", hint=hint)
 
 
-CORES = Amount("CORES", parse_cores)
-MEMORY = Amount("SIZE", parse_memory)
-RATES = Amount("[DISK=]READ[/WRITE]", parse_disk_rates)
-GRES = Amount("NAME[=N]", parse_gres)
-DURATION = Amount("TIME", parse_duration)
-ARRAY = Amount("INDICES", _checked_array)
-LIMIT = Amount("TIME", lambda text: 0 if text == "unlimited" else parse_duration(text))
+CORES = QuantityParam("CORES", parse_cores)
+MEMORY = QuantityParam("SIZE", parse_memory)
+RATES = QuantityParam("[DISK=]READ[/WRITE]", parse_disk_rates)
+GRES = QuantityParam("NAME[=N]", parse_gres)
+DURATION = QuantityParam("TIME", parse_duration)
+ARRAY = QuantityParam("INDICES", _checked_array)
+LIMIT = QuantityParam("TIME", lambda text: 0 if text == "unlimited" else parse_duration(text))
 
-PRIORITY = Amount("N", lambda text: _whole(text, -1_000_000, 1_000_000))
-TIMES = Amount("N", lambda text: _whole(text, 0, 1000))
-LINES = Amount("N", lambda text: _whole(text, 1, 1000))
-SIGNAL = Amount("SIGNAL", parse_signal)
-IDS = Amount("IDS", parse_ids)
+PRIORITY = QuantityParam("N", lambda text: _whole(text, -1_000_000, 1_000_000))
+TIMES = QuantityParam("N", lambda text: _whole(text, 0, 1000))
+LINES = QuantityParam("N", lambda text: _whole(text, 1, 1000))
+SIGNAL = QuantityParam("SIGNAL", parse_signal)
+IDS = QuantityParam("IDS", parse_ids)
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-job_id = click.argument("job_id", metavar="ID", type=Amount("ID", parse_id))
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+job_id = click.argument("job_id", metavar="ID", type=QuantityParam("ID", parse_id))
 
 
 def job_ids(*, required: bool) -> Callable[[F], F]:
-    """Ids and ranges of ids (`3-7,9`), as one tuple of ids without doubles."""
+    """Add the argument for ids and ranges of ids (`3-7,9`): one tuple of ids without duplicates."""
     return click.argument(
         "ids", metavar="IDS...", nargs=-1, required=required, type=IDS, callback=_flat
     )
 
 
 def _flat(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """Lists that were given one by one, as one; None if none was."""
+    """Join the lists of all occurrences into one tuple, or return None for an option not given."""
     if isinstance(param, click.Option) and not value:
         return None
     return tuple(dict.fromkeys(each for part in value for each in part))
 
 
-def label(job: dict[str, Any]) -> str:
-    """How people call a job: `42`, or `42_7` for a task of an array."""
+def label(job: JobView | ArrayView) -> str:
+    """Return the label of a job: `42`, or `42_7` for a task of an array."""
     if job["array_index"] is None:
         return str(job["id"])
     return f"{job['array_id']}_{job['array_index']}"
 
 
-#: What `--state` takes: the words of the state column.
+#: The values of `--state`: the words of the state column.
 STATES = (
     *("PENDING", "HELD", "STARTING", "RUNNING", "SUSPENDED", "STOPPING", "CLEANING"),
     *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "LIMIT_EXCEEDED"),
@@ -120,34 +128,43 @@ def state_option(text: str) -> Callable[[F], F]:
 
 
 def _set_colour(context: click.Context, param: click.Parameter, value: str | None) -> None:
-    # That of the verb comes later, and wins.
+    # The option of the verb is evaluated after that of `drf`, and wins.
     if value is not None or context.parent is None:
         output.set_colour(value or "auto")
 
 
-#: For `drf` itself and for every verb that has colours.
+#: An option of `drf` itself and of every verb that prints in colours.
 colour_option = click.option(
     "--color", metavar="WHEN", type=click.Choice(("auto", "always", "never")), expose_value=False,
     callback=_set_colour, help="Colours: auto (on a terminal), always or never.",
 )  # fmt: skip
 
 
-def parsable_options(columns: Collection[str]) -> Callable[[F], F]:
-    """For lists: `--parsable`, `--no-header`, `--columns`, of these columns."""
+def prints_result(
+    *, columns: Columns[Any] | None = None, csv: str | None = None
+) -> Callable[[F], F]:
+    """Add --json to a verb that returns a `Result`, and print the result.
+
+    With `columns`, the verb has --parsable and prints these; with `csv`, a help text, it has --csv.
+    A verb that has printed everything itself returns its exit code instead.
+    """
 
     def split(context: click.Context, param: click.Parameter, value: str | None) -> Any:
         if value is None:
             return None
         chosen = value.split(",")
         for name in chosen:
-            if name not in columns:
+            if name not in (columns or ()):
                 raise click.BadParameter(
-                    f"there is no column {name!r}; there are {', '.join(columns)}"
+                    f"there is no column {name!r}; there are {', '.join(columns or ())}"
                 )
         return chosen
 
-    def add(function: F) -> F:
-        for option in (
+    options = [_as_json]
+    if csv is not None:
+        options.append(click.option("--csv", "as_csv", is_flag=True, help=csv))
+    if columns is not None:
+        options = [
             click.option(
                 "--columns", "chosen", metavar="NAMES", callback=split,
                 help="Only these of --parsable, such as id,state.",
@@ -156,20 +173,36 @@ def parsable_options(columns: Collection[str]) -> Callable[[F], F]:
             click.option(
                 "--parsable", is_flag=True, help="Print lines for programs, split by tabs."
             ),
-        ):  # fmt: skip
-            function = option(function)
-        return function
+            *options,
+        ]  # fmt: skip
+
+    def add(function: F) -> F:
+        @wraps(function)
+        def printing(*args: Any, **asked: Any) -> int:
+            form = Form(**{name: asked.pop(name) for name in FORM if name in asked})
+            result = function(*args, **asked)
+            return result if isinstance(result, int) else render(result, form, columns or {})
+
+        for option in options:
+            option(printing)
+        return cast(F, printing)
 
     return add
 
 
+def asked_form() -> Form:
+    """Return the form that the command line being run asks for."""
+    given = click.get_current_context().params
+    return Form(**{name: given[name] for name in FORM if name in given})
+
+
 class GroupedHelp(click.Command):
-    """Shows what the job asks for apart from the other options."""
+    """A command whose help lists the options for demand and start conditions under headings."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {title: [] for title in (*_GROUPS, "Options")}
         for param in self.get_params(ctx):
-            # Newer releases of click have records of arguments, which the usage shows.
+            # Newer releases of click also return records of arguments, which the usage shows.
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
             if record is not None:
                 groups[_group_of(param.name)].append(record)
@@ -181,7 +214,7 @@ class GroupedHelp(click.Command):
                 formatter.write_dl([(f"{name:<{width}}", text) for name, text in records])
 
 
-#: By the names of the parameters.
+#: The headings of the help, with the names of the parameters below each.
 _GROUPS = {
     "What it asks for": {"cores", "mem", "io", "gres", "time", "pool", "priority"},
     "When it runs": {"after", "begin", "hold", "array", "retry", "retry_on", "warn", "preemptible"},
@@ -193,7 +226,7 @@ def _group_of(parameter: str | None) -> str:
 
 
 def demand_options(function: F) -> F:
-    """What a job asks for: the same for `submit` and `run`."""
+    """Add the options for what a job requests, which `submit`, `run` and `profile` have."""
     for option in reversed(
         (
             click.option("-c", "--cores", type=CORES, help="CPU cores, such as 4 or 0.5."),
@@ -214,10 +247,7 @@ def demand_options(function: F) -> F:
             click.option("-n", "--name", help="A name for lists."),
             click.option("-p", "--pool", help="The pool that pays for it."),
             click.option(
-                "--priority",
-                type=PRIORITY,
-                default=0,
-                help="Order among the jobs of your leaf.",
+                "--priority", type=PRIORITY, default=0, help="Order among the jobs of your leaf."
             ),
             click.option(
                 "--export", multiple=True, metavar="NAME", help="Keep a secret variable too."
@@ -229,18 +259,18 @@ def demand_options(function: F) -> F:
 
 
 after_option = click.option(
-    "--after", metavar="ID[:HOW],...", type=Amount("IDS", parse_after),
+    "--after", metavar="ID[:HOW],...", type=QuantityParam("IDS", parse_after),
     multiple=True, callback=_flat,
     help="After jobs have ended :ok (default), :any, :fail.",
 )  # fmt: skip
 begin_option = click.option(
-    "--begin", type=Amount("TIME", parse_begin),
+    "--begin", type=QuantityParam("TIME", parse_begin),
     help="Not before 18:00, now+2h, 2026-11-21T08:00, …",
 )  # fmt: skip
 
 
 def condition_options(function: F) -> F:
-    """When a job may start, and what follows when it ends badly or too late."""
+    """Add the options for start conditions, retries and warnings."""
     for option in reversed(
         (
             after_option,
@@ -250,11 +280,11 @@ def condition_options(function: F) -> F:
                 help="Try again when it fails, up to N times.",
             ),
             click.option(
-                "--retry-on", metavar="WHAT,...", type=Amount("WHAT", parse_outcomes),
+                "--retry-on", metavar="WHAT,...", type=QuantityParam("WHAT", parse_outcomes),
                 help="On fail,launch,lost (default),timeout,memory,limit.",
             ),
             click.option(
-                "--warn", metavar="SIGNAL@TIME", type=Amount("SIGNAL@TIME", parse_warning),
+                "--warn", metavar="SIGNAL@TIME", type=QuantityParam("SIGNAL@TIME", parse_warning),
                 help="A signal before the time limit, as USR1@60.",
             ),
         )
@@ -264,7 +294,8 @@ def condition_options(function: F) -> F:
 
 
 def connect(*, may_start: bool = True) -> Connection:
-    """To the daemon of the command line that is being run."""
+    """Return a connection to the daemon that the command line names. Unless `may_start` is false,
+    a user's own daemon is started if no daemon is running."""
     named = click.get_current_context().find_root().obj
     return choose(named, start=_start_own if may_start else None)
 
@@ -274,3 +305,91 @@ def _start_own(socket_path: Path) -> None:
 
     start_daemon(socket_path)
     output.say("started your own drfd (no system daemon is running here)")
+
+
+# -- the options that select ended jobs -------------------------------------------------------
+
+#: Formats of a past time.
+_DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
+_CLOCK = r"([01]?\d|2[0-3]):([0-5]\d)"
+#: A duration before now. It needs a unit: "90" alone is ambiguous.
+_AGO = r"(\d+(\.\d+)?[smhd])+"
+
+
+def parse_moment(text: str, now_s: float | None = None) -> float:
+    """Return the Unix time of a past time in the local time zone, such as "2026-03-01", "14:30",
+    "yesterday" or "7d" (ago). Raises Refused."""
+    now_s = time.time() if now_s is None else now_s
+    word = text.strip()
+    low = word.lower()
+    if low == "now":
+        return now_s
+    if low in ("today", "yesterday"):
+        return _local(now_s, days=-1 if low == "yesterday" else 0)
+    if word.startswith("@") and word[1:].isdecimal() and len(word) < 14:
+        return float(word[1:])
+    clock = re.fullmatch(_CLOCK, word, re.ASCII)
+    if clock is not None:
+        hour, minute = int(clock[1]), int(clock[2])
+        today = _local(now_s, hour=hour, minute=minute)
+        # Times are past ones: at noon, 23:00 is yesterday's.
+        return today if today <= now_s else _local(now_s, days=-1, hour=hour, minute=minute)
+    if re.fullmatch(_AGO, low, re.ASCII):
+        return max(0.0, now_s - parse_duration(low))
+    for form in _DATES:
+        try:
+            return max(0.0, time.mktime(time.strptime(word, form)))
+        except (ValueError, OverflowError):
+            continue
+    raise Refused(
+        "bad-value",
+        f"time: {text[:40]!r} is not a time",
+        hint="write 2026-03-01, '2026-03-01 14:30', 14:30, yesterday, or 7d for seven days ago",
+    )
+
+
+def _local(now_s: float, *, days: int = 0, hour: int = 0, minute: int = 0) -> float:
+    """Return the Unix time of a time of day, `days` days from today. mktime allows for days on
+    which the clock changes."""
+    then = time.localtime(now_s)
+    return time.mktime((then.tm_year, then.tm_mon, then.tm_mday + days, hour, minute, 0, 0, 0, -1))
+
+
+MOMENT = QuantityParam("TIME", parse_moment)
+
+
+def past_options(function: F) -> F:
+    """Add the arguments and options that select ended jobs."""
+    for option in reversed(
+        (
+            job_ids(required=False),
+            click.option("-u", "--user", help="Jobs of this user."),
+            click.option("-a", "--all", "everybody", is_flag=True, help="Jobs of everybody."),
+            state_option("Jobs that ended so."),
+            click.option("--name", help="Jobs of this name."),
+            click.option("-p", "--pool", help="Jobs of this pool and those below it."),
+            click.option("--since", type=MOMENT, help="Ended since then: 2026-03-01, 14:30, 7d."),
+            click.option("--until", type=MOMENT, help="Ended before then."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def past_selection(client: Connection, **asked: Any) -> dict[str, object]:
+    """Return the field `past` of a request, from the values of `past_options`. Without a user, ids
+    or --all it selects the jobs of the user who asks, or all jobs if that is an administrator.
+    Raises UsageError."""
+    since_s, until_s, user = asked["since"], asked["until"], asked["user"]
+    if since_s is not None and until_s is not None and since_s >= until_s:
+        raise click.UsageError("--since is not before --until")
+    if user is not None and asked["everybody"]:
+        raise click.UsageError("--user and --all exclude each other")
+    if user is None and not asked["everybody"] and not asked["ids"]:
+        me = client.request("hello")
+        user = None if me["admin"] else me["user"]
+    past = {
+        "ids": list(asked["ids"]), "user": user, "states": list(asked["states"]),
+        "name": asked["name"], "pool": asked["pool"], "since_s": since_s, "until_s": until_s,
+    }  # fmt: skip
+    return {key: value for key, value in past.items() if value not in (None, [])}

@@ -1,108 +1,154 @@
-"""All printing: tables, times, and other people's words made harmless.
+"""Output of the verbs: results as tables, JSON, parsable lines or CSV; messages; safe text.
 
-stdout is data, stderr is talk. rich is imported only when a table is drawn.
+A verb returns a `Result`, and `render` prints it in the form that its options ask for. Data goes to
+stdout, messages to stderr. Text of other users is made harmless for a terminal (`clean`). rich is
+imported only to draw a table, or to measure text that is not ASCII.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
 import sys
 import time
-import unicodedata
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
-from drfd.units import show_duration, show_size
+from drfd.common.units import show_duration, show_size
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-View = dict[str, Any]
-#: What waiting for a job exits with that has not run.
+    from drfd.protocol.replies import (
+        AdviceView,
+        BatchReply,
+        EndedArrayView,
+        HelloReply,
+        JobView,
+        NodeView,
+        RatesView,
+        ResourcesView,
+        StatusReply,
+    )
+
+#: The exit code of waiting for a job that can never run.
 NEVER_RAN = 125
-#: A heading, or one with the alignment of its column.
+#: A heading, or a heading with the alignment of its column.
 Column = str | tuple[str, str]
 
-#: Signs that turn the direction of writing: they can make one name look like another.
+#: Characters that change the direction of text: they can make one name look like another.
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-#: Width of tables that go to a file or a pipe.
+#: Width of a table that goes to a file or a pipe.
 _PLAIN_WIDTH = 160
-#: Tables of more rows are printed without the work of laying them out.
+#: Least width of a column that is cut.
+_LEAST = 4
+#: Least width of a last column that is broken into lines, unless the caller gives one.
+_LAST = 16
+#: Most rows of a table that rich lays out; longer tables are printed by pages.
 _LONG = 500
 
 
 def clean(text: object, most: int = 200) -> str:
-    """Text that others chose, without control signs, and not endless."""
+    """Return the text without characters that act on a terminal, cut to `most` characters."""
     word = str(text)
     if word.isascii() and word.isprintable() and len(word) <= most:
         return word
-    word = "".join(sign if sign.isprintable() and sign not in _BIDI else "?" for sign in word)
+    word = "".join(char if char.isprintable() and char not in _BIDI else "?" for char in word)
     return word if len(word) <= most else word[: most - 1] + "…"
 
 
+def columns_of(text: str) -> int:
+    """Return the width of the text on a screen: some characters take two columns, marks none."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def pad(text: str, columns: int, *, right: bool = False) -> str:
+    """Return the text padded to this width, with blanks before it if `right`, else after it."""
+    blanks = " " * (columns - columns_of(text))
+    return blanks + text if right else text + blanks
+
+
 def shorten(text: object, columns: int) -> str:
-    """Cleaned text that takes at most so many columns of a screen; some signs take two."""
+    """Return the cleaned text, cut to this width on a screen."""
     word = clean(text)
-    if word.isascii() and len(word) <= columns:
+    if columns_of(word) <= columns:
         return word
-    if len(word) + sum(unicodedata.east_asian_width(sign) in "WF" for sign in word) <= columns:
-        return word
-    kept, used = "", 0
-    for sign in word:
-        used += 2 if unicodedata.east_asian_width(sign) in "WF" else 1
-        if used >= columns:
+    kept = ""
+    for char in word:
+        if columns_of(kept + char) >= columns:
             break
-        kept += sign
+        kept += char
     return kept + "…"
 
 
-def print_json(view: object) -> None:
-    click.echo(json.dumps(view))
+def standing(reply: Mapping[str, object]) -> dict[str, object]:
+    """Return the part of a reply that is about the service as a whole. Older daemons send none."""
+    return {key: reply[key] for key in ("launcher_away_s", "notices") if key in reply}
+
+
+def launcher_away(reply: BatchReply | HelloReply | StatusReply) -> str | None:
+    """Return the notice that the launcher is away, or None if there is none."""
+    found = (each for each in reply.get("notices") or () if each["code"] == "LAUNCHER_AWAY")
+    return next((clean(notice["text"], 1000) for notice in found), None)
+
+
+def notices(reply: StatusReply) -> list[str]:
+    """Return the lines about the service as a whole, which are printed before a list."""
+    told = ["draining: nothing is launched until drf undrain"] * bool(reply.get("draining"))
+    return [clean(notice["text"], 1000) for notice in reply.get("notices") or []] + told
 
 
 def tell(text: object) -> None:
-    """One line of data, on stdout, with other people's words made harmless."""
+    """Print one line of data on stdout, cleaned."""
     click.echo(clean(text, 2000))
 
 
 def say(text: str) -> None:
-    """Talk, on stderr, in one line."""
+    """Print a message on stderr, in one line."""
     click.echo(f"drf: {clean(text, 1000)}", err=True)
 
 
 def parts(column: Column) -> tuple[str, str]:
-    """Its heading, and the side that its cells are aligned to."""
+    """Return the heading and the alignment of a column."""
     return (column, "left") if isinstance(column, str) else column
 
 
 def new_table(*columns: Column, title: str | None = None) -> Table:
-    """A table with these headings; ("NAME", "right") aligns the column to the right."""
+    """Return a table with these headings; ("NAME", "right") aligns the column to the right."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
     for column in columns:
-        name, justify = parts(column)
-        # The last column takes what is left, on as many lines as it needs.
-        heading = Text(clean(name))
-        table.add_column(heading, justify=justify, no_wrap=column != columns[-1])  # type: ignore[arg-type]
+        name, align = parts(column)
+        # The last column takes the rest of the width, on as many lines as it needs.
+        table.add_column(
+            Text(clean(name)),
+            justify="right" if align == "right" else "left",
+            no_wrap=column != columns[-1],
+        )
     return table
 
 
 def add_row(table: Table, cells: Sequence[object]) -> None:
     from rich.text import Text
 
-    # Text, never markup: a job may be called "[red]".
+    # Text, never markup: the name of a job may be "[red]".
     table.add_row(*(Text(clean(cell, 400), style=getattr(cell, "style", "")) for cell in cells))
 
 
 def width(stream: TextIO | None = None) -> int:
-    """Columns of the screen (of `stream`, in place of stdout), or enough of them for a file."""
+    """Return the width of the screen behind `stream` or stdout, or the width of a file."""
     if stream is not None:
         try:
             return os.get_terminal_size(stream.fileno()).columns or _PLAIN_WIDTH
@@ -115,14 +161,12 @@ def print_rows(
     columns: Sequence[Column], rows: Sequence[Sequence[object]], *, fixed: Sequence[str],
     last_width: int = 0,
 ) -> None:  # fmt: skip
-    """A table on stdout. Where room is short, columns are cut, but not the `fixed` ones, and the
-    last one is broken into lines of at least `last_width`."""
+    """Print a table on stdout. On a narrow screen, columns other than the `fixed` ones are cut, and
+    the last column is broken into lines of at least `last_width`."""
     if len(rows) > _LONG:
         print_pages(columns, [rows])
         return
     from rich.console import Console
-
-    from drfd_cli.narrow import fit
 
     class Quiet(Console):
         def on_broken_pipe(self) -> None:
@@ -132,32 +176,76 @@ def print_rows(
     for cells in rows:
         add_row(table, cells)
     has_screen = sys.stdout.isatty() or "COLUMNS" in os.environ
-    fit(table, width() if has_screen else None, fixed=fixed, last_width=last_width)
+    fit_table(table, width() if has_screen else None, fixed=fixed, last_width=last_width)
     console = Quiet(
         highlight=False,
         width=width(),
         force_terminal=has_colour(),
-        # Decided already, also about NO_COLOR.
+        # `has_colour` takes NO_COLOR into account.
         no_color=False,
         color_system="standard" if has_colour() else None,
     )
     console.print(table)
 
 
+def fit_table(table: Table, columns: int | None, *, fixed: Sequence[str], last_width: int) -> None:
+    """Fit the table to a screen of `columns`, or to a file if that is None. Padding is removed
+    first, then columns are cut, words before numbers; rich would cut the right end of each line.
+
+    `fixed` columns are never cut. The last column is broken into lines, of at least `last_width` if
+    that is not zero.
+    """
+    from rich.cells import cell_len
+
+    widths = [
+        max(cell_len(str(cell)) for cell in (column.header, *column.cells))
+        for column in table.columns
+    ]
+    is_fixed = [str(column.header) in fixed for column in table.columns]
+    is_broken = last_width > 0 or not is_fixed[-1]
+    if is_broken:
+        widths[-1], is_fixed[-1] = min(widths[-1], last_width or _LAST), last_width > 0
+    # rich puts three blanks between two columns, or one if padding is off, and one at each end.
+    if columns is not None and sum(widths) + 3 * len(widths) - 1 > columns:
+        table.padding = (0, 0)
+        is_word = [column.justify != "right" for column in table.columns]
+        widths = _squeezed(widths, is_fixed, is_word, columns - len(widths) - 1)
+        for column, own in zip(table.columns, widths, strict=True):
+            column.max_width = own
+    for column, own, keeps in zip(table.columns, widths, is_fixed, strict=True):
+        if keeps:
+            column.min_width = own
+    if is_broken:
+        # The last column gets the rest of the width.
+        table.columns[-1].max_width = None
+
+
+def _squeezed(
+    widths: Sequence[int], is_fixed: Sequence[bool], is_word: Sequence[bool], room: int
+) -> list[int]:
+    """Return the widths cut to the sum `room`: words before numbers, the widest first."""
+    found = list(widths)
+    while sum(found) > room:
+        free = [at for at, own in enumerate(found) if own > _LEAST and not is_fixed[at]]
+        if not free:
+            break
+        found[max(free, key=lambda at: (is_word[at], found[at]))] -= 1
+    return found
+
+
 def print_pages(columns: Sequence[Column], pages: Iterable[Sequence[Sequence[object]]]) -> None:
-    """A list that nobody reads as a whole: a line for each row, and done at once, page by page.
-    A column becomes wider where a later page needs that."""
+    """Print a list page by page as the pages arrive. A later page may widen a column."""
     names = [parts(column)[0] for column in columns]
     is_right = [parts(column)[1] == "right" for column in columns]
     table, widths = [names], [0] * len(columns)
     for rows in pages:
         table += [[clean(cell, 400) for cell in cells] for cells in rows]
         columned = zip(widths, *table, strict=True)
-        widths = [max(width, *map(len, cells)) for width, *cells in columned]
+        widths = [max(width, *map(columns_of, cells)) for width, *cells in columned]
         lines = []
         for cells in table:
             padded = (
-                cell.rjust(width) if right else cell.ljust(width)
+                pad(cell, width, right=right)
                 for cell, width, right in zip(cells, widths, is_right, strict=True)
             )
             lines.append("  ".join(padded).rstrip())
@@ -165,31 +253,31 @@ def print_pages(columns: Sequence[Column], pages: Iterable[Sequence[Sequence[obj
         table = []
 
 
-def show_demand(demand: View) -> list[str]:
-    """Cores, memory and I/O as three cells."""
+def show_demand(demand: ResourcesView) -> list[str]:
+    """Return cores, memory and I/O as three cells."""
     return [f"{demand['cores']:g}", show_size(demand["memory"]), show_io(demand)]
 
 
-def show_io(rates: View) -> str:
-    """ "200M/50M", or "-"."""
+def show_io(rates: ResourcesView | RatesView) -> str:
+    """Return the rates as "200M/50M", or "-" if both are zero."""
     read, write = rates["read"], rates["write"]
     return "-" if not read and not write else f"{show_size(read)}/{show_size(write)}"
 
 
-def show_gres(counts: View) -> str:
-    """ "2 gpu, 1 tape", or "-"."""
+def show_gres(counts: Mapping[str, int]) -> str:
+    """Return counts as "2 gpu, 1 tape", or "-" if there are none."""
     return ", ".join(f"{count} {clean(name)}" for name, count in counts.items()) or "-"
 
 
-def show_held(job: View) -> str:
-    """Which it has, "gpu 0,1", or how many it asks for, "2 gpu"."""
+def show_held(job: JobView) -> str:
+    """Return the allocated instances, "gpu 0,1", or the requested counts, "2 gpu"."""
     held = job.get("gres_instances")
     if not held:
         return show_gres(job["demand"]["gres"])
     return ", ".join(f"{clean(name)} {clean(','.join(each))}" for name, each in held.items())
 
 
-def show_elapsed(job: View) -> str:
+def show_elapsed(job: JobView) -> str:
     if job["started_at"] is None:
         return "-"
     return show_duration((job["ended_at"] or time.time()) - job["started_at"])
@@ -202,7 +290,7 @@ def show_time(at_s: float | None) -> str:
 
 
 def show_when(at_s: float, now_s: float | None = None) -> str:
-    """A time near now, as people say it, in this machine's zone: "14:05 (in 12m30s)",
+    """Return a time near now in the local time zone: "14:05 (in 12m30s)",
     "tomorrow 03:00 (in 9h10m)", "yesterday 23:10 (3h02m ago)", "2026-11-20 14:05"."""
     now_s = time.time() if now_s is None else now_s
     days = round((_midnight(at_s) - _midnight(now_s)) / 86400)
@@ -215,32 +303,33 @@ def show_when(at_s: float, now_s: float | None = None) -> str:
 
 
 def _midnight(at_s: float) -> float:
-    """Before it; days differ in length when the clock is put forward or back."""
+    """Return the midnight before a time. mktime allows for days on which the clock changes."""
     year, month, day, *_ = time.localtime(at_s)
     return time.mktime((year, month, day, 0, 0, 0, 0, 0, -1))
 
 
-#: What an expected start rests on.
+#: The assumptions on which an expected start rests.
 ESTIMATE = "if running jobs end as estimated and nobody submits anything before"
 
 
-def why_line(job: View) -> str:
-    """Reason or outcome in one line."""
+def why_line(job: JobView | EndedArrayView) -> str:
+    """Return the reason or outcome in one line."""
     about = job["reason"] or job["outcome"]
-    # Of others' jobs it is not said how they ended.
+    # For jobs of other users the text of the outcome is empty.
     return "" if about is None else f"{about['code']}: {about['text']}".removesuffix(": ")
 
 
-def tell_never(job: View) -> None:
-    """Of a job that somebody waits for, and that can never start."""
+def tell_never(job: JobView) -> None:
+    """Print that a job that is being waited for can never start."""
     name = str(job["id"])
     if job["array_id"] is not None:
         name = f"{job['array_id']}_{job['array_index']}"
-    say(clean(f"job {name} never starts: {job['reason']['text']}", 1000))
+    why = "" if job["reason"] is None else job["reason"]["text"]
+    say(clean(f"job {name} never starts: {why}", 1000))
 
 
-def advice_line(advice: View) -> str:
-    """What to ask for next time, and what that rests on."""
+def advice_line(advice: AdviceView) -> str:
+    """Return the options suggested for the next run, and the jobs they are based on."""
     count = advice["jobs"]
     basis = "its last job" if count == 1 else f"its last {count} jobs"
     short = f", {advice['short_jobs']} cut short" if advice["short_jobs"] else ""
@@ -251,7 +340,7 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-#: What `--color` says.
+#: The value of `--color`.
 _colour = "auto"
 
 
@@ -261,7 +350,7 @@ def set_colour(choice: str) -> None:
 
 
 def has_colour() -> bool:
-    """Whether stdout gets colours."""
+    """Return whether stdout gets colours."""
     if _colour != "auto":
         return _colour == "always"
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
@@ -269,7 +358,7 @@ def has_colour() -> bool:
 
 
 class Painted(str):
-    """A cell with a style, for who sees colours."""
+    """A table cell with a style, which shows on screens with colours."""
 
     style: str
 
@@ -279,7 +368,7 @@ class Painted(str):
         return cell
 
 
-#: Of states that want to be seen; the others are ordinary.
+#: Styles of states. States that are not listed are red.
 _STATE_STYLES = {
     "RUNNING": "green",
     "STARTING": "green",
@@ -291,3 +380,158 @@ _STATE_STYLES = {
 
 def show_state(state: str) -> Painted:
     return Painted(state, _STATE_STYLES.get(state, "red"))
+
+
+# -- forms: text for people, JSON, parsable lines, CSV -------------------------------------------
+#
+# Parsable lines are stable across releases: one line for each job or node, columns split by tabs.
+# Sizes are in bytes, rates in bytes per second, times in Unix seconds; an unknown value is empty.
+# No value contains a tab or a line end, whatever the name of a job.
+
+V = TypeVar("V")
+#: The columns of a line by name, with the function that returns the value.
+Columns = Mapping[str, Callable[[V], object]]
+#: The heading of a table in CSV, and its rows.
+Csv = tuple[Sequence[str], Iterable[Sequence[object]]]
+
+#: The columns of jobs. A new column is added at the end, and no column is ever renamed.
+JOB_COLUMNS: Columns[JobView] = {
+    "id": lambda job: job["id"],
+    "name": lambda job: job["name"],
+    "user": lambda job: job["user"],
+    "pool": lambda job: job["pool"],
+    "state": lambda job: job["state"],
+    "code": lambda job: _code(job),
+    "cores": lambda job: job["demand"]["cores"],
+    "memory": lambda job: job["demand"]["memory"],
+    "read": lambda job: job["demand"]["read"],
+    "write": lambda job: job["demand"]["write"],
+    "time_limit_s": lambda job: job["time_limit_s"],
+    "priority": lambda job: job["priority"],
+    "attempt": lambda job: job["attempt"],
+    "submitted_at": lambda job: job["submitted_at"],
+    "started_at": lambda job: job["started_at"],
+    "ended_at": lambda job: job["ended_at"],
+    "exit_code": lambda job: job["exit_code"],
+    "signal": lambda job: job["signal"],
+    "why": why_line,
+    "array_id": lambda job: job["array_id"],
+    "array_index": lambda job: job["array_index"],
+    "array_tasks": lambda job: job.get("array_tasks"),
+    "gres": lambda job: _counts(job["demand"]["gres"]),
+    "gres_instances": lambda job: _lists(job.get("gres_instances", {})),
+}
+
+#: The columns of nodes of the fair-share tree. New ones are added at the end, too.
+NODE_COLUMNS: Columns[NodeView] = {
+    "path": lambda node: node["path"],
+    "entitlement": lambda node: node["entitlement"],
+    "dominant_share": lambda node: node["dominant_share"],
+    "dominant_resource": lambda node: node["dominant_resource"],
+    "satisfaction": lambda node: node["satisfaction"],
+    "cores": lambda node: node["usage"]["cores"],
+    "memory": lambda node: node["usage"]["memory"],
+    "read": lambda node: node["usage"]["read"],
+    "write": lambda node: node["usage"]["write"],
+    "running": lambda node: node["running"],
+    "pending": lambda node: node["pending"],
+    "gres": lambda node: _counts(node["usage"]["gres"]),
+}
+
+
+def _code(job: JobView) -> str | None:
+    about = job["reason"] or job["outcome"]
+    return None if about is None else about["code"]
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    """Return counts as `gpu=2,tape=1`."""
+    return ",".join(f"{name}={count}" for name, count in counts.items())
+
+
+def _lists(instances: Mapping[str, Sequence[str]]) -> str:
+    """Return instances as `gpu=0,1;tape=left`."""
+    return ";".join(f"{name}={','.join(each)}" for name, each in instances.items())
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a verb: a function for each form. One of them is called, and then `finish`."""
+
+    #: Print the result for people.
+    show: Callable[[], None]
+    #: Return the object that --json prints.
+    view: Callable[[], object]
+    #: Return the jobs or nodes that --parsable lists, page by page.
+    pages: Callable[[], Iterable[Sequence[Any]]] | None = None
+    #: Return the heading and the rows that --csv prints.
+    csv: Callable[[], Csv] | None = None
+    #: Print messages on stderr, which belong to no form, and return the exit code.
+    finish: Callable[[], int] | None = None
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form that the options of a command line ask for."""
+
+    as_json: bool = False
+    as_csv: bool = False
+    parsable: bool = False
+    no_header: bool = False
+    #: The names given with --columns, or None for all columns.
+    chosen: Sequence[str] | None = None
+
+    @property
+    def is_parsable(self) -> bool:
+        return bool(self.parsable or self.no_header or self.chosen)
+
+    @property
+    def is_for_people(self) -> bool:
+        return not (self.as_json or self.as_csv or self.is_parsable)
+
+
+def render(result: Result, form: Form, columns: Columns[Any]) -> int:
+    """Print the result in this form and return the exit code."""
+    if form.as_json:
+        click.echo(json.dumps(result.view()))
+    elif form.as_csv and result.csv is not None:
+        _print_csv(*result.csv())
+    elif form.is_parsable and result.pages is not None:
+        _print_lines(result.pages(), form, columns)
+    else:
+        result.show()
+    return 0 if result.finish is None else result.finish()
+
+
+def _print_lines(pages: Iterable[Sequence[Any]], form: Form, columns: Columns[Any]) -> None:
+    names = form.chosen or list(columns)
+    lines = [] if form.no_header else ["\t".join(names)]
+    for views in pages:
+        for view in views:
+            lines.append("\t".join(_word(columns[name](view)) for name in names))
+        if lines:
+            click.echo("\n".join(lines))
+        lines = []
+
+
+def _print_csv(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print comma-separated values, one line for each row; None is an empty value."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(names)
+    for row in rows:
+        writer.writerow("" if cell is None else clean(cell, 4096) for cell in row)
+
+
+def _word(value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case float():
+            return f"{value:.9f}".rstrip("0").rstrip(".")
+        case _:
+            return clean(value, 4096)
+
+
+def pick(view: Mapping[str, object], keys: Iterable[str]) -> dict[str, object]:
+    """Return those of the keys that the view has, with their values."""
+    return {key: view[key] for key in keys if key in view}

@@ -1,4 +1,4 @@
-"""The program `drf`: the short way for what is short, else the whole command line."""
+"""The program `drf`: an ordinary `drf submit` takes a light path, all other commands use click."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import sys
 def main() -> None:
     key = None
     if sys.argv[1:2] == ["submit"]:
-        from drfd_cli import quick
+        from drfd_cli import quick_submit
 
         tried = os.urandom(12).hex()
         try:
-            if quick.submit(sys.argv[2:], tried):
+            if quick_submit.submit(sys.argv[2:], tried):
                 return
-        except quick.Lost:
+        except quick_submit.Lost:
             key = tried
         except KeyboardInterrupt:
             sys.exit(130)

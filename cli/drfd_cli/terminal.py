@@ -1,37 +1,53 @@
-"""The terminal that drf was started from: how it was found, and how it is given back."""
+"""Terminals: the one that drf was started from, and the pty of an attached job.
+
+The job has one side of the pty as its terminal; bytes are relayed on the other. The pty belongs to
+the submitter: when our side is closed, for whatever reason, the kernel hangs up the job's side.
+
+An escape character at the beginning of a line marks keys that are for drf itself, as in ssh.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import select
+import signal
+import socket
 import struct
 import termios
+import time
 import tty
+from collections.abc import Iterator
+from enum import Enum
 
+#: Indices into the list of `termios.tcgetattr`.
 _LFLAG, _CC = 3, 6
 
 
 class Terminal:
-    """Whoever changes it must call `restore` on every way out."""
+    """The terminal that drf was started from.
+
+    A caller that changes its modes must call `restore` on every way out.
+    """
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.is_raw = False
         self._is_changed = False
-        #: As it was when it was last ours and unchanged; None: it never was, and what a shell sets
-        #: while it reads a command line is good for no program.
-        self.found = termios.tcgetattr(fd) if self.is_ours() else None
+        #: The modes as the shell sets them for programs in the foreground. None if drf has only
+        #: been in the background, where the modes are those of the shell's command line.
+        self.modes = termios.tcgetattr(fd) if self.is_ours() else None
 
     def is_ours(self) -> bool:
-        """Whether we are in the foreground: in the background it is the shell's."""
+        """Return whether drf is in the foreground of its terminal, so that the shell is not."""
         try:
             return os.tcgetpgrp(self.fd) == os.getpgrp()
         except OSError:
-            # It controls no session of ours, so no shell can be using it with us.
+            # This is not the controlling terminal, so no shell shares it with drf.
             return True
 
-    def hush(self) -> None:
-        """Nothing that is typed is shown; ^C and ^Z mean what they mean."""
+    def disable_echo(self) -> None:
+        """Stop echoing what is typed; ^C and ^Z keep their meaning."""
         if self.is_ours():
             self._remember()
             quiet = termios.tcgetattr(self.fd)
@@ -39,16 +55,16 @@ class Terminal:
             termios.tcsetattr(self.fd, termios.TCSANOW, quiet)
             self._is_changed = True
 
-    def go_raw(self, *, forget_keys: bool) -> None:
-        """Every key comes as it is typed. `forget_keys`: those that were typed before are lost."""
+    def go_raw(self, *, discard_input: bool) -> None:
+        """Enter raw mode; with `discard_input`, drop what was typed before."""
         if self.is_ours():
             self._remember()
-            tty.setraw(self.fd, termios.TCSAFLUSH if forget_keys else termios.TCSADRAIN)
+            tty.setraw(self.fd, termios.TCSAFLUSH if discard_input else termios.TCSADRAIN)
             self.is_raw = self._is_changed = True
 
     def _remember(self) -> None:
         if not self._is_changed:
-            self.found = termios.tcgetattr(self.fd)
+            self.modes = termios.tcgetattr(self.fd)
 
     def restore(self) -> None:
         self.is_raw = False
@@ -56,28 +72,251 @@ class Terminal:
             return
         self._is_changed = False
         try:
-            if self.is_ours() and self.found is not None:
-                termios.tcsetattr(self.fd, termios.TCSADRAIN, self.found)
+            if self.is_ours() and self.modes is not None:
+                termios.tcsetattr(self.fd, termios.TCSADRAIN, self.modes)
         except (termios.error, OSError):
-            # It has been closed: nobody is left to see it.
+            # The terminal has been closed.
             pass
 
 
 def copy_size(source: int, target: int) -> None:
-    """Rows and columns; whoever runs on the target gets a SIGWINCH if they are new."""
+    """Copy rows and columns of a terminal. Programs on the target get SIGWINCH if they change."""
     try:
         size = fcntl.ioctl(source, termios.TIOCGWINSZ, b"\0" * 8)
     except OSError:
         return
-    # A serial line may not know its size, and then says 0; nobody can draw on that.
+    # A serial line may not know its size and report 0; programs cannot draw on that.
     if struct.unpack("4H", size)[:2] != (0, 0):
         fcntl.ioctl(target, termios.TIOCSWINSZ, size)
 
 
 def suspend_key(fd: int) -> bytes | None:
-    """The key that stops the program on the terminal; None while the program reads it itself."""
+    """Return the suspend key (^Z), or None while the program on the terminal reads it itself."""
     modes = termios.tcgetattr(fd)
     if not modes[_LFLAG] & termios.ISIG:
         return None
     key: bytes = modes[_CC][termios.VSUSP]
     return None if key == b"\0" else key
+
+
+# -- the pty of an attached job ---------------------------------------------------------------
+
+
+class EscapeCommand(Enum):
+    """A command for drf, with the key that gives it after the escape character."""
+
+    HANG_UP = b"."
+    DETACH = b"d"
+    SUSPEND = b"\x1a"
+    HELP = b"?"
+
+
+_COMMANDS = {each.value: each for each in EscapeCommand}
+_LINE_ENDS = (b"\r", b"\n")
+
+
+class EscapeFilter:
+    """Separates the keys for the job from the commands for drf."""
+
+    def __init__(self, sign: bytes | None) -> None:
+        """`sign` is the escape character, one byte, or None if every key is for the job."""
+        self._sign = sign
+        self._at_line_start = True
+        self._has_sign = False
+
+    def feed(self, keys: bytes) -> Iterator[bytes | EscapeCommand]:
+        """Yield the bytes for the job and the commands for drf, in the order of the keys."""
+        plain = bytearray()
+        for number in keys:
+            key = bytes([number])
+            if self._has_sign:
+                self._has_sign = False
+                command = _COMMANDS.get(key)
+                if command is not None:
+                    if plain:
+                        yield bytes(plain)
+                        plain.clear()
+                    self._at_line_start = True
+                    yield command
+                    continue
+                assert self._sign is not None
+                # The character typed twice is sent once; before other keys it is no escape.
+                plain += self._sign if key == self._sign else self._sign + key
+                self._at_line_start = key in _LINE_ENDS
+            elif key == self._sign and self._at_line_start:
+                self._has_sign = True
+            else:
+                plain += key
+                self._at_line_start = key in _LINE_ENDS
+        if plain:
+            yield bytes(plain)
+
+
+#: Most bytes of input that wait until the job reads; beyond them no keys are read.
+_BACKLOG_BYTES = 1 << 16
+#: Seconds to read the rest of an ended job's output from the kernel's queue.
+_DRAIN_S = 2.0
+
+
+class PtyRelay:
+    """Relays bytes between the terminal of drf and the pty of an attached job."""
+
+    def __init__(self, terminal: Terminal, escape: bytes | None) -> None:
+        self.terminal = terminal
+        self._master, slave = os.openpty()
+        self._name = os.ttyname(slave)
+        os.close(slave)
+        os.set_blocking(self._master, False)
+        #: The escape character, or None if there are no escapes.
+        self.escape = escape
+        self._keys = EscapeFilter(escape)
+        self._to_job = b""
+        #: Whether some program has the job's side open, as far as is known.
+        self.is_open = False
+        self._was_open = False
+        self._stopped_group: int | None = None
+        #: The descriptor of the terminal that shows the job's output.
+        self._screen = next((fd for fd in (1, 2) if os.isatty(fd)), terminal.fd)
+
+    def hand_over(self, connection: socket.socket) -> None:
+        """Send the job its standard descriptors: the pty in place of each that is a terminal."""
+        slave = os.open(self._name, os.O_RDWR | os.O_NOCTTY)
+        try:
+            if self.terminal.modes is not None:
+                termios.tcsetattr(slave, termios.TCSANOW, self.terminal.modes)
+            copy_size(self.terminal.fd, slave)
+            fds = [slave, *(slave if os.isatty(fd) else fd for fd in (1, 2))]
+            socket.send_fds(connection, [b"t"], fds)
+        finally:
+            os.close(slave)
+        self.is_open = self._was_open = True
+        self.terminal.go_raw(discard_input=True)
+
+    def reads(self) -> list[int]:
+        """Return the descriptors to read from. In the background, keys are for the shell."""
+        takes_keys = self.terminal.is_raw and len(self._to_job) < _BACKLOG_BYTES
+        return [*([self.terminal.fd] if takes_keys else []), *self.outputs()]
+
+    def outputs(self) -> list[int]:
+        return [self._master] if self.is_open else []
+
+    def writes(self) -> list[int]:
+        return [self._master] if self.is_open and self._to_job else []
+
+    def transfer(self, ready: set[int]) -> Iterator[EscapeCommand]:
+        """Relay bytes in both directions; yield the user's commands for drf."""
+        if self.terminal.fd in ready:
+            yield from self._read_keys()
+        if self._to_job:
+            self._feed_job()
+        # A program may close its terminal and open it again, of which drf is not notified.
+        self.is_open = self._was_open
+        if self.is_open:
+            self._show_output()
+
+    def _read_keys(self) -> Iterator[EscapeCommand]:
+        try:
+            keys = os.read(self.terminal.fd, 4096)
+        except OSError:
+            keys = b""
+        if not keys:
+            # The terminal is gone.
+            yield EscapeCommand.HANG_UP
+            return
+        for part in self._keys.feed(keys):
+            if isinstance(part, EscapeCommand):
+                yield part
+                continue
+            while part:
+                before, key, part = self._split_at_suspend(part)
+                self._to_job += before
+                if key:
+                    self._feed_job()
+                    yield EscapeCommand.SUSPEND
+
+    def _split_at_suspend(self, keys: bytes) -> tuple[bytes, bytes, bytes]:
+        """Return the keys before a ^Z that is for drf, that key, and the keys after it.
+
+        ^Z does not stop an orphaned process group, one without a shell in its session
+        (setpgid(2)). The group of the job's first process is orphaned, so drf stops it.
+        """
+        if not self.is_open or self._leading_group() is None:
+            return keys, b"", b""
+        key = suspend_key(self._master)
+        return (keys, b"", b"") if key is None else keys.partition(key)
+
+    def _leading_group(self) -> int | None:
+        """Return the foreground process group if it is that of the job's first process, or None."""
+        try:
+            group = os.tcgetpgrp(self._master)
+            return group if group > 0 and os.getsid(group) == group else None
+        except OSError:
+            return None
+
+    def stop_job(self) -> None:
+        """Stop the job's foreground group, as ^Z stops a program that a shell started."""
+        self._stopped_group = self._leading_group()
+        if self._stopped_group is not None:
+            self._signal(self._stopped_group, signal.SIGSTOP)
+
+    def continue_job(self) -> None:
+        if self._stopped_group is not None:
+            self._signal(self._stopped_group, signal.SIGCONT)
+            self._stopped_group = None
+
+    def _signal(self, group: int, number: int) -> None:
+        try:
+            os.killpg(group, number)
+        except OSError:
+            # The group has just ended, or runs as another user (su).
+            pass
+
+    def resize(self) -> None:
+        copy_size(self.terminal.fd, self._master)
+
+    def _feed_job(self) -> None:
+        try:
+            sent = os.write(self._master, self._to_job)
+        except BlockingIOError:
+            return
+        except OSError:
+            sent = len(self._to_job)
+        self._to_job = self._to_job[sent:]
+
+    def _show_output(self) -> None:
+        piece = self.read()
+        if piece:
+            write_all(self._screen, piece)
+
+    def end_line(self) -> None:
+        write_all(self._screen, b"\n")
+
+    def read(self) -> bytes:
+        """Return the job's new output; empty if there is none, or the job's side is closed."""
+        try:
+            return os.read(self._master, 1 << 16)
+        except BlockingIOError:
+            return b""
+        except OSError:
+            self.is_open = False
+            return b""
+
+    def drain(self) -> None:
+        """Show the rest of an ended job's output."""
+        deadline = time.monotonic() + _DRAIN_S
+        while self.is_open and time.monotonic() < deadline:
+            select.select([self._master], [], [], _DRAIN_S)
+            self._show_output()
+
+    def close(self) -> None:
+        os.close(self._master)
+        self.terminal.restore()
+
+
+def write_all(fd: int, data: bytes) -> None:
+    while data:
+        try:
+            data = data[os.write(fd, data) :]
+        except BlockingIOError:
+            # Another program has made the terminal non-blocking.
+            select.select([], [fd], [])

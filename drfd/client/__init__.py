@@ -1,4 +1,4 @@
-"""Jobs from Python: submit, wait, look and act, as `drf` does.
+"""The Python interface: submit jobs, wait for them, query and control them, as `drf` does.
 
     import drfd.client
 
@@ -6,19 +6,33 @@
         job = client.submit(["python3", "train.py"], cores=4, memory="16G", time="2h")
         [ended] = client.wait(job)
 
-Standard library only. What goes wrong is one of `drfd.errors`.
+It needs the standard library alone. Errors are `DrfdError`: `Refused`, `NotPermitted` or
+`Unavailable`.
 """
 
 from drfd.client.client import Client, connect
-from drfd.client.snapshots import Row, Snapshot, Usage, Use
-from drfd.client.values import Amounts, Job, Node, Reason, Shares
-from drfd.errors import DrfdError, NotPermitted, Refused, Unavailable
+from drfd.client.values import (
+    Amounts,
+    JobInfo,
+    Node,
+    Reason,
+    Row,
+    Shares,
+    Snapshot,
+    UsagePoints,
+    Use,
+)
+from drfd.common.errors import DrfdError, NotPermitted, Refused, Unavailable
+
+#: Names in the first version of the interface.
+Job, Usage = JobInfo, UsagePoints
 
 __all__ = [
     "Amounts",
     "Client",
     "DrfdError",
     "Job",
+    "JobInfo",
     "Node",
     "NotPermitted",
     "Reason",
@@ -28,6 +42,7 @@ __all__ = [
     "Snapshot",
     "Unavailable",
     "Usage",
+    "UsagePoints",
     "Use",
     "connect",
 ]

@@ -1,4 +1,4 @@
-"""Starting the user's own daemon when no system daemon is there."""
+"""Start of the user's own daemon where there is no system daemon."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import sys
 import time
 from pathlib import Path
 
-from drfd import paths
-from drfd.errors import Unavailable
+from drfd.common import paths
+from drfd.common.errors import Unavailable
+from drfd.linux.unix_sockets import at_socket
 
+#: Seconds that a daemon may take to answer after its start.
 _START_S = 60.0
-#: It ends by itself after so long without jobs.
+#: Idle seconds after which the daemon ends by itself.
 _IDLE_EXIT_S = 600
 
 
 def start_daemon(socket_path: Path) -> None:
-    """Start the user's daemon in the background and wait until it answers."""
+    """Start the user's daemon in the background. Raises Unavailable if it does not answer."""
     state = paths.user_state(os.environ)
     state.mkdir(parents=True, exist_ok=True, mode=0o700)
     log_path = state / "drfd.log"
@@ -29,10 +31,11 @@ def start_daemon(socket_path: Path) -> None:
 
 
 def spawn_daemon(log_path: Path, *arguments: object) -> subprocess.Popen[bytes]:
-    """`drfd serve` with these arguments, in a session of its own."""
+    """Start `drfd serve` with these arguments, in a session of its own. It serves this user alone,
+    and so may run as root for root."""
     with log_path.open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-I", "-m", "drfd.daemon", "serve", *map(str, arguments)],
+            [sys.executable, "-I", "-m", "drfd.daemon", "serve", "--as-root", *map(str, arguments)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -42,12 +45,13 @@ def spawn_daemon(log_path: Path, *arguments: object) -> subprocess.Popen[bytes]:
 
 
 def await_daemon(process: subprocess.Popen[bytes], socket_path: Path, log_path: Path) -> None:
-    """Raises Unavailable, with the daemon's last words, when it does not come up."""
+    """Wait until the daemon answers. Raises Unavailable, with the last line of its log, if it does
+    not."""
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline:
         if _answers(socket_path):
             return
-        # Exit 1 may mean that somebody else's start has won: then theirs is about to answer.
+        # Exit 1 may mean that another process was faster, whose daemon is about to answer.
         if process.poll() not in (None, 1):
             break
         time.sleep(0.05)
@@ -57,7 +61,7 @@ def await_daemon(process: subprocess.Popen[bytes], socket_path: Path, log_path: 
 
 def _answers(path: Path) -> bool:
     try:
-        with paths.at_socket(path) as address, socket.socket(socket.AF_UNIX) as connection:
+        with at_socket(path) as address, socket.socket(socket.AF_UNIX) as connection:
             connection.connect(address)
         return True
     except OSError:

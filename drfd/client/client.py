@@ -1,36 +1,116 @@
-"""A daemon's client in Python: what `drf` does, with values in place of screens."""
+"""The Python client: the verbs of `drf` as methods, which return values.
+
+Arguments are Python's own types or the texts of the command line. What cannot be read raises
+Refused, with what to write instead.
+"""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
-from drfd.client import plain
 from drfd.client.connection import Connection, choose
-from drfd.client.events import follow
-from drfd.client.plain import Ids, Span
-from drfd.client.snapshots import Snapshot, Usage, watch
-from drfd.client.submission import compose, demand_fields, dependencies
-from drfd.client.values import Job, Shares
-from drfd.client.words import parse_outcomes, parse_signal, parse_warning
-from drfd.environment import as_given, capture, not_text
-from drfd.errors import BY_KIND, DrfdError, Refused
+from drfd.client.streams import follow, watch
+from drfd.client.submission import Rates, Submission, demand_fields, dependencies
+from drfd.client.values import JobInfo, Shares, Snapshot, UsagePoints
+from drfd.client.words import (
+    Ref,
+    parse_after,
+    parse_begin,
+    parse_id,
+    parse_ids,
+    parse_outcomes,
+    parse_signal,
+    parse_warning,
+)
+from drfd.common.errors import BY_KIND, DrfdError, Refused
+from drfd.common.indices import read_array
+from drfd.common.units import parse_cores, parse_disk_rates, parse_duration, parse_memory
+from drfd.payload.environment import as_given, capture, not_text
+
+if TYPE_CHECKING:
+    from drfd.protocol.replies import BatchVerb
+
+
+#: Jobs, arrays, and tasks: 42, "42_7", "3-7,9", a `JobInfo`, or several of these.
+Ids = int | str | JobInfo | Iterable[int | str | JobInfo]
+#: A duration: seconds, "1h30m", or a timedelta.
+Span = int | str | timedelta
+
+
+class ChangeOptions(TypedDict, total=False):
+    """Keywords of `Client.set`, which `Client.submit` takes, too."""
+
+    #: 4, 0.5 or "4".
+    cores: float | str | None
+    #: "16G" or bytes.
+    memory: int | str | None
+    #: Bandwidth per second and disk, such as "100M/50M".
+    io: str | Iterable[str] | None
+    #: Countable resources, such as {"gpu": 1}.
+    gres: Mapping[str, int] | None
+    #: The limit of the wall time: "2h", seconds, a timedelta, or "unlimited".
+    time: Span | None
+    name: str | None
+    pool: str | None
+    priority: int | None
+    #: Jobs to wait for: 41, "41:any", "41:fail", or several of these.
+    after: Ids | None
+    #: The earliest start: "18:00", "now+2h", a Unix time or a datetime.
+    begin: str | float | datetime | None
+
+
+class SubmitOptions(ChangeOptions, total=False):
+    """Keywords of `Client.submit`; those left out, and None, take the daemon's defaults."""
+
+    #: Indices of an array: "0-99%5" (five at once), or a range.
+    array: str | range | None
+    #: Start only after `release`.
+    hold: bool
+    #: Allow that the job is stopped for others, and run again.
+    preemptible: bool
+    #: The number of retries, and after which outcomes: "fail", "launch", "lost", "timeout",
+    #: "memory", "limit".
+    retry: int | None
+    retry_on: str | Iterable[str] | None
+    #: A signal before the time limit, such as "USR1@60".
+    warn: str | None
+    #: Files for the output; "%j" is the id, "%A" and "%a" are the array and the index.
+    stdout: str | None
+    stderr: str | None
+    #: When to notify the owner: "start", "end", "fail", joined by commas.
+    notify: str | None
+    notify_command: str | None
+    #: None for the directory of this process.
+    cwd: str | os.PathLike[str] | None
+    #: None for the environment of this process, without variables that look secret.
+    env: Mapping[str, str] | None
+    #: Names of variables that are kept although they look secret.
+    export: Iterable[str]
+    #: Text that is run in place of argv[0], through its #! line.
+    script: str | None
 
 
 def connect(socket: str | os.PathLike[str] | None = None, *, may_start: bool = True) -> Client:
-    """A client of the daemon at `socket`, else of the one that `drf` would talk to: DRFD_SOCKET's,
-    the system's, or the user's own, which is started if need be and `may_start`. Nothing is asked
-    before the first call."""
+    """Return a client of the daemon at `socket`, or else of the one that `drf` would use: that of
+    DRFD_SOCKET, the system's, or the user's own, which is started if necessary and `may_start`.
+
+    The connection is made by the first call.
+    """
     named = None if socket is None else os.fspath(socket)
     return Client(choose(named, start=_start_own if may_start else None))
 
 
 class Client:
-    """One connection; for one thread at a time. Every call may raise Refused, NotPermitted or
-    Unavailable of `drfd.errors`."""
+    """A connection to the daemon, for one thread at a time.
+
+    Every call may raise Refused, NotPermitted or Unavailable of `drfd.common.errors`. Jobs are
+    named by id (42), task ("42_7"), range ("3-7,9"), `JobInfo`, or a sequence of these.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -42,92 +122,42 @@ class Client:
         self.close()
 
     def close(self) -> None:
+        """Close the connection; the next call opens another."""
         self._connection.close()
 
     # -- submitting ---------------------------------------------------------------------------
 
     def submit(
-        self,
-        argv: Sequence[str | os.PathLike[str]],
-        *,
-        cores: float | str | None = None,
-        memory: int | str | None = None,
-        io: str | Iterable[str] | None = None,
-        gres: Mapping[str, int] | None = None,
-        time: Span | None = None,
-        name: str | None = None,
-        pool: str | None = None,
-        priority: int = 0,
-        array: str | range | None = None,
-        after: Ids | None = None,
-        begin: str | float | datetime | None = None,
-        hold: bool = False,
-        preemptible: bool = False,
-        retry: int | None = None,
-        retry_on: str | Iterable[str] | None = None,
-        warn: str | None = None,
-        stdout: str | None = None,
-        stderr: str | None = None,
-        notify: str | None = None,
-        notify_command: str | None = None,
-        cwd: str | os.PathLike[str] | None = None,
-        env: Mapping[str, str] | None = None,
-        export: Iterable[str] = (),
-        script: str | None = None,
+        self, argv: Sequence[str | os.PathLike[str]], **options: Unpack[SubmitOptions]
     ) -> int:
-        """Queue a job, or with `array` many tasks; the id. Values are as on the command line: 4,
-        "16G" or bytes, "2h" or seconds. It is accepted once, also if the daemon is restarted
-        meanwhile.
+        """Queue a job, or many tasks with `array`, and return its id.
 
-        `env`: None takes this process's, less what looks secret and is not named in `export`.
-        `script`: text that runs in place of argv[0], through its #! line.
+        `SubmitOptions` lists the keywords: cores, memory, io, gres, time, name, pool, priority,
+        array, after, begin, hold, preemptible, retry, retry_on, warn, stdout, stderr, notify,
+        notify_command, cwd, env, export, script. Values are as on the command line. The job is
+        queued exactly once, even if the daemon is restarted meanwhile.
+
+        Raises Refused for a value that cannot be read or that the daemon does not accept.
         """
-        if isinstance(argv, str):
-            raise Refused("bad-value", "argv is a list of words, not a text", hint="argv.split()")
-        if retry_on is not None and retry is None:
-            raise Refused("bad-value", "retry_on says when to try again; retry how often")
-        on = None if retry_on is None else _joined(retry_on)
-        fields = compose(
-            [os.fspath(word) for word in argv],
-            env=_surroundings(export) if env is None else dict(env),
-            cwd=None if cwd is None else os.fspath(cwd),
-            **plain.demand(cores, memory, io, gres),
-            time=plain.limit(time),
-            name=name,
-            pool=pool,
-            priority=priority,
-            after=None if after is None else plain.after(after),
-            begin=plain.begin(begin),
-            retry=retry,
-            retry_on=None if on is None else parse_outcomes(on),
-            warn=None if warn is None else parse_warning(warn),
-            script=script,
-            array=plain.array(array),
-            hold=hold,
-            preemptible=preemptible,
-            stdout=stdout,
-            stderr=stderr,
-            notify=notify,
-            notify_command=notify_command,
-        )
-        return int(self._connection.submit(**fields)["id"])
+        return int(self._connection.submit(**_submission(argv, options))["id"])
 
-    def submit_many(self, jobs: Iterable[Mapping[str, Any]]) -> list[int | DrfdError]:
-        """Queue many jobs, each with the arguments of `submit`, without waiting for the answer to
-        one before the next is sent. The ids in their order; in place of one, what refused it."""
-        replies = self._connection.submit_all(_composed(jobs))
+    def submit_many(self, jobs: Iterable[Mapping[str, object]]) -> list[int | DrfdError]:
+        """Queue many jobs, without waiting for the reply to one before the next is sent.
+
+        Each of `jobs` has the arguments of `submit`. Return their ids in order, with the refusal in
+        place of the id of a job that was refused.
+        """
+        replies = self._connection.submit_all(_submission_of(each) for each in jobs)
         return [each if isinstance(each, DrfdError) else int(each["id"]) for each in replies]
 
     # -- looking ------------------------------------------------------------------------------
 
-    def get(self, job: int | str | Job) -> Job:
-        """Any job of the caller's, ended ones too."""
-        reply = self._connection.request("show", id=plain.one(job))
+    def get(self, job: int | str | JobInfo) -> JobInfo:
+        """Return a job of the caller's, live or ended. Raises Refused for none, or for an array."""
+        reply = self._connection.request("show", id=_id(job))
         if "job" not in reply:
-            raise Refused(
-                "is-array", f"{plain.one(job)} is an array", hint="status(id) tells its tasks"
-            )
-        return Job.of(reply["job"])
+            raise Refused("is-array", f"{_id(job)} is an array", hint="status(id) tells its tasks")
+        return JobInfo.of(reply["job"])
 
     def status(
         self,
@@ -138,113 +168,121 @@ class Client:
         states: Iterable[str] = (),
         ended: int = 0,
         tasks: bool = False,
-    ) -> list[Job]:
-        """The queue now, everybody's; `ended`: with so many of the jobs that ended last. Waiting
-        tasks of an array are one row, unless `tasks`."""
-        select = plain.selection(ids, user, name, states)
+    ) -> list[JobInfo]:
+        """Return the jobs of the queue, in order of their ids, of all users.
+
+        `name` may be a pattern such as `train-*`. With `ended`, that many of the jobs that ended
+        last are included. Pending tasks of an array are one entry, unless `tasks`.
+        """
+        select = _selection(ids, user, name, states)
         pages = self._connection.pages("status", select=select, ended=ended, tasks=tasks)
-        return [Job.of(view) for page in pages for view in page["jobs"]]
+        return [JobInfo.of(view) for page in pages for view in page["jobs"]]
 
     def shares(self) -> Shares:
+        """Return the fair-share table: what each pool and user is promised, and uses."""
         return Shares.of(self._connection.request("shares"))
 
     def snapshots(self, every: float = 1.0) -> Iterator[Snapshot]:
-        """Everything as it stands: at once, and then every so many seconds, one at least. Who takes
-        the next one late gets the newest then. Outlives restarts of the daemon; uses a connection
-        of its own."""
-        return watch(self._connection.another(), every)
+        """Yield the state of the service now, and then every so many seconds (at least 1).
 
-    def usage(self, job: int | str | Job | None = None, *, user: str | None = None) -> Usage:
-        """How the use of a job, or of a user's running jobs together, went: anybody's."""
-        about = {"user": user} if job is None else {"id": plain.one(job), "user": user}
-        given = {name: value for name, value in about.items() if value is not None}
-        return Usage.of(self._connection.request("usage", **given))
+        A slow reader gets the newest snapshot. The stream outlives restarts of the daemon, and uses
+        a connection of its own.
+        """
+        for view in watch(self._connection.another(), every):
+            yield Snapshot.of(view)
+
+    def usage(
+        self, job: int | str | JobInfo | None = None, *, user: str | None = None
+    ) -> UsagePoints:
+        """Return the use over time of a job, or of a user's jobs together. Every user may ask."""
+        about = {"user": user} if job is None else {"id": _id(job), "user": user}
+        return UsagePoints.of(self._connection.request("usage", **_given(about)))
 
     def wait(
         self, ids: Ids, *, any: bool = False, timeout: Span | float | None = None
-    ) -> list[Job]:
-        """Until these jobs have ended, or one of them if `any`: those that have, in the order
-        given; an array as one. Outlives restarts of the daemon. Raises TimeoutError when they have
-        not ended after `timeout` (seconds), and Refused when one of them can never start because of
-        how others ended and that is all that is left to wait for."""
-        left = timeout if isinstance(timeout, int | float | None) else plain.span(timeout)
-        reply = self._connection.wait(plain.ids(ids), any_one=any, timeout_s=left)
+    ) -> list[JobInfo]:
+        """Wait until these jobs have ended, or one of them if `any`; an array counts as one job.
+
+        Return the jobs that have ended, in the order given. The wait outlives restarts of the
+        daemon. Raises TimeoutError after `timeout` (seconds, or a text such as "2h"), and Refused
+        when the only jobs left can never start because of how others ended.
+        """
+        left = timeout if isinstance(timeout, int | float | None) else _seconds(timeout)
+        reply = self._connection.wait(_ids(ids), any_one=any, timeout_s=left)
         for view in reply.get("never", ()):
-            text = f"job {Job.of(view).label} never starts: {view['reason']['text']}"
-            raise Refused("never-starts", text)
+            reason = view["reason"]
+            why = "" if reason is None else f": {reason['text']}"
+            raise Refused("never-starts", f"job {JobInfo.of(view).label} never starts{why}")
         if not reply["done"]:
             raise TimeoutError(f"{'none has' if any else 'not all have'} ended")
-        return [Job.of(view) for view in reply["ended"]]
+        return [JobInfo.of(view) for view in reply["ended"]]
 
-    def events(self, ids: Ids | None = None, *, everybody: bool = False) -> Iterator[Job]:
-        """A job whenever one has changed: of these, which ends when all of them have ended; or of
-        all of the caller's, or of everybody, without end.
+    def events(self, ids: Ids | None = None, *, everybody: bool = False) -> Iterator[JobInfo]:
+        """Yield a job whenever one has changed: one of `ids`, until all of these have ended, or
+        else one of the caller's, or of all users if `everybody`, without end.
 
-        First come these jobs as they stand (of all: those that live). States that follow each other
-        quickly may be told as the last of them, and one state twice after a restart of the daemon,
-        which is outlived; no end is missed. Uses a connection of its own.
+        The jobs as they stand come first (without `ids`, those that have not ended). States that
+        follow each other quickly may be reported as the last of them, and a state may be reported
+        twice after a restart of the daemon, which the stream outlives; no end is missed. The stream
+        uses a connection of its own.
         """
-        asked = {"ids": [] if ids is None else plain.ids(ids), "everything": everybody}
+        asked = {"ids": [] if ids is None else _ids(ids), "everything": everybody}
         for view in follow(self._connection.another(), asked):
-            yield Job.of(view)
+            yield JobInfo.of(view)
 
-    # -- acting -------------------------------------------------------------------------------
+    # -- acting: the refusal of one job is raised after all have been tried ---------------------
 
     def cancel(self, ids: Ids) -> list[int]:
-        """Cancel waiting jobs, stop running ones; the ids of those that it was done to. As all
-        verbs here: a refusal of some is raised when all have been tried."""
+        """Cancel pending jobs and stop running ones. Return the ids of the jobs affected."""
         return self._act("cancel", ids)
 
     def hold(self, ids: Ids) -> list[int]:
+        """Keep pending jobs from starting. Return the ids of the jobs affected."""
         return self._act("hold", ids)
 
     def release(self, ids: Ids) -> list[int]:
+        """Let held jobs start. Return the ids of the jobs affected."""
         return self._act("release", ids)
 
     def suspend(self, ids: Ids) -> list[int]:
+        """Freeze running jobs. Return the ids of the jobs affected."""
         return self._act("suspend", ids)
 
     def resume(self, ids: Ids) -> list[int]:
+        """Let suspended jobs go on. Return the ids of the jobs affected."""
         return self._act("resume", ids)
 
     def signal(self, ids: Ids, signal: int | str) -> list[int]:
-        """To every process of running jobs: "USR1", 10 or `signal.SIGUSR1`."""
+        """Send "USR1", 10 or `signal.SIGUSR1` to running jobs. Return the ids of those affected."""
         number = int(signal) if isinstance(signal, int) else parse_signal(signal)
         return self._act("signal", ids, signal=number)
 
-    def set(
-        self,
-        ids: Ids,
-        *,
-        cores: float | str | None = None,
-        memory: int | str | None = None,
-        io: str | Iterable[str] | None = None,
-        gres: Mapping[str, int] | None = None,
-        time: Span | None = None,
-        name: str | None = None,
-        pool: str | None = None,
-        priority: int | None = None,
-        after: Ids | None = None,
-        begin: str | float | datetime | None = None,
-    ) -> list[int]:
-        """Change what waiting jobs ask for; of running ones, make the time limit shorter."""
-        demand = plain.demand(cores, memory, io, gres)
-        asked = {
-            "demand": demand_fields(**demand) or None,
-            "time_limit_s": plain.limit(time),
-            "name": name,
-            "pool": pool,
-            "priority": priority,
-            "after": None if after is None else dependencies(plain.after(after)),
-            "begin_s": plain.begin(begin),
-        }
-        changes = {key: value for key, value in asked.items() if value is not None}
-        if not changes:
-            raise Refused("bad-value", "nothing is to be changed", hint="for instance time='4h'")
-        return self._act("set", ids, **changes)
+    def set(self, ids: Ids, **changes: Unpack[ChangeOptions]) -> list[int]:
+        """Change what pending jobs request, or the time limit of running ones, which only an
+        administrator may lengthen. Return the ids of the jobs affected.
 
-    def _act(self, verb: str, ids: Ids, **asked: Any) -> list[int]:
-        chosen = plain.ids(ids)
+        `ChangeOptions` lists the keywords: cores, memory, io, gres, time, name, pool, priority,
+        after, begin.
+        """
+        _check_names("set", changes, ChangeOptions)
+        after = changes.get("after")
+        fields = _given(
+            {
+                "demand": demand_fields(**_demand(changes)) or None,
+                "time_limit_s": _limit(changes.get("time")),
+                "name": changes.get("name"),
+                "pool": changes.get("pool"),
+                "priority": changes.get("priority"),
+                "after": None if after is None else dependencies(_after(after)),
+                "begin_s": _begin(changes.get("begin")),
+            }
+        )
+        if not fields:
+            raise Refused("bad-value", "nothing is to be changed", hint="for instance time='4h'")
+        return self._act("set", ids, **fields)
+
+    def _act(self, verb: BatchVerb, ids: Ids, **asked: object) -> list[int]:
+        chosen = _ids(ids)
         if not chosen:
             return []
         reply = self._connection.request(verb, select={"ids": chosen}, **asked)
@@ -256,39 +294,171 @@ class Client:
 
 
 def _start_own(socket_path: Path) -> None:
-    # Seldom needed, and slow to load.
+    # Imported here: it is slow to load and seldom needed.
     from drfd.client.autostart import start_daemon
 
     start_daemon(socket_path)
 
 
-def _joined(texts: str | Iterable[str]) -> str:
-    return texts if isinstance(texts, str) else ",".join(texts)
+def _submission(
+    argv: Sequence[str | os.PathLike[str]], options: SubmitOptions
+) -> dict[str, object]:
+    """Return the fields of a submit request."""
+    _check_names("submit", options, SubmitOptions)
+    if isinstance(argv, str):
+        raise Refused("bad-value", "argv is a list of words, not a text", hint="argv.split()")
+    if options.get("retry_on") is not None and options.get("retry") is None:
+        raise Refused("bad-value", "retry_on says when to try again; retry how often")
+    env, cwd, after = options.get("env"), options.get("cwd"), options.get("after")
+    on, warn = options.get("retry_on"), options.get("warn")
+    return Submission(
+        argv=[os.fspath(word) for word in argv],
+        env=_own_environment(options.get("export", ())) if env is None else dict(env),
+        cwd=None if cwd is None else os.fspath(cwd),
+        **_demand(options),
+        time=_limit(options.get("time")),
+        name=options.get("name"),
+        pool=options.get("pool"),
+        priority=options.get("priority") or 0,
+        after=None if after is None else _after(after),
+        begin=_begin(options.get("begin")),
+        retry=options.get("retry"),
+        retry_on=None
+        if on is None
+        else parse_outcomes(on if isinstance(on, str) else ",".join(on)),
+        warn=None if warn is None else parse_warning(warn),
+        script=options.get("script"),
+        array=_array(options.get("array")),
+        hold=options.get("hold", False),
+        preemptible=options.get("preemptible", False),
+        stdout=options.get("stdout"),
+        stderr=options.get("stderr"),
+        notify=options.get("notify"),
+        notify_command=options.get("notify_command"),
+    ).fields()
 
 
-def _surroundings(export: Iterable[str]) -> dict[str, str]:
+def _submission_of(job: Mapping[str, object]) -> dict[str, object]:
+    """Return the fields of a submit request from all arguments of `submit`."""
+    options = dict(job)
+    argv = options.pop("argv", None)
+    if argv is None:
+        raise TypeError("submit() missing 1 required argument: 'argv'")
+    return _submission(cast(Sequence[str], argv), cast(SubmitOptions, options))
+
+
+def _check_names(function: str, given: Mapping[str, object], known: type) -> None:
+    """Raise TypeError for a keyword that the function does not have."""
+    for name in given.keys() - known.__annotations__.keys():
+        raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+
+
+def _given(fields: Mapping[str, object]) -> dict[str, object]:
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _own_environment(export: Iterable[str]) -> dict[str, str]:
     env = capture(as_given(os.environ), list(export))
     for name in not_text(env):
-        # No message can carry it.
+        # Its value is not UTF-8 text, which a request cannot contain.
         del env[name]
     return env
 
 
-class _Notes(Connection):
-    """What would be submitted."""
-
-    def __init__(self) -> None:
-        super().__init__(Path())
-        self.fields: dict[str, Any] = {}
-
-    def submit(self, **fields: Any) -> dict[str, Any]:
-        self.fields = fields
-        return {"id": 0}
+# -- reading arguments ---------------------------------------------------------------------------
 
 
-def _composed(jobs: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    notes = _Notes()
-    composing = Client(notes)
-    for each in jobs:
-        composing.submit(**each)
-        yield notes.fields
+class _DemandValues(TypedDict):
+    """The demand of a `Submission`."""
+
+    #: In thousandths of a core, and in bytes.
+    cores: int | None
+    mem: int | None
+    io: tuple[Rates, ...]
+    gres: tuple[tuple[str, int], ...]
+
+
+def _ids(given: Ids) -> list[Ref]:
+    """Return each job once, in the order given."""
+    each_of = [given] if isinstance(given, int | str | JobInfo) else given
+    found: list[Ref] = []
+    for each in each_of:
+        found += parse_ids(str(each.id if isinstance(each, JobInfo) else each))
+    return list(dict.fromkeys(found))
+
+
+def _id(job: int | str | JobInfo) -> Ref:
+    """Return the id of one job, or a task's name."""
+    return job.id if isinstance(job, JobInfo) else parse_id(str(job))
+
+
+def _selection(
+    given: Ids | None, user: str | None, name: str | None, states: Iterable[str]
+) -> dict[str, object]:
+    """Return the `select` of a request: the jobs of these ids, or that pass the filters."""
+    select = {
+        "ids": [] if given is None else _ids(given),
+        "user": user,
+        "name": name,
+        "states": [state.upper() for state in states],
+    }
+    return {key: value for key, value in select.items() if value}
+
+
+def _after(given: Ids) -> tuple[tuple[Ref, str], ...]:
+    """Return each job with what is awaited: "42" is `ok`, "42:any" and "42:fail" name it."""
+    each_of = [given] if isinstance(given, int | str | JobInfo) else given
+    text = ",".join(str(each.id if isinstance(each, JobInfo) else each) for each in each_of)
+    return tuple(parse_after(text))
+
+
+def _demand(options: ChangeOptions) -> _DemandValues:
+    cores, memory = options.get("cores"), options.get("memory")
+    io, gres = options.get("io"), options.get("gres")
+    rates: tuple[Rates, ...] = ()
+    if io is not None:
+        rates = tuple(map(parse_disk_rates, [io] if isinstance(io, str) else io))
+    return {
+        "cores": None if cores is None else parse_cores(cores),
+        "mem": None if memory is None else parse_memory(memory),
+        "io": rates,
+        "gres": tuple((gres or {}).items()),
+    }
+
+
+def _limit(given: Span | None) -> int | None:
+    """Return a time limit in seconds, 0 for "unlimited", or None if none was given."""
+    return 0 if given == "unlimited" else _seconds(given)
+
+
+def _seconds(given: Span | None) -> int | None:
+    """Return a duration in seconds, or None if none was given."""
+    if given is None:
+        return None
+    if isinstance(given, timedelta):
+        given = int(given.total_seconds())
+    return parse_duration(given)
+
+
+def _begin(given: str | float | datetime | None) -> int | None:
+    """Return the Unix time of "18:00", "now+2h", a Unix time or a datetime, or None if none was
+    given. A datetime without a time zone is local."""
+    if given is None:
+        return None
+    if isinstance(given, str):
+        return parse_begin(given)
+    at_s = given.timestamp() if isinstance(given, datetime) else given
+    if at_s <= time.time():
+        raise Refused("bad-value", f"begin: {given!r} is over already")
+    return int(at_s)
+
+
+def _array(given: str | range | None) -> str | None:
+    """Return the indices of an array, such as "0-99%5", or None if none were given."""
+    if isinstance(given, range):
+        if not given or given.step < 0:
+            raise Refused("bad-value", f"array: {given!r} has no index", hint="write range(100)")
+        given = f"{given[0]}-{given[-1]}:{given.step}"
+    if given is not None:
+        read_array(given)
+    return given

@@ -1,7 +1,7 @@
-"""Talking to the daemon: one request, one reply, over the socket that the user's daemon has.
+"""A connection to the daemon: requests and replies as JSON, also across restarts of the daemon.
 
-No module here is heavier than json and socket: every command starts with this one. `drfd.client`
-puts Python's own types around it.
+Every command of `drf` loads this module, so it imports nothing heavier than json and socket.
+`drfd.client.client` is the interface with Python's own types.
 """
 
 from __future__ import annotations
@@ -10,23 +10,32 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from select import select
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
 
-from drfd import paths
-from drfd.errors import BY_KIND, DrfdError, Refused, Unavailable
-from drfd.wire.codec import VERSION, Message, decode, encode_request
+from drfd.common import paths
+from drfd.common.errors import BY_KIND, DrfdError, Refused, Unavailable
+from drfd.linux.unix_sockets import at_socket, peer_of
+from drfd.payload.pack import of_request
+from drfd.payload.signature import digest_of, fetch_key, proof_of
+from drfd.protocol.codec import VERSION, Message, decode, encode_request
 
-#: How long a wait outlives a daemon that is being restarted, and how often it looks for it.
+if TYPE_CHECKING:
+    from drfd.protocol import replies
+
+#: Seconds for which a lost connection is tried again, and between two attempts.
 RECONNECT_S = 60.0
 RETRY_S = 0.2
-#: A daemon that has not answered by then is stopped, or very busy.
+#: Seconds that a reply may take, unless the request is to wait.
 _ANSWER_S = 120.0
-#: Rows of a list that are asked for at a time.
+#: Rows in a page of a long list.
 _PAGE = 1000
-#: So many submissions may be on their way without an answer.
+#: Seconds between two calls of `meanwhile`.
+_MEANWHILE_S = 1.0
+#: The most submissions that are sent and not yet answered.
 _AHEAD = 128
 
 
@@ -34,10 +43,52 @@ _AHEAD = 128
 Start = Callable[[Path], None]
 
 
-class Connection:
-    """One connection, made at the first request."""
+class Reconnect:
+    """Decides whether and when a request is sent again after its connection failed.
 
-    #: Of the next submission, if it has been tried in another way before.
+    Requests are repeated for `limit_s` (by default `RECONNECT_S`) if the daemon was reached before,
+    and otherwise not at all.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        was_there: bool = False,
+        is_renewed: bool = True,
+        limit_s: float | None = None,
+    ) -> None:
+        """`was_there`: the daemon has been reached before. `is_renewed`: the time begins again with
+        each lost connection, rather than with the first one since `progress`."""
+        self._connection = connection
+        self._is_renewed = is_renewed
+        self._limit_s = RECONNECT_S if limit_s is None else limit_s
+        self._until_s = time.monotonic() + self._limit_s if was_there else None
+
+    def progress(self) -> None:
+        """Note that the daemon has answered."""
+        self._until_s = None
+
+    def check(self, error: Unavailable) -> None:
+        """Raise the error if the daemon need not be waited for any longer."""
+        now_s = time.monotonic()
+        if error.code == "lost" and (self._is_renewed or self._until_s is None):
+            self._until_s = now_s + self._limit_s
+        if self._until_s is None or now_s > self._until_s:
+            raise error
+
+    def pause(self, error: Unavailable, *, longest_s: float | None = None) -> None:
+        """Close the connection and sleep until the next attempt. Raises the error instead if the
+        daemon need not be waited for any longer."""
+        self._connection.close()
+        self.check(error)
+        time.sleep(RETRY_S if longest_s is None else min(RETRY_S, longest_s))
+
+
+class Connection:
+    """A connection to the daemon, made at the first request. For one thread at a time."""
+
+    #: The key of the next submission, if `drfd_cli.quick_submit` may have sent it already.
     submission_key: ClassVar[str | None] = None
 
     def __init__(self, path: Path, *, start: Start | None = None) -> None:
@@ -46,30 +97,76 @@ class Connection:
         self._start = start
         self._socket: socket.socket | None = None
         self._inbox = b""
+        #: The user's signing key; empty if submissions are not signed, None if it is not known.
+        self._key: bytes | None = None
 
-    def request(self, op: str, **fields: Any) -> Message:
-        """The reply. Raises what the daemon refused with, or Unavailable."""
+    # The type of a reply follows from the verb.
+    @overload
+    def request(self, op: Literal["hello"], **fields: object) -> replies.HelloReply: ...
+    @overload
+    def request(self, op: Literal["status"], **fields: object) -> replies.StatusReply: ...
+    @overload
+    def request(self, op: Literal["show"], **fields: object) -> replies.ShowReply: ...
+    @overload
+    def request(self, op: Literal["why"], **fields: object) -> replies.WhyReply: ...
+    @overload
+    def request(self, op: Literal["history"], **fields: object) -> replies.HistoryReply: ...
+    @overload
+    def request(self, op: Literal["report"], **fields: object) -> replies.ReportReply: ...
+    @overload
+    def request(self, op: Literal["drain"], **fields: object) -> replies.DrainReply: ...
+    @overload
+    def request(self, op: Literal["reload"], **fields: object) -> replies.ReloadReply: ...
+    @overload
+    def request(self, op: Literal["shutdown"], **fields: object) -> replies.ShutdownReply: ...
+    @overload
+    def request(self, op: Literal["shares"], **fields: object) -> replies.SharesReply: ...
+    @overload
+    def request(self, op: Literal["doctor"], **fields: object) -> replies.DoctorReply: ...
+    @overload
+    def request(self, op: Literal["end_stray"], **fields: object) -> replies.EndStrayReply: ...
+    @overload
+    def request(self, op: Literal["usage"], **fields: object) -> replies.UsageReply: ...
+    @overload
+    def request(self, op: replies.BatchVerb, **fields: object) -> replies.BatchReply: ...
+    @overload
+    def request(self, op: Literal["submit"], **fields: object) -> replies.SubmitReply: ...
+    def request(self, op: str, **fields: object) -> object:
+        """Send a request and return the reply. Raises the daemon's refusal, or Unavailable."""
+        return self._request(op, fields)
+
+    def forecast(self, **fields: object) -> replies.DryRunReply:
+        """Return the expected start of a job that is not submitted."""
+        reply: replies.DryRunReply = self._request("submit", {**fields, "dry_run": True})
+        return reply
+
+    def _request(self, op: str, fields: Mapping[str, object]) -> Any:
         self.send(op, **fields)
         assert self._socket is not None
         self._socket.settimeout(_ANSWER_S)
         return self.receive()
 
-    def pages(self, op: str, **fields: Any) -> Iterator[Message]:
-        """The replies that make up a list, the first one at once."""
-        reply = self.request(op, limit=_PAGE, **fields)
+    @overload
+    def pages(self, op: Literal["status"], **fields: object) -> Iterator[replies.StatusReply]: ...
+    @overload
+    def pages(self, op: Literal["history"], **fields: object) -> Iterator[replies.HistoryReply]: ...
+    def pages(self, op: str, **fields: object) -> Iterator[object]:
+        """Yield the replies that make up a long list."""
+        reply = self._request(op, {"limit": _PAGE, **fields})
         yield reply
         while reply.get("after") is not None:
-            reply = self.request(op, limit=_PAGE, after=reply["after"], **fields)
+            reply = self._request(op, {"limit": _PAGE, "after": reply["after"], **fields})
             yield reply
 
     def another(self) -> Connection:
-        """To the same daemon."""
+        """Return a second connection to the same daemon."""
         return Connection(self.path, start=self._start)
 
-    def send(self, op: str, **fields: Any) -> None:
+    def send(self, op: str, **fields: object) -> None:
+        """Send a request without waiting for its reply. Raises Unavailable if nobody listens."""
         self._send_all(op, [fields])
 
-    def _send_all(self, op: str, requests: list[Message]) -> None:
+    def _send_all(self, op: str, requests: Sequence[Mapping[str, object]]) -> None:
         if not requests:
             return
         try:
@@ -77,19 +174,22 @@ class Connection:
         except UnicodeEncodeError as error:
             raise Refused("bad-value", f"{_text_around(error)!r} is not UTF-8 text") from None
         if self._has_been_left():
-            # The daemon was restarted since the last request: this one has not been sent yet.
+            # The daemon was restarted since the last request. A new connection is safe: nothing
+            # of this request has been sent.
             self.close()
         if self._socket is None:
             self._socket = self._connect()
-        # What is waited for may take days; an earlier request had its own idea.
+        # A `wait` may take days, and an earlier request may have set a timeout.
         self._socket.settimeout(None)
         try:
             self._socket.sendall(data)
         except (BrokenPipeError, ConnectionResetError):
-            # A refusal may lie there already, or else the daemon has gone.
+            # Either a refusal can be read already, or the daemon is gone.
             pass
 
     def receive(self) -> Message:
+        """Return the next reply. Raises the daemon's refusal, or Unavailable: `lost` if the
+        connection was closed, `silent` if the reply takes too long, `not-drfd`."""
         reply = self._read_reply()
         if reply.get("ok") is True:
             return reply
@@ -98,18 +198,22 @@ class Connection:
             raise self._not_drfd()
         raise error
 
-    def await_end(self) -> None:
-        """Until the daemon hangs up."""
+    def await_end(self, timeout_s: float | None = None) -> bool:
+        """Wait until the daemon closes the connection. Return False if the time is over first."""
         assert self._socket is not None
-        self._socket.settimeout(None)
+        self._socket.settimeout(timeout_s)
         try:
             while self._socket.recv(1 << 16):
                 pass
         except ConnectionError:
             pass
+        except TimeoutError:
+            return False
+        return True
 
     def fileno(self) -> int:
-        """For `select`: readable when a reply, or the end, has come; -1 without a connection."""
+        """Return the descriptor for `select`, or -1 if there is no connection. It is readable when
+        a reply, or the end of the connection, has come."""
         return -1 if self._socket is None else self._socket.fileno()
 
     def close(self) -> None:
@@ -117,51 +221,90 @@ class Connection:
             self._socket.close()
         self._socket, self._inbox = None, b""
 
-    def wait(self, ids: list[Any], *, any_one: bool, timeout_s: float | None) -> Message:
-        """The daemon's `wait`, carried over restarts of the daemon."""
+    def wait(
+        self,
+        ids: Sequence[int | str],
+        *,
+        any_one: bool,
+        timeout_s: float | None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> replies.WaitReply:
+        """Wait until the jobs have ended, or one of them if `any_one`, also over restarts of the
+        daemon. `meanwhile` is called every second until the reply comes."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        # Patience is for a daemon that was there: the first connection is made or refused.
-        give_up = time.monotonic()
+        reconnect = Reconnect(self)
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
-                self.send("wait", ids=ids, any=any_one, timeout_s=left)
-                return self.receive()
+                self.send("wait", ids=list(ids), any=any_one, timeout_s=left)
+                while (
+                    meanwhile is not None and not select([self.fileno()], [], [], _MEANWHILE_S)[0]
+                ):
+                    meanwhile()
+                return cast("replies.WaitReply", self.receive())
             except Unavailable as error:
-                self.close()
-                if error.code == "lost":
-                    # It was there until now, for however long.
-                    give_up = time.monotonic() + RECONNECT_S
-                if time.monotonic() > give_up or (left is not None and left <= 0):
+                if left is not None and left <= 0:
+                    self.close()
                     raise
-                time.sleep(RETRY_S if left is None else min(RETRY_S, left))
+                reconnect.pause(error, longest_s=left)
 
-    def submit(self, **fields: Any) -> Message:
-        """The reply, with the id. When it is lost, it is asked for again under the same key, so
-        that nothing is queued twice."""
+    def _learn_key(self) -> None:
+        """Fetch the signing key unless it is known. A daemon of the same uid is not asked: it
+        seldom wants signatures, and refuses with `not-signed` if it does."""
+        if self._key is not None:
+            return
+        if self._socket is None:
+            self._socket = self._connect()
+        if peer_of(self._socket)[0] != os.getuid():
+            self._ask_for_key()
+
+    def _ask_for_key(self) -> None:
+        key_socket = self.request("hello").get("key_socket")
+        self._key = fetch_key(key_socket) if isinstance(key_socket, str) else b""
+
+    def _signed(self, fields: Mapping[str, object]) -> Mapping[str, object]:
+        """Return the fields with the user's signature if the daemon wants one. Fields that cannot
+        be signed are returned unchanged: the daemon says what is wrong with them."""
+        if not self._key or fields.get("dry_run"):
+            return fields
+        try:
+            return {**fields, "proof": proof_of(self._key, digest_of(of_request(fields)))}
+        except ValueError:
+            return fields
+
+    def submit(self, **fields: object) -> replies.SubmitReply:
+        """Submit a job. A submission whose reply was lost is sent again with the same key, so that
+        it is queued once."""
         key, was_lost = Connection.submission_key, Connection.submission_key is not None
         Connection.submission_key = None
         key = key or os.urandom(12).hex()
-        give_up = time.monotonic() + RECONNECT_S
+        reconnect = Reconnect(self, was_there=was_lost, is_renewed=False)
         while True:
             try:
-                return self.request("submit", key=key, **fields)
-            except Unavailable as error:
-                # Only then may it have been accepted.
-                was_lost |= error.code == "lost"
-                if not was_lost or time.monotonic() > give_up:
+                self._learn_key()
+                return self.request("submit", key=key, **self._signed(fields))
+            except Refused as error:
+                if error.code != "not-signed" or self._key is not None:
                     raise
-                self.close()
-                time.sleep(RETRY_S)
+                self._ask_for_key()
+                if self._key is None:
+                    raise
+            except Unavailable as error:
+                # A lost submission may have been accepted.
+                reconnect.pause(error)
 
-    def submit_all(self, jobs: Iterable[Message]) -> Iterator[Message | DrfdError]:
-        """The replies in the order of the jobs, or what refused one. Many are sent before the first
-        is answered, so that they share what each costs the daemon's disk; what has not been
-        answered when the connection is lost is asked for again, under the same key."""
+    def submit_all(
+        self, jobs: Iterable[Mapping[str, object]]
+    ) -> Iterator[replies.SubmitReply | DrfdError]:
+        """Submit many jobs, and yield the reply or the refusal of each, in order.
+
+        Many are sent before the first is answered, so that they share commits of the daemon's
+        journal. Those without a reply when the connection is lost are sent again with their keys.
+        """
         left = ({"key": os.urandom(12).hex(), **fields} for fields in jobs)
-        open_ones: deque[Message] = deque()
-        unsent: list[Message] = []
-        give_up: float | None = None
+        open_ones: deque[Mapping[str, object]] = deque()
+        unsent: list[Mapping[str, object]] = []
+        reconnect = Reconnect(self, is_renewed=False)
         while True:
             if len(open_ones) <= _AHEAD // 2:
                 new = list(islice(left, _AHEAD - len(open_ones)))
@@ -170,23 +313,28 @@ class Connection:
             if not open_ones:
                 return
             try:
-                self._send_all("submit", unsent)
+                if unsent and len(unsent) == len(open_ones):
+                    # No other reply is outstanding, which could be mistaken for that about the key.
+                    self._learn_key()
+                self._send_all("submit", [self._signed(each) for each in unsent])
                 unsent = []
                 assert self._socket is not None
                 self._socket.settimeout(_ANSWER_S)
-                reply: Message | DrfdError = self.receive()
+                reply: replies.SubmitReply | DrfdError = cast("replies.SubmitReply", self.receive())
             except Unavailable as error:
-                if error.code == "lost" and give_up is None:
-                    give_up = time.monotonic() + RECONNECT_S
-                if give_up is None or time.monotonic() > give_up:
-                    raise
-                self.close()
+                reconnect.pause(error)
                 unsent = list(open_ones)
-                time.sleep(RETRY_S)
                 continue
             except DrfdError as error:
+                if error.code == "not-signed" and self._key is None:
+                    # The later submissions are refused as well, and sent again with their keys.
+                    self.close()
+                    self._ask_for_key()
+                    self._key = self._key or b""
+                    unsent = list(open_ones)
+                    continue
                 reply = error
-            give_up = None
+            reconnect.progress()
             open_ones.popleft()
             yield reply
 
@@ -194,7 +342,7 @@ class Connection:
         if self._socket is None:
             return False
         try:
-            # With a timeout of its own, Python would wait for something to peek at.
+            # With a timeout, Python would wait until there is something to read.
             self._socket.setblocking(False)
             return self._socket.recv(1, socket.MSG_PEEK) == b""
         except BlockingIOError:
@@ -218,7 +366,7 @@ class Connection:
 
     def _read_reply(self) -> Message:
         assert self._socket is not None
-        # A long reply comes in many pieces; each is looked at once.
+        # A long reply comes in many pieces; each is searched once for the line end.
         pieces = [self._inbox]
         try:
             while b"\n" not in pieces[-1]:
@@ -248,13 +396,13 @@ class Connection:
 
 
 def choose(explicit: str | None, *, start: Start | None) -> Connection:
-    """To the socket that is named, or that DRFD_SOCKET names; else to the system's daemon; else to
-    the user's own, which alone is started when it is not there."""
+    """Return a connection to the daemon at `explicit` or DRFD_SOCKET, else to the system's, else to
+    the user's own. Only the user's own is started when it does not run."""
     named = explicit or os.environ.get("DRFD_SOCKET")
     if named:
         return Connection(Path(named))
-    # The directory is there from the first start after a boot on: nobody gets a daemon of his own
-    # because the system's is just being restarted.
+    # The directory exists from the first start after a boot on, so no user's own daemon is started
+    # while the system's daemon restarts.
     if paths.SYSTEM_SOCKET.parent.exists():
         return Connection(paths.SYSTEM_SOCKET)
     return Connection(paths.user_socket(os.environ), start=start)
@@ -263,7 +411,7 @@ def choose(explicit: str | None, *, start: Start | None) -> Connection:
 def _open(path: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
     try:
-        with paths.at_socket(path) as address:
+        with at_socket(path) as address:
             connection.connect(address)
     except OSError:
         connection.close()
@@ -272,7 +420,7 @@ def _open(path: Path) -> socket.socket:
 
 
 def _error_in(reply: Message) -> DrfdError | None:
-    """The error that a reply carries, if it has the form of one."""
+    """Return the error in a reply, or None if there is no well-formed one."""
     error = reply.get("error")
     if not isinstance(error, dict):
         return None
@@ -283,7 +431,7 @@ def _error_in(reply: Message) -> DrfdError | None:
 
 
 def _text_around(error: UnicodeEncodeError) -> str:
-    """The text of a message that cannot be sent, with a ? for each byte that is not UTF-8."""
+    """Return the text that cannot be encoded, with a ? for each byte that is not UTF-8."""
     first = error.object.rfind('"', 0, error.start) + 1
     text, _, _ = error.object[first:].partition('"')
     return text.encode("ascii", "replace").decode() if not text.isprintable() else text

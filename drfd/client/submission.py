@@ -1,106 +1,195 @@
-"""A submission as the wire has it, from values that have been read already.
+"""The fields of a submit request, from option values that have been read.
 
-The one place that knows what a job takes along from whoever submits it.
+A job takes the working directory, the umask, and the command that notifies its owner from the
+submitting process.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from drfd.client.notice import find_notice
 from drfd.client.words import Ref
-from drfd.environment import not_text
-from drfd.errors import Refused
+from drfd.common.errors import Refused
+from drfd.payload.environment import not_text
 
-#: The disk's name, if one is given, and bytes read and written per second.
+#: The disk's name, or None for the disk of the working directory; bytes read and written per
+#: second.
 Rates = tuple[str | None, int, int]
 
+_WHEN = ("start", "end", "fail")
+#: Usual places of sendmail, which an ordinary user's PATH often lacks.
+_SENDMAIL = ("/usr/sbin/sendmail", "/usr/lib/sendmail")
+#: A shell program; $0 is sendmail. A line break in the job's name would begin another header.
+_MAIL = """\
+name=$(printf %s "$DRF_JOB_NAME" | tr -d '\\r\\n')
+{
+printf 'To: %s\\nSubject: drf job %s (%s): %s\\n\\n' "$USER" "$DRF_JOB_ID" "$name" "$DRF_STATE"
+if [ "$DRF_STATE" != RUNNING ]; then
+printf '%s\\nran for %s s\\n' "$DRF_REASON" "$DRF_ELAPSED"
+printf 'output: %s\\nerrors: %s\\n' "$DRF_STDOUT" "$DRF_STDERR"
+fi
+} | "$0" -i -t
+"""
 
-def compose(
-    argv: list[str],
-    *,
-    env: dict[str, str],
-    cwd: str | None = None,
-    cores: int | None = None,
-    mem: int | None = None,
-    io: tuple[Rates, ...] = (),
-    gres: tuple[tuple[str, int], ...] = (),
-    time: int | None = None,
-    name: str | None = None,
-    pool: str | None = None,
-    priority: int = 0,
-    after: tuple[tuple[Ref, str], ...] | None = None,
-    begin: int | None = None,
-    retry: int | None = None,
-    retry_on: list[str] | None = None,
-    warn: tuple[int, int] | None = None,
-    script: str | None = None,
-    array: str | None = None,
-    hold: bool = False,
-    preemptible: bool = False,
-    stdout: str | None = None,
-    stderr: str | None = None,
-    attach: str | None = None,
-    notify: str | None = None,
-    notify_command: str | None = None,
-) -> dict[str, Any]:
-    """The request's fields; what is None is left to the daemon. `cores` in thousandths, `mem` in
-    bytes, times in seconds. `cwd`: None is the directory of this process."""
-    if not_text(dict.fromkeys(argv, "")):
-        raise Refused("bad-value", "an argument of the command is not UTF-8 text")
-    texts = (name, pool, stdout, stderr, notify_command, cwd)
-    if not_text(dict.fromkeys((word for word in texts if word), "")):
-        raise Refused("bad-value", "the value of an option is not UTF-8 text")
-    if name is not None and not 1 <= len(name) <= 256:
-        raise Refused("bad-value", "a name has 1 to 256 signs")
-    umask = os.umask(0o077)
-    os.umask(umask)
-    given = {
-        "argv": argv,
-        "cwd": _working_directory() if cwd is None else os.path.abspath(cwd),
-        "demand": demand_fields(cores, mem, io, gres),
-        "name": name or (None if script is None else Path(argv[0]).name),
-        "pool": pool,
-        "time_limit_s": time,
-        "priority": priority,
-        "umask": umask,
-        "env": env,
-        "stdout": stdout,
-        "stderr": stderr,
-        "script": script,
-        "attach": attach,
-        "notify": find_notice(notify, notify_command, os.environ),
-        "array": array,
-        "held": hold,
-        "preemptible": preemptible,
-        "after": dependencies(after),
-        "begin_s": begin,
-        "retry": None if retry is None else {"times": retry, "on": retry_on or []},
-        "warn": None if warn is None else {"signal": warn[0], "before_s": warn[1]},
-    }
-    return {key: value for key, value in given.items() if value is not None}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A job to submit. A field that is None takes the daemon's default."""
+
+    argv: list[str]
+    env: dict[str, str]
+    #: None for the directory of this process.
+    cwd: str | None = None
+    #: In thousandths of a core.
+    cores: int | None = None
+    #: In bytes.
+    mem: int | None = None
+    io: tuple[Rates, ...] = ()
+    #: Countable resources: name and number.
+    gres: tuple[tuple[str, int], ...] = ()
+    #: In seconds; 0 for no limit.
+    time: int | None = None
+    name: str | None = None
+    pool: str | None = None
+    priority: int = 0
+    #: Jobs to wait for, each with `ok`, `any` or `fail`.
+    after: tuple[tuple[Ref, str], ...] | None = None
+    #: Earliest start in Unix time; 0 for now.
+    begin: int | None = None
+    retry: int | None = None
+    #: Outcomes after which to retry.
+    retry_on: list[str] | None = None
+    #: A signal, and how many seconds before the time limit it is sent.
+    warn: tuple[int, int] | None = None
+    #: Text that is run in place of argv[0], through its #! line.
+    script: str | None = None
+    #: Indices of an array, such as `0-999%50`.
+    array: str | None = None
+    hold: bool = False
+    preemptible: bool = False
+    stdout: str | None = None
+    stderr: str | None = None
+    #: Socket of an attached `drf run`.
+    attach: str | None = None
+    #: `start`, `end` and `fail`, joined by commas.
+    notify: str | None = None
+    notify_command: str | None = None
+
+    def fields(self) -> dict[str, object]:
+        """Return the fields of the request. Raises Refused for values that no daemon accepts."""
+        self._check()
+        umask = os.umask(0o077)
+        os.umask(umask)
+        retry, warn = self.retry, self.warn
+        given: dict[str, object] = {
+            "argv": self.argv,
+            "cwd": _working_directory() if self.cwd is None else os.path.abspath(self.cwd),
+            "demand": demand_fields(self.cores, self.mem, self.io, self.gres),
+            "name": self.name or (None if self.script is None else Path(self.argv[0]).name),
+            "pool": self.pool,
+            "time_limit_s": self.time,
+            "priority": self.priority,
+            "umask": umask,
+            "env": self.env,
+            "stdout": self.stdout,
+            "stderr": self.stderr,
+            "script": self.script,
+            "attach": self.attach,
+            "notify": find_notice(self.notify, self.notify_command, os.environ),
+            "array": self.array,
+            "held": self.hold,
+            "preemptible": self.preemptible,
+            "after": dependencies(self.after),
+            "begin_s": self.begin,
+            "retry": None if retry is None else {"times": retry, "on": self.retry_on or []},
+            "warn": None if warn is None else {"signal": warn[0], "before_s": warn[1]},
+        }
+        return {key: value for key, value in given.items() if value is not None}
+
+    def _check(self) -> None:
+        if not_text(dict.fromkeys(self.argv, "")):
+            raise Refused("bad-value", "an argument of the command is not UTF-8 text")
+        texts = (self.name, self.pool, self.stdout, self.stderr, self.notify_command, self.cwd)
+        if not_text(dict.fromkeys((word for word in texts if word), "")):
+            raise Refused("bad-value", "the value of an option is not UTF-8 text")
+        if self.name is not None and not 1 <= len(self.name) <= 256:
+            raise Refused("bad-value", "a name has 1 to 256 signs")
 
 
 def demand_fields(
-    cores: int | None,
-    mem: int | None,
-    io: tuple[Rates, ...],
-    gres: tuple[tuple[str, int], ...],
-) -> dict[str, Any]:
-    """The demand on the wire: what was said of it. Of each disk and countable that is what was said
-    last: the command line comes after a script's own lines."""
+    cores: int | None, mem: int | None, io: tuple[Rates, ...], gres: tuple[tuple[str, int], ...]
+) -> dict[str, object]:
+    """Return the `demand` of a request, without values that are None.
+
+    The last rates of a disk and the last number of a countable resource count: the command line
+    comes after the lines of a script.
+    """
     by_disk = {disk: {"read_bps": read, "write_bps": write} for disk, read, write in io}
-    demand: dict[str, Any] = {"cores_milli": cores, "memory_bytes": mem}
+    demand: dict[str, object] = {"cores_milli": cores, "memory_bytes": mem}
     demand |= by_disk.pop(None, {})
     demand["disks"] = by_disk or None
     demand["gres"] = dict(gres) or None
     return {key: value for key, value in demand.items() if value is not None}
 
 
-def dependencies(after: tuple[tuple[Ref, str], ...] | None) -> list[dict[str, Any]] | None:
+def dependencies(after: tuple[tuple[Ref, str], ...] | None) -> list[dict[str, object]] | None:
+    """Return the `after` of a request, or None if none was given."""
     return None if after is None else [{"id": job_id, "want": want} for job_id, want in after]
+
+
+def find_notice(
+    when: str | None, command: str | None, environ: Mapping[str, str]
+) -> dict[str, object] | None:
+    """Return the request's `notify`, or None if no notification is wanted.
+
+    Raises Refused if `when` cannot be read, or if there is no way to notify.
+    """
+    if when is None and command is None:
+        return None
+    on = [word.strip() for word in ("end" if when is None else when).split(",")]
+    strange = [word for word in on if word not in _WHEN]
+    if strange:
+        raise Refused(
+            "bad-value", f"--notify: {strange[0][:40]!r} is none of start, end, fail",
+            hint="write --notify end or --notify start,fail",
+        )  # fmt: skip
+    return {"on": list(dict.fromkeys(on)), "argv": _argv(command, environ)}
+
+
+def _argv(command: str | None, environ: Mapping[str, str]) -> list[str]:
+    if command is not None:
+        if not command.strip():
+            raise Refused("bad-value", "--notify-command is empty")
+        if len(command) > 4096:
+            raise Refused("too-long", "--notify-command has more than 4096 signs")
+        return ["sh", "-c", command]
+    own = _config_directory(environ) / "drfd" / "notify"
+    if own.is_file() and os.access(own, os.X_OK):
+        return [str(own)]
+    # Imported here: it is slow to load and seldom needed.
+    import shutil
+
+    sendmail = shutil.which("sendmail", path=environ.get("PATH")) or next(
+        (path for path in _SENDMAIL if os.access(path, os.X_OK)), None
+    )
+    if sendmail is None:
+        raise Refused(
+            "no-notice",
+            f"there is no way to tell you: neither --notify-command, nor an executable {own}, "
+            "nor sendmail for mail",
+            hint="for instance --notify-command 'echo $DRF_JOB_ID $DRF_STATE >> ended'",
+        )
+    return ["sh", "-c", _MAIL, sendmail]
+
+
+def _config_directory(environ: Mapping[str, str]) -> Path:
+    named = environ.get("XDG_CONFIG_HOME", "")
+    if named.startswith("/"):
+        return Path(named)
+    return Path(environ.get("HOME") or "/nonexistent") / ".config"
 
 
 def _working_directory() -> str:

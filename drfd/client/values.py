@@ -1,19 +1,34 @@
-"""What the daemon tells, as values: jobs, and where everybody stands.
+"""Values that the Python client returns: jobs, shares, snapshots, and use over time.
 
-Sizes in bytes, rates in bytes per second, times of the clock in Unix seconds. `raw` is all that was
-told, as `drf … --json` prints it.
+Sizes are in bytes, rates in bytes per second, times of the clock in Unix seconds. `raw` is the JSON
+that the daemon sent, as `drf … --json` prints it; `drfd.protocol.replies` declares its keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from drfd.protocol.replies import (
+        CodeText,
+        CommonSnapshot,
+        EndedArrayView,
+        JobView,
+        NodeView,
+        NowView,
+        ResourcesView,
+        SharesReply,
+        SnapshotRow,
+        SnapshotView,
+        UsageReply,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a job waits, or how it has ended: a code of a closed list, and a sentence."""
+    """Why a job waits, or how it ended: a code of a closed list, and a sentence."""
 
     code: str
     text: str
@@ -21,7 +36,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """Of each resource: what is asked for, held, or free."""
+    """An amount of each resource: requested, allocated or free."""
 
     cores: float
     memory: int
@@ -29,32 +44,34 @@ class Amounts:
     write: int
 
     @classmethod
-    def of(cls, view: Mapping[str, Any]) -> Amounts:
+    def of(cls, view: ResourcesView) -> Amounts:
         return cls(view["cores"], view["memory"], view["read"], view["write"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """A job as it stood when it was told; or several tasks of an array that are all alike, or an
-    array that is over: then `tasks` says how many. What only its owner may know is None for
-    others."""
+class JobInfo:
+    """A job at the time of the reply.
+
+    It may also stand for `tasks` tasks of an array that are all alike, or for an array that has
+    ended. Fields that only the owner may see are None for other users.
+    """
 
     id: int
-    #: As people call it: `42`, or `42_7` for a task of an array.
+    #: The name in lists: `42`, or `42_7` for a task of an array.
     label: str
     name: str
     user: str
     pool: str
     state: str
-    #: Why it waits; None: it does not.
+    #: Why the job waits, or None if it does not.
     reason: Reason | None
-    #: How it has ended; None: it has not.
+    #: How the job ended, or None if it has not.
     outcome: Reason | None
     exit_code: int | None
     signal: int | None
     attempt: int
     demand: Amounts
-    #: Seconds; None: as long as it takes.
+    #: In seconds, or None for no limit.
     time_limit_s: int | None
     submitted_at: float
     started_at: float | None
@@ -77,8 +94,10 @@ class Job:
         return self.state == "COMPLETED"
 
     @classmethod
-    def of(cls, view: Mapping[str, Any]) -> Job:
+    def of(cls, view: JobView | EndedArrayView) -> JobInfo:
         index, argv = view["array_index"], view["argv"]
+        # An array as a whole has no attempt, exit code or end of its own.
+        raw: Mapping[str, Any] = view
         return cls(
             id=view["id"],
             label=str(view["id"]) if index is None else f"{view['array_id']}_{index}",
@@ -88,15 +107,14 @@ class Job:
             state=view["state"],
             reason=_reason(view["reason"]),
             outcome=_reason(view["outcome"]),
-            # An array has had many of these.
-            exit_code=view.get("exit_code"),
-            signal=view.get("signal"),
-            attempt=view.get("attempt", 0),
+            exit_code=raw.get("exit_code"),
+            signal=raw.get("signal"),
+            attempt=raw.get("attempt", 0),
             demand=Amounts.of(view["demand"]),
             time_limit_s=view["time_limit_s"],
             submitted_at=view["submitted_at"],
-            started_at=view.get("started_at"),
-            ended_at=view.get("ended_at"),
+            started_at=raw.get("started_at"),
+            ended_at=raw.get("ended_at"),
             argv=None if argv is None else tuple(argv),
             cwd=view["cwd"],
             stdout=view["stdout"],
@@ -104,7 +122,7 @@ class Job:
             array_id=view["array_id"],
             array_index=index,
             tasks=view.get("tasks", 1),
-            raw=view,
+            raw=raw,
         )
 
 
@@ -112,14 +130,14 @@ class Job:
 class Node:
     """A pool or a user in the fair-share tree."""
 
-    #: `root.lab.alice`.
+    #: Names from the root on, such as `root.lab.alice`.
     path: str
-    #: The part of the machine that it is promised, and has of its dominant resource: 0 to 1.
+    #: The promised part of the machine, and the part in use of the dominant resource: 0 to 1.
     entitlement: float
     dominant_share: float
-    #: None: it holds nothing.
+    #: The resource of which the node has the largest part, or None if it has nothing.
     dominant_resource: str | None
-    #: The second by the first: who has least is served next.
+    #: `dominant_share` / `entitlement`; the node with the least is served next.
     satisfaction: float
     usage: Amounts
     running: int
@@ -128,18 +146,139 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
+    """The fair-share table."""
+
     capacity: Amounts
     free: Amounts
-    #: By their paths.
+    #: By path.
     nodes: dict[str, Node]
 
     @classmethod
-    def of(cls, view: Mapping[str, Any]) -> Shares:
+    def of(cls, view: SharesReply | CommonSnapshot) -> Shares:
         nodes = {each["path"]: _node(each) for each in view["nodes"]}
         return cls(Amounts.of(view["capacity"]), Amounts.of(view["free"]), nodes)
 
 
-def _node(view: Mapping[str, Any]) -> Node:
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Resource use at present; None where it is not known."""
+
+    cores: float | None
+    memory: int | None
+    read: float | None
+    write: float | None
+
+    @classmethod
+    def of(cls, view: NowView) -> Use:
+        return cls(view["cores"], view["memory"], view["read"], view["write"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A job, or pending tasks of an array that are all alike, as everybody may see it."""
+
+    id: int
+    #: `42`, `42_7`, or `42_[8-99]`.
+    label: str
+    tasks: int
+    name: str
+    user: str
+    pool: str
+    state: str
+    reason: Reason | None
+    demand: Amounts
+    submitted_at: float
+    started_at: float | None
+    ended_at: float | None
+    #: None if the job does not run, or has only just started.
+    now: Use | None
+    raw: Mapping[str, Any] = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, view: SnapshotRow) -> Row:
+        return cls(
+            id=view["id"],
+            label=view["label"],
+            tasks=view["tasks"],
+            name=view["name"],
+            user=view["user"],
+            pool=view["pool"],
+            state=view["state"],
+            reason=_reason(view["reason"]),
+            demand=Amounts.of(view["demand"]),
+            submitted_at=view["submitted_at"],
+            started_at=view["started_at"],
+            ended_at=view["ended_at"],
+            now=None if view["now"] is None else Use.of(view["now"]),
+            raw=view,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The state of the whole service at one moment."""
+
+    #: Unix time.
+    at: float
+    host: str
+    draining: bool
+    shares: Shares
+    #: Jobs by state; each task of an array counts.
+    counts: Mapping[str, int]
+    running: tuple[Row, ...]
+    #: The first rows in the order of their expected start; held jobs come last.
+    pending: tuple[Row, ...]
+    #: The number of pending rows left out, and the caller's own ones among them.
+    pending_more: int
+    mine: tuple[Row, ...]
+    #: The jobs that ended last, newest first.
+    ended: tuple[Row, ...]
+    raw: Mapping[str, Any] = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, view: SnapshotView) -> Snapshot:
+        return cls(
+            at=view["at"],
+            host=view["host"],
+            draining=view["draining"],
+            shares=Shares.of(view),
+            counts=view["counts"],
+            running=tuple(map(Row.of, view["running"])),
+            pending=tuple(map(Row.of, view["pending"])),
+            pending_more=view["pending_more"],
+            mine=tuple(map(Row.of, view["mine"])),
+            ended=tuple(map(Row.of, view["ended"])),
+            raw=view,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsagePoints:
+    """Use over time, oldest point first: means of the interval that ends at each of `at`."""
+
+    #: Unix times.
+    at: tuple[float, ...]
+    cores: tuple[float | None, ...]
+    memory: tuple[int | None, ...]
+    read: tuple[int | None, ...]
+    write: tuple[int | None, ...]
+    #: The job's demand, or None for the jobs of a user together.
+    demand: Amounts | None
+
+    @classmethod
+    def of(cls, reply: UsageReply) -> UsagePoints:
+        usage, demand = reply["usage"], reply["demand"]
+        return cls(
+            at=tuple(usage["at"]),
+            cores=tuple(usage["cores"]),
+            memory=tuple(usage["memory"]),
+            read=tuple(usage["read"]),
+            write=tuple(usage["write"]),
+            demand=None if demand is None else Amounts.of(demand),
+        )
+
+
+def _node(view: NodeView) -> Node:
     return Node(
         path=view["path"],
         entitlement=view["entitlement"],
@@ -152,5 +291,5 @@ def _node(view: Mapping[str, Any]) -> Node:
     )
 
 
-def _reason(view: Mapping[str, str] | None) -> Reason | None:
+def _reason(view: CodeText | None) -> Reason | None:
     return None if view is None else Reason(view["code"], view["text"])

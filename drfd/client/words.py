@@ -1,6 +1,7 @@
-"""Words of the command line for jobs, moments, outcomes and signals, as the wire has them.
+"""Readers of command-line texts that name jobs, times, outcomes and signals.
 
-Like `drfd.units` for amounts: what cannot be read is Refused, with what to write instead.
+`drfd.common.units` reads amounts. A text that cannot be read raises Refused, with what to write
+instead.
 """
 
 from __future__ import annotations
@@ -8,22 +9,20 @@ from __future__ import annotations
 import re
 import time
 from signal import Signals
-from typing import Any
 
-from drfd.client import when
-from drfd.errors import Refused
-from drfd.indices import count_of, read_array
-from drfd.units import parse_duration
+from drfd.common.errors import Refused
+from drfd.common.indices import count_of, read_array
+from drfd.common.units import parse_duration
 
-#: So many jobs at once, as the daemon takes them.
+#: The most jobs that the daemon accepts in one request.
 _MOST_IDS = 100_000
 _MOST_ID = 1 << 53
 _RANGE = re.compile(r"([0-9]{1,16})(?:-([0-9]{1,16}))?")
 #: `42_7`: the task with index 7 of array 42.
 _TASK = re.compile(r"[0-9]{1,15}_[0-9]{1,10}")
-#: `42_[7-20,30]`: these tasks of array 42, as lists show them.
+#: `42_[7-20,30]`: several tasks of array 42, as lists show them.
 _TASKS = re.compile(r"([0-9]{1,15})_\[([^\[\]]+)\]")
-#: A comma that is in no brackets.
+#: A comma outside brackets.
 _COMMA = re.compile(r",(?![^\[]*\])")
 _AFTER = re.compile(r"([0-9]{1,16}|[0-9]{1,15}_[0-9]{1,10})(?::(ok|any|fail))?")
 _GRES = re.compile(r"([a-zA-Z][\w-]{0,63})(?:=([0-9]{1,16}))?", re.ASCII)
@@ -38,12 +37,16 @@ _OUTCOMES = {
 }
 
 
+_CLOCK = r"(\d{1,2}):(\d\d)(?::(\d\d))?"
+_MOMENT = re.compile(rf"(?:(\d{{4}}-\d\d-\d\d|today|tomorrow)(?:[T ]|$))?(?:{_CLOCK})?", re.ASCII)
+_HINT = "write 18:00, now+2h, tomorrow, 2026-11-21 or 2026-11-21T08:00"
+
 #: A job or an array, or a task as `42_7`.
 Ref = int | str
 
 
 def parse_id(text: str) -> Ref:
-    """The id of "42", or the task "42_7"."""
+    """Return the id of "42", or the task "42_7"."""
     word = text.strip()
     if _TASK.fullmatch(word):
         return word
@@ -53,7 +56,7 @@ def parse_id(text: str) -> Ref:
 
 
 def parse_gres(text: str) -> tuple[str, int]:
-    """What is counted, and how many: "gpu=2"; "gpu" is one of them."""
+    """Return the name and the number of "gpu=2"; "gpu" means one."""
     match = _GRES.fullmatch(text.strip())
     if match is None:
         raise _bad("gres", text, "not NAME=N", "write gpu=2, or gpu for one")
@@ -64,7 +67,7 @@ def parse_gres(text: str) -> tuple[str, int]:
 
 
 def parse_ids(text: str) -> list[Ref]:
-    """The ids of "3", "3-7" or "1,4-6"; tasks of an array as "42_7" or "42_[7-20]"."""
+    """Return the ids of "3", "3-7" or "1,4-6", and the tasks of "42_7" or "42_[7-20]"."""
     found: list[Ref] = []
     for part in _COMMA.split(text):
         if _TASK.fullmatch(part.strip()):
@@ -96,9 +99,9 @@ def _too_many(text: str) -> Refused:
     return _bad("ids", text, f"more than {_MOST_IDS} jobs", "choose fewer at a time")
 
 
-def parse_after(text: str) -> list[Any]:
-    """(id, want) of "5", "5:any" or "5,7:fail"; nothing of an empty word."""
-    found = []
+def parse_after(text: str) -> list[tuple[Ref, str]]:
+    """Return (id, want) for each part of "5", "5:any" or "5,7:fail"; an empty text has none."""
+    found: list[tuple[Ref, str]] = []
     for part in text.split(",") if text.strip() else ():
         match = _AFTER.fullmatch(part.strip())
         if match is None or match[1] == "0":
@@ -107,11 +110,30 @@ def parse_after(text: str) -> list[Any]:
     return found
 
 
-def parse_begin(text: str) -> int:
-    return when.parse_begin(text, time.time())
+def parse_begin(text: str, now_s: float | None = None) -> int:
+    """Return the Unix time of "18:00" (the next one), "tomorrow", "2026-11-21T08:00" or "now+2h",
+    and 0 for "now". `now_s` is the present time, for tests."""
+    now_s = time.time() if now_s is None else now_s
+    word = text.strip()
+    if word == "now":
+        return 0
+    if word.startswith("now+"):
+        return int(now_s) + parse_duration(word.removeprefix("now+"), what="begin")
+    found = _MOMENT.fullmatch(word)
+    if found is None or not word:
+        raise Refused("bad-value", f"begin: {text!r} is not a time", hint=_HINT)
+    date, *clock = found.groups()
+    year, month, day = _day(date, now_s)
+    moment_s = _unix(year, month, day, *clock)
+    if date is None and moment_s <= now_s:
+        moment_s = _unix(year, month, day + 1, *clock)
+    if moment_s <= now_s:
+        raise Refused("bad-value", f"begin: {text!r} is over already", hint=_HINT)
+    return moment_s
 
 
 def parse_outcomes(text: str) -> list[str]:
+    """Return the outcomes of "fail,timeout"."""
     words = [word.strip() for word in text.split(",")]
     for word in words:
         if word not in _OUTCOMES:
@@ -120,7 +142,7 @@ def parse_outcomes(text: str) -> list[str]:
 
 
 def parse_signal(text: str) -> int:
-    """The number of "USR1", "SIGUSR1" or "10"."""
+    """Return the number of "USR1", "SIGUSR1" or "10"."""
     word = text.strip().upper()
     try:
         return Signals(int(word)) if word.isdecimal() else Signals[f"SIG{word.removeprefix('SIG')}"]
@@ -129,7 +151,7 @@ def parse_signal(text: str) -> int:
 
 
 def parse_warning(text: str) -> tuple[int, int]:
-    """Signal and seconds of "USR1@60"."""
+    """Return the signal and the seconds of "USR1@60"."""
     signal, at, span = text.partition("@")
     if not at:
         raise _bad("warn", text, "not SIGNAL@TIME", "write USR1@60 or TERM@5m")
@@ -139,3 +161,29 @@ def parse_warning(text: str) -> tuple[int, int]:
 def _bad(what: str, text: str, fault: str, hint: str) -> Refused:
     word = text if len(text) <= 40 else f"{text[:37]}..."
     return Refused("bad-value", f"{what}: {word!r} is {fault}", hint=hint)
+
+
+def _day(date: str | None, now_s: float) -> tuple[int, int, int]:
+    year, month, day = time.localtime(now_s)[:3]
+    if date in (None, "today"):
+        return year, month, day
+    if date == "tomorrow":
+        return year, month, day + 1
+    try:
+        year, month, day = time.strptime(date, "%Y-%m-%d")[:3]
+    except ValueError:
+        raise Refused("bad-value", f"begin: there is no day {date}", hint=_HINT) from None
+    return year, month, day
+
+
+def _unix(
+    year: int, month: int, day: int, hour: str | None, minute: str | None, second: str | None
+) -> int:
+    clock = int(hour or 0), int(minute or 0), int(second or 0)
+    if clock[0] > 23 or clock[1] > 59 or clock[2] > 59:
+        raise Refused("bad-value", f"begin: there is no time {hour}:{minute}", hint=_HINT)
+    # With -1, mktime(3) finds out about summer time; it takes a 32nd for the next month's 1st.
+    try:
+        return int(time.mktime((year, month, day, *clock, 0, 0, -1)))
+    except OverflowError:
+        raise Refused("bad-value", f"begin: the year {year} is too far away", hint=_HINT) from None

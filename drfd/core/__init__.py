@@ -1,1 +1,1 @@
-"""The judgement of drfd, pure: no clock, no I/O, no randomness."""
+"""The decisions of drfd as pure functions and values: no clock, no I/O, no randomness."""

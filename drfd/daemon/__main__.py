@@ -1,4 +1,4 @@
-"""`python -I -m drfd.daemon`: the same as the command drfd."""
+"""`python -I -m drfd.daemon`: the command drfd."""
 
 from drfd.daemon.main import main
 

@@ -1,28 +1,25 @@
-"""The configuration file: strict, with the place and the cure in every complaint.
+"""The configuration: read strictly from its files, and applied to this machine.
 
-A key that nobody asks for is an error, so a misspelt limit can never be ignored silently.
+Every error message names the place in the file and the way out. An unknown key is an error, so a
+misspelt limit is never ignored. The table [gres] lists countable resources, such as GPUs, each with
+the names of its instances. `survey` makes from configuration and machine the rules for the core and
+the disks that are limited.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from drfd.core.policies import CONFIGURABLE
-from drfd.core.pool_config import Tree
-from drfd.core.preemption import Preempting
-from drfd.core.reservation import Patience
-from drfd.core.resources import Instances
-from drfd.core.rules import Claim, Pool
-from drfd.daemon.gres_config import read_gres
-from drfd.errors import ConfigError
-from drfd.launcher.protocol import CORES_MODES, QUOTA
-from drfd.toml_table import (
-    Table,
+from drfd.common.errors import ConfigError
+from drfd.common.strict_table import (
     Toml,
+    TomlTable,
     one_of,
     read_count,
     read_disk_name,
@@ -33,22 +30,79 @@ from drfd.toml_table import (
     read_path,
     read_size_or_zero,
     read_time,
+    wrong,
 )
-from drfd.units import parse_cores, parse_duration, parse_memory, parse_size
+from drfd.common.units import (
+    parse_cores,
+    parse_duration,
+    parse_memory,
+    parse_size,
+    show_cores,
+    show_size,
+)
+from drfd.core.fairness.rules import (
+    NodeSettings,
+    Pool,
+    PoolTables,
+    Preempting,
+    ReservationSettings,
+    Rules,
+)
+from drfd.core.model.resources import Axes, Instances, Resources
+from drfd.core.scheduling.scheduling_pass import CONFIGURABLE
+from drfd.host.disks import GUESS_READ_BPS, GUESS_WRITE_BPS, Disk, locate
+from drfd.host.measurements import Machine, default_kept, default_reserve
+from drfd.launcher.protocol import CORES_MODES, PIN, QUOTA
+
+#: Name of a countable resource, in small letters: in capitals it is part of a variable's name.
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
+#: Name of an instance: a number, or as a driver writes it (GPU-…/1/0). A comma separates instances.
+_INSTANCE = re.compile(r"[\w.:/+-]{1,128}", re.ASCII)
+
+
+def read_gres(table: TomlTable) -> Instances:
+    """Return the countable resources by name, each with its instances in the order of the file,
+    which is the order of allocation."""
+    found = []
+    for name in sorted(table.names()):
+        if not _NAME.fullmatch(name):
+            hint = "use small letters, digits and _, beginning with a letter"
+            table.fail(repr(name), "is not a name for a resource", hint=hint)
+        if name in Axes().names:
+            table.fail(name, "is a resource already", hint="choose another name")
+        instances = table.take(name, _read_instances, None)
+        twice = {each for each in instances if instances.count(each) > 1}
+        if twice:
+            table.fail(name, f"{min(twice)!r} is in the list twice")
+        found.append((name, instances))
+    return tuple(found)
+
+
+def _read_instances(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise wrong(value, "a list of numbers or names", "[0, 1]")
+    return tuple(map(_read_instance, value))
+
+
+def _read_instance(value: object) -> str:
+    is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if not is_number and not (isinstance(value, str) and _INSTANCE.fullmatch(value)):
+        raise wrong(value, "a number from 0 up, nor a name of letters, digits and .:/+-_", "0")
+    return str(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskConfig:
     name: str
     path: str
-    #: Bytes per second; None: a guess.
+    #: Bytes per second, or None to guess.
     read_bps: int | None = None
     write_bps: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """What a job gets that does not say."""
+    """The demand of a job that does not state its own."""
 
     cores_milli: int = 1000
     memory_bytes: int = 2 << 30
@@ -58,71 +112,100 @@ class Defaults:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What one user may have, or send, so that nobody else is in need because of it."""
+class UserLimits:
+    """Limits on what one user may have or send, so that others are not affected."""
 
     waiting_jobs: int = 200_000
-    #: Of what drfd keeps for jobs that are not over: as much for their commands, names and paths,
-    #: and as much for their environments and scripts, of which each is counted once.
-    kept_bytes: int = 256 << 20
-    #: On average; so many for `BURST_S` come in at once. More wait a moment.
+    #: Bytes that drfd keeps for live jobs, in memory and in the journal: specifications, events,
+    #: and environments and scripts, of which each is counted once.
+    kept_bytes: int = 512 << 20
+    #: Bytes kept for the live jobs of all users, or None for a part of the machine's memory.
+    kept_total_bytes: int | None = None
+    #: Average rate of submissions. The number allowed in `BURST_S` may come at once, and further
+    #: ones are delayed.
     submissions_per_s: int = 200
+    #: Average rate of all other changes, counted by jobs.
+    changes_per_s: int = 500
+    #: Reserves of the journal's disk and of memory that users cannot fill; None for a part of each.
+    reserve_disk_bytes: int | None = None
+    reserve_memory_bytes: int | None = None
     connections: int = 256
-    #: Of one submission.
+    #: Sizes of one submission, at most.
     command_bytes: int = 512 << 10
     environment_bytes: int = 256 << 10
     script_bytes: int = 512 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HistorySettings:
+    """The retention of ended jobs in the journal."""
+
+    #: Seconds after a job's end until it is removed, or None for never.
+    keep_s: int | None = 400 * 86400
+    #: Size from which on the oldest jobs are removed, or 0 for no limit.
+    max_bytes: int = 4 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """None: what the machine has."""
+    """The configuration. A field that is None is taken from the machine."""
 
     cores_milli: int | None = None
     memory_bytes: int | None = None
     reserve_memory_bytes: int | None = None
-    #: None: the disk of the state directory, at a guess.
+    #: None for the disk of the state directory with guessed rates.
     disks: tuple[DiskConfig, ...] | None = None
-    #: Countable things that are given out, by name.
+    #: Countable resources by name.
     gres: Instances = ()
     defaults: Defaults = Defaults()
     pools: Mapping[str, Pool] = field(default_factory=dict)
-    #: What single users are given, by (pool, user).
-    members: Mapping[tuple[str, str], Claim] = field(default_factory=dict)
+    #: Settings of single users, by (pool, user).
+    members: Mapping[tuple[str, str], NodeSettings] = field(default_factory=dict)
     policy: str = "drf"
-    #: None: as many as there are cores.
+    #: None for as many as there are cores.
     slots: int | None = None
     half_life_s: int = 7 * 86400
     min_hold_s: int = 10
-    #: Whether what processes outside drfd use is kept free.
+    #: Whether resources that processes outside drfd use are kept free.
     external_load: bool = True
-    patience: Patience = field(default_factory=Patience)
-    #: None: off.
+    patience: ReservationSettings = field(default_factory=ReservationSettings)
+    #: None if preemption is off.
     preempting: Preempting | None = None
     grace_s: int = 10
     max_pids: int = 4096
+    #: Most processes of all jobs together, and of one user including those outside drfd; None for
+    #: the kernel's own limits.
+    processes_total: int | None = None
+    processes_per_user: int | None = None
     use_cgroups: bool = True
+    #: Whether each job has a /tmp and a /dev/shm of its own, and where these are kept on disk
+    #: (None: in the launcher's own directory).
+    private_tmp: bool = False
+    private_tmp_dir: str | None = None
+    #: Whether IPC that a user's jobs have left is removed after the last of them.
+    remove_ipc: bool = True
+    #: Whether set-uid programs, sudo among them, have no effect in jobs.
+    no_new_privs: bool = False
     #: How cores are given to jobs: one of the launcher's CORES_MODES.
     cores_by: str = QUOTA
     #: Run the controller as this user when started by root; None: as "drfd" if there is one.
     user: str | None = None
-    #: Users below uid 1000 whose jobs are taken all the same.
+    #: Users below uid 1000 who may submit jobs.
     system_users: frozenset[str] = frozenset()
-    limits: Limits = Limits()
+    limits: UserLimits = UserLimits()
+    history: HistorySettings = HistorySettings()
 
 
 def load(path: Path) -> Config:
-    """The configuration in `path` and, if it is called drfd.toml, in drfd.d/*.toml beside it.
-
-    Raises ConfigError, also when the file does not exist.
-    """
+    """Return the configuration in `path` and, if it is called drfd.toml, in drfd.d/*.toml beside
+    it. Raises ConfigError, also when the file does not exist."""
     tree = _read(path)
     if path.name == "drfd.toml":
         parse(tree, str(path))
-        for extra_path in sorted(path.parent.joinpath("drfd.d").glob("*.toml")):
+        for extra_path in _extras(path.parent / "drfd.d"):
             extra = _read(extra_path)
-            # Alone first, so that a complaint names the file that is to blame.
-            # A pool's limit may name a disk or a countable of the main file.
+            # Each file is checked alone first, so that an error names it. Limits of its pools may
+            # name disks and countable resources of the main file.
             alone: Toml = deepcopy({key: tree[key] for key in ("disk", "gres") if key in tree})
             _merge(alone, extra)
             parse(alone, str(extra_path))
@@ -130,15 +213,27 @@ def load(path: Path) -> Config:
     return parse(tree, str(path))
 
 
+def load_if_there(path: Path) -> Config:
+    """Return the configuration in a file, or the default one if there is no such file. Raises
+    ConfigError as `load` does."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return Config()
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    return load(path)
+
+
 def parse(tree: Toml, source: str) -> Config:
-    top = Table(tree, source, "")
+    top = TomlTable(tree, source, "")
     capacity = top.table("capacity")
     enforcement = top.table("enforcement")
     daemon = top.table("daemon")
     scheduling = top.table("scheduling")
     disks = _disks(top)
     gres = read_gres(top.table("gres"))
-    nodes = Tree([disk.name for disk in disks or ()], [name for name, _ in gres])
+    nodes = PoolTables([disk.name for disk in disks or ()], [name for name, _ in gres])
     nodes.read_pools(top.table("pools"))
     nodes.read_users(top.table("users"))
     policy = scheduling.take("policy", one_of(*CONFIGURABLE), "drf")
@@ -153,7 +248,13 @@ def parse(tree: Toml, source: str) -> Config:
         members=nodes.members,
         grace_s=enforcement.take("grace", parse_duration, 10),
         max_pids=enforcement.take("processes", read_count, 4096),
+        processes_total=enforcement.take("processes_total", read_count, None),
+        processes_per_user=enforcement.take("processes_per_user", read_count, None),
         use_cgroups=enforcement.take("cgroups", read_flag, True),
+        private_tmp=enforcement.take("private_tmp", read_flag, False),
+        private_tmp_dir=enforcement.take("private_tmp_dir", read_path, None),
+        remove_ipc=enforcement.take("remove_ipc", read_flag, True),
+        no_new_privs=enforcement.take("no_new_privs", read_flag, False),
         cores_by=enforcement.take("cores", one_of(*CORES_MODES), QUOTA),
         user=daemon.take("user", read_name, None),
         system_users=frozenset(daemon.take("system_users", read_names, [])),
@@ -162,15 +263,18 @@ def parse(tree: Toml, source: str) -> Config:
         patience=_patience(scheduling),
         preempting=_preempting(scheduling, policy),
         half_life_s=scheduling.take("half_life", parse_duration, 7 * 86400),
-        min_hold_s=scheduling.take("min_hold", read_duration_or_zero, 10),
-        external_load=scheduling.take("external_load", read_flag, True),
+        min_hold_s=scheduling.take("min_charge_time", read_duration_or_zero, 10, old="min_hold"),
+        external_load=scheduling.take(
+            "respect_external_load", read_flag, True, old="external_load"
+        ),
         limits=_limits(top.table("limits")),
+        history=_history(top.table("history")),
     )
     top.done()
     return config
 
 
-def _disks(top: Table) -> tuple[DiskConfig, ...] | None:
+def _disks(top: TomlTable) -> tuple[DiskConfig, ...] | None:
     tables = top.tables("disk")
     if tables is None:
         return None
@@ -190,7 +294,7 @@ def _disks(top: Table) -> tuple[DiskConfig, ...] | None:
     return tuple(disks)
 
 
-def _defaults(table: Table) -> Defaults:
+def _defaults(table: TomlTable) -> Defaults:
     plain = Defaults()
     return Defaults(
         cores_milli=table.take("cores", parse_cores, plain.cores_milli),
@@ -201,12 +305,18 @@ def _defaults(table: Table) -> Defaults:
     )
 
 
-def _limits(table: Table) -> Limits:
-    plain = Limits()
-    return Limits(
+def _limits(table: TomlTable) -> UserLimits:
+    plain = UserLimits()
+    return UserLimits(
         waiting_jobs=table.take("waiting_jobs_per_user", read_count, plain.waiting_jobs),
-        kept_bytes=table.take("kept_per_user", parse_size, plain.kept_bytes),
+        kept_bytes=table.take(
+            "stored_bytes_per_user", parse_size, plain.kept_bytes, old="kept_per_user"
+        ),
+        kept_total_bytes=table.take("stored_bytes_total", parse_size, None, old="kept_total"),
         submissions_per_s=table.take("submissions_per_second", read_count, plain.submissions_per_s),
+        changes_per_s=table.take("changes_per_second", read_count, plain.changes_per_s),
+        reserve_disk_bytes=table.take("reserve_disk", read_size_or_zero, None),
+        reserve_memory_bytes=table.take("reserve_memory", read_size_or_zero, None),
         connections=table.take("connections_per_user", read_count, plain.connections),
         command_bytes=table.take("command", parse_size, plain.command_bytes),
         environment_bytes=table.take("environment", parse_size, plain.environment_bytes),
@@ -214,10 +324,20 @@ def _limits(table: Table) -> Limits:
     )
 
 
-def _patience(table: Table) -> Patience:
-    patience_s = table.take("patience", parse_duration, 30)
-    drain_after_s = table.take("drain_after", parse_duration, 4 * patience_s + 86400)
-    return Patience(
+def _history(table: TomlTable) -> HistorySettings:
+    plain = HistorySettings()
+    return HistorySettings(
+        keep_s=table.take("keep", read_time, plain.keep_s),
+        max_bytes=table.take("max_size", read_size_or_zero, plain.max_bytes),
+    )
+
+
+def _patience(table: TomlTable) -> ReservationSettings:
+    patience_s = table.take("reservation_delay", parse_duration, 30, old="patience")
+    drain_after_s = table.take(
+        "reservation_drain_after", parse_duration, 4 * patience_s + 86400, old="drain_after"
+    )
+    return ReservationSettings(
         patience_s=patience_s,
         drain_after_s=drain_after_s,
         reserves=table.take("reservation", read_flag, True),
@@ -225,14 +345,14 @@ def _patience(table: Table) -> Patience:
     )
 
 
-def _preempting(table: Table, policy: str) -> Preempting | None:
+def _preempting(table: TomlTable, policy: str) -> Preempting | None:
     is_on = table.take("preemption", read_flag, False)
     if is_on and policy != "drf":
         table.fail("preemption", f"is for the policy drf, not for {policy}")
     how = Preempting(
         suspends=table.take("preempt", one_of("requeue", "suspend"), "requeue") == "suspend",
         after_s=table.take("preempt_after", parse_duration, 300),
-        rest_s=table.take("preempt_rest", parse_duration, 3600),
+        rest_s=table.take("preempt_cooldown", parse_duration, 3600, old="preempt_rest"),
     )
     return how if is_on else None
 
@@ -244,15 +364,165 @@ def _read(path: Path) -> Toml:
     except FileNotFoundError:
         raise ConfigError("config", f"there is no configuration file {path}") from None
     except OSError as error:
-        raise ConfigError("config", f"cannot read {path}: {error.strerror}") from None
+        raise _unreadable(path, error) from None
     except (ValueError, RecursionError) as error:
         raise ConfigError("config", f"{path} is not TOML: {error}") from None
 
 
+def _extras(directory: Path) -> list[Path]:
+    try:
+        names = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        # Without these files the daemon would apply other rules than were written down.
+        raise _unreadable(directory, error) from None
+    return [directory / name for name in sorted(names) if name.endswith(".toml")]
+
+
+def _unreadable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError("config", f"cannot read {path}: {error.strerror}")
+
+
 def _merge(into: Toml, extra: Toml) -> None:
-    """Tables are merged; anything else in a later file replaces what an earlier one said."""
+    """Merge tables; any other value of the later file replaces that of an earlier one."""
     for key, value in extra.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
+        earlier = into.get(key)
+        if isinstance(value, dict) and isinstance(earlier, dict):
+            _merge(earlier, value)
         else:
             into[key] = value
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The resources that this daemon allocates."""
+
+    rules: Rules
+    disks: tuple[Disk, ...]
+    #: The demand of a job that does not state its own: never more than there is.
+    defaults: Defaults
+    #: Sentences for the administrator about doubtful settings.
+    warnings: tuple[str, ...]
+
+
+def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
+    """Apply the configuration to the machine. `state_dir` is the directory whose disk is managed if
+    the configuration names none."""
+    disks = _located_disks(config, state_dir)
+    reserve = config.reserve_memory_bytes
+    if reserve is None:
+        reserve = 0 if config.memory_bytes else default_reserve(machine.memory_bytes)
+    memory = (config.memory_bytes or machine.memory_bytes) - reserve
+    if memory <= 0:
+        raise ConfigError(
+            "config",
+            f"capacity: a reserve of {show_size(reserve)} leaves no memory for jobs",
+            hint="lower capacity.reserve_memory",
+        )
+    capacity = Resources(
+        cores_milli=config.cores_milli or machine.cores_milli,
+        memory_bytes=memory,
+        read_bps=disks[0].read_bps if len(disks) == 1 else 0,
+        write_bps=disks[0].write_bps if len(disks) == 1 else 0,
+        disks=tuple((disk.name, disk.read_bps, disk.write_bps) for disk in disks)
+        if len(disks) > 1
+        else (),
+        gres=tuple((name, len(instances)) for name, instances in config.gres if instances),
+    )
+    rules = Rules(
+        axes=Axes(
+            gres=tuple(name for name, _ in config.gres),
+            disks=tuple(disk.name for disk in disks),
+            instances=config.gres,
+        ),
+        capacity=capacity,
+        pools=config.pools,
+        members=config.members,
+        policy=config.policy,
+        slots=config.slots,
+        half_life_s=config.half_life_s,
+        min_hold_s=config.min_hold_s,
+        patience=config.patience,
+        preempting=config.preempting,
+        grace_s=config.grace_s,
+        max_waiting_per_user=config.limits.waiting_jobs,
+        max_kept_bytes_per_user=config.limits.kept_bytes,
+        max_kept_bytes=config.limits.kept_total_bytes or default_kept(machine.memory_bytes),
+        beside=_outside(capacity, machine) if config.external_load else None,
+        root_room_bytes=_root_room_bytes(capacity, machine),
+    )
+    defaults = replace(
+        config.defaults,
+        cores_milli=min(config.defaults.cores_milli, capacity.cores_milli),
+        memory_bytes=min(config.defaults.memory_bytes, capacity.memory_bytes),
+    )
+    warnings = (
+        *_warn_of_overcommitment(capacity, machine, config),
+        *_warn_of_shared_devices(disks),
+    )
+    return Site(rules, disks, defaults, warnings)
+
+
+def _located_disks(config: Config, state_dir: Path) -> tuple[Disk, ...]:
+    wanted = config.disks
+    if wanted is None:
+        wanted = (DiskConfig(name="state", path=str(state_dir)),)
+    disks = []
+    for each in wanted:
+        location = locate(each.path)
+        disks.append(
+            Disk(
+                name=each.name,
+                path=each.path,
+                read_bps=each.read_bps or GUESS_READ_BPS,
+                write_bps=each.write_bps or GUESS_WRITE_BPS,
+                devices=location.devices,
+                filesystem=location.filesystem,
+                is_guess=each.read_bps is None or each.write_bps is None,
+                why_none=location.why_none,
+            )
+        )
+    return tuple(disks)
+
+
+def _warn_of_shared_devices(disks: Sequence[Disk]) -> Iterator[str]:
+    """Yield a warning for each device that has two names: its rates are allocated twice."""
+    for at, disk in enumerate(disks):
+        for other in disks[:at]:
+            for device in sorted(set(disk.devices).intersection(other.devices)):
+                yield (
+                    f"disks {other.name} and {disk.name} are on one device ({device}): "
+                    "what they promise adds up"
+                )
+
+
+def _outside(capacity: Resources, machine: Machine) -> Resources:
+    """Return the part of the machine that is not in the capacity, for processes outside drfd."""
+    return Resources(
+        cores_milli=max(0, machine.cores_milli - capacity.cores_milli),
+        memory_bytes=max(0, machine.memory_bytes - capacity.memory_bytes),
+    )
+
+
+def _root_room_bytes(capacity: Resources, machine: Machine) -> int | None:
+    """Return half of the memory outside the capacity, as the other half is the system's; None if
+    the capacity is more than the machine has."""
+    outside = machine.memory_bytes - capacity.memory_bytes
+    return None if outside < 0 else outside // 2
+
+
+def _warn_of_overcommitment(capacity: Resources, machine: Machine, config: Config) -> list[str]:
+    found = []
+    if capacity.cores_milli > machine.cores_milli:
+        found.append(
+            f"capacity.cores is {show_cores(capacity.cores_milli)}, but the machine has "
+            f"{show_cores(machine.cores_milli)}: jobs will not get the cores they declare"
+            + (", nor CPUs of their own once those are given out" * (config.cores_by == PIN))
+        )
+    if capacity.memory_bytes > machine.memory_bytes:
+        found.append(
+            f"capacity.memory is {show_size(capacity.memory_bytes)}, but the machine has "
+            f"{show_size(machine.memory_bytes)}: jobs within their limits may run it out"
+        )
+    return found

@@ -1,175 +1,239 @@
-"""The controller: its parts wired together, on one asyncio loop."""
+"""The controller: its parts wired together on one asyncio loop, the settings of the interpreter for
+that loop, and notifications of the service manager.
+
+All threads of the pool are started at once. A machine that has run out of processes starts no new
+ones, and a question to the user directory or a sample of a job must not fail for that.
+
+Full garbage collections are spaced out. One looks at every object, which takes 0.2 s with a hundred
+thousand waiting jobs, and during that time no client is answered. By itself Python begins one
+whenever a quarter more objects have survived, so users who submit and cancel jobs would decide how
+often. Collections of young objects take a millisecond and stay as Python has them. Jobs take part
+in no reference cycles, so they never need a full one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import logging
 import os
 import signal
 import socket
+import sys
+import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
 
-from drfd.core.job import Job
-from drfd.core.limits import deadline_mono_s
-from drfd.core.stimuli import Now, Tick
+from drfd.common.errors import DrfdError, HostError
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model.job import JobState
+from drfd.core.model.stimuli import Now, Tick
 from drfd.daemon import spawn
-from drfd.daemon.accounts import Accounts
-from drfd.daemon.config import Config
-from drfd.daemon.crew import muster
-from drfd.daemon.cures import Standing
-from drfd.daemon.curves import Curves
-from drfd.daemon.engine import Engine, Work
-from drfd.daemon.feed import Feed
-from drfd.daemon.inbox import Inbox
-from drfd.daemon.link import Link
-from drfd.daemon.lookup import Lookup
-from drfd.daemon.machine import Site
-from drfd.daemon.meter import Meter
-from drfd.daemon.overview import Overview
-from drfd.daemon.pulse import Pulse
-from drfd.daemon.requests import Requests
-from drfd.daemon.rounds import Rounds
-from drfd.daemon.server import Server
-from drfd.daemon.snapshots import Snapshots
-from drfd.errors import DrfdError, HostError
+from drfd.daemon.config import Config, Site
+from drfd.daemon.engine.engine import Engine, Work
+from drfd.daemon.engine.journal_upkeep import Retention, TrustedClock
+from drfd.daemon.handlers.doctor import InstallContext, notices
+from drfd.daemon.handlers.requests import Requests
+from drfd.daemon.launcher_link.link import Link
+from drfd.daemon.launcher_link.messages import LaunchSettings
+from drfd.daemon.lookup.lookup import Lookup
+from drfd.daemon.monitoring.meter import Curves, Meter, Sampler
+from drfd.daemon.monitoring.reserves import Reserves
+from drfd.daemon.server.server import Server
+from drfd.daemon.users.accounts import Accounts
+from drfd.daemon.watching.follow import EventFeed
+from drfd.daemon.watching.snapshots import Overview, SnapshotFeed
 from drfd.journal.journal import Journal
 from drfd.launcher.protocol import SOCKET_NAME
-from drfd.service import Service
+from drfd.linux.service import Service
 
 log = logging.getLogger("drfd")
 
-#: A begin time is looked at again after so many seconds at most: the clock of the world may be
-#: set, and does not stand still while the machine sleeps.
-_CLOCK_S = 60.0
-#: Seconds between passes while jobs wait and nothing happens.
+#: Seconds between two passes while jobs wait and no event occurs.
 _PASS_S = 5.0
-_LAST_WORDS_S = 0.2
-#: What a machine is short of when a client cannot be taken, and how often that is told.
+#: Seconds between `drf shutdown` and the end, in which the client gets its reply.
+_REPLY_S = 0.2
+#: Seconds after which a thread that computes yields the interpreter to the loop.
+_SWITCH_S = 0.0005
+#: Seconds between two marks on the lock file that the daemon lives. The next daemon knows by them,
+#: to this precision, when this one died.
+_ALIVE_S = 10.0
+#: Errors for want of a resource when a client cannot be accepted, and the seconds between two log
+#: lines about them.
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_TELL_S = 60.0
+_LOG_PAUSE_S = 60.0
+#: Seconds between two reports of the status to the service manager.
+_STATUS_S = 5.0
+#: Notifications of the watchdog within its timeout.
+_FEEDS = 4
+#: Least time between two full garbage collections: in seconds, and in durations of the last one.
+_PAUSE_S, _PAUSE_FACTOR = 600.0, 5000
+#: Python's own thresholds: new objects before a collection of the youngest, and collections of
+#: these before one of the middle generation.
+_YOUNG, _MIDDLE = 700, 10
+#: The highest threshold: Python counts in a C int.
+_NEVER = (1 << 31) - 1
+#: Threads of the pool: at most, and in addition to one for each CPU. The same numbers as asyncio's
+#: default executor has: most threads wait for something.
+_MOST_THREADS, _THREADS_BESIDES_CPUS = 32, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The parameters of a daemon beside its configuration."""
+
+    places: spawn.Places
+    #: The launcher that ends with this daemon, or None if the service manager runs one.
+    launcher: spawn.OwnLauncher | None
+    manager: Service
+    install: InstallContext
+    #: Uids of administrators, and of system users for whom jobs may run.
+    admins: frozenset[int]
+    allow: frozenset[int]
+    #: Descriptor of the state directory's lock file, whose modification time tells the next daemon
+    #: when this one was last alive.
+    lock: int
 
 
 class Daemon:
-    """The parts, wired; one asyncio loop."""
+    """A daemon: wires its parts, runs them on one asyncio loop, and ends them."""
 
     def __init__(
         self,
         config: Config,
         site: Site,
-        places: spawn.Places,
-        launcher: spawn.OwnLauncher | None,
+        surroundings: Surroundings,
         reread: Callable[[], tuple[Config, Site]],
-        manager: Service,
-        standing: Standing,
-        *,
-        admins: frozenset[int],
-        allow: frozenset[int],
     ) -> None:
-        self._inbox = Inbox(self._turn)
-        self._deadline: asyncio.TimerHandle | None = None
-        self._launcher = launcher
+        """`reread` reads the configuration again, and raises ConfigError if it is wrong."""
+        places, install = surroundings.places, surroundings.install
+        self._lock = surroundings.lock
+        self._launcher = surroundings.launcher
         self._reread = reread
         self.journal = Journal(places.journal)
         self._meter = Meter(time.monotonic)
         self._curves = Curves(self._meter, self.journal, clock)
         self._link = Link(
             socket_path=places.launcher / SOCKET_NAME,
-            disks=site.disks,
-            max_pids=config.max_pids,
-            cores_by=config.cores_by,
+            settings=_launch_settings(config, site),
             meter=self._meter,
-            clock=clock,
-            submit=self.submit,
         )
         self._engine = Engine(
             journal=self.journal,
             rules=site.rules,
             host=self._link,
             clock=clock,
-            on_change=self._job_changed,
             curve_of=self._curves.to_keep,
+            on_failure=_end_after,
         )
-        self._link.engine = self._engine
-        self._rounds = Rounds(self._engine, self._meter, self._curves, clock, self.submit)
-        self._pulse = Pulse(manager, self._engine, clock, self.submit)
+        self._engine.changes.listen(self._curves.job_changed)
+        self._sampler = Sampler(self._engine, self._meter, self._curves)
+        self._notifier = ServiceNotifier(surroundings.manager, self._engine, self._link.away_s)
+        self._retention = Retention(
+            self.journal,
+            lambda: self._requests.config.history,
+            TrustedClock(clock, self.journal.believed_s(), self.journal.keep_believed),
+        )
         self._end = asyncio.Event()
         self._end_needs_idle = False
-        self._told_short_s = float("-inf")
+        self._logged_shortage_s = float("-inf")
+        self._reserves = Reserves(self.journal.reserve, lambda: self._requests.config.limits)
         self._requests = Requests(
             engine=self._engine,
-            submit_work=self.submit,
             config=config,
             site=self._and_lost(site),
             meter=self._meter,
             curves=self._curves,
             link=self._link,
-            standing=standing,
-            takes_root=0 in allow,
+            reserves=self._reserves,
+            install=install,
+            takes_root=0 in surroundings.allow,
+            key_socket=places.key_socket(),
             reload=self.reload,
             shut_down=self.shut_down,
         )
-        self._feed = Feed(self._engine, self._meter)
-        overview = Overview(self._engine, Lookup(self._engine, self._meter), self._curves)
-        self._snapshots = Snapshots(overview)
-        self._server = Server(self._requests, self._feed, self._snapshots, Accounts(admins))
+        self._feed = EventFeed(self._engine, self._meter)
+        overview = Overview(
+            self._engine,
+            Lookup(self._engine, self._meter),
+            self._curves,
+            lambda: notices(install, self._link, self._reserves),
+        )
+        self._snapshots = SnapshotFeed(overview)
+        self._server = Server(
+            self._requests, self._feed, self._snapshots, Accounts(surroundings.admins)
+        )
 
     async def run(self, listener: socket.socket, *, idle_exit_s: float | None) -> None:
-        """Until SIGTERM or SIGINT, or a part of it breaks. Jobs run on."""
+        """Run until SIGTERM, SIGINT or `drf shutdown`, or until a part fails. Jobs run on."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._on_trouble)
-        loop.set_default_executor(muster())
+        loop.set_default_executor(make_thread_pool())
+        # The loop competes with computing threads (reports) for the interpreter after each call
+        # that may block, some fifty times for one submission.
+        sys.setswitchinterval(_SWITCH_S)
+        defer_full_collections()
         parts = [
-            asyncio.create_task(self._link.run()),
-            asyncio.create_task(self._rounds.run()),
+            asyncio.create_task(self._link.run(self._engine)),
+            asyncio.create_task(self._sampler.run()),
+            asyncio.create_task(self._retention.run()),
             asyncio.create_task(self._server.run(listener)),
             asyncio.create_task(self._watch_keeper()),
             asyncio.create_task(self._pass_now_and_then()),
             asyncio.create_task(self._until_told()),
-            asyncio.create_task(self._pulse.beat()),
-            asyncio.create_task(self._pulse.tell()),
+            asyncio.create_task(self._notifier.feed_watchdog()),
+            asyncio.create_task(self._notifier.report_status()),
+            asyncio.create_task(self._mark_alive()),
+            asyncio.create_task(self._reserves.keep()),
+            asyncio.create_task(collect_garbage()),
         ]
         if idle_exit_s is not None:
             parts.append(asyncio.create_task(self._until_idle(idle_exit_s)))
-        stop = asyncio.create_task(_never())
+        stop = asyncio.create_task(asyncio.Event().wait())
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.cancel)
         loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
-        self._pulse.ready()
+        self._engine.started(os.fstat(self._lock).st_mtime)
+        self._engine.submit(Work(Tick(clock())))
+        self._notifier.ready()
         done, waiting = await asyncio.wait([*parts, stop], return_when=asyncio.FIRST_COMPLETED)
-        self._pulse.stopping()
+        self._notifier.stopping()
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        self._rounds.save_curves(all_of_them=True)
+        await self._requests.forecasts.close()
+        self._sampler.save_curves(all_of_them=True)
+        self._engine.stopped()
         for task in done - {stop}:
             task.result()
 
     def reload(self) -> Site:
-        """Put the configuration as it is now into force; running jobs keep what they have. Raises
-        ConfigError, and changes nothing, when it is wrong."""
-        self._pulse.reloading()
+        """Read the configuration again and apply it; running jobs keep their resources. Raises
+        ConfigError, and changes nothing, if it is wrong."""
+        self._notifier.reloading()
         try:
             return self._reload()
         finally:
-            self._pulse.ready()
+            self._notifier.ready()
 
     def _reload(self) -> Site:
         config, site = self._reread()
         self._engine.adopt(site.rules)
         site = self._and_lost(site)
         self._requests.config, self._requests.site = config, site
-        self._link.set_limits(site.disks, config.max_pids, config.cores_by)
+        self._link.settings = _launch_settings(config, site)
         self._engine.want_pass()
-        self.submit(Work(Tick(clock())))
+        self._engine.submit(Work(Tick(clock())))
         log.info("event=reloaded")
         return site
 
     def _and_lost(self, site: Site) -> Site:
-        """With a word on what jobs name, and the configuration does not any more."""
+        """Return the site with a warning for each disk or resource that jobs name and that the
+        configuration no longer has."""
         lost = tuple(
             f"jobs name the disk {name}, which is not configured: those that wait for it wait on "
             "(drf why says so for each), those that run keep their limits"
@@ -183,20 +247,23 @@ class Daemon:
         return replace(site, warnings=(*site.warnings, *lost))
 
     def shut_down(self, *, after_jobs: bool) -> None:
-        """End, at once or when no job runs any more."""
+        """End the daemon, at once or when no job runs any more."""
         self._end_needs_idle = after_jobs
         self._end.set()
 
     def _on_trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A client that cannot be taken waits: asyncio tries again each second, for each of them.
-        One line is enough."""
+        """Handle an exception that was not caught elsewhere. A client that cannot be accepted
+        waits. asyncio tries again each second, for each client, so few of these are logged."""
         error = context.get("exception")
+        if isinstance(error, MemoryError) and "handle" in context:
+            # A callback of the loop was interrupted, and a client might wait for it forever.
+            _end_without_memory()
         is_shortage = isinstance(error, OSError) and error.errno in _SHORTAGES
         if not is_shortage and not isinstance(error, MemoryError):
             loop.default_exception_handler(context)
-        elif time.monotonic() - self._told_short_s > _TELL_S:
-            self._told_short_s = time.monotonic()
-            log.error("event=clients-wait error=%s", error or "out of memory")
+        elif time.monotonic() - self._logged_shortage_s > _LOG_PAUSE_S:
+            self._logged_shortage_s = time.monotonic()
+            log.error("event=clients-wait error=%s", str(error) or "out of memory")
 
     def _on_hangup(self) -> None:
         try:
@@ -204,52 +271,10 @@ class Daemon:
         except DrfdError as error:
             log.error("event=reload-refused error=%s", error)
 
-    def submit(self, work: Work) -> None:
-        """Queue work for the next turn of the loop."""
-        self._inbox.add(work)
-
-    def _turn(self, batch: list[Work]) -> Work | None:
-        """One of the engine's; what it has had no time for."""
-        try:
-            self._engine.turn(batch)
-        except MemoryError:
-            # The journal is whole, jobs run on, and whoever keeps us starts us again.
-            log.error("event=out-of-memory: drfd ends, jobs run on, and the next drfd goes on")
-            os._exit(os.EX_OSERR)
-        except Exception:
-            # A bug, with as little lost.
-            log.exception("event=bug")
-            os._exit(os.EX_SOFTWARE)
-        self._set_deadline()
-        return Work(Tick(clock())) if self._engine.wants_turn else None
-
-    def _job_changed(self, job: Job) -> None:
-        self._requests.job_changed(job)
-        self._feed.job_changed(job)
-        self._snapshots.job_changed(job)
-        self._curves.job_changed(job)
-
-    def _set_deadline(self) -> None:
-        """Wake up when the next wall-time limit or grace time is over, or a begin time has come."""
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-        engine = self._engine
-        dues = (deadline_mono_s(job, engine.rules.grace_s) for job in engine.ledger.holders())
-        delays = [due - time.monotonic() for due in dues if due is not None]
-        if engine.ledger.begins:
-            delays.append(min(_CLOCK_S, engine.ledger.begins.first[0] - time.time()))
-        if delays:
-            delay = min(delays)
-            loop = asyncio.get_running_loop()
-            # Overdue after a turn: the journal did not take it. Not at once again.
-            self._deadline = loop.call_later(
-                delay if delay > 0 else 0.5, lambda: self.submit(Work(Tick(clock())))
-            )
-
     async def _watch_keeper(self) -> None:
-        """Without it nobody would start the launcher again, nor any job: better to be started
-        anew as a whole. One that is not ours is somebody else's to start."""
+        """Raise HostError when the keeper of the launcher has died: no job could be started any
+        more after the launcher's end, so the whole daemon has to be restarted. A launcher of
+        another unit is restarted by the service manager."""
         gone = asyncio.Event()
         if self._launcher is not None:
             asyncio.get_running_loop().add_reader(self._launcher.keeper, gone.set)
@@ -257,23 +282,32 @@ class Daemon:
         raise HostError("launcher", "the keeper of the launcher has died; start drfd again")
 
     async def _pass_now_and_then(self) -> None:
-        """Patience runs out and estimates pass without any event."""
+        """Ask for passes while jobs wait: delays and estimates expire without any event."""
         while True:
             await asyncio.sleep(min(_PASS_S, max(1.0, self._engine.rules.patience.patience_s)))
             if self._engine.ledger.queues:
                 self._engine.want_pass()
-                self.submit(Work(Tick(clock())))
+                self._engine.submit(Work(Tick(clock())))
+
+    async def _mark_alive(self) -> None:
+        """Record on the lock file at intervals that this daemon lives, in case it is killed."""
+        while True:
+            await asyncio.sleep(_ALIVE_S)
+            try:
+                os.utime(self._lock)
+            except OSError as error:
+                log.warning("event=not-marked-alive error=%s", error.strerror)
 
     async def _until_told(self) -> None:
-        """Until `drf shutdown`, and what it asks to wait for."""
+        """Return after `drf shutdown`; if that was asked for, only when no job runs any more."""
         await self._end.wait()
-        # Who asked is to have the answer first.
-        await asyncio.sleep(_LAST_WORDS_S)
-        while self._end_needs_idle and self._engine.ledger.holding:
-            await asyncio.sleep(_LAST_WORDS_S)
+        await asyncio.sleep(_REPLY_S)
+        while self._end_needs_idle and self._engine.ledger.allocations:
+            await asyncio.sleep(_REPLY_S)
         log.info("event=shutdown")
 
     async def _until_idle(self, idle_exit_s: float) -> None:
+        """Return when there have been no jobs and no clients for `idle_exit_s` seconds."""
         idle_since = time.monotonic()
         while time.monotonic() - idle_since < idle_exit_s:
             await asyncio.sleep(min(5.0, idle_exit_s / 4))
@@ -282,9 +316,140 @@ class Daemon:
         log.info("event=idle-exit")
 
 
+def _launch_settings(config: Config, site: Site) -> LaunchSettings:
+    return LaunchSettings(site.disks, config.max_pids, config.cores_by)
+
+
 def clock() -> Now:
     return Now(at_s=time.time(), mono_s=time.monotonic())
 
 
-async def _never() -> None:
-    await asyncio.Event().wait()
+def _end_after(error: Exception) -> NoReturn:
+    """End the process after a turn that has failed; the journal holds all turns before."""
+    if isinstance(error, MemoryError):
+        _end_without_memory()
+    log.error("event=bug", exc_info=error)
+    os._exit(os.EX_SOFTWARE)
+
+
+def _end_without_memory() -> NoReturn:
+    """End the process. The journal is complete, jobs run on, and the service manager or the user
+    starts the next daemon."""
+    log.error("event=out-of-memory: drfd ends, jobs run on, and the next drfd goes on")
+    os._exit(os.EX_OSERR)
+
+
+class ServiceNotifier:
+    """Notifies the service manager (sd_notify(3)) of the state of the daemon."""
+
+    def __init__(
+        self, manager: Service, engine: Engine, away_s: Callable[[], float | None]
+    ) -> None:
+        """`away_s` returns for how many seconds the launcher has been away, or None."""
+        self._manager = manager
+        self._engine = engine
+        self._away_s = away_s
+
+    def ready(self) -> None:
+        """Report readiness, at the start and after a reload."""
+        self._manager.say("READY=1", f"STATUS={self._status()}")
+
+    def reloading(self) -> None:
+        mono_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        self._manager.say("RELOADING=1", f"MONOTONIC_USEC={mono_us}")
+
+    def stopping(self) -> None:
+        self._manager.say("STOPPING=1", "STATUS=stopping; jobs run on")
+
+    async def feed_watchdog(self) -> None:
+        """Feed the watchdog at intervals, each time through a whole turn of the engine: if turns
+        hang, the watchdog fires."""
+        if self._manager.watchdog_s is None:
+            await asyncio.Event().wait()
+            return
+        while True:
+            self._engine.submit(Work(Tick(self._engine.clock()), answer=self._on_turn))
+            await asyncio.sleep(self._manager.watchdog_s / _FEEDS)
+
+    async def report_status(self) -> None:
+        """Report the status whenever it has changed, and ask for a launcher that is away."""
+        said = ""
+        while True:
+            await asyncio.sleep(_STATUS_S)
+            if (self._away_s() or 0.0) >= _STATUS_S:
+                # systemd starts an upheld unit when the state of the upholding unit changes. That
+                # fails while the jobs' unit is being stopped, and systemd does not try again.
+                self.reloading()
+                self.ready()
+            text = self._status()
+            if self._manager.is_heard and text != said:
+                self._manager.say(f"STATUS={text}")
+                said = text
+
+    def _status(self) -> str:
+        text = status(self._engine.ledger)
+        return text if self._away_s() is None else f"{text}, the launcher is away"
+
+    def _on_turn(self, result: object) -> None:
+        # Also after an error of the journal: the loop is alive.
+        self._manager.say("WATCHDOG=1")
+
+
+def status(ledger: Ledger) -> str:
+    """Return one line for `systemctl status`."""
+    running = sum(job.state is not JobState.SUSPENDED for job in ledger.allocated_jobs())
+    suspended = sum(1 for job in ledger.allocated_jobs()) - running
+    parts = [f"{running} running", f"{sum(ledger.job_counts.waiting.values())} waiting"]
+    if suspended:
+        parts.append(f"{suspended} suspended")
+    if ledger.draining:
+        parts.append("draining")
+    return ", ".join(parts)
+
+
+def defer_full_collections() -> None:
+    """Leave full collections to `collect_garbage`, and exempt all present objects from them."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG, _MIDDLE, _NEVER)
+
+
+async def collect_garbage() -> None:
+    """Run a full collection from time to time. Never returns."""
+    pause_s = _PAUSE_S
+    while True:
+        await asyncio.sleep(pause_s)
+        since_s = time.monotonic()
+        gc.collect()
+        pause_s = max(_PAUSE_S, _PAUSE_FACTOR * (time.monotonic() - since_s))
+
+
+class ThreadPool(ThreadPoolExecutor):
+    """A thread pool that is abandoned at the end: the clients of unfinished work have gone."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Return at once. `asyncio.run` calls this, and by default it would wait for minutes for
+        the end of every computation, in which no client is answered."""
+        super().shutdown(wait=False, cancel_futures=True)
+
+
+def make_thread_pool() -> ThreadPoolExecutor:
+    """Return the loop's default executor with all its threads started. Raises HostError when the
+    system cannot start that many."""
+    count = min(_MOST_THREADS, (os.cpu_count() or 1) + _THREADS_BESIDES_CPUS)
+    pool = ThreadPool(count, thread_name_prefix="drfd")
+    # The pool starts a thread only for work that no idle thread takes.
+    all_there = threading.Barrier(count)
+    try:
+        started = [pool.submit(all_there.wait) for _ in range(count)]
+    except RuntimeError as error:
+        all_there.abort()
+        pool.shutdown(wait=False)
+        raise HostError(
+            "threads",
+            f"cannot start {count} threads: {error}",
+            hint="the machine, or a limit of this service, has no room for more processes",
+        ) from None
+    for each in started:
+        each.result()
+    return pool

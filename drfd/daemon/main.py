@@ -3,15 +3,332 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import faulthandler
+import json
+import logging
 import os
+import pwd
+import re
+import signal
 import sys
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 from drfd import __version__
-from drfd.daemon import start
-from drfd.daemon.config import Config, load
-from drfd.errors import DrfdError
+from drfd.common import failpoints, journald, paths
+from drfd.common.errors import ConfigError, DrfdError, HostError, Refused
+from drfd.common.units import exact_size, show_size
+from drfd.daemon import spawn
+from drfd.daemon.config import Config, DiskConfig, Site, load, load_if_there, survey
+from drfd.daemon.controller import Daemon, Surroundings
+from drfd.daemon.handlers.doctor import InstallContext
+from drfd.daemon.server.server import ListeningSocket
+from drfd.host.disks import Location, Speed, locate, measure
+from drfd.host.measurements import read_machine
+from drfd.journal.journal import Journal
+from drfd.journal.pruning import compact
+from drfd.linux import own_process, service
+
+log = logging.getLogger("drfd")
+
+#: Seconds that a launcher with a wrong configuration waits before it ends.
+_WRONG_PAUSE_S = 5.0
+#: Directory where logind has a file for each user that lingers.
+_LINGER = Path("/var/lib/systemd/linger")
+
+
+def serve(options: argparse.Namespace) -> None:
+    """Run the daemon until it ends."""
+    manager = service.take(os.environ)
+    journald.set_up("drfd", has_journal=manager.has_journal)
+    # With this the watchdog's SIGABRT shows where the daemon hangs.
+    faulthandler.enable()
+    # Users must reach the sockets, whatever the inherited mask.
+    os.umask(0o022)
+    own_process.leave_session_keyring()
+    own_process.spare()
+    own_process.take_cpus()
+    _enable_failpoints(options)
+    owner = os.getuid()
+    is_system = options.launcher is not None or (options.state is None and owner == 0)
+    config_file = options.config or _usual_config(is_system)
+    config = _read_config(config_file, must_exist=options.config is not None)
+    if config.private_tmp and owner != 0 and not is_system:
+        raise ConfigError(
+            "config",
+            "enforcement.private_tmp: only root can give jobs a /tmp of their own",
+            hint="leave it out: jobs of your own daemon are all yours",
+        )
+    state = options.state or (paths.SYSTEM_STATE if is_system else paths.user_state(os.environ))
+    places = spawn.Places(state.absolute(), options.launcher)
+    lock = spawn.prepare(places)
+    site = survey(config, read_machine(), places.state)
+    account, warning = spawn.controller_account(config, places, as_root=options.as_root)
+    if warning:
+        site = replace(site, warnings=(*site.warnings, warning))
+    # A private instance also runs jobs of its owner, even if that is root. The system's runs none
+    # of root.
+    allow = [*spawn.system_uids(config), *([] if is_system else [owner])]
+    listening = ListeningSocket(
+        options.socket or _usual_socket(options, is_system), is_open=is_system or not owner
+    )
+    launcher = None
+    if options.launcher is None:
+        if account is not None:
+            spawn.hand_over(places.controller, account)
+            spawn.approve_queued(places.journal, places.launcher, account)
+        else:
+            spawn.forget_secret(places.launcher)
+        launcher = spawn.start_launcher(
+            places,
+            config,
+            controller_uid=account.pw_uid if account else owner,
+            allow=allow,
+            group="drfd/system" if is_system else spawn.group_for(places.state),
+            failpoints=options.failpoints,
+        )
+    if account is not None:
+        spawn.become(account, places)
+    for text in site.warnings:
+        log.warning("warning: %s", text)
+
+    def reread() -> tuple[Config, Site]:
+        fresh = _read_config(config_file, must_exist=options.config is not None)
+        return fresh, survey(fresh, read_machine(), places.state)
+
+    surroundings = Surroundings(
+        places,
+        launcher,
+        manager,
+        _install_context(is_system, is_service=options.launcher is not None),
+        admins=frozenset({0, owner}),
+        allow=frozenset(allow),
+        lock=lock,
+    )
+    daemon = Daemon(config, site, surroundings, reread)
+    log.info("event=ready socket=%s state=%s", listening.path, places.state)
+    try:
+        asyncio.run(daemon.run(listening.listener, idle_exit_s=options.idle_exit))
+    finally:
+        daemon.journal.close()
+        listening.close()
+        if launcher is not None:
+            launcher.let_go()
+        os.close(lock)
+
+
+def _enable_failpoints(options: argparse.Namespace) -> None:
+    """Enable failpoints, for tests. Raises ConfigError for any daemon but a private instance."""
+    if options.failpoints is None:
+        return
+    if options.launcher is not None or options.state is None:
+        raise ConfigError("failpoints", "--failpoints is for a private instance: give --state")
+    failpoints.enable(str(options.failpoints))
+
+
+def become_launcher(options: argparse.Namespace) -> None:
+    """Replace this process by the launcher, run as the configuration says."""
+    config_file = options.config or paths.SYSTEM_CONFIG
+    try:
+        config = _read_config(config_file, must_exist=options.config is not None)
+    except ConfigError:
+        if service.take(os.environ).is_heard:
+            # The service manager starts us again at once for as long as there is a controller.
+            time.sleep(_WRONG_PAUSE_S)
+        raise
+    controller = spawn.account_of(options.controller, "--controller")
+    try:
+        spawn.approve_queued(spawn.Places(options.state.parent).journal, options.state, controller)
+    except OSError as error:
+        raise HostError(
+            "state",
+            f"cannot use the launcher's directory {options.state}: {error.strerror}",
+            hint="run this as the user whom it belongs to, or as root",
+        ) from None
+    command = spawn.launcher_command(
+        options.state,
+        config,
+        controller_uid=controller.pw_uid,
+        allow=spawn.system_uids(config),
+        group="drfd/system",
+    )
+    if options.holder is not None:
+        command += ["--holder", options.holder]
+    os.execv(command[0], command)
+
+
+def calibrate(options: argparse.Namespace) -> None:
+    """Measure the disks that are named, or those that a daemon would manage with these options, and
+    print the results as lines for the configuration."""
+    is_system = os.getuid() == 0
+    config_file = options.config or _usual_config(is_system)
+    config = _read_config(config_file, must_exist=options.config is not None)
+    state = paths.SYSTEM_STATE if is_system else paths.user_state(os.environ)
+    found = []
+    try:
+        for disk in _disks_to_measure(options, config, state):
+            directory = _directory(disk, is_state=disk.path == str(state))
+            location = locate(str(directory))
+            _say(f"measuring disk {disk.name} in {directory}; this takes a few seconds")
+            speed = measure(directory)
+            _warn_of_doubts(disk, location, speed)
+            found.append((disk, location, speed))
+    except KeyboardInterrupt:
+        _say("stopped; nothing is left behind")
+        sys.exit(128 + signal.SIGINT)
+    if options.json:
+        print(json.dumps({"disks": [_measured_view(*each) for each in found]}))
+        return
+    for disk, _, speed in found:
+        print(_config_lines(disk, speed))
+    _say(f"with these in place of the [[disk]] lines of {config_file}, drf reload takes them up")
+
+
+def _disks_to_measure(options: argparse.Namespace, config: Config, state: Path) -> list[DiskConfig]:
+    known = config.disks
+    if known is None:
+        known = (DiskConfig(name="state", path=str(state)),)
+    by_name = {disk.name: disk for disk in known}
+    for name in options.disk:
+        if name not in by_name:
+            raise Refused(
+                "no-such-disk",
+                f"there is no disk {name!r} in the configuration",
+                hint=f"disks: {', '.join(by_name)}; or name a directory with --path",
+            )
+    named = [by_name[name] for name in dict.fromkeys(options.disk)]
+    paths = [Path(path).absolute() for path in options.path]
+    named += [DiskConfig(name=_name_for(path), path=str(path)) for path in paths]
+    return named or list(known)
+
+
+def _name_for(path: Path) -> str:
+    """Return a name for the disk of a path that the configuration does not have."""
+    return re.sub(r"[^\w.-]", "-", path.name, flags=re.ASCII) or "root"
+
+
+def _directory(disk: DiskConfig, *, is_state: bool) -> Path:
+    """Return the path, or the directory of a file. A state directory need not be there yet."""
+    path = Path(disk.path)
+    try:
+        if not is_state and not path.exists():
+            raise Refused(
+                "no-such-path", f"disk {disk.name}: there is no {path}", hint="is it mounted?"
+            )
+        return next(each for each in (path, *path.parents) if each.is_dir())
+    except OSError as error:
+        raise HostError(
+            "disk",
+            f"disk {disk.name}: cannot reach {path}: {error.strerror}",
+            hint="name a directory on the same disk that you may write in with --path",
+        ) from None
+
+
+def _warn_of_doubts(disk: DiskConfig, location: Location, speed: Speed) -> None:
+    if location.why_none:
+        _say(f"disk {disk.name} takes no limits: {location.why_none}")
+    if not speed.is_direct:
+        _say(f"{disk.path} knows no direct I/O: the page cache may make it look faster than it is")
+
+
+def _config_lines(disk: DiskConfig, speed: Speed) -> str:
+    read, write = exact_size(_rounded(speed.read_bps)), exact_size(_rounded(speed.write_bps))
+    return "\n".join(
+        (
+            "[[disk]]",
+            f"name = {json.dumps(disk.name)}",
+            f"path = {json.dumps(disk.path, ensure_ascii=False)}",
+            f'read = "{read}"',
+            f'write = "{write}"',
+        )
+    )
+
+
+def _rounded(rate_bps: int) -> int:
+    """Round down to whole MiB or KiB per second."""
+    step = 1 << 20 if rate_bps >= 1 << 20 else 1 << 10
+    return max(step, rate_bps // step * step)
+
+
+def _measured_view(disk: DiskConfig, location: Location, speed: Speed) -> dict[str, object]:
+    return {
+        "name": disk.name,
+        "path": disk.path,
+        "read": _rounded(speed.read_bps),
+        "write": _rounded(speed.write_bps),
+        "direct": speed.is_direct,
+        "device": " ".join(location.devices) or None,
+        "filesystem": location.filesystem,
+    }
+
+
+def _say(text: str) -> None:
+    """Print to standard error, because standard output is to be copied."""
+    print(f"drfd: {text}", file=sys.stderr, flush=True)
+
+
+def compact_journal(options: argparse.Namespace) -> str:
+    """Shorten the journal of a daemon that does not run, and return a line about that. Raises
+    HostError if it runs, or there is no journal."""
+    state = paths.SYSTEM_STATE if os.getuid() == 0 else paths.user_state(os.environ)
+    # With a given launcher no directory is made for one. Only the controller's lock is needed.
+    places = spawn.Places((options.state or state).absolute(), given_launcher=Path("/nonexistent"))
+    try:
+        places.journal.stat()
+    except FileNotFoundError:
+        raise HostError("journal", f"there is no journal {places.journal}") from None
+    except OSError as error:
+        raise HostError(
+            "journal",
+            f"cannot reach the journal {places.journal}: {error.strerror}",
+            hint="run this as the user who started that daemon, or as root",
+        ) from None
+    lock = spawn.prepare(places)
+    try:
+        # Opening it upgrades the tables of an older version, and refuses a broken journal.
+        Journal(places.journal).close()
+        before, after = compact(places.journal)
+    finally:
+        os.close(lock)
+    return f"{places.journal}: {show_size(before)} before, {show_size(after)} now"
+
+
+def _install_context(is_system: bool, *, is_service: bool) -> InstallContext:
+    uid = os.getuid()
+    try:
+        lingers = _LINGER.joinpath(pwd.getpwuid(uid).pw_name).exists()
+    except KeyError:
+        lingers = False
+    return InstallContext(
+        uid=uid,
+        is_systems=is_system,
+        is_service=is_service,
+        has_systemd=service.has_systemd(),
+        lingers=lingers,
+    )
+
+
+def _read_config(path: Path, *, must_exist: bool) -> Config:
+    return load(path) if must_exist else load_if_there(path)
+
+
+def _usual_config(is_system: bool) -> Path:
+    is_roots = is_system or os.getuid() == 0
+    return paths.SYSTEM_CONFIG if is_roots else paths.user_config(os.environ)
+
+
+def _usual_socket(options: argparse.Namespace, is_system: bool) -> Path:
+    if options.state is not None and options.launcher is None:
+        return Path(options.state) / "drfd.sock"
+    return paths.SYSTEM_SOCKET if is_system else paths.user_socket(os.environ)
+
+
+_PARTLY = "interrupted: what is printed above is done, and the same command does the rest"
+_INTERRUPTED = {"install": _PARTLY, "uninstall": _PARTLY}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -20,10 +337,33 @@ def main(argv: Sequence[str] | None = None) -> None:
         _COMMANDS[options.command](options)
     except DrfdError as error:
         print(f"drfd: {error}", file=sys.stderr)
+        if options.command == "serve":
+            leave(error.exit_code)
         sys.exit(error.exit_code)
+    except PermissionError as error:
+        if options.command == "serve":
+            # Paths that a user has named are checked before, so this is a fault of the program.
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        cure = "run this as the user whom it belongs to, or as root"
+        print(f"drfd: {where}{error.strerror} ({cure})", file=sys.stderr)
+        sys.exit(os.EX_NOPERM)
+    except KeyboardInterrupt:
+        print(f"drfd: {_INTERRUPTED.get(options.command, 'interrupted')}", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
     except MemoryError:
         print("drfd: out of memory; jobs run on, and the next drfd finds them", file=sys.stderr)
         sys.exit(os.EX_OSERR)
+    if options.command == "serve":
+        leave(0)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process without waiting for its threads, as Python would."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -44,6 +384,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     serve.add_argument(
         "--idle-exit", type=float, metavar="SECONDS", help="end after so long without jobs"
+    )
+    serve.add_argument("--failpoints", type=Path, metavar="DIR", help=argparse.SUPPRESS)
+    serve.add_argument(
+        "--as-root",
+        action="store_true",
+        help="let the controller run as root where there is no user drfd for it to become",
     )
 
     launcher = commands.add_parser(
@@ -75,23 +421,28 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
             help="work on the files of a system that is not running",
         )
 
-    measure = commands.add_parser(
+    disks = commands.add_parser(
         "calibrate",
         help="measure how fast the disks are, best while they are idle, "
         "and print the lines for the configuration",
     )
-    measure.add_argument("--config", type=Path, help="configuration file")
-    measure.add_argument(
+    disks.add_argument("--config", type=Path, help="configuration file")
+    disks.add_argument(
         "--disk", action="append", default=[], metavar="NAME", help="only this one of the file"
     )
-    measure.add_argument(
+    disks.add_argument(
         "--path",
         action="append",
         default=[],
         metavar="DIR",
         help="the disk of this directory, which need not be in the file",
     )
-    measure.add_argument("--json", action="store_true", help="print JSON for programs")
+    disks.add_argument("--json", action="store_true", help="print JSON for programs")
+
+    shorten = commands.add_parser(
+        "compact", help="make the journal of a stopped daemon as short as it can be"
+    )
+    shorten.add_argument("--state", type=Path, metavar="DIR", help="state directory")
 
     check = commands.add_parser("check-config", help="say whether a configuration file is good")
     check.add_argument("file", type=Path)
@@ -105,28 +456,38 @@ def _check_config(options: argparse.Namespace) -> None:
 
 def _install(options: argparse.Namespace) -> None:
     from drfd.install import command
-    from drfd.install.layout import CONFIG
+    from drfd.install.plan import CONFIG
     from drfd.install.steps import below
 
-    # First: what the services would not start with must not be installed.
+    # The configuration is checked first: with a wrong one the services would not start.
     config_file = below(options.root, CONFIG)
-    config = load(config_file) if config_file.exists() else Config()
-    where = command.Where(options.root.absolute(), options.dry_run)
-    command.install(where, prefix=options.prefix, grace_s=config.grace_s)
+    config = load_if_there(config_file)
+    where = command.InstallTarget(options.root.absolute(), options.dry_run)
+    command.install(
+        where, prefix=options.prefix, grace_s=config.grace_s, has_cgroups=config.use_cgroups
+    )
 
 
 def _uninstall(options: argparse.Namespace) -> None:
     from drfd.install import command
+    from drfd.install.plan import CONFIG
+    from drfd.install.steps import below
 
-    where = command.Where(options.root.absolute(), options.dry_run)
-    command.uninstall(where, kill_jobs=options.kill_jobs, purge=options.purge)
+    try:
+        grace_s = load(below(options.root, CONFIG)).grace_s
+    except ConfigError:
+        # A wrong or missing configuration must not prevent the removal.
+        grace_s = Config().grace_s
+    where = command.InstallTarget(options.root.absolute(), options.dry_run)
+    command.uninstall(where, kill_jobs=options.kill_jobs, purge=options.purge, grace_s=grace_s)
 
 
 _COMMANDS = {
-    "serve": start.serve,
-    "launcher": start.become_launcher,
-    "calibrate": start.measure_disks,
+    "serve": serve,
+    "launcher": become_launcher,
+    "calibrate": calibrate,
     "check-config": _check_config,
+    "compact": lambda options: print(compact_journal(options)),
     "install": _install,
     "uninstall": _uninstall,
 }

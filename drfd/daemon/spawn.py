@@ -1,42 +1,68 @@
-"""Before the loop runs: directories, a launcher of our own if need be, dropping root's rights."""
+"""Preparations before the loop runs: directories, a launcher of the daemon's own, dropped rights,
+and root's approval of jobs that were queued before submissions were signed.
+
+Such jobs are approved once, when the launcher has no secret yet, which is the first start with
+signatures. Their digests are read from the controller's journal, by a process with the controller's
+rights, and are no more trustworthy than that journal. Later the journal is not believed any more.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
 import pwd
+import re
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from drfd.common.errors import ConfigError, HostError
 from drfd.daemon.config import Config
-from drfd.errors import ConfigError, HostError
+from drfd.daemon.launcher_link.messages import payload_for
+from drfd.journal.journal import waiting_jobs
+from drfd.launcher.protocol import ALLOWED_NAME, SECRET_NAME
+from drfd.payload.signature import KEY_SOCKET_NAME, digest_of
+
+log = logging.getLogger("drfd")
 
 #: The system user that the controller becomes, if there is one and nothing else is configured.
 DEFAULT_USER = "drfd"
+#: Files in the controller's directory, beside the lock.
+JOURNAL_FILES = ("journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm", "journal.reserve")
+#: Lines of approved digests: uid, digest, user name in hexadecimal; and their bytes at most.
+_DIGEST_LINES = re.compile(rb"(?:[0-9]{1,10} [0-9a-f]{64} [0-9a-f]+\n)*")
+_MAX_DIGEST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The state directory, which belongs to whoever started drfd, and its two rooms. Under systemd
-    the launcher's is somebody else's: `given_launcher`."""
+    """The state directory, which belongs to the user who started drfd, and its two parts. Under
+    systemd the launcher's part is elsewhere, in the directory `given_launcher` of another unit."""
 
     state: Path
     given_launcher: Path | None = None
 
     @property
     def controller(self) -> Path:
-        """The journal; the controller's own."""
+        """The controller's own directory, with the journal."""
         return self.state / "controller"
 
     @property
     def launcher(self) -> Path:
-        """Attempt files and the launcher's socket; root's in system mode."""
+        """The launcher's directory, with attempt files and its socket; root's in system mode."""
         return self.given_launcher or self.state / "launcher"
+
+    def key_socket(self) -> Path | None:
+        """Return the socket where users get their keys, or None if the launcher has this process's
+        uid: then its secrets could not be kept from this process."""
+        is_own = self.launcher.stat().st_uid == os.getuid()
+        return None if is_own else self.launcher / KEY_SOCKET_NAME
 
     @property
     def journal(self) -> Path:
@@ -45,7 +71,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class OwnLauncher:
-    """A launcher that ends with us. `keeper` is the pidfd of the process that restarts it."""
+    """A launcher that ends with this daemon. `keeper`: pidfd of the process that restarts it."""
 
     keeper: int
     _pipe: int
@@ -55,13 +81,14 @@ class OwnLauncher:
 
 
 def prepare(places: Places) -> int:
-    """Make the directories and take the controller's lock, for the life of this process."""
+    """Make the directories and take the controller's lock, which this process holds until it ends.
+    Returns the lock's descriptor."""
     try:
         if places.given_launcher is None:
             _make_state(places.state)
             places.launcher.mkdir(mode=0o711, exist_ok=True)
         places.controller.mkdir(mode=0o700, exist_ok=True)
-        # Whoever owns this room must not get root to follow a link of theirs.
+        # Root must not follow a link that the owner of this directory has made.
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         lock = os.open(places.controller / "lock", flags, 0o600)
     except OSError as error:
@@ -78,7 +105,7 @@ def prepare(places: Places) -> int:
 
 
 def _make_state(state: Path) -> None:
-    """A directory that is there already is taken as it is, if nobody else can change it."""
+    """Make the state directory. An existing one is used as it is, if nobody else can change it."""
     if not state.exists():
         state.mkdir(parents=True)
         state.chmod(0o711)
@@ -93,12 +120,18 @@ def _make_state(state: Path) -> None:
 
 
 def group_for(state: Path) -> str:
-    """The cgroup of a private instance: the same for the same state directory."""
+    """Return the cgroup of a private instance, which depends only on its state directory."""
     return "drfd/" + hashlib.sha256(os.fsencode(state.resolve())).hexdigest()[:10]
 
 
 def launcher_command(
-    room: Path, config: Config, *, controller_uid: int, allow: Iterable[int], group: str
+    room: Path,
+    config: Config,
+    *,
+    controller_uid: int,
+    allow: Iterable[int],
+    group: str,
+    failpoints: Path | None = None,
 ) -> list[str]:
     command = [
         *(sys.executable, "-I", "-m", "drfd.launcher"),
@@ -110,17 +143,40 @@ def launcher_command(
         command += ["--allow-uid", str(uid)]
     if not config.use_cgroups:
         command.append("--no-cgroups")
+    if config.processes_total is not None:
+        command += ["--processes-total", str(config.processes_total)]
+    if config.processes_per_user is not None:
+        command += ["--processes-per-user", str(config.processes_per_user)]
+    if config.private_tmp:
+        command += ["--private-tmp", *filter(None, [config.private_tmp_dir])]
+    if not config.remove_ipc:
+        command.append("--keep-ipc")
+    if config.no_new_privs:
+        command.append("--no-new-privs")
+    if failpoints is not None:
+        command += ["--failpoints", str(failpoints)]
     return command
 
 
 def start_launcher(
-    places: Places, config: Config, *, controller_uid: int, allow: Iterable[int], group: str
+    places: Places,
+    config: Config,
+    *,
+    controller_uid: int,
+    allow: Iterable[int],
+    group: str,
+    failpoints: Path | None = None,
 ) -> OwnLauncher:
-    """Start a launcher that is restarted when it dies, and ends with us: its keeper reads to the
-    end of a pipe."""
+    """Start a launcher with a keeper, which restarts it when it dies, and which ends with this
+    daemon because it then reads the end of a pipe."""
     end_for_it, ours = os.pipe()
     command = launcher_command(
-        places.launcher, config, controller_uid=controller_uid, allow=allow, group=group
+        places.launcher,
+        config,
+        controller_uid=controller_uid,
+        allow=allow,
+        group=group,
+        failpoints=failpoints,
     )
     # A session of its own: ^C at the terminal is for the controller alone.
     keeper = subprocess.Popen(
@@ -134,20 +190,23 @@ def start_launcher(
 
 
 def system_uids(config: Config) -> list[int]:
-    """The uids of `daemon.system_users`. Raises ConfigError for a name that does not exist."""
+    """Return the uids of `daemon.system_users`. Raises ConfigError for a name without account."""
     return [account_of(name, "daemon.system_users").pw_uid for name in sorted(config.system_users)]
 
 
 def account_of(name: str, key: str) -> pwd.struct_passwd:
-    """`key` is what named it. Raises ConfigError when there is no such user."""
+    """Return the account of a user that `key` names. Raises ConfigError if there is none."""
     try:
         return pwd.getpwnam(name)
     except KeyError:
         raise ConfigError("config", f"{key}: there is no user {name}") from None
 
 
-def controller_account(config: Config, places: Places) -> tuple[pwd.struct_passwd | None, str]:
-    """Whom the controller becomes (None: stays what it is), and a warning about that."""
+def controller_account(
+    config: Config, places: Places, *, as_root: bool
+) -> tuple[pwd.struct_passwd | None, str]:
+    """Return the account that the controller switches to, or None and perhaps a warning if it keeps
+    its own. Raises ConfigError if it would stay root and `as_root` does not allow that."""
     if os.getuid() != 0:
         refuse_another(config, places)
         return None, ""
@@ -162,15 +221,25 @@ def controller_account(config: Config, places: Places) -> tuple[pwd.struct_passw
         return account, ""
     try:
         account = pwd.getpwnam(DEFAULT_USER)
+        if _can_reach(account, places):
+            return account, ""
+        why = f"{DEFAULT_USER} cannot reach {places.state}"
+        cure = "choose a --state directory below one that all may enter"
     except KeyError:
-        return None, f"the controller runs as root: there is no user {DEFAULT_USER}"
-    if not _can_reach(account, places):
-        return None, f"the controller runs as root: {DEFAULT_USER} cannot reach {places.state}"
-    return account, ""
+        why = f"there is no user {DEFAULT_USER}"
+        cure = "make that user with drfd install"
+    if not as_root:
+        raise ConfigError(
+            "as-root",
+            f"the controller would run as root: {why}",
+            hint=f"{cure}, name another user as daemon.user, or start it with --as-root",
+        )
+    return None, f"the controller runs as root: {why}"
 
 
 def refuse_another(config: Config, places: Places) -> None:
-    """Under systemd the unit has chosen the user, and the launcher takes orders of no other."""
+    """Raise ConfigError if the configured user is not the one of the systemd unit, from whom alone
+    the launcher takes orders."""
     if places.given_launcher is None or config.user is None:
         return
     if account_of(config.user, "daemon.user").pw_uid != os.getuid():
@@ -182,42 +251,121 @@ def refuse_another(config: Config, places: Places) -> None:
 
 
 def become(account: pwd.struct_passwd, places: Places) -> None:
-    """Hand over the controller's room and drop root for good."""
-    _hand_over(places.controller, account)
-    os.setgroups([])
-    os.setresgid(*(account.pw_gid,) * 3)
-    os.setresuid(*(account.pw_uid,) * 3)
+    """Hand over the controller's directory and drop root's rights for good."""
+    hand_over(places.controller, account)
+    _switch_to(account)
     assert os.getresuid() == (account.pw_uid,) * 3
 
 
-def _hand_over(room: Path, account: pwd.struct_passwd) -> None:
-    """The room, and in it the files of a controller that ran as root before. Nothing else: who
-    may write in there must not get root to follow a link of theirs."""
+def _switch_to(account: pwd.struct_passwd) -> None:
+    os.setgroups([])
+    os.setresgid(*(account.pw_gid,) * 3)
+    os.setresuid(*(account.pw_uid,) * 3)
+
+
+#: Flags with which neither a link nor a FIFO is followed.
+_NO_TRICKS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+def hand_over(room: Path, account: pwd.struct_passwd) -> None:
+    """Give the account the controller's directory, and in it the files of a controller that ran as
+    root before. Links are not followed, because a user who may write there may have made them."""
     directory = os.open(room, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         os.fchown(directory, account.pw_uid, account.pw_gid)
-        for name in ("lock", "journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm"):
+        for name in ("lock", *JOURNAL_FILES):
             try:
-                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-            except FileNotFoundError:
+                file = os.open(name, _NO_TRICKS, dir_fd=directory)
+            except OSError:
+                # There is no such file, or it is a link.
                 continue
-            if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_uid == 0:
-                os.chown(
-                    name, account.pw_uid, account.pw_gid, dir_fd=directory, follow_symlinks=False
-                )
+            try:
+                # By descriptor, because the name may mean another file by now.
+                status = os.fstat(file)
+                if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_uid == 0:
+                    os.fchown(file, account.pw_uid, account.pw_gid)
+            finally:
+                os.close(file)
     finally:
         os.close(directory)
 
 
 def _can_reach(account: pwd.struct_passwd, places: Places) -> bool:
-    """Try it, as that user, in a process of its own."""
+    """Whether the account can enter the state directory, as tried by a child process."""
     pid = os.fork()
     if pid == 0:
         try:
-            os.setgroups([])
-            os.setresgid(*(account.pw_gid,) * 3)
-            os.setresuid(*(account.pw_uid,) * 3)
+            _switch_to(account)
             os._exit(0 if os.access(places.state, os.X_OK) else 1)
         finally:
             os._exit(1)
     return os.waitpid(pid, 0)[1] == 0
+
+
+def approve_queued(journal: Path, room: Path, controller: pwd.struct_passwd) -> None:
+    """Write the digests of all live jobs of the journal into the launcher's directory `room`, if it
+    has no secret. This process runs as the launcher's user: root, or the controller's own user, and
+    then nothing is signed. Raises HostError when the journal cannot be read."""
+    if controller.pw_uid == os.getuid():
+        forget_secret(room)
+        return
+    if (room / SECRET_NAME).exists() or not journal.exists():
+        return
+    lines = _digests_as(journal, controller)
+    new = room / f"{ALLOWED_NAME}.new"
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(lines)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(new, room / ALLOWED_NAME)
+    log.info("event=vouched jobs=%d", lines.count(b"\n"))
+
+
+def forget_secret(room: Path) -> None:
+    """Remove the secret and the digests where controller and launcher are one user: nothing is
+    signed there. If they become two users again, root approves once more the jobs that were queued
+    meanwhile."""
+    for name in (SECRET_NAME, ALLOWED_NAME):
+        (room / name).unlink(missing_ok=True)
+
+
+def _digests_as(journal: Path, controller: pwd.struct_passwd) -> bytes:
+    out, into = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(out)
+            _switch_to(controller)
+            with os.fdopen(into, "wb") as file:
+                file.write(_digest_lines(journal))
+            os._exit(0)
+        except Exception as error:
+            log.error("event=vouching-failed error=%s", error)
+        finally:
+            os._exit(1)
+    os.close(into)
+    with os.fdopen(out, "rb") as file:
+        lines = file.read(_MAX_DIGEST_BYTES)
+    if os.waitpid(pid, 0)[1] != 0 or not _DIGEST_LINES.fullmatch(lines):
+        raise HostError(
+            "journal",
+            f"the jobs that wait in {journal} cannot be read, so they could not be started",
+            hint="free space on its disk, or move the journal away to start empty",
+        )
+    return lines
+
+
+def _digest_lines(journal: Path) -> bytes:
+    with tempfile.TemporaryDirectory(dir=journal.parent, prefix="vouching-") as directory:
+        return b"".join(
+            _digest_line(spec.uid, digest_of(payload_for(spec, payload)), spec.user)
+            for spec, payload in waiting_jobs(journal, Path(directory))
+        )
+
+
+def _digest_line(uid: int, digest: bytes, user: str) -> bytes:
+    """Return the line that `drfd.launcher.signatures` reads. The name tells a user from another
+    account that had the same uid."""
+    name = user.encode(errors="surrogateescape").hex()
+    return f"{uid} {digest.hex()} {name}\n".encode()

@@ -1,1 +1,1 @@
-"""What this machine has and does: capacity, disks, measured use."""
+"""This machine: its capacity, its disks, and measured usage. The only package with psutil."""

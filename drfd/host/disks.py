@@ -1,24 +1,140 @@
-"""Which disk a path is on, where on that disk the kernel takes limits, and what it can tell of it.
+"""Disks: the devices that take I/O limits for a path, and how fast a disk is.
 
-From a path to its mount, from there to the device of the file system, and if that is a partition to
-its disk: partitions take no limits. A device made of others (LVM, LUKS, md) takes them itself.
+The device is found from a path by its mount, the device of the file system, and the whole disk if
+that is a partition: partitions take no limits. A device made of others (LVM, LUKS, md) takes them
+itself.
+
+Speed is measured by sequential direct writes, and then reads, of a file without a name: no other
+process sees it, and nothing is left behind, however the measurement ends.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import mmap
 import os
 import re
-from collections.abc import Sequence
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Assumed until the administrator says or measures better: a slow disk, so that nobody is promised
-#: what the disk cannot give.
+from drfd.common.errors import HostError
+from drfd.common.units import show_size
+
+#: Size of one write or read. Large, because the kernel splits it into many requests, and a disk
+#: reaches its full speed only with many at a time.
+_BLOCK_BYTES = 8 << 20
+#: Least number of bytes written, more than a disk's cache, and maximum size of the file.
+_LEAST_BYTES = 256 << 20
+_MOST_BYTES = 1 << 30
+#: Shortest and longest time of writing and of reading, in seconds.
+_LEAST_S, _MOST_S = 2.0, 10.0
+#: Free bytes that a measurement needs; half of them stay free.
+ROOM_BYTES = 2 * _LEAST_BYTES
+#: Errors of file systems without O_TMPFILE (open(2)).
+_NO_UNNAMED_FILES = (errno.EISDIR, errno.EOPNOTSUPP, errno.EINVAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """Measured speed of a disk that serves one process."""
+
+    read_bps: int
+    write_bps: int
+    #: Whether it was measured without the page cache.
+    is_direct: bool
+
+
+def measure(directory: Path) -> Speed:
+    """Measure the disk of a directory, in four to twenty seconds. Raises HostError."""
+    try:
+        system = os.statvfs(directory)
+        free_bytes = system.f_bavail * system.f_frsize
+        if free_bytes < ROOM_BYTES:
+            raise HostError(
+                "no-room",
+                f"{directory}: {show_size(free_bytes)} is free, and measuring takes "
+                f"{show_size(ROOM_BYTES)}",
+                hint="make room, or name another directory on the same disk with --path",
+            )
+        with _unnamed_file(directory) as fd:
+            size = min(_MOST_BYTES, free_bytes // 2 // _BLOCK_BYTES * _BLOCK_BYTES)
+            return _measure(fd, size)
+    except OSError as error:
+        raise HostError(
+            "calibrate",
+            f"{directory} cannot be measured: {error.strerror}",
+            hint="name a directory on the same disk that you may write in with --path",
+        ) from None
+
+
+def _measure(fd: int, size: int) -> Speed:
+    is_direct = _use_direct_io(fd)
+    # An anonymous map is page-aligned, as direct I/O requires. Random bytes, because some file
+    # systems do not write zeros.
+    with mmap.mmap(-1, _BLOCK_BYTES) as block:
+        block.write(os.urandom(_BLOCK_BYTES))
+        write_bps, written = _measure_rate(
+            lambda at: os.pwrite(fd, block, at), size, at_the_end=lambda: os.fdatasync(fd)
+        )
+        if not is_direct:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        read_bps, _ = _measure_rate(lambda at: os.preadv(fd, [block], at), min(size, written))
+    return Speed(read_bps=read_bps, write_bps=write_bps, is_direct=is_direct)
+
+
+def _measure_rate(
+    step: Callable[[int], int], size: int, *, at_the_end: Callable[[], None] | None = None
+) -> tuple[int, int]:
+    """Repeat steps over a file of this size. Returns bytes per second and bytes."""
+    begin_s, done = time.monotonic(), 0
+    while True:
+        if step(done % size) != _BLOCK_BYTES:
+            raise OSError(0, "the disk took or gave less than a whole block")
+        done += _BLOCK_BYTES
+        passed_s = time.monotonic() - begin_s
+        if passed_s >= _MOST_S or (passed_s >= _LEAST_S and done >= _LEAST_BYTES):
+            break
+    if at_the_end is not None:
+        at_the_end()
+    return int(done / (time.monotonic() - begin_s)), done
+
+
+def _use_direct_io(fd: int) -> bool:
+    """Switch to direct I/O, if the file system supports it."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_DIRECT)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def _unnamed_file(directory: Path) -> Iterator[int]:
+    try:
+        fd = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno not in _NO_UNNAMED_FILES:
+            raise
+        fd, name = tempfile.mkstemp(prefix=".drfd-calibrate-", dir=directory)
+        os.unlink(name)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+#: Rates in bytes per second assumed until the administrator configures or measures them: those of a
+#: slow disk, so that nothing is promised that the disk cannot do.
 GUESS_READ_BPS, GUESS_WRITE_BPS = 200 << 20, 200 << 20
 
 SYS_DEV_BLOCK = "/sys/dev/block"
 
-#: File systems whose buffered writes cgroup v2 attributes to who wrote (cgroup-v2.rst, Writeback).
+#: File systems whose buffered writes cgroup v2 attributes to the writer (cgroup-v2.rst, Writeback).
 _WITH_WRITEBACK = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs")
 
 #: Why a file system without a device of its own cannot be limited.
@@ -36,9 +152,9 @@ _ELSEWHERE = {
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """`devices`: "major:minor" of each disk that holds the path, as the kernel takes limits on it;
-    none: `why_none`."""
+    """The disks that hold a path."""
 
+    #: "major:minor" of each disk, for limits, or empty if `why_none` gives the reason.
     devices: tuple[str, ...]
     filesystem: str
     why_none: str = ""
@@ -46,21 +162,22 @@ class Location:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """A managed disk. `devices` as in Location: more than one for a file system over several."""
+    """A managed disk."""
 
     name: str
     path: str
     read_bps: int
     write_bps: int
+    #: As in Location; several for a file system that spans several disks.
     devices: tuple[str, ...]
     filesystem: str = ""
     is_guess: bool = False
-    #: Why there are no `devices`, for people.
+    #: The reason for the lack of `devices`, for people.
     why_none: str = ""
 
     @property
     def attributes_writes(self) -> bool:
-        """Whether cgroup v2 knows who caused a buffered write."""
+        """Whether cgroup v2 attributes buffered writes to the writer."""
         return self.filesystem in _WITH_WRITEBACK
 
 
@@ -69,12 +186,12 @@ class Mount:
     point: str
     filesystem: str
     source: str
-    #: "major:minor"; the major 0 stands for no device.
+    #: "major:minor"; major 0 means no device.
     device: str
 
 
 def locate(path: str, mountinfo: str | None = None, sys: str = "/sys") -> Location:
-    """Where the limits for `path` go. `mountinfo`: the text of /proc/self/mountinfo."""
+    """Return the disks of `path`. `mountinfo` is the text of /proc/self/mountinfo."""
     if mountinfo is None:
         mountinfo = _mountinfo()
     try:
@@ -83,7 +200,7 @@ def locate(path: str, mountinfo: str | None = None, sys: str = "/sys") -> Locati
         return Location((), "", f"{path}: {error.strerror}")
     mount = _mount_of(os.path.realpath(path), mountinfo)
     if os.major(number) == 0 and mount.filesystem == "btrfs":
-        # Each subvolume has a number of its own, which says nothing of the disk.
+        # Each subvolume has a device number of its own, unrelated to the disk's.
         found = _number_of(mount.source, sys)
         if found is None:
             why = f"{path} is on {mount.source}, which cannot be seen here"
@@ -104,8 +221,11 @@ def locate(path: str, mountinfo: str | None = None, sys: str = "/sys") -> Locati
 def disk_of(
     path: str, disks: Sequence[Disk], mountinfo: str | None = None, sys: str = "/sys"
 ) -> Disk | None:
-    """The first of the disks that holds the path, which must be without links; None: none does.
-    Nothing but the table of mounts is looked at: the path may be anybody's."""
+    """Return the first of the disks that holds the path, or None if none does.
+
+    The path must be without symbolic links. Only the table of mounts is read, since the path may
+    lie in a directory of any user.
+    """
     if mountinfo is None:
         mountinfo = _mountinfo()
     mount = _mount_of(path, mountinfo)
@@ -114,7 +234,7 @@ def disk_of(
         held = {_whole_disk(mount.device, sys)}
     for disk in disks:
         other = _mount_of(os.path.realpath(disk.path), mountinfo)
-        # Subvolumes have devices of their own, and one source.
+        # Subvolumes have different device numbers, and the same source.
         is_same = mount.source.startswith("/") and mount.source == other.source
         if other.point == mount.point or is_same or held.intersection(disk.devices):
             return disk
@@ -122,8 +242,11 @@ def disk_of(
 
 
 def _number_of(source: str, sys: str) -> int | None:
-    """Of a block device: by its file or, where /dev has none (PrivateDevices=, systemd.exec(5)), by
-    the name that the kernel or the device mapper knows it by."""
+    """Return the number of a block device, or None if it is unknown.
+
+    It is found by the file in /dev or, where there is none (PrivateDevices=, systemd.exec(5)), by
+    its name in the kernel or the device mapper.
+    """
     try:
         return os.stat(source).st_rdev
     except OSError:
@@ -154,7 +277,7 @@ def _whole_disk(device: str, sys: str) -> str:
 
 
 def _btrfs_members(device: str, sys: str) -> tuple[str, ...]:
-    """All devices of the file system that this one is of."""
+    """Return all devices of the file system that this device belongs to."""
     for filesystem in sorted(Path(sys, "fs/btrfs").glob("*/devices")):
         members = tuple(sorted((each / "dev").read_text().strip() for each in filesystem.iterdir()))
         if device in members:
@@ -163,12 +286,12 @@ def _btrfs_members(device: str, sys: str) -> tuple[str, ...]:
 
 
 def _mountinfo() -> str:
-    """Users mount, too, and their directories may be called anything."""
+    """Return /proc/self/mountinfo, which may not be UTF-8: users mount too (FUSE)."""
     return os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
 
 
 def _mount_of(path: str, mountinfo: str) -> Mount:
-    """The mount that a path without links is on: the innermost, of those the latest."""
+    """Return the mount of a path without links: the innermost, and the latest of equal ones."""
     found = Mount("", "unknown", "", "0:0")
     for line in mountinfo.split("\n"):
         before, _, after = line.partition(" - ")
@@ -183,5 +306,5 @@ def _mount_of(path: str, mountinfo: str) -> Mount:
 
 
 def _unescape(text: str) -> str:
-    """Blanks and the like are written as \\040 in mountinfo."""
+    """Decode the octal escapes of mountinfo, such as \\040 for a blank."""
     return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), text)

@@ -1,1 +1,1 @@
-"""Installing drfd as a service of the system: what is to be where, and the steps to get there."""
+"""Installation of drfd as a system service: its files, links and units, and how they are made."""

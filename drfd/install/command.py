@@ -1,4 +1,4 @@
-"""`drfd install` and `drfd uninstall`: look, plan, and do it, or only say it."""
+"""`drfd install` and `drfd uninstall`: inspect the system, plan the steps, perform or show them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from drfd import service
-from drfd.errors import HostError, NotPermitted
-from drfd.install import layout, look, plan
-from drfd.install.steps import Note, Run, Step, perform
+from drfd.common.errors import HostError, NotPermitted
+from drfd.install import look, plan
+from drfd.install.steps import Note, RunProgram, Step, perform
+from drfd.linux import service
 
 _DEFAULT_PREFIX = "/usr/local"
 _SYSTEM = Path("/")
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
-    """`root`: the system to change; any but the running one only has files put into it."""
+class InstallTarget:
+    """The system to change."""
 
+    #: Its root directory. Any but "/" only has files put into it.
     root: Path
+    #: Whether the steps are only printed.
     is_dry: bool
 
     @property
@@ -28,35 +30,46 @@ class Where:
         return self.root != _SYSTEM
 
 
-def install(where: Where, *, prefix: str | None, grace_s: int) -> None:
-    """`prefix` None: as last time."""
-    _need_a_system(where)
+def install(
+    where: InstallTarget, *, prefix: str | None, grace_s: int, has_cgroups: bool = True
+) -> None:
+    """Install drfd. Without a prefix, that of the last installation is used.
+
+    Raises NotPermitted, HostError, and Refused if something is in the way.
+    """
+    _need_root_and_systemd(where)
     if not where.is_staged:
-        _need_trust()
+        _need_safe_environment()
     before = look.record(where.root)
-    wanted = layout.wanted(
+    wanted = plan.wanted_installation(
         look.environment(),
         prefix or (before.prefix if before else _DEFAULT_PREFIX),
         look.shipped(),
         look.generated(),
         grace_s=grace_s,
+        has_cgroups=has_cgroups,
     )
     steps = plan.plan_install(wanted, look.seen(where.root, wanted), is_staged=where.is_staged)
-    if all(isinstance(step, Note) for step in steps):
+    is_as_before = all(isinstance(step, Note) for step in steps)
+    if is_as_before:
         steps.append(Note("nothing has changed since the last installation"))
     _carry_out(steps, where)
+    if not where.is_staged and not where.is_dry:
+        for line in plan.closing_words(look.standing(), is_as_before=is_as_before):
+            print(line)
 
 
-def uninstall(where: Where, *, kill_jobs: bool, purge: bool) -> None:
-    _need_a_system(where)
+def uninstall(where: InstallTarget, *, kill_jobs: bool, purge: bool, grace_s: int) -> None:
+    """Remove drfd. Running jobs have `grace_s` seconds to end. Raises Refused while jobs run."""
+    _need_root_and_systemd(where)
     seen = look.seen(where.root, None)
-    steps = plan.plan_uninstall(seen, look.DRF, kill_jobs=kill_jobs, purge=purge)
+    steps = plan.plan_uninstall(seen, look.ASK, kill_jobs=kill_jobs, purge=purge, grace_s=grace_s)
     if where.is_staged:
-        steps = [step for step in steps if not isinstance(step, Run)]
+        steps = [step for step in steps if not isinstance(step, RunProgram)]
     _carry_out(steps, where)
 
 
-def _need_a_system(where: Where) -> None:
+def _need_root_and_systemd(where: InstallTarget) -> None:
     if where.is_staged:
         return
     if os.getuid() != 0:
@@ -73,7 +86,7 @@ def _need_a_system(where: Where) -> None:
         )
 
 
-def _need_trust() -> None:
+def _need_safe_environment() -> None:
     why_not = look.distrust()
     if why_not is not None:
         raise HostError(
@@ -83,8 +96,8 @@ def _need_trust() -> None:
         )
 
 
-def _carry_out(steps: Sequence[Step], where: Where) -> None:
-    # Whatever mask we were started with: what is installed is for everybody.
+def _carry_out(steps: Sequence[Step], where: InstallTarget) -> None:
+    # Every user must be able to read what is installed, whatever mask we were started with.
     os.umask(0o022)
     for step in steps:
         if where.is_dry:

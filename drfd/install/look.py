@@ -1,52 +1,137 @@
-"""What there is: on the system, in the Python environment, among the files that drfd ships."""
+"""Inspection of the system, the Python environment and its trustworthiness, and shipped files.
+
+An environment may become a service if only root can change its files and all users can read them.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import pwd
+import shlex
+import stat
 import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterable
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 
-from drfd.errors import HostError
-from drfd.install import layout, trust
-from drfd.install.layout import Environment, Record, Wanted
-from drfd.install.plan import Seen
+from drfd.common import paths
+from drfd.common.errors import HostError
+from drfd.install import plan
+from drfd.install.plan import Environment, InstalledState, Record, Wanted
 from drfd.install.steps import below
 
-#: How the command line of this very environment is run.
+_ROOT = frozenset({0})
+
+
+def fault_of_files(
+    trees: Iterable[str], places: Iterable[str], owners: Collection[int] = _ROOT, top: str = "/"
+) -> str | None:
+    """Return the first reason not to trust these files, in a sentence, or None if there is none.
+
+    `trees` are checked with everything below them, `places` (files or directories) alone; the
+    directories from `top` down to each count too.
+    """
+    known: set[str] = set()
+    for path in _paths_to_check(trees, places, top):
+        if path not in known:
+            known.add(path)
+            found = _fault_of(path, owners)
+            if found is not None:
+                return found
+    return None
+
+
+def _paths_to_check(trees: Iterable[str], places: Iterable[str], top: str) -> Iterator[str]:
+    for place in (*places, *trees):
+        for target in _link_targets(place):
+            yield from _ancestors(target, top)
+    for tree in trees:
+        for directory, _, files in os.walk(tree):
+            yield directory
+            yield from (os.path.join(directory, name) for name in files)
+
+
+def _link_targets(path: str) -> Iterator[str]:
+    """Yield the path, the target of each link on the way, and the resolved path."""
+    yield path
+    for _ in range(40):
+        if not os.path.islink(path):
+            break
+        path = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
+        yield path
+    yield os.path.realpath(path)
+
+
+def _ancestors(path: str, top: str) -> Iterator[str]:
+    """Yield the directories from `top` down to the path, both included."""
+    parts = os.path.relpath(path, top).split(os.sep)
+    yield top
+    if parts[0] == os.pardir:
+        return
+    for part in parts:
+        top = os.path.join(top, part)
+        yield top
+
+
+def _fault_of(path: str, owners: Collection[int]) -> str | None:
+    try:
+        status = os.lstat(path)
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    if status.st_uid not in owners:
+        return f"{path} belongs to uid {status.st_uid}, who could change it"
+    if stat.S_ISLNK(status.st_mode):
+        return None
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o022:
+        return f"{path} can be written by others than root (mode {mode:o})"
+    needed = 0o005 if stat.S_ISDIR(status.st_mode) else 0o004
+    # Compiled modules need not be readable: Python takes the sources. This run itself may have
+    # written them under a strict umask.
+    if mode & needed != needed and not path.endswith((".pyc", "/__pycache__")):
+        return f"{path} cannot be read by all users (mode {mode:o})"
+    return None
+
+
+#: The command that runs `drf` of this environment.
 DRF = (sys.executable, "-I", "-m", "drfd_cli")
+#: The same command for the system's daemon, whatever the environment says.
+ASK = (*DRF, "--socket", str(paths.SYSTEM_SOCKET))
+
+#: Timeout of a program that only reads, in seconds.
+_LOOK_S = 120.0
+#: Number of attempts to see a launcher that was just started, and seconds between them.
+_LOOKS, _BETWEEN_S = 10, 1.0
 
 
 def environment() -> Environment:
     return Environment(
-        python=sys.executable,
-        bin=sysconfig.get_path("scripts"),
-        fingerprint=_fingerprint(),
+        python=sys.executable, bin=sysconfig.get_path("scripts"), fingerprint=_fingerprint()
     )
 
 
 def distrust() -> str | None:
-    """Why this environment is not fit for a service; None: it is."""
+    """Return why this environment is not fit for a service, or None if it is."""
     packages = [find_spec(name) for name in ("drfd", "drfd_cli")]
     trees = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
     trees += [path for spec in packages if spec for path in spec.submodule_search_locations or ()]
     places = [sys.executable, sysconfig.get_path("scripts"), sysconfig.get_path("stdlib")]
     places += [f"{sys.prefix}/pyvenv.cfg"] if sys.prefix != sys.base_prefix else []
     places += [path for path in sys.path if os.path.exists(path)]
-    return trust.problem(dict.fromkeys(trees), dict.fromkeys(places))
+    return fault_of_files(dict.fromkeys(trees), dict.fromkeys(places))
 
 
 def shipped() -> dict[str, str]:
-    """The files of `systemd/`, by name."""
+    """Return the files of `systemd/` by name."""
     here = Path(__file__).parent
-    # In a checkout they are at its top.
+    # In a checkout, the directory is at its top.
     for place in (here / "systemd", here.parent.parent / "systemd"):
         if place.is_dir():
             return {path.name: path.read_text() for path in place.iterdir() if path.is_file()}
@@ -54,10 +139,10 @@ def shipped() -> dict[str, str]:
 
 
 def generated() -> dict[str, str]:
-    """Man pages and completions as the command line writes them, by their path below the prefix."""
+    """Return man pages and completions, which `drf man` writes, by their path below the prefix."""
     with tempfile.TemporaryDirectory(prefix="drfd-install-") as place:
         command = (*DRF, "man", place)
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        done = _output_of(command)
         if done.returncode != 0:
             raise HostError("install", f"the man pages cannot be made: {done.stderr.strip()}")
         pages = (path for path in Path(place).rglob("*") if path.is_file())
@@ -65,48 +150,72 @@ def generated() -> dict[str, str]:
 
 
 def record(root: Path) -> Record | None:
-    text = _texts(root, [layout.RECORD]).get(layout.RECORD)
-    return None if text is None else layout.read_record(text)
+    text = _texts(root, [plan.RECORD]).get(plan.RECORD)
+    return None if text is None else plan.read_record(text)
 
 
-def seen(root: Path, wanted: Wanted | None) -> Seen:
-    """What there is of what is `wanted`, or (None) of what was installed."""
+def seen(root: Path, wanted: Wanted | None) -> InstalledState:
+    """Return the state of the wanted files or, without `wanted`, of the installed ones."""
     before = record(root)
-    files = {*layout.OWN_FILES, layout.CONFIG, layout.RECORD} | (before.files if before else set())
+    files = {*plan.OWN_FILES, plan.CONFIG, plan.RECORD} | (before.files if before else set())
     links = set(before.links if before else ())
     if wanted is not None:
         files |= set(wanted.files)
         links |= set(wanted.links)
     states = _unit_states() if str(root) == "/" else {}
-    return Seen(
+    return InstalledState(
         files=_texts(root, files | links),
-        links={path: os.readlink(below(root, path)) for path in links if _is_link(root, path)},
+        links={
+            path: os.readlink(below(root, path)) for path in links if below(root, path).is_symlink()
+        },
         directories=frozenset(
             path
-            for path in (layout.STATE, layout.RUN, str(Path(layout.CONFIG).parent))
+            for path in (plan.STATE, plan.RUN, str(Path(plan.CONFIG).parent))
             if below(root, path).is_dir()
         ),
         record=before,
         has_user=_has_user(),
         active=frozenset(unit for unit, (active, _) in states.items() if active == "active"),
         enabled=frozenset(unit for unit, (_, enabled) in states.items() if enabled == "enabled"),
-        attempts=_count(below(root, layout.ATTEMPTS)),
-        slice_is_shared=_is_shared(Path("/sys/fs/cgroup", layout.SLICE)),
+        attempts=_count(below(root, plan.ATTEMPTS)),
+        slice_is_shared=_is_shared(Path("/sys/fs/cgroup", plan.SLICE)),
     )
 
 
+def standing() -> dict[str, object] | None:
+    """Return the report of the system's daemon (`drf doctor`), or None if it does not answer.
+
+    Waits for a launcher that has just been started.
+    """
+    found: dict[str, object] | None = None
+    for _ in range(_LOOKS):
+        done = _output_of((*ASK, "doctor", "--json"))
+        found = json.loads(done.stdout) if done.returncode == 0 else None
+        if found is not None and found.get("launcher") == "connected":
+            break
+        time.sleep(_BETWEEN_S)
+    return found
+
+
+def _output_of(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a program that only reads. Raises HostError if it does not end in time."""
+    try:
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_LOOK_S
+        )
+    except subprocess.TimeoutExpired:
+        text = f"{shlex.join(command)} is not over after {_LOOK_S:.0f} s"
+        raise HostError("install", text) from None
+
+
 def _texts(root: Path, names: Iterable[str]) -> dict[str, str]:
-    """The content of the plain files among them."""
+    """Return path → content of the regular files among these paths."""
     found = {}
     for name in names:
         path = below(root, name)
         if path.is_file() and not path.is_symlink():
             found[name] = path.read_text(errors="replace")
     return found
-
-
-def _is_link(root: Path, path: str) -> bool:
-    return below(root, path).is_symlink()
 
 
 def _count(directory: Path) -> int:
@@ -117,26 +226,26 @@ def _count(directory: Path) -> int:
 
 
 def _is_shared(slice_group: Path) -> bool:
-    """Whether there are cgroups in it beside that of the installation's jobs."""
+    """Return whether the slice has cgroups other than that of the installation's jobs."""
     try:
-        return any(path.is_dir() and path.name != layout.JOBS for path in slice_group.iterdir())
+        return any(path.is_dir() and path.name != plan.JOBS for path in slice_group.iterdir())
     except FileNotFoundError:
         return False
 
 
 def _has_user() -> bool:
     try:
-        pwd.getpwnam(layout.USER)
+        pwd.getpwnam(plan.USER)
     except KeyError:
         return False
     return True
 
 
 def _unit_states() -> dict[str, tuple[str, str]]:
-    """Unit → (ActiveState, UnitFileState)."""
+    """Return unit → (ActiveState, UnitFileState)."""
     names = ("Id", "ActiveState", "UnitFileState")
-    command = ("systemctl", "show", f"--property={','.join(names)}", *layout.UNITS)
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    command = ("systemctl", "show", f"--property={','.join(names)}", *plan.UNITS)
+    done = _output_of(command)
     if done.returncode != 0:
         raise HostError("install", f"systemctl show failed: {done.stderr.strip()}")
     states = {}
@@ -148,7 +257,7 @@ def _unit_states() -> dict[str, tuple[str, str]]:
 
 
 def _fingerprint() -> str:
-    """Of all packages, file by file, as their installer has recorded them."""
+    """Return a hash of all packages and their files, as their installer has recorded them."""
     packages = sorted(
         f"{each.name} {each.version}\n{each.read_text('RECORD') or ''}" for each in distributions()
     )

@@ -1,6 +1,6 @@
-"""The steps of an installation: what each says of itself, and how it is done.
+"""The steps of an installation: their descriptions, and their execution.
 
-Each is one thing that happens to the system, and may be repeated.
+Each step makes one change to the system, and may be repeated.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from drfd.errors import HostError
+from drfd.common.errors import HostError
+
+#: Default timeout of a program, in seconds: longer than systemd waits for the start of a service
+#: with a long journal, which is ten minutes.
+LIMIT_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +51,8 @@ class MakeLink:
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
-    """A file, a link, or a directory with all that is in it."""
+class RemoveFile:
+    """Removes a file, a link, or a directory with its contents."""
 
     path: str
 
@@ -59,8 +63,6 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class RemoveEmpty:
-    """A directory, if nothing is in it."""
-
     path: str
 
     @property
@@ -69,10 +71,14 @@ class RemoveEmpty:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A program that acts on the running system."""
+class RunProgram:
+    """Runs a program that acts on the running system."""
 
     command: tuple[str, ...]
+    #: The timeout: nothing that an administrator starts may hang.
+    limit_s: float = LIMIT_S
+    #: The remedy if it fails or does not end in time.
+    hint: str = ""
 
     @property
     def text(self) -> str:
@@ -81,7 +87,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Nothing is done; the administrator should know."""
+    """Does nothing but inform the administrator."""
 
     words: str
 
@@ -90,11 +96,11 @@ class Note:
         return f"note: {self.words}"
 
 
-Step = MakeDirectory | WriteFile | MakeLink | Remove | RemoveEmpty | Run | Note
+Step = MakeDirectory | WriteFile | MakeLink | RemoveFile | RemoveEmpty | RunProgram | Note
 
 
 def perform(step: Step, root: Path, say: Callable[[str], None]) -> None:
-    """Do it to the system below `root`. Raises HostError."""
+    """Perform a step on the system below `root`. Raises HostError."""
     say(step.text)
     try:
         _perform(step, root)
@@ -114,18 +120,18 @@ def _perform(step: Step, root: Path) -> None:
             _replace(below(root, path), lambda new: _write(new, content))
         case MakeLink(path, target):
             _replace(below(root, path), lambda new: new.symlink_to(target))
-        case Remove(path):
+        case RemoveFile(path):
             _remove(below(root, path))
         case RemoveEmpty(path):
             _remove_empty(below(root, path))
-        case Run(command):
-            _run(command)
+        case RunProgram():
+            _run(step)
         case Note():
             pass
 
 
 def _replace(path: Path, make: Callable[[Path], None]) -> None:
-    """Whoever looks sees the old one or the new one, whole."""
+    """Replace a file atomically by what `make` creates."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)
@@ -156,10 +162,20 @@ def _remove_empty(path: Path) -> None:
             raise
 
 
-def _run(command: tuple[str, ...]) -> None:
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+def _run(step: RunProgram) -> None:
+    command = shlex.join(step.command)
+    try:
+        done = subprocess.run(
+            step.command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=step.limit_s,
+        )
+    except subprocess.TimeoutExpired:
+        text = f"{command} is not over after {step.limit_s:.0f} s"
+        raise HostError("install", text, hint=step.hint) from None
     if done.returncode != 0:
         words = (done.stderr or done.stdout).strip().partition("\n")[0]
-        raise HostError(
-            "install", f"{shlex.join(command)} failed: {words or f'status {done.returncode}'}"
-        )
+        text = f"{command} failed: {words or f'status {done.returncode}'}"
+        raise HostError("install", text, hint=step.hint)

@@ -1,1 +1,4 @@
-"""What has happened, durable: SQLite, append-only events and a rebuildable job table."""
+"""Durable storage: an SQLite file with appended events and the tables of jobs made from them.
+
+The only package that uses sqlite3. It stores and finds; it neither decides nor applies events.
+"""

@@ -1,95 +1,176 @@
-"""The arrays in the journal, and how their tasks stand.
+"""The arrays in the journal, and the states of their tasks.
 
-No answer takes more work than a walk over the index entries of one array.
+No query reads more than the index entries of one array.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from drfd.core.array import Array
-from drfd.core.job import Job, JobState, Outcome
-from drfd.core.roster import Bad, Left
-from drfd.indices import Ids, gaps, joined
+from drfd.common.indices import Ids, gaps, joined
+from drfd.core.ledger.queue import FailedTask, LiveArray
+from drfd.core.model.job import Array, Job, JobState, Outcome
 from drfd.journal import records
+from drfd.journal.pruning import EventCount
+from drfd.journal.records import Records
 
-#: Of the tasks in one state, so many are named.
+#: Number of tasks with one outcome that are listed by id.
 _NAMED = 10_000
 _BAD = tuple(outcome.value for outcome in Outcome if outcome is not Outcome.COMPLETED)
 
 
+#: Number of ended arrays in the caches: complete ones, and ones without their cancelled tasks,
+#: which may take megabytes.
+_WHOLE_KEPT, _HEADS_KEPT = 4, 64
+
+
+class _Latest:
+    """A cache of the arrays that were read last."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._arrays: dict[int, Array] = {}
+
+    def find(self, array_id: int) -> Array | None:
+        array = self._arrays.pop(array_id, None)
+        if array is not None:
+            self._arrays[array_id] = array
+        return array
+
+    def keep(self, array: Array) -> None:
+        self._arrays[array.id] = array
+        if len(self._arrays) > self._most:
+            del self._arrays[next(iter(self._arrays))]
+
+    def clear(self) -> None:
+        self._arrays.clear()
+
+
 @dataclass(frozen=True, slots=True)
-class Roll:
-    """The tasks of an array that have a record of their own, by state or outcome."""
+class TaskCounts:
+    """The number of tasks of an array with a record of their own, by state or outcome."""
 
     counts: dict[str, int]
-    #: Of those that have ended and did not complete: which.
+    #: Ids of the tasks that ended and did not complete, by outcome.
     bad: dict[str, list[Ids]]
 
 
 class Arrays:
-    """Reads, and writes into the open transaction of the journal that it belongs to."""
+    """The table of arrays; writes belong to the journal's open transaction."""
 
     def __init__(
-        self, database: sqlite3.Connection, reported: Callable[[str], AbstractContextManager[None]]
+        self,
+        database: sqlite3.Connection,
+        reported: Callable[[str], AbstractContextManager[None]],
+        reading: Records,
     ) -> None:
-        """`reported`: the journal's own way to complain; the word says what could not be done."""
+        """`reported` makes a context that turns errors into HostError, given the failing verb."""
+        self._records = reading
         self._db = database
         self._reported = reported
+        #: Caches of ended arrays, which do not change: complete, and without cancelled tasks.
+        self._whole = _Latest(_WHOLE_KEPT)
+        self._heads = _Latest(_HEADS_KEPT)
 
-    def put(self, array: Array, *, is_live: bool) -> None:
+    def forget(self) -> None:
+        """Clear the caches after a rollback."""
+        self._whole.clear()
+        self._heads.clear()
+
+    def put(self, array: Array, events: EventCount, *, ended_at: float | None) -> None:
+        """Store an array; `ended_at` is the Unix time of its last task's end, or None if live."""
         with self._reported("write"):
             self._db.execute(
-                "insert or replace into arrays (id, last_id, uid, user, live, cancelled_at, data)"
-                " values (?, ?, ?, ?, ?, ?, ?)",
+                "insert or replace into arrays (id, last_id, uid, user, live, cancelled_at, data,"
+                " ended_at, events, event_bytes, events_dropped)"
+                " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     array.id,
                     array.last_id,
                     array.spec.uid,
                     array.spec.user,
-                    is_live,
+                    ended_at is None,
                     array.common.ended_at,
                     records.encode(array),
+                    ended_at,
+                    *events,
                 ),
             )
 
-    def end(self, array_id: int) -> None:
-        """The last of its tasks has ended."""
+    def end(self, array_id: int, at_s: float) -> None:
+        """Mark an array as ended, after the end of its last task."""
         with self._reported("write"):
-            self._db.execute("update arrays set live = 0 where id = ?", (array_id,))
+            query = "update arrays set live = 0, ended_at = ? where id = ?"
+            self._db.execute(query, (at_s, array_id))
 
     def get(self, array_id: int) -> Array | None:
-        """Any array ever submitted."""
-        return self._one("select data from arrays where id = ?", array_id)
+        """Return an array, live or ended, or None if there is none with this id."""
+        with self._reported("read"):
+            row = self._db.execute("select live from arrays where id = ?", (array_id,)).fetchone()
+            if row is None:
+                return None
+            return self._read(array_id, bool(row[0]), self._whole, self._records.array)
 
     def of_task(self, job_id: int) -> Array | None:
-        """The array that has a task of this id."""
-        query = "select data from arrays where id < ? order by id desc limit 1"
-        array = self._one(query, job_id)
-        return array if array is not None and array.has_task(job_id) else None
+        """Return the array that has a task with this id, without its cancelled tasks, or None."""
+        query = "select id, last_id, live from arrays where id < ? order by id desc limit 1"
+        with self._reported("read"):
+            row = self._db.execute(query, (job_id,)).fetchone()
+            if row is None or job_id > row[1]:
+                return None
+            return self._read(row[0], bool(row[2]), self._heads, self._records.array_head)
+
+    def _read(
+        self, array_id: int, is_live: bool, known: _Latest, decode: Callable[[bytes], Array]
+    ) -> Array:
+        """Read an array, from the cache if it has ended.
+
+        An array with many ranges takes long to decode, and may be needed for a thousand tasks.
+        """
+        array = None if is_live else known.find(array_id)
+        if array is None:
+            query = "select data from arrays where id = ?"
+            array = decode(self._db.execute(query, (array_id,)).fetchone()[0])
+            if not is_live:
+                known.keep(array)
+        return array
 
     def labels(self, job_ids: Iterable[int]) -> dict[int, str]:
-        """What people call those that are tasks of arrays."""
-        arrays = {job_id: self.of_task(job_id) for job_id in job_ids}
-        return {each: array.task(each).label for each, array in arrays.items() if array is not None}
+        """Return the labels of those of the jobs that are tasks of arrays."""
+        found: dict[int, str] = {}
+        array: Array | None = None
+        for job_id in sorted(set(job_ids)):
+            if array is None or not array.has_task(job_id):
+                array = self.of_task(job_id)
+            if array is not None:
+                found[job_id] = array.task(job_id).label
+        return found
 
-    def live(self) -> list[Left]:
-        """Those that are not over."""
+    def is_cancelled(self, job_id: int) -> bool:
+        """Return whether a job without a record is a task that was cancelled."""
+        query = "select last_id, cancelled_at from arrays where id < ? order by id desc limit 1"
+        with self._reported("read"):
+            row = self._db.execute(query, (job_id,)).fetchone()
+        return row is not None and job_id <= row[0] and row[1] is not None
+
+    def live(self) -> list[LiveArray]:
+        """Return the live arrays with their remaining tasks."""
         query = "select data from arrays where live = 1 order by id"
         with self._reported("read"):
-            arrays = [records.decode_array(data) for (data,) in self._db.execute(query)]
-            return [(array, self._unborn(array), self._bad(array)) for array in arrays]
+            arrays = [self._records.array(data) for (data,) in self._db.execute(query)]
+            return [(array, self._unmaterialized(array), self._bad(array)) for array in arrays]
 
     def last_id(self) -> int:
-        """The highest id that an array has taken; 0: there is none."""
+        """Return the highest id of an array's task, or 0 if there is no array."""
         with self._reported("read"):
             row = self._db.execute("select last_id from arrays order by id desc limit 1").fetchone()
         return 0 if row is None else int(row[0])
 
-    def roll(self, array: Array) -> Roll:
+    def roll(self, array: Array) -> TaskCounts:
+        """Count the tasks that have a record of their own, by state or outcome."""
         query = "select state, count(*) from jobs where array_id = ? group by state"
         named = "select id from jobs where array_id = ? and state = ? order by id limit ?"
         with self._reported("read"):
@@ -101,10 +182,10 @@ class Arrays:
                 for state in _BAD
                 if state in counts
             }
-        return Roll(counts, bad)
+        return TaskCounts(counts, bad)
 
     def first_bad(self, array: Array) -> Job | None:
-        """The first task, by index, that has ended and did not complete."""
+        """Return the first task, by index, that has ended and did not complete, or None."""
         query = "select min(id) from jobs where array_id = ? and state = ?"
         with self._reported("read"):
             found = [self._db.execute(query, (array.id, state)).fetchone()[0] for state in _BAD]
@@ -114,39 +195,57 @@ class Arrays:
             if first is None:
                 return None
             row = self._db.execute("select data from jobs where id = ?", (first,)).fetchone()
-            return records.decode_job(row[0])
+            return self._records.job(row[0])
 
     def ended_of(self, array: Array, *, limit: int) -> list[Job]:
-        """The last ended tasks, by index, of those with a record of their own."""
+        """Return the last ended tasks, by index, of those with a record of their own."""
         query = (
             "select data from jobs where id > ? and id <= ? and live = 0 order by id desc limit ?"
         )
         with self._reported("read"):
             rows = self._db.execute(query, (array.id, array.last_id, limit)).fetchall()
-            return [records.decode_job(data) for (data,) in rows]
+            return [self._records.job(data) for (data,) in rows]
 
     def cancelled(self, *, limit: int, user: str | None) -> list[Array]:
-        """Those of which all waiting tasks were cancelled at once last, newest first."""
+        """Return the arrays whose waiting tasks were last cancelled together, newest first."""
         query = (
             "select data from arrays where cancelled_at is not null"
             " and (:user is null or user = :user) order by cancelled_at desc limit :limit"
         )
         with self._reported("read"):
             rows = self._db.execute(query, {"user": user, "limit": limit}).fetchall()
-            return [records.decode_array(data) for (data,) in rows]
+            return [self._records.array(data) for (data,) in rows]
 
-    def _one(self, query: str, job_id: int) -> Array | None:
+    def cancelled_behind(self, mark: int, *, user: str | None) -> Iterator[Array]:
+        """Yield the arrays with an event after `mark` whose waiting tasks were cancelled together.
+
+        The newest are first; with `user`, only that user's.
+        """
+        query = (
+            "select data from (select distinct job_id from events where seq > :mark)"
+            " cross join arrays on arrays.id = job_id where cancelled_at is not null"
+            " and (:user is null or user = :user) order by cancelled_at desc"
+        )
         with self._reported("read"):
-            row = self._db.execute(query, (job_id,)).fetchone()
-            return None if row is None else records.decode_array(row[0])
+            for (data,) in self._db.execute(query, {"mark": mark, "user": user}):
+                yield self._records.array(data)
 
-    def _bad(self, array: Array) -> Bad | None:
+    def last_cancelled(self, limit: int) -> list[tuple[int, float]]:
+        """Return ids and times of the arrays last cancelled together, newest first."""
+        query = (
+            "select id, cancelled_at from arrays where cancelled_at is not null"
+            " order by cancelled_at desc limit ?"
+        )
+        with self._reported("read"):
+            return self._db.execute(query, (limit,)).fetchall()
+
+    def _bad(self, array: Array) -> FailedTask | None:
         job = self.first_bad(array)
         return None if job is None or job.outcome is None else (job.id, job.outcome)
 
-    def _unborn(self, array: Array) -> tuple[Ids, ...]:
+    def _unmaterialized(self, array: Array) -> tuple[Ids, ...]:
         if array.common.state is JobState.ENDED:
             return ()
-        # By the index alone: the rows themselves are long.
+        # This query uses the index alone, because the rows are long.
         rows = self._db.execute("select id from jobs where array_id = ?", (array.id,))
         return tuple(gaps(sorted(job_id for (job_id,) in rows), array.id + 1, array.last_id))

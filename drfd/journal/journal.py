@@ -6,87 +6,184 @@ One writer: the daemon, which holds the state directory's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from drfd.core import events as ev
-from drfd.core.curve import Curve
-from drfd.core.job import Job, JobState, Outcome
-from drfd.core.ledger import Ledger
-from drfd.core.resources import Axes
-from drfd.failpoints import reach
+from drfd.common.errors import HostError
+from drfd.common.failpoints import reach
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.ledger.queue import ArrayState
+from drfd.core.ledger.transitions import End
+from drfd.core.model import events as ev
+from drfd.core.model.job import Job, JobSpec, JobState, Outcome
+from drfd.core.model.resources import NOTHING, Axes, Resources
+from drfd.core.model.stimuli import Kept
+from drfd.core.usage import Curve
 from drfd.journal import records
 from drfd.journal.arrays import Arrays
-from drfd.journal.database import open_database, reported
-from drfd.journal.past import Past, query
-from drfd.journal.payloads import Payloads
-from drfd.journal.records import Payload
+from drfd.journal.files import Reserve, open_database, reported
+from drfd.journal.history import PastFilter, query
+from drfd.journal.pruning import EventTally, Finished, Pruning
+from drfd.journal.records import Payload, Records
+from drfd.journal.texts import Commands, Payloads
+
+_KINDS = "[" + ",".join(f'"{kind}"' for kind in ev.AUDIT_KINDS) + "]"
 
 
 class Journal:
     """Appends inside one open transaction; `commit` makes them durable together."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create. Raises HostError, leaving the file as it was, when it cannot be read."""
+        """Open or create the file. Raises HostError, and changes nothing, if it cannot be read."""
         self._path = path
         self._reported = partial(reported, path)
-        self._db = open_database(path)
+        self.reserve = Reserve(path.with_name("journal.reserve"))
+        self._db = self._open()
         self.payloads = Payloads(self._db, self._reported)
-        self.arrays = Arrays(self._db, self._reported)
+        self.commands = Commands(self._db, self._reported)
+        self._records = Records(self.commands.find)
+        self.arrays = Arrays(self._db, self._reported, self._records)
+        self.audit = Audit(self._db, self._reported)
+        self._pruning = Pruning(self._db, self._reported, self.commands)
+        with self._reported("read"):
+            self._tally = EventTally(self._db)
+            self._finished = Finished(self._db)
+        #: Random id, created with the journal. Job ids are unique within one journal only.
+        self.id = self._fact("id") or ""
 
     @property
     def path(self) -> Path:
         return self._path
 
+    def _fact(self, name: str) -> str | None:
+        query = "select value from facts where name = ?"
+        with self._reported("read"):
+            row = self._db.execute(query, (name,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def believed_s(self) -> float | None:
+        """Return the Unix time that a daemon last trusted, else that of the last event.
+
+        None if the journal is new.
+        """
+        value = self._fact("believed_s")
+        return self.audit.last_event_at() if value is None else float(value)
+
+    def keep_believed(self, at_s: float) -> None:
+        """Make durable that a daemon trusts this Unix time. Must not be called within a turn."""
+        try:
+            with self._reported("write"):
+                self._begin()
+                query = "insert or replace into facts values ('believed_s', ?)"
+                self._db.execute(query, (repr(at_s),))
+            self.commit()
+        except HostError:
+            self.rollback()
+            raise
+
+    def _open(self) -> sqlite3.Connection:
+        while True:
+            try:
+                return open_database(self._path)
+            except HostError as error:
+                if not self.make_room(error):
+                    raise
+
+    def make_room(self, error: HostError) -> bool:
+        """Release a part of the reserve if the disk is full; return whether it was released."""
+        return self.reserve.is_called_for(error) and self.reserve.give_up()
+
     def close(self) -> None:
         self._db.close()
 
-    def enter(self, event: ev.Event, ledger: Ledger) -> Job | None:
-        """Apply the event to the books, and append it with what it has made of its job or array."""
-        roster = ledger.arrays.get(getattr(event, "job_id", 0))
-        job = ledger.apply(event)
-        if isinstance(event, ev.ArraySubmitted):
-            roster = ledger.arrays[event.array_id]
-        if roster is not None:
-            with self._reported("write"):
-                self._append_event(event, roster.array.id)
-            self.arrays.put(roster.array, is_live=not roster.is_over)
-            if roster.is_over:
-                self.payloads.drop(roster.array.id)
-            return job
-        self.append(event, job)
-        array_id = None if job is None or job.state is not JobState.ENDED else job.array_id
-        if array_id is not None and array_id not in ledger.arrays:
-            self.arrays.end(array_id)
-            self.payloads.drop(array_id)
-        return job
+    def store_command_lines(self, event: ev.Event) -> ev.Event:
+        """Return the event with stored command lines, as it must be applied and appended.
 
-    def append(self, event: ev.Event, job: Job | None) -> None:
-        """Add the event, and the job as it is after it, to the open transaction."""
+        A long command line is stored once in the journal, and once in memory, for all jobs of the
+        user that have it.
+        """
+        if not isinstance(event, ev.Submitted | ev.ArraySubmitted):
+            return event
         with self._reported("write"):
-            self._append_event(event, job.id if job else None)
+            self._begin()
+        spec = self.commands.stored(event.spec)
+        return event if spec is event.spec else replace(event, spec=spec)
+
+    def append(self, event: ev.Event, job: Job | None, array_state: ArrayState | None) -> None:
+        """Add the event to the open transaction, with the job that `Ledger.apply` returned for it.
+
+        `array_state` is the ledger's `latest_array` after the event.
+        """
+        if job is not None and array_state is not None and job.id == array_state.array.id:
+            self._append_for_array(event, array_state)
+            return
+        self._append_for_job(event, job)
+        if isinstance(event, ev.IdsRaised):
+            with self._reported("write"):
+                query = "insert or replace into facts values ('next_id', ?)"
+                self._db.execute(query, (str(event.next_id),))
+        if job is not None and array_state is not None and array_state.is_over:
+            array = array_state.array
+            self.arrays.end(array.id, event.at_s)
+            self.commands.ended(job.spec)
+            self._tally.forget(array.id, job.spec.uid)
+            self._finished.forget(array.id, job.spec.uid)
+            self.payloads.drop(array.id)
+
+    def _append_for_array(self, event: ev.Event, array_state: ArrayState) -> None:
+        """Add an event of all tasks of the array that have no record of their own."""
+        array, is_over = array_state.array, array_state.is_over
+        with self._reported("write"):
+            size = self._append_event(event, array.id)
+            events = self._tally.added(array.id, array.spec, size, live=not is_over)
+        self.arrays.put(array, events, ended_at=event.at_s if is_over else None)
+        if is_over:
+            self.payloads.drop(array.id)
+            self.commands.ended(array.spec)
+            self._finished.forget(array.id, array.spec.uid)
+
+    def _append_for_job(self, event: ev.Event, job: Job | None) -> None:
+        with self._reported("write"):
+            size = self._append_event(event, job.id if job else None)
             if job is None:
                 return
             live = job.state is not JobState.ENDED
+            events = self._tally.added(job.id, job.spec, size, live=live)
+            data = records.encode(job)
             self._db.execute(
-                "insert or replace into jobs"
-                " (id, uid, user, state, live, ended_at, data, array_id)"
-                " values (?, ?, ?, ?, ?, ?, ?, ?)",
+                "insert or replace into jobs (id, uid, user, state, live, ended_at, data, array_id,"
+                " events, event_bytes, events_dropped) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     *(job.id, job.spec.uid, job.spec.user, job.shown_state, live, job.ended_at),
-                    *(records.encode(job), job.array_id),
+                    *(data, job.array_id, *events),
                 ),
             )
             if not live:
                 self.payloads.drop(job.id)
+                if job.array_id is None:
+                    self.commands.ended(job.spec)
+                else:
+                    self._finished.add(job.array_id, job.spec.uid, len(data) + events.bytes)
 
-    def _append_event(self, event: ev.Event, job_id: int | None) -> None:
+    def append_audit(self, event: ev.AuditEvent) -> None:
+        """Add a record for a later audit to the open transaction."""
+        with self._reported("write"):
+            self._append_event(event, None)
+
+    def _append_event(self, event: ev.Event | ev.AuditEvent, job_id: int | None) -> int:
+        """Append the event and return its length in bytes."""
         self._begin()
+        data = records.encode(event)
         self._db.execute(
             "insert into events (at_s, job_id, kind, data) values (?, ?, ?, ?)",
-            (event.at_s, job_id, type(event).__name__, records.encode(event)),
+            (event.at_s, job_id, type(event).__name__, data),
         )
+        return len(data)
 
     def _begin(self) -> None:
         if not self._db.in_transaction:
@@ -96,18 +193,24 @@ class Journal:
         self.payloads.put(job_id, payload)
 
     def put_submission(self, uid: int, key: str, job_id: int) -> None:
+        """Record the job of a submission with this key.
+
+        It replaces a record of another account that had the same uid.
+        """
         with self._reported("write"):
-            self._db.execute("insert into submissions values (?, ?, ?)", (uid, key, job_id))
+            self._db.execute(
+                "insert or replace into submissions values (?, ?, ?)", (uid, key, job_id)
+            )
 
     def submission(self, uid: int, key: str) -> int | None:
-        """The job that came of an earlier submission with this key."""
+        """Return the job of an earlier submission with this key, or None."""
         query = "select job_id from submissions where uid = ? and key = ?"
         with self._reported("read"):
             row = self._db.execute(query, (uid, key)).fetchone()
         return None if row is None else int(row[0])
 
     def put_curve(self, job_id: int, curve: Curve) -> None:
-        """How its use went, in place of what was kept of it before."""
+        """Store the job's usage curve in place of an earlier one."""
         with self._reported("write"):
             self._begin()
             self._db.execute(
@@ -122,7 +225,7 @@ class Journal:
             return None if row is None else records.decode_curve(row[0])
 
     def commit(self) -> None:
-        """Make all that was appended durable; nothing to do when nothing was."""
+        """Make all appended events durable; do nothing if there are none."""
         if not self._db.in_transaction:
             return
         reach("journal.before-commit")
@@ -133,37 +236,71 @@ class Journal:
     def rollback(self) -> None:
         if self._db.in_transaction:
             self._db.execute("rollback")
-        # Also when SQLite has rolled back by itself.
+        # Count again even if SQLite has rolled back by itself.
         self.payloads.count()
+        self.commands.count()
+        self.arrays.forget()
+        with self._reported("read"):
+            self._tally.count()
+            self._finished.count()
 
     def load(self, axes: Axes) -> Ledger:
-        """The books as of the last commit, from the job table."""
+        """Return the ledger as of the last commit, from the job table."""
         with self._reported("read"):
             rows = self._db.execute("select data from jobs where live = 1 order by id")
-            jobs = [records.decode_job(data) for (data,) in rows]
+            jobs = [self._records.job(data) for (data,) in rows]
             last_id = self._db.execute("select max(id) from jobs").fetchone()[0] or 0
             drained = self._db.execute(
-                "select data from events where kind = 'Drained' order by seq desc limit 1"
+                "select data from events where job_id is null and kind = 'Drained'"
+                " order by seq desc limit 1"
             ).fetchone()
             draining = False
             if drained is not None:
-                event = records.decode_event("Drained", drained[0])
+                event = self._records.event("Drained", drained[0])
                 draining = isinstance(event, ev.Drained) and event.on
             try:
                 return Ledger.of_jobs(
                     axes,
                     jobs,
                     arrays=self.arrays.live(),
-                    next_id=max(last_id, self.arrays.last_id()) + 1,
+                    next_id=max(
+                        last_id + 1, self.arrays.last_id() + 1, int(self._fact("next_id") or 1)
+                    ),
                     draining=draining,
+                    ended=self._ended,
                 )
             except (TypeError, LookupError, AssertionError) as error:
-                # Each record can be read, and they do not fit together.
+                # Each record can be read, but they contradict each other.
                 raise ValueError(f"its jobs contradict each other: {error!r}") from error
 
+    def _ended(self, ids: Sequence[int]) -> dict[int, End]:
+        """Return the ends of these jobs, tasks and arrays, numbered in the order they happened.
+
+        A killed daemon may not have reported them to all jobs that wait for them.
+        """
+        found = []
+        for job_id in ids:
+            query = (
+                "select ifnull((select max(at_s) from events where job_id = :id), ended_at), user"
+                " from jobs where id = :id union all select ended_at, user from arrays"
+                " where id = :id or id < :id and :id <= last_id"
+            )
+            row = self._db.execute(query, {"id": job_id}).fetchone()
+            at_s, user = row or (None, "")
+            if at_s is None:
+                at_s = self.audit.last_event_at() or 0.0
+            # A job without a record has been removed from the history meanwhile.
+            found.append((at_s, -job_id, self.outcome(job_id) or Outcome.LOST, user))
+        return {
+            -negative: End(outcome, at_s, user, number)
+            for number, (at_s, negative, outcome, user) in enumerate(sorted(found), start=1)
+        }
+
     def events(self, job_id: int | None = None) -> Iterator[ev.Event]:
-        """Events in the order in which they happened: of one job or array, or all. Of a task also
-        what happened to its whole array while it had no record of its own."""
+        """Yield the ledger's events in order: those of one job or array, or all.
+
+        The events of a task include those of its array from before it had a record of its own.
+        """
         query = "select kind, data from events order by seq"
         array = None
         if job_id is not None:
@@ -175,31 +312,113 @@ class Journal:
         ids = {"job": job_id, "array": None if array is None else array.id}
         with self._reported("read"):
             for kind, data in self._db.execute(query, ids):
-                yield records.decode_event(kind, data)
+                if kind not in ev.AUDIT_KINDS:
+                    yield self._records.event(kind, data)
+
+    def live_bytes(self, uid: int) -> int:
+        """Return the bytes stored for the user's live jobs and arrays.
+
+        They are long command lines, environments, scripts and events. Texts that several jobs have
+        in common count once.
+        """
+        return self.commands.live_bytes[uid] + self.payloads.bytes[uid] + self._tally.bytes[uid]
+
+    def live_bytes_in_total(self) -> int:
+        """Return the bytes stored for live jobs and arrays of all users."""
+        kept = (self.commands.live_bytes, self.payloads.bytes, self._tally.bytes)
+        return sum(each.total() for each in kept)
+
+    def finished_bytes(self, uid: int) -> int:
+        """Return the bytes of records of the user's ended tasks whose arrays are live.
+
+        They cannot be removed until the array has ended.
+        """
+        return self._finished.bytes[uid]
+
+    def kept(self, uid: int, spec: JobSpec | None = None, payload: Payload | None = None) -> Kept:
+        """Return the bytes stored for live jobs, those of a new job included, if one is given."""
+        more = 0
+        if spec is not None:
+            more += self.commands.bytes_with(uid, spec) - self.commands.live_bytes[uid]
+        if payload is not None:
+            more += self.payloads.bytes_with(uid, payload) - self.payloads.bytes[uid]
+        return Kept(self.live_bytes(uid) + more, self.live_bytes_in_total() + more)
+
+    def file_bytes(self) -> int:
+        """Return the bytes that the journal takes on its disk, the log included."""
+        log = self._path.with_name(f"{self._path.name}-wal")
+        with self._reported("read"):
+            return self._path.stat().st_size + (log.stat().st_size if log.exists() else 0)
+
+    def used_bytes(self) -> int:
+        """Return the length of the journal without its unused pages."""
+        return self._pruning.used_bytes()
+
+    def remove_ended(self, before_s: float, user: str | None = None) -> int | None:
+        """Remove some jobs that ended before that Unix time, the oldest first, and commit.
+
+        With `user`, only that user's jobs. Returns the bytes of the removed records, or None if
+        there is nothing more to remove.
+        """
+        try:
+            removed = self._pruning.remove(before_s, user)
+            self.commit()
+        except HostError:
+            self.rollback()
+            raise
+        return removed
+
+    def give_back(self) -> bool:
+        """Return some unused pages to the file system, and truncate a long log.
+
+        Returns whether there are more pages to return.
+        """
+        self._pruning.cut_log(self._path.with_name(f"{self._path.name}-wal"))
+        return self._pruning.give_back()
 
     def mark(self) -> int:
-        """The place of the last event."""
+        """Return the sequence number of the last event, or 0."""
         with self._reported("read"):
             return int(self._db.execute("select max(seq) from events").fetchone()[0] or 0)
 
     def job(self, job_id: int) -> Job | None:
-        """Any job ever submitted, or task."""
+        """Return any job or task that is in the journal, live or ended, or None."""
         with self._reported("read"):
             row = self._db.execute("select data from jobs where id = ?", (job_id,)).fetchone()
             if row is not None:
-                return records.decode_job(row[0])
+                return self._records.job(row[0])
         array = self.arrays.of_task(job_id)
         return None if array is None else array.task(job_id)
 
     def outcome(self, job_id: int) -> Outcome | None:
-        """Of a job, task or array that has ended: of an array COMPLETED if all its tasks are, else
-        that of the first that is not."""
+        """Return the outcome of a job, task or array, or None if it is live or not known.
+
+        The outcome of an array is COMPLETED if that of all its tasks is, else that of the first
+        task that is not.
+        """
+        query = "select live, state from jobs where id = ?"
+        with self._reported("read"):
+            row = self._db.execute(query, (job_id,)).fetchone()
+            if row is not None:
+                return None if row[0] else Outcome(row[1])
         array = self.arrays.get(job_id)
         if array is not None:
             bad = self.arrays.first_bad(array)
             return Outcome.COMPLETED if bad is None else bad.outcome
-        job = self.job(job_id)
-        return None if job is None or job.state is not JobState.ENDED else job.outcome
+        return Outcome.CANCELLED if self.arrays.is_cancelled(job_id) else None
+
+    def live_specs(self) -> Iterator[tuple[int, JobSpec]]:
+        """Yield the specification of each live job and array, with the id of its payload.
+
+        Tasks of an array share its payload, so only the array is among them.
+        """
+        with self._reported("read"):
+            rows = self._db.execute("select data from jobs where live = 1 and array_id is null")
+            for (data,) in rows.fetchall():
+                job = self._records.job(data)
+                yield job.id, job.spec
+        for array, *_ in self.arrays.live():
+            yield array.id, array.spec
 
     def payload(self, job_id: int) -> Payload:
         return self.payloads.get(job_id)
@@ -207,13 +426,111 @@ class Journal:
     def ended(
         self, *, limit: int, user: str | None = None, states: Sequence[str] = ()
     ) -> list[Job]:
-        """The jobs that ended last, newest first; of one user, in some of the end states."""
+        """Return the jobs that ended last, newest first, of this user and with these outcomes."""
         with self._reported("read"):
-            rows = self._db.execute(*query(Past(user=user, states=tuple(states), limit=limit)))
-            return [records.decode_job(data) for (data,) in rows]
+            rows = self._db.execute(
+                *query(PastFilter(user=user, states=tuple(states), limit=limit))
+            )
+            return [self._records.job(data) for (data,) in rows]
+
+    def ended_behind(
+        self, mark: int, *, user: str | None = None, array_id: int | None = None
+    ) -> Iterator[Job]:
+        """Yield the ended jobs with an event after the one at `mark`, newest first.
+
+        They may be restricted to one user and to one array.
+        """
+        # The join begins with the events: otherwise it would read all jobs that ever ended.
+        query = (
+            "select data from (select distinct job_id from events where seq > :mark)"
+            " cross join jobs on jobs.id = job_id where live = 0"
+            " and (:user is null or user = :user) and (:array is null or array_id = :array)"
+            " order by ended_at desc"
+        )
+        with self._reported("read"):
+            for (data,) in self._db.execute(query, {"mark": mark, "user": user, "array": array_id}):
+                yield self._records.job(data)
 
     def ended_since(self, at_s: float) -> Iterator[Job]:
-        """Jobs that ended after `at_s`, oldest first."""
+        """Yield the jobs that ended after the Unix time `at_s`, oldest first."""
         query = "select data from jobs where live = 0 and ended_at > ? order by ended_at, id"
         for (data,) in self._db.execute(query, (at_s,)):
-            yield records.decode_job(data)
+            yield self._records.job(data)
+
+
+class Audit:
+    """Records for a later audit besides the jobs' events: rules in force, downtime, external load.
+
+    They are stored in one sequence with the other events, and belong to no job. Writes belong to
+    the journal's open transaction.
+    """
+
+    def __init__(
+        self, database: sqlite3.Connection, reported: Callable[[str], AbstractContextManager[None]]
+    ) -> None:
+        """`reported` makes a context that turns errors into HostError, given the failing verb."""
+        self._db = database
+        self._reported = reported
+
+    def events(self) -> Iterator[tuple[int, ev.AuditEvent]]:
+        """Yield every record with its sequence number, in order."""
+        query = (
+            "select seq, kind, data from events"
+            " where job_id is null and kind in (select value from json_each(?)) order by seq"
+        )
+        with self._reported("read"):
+            for seq, kind, data in self._db.execute(query, (_KINDS,)):
+                yield seq, records.decode_audit_event(kind, data)
+
+    def put_rules(self, text: str) -> None:
+        """Store the text of the rules under its digest, unless it is there already."""
+        with self._reported("write"):
+            self._db.execute(
+                "insert or ignore into rules_in_force values (?, ?)", (digest(text), text)
+            )
+
+    def rules(self, digest: str) -> str | None:
+        """Return the text with this digest, or None if there is none."""
+        query = "select text from rules_in_force where digest = ?"
+        with self._reported("read"):
+            row = self._db.execute(query, (digest,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def last_load(self) -> Resources:
+        """Return what was last recorded as kept free for processes outside drfd, or NOTHING."""
+        query = (
+            "select data from events where job_id is null and kind = 'ExternalLoadChanged'"
+            " order by seq desc limit 1"
+        )
+        with self._reported("read"):
+            row = self._db.execute(query).fetchone()
+        if row is None:
+            return NOTHING
+        event = records.decode_audit_event("ExternalLoadChanged", row[0])
+        assert isinstance(event, ev.ExternalLoadChanged)
+        return event.kept
+
+    def last_event_at(self) -> float | None:
+        """Return the Unix time of the last event of any kind, or None if the journal is new."""
+        with self._reported("read"):
+            row = self._db.execute("select at_s from events order by seq desc limit 1").fetchone()
+        return None if row is None else float(row[0])
+
+
+def digest(text: str) -> str:
+    """Return the digest by which events refer to a text of rules: SHA-256 in hexadecimal."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def waiting_jobs(path: Path, place: Path) -> Iterator[tuple[JobSpec, Payload]]:
+    """Yield the specification and payload of every live job and array of a journal.
+
+    The journal may be in use, or of an older version: it is copied into the directory `place`
+    first, and not changed.
+    """
+    copy = place / "journal.sqlite"
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
+        source.backup(target)
+    with closing(Journal(copy)) as journal:
+        for job_id, spec in journal.live_specs():
+            yield spec, journal.payload(job_id)

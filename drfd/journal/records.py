@@ -1,54 +1,127 @@
-"""Events and jobs as JSON and back. What was written once must be readable for ever."""
+"""Events and jobs as JSON and back. Records of every released version must stay readable.
+
+A long command line is stored once, in the table `commands`; a record has its row number in place of
+the words.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, Final
+
 import msgspec
 
-from drfd.core import events as ev
-from drfd.core.array import Array
-from drfd.core.curve import Curve
-from drfd.core.job import Job
+from drfd.common.indices import Span
+from drfd.core.model import events as ev
+from drfd.core.model.job import NO_WORDS, Array, Job, Words
+from drfd.core.usage import Curve
 
 
 class Payload(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a job needs only to start; never shown, never logged."""
+    """The environment and script of a job, needed only to start it; never shown, never logged."""
 
     env: dict[str, str] = {}
     script: str | None = None
+    #: Signature by which the launcher verifies the user's submission; see `drfd.payload.signature`.
+    proof: str | None = None
 
 
-_encoder = msgspec.json.Encoder()
-_events: dict[str, msgspec.json.Decoder[ev.Event]] = {
-    kind: msgspec.json.Decoder(cls) for kind, cls in ev.KINDS.items()
+class StoredWords(Words):
+    """A command line with a row of its own, whose number records contain."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, data: bytes, number: int) -> None:
+        super().__init__(data)
+        self.number: Final = number
+
+
+#: Omitted from a demand on a machine with one disk, so that the first version can read it too. No
+#: string contains these bytes, because JSON escapes quotation marks.
+_NO_DISKS = b',"disks":[]'
+#: Omitted from an event about a single end, so that older versions can read it.
+_NO_MORE = b',"also":[]'
+
+
+def _plain(value: object) -> object:
+    if type(value) is Words:
+        return value.texts()
+    if isinstance(value, StoredWords):
+        return value.number
+    raise NotImplementedError
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_plain)
+
+
+def encode(record: ev.Event | ev.AuditEvent | Job | Array | Payload | Curve) -> bytes:
+    if isinstance(record, ev.Altered):
+        given = {each.name: getattr(record, each.name) for each in fields(record)}
+        return _encoder.encode({name: value for name, value in given.items() if value is not None})
+    data = _encoder.encode(record)
+    if isinstance(record, ev.DependencySettled):
+        return data.replace(_NO_MORE, b"")
+    return data.replace(_NO_DISKS, b"")
+
+
+class _ArrayHead(msgspec.Struct):
+    """An array without its cancelled tasks, which may be very many ranges."""
+
+    common: Job
+    spans: tuple[Span, ...]
+    at_once: int | None
+
+
+class Records:
+    """Decodes records; `find` returns the command line with a row number."""
+
+    def __init__(self, find: Callable[[int], Words]) -> None:
+        self._find = find
+        self._events: dict[str, msgspec.json.Decoder[ev.Event]] = {}
+        self.job = msgspec.json.Decoder(Job, dec_hook=self._words).decode
+        self.array = msgspec.json.Decoder(Array, dec_hook=self._words).decode
+        self._head = msgspec.json.Decoder(_ArrayHead, dec_hook=self._words).decode
+
+    def array_head(self, data: bytes) -> Array:
+        """Decode an array without its cancelled tasks."""
+        head = self._head(data)
+        return Array(common=head.common, spans=head.spans, at_once=head.at_once)
+
+    def event(self, kind: str, data: bytes) -> ev.Event:
+        """Decode an event. Raises ValueError for a kind or content that is not known."""
+        if kind not in ev.KINDS:
+            raise ValueError(f"an event of the unknown kind {kind!r}")
+        if kind not in self._events:
+            self._events[kind] = msgspec.json.Decoder(ev.KINDS[kind], dec_hook=self._words)
+        return self._events[kind].decode(data)
+
+    def _words(self, kind: type, value: Any) -> Words:
+        if isinstance(value, int):
+            return self._find(value)
+        return Words.of(value)
+
+
+def _unknown(number: int) -> Words:
+    raise ValueError(f"a command line with the number {number}, which is not at hand")
+
+
+#: Decodes records that contain no row numbers of command lines.
+_alone = Records(_unknown)
+decode_event, decode_job, decode_array = _alone.event, _alone.job, _alone.array
+#: Decodes records without their long command lines.
+without_words = Records(lambda number: NO_WORDS)
+
+_audit_events: dict[str, msgspec.json.Decoder[ev.AuditEvent]] = {
+    kind: msgspec.json.Decoder(cls) for kind, cls in ev.AUDIT_KINDS.items()
 }
-_jobs = msgspec.json.Decoder(Job)
-_arrays = msgspec.json.Decoder(Array)
 _curves = msgspec.json.Decoder(Curve)
 _payloads = msgspec.json.Decoder(Payload)
 
 
-#: A demand of a machine with one disk, which is how drfd began: left out, so that its first
-#: version reads it too. No text can hold this, because JSON escapes a quotation mark in a text.
-_NO_DISKS = b',"disks":[]'
-
-
-def encode(record: ev.Event | Job | Array | Payload | Curve) -> bytes:
-    return _encoder.encode(record).replace(_NO_DISKS, b"")
-
-
-def decode_event(kind: str, data: bytes) -> ev.Event:
-    """Raises ValueError for a kind or a content that this drfd does not know."""
-    if kind not in _events:
-        raise ValueError(f"an event of the unknown kind {kind!r}")
-    return _events[kind].decode(data)
-
-
-def decode_job(data: bytes) -> Job:
-    return _jobs.decode(data)
-
-
-def decode_array(data: bytes) -> Array:
-    return _arrays.decode(data)
+def decode_audit_event(kind: str, data: bytes) -> ev.AuditEvent:
+    """Decode an audit event. Raises KeyError for a kind that is not in `events.AUDIT_KINDS`."""
+    return _audit_events[kind].decode(data)
 
 
 def decode_curve(data: bytes) -> Curve:

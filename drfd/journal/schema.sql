@@ -1,4 +1,5 @@
--- What has happened. Rows are only ever added; `data` is the event as JSON.
+-- What has happened. `data` is the event as JSON. Rows are added; those go that are removed with their
+-- job, and of a job with very many events some of the middle.
 create table events (
     seq    integer primary key,
     at_s   real    not null,
@@ -9,16 +10,20 @@ create table events (
 create index events_by_job on events (job_id, seq);
 
 -- Every job as it stands: `events` replayed, kept up to date in the same transaction. A task names
--- its array.
+-- its array. `events` counts those in the journal, `event_bytes` how long their `data` is together,
+-- `events_dropped` those that were given up.
 create table jobs (
-    id       integer primary key,
-    uid      integer not null,
-    user     text    not null,
-    state    text    not null,
-    live     integer not null,
-    ended_at real,
-    data     blob    not null,
-    array_id integer
+    id             integer primary key,
+    uid            integer not null,
+    user           text    not null,
+    state          text    not null,
+    live           integer not null,
+    ended_at       real,
+    data           blob    not null,
+    array_id       integer,
+    events         integer not null default 0,
+    event_bytes    integer not null default 0,
+    events_dropped integer not null default 0
 ) strict;
 create index jobs_live on jobs (id) where live = 1;
 create index jobs_by_end on jobs (ended_at) where live = 0;
@@ -27,16 +32,38 @@ create index jobs_by_array on jobs (array_id, state, id) where array_id is not n
 -- Every array as it stands. Its tasks have the ids that follow its own; those without a row in
 -- `jobs` are as the array says.
 create table arrays (
-    id           integer primary key,
-    last_id      integer not null,
-    uid          integer not null,
-    user         text    not null,
-    live         integer not null,
-    cancelled_at real,
-    data         blob    not null
+    id             integer primary key,
+    last_id        integer not null,
+    uid            integer not null,
+    user           text    not null,
+    live           integer not null,
+    cancelled_at   real,
+    data           blob    not null,
+    ended_at       real,
+    events         integer not null default 0,
+    event_bytes    integer not null default 0,
+    events_dropped integer not null default 0
 ) strict;
+create index arrays_by_end on arrays (ended_at) where live = 0;
 create index arrays_live on arrays (id) where live = 1;
 create index arrays_cancelled on arrays (cancelled_at) where cancelled_at is not null;
+
+-- Long command lines, each of a user once: jobs, arrays and events name them by their number, and so
+-- many jobs and arrays as `uses` says, of which so many as `live` says are not over. Numbers are
+-- never given twice. The words stand apart, so that counting does not write them again.
+create table commands (
+    id     integer primary key autoincrement,
+    uid    integer not null,
+    digest blob    not null,
+    bytes  integer not null,
+    uses   integer not null,
+    live   integer not null,
+    unique (uid, digest, bytes)
+) strict;
+create table command_lines (
+    id   integer primary key,
+    data blob not null
+) strict;
 
 -- What a job, or an array, needs at its start and nobody should keep longer: its environment and its script.
 create table payloads (

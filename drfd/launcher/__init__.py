@@ -1,1 +1,1 @@
-"""The root part: owns the job cgroups, starts one runner per job."""
+"""The root part: owns the cgroups of jobs, and gives each attempt to a runner."""

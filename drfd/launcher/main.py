@@ -16,18 +16,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from drfd import journald, service
-from drfd.launcher import choice
-from drfd.launcher.confinement import Confinement, PlaceGone
-from drfd.launcher.cut import read_cut
-from drfd.launcher.files import get
-from drfd.launcher.identity import allow_many_files
-from drfd.launcher.policy import Policy
-from drfd.launcher.port import Port
+from drfd.common import failpoints, journald
+from drfd.launcher.attempt_files import read_jobs_stop
+from drfd.launcher.confinement import bounds, detect
+from drfd.launcher.confinement.interface import Confinement, JobGroupGone
+from drfd.launcher.confinement.unconfined import Unconfined
+from drfd.launcher.port import Policy, Port
 from drfd.launcher.protocol import SOCKET_NAME
+from drfd.launcher.runner import inheritance, settling
 from drfd.launcher.server import Launcher
-from drfd.launcher.unconfined import Unconfined
-from drfd.service import Service
+from drfd.launcher.signatures import SigningKeys
+from drfd.launcher.system.files import get
+from drfd.launcher.system.private_tmp import SPACES, Unsafe
+from drfd.linux import service
+from drfd.linux.service import Service
+from drfd.payload.signature import KEY_SOCKET_NAME
 
 log = logging.getLogger("drfd.launcher")
 
@@ -41,11 +44,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     manager = service.take(os.environ)
     journald.set_up("drfd-launcher", has_journal=manager.has_journal)
     if not options.no_cgroups and not options.moved:
-        choice.move_to_users_manager(get(_MOUNTINFO))
+        detect.move_to_users_manager(get(_MOUNTINFO))
+    if options.failpoints is not None:
+        failpoints.enable(options.failpoints)
+    inheritance.protect(no_new_privileges=options.no_new_privs)
     if options.keep_fd is None:
         _serve(options, manager)
     else:
-        _keep(options)
+        _supervise(options)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -54,18 +60,25 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--state", type=Path, required=True, help="directory for attempt files and the socket")
     add("--controller-uid", type=int, required=True, help="the uid whose orders are taken")
     add("--group", default="drfd/system", help="what the cgroup for all jobs is called")
-    add("--holder", metavar="UNIT", help="delegated systemd unit that all jobs live in (cgroup v2)")
+    unit = "delegated systemd unit that all jobs live in (cgroup v2)"
+    add("--delegated-unit", "--holder", dest="delegated_unit", metavar="UNIT", help=unit)
     add("--min-uid", type=int, default=1000, help="refuse jobs of system accounts below this uid")
     add("--allow-uid", type=int, action="append", default=[], help="take jobs of this uid anyway")
     add("--no-cgroups", action="store_true", help="measure limits even where cgroups can be had")
+    add("--private-tmp", nargs="?", const="", metavar="DIR", help="a /tmp for each job, below DIR")
+    add("--keep-ipc", action="store_true", help="leave IPC of users alone who have no more jobs")
+    add("--no-new-privs", action="store_true", help="jobs gain no rights by set-uid programs")
+    add("--processes-total", type=int, metavar="N", help="of all jobs together; less by the kernel")
+    add("--processes-per-user", type=int, metavar="N", help="half of the total")
     add("--keep-fd", type=int, help="restart the launcher until this descriptor reaches its end")
-    add(choice.MOVED, action="store_true", help=argparse.SUPPRESS)
+    add("--failpoints", metavar="DIR", help=argparse.SUPPRESS)
+    add(detect.MOVED, action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(argv)
 
 
-def _keep(options: argparse.Namespace) -> NoReturn:
+def _supervise(options: argparse.Namespace) -> NoReturn:
     """Restart the launcher whenever it dies, for a controller that has dropped its rights and
-    could not; ends when the controller, which holds the other end of the pipe, is gone."""
+    cannot do so. Ends when the controller, which holds the other end of the pipe, is gone."""
     pause_s = _RESPAWN_PAUSE_S
     is_short = False
     while True:
@@ -73,12 +86,12 @@ def _keep(options: argparse.Namespace) -> NoReturn:
         try:
             pid = os.fork()
         except OSError as error:
-            # Short of processes, or of memory. Jobs run on, and it is tried again.
+            # The machine is short of processes or memory. Jobs continue, and this is tried again.
             if not is_short:
                 log.error("event=launcher-not-started error=%s", error.strerror)
             is_short = True
             if select.select([options.keep_fd], [], [], _RESPAWN_PAUSE_MAX_S)[0]:
-                sys.exit(0)
+                os._exit(0)
             continue
         is_short = False
         if pid == 0:
@@ -87,13 +100,13 @@ def _keep(options: argparse.Namespace) -> NoReturn:
         pidfd = os.pidfd_open(pid)
         ready = select.select([pidfd, options.keep_fd], [], [])[0]
         if options.keep_fd in ready:
-            # The launcher sees the same end of file and leaves in order.
+            # The launcher sees the same end of file and exits in order.
             os.waitpid(pid, 0)
-            sys.exit(0)
+            os._exit(0)
         os.close(pidfd)
         _, status = os.waitpid(pid, 0)
         log.warning("event=launcher-died status=%d", status)
-        # One that dies at its start is not tried without end as fast as can be.
+        # A launcher that dies at its start is restarted after longer and longer pauses.
         lived_s = time.monotonic() - started
         pause_s = _RESPAWN_PAUSE_S if lived_s > 1 else min(pause_s * 2, _RESPAWN_PAUSE_MAX_S)
         time.sleep(pause_s)
@@ -102,39 +115,76 @@ def _keep(options: argparse.Namespace) -> NoReturn:
 def _serve(options: argparse.Namespace, manager: Service) -> None:
     try:
         _run(options, manager)
-    except PlaceGone as error:
+    except Unsafe as error:
+        sys.exit(f"drfd-launcher: private_tmp_dir: {error}")
+    except JobGroupGone as error:
         sys.exit(f"drfd-launcher: {error}")
     except MemoryError:
-        # Nothing is lost with this process; what it was doing may be half done.
+        # Nothing is lost with this process, but its present step may be half done.
         sys.exit("drfd-launcher: out of memory: it ends, jobs run on, and the next one goes on")
 
 
 def _run(options: argparse.Namespace, manager: Service) -> None:
-    allow_many_files()
-    # SIGINT from a terminal is for the controller; it ends us in order.
+    if options.private_tmp is not None and os.getuid() != 0:
+        sys.exit("drfd-launcher: only root can give jobs a /tmp of their own: --private-tmp")
+    inheritance.allow_many_files()
+    # The controller must be able to read the files of the jobs' cgroups.
+    os.umask(0o022)
+    # SIGINT from a terminal is for the controller, which ends the launcher in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    warnings = [
+        text for text in (inheritance.keyring_warning(), *settling.warnings()) if text is not None
+    ]
     state: Path = options.state
-    _only_one(state)
+    _lock_state(state)
     attempts_dir = state / "attempts"
     attempts_dir.mkdir(mode=0o700, exist_ok=True)
+    confinement = _confinement(options)
+    # A controller with the launcher's own uid has all its rights, so it needs no signatures.
+    keys = None if options.controller_uid == os.getuid() else _keys(state)
+    if keys is not None and (text := keys.warning()) is not None:
+        warnings.append(text)
+    for text in warnings:
+        log.warning("warning: %s", text)
     launcher = Launcher(
-        confinement=_confinement(options),
-        policy=Policy(
-            min_uid=options.min_uid,
-            allowed_uids=frozenset(options.allow_uid),
-        ),
+        confinement=confinement,
+        processes=_bound_processes(confinement, options),
+        bounds=bounds.read_launcher_bounds(get(_MOUNTINFO)),
+        policy=Policy(min_uid=options.min_uid, allowed_uids=frozenset(options.allow_uid)),
         attempts_fd=os.open(attempts_dir, os.O_RDONLY | os.O_DIRECTORY),
         port=Port(_listen(state, options.controller_uid), options.controller_uid),
         keep_fd=options.keep_fd,
-        cut=read_cut(state),
+        keys=keys,
+        key_listener=None if keys is None else _bind(state, KEY_SOCKET_NAME, 0o666, backlog=1024),
+        jobs_stop=read_jobs_stop(state),
+        warnings=warnings,
+        space_home=options.private_tmp if options.private_tmp != "" else str(state / SPACES),
+        usual_space_home=str(state / SPACES),
+        # An ordinary user's launcher is itself one of the user's processes.
+        removes_ipc=os.getuid() == 0 and not options.keep_ipc,
     )
     manager.say("READY=1")
-    # A collection writes to all it looks at, and what the runners share would be copied for each.
+    # A collection writes to every object, so memory shared with the runners would be copied.
     gc.freeze()
     launcher.serve()
 
 
-def _only_one(state: Path) -> None:
+def _bound_processes(confinement: Confinement, options: argparse.Namespace) -> bounds.ProcessBounds:
+    """Limit the processes of jobs, in place of limits that an earlier launcher has set."""
+    limit = bounds.kernel_limit(confinement.ancestors())
+    found = bounds.process_bounds(limit, options.processes_total, options.processes_per_user)
+    try:
+        confinement.limit_processes(found.total)
+    except OSError as error:
+        # The limits of each job and of each user still hold.
+        log.warning("event=processes-not-bound total=%d error=%s", found.total, error)
+    if os.getuid() == 0:
+        # For an ordinary user it would limit the runners, too.
+        inheritance.bound_processes(found.per_user)
+    return found
+
+
+def _lock_state(state: Path) -> None:
     """Wait until an earlier launcher of this directory is gone, then hold its lock for life."""
     fd = os.open(state / "launcher.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + _PREDECESSOR_WAIT_S
@@ -152,26 +202,38 @@ def _confinement(options: argparse.Namespace) -> Confinement:
     if options.no_cgroups:
         return Unconfined("cgroups are switched off in the configuration")
     try:
-        return choice.choose(options.group, options.holder, get(_MOUNTINFO))
-    except choice.HolderFailed as error:
+        return detect.choose(options.group, options.delegated_unit, get(_MOUNTINFO))
+    except detect.DelegationFailed as error:
         sys.exit(f"drfd-launcher: {error}")
 
 
+def _keys(state: Path) -> SigningKeys:
+    try:
+        return SigningKeys(state)
+    except (OSError, ValueError) as error:
+        sys.exit(f"drfd-launcher: the secret of signatures cannot be had: {error}")
+
+
 def _listen(state: Path, controller_uid: int) -> socket.socket:
-    # Through a descriptor: the path itself may be too long for a socket address.
+    # The socket is created for root alone, and then given to the controller's user.
+    listener = _bind(state, SOCKET_NAME, 0o600, backlog=8)
+    if os.getuid() == 0:
+        os.chown(state / SOCKET_NAME, controller_uid, -1)
+    return listener
+
+
+def _bind(state: Path, name: str, mode: int, *, backlog: int) -> socket.socket:
+    # The path goes through a descriptor, because it may be too long for a socket address.
     directory = os.open(state, os.O_RDONLY | os.O_DIRECTORY)
-    path = f"/proc/self/fd/{directory}/{SOCKET_NAME}"
+    path = f"/proc/self/fd/{directory}/{name}"
     try:
         os.unlink(path)
     except FileNotFoundError:
         pass
     listener = socket.socket(socket.AF_UNIX)
-    # Created closed to all, then given to the one who may use it.
-    before = os.umask(0o177)
+    before = os.umask(0o777 & ~mode)
     listener.bind(path)
     os.umask(before)
-    if os.getuid() == 0:
-        os.chown(path, controller_uid, -1)
-    listener.listen(8)
+    listener.listen(backlog)
     os.close(directory)
     return listener

@@ -1,8 +1,8 @@
-"""Telling a job's owner of its end: a command of the owner's, in what is left of the job.
+"""Notification of a job's owner: a command of the owner's that runs after the job's end.
 
 It runs as the job's user, in the job's own cgroup and so within its limits, before that is removed,
-and for so long at most. A mark in the attempt file comes before it: no end is told twice, and one
-during which a launcher was killed perhaps not at all.
+and for at most `NOTICE_S`. A record in the attempt file is written first: no end is notified twice,
+and if a launcher is killed meanwhile, perhaps not at all.
 """
 
 from __future__ import annotations
@@ -14,65 +14,85 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from drfd.failpoints import reach
-from drfd.launcher import attempts, process
-from drfd.launcher.attempts import Attempt, Key
-from drfd.launcher.child import run_notice
-from drfd.launcher.confinement import Confinement, LimitFailed
-from drfd.launcher.endings import Ending
-from drfd.launcher.protocol import Order
+from drfd.common.failpoints import reach
+from drfd.launcher import attempt_files
+from drfd.launcher.attempt_files import Attempt, Key
+from drfd.launcher.confinement.interface import Confinement, LimitFailed
+from drfd.launcher.protocol import Assignment, LaunchOrder
+from drfd.launcher.runner import inheritance
+from drfd.launcher.runner.child import run_notice
+from drfd.launcher.signalling import Ending
+from drfd.launcher.system import process
+from drfd.linux import syscalls
 
-#: How long a command may take, and its remains may resist.
+#: Seconds that a command may take, and that its remaining processes are killed for.
 NOTICE_S, _SWEEP_S = 30.0, 5.0
-#: How often it is looked at.
-_LOOK_S = 0.01
+#: Seconds between two tries to kill the remaining processes of a command.
+_SWEEP_STEP_S = 0.01
 _UNKNOWN = "not known: it was cut short together with drfd's launcher"
 
 
 @dataclass
 class Notices:
+    """The notifications that are ordered, and those that are running."""
+
     confinement: Confinement
     attempts_fd: int
-    #: Watch a process until it is gone, and be told whether it still is there.
+    #: Functions to watch a process until it is gone, and to ask whether it is being watched.
     watch: Callable[[Key, int], None]
     is_watched: Callable[[Key], bool]
-    _wanted: dict[Key, Order] = field(default_factory=dict)
+    #: Largest number of commands that run at the same time; one user has half of them.
+    most: int = 256
+    _wanted: dict[Key, Assignment] = field(default_factory=dict)
     _live: set[Key] = field(default_factory=set)
     _told: dict[Key, str] = field(default_factory=dict)
 
-    def add(self, order: Order) -> Key:
-        """To be run when nothing of the attempt is left but its place."""
-        key = (order.id, order.attempt)
-        self._wanted.setdefault(key, order)
+    def add(self, assignment: Assignment) -> Key:
+        """Add a notification, to be run when the attempt has no process left. Returns its key."""
+        key = (assignment.order.id, assignment.order.attempt)
+        if self._wanted.setdefault(key, assignment) is not assignment:
+            assignment.close()
         return key
 
     def is_live(self, key: Key, ending: Ending) -> bool:
-        """While it runs, the attempt is left alone: its end wakes the ending."""
+        """Return whether the attempt's command is running. Its end makes the ending due."""
         if key in self._live and self.is_watched(key):
             ending.due_mono_s = time.monotonic() + NOTICE_S + 2 * _SWEEP_S
             return True
         self._live.discard(key)
         return False
 
-    def start(self, key: Key) -> bool:
-        """Run what is wanted, if it has not been; True when something runs now."""
-        order = self._wanted.get(key)
-        if order is None or key in self._told:
+    def is_full(self, key: Key) -> bool:
+        """Return whether the attempt's command must wait for the end of other commands."""
+        each_users = max(1, self.most // 2)
+        if key not in self._wanted or key in self._told or len(self._live) < each_users:
             return False
-        attempt = attempts.read(self.attempts_fd, key)
+        self._live = {each for each in self._live if self.is_watched(each)}
+        uid = self._wanted[key].order.uid
+        # An order is kept in `_wanted` until its attempt is removed, so each running one is there.
+        own = sum(self._wanted[each].order.uid == uid for each in self._live)
+        return own >= each_users or len(self._live) >= self.most
+
+    def start(self, key: Key) -> bool:
+        """Start the attempt's command if one is ordered and has not run; return whether it runs."""
+        assignment = self._wanted.get(key)
+        if assignment is None or key in self._told:
+            return False
+        order = assignment.order
+        attempt = attempt_files.read(self.attempts_fd, key)
         if attempt is None or attempt.notifying is not None:
             return False
-        if order.uid != attempt.created["uid"]:
-            # Whether jobs of the attempt's user may run was looked at when it was launched.
+        if order.uid != attempt.created["uid"] or not attempt.owner.may_be(order.owner):
+            # The launch has checked only whether jobs of the attempt's own user may run.
             self._told[key] = "not told: it is not for the job's own user"
             return False
         reach("notice.before-fork")
         try:
-            pid = _start_notifier(order, self.confinement, attempt, self.attempts_fd)
+            pid = _start_notifier(assignment, self.confinement, attempt, self.attempts_fd)
         except OSError as error:
             self._told[key] = f"not told: {error.strerror}"
             return False
-        # If it cannot even make its mark, it is not started over and over.
+        # Set before the result is known: a notifier that cannot write its record starts only once.
         self._told[key] = _UNKNOWN
         self._live.add(key)
         self.watch(key, pid)
@@ -80,10 +100,10 @@ class Notices:
         return self.is_watched(key)
 
     def read(self, key: Key) -> None:
-        """Before the attempt's file is removed: what became of it."""
+        """Read the result of the notification, before the attempt's file is removed."""
         if key not in self._wanted or self._told.get(key, _UNKNOWN) != _UNKNOWN:
             return
-        attempt = attempts.read(self.attempts_fd, key)
+        attempt = attempt_files.read(self.attempts_fd, key)
         if attempt is None:
             self._told[key] = "not told: nothing was left of the job"
         elif attempt.notified is None:
@@ -92,78 +112,85 @@ class Notices:
             self._told[key] = str(attempt.notified["text"])
 
     def take(self, key: Key) -> dict[str, str]:
-        """The same, as a fact for the report, once."""
-        self._wanted.pop(key, None)
+        """Return the result of the notification as a fact for the report, and forget it."""
+        assignment = self._wanted.pop(key, None)
+        if assignment is not None:
+            assignment.close()
         text = self._told.pop(key, None)
         return {} if text is None else {"notice": text}
 
 
 def _start_notifier(
-    order: Order, confinement: Confinement, attempt: Attempt, attempts_fd: int
+    assignment: Assignment, confinement: Confinement, attempt: Attempt, attempts_fd: int
 ) -> int:
+    order = assignment.order
     launcher = os.getpid()
-    pid = process.fork()
+    pid = syscalls.fork()
     if pid:
         return pid
-    # Whatever happens, this copy of the launcher must not go on as one.
+    # This copy of the launcher must never return to the launcher's loop.
     try:
-        name = attempts.file_name((order.id, order.attempt))
+        name = attempt_files.file_name((order.id, order.attempt))
         fd = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, dir_fd=attempts_fd)
-        # The launcher's lock, above all: the next one waits for it.
-        process.close_all_but(fd)
-        # The next one would not know of us: without a mark it tells again, and with one it takes
-        # the job's place away.
+        # This includes the launcher's lock, which the next launcher waits for.
+        process.close_all_but(fd, assignment.payload_fd)
+        # The next launcher would not know this process: without a record it would notify again, and
+        # with one it would remove the job's cgroup.
         process.die_with(launcher)
         reach("notifier.before-mark")
-        attempts.append(fd, "notifying", {"at_s": time.time()})
+        attempt_files.append(fd, "notifying", {"at_s": time.time()})
         if confinement.cgroup_path((order.id, order.attempt)) is None:
-            # Then nobody but us would end what the command leaves behind.
+            # Without a cgroup only this process can kill what the command leaves behind.
             process.outlive_parent()
         reach("notifier.after-mark")
         try:
-            text = _notify(order, confinement, attempt)
+            text = _notify(assignment, confinement, attempt)
         except BaseException as error:
             text = f"failed: {error!r}"
         reach("notifier.before-record")
-        attempts.append(fd, "notified", {"text": text})
+        attempt_files.append(fd, "notified", {"text": text})
     finally:
         os._exit(0)
 
 
-def _notify(order: Order, confinement: Confinement, attempt: Attempt) -> str:
-    """Run it to its end, and tell how that was."""
+def _notify(assignment: Assignment, confinement: Confinement, attempt: Attempt) -> str:
+    """Run the command until it ends, and return the result as a text."""
     gc.disable()
+    order = assignment.order
     key = (order.id, order.attempt)
     os.setsid()
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    process.become_subreaper()
+    inheritance.take_policy()
+    syscalls.become_subreaper()
     try:
         _make_place(confinement, key, order)
     except (LimitFailed, OSError) as error:
         return f"failed: {error}"
     me = {"pid": os.getpid(), "start_ticks": process.start_ticks(os.getpid())}
-    # This boot's, whatever boot the job was of: only the notice is to be found by it.
+    # This boot's id, whatever boot the job was of: the attempt only serves to find the command's
+    # processes.
     ours = Attempt(created={**attempt.created, "boot_id": process.boot_id()}, runner=me)
     out, into = os.pipe()
-    pid = process.fork()
+    pid = syscalls.fork()
     if pid == 0:
         os.close(out)
-        run_notice(order, confinement, into)
+        run_notice(assignment, confinement, into, attempt.created.get("space"))
     os.close(into)
-    # Not its problem first: until exec it may hang where its user likes, or be stopped by him.
+    # The wait has a time limit, and reading the pipe has none: until exec the process may hang in
+    # the user's directory, or be stopped by the user.
     status = _wait(pid)
     deadline = time.monotonic() + _SWEEP_S
-    # All that it has forked is, or will be, a child of ours.
+    # All processes that it has forked are, or become, children of this one.
     while not (confinement.kill_pass(key, ours) and _is_childless()):
         if time.monotonic() > deadline:
             break
-        time.sleep(_LOOK_S)
+        time.sleep(_SWEEP_STEP_S)
     if status is None:
         return f"failed: it was stopped after {NOTICE_S:.0f} s"
     code = os.waitstatus_to_exitcode(status)
-    # It has ended, and nobody else has had the other end.
+    # Only the process that has ended had the other end, so this does not block.
     problem = os.read(out, 4096)
     if problem:
         return f"failed: {problem.decode(errors='replace')}"
@@ -172,25 +199,30 @@ def _notify(order: Order, confinement: Confinement, attempt: Attempt) -> str:
     return "told" if code == 0 else f"failed: exit code {code}"
 
 
-def _make_place(confinement: Confinement, key: Key, order: Order) -> None:
-    """After a reboot there is a file and no cgroup."""
+def _make_place(confinement: Confinement, key: Key, order: LaunchOrder) -> None:
+    """Make the attempt's cgroup if there is none: after a reboot only the file is left."""
     if confinement.cgroup_path(key) is None or key not in confinement.leftovers():
         confinement.create(key, order.limits)
 
 
 def _wait(pid: int) -> int | None:
-    """Its wait status; None when it has taken too long."""
-    deadline = time.monotonic() + NOTICE_S
-    while time.monotonic() < deadline:
-        found, status = os.waitpid(pid, os.WNOHANG)
-        if found:
-            return status
-        time.sleep(_LOOK_S)
-    return None
+    """Return the wait status of a child, or None if it has not ended within `NOTICE_S`.
+
+    The kernel wakes this process at the child's end, so hundreds of waiting notifiers use no
+    processor time.
+    """
+    pidfd = os.pidfd_open(pid)
+    try:
+        # Readable once the process has ended (pidfd_open(2)).
+        process.is_readable(pidfd, NOTICE_S)
+    finally:
+        os.close(pidfd)
+    found, status = os.waitpid(pid, os.WNOHANG)
+    return status if found else None
 
 
 def _is_childless() -> bool:
-    """After reaping the dead ones."""
+    """Reap dead children, and return whether no child is left."""
     while True:
         try:
             if os.waitpid(-1, os.WNOHANG)[0] == 0:

@@ -1,47 +1,88 @@
-"""The launcher's one door: the controller's connection, and nobody else's."""
+"""The launcher's socket for the controller, and the policy that decides which users' jobs may run.
+
+Jobs run for ordinary users, and for system accounts that the administrator names.
+"""
 
 from __future__ import annotations
 
 import logging
 import selectors
 import socket
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from drfd.failpoints import reach
-from drfd.launcher.protocol import BadMessage, Message, decode, encode
-from drfd.peer import peer_of
+from drfd.common.failpoints import reach
+from drfd.launcher.protocol import WITH_PAYLOAD, BadMessage, Message, decode, encode
+from drfd.linux.sealed import receive
+from drfd.linux.unix_sockets import peer_of
+
+#: The uid of "nobody" on every Linux: a system account, although it is above `min_uid`.
+_NOBODY = 65534
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The users whose jobs may run."""
+
+    #: Uids below this are system accounts, which are refused.
+    min_uid: int
+    #: Uids that are allowed although they are system accounts.
+    allowed_uids: frozenset[int]
+
+    def refusal(self, uid: int) -> str | None:
+        """Return why jobs of a uid are refused, or None if they may run."""
+        if uid in self.allowed_uids or (uid >= self.min_uid and uid != _NOBODY):
+            return None
+        return f"jobs of uid {uid} are not allowed: it is root's or a system account's"
+
 
 log = logging.getLogger("drfd.launcher")
 
-#: A controller that takes no report for so long is dropped; it will connect and ask again.
+#: Seconds after which a controller that does not read a report is disconnected; it connects again.
 _SEND_WAIT_S = 10.0
-#: No order is longer.
-_MAX_ORDER_BYTES = 64 << 20
+#: Largest size of an order, in bytes, and number of descriptors that may precede their orders.
+_MAX_ORDER_BYTES, _MAX_WAITING_FDS = 4 << 20, 64
+#: Number of descriptors that one message can carry (SCM_MAX_FD, unix(7)).
+_MAX_FDS_AT_ONCE = 253
 
 
 class Port:
-    """Takes one connection at a time, the latest, and only of `controller_uid` or root."""
+    """The connection to the controller, which runs as `controller_uid` or root. A new connection
+    replaces the old one."""
 
     def __init__(self, listener: socket.socket, controller_uid: int) -> None:
         self._listener = listener
         self._controller_uid = controller_uid
         self._connection: socket.socket | None = None
-        self._inbox = b""
+        #: Pieces of a line that is not complete, and their size.
+        self._pieces: list[bytes] = []
+        self._size = 0
+        #: Descriptors whose orders have not been read, in the order of arrival.
+        self._fds: deque[int] = deque()
 
     def open(
         self,
         selector: selectors.BaseSelector,
         *,
-        greet: Callable[[], Message],
-        obey: Callable[[Message], None],
+        on_connect: Callable[[], Message],
+        on_order: Callable[[Message, int], None],
+        close: Callable[..., None],
     ) -> None:
-        """Register with the loop. `greet` gives the first report; `obey` raises BadMessage."""
-        self._selector, self._greet, self._obey = selector, greet, obey
+        """Register with the loop. `on_connect` returns the first report. `on_order` gets an order
+        and a descriptor, which it must close, if the command is in WITH_PAYLOAD, else -1; it may
+        raise BadMessage. `close` closes descriptors of unknown files, which may block."""
+        self._selector, self._hello, self._handle, self._close = (
+            selector,
+            on_connect,
+            on_order,
+            close,
+        )
         self._listener.setblocking(False)
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def send(self, report: Message) -> None:
-        """Without a controller, nothing: it asks for everything when it comes."""
+        """Send a report to the controller, if connected; one that connects later gets all again."""
         if self._connection is None:
             return
         reach("report.before-send")
@@ -53,43 +94,85 @@ class Port:
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
-        uid = peer_of(connection).uid
+        uid, _ = peer_of(connection)
         if uid not in (0, self._controller_uid):
             log.warning("event=refused peer_uid=%d", uid)
             connection.close()
             return
-        # A controller that comes back has lost its old connection, even if we have not seen it.
+        # A controller that connects again has lost its old connection, even if the loop has not
+        # noticed that.
         self._drop()
         connection.settimeout(_SEND_WAIT_S)
         self._connection = connection
         self._selector.register(connection, selectors.EVENT_READ, self._read)
-        self.send(self._greet())
+        self.send(self._hello())
 
     def _drop(self) -> None:
+        unseen = [*self._fds]
+        self._fds.clear()
         if self._connection is not None:
             self._selector.unregister(self._connection)
-            self._connection.close()
-        self._connection, self._inbox = None, b""
+            if _has_unread(self._connection):
+                # Data that has not been read may carry descriptors.
+                unseen.append(self._connection.detach())
+            else:
+                self._connection.close()
+        self._connection = None
+        self._pieces, self._size = [], 0
+        if unseen:
+            self._close(*unseen)
 
     def _read(self) -> None:
         assert self._connection is not None
         try:
-            data = self._connection.recv(1 << 16)
+            data, fds, is_cut = receive(self._connection, 1 << 16, _MAX_FDS_AT_ONCE)
         except OSError:
-            data = b""
+            data, fds, is_cut = b"", [], False
+        self._fds += fds
         if not data:
             self._drop()
             return
-        self._inbox += data
-        if len(self._inbox) > _MAX_ORDER_BYTES and b"\n" not in self._inbox:
+        if is_cut or len(self._fds) > _MAX_WAITING_FDS:
+            log.error("event=bad-order error=descriptors")
+            self._drop()
+            return
+        *ends, rest = data.split(b"\n")
+        if ends:
+            ends[0] = b"".join((*self._pieces, ends[0]))
+            self._pieces, self._size = [], 0
+        self._pieces.append(rest)
+        self._size += len(rest)
+        if self._size > _MAX_ORDER_BYTES:
             log.error("event=bad-order error=endless")
             self._drop()
             return
-        *lines, self._inbox = self._inbox.split(b"\n")
-        for line in lines:
+        for line in ends:
             try:
-                self._obey(decode(line))
+                self._take(decode(line))
             except BadMessage as error:
                 log.error("event=bad-order error=%s", error)
                 self._drop()
                 return
+
+    def _take(self, message: Message) -> None:
+        fd = -1
+        if message.get("cmd") in WITH_PAYLOAD:
+            # The descriptor came with the first byte of this line, or before.
+            if not self._fds:
+                raise BadMessage("an order without its payload")
+            fd = self._fds.popleft()
+        self._handle(message, fd)
+
+
+def _has_unread(connection: socket.socket) -> bool:
+    """Return whether unread data has arrived. No more arrives after this call."""
+    try:
+        connection.setblocking(False)
+        connection.shutdown(socket.SHUT_RD)
+    except OSError:
+        # The other end is gone; data that it sent earlier may still be there.
+        pass
+    try:
+        return bool(connection.recv(1, socket.MSG_PEEK))
+    except OSError:
+        return False

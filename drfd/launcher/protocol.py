@@ -1,41 +1,61 @@
-"""What the controller and the launcher say to each other: a closed set, one JSON object a line.
+"""The protocol between the controller and the launcher: one JSON object per line.
 
-Commands go down, reports come up; an order may be repeated, a report may come twice.
-The only module of the launcher that others import.
+The controller sends commands, and the launcher reports; either may be repeated. This is the only
+module of the launcher that other packages import.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from signal import NSIG
 from typing import Any
 
+from drfd.core.model.job import Owner
+from drfd.payload.environment import may_hide, may_set
+
 Message = dict[str, Any]
 
 SOCKET_NAME = "launcher.sock"
+#: Files in the launcher's directory: the secret of signatures, and the jobs that need none.
+SECRET_NAME, ALLOWED_NAME = "secret", "unsigned-allowed"
 
 #: Commands that name one attempt.
 TERMINATE, KILL, REMOVE = "terminate", "kill", "remove"
 FREEZE, THAW = "freeze", "thaw"
+ABOUT_ONE = (TERMINATE, KILL, REMOVE, FREEZE, THAW)
 LAUNCH, LIST, SIGNAL = "launch", "list", "signal"
-#: Run this order in what is left of its attempt, once, and then remove the attempt.
+#: Run the notification command once in the attempt's cgroup, and then remove the attempt.
 NOTIFY = "notify"
 
 #: The highest number of a job or of an attempt.
 MAX_ORDINAL = 10**18 - 1
 
-#: Under this name, the `mounts` of a hello give the one hierarchy of cgroup v2.
+#: The highest number in a message: results computed from a higher one do not fit into 64 bits.
+_MOST = 2**63 - 1
+#: Largest number of signals in one message; the controller keeps fewer.
+_MOST_SIGNALS = 64
+#: Largest number of characters in a job's name, of variables in an order, and of characters in a
+#: variable's value.
+MAX_NAME, _MAX_VARIABLES, _MAX_VALUE = 256, 100, 16384
+#: Commands that come with the descriptor of a sealed payload.
+WITH_PAYLOAD = (LAUNCH, NOTIFY)
+
+#: Key in the `mounts` of a hello for the one hierarchy of cgroup v2.
 UNIFIED = "cgroup2"
 
-#: How declared cores are given to a job: as a ceiling, as a floor, or as CPUs of its own.
+#: Modes in which a job gets its declared cores: as a ceiling, a floor, or CPUs of its own.
 QUOTA, WEIGHT, PIN = "quota", "weight", "pin"
 CORES_MODES = (QUOTA, WEIGHT, PIN)
 
-#: In what a hello says of pinning: it cannot be had, and quotas are set in its place.
+#: Marks a hello of a launcher that cannot pin, and sets quotas instead.
 NO_PIN = "by quota, pin cannot be had"
+
+
+_PROOF = re.compile("[0-9a-f]{64}")
 
 
 class BadMessage(Exception):
@@ -44,7 +64,7 @@ class BadMessage(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskLimit:
-    """Bytes per second on one disk, `device` being "major:minor"; 0: no limit declared."""
+    """Limits on one disk, in bytes per second; 0 is no limit. `device` is "major:minor"."""
 
     device: str
     read_bps: int
@@ -52,8 +72,8 @@ class DiskLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What the kernel is to enforce for one attempt."""
+class AttemptLimits:
+    """The limits that the kernel is to enforce for one attempt."""
 
     cores_milli: int
     memory_bytes: int
@@ -64,27 +84,58 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """All that is needed to run one attempt. argv, env and paths are opaque to the launcher."""
+class LaunchOrder:
+    """Everything that root's processes must know to run one attempt: numbers and short texts. Texts
+    of the user come separately, as a descriptor of a sealed file that only the job's own process
+    reads (`drfd.payload.pack`)."""
 
     id: int
     attempt: int
     uid: int
-    #: Preferred primary group; taken only if the user is still a member.
+    #: The account's name, the journal, and the time of submission: see `core.model.job.Owner`.
+    user: str
+    journal: str
+    submitted_us: int
+    #: Preferred primary group; used only if the user is still a member.
     gid: int
-    umask: int
-    cwd: str
-    argv: tuple[str, ...]
-    env: dict[str, str]
-    #: drfd's own variables, which win over the user's.
+    #: The array, 0 for none, and the task's index in it: for the names of output files.
+    array_id: int
+    array_index: int
+    name: str
+    #: Number of threads for programs, unless the submitter has set it; 0 sets nothing.
+    threads: int
+    #: Variables that override the submitter's, and names of the submitter's that are removed: only
+    #: names that `drfd.payload.environment` allows.
     variables: dict[str, str]
-    script: str | None
-    stdout: str
-    stderr: str
-    attach: str | None
-    limits: Limits
-    #: A command to run beside the program when that has started; empty: none.
-    on_start: tuple[str, ...] = ()
+    hidden: tuple[str, ...]
+    limits: AttemptLimits
+    #: The user's signature of the payload (`drfd.payload.signature`), or None.
+    proof: str | None = None
+    #: Whether the owner's notification command runs when the program has started.
+    tells_start: bool = False
+    #: Whether output files are truncated, because no earlier attempt has started the program.
+    empties_output: bool = True
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(
+            uid=self.uid, user=self.user, journal=self.journal, submitted_us=self.submitted_us
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """An order with the descriptor of its payload. The holder of an assignment closes it."""
+
+    order: LaunchOrder
+    #: Descriptor of a sealed file (`drfd.payload.pack`). Root's processes examine only its seals,
+    #: its size and its digest.
+    payload_fd: int
+    #: Whether its user has signed it; None if that is not known yet.
+    is_signed: bool | None = None
+
+    def close(self) -> None:
+        os.close(self.payload_fd)
 
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -104,57 +155,104 @@ def decode(line: bytes) -> Message:
     return message
 
 
-def launch_message(order: Order) -> Message:
+def launch_message(order: LaunchOrder) -> Message:
     return {"cmd": LAUNCH, **_fields(order)}
 
 
-def notify_message(order: Order) -> Message:
+def notify_message(order: LaunchOrder) -> Message:
     return {"cmd": NOTIFY, **_fields(order)}
 
 
-def _fields(order: Order) -> Message:
-    """As dataclasses.asdict, without its copies of all that is in there."""
+def _fields(order: LaunchOrder) -> Message:
+    """Return the fields of an order as JSON, faster than dataclasses.asdict, which copies."""
     limits = _shallow(order.limits) | {"disks": [_shallow(disk) for disk in order.limits.disks]}
     return _shallow(order) | {"limits": limits}
 
 
-def _shallow(value: Order | Limits | DiskLimit) -> Message:
+def _shallow(value: LaunchOrder | AttemptLimits | DiskLimit) -> Message:
     return {name: getattr(value, name) for name in value.__slots__}
 
 
-def read_order(message: Message) -> Order:
-    """The order in a `launch` or `notify` message. Raises BadMessage for a field too few, too many
-    or of the wrong kind: the launcher runs as root and guesses nothing."""
+def read_order(message: Message) -> LaunchOrder:
+    """Read the order in a `launch` or `notify` message. Raises BadMessage for a missing, unknown or
+    malformed field: the launcher runs as root and guesses nothing."""
     body = {key: value for key, value in message.items() if key != "cmd"}
-    return Order(**_read_fields("order", body, _ORDER))
+    return LaunchOrder(**_read_fields("order", body, _ORDER))
 
 
-def checked_order(message: Message) -> Order:
-    """The same of a message that has been read so before."""
+def checked_order(message: Message) -> LaunchOrder:
+    """Read the order in a message that this program has written itself, without checks."""
     limits = message["limits"]
     disks = tuple(DiskLimit(**disk) for disk in limits["disks"])
-    return Order(
+    return LaunchOrder(
         **{name: value for name, value in message.items() if name != "cmd"}
-        | {"argv": tuple(message["argv"]), "on_start": tuple(message["on_start"])}
-        | {"limits": Limits(**limits | {"disks": disks})}
+        | {"hidden": tuple(message["hidden"]), "limits": AttemptLimits(**limits | {"disks": disks})}
     )
 
 
+@dataclass(frozen=True, slots=True)
+class PayloadCommand:
+    """A `launch` or `notify`, whose payload comes as a descriptor."""
+
+    name: str
+    order: LaunchOrder
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptCommand:
+    """A command of ABOUT_ONE."""
+
+    name: str
+    key: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SignalCommand:
+    """The order that an attempt be sent `count` signals in all, of which `signals` are the last."""
+
+    key: tuple[int, int]
+    count: int
+    signals: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListCommand:
+    """The order to report all attempts."""
+
+
+Command = PayloadCommand | AttemptCommand | SignalCommand | ListCommand
+
+
+def read_command(message: Message) -> Command:
+    """Read the command in a message of the controller. Raises BadMessage."""
+    name = message.get("cmd")
+    if name in WITH_PAYLOAD:
+        return PayloadCommand(name, read_order(message))
+    if name in ABOUT_ONE:
+        body = {key: value for key, value in message.items() if key != "cmd"}
+        return AttemptCommand(name, read_attempt(body))
+    if name == SIGNAL:
+        return SignalCommand(*read_signals(message))
+    if name == LIST:
+        return ListCommand()
+    raise BadMessage(f"unknown command {name!r}")
+
+
 def signal_message(key: tuple[int, int], count: int, signals: tuple[int, ...]) -> Message:
-    """The attempt is to have been sent `count` signals, of which `signals` are the last."""
+    """Return the order that an attempt be sent `count` signals in all; `signals` are the last."""
     body = {"id": key[0], "attempt": key[1], "count": count, "signals": list(signals)}
     return {"cmd": SIGNAL, **body}
 
 
 def read_signals(message: Message) -> tuple[tuple[int, int], int, tuple[int, ...]]:
-    """Attempt, count and signals of a `signal` message."""
+    """Read (attempt, count, signals) of a `signal` message. Raises BadMessage."""
     body = {key: value for key, value in message.items() if key != "cmd"}
     fields = _read_fields("command", body, _SIGNAL)
     return (fields["id"], fields["attempt"]), fields["count"], fields["signals"]
 
 
 def read_attempt(message: Message) -> tuple[int, int]:
-    """(job id, attempt) of a command about one attempt."""
+    """Read (job id, attempt) of a command about one attempt. Raises BadMessage."""
     fields = _read_fields("command", message, {"id": _ordinal, "attempt": _ordinal})
     return fields["id"], fields["attempt"]
 
@@ -170,11 +268,13 @@ def _read_fields(
 def _number(what: str, value: object) -> int:
     if type(value) is not int or value < 0:
         raise BadMessage(f"{what} is not a natural number")
+    if value > _MOST:
+        raise BadMessage(f"{what} is greater than the kernel can count")
     return value
 
 
 def _ordinal(what: str, value: object) -> int:
-    """A number that an attempt's file and cgroup can be called by, and found again."""
+    """Read a job or attempt number, within the range that names of files and cgroups can have."""
     number = _number(what, value)
     if not 1 <= number <= MAX_ORDINAL:
         raise BadMessage(f"{what} is not between 1 and {MAX_ORDINAL}")
@@ -187,31 +287,54 @@ def _text(what: str, value: object) -> str:
     return value
 
 
-def _path_or_none(what: str, value: object) -> str | None:
-    return None if value is None else _text(what, value)
+def _name(what: str, value: object) -> str:
+    name = _text(what, value)
+    if len(name) > MAX_NAME:
+        raise BadMessage(f"{what} is longer than {MAX_NAME} signs")
+    return name
 
 
-def _script(what: str, value: object) -> str | None:
-    """Not an argument but a file's content: it may hold anything."""
-    if not isinstance(value, str | None):
-        raise BadMessage(f"{what} is not text or null")
+def _flag(what: str, value: object) -> bool:
+    if type(value) is not bool:
+        raise BadMessage(f"{what} is not true or false")
     return value
 
 
-def _argv(what: str, value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not value:
-        raise BadMessage(f"{what} is not a list with a program")
-    return tuple(_text(what, item) for item in value)
-
-
-def _words(what: str, value: object) -> tuple[str, ...]:
-    return () if value == [] else _argv(what, value)
-
-
 def _variables(what: str, value: object) -> dict[str, str]:
-    if not isinstance(value, dict):
-        raise BadMessage(f"{what} is not an object")
-    return {_text(what, name): _text(what, text) for name, text in value.items()}
+    if not isinstance(value, dict) or len(value) > _MAX_VARIABLES:
+        raise BadMessage(f"{what} is not an object of {_MAX_VARIABLES} variables at most")
+    for name, text in value.items():
+        if not may_set(name):
+            raise BadMessage(f"{what} has the name of no variable of drfd's")
+        if len(_text(what, text)) > _MAX_VALUE:
+            raise BadMessage(f"{what} has a value of more than {_MAX_VALUE} signs")
+    return dict(value)
+
+
+def _hidden(what: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(
+        isinstance(name, str) and may_hide(name) for name in value
+    ):
+        raise BadMessage(f"{what} is not a list of variables that drfd takes out")
+    return tuple(value)
+
+
+def _user(what: str, value: object) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= 256 or not value.isprintable():
+        raise BadMessage(f"{what} is not the name of an account")
+    return value
+
+
+def _proof(what: str, value: object) -> str | None:
+    if value is not None and (not isinstance(value, str) or not _PROOF.fullmatch(value)):
+        raise BadMessage(f"{what} is no signature")
+    return value
+
+
+def _journal(what: str, value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[0-9a-f]{32}", value):
+        raise BadMessage(f"{what} is not the id of a journal")
+    return value
 
 
 def _device(what: str, value: object) -> str:
@@ -226,8 +349,8 @@ def _cores_mode(what: str, value: object) -> str:
     return str(value)
 
 
-def _limits(what: str, value: object) -> Limits:
-    return Limits(**_read_fields(what, value, _LIMITS))
+def _limits(what: str, value: object) -> AttemptLimits:
+    return AttemptLimits(**_read_fields(what, value, _LIMITS))
 
 
 def _disks(what: str, value: object) -> tuple[DiskLimit, ...]:
@@ -239,6 +362,8 @@ def _disks(what: str, value: object) -> tuple[DiskLimit, ...]:
 def _signals(what: str, value: object) -> tuple[int, ...]:
     if not isinstance(value, list) or any(type(each) is not int for each in value):
         raise BadMessage(f"{what} is not a list of numbers")
+    if len(value) > _MOST_SIGNALS:
+        raise BadMessage(f"{what} holds more than {_MOST_SIGNALS} signals")
     if not all(1 <= each < NSIG for each in value):
         raise BadMessage(f"{what} holds what is no signal")
     return tuple(value)
@@ -262,16 +387,18 @@ _ORDER: dict[str, Callable[[str, Any], Any]] = {
     "id": _ordinal,
     "attempt": _ordinal,
     "uid": _number,
+    "user": _user,
+    "journal": _journal,
+    "submitted_us": _number,
     "gid": _number,
-    "umask": _number,
-    "cwd": _text,
-    "argv": _argv,
-    "env": _variables,
+    "array_id": _number,
+    "array_index": _number,
+    "name": _name,
+    "threads": _number,
     "variables": _variables,
-    "script": _script,
-    "stdout": _text,
-    "stderr": _text,
-    "attach": _path_or_none,
+    "hidden": _hidden,
     "limits": _limits,
-    "on_start": _words,
+    "proof": _proof,
+    "tells_start": _flag,
+    "empties_output": _flag,
 }

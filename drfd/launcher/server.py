@@ -1,7 +1,8 @@
-"""The launcher's loop: orders from the one controller, news from the runners.
+"""The launcher's loop: orders from the one controller, and reports of the runners' attempts.
 
-It decides nothing. What it is told to do may be told again; what it has to say it says again to
-every controller that connects. State that must survive it is in attempt files and cgroups alone.
+The launcher makes no scheduling decisions. An order may be repeated, and every controller that
+connects gets all reports again. State that must survive the launcher is only in attempt files and
+cgroups.
 """
 
 from __future__ import annotations
@@ -10,59 +11,189 @@ import logging
 import os
 import selectors
 import signal
+import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
-from drfd.failpoints import reach
-from drfd.journald import about
-from drfd.launcher import attempts, process, protocol
-from drfd.launcher.attempts import Attempt, Key
-from drfd.launcher.confinement import Confinement, LimitFailed
-from drfd.launcher.cut import Cut
-from drfd.launcher.endings import Ending, Endings
-from drfd.launcher.freezing import Freezing
-from drfd.launcher.news import news_of
+from drfd.common.failpoints import reach
+from drfd.common.journald import about
+from drfd.launcher import attempt_files, protocol
+from drfd.launcher.attempt_files import UNKNOWN, Attempt, JobsStopRecord, Key
+from drfd.launcher.confinement.bounds import LauncherBounds, ProcessBounds, read_launcher_bounds
+from drfd.launcher.confinement.interface import Confinement, LimitFailed
+from drfd.launcher.confinement.processes import end_tracers
 from drfd.launcher.notices import Notices
-from drfd.launcher.policy import Policy
-from drfd.launcher.port import Port
+from drfd.launcher.port import Policy, Port
 from drfd.launcher.protocol import (
+    Assignment,
+    AttemptCommand,
     BadMessage,
+    ListCommand,
     Message,
-    Order,
-    read_attempt,
-    read_order,
-    read_signals,
+    PayloadCommand,
+    SignalCommand,
+    read_command,
 )
-from drfd.launcher.runner import fork_runner
-from drfd.launcher.runners import Runners
-from drfd.launcher.signalling import Signalling
+from drfd.launcher.runner import settling
+from drfd.launcher.runner.runner import Runners, fork_runner
+from drfd.launcher.runner.shortage import (
+    LAUNCHER,
+    MACHINE,
+    is_shortage,
+    machine_text,
+    read_failure,
+    shortage_of,
+)
+from drfd.launcher.signalling import Ending, Endings, Freezing, Signalling
+from drfd.launcher.signatures import KeyService, SignatureChecks, SigningKeys
+from drfd.launcher.system import process
+from drfd.launcher.system.background import BackgroundWork
+from drfd.launcher.system.cleanup import IpcSweeps
+from drfd.launcher.system.private_tmp import PrivateSpaces
+from drfd.linux.sealed import NotSealed, sealed_size
+from drfd.payload.pack import MAX_BYTES
+
+#: Reasons why the end of an attempt is not known: the machine was shut down in order, or went down
+#: otherwise; the unit of all jobs was stopped, but not the machine; or only the runner is gone.
+SHUTDOWN, CRASH = "MACHINE_SHUTDOWN", "MACHINE_CRASH"
+STOPPED, RUNNER_GONE = "JOBS_STOPPED", "RUNNER_KILLED"
+
+
+def reports_from(
+    attempt: Attempt,
+    *,
+    alive: bool,
+    jobs_stop: JobsStopRecord | None,
+    oom: tuple[bool, bool],
+    at_s: float,
+    boot_id: str,
+) -> list[tuple[str, Message]]:
+    """Return (kind, facts) of each report that an attempt file gives rise to.
+
+    `alive` tells whether the runner is alive, and `jobs_stop` when all jobs were last stopped from
+    outside. If the runner died early, `oom` tells whether the kernel killed for memory, and whether
+    because of the job's own limit. `boot_id` and `at_s` are the present boot and time."""
+    reports: list[tuple[str, Message]] = []
+    running = attempt.running
+    # Other versions may have written fewer fields.
+    created = UNKNOWN | attempt.created
+    is_dated = None not in (created["at_s"], created["mono_s"])
+    if running is not None and attempt.failed is None and is_dated:
+        up = {
+            "at_s": created["at_s"],
+            "mono_s": created["mono_s"],
+            "cgroup": created["cgroup"],
+            "runner_pid": (attempt.runner or {}).get("pid", 0),
+        }
+        reports.append(("up", up))
+    short = None if attempt.failed is None else read_failure(attempt.failed)
+    if short is not None:
+        reports.append(("shortage", short))
+    elif attempt.failed is not None:
+        reports.append(("broke", {"text": attempt.failed.get("text", "it is not known why")}))
+    elif attempt.ended is not None and jobs_stop is not None and jobs_stop.affected(attempt):
+        end = _unknown_end((False, False), attempt.ended.get("at_s", at_s))
+        reports.append(("ended", end | _loss(attempt, jobs_stop, boot_id)))
+    elif attempt.ended is not None:
+        least = {"at_s": at_s, "mono_s": None, "exit_code": None, "signal": None}
+        reports.append(("ended", least | attempt.ended))
+    elif attempt.may_have_run and not alive:
+        reports.append(("ended", _unknown_end(oom, at_s) | _loss(attempt, jobs_stop, boot_id)))
+    elif not alive:
+        # Its runner died before the program was released: this counts as never launched.
+        reports.append(("missing", {}))
+    return reports
+
+
+def _unknown_end(oom: tuple[bool, bool], at_s: float) -> Message:
+    return {
+        "at_s": at_s,
+        "mono_s": None,
+        "exit_code": None,
+        "signal": None,
+        "oom_killed": oom[0],
+        "over_limit": oom[1],
+    }
+
+
+def _loss(attempt: Attempt, jobs_stop: JobsStopRecord | None, boot_id: str) -> Message:
+    """Return the reason why the end is unknown, as a fact of the report. It is omitted if the
+    attempt's own boot is not on record, or a part of its file cannot be read, which may have been
+    its end."""
+    born_in = attempt.created.get("boot_id")
+    if born_in is None or attempt.is_damaged:
+        return {}
+    was_told = jobs_stop is not None and jobs_stop.affected(attempt)
+    if born_in != boot_id:
+        return {"loss": SHUTDOWN if was_told else CRASH}
+    return {"loss": STOPPED if was_told else RUNNER_GONE}
+
 
 log = logging.getLogger("drfd.launcher")
+
+_NOT_SIGNED = "the request is not signed by its user: submit it again"
+#: Answer to a launch under a number that an attempt of another job has.
+_TAKEN = "another job's attempt has its number here, from another journal perhaps"
+#: Number of runners of an attempt that may die before they release the job.
+_MAX_LOST_RUNNERS = 3
+_RUNNERS_LOST = {
+    "text": f"its runner was killed {_MAX_LOST_RUNNERS} times before it could start the job",
+    "whose": MACHINE,
+    "resource": LAUNCHER,
+    "errno": "ESRCH",
+}
+#: Facts of the answer to a launch that is beyond the launcher's own bounds.
+_FULL = {"whose": MACHINE, "resource": LAUNCHER, "errno": "EAGAIN"}
 
 
 @dataclass
 class Launcher:
+    """The state of the launcher, which `serve` keeps up to date until it is told to end."""
+
     confinement: Confinement
     policy: Policy
     attempts_fd: int
     port: Port
-    #: Becomes readable when whoever keeps this launcher is gone; None: nobody does.
+    #: Bounds on the processes of jobs, reported to the controller; None if there are none.
+    processes: ProcessBounds | None = None
+    #: Bounds on what this launcher keeps for attempts.
+    bounds: LauncherBounds = field(default_factory=lambda: read_launcher_bounds(""))
+    #: Readable when the process that started this launcher is gone; None if systemd started it.
     keep_fd: int | None = None
-    #: When all jobs were last ended from outside.
-    cut: Cut | None = None
+    #: When all jobs were last stopped from outside.
+    jobs_stop: JobsStopRecord | None = None
+    #: Keys that verify users' signatures on orders; None if orders are not signed here.
+    keys: SigningKeys | None = None
+    #: Socket at which users get their keys.
+    key_listener: socket.socket | None = None
+    #: Sentences for `drf doctor`: protections that this machine lacks.
+    warnings: list[str] = field(default_factory=list)
+    #: Directory for the private temporary spaces of new attempts; None if they have none.
+    space_home: str | None = None
+    #: The default of `space_home`, which may hold spaces of an earlier configuration.
+    usual_space_home: str | None = None
+    #: Whether a user's IPC objects are removed after the user's last job.
+    removes_ipc: bool = False
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _endings: Endings = field(default_factory=Endings)
     _boot_id: str = field(default_factory=process.boot_id)
     _running: bool = True
+    #: Attempts that have a file.
+    _known: set[Key] = field(default_factory=set)
+    #: Number of runners of an attempt that have died before they released the job.
+    _lost_runners: dict[Key, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        capabilities = settling.needed(
+            enters_spaces=self.space_home is not None, serves_root=self.policy.refusal(0) is None
+        )
         self._runners = Runners(
             self.attempts_fd,
             self._selector,
             self._runner_gone,
-            fork=lambda: fork_runner(self.confinement, self._bell_in),
+            fork=lambda: fork_runner(self.confinement, self._notify_in, capabilities),
             are_kept=self.confinement.keeps_runners,
         )
         self._freezing = Freezing(
@@ -70,7 +201,17 @@ class Launcher:
         )
         self._signalling = Signalling(self.confinement, self.attempts_fd)
         self._notices = Notices(
-            self.confinement, self.attempts_fd, self._runners.watch, self._runners.__contains__
+            self.confinement, self.attempts_fd, self._runners.watch, self._runners.__contains__,
+            most=self.bounds.notifiers,
+        )  # fmt: skip
+        self._checks = SignatureChecks(self.keys)
+        self._background = background = BackgroundWork(self._selector)
+        self._key_service = None
+        if self.keys is not None and self.key_listener is not None:
+            self._key_service = KeyService(self.key_listener, self.keys, background)
+        self._spaces = PrivateSpaces(background, self.space_home)
+        self._sweeps = IpcSweeps(
+            background, min_uid=self.policy.min_uid if self.removes_ipc else None
         )
         self._about_one: dict[str, Callable[[Key], None]] = {
             protocol.TERMINATE: self._terminate,
@@ -81,11 +222,16 @@ class Launcher:
         }
 
     def serve(self) -> None:
-        """Run until SIGTERM, or until the keeper is gone."""
-        self._bell_out, self._bell_in = os.pipe()
-        os.set_blocking(self._bell_in, False)
-        self.port.open(self._selector, greet=self._greet, obey=self._obey)
-        self._selector.register(self._bell_out, selectors.EVENT_READ, self._on_bell)
+        """Run until SIGTERM, or until `keep_fd` is readable."""
+        self._notify_out, self._notify_in = os.pipe()
+        os.set_blocking(self._notify_in, False)
+        self.port.open(
+            self._selector,
+            on_connect=self._hello,
+            on_order=self._handle,
+            close=self._background.close,
+        )
+        self._selector.register(self._notify_out, selectors.EVENT_READ, self._on_notify)
         if self.keep_fd is not None:
             self._selector.register(self.keep_fd, selectors.EVENT_READ, self._quit)
         wake_out, wake_in = os.pipe()
@@ -94,114 +240,237 @@ class Launcher:
         signal.signal(signal.SIGTERM, lambda number, frame: None)
         self._selector.register(wake_out, selectors.EVENT_READ, self._quit)
         reach("serve.before-adoption")
-        for key in attempts.keys(self.attempts_fd):
+        for key in attempt_files.keys(self.attempts_fd):
+            self._known.add(key)
             self._runners.adopt(key)
-            self.confinement.adopt(key, attempts.read(self.attempts_fd, key))
+            self._adopt(key, attempt_files.read(self.attempts_fd, key))
+        self._spaces.sweep(self.usual_space_home)
         self._runners.prepare()
         while self._running:
             for chosen, _ in self._selector.select(self._pause_s()):
-                # An earlier one of this round may have closed it.
+                # An earlier handler of this round may have closed the descriptor.
                 if chosen.fd in self._selector.get_map():
                     chosen.data()
             self._runners.look()
-            for key in list(self._runners.unheard):
+            for key in list(self._runners.unreported):
                 self._look_at_runner(key)
             self._freezing.look()
             self._signalling.look()
+            self._sweeps.look()
+            self._checks.look()
+            if self._key_service is not None:
+                self._key_service.look()
             for key, ending in self._endings.due():
-                self._continue(key, ending)
+                try:
+                    self._continue(key, ending)
+                except OSError as error:
+                    if not is_shortage(error):
+                        raise
+                    self._endings.put_off(ending)
         self.confinement.close()
 
     def _pause_s(self) -> float | None:
-        parts = (self._runners, self._endings, self._freezing, self._signalling)
-        pauses = (part.pause_s() for part in parts)
+        parts = [
+            self._runners.pause_s, self._endings.pause_s, self._freezing.pause_s,
+            self._signalling.pause_s, self._sweeps.pause_s, self._checks.pause_s,
+        ]  # fmt: skip
+        if self._key_service is not None:
+            parts.append(self._key_service.pause_s)
+        pauses = [pause_s() for pause_s in parts]
         return min((pause_s for pause_s in pauses if pause_s is not None), default=None)
+
+    def _adopt(self, key: Key, attempt: Attempt | None) -> None:
+        """Take over an attempt of an earlier launcher."""
+        self.confinement.adopt(key, attempt)
+        if attempt is None:
+            return
+        self._spaces.adopt(key, attempt.created.get("space"))
+        if attempt.created["uid"] is not None:
+            self._sweeps.begun(key, attempt.created["uid"])
 
     # -- orders -----------------------------------------------------------------------------
 
-    def _greet(self) -> Message:
+    def _hello(self) -> Message:
+        self._checks.cancel_all()
         return {
             "report": "hello",
             "kind": self.confinement.kind,
             "controls": self.confinement.controls(),
             "cores": self.confinement.cores(),
             "mounts": self.confinement.mounts(),
+            "warnings": self.warnings,
+            "private_tmp": self._spaces.home,
+            "removes_ipc": self.removes_ipc,
+            "processes": None if self.processes is None else asdict(self.processes),
         }
 
-    def _obey(self, message: Message) -> None:
-        command = message.pop("cmd", None)
-        if command == protocol.LAUNCH:
-            self._launch(read_order(message))
-        elif command == protocol.NOTIFY:
-            self._endings.add(self._notices.add(read_order(message)), remove=True)
-        elif command == protocol.LIST:
-            self._list()
-        elif command == protocol.SIGNAL:
-            self._signalling.send(*read_signals(message))
-        elif isinstance(command, str) and command in self._about_one:
-            self._about_one[command](read_attempt(message))
-        else:
-            raise BadMessage(f"unknown command {command!r}")
+    def _handle(self, message: Message, payload_fd: int) -> None:
+        """Carry out an order. `payload_fd` belongs to this method, for a command of WITH_PAYLOAD.
+        Raises BadMessage."""
+        try:
+            command = read_command(message)
+            if isinstance(command, PayloadCommand):
+                sealed_size(payload_fd, MAX_BYTES)
+        except (BadMessage, NotSealed) as error:
+            if payload_fd != -1:
+                self._background.close(payload_fd)
+            raise BadMessage(str(error)) from None
+        match command:
+            case PayloadCommand(name, order):
+                take = self._add_notice if name == protocol.NOTIFY else self._go_on
+                take(Assignment(order, payload_fd))
+            case AttemptCommand(name, key):
+                self._checks.cancel(key)
+                self._about_one[name](key)
+            case SignalCommand(key, count, signals):
+                self._signalling.add(key, count, signals)
+            case ListCommand():
+                self._list()
 
     def _tell(self, kind: str, key: Key, **facts: object) -> None:
         self.port.send({"report": kind, "id": key[0], "attempt": key[1], **facts})
 
-    def _launch(self, order: Order) -> None:
+    def _add_notice(self, assignment: Assignment) -> None:
+        order = assignment.order
+        is_signed = self._checks.check_now(assignment)
+        if is_signed is None and len(self._checks) < self.bounds.running:
+            self._checks.begin(assignment, self._add_notice, is_launch=False)
+        elif is_signed:
+            self._endings.add(self._notices.add(assignment), remove=True)
+        else:
+            log.error("event=not-signed job=%d attempt=%d", order.id, order.attempt)
+            assignment.close()
+            self._endings.add((order.id, order.attempt), remove=True)
+
+    def _go_on(self, assignment: Assignment) -> None:
+        if not self._try_launch(assignment):
+            assignment.close()
+
+    def _try_launch(self, assignment: Assignment) -> bool:
+        """Launch, and report a shortage. Returns whether the payload is still needed."""
+        order = assignment.order
+        key = (order.id, order.attempt)
+        try:
+            return self._launch(assignment)
+        except OSError as error:
+            # The attempt could not even be looked up, so nothing of it has been started.
+            short = shortage_of(error, MACHINE)
+            if short is None:
+                raise
+            self._tell("shortage", key, text=machine_text(short, error), **asdict(short))
+            return False
+
+    def _launch(self, assignment: Assignment) -> bool:
+        """Launch an attempt, unless it is known, refused or must wait. Returns whether the
+        payload's descriptor is still needed. Raises OSError if the attempt cannot be looked up."""
+        order = assignment.order
         key = (order.id, order.attempt)
         if key in self._endings:
-            self._endings.add(key, remove=True, relaunch=order)
-            return
-        known = attempts.read(self.attempts_fd, key)
+            self._endings.add(key, remove=True, relaunch=assignment)
+            return True
+        known = attempt_files.read(self.attempts_fd, key)
+        if known is not None and not known.owner.may_be(order.owner):
+            # The other job's end, usage and signals must never be taken for this job's.
+            self._tell("broke", key, text=_TAKEN)
+            return False
         if key in self._runners or (known is not None and known.may_have_run):
             assert known is not None
             self._report(key, known)
-            return
+            return False
         refusal = self.policy.refusal(order.uid)
+        full = self._full()
+        if refusal is None and full is None:
+            is_signed = self._checks.check_now(assignment)
+            if is_signed is None:
+                self._checks.begin(assignment, self._go_on, is_launch=True)
+                return True
+            assignment = replace(assignment, is_signed=is_signed)
+            refusal = None if is_signed else _NOT_SIGNED
         if refusal is not None:
             self._tell("broke", key, text=refusal)
-            return
-        if attempts.exists(self.attempts_fd, key) and not self._forget(key):
-            # A runner died before it let its job go; the job's process is about to leave.
-            self._endings.add(key, remove=True, relaunch=order)
-            return
-        # The start that people see is taken here, so that it keeps the order of the launches.
-        created = attempts.born(order.uid, self._boot_id, self.confinement.cgroup_path(key))
+            return False
+        if attempt_files.exists(self.attempts_fd, key) and not self._forget(key):
+            # A runner died before it released its job; the job's process is about to exit.
+            self._endings.add(key, remove=True, relaunch=assignment)
+            return True
+        if full is not None:
+            self._tell("shortage", key, text=full, **_FULL)
+            return False
+        # The start time that users see is taken here, so that it follows the order of launches.
+        space = self._spaces.place_for(key, order.uid)
+        cgroup = self.confinement.cgroup_path(key)
+        created = attempt_files.created_record(order.owner, self._boot_id, cgroup, space)
         reach("launch.before-attempt-file")
         try:
-            self._start(key, order, created)
-        except (LimitFailed, OSError) as error:
-            self._forget(key)
-            self._tell("broke", key, text=f"it could not be set up: {error}")
-            return
+            self._start(key, assignment, created)
+        except (LimitFailed, OSError, MemoryError) as error:
+            self._take_back(key, error)
+            return False
         reach("launch.after-fork")
+        return False
 
-    def _start(self, key: Key, order: Order, created: attempts.Record) -> None:
-        attempt_fd = attempts.create(self.attempts_fd, key, created)
+    def _start(self, key: Key, assignment: Assignment, created: attempt_files.Record) -> None:
+        order = assignment.order
+        attempt_fd = attempt_files.create(self.attempts_fd, key, created)
+        self._known.add(key)
         try:
             reach("launch.before-cgroup")
             self.confinement.create(key, order.limits)
+            self._spaces.make(key, created.get("space"))
+            self._sweeps.begun(key, order.uid)
             reach("launch.before-fork")
-            self._runners.start(order, created, attempt_fd)
+            self._runners.start(assignment, created, attempt_fd)
         finally:
             os.close(attempt_fd)
 
+    def _full(self) -> str | None:
+        """Return why nothing more is started, or None: this process runs as root, and must not use
+        up all that root may have, whatever the controller orders."""
+        if len(self._runners) + len(self._checks) >= self.bounds.running:
+            return f"as many jobs run as the launcher can take care of: {self.bounds.running}"
+        if len(self._known) >= self.bounds.known:
+            return f"{len(self._known)} jobs run or wait to be removed, the most that can be"
+        return None
+
+    def _take_back(self, key: Key, error: Exception) -> None:
+        """Remove an attempt that could not be started, and report why."""
+        short = shortage_of(error, MACHINE)
+        try:
+            self._forget(key)
+        except OSError as next_error:
+            # The controller orders the removal again, as often as it takes.
+            if short is None or not is_shortage(next_error):
+                raise
+        if short is None:
+            self._tell("broke", key, text=f"it could not be set up: {error}")
+            return
+        log.warning(
+            "event=launch-postponed job=%d attempt=%d resource=%s errno=%s",
+            *(*key, short.resource, short.errno),
+            extra=about(job=key[0]),
+        )
+        self._tell("shortage", key, text=machine_text(short, error), **asdict(short))
+
     def _list(self) -> None:
-        known = attempts.keys(self.attempts_fd)
+        known = attempt_files.keys(self.attempts_fd)
+        owners: dict[str, dict[str, int | str]] = {}
         for key in known:
+            attempt = attempt_files.read(self.attempts_fd, key)
+            if attempt is not None:
+                owners[attempt_files.file_name(key)] = attempt.owner.facts()
             if key in self._endings:
                 continue
-            attempt = attempts.read(self.attempts_fd, key)
             if attempt is None:
-                # Cut short at its creation, or emptied by a power cut.
+                # Its creation was interrupted, or a power cut has emptied the file.
                 self._tell("missing", key)
             else:
                 self._report(key, attempt)
-        # A cgroup whose file is gone already is an attempt that is almost removed.
+        # A cgroup without a file is an attempt that is almost removed.
         everything = sorted({*known, *self.confinement.leftovers()})
-        self.port.send({"report": "listed", "known": everything})
+        self.port.send({"report": "listed", "known": everything, "owners": owners})
 
     def _terminate(self, key: Key) -> None:
-        attempt = attempts.read(self.attempts_fd, key)
+        attempt = attempt_files.read(self.attempts_fd, key)
         if attempt is None:
             self._tell("missing", key)
             return
@@ -210,7 +479,7 @@ class Launcher:
             self._signalling.terminate(key, attempt)
 
     def _kill(self, key: Key) -> None:
-        attempt = attempts.read(self.attempts_fd, key)
+        attempt = attempt_files.read(self.attempts_fd, key)
         if attempt is None:
             self._tell("missing", key)
         elif not attempt.is_over:
@@ -221,35 +490,52 @@ class Launcher:
     def _runner_gone(self, key: Key) -> None:
         self._endings.hurry(key)
         self._signalling.forget(key)
-        attempt = attempts.read(self.attempts_fd, key)
+        attempt = attempt_files.read(self.attempts_fd, key)
         if attempt is not None:
             self._report(key, attempt)
 
-    def _on_bell(self) -> None:
-        for name in set(os.read(self._bell_out, 1 << 16).decode().split()):
+    def _on_notify(self) -> None:
+        for name in set(os.read(self._notify_out, 1 << 16).decode().split()):
             number, _, count = name.partition(".")
             self._look_at_runner((int(number), int(count)))
 
     def _look_at_runner(self, key: Key) -> None:
-        """Its job may be up. The end is reported when the runner is gone, not before."""
-        attempt = attempts.read(self.attempts_fd, key)
+        """Report the start of a job. Its end is reported when the runner is gone, not before."""
+        attempt = attempt_files.read(self.attempts_fd, key)
         if attempt is None or attempt.may_have_run:
-            self._runners.unheard.discard(key)
+            self._runners.unreported.discard(key)
         if attempt is not None and attempt.running is not None and not attempt.is_over:
             self._report(key, attempt)
             self._signalling.started(key, attempt)
 
     def _report(self, key: Key, attempt: Attempt) -> None:
-        """Say what the attempt file says, as news."""
+        """Report what the attempt file says."""
         alive = key in self._runners
         if attempt.is_damaged and not alive:
             log.error("event=damaged-attempt-file job=%d attempt=%d", *key, extra=about(job=key[0]))
         is_lost = not alive and attempt.ended is None
         oom = self.confinement.oom_kills(key) if is_lost else (False, False)
-        for kind, facts in news_of(attempt, alive=alive, cut=self.cut, oom=oom, at_s=time.time()):
-            if kind == "ended" and "counted" not in facts:  # A runner that was killed.
+        reports = reports_from(
+            attempt,
+            alive=alive,
+            jobs_stop=self.jobs_stop,
+            oom=oom,
+            at_s=time.time(),
+            boot_id=self._boot_id,
+        )
+        for kind, facts in reports:
+            if kind == "missing" and self._has_lost_too_many_runners(key):
+                self._tell("shortage", key, of=attempt.owner.facts(), **_RUNNERS_LOST)
+                continue
+            if kind == "ended" and "counted" not in facts:  # The runner was killed.
                 facts = {"counted": self.confinement.counted(key), **facts}
-            self._tell(kind, key, **facts)
+            self._tell(kind, key, of=attempt.owner.facts(), **facts)
+
+    def _has_lost_too_many_runners(self, key: Key) -> bool:
+        """Return whether too many of its runners have died before they released the job. A
+        controller launches such an attempt again at once, which must come to an end."""
+        self._lost_runners[key] = self._lost_runners.get(key, 0) + 1
+        return self._lost_runners[key] >= _MAX_LOST_RUNNERS
 
     # -- endings ----------------------------------------------------------------------------
 
@@ -261,8 +547,13 @@ class Launcher:
                 log.error("event=stuck job=%d attempt=%d", *key, extra=about(job=key[0]))
                 self._tell("stuck", key)
                 self._runners.wake(key)
+            if ending.resists():
+                self._end_tracers(key)
             return
         if ending.remove:
+            if self._notices.is_full(key):
+                self._endings.put_off(ending)
+                return
             if self._notices.start(key):
                 return
             self._notices.read(key)
@@ -273,23 +564,43 @@ class Launcher:
             reach("remove.after-unlink")
         self._endings.finish(key)
         if ending.relaunch is not None:
-            self._launch(ending.relaunch)
+            self._go_on(ending.relaunch)
         elif ending.remove:
+            self._lost_runners.pop(key, None)
             self._tell("removed", key, **self._notices.take(key))
 
+    def _end_tracers(self, key: Key) -> None:
+        """Kill tracers of the attempt's user that keep killed processes from exiting, or their exit
+        from being reported to the runner."""
+        attempt = attempt_files.read(self.attempts_fd, key)
+        if attempt is None:
+            return
+        held = self.confinement.members(key, attempt)
+        if key in self._runners and attempt.runner is not None:
+            # Zombies are in no cgroup, but they are children of the runner.
+            held += process.children(attempt.runner["pid"])
+        ended = end_tracers(set(held), attempt.created["uid"])
+        if ended:
+            pids = ",".join(map(str, ended))
+            log.warning("event=tracer-killed job=%d pids=%s", key[0], pids, extra=about(job=key[0]))
+
     def _is_empty(self, key: Key) -> bool:
-        """After one more try to kill what is left."""
-        attempt = attempts.read(self.attempts_fd, key)
+        """Try again to kill all processes of the attempt, and return whether none is left."""
+        attempt = attempt_files.read(self.attempts_fd, key)
         reach("remove.before-kill")
-        # The runner leaves by itself once its job is gone, and takes its record first.
+        # The runner exits by itself once its job is gone, after it has recorded the end.
         return self.confinement.kill_pass(key, attempt) and key not in self._runners
 
     def _forget(self, key: Key) -> bool:
-        """Remove cgroup, then file: while either is there, the attempt is known."""
+        """Remove the cgroup, then the file: the attempt is known as long as either exists. Returns
+        False if the cgroup is still in use."""
         if not self.confinement.remove(key):
             return False
+        self._spaces.discard(key)
         reach("remove.before-unlink")
-        attempts.remove(self.attempts_fd, key)
+        attempt_files.remove(self.attempts_fd, key)
+        self._known.discard(key)
+        self._sweeps.gone(key)
         return True
 
     def _quit(self) -> None:

@@ -1,78 +1,239 @@
-"""Signals to all processes of an attempt, those that the job forks meanwhile included."""
+"""Attempts that are signalled, frozen or killed, with the time of the next try.
+
+One try may not suffice: a freeze takes a while, the kernel removes processes and cgroups with a
+delay, and the disk may be too full to record a signal.
+"""
 
 from __future__ import annotations
 
 import logging
 import signal
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from drfd.failpoints import reach
-from drfd.journald import about
-from drfd.launcher import attempts
-from drfd.launcher.attempts import Attempt, Key
-from drfd.launcher.confinement import Confinement
+from drfd.common.failpoints import reach
+from drfd.common.journald import about
+from drfd.launcher import attempt_files
+from drfd.launcher.attempt_files import Attempt, Key
+from drfd.launcher.confinement.interface import Confinement
+from drfd.launcher.protocol import Assignment
 
 log = logging.getLogger("drfd.launcher")
 
-#: Until what could not be written down is tried again.
+#: First and longest pause between two tries to kill or remove an attempt, in seconds.
+_KILL_S, _KILL_MAX_S = 0.002, 1.0
+#: Seconds after which the launcher looks for a tracer that keeps the processes alive.
+_HELD_S = 3.0
+#: Seconds after which the processes are reported as impossible to kill.
+_STUCK_S = 10.0
+
+
+@dataclass(slots=True)
+class Ending:
+    """An attempt that is being killed, and then removed if `remove` is set."""
+
+    remove: bool
+    since_mono_s: float
+    due_mono_s: float
+    pause_s: float = _KILL_S
+    is_reported_stuck: bool = False
+    #: The order to launch once nothing of the earlier try is left.
+    relaunch: Assignment | None = None
+
+    def resists(self) -> bool:
+        """Return whether its processes take longer to exit than killed processes normally do."""
+        return time.monotonic() - self.since_mono_s > _HELD_S
+
+
+class Endings:
+    """The attempts that are being killed or removed."""
+
+    def __init__(self) -> None:
+        self._all: dict[Key, Ending] = {}
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._all
+
+    def add(self, key: Key, *, remove: bool, relaunch: Assignment | None = None) -> None:
+        """Add an attempt, due at once. If it is there already, its next try is due now, and a
+        removal replaces a mere kill."""
+        now = time.monotonic()
+        ending = self._all.setdefault(key, Ending(remove, now, now))
+        ending.remove |= remove
+        if relaunch is not None:
+            if ending.relaunch is not None:
+                ending.relaunch.close()
+            ending.relaunch = relaunch
+        ending.due_mono_s = now
+
+    def hurry(self, key: Key) -> None:
+        """Make the attempt's next try due now, because something has changed for it."""
+        if key in self._all:
+            self._all[key].due_mono_s = time.monotonic()
+
+    def pause_s(self) -> float | None:
+        """Return the seconds until the next try is due, or None if there are no endings."""
+        if not self._all:
+            return None
+        return max(0.0, min(e.due_mono_s for e in self._all.values()) - time.monotonic())
+
+    def due(self) -> Iterator[tuple[Key, Ending]]:
+        now = time.monotonic()
+        return iter([(k, e) for k, e in self._all.items() if e.due_mono_s <= now])
+
+    def finish(self, key: Key) -> None:
+        del self._all[key]
+
+    def put_off(self, ending: Ending) -> bool:
+        """Postpone the next try, by a longer pause each time. Returns True once: when the attempt
+        is to be reported as stuck."""
+        now = time.monotonic()
+        ending.due_mono_s = now + ending.pause_s
+        ending.pause_s = min(ending.pause_s * 2, _KILL_MAX_S)
+        if ending.is_reported_stuck or now - ending.since_mono_s < _STUCK_S:
+            return False
+        ending.is_reported_stuck = True
+        return True
+
+
+#: First and longest pause between two checks of a freeze, in seconds.
+_FREEZE_S, _FREEZE_MAX_S = 0.02, 1.0
+
+
+@dataclass(slots=True)
+class _Wait:
+    due_mono_s: float
+    pause_s: float = _FREEZE_S
+
+
+@dataclass
+class Freezing:
+    """Freezes and thaws attempts."""
+
+    confinement: Confinement
+    attempts_fd: int
+    #: Sends the controller a report about an attempt.
+    tell: Callable[[str, Key], None]
+    #: Returns whether the attempt is being killed, and must not be frozen any more.
+    is_ending: Callable[[Key], bool]
+    #: Attempts that have been told to freeze and still have running processes.
+    _slow: dict[Key, _Wait] = field(default_factory=dict)
+
+    def freeze(self, key: Key) -> None:
+        attempt = attempt_files.read(self.attempts_fd, key)
+        may_freeze = attempt is not None and not attempt.is_over and not self.is_ending(key)
+        if may_freeze and not self.confinement.freeze(key, attempt):
+            self._put_off(key)
+            return
+        self.discard(key)
+        if attempt is None:
+            self.tell("missing", key)
+        elif may_freeze:
+            reach("freeze.before-report")
+            self.tell("frozen", key)
+
+    def thaw(self, key: Key) -> None:
+        self.discard(key)
+        attempt = attempt_files.read(self.attempts_fd, key)
+        if attempt is None:
+            self.tell("missing", key)
+        elif not attempt.is_over:
+            reach("thaw.before-thaw")
+            self.confinement.thaw(key, attempt)
+
+    def discard(self, key: Key) -> None:
+        """Stop waiting for the freeze of an attempt."""
+        self._slow.pop(key, None)
+
+    def pause_s(self) -> float | None:
+        """Return the seconds until the next check is due, or None if there is none."""
+        if not self._slow:
+            return None
+        return max(0.0, min(wait.due_mono_s for wait in self._slow.values()) - time.monotonic())
+
+    def look(self) -> None:
+        """Check the attempts that are due."""
+        now = time.monotonic()
+        for key in [key for key, wait in self._slow.items() if wait.due_mono_s <= now]:
+            self.freeze(key)
+
+    def _put_off(self, key: Key) -> None:
+        """Schedule the next check of an attempt, after a longer pause each time."""
+        now = time.monotonic()
+        wait = self._slow.setdefault(key, _Wait(now))
+        wait.due_mono_s = now + wait.pause_s
+        wait.pause_s = min(wait.pause_s * 2, _FREEZE_MAX_S)
+
+
+#: Seconds until a signal that could not be recorded is tried again.
 _RETRY_S = 1.0
+#: Seconds that signals are sent for at a time, before the loop reads orders again: each signal
+#: freezes its job for a moment, and users may request thousands a second.
+_TURN_S = 0.005
 
 
 @dataclass
 class Signalling:
-    """Sends each signal once; while the disk is full, later."""
+    """Sends each signal once, later if the disk is full. If a job's pending signals include a
+    number several times, it is sent once, as the kernel keeps it once for a process."""
 
     confinement: Confinement
     attempts_fd: int
-    #: What is still to be sent: how many signals there are in all, and the last of them.
+    #: Pending signals: how many the job is to have been sent in all, and the last of them.
     _unsent: dict[Key, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     _due_mono_s: float = 0.0
-    #: Those that were asked to leave.
+    #: Attempts that have been sent SIGTERM.
     _asked: set[Key] = field(default_factory=set)
 
     def terminate(self, key: Key, attempt: Attempt) -> None:
-        """Ask all of them to leave."""
+        """Send SIGTERM to all processes, after the signals that were ordered before."""
         self._asked.add(key)
+        if key in self._unsent and time.monotonic() >= self._due_mono_s:
+            self._send_those_of(key)
         reach("signal.before-signal")
         self.confinement.signal(key, attempt, signal.SIGTERM)
-        # A stopped process could not handle it.
+        # A stopped process could not handle SIGTERM.
         self.confinement.signal(key, attempt, signal.SIGCONT)
         reach("signal.after-signal")
 
     def started(self, key: Key, attempt: Attempt) -> None:
-        """Before its program began, it could not hear."""
+        """Send SIGTERM again, if it was sent before the program began and so had no effect."""
         if key in self._asked:
             self.terminate(key, attempt)
 
     def forget(self, key: Key) -> None:
         self._asked.discard(key)
 
-    def send(self, key: Key, count: int, signals: tuple[int, ...]) -> None:
-        """Send those of the last `signals`, of `count` in all, that have not been sent yet. A death
-        in between loses one rather than sending it twice."""
-        self._unsent.pop(key, None)
+    def add(self, key: Key, count: int, signals: tuple[int, ...]) -> None:
+        """Have `look` send those of the last `signals`, of `count` in all, that have not been sent
+        yet. They include the signals added for the attempt before."""
+        self._unsent[key] = count, signals
+
+    def pause_s(self) -> float | None:
+        """Return the seconds until `look` has something to do, or None if nothing is pending."""
+        return max(0.0, self._due_mono_s - time.monotonic()) if self._unsent else None
+
+    def look(self) -> None:
+        """Send pending signals, attempt after attempt, for at most `_TURN_S`."""
+        until_s = time.monotonic() + _TURN_S
+        while self._unsent and self._due_mono_s <= time.monotonic() < until_s:
+            self._send_those_of(next(iter(self._unsent)))
+
+    def _send_those_of(self, key: Key) -> None:
+        """Send pending signals: if the launcher is killed, one is lost rather than sent twice."""
         try:
-            self._send(key, count, signals)
+            self._send(key, *self._unsent[key])
         except OSError as error:
             log.error(
                 "event=signal-put-off job=%d error=%s", key[0], error, extra=about(job=key[0])
             )
-            self._unsent[key] = count, signals
             self._due_mono_s = time.monotonic() + _RETRY_S
-
-    def pause_s(self) -> float | None:
-        """How long until `look` has something to do; None: nothing was put off."""
-        return max(0.0, self._due_mono_s - time.monotonic()) if self._unsent else None
-
-    def look(self) -> None:
-        """Try again what was put off, when it is time."""
-        if self._unsent and time.monotonic() >= self._due_mono_s:
-            for key, (count, signals) in list(self._unsent.items()):
-                self.send(key, count, signals)
+        else:
+            del self._unsent[key]
 
     def _send(self, key: Key, count: int, signals: tuple[int, ...]) -> None:
-        attempt = attempts.read(self.attempts_fd, key)
+        attempt = attempt_files.read(self.attempts_fd, key)
         if attempt is None or attempt.is_over or attempt.running is None:
             return
         sent = attempt.signalled["count"] if attempt.signalled is not None else 0
@@ -80,7 +241,7 @@ class Signalling:
         if not new:
             return
         reach("signals.before-mark")
-        attempts.note_signals(self.attempts_fd, key, count)
+        attempt_files.note_signals(self.attempts_fd, key, count)
         reach("signals.after-mark")
-        for number in new:
+        for number in dict.fromkeys(new):
             self.confinement.signal(key, attempt, number)

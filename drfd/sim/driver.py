@@ -1,8 +1,8 @@
-"""Drives the daemon's own scheduler over a workload, on a virtual clock.
+"""Simulation of a workload by the daemon's own scheduler, on a virtual clock.
 
-The same `core.scheduler.Scheduler`, ledger and events as in the daemon; what is replaced is the
-machine: a job that is admitted runs at once, and ends when its run time is over. There is one pass
-after all that happens at one moment. Nothing is preempted, cut at its limit, or measured.
+`core.scheduling.scheduler.Scheduler`, the ledger and the events are those of the daemon. The
+machine is replaced: an admitted job runs at once, and ends after its run time. There is one
+scheduling pass after all events of one moment. No job is preempted, cut at its limit, or measured.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from math import ceil
 
-from drfd.core import events as ev
-from drfd.core.asked import refuse_unfit
-from drfd.core.estimate import RunTimes
-from drfd.core.job import Job, JobSpec, Outcome
-from drfd.core.ledger import Ledger
-from drfd.core.resources import Resources
-from drfd.core.rules import Rules
-from drfd.core.scheduler import Scheduler
-from drfd.core.stimuli import Now
-from drfd.errors import Refused
+from drfd.common.errors import Refused
+from drfd.core.decisions.job_requests import refuse_unfit
+from drfd.core.fairness.rules import Rules
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model import events as ev
+from drfd.core.model.job import NO_WORDS, Job, JobSpec, Outcome
+from drfd.core.model.resources import Resources
+from drfd.core.model.stimuli import Now
+from drfd.core.scheduling.release_times import RunTimes
+from drfd.core.scheduling.scheduler import Scheduler
 from drfd.sim.workload import SimJob
 
-#: What the scheduler is told of how long jobs will run.
-#: predicted: as the daemon guesses, from each user's last jobs, at most the limit;
-#: limit: the limits, and as predicted where a job has none; exact: the truth, in whole seconds;
-#: none: nothing, so nothing is reserved, and what does not fit is passed over for ever.
+#: The run times that the scheduler assumes.
+#: predicted: the daemon's estimates, from each user's last jobs, at most the limit;
+#: limit: the limits, or the estimates where a job has none; exact: the truth, in whole seconds;
+#: none: unknown, so there are no reservations, and a job that does not fit is always passed over.
 ESTIMATES = ("predicted", "limit", "exact", "none")
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """What became of a job."""
+class FinishedJob:
+    """A job that ran, and when it started."""
 
     job: SimJob
     start_s: float
@@ -48,8 +48,8 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """A job that was not run, and why."""
+class UnfinishedJob:
+    """A job that did not run, and why."""
 
     job: SimJob
     why: str
@@ -57,32 +57,34 @@ class Left:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What a policy has made of a workload."""
+    """The result of simulating a workload under a policy."""
 
     policy: str
     estimates: str
     rules: Rules
-    #: In the order in which they started; of those that start at one moment, as they were admitted.
-    ran: tuple[Ran, ...]
-    #: Refused at submission: those too large for the machine or their pool, …
-    refused: tuple[Left, ...]
-    #: Still waiting when nothing was left that could happen.
-    unstarted: tuple[Left, ...]
-    #: The leaf of the fair-share tree that each job stands in, by its id.
+    #: In the order of their starts; jobs that start at one moment in the order of admission.
+    ran: tuple[FinishedJob, ...]
+    #: Refused at submission, as too large for the machine or their pool.
+    refused: tuple[UnfinishedJob, ...]
+    #: Still waiting when no event was left.
+    unstarted: tuple[UnfinishedJob, ...]
+    #: Job id → its leaf of the fair-share tree.
     leaves: dict[int, str]
-    #: How many scheduling passes it took.
+    #: The number of scheduling passes.
     passes: int
 
     def changes(self) -> Iterator[tuple[float, str, Resources, int]]:
-        """(time, leaf, demand, 1 or -1) of all that is taken (1) and given back (-1), in order of
-        time: what comes back first. Use over time is their running sum."""
+        """Yield (time, leaf, demand, 1 or -1) for each allocation (1) and release (-1).
+
+        They come in order of time, releases first. Use over time is their running sum.
+        """
         found = [(each.start_s, 1, at, each) for at, each in enumerate(self.ran)]
         found += [(each.end_s, -1, at, each) for at, each in enumerate(self.ran)]
         for at_s, sign, _, each in sorted(found, key=lambda change: change[:3]):
             yield at_s, self.leaves[each.job.id], each.job.demand, sign
 
 
-#: Told of the number of jobs that are over, now and then.
+#: Called now and then with the number of jobs that have ended or were refused.
 Progress = Callable[[int], None]
 
 
@@ -94,42 +96,43 @@ def simulate(
     estimates: str = "predicted",
     progress: Progress | None = None,
 ) -> Run:
-    """`jobs` in the order of submission; `rules` say what the machine has and who is promised what.
+    """Simulate `jobs`, which are in the order of submission, under `rules`.
 
-    Nothing depends on anything but the arguments: the same ones give the same run.
+    The result depends on the arguments alone: equal arguments give equal runs.
     """
-    world = _World(rules_for(rules, policy, estimates), estimates)
+    simulation = _Simulation(rules_for(rules, policy, estimates), estimates)
     upcoming, at = list(jobs), 0
     ended_before = -1
-    while at < len(upcoming) or world.ends:
+    while at < len(upcoming) or simulation.ends:
         times = [upcoming[at].submit_s] if at < len(upcoming) else []
-        times += [world.ends[0][0]] if world.ends else []
-        world.now = Now(at_s=min(times), mono_s=min(times))
-        while world.ends and world.ends[0][0] <= world.now.at_s:
-            world.end(heappop(world.ends)[1])
-        while at < len(upcoming) and upcoming[at].submit_s <= world.now.at_s:
-            world.submit(upcoming[at])
+        times += [simulation.ends[0][0]] if simulation.ends else []
+        simulation.now = Now(at_s=min(times), mono_s=min(times))
+        while simulation.ends and simulation.ends[0][0] <= simulation.now.at_s:
+            simulation.end(heappop(simulation.ends)[1])
+        while at < len(upcoming) and upcoming[at].submit_s <= simulation.now.at_s:
+            simulation.submit(upcoming[at])
             at += 1
-        world.pass_now()
-        if progress is not None and world.ended != ended_before:
-            ended_before = world.ended
-            progress(world.ended + len(world.refused))
+        simulation.pass_now()
+        if progress is not None and simulation.ended != ended_before:
+            ended_before = simulation.ended
+            progress(simulation.ended + len(simulation.refused))
     return Run(
         policy=policy,
         estimates=estimates,
         rules=rules,
-        ran=tuple(world.ran),
-        refused=tuple(world.refused),
+        ran=tuple(simulation.ran),
+        refused=tuple(simulation.refused),
         unstarted=tuple(
-            Left(world.asked[job_id], "never started") for job_id in sorted(world.ledger.jobs)
+            UnfinishedJob(simulation.asked[job_id], "never started")
+            for job_id in sorted(simulation.ledger.jobs)
         ),
-        leaves=world.leaves,
-        passes=world.passes,
+        leaves=simulation.leaves,
+        passes=simulation.passes,
     )
 
 
 def rules_for(rules: Rules, policy: str, estimates: str) -> Rules:
-    """The rules under which a policy is simulated."""
+    """Return the rules under which a policy is simulated."""
     patience = rules.patience
     if estimates == "none":
         # EASY backfilling without estimates is first come, first served.
@@ -138,36 +141,36 @@ def rules_for(rules: Rules, policy: str, estimates: str) -> Rules:
     return replace(rules, policy=policy, patience=patience, preempting=None, beside=None)
 
 
-class _Told(RunTimes):
-    """Estimates that are what jobs say, where they say something."""
+class _DeclaredRunTimes(RunTimes):
+    """Estimates that are the jobs' time limits, where they have one."""
 
     def length_s(self, spec: JobSpec) -> float:
         return super().length_s(spec) if spec.time_limit_s is None else float(spec.time_limit_s)
 
 
-class _World:
-    """The books, the scheduler, and a machine on which jobs just run."""
+class _Simulation:
+    """The ledger, the scheduler, and a machine on which jobs just run."""
 
     def __init__(self, rules: Rules, estimates: str) -> None:
         self.rules, self._estimates = rules, estimates
         self.ledger = Ledger(rules.axes)
-        run_times = RunTimes() if estimates in ("predicted", "none") else _Told()
+        run_times = RunTimes() if estimates in ("predicted", "none") else _DeclaredRunTimes()
         self._scheduler = Scheduler(rules.half_life_s, run_times)
         self.now = Now(0.0, 0.0)
-        #: (time, job id) of the ends to come, a heap.
+        #: (time, job id) of future ends, a heap.
         self.ends: list[tuple[float, int]] = []
         self.asked: dict[int, SimJob] = {}
         self.leaves: dict[int, str] = {}
-        self.ran: list[Ran] = []
-        self.refused: list[Left] = []
+        self.ran: list[FinishedJob] = []
+        self.refused: list[UnfinishedJob] = []
         self.ended = self.passes = 0
-        #: Jobs that ask for the same share one specification, or the words why it is refused.
+        #: The specification that equal jobs share, or the text of its refusal.
         self._specs: dict[tuple[object, ...], JobSpec | str] = {}
 
     def submit(self, job: SimJob) -> None:
         spec = self._spec(job)
         if isinstance(spec, str):
-            self.refused.append(Left(job, spec))
+            self.refused.append(UnfinishedJob(job, spec))
             return
         self.asked[job.id] = job
         self.leaves[job.id] = spec.leaf
@@ -188,7 +191,7 @@ class _World:
                 )
             )
             job = self.asked[event.job_id]
-            self.ran.append(Ran(job, self.now.at_s))
+            self.ran.append(FinishedJob(job, self.now.at_s))
             heappush(self.ends, (self.now.at_s + job.run_s, job.id))
 
     def end(self, job_id: int) -> None:
@@ -234,7 +237,7 @@ class _World:
                 pool=self.rules.pool_for(job.user, group),
                 demand=job.demand,
                 time_limit_s=None if limit_s is None else max(1, ceil(limit_s)),
-                argv=(),
+                argv=NO_WORDS,
                 cwd="/",
                 stdout="",
                 stderr="",

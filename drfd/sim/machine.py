@@ -1,24 +1,33 @@
-"""The machine of a simulation: what it has, and whether that is all that a workload asks for."""
+"""The simulated machine: its capacity, and the pools and weights of its users.
+
+The capacity is checked against the demands of a workload. Weights, guarantees and limits come from
+a file like the daemon's, of which only [pools], [users] and [scheduling] are read, or from options.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
 
-from drfd.core.resources import Axes, Resources, Vector, kind_of
-from drfd.core.rules import Rules
-from drfd.errors import Refused
+from drfd.common.errors import ConfigError, Refused
+from drfd.common.strict_table import TomlTable, read_count, read_duration_or_zero, read_flag
+from drfd.common.units import exact_size, parse_cores, parse_duration, parse_size, show_amount
+from drfd.core.fairness.rules import NodeSettings, Pool, PoolTables, ReservationSettings, Rules
+from drfd.core.model.resources import Axes, Resources, Vector, kind_of
 from drfd.sim.workload import SimJob
-from drfd.units import exact_size, parse_cores, parse_size, show_amount
 
 _EXAMPLE = "write cores=900,memory=6T, and read=, write= and countable things like gpu=4 if needed"
 _NAME = re.compile(r"[A-Za-z][\w-]*", re.ASCII)
-#: More of a countable thing than any machine has.
+#: Largest number of a countable resource.
 _MOST_COUNT = 100_000
 
 
 def parse_capacity(text: str) -> Resources:
-    """Of "cores=900,memory=6T,read=2G,write=1G,gpu=4"; what is not named, there is none of."""
+    """Parse "cores=900,memory=6T,read=2G,write=1G,gpu=4"; resources without a name are zero."""
     amounts: dict[str, int] = {}
     for part in text.split(","):
         name, sign, amount = (each.strip() for each in part.partition("="))
@@ -48,15 +57,17 @@ def _amount(name: str, amount: str) -> int:
 
 
 def rules_of(capacity: Resources) -> Rules:
-    """Everybody alike on this machine."""
+    """Return rules for this machine by which all users are equal."""
     instances = tuple((name, tuple(map(str, range(count)))) for name, count in capacity.gres)
     axes = Axes(gres=tuple(name for name, _ in capacity.gres), instances=instances)
     return Rules(axes=axes, capacity=capacity)
 
 
 def check(jobs: Sequence[SimJob], capacity: Resources) -> None:
-    """Refuse a machine that lacks a kind of thing which jobs ask for: that is no job too large, but
-    a word forgotten."""
+    """Raise Refused if the machine lacks a resource that jobs ask for.
+
+    Such a capacity was mistyped; a single job that is too large is only refused itself.
+    """
     asked, most = _asked(jobs)
     there = dict(zip(asked.names, asked.vector(capacity), strict=True))
     for name, amount in zip(asked.names, most, strict=True):
@@ -70,7 +81,7 @@ def check(jobs: Sequence[SimJob], capacity: Resources) -> None:
 
 
 def suggestion(jobs: Sequence[SimJob]) -> str:
-    """A --capacity in which the trace would keep the machine busy by three quarters."""
+    """Return a --capacity of which the trace would use three quarters on average."""
     axes, most = _asked(jobs)
     words = []
     for name, largest in zip(axes.names, most, strict=True):
@@ -81,7 +92,7 @@ def suggestion(jobs: Sequence[SimJob]) -> str:
 
 
 def _round(name: str, amount: int) -> str:
-    """Two digits, rounded up, as it is typed."""
+    """Return an amount as it is typed, rounded up to two digits."""
     kind = kind_of(name)
     if kind == "cores":
         return str(_two_digits(-(-amount // 1000)))
@@ -99,7 +110,7 @@ def _two_digits(number: int) -> int:
 
 
 def _asked(jobs: Sequence[SimJob]) -> tuple[Axes, Vector]:
-    """The axes of all that is asked for, and the most that one job asks for on each."""
+    """Return the axes of all demands, and the most that one job asks for on each."""
     demands = {job.demand for job in jobs}
     axes = Axes(gres=tuple(sorted({name for demand in demands for name, _ in demand.gres})))
     vectors = [axes.vector(demand) for demand in demands]
@@ -111,7 +122,113 @@ def _mean(jobs: Sequence[SimJob], name: str) -> str:
 
 
 def _held(jobs: Sequence[SimJob], axes: Axes, name: str) -> float:
-    """What jobs would hold on average if none had to wait."""
+    """Return the mean amount that jobs would hold if none had to wait."""
     at = axes.names.index(name)
     span_s = max(1.0, max(job.submit_s + job.run_s for job in jobs) - jobs[0].submit_s)
     return sum(axes.vector(job.demand)[at] * job.run_s for job in jobs) / span_s
+
+
+#: The word that is given in place of a file to have a pool for each group of the trace.
+FROM_TRACE = "trace"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Pools and users with their settings, and the settings of the scheduler."""
+
+    pools: Mapping[str, Pool] = field(default_factory=dict)
+    members: Mapping[tuple[str, str], NodeSettings] = field(default_factory=dict)
+    patience: ReservationSettings = field(default_factory=ReservationSettings)
+    half_life_s: int = 7 * 86400
+    min_hold_s: int = 10
+    slots: int | None = None
+
+
+def read_shape(path: Path, gres: Sequence[str] = ()) -> Shape:
+    """Read a TOML file, in which limits may name these `gres`. Raises ConfigError."""
+    try:
+        values = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise ConfigError("config", f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError("config", f"{path} is not TOML: {error}") from None
+    tables = ("pools", "users", "scheduling")
+    top = TomlTable({name: values[name] for name in tables if name in values}, str(path), "")
+    tree = PoolTables((), gres)
+    tree.read_pools(top.table("pools"))
+    tree.read_users(top.table("users"))
+    scheduling = top.table("scheduling")
+    patience_s = scheduling.take("reservation_delay", read_duration_or_zero, 30, old="patience")
+    shape = Shape(
+        pools=tree.pools,
+        members=tree.members,
+        patience=ReservationSettings(
+            patience_s=patience_s,
+            drain_after_s=scheduling.take(
+                "reservation_drain_after", parse_duration, 4 * patience_s + 86400, old="drain_after"
+            ),
+            reserves=scheduling.take("reservation", read_flag, True),
+            depth=scheduling.take("reservation_depth", read_count, 1),
+        ),
+        half_life_s=scheduling.take("half_life", parse_duration, 7 * 86400),
+        min_hold_s=scheduling.take("min_charge_time", read_duration_or_zero, 10, old="min_hold"),
+        slots=scheduling.take("slots", read_count, None),
+    )
+    for name in _ELSEWHERE:
+        scheduling.take(name, lambda value: value, None)
+    top.done()
+    return shape
+
+
+#: Keys of [scheduling] that matter to a daemon only.
+_ELSEWHERE = (
+    *("policy", "preemption", "preempt", "preempt_after", "preempt_cooldown"),
+    *("preempt_rest", "respect_external_load", "external_load"),
+)
+
+
+def of_groups(jobs: Iterable[SimJob]) -> dict[str, Pool]:
+    """Return a pool without settings for each group of a trace."""
+    return {group: Pool() for group in sorted({job.group for job in jobs if job.group})}
+
+
+def weighted(shape: Shape, weights: Mapping[str, Fraction], users: Iterable[str]) -> Shape:
+    """Return `shape` with other weights for pools and users.
+
+    A key is a pool ("lab"), a user in every pool that accepts them ("alice"), or a user in one pool
+    ("lab.alice"). Raises Refused for an unknown name.
+    """
+    pools, members = dict(shape.pools), dict(shape.members)
+    known = set(users)
+    for name, weight in weights.items():
+        above, _, last = name.rpartition(".")
+        if name in pools:
+            pools[name] = replace(pools[name], weight=weight, weights={})
+        elif above in pools and last in known:
+            members[above, last] = _heavier(members.get((above, last)), weight)
+        elif name in known:
+            for pool in ("", *(each for each in pools if _takes(pools[each], name))):
+                members[pool, name] = _heavier(members.get((pool, name)), weight)
+        else:
+            raise Refused("no-such-user", f"there is no pool or user {name!r} in the trace")
+    return replace(shape, pools=pools, members=members)
+
+
+def _takes(pool: Pool, user: str) -> bool:
+    return pool.users is None or user in pool.users
+
+
+def _heavier(claim: NodeSettings | None, weight: Fraction) -> NodeSettings:
+    return replace(claim or NodeSettings(), weight=weight, weights={})
+
+
+def shaped(rules: Rules, shape: Shape) -> Rules:
+    return replace(
+        rules,
+        pools=shape.pools,
+        members=shape.members,
+        patience=shape.patience,
+        half_life_s=shape.half_life_s,
+        min_hold_s=shape.min_hold_s,
+        slots=shape.slots,
+    )

@@ -1,30 +1,123 @@
-"""What a simulation is fed: jobs with their arrivals, and how long each really runs.
+"""Workloads: jobs with submission times and true run times, and the lines that are no jobs.
 
-Whatever they were read from: a trace, this machine's own past, a generator.
+Readers of traces and histories make a `ParsedJob` of each line; `collect` makes a workload of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
-from drfd.core.resources import Resources
+from drfd.common.errors import Refused
+from drfd.core.model.resources import Resources
+
+#: Largest time in seconds, a thousand years, and largest amount; others are errors.
+_MOST_S, _MOST = 3.2e10, float(1 << 60)
+
+
+class NotAJob(Exception):
+    """Raised for a line that is no job; the text says why in a few words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedJob:
+    name: str
+    submit_s: float
+    run_s: float
+    demand: Resources
+    limit_s: float | None
+    user: str
+    group: str | None
+
+
+def collect(
+    found: Iterable[tuple[int, Callable[[], ParsedJob]]],
+    *,
+    source: str,
+    kind: str,
+    notes: tuple[str, ...] = (),
+) -> Workload:
+    """Make a workload of pairs (line number, function that parses the line).
+
+    Raises Refused if no line is a job.
+    """
+    jobs: list[tuple[float, int, ParsedJob]] = []
+    bad: list[BadLine] = []
+    # Equal demands share one object, since a trace has hundreds of thousands of lines.
+    demands: dict[Resources, Resources] = {}
+    for number, read in found:
+        try:
+            each = read()
+        except NotAJob as reason:
+            bad.append(BadLine(number=number, why=str(reason)))
+            continue
+        jobs.append((each.submit_s, number, each))
+    if not jobs:
+        why = f": line {bad[0].number}: {bad[0].why}" if bad else ""
+        raise Refused("bad-trace", f"there is no job in it{why}")
+    jobs.sort(key=lambda entry: entry[:2])
+    return Workload(
+        jobs=[
+            SimJob(
+                id=id,
+                name=each.name,
+                submit_s=each.submit_s,
+                run_s=each.run_s,
+                demand=demands.setdefault(each.demand, each.demand),
+                limit_s=each.limit_s,
+                user=each.user,
+                group=each.group,
+            )
+            for id, (_, _, each) in enumerate(jobs, start=1)
+        ],
+        source=source,
+        kind=kind,
+        bad=tuple(bad),
+        notes=notes,
+    )
+
+
+def number(text: str, what: str, most: float = _MOST) -> float:
+    """Parse a finite number from 0 up. Raises NotAJob."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise NotAJob(f"{what} is no number" if text else f"{what} is missing") from None
+    if not isfinite(value) or value > most:
+        raise NotAJob(f"{what} is out of all bounds")
+    if value < 0:
+        raise NotAJob(f"{what} is negative")
+    return value
+
+
+def seconds(text: str, what: str) -> float:
+    return number(text, what, _MOST_S)
+
+
+def name(text: str, what: str) -> str:
+    """Check a name. Raises NotAJob if it is empty or too long."""
+    if not text:
+        raise NotAJob(f"{what} is missing")
+    if len(text) > 200:
+        raise NotAJob(f"{what} is too long")
+    return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimJob:
-    #: Grows with the time of submission; unique in a workload.
+    #: Unique in a workload, in the order of submission.
     id: int
-    #: What the trace calls it.
+    #: Its name in the trace.
     name: str
     submit_s: float
-    #: How long it runs once it has started; the scheduler does not know.
+    #: The true run time, unknown to the scheduler.
     run_s: float
     demand: Resources
-    #: The submitter's wall-time limit; None: unknown. A job that ran past it is not cut.
+    #: The wall-time limit, or None if unknown. A job that ran longer is not cut.
     limit_s: float | None
     user: str
-    #: The group that the trace puts it in; None: in none.
+    #: Its group in the trace, or None.
     group: str | None = None
 
 
@@ -38,15 +131,17 @@ class BadLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
+    """The input of a simulation."""
+
     #: In the order of submission.
     jobs: Sequence[SimJob]
-    #: The file, or what else it comes from.
+    #: The file or another origin, for people.
     source: str
-    #: What the source was recognised as.
+    #: The recognised format.
     kind: str
     #: Lines that are no jobs, in order.
     bad: tuple[BadLine, ...] = ()
-    #: What must be said with every result: what was assumed, what is synthetic.
+    #: Assumptions and synthetic data, which every output mentions.
     notes: tuple[str, ...] = ()
-    #: What the numbers of `bad` count.
+    #: The unit that the numbers of `bad` count.
     unit: str = "line"

@@ -5,18 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from drfd.core import events as ev
-from drfd.core.decide import admit, line_up, schedule_on
-from drfd.core.estimate import RunTimes
-from drfd.core.history import History
-from drfd.core.job import Job, JobSpec, JobState, Outcome
-from drfd.core.ledger import Ledger
-from drfd.core.outlook import look_out
-from drfd.core.plan import Plan
-from drfd.core.reservation import Patience
-from drfd.core.resources import Resources
-from drfd.core.rules import Rules
-from drfd.core.stimuli import Now
+from drfd.core.fairness.priority_tree import DecayedUsage
+from drfd.core.fairness.rules import ReservationSettings, Rules
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model import events as ev
+from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Words
+from drfd.core.model.resources import Resources
+from drfd.core.model.stimuli import Now
+from drfd.core.scheduling.plan import Plan
+from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
+from drfd.core.scheduling.scheduling_pass import build_wait_index, schedule, start_events
 
 GIB = 1 << 30
 #: (cores, GiB) of the jobs: eight vectors, some of cores and some of memory.
@@ -48,20 +46,20 @@ class Load:
     def __post_init__(self) -> None:
         self.rules = Rules(capacity=Resources(cores_milli=64_000, memory_bytes=256 * GIB))
         patience_s = 30.0 if self.shape.reserved else 1e9
-        self.patience = Patience(patience_s=patience_s, drain_after_s=1e9)
-        self.history = History(half_life_s=7 * 86400)
+        self.patience = ReservationSettings(patience_s=patience_s, drain_after_s=1e9)
+        self.history = DecayedUsage(half_life_s=7 * 86400)
         self.run_times = RunTimes()
         for user in range(self.shape.users):
             self.run_times.add(f"user{user}", self._run_s(f"user{user}"))
         self.last: Plan | None = None
         self.ledger = Ledger.of_jobs(self.rules.axes, self._jobs())
-        self.lineup = line_up(self.ledger, self.rules, self.history.spent, {})
+        self.wait_index = build_wait_index(self.ledger, self.rules, self.history.spent, {})
         self.turn()
 
     def step(self) -> None:
         """One of the running jobs ends, its user submits another, and a pass looks at it all."""
         self.at_s += 0.01
-        job = self.random.choice([job for job in self.ledger.holders() if job.id])
+        job = self.random.choice([job for job in self.ledger.allocated_jobs() if job.id])
         self._apply(
             ev.Exited(
                 job_id=job.id, at_s=self.at_s, attempt=1, exit_code=0, signal=None,
@@ -77,25 +75,26 @@ class Load:
         self.turn()
 
     def turn(self) -> None:
-        outlook = look_out(
-            self.ledger,
+        pass_context = make_pass_context(
+            Ends(self.ledger, self.run_times),
             patience=self.patience,
-            run_times=self.run_times,
             now_s=self.at_s,
             before=self.last.reservations if self.last is not None else (),
         )
-        self.last = schedule_on(self.lineup, self.ledger, self.rules, outlook)
+        self.last = schedule(self.ledger, self.rules, self.wait_index, pass_context)
         now = Now(at_s=self.at_s, mono_s=self.at_s)
-        for job_id in self.last.admitted:
-            self._apply(admit(self.ledger, job_id, now))
+        for event in start_events(self.ledger, self.last, now):
+            self._apply(event)
             self._apply(
-                ev.Launched(job_id=job_id, at_s=self.at_s, attempt=1, mono_s=self.at_s, cgroup=None)
+                ev.Launched(
+                    job_id=event.job_id, at_s=self.at_s, attempt=1, mono_s=self.at_s, cgroup=None
+                )
             )
 
     def _apply(self, event: ev.Event) -> None:
         job = self.ledger.apply(event)
         if job is not None:
-            self.lineup.touch(job.spec.leaf)
+            self.wait_index.touch(job.spec.leaf)
 
     def _run_s(self, user: str) -> float:
         return SHORT_S if int(user[4:]) % 2 else LONG_S
@@ -126,6 +125,6 @@ class Load:
             self._specs[user, asks] = JobSpec(
                 name="job", user=name, uid=1000 + user, gid=1000, pool=pool,
                 demand=Resources(cores_milli=1000 * asks[0], memory_bytes=GIB * asks[1]),
-                time_limit_s=86400, argv=("true",), cwd="/", stdout="o", stderr="e",
+                time_limit_s=86400, argv=Words.of(("true",)), cwd="/", stdout="o", stderr="e",
             )  # fmt: skip
         return self._specs[user, asks]

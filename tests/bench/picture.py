@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from instance import Instance
 
 ROOT = Path(__file__).parent.parent.parent
-PICTURE = ROOT / "cli" / "drfd_cli" / "top" / "top.svg"
+PICTURE = ROOT / "docs" / "top.svg"
 SIZE = {"COLUMNS": "120", "LINES": "36"}
 PEOPLE = {"alice": 2001, "bob": 2002, "carol": 2003, "dave": 2004}
 CONFIG = """

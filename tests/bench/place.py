@@ -31,7 +31,7 @@ class Place:
         config = CONFIG.replace("cores = 9", f"cores = {CORES}")
         self.instance = Instance(config)
         # The places where a test may kill a process cost a look at a directory each.
-        self.instance.env = {"DRFD_FAILPOINTS": ""}
+        self.instance.has_failpoints = False
         self.uid = os.getuid()
         self._user: str | None = None
 

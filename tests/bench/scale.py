@@ -24,14 +24,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from drfd.client.connection import Connection
-from drfd.core import events as ev
-from drfd.core.job import JobSpec
-from drfd.core.ledger import Ledger
-from drfd.core.resources import Axes, Resources
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model import events as ev
+from drfd.core.model.job import JobSpec, Words
+from drfd.core.model.resources import Axes, Resources
 from drfd.daemon.spawn import Places
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
-from drfd.launcher import attempts
+from drfd.launcher import attempt_files
 from flood import REQUESTS, flood
 from instance import BIN, CONFIG, Instance, wait_for
 
@@ -107,7 +107,7 @@ def spec_of(user: int, number: int) -> JobSpec:
         pool=f"root.{name}",
         demand=Resources(cores_milli=1000 * cores, memory_bytes=memory_gib << 30),
         time_limit_s=3600,
-        argv=(f"{home}/bin/train.py", "--seed", str(number), "--epochs", "20"),
+        argv=Words.of([f"{home}/bin/train.py", "--seed", str(number), "--epochs", "20"]),
         cwd=home,
         stdout="drf-%j.out",
         stderr="drf-%j.err",
@@ -117,7 +117,8 @@ def spec_of(user: int, number: int) -> JobSpec:
 def fill(path: Path, events: Iterator[ev.JobEvent | ev.ArraySubmitted]) -> None:
     journal, ledger = Journal(path), Ledger(Axes())
     for number, event in enumerate(events):
-        journal.enter(event, ledger)
+        stored = journal.store_command_lines(event)
+        journal.append(stored, ledger.apply(stored), ledger.latest_array)
         job_id = event.array_id if isinstance(event, ev.ArraySubmitted) else event.job_id
         journal.put_payload(job_id, Payload(env=ENV, script=None))
         if number % _COMMIT == 0:
@@ -250,7 +251,7 @@ def runners(instance: Instance) -> list[int]:
     """The runners whose jobs are up: their pids."""
     found = []
     for file in (instance.state / "launcher" / "attempts").iterdir():
-        attempt = attempts.parse(file.read_bytes())
+        attempt = attempt_files.parse(file.read_bytes())
         if attempt is not None and attempt.running is not None and attempt.runner is not None:
             found.append(attempt.runner["pid"])
     return found

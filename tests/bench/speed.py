@@ -19,7 +19,7 @@ from itertools import islice, pairwise
 from typing import Any
 
 from drfd.client.connection import Connection
-from drfd.errors import DrfdError
+from drfd.common.errors import DrfdError
 from instance import BIN
 from tests.bench.place import CORES, Place
 

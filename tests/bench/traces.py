@@ -93,7 +93,7 @@ def refresh(traces: Path) -> None:
 
 def table(traces: Path) -> None:
     sys.path[:0] = [str(ROOT), str(ROOT / "cli")]
-    from drfd.core.policies import POLICIES
+    from drfd.core.scheduling.scheduling_pass import POLICIES
 
     print("processor seconds, most memory in MiB (with the trace read, without its figures)\n")
     print("| trace | " + " | ".join(POLICIES) + " |")
@@ -110,7 +110,7 @@ def cost(trace: Path, capacity: str, policy: str) -> str:
     if not pid:
         from drfd.sim.driver import simulate
         from drfd.sim.machine import parse_capacity, rules_of
-        from drfd.sim.trace import read_trace
+        from drfd.sim.recorded_workloads import read_trace
 
         machine = parse_capacity(capacity)
         work = read_trace(trace, rates=(machine.read_bps, machine.write_bps))

@@ -24,7 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from drfd.client.connection import Connection
-from drfd.wire.codec import encode_request
+from drfd.protocol.codec import encode_request
 from instance import ALONE, Instance, wait_for
 
 POOLS = 20

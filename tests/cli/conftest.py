@@ -7,38 +7,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from canned import CannedDaemon, Message, daemon, refuse
-from drfd.client.connection import Connection
+from canned import CannedDaemon, MakeJob, Message, daemon, refuse
+from cli.drf import DRF, Drf, Finish, Result, Spawn
+from drfd.client.connection import Connection, Start
 from drfd_cli import options
 from drfd_cli.main import main
 
-ROOT = Path(__file__).parent.parent.parent
-
-#: A program that is drf, from this checkout, whatever is installed.
-DRF = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'cli')!r}]\n" + (
-    "from drfd_cli.main import main\nmain()\n"
-)
-
 __all__ = ["daemon", "refuse"]
-
-
-@dataclass(frozen=True)
-class Result:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def screen(self) -> str:
-        """The output without the blanks that tables end their lines with."""
-        return "\n".join(line.rstrip() for line in self.out.splitlines())
 
 
 @pytest.fixture
@@ -67,13 +48,13 @@ def drf(
     handlers: None,
     monkeypatch: pytest.MonkeyPatch,
     capsysbinary: pytest.CaptureFixture[bytes],
-) -> Callable[..., Result]:
+) -> Drf:
     """Run drf in this process, to its end."""
     monkeypatch.setenv("DRFD_SOCKET", str(daemon.path))
     clients: list[Connection] = []
     choose = options.choose
 
-    def choose_and_note(explicit: str | None, *, start: Any) -> Connection:
+    def choose_and_note(explicit: str | None, *, start: Start | None) -> Connection:
         clients.append(choose(explicit, start=start))
         return clients[-1]
 
@@ -98,17 +79,19 @@ def drf(
 
 
 @pytest.fixture
-def spawn(daemon: CannedDaemon, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+def spawn(daemon: CannedDaemon, tmp_path: Path) -> Iterator[Spawn]:
     """Start drf as a process of its own, with an environment that holds only what is said here."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(*args: object, env: dict[str, str] | None = None, **options: Any) -> Any:
+    def start(
+        *args: object, env: dict[str, str] | None = None, **options: Any
+    ) -> subprocess.Popen[bytes]:
         options.setdefault("stdin", subprocess.DEVNULL)
         options.setdefault("stdout", subprocess.PIPE)
         options.setdefault("stderr", subprocess.PIPE)
         options.setdefault("cwd", tmp_path)
         environment = {"DRFD_SOCKET": str(daemon.path), "PATH": os.environ["PATH"], "TZ": "UTC"}
-        process = subprocess.Popen(
+        process: subprocess.Popen[bytes] = subprocess.Popen(
             [sys.executable, "-P", "-c", DRF, *map(str, args)],
             env=environment | (env or {}),
             **options,
@@ -123,7 +106,7 @@ def spawn(daemon: CannedDaemon, tmp_path: Path) -> Iterator[Callable[..., subpro
 
 
 @pytest.fixture
-def finish() -> Callable[[subprocess.Popen[bytes]], Result]:
+def finish() -> Finish:
     def wait(process: subprocess.Popen[bytes]) -> Result:
         out, err = process.communicate(timeout=20)
         return Result(process.returncode, (out or b"").decode(), (err or b"").decode())
@@ -132,8 +115,8 @@ def finish() -> Callable[[subprocess.Popen[bytes]], Result]:
 
 
 @pytest.fixture
-def job() -> Callable[..., Message]:
-    """A job as the daemon shows it (DESIGN 7.2): running, unless changed."""
+def job() -> MakeJob:
+    """A job as the daemon shows it: running, unless changed."""
 
     def make(**changes: Any) -> Message:
         return {
@@ -154,7 +137,7 @@ def job() -> Callable[..., Message]:
 
 
 @pytest.fixture
-def ended(job: Callable[..., Message]) -> Callable[..., Message]:
+def ended(job: MakeJob) -> MakeJob:
     """An ended job as `wait` tells it."""
 
     def make(code: str = "COMPLETED", status: int = 0, text: str = "", **changes: Any) -> Message:

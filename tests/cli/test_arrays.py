@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-Run = Callable[..., Any]
+from canned import CannedDaemon, MakeJob
+from cli.drf import Drf
 
 LIMIT = {"code": "LIMIT", "text": "array 42 runs 2 tasks at once at the most"}
 ARRAY: dict[str, Any] = {
@@ -31,7 +32,7 @@ def text(screen: str) -> str:
 # -- submit ------------------------------------------------------------------------------------
 
 
-def test_an_array_is_submitted_and_told_with_its_size(drf: Run, daemon: Any) -> None:
+def test_an_array_is_submitted_and_told_with_its_size(drf: Drf, daemon: CannedDaemon) -> None:
     daemon.replies = {"submit": {"id": 42, "tasks": 100}}
     result = drf("submit", "--array", "0-99%2", "--", "true")
     assert (result.code, result.out, result.err) == (0, "submitted array 42 of 100 tasks\n", "")
@@ -41,12 +42,14 @@ def test_an_array_is_submitted_and_told_with_its_size(drf: Run, daemon: Any) -> 
     assert json.loads(said) == {"id": 42, "tasks": 100}
 
 
-def test_an_array_of_one_task_is_told_so(drf: Run, daemon: Any) -> None:
+def test_an_array_of_one_task_is_told_so(drf: Drf, daemon: CannedDaemon) -> None:
     daemon.replies = {"submit": {"id": 42, "tasks": 1}}
     assert drf("submit", "--array", "7", "--", "true").out == "submitted array 42 of 1 task\n"
 
 
-def test_bad_indices_are_a_usage_error_before_anybody_is_asked(drf: Run, daemon: Any) -> None:
+def test_bad_indices_are_a_usage_error_before_anybody_is_asked(
+    drf: Drf, daemon: CannedDaemon
+) -> None:
     result = drf("submit", "--array", "5-1", "--", "true")
     assert (result.code, result.out) == (2, "")
     assert result.err == (
@@ -56,7 +59,9 @@ def test_bad_indices_are_a_usage_error_before_anybody_is_asked(drf: Run, daemon:
     assert daemon.requests == []
 
 
-def test_a_script_may_say_that_it_is_an_array(drf: Run, daemon: Any, tmp_path: Any) -> None:
+def test_a_script_may_say_that_it_is_an_array(
+    drf: Drf, daemon: CannedDaemon, tmp_path: Path
+) -> None:
     daemon.replies = {"submit": {"id": 42, "tasks": 10}}
     script = tmp_path / "fit.sh"
     script.write_text("#!/bin/sh\n#DRF --array 0-9\ntrue\n")
@@ -76,7 +81,7 @@ def test_a_script_may_say_that_it_is_an_array(drf: Run, daemon: Any, tmp_path: A
     ],
 )
 def test_one_file_for_all_tasks_is_told_of(
-    drf: Run, daemon: Any, option: str, path: str, is_told: bool
+    drf: Drf, daemon: CannedDaemon, option: str, path: str, is_told: bool
 ) -> None:
     daemon.replies = {"submit": {"id": 42, "tasks": 2}}
     result = drf("submit", "--array", "0-1", option, path, "--", "true")
@@ -84,7 +89,9 @@ def test_one_file_for_all_tasks_is_told_of(
     assert (result.code, result.err) == (0, line if is_told else "")
 
 
-def test_the_screen_shows_as_many_indices_as_fit_and_json_all(drf: Run, daemon: Any) -> None:
+def test_the_screen_shows_as_many_indices_as_fit_and_json_all(
+    drf: Drf, daemon: CannedDaemon
+) -> None:
     indices = ",".join(str(at * at) for at in range(999))
     array = {**ARRAY, "indices": {"FAILED": indices}}
     daemon.replies = {"show": {"array": array, "events": []}}
@@ -95,7 +102,7 @@ def test_the_screen_shows_as_many_indices_as_fit_and_json_all(drf: Run, daemon: 
     assert json.loads(drf("show", "--json", 42).out)["indices"] == {"FAILED": indices}
 
 
-def test_a_wait_for_an_array_exits_as_its_first_bad_task(drf: Run, daemon: Any) -> None:
+def test_a_wait_for_an_array_exits_as_its_first_bad_task(drf: Drf, daemon: CannedDaemon) -> None:
     outcome = {"code": "TIMEOUT", "text": "98 of 100 tasks completed; 2 TIMEOUT (3,7)"}
     told = {**ARRAY, "state": "TIMEOUT", "reason": None, "outcome": outcome, "status": 124}
     daemon.replies = {
@@ -114,7 +121,7 @@ def test_a_wait_for_an_array_exits_as_its_first_bad_task(drf: Run, daemon: Any) 
 
 
 def test_status_has_one_row_for_what_waits_and_one_for_each_that_runs(
-    drf: Run, daemon: Any, job: Any
+    drf: Drf, daemon: CannedDaemon, job: MakeJob
 ) -> None:
     task = {"array_id": 42, "name": "fit"}
     rows = [
@@ -147,14 +154,14 @@ def test_status_has_one_row_for_what_waits_and_one_for_each_that_runs(
 
 
 @pytest.mark.parametrize("option", ["-r", "--array-tasks"])
-def test_status_may_have_a_row_for_each_task(drf: Run, daemon: Any, option: str) -> None:
+def test_status_may_have_a_row_for_each_task(drf: Drf, daemon: CannedDaemon, option: str) -> None:
     daemon.replies = {"status": {"jobs": [], "counts": {}, "draining": False}}
     drf("status", option)
     assert daemon.asked("status")[0]["tasks"] is True
 
 
 def test_a_long_list_of_indices_is_cut_in_a_table_and_whole_in_json(
-    drf: Run, daemon: Any, job: Any
+    drf: Drf, daemon: CannedDaemon, job: MakeJob
 ) -> None:
     indices = ",".join(str(at) for at in range(0, 100, 2))
     row = job(array_id=42, array_tasks=indices, tasks=50, state="PENDING", started_at=None)
@@ -163,7 +170,7 @@ def test_a_long_list_of_indices_is_cut_in_a_table_and_whole_in_json(
     assert json.loads(drf("status", "--json").out)["jobs"][0]["array_tasks"] == indices
 
 
-def test_show_tells_how_the_tasks_of_an_array_stand(drf: Run, daemon: Any) -> None:
+def test_show_tells_how_the_tasks_of_an_array_stand(drf: Drf, daemon: CannedDaemon) -> None:
     events = [{"at": 1_700_000_000.0, "event": "ArraySubmitted", "text": "100 tasks"}]
     daemon.replies = {"show": {"array": ARRAY, "events": events}}
     result = drf("show", 42)
@@ -188,7 +195,7 @@ events
 
 @pytest.mark.parametrize("verb", ["show", "why"])
 def test_a_task_is_asked_for_and_told_by_array_and_index(
-    drf: Run, daemon: Any, job: Any, verb: str
+    drf: Drf, daemon: CannedDaemon, job: MakeJob, verb: str
 ) -> None:
     waits = job(id=50, array_id=42, array_index=7, state="PENDING", reason=LIMIT, started_at=None)
     daemon.replies = {verb: {"job": waits, "events": []}}
@@ -197,14 +204,14 @@ def test_a_task_is_asked_for_and_told_by_array_and_index(
 
 
 @pytest.mark.parametrize("word", ["42_", "_7", "42_7_1", "42_x", "0x10", "42_-1"])
-def test_what_is_no_id_is_a_usage_error(drf: Run, daemon: Any, word: str) -> None:
+def test_what_is_no_id_is_a_usage_error(drf: Drf, daemon: CannedDaemon, word: str) -> None:
     for verb in ("show", "cancel", "wait"):
         result = drf(verb, word)
         assert (result.code, len(result.err.splitlines())) == (2, 1)
     assert daemon.requests == []
 
 
-def test_tasks_may_be_named_as_lists_show_them(drf: Run, daemon: Any) -> None:
+def test_tasks_may_be_named_as_lists_show_them(drf: Drf, daemon: CannedDaemon) -> None:
     daemon.replies = {"cancel": {"done": [], "failed": []}}
     drf("cancel", "42_[7-8,11-15:2%3],3-4,9_1")
     assert daemon.asked("cancel")[0]["select"]["ids"] == [
@@ -221,14 +228,16 @@ def test_tasks_may_be_named_as_lists_show_them(drf: Run, daemon: Any) -> None:
         ("3,42_[0-99999]", "is more than 100000 jobs"),
     ],
 )
-def test_bad_lists_of_tasks_are_usage_errors(drf: Run, daemon: Any, word: str, fault: str) -> None:
+def test_bad_lists_of_tasks_are_usage_errors(
+    drf: Drf, daemon: CannedDaemon, word: str, fault: str
+) -> None:
     result = drf("cancel", word)
     assert (result.code, len(result.err.splitlines())) == (2, 1)
     assert fault in result.err
     assert daemon.requests == []
 
 
-def test_acting_names_arrays_and_tasks_as_people_do(drf: Run, daemon: Any) -> None:
+def test_acting_names_arrays_and_tasks_as_people_do(drf: Drf, daemon: CannedDaemon) -> None:
     done = {"done": [52, 42], "labels": ["42_9", "42_[10-99]"], "failed": []}
     daemon.replies = {"cancel": done}
     result = drf("cancel", "42_9", 42)
@@ -241,14 +250,16 @@ def test_acting_names_arrays_and_tasks_as_people_do(drf: Run, daemon: Any) -> No
 # -- log ---------------------------------------------------------------------------------------
 
 
-def test_log_reads_the_output_of_one_task(drf: Run, daemon: Any, job: Any, tmp_path: Any) -> None:
+def test_log_reads_the_output_of_one_task(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob, tmp_path: Path
+) -> None:
     path = tmp_path / "drf-42_7.out"
     path.write_text("hello\n")
     daemon.replies = {"show": {"job": job(array_id=42, array_index=7, stdout=str(path))}}
     assert drf("log", "42_7").out == "hello\n"
 
 
-def test_log_of_an_array_names_a_task_to_ask_for(drf: Run, daemon: Any) -> None:
+def test_log_of_an_array_names_a_task_to_ask_for(drf: Drf, daemon: CannedDaemon) -> None:
     daemon.replies = {"show": {"array": {**ARRAY, "array_tasks": "5,9-99"}}}
     result = drf("log", 42)
     assert (result.code, result.out) == (1, "")
@@ -257,7 +268,7 @@ def test_log_of_an_array_names_a_task_to_ask_for(drf: Run, daemon: Any) -> None:
     )
 
 
-def test_submit_w_says_which_tasks_have_failed(drf: Run, daemon: Any) -> None:
+def test_submit_w_says_which_tasks_have_failed(drf: Drf, daemon: CannedDaemon) -> None:
     outcome = {"code": "FAILED", "text": "98 of 100 tasks completed; 2 FAILED (3,7)"}
     told = {**ARRAY, "state": "FAILED", "reason": None, "outcome": outcome, "status": 3}
     daemon.replies = {
@@ -269,7 +280,9 @@ def test_submit_w_says_which_tasks_have_failed(drf: Run, daemon: Any) -> None:
     assert (result.code, result.err) == (3, line)
 
 
-def test_tasks_that_were_named_one_by_one_are_told_as_ranges(drf: Any, daemon: Any) -> None:
+def test_tasks_that_were_named_one_by_one_are_told_as_ranges(
+    drf: Drf, daemon: CannedDaemon
+) -> None:
     labels = ["42_0", "7", "42_2", "42_1", "42_9", "8_3", "42_[10-99]", "50"]
     daemon.replies["cancel"] = {"done": [1] * 8, "labels": labels, "failed": []}
     result = drf("cancel", "-y", "42", "7", "8", "50")
@@ -278,7 +291,7 @@ def test_tasks_that_were_named_one_by_one_are_told_as_ranges(drf: Any, daemon: A
     ]  # fmt: skip
 
 
-def test_a_change_tells_which_tasks_it_has_not_reached(drf: Any, daemon: Any) -> None:
+def test_a_change_tells_which_tasks_it_has_not_reached(drf: Drf, daemon: CannedDaemon) -> None:
     daemon.replies["set"] = {"done": [42], "failed": [], "kept": {"42": "0-2,5"}}
     result = drf("set", "--priority", "3", "42")
     assert result.out == "changed job 42, but not 42_[0-2,5]\n"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-Run = Callable[..., Any]
-Refuse = Callable[..., bytes]
+from canned import CannedDaemon, MakeJob, Message, Refuse
+from cli.drf import Drf, Finish, Spawn
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ Refuse = Callable[..., bytes]
     ],
 )
 def test_a_refusal_is_one_line_with_its_hint_and_its_number(
-    drf: Run, daemon: Any, refuse: Refuse, kind: str, code: int
+    drf: Drf, daemon: CannedDaemon, refuse: Refuse, kind: str, code: int
 ) -> None:
     daemon.replies = {"show": refuse(kind, "c", "what is wrong", "the way out")}
     result = drf("show", 1)
@@ -46,7 +46,7 @@ def test_a_refusal_is_one_line_with_its_hint_and_its_number(
     ids=" ".join,
 )  # fmt: skip
 def test_without_a_daemon_every_verb_says_so_with_69(
-    drf: Run, daemon: Any, words: list[str]
+    drf: Drf, daemon: CannedDaemon, words: list[str]
 ) -> None:
     daemon.stop()
     result = drf(*words)
@@ -57,7 +57,7 @@ def test_without_a_daemon_every_verb_says_so_with_69(
     )
 
 
-def test_a_daemon_that_leaves_in_the_middle_is_69(drf: Run, daemon: Any) -> None:
+def test_a_daemon_that_leaves_in_the_middle_is_69(drf: Drf, daemon: CannedDaemon) -> None:
     daemon.replies = {"show": None}
     result = drf("show", 1)
     assert (result.code, result.err) == (
@@ -67,7 +67,9 @@ def test_a_daemon_that_leaves_in_the_middle_is_69(drf: Run, daemon: Any) -> None
 
 
 @pytest.mark.parametrize("reply", [b"HTTP/1.1 400\r\n", b"[]\n", b"\xff\n", b"{}\n"])
-def test_something_else_that_listens_there_is_69(drf: Run, daemon: Any, reply: bytes) -> None:
+def test_something_else_that_listens_there_is_69(
+    drf: Drf, daemon: CannedDaemon, reply: bytes
+) -> None:
     daemon.replies = {"show": reply}
     result = drf("show", 1)
     assert (result.code, result.out, result.err.count("\n")) == (69, "", 1)
@@ -113,7 +115,7 @@ def test_something_else_that_listens_there_is_69(drf: Run, daemon: Any, reply: b
     ids=" ".join,
 )
 def test_a_wrong_command_line_is_2_and_nothing_is_asked(
-    drf: Run, daemon: Any, words: list[str]
+    drf: Drf, daemon: CannedDaemon, words: list[str]
 ) -> None:
     result = drf(*words)
     assert (result.code, result.out, daemon.requests) == (2, "", [])
@@ -123,7 +125,7 @@ def test_a_wrong_command_line_is_2_and_nothing_is_asked(
 
 @pytest.mark.parametrize("option", ["-c", "-m", "-t", "--io"])
 def test_a_number_of_five_thousand_digits_is_refused_in_one_line(
-    drf: Run, daemon: Any, option: str
+    drf: Drf, daemon: CannedDaemon, option: str
 ) -> None:
     result = drf("submit", option, "9" * 5000, "--", "true")
     assert (result.code, result.out, daemon.requests) == (2, "", [])
@@ -131,7 +133,7 @@ def test_a_number_of_five_thousand_digits_is_refused_in_one_line(
     assert len(result.err) < 300
 
 
-def test_a_bad_amount_names_the_option_the_value_and_an_example(drf: Run) -> None:
+def test_a_bad_amount_names_the_option_the_value_and_an_example(drf: Drf) -> None:
     assert drf("submit", "-m", "16Q", "--", "true").err == (
         "drf submit: Invalid value for '-m' / '--mem': "
         "'16Q' is not a size (write 512M, 16G or 1.5T)\n"
@@ -150,7 +152,7 @@ def test_a_bad_amount_names_the_option_the_value_and_an_example(drf: Run) -> Non
 )
 @pytest.mark.parametrize("flag", [[], ["--json"]])
 def test_acting_fails_with_the_gravest_of_its_failures(
-    drf: Run, daemon: Any, kinds: list[str], code: int, flag: list[str]
+    drf: Drf, daemon: CannedDaemon, kinds: list[str], code: int, flag: list[str]
 ) -> None:
     failed = [
         {"id": 1, "error": {"kind": kind, "code": "c", "text": f"no {kind}", "hint": ""}}
@@ -164,7 +166,7 @@ def test_acting_fails_with_the_gravest_of_its_failures(
 
 @pytest.mark.parametrize("status", [0, 1, 3, 124, 125, 137, 143, 255])
 def test_wait_for_one_job_exits_as_the_job_did(
-    drf: Run, daemon: Any, ended: Any, status: int
+    drf: Drf, daemon: CannedDaemon, ended: MakeJob, status: int
 ) -> None:
     daemon.replies = {"wait": {"done": True, "ended": [ended("FAILED", status)]}}
     assert drf("wait", 42).code == status
@@ -172,7 +174,7 @@ def test_wait_for_one_job_exits_as_the_job_did(
 
 @pytest.mark.parametrize(("statuses", "code"), [([0, 0], 0), ([0, 3, 4], 3), ([137, 0], 137)])
 def test_wait_for_several_exits_as_the_first_that_failed(
-    drf: Run, daemon: Any, ended: Any, statuses: list[int], code: int
+    drf: Drf, daemon: CannedDaemon, ended: MakeJob, statuses: list[int], code: int
 ) -> None:
     over = [ended("FAILED", status, id=number) for number, status in enumerate(statuses, 1)]
     daemon.replies = {"wait": {"done": True, "ended": over}}
@@ -180,7 +182,7 @@ def test_wait_for_several_exits_as_the_first_that_failed(
 
 
 def test_wait_that_timed_out_is_75_even_if_some_have_ended(
-    drf: Run, daemon: Any, ended: Any
+    drf: Drf, daemon: CannedDaemon, ended: MakeJob
 ) -> None:
     daemon.replies = {"wait": {"done": False, "ended": [ended("FAILED", 3)]}}
     result = drf("wait", "--timeout", "1", 42, 43)
@@ -189,7 +191,9 @@ def test_wait_that_timed_out_is_75_even_if_some_have_ended(
     assert result.err == "drf: timed out: not all have ended\n"
 
 
-def test_wait_for_any_exits_as_the_one_that_has_ended(drf: Run, daemon: Any, ended: Any) -> None:
+def test_wait_for_any_exits_as_the_one_that_has_ended(
+    drf: Drf, daemon: CannedDaemon, ended: MakeJob
+) -> None:
     daemon.replies = {"wait": {"done": True, "ended": [ended("FAILED", 3, id=43)]}}
     assert drf("wait", "--any", 42, 43, 44).code == 3
     daemon.replies = {"wait": {"done": False, "ended": []}}
@@ -197,8 +201,40 @@ def test_wait_for_any_exits_as_the_one_that_has_ended(drf: Run, daemon: Any, end
     assert (result.code, result.err) == (75, "drf: timed out: none has ended\n")
 
 
+@pytest.mark.parametrize("words", [("wait", 42), ("submit", "-q", "-w", "--", "true")])
+def test_who_waits_is_told_once_that_the_launcher_is_away_and_once_that_it_is_back(
+    drf: Drf,
+    daemon: CannedDaemon,
+    ended: MakeJob,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[Any, ...],
+) -> None:
+    """They were silent for as long as nothing could start."""
+    for name in ("commands.wait._SILENT_S", "commands.wait._LOOK_S"):
+        monkeypatch.setattr(f"drfd_cli.{name}", 0.0)
+    monkeypatch.setattr("drfd.client.connection._MEANWHILE_S", 0.01)
+    notices = [{"code": "LAUNCHER_AWAY", "text": "the launcher has been away for 12s"}]
+    away, there = {"launcher_away_s": 12.3, "notices": notices}, {"version": "1"}
+    starting = {"launcher_away_s": 3.0, "notices": notices}
+    # The fourth time the daemon does not answer.
+    hellos = [there, starting, away, None, away, there, there, away]
+
+    def wait(request: object) -> Message:
+        daemon.asked("hello", times=len(hellos))
+        return {"done": True, "ended": [ended(42)]}
+
+    daemon.replies = {"submit": {"id": 42}, "wait": wait, "hello": [*hellos, away]}
+    result = drf(*words)
+    assert result.code == 0
+    assert [line for line in result.err.splitlines() if "launcher" in line] == [
+        "drf: the launcher has been away for 12s",
+        "drf: the launcher is back",
+        "drf: the launcher has been away for 12s",
+    ]
+
+
 def test_an_interrupted_submit_w_leaves_the_job_and_says_so(
-    spawn: Run, finish: Run, daemon: Any
+    spawn: Spawn, finish: Finish, daemon: CannedDaemon
 ) -> None:
     answer = threading.Event()
     daemon.replies = {"submit": {"id": 42}, "wait": lambda request: answer.wait(20) and None}
@@ -213,7 +249,7 @@ def test_an_interrupted_submit_w_leaves_the_job_and_says_so(
 
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["--version"], ["submit", "--help"]])
-def test_help_is_data_and_0(drf: Run, daemon: Any, words: list[str]) -> None:
+def test_help_is_data_and_0(drf: Drf, daemon: CannedDaemon, words: list[str]) -> None:
     result = drf(*words)
     assert (result.code, result.err, daemon.requests) == (0, "", [])
     assert result.out
@@ -221,12 +257,13 @@ def test_help_is_data_and_0(drf: Run, daemon: Any, words: list[str]) -> None:
 
 @pytest.mark.parametrize("words", [["status"], ["status", "--json"]], ids=" ".join)
 def test_a_reader_that_has_enough_is_no_failure(
-    spawn: Run, finish: Run, daemon: Any, job: Any, words: list[str]
+    spawn: Spawn, finish: Finish, daemon: CannedDaemon, job: MakeJob, words: list[str]
 ) -> None:
     """`drf status | head -1`, also under `set -o pipefail`."""
     jobs = [job(id=number) for number in range(1, 2000)]
     daemon.replies = {"status": {"jobs": jobs, "counts": {}, "draining": False}}
     process = spawn(*words)
+    assert process.stdout is not None
     process.stdout.close()
     process.stdout = None
     result = finish(process)
@@ -234,7 +271,7 @@ def test_a_reader_that_has_enough_is_no_failure(
 
 
 def test_an_interrupted_verb_is_130_without_a_traceback(
-    spawn: Run, finish: Run, daemon: Any
+    spawn: Spawn, finish: Finish, daemon: CannedDaemon
 ) -> None:
     answer = threading.Event()
 
@@ -251,7 +288,7 @@ def test_an_interrupted_verb_is_130_without_a_traceback(
     assert (result.code, result.out, result.err) == (130, "", "\n")
 
 
-def test_a_verb_that_is_mistyped_is_guessed(drf: Run, daemon: Any) -> None:
+def test_a_verb_that_is_mistyped_is_guessed(drf: Drf, daemon: CannedDaemon) -> None:
     result = drf("sumbit", "--", "true")
     assert (result.code, result.out, daemon.requests) == (2, "", [])
     assert result.err == "drf: No such command 'sumbit'. Did you mean 'submit'?\n"
@@ -275,7 +312,63 @@ def test_a_verb_that_is_mistyped_is_guessed(drf: Run, daemon: Any) -> None:
     ],
 )
 def test_what_is_out_of_all_bounds_is_refused_in_words(
-    drf: Run, daemon: Any, words: list[str], line: str
+    drf: Drf, daemon: CannedDaemon, words: list[str], line: str
 ) -> None:
     result = drf(*words)
     assert (result.code, result.err, daemon.requests) == (2, line, [])
+
+
+def failure(ref: int | str, code: str, text: str) -> dict[str, Any]:
+    return {"id": ref, "error": {"kind": "Refused", "code": code, "text": text, "hint": ""}}
+
+
+@pytest.mark.parametrize("verb", ["cancel", "hold", "release"])
+def test_many_ids_that_are_over_or_not_there_are_told_in_one_line_each(
+    drf: Drf, daemon: CannedDaemon, verb: str
+) -> None:
+    """Each had a line of its own: three thousand for `3-3000`."""
+    ended = [failure(each, "ended", f"job {each} has already ended") for each in range(4, 2001)]
+    ended += [failure(f"9_{each}", "ended", f"job 9_{each} has already ended") for each in (1, 2)]
+    gone = [failure(each, "no-such-job", f"there is no job {each}") for each in range(2001, 3001)]
+    few = [failure(each, "held", f"job {each} is held") for each in (5000, 5001)]
+    daemon.replies = {verb: {"done": [3], "failed": [*ended, *gone, *few]}}
+    result = drf(verb, "-y", "3-3000")
+    assert result.code == 1
+    assert result.err.splitlines() == [
+        "drf: 1999 jobs had ended already: 4-2000,9_[1-2]",
+        "drf: 1000 jobs are not there: 2001-3000",
+        "drf: job 5000 is held",
+        "drf: job 5001 is held",
+    ]
+
+
+def test_five_refusals_of_a_kind_have_a_line_each(drf: Drf, daemon: CannedDaemon) -> None:
+    failed = [failure(each, "ended", f"job {each} has already ended") for each in range(1, 6)]
+    daemon.replies = {"cancel": {"done": [], "failed": failed}}
+    assert len(drf("cancel", "-y", "1-5").err.splitlines()) == 5
+
+
+def test_many_refusals_of_another_kind_say_the_first_in_full(
+    drf: Drf, daemon: CannedDaemon
+) -> None:
+    failed = [failure(each, "not-yours", f"job {each} is not yours") for each in range(1, 8)]
+    daemon.replies = {"cancel": {"done": [], "failed": failed}}
+    assert drf("cancel", "-y", "1-7").err == (
+        "drf: 7 jobs refused (not-yours; the first: job 1 is not yours): 1-7\n"
+    )
+
+
+def test_what_must_wait_for_the_launcher_is_said(drf: Drf, daemon: CannedDaemon) -> None:
+    """`cancelled job 1` was all, and the job ran on."""
+    notices = [
+        {"code": "DISK_SHORT", "text": "the disk is full"},
+        {"code": "LAUNCHER_AWAY", "text": "the launcher has been away for 12s"},
+    ]
+    reply = {"done": [1], "failed": [], "launcher_away_s": 12.3, "notices": notices}
+    daemon.replies = {"cancel": reply}
+    result = drf("cancel", "1")
+    assert (result.code, result.out) == (0, "cancelled job 1\n")
+    assert result.err == (
+        "drf: the launcher has been away for 12s; the request is kept, and done then\n"
+    )
+    assert json.loads(drf("cancel", "--json", "1").out) == reply

@@ -6,22 +6,20 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
 
+from canned import CannedDaemon
+from cli.drf import Drf
 from drfd_cli.main import EXAMPLES, VERBS, cli
 
-Run = Callable[..., Any]
-
-README = (Path(__file__).parent.parent.parent / "README.md").read_text()
+GUIDE = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_of_the_help_is_a_command_with_help(drf: Run, verb: str) -> None:
+def test_every_verb_of_the_help_is_a_command_with_help(drf: Drf, verb: str) -> None:
     result = drf(verb, "--help")
     assert (result.code, result.err) == (0, "")
     assert result.out.startswith(f"Usage: drf {verb} ")
@@ -38,7 +36,7 @@ def test_every_option_has_a_help_text(verb: str) -> None:
     assert silent == []
 
 
-def test_the_help_says_what_a_suspended_job_keeps_and_what_it_costs(drf: Run) -> None:
+def test_the_help_says_what_a_suspended_job_keeps_and_what_it_costs(drf: Drf) -> None:
     """Who suspends a job for the night should not learn it the next morning."""
     suspend, resume = (" ".join(drf(verb, "--help").out.split()) for verb in ("suspend", "resume"))
     assert "keep their memory and give back cores and bandwidth until `drf resume`" in suspend
@@ -52,7 +50,7 @@ TALL = {"submit": 40, "run": 40, "set": 25, "simulate": 45}
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_help_of_a_verb_fits_a_screen_and_ends_with_an_example(
-    drf: Run, monkeypatch: pytest.MonkeyPatch, verb: str
+    drf: Drf, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     lines = drf(verb, "--help").out.splitlines()
@@ -70,18 +68,18 @@ def test_the_example_is_one_that_drf_understands(verb: str) -> None:
         command.make_context(name, args)
 
 
-def test_the_overview_lists_every_verb_once_with_what_it_does(drf: Run) -> None:
+def test_the_overview_lists_every_verb_once_with_what_it_does(drf: Drf) -> None:
     out = drf("--help").out
     width = max(map(len, VERBS)) + 2
     for verb, what in VERBS.items():
         assert out.count(f"  {verb:<{width}}{what}\n") == 1
 
 
-ROWS = re.findall(r"^\| `drf (\S+?)([` ].*)$", README, re.MULTILINE)
+ROWS = re.findall(r"^\| `drf (\S+?)([` ].*)$", GUIDE, re.MULTILINE)
 
 
 @pytest.mark.parametrize(("verb", "row"), ROWS, ids=lambda word: word[:20])
-def test_every_option_that_the_readme_names_for_a_verb_is_one_of_it(verb: str, row: str) -> None:
+def test_every_option_that_the_guide_names_for_a_verb_is_one_of_it(verb: str, row: str) -> None:
     command = cli.get_command(click.Context(cli), verb)
     assert command is not None
     below = command.commands.values() if isinstance(command, click.Group) else ()
@@ -90,7 +88,7 @@ def test_every_option_that_the_readme_names_for_a_verb_is_one_of_it(verb: str, r
     assert named <= known
 
 
-def test_the_version_is_the_packages(drf: Run) -> None:
+def test_the_version_is_the_packages(drf: Drf) -> None:
     from drfd import __version__
 
     assert drf("--version").out == f"drf, version {__version__}\n"
@@ -106,7 +104,7 @@ def test_the_version_is_the_packages(drf: Run) -> None:
     ids=lambda words: words[0],
 )
 def test_a_verb_imports_only_what_it_needs(
-    daemon: Any, words: list[str], not_needed: list[str]
+    daemon: CannedDaemon, words: list[str], not_needed: list[str]
 ) -> None:
     """Scripts submit thousands of jobs: the start of drf is what they wait for."""
     daemon.replies = {"submit": {"id": 1}, "wait": {"done": True, "ended": []}}
@@ -127,7 +125,7 @@ def test_a_verb_imports_only_what_it_needs(
 
 
 def test_the_socket_option_wins_over_the_variable(
-    drf: Run, daemon: Any, monkeypatch: pytest.MonkeyPatch
+    drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DRFD_SOCKET", "/nowhere/at/all")
     daemon.replies = {"drain": {"draining": True}}

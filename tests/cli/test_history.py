@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from canned import CannedDaemon, MakeJob, Message
+from cli.drf import Drf
 from drfd_cli.commands.history import _print_table
 
-Run = Callable[..., Any]
 ME = {"version": "0", "user": "alice", "admin": False}
 USED = {
     "wall_seconds": 90.0, "suspended_seconds": 0.0, "cpu_seconds": 75.25, "late_cores": None,
@@ -24,8 +24,8 @@ USED = {
 
 
 @pytest.fixture
-def past(ended: Callable[..., Any]) -> Callable[..., Any]:
-    def make(code: str = "COMPLETED", **changes: Any) -> Any:
+def past(ended: MakeJob) -> MakeJob:
+    def make(code: str = "COMPLETED", **changes: Any) -> Message:
         job = ended(code) | {"used": USED} | changes
         del job["status"]
         return job
@@ -33,7 +33,7 @@ def past(ended: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-def page(*jobs: Any, after: Any = None) -> dict[str, Any]:
+def page(*jobs: Message, after: list[float] | None = None) -> Message:
     return {"jobs": list(jobs), "after": after}
 
 
@@ -42,7 +42,7 @@ def text(screen: str) -> str:
 
 
 def test_the_latest_comes_last_and_use_stands_beside_demand(
-    drf: Run, daemon: Any, past: Any, monkeypatch: pytest.MonkeyPatch
+    drf: Drf, daemon: CannedDaemon, past: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     never = past("LAUNCH_FAILED", id=41, started_at=None, name="a-very-long-name")
@@ -59,7 +59,7 @@ def test_the_latest_comes_last_and_use_stands_beside_demand(
     assert (result.code, result.err) == (0, "")
 
 
-def test_a_wide_screen_shows_the_cause_too(drf: Run, daemon: Any, past: Any) -> None:
+def test_a_wide_screen_shows_the_cause_too(drf: Drf, daemon: CannedDaemon, past: MakeJob) -> None:
     daemon.replies = {"hello": ME, "history": page(past())}
     lines = drf("history").screen.splitlines()
     assert lines[1].split() == [
@@ -87,7 +87,7 @@ def test_a_wide_screen_shows_the_cause_too(drf: Run, daemon: Any, past: Any) -> 
     ],
 )
 def test_who_names_nobody_means_his_own_jobs(
-    drf: Run, daemon: Any, words: list[str], admin: bool, asked: dict[str, Any]
+    drf: Drf, daemon: CannedDaemon, words: list[str], admin: bool, asked: dict[str, Any]
 ) -> None:
     daemon.replies = {"hello": ME | {"admin": admin}, "history": page()}
     result = drf("history", *words)
@@ -95,7 +95,9 @@ def test_who_names_nobody_means_his_own_jobs(
     assert (result.code, result.out, result.err) == (0, "", "drf: no ended jobs\n")
 
 
-def test_more_than_a_page_is_fetched_page_by_page(drf: Run, daemon: Any, past: Any) -> None:
+def test_more_than_a_page_is_fetched_page_by_page(
+    drf: Drf, daemon: CannedDaemon, past: MakeJob
+) -> None:
     daemon.replies = {
         "history": [page(past(id=9), past(id=8), after=[5.0, 8]), page(past(id=7))],
     }
@@ -104,14 +106,14 @@ def test_more_than_a_page_is_fetched_page_by_page(drf: Run, daemon: Any, past: A
     assert [request["after"] for request in daemon.asked("history", times=2)] == [None, [5.0, 8]]
 
 
-def test_that_there_are_more_is_said(drf: Run, daemon: Any, past: Any) -> None:
+def test_that_there_are_more_is_said(drf: Drf, daemon: CannedDaemon, past: MakeJob) -> None:
     daemon.replies = {"history": page(past(), after=[5.0, 42])}
     assert drf("history", "-a", "-n", "1").err == "drf: the last 1; -n 0 shows all\n"
     assert [request["limit"] for request in daemon.requests] == [1]
 
 
 def test_values_for_programs_are_plain_and_unknown_is_empty(
-    drf: Run, daemon: Any, past: Any
+    drf: Drf, daemon: CannedDaemon, past: MakeJob
 ) -> None:
     daemon.replies = {"history": page(past(name='a,"b"\n\x1b[31m'))}
     names, row = drf("history", "-a", "--csv").out.splitlines()
@@ -124,14 +126,14 @@ def test_values_for_programs_are_plain_and_unknown_is_empty(
     assert (values["array_id"], values["array_index"]) == ("", "")
 
 
-def test_values_of_a_task_name_its_array(drf: Run, daemon: Any, past: Any) -> None:
+def test_values_of_a_task_name_its_array(drf: Drf, daemon: CannedDaemon, past: MakeJob) -> None:
     daemon.replies = {"history": page(past(id=50, array_id=42, array_index=7))}
     names, row = drf("history", "-a", "--csv").out.splitlines()
     values = dict(zip(names.split(","), row.split(","), strict=False))
     assert (values["id"], values["array_id"], values["array_index"]) == ("50", "42", "7")
 
 
-def test_a_csv_of_nothing_has_its_first_line(drf: Run, daemon: Any) -> None:
+def test_a_csv_of_nothing_has_its_first_line(drf: Drf, daemon: CannedDaemon) -> None:
     daemon.replies = {"history": page()}
     out = drf("history", "-a", "--csv").out
     assert out.startswith("id,name,user,pool,state,")
@@ -148,7 +150,7 @@ def test_a_csv_of_nothing_has_its_first_line(drf: Run, daemon: Any) -> None:
     ],
 )
 def test_what_cannot_be_meant_is_said_in_one_line(
-    drf: Run, daemon: Any, words: list[str], complaint: str
+    drf: Drf, daemon: CannedDaemon, words: list[str], complaint: str
 ) -> None:
     result = drf("history", *words)
     assert (result.code, result.out) == (2, "")
@@ -156,7 +158,9 @@ def test_what_cannot_be_meant_is_said_in_one_line(
     assert result.err.count("\n") == 1
 
 
-def test_a_task_is_called_by_its_array_and_index(drf: Run, daemon: Any, past: Any) -> None:
+def test_a_task_is_called_by_its_array_and_index(
+    drf: Drf, daemon: CannedDaemon, past: MakeJob
+) -> None:
     daemon.replies = {"hello": ME, "history": page(past(id=49, array_id=42, array_index=7))}
     assert drf("history").screen.splitlines()[3].split()[0] == "42_7"
 
@@ -171,7 +175,7 @@ class Walked(list[Any]):
         return super().__iter__()
 
 
-def test_a_long_history_is_gone_through_as_often_as_a_short_one(plain: None, past: Any) -> None:
+def test_a_long_history_is_gone_through_as_often_as_a_short_one(plain: None, past: MakeJob) -> None:
     short, long = Walked([past()]), Walked([past()] * 600)
     for jobs in (short, long):
         _print_table(jobs)

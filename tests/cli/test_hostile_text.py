@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import threading
 import unicodedata
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.cells import cell_len
 
+from canned import CannedDaemon, MakeJob, Message, Refuse
+from cli.drf import Drf, Finish, Spawn
 from drfd_cli.output import clean
-
-Run = Callable[..., Any]
+from seeds import seeds
 
 BIDI = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 HOSTILE = {
@@ -52,7 +51,7 @@ def word(request: pytest.FixtureRequest) -> str:
     return text
 
 
-def everywhere(job: Any, word: str) -> Any:
+def everywhere(job: MakeJob, word: str) -> Message:
     """A job that has the word in every place that somebody else fills."""
     return job(
         name=word,
@@ -67,7 +66,9 @@ def everywhere(job: Any, word: str) -> Any:
     )
 
 
-def test_status_has_one_row_for_one_job(drf: Run, daemon: Any, job: Any, word: str) -> None:
+def test_status_has_one_row_for_one_job(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob, word: str
+) -> None:
     """A name cannot forge a second row. (Only the last column, the reason, may take more lines.)"""
     reply = {"counts": {"RUNNING": 1}, "draining": False}
     daemon.replies = {"status": reply | {"jobs": [job(name=word, user=word, pool=word)]}}
@@ -82,7 +83,7 @@ def test_status_has_one_row_for_one_job(drf: Run, daemon: Any, job: Any, word: s
 
 @pytest.mark.parametrize("verb", ["status", "show", "why"])
 def test_a_job_full_of_it_is_harmless(
-    drf: Run, daemon: Any, job: Any, word: str, verb: str
+    drf: Drf, daemon: CannedDaemon, job: MakeJob, word: str, verb: str
 ) -> None:
     hostile = everywhere(job, word)
     events = [{"at": 1.0, "event": "LaunchFailed", "text": word}]
@@ -104,7 +105,9 @@ def test_a_job_full_of_it_is_harmless(
         ]  # fmt: skip
 
 
-def test_the_end_of_a_job_is_harmless(drf: Run, daemon: Any, ended: Any, word: str) -> None:
+def test_the_end_of_a_job_is_harmless(
+    drf: Drf, daemon: CannedDaemon, ended: MakeJob, word: str
+) -> None:
     over = ended("LAUNCH_FAILED", 125, text=word)
     daemon.replies = {"wait": {"done": True, "ended": [over]}, "submit": {"id": 42}}
     waited = drf("wait", 42)
@@ -114,7 +117,7 @@ def test_the_end_of_a_job_is_harmless(drf: Run, daemon: Any, ended: Any, word: s
     assert harmless(submitted.err).count("\n") == 1
 
 
-def test_shares_are_harmless(drf: Run, daemon: Any, word: str) -> None:
+def test_shares_are_harmless(drf: Drf, daemon: CannedDaemon, word: str) -> None:
     amount = {"cores": 1.0, "memory": 1, "read": 0, "write": 0, "gres": {}}
     node = {
         "path": f"root.{word}",
@@ -133,7 +136,7 @@ def test_shares_are_harmless(drf: Run, daemon: Any, word: str) -> None:
     assert max(map(cell_len, harmless(result.out).splitlines())) <= 160
 
 
-def test_failures_are_one_harmless_line_each(drf: Run, daemon: Any, word: str) -> None:
+def test_failures_are_one_harmless_line_each(drf: Drf, daemon: CannedDaemon, word: str) -> None:
     error = {"kind": "Refused", "code": "x", "text": word, "hint": ""}
     daemon.replies = {"cancel": {"done": [], "failed": [{"id": 1, "error": error}]}}
     result = drf("cancel", 1)
@@ -141,7 +144,7 @@ def test_failures_are_one_harmless_line_each(drf: Run, daemon: Any, word: str) -
 
 
 def test_a_refusal_is_one_harmless_line(
-    drf: Run, daemon: Any, refuse: Callable[..., bytes], word: str
+    drf: Drf, daemon: CannedDaemon, refuse: Refuse, word: str
 ) -> None:
     daemon.replies = {"show": refuse("Refused", "x", word, word)}
     result = drf("show", 1)
@@ -150,7 +153,7 @@ def test_a_refusal_is_one_harmless_line(
 
 
 def test_why_there_is_no_output_is_one_harmless_line(
-    drf: Run, daemon: Any, job: Any, word: str
+    drf: Drf, daemon: CannedDaemon, job: MakeJob, word: str
 ) -> None:
     waiting = job(
         state="PENDING",
@@ -163,7 +166,7 @@ def test_why_there_is_no_output_is_one_harmless_line(
     assert (result.code, result.out, harmless(result.err).count("\n")) == (1, "", 1)
 
 
-def test_doctor_is_harmless(drf: Run, daemon: Any, word: str) -> None:
+def test_doctor_is_harmless(drf: Drf, daemon: CannedDaemon, word: str) -> None:
     disk = {"name": word, "path": word, "device": "8:0", "read": 1, "write": 1, "guess": False}
     daemon.replies = {
         "doctor": {
@@ -183,7 +186,7 @@ def test_doctor_is_harmless(drf: Run, daemon: Any, word: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["cancel", "hold", "release", "suspend", "resume"])
-def test_acting_on_jobs_is_harmless(drf: Run, daemon: Any, word: str, verb: str) -> None:
+def test_acting_on_jobs_is_harmless(drf: Drf, daemon: CannedDaemon, word: str, verb: str) -> None:
     error = {"kind": "NotPermitted", "code": word, "text": word, "hint": word}
     daemon.replies = {verb: {"done": [2], "failed": [{"id": 1, "error": error}]}}
     result = drf(verb, 1, 2)
@@ -191,7 +194,9 @@ def test_acting_on_jobs_is_harmless(drf: Run, daemon: Any, word: str, verb: str)
     assert harmless(result.err).count("\n") == 1
 
 
-def test_warnings_about_a_configuration_are_harmless(drf: Run, daemon: Any, word: str) -> None:
+def test_warnings_about_a_configuration_are_harmless(
+    drf: Drf, daemon: CannedDaemon, word: str
+) -> None:
     daemon.replies = {"reload": {"warnings": [word]}}
     result = drf("reload")
     assert result.code == 0
@@ -200,30 +205,32 @@ def test_warnings_about_a_configuration_are_harmless(drf: Run, daemon: Any, word
 
 @pytest.mark.parametrize("words", [["drain"], ["undrain"], ["shutdown"], ["doctor"], ["shares"]])
 def test_a_refusal_of_any_verb_is_one_harmless_line(
-    drf: Run, daemon: Any, refuse: Callable[..., bytes], word: str, words: list[str]
+    drf: Drf, daemon: CannedDaemon, refuse: Refuse, word: str, words: list[str]
 ) -> None:
     daemon.replies = {words[0].removeprefix("un"): refuse("Refused", word, word, word)}
     result = drf(*words)
     assert (result.code, result.out, harmless(result.err).count("\n")) == (1, "", 1)
 
 
-def test_a_forecast_is_harmless(drf: Run, daemon: Any, word: str) -> None:
+def test_a_forecast_is_harmless(drf: Drf, daemon: CannedDaemon, word: str) -> None:
     reason = {"code": word, "text": word}
     daemon.replies = {"submit": {"expected_start_at": 1_700_000_060.0, "reason": reason}}
     result = drf("submit", "--dry-run", "--", "true")
     assert (result.code, result.err, harmless(result.out).count("\n")) == (0, "", 2)
 
 
+# Each takes a second, after which the client tells why the job waits.
+@pytest.mark.parametrize("word", seeds(HOSTILE.values()), ids=HOSTILE.keys())
 def test_the_wait_and_the_end_of_a_run_are_harmless(
-    spawn: Run, finish: Run, daemon: Any, job: Any, ended: Any, word: str
+    spawn: Spawn, finish: Finish, daemon: CannedDaemon, job: MakeJob, ended: MakeJob, word: str
 ) -> None:
     asked = threading.Event()
 
-    def status(request: object) -> Any:
+    def status(request: object) -> Message:
         asked.set()
         return {"jobs": [job(state="PENDING", reason={"code": "RESOURCES", "text": word})]}
 
-    def wait(request: object) -> Any:
+    def wait(request: object) -> Message:
         asked.wait(20)
         return {"done": True, "ended": [ended("LAUNCH_FAILED", 125, text=word)]}
 
@@ -239,7 +246,7 @@ def test_the_wait_and_the_end_of_a_run_are_harmless(
 
 @pytest.mark.parametrize("words", [["status"], ["shares"]], ids=lambda words: words[0])
 def test_lines_for_programs_have_as_many_columns_as_their_header(
-    drf: Run, daemon: Any, job: Any, word: str, words: list[str]
+    drf: Drf, daemon: CannedDaemon, job: MakeJob, word: str, words: list[str]
 ) -> None:
     amount = {"cores": 1.0, "memory": 1, "read": 0, "write": 0, "gres": {}}
     node = {
@@ -257,7 +264,7 @@ def test_lines_for_programs_have_as_many_columns_as_their_header(
     assert header.count("|TAB|") == line.count("|TAB|")
 
 
-def test_a_simulated_machine_is_harmless(drf: Run, tmp_path: Path, word: str) -> None:
+def test_a_simulated_machine_is_harmless(drf: Drf, tmp_path: Path, word: str) -> None:
     problem = {
         "capacity": {word or "x": 4},
         "users": [{"name": word, "demand": {word: 1}}],
@@ -270,14 +277,16 @@ def test_a_simulated_machine_is_harmless(drf: Run, tmp_path: Path, word: str) ->
     harmless(result.out + result.err)
 
 
-def test_a_script_with_a_hostile_name_is_harmless(drf: Run, daemon: Any, word: str) -> None:
+def test_a_script_with_a_hostile_name_is_harmless(
+    drf: Drf, daemon: CannedDaemon, word: str
+) -> None:
     name = word.replace("\0", "").encode("utf-8", "surrogateescape").decode(errors="replace")
     result = drf("submit", name)
     assert (result.code, result.out, harmless(result.err).count("\n")) == (1, "", 1)
 
 
 def test_json_carries_it_all_and_is_still_one_plain_line(
-    drf: Run, daemon: Any, job: Any, word: str
+    drf: Drf, daemon: CannedDaemon, job: MakeJob, word: str
 ) -> None:
     """Programs get what there is; a terminal that sees it gets ASCII."""
     hostile = everywhere(job, word)
@@ -298,10 +307,15 @@ def test_what_is_too_long_is_cut_visibly() -> None:
     assert clean("x" * 10, 10) == "x" * 10
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("encoding", seeds(["ascii", "latin-1", "utf-8"], quick=1))
 @pytest.mark.parametrize("words", [["status"], ["show", "42"], ["why", "42"]], ids=lambda w: w[0])
 def test_a_terminal_of_any_encoding_shows_what_it_can(
-    spawn: Run, finish: Run, daemon: Any, job: Any, encoding: str, words: list[str]
+    spawn: Spawn,
+    finish: Finish,
+    daemon: CannedDaemon,
+    job: MakeJob,
+    encoding: str,
+    words: list[str],
 ) -> None:
     strange = job(name="日本語…", reason={"code": "RESOURCES", "text": "für é"})
     daemon.replies = {

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-Run = Callable[..., Any]
+from canned import CannedDaemon, MakeJob, Message, Refuse
+from cli.drf import Drf, Finish, Spawn
 
 
 @pytest.fixture
-def output(daemon: Any, job: Any, tmp_path: Path) -> Path:
+def output(daemon: CannedDaemon, job: MakeJob, tmp_path: Path) -> Path:
     """The path of the job's output, which the daemon tells; nothing is there yet."""
     path = tmp_path / "job.out"
     shown = job(stdout=str(path), stderr=str(tmp_path / "job.err"))
@@ -29,13 +28,13 @@ class Ending:
     def __init__(self) -> None:
         self.has_come = threading.Event()
 
-    def __call__(self, request: object) -> Any:
+    def __call__(self, request: object) -> Message:
         self.has_come.wait(20)
         return {"done": True, "ended": []}
 
 
 @pytest.fixture
-def ending(daemon: Any, output: Path) -> Ending:
+def ending(daemon: CannedDaemon, output: Path) -> Ending:
     ending = Ending()
     daemon.replies["wait"] = ending
     return ending
@@ -56,7 +55,9 @@ def ending(daemon: Any, output: Path) -> Ending:
     ],
     ids=lambda data: repr(data[:10]),
 )
-def test_the_output_comes_byte_for_byte(spawn: Run, output: Path, daemon: Any, data: bytes) -> None:
+def test_the_output_comes_byte_for_byte(
+    spawn: Spawn, output: Path, daemon: CannedDaemon, data: bytes
+) -> None:
     output.write_bytes(data)
     process = spawn("log", "42")
     out, err = process.communicate(timeout=20)
@@ -65,7 +66,7 @@ def test_the_output_comes_byte_for_byte(spawn: Run, output: Path, daemon: Any, d
     assert daemon.requests == [{"op": "show", "id": 42}]
 
 
-def test_errors_are_another_file(drf: Run, output: Path) -> None:
+def test_errors_are_another_file(drf: Drf, output: Path) -> None:
     output.write_text("output\n")
     output.with_name("job.err").write_text("errors\n")
     assert drf("log", 42).out == "output\n"
@@ -73,7 +74,7 @@ def test_errors_are_another_file(drf: Run, output: Path) -> None:
 
 
 def test_a_job_that_has_not_started_has_no_output_and_a_reason(
-    drf: Run, daemon: Any, job: Any
+    drf: Drf, daemon: CannedDaemon, job: MakeJob
 ) -> None:
     why = {"code": "HELD", "text": "held by alice"}
     waiting = job(state="HELD", started_at=None, stdout="/nowhere/x", reason=why)
@@ -86,7 +87,7 @@ def test_a_job_that_has_not_started_has_no_output_and_a_reason(
     )
 
 
-def test_an_output_that_is_gone_is_said(drf: Run, output: Path) -> None:
+def test_an_output_that_is_gone_is_said(drf: Drf, output: Path) -> None:
     result = drf("log", 42)
     assert (result.code, result.out, result.err) == (
         1,
@@ -96,7 +97,7 @@ def test_an_output_that_is_gone_is_said(drf: Run, output: Path) -> None:
 
 
 def test_it_is_read_with_the_callers_own_rights(
-    drf: Run, output: Path, monkeypatch: pytest.MonkeyPatch
+    drf: Drf, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Promise 6: the daemon never opens it."""
     output.mkdir()
@@ -105,14 +106,16 @@ def test_it_is_read_with_the_callers_own_rights(
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may read every file")
-def test_an_output_that_may_not_be_read_is_said(drf: Run, output: Path) -> None:
+def test_an_output_that_may_not_be_read_is_said(drf: Drf, output: Path) -> None:
     output.write_text("x")
     output.chmod(0)
     result = drf("log", 42)
     assert (result.code, result.err) == (1, f"drf: cannot read {output}: Permission denied\n")
 
 
-def test_a_pipe_that_nobody_writes_does_not_hang(spawn: Run, finish: Run, output: Path) -> None:
+def test_a_pipe_that_nobody_writes_does_not_hang(
+    spawn: Spawn, finish: Finish, output: Path
+) -> None:
     """A job's output may have been a FIFO; it has no contents to show."""
     os.mkfifo(output)
     process = spawn("log", "42")
@@ -141,7 +144,7 @@ def test_a_pipe_that_nobody_writes_does_not_hang(spawn: Run, finish: Run, output
     ids=lambda value: repr(value)[:12],
 )
 def test_the_last_lines_alone(
-    spawn: Run, output: Path, data: bytes, lines: int, shown: bytes
+    spawn: Spawn, output: Path, data: bytes, lines: int, shown: bytes
 ) -> None:
     output.write_bytes(data)
     out, err = spawn("log", "-n", lines, "42").communicate(timeout=20)
@@ -152,7 +155,7 @@ def test_the_last_lines_alone(
 
 
 @pytest.fixture
-def outputs(daemon: Any, job: Any, tmp_path: Path) -> dict[int, Path]:
+def outputs(daemon: CannedDaemon, job: MakeJob, tmp_path: Path) -> dict[int, Path]:
     """The outputs of three jobs; nothing is there yet."""
     paths = {number: tmp_path / f"{number}.out" for number in (7, 42, 100)}
     daemon.replies = {
@@ -164,7 +167,7 @@ def outputs(daemon: Any, job: Any, tmp_path: Path) -> dict[int, Path]:
 
 
 def test_lines_of_several_jobs_have_the_ids_before_them(
-    spawn: Run, finish: Run, outputs: dict[int, Path]
+    spawn: Spawn, finish: Finish, outputs: dict[int, Path]
 ) -> None:
     outputs[7].write_bytes(b"one\ntwo\n")
     outputs[42].write_bytes(b"")
@@ -175,7 +178,7 @@ def test_lines_of_several_jobs_have_the_ids_before_them(
 
 
 def test_of_several_jobs_those_with_an_output_are_shown(
-    spawn: Run, finish: Run, outputs: dict[int, Path]
+    spawn: Spawn, finish: Finish, outputs: dict[int, Path]
 ) -> None:
     outputs[42].write_bytes(b"here\n")
     result = finish(spawn("log", "7", "42"))
@@ -184,12 +187,12 @@ def test_of_several_jobs_those_with_an_output_are_shown(
 
 
 def test_several_jobs_are_followed_line_by_line_until_all_have_ended(
-    spawn: Run, finish: Run, outputs: dict[int, Path], daemon: Any, job: Any
+    spawn: Spawn, finish: Finish, outputs: dict[int, Path], daemon: CannedDaemon, job: MakeJob
 ) -> None:
     next_end = threading.Semaphore(0)
     ends = iter([42, 7])
 
-    def wait(request: object) -> Any:
+    def wait(request: object) -> Message:
         next_end.acquire(timeout=20)
         return {"done": True, "ended": [job(id=next(ends))]}
 
@@ -216,7 +219,8 @@ def test_several_jobs_are_followed_line_by_line_until_all_have_ended(
 # -- as it grows -------------------------------------------------------------------------------
 
 
-def read(process: Any, size: int) -> bytes:
+def read(process: subprocess.Popen[bytes], size: int) -> bytes:
+    assert process.stdout is not None
     data = b""
     while len(data) < size:
         piece = os.read(process.stdout.fileno(), size - len(data))
@@ -231,7 +235,7 @@ def append(path: Path, data: bytes) -> None:
 
 
 def test_what_is_written_comes_until_the_job_has_ended(
-    spawn: Run, finish: Run, output: Path, ending: Ending, daemon: Any
+    spawn: Spawn, finish: Finish, output: Path, ending: Ending, daemon: CannedDaemon
 ) -> None:
     output.write_bytes(b"one\n")
     process = spawn("log", "-f", "42")
@@ -248,7 +252,7 @@ def test_what_is_written_comes_until_the_job_has_ended(
 
 
 def test_an_output_that_does_not_exist_yet_is_waited_for(
-    spawn: Run, finish: Run, output: Path, ending: Ending, daemon: Any
+    spawn: Spawn, finish: Finish, output: Path, ending: Ending, daemon: CannedDaemon
 ) -> None:
     process = spawn("log", "-f", "42")
     daemon.asked("wait")
@@ -259,7 +263,7 @@ def test_an_output_that_does_not_exist_yet_is_waited_for(
 
 
 def test_an_output_that_was_emptied_is_read_from_its_new_start(
-    spawn: Run, finish: Run, output: Path, ending: Ending
+    spawn: Spawn, finish: Finish, output: Path, ending: Ending
 ) -> None:
     output.write_bytes(b"first life\n")
     process = spawn("log", "-f", "42")
@@ -273,7 +277,7 @@ def test_an_output_that_was_emptied_is_read_from_its_new_start(
 
 
 def test_an_output_that_was_replaced_is_read_to_its_end_and_then_the_new_one(
-    spawn: Run, finish: Run, output: Path, ending: Ending
+    spawn: Spawn, finish: Finish, output: Path, ending: Ending
 ) -> None:
     """As log rotation does it."""
     output.write_bytes(b"first\n")
@@ -288,7 +292,7 @@ def test_an_output_that_was_replaced_is_read_to_its_end_and_then_the_new_one(
 
 
 def test_following_begins_with_the_last_lines(
-    spawn: Run, finish: Run, output: Path, ending: Ending
+    spawn: Spawn, finish: Finish, output: Path, ending: Ending
 ) -> None:
     output.write_bytes(b"one\ntwo\n")
     process = spawn("log", "-f", "-n", "1", "42")
@@ -300,12 +304,13 @@ def test_following_begins_with_the_last_lines(
 
 
 def test_following_a_job_that_waits_says_why_it_waits(
-    spawn: Run, finish: Run, output: Path, ending: Ending, daemon: Any, job: Any
+    spawn: Spawn, finish: Finish, output: Path, ending: Ending, daemon: CannedDaemon, job: MakeJob
 ) -> None:
     why = {"code": "RESOURCES", "text": "needs 8 cores"}
     waiting = job(state="PENDING", started_at=None, stdout=str(output), reason=why)
     daemon.replies["show"] = {"job": waiting, "events": []}
     process = spawn("log", "-f", "42")
+    assert process.stderr is not None
     assert process.stderr.readline() == b"drf: job 42 has not started: RESOURCES: needs 8 cores\n"
     output.write_bytes(b"now\n")
     assert read(process, 4) == b"now\n"
@@ -314,7 +319,7 @@ def test_following_a_job_that_waits_says_why_it_waits(
 
 
 def test_a_job_that_never_writes_is_followed_to_its_end(
-    spawn: Run, finish: Run, output: Path, ending: Ending
+    spawn: Spawn, finish: Finish, output: Path, ending: Ending
 ) -> None:
     ending.has_come.set()
     result = finish(spawn("log", "-f", "42"))
@@ -322,7 +327,7 @@ def test_a_job_that_never_writes_is_followed_to_its_end(
 
 
 def test_following_outlives_a_restart_of_the_daemon(
-    spawn: Run, finish: Run, output: Path, daemon: Any
+    spawn: Spawn, finish: Finish, output: Path, daemon: CannedDaemon
 ) -> None:
     output.write_bytes(b"one\n")
     daemon.replies["wait"] = [None, {"done": True, "ended": []}]
@@ -332,7 +337,7 @@ def test_following_outlives_a_restart_of_the_daemon(
 
 
 def test_following_shows_what_comes_while_the_daemon_is_away(
-    spawn: Run, finish: Run, output: Path, daemon: Any
+    spawn: Spawn, finish: Finish, output: Path, daemon: CannedDaemon
 ) -> None:
     """The file needs no daemon to be read."""
     second = Ending()
@@ -352,7 +357,7 @@ def test_following_shows_what_comes_while_the_daemon_is_away(
 
 
 def test_following_somebody_elses_job_is_not_permitted(
-    drf: Run, daemon: Any, refuse: Callable[..., bytes]
+    drf: Drf, daemon: CannedDaemon, refuse: Refuse
 ) -> None:
     daemon.replies = {"show": refuse("NotPermitted", "not-yours", "job 42 belongs to bob")}
     result = drf("log", "-f", 42)
@@ -360,12 +365,13 @@ def test_following_somebody_elses_job_is_not_permitted(
 
 
 def test_a_reader_that_has_enough_ends_the_following(
-    spawn: Run, finish: Run, output: Path, ending: Ending
+    spawn: Spawn, finish: Finish, output: Path, ending: Ending
 ) -> None:
     """`drf log -f 42 | head -1`."""
     output.write_bytes(b"one\n")
     process = spawn("log", "-f", "42")
     assert read(process, 4) == b"one\n"
+    assert process.stdout is not None
     process.stdout.close()
     process.stdout = None
     append(output, b"two\n")

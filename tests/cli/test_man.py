@@ -1,4 +1,4 @@
-"""Man pages and completions: made from the commands and the README, and understood by groff."""
+"""Man pages and completions: made from the commands and the documents, and understood by groff."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
 
+from cli.drf import Drf, Finish, Spawn
+from drfd_cli.commands.man import DOCUMENTS, from_markdown, pages, plain, sections, styled
 from drfd_cli.main import VERBS, cli
-from drfd_cli.man import pages
-from drfd_cli.roff import from_markdown, plain, sections, styled
 
-ROOT = Path(__file__).parent.parent.parent
-README = (ROOT / "README.md").read_text()
-PAGES = pages(cli, README, "9.8.7")
-
-Run = Callable[..., Any]
+ROOT = Path(__file__).parents[2]
+TEXTS = {
+    name: (ROOT / ("" if name == "README.md" else "docs") / name).read_text() for name in DOCUMENTS
+}
+PAGES = pages(cli, TEXTS, "9.8.7")
 
 
 def bare(page: str) -> str:
@@ -58,12 +56,12 @@ def test_every_page_says_what_it_is(name: str) -> None:
 
 def test_the_configuration_is_in_its_page_line_by_line() -> None:
     page = bare(PAGES["drfd.toml.5"]).splitlines()
-    block = sections(README)["Configuration"].split("```")[1].splitlines()[1:]
+    block = sections(TEXTS["configuration.md"])["Keys"].split("```")[1].splitlines()[1:]
     assert len(block) > 30
     assert [line for line in block if line not in page] == []
 
 
-def test_the_administrators_section_is_in_the_daemons_page() -> None:
+def test_the_administrators_document_is_in_the_daemons_page() -> None:
     page = bare(PAGES["drfd.8"])
     for word in ("drfd install", "drf shutdown --kill-jobs", "/var/lib/drfd", "event=audit"):
         assert word in page
@@ -130,7 +128,7 @@ def test_sections_are_told_by_their_headings_and_not_by_comments_in_code() -> No
 # -- the command -----------------------------------------------------------------------------
 
 
-def test_all_files_are_where_the_shells_and_man_look(drf: Run, tmp_path: Path) -> None:
+def test_all_files_are_where_the_shells_and_man_look(drf: Drf, tmp_path: Path) -> None:
     assert drf("man", tmp_path).code == 0
     found = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file())
     assert found == [
@@ -145,11 +143,11 @@ def test_all_files_are_where_the_shells_and_man_look(drf: Run, tmp_path: Path) -
     assert subprocess.run(["bash", "-n", bash], timeout=60).returncode == 0
 
 
-def test_it_is_not_among_the_verbs_for_users(drf: Run) -> None:
+def test_it_is_not_among_the_verbs_for_users(drf: Drf) -> None:
     assert "man " not in drf("--help").out
 
 
-def test_a_verb_completes(spawn: Callable[..., Any], finish: Callable[..., Any]) -> None:
+def test_a_verb_completes(spawn: Spawn, finish: Finish) -> None:
     """As the script that bash loads asks for it."""
     env = {"_DRF_COMPLETE": "bash_complete", "COMP_WORDS": "drf su", "COMP_CWORD": "1"}
     result = finish(spawn(env=env | {"LANG": os.environ.get("LANG", "C.UTF-8")}))

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-Run = Callable[..., Any]
+from canned import CannedDaemon, MakeJob, Refuse
+from cli.drf import Drf
+
 GIB = 1 << 30
 
 
@@ -34,14 +36,14 @@ def submits(forecasts: list[Any]) -> Callable[[Any], Any]:
     return lambda request: left.pop(0) if request.get("dry_run") else {"id": 42}
 
 
-def asked(daemon: Any) -> list[tuple[float, int]]:
+def asked(daemon: CannedDaemon) -> list[tuple[float, int]]:
     """Cores and memory of each submission, dry runs first."""
     demands = [request["demand"] for request in daemon.requests if request["op"] == "submit"]
     return [(each["cores_milli"] / 1000, each["memory_bytes"]) for each in demands]
 
 
 @pytest.fixture
-def prepared(daemon: Any, ended: Any) -> Any:
+def prepared(daemon: CannedDaemon, ended: MakeJob) -> CannedDaemon:
     daemon.replies = {
         "shares": free(9.5, 18 * GIB + 5),
         "submit": submits([NOW]),
@@ -51,7 +53,9 @@ def prepared(daemon: Any, ended: Any) -> Any:
     return daemon
 
 
-def test_it_takes_all_that_is_free_and_says_what_would_have_fitted(drf: Run, prepared: Any) -> None:
+def test_it_takes_all_that_is_free_and_says_what_would_have_fitted(
+    drf: Drf, prepared: CannedDaemon
+) -> None:
     result = drf("profile", "--", "train", "a b")
     assert (result.code, result.out) == (0, "")
     assert result.err == (
@@ -65,19 +69,21 @@ def test_it_takes_all_that_is_free_and_says_what_would_have_fitted(drf: Run, pre
     }  # fmt: skip
 
 
-def test_it_takes_less_until_it_would_start_now(drf: Run, prepared: Any, refuse: Any) -> None:
+def test_it_takes_less_until_it_would_start_now(
+    drf: Drf, prepared: CannedDaemon, refuse: Refuse
+) -> None:
     prepared.replies["submit"] = submits([refuse(code="too-big"), LATER, NOW])
     drf("profile", "--", "true")
     assert asked(prepared) == [(9, 18 * GIB), (4, 9 * GIB), (2, 4608 << 20), (2, 4608 << 20)]
 
 
-def test_on_a_full_machine_it_waits_for_the_least(drf: Run, prepared: Any) -> None:
+def test_on_a_full_machine_it_waits_for_the_least(drf: Drf, prepared: CannedDaemon) -> None:
     prepared.replies["shares"] = free(0.2, 0)
     drf("profile", "--", "true")
     assert asked(prepared) == [(1, GIB)]
 
 
-def test_what_is_given_is_kept(drf: Run, prepared: Any) -> None:
+def test_what_is_given_is_kept(drf: Drf, prepared: CannedDaemon) -> None:
     prepared.replies["submit"] = submits([LATER, NOW])
     drf("profile", "-m", "64M", "-t", "1h", "--", "true")
     assert asked(prepared) == [(9, 64 << 20), (4, 64 << 20), (4, 64 << 20)]
@@ -85,7 +91,7 @@ def test_what_is_given_is_kept(drf: Run, prepared: Any) -> None:
 
 
 def test_a_run_that_failed_teaches_nothing_and_its_code_is_kept(
-    drf: Run, prepared: Any, ended: Any
+    drf: Drf, prepared: CannedDaemon, ended: MakeJob
 ) -> None:
     prepared.replies["wait"] = {"done": True, "ended": [ended("FAILED", status=3)]}
     prepared.replies["report"] = report(None)
@@ -96,18 +102,18 @@ def test_a_run_that_failed_teaches_nothing_and_its_code_is_kept(
     )
 
 
-def test_a_run_that_never_was_teaches_nothing(drf: Run, prepared: Any) -> None:
+def test_a_run_that_never_was_teaches_nothing(drf: Drf, prepared: CannedDaemon) -> None:
     prepared.replies["report"] = {"rows": []}
     assert "it never ran" in drf("profile", "--", "x").err
 
 
-def test_a_run_that_was_cut_short_is_a_guess(drf: Run, prepared: Any) -> None:
+def test_a_run_that_was_cut_short_is_a_guess(drf: Drf, prepared: CannedDaemon) -> None:
     prepared.replies["report"] = report(ADVICE | {"short_jobs": 1})
     assert (
         "it was cut short: this is a guess, profile it again with" in drf("profile", "--", "x").err
     )
 
 
-def test_a_command_that_cannot_be_typed_is_not_repeated(drf: Run, prepared: Any) -> None:
+def test_a_command_that_cannot_be_typed_is_not_repeated(drf: Drf, prepared: CannedDaemon) -> None:
     err = drf("profile", "--", "sh", "-c", "a\nb\x1b").err
     assert err.endswith("drf: drf submit -c 1 -m 384M -t 1m -- (the same command)\n")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import textwrap
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-Run = Callable[..., Any]
+from canned import CannedDaemon
+from cli.drf import Drf
+
 ME = {"version": "0", "user": "alice", "admin": False}
 HOUR = 3_600_000_000
 
@@ -56,7 +57,7 @@ def text(screen: str) -> str:
 
 
 def test_a_report_shows_waste_and_what_to_ask_for(
-    drf: Run, daemon: Any, monkeypatch: pytest.MonkeyPatch
+    drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     daemon.replies = {"hello": ME, "report": report(TRAIN, LOST)}
@@ -74,7 +75,7 @@ train (alice): next time drf submit -c 1 -m 384M -t 2m  (from its last 4 jobs)
     assert (result.code, result.err) == (0, "")
 
 
-def test_a_wide_report_has_users_disks_and_throttling(drf: Run, daemon: Any) -> None:
+def test_a_wide_report_has_users_disks_and_throttling(drf: Drf, daemon: CannedDaemon) -> None:
     row = TRAIN | {"read": amount(1000, 500)}
     bob = LOST | {"user": "bob"}
     total = account(read=amount(1000, 500))
@@ -82,7 +83,7 @@ def test_a_wide_report_has_users_disks_and_throttling(drf: Run, daemon: Any) -> 
     lines = drf("report", "-a", "-n", "2").screen.splitlines()
     assert lines[1].split() == [
         *("NAME", "USER", "JOBS", "CORE-H", "WASTED", "CPU%", "MEM", "PEAK", "MEM%", "READ%"),
-        *("HELD", "BACK"),
+        "THROTTLED",
     ]
     assert lines[3].split()[-2:] == ["50%", "1m30s"]
     assert lines[4].split()[-2:] == ["-", "-"], "what is not known is not zero"
@@ -90,7 +91,9 @@ def test_a_wide_report_has_users_disks_and_throttling(drf: Run, daemon: Any) -> 
     assert lines[6].split()[:2] == ["in", "all"]
 
 
-def test_advice_that_rests_on_one_job_that_was_cut_short_says_so(drf: Run, daemon: Any) -> None:
+def test_advice_that_rests_on_one_job_that_was_cut_short_says_so(
+    drf: Drf, daemon: CannedDaemon
+) -> None:
     row = TRAIN | {"advice": ADVICE | {"jobs": 1, "short_jobs": 1}}
     daemon.replies = {"report": report(row)}
     assert "(from its last job, 1 cut short)" in drf("report", "-a").out
@@ -105,7 +108,7 @@ def test_advice_that_rests_on_one_job_that_was_cut_short_says_so(drf: Run, daemo
     ],
 )
 def test_what_is_chosen_is_asked_for(
-    drf: Run, daemon: Any, words: list[str], asked: dict[str, Any]
+    drf: Drf, daemon: CannedDaemon, words: list[str], asked: dict[str, Any]
 ) -> None:
     daemon.replies = {"report": report()}
     drf("report", *words)
@@ -113,7 +116,9 @@ def test_what_is_chosen_is_asked_for(
     assert daemon.asked("report") == [usual | asked]
 
 
-def test_it_is_of_the_last_month_unless_another_time_is_named(drf: Run, daemon: Any) -> None:
+def test_it_is_of_the_last_month_unless_another_time_is_named(
+    drf: Drf, daemon: CannedDaemon
+) -> None:
     daemon.replies = {"hello": ME, "report": report()}
     drf("report")
     (request,) = daemon.asked("report")
@@ -121,14 +126,14 @@ def test_it_is_of_the_last_month_unless_another_time_is_named(drf: Run, daemon: 
     assert time.time() - request["past"]["since_s"] == pytest.approx(30 * 86400, abs=60)
 
 
-def test_a_report_of_nothing_is_talk(drf: Run, daemon: Any) -> None:
+def test_a_report_of_nothing_is_talk(drf: Drf, daemon: CannedDaemon) -> None:
     daemon.replies = {"report": report(total=account(jobs=0))}
     result = drf("report", "-a")
     assert (result.code, result.out) == (0, "")
     assert result.err == "drf: no job that ran has ended in that time\n"
 
 
-def test_programs_get_exact_sums(drf: Run, daemon: Any) -> None:
+def test_programs_get_exact_sums(drf: Drf, daemon: CannedDaemon) -> None:
     daemon.replies = {"report": report(TRAIN, others=account(jobs=2))}
     assert json.loads(drf("report", "-a", "--json").out) == {
         "by": "name", "rows": [TRAIN], "others": account(jobs=2), "total": account(),
@@ -146,7 +151,7 @@ def test_programs_get_exact_sums(drf: Run, daemon: Any) -> None:
 
 
 def test_what_is_counted_has_a_column_of_hours_where_any_was_declared(
-    drf: Run, daemon: Any
+    drf: Drf, daemon: CannedDaemon
 ) -> None:
     train = TRAIN | {"gres_ms": {"gpu": 5_400_000}}
     shown = report(train, LOST | {"gres_ms": {}})
@@ -163,7 +168,7 @@ def test_what_is_counted_has_a_column_of_hours_where_any_was_declared(
 
 
 def test_a_wide_screen_shows_how_the_last_job_of_each_line_went(
-    drf: Run, daemon: Any, monkeypatch: pytest.MonkeyPatch
+    drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     curve = {
         "id": 7, "demand": {"cores": 4.0, "memory": 100}, "at": [2.0, 4.0, 6.0],

@@ -7,31 +7,32 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-Run = Callable[..., Any]
+from canned import CannedDaemon, MakeJob, Message, Refuse
+from cli.drf import Finish, Spawn
 
 
 class Attached:
     """The canned job: `wait` is answered when the test says how it ended."""
 
-    def __init__(self, daemon: Any, ended: Any) -> None:
+    def __init__(self, daemon: CannedDaemon, ended: MakeJob) -> None:
         self.daemon = daemon
         self._ended = ended
         self._has_ended = threading.Event()
-        self._reply: Any = None
+        self._reply: Message | None = None
         daemon.replies = {
             "submit": {"id": 42},
             "wait": self._wait,
             "cancel": {"done": [42], "failed": []},
         }
 
-    def _wait(self, request: object) -> Any:
+    def _wait(self, request: object) -> Message | None:
         self._has_ended.wait(20)
         return self._reply
 
@@ -60,15 +61,16 @@ class Attached:
 
 
 @pytest.fixture
-def attached(daemon: Any, ended: Any) -> Attached:
+def attached(daemon: CannedDaemon, ended: MakeJob) -> Attached:
     return Attached(daemon, ended)
 
 
 def test_the_job_has_the_terminals_own_input_output_and_errors(
-    spawn: Run, attached: Attached
+    spawn: Spawn, attached: Attached
 ) -> None:
     process = spawn("run", "--", "cat", stdin=subprocess.PIPE)
     with attached.descriptors() as (fd_in, fd_out, fd_err):
+        assert process.stdin is not None
         process.stdin.write(b"typed\n")
         process.stdin.flush()
         assert os.read(fd_in, 100) == b"typed\n"
@@ -80,7 +82,7 @@ def test_the_job_has_the_terminals_own_input_output_and_errors(
 
 
 def test_the_request_is_a_submission_with_an_attachment_and_then_a_wait(
-    spawn: Run, finish: Run, attached: Attached, daemon: Any, tmp_path: Path
+    spawn: Spawn, finish: Finish, attached: Attached, daemon: CannedDaemon, tmp_path: Path
 ) -> None:
     process = spawn("run", "-c", "2", "-n", "x", "--", "echo", "--", "a b", env={"LANG": "C.UTF-8"})
     path = attached.path()
@@ -106,7 +108,7 @@ def test_the_request_is_a_submission_with_an_attachment_and_then_a_wait(
 
 
 def test_nobody_else_can_reach_the_attachment_and_nothing_of_it_is_left(
-    spawn: Run, finish: Run, attached: Attached
+    spawn: Spawn, finish: Finish, attached: Attached
 ) -> None:
     process = spawn("run", "--", "true")
     directory = Path(attached.path()).parent
@@ -129,7 +131,7 @@ def test_nobody_else_can_reach_the_attachment_and_nothing_of_it_is_left(
     ],
 )
 def test_it_exits_as_the_job_did_and_explains_what_drfd_did(
-    spawn: Run, finish: Run, attached: Attached, code: str, status: int, talk: str
+    spawn: Spawn, finish: Finish, attached: Attached, code: str, status: int, talk: str
 ) -> None:
     attached.end(code, status, text="words")
     result = finish(spawn("run", "--", "true"))
@@ -137,7 +139,7 @@ def test_it_exits_as_the_job_did_and_explains_what_drfd_did(
 
 
 def test_a_refused_job_is_a_refusal(
-    spawn: Run, finish: Run, daemon: Any, refuse: Callable[..., bytes], tmp_path: Path
+    spawn: Spawn, finish: Finish, daemon: CannedDaemon, refuse: Refuse, tmp_path: Path
 ) -> None:
     daemon.replies = {"submit": refuse("Refused", "too-big", "it could never start")}
     result = finish(spawn("run", "--", "true", env={"TMPDIR": str(tmp_path)}))
@@ -145,13 +147,14 @@ def test_a_refused_job_is_a_refusal(
     assert list(tmp_path.iterdir()) == []
 
 
-def waiting(job: Any, code: str, text: str) -> Any:
+def waiting(job: MakeJob, code: str, text: str) -> Message:
     """The reply to `status` about a job that waits."""
     return {"jobs": [job(state="PENDING", reason={"code": code, "text": text})]}
 
 
+@pytest.mark.slow
 def test_a_reason_is_said_when_it_changes_and_not_with_every_figure_in_it(
-    spawn: Run, finish: Run, attached: Attached, daemon: Any, job: Any
+    spawn: Spawn, finish: Finish, attached: Attached, daemon: CannedDaemon, job: MakeJob
 ) -> None:
     daemon.replies["status"] = [
         waiting(job, "RESOURCES", "needs 8 cores, 3 free"),
@@ -169,7 +172,7 @@ def test_a_reason_is_said_when_it_changes_and_not_with_every_figure_in_it(
 
 
 def test_a_quiet_run_does_not_ask_why_it_waits(
-    spawn: Run, finish: Run, attached: Attached, daemon: Any
+    spawn: Spawn, finish: Finish, attached: Attached, daemon: CannedDaemon
 ) -> None:
     process = spawn("run", "-q", "--", "true")
     daemon.asked("wait")
@@ -182,7 +185,7 @@ def test_a_quiet_run_does_not_ask_why_it_waits(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_cancels_the_job_and_its_end_is_still_waited_for(
-    spawn: Run, finish: Run, attached: Attached, daemon: Any, number: int
+    spawn: Spawn, finish: Finish, attached: Attached, daemon: CannedDaemon, number: int
 ) -> None:
     process = spawn("run", "--", "sleep", "60")
     with attached.descriptors():
@@ -195,7 +198,7 @@ def test_a_signal_cancels_the_job_and_its_end_is_still_waited_for(
 
 
 def test_a_second_interrupt_leaves_at_once(
-    spawn: Run, finish: Run, attached: Attached, daemon: Any
+    spawn: Spawn, finish: Finish, attached: Attached, daemon: CannedDaemon
 ) -> None:
     """The job is being stopped; who presses twice does not want to see it."""
     process = spawn("run", "--", "sleep", "60")
@@ -210,8 +213,9 @@ def test_a_second_interrupt_leaves_at_once(
     attached.end()
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_the_daemon_is_away_does_not_abandon_the_job(
-    spawn: Run, finish: Run, attached: Attached, daemon: Any, ended: Any
+    spawn: Spawn, finish: Finish, attached: Attached, daemon: CannedDaemon, ended: MakeJob
 ) -> None:
     """A restart lasts a second; a job that nobody attends to would run on for days."""
     process = spawn("run", "--", "sleep", "60")
@@ -228,7 +232,7 @@ def test_an_interrupt_while_the_daemon_is_away_does_not_abandon_the_job(
 
 
 def test_a_restart_of_the_daemon_does_not_end_it(
-    spawn: Run, finish: Run, attached: Attached, daemon: Any, ended: Any
+    spawn: Spawn, finish: Finish, attached: Attached, daemon: CannedDaemon, ended: MakeJob
 ) -> None:
     daemon.replies["wait"] = [None, {"done": True, "ended": [ended("FAILED", 5)]}]
     result = finish(spawn("run", "--", "true"))
@@ -236,7 +240,7 @@ def test_a_restart_of_the_daemon_does_not_end_it(
 
 
 def test_a_long_temporary_directory_is_no_obstacle(
-    spawn: Run, finish: Run, attached: Attached, tmp_path: Path
+    spawn: Spawn, finish: Finish, attached: Attached, tmp_path: Path
 ) -> None:
     """Build systems make TMPDIRs that are longer than what a socket's address holds."""
     deep = tmp_path / ("d" * 120)
@@ -248,7 +252,7 @@ def test_a_long_temporary_directory_is_no_obstacle(
 
 
 def test_an_input_that_ends_does_not_end_the_job(
-    spawn: Run, finish: Run, attached: Attached
+    spawn: Spawn, finish: Finish, attached: Attached
 ) -> None:
     """`drf run -- train < /dev/null`, under cron."""
     process = spawn("run", "--", "true", stdin=subprocess.DEVNULL)

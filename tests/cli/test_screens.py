@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import textwrap
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from drfd.wire.used import USED
+from canned import CannedDaemon, MakeJob
+from cli.drf import Drf
+from drfd.protocol.replies import USED
 from drfd_cli.output import show_when
-
-Run = Callable[..., Any]
 
 WHY = {
     "code": "RESOURCES",
@@ -61,7 +60,9 @@ def text(screen: str) -> str:
     return textwrap.dedent(screen).strip("\n")
 
 
-def test_nothing_printed_has_colour_when_nobody_looks(drf: Run, daemon: Any, job: Any) -> None:
+def test_nothing_printed_has_colour_when_nobody_looks(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob
+) -> None:
     daemon.replies = {
         "status": {"jobs": [job()], "counts": {"RUNNING": 1}, "draining": False},
         "shares": SHARES,
@@ -73,7 +74,9 @@ def test_nothing_printed_has_colour_when_nobody_looks(drf: Run, daemon: Any, job
 # -- status ------------------------------------------------------------------------------------
 
 
-def test_status_is_a_table_with_reasons_and_counts(drf: Run, daemon: Any, job: Any) -> None:
+def test_status_is_a_table_with_reasons_and_counts(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob
+) -> None:
     daemon.replies = {
         "status": {
             "jobs": [
@@ -113,7 +116,7 @@ def test_status_is_a_table_with_reasons_and_counts(drf: Run, daemon: Any, job: A
     assert (result.code, result.err) == (0, "")
 
 
-def pages(job: Any) -> list[dict[str, Any]]:
+def pages(job: MakeJob) -> list[dict[str, Any]]:
     """Two replies that make up one list: three rows, and one that is wider."""
     names = [["a", "b", "c"], ["longer-than-the-others"]]
     shown = [[job(name=name) for name in each] for each in names]
@@ -124,7 +127,9 @@ def pages(job: Any) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_list_of_many_pages_is_printed_as_one(drf: Run, daemon: Any, job: Any) -> None:
+def test_a_list_of_many_pages_is_printed_as_one(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob
+) -> None:
     daemon.replies = {"status": pages(job)}
     heading, *rows, counts = drf("status").out.splitlines()
     assert heading.split()[:4] == ["ID", "NAME", "USER", "POOL"]
@@ -133,7 +138,9 @@ def test_a_list_of_many_pages_is_printed_as_one(drf: Run, daemon: Any, job: Any)
     assert [asked.get("after") for asked in daemon.asked("status", times=2)] == [None, [41, False]]
 
 
-def test_a_list_of_many_pages_is_one_to_programs_too(drf: Run, daemon: Any, job: Any) -> None:
+def test_a_list_of_many_pages_is_one_to_programs_too(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob
+) -> None:
     daemon.replies = {"status": pages(job)}
     told = json.loads(drf("status", "--json").out)
     assert [row["name"] for row in told["jobs"]] == ["a", "b", "c", "longer-than-the-others"]
@@ -162,7 +169,7 @@ def test_a_list_of_many_pages_is_one_to_programs_too(drf: Run, daemon: Any, job:
     ],
 )
 def test_status_asks_for_what_is_selected(
-    drf: Run, daemon: Any, words: list[str], asked: dict[str, Any]
+    drf: Drf, daemon: CannedDaemon, words: list[str], asked: dict[str, Any]
 ) -> None:
     daemon.replies = {"status": {"jobs": [], "counts": {}, "draining": False}}
     drf("status", *words)
@@ -171,15 +178,31 @@ def test_status_asks_for_what_is_selected(
     assert daemon.requests == [request | asked]
 
 
-def test_no_jobs_and_draining_are_talk(drf: Run, daemon: Any) -> None:
+def test_no_jobs_and_draining_are_talk(drf: Drf, daemon: CannedDaemon) -> None:
     daemon.replies = {"status": {"jobs": [], "counts": {}, "draining": True}}
     result = drf("status")
     assert (result.code, result.out) == (0, "")
     assert result.err == ("drf: draining: nothing is launched until drf undrain\ndrf: no jobs\n")
 
 
+def test_what_is_wrong_with_the_service_comes_first(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob
+) -> None:
+    """While the launcher was away, a list of running jobs alone showed nothing of it."""
+    notices = [{"code": "LAUNCHER_AWAY", "text": "the launcher has been away for 12s"}]
+    standing = {"launcher_away_s": 12.3, "notices": notices}
+    reply = {"jobs": [job()], "counts": {"RUNNING": 1}, "draining": True, **standing}
+    daemon.replies = {"status": reply}
+    assert drf("status").err.splitlines() == [
+        "drf: the launcher has been away for 12s",
+        "drf: draining: nothing is launched until drf undrain",
+    ]
+    said = json.loads(drf("status", "--json").out)
+    assert {key: said[key] for key in standing} == standing
+
+
 def test_on_a_narrow_terminal_ids_and_states_are_never_cut(
-    drf: Run, daemon: Any, job: Any, monkeypatch: pytest.MonkeyPatch
+    drf: Drf, daemon: CannedDaemon, job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """80 columns, and names as people have them: without its id nobody can name the job."""
     for name, value in (("COLUMNS", "80"), ("NO_COLOR", "1"), ("TERM", "dumb")):
@@ -204,7 +227,7 @@ def test_on_a_narrow_terminal_ids_and_states_are_never_cut(
 
 @pytest.mark.parametrize("columns", [60, 72, 80])
 def test_on_a_narrow_terminal_no_word_of_a_reason_is_cut(
-    drf: Run, daemon: Any, job: Any, monkeypatch: pytest.MonkeyPatch, columns: int
+    drf: Drf, daemon: CannedDaemon, job: MakeJob, monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     waits = {"state": "PENDING", "reason": WHY, "started_at": None}
@@ -220,7 +243,7 @@ def test_on_a_narrow_terminal_no_word_of_a_reason_is_cut(
 
 @pytest.mark.parametrize("columns", [60, 80])
 def test_on_a_narrow_terminal_no_figure_of_the_shares_is_cut(
-    drf: Run, daemon: Any, monkeypatch: pytest.MonkeyPatch, columns: int
+    drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     daemon.replies = {"shares": SHARES}
@@ -233,7 +256,7 @@ def test_on_a_narrow_terminal_no_figure_of_the_shares_is_cut(
 
 
 def test_states_have_colours_for_who_sees_them(
-    drf: Run, daemon: Any, job: Any, monkeypatch: pytest.MonkeyPatch
+    drf: Drf, daemon: CannedDaemon, job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon.replies = {"status": {"jobs": [job()], "counts": {"RUNNING": 1}, "draining": False}}
     green = "\x1b[32mRUNNING\x1b[0m"
@@ -246,7 +269,7 @@ def test_states_have_colours_for_who_sees_them(
 
 
 def test_the_queue_at_80_columns(
-    drf: Run, daemon: Any, job: Any, monkeypatch: pytest.MonkeyPatch
+    drf: Drf, daemon: CannedDaemon, job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     daemon.replies = {
@@ -277,7 +300,7 @@ def test_the_queue_at_80_columns(
 
 
 def test_the_columns_for_programs_are_the_same_in_every_release(
-    drf: Run, daemon: Any, job: Any
+    drf: Drf, daemon: CannedDaemon, job: MakeJob
 ) -> None:
     """New ones come at the end."""
     jobs = [job(), job(id=43, name="a\tb\nc", state="PENDING", reason=WHY, started_at=None)]
@@ -307,12 +330,14 @@ def test_the_columns_for_programs_are_the_same_in_every_release(
         (["--parsable", "--columns", "id,code"], "id\tcode\n42\t\n"),
     ],
 )
-def test_columns_can_be_chosen(drf: Run, daemon: Any, job: Any, words: list[str], out: str) -> None:
+def test_columns_can_be_chosen(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob, words: list[str], out: str
+) -> None:
     daemon.replies = {"status": {"jobs": [job()], "counts": {"RUNNING": 1}, "draining": False}}
     assert drf("status", *words).out == out
 
 
-def test_a_column_that_is_not_there_is_named(drf: Run, daemon: Any) -> None:
+def test_a_column_that_is_not_there_is_named(drf: Drf, daemon: CannedDaemon) -> None:
     result = drf("shares", "--columns", "path,colour")
     assert (result.code, result.out, daemon.requests) == (2, "", [])
     assert result.err == (
@@ -322,14 +347,14 @@ def test_a_column_that_is_not_there_is_named(drf: Run, daemon: Any) -> None:
     )
 
 
-def test_no_jobs_are_a_header_alone(drf: Run, daemon: Any) -> None:
+def test_no_jobs_are_a_header_alone(drf: Drf, daemon: CannedDaemon) -> None:
     daemon.replies = {"status": {"jobs": [], "counts": {}, "draining": False}}
     result = drf("status", "--columns", "id,state")
     assert (result.out, result.err) == ("id\tstate\n", "")
     assert drf("status", "--columns", "id", "--no-header").out == ""
 
 
-def test_shares_for_programs(drf: Run, daemon: Any) -> None:
+def test_shares_for_programs(drf: Drf, daemon: CannedDaemon) -> None:
     daemon.replies = {"shares": SHARES}
     assert drf("shares", "--parsable", "--no-header").out == (
         "root.alice\t0.5\t0.5\tcores\t1\t8\t17179869184\t0\t0\t1\t2\t\n"
@@ -345,7 +370,7 @@ def with_gpus(view: dict[str, Any], count: int) -> dict[str, Any]:
 
 
 def test_the_list_shows_who_has_which_gpus_where_there_are_any(
-    drf: Run, daemon: Any, job: Any, monkeypatch: pytest.MonkeyPatch
+    drf: Drf, daemon: CannedDaemon, job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     two = with_gpus(job()["demand"], 2)
@@ -367,7 +392,7 @@ def test_the_list_shows_who_has_which_gpus_where_there_are_any(
     assert "GRES" not in drf("status").out
 
 
-def test_a_job_is_shown_with_its_gpus(drf: Run, daemon: Any, job: Any) -> None:
+def test_a_job_is_shown_with_its_gpus(drf: Drf, daemon: CannedDaemon, job: MakeJob) -> None:
     two = with_gpus(job()["demand"], 2)
     shown = job(demand=two, gres_instances={"gpu": ["0", "GPU-5c"]})
     daemon.replies = {"show": {"job": shown, "events": []}}
@@ -376,7 +401,7 @@ def test_a_job_is_shown_with_its_gpus(drf: Run, daemon: Any, job: Any) -> None:
     assert "gpu        0,GPU-5c" in lines
 
 
-def test_shares_have_a_column_for_what_is_counted(drf: Run, daemon: Any) -> None:
+def test_shares_have_a_column_for_what_is_counted(drf: Drf, daemon: CannedDaemon) -> None:
     alice, lab = SHARES["nodes"]
     shares = {
         "capacity": with_gpus(SHARES["capacity"], 2),
@@ -394,7 +419,7 @@ def test_shares_have_a_column_for_what_is_counted(drf: Run, daemon: Any) -> None
     assert "GRES" not in drf("shares").out
 
 
-def test_doctor_names_what_is_given_out(drf: Run, daemon: Any) -> None:
+def test_doctor_names_what_is_given_out(drf: Drf, daemon: CannedDaemon) -> None:
     daemon.replies = {"doctor": DOCTOR | {"gres": {"gpu": ["0", "1"], "tape": []}}}
     out = drf("doctor").out
     assert "  2 gpu to give out: 0, 1\n  0 tape to give out: -\n" in out
@@ -437,7 +462,7 @@ def test_tomorrow_is_tomorrow_also_when_the_clock_changes(
 # -- show, why ---------------------------------------------------------------------------------
 
 
-def test_show_prints_everything_about_a_job(drf: Run, daemon: Any, job: Any) -> None:
+def test_show_prints_everything_about_a_job(drf: Drf, daemon: CannedDaemon, job: MakeJob) -> None:
     events = [
         {"at": 1_700_000_000.0, "event": "Submitted", "text": ""},
         {"at": 1_700_000_010.0, "event": "Admitted", "text": "attempt 1"},
@@ -473,15 +498,31 @@ def test_show_prints_everything_about_a_job(drf: Run, daemon: Any, job: Any) -> 
     )
 
 
+def test_show_says_how_many_events_are_not_there(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob
+) -> None:
+    counts = {"events_omitted": 780, "events_dropped": 1203}
+    daemon.replies = {"show": {"job": job(), "events": [], **counts}}
+    assert drf("show", 42).out.endswith(
+        "events\n"
+        "  780 between the first and the last ones are not shown\n"
+        "  1203 between the first and the last ones were not kept\n"
+    )
+    shown = json.loads(drf("show", "--json", 42).out)
+    assert {key: shown[key] for key in counts} == counts
+
+
 def test_a_command_that_is_shown_can_be_pasted_into_a_shell(
-    drf: Run, daemon: Any, job: Any
+    drf: Drf, daemon: CannedDaemon, job: MakeJob
 ) -> None:
     argv = ["sh", "-c", "echo 'a b'; rm *", "$HOME", ""]
     daemon.replies = {"show": {"job": job(argv=argv), "events": []}}
     assert """command    sh -c 'echo '"'"'a b'"'"'; rm *' '$HOME' ''\n""" in drf("show", 42).out
 
 
-def test_show_names_the_cpus_that_a_job_has_for_itself(drf: Run, daemon: Any, job: Any) -> None:
+def test_show_names_the_cpus_that_a_job_has_for_itself(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob
+) -> None:
     daemon.replies = {"show": {"job": job(cpus="0-3,8"), "events": []}}
     assert "\nCPUs       0-3,8, for itself\n" in drf("show", 42).out
     daemon.replies = {"show": {"job": job(cpus=None), "events": []}}
@@ -489,7 +530,7 @@ def test_show_names_the_cpus_that_a_job_has_for_itself(drf: Run, daemon: Any, jo
 
 
 def test_show_has_what_the_kernel_counted_of_an_ended_job(
-    drf: Run, daemon: Any, ended: Any
+    drf: Drf, daemon: CannedDaemon, ended: MakeJob
 ) -> None:
     used = dict.fromkeys(USED)
     known = {
@@ -509,7 +550,7 @@ def test_show_has_what_the_kernel_counted_of_an_ended_job(
     assert not [line for line in drf("show", 42).out.splitlines() if line.startswith("held")]
 
 
-def test_show_without_limit_start_or_cgroup(drf: Run, daemon: Any, job: Any) -> None:
+def test_show_without_limit_start_or_cgroup(drf: Drf, daemon: CannedDaemon, job: MakeJob) -> None:
     waiting = job(state="PENDING", reason=WHY, time_limit_s=None, started_at=None, cgroup=None)
     daemon.replies = {"show": {"job": waiting, "events": []}}
     out = drf("show", 42).out
@@ -534,7 +575,7 @@ def test_show_without_limit_start_or_cgroup(drf: Run, daemon: Any, job: Any) -> 
     ],
 )
 def test_why_is_one_line(
-    drf: Run, daemon: Any, job: Any, changes: dict[str, Any], line: str
+    drf: Drf, daemon: CannedDaemon, job: MakeJob, changes: dict[str, Any], line: str
 ) -> None:
     daemon.replies = {"why": {"job": job(**changes)}}
     result = drf("why", 42)
@@ -550,7 +591,7 @@ def test_why_is_one_line(
     ],
 )
 def test_why_says_when_a_job_starts_or_goes_on_where_that_is_in_sight(
-    drf: Run, daemon: Any, job: Any, state: str, reason: dict[str, str]
+    drf: Drf, daemon: CannedDaemon, job: MakeJob, state: str, reason: dict[str, str]
 ) -> None:
     waiting = job(state=state, reason=reason, expected_start_at=1_700_000_060.0)
     daemon.replies = {"why": {"job": waiting}}
@@ -563,25 +604,39 @@ def test_why_says_when_a_job_starts_or_goes_on_where_that_is_in_sight(
     )
 
 
+def test_why_says_why_nobody_can_say_when_it_starts(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob
+) -> None:
+    missing = {"code": "forecast-busy", "text": "no estimate within 90 s"}
+    waiting = job(state="PENDING", reason={"code": "RESOURCES", "text": "no room"})
+    daemon.replies = {"why": {"job": waiting, "notes": [], "no_estimate": missing}}
+    assert drf("why", 42).out == (
+        "job 42 waits: RESOURCES: no room\nnobody can say when it starts: no estimate within 90 s\n"
+    )
+    assert json.loads(drf("why", 42, "--json").out)["no_estimate"] == missing
+
+
 # -- shares, doctor ----------------------------------------------------------------------------
 
 
-def test_shares_are_a_table_with_free_and_capacity(drf: Run, daemon: Any) -> None:
+def test_shares_are_a_table_with_free_and_capacity(drf: Drf, daemon: CannedDaemon) -> None:
     daemon.replies = {"shares": SHARES}
     result = drf("shares")
-    rule = "─" * 98
+    rule = "─" * 101
     assert text(result.screen) == text(f"""
- POOL OR USER   WEIGHT   ENTITLED   SHARE   OF      SATISFIED   CORES    MEM    IO R/W   RUN   WAIT
+ POOL OR USER   WEIGHT   ENTITLED   SHARE   DOMINANT   SATISFIED   CORES    MEM    IO R/W   RUN   WAIT
  {rule}
- alice               1        50%     50%   cores        100%       8    16G         -     1      2
- lab               3.5        50%      0%   -              0%       0      0         -     0      0
- free                                                               4    60G   1G/512M
- capacity                                                          16   120G   1G/512M
-""")
+ alice               1        50%     50%   cores           100%       8    16G         -     1      2
+ lab               3.5        50%      0%   -                 0%       0      0         -     0      0
+ free                                                                  4    60G   1G/512M
+ capacity                                                             16   120G   1G/512M
+""")  # noqa: E501
     assert (result.code, result.err) == (0, "")
 
 
-def test_doctor_says_what_is_enforced_and_how_to_mend_the_rest(drf: Run, daemon: Any) -> None:
+def test_doctor_says_what_is_enforced_and_how_to_mend_the_rest(
+    drf: Drf, daemon: CannedDaemon
+) -> None:
     daemon.replies = {"doctor": DOCTOR}
     result = drf("doctor")
     assert (result.code, result.err) == (0, "")
@@ -605,7 +660,9 @@ def test_doctor_says_what_is_enforced_and_how_to_mend_the_rest(drf: Run, daemon:
     )
 
 
-def test_doctor_and_shares_show_what_is_left_to_processes_outside(drf: Run, daemon: Any) -> None:
+def test_doctor_and_shares_show_what_is_left_to_processes_outside(
+    drf: Drf, daemon: CannedDaemon
+) -> None:
     load = {"cores": 1.5, "memory": 6 << 30, "kept": {"cores": 0.0, "memory": 2 << 30}}
     daemon.replies = {
         "doctor": DOCTOR | {"external": load},
@@ -618,7 +675,7 @@ def test_doctor_and_shares_show_what_is_left_to_processes_outside(drf: Run, daem
     assert json.loads(drf("shares", "--json").out)["external"] == load
 
 
-def test_shares_show_each_of_several_disks(drf: Run, daemon: Any) -> None:
+def test_shares_show_each_of_several_disks(drf: Drf, daemon: CannedDaemon) -> None:
     disks = {"data": {"read": 1 << 30, "write": 1 << 20}, "old": {"read": 0, "write": 0}}
     split = {name: SHARES[name] | {"disks": disks} for name in ("free", "capacity")}
     daemon.replies = {"shares": SHARES | split}
@@ -627,7 +684,7 @@ def test_shares_show_each_of_several_disks(drf: Run, daemon: Any) -> None:
     assert rows.count(["disk", "old", "-"]) == 2
 
 
-def test_doctor_works_while_the_launcher_is_away(drf: Run, daemon: Any) -> None:
+def test_doctor_works_while_the_launcher_is_away(drf: Drf, daemon: CannedDaemon) -> None:
     away = {"enforcement": None, "controls": {}, "launcher": "away"}
     daemon.replies = {"doctor": DOCTOR | away}
     assert drf("doctor").out.splitlines()[:2] == [
@@ -640,7 +697,7 @@ def test_doctor_works_while_the_launcher_is_away(drf: Run, daemon: Any) -> None:
 
 
 def test_wait_prints_each_end_and_returns_the_jobs_own_code(
-    drf: Run, daemon: Any, ended: Any
+    drf: Drf, daemon: CannedDaemon, ended: MakeJob
 ) -> None:
     daemon.replies = {"wait": {"done": True, "ended": [ended("FAILED", 3)]}}
     result = drf("wait", 42)
@@ -648,7 +705,7 @@ def test_wait_prints_each_end_and_returns_the_jobs_own_code(
     assert daemon.requests == [{"op": "wait", "ids": [42], "any": False, "timeout_s": None}]
 
 
-def test_wait_asks_for_each_job_once_with_its_options(drf: Run, daemon: Any) -> None:
+def test_wait_asks_for_each_job_once_with_its_options(drf: Drf, daemon: CannedDaemon) -> None:
     daemon.replies = {"wait": {"done": True, "ended": []}}
     drf("wait", 3, 1, 3, "--any", "--timeout", "1m30s")
     (asked,) = daemon.requests
@@ -670,7 +727,7 @@ def test_wait_asks_for_each_job_once_with_its_options(drf: Run, daemon: Any) -> 
     ],
 )
 def test_acting_says_what_was_done_and_what_was_not(
-    drf: Run, daemon: Any, verb: str, word: str
+    drf: Drf, daemon: CannedDaemon, verb: str, word: str
 ) -> None:
     error = {
         "kind": "Refused",
@@ -708,7 +765,7 @@ def test_acting_says_what_was_done_and_what_was_not(
     ],
 )
 def test_a_selection_is_sent_as_it_was_said(
-    drf: Run, daemon: Any, words: list[str], chosen: dict[str, Any]
+    drf: Drf, daemon: CannedDaemon, words: list[str], chosen: dict[str, Any]
 ) -> None:
     daemon.replies = {"cancel": {"done": [], "failed": []}}
     assert drf("cancel", *words).code == 0
@@ -725,27 +782,29 @@ def test_a_selection_is_sent_as_it_was_said(
     ],
     ids=str,
 )
-def test_ids_may_be_ranges_and_lists(drf: Run, daemon: Any, words: Any, ids: Any) -> None:
+def test_ids_may_be_ranges_and_lists(
+    drf: Drf, daemon: CannedDaemon, words: list[str], ids: list[int]
+) -> None:
     daemon.replies = {"cancel": {"done": [], "failed": []}}
     assert drf("cancel", *words).code == 0
     assert daemon.requests[0]["select"]["ids"] == ids
 
 
 @pytest.mark.parametrize("word", ["x", "0", "5-3", "1-", "-", "1,,2", "1-999999", "1.5"])
-def test_what_is_no_id_is_a_usage_error(drf: Run, daemon: Any, word: str) -> None:
+def test_what_is_no_id_is_a_usage_error(drf: Drf, daemon: CannedDaemon, word: str) -> None:
     result = drf("cancel", "--", word)
     assert (result.code, daemon.requests) == (2, [])
     assert "ids: " in result.err or "IDS" in result.err
 
 
-def test_a_signal_is_sent_by_its_number(drf: Run, daemon: Any) -> None:
+def test_a_signal_is_sent_by_its_number(drf: Drf, daemon: CannedDaemon) -> None:
     daemon.replies = {"signal": {"done": [3], "failed": []}}
     for word in ("USR1", "sigusr1", "10"):
         assert drf("signal", word, "3").out == "signalled job 3\n"
         assert daemon.requests.pop()["signal"] == 10
 
 
-def test_set_asks_for_what_was_named_and_nothing_else(drf: Run, daemon: Any) -> None:
+def test_set_asks_for_what_was_named_and_nothing_else(drf: Drf, daemon: CannedDaemon) -> None:
     daemon.replies = {"set": {"done": [3], "failed": []}}
     words = ["-c", "2", "-m", "1G", "-t", "unlimited", "-p", "lab", "--priority", "7"]
     result = drf("set", *words, "--rename", "new", "--after", "", "--begin", "now", "3")
@@ -761,13 +820,13 @@ def test_set_asks_for_what_was_named_and_nothing_else(drf: Run, daemon: Any) -> 
     assert select["ids"] == [3]
 
 
-def test_set_without_a_change_is_a_usage_error(drf: Run, daemon: Any) -> None:
+def test_set_without_a_change_is_a_usage_error(drf: Drf, daemon: CannedDaemon) -> None:
     result = drf("set", "3")
     assert (result.code, daemon.requests) == (2, [])
     assert "say what to change" in result.err
 
 
-def test_show_tells_conditions_and_tries(drf: Run, daemon: Any, job: Any) -> None:
+def test_show_tells_conditions_and_tries(drf: Drf, daemon: CannedDaemon, job: MakeJob) -> None:
     more = {
         "after": [{"id": 5, "want": "ok"}, {"id": 6, "want": "any"}],
         "begin_at": 1_700_000_060,
@@ -787,7 +846,7 @@ def test_show_tells_conditions_and_tries(drf: Run, daemon: Any, job: Any) -> Non
 
 
 @pytest.mark.parametrize("verb", ["cancel", "hold", "release", "suspend", "resume"])
-def test_acting_on_nothing_is_a_usage_error(drf: Run, daemon: Any, verb: str) -> None:
+def test_acting_on_nothing_is_a_usage_error(drf: Drf, daemon: CannedDaemon, verb: str) -> None:
     """`drf cancel $IDS` with an empty variable cancels nothing."""
     result = drf(verb)
     assert (result.code, result.out, daemon.requests) == (2, "", [])
@@ -801,7 +860,7 @@ def test_acting_on_nothing_is_a_usage_error(drf: Run, daemon: Any, verb: str) ->
         ("undrain", False, "launching again\n"),
     ],
 )
-def test_draining(drf: Run, daemon: Any, verb: str, on: bool, line: str) -> None:
+def test_draining(drf: Drf, daemon: CannedDaemon, verb: str, on: bool, line: str) -> None:
     daemon.replies = {"drain": {"draining": on}}
     result = drf(verb)
     assert (result.code, result.out, result.err) == (0, line, "")
@@ -812,7 +871,7 @@ def test_draining(drf: Run, daemon: Any, verb: str, on: bool, line: str) -> None
 
 
 def test_json_is_what_the_daemon_said_and_nothing_else(
-    drf: Run, daemon: Any, job: Any, ended: Any
+    drf: Drf, daemon: CannedDaemon, job: MakeJob, ended: MakeJob
 ) -> None:
     status = {"jobs": [job()], "counts": {"RUNNING": 1}, "draining": True}
     events = [{"at": 1.0, "event": "Submitted", "text": ""}]
@@ -863,7 +922,7 @@ def test_json_is_what_the_daemon_said_and_nothing_else(
 
 
 def test_a_list_of_ten_thousand_jobs_is_a_line_for_each_and_done_at_once(
-    drf: Run, daemon: Any, job: Any
+    drf: Drf, daemon: CannedDaemon, job: MakeJob
 ) -> None:
     hostile = job(id=7, name="a\x1b[2Jb", state="PENDING", reason=WHY, started_at=None)
     many = [hostile, *(job(id=number, ended_at=1_700_000_100.0) for number in range(8, 10_008))]
@@ -878,7 +937,9 @@ def test_a_list_of_ten_thousand_jobs_is_a_line_for_each_and_done_at_once(
     assert len({line.index("root.alice") for line in lines[1:-1]}) == 1
 
 
-def test_why_goes_on_with_evidence_and_advice(drf: Run, daemon: Any, ended: Any) -> None:
+def test_why_goes_on_with_evidence_and_advice(
+    drf: Drf, daemon: CannedDaemon, ended: MakeJob
+) -> None:
     advice = {"options": ["-c", "1", "-m", "96M", "-t", "1h"], "jobs": 3, "short_jobs": 1}
     job = ended("OUT_OF_MEMORY", text="needed more")
     notes = ["it was killed 0.5s after its start", "a\x1b[31mred note"]
@@ -893,7 +954,7 @@ def test_why_goes_on_with_evidence_and_advice(drf: Run, daemon: Any, ended: Any)
     assert (shown["notes"], shown["advice"]) == (notes, advice)
 
 
-def test_choosing_nobody_is_said(drf: Run, daemon: Any) -> None:
+def test_choosing_nobody_is_said(drf: Drf, daemon: CannedDaemon) -> None:
     daemon.replies = {"cancel": {"done": [], "failed": []}}
     result = drf("cancel", "--name", "trian-*")
     assert (result.code, result.out, result.err) == (0, "", "drf: no jobs\n")
@@ -901,7 +962,9 @@ def test_choosing_nobody_is_said(drf: Run, daemon: Any) -> None:
     assert (result.code, result.err) == (0, "")
 
 
-def test_of_an_end_that_is_private_the_code_stands_alone(drf: Run, daemon: Any, ended: Any) -> None:
+def test_of_an_end_that_is_private_the_code_stands_alone(
+    drf: Drf, daemon: CannedDaemon, ended: MakeJob
+) -> None:
     job = ended("FAILED") | {"outcome": {"code": "FAILED", "text": ""}}
     daemon.replies = {"status": {"jobs": [job], "counts": {"FAILED": 1}, "draining": False}}
     assert drf("status", "-a").out.splitlines()[3].split()[-1] == "FAILED"

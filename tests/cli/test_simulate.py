@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-Run = Callable[..., Any]
+from canned import CannedDaemon
+from cli.drf import Drf
 
-#: The example of the DRF paper, as in the README.
+#: The example of the DRF paper, as in docs/simulator.md.
 PAPER = """{"capacity": {"cpu": 9, "mem": 18},
  "users": [{"name": "A", "demand": {"cpu": 1, "mem": 4}},
            {"name": "B", "demand": {"cpu": 3, "mem": 1}}],
@@ -27,7 +26,7 @@ def spec(tmp_path: Path) -> Path:
     return path
 
 
-def test_programs_get_one_object_with_plain_numbers(drf: Run, spec: Path) -> None:
+def test_programs_get_one_object_with_plain_numbers(drf: Drf, spec: Path) -> None:
     result = drf("simulate", "alloc", spec, "--json")
     assert (result.code, result.err) == (0, "")
     assert json.loads(result.out) == {
@@ -40,13 +39,13 @@ def test_programs_get_one_object_with_plain_numbers(drf: Run, spec: Path) -> Non
     assert '"tasks": {"A": 3, "B": 2}' in result.out, "whole numbers are written as such"
 
 
-def test_what_the_readme_shows_is_what_comes_out(drf: Run, spec: Path) -> None:
-    readme = (Path(__file__).parent.parent.parent / "README.md").read_text()
-    assert PAPER in readme
-    assert f"--json\n{drf('simulate', 'alloc', spec, '--json').out}```" in readme
+def test_what_the_manual_shows_is_what_comes_out(drf: Drf, spec: Path) -> None:
+    manual = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
+    assert PAPER in manual
+    assert f"--json\n{drf('simulate', 'alloc', spec, '--json').out}```" in manual
 
 
-def test_people_get_a_table_and_the_order(drf: Run, spec: Path) -> None:
+def test_people_get_a_table_and_the_order(drf: Drf, spec: Path) -> None:
     assert drf("simulate", "alloc", spec).screen == "\n".join(
         [
             "",
@@ -61,7 +60,7 @@ def test_people_get_a_table_and_the_order(drf: Run, spec: Path) -> None:
     )
 
 
-def test_tasks_that_can_be_cut_have_no_order(drf: Run, spec: Path) -> None:
+def test_tasks_that_can_be_cut_have_no_order(drf: Drf, spec: Path) -> None:
     spec.write_text(PAPER.replace("discrete", "continuous").replace('"drf"', '"asset"'))
     found = json.loads(drf("simulate", "alloc", spec, "--json").out)
     assert (found["tasks"], found["order"]) == ({"A": 2.52, "B": 2.16}, [])
@@ -69,7 +68,7 @@ def test_tasks_that_can_be_cut_have_no_order(drf: Run, spec: Path) -> None:
     assert "2.52" in shown.out and "order" not in shown.out
 
 
-def test_a_dash_is_standard_input(drf: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dash_is_standard_input(drf: Drf, monkeypatch: pytest.MonkeyPatch) -> None:
     class Stdin:
         buffer = io.BytesIO(PAPER.encode())
 
@@ -77,12 +76,12 @@ def test_a_dash_is_standard_input(drf: Run, monkeypatch: pytest.MonkeyPatch) -> 
     assert json.loads(drf("simulate", "alloc", "-", "--json").out)["tasks"] == {"A": 3, "B": 2}
 
 
-def test_a_mark_at_the_beginning_of_the_file_does_no_harm(drf: Run, spec: Path) -> None:
+def test_a_mark_at_the_beginning_of_the_file_does_no_harm(drf: Drf, spec: Path) -> None:
     spec.write_text(PAPER, encoding="utf-8-sig")
     assert drf("simulate", "alloc", spec).code == 0
 
 
-def test_no_daemon_is_asked(drf: Run, daemon: Any, spec: Path) -> None:
+def test_no_daemon_is_asked(drf: Drf, daemon: CannedDaemon, spec: Path) -> None:
     drf("simulate", "alloc", spec)
     assert daemon.connections == 0
 
@@ -106,7 +105,7 @@ def test_no_daemon_is_asked(drf: Run, daemon: Any, spec: Path) -> None:
     ],
 )
 def test_a_bad_problem_is_refused_in_one_line_that_names_the_file(
-    drf: Run, spec: Path, text: bytes, said: str
+    drf: Drf, spec: Path, text: bytes, said: str
 ) -> None:
     spec.write_bytes(text)
     result = drf("simulate", "alloc", spec, "--json")
@@ -114,7 +113,7 @@ def test_a_bad_problem_is_refused_in_one_line_that_names_the_file(
     assert result.err == f"drf: {spec}: {said}\n"
 
 
-def test_a_file_that_is_not_there_is_refused_in_one_line(drf: Run, tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_refused_in_one_line(drf: Drf, tmp_path: Path) -> None:
     missing = drf("simulate", "alloc", tmp_path / "none.json")
     assert (missing.code, missing.out) == (1, "")
     assert missing.err == f"drf: {tmp_path}/none.json: cannot be read: No such file or directory\n"
@@ -124,13 +123,13 @@ def test_a_file_that_is_not_there_is_refused_in_one_line(drf: Run, tmp_path: Pat
 @pytest.mark.parametrize(
     "words", [["alloc"], ["alloc", "a", "b"], ["alloc", "a", "--jsn"], ["allok", "a"]]
 )
-def test_what_is_typed_wrongly_is_usage(drf: Run, words: list[str]) -> None:
+def test_what_is_typed_wrongly_is_usage(drf: Drf, words: list[str]) -> None:
     result = drf("simulate", *words)
     assert (result.code, result.out) == (2, "")
     assert result.err.count("\n") == 1
 
 
-def test_hostile_names_are_shown_harmlessly(drf: Run, spec: Path) -> None:
+def test_hostile_names_are_shown_harmlessly(drf: Drf, spec: Path) -> None:
     spec.write_text(PAPER.replace('"A"', '"\\u001b[2J\\ud800[red]"'))
     result = drf("simulate", "alloc", spec)
     assert result.code == 0

@@ -13,18 +13,24 @@ from typing import Any
 
 import pytest
 
-Run = Callable[..., Any]
+from canned import CannedDaemon, MakeJob, Message, Refuse
+from cli.drf import Drf, Finish, Spawn
+
+#: Submits with these words of a command line; the request that it makes, without the environment.
+Submitted = Callable[..., Message]
+#: Does the same where it is refused; the complaint.
+Complaint = Callable[..., str]
 
 
 @pytest.fixture
 def submitted(
-    drf: Run, daemon: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Any]:
+    drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Submitted:
     """The request that a command line makes, without the environment."""
     monkeypatch.chdir(tmp_path)
     daemon.replies = {"submit": {"id": 7}}
 
-    def run(*args: object) -> Any:
+    def run(*args: object) -> Message:
         result = drf("submit", *args)
         assert (result.code, result.err) == (0, "")
         request = daemon.requests.pop()
@@ -37,8 +43,8 @@ def submitted(
 
 @pytest.fixture
 def refused(
-    drf: Run, daemon: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Any]:
+    drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Complaint:
     """The complaint about a command line, of which the daemon has heard nothing."""
     monkeypatch.chdir(tmp_path)
 
@@ -46,7 +52,7 @@ def refused(
         result = drf("submit", *args)
         assert (result.code, result.out, daemon.requests) == (code, "", [])
         assert result.err.count("\n") == 1
-        return str(result.err)
+        return result.err
 
     return run
 
@@ -71,11 +77,11 @@ def plain(tmp_path: Path, *argv: str, **more: Any) -> dict[str, Any]:
 # -- commands ----------------------------------------------------------------------------------
 
 
-def test_what_is_not_said_is_left_to_the_daemon(submitted: Any, tmp_path: Path) -> None:
+def test_what_is_not_said_is_left_to_the_daemon(submitted: Submitted, tmp_path: Path) -> None:
     assert submitted("--", "true") == plain(tmp_path, "true")
 
 
-def test_everything_that_can_be_said(submitted: Any, tmp_path: Path) -> None:
+def test_everything_that_can_be_said(submitted: Submitted, tmp_path: Path) -> None:
     options = [
         *("-c", "2.5", "-m", "16G", "--io", "200M/50M", "-t", "1h30m", "-n", "train"),
         *("-p", "lab", "--priority", "-3", "--hold", "-o", "%j.out", "-e", "/tmp/%j.err"),
@@ -101,7 +107,7 @@ def test_everything_that_can_be_said(submitted: Any, tmp_path: Path) -> None:
     )
 
 
-def test_things_that_are_counted(submitted: Any, tmp_path: Path) -> None:
+def test_things_that_are_counted(submitted: Submitted, tmp_path: Path) -> None:
     """Of one name, the last word counts: the command line comes after a script's own lines."""
     options = ["--gres", "gpu", "--gres", "fpga=2", "--gres", "gpu=3", "--gres", "tape=0"]
     counts = {"gpu": 3, "fpga": 2, "tape": 0}
@@ -109,20 +115,20 @@ def test_things_that_are_counted(submitted: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["gpu=", "=1", "gpu=-1", "gpu=1.5", "gpu:2", "gpu=1,fpga=2", ""])
-def test_a_count_that_cannot_be_read_is_refused_with_the_cure(drf: Any, word: str) -> None:
+def test_a_count_that_cannot_be_read_is_refused_with_the_cure(drf: Drf, word: str) -> None:
     result = drf("submit", "--gres", word, "--", "true")
     assert result.code == 2
     assert result.err.endswith("is not NAME=N (write gpu=2, or gpu for one)\n")
 
 
-def test_a_script_may_ask_for_what_is_counted(submitted: Any, tmp_path: Path) -> None:
+def test_a_script_may_ask_for_what_is_counted(submitted: Submitted, tmp_path: Path) -> None:
     script = tmp_path / "job.sh"
     script.write_text("#!/bin/sh\n#DRF --gres gpu=2 --gres tape\n")
     assert submitted(str(script))["demand"] == {"gres": {"gpu": 2, "tape": 1}}
     assert submitted("--gres", "gpu=0", str(script))["demand"] == {"gres": {"gpu": 0, "tape": 1}}
 
 
-def test_when_it_starts_and_what_follows_a_bad_end(submitted: Any, tmp_path: Path) -> None:
+def test_when_it_starts_and_what_follows_a_bad_end(submitted: Submitted, tmp_path: Path) -> None:
     options = [
         *("--after", "5,6:any", "--after", "7:fail", "--after", "5", "--begin", "now"),
         *("--retry", "3", "--retry-on", "timeout,fail", "--warn", "USR1@2m"),
@@ -155,12 +161,12 @@ def test_when_it_starts_and_what_follows_a_bad_end(submitted: Any, tmp_path: Pat
     ids=lambda case: " ".join(case) if isinstance(case, list) else "",
 )
 def test_bad_conditions_are_told_with_the_cure(
-    refused: Any, options: list[str], words: str
+    refused: Complaint, options: list[str], words: str
 ) -> None:
     assert words in refused(*options, "--", "true", code=2)
 
 
-def test_long_options_are_the_same(submitted: Any) -> None:
+def test_long_options_are_the_same(submitted: Submitted) -> None:
     short = submitted("-c", "1", "-m", "1G", "-t", "1h", "-n", "a", "-p", "b", "-o", "c", "-e",
                       "d", "--", "x")  # fmt: skip
     long = submitted("--cores", "1", "--mem", "1G", "--time", "1h", "--name", "a", "--pool", "b",
@@ -193,7 +199,9 @@ def test_long_options_are_the_same(submitted: Any) -> None:
     ],
     ids=lambda case: " ".join(case) if isinstance(case, list) else "",
 )
-def test_amounts(submitted: Any, tmp_path: Path, words: list[str], changes: dict[str, Any]) -> None:
+def test_amounts(
+    submitted: Submitted, tmp_path: Path, words: list[str], changes: dict[str, Any]
+) -> None:
     assert submitted(*words, "--", "true") == plain(tmp_path, "true", **changes)
 
 
@@ -214,17 +222,19 @@ def test_amounts(submitted: Any, tmp_path: Path, words: list[str], changes: dict
     ],
     ids=lambda argv: " ".join(argv)[:30],
 )
-def test_what_follows_the_dashes_is_argv_to_the_byte(submitted: Any, argv: list[str]) -> None:
+def test_what_follows_the_dashes_is_argv_to_the_byte(submitted: Submitted, argv: list[str]) -> None:
     """Promised: never joined through a shell, never looked at."""
     assert submitted("--", *argv)["argv"] == argv
     assert submitted("-n", "n", "-q", "--", *argv)["argv"] == argv
 
 
-def test_a_dash_dash_that_is_an_options_value_is_not_the_end_of_options(submitted: Any) -> None:
+def test_a_dash_dash_that_is_an_options_value_is_not_the_end_of_options(
+    submitted: Submitted,
+) -> None:
     assert submitted("-n", "--", "--", "true")["argv"] == ["true"]
 
 
-def test_the_id_is_printed_in_words_bare_or_as_json(drf: Run, daemon: Any) -> None:
+def test_the_id_is_printed_in_words_bare_or_as_json(drf: Drf, daemon: CannedDaemon) -> None:
     daemon.replies = {"submit": {"id": 7}}
     assert drf("submit", "--", "true").out == "submitted job 7\n"
     assert drf("submit", "-q", "--", "true").out == "7\n"
@@ -248,7 +258,7 @@ def test_the_id_is_printed_in_words_bare_or_as_json(drf: Run, daemon: Any) -> No
     ],
 )
 def test_submit_and_wait_exits_as_the_job_did_and_explains_what_drfd_did(
-    drf: Run, daemon: Any, ended: Any, code: str, status: int, talk: str
+    drf: Drf, daemon: CannedDaemon, ended: MakeJob, code: str, status: int, talk: str
 ) -> None:
     daemon.replies = {
         "submit": {"id": 42},
@@ -259,10 +269,11 @@ def test_submit_and_wait_exits_as_the_job_did_and_explains_what_drfd_did(
     assert daemon.requests[1] == {"op": "wait", "ids": [42], "any": False, "timeout_s": None}
 
 
-def test_the_id_can_be_read_before_the_job_ends(spawn: Run, daemon: Any) -> None:
+def test_the_id_can_be_read_before_the_job_ends(spawn: Spawn, daemon: CannedDaemon) -> None:
     answer = threading.Event()
     daemon.replies = {"submit": {"id": 42}, "wait": lambda request: answer.wait(20) and None}
     process = spawn("submit", "-q", "-w", "--", "true")
+    assert process.stdout is not None
     assert process.stdout.readline() == b"42\n"
     answer.set()
 
@@ -293,7 +304,11 @@ ESTIMATE = "if running jobs end as estimated and nobody submits anything before"
     ids=["now", "later", "not in sight"],
 )
 def test_a_dry_run_says_when_it_would_start_and_why_not_now(
-    drf: Run, daemon: Any, start_s: float | None, reason: Any, screen: str
+    drf: Drf,
+    daemon: CannedDaemon,
+    start_s: float | None,
+    reason: dict[str, str] | None,
+    screen: str,
 ) -> None:
     forecast = {"expected_start_at": start_s, "reason": reason}
     daemon.replies = {"submit": forecast}
@@ -303,8 +318,30 @@ def test_a_dry_run_says_when_it_would_start_and_why_not_now(
     assert (result.code, json.loads(result.out), result.err) == (0, forecast, "")
 
 
+def test_a_dry_run_without_an_estimate_says_why_there_is_none(
+    drf: Drf, daemon: CannedDaemon
+) -> None:
+    missing = {"code": "forecast-too-long", "text": "the estimate takes more than 30 s"}
+    reason = {"code": "RESOURCES", "text": "no room"}
+    forecast = {"expected_start_at": None, "reason": reason, "no_estimate": missing}
+    daemon.replies = {"submit": forecast}
+    result = drf("submit", "--dry-run", "--", "true")
+    assert (result.code, result.err) == (0, "")
+    assert result.out == (
+        "it would wait; nobody can say for how long: the estimate takes more than 30 s\n"
+        "until then it waits: RESOURCES: no room\n"
+    )
+    result = drf("submit", "--dry-run", "--json", "--", "true")
+    assert (result.code, json.loads(result.out), result.err) == (0, forecast, "")
+    daemon.replies = {"submit": forecast | {"reason": None}}
+    assert drf("submit", "--dry-run", "--", "true").out == (
+        "it would be accepted; nobody can say when it would start: "
+        "the estimate takes more than 30 s\n"
+    )
+
+
 def test_a_dry_run_asks_for_what_the_submission_would_and_waits_for_nothing(
-    submitted: Any, daemon: Any, tmp_path: Path
+    submitted: Submitted, daemon: CannedDaemon, tmp_path: Path
 ) -> None:
     daemon.replies = {"submit": {"expected_start_at": 1.0, "reason": None}}
     options = ["-c", "2", "--hold", "--preemptible", "-w", "-q"]
@@ -319,7 +356,7 @@ def test_a_dry_run_asks_for_what_the_submission_would_and_waits_for_nothing(
 
 
 def test_a_script_can_be_tried_with_its_own_options(
-    submitted: Any, daemon: Any, tmp_path: Path
+    submitted: Submitted, daemon: CannedDaemon, tmp_path: Path
 ) -> None:
     daemon.replies = {"submit": {"expected_start_at": 1.0, "reason": None}}
     request = submitted("--dry-run", script(tmp_path, "#!/bin/sh\n#DRF -c 4 --preemptible\n"))
@@ -331,14 +368,14 @@ def test_a_script_can_be_tried_with_its_own_options(
 
 
 def test_a_dry_run_that_is_refused_is_refused_as_the_submission(
-    drf: Run, daemon: Any, refuse: Callable[..., bytes]
+    drf: Drf, daemon: CannedDaemon, refuse: Refuse
 ) -> None:
     daemon.replies = {"submit": refuse("Refused", "too-big", "it could never start")}
     result = drf("submit", "--dry-run", "--", "true")
     assert (result.code, result.out, result.err) == (1, "", "drf: it could never start\n")
 
 
-def test_the_reason_in_a_dry_run_is_made_harmless(drf: Run, daemon: Any) -> None:
+def test_the_reason_in_a_dry_run_is_made_harmless(drf: Drf, daemon: CannedDaemon) -> None:
     """It names other people's jobs."""
     hostile = {"code": "RESOURCES", "text": "\x1b[31m\nforged " + "x" * 5000}
     daemon.replies = {"submit": {"expected_start_at": None, "reason": hostile}}
@@ -353,7 +390,7 @@ ENV = {"LANG": "C.UTF-8", "KEEP": "ü", "MY_TOKEN": "s", "SSH_TTY": "/dev/pts/1"
 
 
 def test_the_environment_goes_along_without_secrets_and_session(
-    spawn: Run, finish: Run, daemon: Any
+    spawn: Spawn, finish: Finish, daemon: CannedDaemon
 ) -> None:
     daemon.replies = {"submit": {"id": 7}}
     assert finish(spawn("submit", "--", "true", env=ENV)).code == 0
@@ -364,7 +401,7 @@ def test_the_environment_goes_along_without_secrets_and_session(
 
 
 def test_a_variable_that_is_not_text_is_left_out_and_said(
-    spawn: Run, finish: Run, daemon: Any
+    spawn: Spawn, finish: Finish, daemon: CannedDaemon
 ) -> None:
     daemon.replies = {"submit": {"id": 7}}
     result = finish(spawn("submit", "-q", "--", "true", env=ENV | {"BAD": os.fsdecode(b"\xff")}))
@@ -373,7 +410,9 @@ def test_a_variable_that_is_not_text_is_left_out_and_said(
     assert "BAD" not in daemon.requests[-1]["env"]
 
 
-def test_an_argument_that_is_not_text_is_refused(spawn: Run, finish: Run, daemon: Any) -> None:
+def test_an_argument_that_is_not_text_is_refused(
+    spawn: Spawn, finish: Finish, daemon: CannedDaemon
+) -> None:
     result = finish(spawn("submit", "--", "echo", os.fsdecode(b"\xff")))
     assert (result.code, result.out, daemon.requests) == (1, "", [])
     assert result.err == "drf: an argument of the command is not UTF-8 text\n"
@@ -385,7 +424,7 @@ def test_an_argument_that_is_not_text_is_refused(spawn: Run, finish: Run, daemon
     ids=lambda words: words[0],
 )
 def test_an_option_that_is_not_text_is_refused_in_one_line(
-    spawn: Run, finish: Run, daemon: Any, words: list[str]
+    spawn: Spawn, finish: Finish, daemon: CannedDaemon, words: list[str]
 ) -> None:
     """The daemon could only say at which byte of the message it stopped understanding."""
     result = finish(spawn("submit", *words, "--", "true"))
@@ -393,14 +432,14 @@ def test_an_option_that_is_not_text_is_refused_in_one_line(
     assert result.code in (1, 2)
 
 
-def test_the_umask_goes_along(spawn: Run, finish: Run, daemon: Any) -> None:
+def test_the_umask_goes_along(spawn: Spawn, finish: Finish, daemon: CannedDaemon) -> None:
     daemon.replies = {"submit": {"id": 7}}
     finish(spawn("submit", "--", "true", umask=0o027))
     assert daemon.requests[-1]["umask"] == 0o027
 
 
 def test_a_directory_that_has_vanished_is_refused(
-    spawn: Run, finish: Run, daemon: Any, tmp_path: Path
+    spawn: Spawn, finish: Finish, daemon: CannedDaemon, tmp_path: Path
 ) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
@@ -412,7 +451,7 @@ def test_a_directory_that_has_vanished_is_refused(
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may enter every directory")
 def test_a_directory_that_may_not_be_entered_is_refused(
-    spawn: Run, finish: Run, daemon: Any, tmp_path: Path
+    spawn: Spawn, finish: Finish, daemon: CannedDaemon, tmp_path: Path
 ) -> None:
     shut = tmp_path / "shut"
     shut.mkdir()
@@ -432,7 +471,9 @@ def script(tmp_path: Path, text: str, name: str = "job.sh") -> str:
     return str(path)
 
 
-def test_a_script_goes_along_as_it_is_with_its_arguments(submitted: Any, tmp_path: Path) -> None:
+def test_a_script_goes_along_as_it_is_with_its_arguments(
+    submitted: Submitted, tmp_path: Path
+) -> None:
     text = "#!/bin/bash\n#DRF -c 4\necho ünïcode $1\n"
     path = script(tmp_path, text)
     assert submitted(path, "a b", "-c", "9", "--") == plain(
@@ -448,7 +489,9 @@ def test_a_script_goes_along_as_it_is_with_its_arguments(submitted: Any, tmp_pat
     )
 
 
-def test_directives_are_options_with_quotes_and_comments(submitted: Any, tmp_path: Path) -> None:
+def test_directives_are_options_with_quotes_and_comments(
+    submitted: Submitted, tmp_path: Path
+) -> None:
     text = """#!/bin/sh
 # a comment
 #DRF -c 4 -m 16G   # of the old cluster
@@ -462,14 +505,14 @@ def test_directives_are_options_with_quotes_and_comments(submitted: Any, tmp_pat
     assert (request["name"], request["time_limit_s"]) == ("two words", 7200)
 
 
-def test_the_command_line_wins_over_the_script(submitted: Any, tmp_path: Path) -> None:
+def test_the_command_line_wins_over_the_script(submitted: Submitted, tmp_path: Path) -> None:
     path = script(tmp_path, "#!/bin/sh\n#DRF -c 4 -m 16G -n script\n")
     request = submitted("-c", "1", "-n", "mine", path)
     assert request["demand"] == {"cores_milli": 1000, "memory_bytes": 16 << 30}
     assert request["name"] == "mine"
 
 
-def test_directives_end_at_the_first_command(submitted: Any, tmp_path: Path) -> None:
+def test_directives_end_at_the_first_command(submitted: Submitted, tmp_path: Path) -> None:
     path = script(tmp_path, "#!/bin/sh\n#DRF -c 4\ntrue\n#DRF -c 8\n")
     assert submitted(path)["demand"] == {"cores_milli": 4000}
 
@@ -478,61 +521,65 @@ def test_directives_end_at_the_first_command(submitted: Any, tmp_path: Path) -> 
     "line", ["#DRFX -c 8", "# DRF -c 8", "##DRF -c 8", " #DRF -c 8", "#drf -c 8", "#DRF"]
 )
 def test_only_lines_that_start_with_the_directive_count(
-    submitted: Any, tmp_path: Path, line: str
+    submitted: Submitted, tmp_path: Path, line: str
 ) -> None:
     path = script(tmp_path, f"#!/bin/sh\n#DRF -c 4\n{line}\n")
     assert submitted(path)["demand"] == {"cores_milli": 4000}
 
 
 @pytest.mark.parametrize("blank", ["\t", "  ", " \t "])
-def test_any_blank_may_follow_the_directive(submitted: Any, tmp_path: Path, blank: str) -> None:
+def test_any_blank_may_follow_the_directive(
+    submitted: Submitted, tmp_path: Path, blank: str
+) -> None:
     """A demand that is silently ignored is the worst kind."""
     path = script(tmp_path, f"#!/bin/sh\n#DRF{blank}-c 4\n")
     assert submitted(path)["demand"] == {"cores_milli": 4000}
 
 
 def test_a_script_with_foreign_line_ends_has_its_directives_too(
-    submitted: Any, tmp_path: Path
+    submitted: Submitted, tmp_path: Path
 ) -> None:
     path = tmp_path / "dos.sh"
     path.write_bytes(b"# no interpreter\r\n#DRF -n dos\r\n")
     assert submitted(path)["name"] == "dos"
 
 
-def test_an_empty_script_is_a_script(submitted: Any, tmp_path: Path) -> None:
+def test_an_empty_script_is_a_script(submitted: Submitted, tmp_path: Path) -> None:
     path = script(tmp_path, "")
     assert submitted(path)["script"] == ""
 
 
-def test_a_script_of_exactly_the_largest_size_is_taken(submitted: Any, tmp_path: Path) -> None:
+def test_a_script_of_exactly_the_largest_size_is_taken(
+    submitted: Submitted, tmp_path: Path
+) -> None:
     path = script(tmp_path, "#" * (512 << 10))
     assert len(submitted(path)["script"]) == 512 << 10
 
 
-def test_a_command_without_the_dashes_is_pointed_to_them(refused: Any) -> None:
+def test_a_command_without_the_dashes_is_pointed_to_them(refused: Complaint) -> None:
     assert refused("no-such-script", "-x") == (
         "drf: cannot read the script no-such-script: No such file or directory "
         "(to run a command, write -- before it: drf submit -- CMD)\n"
     )
 
 
-def test_a_program_is_not_a_script(refused: Any, tmp_path: Path) -> None:
+def test_a_program_is_not_a_script(refused: Complaint, tmp_path: Path) -> None:
     path = tmp_path / "a.out"
     path.write_bytes(b"\x7fELF\x02\x01\xff\xfe")
     assert refused(path) == (f"drf: {path} is a program, not a script (drf submit -- {path})\n")
 
 
-def test_a_directory_is_not_a_script(refused: Any, tmp_path: Path) -> None:
+def test_a_directory_is_not_a_script(refused: Complaint, tmp_path: Path) -> None:
     assert "Is a directory" in refused(tmp_path)
 
 
-def test_a_script_that_is_too_long_is_refused(refused: Any, tmp_path: Path) -> None:
+def test_a_script_that_is_too_long_is_refused(refused: Complaint, tmp_path: Path) -> None:
     path = script(tmp_path, "#" * ((512 << 10) + 1))
     assert refused(path) == f"drf: the script {path} has more than 524288 bytes\n"
 
 
 def test_an_endless_script_is_refused_without_being_read_to_its_end(
-    spawn: Run, finish: Run, daemon: Any
+    spawn: Spawn, finish: Finish, daemon: CannedDaemon
 ) -> None:
     """`drf submit /dev/zero`, or a file of 80 GB by mistake: on a login node, of all places."""
     memory = (1 << 29, 1 << 29)
@@ -556,7 +603,7 @@ def test_an_endless_script_is_refused_without_being_read_to_its_end(
     ],
 )
 def test_a_wrong_directive_names_the_script_and_its_line(
-    drf: Run, daemon: Any, tmp_path: Path, line: str
+    drf: Drf, daemon: CannedDaemon, tmp_path: Path, line: str
 ) -> None:
     """Promise 10: one clear line that names the place."""
     daemon.replies = {"submit": {"id": 7}}
@@ -568,14 +615,14 @@ def test_a_wrong_directive_names_the_script_and_its_line(
     assert f"{path}, line 3" in result.err
 
 
-def test_a_hostile_script_name_is_made_harmless(refused: Any) -> None:
+def test_a_hostile_script_name_is_made_harmless(refused: Complaint) -> None:
     said = refused("x\x1b[31m\n" + "y" * 5000)
     assert "\x1b" not in said
     assert len(said) < 500
 
 
 def test_a_directory_that_is_not_text_is_named(
-    spawn: Run, finish: Run, daemon: Any, tmp_path: Path
+    spawn: Spawn, finish: Finish, daemon: CannedDaemon, tmp_path: Path
 ) -> None:
     path = tmp_path / os.fsdecode(b"d\xff")
     path.mkdir()
@@ -585,7 +632,7 @@ def test_a_directory_that_is_not_text_is_named(
 
 
 def test_a_script_with_the_line_ends_of_windows_is_refused_with_the_cure(
-    drf: Run, daemon: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("job.sh").write_bytes(b"#!/bin/sh\r\n#DRF -c 2\r\necho\r\n")
@@ -597,3 +644,19 @@ def test_a_script_with_the_line_ends_of_windows_is_refused_with_the_cure(
     subprocess.run(["sed", "-i", r"s/\r$//", "job.sh"], check=True)
     daemon.replies = {"submit": {"id": 7}}
     assert drf("submit", "job.sh").code == 0
+
+
+def test_a_wish_for_notices_is_sent_along(drf: Drf, daemon: CannedDaemon) -> None:
+    daemon.replies = {"submit": {"id": 1}}
+    drf("submit", "--notify", "fail", "--notify-command", "touch x", "--", "true")
+    drf("submit", "--", "true")
+    first, second = daemon.asked("submit", times=2)
+    assert first["notify"] == {"on": ["fail"], "argv": ["sh", "-c", "touch x"]}
+    assert "notify" not in second
+
+
+def test_a_wish_for_notices_that_is_refused_is_one_line(drf: Drf, daemon: CannedDaemon) -> None:
+    result = drf("submit", "--notify", "sometimes", "--", "true")
+    assert (result.code, result.out, result.err.count("\n")) == (1, "", 1)
+    assert "'sometimes' is none of start, end, fail" in result.err
+    assert daemon.requests == []

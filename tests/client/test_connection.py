@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from drfd import paths
+from canned import CannedDaemon, Message, Refuse
 from drfd.client import connection as connection_module
 from drfd.client.connection import Connection, choose
-from drfd.errors import ConfigError, DrfdError, HostError, NotPermitted, Refused, Unavailable
-
-Refuse = Callable[..., bytes]
+from drfd.common import paths
+from drfd.common.errors import ConfigError, DrfdError, HostError, NotPermitted, Refused, Unavailable
 
 
 @pytest.fixture
-def client(daemon: Any) -> Iterator[Connection]:
+def client(daemon: CannedDaemon) -> Iterator[Connection]:
     client = Connection(daemon.path)
     yield client
     client.close()
@@ -77,28 +75,28 @@ def test_an_empty_variable_names_nothing(
 
 
 def test_a_request_is_sent_with_the_version_and_its_reply_returned(
-    client: Connection, daemon: Any
+    client: Connection, daemon: CannedDaemon
 ) -> None:
     daemon.replies = {"show": {"job": {"id": 7}}}
     assert client.request("show", id=7) == {"ok": True, "job": {"id": 7}}
     assert daemon.requests == [{"op": "show", "id": 7}]
 
 
-def test_many_requests_share_one_connection(client: Connection, daemon: Any) -> None:
+def test_many_requests_share_one_connection(client: Connection, daemon: CannedDaemon) -> None:
     daemon.replies = {"hello": {}}
     for _ in range(3):
         client.request("hello")
     assert daemon.connections == 1
 
 
-def test_a_reply_of_many_megabytes_is_read_whole(client: Connection, daemon: Any) -> None:
+def test_a_reply_of_many_megabytes_is_read_whole(client: Connection, daemon: CannedDaemon) -> None:
     daemon.replies = {"status": {"jobs": ["x" * 1000] * 8000}}
     assert len(client.request("status")["jobs"]) == 8000
 
 
 @pytest.mark.parametrize("kind", [Refused, NotPermitted, HostError, ConfigError, Unavailable])
 def test_a_refusal_becomes_the_exception_that_it_was(
-    client: Connection, daemon: Any, refuse: Refuse, kind: type[DrfdError]
+    client: Connection, daemon: CannedDaemon, refuse: Refuse, kind: type[DrfdError]
 ) -> None:
     daemon.replies = {"show": refuse(kind.__name__, "some-code", "what is wrong", "the way out")}
     with pytest.raises(DrfdError) as error:
@@ -112,7 +110,7 @@ def test_a_refusal_becomes_the_exception_that_it_was(
 
 
 def test_a_refusal_of_a_kind_that_is_unknown_here_is_still_an_error(
-    client: Connection, daemon: Any, refuse: Refuse
+    client: Connection, daemon: CannedDaemon, refuse: Refuse
 ) -> None:
     daemon.replies = {"show": refuse("Moonstruck", "c", "what is wrong")}
     with pytest.raises(DrfdError, match="what is wrong"):
@@ -120,7 +118,7 @@ def test_a_refusal_of_a_kind_that_is_unknown_here_is_still_an_error(
 
 
 def test_the_connection_goes_on_after_a_refusal(
-    client: Connection, daemon: Any, refuse: Refuse
+    client: Connection, daemon: CannedDaemon, refuse: Refuse
 ) -> None:
     daemon.replies = {"show": refuse(), "hello": {}}
     with pytest.raises(Refused):
@@ -142,7 +140,9 @@ def test_a_long_path_to_nobody_is_unavailable_too(tmp_path: Path, name: str) -> 
         Connection(tmp_path / name).request("hello")
 
 
-def test_a_socket_that_nobody_listens_at_is_unavailable(daemon: Any, tmp_path: Path) -> None:
+def test_a_socket_that_nobody_listens_at_is_unavailable(
+    daemon: CannedDaemon, tmp_path: Path
+) -> None:
     import socket
 
     path = daemon.path.parent / "dead.sock"
@@ -152,13 +152,13 @@ def test_a_socket_that_nobody_listens_at_is_unavailable(daemon: Any, tmp_path: P
         Connection(path).request("hello")
 
 
-def test_a_daemon_that_hangs_up_is_unavailable(client: Connection, daemon: Any) -> None:
+def test_a_daemon_that_hangs_up_is_unavailable(client: Connection, daemon: CannedDaemon) -> None:
     daemon.replies = {"hello": None}
     with pytest.raises(Unavailable, match="closed the connection"):
         client.request("hello")
 
 
-def test_half_a_reply_is_unavailable(client: Connection, daemon: Any) -> None:
+def test_half_a_reply_is_unavailable(client: Connection, daemon: CannedDaemon) -> None:
     daemon.replies = {"hello": b'{"ok": tr', "bye": None}
     client.send("hello")
     client.send("bye")
@@ -184,7 +184,7 @@ def test_half_a_reply_is_unavailable(client: Connection, daemon: Any) -> None:
     ids=lambda reply: repr(reply[:24]),
 )
 def test_whatever_is_no_reply_of_drfd_is_an_error_of_ours_and_no_crash(
-    client: Connection, daemon: Any, reply: bytes
+    client: Connection, daemon: CannedDaemon, reply: bytes
 ) -> None:
     """Something else may listen there: exit code 69 and one line."""
     daemon.replies = {"hello": reply}
@@ -197,12 +197,12 @@ def test_whatever_is_no_reply_of_drfd_is_an_error_of_ours_and_no_crash(
 
 
 def test_many_submissions_are_answered_in_their_order(
-    client: Connection, daemon: Any, refuse: Callable[..., bytes]
+    client: Connection, daemon: CannedDaemon, refuse: Refuse
 ) -> None:
     """What refused one stands in its place."""
     numbers = iter(range(1000))
 
-    def reply(request: Any) -> Any:
+    def reply(request: Message) -> Message | bytes:
         return refuse(code="no-command") if not request["argv"] else {"id": next(numbers)}
 
     daemon.replies = {"submit": reply}
@@ -215,13 +215,13 @@ def test_many_submissions_are_answered_in_their_order(
     assert daemon.connections == 1
 
 
-def test_nothing_to_submit_asks_nobody(client: Connection, daemon: Any) -> None:
+def test_nothing_to_submit_asks_nobody(client: Connection, daemon: CannedDaemon) -> None:
     assert list(client.submit_all([])) == []
     assert daemon.connections == 0
 
 
 def test_what_was_not_answered_is_asked_for_again_under_its_key(
-    client: Connection, daemon: Any, monkeypatch: pytest.MonkeyPatch
+    client: Connection, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_module, "RETRY_S", 0.01)
     keys: list[str] = []
@@ -241,7 +241,7 @@ def test_submissions_to_nobody_are_not_tried_again(tmp_path: Path) -> None:
 # -- waiting over restarts ---------------------------------------------------------------------
 
 
-def test_a_wait_is_asked_again_after_a_restart(client: Connection, daemon: Any) -> None:
+def test_a_wait_is_asked_again_after_a_restart(client: Connection, daemon: CannedDaemon) -> None:
     daemon.replies = {"wait": [None, None, {"done": True, "ended": []}]}
     reply = client.wait([1, 2], any_one=True, timeout_s=None)
     assert reply == {"ok": True, "done": True, "ended": []}
@@ -250,7 +250,10 @@ def test_a_wait_is_asked_again_after_a_restart(client: Connection, daemon: Any) 
     assert daemon.connections == 3
 
 
-def test_a_wait_outlives_a_daemon_that_is_away_for_a_while(client: Connection, daemon: Any) -> None:
+@pytest.mark.slow
+def test_a_wait_outlives_a_daemon_that_is_away_for_a_while(
+    client: Connection, daemon: CannedDaemon
+) -> None:
     def leave(request: object) -> None:
         daemon.stop()
         daemon.replies = {"wait": {"done": True, "ended": []}}
@@ -269,7 +272,7 @@ def test_a_wait_gives_up_when_the_daemon_stays_away(
 
 
 def test_a_wait_of_days_outlives_restarts_that_lie_days_apart(
-    client: Connection, daemon: Any, monkeypatch: pytest.MonkeyPatch
+    client: Connection, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Patience begins anew with every loss: an upgrade on Monday and one on Friday."""
     monkeypatch.setattr(connection_module, "RECONNECT_S", 0.3)
@@ -289,7 +292,7 @@ def test_a_wait_of_days_outlives_restarts_that_lie_days_apart(
 
 
 def test_what_is_left_of_the_timeout_is_asked_for_after_a_restart(
-    client: Connection, daemon: Any
+    client: Connection, daemon: CannedDaemon
 ) -> None:
     daemon.replies = {"wait": [None, {"done": False, "ended": []}]}
     client.wait([1], any_one=False, timeout_s=100.0)
@@ -309,7 +312,7 @@ def test_a_timeout_holds_while_the_daemon_is_away(
 
 
 def test_a_refusal_of_a_wait_is_not_retried(
-    client: Connection, daemon: Any, refuse: Refuse
+    client: Connection, daemon: CannedDaemon, refuse: Refuse
 ) -> None:
     daemon.replies = {"wait": refuse("NotPermitted")}
     with pytest.raises(NotPermitted):
@@ -318,13 +321,13 @@ def test_a_refusal_of_a_wait_is_not_retried(
 
 
 def test_a_wait_on_a_connection_that_has_asked_before_has_no_limit_of_its_own(
-    client: Connection, daemon: Any, monkeypatch: pytest.MonkeyPatch
+    client: Connection, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`drf submit -w` waits as long as the job takes, on the connection of the submission."""
     monkeypatch.setattr(connection_module, "_ANSWER_S", 0.2)
     monkeypatch.setattr(connection_module, "RECONNECT_S", 0.1)
 
-    def take_long(request: object) -> Any:
+    def take_long(request: object) -> Message:
         time.sleep(0.6)
         return {"done": True, "ended": []}
 
@@ -334,7 +337,9 @@ def test_a_wait_on_a_connection_that_has_asked_before_has_no_limit_of_its_own(
     assert daemon.connections == 1
 
 
-def test_a_request_after_a_restart_finds_the_new_daemon(client: Connection, daemon: Any) -> None:
+def test_a_request_after_a_restart_finds_the_new_daemon(
+    client: Connection, daemon: CannedDaemon
+) -> None:
     """A program may ask now, and again in the evening."""
     daemon.replies = {"hello": {}}
     client.request("hello")

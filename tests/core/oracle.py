@@ -1,4 +1,4 @@
-"""A slow scheduling pass over a tree, written from FAIRNESS 1.1 to 1.3, without any code of drfd.
+"""A slow scheduling pass over a tree, from docs/fairness.md 1.1 to 1.3, without any code of drfd.
 
 Everything is computed anew at each step, in fractions. Where the text leaves a choice:
 
@@ -98,7 +98,7 @@ def within(demand: Vector, room: Sequence[int]) -> bool:
     return all(asked <= there or not asked for asked, there in zip(demand, room, strict=True))
 
 
-# -- promises (FAIRNESS 1.1) -------------------------------------------------------------------
+# -- promises (docs/fairness.md 1.1) -------------------------------------------------------------
 
 
 def shared_out(
@@ -156,7 +156,7 @@ def promises(tree: Tree, leaves: set[str]) -> dict[str, list[Fraction]]:
     return found
 
 
-# -- the pass (FAIRNESS 1.2, 1.3) --------------------------------------------------------------
+# -- the pass (docs/fairness.md 1.2, 1.3) --------------------------------------------------------
 
 
 @dataclass
@@ -174,7 +174,7 @@ class Pass:
     sure: int | None = None
     kept: Kept | None = None
     #: The job that closes its leaf.
-    eldest: int | None = None
+    starvation_guard: int | None = None
     _given: list[tuple[float, Vector]] = field(default_factory=list)
 
     @property
@@ -247,7 +247,7 @@ class Pass:
 
     def run(self) -> None:
         self._keep()
-        self.eldest = self._find_eldest()
+        self.starvation_guard = self._find_eldest()
         for promise_only in (True, False):
             done: set[str] = set()
             while leaves := {ask.leaf for ask in self.waiting.values()} - done:
@@ -334,7 +334,7 @@ class Pass:
 
     def _is_closed(self, head: int) -> bool:
         """Does the first job of a leaf let no later one pass?"""
-        return head == self.eldest and (self.kept is None or self.kept.job_id != head)
+        return head == self.starvation_guard and (self.kept is None or self.kept.job_id != head)
 
     def _find_eldest(self) -> int | None:
         heads = [self.jobs(leaf)[0] for leaf in {ask.leaf for ask in self.waiting.values()}]

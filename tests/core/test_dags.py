@@ -11,9 +11,10 @@ from random import Random
 
 import pytest
 
-from drfd.core import stimuli as st
-from drfd.core.job import Dependency, JobState, Outcome, Retry, Want
+from drfd.core.model import stimuli as st
+from drfd.core.model.job import Dependency, JobState, Outcome, RequiredOutcome, Retry
 from fakes import ALICE, Bench, demand, ended, now, rules, runner_up, spec
+from seeds import seeds
 
 SEEDS = range(60)
 
@@ -47,7 +48,10 @@ def draw(random: Random) -> dict[int, Fate]:
     for job_id in range(1, random.randint(2, 25)):
         earlier = random.sample(sorted(fates), min(len(fates), random.randint(0, 3)))
         fates[job_id] = Fate(
-            after=tuple(Dependency(on, random.choice([Want.OK, *Want])) for on in earlier),
+            after=tuple(
+                Dependency(on, random.choice([RequiredOutcome.OK, *RequiredOutcome]))
+                for on in earlier
+            ),
             begin_s=random.choice([None, None, random.randint(0, 300)]),
             exit_codes=tuple(random.choice([0, 0, 1]) for _ in range(3)),
             retries=random.randint(0, 2),
@@ -56,11 +60,11 @@ def draw(random: Random) -> dict[int, Fate]:
     return fates
 
 
-def is_allowed(want: Want, outcome: Outcome) -> bool:
+def is_allowed(want: RequiredOutcome, outcome: Outcome) -> bool:
     return {
-        Want.OK: outcome == "COMPLETED",
-        Want.ANY: True,
-        Want.FAIL: outcome != "COMPLETED",
+        RequiredOutcome.OK: outcome == "COMPLETED",
+        RequiredOutcome.ANY: True,
+        RequiredOutcome.FAIL: outcome != "COMPLETED",
     }[want]
 
 
@@ -90,7 +94,7 @@ def submit(bench: Bench, fates: dict[int, Fate], random: Random) -> None:
         )
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", seeds(SEEDS))
 def test_all_that_can_run_runs_when_it_may_and_nothing_else_does(seed: int) -> None:
     random = Random(seed)
     fates = draw(random)
@@ -111,9 +115,9 @@ def test_all_that_can_run_runs_when_it_may_and_nothing_else_does(seed: int) -> N
             starts[job_id] = starts.get(job_id, 0) + 1
             bench.feed(runner_up(job_id, starts[job_id], at_s))
         waits = [job for job in bench.ledger.jobs.values() if bench.ledger.wanted(job)]
-        free = bench.rules.room[0] - bench.ledger.booked[0]
+        free = bench.rules.room[0] - bench.ledger.allocated[0]
         assert all(bench.ledger.demand(job)[0] > free for job in waits), "it could have started"
-        for job in sorted(bench.ledger.holders(), key=lambda job: job.id):
+        for job in sorted(bench.ledger.allocated_jobs(), key=lambda job: job.id):
             if random.random() < 0.4:
                 code = fates[job.id].exit_codes[job.attempt - 1]
                 bench.feed(ended(job.id, job.attempt, at_s, exit_code=code))
@@ -137,4 +141,4 @@ def test_the_webs_have_all_that_they_are_to_prove_something_about() -> None:
     never = [seed for seed in SEEDS if not all(runs(draw(Random(seed))).values())]
     assert len(never) > 20
     assert sum(fate.attempts > 1 for fate in fates) > 50
-    assert {each.want for fate in fates for each in fate.after} == set(Want)
+    assert {each.want for fate in fates for each in fate.after} == set(RequiredOutcome)

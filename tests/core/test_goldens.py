@@ -1,7 +1,8 @@
 """Worked examples of the DRF paper, of posts and of a lecture, to the digits they give.
 
-The numbers are those of FAIRNESS section 2, under the same names. Those of whole tasks that are
-about one pass are in test_admission.py (E1, E20 to E24) and test_tree.py (E17 to E19).
+The numbers are those of section 2 of docs/fairness.md, under the same names. Examples of whole
+tasks in one pass are in scheduling/test_drf_policy.py (E1, E20 to E24), those of the tree in
+fairness/test_tree.py (E17 to E19).
 """
 
 from __future__ import annotations
@@ -12,29 +13,27 @@ from fractions import Fraction
 
 import pytest
 
-from drfd.core import continuous
-from drfd.core.ceei import ceei
-from drfd.core.fairshare import FairShare
-from drfd.core.flow import Tasks, Want
-from drfd.core.policies import plan_by
-from drfd.core.queue import LeafQueue
-from drfd.core.resources import Vector, minus, plus, total
-from drfd.core.tree import NodeRule
+from core.passes import plan
+from drfd.core.fairness.share_tree import FairShare, NodeRule
+from drfd.core.ledger.queue import LeafQueue
+from drfd.core.model.resources import Vector, minus, plus, total
+from drfd.sim import theory
+from drfd.sim.theory import FlowDemand, Tasks, ceei
 
-Wants = dict[str, Want]
+Wants = dict[str, FlowDemand]
 
 
 def asks(**demands: tuple[float, ...]) -> Wants:
     """Leaf → the vector of one task; without end. "__" stands for a dot."""
     return {
-        name.replace("__", "."): Want(demand=tuple(Fraction(str(each)) for each in vector))
+        name.replace("__", "."): FlowDemand(demand=tuple(Fraction(str(each)) for each in vector))
         for name, vector in demands.items()
     }
 
 
 def limited(wants: Wants, **tasks: int) -> Wants:
     return {
-        leaf: Want(demand=want.demand, tasks=Fraction(tasks[leaf]) if leaf in tasks else None)
+        leaf: FlowDemand(demand=want.demand, tasks=Fraction(tasks[leaf]) if leaf in tasks else None)
         for leaf, want in wants.items()
     }
 
@@ -57,7 +56,7 @@ def dominant(capacity: Vector, wants: Wants, tasks: Tasks) -> dict[str, Fraction
     }
 
 
-def runs(want: Want, bundle: list[Fraction]) -> Fraction:
+def runs(want: FlowDemand, bundle: list[Fraction]) -> Fraction:
     """How many tasks a bundle is good for."""
     return min(amount / each for each, amount in zip(want.demand, bundle, strict=True) if each)
 
@@ -81,7 +80,7 @@ def ran(
             owner[len(owner)] = leaf
             queues.setdefault(leaf, LeafQueue()).add(vector, (0, len(owner) - 1))
     held = total((used or {}).values(), (0,) * len(shares.capacity))
-    done = plan_by(
+    done = plan(
         policy,
         queues=queues,
         used=used or {},
@@ -99,7 +98,7 @@ PAPER, E1 = machine(9, 18), asks(A=(1, 4), B=(3, 1))
 
 
 def test_e1_dominant_shares_are_equal_at_two_thirds() -> None:
-    tasks = continuous.drf(PAPER, E1)
+    tasks = theory.drf(PAPER, E1)
     assert tasks == {"A": 3, "B": 2}
     assert holding(E1, tasks) == {"A": [3, 12], "B": [6, 2]}
     assert dominant((9, 18), E1, tasks) == {"A": Fraction(2, 3), "B": Fraction(2, 3)}
@@ -107,7 +106,7 @@ def test_e1_dominant_shares_are_equal_at_two_thirds() -> None:
 
 def test_e2_asset_fairness_spends_equal_sums() -> None:
     """1 GB costs 1 $ and 1 CPU 2 $: A spends 6 $ a task, B 7 $."""
-    tasks = continuous.asset(PAPER, E1)
+    tasks = theory.asset(PAPER, E1)
     assert tasks == {"A": Fraction("2.52"), "B": Fraction("2.16")}
     held = holding(E1, tasks)
     assert to_one_digit(*held["A"]) == [2.5, 10.1]
@@ -126,22 +125,22 @@ def test_e3_the_market_gives_a_more_and_b_less() -> None:
 def test_e4_asset_fairness_breaks_the_sharing_incentive() -> None:
     """Theorem 1: the second user has less than half of both resources."""
     shares, wants = machine(30, 30), asks(one=(1, 3), two=(1, 1))
-    tasks = continuous.asset(shares, wants)
+    tasks = theory.asset(shares, wants)
     assert tasks == {"one": 6, "two": 12}
     assert holding(wants, tasks) == {"one": [6, 18], "two": [12, 12]}
     assert {sum(held) for held in holding(wants, tasks).values()} == {24}
     assert runs(wants["two"], [Fraction(15), Fraction(15)]) > tasks["two"]
-    assert continuous.drf(shares, wants) == {"one": 5, "two": 15}
+    assert theory.drf(shares, wants) == {"one": 5, "two": 15}
 
 
 def test_e5_asset_fairness_breaks_bottleneck_fairness() -> None:
     """Theorem 2: both want the first resource most, and the first user has three sevenths of it."""
     shares, wants = machine(21, 21), asks(one=(3, 2), two=(4, 1))
-    tasks = continuous.asset(shares, wants)
+    tasks = theory.asset(shares, wants)
     assert tasks == {"one": 3, "two": 3}
     assert holding(wants, tasks) == {"one": [9, 6], "two": [12, 3]}
     assert dominant((21, 21), wants, tasks)["one"] == Fraction(3, 7)
-    fair = continuous.drf(shares, wants)
+    fair = theory.drf(shares, wants)
     assert fair == {"one": Fraction(7, 2), "two": Fraction(21, 8)}
     assert set(dominant((21, 21), wants, fair).values()) == {Fraction(1, 2)}
 
@@ -149,8 +148,8 @@ def test_e5_asset_fairness_breaks_bottleneck_fairness() -> None:
 def test_e5b_asset_fairness_takes_from_one_when_there_is_more_of_something() -> None:
     """Theorem 3: resource monotonicity."""
     wants = asks(one=(4, 2), two=(1, 1))
-    assert continuous.asset(machine(77, 77), wants) == {"one": 11, "two": 33}
-    assert continuous.asset(machine(77, 154), wants) == {"one": Fraction("10.5"), "two": 35}
+    assert theory.asset(machine(77, 77), wants) == {"one": 11, "two": 33}
+    assert theory.asset(machine(77, 154), wants) == {"one": Fraction("10.5"), "two": 35}
 
 
 def test_e6_a_lie_gains_in_the_market_and_not_under_drf() -> None:
@@ -164,8 +163,8 @@ def test_e6_a_lie_gains_in_the_market_and_not_under_drf() -> None:
     assert abs(after["one"] - Fraction(25, 6)) < tiny
     assert abs(after["two"] - Fraction(100, 3)) < tiny * 100
     fair = {"one": Fraction(25, 6), "two": Fraction(100, 3)}
-    assert continuous.drf(machine(100, 100), honest) == fair
-    assert continuous.drf(machine(100, 100), lie) == fair
+    assert theory.drf(machine(100, 100), honest) == fair
+    assert theory.drf(machine(100, 100), lie) == fair
 
 
 def test_e7_in_the_market_one_may_lose_when_another_leaves() -> None:
@@ -176,34 +175,34 @@ def test_e7_in_the_market_one_may_lose_when_another_leaves() -> None:
     assert to_one_digit(*ceei((100, 100), left).values()) == [23.8, 4.8]
     shares = machine(100, 100)
     fair = {"one": Fraction(400, 33), "two": Fraction(100, 33), "three": Fraction(100, 33)}
-    assert continuous.drf(shares, wants) == fair
-    assert continuous.drf(shares, left) == {"one": 20, "two": 5}
+    assert theory.drf(shares, wants) == fair
+    assert theory.drf(shares, left) == {"one": 20, "two": 5}
 
 
 def test_e8_drf_may_take_from_one_when_there_is_more_of_something() -> None:
     """Theorem 6: no policy that keeps the rest of the promises can be resource monotonic."""
     wants = asks(A=(2, 1), B=(1, 2))
-    assert continuous.drf(machine(1, 1), wants) == {"A": Fraction(1, 3), "B": Fraction(1, 3)}
-    assert continuous.drf(machine(1, 4), wants) == {"A": Fraction(1, 4), "B": Fraction(1, 2)}
+    assert theory.drf(machine(1, 1), wants) == {"A": Fraction(1, 3), "B": Fraction(1, 3)}
+    assert theory.drf(machine(1, 4), wants) == {"A": Fraction(1, 4), "B": Fraction(1, 2)}
 
 
 def test_e9_who_asks_for_more_kinds_is_bounded_by_the_most_wanted() -> None:
     others = {f"user{at}": want for at in range(9) for want in asks(x=(0, 1)).values()}
-    tasks = continuous.drf(machine(1, 1), asks(first=(1, 0)) | others)
+    tasks = theory.drf(machine(1, 1), asks(first=(1, 0)) | others)
     assert tasks.pop("first") == 1
     assert set(tasks.values()) == {Fraction(1, 9)}
-    told = continuous.drf(machine(1, 1), asks(first=(1, 1)) | others)
+    told = theory.drf(machine(1, 1), asks(first=(1, 1)) | others)
     assert set(told.values()) == {Fraction(1, 10)}
 
 
 def test_weights_are_the_ratio_of_dominant_shares() -> None:
     """Section 4.3: with weights of users A : B = 3 : 1, and with equal ones as without any."""
     wants = asks(A=(1, 4), B=(3, 1))
-    tasks = continuous.drf(machine(9, 18, weights={"A": "3", "B": "1"}), wants)
+    tasks = theory.drf(machine(9, 18, weights={"A": "3", "B": "1"}), wants)
     parts = dominant((9, 18), wants, tasks)
     assert parts["A"] == 3 * parts["B"]
     same = machine(9, 18, weights={"A": "7", "B": "7"})
-    assert continuous.drf(same, wants) == continuous.drf(PAPER, wants)
+    assert theory.drf(same, wants) == theory.drf(PAPER, wants)
 
 
 def test_weights_of_single_resources_weigh_each_share() -> None:
@@ -213,7 +212,7 @@ def test_weights_of_single_resources_weigh_each_share() -> None:
         "B": NodeRule(weights=(Fraction(3), Fraction(1))),
     }
     wants = asks(A=(1, 4), B=(3, 1))
-    tasks = continuous.drf(FairShare((9, 18), rules), wants)
+    tasks = theory.drf(FairShare((9, 18), rules), wants)
     level = {}
     for leaf, held in holding(wants, tasks).items():
         weights = rules[leaf].weights or ()
@@ -224,7 +223,7 @@ def test_weights_of_single_resources_weigh_each_share() -> None:
 
 def test_e10_the_continuous_answer_to_the_yarn_post() -> None:
     wants = asks(A=(1, 5), B=(5, 2))
-    tasks = continuous.drf(machine(10, 10), wants)
+    tasks = theory.drf(machine(10, 10), wants)
     assert tasks == {"A": Fraction(10, 7), "B": Fraction(10, 7)}
     assert set(dominant((10, 10), wants, tasks).values()) == {Fraction(5, 7)}
 
@@ -234,7 +233,7 @@ def test_e11_who_has_less_of_everything_envies_and_under_drf_nobody_does() -> No
     posed = {leaf: list(want.demand) for leaf, want in wants.items()}
     assert runs(wants["one"], posed["two"]) == Fraction(3, 2) > runs(wants["one"], posed["one"])
     assert runs(wants["two"], posed["one"]) < 1
-    tasks = continuous.drf(machine(10, 10), wants)
+    tasks = theory.drf(machine(10, 10), wants)
     held = holding(wants, tasks)
     assert runs(wants["one"], held["two"]) <= tasks["one"]
     assert runs(wants["two"], held["one"]) <= tasks["two"]
@@ -252,7 +251,7 @@ E25 = [
 def test_e25_figure_8_in_the_aggregate(
     wants: Wants, count: tuple[float, float], percent: tuple[int, int], whole: Mapping[str, int]
 ) -> None:
-    tasks = continuous.drf(machine(192, 672), wants)
+    tasks = theory.drf(machine(192, 672), wants)
     assert to_one_digit(*tasks.values()) == list(count)
     parts = dominant((192, 672), wants, tasks)
     assert tuple(round(float(part * 100)) for part in parts.values()) == percent
@@ -280,7 +279,7 @@ def test_e25_figure_8_on_one_node(
 def test_e12_first_come_first_served_takes_all_that_the_first_one_wants() -> None:
     """100 nodes of 32 CPUs and 64 GB in the aggregate."""
     wants = limited(asks(op1=(1, 4), op2=(10, 1)), op1=1000, op2=500)
-    tasks = continuous.fifo(machine(3200, 6400), wants)
+    tasks = theory.fifo(machine(3200, 6400), wants)
     assert tasks == {"op1": 1000, "op2": 220}
     assert holding(wants, tasks)["op1"] == [1000, 4000]
 
@@ -332,12 +331,12 @@ def test_e13_node_by_node_and_whole() -> None:
 
 def test_e13_together_two_operations_get_a_quarter_more_than_apart() -> None:
     op1, op2 = asks(A=(1, 4)), asks(B=(10, 1))
-    apart = continuous.drf(machine(20 * 32, 20 * 64), op1)
+    apart = theory.drf(machine(20 * 32, 20 * 64), op1)
     assert apart == {"A": 320}
     assert holding(op1, apart)["A"][0] == 20 * 32 / 2, "half its CPUs are idle"
-    assert continuous.drf(machine(30 * 32, 30 * 64), op2) == {"B": 96}
+    assert theory.drf(machine(30 * 32, 30 * 64), op2) == {"B": 96}
     both = machine(50 * 32, 50 * 64, weights={"A": "0.4", "B": "0.6"})
-    assert continuous.drf(both, op1 | op2) == {"A": 400, "B": 120}
+    assert theory.drf(both, op1 | op2) == {"A": 400, "B": 120}
 
 
 def test_the_lectures_dominant_resources() -> None:
@@ -349,7 +348,7 @@ def test_the_lectures_dominant_resources() -> None:
 
 def test_e14_halves_of_the_other_ones_resource() -> None:
     wants = asks(one=(1, 0.5), two=(0.5, 1))
-    tasks = continuous.drf(machine(1, 1), wants)
+    tasks = theory.drf(machine(1, 1), wants)
     third = Fraction(1, 3)
     assert holding(wants, tasks) == {"one": [2 * third, third], "two": [third, 2 * third]}
 
@@ -357,7 +356,7 @@ def test_e14_halves_of_the_other_ones_resource() -> None:
 def test_e15_one_who_needs_both_and_one_who_needs_the_second() -> None:
     wants = asks(one=(1, 1), two=(0, 1))
     half = Fraction(1, 2)
-    held = holding(wants, continuous.drf(machine(1, 1), wants))
+    held = holding(wants, theory.drf(machine(1, 1), wants))
     assert held == {"one": [half, half], "two": [0, half]}
 
 
@@ -368,11 +367,11 @@ def test_e16_two_can_lie_so_that_a_third_gains_and_they_lose_nothing() -> None:
     lie = asks(one=(1, 0, 0.5), two=(1, 0, 0.5)) | others
     shares = machine(1, 1, 1)
     half, third, quarter = Fraction(1, 2), Fraction(1, 3), Fraction(1, 4)
-    assert holding(honest, continuous.drf(shares, honest)) == {
+    assert holding(honest, theory.drf(shares, honest)) == {
         "one": [half, 0, 0], "two": [half, 0, 0],
         "three": [0, 2 * third, 0], "four": [0, third, 2 * third],
     }  # fmt: skip
-    assert holding(lie, continuous.drf(shares, lie)) == {
+    assert holding(lie, theory.drf(shares, lie)) == {
         "one": [half, 0, quarter], "two": [half, 0, quarter],
         "three": [0, 3 * quarter, 0], "four": [0, quarter, half],
     }  # fmt: skip
@@ -394,7 +393,7 @@ def test_e17_three_levels_on_one_resource() -> None:
         "b": "20", "c": "50", "c.u": "30", "c.v": "70",
     }  # fmt: skip
     wants = asks(a__x=(1,), a__y__p=(1,), a__y__q=(1,), b=(1,), c__u=(1,), c__v=(1,))
-    tasks = continuous.drf(machine(100, weights=weights), wants)
+    tasks = theory.drf(machine(100, weights=weights), wants)
     assert list(tasks.values()) == [6, 12, 12, 20, 15, 35]
 
 
@@ -402,7 +401,7 @@ def test_e18_targets_are_a_half_a_half_and_one() -> None:
     wants = asks(op1=(1, 0), pool__op2=(1, 0), pool__op3=(0, 1))
     half = Fraction(1, 2)
     targets = {"op1": half, "pool.op2": half, "pool.op3": 1}
-    assert continuous.drf(machine(1, 1), wants) == targets
+    assert theory.drf(machine(1, 1), wants) == targets
 
 
 @pytest.mark.parametrize(
@@ -437,7 +436,7 @@ def test_e19_a_flattened_pool_is_robbed_and_min_satisfaction_keeps_its_promise()
     members = {"x": (1, 0.01, 0.01), "y": (0.01, 1, 0.01), "z": (0.01, 0.01, 1)}
 
     def pool_part(shares: FairShare, wants: Wants) -> list[Fraction]:
-        held = holding(wants, continuous.drf(shares, wants))
+        held = holding(wants, theory.drf(shares, wants))
         held.pop("A")
         return [sum(column, Fraction(0)) for column in zip(*held.values(), strict=True)]
 
@@ -456,7 +455,7 @@ def test_e19_a_flattened_pool_is_robbed_and_min_satisfaction_keeps_its_promise()
 
 
 def test_e21_the_continuous_answer_to_the_mesos_walk_through() -> None:
-    tasks = continuous.drf(machine(10, 20), asks(A=(3, 2), B=(1, 5)))
+    tasks = theory.drf(machine(10, 20), asks(A=(3, 2), B=(1, 5)))
     assert tasks == {"A": Fraction(50, 21), "B": Fraction(20, 7)}
 
 
@@ -465,7 +464,7 @@ def test_blocked_nodes_do_not_count_as_in_the_document_of_volcano() -> None:
     if its blocked child could go on would give 2/3 and 1/3 of the GPUs."""
     wants = asks(n1=(1, 0), n2=(1, 0), n3__n31=(1, 0), n3__n32=(0, 1), n4=(0, 1))
     third, half = Fraction(1, 3), Fraction(1, 2)
-    assert continuous.drf(machine(1, 1), wants) == {
+    assert theory.drf(machine(1, 1), wants) == {
         "n1": third, "n2": third, "n3.n31": third, "n3.n32": half, "n4": half,
     }  # fmt: skip
 
@@ -473,7 +472,7 @@ def test_blocked_nodes_do_not_count_as_in_the_document_of_volcano() -> None:
 def test_a_blocked_sibling_does_not_hold_up_the_other_in_the_second_example_of_volcano() -> None:
     wants = asks(n1=(0, 1), n2__n21=(1, 0), n2__n22=(0, 1))
     half = Fraction(1, 2)
-    assert continuous.drf(machine(1, 1), wants) == {"n1": half, "n2.n21": 1, "n2.n22": half}
+    assert theory.drf(machine(1, 1), wants) == {"n1": half, "n2.n21": 1, "n2.n22": half}
 
 
 def test_blocked_nodes_do_not_count_for_whole_tasks_either() -> None:

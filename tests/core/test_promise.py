@@ -1,4 +1,4 @@
-"""What whole jobs get when an empty machine is filled: the rows of FAIRNESS 1.8 about shares.
+"""Whole jobs fill an empty machine: the rows of docs/fairness.md 1.8 about shares.
 
 Where a row says that a property must not be asserted, its counterexample is here too.
 """
@@ -13,13 +13,14 @@ from math import floor
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from core.oracle import Ask, Pass, Rule, Tree, Vector, above, line, shared_out, taken
 from core.worlds import LEAVES, NODES, WEIGHT, World, after, carry_on, rules, run, start
+from seeds import examples, seeds
 
-STEADY = settings(derandomize=True, deadline=None, max_examples=100)
+STEADY = examples(100)
 USERS = [f"root.{name}" for name in "abcdef"]
 
 
@@ -126,7 +127,7 @@ def test_in_a_tree_no_pool_of_users_who_ask_alike_ends_below_its_promise(
             assert not state.keeps_promise(path, demand)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(range(3), quick=1))
 def test_after_many_ends_no_promise_is_short_by_more_than_the_largest_job(seed: int) -> None:
     """Four hundred jobs end one by one; each time a pass gives away what has come back."""
     random = Random(seed)

@@ -1,8 +1,8 @@
 """One pass over a random tree: what the slow pass says, in its order, with nothing left that fits.
 
-Rows of FAIRNESS 1.8: choice, work conservation, accounting. Machines have one to five resources,
-now and then none of one; users ask for several vectors, with zeros; nodes have weights, limits and
-guarantees, and hold something already.
+Rows of docs/fairness.md 1.8: choice, work conservation, accounting. Machines have one to five
+resources, now and then none of one; users ask for several vectors, with zeros; nodes have weights,
+limits and guarantees, and hold something already.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 from fractions import Fraction
 from random import Random
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as some
 
 from core.oracle import Level, Pass, Tree, above, line, promises
+from core.passes import plan
 from core.worlds import (
     LEAVES,
     World,
@@ -28,13 +30,14 @@ from core.worlds import (
     trees,
     worlds,
 )
-from drfd.core.admission import plan
+from seeds import examples
 
-STEADY = settings(derandomize=True, deadline=None, max_examples=150)
+STEADY = examples(150)
 
 
-@settings(STEADY, max_examples=400)
+@examples(400)
 @given(worlds())
+@pytest.mark.slow
 def test_a_pass_over_a_tree_is_what_the_slow_pass_says(world: World) -> None:
     state = start(world)
     for job_id in run(world).admitted:

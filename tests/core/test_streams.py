@@ -26,30 +26,29 @@ import pytest
 
 from core.oracle import Vector, line, within
 from core.worlds import all_reserved, reserved
-from drfd.core import events as ev
-from drfd.core import stimuli as st
-from drfd.core.decide import admit, decide, schedule
-from drfd.core.estimate import RunTimes
-from drfd.core.history import History
-from drfd.core.job import Job, JobSpec, JobState
-from drfd.core.ledger import Ledger
-from drfd.core.outlook import look_out
-from drfd.core.plan import Plan
-from drfd.core.reservation import Patience
-from drfd.core.rules import Claim, Pool, Rules
-from drfd.errors import Refused
-from fakes import ADMIN, GIB, demand, ended, now, runner_up, spec, tables
+from drfd.common.errors import Refused
+from drfd.core.decisions.decide import decide
+from drfd.core.fairness.priority_tree import DecayedUsage
+from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings, Rules
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model import events as ev
+from drfd.core.model import stimuli as st
+from drfd.core.model.job import Job, JobSpec, JobState
+from drfd.core.scheduling.plan import Plan
+from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
+from drfd.core.scheduling.scheduling_pass import start_events
+from fakes import ADMIN, GIB, demand, ended, now, runner_up, schedule, spec, tables
 
 JOBS, USERS = 10_000, [f"u{number:02}" for number in range(50)]
 #: What happens within a step is heard of at its end, together.
 STEP_S = 20
 LONGEST_S = 30 * STEP_S
-PATIENT = Patience(patience_s=60, drain_after_s=1200)
+PATIENT = ReservationSettings(patience_s=60, drain_after_s=1200)
 #: Jobs that do not fit are passed over for ever.
-NEVER = Patience(reserves=False)
+NEVER = ReservationSettings(reserves=False)
 
 
-def tree(patience: Patience) -> Rules:
+def tree(patience: ReservationSettings) -> Rules:
     """A pool with two groups, a pool that is bounded, and ten users in none."""
     # What a limit keeps back gets no reservation, so it has no bound to be checked.
     limit = {} if patience.reserves else {"cores": 70_000, "memory": 450 * GIB}
@@ -61,7 +60,7 @@ def tree(patience: Patience) -> Rules:
             "lab.chem": Pool(guarantee={"cores": 16_000}, users=frozenset(USERS[15:25])),
             "school": Pool(weight=Fraction(2), users=frozenset(USERS[25:40]), limit=limit),
         },
-        members={("lab.bio", USERS[5]): Claim(weight=Fraction(3))},
+        members={("lab.bio", USERS[5]): NodeSettings(weight=Fraction(3))},
         patience=patience,
         half_life_s=6 * 3600,
     )
@@ -72,6 +71,7 @@ class Life:
     """A stream of jobs from the first submission to the last end."""
 
     rules: Rules
+    jobs: int = JOBS
     random: Random = field(default_factory=lambda: Random(20))
     at_s: int = 0
     events: list[ev.Event] = field(default_factory=list)
@@ -87,8 +87,8 @@ class Life:
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.rules.axes)
-        self.history = History(self.rules.half_life_s)
-        at_s, left = 0, JOBS
+        self.history = DecayedUsage(self.rules.half_life_s)
+        at_s, left = 0, self.jobs
         while left:
             # Users come with one job or with many alike; sometimes it gets quiet.
             at_s += STEP_S * self.random.choice([0, 1, 1, 1, 1, 2])
@@ -165,16 +165,16 @@ class Life:
         self.gone_s[job.id] = gone_s
 
     def _pass(self) -> Plan:
-        view = look_out(
-            self.ledger,
+        view = make_pass_context(
+            Ends(self.ledger, self.run_times),
             patience=self.rules.patience,
-            run_times=self.run_times,
             now_s=now(self.at_s).at_s,
             before=all_reserved(self.last),
         )
         self.last = schedule(self.ledger, self.rules, self.history.spent, view)
-        for job_id in self.last.admitted:
-            self._record(admit(self.ledger, job_id, now(self.at_s)))
+        for event in start_events(self.ledger, self.last, now(self.at_s)):
+            job_id = event.job_id
+            self._record(event)
             broken = self.random.random() < 0.01
             up = runner_up(job_id, at_s=self.at_s)
             self._feed(st.LaunchBroke(now(self.at_s), job_id, 1, "gone") if broken else up)
@@ -205,11 +205,11 @@ class Watch:
 
     def look(self, done: Plan) -> None:
         ledger, room = self.life.ledger, self.life.rules.room
-        holders = [job for job in ledger.jobs.values() if job.holds_resources]
+        holders = [job for job in ledger.jobs.values() if job.is_allocated]
         booked = tuple(map(sum, zip((0,) * 4, *map(ledger.demand, holders), strict=True)))
         self.free = tuple(top - sum_ for top, sum_ in zip(room, booked, strict=True))
         self.count("more is booked than there is", min(self.free) < 0)
-        self.count("the books say otherwise", booked != ledger.booked)
+        self.count("the books say otherwise", booked != ledger.allocated)
         self.count("the pass says otherwise", done.free != self.free)
         waiting = [job for job in ledger.jobs.values() if job.state is JobState.PENDING]
         firsts: dict[tuple[str, Vector], Job] = {}
@@ -245,7 +245,7 @@ class Watch:
             if sum(each.memory_bytes for each in held) > limit["memory"]:
                 return False
         kept, head = reserved(done), self.heads[job.spec.leaf]
-        if head.id == done.eldest:
+        if head.id == done.starvation_guard:
             self.closed.add(head.id)
             late = self.waited_s(head) > patience.drain_after_s and not self.fits(head)
             return not (late and patience.reserves)
@@ -272,7 +272,7 @@ class Watch:
             due_s = self.due_s.setdefault(kept.job_id, kept.start_s) - now(0).at_s
             bound_s = int(due_s + life.rules.patience.drain_after_s) + LONGEST_S + 2 * STEP_S
             if kept.is_drain:
-                bound_s = max(life.gone_s[each.id] for each in life.ledger.holders())
+                bound_s = max(life.gone_s[each.id] for each in life.ledger.allocated_jobs())
                 self.drained_for.add(kept.job_id)
             # The first time is the strictest, and so is the first of the drain.
             self.bound_s[kept.job_id] = min(bound_s, self.bound_s.get(kept.job_id, bound_s))
@@ -284,8 +284,8 @@ class Watch:
 
 
 @cache
-def lived(patience: Patience) -> Watch:
-    watch = Watch(Life(tree(patience)))
+def lived(patience: ReservationSettings, jobs: int = JOBS) -> Watch:
+    watch = Watch(Life(tree(patience), jobs))
     for number, done in enumerate(watch.life.passes()):
         watch.look(done)
         if number % 100 == 0:
@@ -302,31 +302,42 @@ def digest(life: Life) -> str:
 # -- the claims --------------------------------------------------------------------------------
 
 
+def test_a_short_stream_comes_to_its_end_without_a_fault() -> None:
+    watch = lived(PATIENT, jobs=400)
+    assert +watch.faults == Counter()
+    assert (watch.life.ledger.jobs, watch.life.ledger.allocated) == ({}, watch.life.ledger.nothing)
+
+
+@pytest.mark.slow
 def test_big_jobs_start_within_their_bound_and_nothing_idles_without_reason() -> None:
     assert +lived(PATIENT).faults == Counter()
 
 
+@pytest.mark.slow
 def test_without_reservations_whatever_fits_within_its_limits_starts() -> None:
     assert +lived(NEVER).faults == Counter()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patience", [PATIENT, NEVER])
-def test_every_job_comes_to_its_end_and_all_comes_back(patience: Patience) -> None:
+def test_every_job_comes_to_its_end_and_all_comes_back(patience: ReservationSettings) -> None:
     life = lived(patience).life
     born = [event.job_id for event in life.events if isinstance(event, ev.Submitted)]
     gone = [event.job_id for event in life.events if isinstance(event, ev.Cleaned | ev.Cancelled)]
     assert born == sorted(gone)
     assert (life.ledger.jobs, life.ledger.used) == ({}, {})
-    assert life.ledger.booked == life.ledger.nothing
+    assert life.ledger.allocated == life.ledger.nothing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patience", [PATIENT, NEVER])
-def test_the_log_replays_to_the_books_of_that_moment(patience: Patience) -> None:
+def test_the_log_replays_to_the_books_of_that_moment(patience: ReservationSettings) -> None:
     life = lived(patience).life
     many, books = life.middle
     assert tables(Ledger.of_events(life.rules.axes, life.events[:many])) == books
 
 
+@pytest.mark.slow
 def test_the_same_stream_gives_the_same_events_in_another_process() -> None:
     """Sets and tables are in another order there."""
     found = subprocess.run(
@@ -347,6 +358,7 @@ def show_digest() -> None:
     print(digest(life))
 
 
+@pytest.mark.slow
 def test_the_stream_is_a_hard_one() -> None:
     """Else it would prove less than it seems to."""
     watch = lived(PATIENT)
@@ -358,7 +370,7 @@ def test_the_stream_is_a_hard_one() -> None:
         *(ev.PreemptRequested, ev.Requeued, ev.SuspendRequested),
         *(ev.Suspended, ev.ResumeRequested, ev.Resumed),
         *(ev.DependencySettled, ev.BeginReached, ev.Retried),
-        *(ev.Warned, ev.SignalRequested, ev.Changed),
+        *(ev.Warned, ev.SignalRequested, ev.Changed, ev.Altered, ev.LaunchPostponed),
     }
     few = {kind for kind in get_args(ev.JobEvent) if met[kind] < 40}
     assert few == {ev.Escalated, *others}, "see test_walks for these"

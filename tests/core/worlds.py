@@ -12,12 +12,11 @@ from typing import NamedTuple
 from hypothesis import strategies as some
 
 from core.oracle import Ask, Pass, Rule, Tree, Vector, added, begin, line, within
-from drfd.core.admission import plan
-from drfd.core.fairshare import FairShare
-from drfd.core.plan import Plan
-from drfd.core.queue import LeafQueue
-from drfd.core.reservation import Reservation
-from drfd.core.tree import NodeRule
+from core.passes import plan
+from drfd.core.fairness.share_tree import FairShare, NodeRule
+from drfd.core.ledger.queue import LeafQueue
+from drfd.core.scheduling.backfill import Reservation
+from drfd.core.scheduling.plan import Plan
 
 #: Leaves of three depths. Pools and groups have capitals, users have none.
 LEAVES = (

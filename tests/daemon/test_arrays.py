@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from drfd.core import events as ev
-from drfd.core import stimuli as st
-from drfd.core.effects import Launch
-from drfd.core.ledger import Ledger
-from drfd.core.stimuli import CgroupGone
-from drfd.daemon.orders import order_for
-from drfd.errors import NotPermitted, Refused
+from daemon.desk import Desk, MakeDesk, MakeShell
+from drfd.common.errors import NotPermitted, Refused
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model import events as ev
+from drfd.core.model import stimuli as st
+from drfd.core.model.job import output_path
+from drfd.core.model.lifecycle import Launch
+from drfd.core.model.stimuli import CgroupGone
+from drfd.daemon.launcher_link.messages import LaunchSettings, order_for
 from drfd.journal.records import Payload
 from fakes import ADMIN, ALICE, BOB, ended, now, rules, runner_up, spec, tables
 
-
-def play(story: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(20):
-            await story()
-
-    asyncio.run(bounded())
+JOURNAL = "0" * 32
 
 
 async def refused(asked: Awaitable[Any]) -> str:
@@ -34,12 +31,12 @@ async def refused(asked: Awaitable[Any]) -> str:
     return error.value.text
 
 
-async def submit(desk: Any, indices: str = "0-9", **more: Any) -> int:
+async def submit(desk: Desk, indices: str = "0-9", **more: Any) -> int:
     """Of 9 cores, each task asks for one unless `more` says so."""
     return int(await desk.submit(ALICE, array=indices, **more))
 
 
-async def rows(desk: Any, **fields: Any) -> list[tuple[Any, ...]]:
+async def rows(desk: Desk, **fields: Any) -> list[tuple[Any, ...]]:
     """What `drf status` has: what stands before _ in the id, the indices, how it is."""
     found = (await desk.ask(ALICE, op="status", **fields))["jobs"]
     return [
@@ -47,153 +44,143 @@ async def rows(desk: Any, **fields: Any) -> list[tuple[Any, ...]]:
     ]
 
 
-async def end(desk: Any, job_id: int, **facts: Any) -> None:
+async def end(desk: Desk, job_id: int, **facts: Any) -> None:
     await desk.feed(runner_up(job_id), ended(job_id, **facts), CgroupGone(now(), job_id, 1))
 
 
 # -- submit ------------------------------------------------------------------------------------
 
 
-def test_a_submission_is_answered_with_the_id_and_the_number_of_tasks(desk: Any) -> None:
-    async def story() -> None:
-        asked = {"op": "submit", "argv": ["true"], "cwd": "/home", "array": "0-99%3", "key": "k"}
-        assert await desk.ask(ALICE, **asked) == {"id": 1, "tasks": 100}
-        assert await desk.ask(ALICE, **asked) == {"id": 1, "tasks": 100}, "asked once more"
-        assert await submit(desk, "5") == 102
+async def test_a_submission_is_answered_with_the_id_and_the_number_of_tasks(desk: Desk) -> None:
+    asked = {"op": "submit", "argv": ["true"], "cwd": "/home", "array": "0-99%3", "key": "k"}
+    assert await desk.ask(ALICE, **asked) == {"id": 1, "tasks": 100}
+    assert await desk.ask(ALICE, **asked) == {"id": 1, "tasks": 100}, "asked once more"
+    assert await submit(desk, "5") == 102
 
-    play(story)
+
+async def test_a_key_of_another_account_that_had_the_uid_is_no_key_of_this_one(desk: Desk) -> None:
+    """Who got the uid of a deleted account was answered with that one's job, and had none."""
+
+    asked = {"op": "submit", "argv": ["true"], "cwd": "/home", "key": "k"}
+    heir = replace(ALICE, user="heir")
+    assert await desk.ask(ALICE, **asked) == {"id": 1}
+    assert await desk.ask(heir, **asked) == {"id": 2}
+    assert await desk.ask(heir, **asked) == {"id": 2}, "asked once more"
 
 
 @pytest.mark.parametrize("indices", ["", "5-1", "x", "0-1000000"])
-def test_bad_indices_are_refused_and_nothing_is_queued(desk: Any, indices: str) -> None:
-    async def story() -> None:
-        assert "is wrong" in await refused(submit(desk, indices))
-        assert desk.shell.engine.ledger.is_empty
-
-    play(story)
+async def test_bad_indices_are_refused_and_nothing_is_queued(desk: Desk, indices: str) -> None:
+    assert "is wrong" in await refused(submit(desk, indices))
+    assert desk.shell.engine.ledger.is_empty
 
 
-def test_a_dry_run_tells_when_the_first_task_would_start(desk: Any) -> None:
-    async def story() -> None:
-        asked = {"op": "submit", "argv": ["true"], "cwd": "/home", "dry_run": True}
-        told = await desk.ask(ALICE, **asked, array="0-99")
-        assert told == {"expected_start_at": now().at_s, "reason": None}
-        assert desk.shell.engine.ledger.is_empty
-
-    play(story)
+async def test_a_dry_run_tells_when_the_first_task_would_start(desk: Desk) -> None:
+    asked = {"op": "submit", "argv": ["true"], "cwd": "/home", "dry_run": True}
+    told = await desk.ask(ALICE, **asked, array="0-99")
+    assert told == {"expected_start_at": now().at_s, "reason": None}
+    assert desk.shell.engine.ledger.is_empty
 
 
-def test_a_task_finds_its_array_and_index_in_its_environment_and_its_output(desk: Any) -> None:
-    async def story() -> None:
-        await submit(desk, "5-11:3")
-        ledger = desk.shell.engine.ledger
-        order = order_for(ledger.jobs[3], Payload(), [], 64, "quota", ledger.arrays[1].array)
-        told = {key: word for key, word in order.variables.items() if "ARRAY" in key}
-        assert told == {
-            "DRF_ARRAY_ID": "1",
-            "DRF_ARRAY_INDEX": "8",
-            "DRF_ARRAY_COUNT": "3",
-            "DRF_ARRAY_MIN": "5",
-            "DRF_ARRAY_MAX": "11",
-        }
-        assert (order.stdout, order.stderr) == ("/home/drf-1_8.out", "/home/drf-1_8.err")
-
-    play(story)
+async def test_a_task_finds_its_array_and_index_in_its_environment_and_its_output(
+    desk: Desk,
+) -> None:
+    await submit(desk, "5-11:3")
+    ledger = desk.shell.engine.ledger
+    order = order_for(
+        ledger.jobs[3], JOURNAL, LaunchSettings([], 64, "quota"), ledger.arrays[1].array
+    )
+    told = {key: word for key, word in order.variables.items() if "ARRAY" in key}
+    assert told == {
+        "DRF_ARRAY_ID": "1",
+        "DRF_ARRAY_INDEX": "8",
+        "DRF_ARRAY_COUNT": "3",
+        "DRF_ARRAY_MIN": "5",
+        "DRF_ARRAY_MAX": "11",
+    }
+    assert (order.id, order.array_id, order.array_index) == (3, 1, 8)
+    job = ledger.jobs[3]
+    assert output_path(job.spec.stdout, job) == "/home/drf-1_8.out"
 
 
 # -- looking -----------------------------------------------------------------------------------
 
 
-def test_waiting_tasks_are_one_row_and_counted_each(desk: Any) -> None:
-    async def story() -> None:
-        await submit(desk, "0-99", demand={"cores_milli": 4000})
-        assert await rows(desk) == [
-            (2, 0, "STARTING"), (3, 1, "STARTING"), (1, "2-99", "PENDING"),
-        ]  # fmt: skip
-        view = await desk.ask(ALICE, op="status")
-        assert view["counts"] == {"STARTING": 2, "PENDING": 98}
-        row = view["jobs"][2]
-        assert (row["array_id"], row["tasks"], row["stdout"]) == (1, 98, "drf-%A_%a.out")
-        assert row["reason"]["code"] == "RESOURCES"
-        alone = await rows(desk, tasks=True)
-        assert (len(alone), alone[-1]) == (100, (101, 99, "PENDING"))
-        assert (await desk.ask(ALICE, op="status", tasks=True))["counts"] == view["counts"]
-
-    play(story)
+async def test_waiting_tasks_are_one_row_and_counted_each(desk: Desk) -> None:
+    await submit(desk, "0-99", demand={"cores_milli": 4000})
+    assert await rows(desk) == [
+        (2, 0, "STARTING"), (3, 1, "STARTING"), (1, "2-99", "PENDING"),
+    ]  # fmt: skip
+    view = await desk.ask(ALICE, op="status")
+    assert view["counts"] == {"STARTING": 2, "PENDING": 98}
+    row = view["jobs"][2]
+    assert (row["array_id"], row["tasks"], row["stdout"]) == (1, 98, "drf-%A_%a.out")
+    assert row["reason"]["code"] == "RESOURCES"
+    alone = await rows(desk, tasks=True)
+    assert (len(alone), alone[-1]) == (100, (101, 99, "PENDING"))
+    assert (await desk.ask(ALICE, op="status", tasks=True))["counts"] == view["counts"]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 50])
 @pytest.mark.parametrize("tasks", [False, True], ids=["rows", "tasks"])
-def test_the_pages_of_a_list_are_the_list(desk: Any, limit: int, tasks: bool) -> None:
-    async def story() -> None:
-        for _ in range(4):
-            await desk.submit(ALICE, demand={"cores_milli": 1000})
-            await submit(desk, "0-9", demand={"cores_milli": 1000})
-        await desk.ask(ALICE, op="cancel", select={"ids": ["13_3", 24]})
-        for job_id in (1, 3):
-            await end(desk, job_id)
-        asked = {"op": "status", "ended": 20, "tasks": tasks}
-        whole = await desk.ask(ALICE, **asked)
-        pages, after = [], None
-        while not pages or after is not None:
-            pages.append(await desk.ask(ALICE, **asked, limit=limit, after=after))
-            after = pages[-1]["after"]
-        assert [job for page in pages for job in page["jobs"]] == whole["jobs"]
-        assert all(len(page["jobs"]) == limit for page in pages[:-1])
-        counts: Counter[str] = Counter()
-        for page in pages:
-            counts.update(page["counts"])
-        assert counts == whole["counts"]
-        assert sum(counts.values()) == 44
-
-    play(story)
+async def test_the_pages_of_a_list_are_the_list(desk: Desk, limit: int, tasks: bool) -> None:
+    for _ in range(4):
+        await desk.submit(ALICE, demand={"cores_milli": 1000})
+        await submit(desk, "0-9", demand={"cores_milli": 1000})
+    await desk.ask(ALICE, op="cancel", select={"ids": ["13_3", 24]})
+    for job_id in (1, 3):
+        await end(desk, job_id)
+    asked = {"op": "status", "ended": 20, "tasks": tasks}
+    whole = await desk.ask(ALICE, **asked)
+    pages, after = [], None
+    while not pages or after is not None:
+        pages.append(await desk.ask(ALICE, **asked, limit=limit, after=after))
+        after = pages[-1]["after"]
+    assert [job for page in pages for job in page["jobs"]] == whole["jobs"]
+    assert all(len(page["jobs"]) == limit for page in pages[:-1])
+    counts: Counter[str] = Counter()
+    for page in pages:
+        counts.update(page["counts"])
+    assert counts == whole["counts"]
+    assert sum(counts.values()) == 44
 
 
-def test_what_comes_and_goes_between_two_pages_moves_nobody_else(desk: Any) -> None:
-    async def story() -> None:
-        for _ in range(6):
-            await desk.submit(ALICE, demand={"cores_milli": 9000})
-        first = await desk.ask(ALICE, op="status", limit=3)
-        await desk.ask(ALICE, op="cancel", select={"ids": [2, 3, 5]})
-        await desk.submit(ALICE)
-        last = await desk.ask(ALICE, op="status", limit=3, after=first["after"])
-        assert [[job["id"] for job in page["jobs"]] for page in (first, last)] == [
-            [1, 2, 3], [4, 6, 7],
-        ]  # fmt: skip
-        assert last["after"] is None
-
-    play(story)
+async def test_what_comes_and_goes_between_two_pages_moves_nobody_else(desk: Desk) -> None:
+    for _ in range(6):
+        await desk.submit(ALICE, demand={"cores_milli": 9000})
+    first = await desk.ask(ALICE, op="status", limit=3)
+    await desk.ask(ALICE, op="cancel", select={"ids": [2, 3, 5]})
+    await desk.submit(ALICE)
+    last = await desk.ask(ALICE, op="status", limit=3, after=first["after"])
+    assert [[job["id"] for job in page["jobs"]] for page in (first, last)] == [
+        [1, 2, 3], [4, 6, 7],
+    ]  # fmt: skip
+    assert last["after"] is None
 
 
-def test_a_list_too_long_for_one_reply_is_asked_for_in_pages(make_desk: Any) -> None:
+@pytest.mark.slow
+async def test_a_list_too_long_for_one_reply_is_asked_for_in_pages(make_desk: MakeDesk) -> None:
     desk = make_desk(by=rules(max_waiting_per_user=50_000))
 
-    async def story() -> None:
-        await submit(desk, "0-20000", held=True)
-        text = "the list has more than 20000 rows, the most that one reply may have"
-        assert await refused(desk.ask(ALICE, op="status", tasks=True)) == text
-        assert len((await desk.ask(ALICE, op="status"))["jobs"]) == 1
-        page = await desk.ask(ALICE, op="status", tasks=True, limit=10_000, after=[10_000, False])
-        assert (page["jobs"][0]["id"], len(page["jobs"]), page["after"]) == (
-            10_001, 10_000, (20_000, False),
-        )  # fmt: skip
-
-    play(story)
+    await submit(desk, "0-20000", held=True)
+    text = "the list has more than 20000 rows, the most that one reply may have"
+    assert await refused(desk.ask(ALICE, op="status", tasks=True)) == text
+    assert len((await desk.ask(ALICE, op="status"))["jobs"]) == 1
+    page = await desk.ask(ALICE, op="status", tasks=True, limit=10_000, after=[10_000, False])
+    assert (page["jobs"][0]["id"], len(page["jobs"]), page["after"]) == (
+        10_001, 10_000, (20_000, False),
+    )  # fmt: skip
 
 
-def test_what_is_private_of_an_array_is_hidden_from_others(desk: Any) -> None:
-    async def story() -> None:
-        array_id = await submit(desk, "0-99")
-        (*_, row) = (await desk.ask(BOB, op="status"))["jobs"]
-        assert (row["id"], row["argv"], row["cwd"], row["stdout"]) == (array_id, None, None, None)
-        for op in ("show", "why"):
-            for ref in (array_id, f"{array_id}_5"):
-                with pytest.raises(NotPermitted):
-                    await desk.ask(BOB, op=op, id=ref)
-        with pytest.raises(NotPermitted):
-            await desk.ask(BOB, op="wait", ids=[array_id])
-
-    play(story)
+async def test_what_is_private_of_an_array_is_hidden_from_others(desk: Desk) -> None:
+    array_id = await submit(desk, "0-99")
+    (*_, row) = (await desk.ask(BOB, op="status"))["jobs"]
+    assert (row["id"], row["argv"], row["cwd"], row["stdout"]) == (array_id, None, None, None)
+    for op in ("show", "why"):
+        for ref in (array_id, f"{array_id}_5"):
+            with pytest.raises(NotPermitted):
+                await desk.ask(BOB, op=op, id=ref)
+    with pytest.raises(NotPermitted):
+        await desk.ask(BOB, op="wait", ids=[array_id])
 
 
 @pytest.mark.parametrize(
@@ -204,84 +191,71 @@ def test_what_is_private_of_an_array_is_hidden_from_others(desk: Any) -> None:
         (7, "there is no job 7"),
     ],
 )
-def test_what_there_is_not_is_refused_by_name(desk: Any, ref: Any, words: str) -> None:
-    async def story() -> None:
-        await submit(desk, "0-1")
-        for op in ("show", "why"):
-            assert await refused(desk.ask(ALICE, op=op, id=ref)) == words
-        assert await refused(desk.ask(ALICE, op="wait", ids=[ref])) == words
-        reply = await desk.ask(ALICE, op="cancel", select={"ids": [ref]})
-        assert [each["id"] for each in reply["failed"]] == [ref]
-
-    play(story)
+async def test_what_there_is_not_is_refused_by_name(desk: Desk, ref: int | str, words: str) -> None:
+    await submit(desk, "0-1")
+    for op in ("show", "why"):
+        assert await refused(desk.ask(ALICE, op=op, id=ref)) == words
+    assert await refused(desk.ask(ALICE, op="wait", ids=[ref])) == words
+    reply = await desk.ask(ALICE, op="cancel", select={"ids": [ref]})
+    assert [each["id"] for each in reply["failed"]] == [ref]
 
 
-def test_show_tells_how_many_tasks_there_are_of_each_kind_and_which_failed(desk: Any) -> None:
-    async def story() -> None:
-        await submit(desk, "0-99%5")
-        await end(desk, 3, exit_code=3)
-        await end(desk, 2)
-        await end(desk, 5, exit_code=None, signal=9)
-        shown = (await desk.ask(ALICE, op="show", id=1))["array"]
-        assert shown["counts"] == {"COMPLETED": 1, "FAILED": 2, "STARTING": 5, "PENDING": 92}
-        assert shown["indices"] == {"FAILED": "1,3"}
-        assert (shown["array_tasks"], shown["tasks"]) == ("0-99%5", 100)
-        await desk.ask(ALICE, op="cancel", select={"ids": ["1_50", 1]})
-        shown = (await desk.ask(ALICE, op="show", id=1))["array"]
-        assert shown["counts"]["CANCELLED"] == 92
-        assert shown["indices"] == {"FAILED": "1,3", "CANCELLED": "8-99"}
-
-    play(story)
-
-
-def test_a_task_that_never_started_has_a_history_of_its_own(desk: Any) -> None:
-    async def story() -> None:
-        await submit(desk, "0-99", held=True)
-        await desk.ask(ALICE, op="release", select={"ids": ["1_5"]})
-        await desk.ask(ALICE, op="cancel", select={"ids": [1]})
-        shown = await desk.ask(ALICE, op="show", id="1_50")
-        assert [event["event"] for event in shown["events"]] == ["ArraySubmitted", "Cancelled"]
-        job = shown["job"]
-        assert (job["id"], job["array_id"], job["array_index"]) == (52, 1, 50)
-        assert job["outcome"] == {
-            "code": "CANCELLED", "text": "cancelled by alice before it started",
-        }  # fmt: skip
-        other = await desk.ask(ALICE, op="show", id="1_5")
-        assert [event["event"] for event in other["events"][:2]] == ["ArraySubmitted", "Released"]
-        why = (await desk.ask(ALICE, op="why", id="1_50"))["job"]
-        assert why["outcome"] == job["outcome"]
-        assert (1, "0-4,6-99", "CANCELLED") in await rows(desk, ended=20)
-
-    play(story)
+async def test_show_tells_how_many_tasks_there_are_of_each_kind_and_which_failed(
+    desk: Desk,
+) -> None:
+    await submit(desk, "0-99%5")
+    await end(desk, 3, exit_code=3)
+    await end(desk, 2)
+    await end(desk, 5, exit_code=None, signal=9)
+    shown = (await desk.ask(ALICE, op="show", id=1))["array"]
+    assert shown["counts"] == {"COMPLETED": 1, "FAILED": 2, "STARTING": 5, "PENDING": 92}
+    assert shown["indices"] == {"FAILED": "1,3"}
+    assert (shown["array_tasks"], shown["tasks"]) == ("0-99%5", 100)
+    await desk.ask(ALICE, op="cancel", select={"ids": ["1_50", 1]})
+    shown = (await desk.ask(ALICE, op="show", id=1))["array"]
+    assert shown["counts"]["CANCELLED"] == 92
+    assert shown["indices"] == {"FAILED": "1,3", "CANCELLED": "8-99"}
 
 
-def test_why_tells_of_an_array_why_its_first_waiting_task_waits(desk: Any) -> None:
-    async def story() -> None:
-        await submit(desk, "0-99%2")
-        why = (await desk.ask(ALICE, op="why", id=1))["job"]
-        assert (why["array_index"], why["reason"]["code"]) == (2, "LIMIT")
-        assert why["expected_start_at"] is not None
-        await desk.ask(ALICE, op="cancel", select={"ids": [1]})
-        for job_id in (2, 3):
-            await end(desk, job_id, exit_code=None, signal=15)
-        why = (await desk.ask(ALICE, op="why", id=1))["job"]
-        assert (why["array_index"], why["outcome"]["code"]) == (0, "CANCELLED")
+async def test_a_task_that_never_started_has_a_history_of_its_own(desk: Desk) -> None:
+    await submit(desk, "0-99", held=True)
+    await desk.ask(ALICE, op="release", select={"ids": ["1_5"]})
+    await desk.ask(ALICE, op="cancel", select={"ids": [1]})
+    shown = await desk.ask(ALICE, op="show", id="1_50")
+    assert [event["event"] for event in shown["events"]] == ["ArraySubmitted", "Cancelled"]
+    job = shown["job"]
+    assert (job["id"], job["array_id"], job["array_index"]) == (52, 1, 50)
+    assert job["outcome"] == {
+        "code": "CANCELLED", "text": "cancelled by alice before it started",
+    }  # fmt: skip
+    other = await desk.ask(ALICE, op="show", id="1_5")
+    assert [event["event"] for event in other["events"][:2]] == ["ArraySubmitted", "Released"]
+    why = (await desk.ask(ALICE, op="why", id="1_50"))["job"]
+    assert why["outcome"] == job["outcome"]
+    assert (1, "0-4,6-99", "CANCELLED") in await rows(desk, ended=20)
 
-    play(story)
+
+async def test_why_tells_of_an_array_why_its_first_waiting_task_waits(desk: Desk) -> None:
+    await submit(desk, "0-99%2")
+    why = (await desk.ask(ALICE, op="why", id=1))["job"]
+    assert (why["array_index"], why["reason"]["code"]) == (2, "LIMIT")
+    assert why["expected_start_at"] is not None
+    await desk.ask(ALICE, op="cancel", select={"ids": [1]})
+    for job_id in (2, 3):
+        await end(desk, job_id, exit_code=None, signal=15)
+    why = (await desk.ask(ALICE, op="why", id=1))["job"]
+    assert (why["array_index"], why["outcome"]["code"]) == (0, "CANCELLED")
 
 
-def test_an_array_asked_for_by_its_id_is_listed_also_when_it_is_over(desk: Any) -> None:
-    async def story() -> None:
-        await submit(desk, "0-2")
-        for job_id in (2, 3, 4):
-            assert (job_id, job_id - 2, "STARTING") in await rows(desk, select={"ids": [1]})
-            await end(desk, job_id)
-        assert await rows(desk, select={"ids": [1, "1_2"]}) == [
-            (2, 0, "COMPLETED"), (3, 1, "COMPLETED"), (4, 2, "COMPLETED"),
-        ]  # fmt: skip
-        assert await rows(desk) == []
-
-    play(story)
+async def test_an_array_asked_for_by_its_id_is_listed_also_when_it_is_over(desk: Desk) -> None:
+    await submit(desk, "0-2")
+    for job_id in (2, 3, 4):
+        assert (job_id, job_id - 2, "STARTING") in await rows(desk, select={"ids": [1]})
+        await end(desk, job_id)
+    assert await rows(desk, select={"ids": [1, "1_2"]}) == [
+        (2, 0, "COMPLETED"), (3, 1, "COMPLETED"), (4, 2, "COMPLETED"),
+    ]  # fmt: skip
+    assert await rows(desk) == []
 
 
 # -- wait --------------------------------------------------------------------------------------
@@ -294,126 +268,95 @@ def test_an_array_asked_for_by_its_id_is_listed_also_when_it_is_over(desk: Any) 
         ((0, 4, 3), 4, "1 of 3 tasks completed; 2 FAILED (1-2)"),
     ],
 )
-def test_wait_returns_with_the_last_task_and_the_first_bad_ones_exit_code(
-    desk: Any, exits: tuple[int, ...], status: int, text: str
+async def test_wait_returns_with_the_last_task_and_the_first_bad_ones_exit_code(
+    desk: Desk, exits: tuple[int, ...], status: int, text: str
 ) -> None:
-    async def story() -> None:
-        await submit(desk, "0-2")
-        waiting = asyncio.ensure_future(desk.ask(ALICE, op="wait", ids=[1]))
-        # The last one first: it goes by index, and not by time.
-        for job_id in (4, 3, 2):
-            await asyncio.sleep(0)
-            assert not waiting.done()
-            await end(desk, job_id, exit_code=exits[job_id - 2])
-        reply = await waiting
-        (told,) = reply["ended"]
-        assert (reply["done"], told["id"], told["status"]) == (True, 1, status)
-        assert told["outcome"]["text"] == text
-
-    play(story)
+    await submit(desk, "0-2")
+    waiting = asyncio.ensure_future(desk.ask(ALICE, op="wait", ids=[1]))
+    # The last one first: it goes by index, and not by time.
+    for job_id in (4, 3, 2):
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await end(desk, job_id, exit_code=exits[job_id - 2])
+    reply = await waiting
+    (told,) = reply["ended"]
+    assert (reply["done"], told["id"], told["status"]) == (True, 1, status)
+    assert told["outcome"]["text"] == text
 
 
-def test_a_wait_names_the_first_of_very_many_bad_tasks(desk: Any) -> None:
+async def test_a_wait_names_the_first_of_very_many_bad_tasks(desk: Desk) -> None:
     squares = [str(at * at) for at in range(21)]
 
-    async def story() -> None:
-        await submit(desk, ",".join(squares), held=True)
-        waiting = asyncio.ensure_future(desk.ask(ALICE, op="wait", ids=[1]))
-        await asyncio.sleep(0)
-        await desk.ask(ALICE, op="cancel", select={"ids": [1]})
-        (told,) = (await waiting)["ended"]
-        named = ",".join(squares[:20])
-        assert told["outcome"]["text"] == f"0 of 21 tasks completed; 21 CANCELLED ({named},…)"
-        assert told["indices"] == {"CANCELLED": ",".join(squares)}
-
-    play(story)
+    await submit(desk, ",".join(squares), held=True)
+    waiting = asyncio.ensure_future(desk.ask(ALICE, op="wait", ids=[1]))
+    await asyncio.sleep(0)
+    await desk.ask(ALICE, op="cancel", select={"ids": [1]})
+    (told,) = (await waiting)["ended"]
+    named = ",".join(squares[:20])
+    assert told["outcome"]["text"] == f"0 of 21 tasks completed; 21 CANCELLED ({named},…)"
+    assert told["indices"] == {"CANCELLED": ",".join(squares)}
 
 
-def test_the_cancellation_of_an_array_ends_the_wait_for_each_of_its_tasks(desk: Any) -> None:
-    async def story() -> None:
-        await submit(desk, "0-99", held=True)
-        waiting = [
-            asyncio.ensure_future(desk.ask(ALICE, op="wait", ids=[ref])) for ref in ("1_7", 1)
-        ]
-        await asyncio.sleep(0)
-        await desk.ask(ALICE, op="cancel", select={"ids": [1]})
-        statuses = [reply["ended"][0]["status"] for reply in await asyncio.gather(*waiting)]
-        assert statuses == [125, 125]
-        assert desk.requests._awaited._waiting._waiters == {}
-
-    play(story)
+async def test_the_cancellation_of_an_array_ends_the_wait_for_each_of_its_tasks(desk: Desk) -> None:
+    await submit(desk, "0-99", held=True)
+    waiting = [asyncio.ensure_future(desk.ask(ALICE, op="wait", ids=[ref])) for ref in ("1_7", 1)]
+    await asyncio.sleep(0)
+    await desk.ask(ALICE, op="cancel", select={"ids": [1]})
+    statuses = [reply["ended"][0]["status"] for reply in await asyncio.gather(*waiting)]
+    assert statuses == [125, 125]
+    assert desk.requests._waits._waiting._waiters == {}
 
 
 # -- acting ------------------------------------------------------------------------------------
 
 
-def test_tasks_are_told_by_the_names_that_they_were_asked_for_by(desk: Any) -> None:
-    async def story() -> None:
-        await submit(desk, "0-99")
-        reply = await desk.ask(ALICE, op="hold", select={"ids": ["1_50", 1]})
-        assert reply == {"done": [52, 1], "labels": ["1_50", "1"], "failed": []}
-        assert (1, "9-49,51-99", "HELD") in await rows(desk)
-
-    play(story)
+async def test_tasks_are_told_by_the_names_that_they_were_asked_for_by(desk: Desk) -> None:
+    await submit(desk, "0-99")
+    reply = await desk.ask(ALICE, op="hold", select={"ids": ["1_50", 1]})
+    assert reply == {"done": [52, 1], "labels": ["1_50", "1"], "failed": []}
+    assert (1, "9-49,51-99", "HELD") in await rows(desk)
 
 
-def test_a_selection_by_state_reaches_what_waits_and_not_what_runs(desk: Any) -> None:
-    async def story() -> None:
-        await submit(desk, "0-99")
-        reply = await desk.ask(ALICE, op="cancel", select={"states": ["PENDING"]})
-        assert reply == {"done": [1], "labels": ["1_[9-99]"], "failed": []}
-        assert {state for _, _, state in await rows(desk)} == {"STARTING"}
-
-    play(story)
+async def test_a_selection_by_state_reaches_what_waits_and_not_what_runs(desk: Desk) -> None:
+    await submit(desk, "0-99")
+    reply = await desk.ask(ALICE, op="cancel", select={"states": ["PENDING"]})
+    assert reply == {"done": [1], "labels": ["1_[9-99]"], "failed": []}
+    assert {state for _, _, state in await rows(desk)} == {"STARTING"}
 
 
-def test_a_selection_of_all_stops_what_runs_too_and_nobody_elses(desk: Any) -> None:
-    async def story() -> None:
-        await submit(desk, "0-99")
-        assert (await desk.ask(BOB, op="cancel", select={"everything": True}))["done"] == []
-        await desk.ask(ADMIN, op="cancel", select={"everything": True})
-        assert {state for _, _, state in await rows(desk)} == {"STOPPING"}
-
-    play(story)
+async def test_a_selection_of_all_stops_what_runs_too_and_nobody_elses(desk: Desk) -> None:
+    await submit(desk, "0-99")
+    assert (await desk.ask(BOB, op="cancel", select={"everything": True}))["done"] == []
+    await desk.ask(ADMIN, op="cancel", select={"everything": True})
+    assert {state for _, _, state in await rows(desk)} == {"STOPPING"}
 
 
-def test_what_is_over_is_said_to_be_so(desk: Any) -> None:
-    async def story() -> None:
-        await submit(desk, "0-1", held=True)
-        for _ in range(2):
-            reply = await desk.ask(ALICE, op="cancel", select={"ids": [1]})
-        assert reply["failed"][0]["error"]["text"] == "all tasks of array 1 have already ended"
-        reply = await desk.ask(ALICE, op="cancel", select={"ids": ["1_1"]})
-        text = reply["failed"][0]["error"]["text"]
-        assert text == "job 1_1 has already ended: CANCELLED"
-
-    play(story)
+async def test_what_is_over_is_said_to_be_so(desk: Desk) -> None:
+    await submit(desk, "0-1", held=True)
+    for _ in range(2):
+        reply = await desk.ask(ALICE, op="cancel", select={"ids": [1]})
+    assert reply["failed"][0]["error"]["text"] == "all tasks of array 1 have already ended"
+    reply = await desk.ask(ALICE, op="cancel", select={"ids": ["1_1"]})
+    text = reply["failed"][0]["error"]["text"]
+    assert text == "job 1_1 has already ended: CANCELLED"
 
 
-def test_a_task_may_be_waited_for_by_its_name(desk: Any) -> None:
-    async def story() -> None:
-        await submit(desk, "0-1", demand={"cores_milli": 9000})
-        other = await desk.submit(ALICE, after=[{"id": "1_1"}])
-        assert desk.shell.engine.ledger.jobs[other].spec.after[0].job_id == 3
-        assert "no task with the index 5" in await refused(
-            desk.submit(ALICE, after=[{"id": "1_5"}])
-        )
-
-    play(story)
+async def test_a_task_may_be_waited_for_by_its_name(desk: Desk) -> None:
+    await submit(desk, "0-1", demand={"cores_milli": 9000})
+    other = await desk.submit(ALICE, after=[{"id": "1_1"}])
+    assert desk.shell.engine.ledger.jobs[other].spec.after[0].job_id == 3
+    assert "no task with the index 5" in await refused(desk.submit(ALICE, after=[{"id": "1_5"}]))
 
 
 @pytest.mark.parametrize(("exit_code", "state"), [(0, "STARTING"), (3, "PENDING")])
-def test_a_job_after_an_array_that_is_over_knows_how_it_ended(
-    desk: Any, exit_code: int, state: str
+async def test_a_job_after_an_array_that_is_over_knows_how_it_ended(
+    desk: Desk, exit_code: int, state: str
 ) -> None:
-    async def story() -> None:
-        await submit(desk, "0-1")
-        await end(desk, 2)
-        await end(desk, 3, exit_code=exit_code)
-        other = await desk.submit(ALICE, after=[{"id": 1}])
-        assert (other, None, state) in await rows(desk)
-
-    play(story)
+    await submit(desk, "0-1")
+    await end(desk, 2)
+    await end(desk, 3, exit_code=exit_code)
+    other = await desk.submit(ALICE, after=[{"id": 1}])
+    assert (other, None, state) in await rows(desk)
 
 
 # -- the journal -------------------------------------------------------------------------------
@@ -423,7 +366,7 @@ def asked(size: int = 100, at_once: int | None = None) -> st.SubmitAsked:
     return st.SubmitAsked(now(), spec(), spans=((0, size - 1, 1),), at_once=at_once)
 
 
-def test_an_array_of_any_size_costs_one_record(make_shell: Callable[..., Any]) -> None:
+def test_an_array_of_any_size_costs_one_record(make_shell: MakeShell) -> None:
     shell = make_shell(ready=False, by=rules(max_waiting_per_user=10**6))
     shell.turn(asked(100_000))
     assert len(list(shell.journal.events())) == 1
@@ -432,7 +375,7 @@ def test_an_array_of_any_size_costs_one_record(make_shell: Callable[..., Any]) -
     assert again.engine.ledger.jobs == {}
 
 
-def test_the_payload_stays_until_the_last_task_has_ended(make_shell: Callable[..., Any]) -> None:
+def test_the_payload_stays_until_the_last_task_has_ended(make_shell: MakeShell) -> None:
     shell = make_shell()
     payload = Payload(env={"PATH": "/bin"}, script="#!/bin/sh\n")
     shell.turn((asked(3), payload))
@@ -445,7 +388,7 @@ def test_the_payload_stays_until_the_last_task_has_ended(make_shell: Callable[..
 
 
 def test_a_restarted_daemon_goes_on_with_the_tasks_that_are_left(
-    make_shell: Callable[..., Any],
+    make_shell: MakeShell,
 ) -> None:
     shell = make_shell(by=rules(cores=2))
     shell.turn(asked(5, at_once=1))
@@ -463,48 +406,42 @@ def test_a_restarted_daemon_goes_on_with_the_tasks_that_are_left(
 
 
 def test_ids_are_not_given_out_again_when_an_array_was_cancelled(
-    make_shell: Callable[..., Any],
+    make_shell: MakeShell,
 ) -> None:
     make_shell(ready=False).turn(asked(100), st.CancelAsked(now(), 1, ALICE))
     again = make_shell(ready=False)
     assert (again.engine.ledger.is_empty, again.engine.ledger.next_id) == (True, 102)
 
 
-def test_tasks_that_others_wait_for_are_called_as_people_call_them(desk: Any) -> None:
+async def test_tasks_that_others_wait_for_are_called_as_people_call_them(desk: Desk) -> None:
     """Also when they, and their array, are over."""
 
-    async def story() -> None:
-        await desk.submit(ALICE, array="7-8")
-        waiting = await desk.submit(ALICE, after=[{"id": "1_7"}])
-        view = (await desk.ask(ALICE, op="show", id=waiting))["job"]
-        assert view["after"] == [{"id": 2, "label": "1_7", "want": "ok"}]
-        await desk.finish(2, exit_code=1)
-        await desk.finish(3)
-        shown = await desk.ask(ALICE, op="show", id=waiting)
-        assert shown["job"]["reason"]["code"] == "DEPENDENCY_NEVER"
-        assert shown["job"]["reason"]["text"].startswith("job 1_7 ended FAILED and was to end well")
-        assert [event["text"] for event in shown["events"]] == ["", "job 1_7 ended FAILED"]
-        ahead = await desk.ask(
-            ALICE, op="submit", argv=["true"], cwd="/", after=[{"id": "1_7"}], dry_run=True
-        )
-        assert ahead["reason"]["text"].startswith("job 1_7 ended FAILED")
-        await desk.submit(ALICE, array="0-1", held=True)
-        await desk.ask(ALICE, op="set", select={"ids": [waiting]}, after=[{"id": "5_1"}])
-        (*_, changed) = (await desk.ask(ALICE, op="show", id=waiting))["events"]
-        assert changed["text"] == "after 1_7:ok → 5_1:ok, by alice"
-
-    play(story)
+    await desk.submit(ALICE, array="7-8")
+    waiting = await desk.submit(ALICE, after=[{"id": "1_7"}])
+    view = (await desk.ask(ALICE, op="show", id=waiting))["job"]
+    assert view["after"] == [{"id": 2, "label": "1_7", "want": "ok"}]
+    await desk.finish(2, exit_code=1)
+    await desk.finish(3)
+    shown = await desk.ask(ALICE, op="show", id=waiting)
+    assert shown["job"]["reason"]["code"] == "DEPENDENCY_NEVER"
+    assert shown["job"]["reason"]["text"].startswith("job 1_7 ended FAILED and was to end well")
+    assert [event["text"] for event in shown["events"]] == ["", "job 1_7 ended FAILED"]
+    ahead = await desk.ask(
+        ALICE, op="submit", argv=["true"], cwd="/", after=[{"id": "1_7"}], dry_run=True
+    )
+    assert ahead["reason"]["text"].startswith("job 1_7 ended FAILED")
+    await desk.submit(ALICE, array="0-1", held=True)
+    await desk.ask(ALICE, op="set", select={"ids": [waiting]}, after=[{"id": "5_1"}])
+    (*_, changed) = (await desk.ask(ALICE, op="show", id=waiting))["events"]
+    assert changed["text"] == "after 1_7:ok → 5_1:ok, by alice"
 
 
-def test_it_is_told_which_tasks_a_change_has_left_as_they_were(desk: Any) -> None:
+async def test_it_is_told_which_tasks_a_change_has_left_as_they_were(desk: Desk) -> None:
     """Those that run. One that waits alone, or with the others, is changed."""
 
-    async def story() -> None:
-        await submit(desk, "0-11", demand={"cores_milli": 3000})
-        await desk.ask(ALICE, op="hold", select={"ids": ["1_7"]})
-        told = await desk.ask(ALICE, op="set", select={"ids": [1]}, priority=3)
-        assert told == {"done": [1], "failed": [], "kept": {"1": "0-2"}}
-        waiting = await desk.ask(ALICE, op="set", select={"ids": ["1_5"]}, priority=4)
-        assert waiting == {"done": [7], "failed": [], "labels": ["1_5"]}
-
-    play(story)
+    await submit(desk, "0-11", demand={"cores_milli": 3000})
+    await desk.ask(ALICE, op="hold", select={"ids": ["1_7"]})
+    told = await desk.ask(ALICE, op="set", select={"ids": [1]}, priority=3)
+    assert told == {"done": [1], "failed": [], "kept": {"1": "0-2"}}
+    waiting = await desk.ask(ALICE, op="set", select={"ids": ["1_5"]}, priority=4)
+    assert waiting == {"done": [7], "failed": [], "labels": ["1_5"]}

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from drfd.daemon import calibrate
+from drfd.daemon import main as main_module
 from drfd.daemon.config import DiskConfig, load
 from drfd.daemon.main import main
-from drfd.host.speed import ROOM_BYTES, Speed
+from drfd.host.disks import ROOM_BYTES, Speed
 
 Captured = pytest.CaptureFixture[str]
 MIB = 1 << 20
@@ -31,7 +31,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         seen.append(directory)
         return Speed(read_bps=1900 * MIB + 5, write_bps=700_000, is_direct=len(seen) < 2)
 
-    monkeypatch.setattr(calibrate, "measure", measure)
+    monkeypatch.setattr(main_module, "measure", measure)
     return seen
 
 

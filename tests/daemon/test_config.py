@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from drfd.core.preemption import Preempting
-from drfd.core.reservation import Patience
-from drfd.core.rules import Claim, Pool
-from drfd.daemon.config import Config, Defaults, DiskConfig, Limits, load
-from drfd.errors import ConfigError
+from drfd.common.errors import ConfigError
+from drfd.core.fairness.rules import NodeSettings, Pool, Preempting, ReservationSettings
+from drfd.daemon.config import Config, Defaults, DiskConfig, HistorySettings, UserLimits, load
 
 EVERYTHING = """
     [capacity]
@@ -43,32 +41,43 @@ EVERYTHING = """
     [scheduling]
     policy = "drf"
     slots = 6
-    patience = "60s"
-    drain_after = "1h"
+    reservation_delay = "60s"
+    reservation_drain_after = "1h"
     reservation = false
     reservation_depth = 4
     half_life = "2d"
-    min_hold = 0
+    min_charge_time = 0
     preemption = true
     preempt = "suspend"
     preempt_after = "2m"
-    preempt_rest = "30m"
+    preempt_cooldown = "30m"
     [enforcement]
     cores = "pin"
     grace = "10s"
     processes = 512
     cgroups = false
+    private_tmp = true
+    private_tmp_dir = "/scratch/jobs"
+    remove_ipc = false
+    no_new_privs = true
     [daemon]
     user = "batch"
     system_users = ["backup", "www-data"]
     [limits]
     waiting_jobs_per_user = 5000
-    kept_per_user = "64M"
+    stored_bytes_per_user = "64M"
+    stored_bytes_total = "1G"
+    reserve_disk = "2G"
+    reserve_memory = 0
+    changes_per_second = 60
     submissions_per_second = 50
     connections_per_user = 20
     command = 100000
     environment = "32K"
     script = "1M"
+    [history]
+    keep = "30d"
+    max_size = "500M"
 """
 
 
@@ -119,22 +128,31 @@ def test_every_documented_key_is_read(path: Path) -> None:
         max_pids=512,
         cores_by="pin",
         use_cgroups=False,
+        private_tmp=True,
+        private_tmp_dir="/scratch/jobs",
+        remove_ipc=False,
+        no_new_privs=True,
         user="batch",
         system_users=frozenset({"backup", "www-data"}),
-        limits=Limits(
+        limits=UserLimits(
             waiting_jobs=5000,
             kept_bytes=64 << 20,
+            kept_total_bytes=1 << 30,
+            reserve_disk_bytes=2 << 30,
+            reserve_memory_bytes=0,
+            changes_per_s=60,
             submissions_per_s=50,
             connections=20,
             command_bytes=100_000,
             environment_bytes=32 << 10,
             script_bytes=1 << 20,
         ),
+        history=HistorySettings(keep_s=30 * 86400, max_bytes=500 << 20),
         policy="drf",
         slots=6,
         half_life_s=2 * 86400,
         min_hold_s=0,
-        patience=Patience(patience_s=60, drain_after_s=3600, reserves=False, depth=4),
+        patience=ReservationSettings(patience_s=60, drain_after_s=3600, reserves=False, depth=4),
         preempting=Preempting(suspends=True, after_s=120, rest_s=1800),
         gres=(("gpu", ("0", "1")),),
     )
@@ -204,8 +222,10 @@ def test_weights_are_exact(path: Path) -> None:
         ("[daemon]\nsystem_user = ['a']\n",
          "FILE: daemon.system_user: unknown key (did you mean system_users?)"),
         ("[limits]\nzzz = 1\n",
-         "FILE: limits.zzz: unknown key (known keys: command, connections_per_user, environment, "
-         "kept_per_user, script, submissions_per_second, waiting_jobs_per_user)"),
+         "FILE: limits.zzz: unknown key (known keys: changes_per_second, command, "
+         "connections_per_user, environment, reserve_disk, reserve_memory, script, "
+         "stored_bytes_per_user, stored_bytes_total, submissions_per_second, "
+         "waiting_jobs_per_user)"),
         ("[defaults]\nxyzzy = 1\n",
          "FILE: defaults.xyzzy: unknown key (known keys: cores, memory, read, time, write)"),
     ],
@@ -240,9 +260,9 @@ def test_the_tree_is_read_to_any_depth(path: Path) -> None:
         "lab.night": Pool(weight=Fraction(1, 2), users=frozenset({"carol"})),
     }
     assert config.members == {
-        ("lab", "alice"): Claim(weight=Fraction(2)),
-        ("lab", "bob"): Claim(),
-        ("", "dave"): Claim(limit={"read": 10 << 20}),
+        ("lab", "alice"): NodeSettings(weight=Fraction(2)),
+        ("lab", "bob"): NodeSettings(),
+        ("", "dave"): NodeSettings(limit={"read": 10 << 20}),
     }
 
 
@@ -308,12 +328,12 @@ def test_a_mistake_in_the_tree_names_its_place(path: Path, text: str, said: str)
         ("scheduling.preempt", '["requeue"]'),
         ("scheduling.preempt_after", '"soon"'),
         ("scheduling.preempt_after", "-1"),
-        ("scheduling.preempt_rest", '"never"'),
-        ("scheduling.preempt_rest", "true"),
-        ("scheduling.patience", '"x"'),
-        ("scheduling.min_hold", '"soon"'),
-        ("scheduling.min_hold", "-1"),
-        ("scheduling.min_hold", "true"),
+        ("scheduling.preempt_cooldown", '"never"'),
+        ("scheduling.preempt_cooldown", "true"),
+        ("scheduling.reservation_delay", '"x"'),
+        ("scheduling.min_charge_time", '"soon"'),
+        ("scheduling.min_charge_time", "-1"),
+        ("scheduling.min_charge_time", "true"),
         ("scheduling.reservation_depth", "0"),
         ("scheduling.reservation_depth", "1.5"),
         ("scheduling.reservation_depth", '"2"'),
@@ -327,19 +347,28 @@ def test_a_mistake_in_the_tree_names_its_place(path: Path, text: str, said: str)
         ("enforcement.processes", "1.5"),
         ("enforcement.cgroups", '"yes"'),
         ("enforcement.cgroups", "1"),
+        ("enforcement.no_new_privs", "1"),
         ("daemon.user", "1000"),
         ("daemon.user", '""'),
         ("daemon.system_users", '"backup"'),
         ("daemon.system_users", "[1]"),
         ("limits.waiting_jobs_per_user", "-1"),
         ("limits.waiting_jobs_per_user", '"many"'),
-        ("limits.kept_per_user", "0"),
+        ("limits.stored_bytes_per_user", "0"),
+        ("limits.stored_bytes_total", '"all"'),
+        ("limits.reserve_disk", "-1"),
+        ("limits.reserve_memory", '"5%"'),
+        ("limits.changes_per_second", "0"),
         ("limits.submissions_per_second", "0"),
         ("limits.submissions_per_second", "0.5"),
         ("limits.connections_per_user", "0"),
         ("limits.command", "true"),
         ("limits.environment", '"big"'),
         ("limits.script", "-1"),
+        ("history.keep", "0"),
+        ("history.keep", "-1"),
+        ("history.max_size", '"big"'),
+        ("history.max_size", "-1"),
         ("pools.lab.weight", "0"),
         ("pools.lab.weight", "-1"),
         ("pools.lab.weight", "nan"),
@@ -544,6 +573,16 @@ def test_a_list_in_a_drop_in_replaces_the_earlier_one(path: Path) -> None:
     assert config.pools == {"p": Pool(users=frozenset({"bo"}))}
 
 
+def test_drop_ins_that_cannot_be_listed_are_a_complaint(path: Path) -> None:
+    """drfd went on without them, as if nothing stood there."""
+    written(path, "")
+    place = path.parent / "drfd.d"
+    place.symlink_to(place)
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert str(caught.value) == f"cannot read {place}: Too many levels of symbolic links"
+
+
 def test_drop_ins_belong_to_drfd_toml_alone(tmp_path: Path) -> None:
     """A file that somebody names on the command line is the whole configuration."""
     mine = written(tmp_path / "mine.toml", "")
@@ -607,3 +646,28 @@ def test_a_disk_of_the_main_file_may_be_named_in_a_further_one(path: Path) -> No
 )
 def test_a_disk_that_cannot_be_meant_is_an_error(path: Path, text: str, said: str) -> None:
     assert said in complaint(path, text)
+
+
+OLD_NAMES = {
+    ("scheduling", "patience", '"45s"'): "reservation_delay",
+    ("scheduling", "drain_after", '"3h"'): "reservation_drain_after",
+    ("scheduling", "preempt_rest", '"20m"'): "preempt_cooldown",
+    ("scheduling", "min_hold", '"3s"'): "min_charge_time",
+    ("scheduling", "external_load", "false"): "respect_external_load",
+    ("limits", "kept_per_user", '"64M"'): "stored_bytes_per_user",
+    ("limits", "kept_total", '"2G"'): "stored_bytes_total",
+}
+
+
+@pytest.mark.parametrize(("old", "name"), OLD_NAMES.items())
+def test_a_key_may_have_its_old_name_and_not_both(
+    path: Path, old: tuple[str, str, str], name: str
+) -> None:
+    table, key, value = old
+    head = "[scheduling]\npreemption = true\n" + ("" if table == "scheduling" else f"[{table}]\n")
+    by_name = load(written(path, f"{head}{name} = {value}\n"))
+    assert by_name != load(written(path, head))
+    assert load(written(path, f"{head}{key} = {value}\n")) == by_name
+    written(path, f"{head}{key} = {value}\n{name} = {value}\n")
+    with pytest.raises(ConfigError, match=f"{table}.{key}: the old name of {name}"):
+        load(path)

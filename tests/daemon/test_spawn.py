@@ -9,16 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from drfd.common.errors import ConfigError, HostError
 from drfd.daemon.config import Config
 from drfd.daemon.spawn import (
     Places,
+    approve_queued,
     group_for,
+    hand_over,
     launcher_command,
     prepare,
     refuse_another,
     system_uids,
 )
-from drfd.errors import ConfigError, HostError
+from drfd.launcher.protocol import ALLOWED_NAME
 
 
 def test_the_state_directory_can_be_passed_through_and_the_controllers_room_not(
@@ -95,9 +98,34 @@ def test_the_launchers_command_is_what_the_configuration_says(tmp_path: Path) ->
         *("-I", "-m", "drfd.launcher", "--state", str(tmp_path)),
         *("--controller-uid", "7", "--group", "drfd/system"),
     ]
-    config = Config(use_cgroups=False)
+    config = Config(use_cgroups=False, no_new_privs=True)
     more = launcher_command(tmp_path, config, controller_uid=7, allow=[1, 2], group="drfd/system")
-    assert more == [*plain, "--allow-uid", "1", "--allow-uid", "2", "--no-cgroups"]
+    assert more == [
+        *plain,
+        "--allow-uid",
+        "1",
+        "--allow-uid",
+        "2",
+        "--no-cgroups",
+        "--no-new-privs",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("config", "options"),
+    [
+        (Config(private_tmp=True), ["--private-tmp"]),
+        (Config(private_tmp=True, private_tmp_dir="/jobs"), ["--private-tmp", "/jobs"]),
+        (Config(private_tmp_dir="/jobs"), []),
+        (Config(remove_ipc=False), ["--keep-ipc"]),
+    ],
+)
+def test_the_launcher_is_told_what_jobs_have_for_themselves(
+    tmp_path: Path, config: Config, options: list[str]
+) -> None:
+    command = launcher_command(tmp_path, config, controller_uid=7, allow=[], group="x")
+    plain = launcher_command(tmp_path, Config(), controller_uid=7, allow=[], group="x")
+    assert command == [*plain, *options]
 
 
 def test_a_state_directory_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Path) -> None:
@@ -126,3 +154,43 @@ def test_system_users_are_known_by_their_uids() -> None:
 def test_a_system_user_who_does_not_exist_is_a_mistake_in_the_configuration() -> None:
     with pytest.raises(ConfigError, match="there is no user no-such-user"):
         system_uids(Config(system_users=frozenset({"no-such-user"})))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="not root")
+def test_only_what_was_looked_at_is_handed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look and the change of owner the room's own user could put a link to a file of
+    root's in the place of the lock, where the kernel lets users link to files of others."""
+    room, secret = tmp_path / "controller", tmp_path / "secret"
+    room.mkdir()
+    lock = room / "lock"
+    lock.touch()
+    secret.touch()
+    inode = lock.stat().st_ino
+    looks = {name: getattr(os, name) for name in ("stat", "fstat")}
+
+    def swap(name: str, path: object, **more: object) -> os.stat_result:
+        found: os.stat_result = looks[name](path, **more)
+        if found.st_ino == inode and not (room / "aside").is_symlink():
+            lock.rename(room / "kept")
+            os.link(secret, lock)
+            (room / "aside").symlink_to("done")
+        return found
+
+    for name in looks:
+        monkeypatch.setattr(os, name, lambda path, name=name, **more: swap(name, path, **more))
+    hand_over(room, pwd.getpwnam("nobody"))
+    monkeypatch.undo()
+    assert (room / "aside").is_symlink()
+    assert secret.stat().st_uid == 0
+    assert (room / "kept").stat().st_uid == pwd.getpwnam("nobody").pw_uid
+
+
+def test_nothing_is_approved_where_controller_and_launcher_are_one_user(tmp_path: Path) -> None:
+    """The journal may be there before the launcher starts. An ordinary user's launcher tried to
+    give up groups to read it, which only root can, and ended."""
+    (tmp_path / "journal.sqlite").touch()
+    (tmp_path / ALLOWED_NAME).write_text("of a time when they were two\n")
+    approve_queued(tmp_path / "journal.sqlite", tmp_path, pwd.getpwuid(os.getuid()))
+    assert not (tmp_path / ALLOWED_NAME).exists()

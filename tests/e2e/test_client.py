@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import drfd.client
-from drfd.client import Client, Job, NotPermitted, Refused, Unavailable
+from drfd.client import Client, JobInfo, NotPermitted, Refused, Unavailable
 from instance import Instance, wait_for
 
 
@@ -41,13 +41,13 @@ def released(path: Path) -> list[str]:
 
 
 def test_many_jobs_are_submitted_at_once(client: Client, instance: Instance) -> None:
-    jobs = [{"argv": ["sh", "-c", f"exit {at % 3}"], "memory": "1M"} for at in range(30)]
+    jobs = [{"argv": ["sh", "-c", f"exit {at % 3}"], "memory": "8M"} for at in range(30)]
     jobs[7] = {"argv": ["true"], "cores": 1000}
     found = client.submit_many(jobs)
     assert isinstance(found[7], Refused)
     ids = [each for each in found if isinstance(each, int)]
     assert ids == sorted(ids) and len(ids) == 29
-    ended = client.wait(ids, timeout="2m")
+    ended = client.wait(ids, timeout="10m")
     codes = [at % 3 for at in range(30) if at != 7]
     assert [job.exit_code for job in ended] == codes
 
@@ -140,7 +140,7 @@ def test_an_array_is_submitted_as_a_range_and_waited_for_as_one(client: Client) 
 def test_events_of_a_job_tell_its_life_and_end_with_it(client: Client, instance: Instance) -> None:
     gate = instance.work / "gate-of-a-life"
     job_id = client.submit(released(gate))
-    seen: list[Job] = []
+    seen: list[JobInfo] = []
     for job in client.events(job_id):
         seen.append(job)
         if job.state == "RUNNING":

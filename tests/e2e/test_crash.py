@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from drfd import failpoints
+from drfd.common import failpoints
 from instance import CONFIG, Instance, wait_for
 
 ROOMY = CONFIG.replace("cores = 9", "cores = 50").replace('"18G"', '"50G"')

@@ -61,7 +61,7 @@ path = "/var/tmp"
 read = "1G"
 write = "1G"
 [scheduling]
-external_load = true
+respect_external_load = true
 [enforcement]
 grace = "1s"
 cgroups = false

@@ -22,9 +22,9 @@ def test_table_1_of_the_paper(instance: Instance) -> None:
     launched B A A B A when B was there first, both with a dominant share of 2/3."""
     instance.drf("drain")
     for _ in range(4):
-        instance.submit("-p", "B", "-c", "3", "-m", "1G", "--", "sleep", "100")
+        instance.submit("-p", "B", "-c", "3", "-m", "1G", "--", "sleep", "600")
     for _ in range(5):
-        instance.submit("-p", "A", "-c", "1", "-m", "4G", "--", "sleep", "100")
+        instance.submit("-p", "A", "-c", "1", "-m", "4G", "--", "sleep", "600")
     assert {job["reason"]["code"] for job in instance.status()} == {"DRAINING"}
     instance.drf("undrain")
     running = wait_for(
@@ -51,7 +51,7 @@ def test_table_1_of_the_paper(instance: Instance) -> None:
 
 
 def test_waits_are_explained_by_what_is_short_and_who_holds_it(instance: Instance) -> None:
-    first = instance.submit("-p", "A", "-c", "8", "-n", "big", "--", "sleep", "100")
+    first = instance.submit("-p", "A", "-c", "8", "-n", "big", "--", "sleep", "600")
     # While it starts, nobody knows yet until when.
     wait_for("its start", lambda: instance.show(first)["state"] == "RUNNING")
     second = instance.submit("-p", "A", "-c", "2", "--", "true")
@@ -67,7 +67,7 @@ def test_waits_are_explained_by_what_is_short_and_who_holds_it(instance: Instanc
 
 
 def test_a_freed_place_goes_to_the_leaf_that_is_furthest_below(instance: Instance) -> None:
-    first, _ = (instance.submit("-p", "A", "-c", "4", "--", "sleep", "100") for _ in range(2))
+    first, _ = (instance.submit("-p", "A", "-c", "4", "--", "sleep", "600") for _ in range(2))
     instance.wait_state(first, "RUNNING")
     more = [instance.submit("-p", "A", "-c", "4", "--", "true") for _ in range(3)]
     other = instance.submit("-p", "B", "-c", "4", "--", "true")
@@ -91,8 +91,8 @@ def test_limits_and_nested_pools_hold_on_a_real_daemon(
     make_instance: Callable[..., Instance],
 ) -> None:
     instance = make_instance(CONFIG.replace("[pools.A]", TREE + "[pools.A]")).start()
-    first = instance.submit("-p", "lab", "-c", "4", "--", "sleep", "100")
-    second = instance.submit("-p", "lab.night", "-c", "3", "--", "sleep", "100")
+    first = instance.submit("-p", "lab", "-c", "4", "--", "sleep", "600")
+    second = instance.submit("-p", "lab.night", "-c", "3", "--", "sleep", "600")
     instance.wait_state(first, "RUNNING")
     reason = instance.show(second)["reason"]
     assert reason["code"] == "LIMIT"
@@ -116,7 +116,7 @@ def test_weights_of_three_to_one_to_one_are_kept_with_long_queues_of_short_jobs(
     pools = "[pools.A]\nweight = 3\n[pools.B]\n[pools.C]\n[pools.all]\n"
     text = CONFIG.replace("cores = 9", "cores = 10").replace("[pools.A]\n[pools.B]\n", pools)
     instance = make_instance(text).start()
-    block = instance.submit("-p", "all", "-c", "10", "--", "sleep", "100")
+    block = instance.submit("-p", "all", "-c", "10", "--", "sleep", "600")
     ids = {
         instance.submit("-p", pool, "-m", "64M", "--", "sleep", "2"): pool
         for _ in range(20)
@@ -182,9 +182,9 @@ def test_a_job_of_most_of_the_machine_in_a_busy_stream(
 
 
 def test_a_reload_changes_the_rules_and_leaves_running_jobs_alone(instance: Instance) -> None:
-    running = instance.submit("-c", "8", "--", "sleep", "100")
+    running = instance.submit("-c", "8", "--", "sleep", "600")
     instance.wait_state(running, "RUNNING")
-    waiting = instance.submit("-c", "4", "--", "sleep", "100")
+    waiting = instance.submit("-c", "4", "--", "sleep", "600")
     text = instance.config.read_text()
     instance.config.write_text(text.replace("cores = 9", "cores = nine"))
     refused = instance.drf("reload", check=False)

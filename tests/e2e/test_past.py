@@ -11,7 +11,7 @@ import pytest
 
 from instance import Instance
 
-HOLD = "import time; block = bytearray(80 << 20); time.sleep(0.3)"
+HOLD = "import time; block = bytearray(80 << 20); time.sleep(3)"
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ write = "1G"
 preemption = true
 preempt = "{how}"
 preempt_after = "1s"
-patience = "1s"
+reservation_delay = "1s"
 [enforcement]
 grace = "20s"
 processes = 64

@@ -6,10 +6,13 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from drfd.core.model import events as ev
+from drfd.journal.journal import Journal
 from instance import CONFIG, Instance, is_alive, wait_for
 
 ROOMY = CONFIG.replace("cores = 9", "cores = 100").replace('"18G"', '"100G"')
@@ -77,7 +80,7 @@ def test_a_time_limit_that_passed_meanwhile_is_enforced_at_once(
     make_instance: Callable[..., Instance],
 ) -> None:
     instance = make_instance(ROOMY).start()
-    job_id = instance.submit("-c", "0.1", "-t", "1s", "--", "sleep", "100")
+    job_id = instance.submit("-c", "0.1", "-t", "1s", "--", "sleep", "600")
     instance.wait_state(job_id, "RUNNING")
     instance.kill()
     time.sleep(1.5)
@@ -117,7 +120,7 @@ def test_a_runner_that_is_killed_loses_only_its_own_job(
 ) -> None:
     """Its exit status cannot be known; what it left is killed, and its resources return."""
     instance = make_instance(ROOMY).start()
-    job_id = instance.submit("-c", "0.1", "--", "sh", "-c", "echo $$; exec sleep 100")
+    job_id = instance.submit("-c", "0.1", "--", "sh", "-c", "echo $$; exec sleep 600")
     other = instance.submit("-c", "0.1", "--", "sh", "-c", "sleep 1; exit 3")
     instance.wait_state(job_id, "RUNNING")
     pid = int(wait_for("its pid", lambda: instance.output(job_id)))
@@ -126,6 +129,7 @@ def test_a_runner_that_is_killed_loses_only_its_own_job(
     os.kill(runner, signal.SIGKILL)
     job = instance.wait_end(job_id)
     assert (job["state"], job["exit_code"], job["signal"]) == ("LOST", None, None)
+    assert job["outcome"]["reason"] == "RUNNER_KILLED", "not taken for a restart of the machine"
     wait_for("the job's end", lambda: not is_alive(pid))
     assert instance.wait_end(other)["exit_code"] == 3
 
@@ -188,3 +192,25 @@ def test_when_the_launchers_keeper_dies_the_daemon_ends_and_says_so(instance: In
     assert "the keeper of the launcher has died" in instance.log.read_text()
     instance.start()
     assert instance.wait_end(job_id)["exit_code"] == 5
+
+
+def test_the_journal_knows_when_there_was_no_daemon_and_by_which_rules_it_worked(
+    make_instance: Callable[..., Instance],
+) -> None:
+    instance = make_instance().start()
+    instance.kill()
+    died_s = time.time()
+    instance.start()
+    instance.config.write_text(CONFIG.replace("cores = 9", "cores = 8"))
+    instance.drf("reload")
+    instance.stop()
+    with closing(Journal(instance.state / "controller" / "journal.sqlite")) as journal:
+        events = [event for _, event in journal.audit.events()]
+        first, second, configured, stopped = events
+        assert isinstance(first, ev.DaemonStarted) and first.away_since_s is None
+        assert isinstance(second, ev.DaemonStarted) and second.rules == first.rules
+        assert second.away_since_s is not None
+        assert first.at_s <= second.away_since_s <= died_s + 1
+        assert isinstance(configured, ev.Configured)
+        assert '"cores_milli":8000' in (journal.audit.rules(configured.rules) or "")
+        assert isinstance(stopped, ev.DaemonStopped)

@@ -17,13 +17,12 @@ from typing import Any
 
 from drfd.client.client import connect
 from drfd.client.connection import Connection
-from drfd.core import events as ev
-from drfd.core import stimuli as st
-from drfd.daemon.config import load
-from drfd.daemon.engine import Engine, Work
-from drfd.daemon.machine import survey
+from drfd.core.model import events as ev
+from drfd.core.model import stimuli as st
+from drfd.daemon.config import load, survey
+from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.spawn import Places
-from drfd.host.capacity import read_machine
+from drfd.host.measurements import read_machine
 from drfd.journal.journal import Journal
 from fakes import ADMIN, FakeHost
 from instance import CONFIG, Instance, wait_for
@@ -40,9 +39,9 @@ weight = 2
 [pools.lab.pools.y]
 weight = 0.5
 [scheduling]
-external_load = false
-patience = "1s"
-min_hold = 0
+respect_external_load = false
+reservation_delay = "1s"
+min_charge_time = 0
 reservation_depth = 2
 """
 )
@@ -126,9 +125,7 @@ def relived(instance: Instance, happened: list[ev.Event]) -> list[ev.Event]:
     now = st.Now(0.0, 0.0)
     journal = Journal(instance.root / "again.sqlite")
     host = FakeHost()
-    engine = Engine(
-        journal=journal, rules=rules, host=host, clock=lambda: now, on_change=lambda job: None
-    )
+    engine = Engine(journal=journal, rules=rules, host=host, clock=lambda: now)
     for at, event in enumerate(happened):
         # The pass that an end leads to has the time of its launches, if there are any.
         decided = next(iter(happened[at + 1 :]), event)
@@ -149,6 +146,8 @@ def news_of(event: ev.Event, now: st.Now) -> st.Stimulus | None:
             return st.SubmitAsked(now, event.spec, event.held)
         case ev.Drained():
             return st.DrainAsked(now, event.on, ADMIN)
+        case ev.IdsRaised():
+            return st.IdsSeen(now, event.next_id - 1)
         case ev.Launched():
             return st.RunnerUp(event.job_id, event.attempt, event.at_s, event.mono_s, event.cgroup)
         case ev.Exited():

@@ -30,6 +30,8 @@ class Manager:
         self.room = instance.state / "launcher"
         self.room.mkdir(parents=True)
         instance.options = ["--launcher", str(self.room)]
+        # A service takes no failpoints.
+        instance.has_failpoints = False
         self._ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._ear.bind(str(instance.root / "notify"))
         self._ear.settimeout(0.2)
@@ -87,10 +89,12 @@ class Manager:
 @pytest.fixture
 def manager(make_instance: Callable[..., Instance]) -> Iterator[Manager]:
     manager = Manager(make_instance(OPEN))
-    yield manager
-    # While there is a launcher for it.
-    manager.instance.destroy()
-    manager.close()
+    try:
+        yield manager
+        # While there is a launcher for it.
+        manager.instance.destroy()
+    finally:
+        manager.close()
 
 
 @pytest.fixture
@@ -110,7 +114,7 @@ def test_it_is_ready_when_it_answers_and_not_before(manager: Manager) -> None:
     manager.instance.launch()
     manager.await_word("READY=1")
     assert manager.instance.drf("status").returncode == 0
-    assert "STATUS=0 running, 0 waiting" in manager.words
+    assert "STATUS=0 running, 0 waiting, the launcher is away" in manager.words
     manager.start_launcher()
     wait_for("the launcher", manager.instance.answers)
 
@@ -231,7 +235,7 @@ def test_a_launcher_with_a_wrong_configuration_is_not_tried_again(manager: Manag
 
 def test_a_reload_reads_the_file_that_was_read_at_the_start(tmp_path: Path) -> None:
     """Also when the controller is by then another user, whose own file would be elsewhere."""
-    from drfd.daemon import start
+    from drfd.daemon import main as start
 
     assert start._usual_config(True) == Path("/etc/drfd/drfd.toml")
     assert (start._usual_config(False) == Path("/etc/drfd/drfd.toml")) is (os.getuid() == 0)

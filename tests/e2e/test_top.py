@@ -46,7 +46,7 @@ import drfd_cli.top.view as view
 from drfd_cli.main import main
 real = view.screen
 def draw(scene, size, ink):
-    if scene.state.choice.text:
+    if scene.state.row_filter.text:
         raise RuntimeError("a fault")
     return real(scene, size, ink)
 import drfd_cli.top.app as app

@@ -15,7 +15,7 @@ import pytest
 
 import drfd.client
 from drfd.client.connection import Connection
-from drfd.wire.codec import encode_request
+from drfd.protocol.codec import encode_request
 from instance import PATIENCE, Instance, wait_for
 
 #: Room for what runs, and a lone user who has much queued: lines longer than the kernel keeps.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from drfd.daemon.main import main
 
 BIN = Path(sys.executable).parent
 
@@ -84,6 +87,7 @@ def test_install_say_it_do_it_do_nothing_and_undo_it(tmp_path: Path) -> None:
     assert share == ["usr/local/share/man"], "as a system has it without us"
 
 
+@pytest.mark.slow
 def test_a_prefix_is_remembered(tmp_path: Path) -> None:
     drfd("install", "--root", tmp_path, "--prefix", "/opt/local")
     assert (tmp_path / "opt/local/bin/drf").is_symlink()
@@ -101,3 +105,41 @@ def test_the_running_system_is_for_root_with_systemd(command: str) -> None:
         assert (done.returncode, "systemd does not run here" in done.stderr) == (1, True)
     else:
         assert (done.returncode, "only root can do that" in done.stderr) == (77, True)
+
+
+@pytest.mark.parametrize("command", ["install", "uninstall"])
+def test_an_interrupt_is_one_line_and_no_traceback(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It printed fifteen frames of Python."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"drfd.install.command.{command}", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--root", "/nonexistent"])
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == (
+        "drfd: interrupted: what is printed above is done, and the same command does the rest\n"
+    )
+
+
+def test_an_interrupt_reaches_a_program_that_a_step_waits_for(tmp_path: Path) -> None:
+    """By a real signal, to a real process."""
+    program = (
+        "from pathlib import Path; from drfd.install import command, steps; "
+        "command.install = lambda *_, **__: steps.perform("
+        "steps.RunProgram(('sleep', '1000')), Path('/'), lambda text: print(text, flush=True)); "
+        f"from drfd.daemon.main import main; main(['install', '--root', {str(tmp_path)!r}])"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "run sleep 1000\n"
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said.count("\n")) == (130, 1)
+    assert said.startswith("drfd: interrupted")

@@ -8,28 +8,36 @@ from typing import Any
 
 import pytest
 
-from drfd.errors import Refused
-from drfd.install import layout
-from drfd.install.layout import Environment, Wanted, read_record, wanted
-from drfd.install.plan import Seen, plan_install, plan_uninstall
+from drfd.common.errors import Refused
+from drfd.install import plan
+from drfd.install.plan import (
+    Environment,
+    InstalledState,
+    Wanted,
+    closing_words,
+    plan_install,
+    plan_uninstall,
+    read_record,
+    wanted_installation,
+)
 from drfd.install.steps import (
     MakeDirectory,
     MakeLink,
     Note,
-    Remove,
     RemoveEmpty,
-    Run,
+    RemoveFile,
+    RunProgram,
     Step,
     WriteFile,
 )
 
 ENVIRONMENT = Environment(python="/opt/drfd/bin/python", bin="/opt/drfd/bin", fingerprint="one")
-SHIPPED = {name: f"{name}: @PYTHON@ @STOP_S@\n" for name in layout.UNITS} | {
+SHIPPED = {name: f"{name}: @PYTHON@ @STOP_S@\n" for name in plan.UNITS} | {
     "sysusers.conf": "u drfd\n",
     "drfd.toml": "# defaults\n",
 }
 GENERATED = {"share/man/man1/drf.1": ".TH\n"}
-UNIT_FILES = {unit: f"/etc/systemd/system/{unit}" for unit in layout.UNITS}
+UNIT_FILES = {unit: f"/etc/systemd/system/{unit}" for unit in plan.UNITS}
 SERVICES = ("drfd-jobs.service", "drfd-launcher.service", "drfd.service")
 DRF = ("drf",)
 
@@ -42,10 +50,10 @@ def want(
     generated: Mapping[str, str] = GENERATED,
     grace_s: int = 10,
 ) -> Wanted:
-    return wanted(environment, prefix, shipped, generated, grace_s=grace_s)
+    return wanted_installation(environment, prefix, shipped, generated, grace_s=grace_s)
 
 
-NOTHING = Seen(
+NOTHING = InstalledState(
     files={},
     links={},
     directories=frozenset(),
@@ -56,30 +64,34 @@ NOTHING = Seen(
 )
 
 
-def installed(goal: Wanted, **changes: Any) -> Seen:
+def installed(goal: Wanted, **changes: Any) -> InstalledState:
     """A system on which exactly this has been installed, and runs."""
     usual: dict[str, Any] = {
         "files": {
             **goal.files,
-            layout.CONFIG: goal.default_config,
-            layout.RECORD: goal.record,
+            plan.CONFIG: goal.default_config,
+            plan.RECORD: goal.record,
         },
         "links": dict(goal.links),
-        "directories": frozenset({layout.STATE, layout.RUN, "/etc/drfd"}),
+        "directories": frozenset({plan.STATE, plan.RUN, "/etc/drfd"}),
         "record": read_record(goal.record),
         "has_user": True,
         "active": frozenset(SERVICES),
         "enabled": frozenset(SERVICES),
     }
-    return Seen(**{**usual, **changes})
+    return InstalledState(**{**usual, **changes})
 
 
-def install(goal: Wanted, seen: Seen) -> list[Step]:
+def install(goal: Wanted, seen: InstalledState) -> list[Step]:
     return plan_install(goal, seen, is_staged=False)
 
 
+def uninstall(seen: InstalledState, *, kill_jobs: bool, purge: bool) -> list[Step]:
+    return plan_uninstall(seen, DRF, kill_jobs=kill_jobs, purge=purge, grace_s=60)
+
+
 def runs(steps: list[Step]) -> list[str]:
-    return [" ".join(step.command) for step in steps if isinstance(step, Run)]
+    return [" ".join(step.command) for step in steps if isinstance(step, RunProgram)]
 
 
 # -- installing ------------------------------------------------------------------------------
@@ -93,12 +105,12 @@ def test_a_system_that_has_nothing_gets_everything_in_an_order_that_works() -> N
         MakeLink("/usr/local/bin/drf", "/opt/drfd/bin/drf"),
         MakeLink("/usr/local/bin/drfd", "/opt/drfd/bin/drfd"),
         WriteFile("/etc/drfd/drfd.toml", "# defaults\n"),
-        Run(("systemd-sysusers", "/etc/sysusers.d/drfd.conf")),
-        Run(("systemctl", "daemon-reload")),
-        Run(("systemctl", "enable", *SERVICES)),
-        Run(("systemctl", "start", "drfd-jobs.service")),
-        Run(("systemctl", "restart", "drfd-launcher.service")),
-        Run(("systemctl", "restart", "drfd.service")),
+        RunProgram(("systemd-sysusers", "/etc/sysusers.d/drfd.conf")),
+        RunProgram(("systemctl", "daemon-reload")),
+        RunProgram(("systemctl", "enable", *SERVICES)),
+        RunProgram(("systemctl", "start", "drfd-jobs.service")),
+        RunProgram(("systemctl", "restart", "drfd-launcher.service")),
+        RunProgram(("systemctl", "restart", "drfd.service")),
         MakeDirectory("/var/lib/drfd"),
         WriteFile("/var/lib/drfd/install.json", goal.record),
     ]
@@ -113,9 +125,9 @@ def test_an_upgrade_restarts_the_two_services_and_leaves_the_jobs_alone() -> Non
     goal = want(replace(ENVIRONMENT, fingerprint="two"))
     steps = install(goal, installed(want()))
     assert steps == [
-        Run(("systemctl", "restart", "drfd-launcher.service")),
-        Run(("systemctl", "restart", "drfd.service")),
-        WriteFile(layout.RECORD, goal.record),
+        RunProgram(("systemctl", "restart", "drfd-launcher.service")),
+        RunProgram(("systemctl", "restart", "drfd.service")),
+        WriteFile(plan.RECORD, goal.record),
     ]
 
 
@@ -144,7 +156,7 @@ def test_a_longer_grace_time_reaches_the_jobs_unit_without_a_restart() -> None:
     steps = install(want(shipped=shipped, grace_s=300), installed(want(shipped=shipped)))
     assert steps == [
         WriteFile(UNIT_FILES["drfd-jobs.service"], "TimeoutStopSec=305\n"),
-        Run(("systemctl", "daemon-reload")),
+        RunProgram(("systemctl", "daemon-reload")),
     ]
 
 
@@ -152,7 +164,7 @@ def test_a_longer_grace_time_reaches_the_jobs_unit_without_a_restart() -> None:
 def test_a_service_that_does_not_run_is_started(service: str) -> None:
     active = frozenset(SERVICES) - {service}
     (step,) = install(want(), installed(want(), active=active))
-    assert isinstance(step, Run)
+    assert isinstance(step, RunProgram)
     assert step.command[2] == service
 
 
@@ -168,13 +180,13 @@ def test_a_user_that_is_gone_is_made_again() -> None:
 
 def test_the_configuration_is_never_overwritten() -> None:
     goal = want()
-    mine = {**installed(goal).files, layout.CONFIG: "[capacity]\ncores = 4\n"}
+    mine = {**installed(goal).files, plan.CONFIG: "[capacity]\ncores = 4\n"}
     assert install(goal, installed(goal, files=mine)) == []
 
 
 def test_new_defaults_are_pointed_out_once() -> None:
     goal = want(shipped={**SHIPPED, "drfd.toml": "# newer defaults\n"})
-    mine = {**installed(want()).files, layout.CONFIG: "[capacity]\ncores = 4\n"}
+    mine = {**installed(want()).files, plan.CONFIG: "[capacity]\ncores = 4\n"}
     steps = install(goal, installed(want(), files=mine))
     assert steps == [
         WriteFile("/usr/local/share/drfd/drfd.toml", "# newer defaults\n"),
@@ -188,16 +200,16 @@ def test_new_defaults_are_pointed_out_once() -> None:
 def test_what_an_earlier_version_has_installed_and_this_one_does_not_is_removed() -> None:
     before = want(generated={**GENERATED, "share/man/man1/old.1": ".TH\n"})
     steps = install(want(), installed(before))
-    assert Remove("/usr/local/share/man/man1/old.1") in steps
-    assert [step for step in steps if isinstance(step, Remove)] == [
-        Remove("/usr/local/share/man/man1/old.1")
+    assert RemoveFile("/usr/local/share/man/man1/old.1") in steps
+    assert [step for step in steps if isinstance(step, RemoveFile)] == [
+        RemoveFile("/usr/local/share/man/man1/old.1")
     ]
 
 
 def test_another_prefix_takes_everything_along() -> None:
     before = want(prefix="/opt/local")
     steps = install(want(), installed(before))
-    assert [step.path for step in steps if isinstance(step, Remove)] == [
+    assert [step.path for step in steps if isinstance(step, RemoveFile)] == [
         "/opt/local/bin/drf",
         "/opt/local/bin/drfd",
         "/opt/local/share/drfd/drfd.toml",
@@ -210,7 +222,7 @@ def test_another_environment_takes_over_the_links_of_the_first() -> None:
     moved = Environment(python="/opt/new/bin/python", bin="/opt/new/bin", fingerprint="one")
     steps = install(want(moved), installed(want()))
     assert MakeLink("/usr/local/bin/drf", "/opt/new/bin/drf") in steps
-    assert not any(isinstance(step, Remove) for step in steps)
+    assert not any(isinstance(step, RemoveFile) for step in steps)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +245,50 @@ def test_a_staged_installation_is_files_alone() -> None:
     steps = plan_install(want(), NOTHING, is_staged=True)
     assert runs(steps) == []
     full = install(want(), NOTHING)
-    assert steps == [step for step in full if not isinstance(step, Run)]
+    assert steps == [step for step in full if not isinstance(step, RunProgram)]
+
+
+DRAINED = "note: the queue is still drained, as it was left: nothing starts until drf undrain"
+DOCTOR = "drfd runs; try drf doctor"
+
+
+@pytest.mark.parametrize(
+    ("standing", "is_as_before", "words"),
+    [
+        ({"launcher": "connected", "draining": False}, False, [DOCTOR]),
+        ({"launcher": "connected", "draining": False}, True, []),
+        ({"launcher": "connected", "draining": True}, False, [DRAINED, DOCTOR]),
+        ({"launcher": "connected", "draining": True}, True, [DRAINED]),
+    ],
+)
+def test_the_last_words_say_that_it_runs_and_whether_it_is_drained(
+    standing: dict[str, object], is_as_before: bool, words: list[str]
+) -> None:
+    """A journal that an earlier installation has left may still be drained, so nothing started, and
+    nothing said so."""
+    assert closing_words(standing, is_as_before=is_as_before) == words
+
+
+@pytest.mark.parametrize(
+    ("standing", "unit"), [(None, "drfd"), ({"launcher": "away"}, "drfd-launcher")]
+)
+def test_the_last_words_name_the_unit_that_does_not_run(
+    standing: dict[str, object] | None, unit: str
+) -> None:
+    (said,) = closing_words(standing, is_as_before=False)
+    assert said.endswith(f"systemctl status {unit} tells why")
+
+
+def test_what_bounds_the_launcher_bounds_no_job() -> None:
+    """Without cgroups the jobs live in the launcher's own. A percentage is no specifier."""
+    shipped = SHIPPED | {"drfd-launcher.service": "@LAUNCHER_MEMORY@ @LAUNCHER_TASKS@\n"}
+    texts = [
+        wanted_installation(
+            ENVIRONMENT, "/usr", shipped, GENERATED, grace_s=1, has_cgroups=has_cgroups
+        ).files[UNIT_FILES["drfd-launcher.service"]]
+        for has_cgroups in (True, False)
+    ]
+    assert texts == ["50% 50%\n", "infinity infinity\n"]
 
 
 # -- removing --------------------------------------------------------------------------------
@@ -241,7 +296,7 @@ def test_a_staged_installation_is_files_alone() -> None:
 
 def test_a_removal_undoes_all_but_state_and_configuration() -> None:
     seen = installed(want())
-    steps = plan_uninstall(seen, DRF, kill_jobs=False, purge=False)
+    steps = uninstall(seen, kill_jobs=False, purge=False)
     assert runs(steps) == [
         "systemctl stop drfd.service drfd-launcher.service",
         "systemctl disable drfd-jobs.service drfd-launcher.service drfd.service",
@@ -253,8 +308,8 @@ def test_a_removal_undoes_all_but_state_and_configuration() -> None:
         "/usr/local/share/drfd",
         "/etc/sysusers.d",
     ]
-    removed = {step.path for step in steps if isinstance(step, Remove)}
-    assert removed == {*want().files, *want().links, layout.RECORD, layout.RUN}
+    removed = {step.path for step in steps if isinstance(step, RemoveFile)}
+    assert removed == {*want().files, *want().links, plan.RECORD, plan.RUN}
     assert [step for step in steps if isinstance(step, Note)] == [
         Note("kept: /var/lib/drfd (--purge removes it)"),
         Note("kept: /etc/drfd (--purge removes it)"),
@@ -262,11 +317,11 @@ def test_a_removal_undoes_all_but_state_and_configuration() -> None:
 
 
 def test_the_jobs_unit_is_stopped_when_its_file_no_longer_forbids_that() -> None:
-    steps = plan_uninstall(installed(want()), DRF, kill_jobs=False, purge=False)
+    steps = uninstall(installed(want()), kill_jobs=False, purge=False)
     order = [
-        steps.index(Remove(UNIT_FILES["drfd-jobs.service"])),
-        steps.index(Run(("systemctl", "daemon-reload"))),
-        steps.index(Run(("systemctl", "stop", "drfd-jobs.service"))),
+        steps.index(RemoveFile(UNIT_FILES["drfd-jobs.service"])),
+        steps.index(RunProgram(("systemctl", "daemon-reload"))),
+        [step.text for step in steps].index("run systemctl stop drfd-jobs.service"),
     ]
     assert order == sorted(order)
 
@@ -275,19 +330,19 @@ def test_the_slice_is_stopped_last_and_only_if_nobody_else_has_jobs_in_it() -> N
     """A private instance that root runs has a scope there."""
     active = frozenset({*SERVICES, "drfd.slice"})
     seen = installed(want(), active=active)
-    steps = runs(plan_uninstall(seen, DRF, kill_jobs=False, purge=False))
+    steps = runs(uninstall(seen, kill_jobs=False, purge=False))
     assert steps[-2:] == ["systemctl stop drfd-jobs.service", "systemctl stop drfd.slice"]
     shared = replace(seen, slice_is_shared=True)
-    steps = runs(plan_uninstall(shared, DRF, kill_jobs=False, purge=False))
+    steps = runs(uninstall(shared, kill_jobs=False, purge=False))
     assert steps[-1] == "systemctl stop drfd-jobs.service"
 
 
 def test_a_purge_leaves_nothing() -> None:
-    steps = plan_uninstall(installed(want()), DRF, kill_jobs=False, purge=True)
+    steps = uninstall(installed(want()), kill_jobs=False, purge=True)
     assert steps[-3:] == [
-        Remove("/var/lib/drfd"),
-        Remove("/etc/drfd"),
-        Run(("userdel", "drfd")),
+        RemoveFile("/var/lib/drfd"),
+        RemoveFile("/etc/drfd"),
+        RunProgram(("userdel", "drfd")),
     ]
     assert not any(isinstance(step, Note) for step in steps)
 
@@ -296,29 +351,55 @@ def test_a_purge_leaves_nothing() -> None:
 def test_jobs_that_run_are_in_the_way(attempts: int, said: str) -> None:
     seen = installed(want(), attempts=attempts)
     with pytest.raises(Refused) as refusal:
-        plan_uninstall(seen, DRF, kill_jobs=False, purge=True)
+        uninstall(seen, kill_jobs=False, purge=True)
     assert refusal.value.text.startswith(said)
     assert "--kill-jobs" in refusal.value.hint
 
 
 def test_jobs_are_stopped_in_order_by_the_daemon_when_that_is_said() -> None:
     seen = installed(want(), attempts=2)
-    steps = plan_uninstall(seen, DRF, kill_jobs=True, purge=False)
-    assert steps[0] == Run(("drf", "shutdown", "--kill-jobs"))
+    steps = uninstall(seen, kill_jobs=True, purge=False)
+    assert runs(steps)[0] == "drf shutdown --kill-jobs"
     no_daemon = replace(seen, active=frozenset({"drfd-jobs.service"}))
-    steps = plan_uninstall(no_daemon, DRF, kill_jobs=True, purge=False)
+    steps = uninstall(no_daemon, kill_jobs=True, purge=False)
     assert "drf shutdown --kill-jobs" not in runs(steps), "the end of their unit ends them"
+
+
+def test_a_launcher_that_is_stopped_is_started_to_stop_the_jobs() -> None:
+    """Nobody else can: the removal waited for it for ever."""
+    active = frozenset({"drfd.service", "drfd-jobs.service"})
+    steps = uninstall(installed(want(), attempts=1, active=active), kill_jobs=True, purge=True)
+    assert runs(steps)[:3] == [
+        "systemctl start drfd-launcher.service",
+        "drf shutdown --kill-jobs",
+        "systemctl stop drfd.service drfd-launcher.service",
+    ]
+    start, shutdown = steps[:2]
+    assert isinstance(start, RunProgram) and "systemctl stop drfd" in start.hint
+    assert isinstance(shutdown, RunProgram) and "drf status" in shutdown.hint
+
+
+def test_no_step_is_waited_for_for_ever_but_each_for_longer_than_it_may_take() -> None:
+    """The end of all jobs takes their grace time."""
+    seen = installed(want(), attempts=1)
+    steps = [
+        step for step in uninstall(seen, kill_jobs=True, purge=True) if isinstance(step, RunProgram)
+    ]
+    limits_s = {step.text: step.limit_s for step in steps}
+    assert limits_s.pop("run drf shutdown --kill-jobs") == 360
+    assert limits_s.pop("run systemctl stop drfd-jobs.service") == 360
+    assert set(limits_s.values()) == {900}
 
 
 def test_links_that_somebody_has_changed_are_his() -> None:
     links = {"/usr/local/bin/drf": "/his/drf", "/usr/local/bin/drfd": "/opt/drfd/bin/drfd"}
-    steps = plan_uninstall(installed(want(), links=links), DRF, kill_jobs=False, purge=False)
-    assert Remove("/usr/local/bin/drf") not in steps
-    assert Remove("/usr/local/bin/drfd") in steps
+    steps = uninstall(installed(want(), links=links), kill_jobs=False, purge=False)
+    assert RemoveFile("/usr/local/bin/drf") not in steps
+    assert RemoveFile("/usr/local/bin/drfd") in steps
 
 
 def test_where_nothing_is_installed_there_is_nothing_to_remove() -> None:
-    assert plan_uninstall(NOTHING, DRF, kill_jobs=False, purge=True) == []
+    assert uninstall(NOTHING, kill_jobs=False, purge=True) == []
 
 
 # -- the record ------------------------------------------------------------------------------

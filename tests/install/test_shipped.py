@@ -9,16 +9,19 @@ from pathlib import Path
 import pytest
 
 from drfd.daemon.config import Config, parse
-from drfd.install import layout
+from drfd.install import plan
 from drfd.install.look import shipped
 
 ROOT = Path(__file__).parent.parent.parent
 FILES = shipped()
-#: What only the controller may have: jobs would inherit it from the launcher.
+#: What belongs to a process, so that jobs would inherit it from the launcher. Its mask, core limit
+#: and keyring are not among these: each job has its own, set for it.
 SANDBOX = re.compile(
-    r"^(Private|Protect|Restrict(?!Prevent)|SystemCall|NoNewPrivileges|Lock|Memory|Capability"
-    r"|Ambient|Limit|UMask|Nice|CPU|IO|Environment|User|Group|DynamicUser|Root|ReadOnly|Inaccess)"
+    r"^(Private|Protect|Restrict(?!Prevent)|SystemCall|NoNewPrivileges|Lock|MemoryDeny|Capability"
+    r"|Ambient|Limit(?!CORE)|Nice|CPU|IO|Environment|User|Group|DynamicUser|Root|ReadOnly|Inaccess)"
 )
+#: What works by cgroup, so that jobs would have it from the unit that they live in.
+BY_CGROUP = re.compile(r"^(IPAddress|Device|PrivateDevices|Memory(?!Deny)|CPU|IO|Socket(Bind)?)")
 
 
 def options(unit: str) -> dict[str, list[str]]:
@@ -33,13 +36,31 @@ def options(unit: str) -> dict[str, list[str]]:
 
 
 def test_all_that_is_shipped_is_installed() -> None:
-    assert set(FILES) == {*layout.UNITS, "sysusers.conf", "drfd.toml"}
+    assert set(FILES) == {*plan.UNITS, "sysusers.conf", "drfd.toml"}
 
 
 def test_the_launcher_has_nothing_that_its_jobs_must_not_have() -> None:
     leaking = [name for name in options("drfd-launcher.service") if SANDBOX.match(name)]
     assert leaking == []
     assert options("drfd-launcher.service")["IgnoreSIGPIPE"] == ["no"]
+
+
+def test_the_unit_of_the_jobs_has_nothing_that_reaches_them_by_their_cgroup() -> None:
+    """Its sandbox is for the process that keeps it alive."""
+    unit = options("drfd-jobs.service")
+    assert [name for name in unit if BY_CGROUP.match(name)] == []
+    assert unit["ExecStop"][0].startswith("+-"), "the end of the jobs is written in any case"
+
+
+@pytest.mark.parametrize("unit", ["drfd.slice", "drfd-jobs.service"])
+def test_what_holds_the_jobs_refuses_to_be_stopped_by_hand(unit: str) -> None:
+    """The slice did not, and stopping it ended all jobs."""
+    assert options(unit)["RefuseManualStop"] == ["yes"]
+
+
+def test_as_long_as_there_is_a_controller_there_is_a_launcher() -> None:
+    """When all jobs had been stopped from outside, it stayed away, and nobody learnt of it."""
+    assert options("drfd.service")["Upholds"] == ["drfd-launcher.service"]
 
 
 def test_stopping_the_launcher_leaves_its_runners() -> None:
@@ -77,16 +98,21 @@ def test_the_controller_has_no_rights() -> None:
     assert "PrivateUsers" not in unit, "it would not see who is at the other end of a socket"
 
 
+def test_the_death_of_the_process_that_looks_ahead_is_not_the_controllers() -> None:
+    """It is the first that the kernel kills for memory, and systemd would stop the service."""
+    assert options("drfd.service")["OOMPolicy"] == ["continue"]
+
+
 def test_every_mark_is_one_that_is_filled_in() -> None:
     marks = {mark for text in FILES.values() for mark in re.findall(r"@\w+@", text)}
-    assert marks == {"@PYTHON@", "@STOP_S@"}
+    assert marks == {"@PYTHON@", "@STOP_S@", "@LAUNCHER_MEMORY@", "@LAUNCHER_TASKS@"}
 
 
 def test_paths_in_the_units_are_those_of_the_code() -> None:
     """A unit says them once more, since it cannot ask."""
     assert options("drfd.service")["StateDirectory"] == ["drfd/controller"]
     assert options("drfd-launcher.service")["StateDirectory"] == ["drfd/launcher"]
-    assert (layout.STATE, layout.RUN) == ("/var/lib/drfd", "/run/drfd")
+    assert (plan.STATE, plan.RUN) == ("/var/lib/drfd", "/run/drfd")
     assert "/var/lib/drfd/launcher/jobs-stopped" in options("drfd-jobs.service")["ExecStop"][0]
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from drfd.errors import HostError
+from drfd.common.errors import HostError
 from drfd.install.steps import (
     MakeDirectory,
     MakeLink,
     Note,
-    Remove,
     RemoveEmpty,
-    Run,
+    RemoveFile,
+    RunProgram,
     Step,
     WriteFile,
     below,
@@ -75,7 +75,7 @@ def test_files_links_and_whole_directories_are_removed(tmp_path: Path) -> None:
     (tmp_path / "kept/file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "kept")
     for name in ("tree", "file", "link"):
-        assert do(Remove(f"/{name}"), tmp_path) == [f"remove /{name}"]
+        assert do(RemoveFile(f"/{name}"), tmp_path) == [f"remove /{name}"]
     assert os.listdir(tmp_path) == ["kept"]
     assert os.listdir(tmp_path / "kept") == ["file"], "a link is removed, not where it leads"
 
@@ -92,7 +92,7 @@ def test_a_directory_is_removed_only_when_nothing_is_in_it(tmp_path: Path) -> No
 
 def test_a_program_is_run(tmp_path: Path) -> None:
     write = f"import pathlib; pathlib.Path({str(tmp_path)!r}, 'ran').touch()"
-    (said,) = do(Run((sys.executable, "-c", write)), Path("/"))
+    (said,) = do(RunProgram((sys.executable, "-c", write)), Path("/"))
     assert said.startswith(f"run {sys.executable} -c ")
     assert (tmp_path / "ran").exists()
 
@@ -100,15 +100,15 @@ def test_a_program_is_run(tmp_path: Path) -> None:
 def test_a_program_that_fails_is_one_line_with_its_first_word() -> None:
     fail = "import sys; sys.exit('Job for drfd.service failed.\\nSee journalctl.')"
     with pytest.raises(HostError) as error:
-        perform(Run((sys.executable, "-c", fail)), Path("/"), str)
+        perform(RunProgram((sys.executable, "-c", fail)), Path("/"), str)
     assert error.value.text.endswith("failed: Job for drfd.service failed.")
     with pytest.raises(HostError, match="failed: status 3"):
-        perform(Run((sys.executable, "-c", "raise SystemExit(3)")), Path("/"), str)
+        perform(RunProgram((sys.executable, "-c", "raise SystemExit(3)")), Path("/"), str)
 
 
 def test_a_program_that_is_not_there_is_named() -> None:
     with pytest.raises(HostError, match="cannot run /no/such/program: No such file"):
-        perform(Run(("/no/such/program",)), Path("/"), str)
+        perform(RunProgram(("/no/such/program",)), Path("/"), str)
 
 
 def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -125,3 +125,16 @@ def test_a_note_does_nothing(tmp_path: Path) -> None:
 def test_the_running_system_is_its_own_root() -> None:
     assert below(Path("/"), "/etc/x") == Path("/etc/x")
     assert below(Path("/image"), "/etc/x") == Path("/image/etc/x")
+
+
+def test_a_program_that_does_not_end_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    step = RunProgram(("sleep", "1000"), limit_s=0.1, hint="the way out")
+    with pytest.raises(HostError, match="sleep 1000 is not over after 0 s") as error:
+        perform(step, tmp_path, str)
+    assert error.value.hint == "the way out"
+
+
+def test_a_program_that_fails_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match="false failed: status 1") as error:
+        perform(RunProgram(("false",), hint="the way out"), tmp_path, str)
+    assert error.value.hint == "the way out"

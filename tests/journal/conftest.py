@@ -7,8 +7,6 @@ import pytest
 
 from drfd.journal.journal import Journal
 
-Open = Callable[..., Journal]
-
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -16,7 +14,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def open_journal(path: Path) -> Iterator[Open]:
+def open_journal(path: Path) -> Iterator[Callable[..., Journal]]:
     """Open the test's journal (or another one); closed after the test."""
     opened: list[Journal] = []
 
@@ -30,5 +28,5 @@ def open_journal(path: Path) -> Iterator[Open]:
 
 
 @pytest.fixture
-def journal(open_journal: Open) -> Journal:
+def journal(open_journal: Callable[..., Journal]) -> Journal:
     return open_journal()

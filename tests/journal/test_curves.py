@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from drfd.core.curve import Curve
-from drfd.errors import HostError
+from drfd.common.errors import HostError
+from drfd.core.usage import Curve
 from drfd.journal import records
+from drfd.journal.history import read_curves
 from drfd.journal.journal import Journal
-from drfd.journal.past import read_curves
 
 FIRST = Curve(1, 1000, (0, 2000), (0, 2000), (None, 500), (64, 128))
 LAST = Curve(2, 9000, (0, 2000, 4000), (2000, 2000, 4000), (1000, 500, 250), (64, 128, 1))

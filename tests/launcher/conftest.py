@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from launcher import rig
-from launcher.rig import AttemptFiles, Driver, LauncherProcess, Start, Terminal
+from launcher.rig import AttemptFiles, Driver, LauncherProcess, MakeLauncher, Start, Terminal
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ def driver() -> Iterator[Driver]:
 
 
 @pytest.fixture
-def make_launcher(tmp_path: Path) -> Iterator[Callable[..., LauncherProcess]]:
+def make_launcher(tmp_path: Path) -> Iterator[MakeLauncher]:
     made: list[LauncherProcess] = []
 
     def make(state: Path = tmp_path / "state") -> LauncherProcess:
@@ -70,7 +70,7 @@ def make_launcher(tmp_path: Path) -> Iterator[Callable[..., LauncherProcess]]:
 
 
 @pytest.fixture
-def launcher(make_launcher: Callable[..., LauncherProcess]) -> LauncherProcess:
+def launcher(make_launcher: MakeLauncher) -> LauncherProcess:
     """A launcher that runs."""
     launcher = make_launcher()
     launcher.start()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import select
 import signal
 import socket
@@ -15,16 +16,31 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import drfd
-from drfd.launcher import attempts, process
-from drfd.launcher.attempts import Attempt, Key
-from drfd.launcher.protocol import Limits, Message, Order, decode, encode, launch_message
-from drfd.launcher.unconfined import Unconfined
-from drfd.paths import socket_address
+from drfd.core.model.job import Owner
+from drfd.launcher import attempt_files
+from drfd.launcher.attempt_files import Attempt, Key
+from drfd.launcher.confinement.unconfined import Unconfined
+from drfd.launcher.protocol import (
+    AttemptLimits,
+    LaunchOrder,
+    Message,
+    decode,
+    encode,
+    launch_message,
+    notify_message,
+)
+from drfd.launcher.system import process
+from drfd.linux.sealed import seal
+from drfd.linux.unix_sockets import at_socket
+from drfd.payload import pack as payload
+from drfd.payload import unpack
+from drfd.payload.unpack import LaunchPayload
 
 #: The tree under test, also where another one is installed.
 ROOT = Path(drfd.__file__).parent.parent
@@ -49,28 +65,83 @@ def until(what: str, probe: Callable[[], T], show: Callable[[], object] = str) -
 # -- orders ---------------------------------------------------------------------------------
 
 
-def order(*argv: str, cwd: Path, **changes: Any) -> Order:
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """An order, and beside it what its user has written, as one row of fields."""
+
+    id: int = 1
+    attempt: int = 1
+    uid: int
+    user: str
+    journal: str = "0" * 32
+    submitted_us: int = 5
+    gid: int
+    array_id: int = 0
+    array_index: int = 0
+    name: str = "job"
+    threads: int = 0
+    variables: dict[str, str]
+    hidden: tuple[str, ...] = ()
+    limits: AttemptLimits
+    proof: str | None = None
+    tells_start: bool = False
+    empties_output: bool = True
+    umask: int = 0o022
+    cwd: str
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    script: str | None = None
+    stdout: str = "out"
+    stderr: str = "err"
+    attach: str | None = None
+    notify: tuple[str, ...] = ()
+    payload: bytes | None = None
+
+    @property
+    def order(self) -> LaunchOrder:
+        return LaunchOrder(**{each.name: getattr(self, each.name) for each in fields(LaunchOrder)})
+
+    @property
+    def owner(self) -> Owner:
+        return self.order.owner
+
+    @property
+    def content(self) -> LaunchPayload:
+        return unpack.decode(self.data)
+
+    @property
+    def data(self) -> bytes:
+        if self.payload is not None:
+            return self.payload
+        return payload.encode(
+            argv=self.argv, cwd=self.cwd, umask=self.umask, stdout=self.stdout, stderr=self.stderr,
+            env=self.env, script=self.script, attach=self.attach, notify=self.notify,
+        )  # fmt: skip
+
+
+def order(*argv: str, cwd: Path, **changes: Any) -> Asked:
     """An order of the user who runs the tests; output goes to `out` and `err` in `cwd`."""
     usual: dict[str, Any] = {
-        "id": 1,
-        "attempt": 1,
         "uid": os.getuid(),
+        "user": name_of(changes.get("uid", os.getuid())),
         "gid": os.getgid(),
-        "umask": 0o022,
         "cwd": str(cwd),
         "argv": argv or ("true",),
         "env": {},
         "variables": {},
-        "script": None,
-        "stdout": "out",
-        "stderr": "err",
-        "attach": None,
-        "limits": Limits(cores_milli=1000, memory_bytes=64 << 20, pids=1000),
+        "limits": AttemptLimits(cores_milli=1000, memory_bytes=64 << 20, pids=1000),
     }
-    return Order(**(usual | changes))
+    return Asked(**(usual | changes))
 
 
-def shell(script: str, *, cwd: Path, **changes: Any) -> Order:
+def name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return str(uid)
+
+
+def shell(script: str, *, cwd: Path, **changes: Any) -> Asked:
     return order("sh", "-c", script, cwd=cwd, **changes)
 
 
@@ -190,7 +261,7 @@ class AttemptFiles:
         self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
 
     def read(self, key: Key = (1, 1)) -> Attempt:
-        attempt = attempts.read(self.fd, key)
+        attempt = attempt_files.read(self.fd, key)
         assert attempt is not None, f"no attempt {key}"
         return attempt
 
@@ -198,7 +269,7 @@ class AttemptFiles:
         """The attempt, once it has an end on record and its runner is gone."""
 
         def look() -> bool:
-            return self.read(key).is_over and not attempts.is_locked(self.fd, key)
+            return self.read(key).is_over and not attempt_files.is_locked(self.fd, key)
 
         until(f"the end of attempt {key}", look, show=lambda: self.read(key))
         return self.read(key)
@@ -210,8 +281,8 @@ class AttemptFiles:
 
     def clean_up(self) -> None:
         """Kill the jobs and runners of all attempts here."""
-        for key in attempts.keys(self.fd):
-            attempt = attempts.read(self.fd, key)
+        for key in attempt_files.keys(self.fd):
+            attempt = attempt_files.read(self.fd, key)
             if attempt is not None:
                 end(attempt)
         os.close(self.fd)
@@ -251,24 +322,29 @@ class Driver:
 
     def start(
         self,
-        order: Order,
+        order: Asked,
         files: AttemptFiles,
         *,
         bell: Path | None = None,
         place: str = "plain",
         runner: int | None = None,
         keep: bool = False,
+        settles: bool | None = None,
     ) -> int:
         """Start a runner; its pid. `bell`: a FIFO. `place`: a confinement of runner_driver.py.
-        `runner`: one that was told to `keep` itself for this attempt."""
+        `runner`: one that was told to `keep` itself for this attempt. `settles`: whether a new
+        runner does so after a second, as they do; None: unless it is to be kept."""
         return self._ask(
             do="start",
-            order=launch_message(order),
+            order=launch_message(order.order),
+            payload=order.data.hex(),
+            cwd=order.cwd,
             attempts=str(files.path),
             bell=str(bell) if bell else None,
             place=place,
             runner=runner,
             keep=keep,
+            settles=not keep if settles is None else settles,
         )
 
     def reap(self, pid: int) -> int:
@@ -321,6 +397,7 @@ class LauncherProcess:
         me = str(os.getuid())
         command = [sys.executable, "-I", "-c", _BOOT, str(ROOT), prelude]
         command += ["--state", str(self.state), "--controller-uid", me, "--allow-uid", me]
+        command += ["--failpoints", str(self.failpoints)]
         if not cgroups:
             command.append("--no-cgroups")
         with self._log.open("ab") as log:
@@ -329,7 +406,6 @@ class LauncherProcess:
                 stdin=subprocess.DEVNULL,
                 stderr=log,
                 pass_fds=pass_fds,
-                env=os.environ | {"DRFD_FAILPOINTS": str(self.failpoints)},
                 start_new_session=True,
             )
         self._processes.append(started)
@@ -353,13 +429,13 @@ class LauncherProcess:
 
     def connect(self) -> Controller:
         """A controller that has read its hello. A predecessor's socket file does not count."""
-        address, directory = socket_address(self.state / "launcher.sock")
 
         def attempt() -> Controller | None:
             connection = socket.socket(socket.AF_UNIX)
             connection.settimeout(WAIT_S)
             try:
-                connection.connect(address)
+                with at_socket(self.state / "launcher.sock") as address:
+                    connection.connect(address)
                 # A runner that is just being forked may hold a dead launcher's socket.
                 if connection.recv(1, socket.MSG_PEEK):
                     return Controller(connection)
@@ -368,11 +444,7 @@ class LauncherProcess:
             connection.close()
             return None
 
-        try:
-            controller = until("a launcher that listens", attempt, show=self.log)
-        finally:
-            if directory is not None:
-                os.close(directory)
+        controller = until("a launcher that listens", attempt, show=self.log)
         self._controllers.append(controller)
         return controller
 
@@ -391,6 +463,10 @@ class LauncherProcess:
             started.kill()
             started.wait()
         self.files.clean_up()
+
+
+#: Makes a launcher that does not run yet; it ends with the test.
+MakeLauncher = Callable[..., LauncherProcess]
 
 
 class Controller:
@@ -414,8 +490,29 @@ class Controller:
     def send_raw(self, data: bytes) -> None:
         self._connection.sendall(data)
 
-    def launch(self, order: Order) -> None:
-        self.send(launch_message(order))
+    def send_with(self, data: bytes, fd: int) -> None:
+        """The launcher may have ended the connection by then."""
+        try:
+            socket.send_fds(self._connection, [data], [fd])
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+    def launch(self, order: Asked) -> None:
+        self.send_sealed(launch_message(order.order), order.data)
+
+    def notify(self, order: Asked) -> None:
+        """Its arguments are the command."""
+        told = replace(order, notify=order.argv)
+        self.send_sealed(notify_message(order.order), told.data)
+
+    def send_sealed(self, message: Message, data: bytes) -> None:
+        fd = seal(data)
+        line = encode(message)
+        sent = socket.send_fds(self._connection, [line], [fd])
+        os.close(fd)
+        # A launcher that dies of the order may be gone by now.
+        if sent < len(line):
+            self.send_raw(line[sent:])
 
     def ask(self, command: str, key: Key = (1, 1)) -> None:
         self.send({"cmd": command, "id": key[0], "attempt": key[1]})
@@ -452,7 +549,10 @@ class Controller:
         except TimeoutError:
             raise AssertionError(f"no report within {WAIT_S} s after {self._seen}") from None
         assert line, f"the launcher has ended the connection after {self._seen}"
-        return decode(line)
+        report = decode(line)
+        # Whose the attempts are is looked at apart from that there are any.
+        self.owners: dict[str, Message] = report.pop("owners", {})
+        return report
 
     def close(self) -> None:
         self._reports.close()

@@ -11,11 +11,14 @@ import sys
 
 sys.path.insert(0, sys.argv[1])
 
-from drfd.launcher import attempts, errand, process
-from drfd.launcher.confinement import LimitFailed
-from drfd.launcher.protocol import read_order
-from drfd.launcher.runner import fork_runner, hand_over
-from drfd.launcher.unconfined import Unconfined
+from drfd.launcher import attempt_files
+from drfd.launcher.confinement.interface import LimitFailed
+from drfd.launcher.confinement.unconfined import Unconfined
+from drfd.launcher.protocol import Assignment, read_order
+from drfd.launcher.runner import attempt_process, settling
+from drfd.launcher.runner.runner import fork_runner, hand_over
+from drfd.launcher.system import process
+from drfd.linux.sealed import seal
 
 
 class Closed(Unconfined):
@@ -52,8 +55,9 @@ class Sticky(Unconfined):
         return False
 
 
+CAPABILITIES = settling.needed(enters_spaces=False, serves_root=True)
 #: How long a runner insists on an end.
-SWEEP_S = errand._SWEEP_S
+SWEEP_S = attempt_process._SWEEP_S
 
 
 class Stopped(Unconfined):
@@ -69,17 +73,18 @@ kept: dict[int, socket.socket] = {}
 
 def start(request: dict) -> int:
     order = read_order(request["order"])
-    errand._START_S = 1.0 if request["place"] == "stopped" else 120.0
+    attempt_process._START_S = 1.0 if request["place"] == "stopped" else 120.0
     places = {
         "plain": Unconfined,
         "closed": Closed,
-        "short": lambda _: Short(order.cwd),
+        "short": lambda _: Short(request["cwd"]),
         "sticky": Sticky,
         "stopped": Stopped,
     }
+    settling.SETTLE_S = 1.0 if request["settles"] else 600.0
     confinement = places[request["place"]]("a test")
     # In vain is not tried for long.
-    errand._SWEEP_S = 0.05 if request["place"] == "sticky" else SWEEP_S
+    attempt_process._SWEEP_S = 0.05 if request["place"] == "sticky" else SWEEP_S
     created = {
         "uid": order.uid,
         "boot_id": process.boot_id(),
@@ -89,7 +94,7 @@ def start(request: dict) -> int:
     }
     directory = os.open(request["attempts"], os.O_RDONLY)
     confinement.create((order.id, order.attempt), order.limits)
-    attempt_fd = attempts.create(directory, (order.id, order.attempt), created)
+    attempt_fd = attempt_files.create(directory, (order.id, order.attempt), created)
     os.close(directory)
     if request["bell"] is None:
         bell_out, bell_in = os.pipe()
@@ -98,11 +103,13 @@ def start(request: dict) -> int:
         bell_in = os.open(request["bell"], os.O_WRONLY | os.O_NONBLOCK)
     pid = request["runner"]
     if pid is None:
-        pid, channel = fork_runner(confinement, bell_in)
+        pid, channel = fork_runner(confinement, bell_in, CAPABILITIES)
     else:
         channel = kept.pop(pid)
         assert channel.recv(1) == b".", "it has not let go of its attempt"
-    hand_over(channel, order, created, attempt_fd)
+    payload_fd = seal(bytes.fromhex(request["payload"]))
+    hand_over(channel, Assignment(order, payload_fd), created, attempt_fd)
+    os.close(payload_fd)
     if request["keep"]:
         kept[pid] = channel
     else:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from drfd.launcher import endings as module
-from drfd.launcher.endings import Ending, Endings
+from drfd.launcher import signalling as module
+from drfd.launcher.signalling import Ending, Endings
 from launcher.rig import order
 
 A, B = (1, 1), (2, 1)

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from drfd.launcher import attempts
-from drfd.launcher import freezing as module
-from drfd.launcher.freezing import Freezing
+from drfd.core.model.job import Owner
+from drfd.launcher import attempt_files
+from drfd.launcher import signalling as module
+from drfd.launcher.signalling import Freezing
 
 A, B = (1, 1), (2, 1)
 
@@ -21,7 +22,11 @@ A, B = (1, 1), (2, 1)
 def directory(tmp_path: Path) -> Iterator[int]:
     fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     for key in (A, B):
-        os.close(attempts.create(fd, key, attempts.born(0, "this boot", None)))
+        os.close(
+            attempt_files.create(
+                fd, key, attempt_files.created_record(Owner(uid=0), "this boot", None)
+            )
+        )
     yield fd
     os.close(fd)
 

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from launcher.rig import (
     WAIT_S,
     Controller,
     LauncherProcess,
+    MakeLauncher,
     go,
     lives,
     pid_in,
@@ -23,8 +24,6 @@ from launcher.rig import (
     shell,
     until,
 )
-
-MakeLauncher = Callable[..., LauncherProcess]
 
 MAIN = "from drfd.launcher.main import main; main(sys.argv[1:])"
 
@@ -139,7 +138,8 @@ def test_a_second_launcher_gives_up_when_the_first_stays(
     first = launcher.connect()
     second = launcher.start(prelude="import drfd.launcher.main as m; m._PREDECESSOR_WAIT_S = 0.1")
     assert second.wait(WAIT_S) == 1
-    assert f"another launcher holds {launcher.state}" in launcher.log()
+    said = launcher.log().splitlines()[-1]
+    assert said == f"drfd-launcher: another launcher holds {launcher.state}", "and nothing after it"
     assert first.list() == [{"report": "listed", "known": []}]
 
 

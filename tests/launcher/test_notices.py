@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+import time
 from pathlib import Path
 
 import pytest
 
-from drfd.launcher import process
-from drfd.launcher.protocol import Order, notify_message
-from launcher.rig import UNTIL_GO, Controller, LauncherProcess, go, pid_in, shell, state_of, until
+from drfd.launcher import attempt_files, notices
+from drfd.launcher.attempt_files import Attempt
+from drfd.launcher.confinement.unconfined import Unconfined
+from drfd.launcher.protocol import Assignment
+from drfd.launcher.system import process
+from launcher.rig import (
+    UNTIL_GO,
+    Asked,
+    Controller,
+    LauncherProcess,
+    MakeLauncher,
+    go,
+    order,
+    parent_of,
+    pid_in,
+    shell,
+    state_of,
+    until,
+)
 
 KEY = (1, 1)
 
@@ -21,9 +37,9 @@ def controller(launcher: LauncherProcess) -> Controller:
     return launcher.connect()
 
 
-def notify(controller: Controller, order: Order) -> str | None:
+def notify(controller: Controller, order: Asked) -> str | None:
     """What the report of the removal says of it."""
-    controller.send(notify_message(order))
+    controller.notify(order)
     report = controller.take("removed", id=order.id, attempt=order.attempt)
     return report.get("notice")
 
@@ -48,6 +64,13 @@ def test_it_is_said_what_became_of_it(
     run(controller, work)
     assert notify(controller, shell(f"echo x >> told; {script}", cwd=work)) == notice
     assert (work / "told").read_text() == "x\n"
+
+
+def test_a_failed_launch_is_notified_too(controller: Controller, work: Path) -> None:
+    controller.launch(order("no-such-thing", cwd=work))
+    controller.take("broke")
+    assert notify(controller, shell("echo x > told", cwd=work)) == "told"
+    assert (work / "told").exists()
 
 
 def test_a_command_that_is_not_there_is_named(controller: Controller, work: Path) -> None:
@@ -94,9 +117,9 @@ def test_asked_again_it_runs_no_second_time(
     run(controller, work)
     order = shell("echo x >> told; read x < go", cwd=work)
     os.mkfifo(work / "go")
-    controller.send(notify_message(order))
+    controller.notify(order)
     until("the command", lambda: (work / "told").exists())
-    controller.send(notify_message(order))
+    controller.notify(order)
     controller.ask("remove")
     go(work)
     assert controller.take("removed").get("notice") == "told"
@@ -115,7 +138,7 @@ def test_nobody_but_the_job_s_user_is_told(controller: Controller, work: Path) -
 def test_others_are_served_while_it_runs(controller: Controller, work: Path) -> None:
     run(controller, work)
     os.mkfifo(work / "go")
-    controller.send(notify_message(shell("read x < go", cwd=work)))
+    controller.notify(shell("read x < go", cwd=work))
     controller.launch(shell("exit 3", cwd=work, id=2, stdout="out2", stderr="err2"))
     controller.take("up", id=2)
     assert controller.take("ended", id=2)["exit_code"] == 3
@@ -123,9 +146,29 @@ def test_others_are_served_while_it_runs(controller: Controller, work: Path) -> 
     assert controller.take("removed", id=1)["notice"] == "told"
 
 
-def test_one_that_takes_too_long_is_stopped(
-    make_launcher: Callable[..., LauncherProcess], work: Path
+def test_a_notice_that_waits_for_its_command_sleeps(
+    launcher: LauncherProcess, controller: Controller, work: Path
 ) -> None:
+    """Notifiers looked every hundredth of a second: 150 of them took a quarter of a core."""
+    run(controller, work)
+    os.mkfifo(work / "go")
+    controller.notify(shell("echo $$ > pid; read x < go", cwd=work))
+    notifier = parent_of(pid_in(work / "pid"))
+    assert notifier in process.children(launcher.process.pid)
+
+    def naps() -> int:
+        status = Path(f"/proc/{notifier}/status").read_text()
+        return int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])
+
+    until("the notifier to sleep", lambda: state_of(notifier) == "S")
+    before = naps()
+    time.sleep(0.5)
+    assert naps() - before <= 3
+    go(work)
+    assert controller.take("removed", id=1)["notice"] == "told"
+
+
+def test_one_that_takes_too_long_is_stopped(make_launcher: MakeLauncher, work: Path) -> None:
     launcher = make_launcher()
     launcher.start(prelude="import drfd.launcher.notices as n; n.NOTICE_S = 0.3")
     controller = launcher.connect()
@@ -136,7 +179,7 @@ def test_one_that_takes_too_long_is_stopped(
 
 
 def test_one_that_is_stopped_before_it_has_begun_holds_nothing_up(
-    make_launcher: Callable[..., LauncherProcess], work: Path
+    make_launcher: MakeLauncher, work: Path
 ) -> None:
     """Its owner may do so as soon as it is the owner's: here while its program is searched for."""
     launcher = make_launcher()
@@ -144,7 +187,7 @@ def test_one_that_is_stopped_before_it_has_begun_holds_nothing_up(
     controller = launcher.connect()
     run(controller, work)
     order = shell("", cwd=work, argv=("nosuchcommand",), env={"PATH": ":".join(["/x"] * 2_000_000)})
-    controller.send(notify_message(order))
+    controller.notify(order)
 
     def child() -> int | None:
         """The notifier's."""
@@ -170,7 +213,7 @@ def test_a_launcher_that_dies_at_it_has_told_once_at_most(
     run(controller, work)
     order = shell("echo x >> told; sleep 0.2", cwd=work)
     (launcher.failpoints / failpoint).write_text("self")
-    controller.send(notify_message(order))
+    controller.notify(order)
     launcher.process.wait()
     launcher.start()
     again = launcher.connect()
@@ -186,7 +229,7 @@ def test_a_start_is_told_beside_the_program_and_ends_with_it(
     controller: Controller, work: Path
 ) -> None:
     tell = ("sh", "-c", 'echo "$DRF_STATE" > told; echo $$ > sleeper; exec sleep 1000')
-    controller.launch(shell(UNTIL_GO, cwd=work, on_start=tell))
+    controller.launch(shell(UNTIL_GO, cwd=work, notify=tell, tells_start=True))
     controller.take("up")
     sleeper = pid_in(work / "sleeper")
     assert (work / "told").read_text() == "RUNNING\n"
@@ -194,3 +237,37 @@ def test_a_start_is_told_beside_the_program_and_ends_with_it(
     go(work)
     assert controller.take("ended")["exit_code"] == 7
     assert state_of(sleeper) is None
+
+
+def test_one_users_commands_leave_room_for_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of one user took all the places, for half a minute each: the others' jobs that wanted
+    to tell of their ends were not over meanwhile."""
+    at_work: set[tuple[int, int]] = set()
+
+    def ordered(number: int, uid: int) -> Assignment:
+        asked = order("true", cwd=Path("/"), id=number, uid=uid)
+        return Assignment(asked.order, payload_fd=-1)
+
+    def read(_: int, key: tuple[int, int]) -> Attempt:
+        owner = next(each.order.owner for each in wanted if each.order.id == key[0])
+        return Attempt(created=attempt_files.created_record(owner, "a boot", None))
+
+    monkeypatch.setattr(notices.attempt_files, "read", read)
+    monkeypatch.setattr(notices, "_start_notifier", lambda *_: 1)
+    desk = notices.Notices(
+        Unconfined("a test"),
+        attempts_fd=-1,
+        watch=lambda key, _: at_work.add(key),
+        is_watched=at_work.__contains__,
+        most=4,
+    )
+    wanted = [ordered(number, 1000) for number in range(1, 7)]
+    wanted += [ordered(number, 1001) for number in range(7, 10)]
+    for each in wanted:
+        key = desk.add(each)
+        if not desk.is_full(key):
+            assert desk.start(key)
+    assert {number for number, _ in at_work} == {1, 2, 7, 8}
+    at_work.discard((1, 1))
+    assert not desk.is_full((3, 1))
+    assert desk.is_full((9, 1))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from drfd.launcher import port as module
-from drfd.launcher.port import Port
+from drfd.launcher.port import Policy, Port
 from drfd.launcher.protocol import BadMessage, Message, decode
 from launcher.rig import WAIT_S, Start, python
 
@@ -32,9 +32,13 @@ class Door:
         self.orders: list[Message] = []
         self.port = Port(self._listener, controller_uid)
         self._selector = selectors.DefaultSelector()
-        self.port.open(self._selector, greet=lambda: dict(HELLO), obey=self._obey)
+        self.port.open(
+            self._selector, on_connect=lambda: dict(HELLO), on_order=self._handle, close=_close
+        )
 
-    def _obey(self, message: Message) -> None:
+    def _handle(self, message: Message, payload_fd: int) -> None:
+        if payload_fd >= 0:
+            os.close(payload_fd)
         if message.get("cmd") == "fly":
             raise BadMessage("unknown command 'fly'")
         self.orders.append(message)
@@ -53,6 +57,11 @@ class Door:
         for key in list(self._selector.get_map().values()):
             key.fileobj.close()  # type: ignore[union-attr]
         self._selector.close()
+
+
+def _close(*fds: int) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 class Caller:
@@ -290,3 +299,31 @@ def test_reports_come_in_order_and_whole(caller: Caller, door: Door) -> None:
     for report in reports:
         door.port.send(report)
     assert caller.heard() == reports
+
+
+NOBODY = 65534
+
+
+@pytest.mark.parametrize("uid", [0, 1, 100, 999, NOBODY])
+def test_root_and_system_accounts_are_refused_by_number(uid: int) -> None:
+    refusal = Policy(min_uid=1000, allowed_uids=frozenset()).refusal(uid)
+    assert refusal is not None
+    assert f"uid {uid} " in refusal
+
+
+@pytest.mark.parametrize("uid", [1000, 1001, NOBODY - 1, NOBODY + 1, 1 << 31])
+def test_ordinary_users_are_taken(uid: int) -> None:
+    assert Policy(min_uid=1000, allowed_uids=frozenset()).refusal(uid) is None
+
+
+@pytest.mark.parametrize("uid", [0, 33, NOBODY])
+def test_whoever_is_named_is_taken_and_nobody_else(uid: int) -> None:
+    policy = Policy(min_uid=1000, allowed_uids=frozenset({uid}))
+    refused = {other for other in (0, 33, 34, NOBODY) if policy.refusal(other) is not None}
+    assert refused == {0, 33, 34, NOBODY} - {uid}
+
+
+def test_the_bound_is_the_administrators() -> None:
+    policy = Policy(min_uid=500, allowed_uids=frozenset())
+    assert policy.refusal(500) is None
+    assert policy.refusal(499) is not None

@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from drfd.launcher import attempts, process
-from drfd.launcher.attempts import Key
-from drfd.launcher.cut import FILE_NAME
-from drfd.launcher.protocol import Message, signal_message
+from drfd.core.decisions.outcome import LOSSES
+from drfd.launcher import attempt_files
+from drfd.launcher.attempt_files import (
+    JOBS_STOP_FILE,
+    UNKNOWN,
+    Attempt,
+    JobsStopRecord,
+    Key,
+    Record,
+    parse,
+)
+from drfd.launcher.protocol import Message, encode, launch_message, signal_message
+from drfd.launcher.server import CRASH, RUNNER_GONE, SHUTDOWN, STOPPED, reports_from
+from drfd.launcher.system import process
+from kernel import lingering
 from launcher.rig import (
     UNTIL_GO,
     WAIT_S,
     Controller,
     LauncherProcess,
+    MakeLauncher,
     Terminal,
     go,
     lives,
@@ -30,6 +45,7 @@ from launcher.rig import (
     until,
     written,
 )
+from seeds import seeds
 
 KEY = (1, 1)
 NOTHING_KNOWN = [{"report": "listed", "known": []}]
@@ -60,7 +76,11 @@ def kinds(reports: list[Message]) -> list[str]:
 
 def test_a_controller_is_told_what_this_launcher_can_do(controller: Controller) -> None:
     hello = controller.hello
-    assert set(hello) == {"report", "kind", "controls", "cores", "mounts"}
+    what = {"report", "kind", "controls", "cores", "mounts", "warnings"}
+    assert set(hello) == {*what, "private_tmp", "removes_ipc", "processes"}
+    assert 0 < hello["processes"]["per_user"] <= hello["processes"]["total"]
+    assert all(isinstance(text, str) for text in hello["warnings"])
+    assert hello["private_tmp"] is None
     assert (hello["kind"], hello["mounts"]) == ("none", {})
     assert set(hello["controls"]) == {"cores", "memory", "read", "write", "processes"}
     assert set(hello["cores"]) == {"quota", "weight", "pin"}
@@ -75,7 +95,8 @@ def test_a_job_is_reported_from_its_start_to_its_removal(
     up = controller.take("up", id=1, attempt=1)
     runner = launcher.files.read().runner
     assert runner is not None
-    assert set(up) == {"report", "id", "attempt", "at_s", "mono_s", "cgroup", "runner_pid"}
+    assert set(up) == {"report", "id", "attempt", "of", "at_s", "mono_s", "cgroup", "runner_pid"}
+    assert up["of"] == shell("", cwd=work).owner.facts()
     assert (up["cgroup"], up["runner_pid"]) == (None, runner["pid"])
     assert before[0] <= up["at_s"] <= time.time()
     assert before[1] <= up["mono_s"] <= time.monotonic()
@@ -83,7 +104,7 @@ def test_a_job_is_reported_from_its_start_to_its_removal(
     go(work)
     end = controller.take("ended", id=1, attempt=1)
     assert set(end) == {
-        *("report", "id", "attempt", "at_s", "mono_s", "exit_code", "signal"),
+        *("report", "id", "attempt", "of", "at_s", "mono_s", "exit_code", "signal"),
         *(
             "oom_killed",
             "over_limit",
@@ -95,11 +116,31 @@ def test_a_job_is_reported_from_its_start_to_its_removal(
         ),
     }
     assert (end["exit_code"], end["signal"]) == (7, None)
-    assert not attempts.is_locked(launcher.files.fd, KEY), "reported while the runner lives"
+    assert not attempt_files.is_locked(launcher.files.fd, KEY), "reported while the runner lives"
     assert kinds(controller.list()) == ["up", "ended", "listed"]
     remove(controller)
     assert controller.list() == NOTHING_KNOWN
     assert os.listdir(launcher.files.path) == []
+
+
+@pytest.mark.parametrize("other", [{"uid": 4711}, {"user": "x"}, {"journal": "f" * 32}])
+def test_an_attempt_of_another_owner_is_no_answer_to_a_launch(
+    launcher: LauncherProcess, controller: Controller, work: Path, other: dict[str, Any]
+) -> None:
+    """The attempt with that number was reported as the job's own, whoever it was of: its state was
+    shown for the job, and a cancellation of the job killed its processes."""
+    controller.launch(shell(UNTIL_GO, cwd=work))
+    controller.take("up", id=1, attempt=1)
+    pid = pid_in(work / "pid")
+    controller.launch(shell("touch ran", cwd=work, **other))
+    assert "another job's attempt" in controller.take("broke", id=1, attempt=1)["text"]
+    listed = controller.list()[-1]
+    assert listed == {"report": "listed", "known": [[1, 1]]}
+    assert controller.owners == {"1.1": shell("", cwd=work).owner.facts()}
+    assert lives(pid) and not (work / "ran").exists()
+    go(work)
+    ended(controller)
+    remove(controller)
 
 
 def test_jobs_run_side_by_side(controller: Controller, work: Path) -> None:
@@ -167,7 +208,7 @@ def test_another_attempt_is_another_job(controller: Controller, work: Path) -> N
 
 
 def test_more_jobs_than_descriptors_at_the_start_are_no_obstacle(
-    make_launcher: Callable[..., LauncherProcess], work: Path
+    make_launcher: MakeLauncher, work: Path
 ) -> None:
     """Each runner costs the launcher one; the usual soft limit of 1024 is not meant for it."""
     few = (
@@ -178,12 +219,12 @@ def test_more_jobs_than_descriptors_at_the_start_are_no_obstacle(
     controller = launcher.connect()
     for number in range(1, 31):
         outputs = {"stdout": f"out{number}", "stderr": "/dev/null"}
-        script = "echo $$ > pid$DRF; ulimit -n; sleep 60"
-        env = {"DRF": str(number)}
+        script = "echo $$ > pid$DRF_N; ulimit -n; sleep 60"
+        env = {"DRF_N": str(number)}
         controller.launch(shell(script, cwd=work, id=number, variables=env, **outputs))
         controller.take("up", id=number)
     assert len(controller.list()) == 31
-    assert written(work / "out30") == "30\n", "a job has the limit that was there at the start"
+    assert written(work / "out30") == "1024\n", "a job has the usual limit"
 
 
 # -- stopping -------------------------------------------------------------------------------
@@ -293,24 +334,26 @@ def told(work: Path, *words: str) -> None:
 
 
 @pytest.fixture
-def telling(controller: Controller, work: Path) -> Controller:
+def representative_task(controller: Controller, work: Path) -> Controller:
     controller.launch(shell(TOLD, cwd=work))
     controller.take("up")
     written(work / "out")
     return controller
 
 
-def test_a_signal_reaches_every_process_of_the_job(telling: Controller, work: Path) -> None:
-    signals(telling, 1, signal.SIGUSR1)
+def test_a_signal_reaches_every_process_of_the_job(
+    representative_task: Controller, work: Path
+) -> None:
+    signals(representative_task, 1, signal.SIGUSR1)
     told(work, "one", "child")
 
 
 def test_a_signal_that_is_told_again_is_not_sent_again(
-    telling: Controller, launcher: LauncherProcess, work: Path
+    representative_task: Controller, launcher: LauncherProcess, work: Path
 ) -> None:
     """Neither by this launcher nor by the next: the attempt file has the count."""
-    signals(telling, 1, signal.SIGUSR2)
-    signals(telling, 1, signal.SIGUSR2)
+    signals(representative_task, 1, signal.SIGUSR2)
+    signals(representative_task, 1, signal.SIGUSR2)
     told(work, "two")
     again = launcher.restart()
     signals(again, 1, signal.SIGUSR2)
@@ -320,9 +363,9 @@ def test_a_signal_that_is_told_again_is_not_sent_again(
 
 
 def test_those_that_have_piled_up_are_sent_in_their_order_as_far_as_they_are_known(
-    telling: Controller, work: Path
+    representative_task: Controller, work: Path
 ) -> None:
-    signals(telling, 5, signal.SIGUSR2, signal.SIGUSR1)
+    signals(representative_task, 5, signal.SIGUSR2, signal.SIGUSR1)
     told(work, "two", "one", "child")
 
 
@@ -393,11 +436,11 @@ def test_an_order_to_launch_while_the_same_is_removed_waits_for_that(
 
 
 def test_what_cannot_be_ended_is_reported_stuck_and_a_runner_that_was_stopped_goes_on(
-    make_launcher: Callable[..., LauncherProcess], work: Path
+    make_launcher: MakeLauncher, work: Path
 ) -> None:
     """Its user has stopped it; or else it would be a process that the kernel does not let go."""
     launcher = make_launcher()
-    launcher.start(prelude="import drfd.launcher.endings as e; e._STUCK_S = 0.1")
+    launcher.start(prelude="import drfd.launcher.signalling as e; e._STUCK_S = 0.1")
     controller = launcher.connect()
     controller.launch(order("sleep", "60", cwd=work))
     runner = controller.take("up")["runner_pid"]
@@ -474,13 +517,14 @@ def test_freezing_and_thawing_may_be_asked_for_again(controller: Controller, wor
 
 #: Freezing takes until a file is there: as if a process slept where no signal reaches it.
 SLOW = (
-    "import os; from drfd.launcher.unconfined import Unconfined as U; quick = U.freeze; "
+    "import os; from drfd.launcher.confinement.unconfined import Unconfined as U\n"
+    "quick = U.freeze\n"
     "U.freeze = lambda *words: quick(*words) and os.path.exists({path!r})"
 )
 
 
 @pytest.fixture
-def slow(make_launcher: Callable[..., LauncherProcess], work: Path) -> LauncherProcess:
+def slow(make_launcher: MakeLauncher, work: Path) -> LauncherProcess:
     """A launcher on such a machine; the file is `at-last` in `work`."""
     launcher = make_launcher()
     launcher.start(prelude=SLOW.format(path=str(work / "at-last")))
@@ -596,7 +640,7 @@ GARBAGE = {
 }
 
 
-@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
+@pytest.mark.parametrize("garbage", seeds(GARBAGE.values(), quick=3), ids=GARBAGE.keys())
 def test_garbage_ends_the_connection_and_nothing_else(
     launcher: LauncherProcess, controller: Controller, work: Path, garbage: bytes
 ) -> None:
@@ -610,6 +654,39 @@ def test_garbage_ends_the_connection_and_nothing_else(
     assert again.peer_pid == controller.peer_pid, "it was started again"
     go(work)
     assert ended(again) == (7, None)
+
+
+#: What comes with a descriptor whose close lasts, how often, and what after it.
+LINGERING = {
+    "as the payload of an order": lambda work: (
+        encode(launch_message(shell("true", cwd=work).order)),
+        1,
+        b"",
+    ),
+    "without an order, then garbage": lambda _: (b" ", 1, b"no JSON\n"),
+    "more than there can be orders": lambda _: (b" ", 65, b""),
+    "not read before another connection": lambda _: (b"no JSON\n", 3, b""),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("said", LINGERING.values(), ids=LINGERING.keys())
+def test_a_descriptor_whose_close_lasts_keeps_no_launcher_from_its_work(
+    launcher: LauncherProcess, controller: Controller, work: Path, said: Callable[[Path], Any]
+) -> None:
+    """It was closed in the loop: whoever had the controller's uid stopped the launcher with it, for
+    as long as the other end of the socket liked, and no end of any job was told."""
+    data, count, rest = said(work)
+    with ExitStack() as stack:
+        fd = lingering(stack)
+        for _ in range(count):
+            controller.send_with(data, fd)
+        os.close(fd)
+        if rest:
+            controller.send_raw(rest)
+        again = launcher.connect()
+        assert kinds(again.list()) == ["listed"]
+        assert again.peer_pid == controller.peer_pid, "it was started again"
 
 
 def test_an_order_that_is_cut_short_is_not_obeyed(
@@ -795,12 +872,13 @@ def test_what_was_ended_with_all_jobs_has_an_unknown_end(
     runner = controller.take("up")["runner_pid"]
     job = pid_in(work / "pid")
     launcher.kill()
-    (launcher.state / FILE_NAME).write_text(f"{process.boot_id()} {time.time()}\n")
+    (launcher.state / JOBS_STOP_FILE).write_text(f"{process.boot_id()} {time.time()}\n")
     os.kill(job, signal.SIGTERM)
     until("an end of the runner", lambda: not lives(runner))
     again = launcher.restart()
     up, end, _ = again.list()
     assert (up["report"], end["report"], unknown(end)) == ("up", "ended", True)
+    assert end["loss"] == "JOBS_STOPPED"
     record = launcher.files.read().ended
     assert record is not None and record["exit_code"] == 0
     again.ask("remove")
@@ -834,13 +912,15 @@ def crashed(launcher: LauncherProcess) -> Controller:
 
 @pytest.mark.parametrize(
     "failpoint",
-    [
-        "launch.before-attempt-file",
-        "launch.before-cgroup",
-        "launch.before-fork",
-        "launch.after-fork",
-        "report.before-send",
-    ],
+    seeds(
+        [
+            "launch.after-fork",
+            "launch.before-attempt-file",
+            "launch.before-cgroup",
+            "launch.before-fork",
+            "report.before-send",
+        ]
+    ),
 )
 def test_a_launcher_that_dies_at_a_launch_has_run_the_job_once(
     launcher: LauncherProcess, controller: Controller, work: Path, failpoint: str
@@ -892,7 +972,9 @@ def test_a_launcher_that_dies_before_it_has_reported_a_freezing_reports_it_when_
 
 @pytest.mark.parametrize(
     "failpoint",
-    ["remove.before-kill", "remove.before-rmdir", "remove.before-unlink", "remove.after-unlink"],
+    seeds(
+        ["remove.before-kill", "remove.before-rmdir", "remove.before-unlink", "remove.after-unlink"]
+    ),
 )
 def test_a_launcher_that_dies_at_a_removal_finishes_it_when_it_is_asked_again(
     launcher: LauncherProcess, controller: Controller, work: Path, failpoint: str
@@ -960,3 +1042,143 @@ def test_a_runner_that_dies_after_its_last_record_has_said_all(
     controller.launch(shell("exit 7", cwd=work))
     controller.take("up")
     assert ended(controller) == (7, None)
+
+
+CREATED: Record = {"uid": 1, "boot_id": "b", "cgroup": "drfd/job-1-1", "at_s": 5.0, "mono_s": 6.0}
+RUNNER: Record = {"pid": 10, "start_ticks": 99}
+RUNNING: Record = {"pid": 11}
+FAILED: Record = {"text": "there is no command x"}
+ENDED: Record = {"at_s": 7.0, "mono_s": 8.0, "exit_code": 3, "signal": None, "cpu_s": 0.5}
+
+UP = ("up", {"at_s": 5.0, "mono_s": 6.0, "cgroup": "drfd/job-1-1", "runner_pid": 10})
+BROKE = ("broke", FAILED)
+DONE = ("ended", ENDED)
+MISSING: tuple[str, Message] = ("missing", {})
+
+
+def news(attempt: Attempt, *, boot_id: str = "b", **facts: Any) -> list[tuple[str, Message]]:
+    """As it is told at second 9 of a boot."""
+    return reports_from(attempt, at_s=9.0, boot_id=boot_id, **facts)
+
+
+def lost(oom: tuple[bool, bool], loss: str | None = RUNNER_GONE) -> tuple[str, Message]:
+    facts = {"at_s": 9.0, "mono_s": None, "exit_code": None, "signal": None}
+    facts |= {"oom_killed": oom[0], "over_limit": oom[1]}
+    return "ended", facts if loss is None else facts | {"loss": loss}
+
+
+STARTING = Attempt(CREATED, runner=RUNNER)
+STARTED = Attempt(CREATED, runner=RUNNER, running=RUNNING)
+#: Attempt → its reports while the runner lives.
+SAID = [
+    (STARTING, []),
+    (Attempt(CREATED, runner=RUNNER, failed=FAILED), [BROKE]),
+    (STARTED, [UP]),
+    (Attempt(CREATED, runner=RUNNER, running=RUNNING, failed=FAILED), [BROKE]),
+    (Attempt(CREATED, runner=RUNNER, running=RUNNING, ended=ENDED), [UP, DONE]),
+]
+
+
+@pytest.mark.parametrize("oom", [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize(("attempt", "reports"), SAID)
+def test_what_is_on_record_is_said(
+    attempt: Attempt, reports: list[tuple[str, Message]], oom: tuple[bool, bool]
+) -> None:
+    assert news(attempt, alive=True, jobs_stop=None, oom=oom) == reports
+
+
+@pytest.mark.parametrize(("attempt", "reports"), [said for said in SAID if said[0].is_over])
+def test_an_end_on_record_stands_when_the_runner_is_gone(
+    attempt: Attempt, reports: list[tuple[str, Message]]
+) -> None:
+    """What the kernel counted is in the record already."""
+    assert news(attempt, alive=False, jobs_stop=None, oom=(True, True)) == reports
+
+
+@pytest.mark.parametrize("created", [CREATED, UNKNOWN])
+def test_a_damaged_record_is_an_end_that_is_not_known_and_no_missing_start(created: Record) -> None:
+    """It may have been that of the start: what is missing is launched again."""
+    damaged = Attempt(created, runner=RUNNER, is_damaged=True)
+    assert news(damaged, alive=True, jobs_stop=None, oom=(False, False)) == []
+    found = news(damaged, alive=False, jobs_stop=None, oom=(False, False))
+    assert found == [lost((False, False), None)]
+
+
+def test_a_start_at_no_known_time_is_not_reported_but_its_end_is() -> None:
+    started = Attempt(UNKNOWN, runner=RUNNER, running=RUNNING, is_damaged=True)
+    assert news(started, alive=True, jobs_stop=None, oom=(False, False)) == []
+    ended = Attempt(UNKNOWN, runner=RUNNER, running=RUNNING, ended=ENDED, is_damaged=True)
+    assert news(ended, alive=False, jobs_stop=None, oom=(False, False)) == [DONE]
+
+
+@pytest.mark.parametrize("attempt", [Attempt(CREATED), STARTING])
+def test_a_runner_that_died_before_the_start_leaves_nothing(attempt: Attempt) -> None:
+    assert news(attempt, alive=False, jobs_stop=None, oom=(True, True)) == [MISSING]
+
+
+@pytest.mark.parametrize("oom", [(False, False), (True, False), (True, True)])
+def test_a_runner_that_died_after_the_start_leaves_an_unknown_end(oom: tuple[bool, bool]) -> None:
+    assert news(STARTED, alive=False, jobs_stop=None, oom=oom) == [UP, lost(oom)]
+
+
+def test_an_attempt_whose_runner_is_not_on_record_yet_is_not_news() -> None:
+    assert news(Attempt(CREATED), alive=True, jobs_stop=None, oom=(False, False)) == []
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_the_end_of_one_that_was_cut_short_says_nothing_of_the_job(alive: bool) -> None:
+    """It may have caught the SIGTERM and exited 0, half done."""
+    ended = Attempt(CREATED, runner=RUNNER, running=RUNNING, ended=ENDED | {"exit_code": 0})
+    kind, facts = lost((False, False), STOPPED)
+    reports = [UP, (kind, facts | {"at_s": 7.0})]
+    assert news(ended, alive=alive, jobs_stop=JobsStopRecord("b", 6.5), oom=(True, True)) == reports
+
+
+#: When all jobs were told to end, in the boot of the attempt: while it lived, and before it began.
+WHILE, BEFORE = JobsStopRecord("b", 6.5), JobsStopRecord("b", 4.5)
+
+
+@pytest.mark.parametrize(
+    ("boot_id", "jobs_stop", "loss"),
+    [
+        ("b", None, RUNNER_GONE),
+        ("b", BEFORE, RUNNER_GONE),
+        ("b", WHILE, STOPPED),
+        ("later", None, CRASH),
+        ("later", BEFORE, CRASH),
+        ("later", JobsStopRecord("a third", 6.5), CRASH),
+        ("later", WHILE, SHUTDOWN),
+    ],
+)
+def test_of_an_unknown_end_it_is_said_why_it_is_unknown(
+    boot_id: str, jobs_stop: JobsStopRecord | None, loss: str
+) -> None:
+    """A shutdown, a power cut, a stop of all jobs and a killed runner were told with one text,
+    although the ids of the boots and the time of the stop tell them apart."""
+    said = news(STARTED, alive=False, jobs_stop=jobs_stop, oom=(False, False), boot_id=boot_id)
+    assert said == [UP, lost((False, False), loss)]
+
+
+def test_the_controller_has_a_sentence_for_each_of_these_words() -> None:
+    assert set(LOSSES) == {CRASH, RUNNER_GONE, SHUTDOWN, STOPPED}
+
+
+@pytest.mark.parametrize("alive", [True, False])
+@pytest.mark.parametrize("kind", ["created", "runner", "running", "failed", "ended"])
+def test_a_record_that_lacks_a_field_is_read_with_what_is_there(kind: str, alive: bool) -> None:
+    """Another version may have written it."""
+    whole: dict[str, Record] = {
+        "created": CREATED, "runner": RUNNER, "running": RUNNING, "ended": ENDED,
+    }  # fmt: skip
+    if kind == "failed":
+        whole = {"created": CREATED, "runner": RUNNER, "failed": FAILED}
+    for field in whole[kind]:
+        records = whole | {kind: {k: v for k, v in whole[kind].items() if k != field}}
+        lines = [json.dumps({"record": name} | record) for name, record in records.items()]
+        attempt = parse("".join(f"{line}\n" for line in lines).encode())
+        assert attempt is not None and not attempt.is_damaged
+        for jobs_stop in (None, JobsStopRecord("b", 4.0), JobsStopRecord("b", 6.0)):
+            said = news(attempt, alive=alive, jobs_stop=jobs_stop, oom=(False, False))
+            last, facts = said[-1]
+            assert last == ("broke" if kind == "failed" else "ended")
+            assert last == "broke" or {"at_s", "mono_s", "exit_code", "signal"} <= set(facts)

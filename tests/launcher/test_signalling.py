@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from drfd.launcher import attempts
+from drfd.core.model.job import Owner
+from drfd.launcher import attempt_files
 from drfd.launcher import signalling as module
 from drfd.launcher.signalling import Signalling
 
@@ -26,49 +27,95 @@ A, B = (1, 1), (2, 1)
 def directory(tmp_path: Path) -> Iterator[int]:
     fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     for key in (A, B):
-        file = attempts.create(fd, key, attempts.born(0, "this boot", None))
-        attempts.append(file, "running", {"pid": 1, "start_ticks": 1})
+        file = attempt_files.create(
+            fd, key, attempt_files.created_record(Owner(uid=0), "this boot", None)
+        )
+        attempt_files.append(file, "running", {"pid": 1, "start_ticks": 1})
         os.close(file)
     yield fd
     os.close(fd)
 
 
 @pytest.fixture
-def sent() -> list[Any]:
+def sent() -> list[tuple[attempt_files.Key, str]]:
     return []
 
 
 @pytest.fixture
-def signals(directory: int, sent: list[Any]) -> Signalling:
+def signals(directory: int, sent: list[tuple[attempt_files.Key, str]]) -> Signalling:
     place: Any = SimpleNamespace(
         signal=lambda key, attempt, number: sent.append((key, signal.Signals(number).name))
     )
     return Signalling(place, directory)
 
 
-def test_what_is_told_again_is_not_sent_again(signals: Signalling, sent: list[Any]) -> None:
-    signals.send(A, 1, (10,))
-    signals.send(A, 1, (10,))
-    signals.send(A, 3, (10, 12, 10))
+def test_what_is_told_again_is_not_sent_again(
+    signals: Signalling, sent: list[tuple[attempt_files.Key, str]]
+) -> None:
+    for told in ((1, (10,)), (1, (10,)), (3, (10, 12, 10))):
+        signals.add(A, *told)
+        signals.look()
     assert sent == [(A, "SIGUSR1"), (A, "SIGUSR2"), (A, "SIGUSR1")]
     assert signals.pause_s() is None
 
 
+def test_signals_that_wait_are_sent_in_turns_and_the_same_one_once(
+    signals: Signalling, sent: list[tuple[attempt_files.Key, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each was sent before the next order was read: a user's thousands of signals kept the launches
+    of all others waiting, for as long as they came."""
+    clock = SimpleNamespace(now=100.0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(module, "time", clock)
+    signal_slowly = signals.confinement.signal
+
+    def slow(key: attempt_files.Key, attempt: attempt_files.Attempt | None, number: int) -> None:
+        clock.now += module._TURN_S
+        signal_slowly(key, attempt, number)
+
+    monkeypatch.setattr(signals.confinement, "signal", slow)
+    for count in range(1, 9):
+        signals.add(A, count, (10,) * count)
+        signals.add(B, count, (10,) * count)
+    assert (sent, signals.pause_s()) == ([], 0.0)
+    signals.look()
+    assert (sent, signals.pause_s()) == ([(A, "SIGUSR1")], 0.0)
+    signals.add(A, 9, (10,) * 9)
+    signals.look()
+    assert sent[1:] == [(B, "SIGUSR1")], "A has had its turn"
+    signals.look()
+    assert (sent[2:], signals.pause_s()) == ([(A, "SIGUSR1")], None)
+
+
+def test_what_was_asked_for_before_the_end_is_sent_before_it(
+    signals: Signalling, sent: list[tuple[attempt_files.Key, str]], directory: int
+) -> None:
+    signals.add(A, 1, (10,))
+    attempt = attempt_files.read(directory, A)
+    assert attempt is not None
+    signals.terminate(A, attempt)
+    assert [name for _, name in sent] == ["SIGUSR1", "SIGTERM", "SIGCONT"]
+    signals.look()
+    assert len(sent) == 3
+
+
 def test_while_it_cannot_be_written_down_it_waits_and_is_sent_once(
-    signals: Signalling, sent: list[Any], monkeypatch: pytest.MonkeyPatch
+    signals: Signalling, sent: list[tuple[attempt_files.Key, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = SimpleNamespace(now=100.0)
     clock.monotonic = lambda: clock.now
     monkeypatch.setattr(module, "time", clock)
-    note = attempts.note_signals
+    note = attempt_files.note_signals
 
-    def full(dir_fd: int, key: attempts.Key, count: int) -> None:
+    def full(dir_fd: int, key: attempt_files.Key, count: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(attempts, "note_signals", full)
-    signals.send(A, 1, (10,))
-    signals.send(A, 2, (10, 12))
-    signals.send(B, 1, (15,))
+    monkeypatch.setattr(attempt_files, "note_signals", full)
+    signals.add(A, 1, (10,))
+    signals.look()
+    signals.add(A, 2, (10, 12))
+    signals.add(B, 1, (15,))
+    signals.look()
     assert (sent, signals.pause_s()) == ([], pytest.approx(1.0))
     clock.now += 0.5
     signals.look()
@@ -76,7 +123,7 @@ def test_while_it_cannot_be_written_down_it_waits_and_is_sent_once(
     clock.now += 0.5
     signals.look()
     assert (sent, signals.pause_s()) == ([], pytest.approx(1.0)), "it is still full"
-    monkeypatch.setattr(attempts, "note_signals", note)
+    monkeypatch.setattr(attempt_files, "note_signals", note)
     clock.now += 1.0
     signals.look()
     assert sent == [(A, "SIGUSR1"), (A, "SIGUSR2"), (B, "SIGTERM")]
@@ -89,12 +136,13 @@ def test_while_it_cannot_be_written_down_it_waits_and_is_sent_once(
 FULL = """
 import os, sys
 from types import SimpleNamespace
-from drfd.launcher import attempts
+from drfd.core.model.job import Owner
+from drfd.launcher import attempt_files as attempts
 from drfd.launcher.signalling import Signalling
 
 os.chdir(sys.argv[1])
 fd = os.open(".", os.O_RDONLY)
-file = attempts.create(fd, (1, 1), attempts.born(0, "b", None))
+file = attempts.create(fd, (1, 1), attempts.created_record(Owner(uid=0), "b", None))
 attempts.append(file, "running", {"pid": 1, "start_ticks": 1})
 # To the last byte of its page, so that one line more needs another page.
 os.write(file, b"x" * (4095 - os.fstat(file).st_size) + b"\\n")
@@ -107,7 +155,8 @@ except OSError as error:
 sent = []
 place = SimpleNamespace(signal=lambda key, attempt, number: sent.append(number))
 signals = Signalling(place, fd)
-signals.send((1, 1), 1, (10,))
+signals.add((1, 1), 1, (10,))
+signals.look()
 print(sent)
 os.unlink("filler")
 os.close(filler)

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from drfd.errors import Refused
-from drfd.sim.alloc import Allocation, allocate, dominant_resource
-from drfd.sim.spec import POLICIES, Spec, read_spec
+from drfd.common.errors import Refused
+from drfd.sim.alloc import POLICIES, Allocation, Spec, allocate, dominant_resource, read_spec
 
 #: The machine of the paper's section 4.1.
 PAPER = {"cpu": 9, "mem": 18}

@@ -9,12 +9,12 @@ from random import Random
 
 import pytest
 
-from drfd.core.policies import POLICIES
-from drfd.core.reservation import Patience
-from drfd.core.resources import Resources
-from drfd.core.rules import Claim, Pool, Rules
-from drfd.sim.driver import ESTIMATES, Ran, Run, simulate
+from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings, Rules
+from drfd.core.model.resources import Resources
+from drfd.core.scheduling.scheduling_pass import POLICIES
+from drfd.sim.driver import ESTIMATES, FinishedJob, Run, simulate
 from drfd.sim.workload import SimJob
+from seeds import seeds
 
 GB = 1 << 30
 
@@ -57,7 +57,7 @@ def crowd(seed: int, count: int) -> list[SimJob]:
     return jobs
 
 
-def most_held(ran: Sequence[Ran]) -> int:
+def most_held(ran: Sequence[FinishedJob]) -> int:
     """Cores at once, in thousandths: summed by hand."""
     changes = [(each.start_s, 1, each.job.demand.cores_milli) for each in ran]
     changes += [(each.end_s, -1, each.job.demand.cores_milli) for each in ran]
@@ -90,7 +90,7 @@ def test_a_weight_changes_who_is_served() -> None:
         *(job(1, 0, 1000, 1), job(2, 0, 1000, 1, user="bob"), job(3, 0, 100, 2, user="eve")),
         *(job(4, 1, 50, 2), job(5, 1, 50, 2, user="bob")),
     ]
-    heavy = machine(members={("", "bob"): Claim(weight=Fraction(2))})
+    heavy = machine(members={("", "bob"): NodeSettings(weight=Fraction(2))})
     assert starts(simulate(jobs, machine()))[4] == starts(simulate(jobs, heavy))[5] == 100
 
 
@@ -113,7 +113,7 @@ def test_a_reservation_starts_the_big_job_that_is_passed_over_without_estimates(
     big = job(200, 20.5, 10, 4, limit_s=10)
     jobs = sorted([*small, big], key=lambda each: each.submit_s)
     jobs = [replace(each, id=id) for id, each in enumerate(jobs, 1)]
-    rules = machine(patience=Patience(patience_s=0))
+    rules = machine(patience=ReservationSettings(patience_s=0))
 
     def wait_s(estimates: str) -> float:
         run = simulate(jobs, rules, estimates=estimates)
@@ -123,7 +123,7 @@ def test_a_reservation_starts_the_big_job_that_is_passed_over_without_estimates(
     assert wait_s("exact") < 11
 
 
-@pytest.mark.parametrize("estimates", ESTIMATES)
+@pytest.mark.parametrize("estimates", seeds(ESTIMATES, quick=1))
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_policy_runs_all_jobs_within_the_machine(policy: str, estimates: str) -> None:
     jobs = crowd(7, 120)

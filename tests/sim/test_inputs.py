@@ -11,14 +11,20 @@ from typing import Any
 
 import pytest
 
-from drfd.core.resources import Resources
-from drfd.errors import ConfigError, Refused
+from drfd.common.errors import ConfigError, Refused
+from drfd.core.model.resources import Resources
 from drfd.sim import machine
-from drfd.sim.generate import HABITS, Recipe, csv_lines, generate, parse_mix
-from drfd.sim.io_profile import overlaid, read_profiles
-from drfd.sim.past import of_history, shape_of
-from drfd.sim.pools import Shape, of_groups, read_shape, shaped, weighted
-from drfd.sim.trace import read_lines
+from drfd.sim.machine import Shape, of_groups, read_shape, shaped, weighted
+from drfd.sim.recorded_workloads import of_history, read_lines, shape_of
+from drfd.sim.synthetic_workloads import (
+    HABITS,
+    Recipe,
+    csv_lines,
+    generate,
+    parse_mix,
+    read_profiles,
+    with_disk_rates,
+)
 from drfd.sim.workload import BadLine, SimJob, Workload
 
 GB = 1 << 30
@@ -91,8 +97,8 @@ limit = {gpu = 1}
 weight = 0.5
 [scheduling]
 policy = "fifo"
-patience = "10m"
-external_load = false
+reservation_delay = "10m"
+respect_external_load = false
 """
 
 
@@ -153,7 +159,7 @@ def test_disk_rates_are_drawn_by_how_often_a_task_was_measured(tmp_path: Path) -
     assert profiles == [(90, 45_750_000, 15_250_000), (10, 0, 0)]
     jobs = [job(at, user=f"u{at % 500}") for at in range(1, 1001)]
     own = job(1001, demand=Resources(cores_milli=1000, read_bps=7))
-    found = overlaid(Workload(jobs=[*jobs, own], source="x", kind="y"), profiles)
+    found = with_disk_rates(Workload(jobs=[*jobs, own], source="x", kind="y"), profiles)
     assert found.jobs[-1].demand.read_bps == 7
     drawn = Counter(each.demand.read_bps for each in found.jobs[:-1])
     assert drawn.keys() == {0, 45_750_000}

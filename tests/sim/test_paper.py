@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from drfd.errors import Refused
-from drfd.sim.contention import SWAP_COST
+from drfd.common.errors import Refused
+from drfd.sim.cluster import SWAP_COST
 from drfd.sim.figures import Cell, Figure
 from drfd.sim.paper import facebook, macro, sharing, worked
 
@@ -59,12 +59,13 @@ def test_figure_8_shares_are_the_papers_in_each_phase() -> None:
 
 
 @pytest.fixture(scope="module")
-def macro_results() -> dict[str, macro.Result]:
+def macro_results() -> dict[str, macro.MacroResult]:
     return {each.way.name: each for each in macro.results(1, SWAP_COST, HALF, macro.RUN_S)}
 
 
+@pytest.mark.slow
 def test_figures_9_to_12_slots_are_worse_than_drf_for_everybody(
-    macro_results: dict[str, macro.Result],
+    macro_results: dict[str, macro.MacroResult],
 ) -> None:
     drf = macro_results["DRF"]
     for count in (3, 4, 5, 6):
@@ -76,7 +77,8 @@ def test_figures_9_to_12_slots_are_worse_than_drf_for_everybody(
             assert theirs > best
 
 
-def test_figure_9_counts_are_near_the_papers(macro_results: dict[str, macro.Result]) -> None:
+@pytest.mark.slow
+def test_figure_9_counts_are_near_the_papers(macro_results: dict[str, macro.MacroResult]) -> None:
     large = {name: each.jobs(macro.LARGE) for name, each in macro_results.items()}
     assert large["DRF"] == pytest.approx(35, abs=5)
     assert large["3 slots"] == pytest.approx(33, abs=6)
@@ -85,7 +87,10 @@ def test_figure_9_counts_are_near_the_papers(macro_results: dict[str, macro.Resu
     assert large["CPU-fair"] < 0.85 * large["DRF"], "the CPUs alone do not tell"
 
 
-def test_only_who_looks_at_memory_keeps_within_it(macro_results: dict[str, macro.Result]) -> None:
+@pytest.mark.slow
+def test_only_who_looks_at_memory_keeps_within_it(
+    macro_results: dict[str, macro.MacroResult],
+) -> None:
     over = {name: each.outcome.overcommitted for name, each in macro_results.items()}
     assert over["DRF"] == over["3 slots"] == 0
     assert min(over["4 slots"], over["5 slots"], over["6 slots"], over["CPU-fair"]) > 0.2

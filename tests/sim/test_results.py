@@ -13,20 +13,21 @@ from statistics import mean
 import pytest
 
 from bench.traces import MACHINES, RESULTS, Block, blocks, run
-from drfd.core.resources import Resources
+from drfd.core.model.resources import Resources
 from drfd.sim.driver import Run, simulate
-from drfd.sim.generate import Recipe, generate
 from drfd.sim.machine import parse_capacity, rules_of
-from drfd.sim.measures import measure
-from drfd.sim.trace import read_trace
+from drfd.sim.metrics import measure
+from drfd.sim.recorded_workloads import read_trace
+from drfd.sim.synthetic_workloads import Recipe, generate
 from drfd.sim.workload import SimJob
+from seeds import seeds
 
 FOLDER = os.environ.get("DRFD_TRACES")
 NODE = Resources(cores_milli=64_000, memory_bytes=256 << 30)
 BLOCKS = blocks(RESULTS.read_text())
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.commands[-1][:60])
+@pytest.mark.parametrize("block", seeds(BLOCKS), ids=lambda block: block.commands[-1][:60])
 def test_what_is_shown_comes_out_again(block: Block, tmp_path: Path) -> None:
     folder = tmp_path
     if block.trace is not None:

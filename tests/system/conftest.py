@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from instance import CONFIG, Instance
+from system.accounts import Accounts
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,7 @@ def open_python() -> None:
 
 
 @pytest.fixture(scope="session")
-def users(open_python: None) -> Iterator[tuple[pwd.struct_passwd, pwd.struct_passwd]]:
+def users(open_python: None) -> Iterator[Accounts]:
     """Accounts that exist while the tests run, each in one more group of its own."""
     names = [f"drfdt{os.getpid()}{letter}" for letter in "ab"]
     made = []

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from drfd.core.job import Usage
-from drfd.core.resources import Axes
+from drfd.common.units import parse_memory
+from drfd.core.model.job import Usage
+from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
-from drfd.units import parse_memory
 from instance import Instance, wait_for
 
 pytestmark = pytest.mark.system

@@ -136,7 +136,7 @@ def last_cpu(pid: int) -> int:
 
 def test_show_names_the_cpus_of_a_pinned_job(start: Start) -> None:
     instance = start("pin")
-    whole, part = run(instance, 1, "sleep", "100"), run(instance, 0.5, "sleep", "100")
+    whole, part = run(instance, 1, "sleep", "600"), run(instance, 0.5, "sleep", "600")
     (cpu,) = allowed(whole)
     assert instance.show(whole["id"])["cpus"] == str(cpu)
     assert f"CPUs       {cpu}, for itself\n" in instance.drf("show", whole["id"]).stdout
@@ -152,7 +152,7 @@ def test_doctor_says_which_mode_holds(start: Start) -> None:
 def test_pins_outlive_launcher_and_daemon(start: Start) -> None:
     """kill -9 of both: the next ones know from the kernel who has what."""
     instance = start("pin")
-    whole, part = run(instance, 1, "sleep", "100"), run(instance, 0.5, "sleep", "100")
+    whole, part = run(instance, 1, "sleep", "600"), run(instance, 0.5, "sleep", "600")
     before = allowed(whole)
     os.kill(instance.launcher_pid(), signal.SIGKILL)
     instance.kill()
@@ -160,10 +160,10 @@ def test_pins_outlive_launcher_and_daemon(start: Start) -> None:
     assert allowed(whole) == before
     assert allowed(part) == set(CPUS) - before
     end(instance, part)
-    second = run(instance, 1, "sleep", "100")
+    second = run(instance, 1, "sleep", "600")
     assert not allowed(second) & before
     end(instance, whole)
-    third = run(instance, 1, "sleep", "100")
+    third = run(instance, 1, "sleep", "600")
     assert not allowed(second) & allowed(third)
 
 
@@ -172,11 +172,11 @@ def test_a_suspended_jobs_cpus_are_for_others_and_it_gets_some_again(start: Star
     instance = start("pin")
     bound = "import os\nos.sched_setaffinity(0, os.sched_getaffinity(0))\n" + BURN
     first = run(instance, 1, *python(bound))
-    others = [run(instance, 1, "sleep", "100") for _ in CPUS[1:]]
+    others = [run(instance, 1, "sleep", "600") for _ in CPUS[1:]]
     (cpu,) = allowed(first)
     instance.drf("suspend", first["id"])
     instance.wait_state(first["id"], "SUSPENDED")
-    taker = run(instance, 1, "sleep", "100")
+    taker = run(instance, 1, "sleep", "600")
     assert allowed(taker) == {cpu}
     end(instance, others[0])
     instance.drf("resume", first["id"])
@@ -196,13 +196,13 @@ def test_jobs_that_run_when_pinning_begins_keep_their_quota_and_leave_what_is_pi
     assert allowed(old) == set(CPUS) and has_quota(old)
     instance.config.write_text(config("pin"))
     instance.drf("reload")
-    new = run(instance, 1, "sleep", "100")
+    new = run(instance, 1, "sleep", "600")
     assert len(allowed(new)) == 1 and not has_quota(new)
     assert allowed(old) == set(CPUS) - allowed(new) and has_quota(old)
     instance.config.write_text(config("weight"))
     instance.drf("reload")
     end(instance, old)
-    light = run(instance, 0.5, "sleep", "100")
+    light = run(instance, 0.5, "sleep", "600")
     assert allowed(light) == set(CPUS) - allowed(new) and not has_quota(light)
 
 
@@ -210,8 +210,8 @@ def test_where_more_is_given_out_than_there_is_the_last_ones_have_quotas(start: 
     instance = start("pin")
     instance.config.write_text(config("pin", cores=len(CPUS) + 2))
     instance.drf("reload")
-    part = run(instance, 0.5, "sleep", "100")
-    jobs = [run(instance, 1, "sleep", "100") for _ in CPUS]
+    part = run(instance, 0.5, "sleep", "600")
+    jobs = [run(instance, 1, "sleep", "600") for _ in CPUS]
     assert [has_quota(job) for job in jobs] == [False] * (len(CPUS) - 1) + [True]
     assert allowed(part) == allowed(jobs[-1])
     assert not allowed(part).intersection(*(allowed(job) for job in jobs[:-1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -188,7 +189,7 @@ def test_what_a_job_leaves_behind_is_reaped_before_its_resources_return(
 
 
 def test_limits_of_running_jobs_in_the_kernel_are_those_in_the_books(instance: Instance) -> None:
-    ids = [instance.submit("-c", "1.5", "-m", "1G", "--", "sleep", "100") for _ in range(8)]
+    ids = [instance.submit("-c", "1.5", "-m", "1G", "--", "sleep", "600") for _ in range(8)]
     running = [job for job in instance.status() if job["state"] == "RUNNING"]
     assert len(running) == 6, "nine cores hold six jobs of one and a half"
     limits = [Kernel().limits(job) for job in running]
@@ -201,7 +202,7 @@ def test_limits_of_running_jobs_in_the_kernel_are_those_in_the_books(instance: I
 
 def test_a_limit_that_cannot_be_set_keeps_the_job_from_starting(instance: Instance) -> None:
     """Fail closed, and say why."""
-    first = instance.wait_state(instance.submit("--", "sleep", "100"), "RUNNING")
+    first = instance.wait_state(instance.submit("--", "sleep", "600"), "RUNNING")
     instance.drf("cancel", first["id"])
     instance.wait_end(first["id"])
     with Kernel().refusing(os.path.dirname(first["cgroup"])):
@@ -210,3 +211,27 @@ def test_a_limit_that_cannot_be_set_keeps_the_job_from_starting(instance: Instan
     assert "could not be set up" in job["outcome"]["text"]
     assert not (instance.work / "ran").exists()
     assert instance.cgroups() == []
+
+
+def test_a_job_cancelled_while_the_launcher_is_away_has_its_grace_time(instance: Instance) -> None:
+    """The grace time ran while nobody could send SIGTERM: the job was killed without a warning."""
+    polite = "trap 'echo term; exit 7' TERM; echo ready; while :; do sleep 0.05; done"
+    job_id = instance.submit("--", "bash", "-c", polite)
+    instance.wait_state(job_id, "RUNNING")
+    wait_for("the trap", lambda: instance.output(job_id) == "ready\n")
+    killed = instance.launcher_pid()
+    keeper = int(Path(f"/proc/{killed}/stat").read_text().rpartition(")")[2].split()[1])
+    # A keeper that is stopped starts no other launcher.
+    os.kill(keeper, signal.SIGSTOP)
+    try:
+        os.kill(killed, signal.SIGKILL)
+        wait_for("its end", lambda: not is_alive(killed))
+        instance.drf("cancel", job_id)
+        # Longer than its grace time.
+        time.sleep(2.5)
+        assert instance.show(job_id)["state"] == "STOPPING"
+    finally:
+        os.kill(keeper, signal.SIGCONT)
+    job = instance.wait_end(job_id)
+    assert (job["state"], job["exit_code"], job["signal"]) == ("CANCELLED", 7, None)
+    assert instance.output(job_id) == "ready\nterm\n"

@@ -19,10 +19,10 @@ import pytest
 from drfd.client.connection import Connection
 from flood import REQUESTS, as_user, flood
 from instance import CONFIG, Instance, wait_for
+from system.accounts import Accounts
 
 pytestmark = pytest.mark.system
 
-Accounts = tuple[pwd.struct_passwd, pwd.struct_passwd]
 MIB = 1 << 20
 PYTHON = "/usr/bin/python3"
 
@@ -146,7 +146,7 @@ def test_no_word_of_a_job_reaches_a_terminal_as_it_is(
         instance.submit("-n", evil, "-o", f"{evil}/x", "--", "true", user=attacker, cwd=directory),
         instance.submit("-n", evil, "--", "sh", "-c", "exit 3", evil, user=attacker, cwd=directory),
         instance.submit(
-            "-n", evil, "--", "sh", "-c", "sleep 100", evil, user=attacker, cwd=directory
+            "-n", evil, "--", "sh", "-c", "sleep 600", evil, user=attacker, cwd=directory
         ),
         instance.submit("-n", evil, "-c", "9", "--", evil, user=attacker, cwd=directory),
     ]
@@ -244,7 +244,7 @@ def test_what_a_users_jobs_keep_is_bounded_and_what_they_share_counts_once(
     for _ in range(12):
         assert submit(attacker, "x").returncode == 0, "the same environment each time"
     refused = next(done for each in "abcdefghijklm" if (done := submit(attacker, each)).returncode)
-    assert "the environments and scripts of all jobs of" in refused.stderr
+    assert "of drfd's memory and journal, and may take 1M" in refused.stderr
     assert submit(attacker, "x").returncode == 0
     assert submit(other, "a").returncode == 0
     instance.drf("cancel", "--all", "--yes", user=attacker.pw_uid, cwd="/")
@@ -383,6 +383,63 @@ def test_a_job_has_no_power_over_its_runner_nor_over_any_record(
     assert set(tried.values()) <= {"Operation not permitted", "Permission denied"}, tried
 
 
+#: Traces the process with the pid that it is given, with these options, and looks at nothing.
+TRACE = """
+import ctypes, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+SEIZE = 0x4206
+assert libc.ptrace(SEIZE, int(sys.argv[1]), None, ctypes.c_void_p(int(sys.argv[2]))) == 0
+print("traced", flush=True)
+time.sleep(600)
+"""
+#: Has the kernel keep a process that is killed before it gives up its memory (ptrace(2)).
+AT_EXIT = 0x40
+
+
+@pytest.mark.skipif(
+    Path("/proc/sys/kernel/yama/ptrace_scope").exists()
+    and Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip() != "0",
+    reason="users trace only what they have started here",
+)
+@pytest.mark.parametrize("options", [0, AT_EXIT])
+def test_a_debugger_outside_keeps_no_job_beyond_its_time(
+    instance: Instance, users: Accounts, homes: tuple[Path, Path], options: int
+) -> None:
+    """The job's killed process waited for its tracer, and so the job was never over: what it had
+    been given was nobody else's, whatever its time limit, and whoever cancelled it."""
+    attacker = users[0]
+    job_id = instance.submit(
+        *("-t", "1s", "-o", "out", "--", "sh", "-c", "echo $$; exec sleep 600"),
+        user=attacker.pw_uid,
+        cwd=homes[0],
+    )
+    out = homes[0] / "out"
+    traced = wait_for("its pid", lambda: out.exists() and out.read_text()).strip()
+    tracers = []
+    try:
+        # The second one keeps the first in the same way.
+        for _ in range(2):
+            tracer = subprocess.Popen(
+                [PYTHON, "-c", TRACE, traced, str(options)],
+                user=attacker.pw_uid,
+                group=attacker.pw_gid,
+                extra_groups=[],
+                stdout=subprocess.PIPE,
+            )
+            tracers.append(tracer)
+            assert tracer.stdout is not None
+            assert tracer.stdout.readline() == b"traced\n"
+            traced = str(tracer.pid)
+        job = instance.wait_end(job_id)
+        assert job["state"] == "TIMEOUT"
+        wait_for("its cgroups to go", lambda: not instance.cgroups())
+    finally:
+        for tracer in tracers:
+            tracer.kill()
+            tracer.communicate()
+    goes_on(instance, users[1], homes[1])
+
+
 #: Tries to get out of its cgroups, and to give itself more; then starts what would outlive it.
 ESCAPE = r"""
 import json, os, re, subprocess, time
@@ -486,7 +543,7 @@ def test_a_fork_bomb_of_one_user_leaves_another_users_job_alone(
 
 def test_a_runner_that_is_stopped_or_killed_harms_its_own_job_alone(instance: Instance) -> None:
     """As its user can do it where drfd runs as that user."""
-    jobs = [instance.submit("-c", "1", "--", "sleep", "100") for _ in range(3)]
+    jobs = [instance.submit("-c", "1", "--", "sleep", "600") for _ in range(3)]
     for job_id in jobs:
         instance.wait_state(job_id, "RUNNING")
     stopped, killed, fine = jobs

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from instance import Instance
+from system.accounts import Accounts
 
 pytestmark = pytest.mark.system
 
-Accounts = tuple[pwd.struct_passwd, pwd.struct_passwd]
 
 #: A job that tells all about itself.
 PROBE = r"""
@@ -75,7 +75,7 @@ def test_each_job_is_its_submitters_through_and_through(
         assert env["MARK"] == env["USER"] == env["LOGNAME"] == user.pw_name
         assert env["HOME"] == user.pw_dir
         assert env["DRF_JOB_ID"] == str(seen["job"]["id"])
-        assert not {"SOME_TOKEN", "SSH_TTY", "DRFD_FAILPOINTS", "DRFD_SOCKET"} & set(env)
+        assert not {"SOME_TOKEN", "SSH_TTY", "DRFD_SOCKET"} & set(env)
 
 
 def test_no_signal_is_ignored_that_python_or_a_service_manager_ignores(
@@ -162,7 +162,7 @@ def test_a_directory_closed_after_the_submission_fails_the_launch(
 
 def test_the_state_is_closed_to_users(instance: Instance, users: Accounts) -> None:
     """No environment, no attempt file and no launcher is within a user's reach."""
-    instance.submit("--", "sleep", "100")
+    instance.submit("--", "sleep", "600")
     script = f"cat {instance.state}/controller/*; cat {instance.state}/launcher/attempts/*"
     home = home_for(instance, users[0])
     words = ("submit", "-q", "-w", "--", "sh", "-c", script)

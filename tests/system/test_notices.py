@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from instance import Instance, wait_for
+from system.accounts import Accounts
 
 pytestmark = pytest.mark.system
 
@@ -27,7 +27,7 @@ def note(job: dict[str, Any]) -> str:
 
 
 def test_the_command_runs_as_the_job_s_user_in_its_place(
-    instance: Instance, users: tuple[pwd.struct_passwd, pwd.struct_passwd], tmp_path: Path
+    instance: Instance, users: Accounts, tmp_path: Path
 ) -> None:
     alice, _ = users
     home = instance.root / "alice"
@@ -51,7 +51,7 @@ def test_the_command_runs_as_the_job_s_user_in_its_place(
 def test_it_is_told_why_a_limit_ended_the_job(instance: Instance) -> None:
     command = 'echo "$DRF_STATE $DRF_SIGNAL $DRF_REASON" > told'
     words = ("--notify", "fail", "--notify-command", command)
-    job_id = instance.submit(*words, "-t", "1s", "--", "sleep", "60")
+    job_id = instance.submit(*words, "-t", "1s", "--", "sleep", "600")
     assert instance.wait_end(job_id)["state"] == "TIMEOUT"
     assert (instance.work / "told").read_text().startswith("TIMEOUT 15 ran for its whole time")
 
@@ -66,7 +66,7 @@ def test_success_is_no_failure(instance: Instance) -> None:
 def test_a_start_is_told_beside_the_job(instance: Instance) -> None:
     words = ("--notify", "start", "--notify-command", "echo $DRF_STATE $DRF_JOB_ID > told")
     told = instance.work / "told"
-    job_id = instance.submit(*words, "--", "sleep", "60")
+    job_id = instance.submit(*words, "--", "sleep", "600")
     wait_for("the news of the start", lambda: told.exists() and told.read_text())
     assert told.read_text() == f"RUNNING {job_id}\n"
     # The daemon may hear of it a moment later.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from instance import CONFIG, Instance, wait_for
+from system.accounts import Accounts
 
 pytestmark = pytest.mark.system
-
-Accounts = tuple[pwd.struct_passwd, pwd.struct_passwd]
 
 
 @pytest.fixture
@@ -110,3 +108,28 @@ def test_it_works_whatever_the_umask_of_whoever_starts_it(
     os.chown(home, users[1].pw_uid, users[1].pw_gid)
     job_id = instance.submit("--", "true", user=users[1].pw_uid, cwd=home)
     assert instance.wait_end(job_id)["state"] == "COMPLETED"
+
+
+def test_nobody_runs_the_controller_as_root_by_accident(
+    make_instance: Callable[..., Instance],
+) -> None:
+    """It reads what every user sends. Without a user drfd it ran as root after one line of
+    warning, which is easily missed in a log."""
+    instance = make_instance()
+    # No user drfd can come in here, where there is one.
+    closed = instance.root / "closed"
+    closed.mkdir(mode=0o700)
+    instance.state = closed / "state"
+    instance.as_root = False
+    instance.launch()
+    assert instance.process is not None
+    assert instance.process.wait(60) == 78
+    text = instance.log.read_text()
+    assert text.startswith("drfd: the controller would run as root: ")
+    assert text.count("\n") == 1
+    for cure in ("daemon.user", "--as-root"):
+        assert cure in text
+    instance.as_root = True
+    instance.start()
+    assert status_of(instance.process.pid)["Uid"].split()[0] == "0"
+    assert "warning: the controller runs as root" in instance.log.read_text()

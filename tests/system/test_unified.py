@@ -14,15 +14,16 @@ from typing import Any
 import pytest
 
 from drfd.daemon.spawn import group_for
-from drfd.launcher import systemd
+from drfd.linux import service
 from instance import ALONE, BIN, Instance, is_alive, wait_for
 from kernel import Kernel, scope
 from launcher.rig import LauncherProcess, pid_in, shell
+from system.accounts import Accounts
 
 pytestmark = [
     pytest.mark.system,
     pytest.mark.skipif(
-        Kernel().v2 is None or not systemd.is_booted(), reason="no systemd with cgroup v2 here"
+        Kernel().v2 is None or not service.has_systemd(), reason="no systemd with cgroup v2 here"
     ),
 ]
 
@@ -52,7 +53,7 @@ def show(unit: str, name: str) -> str:
 
 
 def test_jobs_live_in_a_scope_outside_of_the_daemons_own_cgroup(instance: Instance) -> None:
-    job = instance.wait_state(instance.submit("--", "sleep", "100"), "RUNNING")
+    job = instance.wait_state(instance.submit("--", "sleep", "600"), "RUNNING")
     assert job["cgroup"] == f"drfd.slice/{top(instance).name}/jobs/job-{job['id']}-1"
     assert show(top(instance).name, "ActiveState") == "active"
     assert show(top(instance).name, "Delegate") == "yes"
@@ -91,7 +92,7 @@ def test_the_next_daemon_takes_over_scope_and_limits_as_they_are(instance: Insta
 
 
 def test_reloading_systemd_leaves_limits_and_cgroups_alone(instance: Instance) -> None:
-    job = instance.wait_state(instance.submit("-c", "0.5", "--", "sleep", "100"), "RUNNING")
+    job = instance.wait_state(instance.submit("-c", "0.5", "--", "sleep", "600"), "RUNNING")
     before = Kernel().limits(job)
     subprocess.run(["systemctl", "daemon-reload"], check=True)
     assert Kernel().limits(job) == before
@@ -102,7 +103,7 @@ def test_reloading_systemd_leaves_limits_and_cgroups_alone(instance: Instance) -
 def test_when_the_scope_is_stopped_its_jobs_end_and_later_ones_get_another(
     instance: Instance,
 ) -> None:
-    job_id = instance.submit("--", "sleep", "100")
+    job_id = instance.submit("--", "sleep", "600")
     instance.wait_state(job_id, "RUNNING")
     subprocess.run(["systemctl", "stop", top(instance).name], check=True)
     job = instance.wait_end(job_id)
@@ -114,7 +115,7 @@ def test_when_the_scope_is_stopped_its_jobs_end_and_later_ones_get_another(
 
 def test_when_the_keeper_is_killed_the_next_launcher_starts_another(instance: Instance) -> None:
     """Jobs keep the scope alive meanwhile."""
-    job_id = instance.submit("--", "sleep", "100")
+    job_id = instance.submit("--", "sleep", "600")
     instance.wait_state(job_id, "RUNNING")
     (keeper,) = pids(top(instance) / "keeper")
     os.kill(keeper, signal.SIGKILL)
@@ -140,7 +141,7 @@ def test_cgroups_that_a_job_of_roots_has_made_go_with_it(instance: Instance) -> 
 
 
 def test_a_users_job_cannot_leave_its_cgroup_nor_lift_its_limits(
-    instance: Instance, users: tuple[pwd.struct_passwd, pwd.struct_passwd]
+    instance: Instance, users: Accounts
 ) -> None:
     home = instance.root / "home"
     home.mkdir()
@@ -203,7 +204,7 @@ def test_jobs_live_below_the_holder_also_when_its_keeper_takes_its_time(
     controller = launcher.connect()
     assert controller.hello["kind"] == "cgroup-v2"
     assert controller.hello["controls"]["cores"] == "enforced"
-    controller.launch(shell("echo $$ > pid; exec sleep 60", cwd=work))
+    controller.launch(shell("echo $$ > pid; exec sleep 600", cwd=work))
     cgroup = controller.take("up")["cgroup"]
     assert cgroup == f"{show(UNIT, 'ControlGroup').lstrip('/')}/jobs/job-1-1"
     assert Path(f"/proc/{pid_in(work / 'pid')}/cgroup").read_text() == f"0::/{cgroup}\n"
@@ -229,7 +230,10 @@ def test_jobs_live_below_the_holder_also_when_its_keeper_takes_its_time(
     ],
 )  # fmt: skip
 def test_a_holder_that_cannot_have_jobs_ends_the_launcher_in_one_line(
-    start_holder: Callable[..., None], launcher: LauncherProcess, properties: Any, said: str
+    start_holder: Callable[..., None],
+    launcher: LauncherProcess,
+    properties: tuple[str, ...] | None,
+    said: str,
 ) -> None:
     if properties is not None:
         start_holder(*properties)
@@ -296,7 +300,7 @@ def place(instance: Instance) -> Path:
 
 @pytest.fixture
 def lingering(
-    users: tuple[pwd.struct_passwd, pwd.struct_passwd],
+    users: Accounts,
 ) -> Iterator[pwd.struct_passwd]:
     name = users[0].pw_name
     subprocess.run(["loginctl", "enable-linger", name], check=True)
@@ -333,9 +337,7 @@ def test_a_lingering_user_has_limits_enforced(lingering: pwd.struct_passwd, plac
         own.stop()
 
 
-def test_a_user_whose_manager_ends_with_the_login_is_told_so(
-    users: tuple[pwd.struct_passwd, pwd.struct_passwd], place: Path
-) -> None:
+def test_a_user_whose_manager_ends_with_the_login_is_told_so(users: Accounts, place: Path) -> None:
     """And has jobs that outlive it, with limits measured."""
     own = Own(users[1], place / "home")
     try:

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from drfd.core import events as ev
-from drfd.core.job import Dependency, JobSpec, Outcome, Want
-from drfd.core.resources import Resources
-from drfd.core.rules import Rules
-from drfd.core.stimuli import RunnerEnded
-from drfd.indices import count_of
+from drfd.common.indices import count_of
+from drfd.core.fairness.rules import Rules
+from drfd.core.model import events as ev
+from drfd.core.model.job import Dependency, JobSpec, Outcome, RequiredOutcome
+from drfd.core.model.resources import Resources
+from drfd.core.model.stimuli import RunnerEnded
 from torture.claims import Broken, claim
 
 Amounts = dict[str, int]
 WAITS, HOLDS = ("PENDING", "HELD"), ("STARTING", "RUNNING", "SUSPENDED", "STOPPING", "CLEANING")
+#: The longest pause before another try, in seconds.
+LONGEST_S = 300
 _RATES = ("cores", "read", "write")
 
 
@@ -57,6 +59,9 @@ class Record:
     stop_mono_s: float | None = None
     preempted_at: float | None = None
     is_requeued: bool = False
+    #: Its launch was put off, and it may not be tried again before this Unix time.
+    is_postponed: bool = False
+    alone_until_s: int | None = None
     retries: int = 0
     outcome: Outcome | None = None
 
@@ -170,6 +175,8 @@ class Books:
         match event:
             case ev.Drained():
                 self.draining = event.on
+            case ev.IdsRaised():
+                pass
             case ev.Submitted():
                 self._enter(event.job_id, event)
             case ev.ArraySubmitted():
@@ -182,7 +189,7 @@ class Books:
                 claim(
                     isinstance(
                         event,
-                        ev.Held | ev.Released | ev.Cancelled | ev.Changed
+                        ev.Held | ev.Released | ev.Cancelled | ev.Altered
                         | ev.DependencySettled | ev.BeginReached,
                     ),
                     "an event of a whole array that no array can have", event,
@@ -234,13 +241,16 @@ class Books:
             case ev.DependencySettled():
                 self._settle(job, event)
             case ev.BeginReached():
+                early_s = None if job.not_before_s is None else job.not_before_s - event.at_s
+                # No pause is that long, unless it began before the clock was set back.
+                is_of_clock = job.not_before_s != job.spec.begin_s and (early_s or 0) > LONGEST_S
                 claim(
-                    job.not_before_s is not None and job.not_before_s <= event.at_s,
+                    early_s is not None and (early_s <= 0 or is_of_clock),
                     "it is let go before its time",
                     event,
                 )
                 job.not_before_s = None
-            case ev.Changed():
+            case ev.Altered():
                 self._change(job, event)
             case ev.Admitted():
                 self._admit(job, event, turn)
@@ -259,6 +269,11 @@ class Books:
                     "an end by another cause",
                     event,
                 )
+            case ev.LaunchPostponed():
+                self._move(job, event, "CLEANING", "STARTING", "RUNNING", "STOPPING")
+                claim(job.stop is None, "what is to end is tried again", event)
+                job.freezing, job.is_postponed = False, True
+                job.alone_until_s = event.not_before_s
             case ev.StopRequested():
                 before = ("STARTING", "RUNNING", "SUSPENDED", "STOPPING", "CLEANING")
                 is_over = job.state == "CLEANING"
@@ -311,7 +326,10 @@ class Books:
                 self._end(job, job.outcome)
             case ev.Requeued():
                 claim(job.outcome is None, "it has ended, and begins anew", event)
+                claim(job.is_requeued or job.is_postponed, "nobody wanted it back", event)
+                alone_until_s = job.alone_until_s
                 self._begin_anew(job, event)
+                job.not_before_s = alone_until_s
             case ev.Retried():
                 retry = job.spec.retry
                 claim(
@@ -326,9 +344,12 @@ class Books:
 
     def _note_time(self, job: Record, event: ev.Event) -> None:
         """What is eligible once does not become early again when the clock is set back."""
-        told = ev.Released | ev.DependencySettled | ev.Retried | ev.Submitted | ev.ArraySubmitted
+        told = (
+            ev.Released | ev.DependencySettled | ev.Retried | ev.Requeued
+            | ev.Submitted | ev.ArraySubmitted
+        )  # fmt: skip
         is_told = isinstance(event, told) or (
-            isinstance(event, ev.Changed) and (event.sets_after or event.sets_begin)
+            isinstance(event, ev.Altered) and (event.after, event.begin_s) != (None, None)
         )
         if is_told and job.is_eligible(event.at_s):
             job.not_before_s = None
@@ -410,27 +431,34 @@ class Books:
 
     def _settle(self, job: Record, event: ev.DependencySettled) -> None:
         claim(job.state in WAITS, "it waits for nobody any more", event)
-        claim(event.on in self.ended, "what it waits for has not ended", event)
-        claim(self.ended[event.on] is event.outcome, "what it waits for ended otherwise", event)
-        wants = [each for each in job.spec.after if each.job_id == event.on]
-        met = all(is_met(each, event.outcome) for each in wants)
-        claim(met is event.is_met, "a dependency is judged wrongly", event, wants)
-        job.awaits.discard(event.on)
-        job.is_never |= not met
+        for end in event.all:
+            claim(end.on in self.ended, "what it waits for has not ended", event)
+            claim(self.ended[end.on] is end.outcome, "what it waits for ended otherwise", event)
+            wants = [each for each in job.spec.after if each.job_id == end.on]
+            met = all(is_met(each, end.outcome) for each in wants)
+            claim(met is end.is_met, "a dependency is judged wrongly", event, wants)
+            job.awaits.discard(end.on)
+            job.is_never |= not met
 
-    def _change(self, job: Record, event: ev.Changed) -> None:
+    def _change(self, job: Record, event: ev.Altered) -> None:
         claim(job.state in (*WAITS, *HOLDS[:3]), "it cannot be changed any more", event)
         if job.state not in WAITS:
             claim(
-                (job.spec.demand, job.spec.pool) == (event.spec.demand, event.spec.pool),
+                (event.demand, event.pool) == (None, None),
                 "what runs is given something else",
                 event,
             )
-        job.spec = event.spec
-        if event.sets_after:
-            job.awaits, job.is_never = {each.job_id for each in event.spec.after}, False
-        if event.sets_begin:
-            job.not_before_s = event.spec.begin_s
+        new = {name: getattr(event, name) for name in ("name", "pool", "priority", "demand")}
+        if event.time_limit_s is not None:
+            job.spec = replace(job.spec, time_limit_s=event.time_limit_s or None)
+        if event.after is not None:
+            new["after"] = event.after
+            job.awaits, job.is_never = {each.job_id for each in event.after}, False
+        if event.begin_s is not None:
+            job.not_before_s = event.begin_s or None
+            job.spec = replace(job.spec, begin_s=job.not_before_s)
+        changed = {name: value for name, value in new.items() if value is not None}
+        job.spec = replace(job.spec, **changed)
 
     def _exit(self, job: Record, event: ev.Exited, turn: Turn) -> None:
         self._move(job, event, "CLEANING", "STARTING", "RUNNING", "SUSPENDED", "STOPPING")
@@ -459,6 +487,7 @@ class Books:
         job.instances, job.outcome, job.stop = {}, None, None
         job.is_requeued = job.freezing = job.is_frozen = False
         job.held_by = job.not_before_s = job.stop_mono_s = None
+        job.is_postponed, job.alone_until_s = False, None
 
     def _end(self, job: Record, outcome: Outcome) -> None:
         claim(job.id not in self.ended, "it ends twice", job)
@@ -473,6 +502,6 @@ class Books:
 
 
 def is_met(wish: Dependency, outcome: Outcome) -> bool:
-    if wish.want is Want.ANY:
+    if wish.want is RequiredOutcome.ANY:
         return True
-    return (wish.want is Want.OK) == (outcome is Outcome.COMPLETED)
+    return (wish.want is RequiredOutcome.OK) == (outcome is Outcome.COMPLETED)

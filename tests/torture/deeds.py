@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from drfd.core import stimuli as st
-from drfd.core.job import Dependency, JobSpec, Outcome, Retry, Want, Warn
-from drfd.core.resources import Resources
-from drfd.core.retry import USUAL
+from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
+from drfd.core.model import stimuli as st
+from drfd.core.model.job import Dependency, JobSpec, Outcome, RequiredOutcome, Retry, Warn
+from drfd.core.model.resources import Resources
 from fakes import ADMIN, GIB, spec
 from torture.realm import LAB, OPEN, USERS, later_rules
 from torture.script import Step
@@ -81,7 +81,7 @@ def _spec(world: World, random: Random, user: str) -> JobSpec:
         time_limit_s=time_limit_s,
         priority=random.choice([0, 0, 0, 1, -1]),
         preemptible=random.random() < 0.7,
-        retry=random.choice([None, None, Retry(2, USUAL)]),
+        retry=random.choice([None, None, Retry(2, RETRIED_BY_DEFAULT)]),
         after=_after(world, random) if random.random() < 0.3 else (),
         begin_s=random.choice([None] * 9 + [int(world.now().at_s) + random.choice([-5, 2, 9])]),
     )
@@ -93,7 +93,7 @@ def _spec(world: World, random: Random, user: str) -> JobSpec:
 def _after(world: World, random: Random) -> tuple[Dependency, ...]:
     there = [*world.books.jobs, *world.books.arrays]
     some = random.sample(there, min(len(there), random.choice([1, 1, 2])))
-    return tuple(Dependency(job_id, random.choice(list(Want))) for job_id in some)
+    return tuple(Dependency(job_id, random.choice(list(RequiredOutcome))) for job_id in some)
 
 
 def _submit(world: World, random: Random) -> None:
@@ -126,14 +126,15 @@ def _submit_array(world: World, random: Random) -> None:
     world.ask(st.SubmitAsked(world.now(), asked, held, spans=spans, at_once=at_once))
 
 
-Request = Callable[[st.Now, int, st.Actor, bool], st.Stimulus]
+Request = Callable[..., st.Stimulus]
 
 
 def _request(kind: Request, *states: str) -> Callable[[World, Random], None]:
     def ask(world: World, random: Random) -> None:
         job_id, user = _any_job(world, random, *states)
         is_rest = job_id in world.books.arrays and random.random() < 0.3
-        world.ask(kind(world.now(), job_id, _actor(random, user), is_rest))
+        actor = _actor(random, user)
+        world.ask(kind(world.now(), job_id, actor, unmaterialized_only=is_rest))
 
     return ask
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 from core.oracle import Ask, Rule, Tree, begin
 from core.worlds import carry_on
-from drfd.core.ledger import Ledger
-from drfd.core.plan import Plan
-from drfd.core.rules import Rules
+from drfd.core.fairness.rules import Rules
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.scheduling.plan import Plan
 from torture.claims import claim
 
 

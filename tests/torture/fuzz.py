@@ -28,16 +28,17 @@ from typing import Any
 TESTS = Path(__file__).parents[1]
 sys.path.insert(0, str(TESTS))
 
-from drfd import indices, units  # noqa: E402
-from drfd.core.stimuli import Actor  # noqa: E402
-from drfd.errors import ConfigError, DrfdError, Refused  # noqa: E402
-from drfd.host import disks, usage  # noqa: E402
-from drfd.launcher import attempts, counters, hierarchy, protocol  # noqa: E402
-from drfd.launcher.cgroup_v2_files import JobCgroup  # noqa: E402
-from drfd.sim.spec import read_spec  # noqa: E402
-from drfd.wire import codec, messages  # noqa: E402
+from drfd.common import indices, units  # noqa: E402
+from drfd.common.errors import ConfigError, DrfdError, Refused  # noqa: E402
+from drfd.core.model.stimuli import Actor  # noqa: E402
+from drfd.host import disks, measurements  # noqa: E402
+from drfd.launcher import attempt_files, protocol  # noqa: E402
+from drfd.launcher.confinement import cgroup_files  # noqa: E402
+from drfd.launcher.confinement.cgroup_files import JobCgroup  # noqa: E402
+from drfd.protocol import codec  # noqa: E402
+from drfd.protocol import requests as messages  # noqa: E402
+from drfd.sim.alloc import read_spec  # noqa: E402
 from drfd_cli import output  # noqa: E402
-from drfd_cli import script as job_script  # noqa: E402
 from drfd_cli.commands import submit  # noqa: E402
 
 CORPUS = TESTS / "data" / "fuzz"
@@ -95,11 +96,11 @@ def orders(data: bytes) -> None:
 
 def attempt(data: bytes) -> None:
     """An attempt file. What is added to a whole one takes nothing of it back."""
-    found = attempts.parse(data)
-    whole = attempts.parse(data + b"\n" + _RUNNING + data)
+    found = attempt_files.parse(data)
+    whole = attempt_files.parse(data + b"\n" + _RUNNING + data)
     assert whole is not None and whole.may_have_run
     if found is not None and found.may_have_run:
-        assert attempts.parse(data + b"\n{}\n") is not None
+        assert attempt_files.parse(data + b"\n{}\n") is not None
 
 
 def config(data: bytes) -> None:
@@ -119,7 +120,7 @@ def script(data: bytes) -> None:
     """A job script with #DRF lines."""
     text = data.decode(errors="replace")
     try:
-        job_script.directives(text, "job.sh", check=submit._check_options)
+        submit.directives(text, "job.sh", check=submit._check_options)
     except Refused as refusal:
         _check_said(refusal)
 
@@ -134,7 +135,7 @@ def spec(data: bytes) -> None:
 
 def trace(data: bytes) -> None:
     """A workload from elsewhere (SWF, CSV)."""
-    reader = import_module("drfd.sim.trace")
+    reader = import_module("drfd.sim.recorded_workloads")
     lines = data.decode(errors="replace").splitlines(keepends=True)
     try:
         reader.read_lines(lines, source="trace", rates=(1, 1))
@@ -181,15 +182,15 @@ class Files:
         self._file.write_bytes(data)
         place, directory = Path(self._place.name), self._place.name
         v1 = dict.fromkeys(("memory", "cpuacct", "cpu", "blkio", "cpuset", "pids"), directory)
-        usage.sample_cgroup_v1(v1, ".", 1.0)
-        usage.sample_cgroup_v2(directory, ".", 1.0)
-        for read in (usage.peak_memory_v1, usage.pinned_cpus_v1):
+        measurements.sample_cgroup_v1(v1, ".", 1.0)
+        measurements.sample_cgroup_v2(directory, ".", 1.0)
+        for read in (measurements.peak_memory_v1, measurements.pinned_cpus_v1):
             read(v1, ".")
-        for look in (usage.peak_memory_v2, usage.pinned_cpus_v2):
+        for look in (measurements.peak_memory_v2, measurements.pinned_cpus_v2):
             look(directory, ".")
-        usage.kept_memory(place)
-        counters.count_v1(v1)
-        counters.count_v2(directory)
+        measurements.kept_memory(place)
+        cgroup_files.count_v1(v1)
+        cgroup_files.count_v2(directory)
         cgroup = JobCgroup.at(directory)
         for name in ("io_max", "cpu_max", "memory_max", "events"):
             try:
@@ -198,8 +199,8 @@ class Files:
                 # A limit that cannot be read back is one that does not hold: no job starts.
                 pass
         text = data.decode(errors="replace")
-        hierarchy.layout(text)
-        hierarchy.find_unified(text)
+        cgroup_files.layout(text)
+        cgroup_files.find_unified(text)
         disks.locate("/var", text, directory)
 
     def close(self) -> None:
@@ -223,7 +224,7 @@ class Desk:
             request = messages.decode_request(data)
         except Refused:
             return
-        if isinstance(request, messages.Events):
+        if isinstance(request, messages.EventsRequest):
             return
         self._count += 1
         if self._count % self._FRESH == 0:
@@ -231,27 +232,28 @@ class Desk:
             self._open()
         self._loop.run_until_complete(self._ask(request))
 
-    async def _ask(self, request: Any) -> None:
+    async def _ask(self, request: messages.Question | messages.SnapshotsRequest) -> None:
         actor = self._ACTORS[self._count % len(self._ACTORS)]
         try:
-            async with asyncio.timeout(0.05 if isinstance(request, messages.Wait) else 20):
+            async with asyncio.timeout(0.05 if isinstance(request, messages.WaitRequest) else 20):
                 json.dumps(await self._requests.answer(actor, actor.uid, request))
         except DrfdError as error:
             _check_line(error, b"")
         except TimeoutError:
-            assert isinstance(request, messages.Wait), "no answer"
+            assert isinstance(request, messages.WaitRequest), "no answer"
         self._host.take()
 
     def _open(self) -> None:
-        from daemon.conftest import DISK, Shell
-        from drfd.daemon.config import Config
-        from drfd.daemon.cures import Standing
-        from drfd.daemon.curves import Curves
-        from drfd.daemon.engine import Engine
-        from drfd.daemon.link import Link
-        from drfd.daemon.machine import Site
-        from drfd.daemon.meter import Meter
-        from drfd.daemon.requests import Requests
+
+        from daemon.desk import DISK
+        from drfd.daemon.config import Config, Site, UserLimits
+        from drfd.daemon.engine.engine import Engine
+        from drfd.daemon.handlers.doctor import InstallContext
+        from drfd.daemon.handlers.requests import Requests
+        from drfd.daemon.launcher_link.link import Link
+        from drfd.daemon.launcher_link.messages import LaunchSettings
+        from drfd.daemon.monitoring.meter import Curves, Meter
+        from drfd.daemon.monitoring.reserves import Reserves
         from drfd.journal.journal import Journal
         from fakes import FakeHost, now, rules
 
@@ -265,42 +267,38 @@ class Desk:
             rules=rules(),
             host=self._host,
             clock=now,
-            on_change=lambda job: None,
         )
-        shell = Shell(self._engine, self._journal, self._host, [])
         meter = Meter(lambda: 0.0)
         link = Link(
             socket_path=place / "launcher.sock",
-            disks=[DISK],
-            max_pids=64,
-            cores_by="quota",
+            settings=LaunchSettings([DISK], max_pids=64, cores_by="quota"),
             meter=meter,
-            clock=now,
-            submit=shell.submit,
         )
         site = Site(self._engine.rules, (DISK,), Config().defaults, ())
         self._requests = Requests(
             engine=self._engine,
-            submit_work=shell.submit,
             config=Config(),
             site=site,
             meter=meter,
             curves=Curves(meter, self._journal, now),
             link=link,
-            standing=Standing(
+            reserves=Reserves(
+                self._journal.reserve, lambda: UserLimits(reserve_disk_bytes=0), memory=list
+            ),
+            install=InstallContext(
                 uid=0, is_systems=True, is_service=False, has_systemd=False, lingers=False
             ),
             takes_root=True,
             reload=lambda: site,
             shut_down=lambda *, after_jobs: None,
         )
-        self._engine.on_change = self._requests.job_changed
 
     def close(self) -> None:
         self._forget()
         self._loop.close()
 
     def _forget(self) -> None:
+        self._loop.run_until_complete(self._requests.forecasts.close())
         self._engine.ledger.check()
         self._journal.close()
         self._place.cleanup()
@@ -319,7 +317,7 @@ def targets() -> dict[str, Callable[[], Target]]:
         "spec": lambda: spec,
         "words": lambda: words,
     }
-    if find_spec("drfd.sim.trace") is not None:
+    if find_spec("drfd.sim.recorded_workloads") is not None:
         found["trace"] = lambda: trace
     return found
 

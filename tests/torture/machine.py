@@ -14,9 +14,18 @@ from math import inf
 from random import Random
 from typing import Protocol
 
-from drfd.core import stimuli as st
-from drfd.core.effects import Effect, Freeze, Kill, Launch, Remove, Signal, Terminate, Thaw
-from drfd.core.job import Job, Usage
+from drfd.core.model import stimuli as st
+from drfd.core.model.job import Job, Usage, Whose
+from drfd.core.model.lifecycle import (
+    Effect,
+    Freeze,
+    Kill,
+    Launch,
+    RemoveAttempt,
+    SendSignals,
+    Terminate,
+    Thaw,
+)
 from torture.claims import claim
 
 Key = tuple[int, int]
@@ -115,9 +124,9 @@ class Machine:
         match effect:
             case Launch():
                 self._launch(key, job)
-            case Remove():
+            case RemoveAttempt():
                 self._remove(key)
-            case Signal():
+            case SendSignals():
                 if attempt is not None and attempt.is_alive and attempt.has_run:
                     claim(effect.count >= attempt.signals, "", key)
                     attempt.signals = effect.count
@@ -145,6 +154,11 @@ class Machine:
         fate = 1.0 if self.is_kind else odds.random()
         if fate < 0.05:
             self._tell(st.LaunchBroke(self.time.now(), *key, text="it could not be set up"))
+            return
+        if 0.14 <= fate < 0.2:
+            whose = Whose.JOB if fate < 0.17 else Whose.USER if fate < 0.19 else Whose.MACHINE
+            text = "there was no process to spare"
+            self._tell(st.LaunchShort(self.time.now(), *key, text, whose, "processes"))
             return
         attempt = self.attempts[key] = Attempt(key, self.time.now())
         if fate < 0.09:

@@ -10,10 +10,8 @@ from dataclasses import replace
 from fractions import Fraction
 from random import Random
 
-from drfd.core.preemption import Preempting
-from drfd.core.reservation import Patience
-from drfd.core.resources import Axes, Resources
-from drfd.core.rules import Claim, Pool, Rules
+from drfd.core.fairness.rules import NodeSettings, Pool, Preempting, ReservationSettings, Rules
+from drfd.core.model.resources import Axes, Resources
 from fakes import GIB
 
 USERS = ("ann", "ben", "cyd", "dan")
@@ -36,10 +34,10 @@ def first_rules(seed: int) -> Rules:
             gres=(("gpu", gpus),) if gpus else (),
         ),
         pools=_pools(random),
-        members={(LAB, "ann"): Claim(weight=Fraction(random.choice([1, 2])))},
+        members={(LAB, "ann"): NodeSettings(weight=Fraction(random.choice([1, 2])))},
         grace_s=random.choice([1, 5]),
         max_waiting_per_user=25,
-        patience=Patience(
+        patience=ReservationSettings(
             patience_s=random.choice([0.0, 2.0, 15.0]),
             drain_after_s=random.choice([5.0, 40.0, 1e6]),
             reserves=random.random() < 0.7,

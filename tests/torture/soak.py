@@ -24,8 +24,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from drfd.core.ledger import Ledger
-from drfd.core.resources import Axes
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
 from fakes import tables
 from instance import CONFIG, wait_for
@@ -165,10 +165,11 @@ class Soak:
 
     def _look(self) -> None:
         """Books against kernel. A job may end between the two looks: then its files are gone."""
-        jobs = self.victim.ask("status", select={})["jobs"]
-        holders = [job for job in jobs if job["state"] not in ("PENDING", "HELD")]
-        booked = sum(job["demand"]["memory"] for job in holders)
-        assert booked <= CAPACITY_MEMORY, f"{booked} bytes are given out"
+        # Told at one moment, unlike a list of many jobs, in which one may end and another start.
+        nodes = {node["path"]: node for node in self.victim.ask("shares")["nodes"]}
+        if "root" in nodes:
+            booked, running = nodes["root"]["usage"]["memory"], nodes["root"]["running"]
+            assert booked == running * MEMORY <= CAPACITY_MEMORY, (booked, running)
         limits = self._limits_by_cgroup()
         assert sum(limits.values()) <= CAPACITY_MEMORY, limits
         assert set(limits.values()) <= {MEMORY}, limits
@@ -224,7 +225,7 @@ class Soak:
             books = journal.load(Axes())
             books.check()
             assert tables(books) == tables(Ledger.of_events(Axes(), list(journal.events())))
-            assert not any(books.booked) and not books.jobs
+            assert not any(books.allocated) and not books.jobs
             for job_id, fate in self.fates.items():
                 job = journal.job(job_id)
                 assert job is not None, f"job {job_id} is forgotten"

@@ -10,14 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from drfd.core.effects import Launch, Remove, Terminate
-from drfd.core.job import Job, JobSpec, JobState, Outcome
-from drfd.core.ledger import Ledger
-from drfd.core.resources import Axes
-from drfd.core.stimuli import CgroupGone, Now, RunnerEnded, RunnerUp, Stimulus, SubmitAsked, Tick
-from drfd.daemon.engine import Engine, Work
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model.job import Job, JobSpec, JobState, Outcome
+from drfd.core.model.lifecycle import Launch, RemoveAttempt, Terminate
+from drfd.core.model.resources import Axes
+from drfd.core.model.stimuli import (
+    CgroupGone,
+    Now,
+    RunnerEnded,
+    RunnerUp,
+    Stimulus,
+    SubmitAsked,
+    Tick,
+)
+from drfd.daemon.engine.engine import Engine, Work
+from drfd.daemon.lookup.views import job_view
 from drfd.journal.journal import Journal
-from drfd.wire.views import job_view
 from fakes import FakeHost, ended, rules, spec, tables
 
 YEAR_S = 365 * 86400.0
@@ -34,9 +42,7 @@ class World:
     host: FakeHost = field(default_factory=FakeHost)
 
     def __post_init__(self) -> None:
-        self.engine = Engine(
-            self.journal, rules(), self.host, clock=self.now, on_change=lambda job: None
-        )
+        self.engine = Engine(self.journal, rules(), self.host, clock=self.now)
 
     def now(self) -> Now:
         return Now(self.at_s, self.mono_s)
@@ -68,7 +74,7 @@ class World:
         report = ended(job_id)
         changed = {name: getattr(report, name) for name in RunnerEnded.__slots__}
         self.feed(RunnerEnded(**{**changed, **when, **facts}))
-        assert Remove(job_id, 1) in self.host.take()
+        assert RemoveAttempt(job_id, 1) in self.host.take()
         self.feed(CgroupGone(self.now(), job_id, 1))
 
 

@@ -16,14 +16,14 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from signal import SIGUSR1
 
 import pytest
 
-from drfd import failpoints
-from drfd.core.ledger import Ledger
-from drfd.core.resources import Axes
+from drfd.common import failpoints
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
 from fakes import tables
 from instance import CONFIG, wait_for
@@ -67,9 +67,12 @@ REACHED: dict[str, tuple[str, ...]] = {
         *(*DECIDING, *ASKING, *ORDERING, *ENDING),
         *("reconcile.before-settling", "serve.before-adoption"),
     ),
+    "tell": (*DECIDING, *ASKING, *ORDERING, *ENDING, "engine.some-untold"),
 }
 #: In these the books know that the job runs before the point is armed.
-KNOWN_TO_RUN = ("run", "stop", "clean", "restart")
+KNOWN_TO_RUN = ("run", "stop", "clean", "restart", "tell")
+#: More jobs than are told of one end in one turn.
+CROWD = 66
 
 
 @dataclass(frozen=True)
@@ -168,6 +171,8 @@ class Play:
     name: str
     phase: str
     job_id: int | None = None
+    #: Jobs that wait for it.
+    crowd: list[int] = field(default_factory=list)
 
     def prepare(self) -> None:
         """Before anything is armed."""
@@ -194,6 +199,10 @@ class Play:
                 self.job_id = self._submit(f"{mark}{wait} exit 3", notify=tell)
             case _:
                 self.job_id = self._submit(f"{trap}{mark}{wait} exit 3")
+        if self.phase == "tell":
+            after = [{"id": self.job_id}]
+            for number in range(CROWD):
+                self.crowd.append(self._submit("false", after=after, key=f"{self.name}-{number}"))
         if self.phase in KNOWN_TO_RUN:
             assert self.job_id is not None
             self.victim.await_state(self.job_id, "RUNNING")
@@ -229,7 +238,7 @@ class Play:
                 victim.kill()
                 victim.ask("status")
                 self._open_gate()
-            case "clean":
+            case "clean" | "tell":
                 self._open_gate()
                 victim.ask("status")
 
@@ -258,10 +267,24 @@ class Play:
         assert runs == 1 or (may_lose and end[0] == "LOST" and runs == 0), said
         assert events.count("Submitted") == 1 and events.count("Cleaned") == 1, said
         assert self.lines("told") <= 1 and self.lines("signalled") <= 1, said
+        if self.crowd:
+            self._check_crowd()
         if cell is None and self.phase == "clean":
             assert self.lines("told") == 1, said
         if cell is None and self.phase == "run":
             assert self.lines("signalled") == 1, said
+
+    def _check_crowd(self) -> None:
+        """Each has been told of the end, once, and never starts."""
+        for job_id in self.crowd:
+
+            def told(job_id: int = job_id) -> list[str] | None:
+                reply = self.victim.ask("show", id=job_id)
+                is_told = reply["job"]["reason"]["code"] == "DEPENDENCY_NEVER"
+                return [event["event"] for event in reply["events"]] if is_told else None
+
+            assert wait_for("it to be told", told) == ["Submitted", "DependencySettled"]
+        self.victim.ask("cancel", select={"ids": self.crowd})
 
 
 def played(victim: Victim, phase: str, number: int) -> Play:
@@ -358,5 +381,5 @@ def test_after_all_that_the_journal_replays_to_the_same_books(victim: Victim) ->
         books = journal.load(Axes())
         books.check()
         assert tables(books) == tables(Ledger.of_events(Axes(), list(journal.events())))
-    assert books.booked == (0, 0, 0, 0)
+    assert books.allocated == (0, 0, 0, 0)
     victim.start()

@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "drfd" / "PROMISES.md").read_text()
+PAGE = (ROOT / "docs" / "promises.md").read_text()
 
 
 def test_there_are_ten_promises_in_order_and_the_readme_leads_to_them() -> None:
     assert re.findall(r"^## (\d+)\.", PAGE, re.MULTILINE) == [str(each) for each in range(1, 11)]
-    assert "drfd/PROMISES.md" in (ROOT / "README.md").read_text()
+    assert "docs/promises.md" in (ROOT / "README.md").read_text()
 
 
 def test_each_promise_has_a_command_and_all_that_it_names_is_there() -> None:

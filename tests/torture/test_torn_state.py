@@ -18,14 +18,14 @@ from random import Random
 
 import pytest
 
-from drfd.core import events as ev
-from drfd.core.job import Outcome
-from drfd.core.ledger import Ledger
-from drfd.core.resources import Axes
-from drfd.errors import HostError
+from drfd.common.errors import HostError
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model import events as ev
+from drfd.core.model.job import Outcome
+from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
-from fakes import spec, tables
+from fakes import apply_and_append, spec, tables
 
 #: Turns that are in the file, and those that are in the log alone.
 IN_FILE, IN_LOG = 6, 6
@@ -59,12 +59,14 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> State:
             submitted = ev.Submitted(
                 job_id=number, at_s=float(number), spec=spec(name=f"n{number}")
             )
-            journal.enter(submitted, ledger)
+            apply_and_append(journal, submitted, ledger)
             journal.put_payload(number, Payload(env={"BULK": "b" * 300}))
-            journal.enter(ev.Admitted(job_id=number, at_s=number + 0.5, attempt=1), ledger)
+            apply_and_append(
+                journal, ev.Admitted(job_id=number, at_s=number + 0.5, attempt=1), ledger
+            )
             if number % 3 == 0:
                 failed = f"there is no command {number}"
-                journal.enter(_failed(number, failed), ledger)
+                apply_and_append(journal, _failed(number, failed), ledger)
             journal.commit()
             if number == IN_FILE:
                 journal._db.execute("pragma wal_checkpoint(truncate)")

@@ -17,11 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from drfd.core import admission, decide, ledger, lineup
-from drfd.core import effects as ef
-from drfd.core import events as ev
-from drfd.core.job import Outcome
-from drfd.daemon import engine
+from drfd.core.decisions import decide
+from drfd.core.ledger import ledger
+from drfd.core.model import events as ev
+from drfd.core.model import lifecycle as ef
+from drfd.core.model.job import Outcome
+from drfd.core.scheduling import drf_policy, wait_index
+from drfd.daemon.engine import engine
 from torture.script import script
 from torture.shrink import attempt, kind_of, shrink
 from torture.world import World
@@ -58,14 +60,22 @@ def test_whatever_happens_no_promise_is_broken_and_everything_ends(block: int) -
     assert lived(block)["Admitted"]
 
 
+def test_room_that_is_given_up_for_a_starving_job_is_given_to_others_at_once() -> None:
+    """Jobs that fitted were told that they start with the next pass, and none was to come for
+    seconds."""
+    found = attempt(2124, script(2124))
+    assert isinstance(found, World), found
+
+
 def test_the_runs_meet_every_event_every_order_and_every_end() -> None:
     """Else they would prove less than they seem to."""
     met = sum((lived(block) for block in range(BLOCKS)), Counter())
     orders = [kind.__name__ for kind in ef.Effect.__args__]
     few = {
         name: met[name]
-        for name in [*ev.KINDS, *orders, *Outcome, "controller deaths", "choices"]
-        if met[name] < 3
+        for name in [*ev.KINDS, *orders, *Outcome, "controller deaths", "choices", "untold ends"]
+        # Written by older versions alone, and after a journal was restored from a copy.
+        if met[name] < 3 and name not in ("Changed", "IdsRaised")
     }
     assert few == {}
 
@@ -95,8 +105,8 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 
 def let_all_in(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(admission, "fits", lambda demand, room: True)
-    patch.setattr(lineup, "fits", lambda demand, room: True)
+    patch.setattr(drf_policy, "fits", lambda demand, room: True)
+    patch.setattr(wait_index, "fits", lambda demand, room: True)
 
 
 def give_nothing_back(patch: pytest.MonkeyPatch) -> None:
@@ -116,7 +126,7 @@ def owe_nothing(patch: pytest.MonkeyPatch) -> None:
     [
         (let_all_in, "more is given out than there is"),
         (give_nothing_back, "sums differ"),
-        (forget_times, "some never come to their end"),
+        (forget_times, "turns decide nothing and go on"),
         (owe_nothing, "some never come to their end"),
     ],
 )

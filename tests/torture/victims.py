@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from drfd import failpoints
+from drfd.common import failpoints
+from drfd.common.errors import DrfdError, Refused, Unavailable
 from drfd.daemon.spawn import group_for
-from drfd.errors import DrfdError, Refused, Unavailable
-from drfd.launcher import attempts
+from drfd.launcher import attempt_files
 from instance import Instance, wait_for
 from kernel import Kernel
 
@@ -94,7 +94,7 @@ class Victim(Instance):
 
     def runner_of(self, job_id: int) -> int | None:
         for path in (self.state / "launcher" / "attempts").glob(f"{job_id}.*"):
-            attempt = attempts.parse(path.read_bytes())
+            attempt = attempt_files.parse(path.read_bytes())
             if attempt is not None and attempt.runner is not None:
                 return int(attempt.runner["pid"])
         return None
@@ -169,17 +169,17 @@ class Victim(Instance):
         for top in map(str, self._groups()):
             wait_for(f"the end of {top}", lambda d=top: _removed(d))
         for path in (self.state / "launcher" / "attempts").iterdir():
-            attempt = attempts.parse(path.read_bytes())
+            attempt = attempt_files.parse(path.read_bytes())
             path.unlink()
             if is_emptied or attempt is None:
                 path.touch(0o600)
                 continue
             fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            for kind in attempts._KINDS:
+            for kind in attempt_files._KINDS:
                 record = getattr(attempt, kind)
                 if record is not None:
                     boot = {"boot_id": "another"} if kind == "created" else {}
-                    attempts.append(fd, kind, {**record, **boot})
+                    attempt_files.append(fd, kind, {**record, **boot})
             os.close(fd)
 
     # -- what must hold -----------------------------------------------------------------------

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from drfd.core import events as ev
-from drfd.core.decide import free_of
-from drfd.core.job import JobState
-from drfd.core.reasons import ReasonCode, explain_wait
-from drfd.core.resources import fits, minus, plus
-from drfd.core.tree import path_up
+from drfd.core.explain.reasons import ReasonCode, explain_wait
+from drfd.core.fairness.share_tree import path_up
+from drfd.core.model import events as ev
+from drfd.core.model.job import JobState
+from drfd.core.model.resources import fits, minus, plus
+from drfd.core.scheduling.scheduling_pass import free_of
+from drfd.wording.waits import wait_text
 from torture.books import HOLDS, Record
 from torture.claims import claim
 
@@ -43,9 +44,9 @@ def look_at_victims(world: World, events: list[ev.Event]) -> None:
     place = world.engine.scheduler.reservations[0]
     claim(place.is_forced, "room is made for nobody", victims, place)
     world.counts["preemptions"] += 1
-    left, free = dict(ledger.used), minus(rules.room, ledger.booked)
-    for job in ledger.holders():
-        held = ledger.held(job)
+    left, free = dict(ledger.used), minus(rules.room, ledger.allocated)
+    for job in ledger.allocated_jobs():
+        held = ledger.allocation(job)
         if job.state in (JobState.STOPPING, JobState.CLEANING):
             gift = held
         elif job.freezing:
@@ -95,7 +96,7 @@ def _same_sums(world: World) -> None:
     assert world.engine is not None
     ledger, rules, books = world.engine.ledger, world.engine.rules, world.books
     booked = books.booked(rules)
-    for name, amount in zip(ledger.axes.names, ledger.booked, strict=True):
+    for name, amount in zip(ledger.axes.names, ledger.allocated, strict=True):
         claim(booked[name] == amount, "sums differ", name, amount, dict(booked))
 
 
@@ -137,13 +138,11 @@ def _waits_are_explained(world: World) -> None:
     ledger, last, rules = engine.ledger, engine.scheduler.last_plan, engine.rules
     for record in books.live():
         job = ledger.job(record.id)
-        reason = explain_wait(
-            job, ledger, last, rules, lambda at_s: f"{at_s:.0f}", can_launch=world.is_ready()
-        )
+        reason = explain_wait(job, ledger, last, rules, can_launch=world.is_ready())
         waits = job.state in (JobState.PENDING, JobState.HELD, JobState.SUSPENDED)
         claim((reason is not None) is waits, "no reason, or one too many", job, reason)
         if reason is not None:
-            _is_true(world, record, reason.code, reason.text)
+            _is_true(world, record, reason.code, wait_text(reason, lambda at_s: f"{at_s:.0f}"))
 
 
 def _is_true(world: World, job: Record, code: ReasonCode, text: str) -> None:
@@ -165,7 +164,9 @@ def _is_true(world: World, job: Record, code: ReasonCode, text: str) -> None:
         keeps_it((code is ReasonCode.DEPENDENCY) is bool(job.awaits))
         if job.awaits:
             return
-        keeps_it((code is ReasonCode.BEGIN_TIME) is (job.not_before_s is not None))
+        early = (ReasonCode.BEGIN_TIME, ReasonCode.MACHINE_SHORT)
+        keeps_it(job.not_before_s is None or code in early)
+        keeps_it(job.not_before_s is not None or code is not ReasonCode.BEGIN_TIME)
         if job.not_before_s is not None:
             return
     keeps_it((code is ReasonCode.DRAINING) is books.draining)
@@ -189,6 +190,8 @@ def _is_true(world: World, job: Record, code: ReasonCode, text: str) -> None:
         case ReasonCode.LIMIT:
             shut = job.array_id is not None and books.is_shut_out(job)
             keeps_it(shut or not books.is_within_limits(job, turn.rules))
+        case ReasonCode.MACHINE_SHORT:
+            keeps_it(engine.ledger.shortages)
         case ReasonCode.RESERVATION:
             kept = engine.scheduler.reservations
             is_fifo = turn.rules.policy == "fifo"

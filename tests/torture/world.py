@@ -1,9 +1,8 @@
 """A whole drfd in virtual time: the real engine and journal, a simulated machine, and a clock.
 
-What the controller does around its engine (`daemon/controller.py`, `daemon/link.py`) is done here
-without asyncio: reports and wake-ups come when their time has come, what is due together makes one
-turn. After every turn all that must hold is looked at (`torture.watch`).
-"""
+What the controller does around its engine (`daemon/controller.py`, `daemon/launcher_link/link.py`)
+is done here without asyncio: reports and wake-ups come when their time has come, what is due
+together makes one turn. After every turn all that must hold is looked at (`torture.watch`)."""
 
 from __future__ import annotations
 
@@ -17,21 +16,22 @@ from heapq import heappop, heappush
 from pathlib import Path
 from random import Random
 
-import drfd.core.scheduler as scheduling
-from drfd.core import events as ev
-from drfd.core import stimuli as st
-from drfd.core.backfill import Outlook
-from drfd.core.decide import line_up, schedule_on
-from drfd.core.effects import Effect
-from drfd.core.job import Job, JobState, Outcome
-from drfd.core.ledger import Ledger
-from drfd.core.limits import deadline_mono_s
-from drfd.core.lineup import Lineup
-from drfd.core.plan import Plan
-from drfd.core.reconcile import missing_attempts, strays
-from drfd.core.rules import Rules
-from drfd.daemon.engine import Engine, Work
-from drfd.errors import DrfdError, HostError
+import drfd.core.scheduling.scheduler as scheduling
+from drfd.common.errors import DrfdError, HostError
+from drfd.core.decisions.decide import leftovers, missing_attempts
+from drfd.core.decisions.outcome import deadline_mono_s
+from drfd.core.fairness.rules import Rules
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.ledger.queue import ArrayState
+from drfd.core.model import events as ev
+from drfd.core.model import stimuli as st
+from drfd.core.model.job import Job, JobState, Outcome, Owner
+from drfd.core.model.lifecycle import Effect
+from drfd.core.scheduling.backfill import PassContext
+from drfd.core.scheduling.plan import PassLimits, Plan
+from drfd.core.scheduling.scheduling_pass import build_wait_index, schedule
+from drfd.core.scheduling.wait_index import WaitIndex
+from drfd.daemon.engine.engine import Engine, Work
 from drfd.journal.journal import Journal
 from torture.books import Amounts, Books, Turn, amounts
 from torture.claims import claim
@@ -67,9 +67,9 @@ class Witness(Journal):
         self.durable: list[ev.Event] = []
         self.fault = ""
 
-    def enter(self, event: ev.Event, ledger: Ledger) -> Job | None:
+    def append(self, event: ev.Event, job: Job | None, array_state: ArrayState | None) -> None:
         self.pending.append(event)
-        return super().enter(event, ledger)
+        super().append(event, job, array_state)
 
     def commit(self) -> None:
         fault = self.fault
@@ -129,6 +129,8 @@ class World:
     _inbox: list[Work] = field(default_factory=list)
     _agenda: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _number: int = 0
+    #: Turns in a row after which nothing was written down.
+    _idle_turns: int = 0
     #: Counts controllers: what one had in mind dies with it.
     life: int = 0
     _alarm: int = 0
@@ -171,10 +173,14 @@ class World:
         self.journal = Witness(path)
         self.engine = Engine(
             journal=self.journal, rules=self.rules, host=self, clock=self.now,
-            on_change=lambda job: None,
         )  # fmt: skip
         # In some runs passes are cut soon.
-        self.engine.scheduler.most_looks = Random(f"{self.seed} looks").choice([None, 2, 10])
+        self.engine.scheduler.limits = PassLimits(
+            looks=Random(f"{self.seed} looks").choice([None, 2, 10]),
+            starts=Random(f"{self.seed} starts").choice([64, 2]),
+        )
+        # And few jobs are told of an end at once.
+        self.engine.notified_at_once = Random(f"{self.seed} told").choice([64, 1])
         self._inbox = []
         self._nudge(self.life)
         self.tell(st.Tick(self.now()))
@@ -222,7 +228,8 @@ class World:
         compare_books(self.engine.ledger, rebuilt, "the books that were read are others")
 
     def tell(self, stimulus: st.Stimulus, then: Callable[[], None] | None = None) -> None:
-        """Queue news; what could not be written down is asked for again. As in `daemon/link.py`."""
+        """Queue news; what could not be written down is asked for again. As in
+        `daemon/launcher_link/link.py`."""
         life = self.life
 
         def answer(result: list[ev.Event] | DrfdError) -> None:
@@ -270,8 +277,11 @@ class World:
         look_at_victims(self, journal.durable[done:])
         if len(journal.durable) > done or self.counts["turns"] % 8 == 0:
             look(self)
+        self._idle_turns = 0 if len(journal.durable) > done else self._idle_turns + 1
         if engine.wants_turn and not self._inbox:
+            claim(self._idle_turns < 1000, "turns decide nothing and go on", self.now())
             self.counts["cut passes"] += 1
+            self.counts["untold ends"] += bool(engine.ledger.dependents.ended)
             self.tell(st.Tick(self.now()))
             self.later(0.0, lambda: None)
         self._set_alarm()
@@ -312,10 +322,12 @@ class World:
         """A tick when the next limit or grace time is over, or a time to begin has come."""
         assert self.engine is not None
         now, ledger = self.now(), self.engine.ledger
-        dues = (deadline_mono_s(job, self.engine.rules.grace_s) for job in ledger.holders())
+        dues = (deadline_mono_s(job, self.engine.rules.grace_s) for job in ledger.allocated_jobs())
         delays = [due - now.mono_s for due in dues if due is not None]
         if ledger.begins:
             delays.append(min(30.0, ledger.begins.first[0] - now.at_s))
+        if self.engine.rests_until_mono_s is not None:
+            delays.append(max(0.001, self.engine.rests_until_mono_s - now.mono_s))
         self._alarm += 1
         alarm, life = self._alarm, self.life
         if delays:
@@ -323,10 +335,10 @@ class World:
             # Never so little that the time would stay the same.
             self.later(
                 max(0.001, delay_s) if delay_s > 0 else 0.5,
-                lambda: self._ring(life) if alarm == self._alarm else None,
+                lambda: self._notify_launcher(life) if alarm == self._alarm else None,
             )
 
-    def _ring(self, life: int) -> None:
+    def _notify_launcher(self, life: int) -> None:
         if life == self.life and self.engine is not None:
             self.tell(st.Tick(self.now()))
 
@@ -386,7 +398,10 @@ class World:
             self.ready = True
             for missing in missing_attempts(self.engine.ledger, known, self.now()):
                 self.tell(missing)
-            for removal in strays(self.engine.ledger, known):
+            # All attempts of this world are of one journal's jobs.
+            nobody = dict.fromkeys(known, Owner())
+            journal = self.engine.journal
+            for removal in leftovers(self.engine.ledger, nobody, journal.id, journal.job).removals:
                 self.machine.order(removal, None)  # type: ignore[arg-type]
             self.engine.perform_all_owed()
             self.engine.want_pass()
@@ -400,20 +415,20 @@ class World:
 
     def _pass(
         self,
-        lineup: Lineup,
         ledger: Ledger,
         rules: Rules,
-        outlook: Outlook | None,
-        most_looks: int | None,
+        wait_index: WaitIndex,
+        pass_context: PassContext,
+        limits: PassLimits,
     ) -> Plan:
         """One of the engine's; now and then a second time over a line-up of its own."""
         self.counts["passes"] += 1
         fresh = None
         if self.counts["passes"] % 2:
-            afresh = line_up(ledger, rules, lineup.spent, lineup._recent)
-            fresh = schedule_on(afresh, ledger, rules, outlook, most_looks)
+            afresh = build_wait_index(ledger, rules, wait_index.spent, wait_index._recent)
+            fresh = schedule(ledger, rules, afresh, pass_context, limits)
             order = list(fresh.order)
-        kept = schedule_on(lineup, ledger, rules, outlook, most_looks)
+        kept = schedule(ledger, rules, wait_index, pass_context, limits)
         if fresh is not None:
             for what in ("admitted", "free", "reservations"):
                 had, would = getattr(kept, what), getattr(fresh, what)
@@ -421,26 +436,26 @@ class World:
         if fresh is not None and self.counts["passes"] % 3 == 0:
             had = list(kept.order)
             claim(had == order, "what is kept gives another order", had, order)
-        is_plain = not rules.patience.reserves and not lineup._recent and not self.kept()
-        if is_plain and rules.policy == "drf" and not ledger.draining and not kept.reservations:
-            assert outlook is not None
-            if kept.admitted and not outlook.before:
-                self.counts["choices"] += 1
-                look_at_choices(kept, ledger, rules, lineup.spent)
+        is_plain = not rules.patience.reserves and not wait_index._recent and not self.kept()
+        is_plain = is_plain and kept.blocks is None and not ledger.draining
+        is_plain = is_plain and rules.policy == "drf" and not kept.reservations
+        if is_plain and kept.admitted and not pass_context.before:
+            self.counts["choices"] += 1
+            look_at_choices(kept, ledger, rules, wait_index.spent)
         return kept
 
 
 @contextmanager
 def passes_by(
-    make: Callable[[Lineup, Ledger, Rules, Outlook | None, int | None], Plan],
+    make: Callable[[Ledger, Rules, WaitIndex, PassContext, PassLimits], Plan],
 ) -> Iterator[None]:
     """Scheduling passes are made so."""
-    real = scheduling.schedule_on
-    scheduling.schedule_on = make
+    real = scheduling.schedule
+    scheduling.schedule = make
     try:
         yield
     finally:
-        scheduling.schedule_on = real
+        scheduling.schedule = real
 
 
 def brief(thing: object) -> str:
@@ -449,7 +464,14 @@ def brief(thing: object) -> str:
 
 
 def compare_books(kept: Ledger, fresh: Ledger, what: str) -> None:
-    names = "jobs arrays queues used holding booked taken census dependents begins next_id draining"
-    for name in names.split():
+    names = (
+        "jobs arrays queues used allocations allocated taken job_counts dependents begins next_id"
+    )
+    for name in (*names.split(), "draining"):
         mine, other = getattr(kept, name), getattr(fresh, name)
         claim(mine == other, "", what, name, mine, other)
+    ends = [
+        {on: (end.outcome, end.at_s, end.user) for on, end in books.dependents.ended.items()}
+        for books in (kept, fresh)
+    ]
+    claim(ends[0] == ends[1], "", what, "ends that jobs wait to be told of", *ends)

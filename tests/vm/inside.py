@@ -33,6 +33,13 @@ class Outcome:
     text: str
     passed: frozenset[str]
     skipped: frozenset[str]
+    #: A line for each test that failed: its name, and the first line of why.
+    failed: tuple[str, ...] = ()
+
+    @property
+    def trouble(self) -> str:
+        """The tests that failed, then all that pytest has said."""
+        return "\n".join((" | ".join(self.failed) or f"status {self.status}", self.text))
 
 
 def pytest_command(lot: str, tests: Sequence[str]) -> str:
@@ -53,6 +60,11 @@ def read_outcome(files: dict[str, str], lot: str) -> Outcome:
         text=files[f"{lot}.text"],
         passed=frozenset({name_of(case) for case in cases if len(case) == 0}),
         skipped=frozenset(skipped),
+        failed=tuple(
+            f"{name_of(case)}: {(trouble.get('message') or '').split(chr(10))[0]}"
+            for case in cases
+            for trouble in (*case.findall("failure"), *case.findall("error"))
+        ),
     )
 
 

@@ -22,6 +22,7 @@ if [ "$DRFD_VM_BOOT" = 1 ]; then
     done
     echo before >/var/tmp/before
     systemctl reboot
+    sleep 600  # The first boot's command ends with the system, not before it.
 else
     fact left: "$(cat /var/tmp/before)"
     echo complaint >&2

@@ -71,6 +71,6 @@ def test_every_promise_holds_by_cgroup_v2(
     passed = sum(len(outcome.passed) for outcome in outcomes)
     notes.append(f"crash matrix, {phase}, as {user}: {passed} tests passed")
     for outcome, tests in zip(outcomes, lots, strict=True):
-        assert outcome.status == 0, outcome.text
+        assert outcome.status == 0, outcome.trouble
         # What is skipped proves nothing.
         assert len(outcome.passed) == len(tests), outcome.text

@@ -29,7 +29,7 @@ RESULTS = "/var/tmp/results"
 
 #: Boot → modules, in the order in which they run.
 BOOTS = {
-    "first": ["install", "identity", "limits", "escape", "sandbox", "stop", "restart"],
+    "first": ["install", "identity", "limits", "escape", "sandbox", "stop", "away", "restart"],
     "second": ["reboot"],
     "third": ["power_cut", "uninstall"],
 }
@@ -63,7 +63,7 @@ def newer(place: Path) -> Path:
     source.mkdir()
     for name in ("README.md", "LICENSE", "pyproject.toml"):
         shutil.copy(ROOT / name, source)
-    for name in ("drfd", "cli", "systemd"):
+    for name in ("drfd", "cli", "docs", "systemd"):
         shutil.copytree(ROOT / name, source / name)
     for name, pattern in VERSIONS.items():
         text = (source / name).read_text()
@@ -111,6 +111,8 @@ def script() -> str:
             {pytest_command("first")}
             {PYTHON} {HERE}/leave.py
             systemctl reboot
+            # The system's end ends it: until then this is not over.
+            sleep 600
             ;;
         2)
             cd /srv/drfd

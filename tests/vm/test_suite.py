@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -69,6 +68,7 @@ SLICE = [
     Cell("clean", "notice.before-fork", "launcher"),
     Cell("reload", "engine.before-effect", "controller"),
     Cell("restart", "serve.before-adoption", "itself"),
+    Cell("tell", "engine.some-untold", "controller"),
 ]
 _CELL = "tests/torture/test_crash_matrix.py::test_every_promise_holds_when"
 #: For alice, who has no cgroups, and for root.
@@ -78,7 +78,14 @@ LOTS = {
 }
 
 #: System tests that root's lot has besides, so that both of the guest's processors have as much.
-WITH_ROOT = [f"tests/system/test_{name}.py" for name in ("identity", "notices", "privileges")]
+_WITH_ROOT = (
+    "identity", "ipc", "keyrings", "notices", "private_tmp", "privileges", "runners", "signatures",
+)  # fmt: skip
+WITH_ROOT = [f"tests/system/test_{name}.py" for name in _WITH_ROOT]
+#: System tests that are not run there, as they say nothing of cgroups: budget takes long on an
+#: emulated processor, directory needs a compiler, which the guest has not.
+_ELSEWHERE = ("budget", "directory")
+ELSEWHERE = [f"tests/system/test_{name}.py" for name in _ELSEWHERE]
 
 #: What is only run when asked for.
 LONG = {"tests.e2e.test_demo_paper.test_figure_9_drf_is_better_than_slots"}
@@ -146,13 +153,13 @@ def system_tests() -> list[str]:
     files = sorted(TESTS.rglob("test_*.py"))
     marked = [file for file in files if "pytest.mark.system" in file.read_text()]
     found = [str(file.relative_to(ROOT)) for file in marked if file != Path(__file__)]
-    return [name for name in found if name not in WITH_ROOT]
+    return [name for name in found if name not in (*WITH_ROOT, *ELSEWHERE)]
 
 
 @pytest.mark.parametrize("user", ["root", "alice"])
 def test_the_end_to_end_tests_pass_as(suite: Suite, user: str) -> None:
     outcome: Outcome = getattr(suite, user)
-    assert outcome.status == 0, outcome.text
+    assert outcome.status == 0, outcome.trouble
     rooms = ("tests.e2e.", "tests.torture.")
     ran = {name for name in outcome.passed if name.startswith(rooms)}
     assert len(ran) >= len(E2E[user])
@@ -163,18 +170,16 @@ def test_every_promise_holds_in_a_slice_of_the_crash_matrix(suite: Suite) -> Non
     """By cgroup v2, and after reboots that leave no cgroup of systemd's either."""
     assert {cell.phase for cell in SLICE} == {*REACHED}
     assert {cell.victim for cell in SLICE} == {*VICTIMS}
-    assert suite.matrix.status == 0, suite.matrix.text
+    assert suite.matrix.status == 0, suite.matrix.trouble
     assert len(suite.matrix.passed) == len(SLICE)
 
 
 def test_the_system_tests_pass_by_cgroup_v2(suite: Suite) -> None:
-    """All of them: what is skipped proves nothing."""
-    if find_spec("drfd.launcher.cgroup_v2") is None:
-        pytest.skip("drfd has no cgroup v2 backend (drfd/launcher/cgroup_v2.py) yet")
+    """All that ask for cgroups: what is skipped proves nothing."""
     assert suite.enforcement == "cgroup-v2"
-    assert suite.system.status == 0, suite.system.text
+    assert suite.system.status == 0, suite.system.trouble
     skipped = suite.system.skipped | suite.root.skipped
     assert not {name for name in skipped if name.startswith("tests.system.")}
     passed = suite.system.passed | suite.root.passed
     rooms = {name.split(".")[2] for name in passed if name.startswith("tests.system.")}
-    assert len(rooms) == len(list((TESTS / "system").glob("test_*.py")))
+    assert len(rooms) == len(list((TESTS / "system").glob("test_*.py"))) - len(ELSEWHERE)

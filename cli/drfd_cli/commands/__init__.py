@@ -1,1 +1,4 @@
-"""One verb, one module: each defines a click command called `command`."""
+"""The verbs. A module has the name of its verb, and its click command is called `command`.
+
+Verbs that are alike share `job_actions` and `administration`; there each has the name of its verb.
+"""

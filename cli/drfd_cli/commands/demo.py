@@ -1,22 +1,46 @@
-"""drf demo: a private drfd, three pools, real processes, half a minute."""
+"""drf demo: half a minute of fair scheduling by a private drfd, with real processes.
+
+Three pools stand in for users: the example of the DRF paper, a third pool for the disk, and a job
+that exceeds its demand. On a terminal a live table is shown, elsewhere plain lines; a summary
+follows.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
 from drfd.client.connection import Connection
-from drfd_cli import demo_daemon, demo_macro, demo_plan, demo_sharing, demo_view
-from drfd_cli.demo_plan import Task
+from drfd.common.units import exact_size
+from drfd_cli import output
+from drfd_cli.demo import figure8, figure9, private_daemon
 
-View = dict[str, Any]
+if TYPE_CHECKING:
+    from drfd.protocol.replies import DoctorReply, JobView, NodeView, SharesReply
 
+#: Seconds between two drawings.
 _FRAME_S = 0.25
-#: The demo gives up after this, whatever has become of its jobs.
+#: Seconds after which the demo ends, whatever its jobs do.
 _LONGEST_S = 60.0
+GIB = 1 << 30
+MIB = 1 << 20
+
+#: Seconds between the jobs of the first two pools and those of the third.
+SECOND_WAVE_S = 3.0
+_TASK_S = 5
+_DISK_BPS = 200 * MIB
+#: Most bytes that all processes together touch; they also touch at most a quarter of free memory.
+_TOUCH_BYTES = 1 * GIB
+_DECLARED_BYTES = 14 * GIB
+_BAR = 24
 
 
 @click.group("demo", invoke_without_command=True)
@@ -33,48 +57,48 @@ def command(context: click.Context, keep: bool) -> int:
             raise click.UsageError(f"--keep goes without {context.invoked_subcommand}")
         return 0
     with (
-        demo_daemon.directory(keep=keep) as directory,
-        demo_daemon.private_daemon(directory, demo_plan.config_for(directory)) as client,
+        private_daemon.directory(keep=keep) as directory,
+        private_daemon.private_daemon(directory, config_for(directory)) as client,
     ):
         return _play(client, directory)
 
 
-command.add_command(demo_sharing.command)
-command.add_command(demo_macro.command)
+command.add_command(figure8.command)
+command.add_command(figure9.command)
 
 
 def _play(client: Connection, directory: Path) -> int:
-    doctor = demo_daemon.controls_of(client)
-    scale = demo_plan.memory_scale()
-    click.echo(demo_view.opening(doctor, scale))
+    doctor = private_daemon.controls_of(client)
+    scale = memory_scale()
+    click.echo(opening(doctor, scale))
     client.request("drain", on=True)
     names = {}
-    for task in demo_plan.first_wave():
+    for task in first_wave():
         names[_submit(client, task, directory, scale)] = task
     client.request("drain", on=False)
-    with demo_view.screen() as screen:
+    with demo_view() as view:
         started = time.monotonic()
-        later = demo_plan.second_wave()
+        later = second_wave()
         peak: dict[str, float] = {}
         while time.monotonic() - started < _LONGEST_S:
-            if later and time.monotonic() - started > demo_plan.SECOND_WAVE_S:
+            if later and time.monotonic() - started > SECOND_WAVE_S:
                 names |= {_submit(client, task, directory, scale): task for task in later}
                 later = []
             shares = client.request("shares")
             jobs = client.request("status", ended=100)["jobs"]
             _remember_first(peak, shares)
-            screen.show(shares, jobs, time.monotonic() - started)
+            view.show(shares, jobs, time.monotonic() - started)
             if not later and all(job["ended_at"] for job in jobs):
                 break
             time.sleep(_FRAME_S)
     jobs = client.request("status", ended=100)["jobs"]
-    click.echo(demo_view.closing(jobs, peak))
-    return 0 if demo_plan.went_as_planned(jobs, names) else 1
+    click.echo(closing(jobs, peak))
+    return 0 if went_as_planned(jobs, names) else 1
 
 
-def _remember_first(peak: dict[str, float], shares: View) -> None:
-    """The shares while the first wave runs: before the third pool comes."""
-    nodes = {node["path"].removeprefix("root."): node for node in demo_view.pools(shares)}
+def _remember_first(peak: dict[str, float], shares: SharesReply) -> None:
+    """Update the highest dominant share of each pool, until the third one has jobs."""
+    nodes = {node["path"].removeprefix("root."): node for node in pools(shares)}
     if nodes["C"]["running"] or nodes["C"]["pending"]:
         return
     for name, node in nodes.items():
@@ -83,9 +107,9 @@ def _remember_first(peak: dict[str, float], shares: View) -> None:
 
 def _submit(client: Connection, task: Task, directory: Path, scale: float) -> int:
     out = str(directory / "%x-%j.out")
-    job_id: int = client.request(
+    return client.request(
         "submit",
-        argv=demo_plan.argv_for(task, directory, scale),
+        argv=argv_for(task, directory, scale),
         cwd="/",
         name=task.name,
         pool=task.pool,
@@ -95,4 +119,191 @@ def _submit(client: Connection, task: Task, directory: Path, scale: float) -> in
         stderr=out,
         env={"PATH": "/usr/bin:/bin"},
     )["id"]
-    return job_id
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A job of the demo: its demand, and whether it exceeds (`lies`) that."""
+
+    name: str
+    pool: str
+    cores_milli: int
+    memory_bytes: int
+    write_bps: int = 0
+    lies: bool = False
+
+    @property
+    def demand(self) -> dict[str, int]:
+        return {
+            "cores_milli": self.cores_milli,
+            "memory_bytes": self.memory_bytes,
+            "write_bps": self.write_bps,
+        }
+
+
+def config_for(directory: Path) -> str:
+    """Return the configuration of section 4.1 of the DRF paper: 9 CPUs and 18 GB."""
+    return f"""
+[capacity]
+cores = 9
+memory = "18G"
+reserve_memory = 0
+[[disk]]
+name = "demo"
+path = "{directory}"
+read = "{exact_size(_DISK_BPS)}"
+write = "{exact_size(_DISK_BPS)}"
+[pools.A]
+[pools.B]
+[pools.C]
+[scheduling]
+external_load = false
+[enforcement]
+grace = "2s"
+"""
+
+
+def first_wave() -> list[Task]:
+    """Return the first tasks. B submits first, so it starts first: B A A B A."""
+    b = [Task("B-cpu", "B", 3000, 1 * GIB)] * 3
+    a = [Task("A-memory", "A", 1000, 4 * GIB)] * 4
+    return [*b, *a]
+
+
+def second_wave() -> list[Task]:
+    return [
+        *[Task("C-disk", "C", 500, 512 * MIB, write_bps=60 * MIB)] * 4,
+        Task("C-liar", "C", 500, 64 * MIB, lies=True),
+    ]
+
+
+def memory_scale() -> float:
+    """Return the fraction of its declared memory that each process touches."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(1.0, min(_TOUCH_BYTES, free / 4) / _DECLARED_BYTES)
+
+
+def argv_for(task: Task, directory: Path, scale: float) -> list[str]:
+    argv = [sys.executable, "-I", "-m", "drfd_cli.demo.workload", "--seconds", str(_TASK_S)]
+    if task.lies:
+        return [*argv, "--memory", "200M"]
+    # The interpreter needs 32 MiB of the declared memory.
+    touched = int(task.memory_bytes * scale)
+    argv += ["--memory", str(max(MIB, touched - 32 * MIB))]
+    if task.write_bps:
+        return [*argv, "--write", str(directory / f"data-{os.urandom(4).hex()}")]
+    return [*argv, "--cores", str(task.cores_milli / 1000)]
+
+
+def went_as_planned(jobs: list[JobView], tasks: dict[int, Task]) -> bool:
+    """Return whether all honest tasks completed and the liar was stopped."""
+    states = {job["id"]: job["state"] for job in jobs}
+    return all(
+        states.get(job_id) in (("OUT_OF_MEMORY", "LIMIT_EXCEEDED") if task.lies else ("COMPLETED",))
+        for job_id, task in tasks.items()
+    )
+
+
+class DemoView(Protocol):
+    def show(self, shares: SharesReply, jobs: list[JobView], at_s: float) -> None: ...
+
+
+def pools(shares: SharesReply) -> list[NodeView]:
+    """Return the nodes of the three pools, without the user below each."""
+    return [node for node in shares["nodes"] if node["path"].count(".") == 1]
+
+
+def opening(doctor: DoctorReply, scale: float) -> str:
+    lines = [
+        "Three pools stand in for users, on a machine of 9 cores and 18 GB as in the DRF paper:",
+        "  A  tasks of 1 core, 4 GB      its dominant resource is memory",
+        "  B  tasks of 3 cores, 1 GB     its dominant resource is the CPU",
+        "  C  tasks of 60 MB/s of disk   comes later, with one job that lies about its memory",
+        f"Each process touches {scale:.0%} of the memory it declares, to do this machine no harm.",
+        "Limits here: "
+        + ", ".join(f"{name} {text.split(':')[0]}" for name, text in doctor["controls"].items()),
+    ]
+    lines += [f"warning: {output.clean(text)}" for text in doctor["warnings"]]
+    return "\n".join(lines)
+
+
+@contextmanager
+def demo_view() -> Iterator[DemoView]:
+    if not output.is_terminal():
+        yield _Lines()
+        return
+    from rich.live import Live
+
+    with Live(auto_refresh=False) as live:
+        yield _Table(live)
+
+
+class _Table:
+    def __init__(self, live: Any) -> None:
+        self._live = live
+
+    def show(self, shares: SharesReply, jobs: list[JobView], at_s: float) -> None:
+        table = output.new_table(
+            "POOL", ("RUN", "right"), ("WAIT", "right"), ("CORES", "right"), ("MEM", "right"),
+            ("IO R/W", "right"), "DOMINANT", "SHARE",
+        )  # fmt: skip
+        for node in pools(shares):
+            share = node["dominant_share"]
+            bar = ("█" * round(share * _BAR)).ljust(_BAR, "·")
+            output.add_row(
+                table,
+                [
+                    node["path"].removeprefix("root."),
+                    node["running"],
+                    node["pending"],
+                    *output.show_demand(node["usage"]),
+                    node["dominant_resource"] or "-",
+                    f"{bar} {share:4.0%}",
+                ],
+            )
+        ended = [job for job in jobs if job["ended_at"]]
+        table.caption = f"{at_s:.0f} s, {len(ended)} of {len(jobs)} jobs have ended"
+        self._live.update(table, refresh=True)
+
+
+class _Lines:
+    """Prints a line whenever a job starts or ends."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, str] = {}
+
+    def show(self, shares: SharesReply, jobs: list[JobView], at_s: float) -> None:
+        settled = [job for job in jobs if job["state"] == "RUNNING" or job["ended_at"]]
+        news = [job for job in settled if self._seen.get(job["id"]) != job["state"]]
+        news.sort(key=lambda job: job["ended_at"] or job["started_at"] or 0)
+        self._seen |= {job["id"]: job["state"] for job in news}
+        levels = ", ".join(
+            f"{node['path'].removeprefix('root.')} {node['dominant_share']:.0%}"
+            for node in pools(shares)
+        )
+        words = ", ".join(f"{job['name']} {job['state']}" for job in news)
+        if words:
+            click.echo(f"{at_s:5.1f} s  shares {levels}  {words}")
+
+
+def closing(jobs: list[JobView], first_shares: dict[str, float]) -> str:
+    """Return the summary. `first_shares` are the highest dominant shares before the third pool."""
+    started = sorted(
+        (job for job in jobs if job["started_at"]), key=lambda job: job["started_at"] or 0.0
+    )
+    order = " ".join(job["pool"].removeprefix("root.") for job in started[:5])
+    levels = ", ".join(f"{name} {share:.0%}" for name, share in first_shares.items() if share)
+    lines = [
+        "",
+        f"First launches: {order}   (the paper's Table 1: B A A B A)",
+        f"Dominant shares then: {levels}   (the paper: 2/3 each)",
+        "Outcomes:",
+    ]
+    for job in jobs:
+        peak = job["usage"]["memory_peak"] >> 20
+        cpu_s = job["usage"]["cpu_seconds"]
+        lines.append(
+            f"  job {job['id']:>2} {job['name']:<9} {output.show_elapsed(job):>4}, "
+            f"{cpu_s:4.1f} s of CPU, {peak:>4} MiB at most  {output.why_line(job)}"
+        )
+    return "\n".join(lines)

@@ -1,26 +1,47 @@
-"""drf doctor: what is enforced here."""
+"""drf doctor: which limits are enforced on this machine, problems, and remedies."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from drfd.units import show_size
+from drfd.common.units import show_size
 from drfd_cli import output
-from drfd_cli.options import as_json, connect
+from drfd_cli.options import connect, prints_result
+from drfd_cli.output import Result
+
+if TYPE_CHECKING:
+    from drfd.protocol.replies import CoresAndMemory, DoctorReply, StrayView
 
 
 @click.command("doctor")
-@as_json
-def command(as_json: bool) -> None:
+@click.option(
+    "--end-stray",
+    "stray",
+    metavar="ID.ATTEMPT",
+    help="End processes that are of no job here (administrators).",
+)
+@prints_result()
+def command(stray: str | None) -> Result | int:
     """What is enforced on this machine, what is only measured, and how to mend that."""
+    if stray is not None:
+        _end(stray)
+        return 0
     reply = connect().request("doctor")
-    if as_json:
-        output.print_json({key: value for key, value in reply.items() if key != "ok"})
-        return
+    return Result(
+        show=lambda: _show(reply),
+        view=lambda: {key: value for key, value in reply.items() if key != "ok"},
+    )
+
+
+def _show(reply: DoctorReply) -> None:
     output.tell(f"drfd {reply['version']}, launcher {reply['launcher']}")
     output.tell(f"enforcement by {reply['enforcement'] or 'unknown: the launcher is away'}")
     for name, control in reply["controls"].items():
         output.tell(f"  {name:<10} {output.clean(control)}")
+    for name, text in reply.get("private", {}).items():
+        output.tell(f"  {name:<10} {output.clean(text)}")
     for disk in reply["disks"]:
         kind = f", {disk['filesystem']}" if disk["filesystem"] else ""
         where = f"disk {disk['name']} ({disk['path']}{kind})"
@@ -29,8 +50,8 @@ def command(as_json: bool) -> None:
         output.tell(f"  {where}, device {disk['device'] or '-'}: {rates}{guess}")
         for direction, control in disk["control"].items():
             output.tell(f"    {direction:<8} {output.clean(control)}")
-    for name, each in reply.get("gres", {}).items():
-        output.tell(f"  {len(each)} {name} to give out: {', '.join(each) or '-'}")
+    for name, instances in reply.get("gres", {}).items():
+        output.tell(f"  {len(instances)} {name} to give out: {', '.join(instances) or '-'}")
     external = reply.get("external")
     if external:
         use, kept = _amount(external), _amount(external["kept"])
@@ -39,12 +60,33 @@ def command(as_json: bool) -> None:
         output.tell(f"warning: {output.clean(warning)}")
     for job_id in reply["stuck_jobs"]:
         output.tell(f"warning: job {job_id} cannot be killed and keeps its resources")
+    for each in reply.get("strays", ()):
+        output.tell(f"warning: {output.clean(_stray(each))}")
     for cure in reply["cures"]:
         output.tell(f"cure: {output.clean(cure)}")
 
 
-def _amount(use: output.View) -> str:
-    """Cores and memory, as far as there are any."""
+def _end(stray: str) -> None:
+    parts = stray.split(".")
+    if len(parts) != 2 or not all(part.isascii() and part.isdigit() for part in parts):
+        raise click.UsageError("--end-stray takes the number that drf doctor shows, such as 12.1")
+    job_id, attempt = map(int, parts)
+    connect().request("end_stray", id=job_id, attempt=attempt)
+    output.tell(f"ended {stray}")
+
+
+def _stray(stray: StrayView) -> str:
+    name, uid, user = f"{stray['id']}.{stray['attempt']}", stray["uid"], stray["user"]
+    whose = user or ("somebody unknown" if uid is None else f"uid {uid}")
+    origin = "another journal" if stray["is_foreign"] else "an unknown past of this journal"
+    return (
+        f"processes of {whose} may run as attempt {name} from {origin}, outside all jobs; "
+        f"drf doctor --end-stray {name} ends them"
+    )
+
+
+def _amount(use: CoresAndMemory) -> str:
+    """Return the words for cores and memory; zero amounts are left out."""
     parts = [f"{use['cores']:g} cores"] * bool(use["cores"])
     parts += [f"{show_size(use['memory'])} of memory"] * bool(use["memory"])
     return " and ".join(parts)

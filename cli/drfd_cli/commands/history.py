@@ -1,23 +1,27 @@
-"""drf history: jobs that have ended."""
+"""drf history: ended jobs, and what they used."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from drfd.units import show_size
+from drfd.common.units import show_size
 from drfd_cli import output
-from drfd_cli.options import as_json, connect, label
-from drfd_cli.past import chosen, past_options, print_csv
+from drfd_cli.options import connect, label, past_options, past_selection, prints_result
+from drfd_cli.output import Csv, Result
 
-_MANY = 20
-_PAGE = 1000
-#: Names are cut to so many signs; from this width of screen on, the longer figure.
+if TYPE_CHECKING:
+    from drfd.protocol.replies import PastJobView, UsedView
+
+#: Jobs shown by default, and the most jobs of one reply.
+_MANY, _PAGE = 20, 1000
+#: Columns to which names are cut on screens of at least `_WIDE` columns, and on narrower ones.
 _NAME, _SHORT_NAME = 24, 12
 _WIDE = 110
-#: The cause of the end is broken into lines of at least this length.
+#: Least width of the last column, the cause of the end, which is broken into lines.
 _WHY = 16
 _CSV = (
     *("id", "name", "user", "pool", "state", "exit_code", "signal", "attempt"),
@@ -32,14 +36,13 @@ _TASK = ("array_id", "array_index")
     "-n", "--number", type=click.IntRange(0), default=_MANY, show_default=True,
     help="The last so many; 0 for all.",
 )  # fmt: skip
-@click.option("--csv", "as_csv", is_flag=True, help="Print a line of values for each job.")
-@as_json
-def command(number: int, as_csv: bool, as_json: bool, **choice: Any) -> None:
+@prints_result(csv="Print a line of values for each job.")
+def command(number: int, **choice: Any) -> Result:
     """Jobs that have ended, the latest last: when, how, and what they used of what they declared.
     Yours, unless ids, --user or --all say otherwise; administrators see everybody's."""
     client = connect()
-    asked = chosen(client, **choice)
-    jobs: list[output.View] = []
+    asked = past_selection(client, **choice)
+    jobs: list[PastJobView] = []
     after = None
     while number == 0 or len(jobs) < number:
         limit = _PAGE if number == 0 else min(_PAGE, number - len(jobs))
@@ -49,44 +52,49 @@ def command(number: int, as_csv: bool, as_json: bool, **choice: Any) -> None:
         if after is None:
             break
     jobs.reverse()
-    if as_json:
-        output.print_json({"jobs": jobs})
-    elif as_csv:
-        _print_csv(jobs)
-    elif not jobs:
-        output.say("no ended jobs")
-    else:
-        _print_table(jobs)
-        if after is not None:
-            output.say(f"the last {number}; -n 0 shows all")
-
-
-def _print_csv(jobs: list[output.View]) -> None:
-    from drfd.wire.used import USED
-
-    demand = ("cores", "memory", "read", "write")
-    names = [*_CSV, "time_limit_s", *(f"declared_{name}" for name in demand), *USED]
-    # Last, so that the others stay where programs have found them.
-    names += _TASK
-    print_csv(
-        names,
-        (
-            [
-                *(job[name] for name in _CSV),
-                job["time_limit_s"],
-                *(job["demand"][name] for name in demand),
-                *(job["used"][name] for name in USED),
-                *(job[name] for name in _TASK),
-            ]
-            for job in jobs
-        ),
+    return Result(
+        show=lambda: _show(jobs, number, has_more=after is not None),
+        view=lambda: {"jobs": jobs},
+        csv=lambda: _csv(jobs),
     )
 
 
-def _print_table(jobs: list[output.View]) -> None:
+def _show(jobs: list[PastJobView], number: int, *, has_more: bool) -> None:
+    if not jobs:
+        output.say("no ended jobs")
+        return
+    _print_table(jobs)
+    if has_more:
+        output.say(f"the last {number}; -n 0 shows all")
+
+
+def _csv(jobs: list[PastJobView]) -> Csv:
+    from drfd.protocol.replies import USED
+
+    demand = ("cores", "memory", "read", "write")
+    names = [*_CSV, "time_limit_s", *(f"declared_{name}" for name in demand), *USED]
+    # Columns of later releases come last, so that no other column moves.
+    names += _TASK
+    return names, (
+        [
+            *_values(job, _CSV),
+            job["time_limit_s"],
+            *_values(job["demand"], demand),
+            *_values(job["used"], USED),
+            *_values(job, _TASK),
+        ]
+        for job in jobs
+    )
+
+
+def _values(view: Mapping[str, object], names: Iterable[str]) -> Iterator[object]:
+    return (view[name] for name in names)
+
+
+def _print_table(jobs: list[PastJobView]) -> None:
     is_wide = output.width() >= _WIDE
     names = _NAME if is_wide else _SHORT_NAME
-    users = _several(jobs)
+    users = len({job["user"] for job in jobs}) > 1
     wide: list[output.Column] = [("IO R/W", "right"), "CAUSE"]
     columns: list[output.Column] = [
         ("ID", "right"), "NAME", *(["USER"] if is_wide or users else []), "STATE",
@@ -97,15 +105,11 @@ def _print_table(jobs: list[output.View]) -> None:
     output.print_rows(columns, rows, fixed=("ID", "STATE"), last_width=_WHY if is_wide else 0)
 
 
-def _several(jobs: list[output.View]) -> bool:
-    return len({job["user"] for job in jobs}) > 1
-
-
-def _row(job: output.View, *, names: int, is_wide: bool, users: bool) -> list[object]:
+def _row(job: PastJobView, *, names: int, is_wide: bool, users: bool) -> list[object]:
     cores, memory, _ = output.show_demand(job["demand"])
     used = job["used"]
     peak = "-" if used["memory_peak"] is None else show_size(used["memory_peak"])
-    # Each pair is what was used, of what was declared.
+    # Each pair is used/declared.
     cells: list[object] = [
         label(job),
         output.shorten(job["name"], names),
@@ -123,15 +127,15 @@ def _row(job: output.View, *, names: int, is_wide: bool, users: bool) -> list[ob
     return cells
 
 
-def _mean_cores(used: output.View) -> str:
-    """Cores that it kept busy on average, while it was not frozen."""
+def _mean_cores(used: UsedView) -> str:
+    """Return the mean number of busy cores while the job was not suspended."""
     if used["cpu_seconds"] is None or used["wall_seconds"] is None:
         return "-"
-    ran_s = used["wall_seconds"] - used["suspended_seconds"]
+    ran_s = used["wall_seconds"] - (used["suspended_seconds"] or 0.0)
     return "-" if ran_s <= 0 else f"{used['cpu_seconds'] / ran_s:.1f}".removesuffix(".0")
 
 
-def _ended(at_s: float, *, is_wide: bool) -> str:
+def _ended(at_s: float | None, *, is_wide: bool) -> str:
     if is_wide:
         return output.show_time(at_s)
     return time.strftime("%m-%d %H:%M", time.localtime(at_s))

@@ -1,20 +1,36 @@
-"""drf log: the output of jobs, read with the caller's own rights."""
+"""drf log: the output of jobs, read from their files with the rights of the caller.
+
+A file is followed while it grows, also after it is truncated or replaced.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from drfd.client.connection import Connection
-from drfd.client.watch import Watch
+from drfd.client.streams import Watch
 from drfd.client.words import Ref
-from drfd.errors import Refused
+from drfd.common.errors import Refused
 from drfd_cli import output
 from drfd_cli.options import colour_option, connect, job_ids, label
-from drfd_cli.tail import Prefixed, Tail, Unreadable, plain
 
+if TYPE_CHECKING:
+    from drfd.protocol.replies import JobView
+
+#: Seconds between two reads of a file that is followed.
 _POLL_S = 0.2
+#: Bytes read at once.
+_BLOCK_BYTES = 1 << 16
+#: Bytes after which a line is broken, where each line has its job's id before it.
+_LINE_BYTES = 1 << 16
+#: Colours of the ids before lines, by id (ECMA-48 SGR).
+_COLOURS = (36, 33, 32, 35, 34, 31)
 
 
 @click.command("log")
@@ -35,7 +51,7 @@ def command(ids: tuple[Ref, ...], follow: bool, err: bool, lines: int | None) ->
     jobs = [_job(client, job_id) for job_id in dict.fromkeys(ids)]
     tails = {
         job["id"]: Tail(
-            job["stderr" if err else "stdout"],
+            job["stderr" if err else "stdout"] or "",
             lines,
             plain if len(jobs) == 1 else Prefixed(label(job), is_coloured=output.has_colour()),
         )
@@ -55,7 +71,7 @@ def command(ids: tuple[Ref, ...], follow: bool, err: bool, lines: int | None) ->
     return status
 
 
-def _job(client: Connection, job_id: Ref) -> output.View:
+def _job(client: Connection, job_id: Ref) -> JobView:
     reply = client.request("show", id=job_id)
     if "array" in reply:
         first = reply["array"]["array_tasks"].partition("-")[0].partition(",")[0]
@@ -63,11 +79,10 @@ def _job(client: Connection, job_id: Ref) -> output.View:
             "no-output", f"{job_id} is an array; each task has an output of its own",
             hint=f"drf log {job_id}_{first}",
         )  # fmt: skip
-    job: output.View = reply["job"]
-    return job
+    return reply["job"]
 
 
-def _print(job: output.View, tail: Tail) -> None:
+def _print(job: JobView, tail: Tail) -> None:
     if os.path.exists(tail.path):
         _copy(tail)
         tail.finish()
@@ -77,8 +92,8 @@ def _print(job: output.View, tail: Tail) -> None:
         raise Refused("no-output", f"the output file {tail.path} is not there any more")
 
 
-def _follow(client: Connection, jobs: list[output.View], tails: dict[int, Tail]) -> int:
-    """Copy what is there and what comes, until the jobs have ended; the exit code."""
+def _follow(client: Connection, jobs: list[JobView], tails: dict[int, Tail]) -> int:
+    """Copy the output until the jobs have ended, and return the exit code."""
     for job in jobs:
         if job["started_at"] is None and job["outcome"] is None:
             output.say(f"job {label(job)} has not started: {output.why_line(job)}")
@@ -100,7 +115,7 @@ def _follow(client: Connection, jobs: list[output.View], tails: dict[int, Tail])
         if reply is not None:
             over = {job["id"] for job in reply["ended"]} or set(tails)
             for job_id in over & set(tails):
-                # Once more after the end: it may have written until the last moment.
+                # The job may have written between the last copy and its end.
                 tail = tails.pop(job_id)
                 _copy(tail)
                 tail.finish()
@@ -114,3 +129,147 @@ def _copy(tail: Tail) -> None:
         tail.copy()
     except Unreadable as error:
         raise Refused("no-output", str(error)) from None
+
+
+class Unreadable(Exception):
+    """The path exists but cannot be read; the text says why."""
+
+
+class Tail:
+    """Copies a file to stdout, with each call the part that is new."""
+
+    def __init__(self, path: str, lines: int | None, write: Callable[[bytes], None]) -> None:
+        """`write` is called with each piece. The first call of `copy` begins with the last `lines`
+        lines of the file, or at its beginning if `lines` is None."""
+        self.path = path
+        self._lines = lines
+        self._write = write
+        self._file: BinaryIO | None = None
+
+    def copy(self) -> None:
+        """Write what was added to the file since the last call. Raises Unreadable."""
+        if self._file is None and not self._open():
+            return
+        self._copy_file()
+        if self._is_replaced() and self._open():
+            self._copy_file()
+        sys.stdout.buffer.flush()
+
+    def finish(self) -> None:
+        """Close the file, and end a last line that has no newline."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if isinstance(self._write, Prefixed):
+            self._write.finish()
+            sys.stdout.buffer.flush()
+
+    def _open(self) -> bool:
+        """Open the file. Returns False if it does not exist (yet)."""
+        fd = _open_file(self.path)
+        if fd is None:
+            return False
+        file = open(fd, "rb")  # noqa: SIM115  # it stays open between calls
+        if self._file is not None:
+            self._file.close()
+        elif self._lines is not None:
+            file.seek(_start_of_last(file, self._lines))
+        self._file = file
+        return True
+
+    def _copy_file(self) -> None:
+        file = self._file
+        assert file is not None
+        if os.fstat(file.fileno()).st_size < file.tell():
+            # The job has truncated the file.
+            file.seek(0)
+        while piece := file.read(_BLOCK_BYTES):
+            self._write(piece)
+
+    def _is_replaced(self) -> bool:
+        """Return whether the path is another file now, as after a log rotation."""
+        assert self._file is not None
+        try:
+            now, ours = os.stat(self.path), os.fstat(self._file.fileno())
+        except OSError:
+            return False
+        return (now.st_dev, now.st_ino) != (ours.st_dev, ours.st_ino)
+
+
+def last_bytes(path: str, most: int) -> bytes | None:
+    """Return at most the last `most` bytes of a file, from the beginning of a line if one begins
+    among them, or None if there is no such file. Raises Unreadable."""
+    fd = _open_file(path)
+    if fd is None:
+        return None
+    with open(fd, "rb") as file:
+        size = os.fstat(fd).st_size
+        file.seek(max(0, size - most))
+        data = file.read(most)
+    if size > most:
+        data = data.partition(b"\n")[2] or data
+    return data
+
+
+def _open_file(path: str) -> int | None:
+    """Return a descriptor of a regular file, or None if there is no file. Raises Unreadable."""
+    try:
+        # Without O_NONBLOCK, open of a FIFO without a writer would block (fifo(7)).
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Unreadable(f"cannot read {path}: {error.strerror}") from None
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(fd)
+        if stat.S_ISDIR(mode):
+            raise Unreadable(f"cannot read {path}: Is a directory")
+        raise Unreadable(f"the output went to {path}, which is no file that keeps it")
+    return fd
+
+
+class Prefixed:
+    """Writes whole lines to stdout, each with the job's label before it."""
+
+    def __init__(self, label: str, *, is_coloured: bool) -> None:
+        self._prefix = f"{label}: ".encode()
+        if is_coloured:
+            colour = _COLOURS[int(label.rpartition("_")[2]) % len(_COLOURS)]
+            self._prefix = b"\x1b[%dm%s\x1b[0m" % (colour, self._prefix)
+        self._rest = b""
+
+    def __call__(self, piece: bytes) -> None:
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        if len(self._rest) >= _LINE_BYTES:
+            lines, self._rest = [*lines, self._rest], b""
+        sys.stdout.buffer.write(b"".join(self._prefix + line + b"\n" for line in lines))
+
+    def finish(self) -> None:
+        if self._rest:
+            self(b"\n")
+
+
+def plain(piece: bytes) -> None:
+    sys.stdout.buffer.write(piece)
+
+
+def _start_of_last(file: BinaryIO, lines: int) -> int:
+    """Return the offset of the last `lines` lines. A last line without a newline counts."""
+    size = file.seek(0, os.SEEK_END)
+    if lines == 0 or size == 0:
+        return size
+    # A newline at the very end ends the last line and begins none.
+    at = size - 1
+    while at > 0:
+        begin = max(0, at - _BLOCK_BYTES)
+        file.seek(begin)
+        block = file.read(at - begin)
+        end = len(block)
+        while (found := block.rfind(b"\n", 0, end)) >= 0:
+            lines -= 1
+            if lines == 0:
+                return begin + found + 1
+            end = found
+        at = begin
+    return 0

@@ -1,58 +1,67 @@
-"""drf profile: one run with room to spare, and the demand that fits it."""
+"""drf profile: run a command once with ample resources, and print the demand that fits it."""
 
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from drfd.client.connection import Connection
-from drfd.errors import Refused
-from drfd.units import show_duration, show_need, show_size
+from drfd.common.errors import Refused
+from drfd.common.units import show_duration, show_need, show_size
 from drfd_cli import output
 from drfd_cli.commands.run import run_attached
 from drfd_cli.commands.submit import fields
 from drfd_cli.options import connect, demand_options
 
-#: What is asked for is halved so often, until it would start now.
+if TYPE_CHECKING:
+    from drfd.protocol.replies import EndedJobView
+
+#: Returns the fields of the submission with these cores and memory.
+_FieldsWith = Callable[..., dict[str, object]]
+#: Most attempts to find a demand with which the job would start now; each halves the last one.
 _TRIES = 8
+#: Least demand that is tried: thousandths of a core, and bytes.
 _LEAST_CORES, _LEAST_MEMORY = 1000, 1 << 30
+#: Bytes of which the memory that is tried is a multiple.
 _STEP = 16 << 20
 
 
 @click.command("profile", context_settings={"allow_interspersed_args": False})
 @demand_options
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(command: tuple[str, ...], **asked: Any) -> int:
+def command(command: tuple[str, ...], *, cores: int | None, mem: int | None, **asked: Any) -> int:
     """Run a command once as a job, attached as `drf run` does it, with all that is free for you
     now, or what -c and -m say; then print, among its errors, the `drf submit` line that fits it."""
     client = connect()
-    asked |= _generous(client, command, asked)
+    asked |= _generous(client, partial(fields, command, **asked), cores, mem)
     ended = run_attached(client, command, **asked)
     _tell(client, ended, command)
-    status: int = ended["status"]
-    return status
+    return ended["status"]
 
 
 def _generous(
-    client: Connection, command: tuple[str, ...], asked: dict[str, Any]
-) -> dict[str, Any]:
-    """Cores and memory, where nobody said: all that is free, or the half, or the quarter, … until
-    a dry run would start now; limits of pools and places kept for others count, too."""
+    client: Connection, fields_with: _FieldsWith, asked_cores: int | None, asked_mem: int | None
+) -> dict[str, int]:
+    """Return cores and memory as asked for or, where a job does not declare them, chosen: all that
+    is free is tried first, then a half, a quarter, …, until the job would start now, because limits
+    of pools and reservations may forbid more."""
     free = client.request("shares")["free"]
     cores = max(_LEAST_CORES, round(free["cores"]) * 1000)
     memory = max(_LEAST_MEMORY, free["memory"] // _STEP * _STEP)
-    found: dict[str, Any] = {}
+    found: dict[str, int] = {}
     if round(free["cores"]) > free["cores"]:
         cores = max(_LEAST_CORES, cores - 1000)
     for _ in range(_TRIES):
         found = {
-            "cores": cores if asked["cores"] is None else asked["cores"],
-            "mem": memory if asked["mem"] is None else asked["mem"],
+            "cores": cores if asked_cores is None else asked_cores,
+            "mem": memory if asked_mem is None else asked_mem,
         }
         is_least = (cores, memory) == (_LEAST_CORES, _LEAST_MEMORY)
-        if is_least or _starts_now(client, command, asked | found):
+        if is_least or _starts_now(client, fields_with, found):
             break
         cores = max(_LEAST_CORES, cores // 2000 * 1000)
         memory = max(_LEAST_MEMORY, memory // (2 * _STEP) * _STEP)
@@ -61,15 +70,15 @@ def _generous(
     return found
 
 
-def _starts_now(client: Connection, command: tuple[str, ...], asked: dict[str, Any]) -> bool:
+def _starts_now(client: Connection, fields_with: _FieldsWith, found: dict[str, int]) -> bool:
     try:
-        forecast = client.request("submit", dry_run=True, **fields(command, **asked))
+        forecast = client.forecast(**fields_with(**found))
     except Refused:
         return False
     return forecast["reason"] is None
 
 
-def _tell(client: Connection, ended: dict[str, Any], command: tuple[str, ...]) -> None:
+def _tell(client: Connection, ended: EndedJobView, command: tuple[str, ...]) -> None:
     past = {"ids": [ended["id"]]}
     reply = client.request("report", by="job", least=1, past=past)
     if not reply["rows"]:
@@ -80,17 +89,17 @@ def _tell(client: Connection, ended: dict[str, Any], command: tuple[str, ...]) -
     if cores["declared"] and ran_s:
         output.say(
             f"it ran for {show_duration(ran_s)}, with {cores['used'] / row['run_ms'] / 1000:.2f} "
-            f"cores on average and {show_size(row['peak_max'])} of memory at its peak"
+            f"cores on average and {show_size(row['peak_max'] or 0)} of memory at its peak"
         )
     advice = row["advice"]
     if advice is None:
-        code = ended["outcome"]["code"]
+        code = "" if ended["outcome"] is None else ended["outcome"]["code"]
         output.say(f"it ended as {code}: only a run that has done its work shows what it needs")
         return
     if advice["short_jobs"]:
         output.say("it was cut short: this is a guess, profile it again with")
     words = shlex.join(command)
     if output.clean(words, 800) != words:
-        # A line that cannot be typed would be of no use.
+        # It has characters that cannot be typed.
         words = "(the same command)"
     output.say(f"drf submit {' '.join(advice['options'])} -- {words}")

@@ -1,28 +1,37 @@
-"""drf report: what ended jobs declared, and what they used of it."""
+"""drf report: declared and used resources of ended jobs, and recommended requests."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
-from drfd.units import parse_duration, show_duration, show_size
-from drfd_cli import curve, output
-from drfd_cli.options import LINES, as_json, connect
-from drfd_cli.past import chosen, past_options, print_csv
+from drfd.common.units import parse_duration, show_duration, show_size
+from drfd_cli import charts, output
+from drfd_cli.options import LINES, connect, past_options, past_selection, prints_result
+from drfd_cli.output import Csv, Result, pick
+
+if TYPE_CHECKING:
+    from drfd.protocol.replies import AccountView, JobCurveView, ReportReply
 
 _ROWS = 30
+#: Columns to which names are cut on screens of at least `_WIDE` columns, and on narrower ones.
 _NAME, _SHORT_NAME = 32, 18
+#: From `_VERY_WIDE` columns on there is room for curves.
 _WIDE, _VERY_WIDE = 100, 132
-#: How the last job of a line went.
-_CURVES, _KINDS, _BARS = ("USE OF CORES", "USE OF MEM"), ("cores", "memory"), 12
+#: Headings of the curves, which show the last job of a row, and the width of each.
+_CURVES, _BARS = ("USE OF CORES", "USE OF MEM"), 12
+_KINDS: tuple[Literal["cores", "memory"], ...] = ("cores", "memory")
 _DEFAULT_SINCE = "30d"
-#: What the parts of a row's key are called.
+#: The columns that identify a row, by the value of --by.
 _KEYS = {"job": ["id", "name", "user"], "name": ["name", "user"], "user": ["user"],
          "pool": ["pool"]}  # fmt: skip
-_AMOUNTS = ("cores", "memory", "read", "write")
+_Amount = Literal["cores", "memory", "read", "write"]
+_AMOUNTS: tuple[_Amount, ...] = ("cores", "memory", "read", "write")
+_DISK: tuple[_Amount, ...] = ("read", "write")
 _PARTS = ("declared", "used", "unknown", "wasted", "efficiency")
 _PLAIN = (
     *("read_bytes", "written_bytes", "demand_max", "peak_max", "throttled_us"),
@@ -40,32 +49,36 @@ _PLAIN = (
     "-n", "--number", type=LINES, default=_ROWS,
     help=f"So many lines ({_ROWS}); the rest is summed up in one.",
 )  # fmt: skip
-@click.option("--csv", "as_csv", is_flag=True, help="Print a line of values for each line.")
-@as_json
-def command(by: str, number: int, as_csv: bool, as_json: bool, **choice: Any) -> None:
+@prints_result(csv="Print a line of values for each line.")
+def command(by: str, number: int, **choice: Any) -> Result:
     """What ended jobs declared and what they used of it, and what to ask for next time; of the last
     30 days, unless --since says otherwise. Yours, unless ids, --user or --all say otherwise;
     administrators see everybody's."""
     if choice["since"] is None and choice["until"] is None and not choice["ids"]:
         choice["since"] = time.time() - parse_duration(_DEFAULT_SINCE)
     client = connect()
-    past = chosen(client, **choice)
+    past = past_selection(client, **choice)
     reply = client.request("report", past=past, by=by, limit=number)
-    if as_json:
-        output.print_json({key: reply[key] for key in ("by", "rows", "others", "total")})
-    elif as_csv:
-        _print_csv(reply)
-    elif not reply["total"]["jobs"]:
+    return Result(
+        show=lambda: _show(reply),
+        view=lambda: pick(reply, ("by", "rows", "others", "total")),
+        csv=lambda: _csv(reply),
+    )
+
+
+def _show(reply: ReportReply) -> None:
+    if not reply["total"]["jobs"]:
         output.say("no job that ran has ended in that time")
     else:
         _print_table(reply)
 
 
-def _print_csv(reply: output.View) -> None:
+def _csv(reply: ReportReply) -> Csv:
     keys = _KEYS[reply["by"]]
     amounts = [f"{amount}_{part}" for amount in _AMOUNTS for part in _PARTS]
-    rows = [*reply["rows"], *([reply["others"]] if reply["others"] else [])]
-    print_csv(
+    # Indexed by computed names, which a TypedDict does not allow.
+    rows = cast(list[Mapping[str, Any]], [*reply["rows"], *filter(None, [reply["others"]])])
+    return (
         [*keys, "jobs", "run_ms", *amounts, *_PLAIN, "advice", "gres_ms"],
         (
             [
@@ -83,14 +96,14 @@ def _print_csv(reply: output.View) -> None:
     )
 
 
-def _print_table(reply: output.View) -> None:
+def _print_table(reply: ReportReply) -> None:
     by = reply["by"]
     is_wide = output.width() >= _WIDE
     has_users = by == "user" or len({row.get("user") for row in reply["rows"]}) > 1
     keys = [key for key in _KEYS[by] if key != "user" or has_users]
     total = reply["total"]
-    disks = [what for what in ("read", "write") if total[what]["declared"]]
-    # A daemon that has not been restarted since an update does not tell any.
+    disks: list[_Amount] = [what for what in _DISK if total[what]["declared"]]
+    # A daemon of an older release sends no curves.
     has_curves = output.width() >= _VERY_WIDE and any(row.get("curve") for row in reply["rows"])
     columns: list[output.Column] = [
         *((key.upper(), "right") if key == "id" else key.upper() for key in keys),
@@ -99,38 +112,41 @@ def _print_table(reply: output.View) -> None:
         ("PEAK", "right"), ("MEM%", "right"),
         *((f"{what.upper()}%", "right") for what in disks),
         *((f"{name.upper()}-H", "right") for name in total.get("gres_ms", {})),
-        *([("HELD BACK", "right")] if is_wide else []),
+        *([("THROTTLED", "right")] if is_wide else []),
         *(_CURVES if has_curves else ()),
     ]  # fmt: skip
     names = _NAME if is_wide else _SHORT_NAME
-    show = {"by": by, "is_wide": is_wide, "disks": disks, "gres": list(total.get("gres_ms", {}))}
+    cells = partial(
+        _cells, by=by, is_wide=is_wide, disks=disks, gres=list(total.get("gres_ms", {}))
+    )
     rows = [
         [
-            *(output.shorten(row[key], names) for key in keys),
-            *_cells(row, **show),
+            *(output.shorten(row.get(key), names) for key in keys),
+            *cells(row),
             *(_bars(row.get("curve")) if has_curves else ()),
         ]
         for row in reply["rows"]
     ]
     blanks = [""] * (len(keys) - 1)
     if reply["others"] is not None:
-        rows.append(["all others", *blanks, *_cells(reply["others"], **show)])
+        rows.append(["all others", *blanks, *cells(reply["others"])])
     if len(rows) > 1:
-        rows.append(["in all", *blanks, *_cells(total, **show)])
+        rows.append(["in all", *blanks, *cells(total)])
     output.print_rows(columns, rows, fixed=("ID", "CORE-H", "MEM", "PEAK", *_CURVES))
     for row in reply["rows"]:
-        if by == "name" or len(reply["rows"]) == 1:
-            _tell_advice(row)
+        if row["advice"] is not None and (by == "name" or len(reply["rows"]) == 1):
+            whose = f"{output.clean(row['name'])} ({output.clean(row['user'])})"
+            output.tell(f"{whose}: next time {output.advice_line(row['advice'])}")
 
 
 def _cells(
-    row: output.View, *, by: str, is_wide: bool, disks: Sequence[str], gres: Sequence[str]
+    row: AccountView, *, by: str, is_wide: bool, disks: Sequence[_Amount], gres: Sequence[str]
 ) -> list[object]:
     peak = show_size(row["peak_max"]) if row["peak_max"] else "-"
     declared_us = row["cores"]["declared"] + row["cores"]["unknown"]
-    held_back = show_duration(row["throttled_us"] / 1e6)
+    throttled = show_duration(row["throttled_us"] / 1e6)
     if row["throttled_unknown_jobs"] == row["jobs"]:
-        held_back = "-"
+        throttled = "-"
     return [
         *([row["jobs"]] if by != "job" else []),
         f"{declared_us / 3.6e9:.2f}",
@@ -141,23 +157,17 @@ def _cells(
         _percent(row["memory"]["efficiency"]),
         *(_percent(row[what]["efficiency"]) for what in disks),
         *(f"{row.get('gres_ms', {}).get(name, 0) / 3.6e6:.2f}" for name in gres),
-        *([held_back] if is_wide else []),
+        *([throttled] if is_wide else []),
     ]
 
 
-def _bars(points: output.View | None) -> list[str]:
-    """Of the cores, and of the memory, against what was asked for."""
+def _bars(points: JobCurveView | None) -> list[str]:
+    """Return the curves of cores and memory, scaled to the demand."""
     if points is None:
         return ["", ""]
     demand = points["demand"]
-    return [curve.spark(points["at"], points[kind], demand[kind], _BARS) for kind in _KINDS]
+    return [charts.spark(points["at"], points[kind], demand[kind], _BARS) for kind in _KINDS]
 
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.0%}"
-
-
-def _tell_advice(row: output.View) -> None:
-    if row["advice"] is not None:
-        whose = f"{output.clean(row['name'])} ({output.clean(row['user'])})"
-        output.tell(f"{whose}: next time {output.advice_line(row['advice'])}")

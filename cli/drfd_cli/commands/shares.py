@@ -1,36 +1,44 @@
-"""drf shares: who holds how much."""
+"""drf shares: allocation and entitlement of each pool and user."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from drfd_cli import output, parsable
-from drfd_cli.options import as_json, colour_option, connect, parsable_options
+from drfd_cli import output
+from drfd_cli.options import colour_option, connect, prints_result
+from drfd_cli.output import NODE_COLUMNS, Result, pick
 
-#: On a screen narrower than this, some columns are left out.
-_NARROW = 72
-_WIDE_ONLY = {"WEIGHT", "OF", "IO R/W", "GRES"}
+if TYPE_CHECKING:
+    from drfd.protocol.replies import ResourcesView, SharesReply
+
+#: On screens narrower than `_NARROW` columns, those of `_WIDE_ONLY` are left out; on screens
+#: narrower than `_FULL`, the first column has a shorter heading.
+_NARROW, _FULL = 72, 90
+_WIDE_ONLY = {"WEIGHT", "DOMINANT", "IO R/W", "GRES"}
 
 
 @click.command("shares")
-@as_json
-@parsable_options(parsable.NODE)
+@prints_result(columns=NODE_COLUMNS)
 @colour_option
-def command(as_json: bool, **shape: Any) -> None:
+def command() -> Result:
     """Who holds how much of the machine, and how much each is entitled to."""
     reply = connect().request("shares")
-    if as_json:
-        keys = ("capacity", "free", "nodes", "external")
-        output.print_json({key: reply[key] for key in keys if key in reply})
-        return
-    if parsable.print_lines(parsable.NODE, reply["nodes"], **shape):
-        return
+    keys = ("capacity", "free", "nodes", "external")
+    return Result(
+        show=lambda: _print_table(reply),
+        view=lambda: pick(reply, keys),
+        pages=lambda: [reply["nodes"]],
+    )
+
+
+def _print_table(reply: SharesReply) -> None:
     names = list(reply["capacity"]["gres"])
     hidden = _WIDE_ONLY if output.width() < _NARROW else set()
     columns: list[output.Column] = [
-        "POOL OR USER", ("WEIGHT", "right"), ("ENTITLED", "right"), ("SHARE", "right"), "OF",
+        "POOL OR USER" if output.width() >= _FULL else "NAME", ("WEIGHT", "right"),
+        ("ENTITLED", "right"), ("SHARE", "right"), "DOMINANT",
         ("SATISFIED", "right"), ("CORES", "right"), ("MEM", "right"), ("IO R/W", "right"),
         *(["GRES"] if names else []), ("RUN", "right"), ("WAIT", "right"),
     ]  # fmt: skip
@@ -49,9 +57,14 @@ def command(as_json: bool, **shape: Any) -> None:
         ]
         for node in reply["nodes"]
     ]
-    below = {name: reply[name] for name in ("free", "capacity")}
-    if "external" in reply:
-        below = {"outside": {"read": 0, "write": 0, **reply["external"]["kept"]}, **below}
+    below: dict[str, ResourcesView] = {"free": reply["free"], "capacity": reply["capacity"]}
+    external = reply.get("external")
+    if external is not None:
+        kept = external["kept"]
+        outside: ResourcesView = {
+            "cores": kept["cores"], "memory": kept["memory"], "read": 0, "write": 0, "gres": {},
+        }  # fmt: skip
+        below = {"outside": outside, **below}
     for name, amount in below.items():
         counts = {each: amount.get("gres", {}).get(each, 0) for each in names}
         gres = [output.show_gres(counts) if name != "outside" else ""] if names else []
@@ -66,7 +79,7 @@ def command(as_json: bool, **shape: Any) -> None:
 
 
 def branch(path: str) -> str:
-    """The node's own name, indented below the pool that it is in."""
+    """Return the last part of a node's path, indented by its depth in the tree."""
     *above, name = path.split(".")
     return "  " * (len(above) - 1) + name.replace("%2E", ".").replace("%25", "%")
 

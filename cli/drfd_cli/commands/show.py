@@ -3,51 +3,78 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import click
 
 from drfd.client.words import Ref
-from drfd.units import show_duration, show_size
-from drfd_cli import curve, output
-from drfd_cli.options import as_json, connect, job_id
+from drfd.common.units import show_duration, show_size
+from drfd_cli import charts, output
+from drfd_cli.options import connect, job_id, prints_result
 from drfd_cli.options import label as name_of
+from drfd_cli.output import Result, pick
 
-#: Lists of indices are cut to so many signs.
+if TYPE_CHECKING:
+    from drfd.protocol.replies import (
+        ConditionsView,
+        CurveView,
+        DetailedArrayView,
+        DetailedJobView,
+        ResourcesView,
+        ShowReply,
+        UsedView,
+    )
+
+#: Maximum length of a list of indices, in characters.
 _INDICES = 200
-#: Columns of labels, and of a curve at most.
+#: Width of the labels, and maximum width of a curve, in columns.
 _LABEL, _CURVE = 10, 90
+#: Keys of the reply with the numbers of events that it leaves out and that are no longer stored.
+_EVENT_COUNTS = ("events_omitted", "events_dropped")
 
 
 @click.command("show")
 @job_id
-@as_json
-def command(job_id: Ref, as_json: bool) -> None:
+@prints_result()
+def command(job_id: Ref) -> Result:
     """Everything about one job: demand, use, attempts, events, outcome."""
     reply = connect().request("show", id=job_id)
-    shown = reply["array"] if "array" in reply else reply["job"]
-    if as_json:
-        # What it used is known when it has ended.
-        more = {key: reply[key] for key in ("used", "curve") if reply.get(key) is not None}
-        output.print_json({**shown, "events": reply["events"], **more})
-        return
+    return Result(show=lambda: _show(reply), view=lambda: _view(reply))
+
+
+def _view(reply: ShowReply) -> Mapping[str, object]:
+    shown: Mapping[str, object] = reply["array"] if "array" in reply else reply["job"]
+    told: Mapping[str, object] = reply
+    # "used" is known only after the job has ended, "curve" also while it runs.
+    more = {key: told[key] for key in ("used", "curve") if told.get(key) is not None}
+    # A daemon that has not been restarted since an update sends all events.
+    counts = pick(reply, _EVENT_COUNTS)
+    return {**shown, "events": reply["events"], **counts, **more}
+
+
+def _show(reply: ShowReply) -> None:
     lines = (
-        array_lines(shown)
+        array_lines(reply["array"])
         if "array" in reply
-        else job_lines(shown, reply.get("used"), reply.get("curve"))
+        else job_lines(reply["job"], reply.get("used"), reply.get("curve"))
     )
     for label, value in lines:
         output.tell(f"{label:<{_LABEL}} {output.clean(value, 1000)}")
     output.tell("events")
+    if omitted := reply.get("events_omitted"):
+        output.tell(f"  {omitted} between the first and the last ones are not shown")
+    if dropped := reply.get("events_dropped"):
+        output.tell(f"  {dropped} between the first and the last ones were not kept")
     for event in reply["events"]:
         line = f"{output.show_time(event['at'])}  {event['event']:<17} {event['text']}"
         output.tell(f"  {output.clean(line, 400).rstrip()}")
 
 
-def _conditions(job: dict[str, Any]) -> list[tuple[str, str]]:
-    """What was said of its start, of a warning, and of further tries."""
+def _conditions(job: ConditionsView) -> list[tuple[str, str]]:
+    """Return the lines for start conditions, the warning and retries."""
     lines = []
-    # A daemon that has not been restarted since an update may not tell them yet.
+    # A daemon that has not been restarted since an update may not send them.
     if after := job.get("after"):
         names = (f"{each.get('label', each['id'])}:{each['want']}" for each in after)
         lines.append(("after", ", ".join(names)))
@@ -62,20 +89,19 @@ def _conditions(job: dict[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-def _demand(demand: dict[str, Any]) -> str:
+def _demand(demand: ResourcesView) -> str:
     cores, memory, io = output.show_demand(demand)
     unit = "core" if cores == "1" else "cores"
     return f"{cores} {unit}, {memory} memory, io {_io(demand) or io}{_gres(demand)}"
 
 
-def array_lines(array: dict[str, Any]) -> list[tuple[str, str]]:
+def array_lines(array: DetailedArrayView) -> list[tuple[str, str]]:
     limit, submitted_at = array["time_limit_s"], array["submitted_at"]
     tasks = ", ".join(f"{count} {state}" for state, count in sorted(array["counts"].items()))
     return [
         ("array", f"{array['id']} ({array['name']}) of {array['user']}, pool {array['pool']}"),
         ("indices", array["array_tasks"]),
         ("tasks", f"{array['tasks']}: {tasks}"),
-        # All of them are in --json.
         *(
             (state.lower().replace("_", " "), output.clean(text, _INDICES))
             for state, text in array["indices"].items()
@@ -92,7 +118,7 @@ def array_lines(array: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def job_lines(
-    job: dict[str, Any], used: dict[str, Any] | None, points: dict[str, Any] | None
+    job: DetailedJobView, used: UsedView | None, points: CurveView | None
 ) -> list[tuple[str, str]]:
     usage = job["usage"]
     limit = job["time_limit_s"]
@@ -121,25 +147,25 @@ def job_lines(
     if job["argv"] is not None:
         lines += [
             ("command", shlex.join(job["argv"])),
-            ("directory", job["cwd"]),
-            ("output", job["stdout"]),
-            ("errors", job["stderr"]),
+            ("directory", job["cwd"] or ""),
+            ("output", job["stdout"] or ""),
+            ("errors", job["stderr"] or ""),
         ]
     return lines
 
 
-def _curve_lines(points: dict[str, Any] | None, demand: dict[str, Any]) -> list[tuple[str, str]]:
+def _curve_lines(points: CurveView | None, demand: ResourcesView) -> list[tuple[str, str]]:
     room = min(_CURVE, output.width() - _LABEL - 1)
-    found = curve.lines(points, demand, room)
+    found = charts.usage_lines(points, demand, room)
     return [("over time" if not at else "", line) for at, line in enumerate(found)]
 
 
-def _gres(demand: dict[str, Any]) -> str:
+def _gres(demand: ResourcesView) -> str:
     return f", {output.show_gres(demand['gres'])}" if demand["gres"] else ""
 
 
-def _io(demand: dict[str, Any]) -> str:
-    """The rates of each disk that has any, where there are several."""
+def _io(demand: ResourcesView) -> str:
+    """Return the rates of each disk that has any, if there are several disks."""
     return ", ".join(
         f"{output.show_io(rates)} on disk {output.clean(name)}"
         for name, rates in demand.get("disks", {}).items()
@@ -147,8 +173,8 @@ def _io(demand: dict[str, Any]) -> str:
     )
 
 
-def _kernel_lines(used: dict[str, Any] | None) -> list[tuple[str, str]]:
-    """What the kernel has counted of an ended job; what it has not is left out."""
+def _kernel_lines(used: UsedView | None) -> list[tuple[str, str]]:
+    """Return the lines for the kernel's counters of an ended job; unknown ones are left out."""
     if used is None:
         return []
     lines = []

@@ -1,4 +1,4 @@
-"""drf simulate: what policies would do, without running anything."""
+"""drf simulate: the group of commands that simulate policies without running any job."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from pathlib import Path
 
 import click
 
-from drfd_cli.simulate_alloc import alloc
-from drfd_cli.simulate_generate import generate
-from drfd_cli.simulate_paper import paper
-from drfd_cli.simulate_trace import trace
+from drfd_cli.simulate.alloc import alloc
+from drfd_cli.simulate.paper import paper
+from drfd_cli.simulate.trace import generate, trace
 
-#: What is meant when a trace is named in place of a command.
+#: The command that is meant if the first argument is a file.
 _DEFAULT = "trace"
 
 

@@ -1,36 +1,106 @@
-"""drf status: the queue now."""
+"""drf status: the queue now.
+
+With --watch the listing is drawn again and again on a screen of its own.
+"""
 
 from __future__ import annotations
 
+import io
+import os
+import signal
+import sys
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from itertools import chain, islice
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from drfd.client.words import Ref
-from drfd_cli import output, parsable
-from drfd_cli.again import again
+from drfd.common.errors import Unavailable
+from drfd_cli import output
 from drfd_cli.options import (
-    as_json,
+    asked_form,
     colour_option,
     connect,
     job_ids,
     label,
-    parsable_options,
+    prints_result,
     state_option,
 )
+from drfd_cli.output import JOB_COLUMNS, Result
+from drfd_cli.terminal import write_all
 
+if TYPE_CHECKING:
+    from drfd.protocol.replies import JobView, StatusReply
+
+#: Least seconds between two drawings, and least ratio of that pause to the time that a request
+#: takes, which bounds the load of the daemon.
+_EVERY_S, _TIMES = 2.0, 10.0
+#: Escape sequences that enter the alternate screen, hide the cursor and cut long lines; and that
+#: restore all of it.
+_ENTER, _LEAVE = b"\x1b[?1049h\x1b[?25l\x1b[?7l", b"\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
+
+
+class _Screen(io.StringIO):
+    """Collects the listing, which is then written to the terminal at once."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def again(title: str, show: Callable[[], None]) -> None:
+    """Draw what `show` prints, repeatedly until ^C. If not all lines fit, the last one is shown."""
+    ending = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        write_all(1, _ENTER)
+        listing: list[str] = []
+        while True:
+            begin_s = time.monotonic()
+            head = f"{title}  {time.strftime('%H:%M:%S')}, ^C ends"
+            text = _Screen()
+            try:
+                with redirect_stdout(text):
+                    show()
+                listing = text.getvalue().splitlines()
+            except Unavailable as error:
+                # Keep the last listing on the screen.
+                head = f"the daemon is away: {output.clean(error)}"
+            _draw([head, *listing])
+            time.sleep(max(_EVERY_S, _TIMES * (time.monotonic() - begin_s)))
+    except KeyboardInterrupt:
+        pass
+    finally:
+        write_all(1, _LEAVE)
+        for number, handler in ending.items():
+            signal.signal(number, handler)
+
+
+def _draw(lines: list[str]) -> None:
+    _, rows = os.get_terminal_size(1)
+    if len(lines) > rows > 2:
+        lines = [*lines[: rows - 2], "…", lines[-1]]
+    text = "\x1b[H" + "\x1b[K\r\n".join(lines[: rows or 24]) + "\x1b[K\x1b[J"
+    write_all(1, text.encode(sys.__stdout__.encoding if sys.__stdout__ else "utf-8", "replace"))
+
+
+def _end(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+#: Ended jobs shown with --all.
 _RECENT = 20
-#: Names are cut to so many signs; from this width of screen on, the longer figure.
+#: Columns to which names are cut on screens of at least `_WIDE` columns, and on narrower ones.
 _NAME, _SHORT_NAME = 24, 12
 _WIDE = 110
-#: On a screen narrower than this, what was asked for gives way too.
+#: On screens narrower than this there are no columns of demands, and names are cut further.
 _NARROW, _NARROW_NAME = 72, 10
-#: A list of indices is cut to so many signs.
+#: Columns to which a list of indices is cut.
 _INDICES = 24
-#: The reason is broken into lines of at least this length.
+#: Least width of the last column, the reason, which is broken into lines.
 _WHY = 16
 
 
@@ -44,53 +114,52 @@ _WHY = 16
 )
 @click.option("-r", "--array-tasks", "tasks", is_flag=True, help="A row for each task of an array.")
 @click.option("-w", "--watch", is_flag=True, help="Again and again, until ^C.")
-@as_json
-@parsable_options(parsable.JOB)
+@prints_result(columns=JOB_COLUMNS)
 @colour_option
 def command(
-    ids: tuple[Ref, ...], user: str | None, name: str | None, states: tuple[str, ...],
-    with_ended: bool, tasks: bool, watch: bool, as_json: bool, **shape: Any,
-) -> None:  # fmt: skip
+    ids: tuple[Ref, ...], with_ended: bool, tasks: bool, watch: bool, **chosen: Any
+) -> Result | int:
     """The queue now: what runs, what waits, and why."""
-    if watch and (as_json or any(shape.values())):
+    if watch and not asked_form().is_for_people:
         raise click.UsageError("--watch is for people; it goes with neither --json nor --parsable")
-    select: dict[str, Any] = {"ids": list(ids), "user": user, "states": list(states)}
-    if name is not None:
-        select["name"] = name
+    select = {"ids": list(ids), "user": chosen["user"], "states": list(chosen["states"])}
+    if chosen["name"] is not None:
+        select["name"] = chosen["name"]
     asked = {"select": select, "ended": _RECENT if with_ended else 0}
     if tasks:
         asked["tasks"] = True
     client = connect()
     pages = client.pages("status", **asked)
-    # What is wrong with the question is said before a screen is taken.
+    # A refusal must be printed on the normal screen.
     reply = next(pages)
     if watch and output.is_terminal():
         again("drf status", lambda: _print(client.pages("status", **asked), click.echo))
-        return
+        return 0
     pages = chain([reply], pages)
+    return Result(
+        show=lambda: _print(pages, output.say),
+        view=lambda: _view(pages, reply),
+        pages=lambda: (page["jobs"] for page in pages),
+    )
+
+
+def _view(pages: Iterator[StatusReply], first: StatusReply) -> Mapping[str, object]:
     counts: Counter[str] = Counter()
-    if as_json:
-        jobs = [job for page in _counted(pages, counts) for job in page["jobs"]]
-        output.print_json({"jobs": jobs, "counts": counts, "draining": reply["draining"]})
-        return
-    if parsable.print_lines(parsable.JOB, reply["jobs"], **shape):
-        for page in islice(pages, 1, None):
-            parsable.print_lines(parsable.JOB, page["jobs"], **shape | {"no_header": True})
-        return
-    _print(pages, output.say)
+    jobs = [job for page in _counted(pages, counts) for job in page["jobs"]]
+    view = {"jobs": jobs, "counts": counts, "draining": first["draining"]}
+    return {**view, **output.standing(first)}
 
 
-def _print(pages: Iterator[output.View], say: Callable[[str], None]) -> None:
-    """The table; `say` tells what is no part of it."""
+def _print(pages: Iterator[StatusReply], say: Callable[[str], None]) -> None:
+    """Print the table of jobs. `say` prints the notices, and that there are no jobs."""
     counts: Counter[str] = Counter()
     pages = _counted(pages, counts)
     reply = next(pages)
-    if reply["draining"]:
-        say("draining: nothing is launched until drf undrain")
+    for line in output.notices(reply):
+        say(line)
     if not reply["jobs"]:
         say("no jobs")
         return
-    # On a narrow screen, what is least asked for gives way to the reason.
     is_wide, is_narrow = output.width() >= _WIDE, output.width() < _NARROW
     names = _NAME if is_wide else _NARROW_NAME if is_narrow else _SHORT_NAME
     has_gres = bool(reply.get("gres")) and not is_narrow
@@ -100,34 +169,32 @@ def _print(pages: Iterator[output.View], say: Callable[[str], None]) -> None:
         *([("IO R/W", "right")] if is_wide else []), *(["GRES"] if has_gres else []),
         ("TIME", "right"), "WHY",
     ]  # fmt: skip
-    shape: dict[str, Any] = {
-        "names": names, "is_wide": is_wide, "is_narrow": is_narrow, "has_gres": has_gres,
-    }  # fmt: skip
-    rows = [_row(job, **shape) for job in reply["jobs"]]
+    row = partial(_row, names=names, is_wide=is_wide, is_narrow=is_narrow, has_gres=has_gres)
+    rows = [row(job) for job in reply["jobs"]]
     if reply.get("after") is None:
         output.print_rows(columns, rows, fixed=("ID", "STATE"), last_width=_WHY)
     else:
-        # The first page is there at once, however long the list.
-        later = ([_row(job, **shape) for job in page["jobs"]] for page in pages)
+        # The first page is printed before the others are requested.
+        later = ([row(job) for job in page["jobs"]] for page in pages)
         output.print_pages(columns, chain([rows], later))
     click.echo(" ".join(f"{count} {state}" for state, count in sorted(counts.items())))
 
 
-def _counted(pages: Iterator[output.View], counts: Counter[str]) -> Iterator[output.View]:
-    """The pages, as they are; what each has of every state is added up."""
+def _counted(pages: Iterator[StatusReply], counts: Counter[str]) -> Iterator[StatusReply]:
+    """Yield the pages unchanged, and add their counts by state to `counts`."""
     for page in pages:
         counts.update(page["counts"])
         yield page
 
 
-def _id(job: output.View) -> str:
+def _id(job: JobView) -> str:
     if "array_tasks" not in job:
         return label(job)
     return f"{job['id']}_[{output.shorten(job['array_tasks'], _INDICES)}]"
 
 
 def _row(
-    job: output.View, *, names: int, is_wide: bool, is_narrow: bool, has_gres: bool
+    job: JobView, *, names: int, is_wide: bool, is_narrow: bool, has_gres: bool
 ) -> list[object]:
     cores, memory, io = output.show_demand(job["demand"])
     return [

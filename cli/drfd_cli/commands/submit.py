@@ -1,30 +1,92 @@
-"""drf submit: queue a command or a script."""
+"""drf submit: queue a command, or a script with options on its #DRF lines."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from drfd.client.submission import compose
-from drfd.environment import as_given, capture, is_secret, not_text
+from drfd.client.connection import Connection
+from drfd.client.submission import Submission
+from drfd.common.errors import Refused
+from drfd.payload.environment import as_given, capture, is_secret, not_text
 from drfd_cli import output
+from drfd_cli.commands.wait import LauncherWatch
 from drfd_cli.options import (
     ARRAY,
     GroupedHelp,
-    as_json,
     condition_options,
     connect,
     demand_options,
+    prints_result,
 )
-from drfd_cli.script import directives, read_script
+from drfd_cli.output import Result, pick
+
+if TYPE_CHECKING:
+    from drfd.protocol.replies import DryRunReply
+
+_DIRECTIVE = re.compile(r"#DRF\s+(.*)")
+_SCRIPT_MAX_BYTES = 512 << 10
+
+
+def read_script(name: str) -> str:
+    try:
+        with open(name, "rb") as file:
+            data = file.read(_SCRIPT_MAX_BYTES + 1)
+    except OSError as error:
+        raise Refused(
+            "no-script",
+            f"cannot read the script {output.clean(name)}: {error.strerror}",
+            hint="to run a command, write -- before it: drf submit -- CMD",
+        ) from None
+    if len(data) > _SCRIPT_MAX_BYTES:
+        raise Refused("too-long", f"the script {name} has more than {_SCRIPT_MAX_BYTES} bytes")
+    try:
+        script = data.decode()
+    except UnicodeDecodeError:
+        raise Refused(
+            "no-script",
+            f"{output.clean(name)} is a program, not a script",
+            hint=f"drf submit -- {shlex.quote(name)}",
+        ) from None
+    # The kernel would take the carriage return as a part of the interpreter's path.
+    first_line = script.partition("\n")[0]
+    if first_line.startswith("#!") and first_line.endswith("\r"):
+        raise Refused(
+            "bad-value",
+            f"the script {output.clean(name)} has the line ends of Windows",
+            hint=f"sed -i 's/\\r$//' {shlex.quote(name)}",
+        )
+    return script
+
+
+def directives(script: str, name: str, *, check: Callable[[list[str]], None]) -> list[str]:
+    """Return the options of the #DRF lines before the script's first command. `check` raises
+    UsageError if its words are not valid options."""
+    words: list[str] = []
+    for number, line in enumerate(script.splitlines(), 1):
+        if line.strip() and not line.startswith("#"):
+            break
+        found = _DIRECTIVE.match(line)
+        if found is None:
+            continue
+        try:
+            options = shlex.split(found[1], comments=True)
+            check(options)
+        except (ValueError, click.ClickException) as error:
+            text = error.format_message() if isinstance(error, click.ClickException) else error
+            raise Refused("bad-value", f"{name}, line {number}: {text}") from None
+        words += options
+    return words
 
 
 class _SubmitCommand(GroupedHelp):
-    """Keeps the arguments as typed: what follows `--` is a command, what does not is a script."""
+    """A command that keeps its arguments as typed, to tell a command after `--` from a script."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta["drf.args"] = list(args)
@@ -44,86 +106,91 @@ class _SubmitCommand(GroupedHelp):
 @click.option("-e", "--error", "stderr", metavar="FILE", help="Its errors: %j id, %A_%a task.")
 @click.option("-w", "--wait", is_flag=True, help="Wait for its end; exit as it does.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the id alone.")
-@as_json
+@prints_result()
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def command(
-    ctx: click.Context, /, wait: bool, quiet: bool, as_json: bool, dry_run: bool,
-    command: tuple[str, ...], **asked: Any,
-) -> int:  # fmt: skip
+    ctx: click.Context, /, wait: bool, quiet: bool, dry_run: bool, command: tuple[str, ...],
+    **asked: Any,
+) -> Result | int:  # fmt: skip
     """Queue a job: `drf submit [OPTIONS] -- CMD...`, or `drf submit [OPTIONS] script.sh [ARGS]`
     with #DRF lines of options in the script."""
     args: list[str] = ctx.meta["drf.args"]
     script = None if _is_command(ctx, args, command) else read_script(command[0])
     if script is not None and "drf.script" not in ctx.meta:
-        # The script's own options come first, so that those of the command line win.
+        # The script's options come first, so that those of the command line win.
         ctx.meta["drf.script"] = True
         return _again(ctx, [*directives(script, command[0], check=_check_options), *args])
     client = connect()
     if dry_run:
-        return _tell_forecast(
-            client.request("submit", dry_run=True, **fields(command, script=script, **asked)),
-            as_json=as_json,
-        )
+        forecast = client.forecast(**fields(command, script=script, **asked))
+        known = ("expected_start_at", "reason", "no_estimate")
+        return Result(show=lambda: _tell_forecast(forecast), view=lambda: pick(forecast, known))
     reply = client.submit(**fields(command, script=script, **asked))
     job_id, count = reply["id"], reply.get("tasks")
     if count is None:
         what = f"job {job_id}"
     else:
         what = f"array {job_id} of {count} task{'' if count == 1 else 's'}"
-        _tell_of_one_file(asked)
-    if as_json:
-        output.print_json({key: reply[key] for key in ("id", "tasks") if key in reply})
-    else:
-        click.echo(job_id if quiet else f"submitted {what}")
-    if not wait:
-        return 0
+        _tell_of_one_file(asked["stdout"], asked["stderr"])
+    return Result(
+        show=lambda: click.echo(job_id if quiet else f"submitted {what}"),
+        view=lambda: pick(reply, ("id", "tasks")),
+        finish=(lambda: _wait(client, job_id, is_array=count is not None)) if wait else None,
+    )
+
+
+def _wait(client: Connection, job_id: int, *, is_array: bool) -> int:
+    """Wait until the job has ended, and return the exit code."""
     sys.stdout.flush()
     try:
-        reply = client.wait([job_id], any_one=False, timeout_s=None)
+        waited = client.wait(
+            [job_id], any_one=False, timeout_s=None, meanwhile=LauncherWatch(client).look
+        )
     except KeyboardInterrupt:
         output.say(f"job {job_id} goes on (drf cancel {job_id} stops it)")
         return 130
-    if not reply["ended"]:
-        output.tell_never(reply["never"][0])
+    if not waited["ended"]:
+        output.tell_never(waited["never"][0])
         return output.NEVER_RAN
-    ended = reply["ended"][0]
-    code = ended["outcome"]["code"]
-    # A job that fails says so itself; of an array it is to be said which tasks have.
+    ended = waited["ended"][0]
+    code = "" if ended["outcome"] is None else ended["outcome"]["code"]
+    # A failed job prints its own errors; an array does not tell which tasks failed.
     if code not in ("COMPLETED", "FAILED") or (code == "FAILED" and "array_tasks" in ended):
-        kind = "job" if count is None else "array"
+        kind = "array" if is_array else "job"
         output.say(f"{kind} {job_id} {output.why_line(ended)}")
     return int(ended["status"])
 
 
-def _tell_of_one_file(asked: dict[str, Any]) -> None:
-    """Where each task would overwrite what the others have written."""
-    for option, name in (("-o", "stdout"), ("-e", "stderr")):
-        path = asked[name]
+def _tell_of_one_file(stdout: str | None, stderr: str | None) -> None:
+    """Warn if all tasks of an array write to the same file."""
+    for option, path in (("-o", stdout), ("-e", stderr)):
         if path and path != "/dev/null" and not re.search("%[aj]", path.replace("%%", "")):
             output.say(f"all tasks write to {path}; {option} with %a in it tells them apart")
 
 
-def _tell_forecast(forecast: dict[str, Any], *, as_json: bool) -> int:
+def _tell_forecast(forecast: DryRunReply) -> None:
     start_s, reason = forecast["expected_start_at"], forecast["reason"]
-    if as_json:
-        output.print_json({"expected_start_at": start_s, "reason": reason})
-        return 0
+    missing = output.clean(forecast["no_estimate"]["text"]) if "no_estimate" in forecast else None
+    if reason is None and missing is not None:
+        output.tell(f"it would be accepted; nobody can say when it would start: {missing}")
+        return
     if reason is None:
         output.tell("it would start now")
-        return 0
-    if start_s is None:
+        return
+    if missing is not None:
+        output.tell(f"it would wait; nobody can say for how long: {missing}")
+    elif start_s is None:
         output.tell("it would wait; no start is in sight")
     else:
         output.tell(f"it would start about {output.show_when(start_s)}, {output.ESTIMATE}")
-    output.tell(
-        f"until then it waits: {output.clean(reason['code'])}: {output.clean(reason['text'], 1000)}"
-    )
-    return 0
+    if reason is not None:
+        code, text = output.clean(reason["code"]), output.clean(reason["text"], 1000)
+        output.tell(f"until then it waits: {code}: {text}")
 
 
 def _again(ctx: click.Context, args: list[str]) -> int:
-    """Run `submit` once more with other arguments, in the same context."""
+    """Run `submit` with other arguments, in the context of this run."""
     with command.make_context("submit", args, parent=ctx.parent) as inner:
         inner.meta["drf.script"] = True
         status: int = command.invoke(inner)
@@ -137,8 +204,8 @@ def fields(
     retry: int | None = None,
     retry_on: list[str] | None = None,
     **asked: Any,
-) -> dict[str, Any]:
-    """The request's fields; what was not said is left to the daemon."""
+) -> dict[str, object]:
+    """Return the fields of a submission request; the daemon sets those that are missing."""
     if retry_on is not None and retry is None:
         raise click.UsageError("--retry-on says when to try again; --retry N how often")
     env = capture(as_given(os.environ), export)
@@ -146,11 +213,12 @@ def fields(
     for bad in not_text(env):
         output.say(f"left out the variable {output.clean(bad)}: it is not UTF-8 text")
         del env[bad]
-    return compose(list(argv), env=env, retry=retry, retry_on=retry_on, **asked)
+    submission = Submission(argv=list(argv), env=env, retry=retry, retry_on=retry_on, **asked)
+    return submission.fields()
 
 
 def _tell_of_secrets(left_out: set[str], export: tuple[str, ...]) -> None:
-    """To a person, not into the logs of scripts."""
+    """Print, on a terminal, the variables left out as secret, and names in `export` not found."""
     secrets = sorted(name for name in left_out if is_secret(name))
     if secrets and sys.stderr.isatty():
         output.say(f"left out, as if secret: {', '.join(secrets)} (--export NAME keeps one)")
@@ -160,7 +228,7 @@ def _tell_of_secrets(left_out: set[str], export: tuple[str, ...]) -> None:
 
 
 def _is_command(ctx: click.Context, args: list[str], words: tuple[str, ...]) -> bool:
-    """Does `--` stand before the words, and not as the value of an option?"""
+    """Return whether the words follow a `--` that is not the value of an option."""
     at = len(args) - len(words) - 1
     if at < 0 or args[at] != "--":
         return False
@@ -172,7 +240,7 @@ def _is_command(ctx: click.Context, args: list[str], words: tuple[str, ...]) -> 
 
 
 def _check_options(options: list[str]) -> None:
-    """Raise UsageError unless they are options alone, each with a good value."""
+    """Raise UsageError unless all words are options with valid values."""
     context = command.make_context("submit", [*options, "--", "x"])
     if context.params["command"] != ("x",):
         raise click.UsageError("only options can stand here")

@@ -1,32 +1,37 @@
-"""drf top: the live view."""
+"""drf top: the live view, or one screen of it."""
 
 from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from drfd.client.connection import Connection
 from drfd_cli import output
-from drfd_cli.options import as_json, colour_option, connect
+from drfd_cli.options import asked_form, colour_option, connect, prints_result
+from drfd_cli.output import Result
+
+if TYPE_CHECKING:
+    from drfd.protocol.replies import SnapshotView
 
 
 @click.command("top")
 @click.option("--once", is_flag=True, help="Print one screen and leave; so without a terminal.")
 @click.option("--svg", metavar="FILE", help="Save one screen as a picture; COLUMNS and LINES hold.")
-@as_json
+@prints_result()
 @colour_option
-def command(once: bool, svg: str | None, as_json: bool) -> None:
+def command(once: bool, svg: str | None) -> Result:
     """The machine, its users and their jobs, live: who has how much, what runs, why others wait.
 
     On the screen `?` lists the keys: arrows or j and k move, Tab goes to another panel, Enter opens
     a job's page, / filters, u shows only yours, s sorts, c cancels, h holds, q quits.
     """
-    if as_json and svg is not None:
+    if asked_form().as_json and svg is not None:
         raise click.UsageError("--json and --svg are two answers: ask for one")
     client = connect()
-    # Whoever starts a daemon should do that before the screen is taken.
+    # This starts the user's own daemon, if need be, before the screen changes.
     client.request("hello")
     client.close()
     client = Connection(client.path)
@@ -34,22 +39,22 @@ def command(once: bool, svg: str | None, as_json: bool) -> None:
     from drfd_cli.top.feed import first_snapshot
 
     snapshot = first_snapshot(client)
-    if as_json:
-        output.print_json(snapshot)
-        return
+    return Result(show=lambda: _show(client, snapshot, once=once, svg=svg), view=lambda: snapshot)
 
-    from drfd_cli.top import still
-    from drfd_cli.top.paint import Ink
+
+def _show(client: Connection, snapshot: SnapshotView, *, once: bool, svg: str | None) -> None:
+    from drfd_cli.top.paint import Theme
+    from drfd_cli.top.screen import print_once, save_svg
 
     if svg is not None:
-        still.save_svg(snapshot, svg)
+        save_svg(snapshot, svg)
         return
     is_seen = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    ink = Ink(has_colour=output.has_colour())
+    theme = Theme(has_colour=output.has_colour())
     if once or not is_seen:
-        still.print_once(snapshot, ink)
+        print_once(snapshot, theme)
         return
 
     from drfd_cli.top.app import App
 
-    output.tell(App(client, snapshot, ink).run())
+    output.tell(App(client, snapshot, theme).run())

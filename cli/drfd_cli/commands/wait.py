@@ -1,24 +1,37 @@
-"""drf wait: until jobs have ended."""
+"""drf wait: wait until jobs have ended."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 import click
 
+from drfd.client.connection import Connection
 from drfd.client.words import Ref
+from drfd.common.errors import DrfdError
 from drfd_cli import output
-from drfd_cli.options import DURATION, as_json, connect, job_ids, label
-from drfd_cli.output import NEVER_RAN
+from drfd_cli.options import DURATION, connect, job_ids, label, prints_result
+from drfd_cli.output import NEVER_RAN, Result
 
-#: EX_TEMPFAIL of sysexits.h: neither a refusal nor the time-out (124) of a job.
+if TYPE_CHECKING:
+    from drfd.protocol.replies import WaitReply
+
+#: The exit code after --timeout: EX_TEMPFAIL (sysexits.h). Refusals and time limits have others.
 _TIMED_OUT = 75
+#: Seconds until the state of the launcher is first requested, and between two requests.
+_SILENT_S, _LOOK_S = 2.0, 5.0
+#: Seconds that a launcher may take to start or restart before it is reported as away.
+_WORTH_TELLING_S = 10.0
 
 
 @click.command("wait")
 @job_ids(required=True)
 @click.option("--any", "any_one", is_flag=True, help="Until one of them has ended.")
 @click.option("--timeout", type=DURATION, help="Give up after this long (exit code 75).")
-@as_json
-def command(ids: tuple[Ref, ...], any_one: bool, timeout: int | None, as_json: bool) -> int:
+@prints_result()
+def command(ids: tuple[Ref, ...], any_one: bool, timeout: int | None) -> Result:
     """Wait until jobs have ended.
 
     For one job, exit as it did. For several, or an array, with 0 if all completed, else as the
@@ -26,20 +39,73 @@ def command(ids: tuple[Ref, ...], any_one: bool, timeout: int | None, as_json: b
     have ended by then. A job that can never start, because of how others ended, is not waited for:
     125. ^C leaves the jobs alone.
     """
-    reply = connect().wait(list(dict.fromkeys(ids)), any_one=any_one, timeout_s=timeout)
+    client = connect()
+    reply = client.wait(
+        list(dict.fromkeys(ids)),
+        any_one=any_one,
+        timeout_s=timeout,
+        meanwhile=LauncherWatch(client).look,
+    )
+    return Result(
+        show=lambda: _show(reply),
+        view=lambda: _view(reply),
+        finish=lambda: _finish(reply, any_one=any_one),
+    )
+
+
+def _view(reply: WaitReply) -> Mapping[str, object]:
     never = reply.get("never", [])
-    if as_json:
-        told = {"done": reply["done"], "jobs": reply["ended"]}
-        output.print_json(told | ({"never": never} if never else {}))
-    else:
-        for job in reply["ended"]:
-            kind = "array" if "array_tasks" in job else "job"
-            output.tell(f"{kind} {label(job)} {output.clean(output.why_line(job), 1000)}")
-    for job in never:
-        output.tell_never(job)
+    told = {"done": reply["done"], "jobs": reply["ended"]}
+    return {**told, **({"never": never} if never else {})}
+
+
+def _show(reply: WaitReply) -> None:
+    for job in reply["ended"]:
+        kind = "array" if "array_tasks" in job else "job"
+        output.tell(f"{kind} {label(job)} {output.clean(output.why_line(job), 1000)}")
+
+
+def _finish(reply: WaitReply, *, any_one: bool) -> int:
+    never = reply.get("never", [])
+    for stuck in never:
+        output.tell_never(stuck)
     if never:
         return NEVER_RAN
     if not reply["done"]:
         output.say(f"timed out: {'none has' if any_one else 'not all have'} ended")
         return _TIMED_OUT
     return next((job["status"] for job in reply["ended"] if job["status"]), 0)
+
+
+class LauncherWatch:
+    """Prints one message when the launcher is away, so that no job starts or ends, and one when it
+    is back."""
+
+    def __init__(self, client: Connection) -> None:
+        """`client` gives the path of the daemon's socket; its connection is not used."""
+        self._path = client.path
+        self._next = time.monotonic() + _SILENT_S
+        self._is_away = False
+
+    def look(self) -> None:
+        """Request the launcher's state if `_LOOK_S` have passed since the last time."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _LOOK_S
+        # It is closed at once, because hundreds of processes of a user may be waiting.
+        other = Connection(self._path)
+        try:
+            reply = other.request("hello")
+        except DrfdError:
+            # The daemon is being restarted, or is busy.
+            return
+        finally:
+            other.close()
+        away = output.launcher_away(reply)
+        if away is not None and not self._is_away:
+            if (reply.get("launcher_away_s") or 0.0) < _WORTH_TELLING_S:
+                return
+            output.say(away)
+        elif away is None and self._is_away:
+            output.say("the launcher is back")
+        self._is_away = away is not None

@@ -1,30 +1,45 @@
-"""drf why: why a job waits, or how it ended."""
+"""drf why: the reason why a job waits, or how it ended."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import click
 
 from drfd.client.words import Ref
 from drfd_cli import output
-from drfd_cli.options import as_json, connect, job_id, label
+from drfd_cli.options import connect, job_id, label, prints_result
+from drfd_cli.output import Result, pick
+
+if TYPE_CHECKING:
+    from drfd.protocol.replies import WhyReply
 
 
 @click.command("why")
 @job_id
-@as_json
-def command(job_id: Ref, as_json: bool) -> None:
+@prints_result()
+def command(job_id: Ref) -> Result:
     """Why a job waits, or how it ended, from the decision that was taken."""
     reply = connect().request("why", id=job_id)
+    return Result(show=lambda: _show(reply), view=lambda: _view(reply))
+
+
+def _view(reply: WhyReply) -> Mapping[str, object]:
+    shown = pick(reply["job"], ("id", "state", "reason", "outcome", "expected_start_at"))
+    shown |= {"notes": reply.get("notes", []), "advice": reply.get("advice")}
+    if "no_estimate" in reply:
+        shown["no_estimate"] = reply["no_estimate"]
+    return shown
+
+
+def _show(reply: WhyReply) -> None:
     job, notes, advice = reply["job"], reply.get("notes", []), reply.get("advice")
-    if as_json:
-        shown = {key: job[key] for key in ("id", "state", "reason", "outcome", "expected_start_at")}
-        output.print_json(shown | {"notes": notes, "advice": advice})
-        return
     verb = f"is {job['state']}"
     if job["reason"] is not None:
         verb, line = "waits", output.why_line(job)
     elif job["outcome"] is not None:
-        # Its state is the cause already.
+        # The state already names the cause.
         line = job["outcome"]["text"]
     else:
         line = "not started yet"
@@ -40,5 +55,7 @@ def command(job_id: Ref, as_json: bool) -> None:
         output.tell(
             f"it starts about {output.show_when(job['expected_start_at'])}, {output.ESTIMATE}"
         )
+    if "no_estimate" in reply:
+        output.tell(f"nobody can say when it starts: {output.clean(reply['no_estimate']['text'])}")
     if advice is not None:
         output.tell(f"next time: {output.advice_line(advice)}")

@@ -1,6 +1,6 @@
-"""The live view on a terminal: keys and snapshots in, the screen out.
+"""The live view on a terminal: it reads keys and snapshots, and draws the screen.
 
-One thread draws; it sleeps until a key, a snapshot, an answer or a signal has come.
+One thread draws. It sleeps until a key, a snapshot, an answer or a signal arrives.
 """
 
 from __future__ import annotations
@@ -12,51 +12,53 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from drfd.client.connection import Connection
-from drfd.errors import DrfdError
+from drfd.common.errors import DrfdError
 from drfd_cli.output import clean
-from drfd_cli.top.asking import Told, act, look
-from drfd_cli.top.detail import Detail
-from drfd_cli.top.feed import Asker, Feed
-from drfd_cli.top.header import in_words
-from drfd_cli.top.keys import Keys
-from drfd_cli.top.paint import Ink
-from drfd_cli.top.screen import Screen
-from drfd_cli.top.state import Act, Page, State, Wish, press
-from drfd_cli.top.view import Scene, Size, screen, settled, shown
+from drfd_cli.top.feed import ActionResult, Asker, SnapshotReader, fetch_detail, request_action
+from drfd_cli.top.paint import Theme
+from drfd_cli.top.panels import in_words
+from drfd_cli.top.screen import AlternateScreen
+from drfd_cli.top.state import Act, KeyDecoder, Page, State, UserAction, press, shown
+from drfd_cli.top.view import Detail, Scene, Size, screen, settled
 
-#: Whatever has not followed ESC by then does not belong to it; over ssh it may take a while.
+if TYPE_CHECKING:
+    from drfd.protocol.replies import SnapshotView
+
+#: Seconds within which the rest of an escape sequence follows ESC, also over ssh.
 _ESCAPE_S = 0.1
-#: Longer than from snapshot to snapshot: what then is said is that none comes.
-_MISSED_S = 1.2
-#: A job's page is no newer than this; nor are the daemon's measures.
+#: Seconds to wait for a key or a snapshot, a little longer than the time between two snapshots.
+_INPUT_S = 1.2
+#: Seconds between two requests for the page of a job, as often as the daemon measures use.
 _JOB_S = 1.8
-#: While another program has the terminal, we look so often whether it is ours again.
+#: Seconds between two checks whether drf is in the foreground again.
 _BACKGROUND_S = 0.2
 _NOTICED = (signal.SIGWINCH, signal.SIGCONT, signal.SIGTSTP)
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 class App:
-    def __init__(self, connection: Connection, first: dict[str, Any], ink: Ink) -> None:
-        """`connection`: the one that the first snapshot has come from, and the others come."""
+    """The live view: connects terminal, state, snapshots and requests."""
+
+    def __init__(self, connection: Connection, first: SnapshotView, theme: Theme) -> None:
+        """`connection` is the stream of snapshots that began with `first`."""
         self._woken, self._waker = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._waker, False)
-        self._screen = Screen(1, 0)
-        self._ink = ink
-        self._keys = Keys()
+        self._screen = AlternateScreen(1, 0)
+        self._theme = theme
+        self._keys = KeyDecoder()
         self._state = State()
         self._detail: Detail | None = None
-        self._feed = Feed(connection, first, self._wake)
+        self._feed = SnapshotReader(connection, first, self._wake)
         self._asker = Asker(Connection(connection.path), self._wake)
         self._asked_s = 0.0
         self._is_continued = self._is_stopped = False
 
     def run(self) -> str:
-        """Until the user leaves it; what is to be said then."""
+        """Run until the user quits, and return the line that stays on the terminal."""
         with self._signals():
             self._await_foreground()
             try:
@@ -70,9 +72,10 @@ class App:
         return in_words(self._feed.news.snapshot)
 
     def _step(self) -> bool:
-        """Draw, wait for something, and take it in; False when it is over."""
+        """Draw, wait for input, and handle it; False when the user has quit."""
         self._draw()
-        ready, _, _ = select.select([0, self._woken], [], [], self._patience())
+        timeout_s = _ESCAPE_S if self._keys.is_waiting else _INPUT_S
+        ready, _, _ = select.select([0, self._woken], [], [], timeout_s)
         if self._woken in ready:
             self._take_signals()
             if self._feed.problem is not None:
@@ -80,40 +83,37 @@ class App:
             self._take_answers()
         if 0 in ready:
             data = os.read(0, 4096)
-            # Without data the terminal has gone away.
+            # Without data the terminal is gone.
             return bool(data) and all(map(self._press, self._keys.feed(data)))
         return all(map(self._press, self._keys.flush() if not ready else ()))
 
-    def _patience(self) -> float:
-        return _ESCAPE_S if self._keys.is_waiting else _MISSED_S
-
     def _draw(self) -> None:
         size = Size(*self._screen.size())
-        self._screen.show(screen(self._scene(), size, self._ink))
+        self._screen.show(screen(self._scene(), size, self._theme))
 
     def _scene(self) -> Scene:
         news = self._feed.news
         trouble = news.trouble(time.monotonic())
-        # Of a daemon that is away nothing goes on, as far as we know.
+        # While the daemon is away, clocks stand still at its last snapshot.
         now_s = news.snapshot["at"] if trouble else time.time()
         return Scene(news.snapshot, self._state, now_s, self._detail, trouble)
 
     def _press(self, key: str) -> bool:
-        """False when that was the last key."""
+        """Handle a key. Returns False if it quits."""
         before, snapshot = self._state, self._feed.news.snapshot
         size = Size(*self._screen.size())
         listed = shown(snapshot, before)
-        self._state, wish = press(before, key, listed, max(1, size.rows // 3))
-        self._state = settled(self._scene(), size, self._ink)
-        match wish:
-            case Wish.QUIT:
+        self._state, action = press(before, key, listed, max(1, size.rows // 3))
+        self._state = settled(self._scene(), size, self._theme)
+        match action:
+            case UserAction.QUIT:
                 return False
-            case Wish.REDRAW:
+            case UserAction.REDRAW:
                 self._screen.forget()
-            case Wish.SUSPEND:
+            case UserAction.SUSPEND:
                 self._stop()
             case Act():
-                self._asker.ask(lambda connection: act(connection, wish))
+                self._asker.ask(lambda connection: request_action(connection, action))
         if (before.job, before.shows_errors) != (self._state.job, self._state.shows_errors):
             if before.job != self._state.job:
                 self._detail = None
@@ -124,26 +124,28 @@ class App:
         row, errors = self._state.job, self._state.shows_errors
         if row is not None:
             self._asked_s, last = time.monotonic(), self._detail
-            self._asker.ask(lambda connection: look(connection, row, errors=errors, last=last))
+            self._asker.ask(
+                lambda connection: fetch_detail(connection, row, errors=errors, last=last)
+            )
 
     def _take_answers(self) -> None:
         for answer in self._asker.answers():
             match answer:
-                case Told():
+                case ActionResult():
                     self._tell(answer)
                 case (str(label), bool(errors), Detail() as detail):
                     job = self._state.job
                     if (job and job["label"], self._state.shows_errors) == (label, errors):
                         self._detail = detail
                 case DrfdError():
-                    self._tell(Told(clean(str(answer), 400), is_bad=True))
+                    self._tell(ActionResult(clean(str(answer), 400), is_bad=True))
                 case Exception():
                     raise answer
         is_old = time.monotonic() - self._asked_s > _JOB_S
         if self._state.page is Page.JOB and is_old and not self._asker.open_count:
             self._ask_about_job()
 
-    def _tell(self, told: Told) -> None:
+    def _tell(self, told: ActionResult) -> None:
         self._state = replace(self._state, message=told.text, is_bad=told.is_bad)
 
     # -- signals --------------------------------------------------------------------------------
@@ -152,7 +154,7 @@ class App:
         try:
             os.write(self._waker, b"\0")
         except BlockingIOError:
-            # It is full of reasons to wake up.
+            # The pipe is full, so the screen wakes up anyway.
             pass
 
     @contextmanager
@@ -184,11 +186,11 @@ class App:
         if self._is_stopped:
             self._stop()
         elif self._is_continued:
-            # Somebody has stopped us without a warning, and the shell has set its own modes.
+            # After a SIGSTOP, the shell has set its own modes of the terminal.
             self._come_back()
 
     def _stop(self) -> None:
-        """As the shell expects of ^Z."""
+        """Stop the process group of drf, as the shell expects of ^Z."""
         self._screen.leave()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(0, signal.SIGTSTP)
@@ -201,7 +203,7 @@ class App:
         self._screen.enter()
 
     def _await_foreground(self) -> None:
-        """The terminal is the shell's while we are in the background: stop, as whoever writes."""
+        """Stop drf in the background, as the kernel stops a program that changes the terminal."""
         while not self._screen.terminal.is_ours():
             os.kill(0, signal.SIGTTOU)
             time.sleep(_BACKGROUND_S)

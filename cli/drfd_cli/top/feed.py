@@ -1,38 +1,156 @@
-"""What the daemon tells, beside the screen: a stream of snapshots, and answers to questions.
+"""Data from the daemon for the live view: a stream of snapshots, and answers to requests.
 
-Each has a thread and a connection of its own, so that a daemon that is slow, stopped or away never
-keeps the screen from its keys. Threads put down what has come and wake the screen, nothing else.
+Stream and requests each have a thread and a connection, so that keys work while the daemon is slow,
+stopped or away. A thread stores what it received and wakes the screen, nothing else.
 """
 
 from __future__ import annotations
 
+import math
 import queue
+import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from drfd.client.connection import RETRY_S, Connection
-from drfd.errors import Refused, Unavailable
-from drfd.units import show_duration
+from drfd.client.connection import Connection, Reconnect
+from drfd.client.words import Ref, parse_id, parse_ids
+from drfd.common.errors import DrfdError, Refused, Unavailable
+from drfd.common.units import show_duration
+from drfd_cli.commands.log import Unreadable, last_bytes
+from drfd_cli.output import clean
+from drfd_cli.top.state import Act, Verb
+from drfd_cli.top.view import Detail
 
-#: Between two snapshots; the daemon sends no more than this.
+if TYPE_CHECKING:
+    from drfd.protocol.replies import ShowReply, SnapshotRow, SnapshotView
+
+#: Seconds between two requests of `why`, which costs the daemon some work.
+_WHY_S = 15.0
+#: Bytes read from the end of an output, and lines kept of it.
+_TAIL_BYTES = 1 << 15
+_TAIL_LINES = 200
+#: Control sequences (ECMA-48), which are removed from output.
+_SEQUENCES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+V = TypeVar("V")
+_DONE = {Verb.CANCEL: "cancelled", Verb.HOLD: "held", Verb.RELEASE: "released"}
+
+
+@dataclass(frozen=True)
+class ActionResult:
+    """The result of an action on a job."""
+
+    text: str
+    is_bad: bool = False
+
+
+def fetch_detail(
+    connection: Connection, row: SnapshotRow, *, errors: bool, last: Detail | None
+) -> tuple[str, bool, Detail]:
+    """Request the details of a job. Returns them with its label, and whether they show its `errors`
+    in place of its output. `last` is the last result for the job, or None."""
+    label, ref = row["label"], _ref(row)
+    try:
+        show = connection.request("show", id=ref)
+    except DrfdError as error:
+        return label, errors, Detail(problem=str(error))
+    why, why_s = (last.why, last.why_s) if last is not None else (None, 0.0)
+    now_s = time.monotonic()
+    if now_s - why_s > _WHY_S or last is None or _state(last.show) != _state(show):
+        why, why_s = _answer(lambda: connection.request("why", id=ref)), now_s
+    usage = _answer(lambda: connection.request("usage", id=ref))
+    lines, path, problem = _output(show, errors)
+    return label, errors, Detail(show, why, usage, why_s, lines, path, problem)
+
+
+def _state(show: ShowReply | None) -> str | None:
+    return show["job"]["state"] if show is not None and "job" in show else None
+
+
+def request_action(connection: Connection, action: Act) -> ActionResult:
+    select = {"ids": _refs(action)}
+    reply = connection.request(action.verb.value, select=select)
+    if reply["failed"]:
+        error = reply["failed"][0]["error"]
+        hint = f" ({error['hint']})" if error["hint"] else ""
+        return ActionResult(clean(f"{error['text']}{hint}", 400), is_bad=True)
+    if not reply["done"]:
+        return ActionResult(f"job {action.label} is not there any more", is_bad=True)
+    return ActionResult(f"{_DONE[action.verb]} job {action.label}")
+
+
+def _refs(action: Act) -> list[Ref]:
+    """Return the ids of the jobs in the row, without other tasks of their array."""
+    array, _, tasks = action.label.partition("_[")
+    if tasks and action.verb is not Verb.CANCEL:
+        # The action affects pending tasks only, and the row has all that are alike.
+        return [int(array)]
+    if "…" in tasks:
+        hint = f"drf cancel {array} cancels the whole array"
+        raise Refused("too-many", "these are more tasks than a row can name", hint=hint)
+    return parse_ids(action.label)
+
+
+def _ref(row: SnapshotRow) -> Ref:
+    try:
+        return parse_id(row["label"])
+    except Refused:
+        # A row for several tasks has the id of their array.
+        return row["id"]
+
+
+def _answer(ask: Callable[[], V]) -> V | None:
+    """Return the reply, or None if the daemon refuses: for an array, or a verb it does not know."""
+    try:
+        return ask()
+    except Refused:
+        return None
+
+
+def _output(show: ShowReply, errors: bool) -> tuple[tuple[str, ...], str, str]:
+    """Return the last lines of the output, their path, and the reason if there are none."""
+    if "job" not in show:
+        return (), "", "each task of an array has an output of its own"
+    job = show["job"]
+    path = job["stderr" if errors else "stdout"]
+    if path is None:
+        return (), "", "only its owner is told where it is"
+    if job["started_at"] is None:
+        return (), path, "not started yet"
+    try:
+        data = last_bytes(path, _TAIL_BYTES)
+    except Unreadable as error:
+        return (), path, str(error)
+    if data is None:
+        return (), path, "the file is not there"
+    return tuple(last_lines(data)), path, "" if data else "nothing yet"
+
+
+def last_lines(data: bytes) -> Sequence[str]:
+    """Return the lines as a terminal shows them: the last text of a line that was overwritten."""
+    text = _SEQUENCES.sub("", data.decode(errors="replace"))
+    lines = text.removesuffix("\n").split("\n")[-_TAIL_LINES:]
+    return [line.rstrip("\r").rpartition("\r")[2].expandtabs() for line in lines]
+
+
+#: Seconds between two snapshots; the daemon sends no more often.
 EVERY_S = 1.0
-#: A daemon that has said nothing for so long is stopped, or in great need.
+#: Seconds without a message after which the daemon is reported as silent.
 _SILENT_S = 5.0
 
 
 @dataclass(frozen=True)
 class News:
-    """The newest snapshot, when it came, and since when the daemon is away (all monotonic)."""
+    """The newest snapshot, when it arrived, and since when the daemon is away (monotonic, s)."""
 
-    snapshot: dict[str, Any]
+    snapshot: SnapshotView
     came_s: float
     away_since_s: float | None = None
 
     def trouble(self, now_s: float) -> str:
-        """Why it is not what it should be: one from this moment."""
+        """Return the reason why the snapshot is outdated, or empty text if it is not."""
         if self.away_since_s is not None:
             away = show_duration(now_s - self.away_since_s)
             return f"the daemon is away, for {away} now; trying again"
@@ -41,84 +159,80 @@ class News:
         return ""
 
 
-def first_snapshot(connection: Connection) -> dict[str, Any]:
+def first_snapshot(connection: Connection) -> SnapshotView:
     connection.send("snapshots", every_s=EVERY_S)
     return _next(connection)
 
 
-def _next(connection: Connection) -> dict[str, Any]:
+def _next(connection: Connection) -> SnapshotView:
     snapshot = connection.receive().get("snapshot")
     if not isinstance(snapshot, dict):
         raise Refused("unsupported", "the daemon sends no snapshots", hint="restart the daemon")
-    return snapshot
+    return cast("SnapshotView", snapshot)
 
 
-class Feed:
-    """Snapshots as they come, over restarts of the daemon."""
+class SnapshotReader:
+    """The thread that receives snapshots, also after restarts of the daemon."""
 
-    def __init__(self, connection: Connection, first: dict[str, Any], wake: Callable[[], None]):
-        """`connection`: the one that `first` has come from."""
+    def __init__(self, connection: Connection, first: SnapshotView, wake: Callable[[], None]):
+        """`connection` is the stream of snapshots that began with `first`."""
         self._connection = connection
         self._wake = wake
-        #: Replaced as a whole, never changed.
+        #: Replaced as a whole and never modified, because another thread reads it.
         self.news = News(first, time.monotonic())
-        #: Nothing more will come: the daemon refuses, or what it says is not understood.
+        #: The error after which no more snapshots arrive.
         self.problem: Exception | None = None
 
     def start(self) -> None:
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
-        while True:
+        reconnect = Reconnect(self._connection, was_there=True, limit_s=math.inf)
+        is_requested = True
+        while self.problem is None:
             try:
+                if not is_requested:
+                    self._connection.send("snapshots", every_s=EVERY_S)
+                is_requested = True
                 while True:
                     self.news = News(_next(self._connection), time.monotonic())
                     self._wake()
-            except Unavailable:
-                since_s = self.news.away_since_s or time.monotonic()
-                self.news = replace(self.news, away_since_s=since_s)
+            except Unavailable as error:
+                is_requested = False
+                if self.news.away_since_s is None:
+                    self.news = replace(self.news, away_since_s=time.monotonic())
+                    self._wake()
+                reconnect.pause(error)
             except Exception as error:
-                # The screen's thread raises it: only there the terminal can be given back first.
+                # The main thread raises it after restoring the terminal.
                 self.problem = error
-            self._wake()
-            if self.problem is not None:
-                return
-            self._ask_again()
-
-    def _ask_again(self) -> None:
-        while True:
-            self._connection.close()
-            time.sleep(RETRY_S)
-            try:
-                return self._connection.send("snapshots", every_s=EVERY_S)
-            except Unavailable:
-                continue
+                self._wake()
 
 
-#: Asks the daemon something, and gives what is to be known of it.
-Question = Callable[[Connection], Any]
+#: A function that makes requests and returns an answer for the screen.
+Ask = Callable[[Connection], Any]
 
 
 class Asker:
-    """Questions one after the other; the answers are fetched."""
+    """The thread that makes requests one after the other. The main thread fetches the answers."""
 
     def __init__(self, connection: Connection, wake: Callable[[], None]) -> None:
         self._connection = connection
         self._wake = wake
-        self._questions: queue.SimpleQueue[Question] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[Ask] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        #: Questions without an answer yet.
+        #: The number of requests without an answer yet.
         self.open_count = 0
 
     def start(self) -> None:
         threading.Thread(target=self._run, daemon=True).start()
 
-    def ask(self, question: Question) -> None:
+    def ask(self, ask: Ask) -> None:
         self.open_count += 1
-        self._questions.put(question)
+        self._asked.put(ask)
 
     def answers(self) -> list[Any]:
-        """What has come since the last time; of what went wrong, the error."""
+        """Return the answers since the last call. The answer to a failed request is its error."""
         found = []
         while not self._answers.empty():
             found.append(self._answers.get())
@@ -127,9 +241,9 @@ class Asker:
 
     def _run(self) -> None:
         while True:
-            question = self._questions.get()
+            ask = self._asked.get()
             try:
-                answer = question(self._connection)
+                answer = ask(self._connection)
             except Exception as error:
                 answer = error
             self._answers.put(answer)

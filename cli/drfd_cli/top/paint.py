@@ -1,7 +1,7 @@
-"""Lines of a screen: pieces of text, each with a style, that together are exactly as wide as asked.
+"""Lines of a screen: pieces of text with a style, which together have an exact width.
 
-Everything that others chose passes through `fit`: what it gives takes exactly so many columns, and
-nothing in it means anything to a terminal.
+Text of other users passes through `fit`: the result takes exactly the given columns and contains
+nothing that acts on a terminal.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from drfd_cli.output import clean
 
 Line = list[Segment]
 
-#: A sign with more marks above and below than this is a heap, not a letter.
+#: Most combining marks that a character keeps.
 _MOST_MARKS = 2
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _GRAPHIC = frozenset("▏▎▍▌▋▊▉█·│┃■")
 
-#: Styles by what they are for; without colour only attributes are left.
+#: Styles by purpose. `_PLAIN` has those for screens without colours.
 _COLOURED = {
     "plain": "",
     "dim": "bright_black",
@@ -52,7 +52,7 @@ _PLAIN = {
     **dict.fromkeys(("alarm", "notice"), "bold reverse"),
     "cursor": "reverse",
 }
-#: Of leaves of the tree; neighbours in the list are far apart for most eyes.
+#: Colours for leaves of the fair-share tree. Neighbours in the list differ clearly.
 _HUES = (
     *("color(39)", "color(208)", "color(78)", "color(170)", "color(221)"),
     *("color(44)", "color(203)", "color(105)", "color(180)", "color(66)"),
@@ -60,8 +60,8 @@ _HUES = (
 HUES = len(_HUES)
 
 
-class Ink:
-    """Styles by name, for screens with colours or without."""
+class Theme:
+    """The styles by purpose, for a screen with or without colours."""
 
     def __init__(self, *, has_colour: bool) -> None:
         self.has_colour = has_colour
@@ -78,50 +78,50 @@ class Ink:
 
 @lru_cache(maxsize=8192)
 def fit(text: str, columns: int) -> str:
-    """As much of the text as there is room for, made harmless, with blanks up to `columns`."""
+    """Return the cleaned text, cut and padded with blanks to `columns`."""
     if columns <= 0:
         return ""
     if len(text) <= columns and text.isascii() and text.isprintable():
         return text.ljust(columns)
-    signs = _letters(text, columns)
-    used = sum(width for _, width in signs)
+    chars = _characters(text, columns)
+    used = sum(width for _, width in chars)
     if used > columns:
-        while signs and used > columns - 1:
-            used -= signs.pop()[1]
-        signs.append(("…", 1))
+        while chars and used > columns - 1:
+            used -= chars.pop()[1]
+        chars.append(("…", 1))
         used += 1
-    return "".join(sign for sign, _ in signs) + " " * (columns - used)
+    return "".join(char for char, _ in chars) + " " * (columns - used)
 
 
-def _letters(text: str, columns: int) -> list[tuple[str, int]]:
-    """Each letter with its marks, and how wide it is: all, or the first that do not fit."""
-    letters: list[tuple[str, int]] = []
+def _characters(text: str, columns: int) -> list[tuple[str, int]]:
+    """Return characters with their marks and widths: all of them, or one more than fits."""
+    found: list[tuple[str, int]] = []
     used, marks = 0, 0
-    for sign in unicodedata.normalize("NFC", clean(text, 4 * columns + 16)):
-        if "\ufe00" <= sign <= "\ufe0f":
-            # Terminals do not agree on how wide these make the letter before.
+    for char in unicodedata.normalize("NFC", clean(text, 4 * columns + 16)):
+        if "\ufe00" <= char <= "\ufe0f":
+            # Terminals disagree on the width that variation selectors give a character.
             continue
-        width = get_character_cell_size(sign)
+        width = get_character_cell_size(char)
         if width == 0:
             marks += 1
-            if letters and marks <= _MOST_MARKS:
-                letters[-1] = (letters[-1][0] + sign, letters[-1][1])
+            if found and marks <= _MOST_MARKS:
+                found[-1] = (found[-1][0] + char, found[-1][1])
             continue
         if used > columns:
             break
-        letters.append((sign, width))
+        found.append((char, width))
         used, marks = used + width, 0
-    return letters
+    return found
 
 
 def fit_right(text: str, columns: int) -> str:
-    """As `fit`, with the blanks before it."""
+    """Return the text as `fit` does, but with the blanks before it."""
     cut = fit(text, columns).rstrip(" ")
     return fit(text, columns)[len(cut) :] + cut
 
 
 def width_of(line: Iterable[Segment]) -> int:
-    return sum(get_character_cell_size(sign) for piece in line for sign in piece.text)
+    return sum(get_character_cell_size(char) for piece in line for char in piece.text)
 
 
 def spaces(columns: int, style: Style | None = None) -> Segment:
@@ -129,7 +129,7 @@ def spaces(columns: int, style: Style | None = None) -> Segment:
 
 
 def wrap(text: str, columns: int, most: int) -> list[str]:
-    """The text on at most so many lines, broken between words where that is possible."""
+    """Return the text on at most `most` lines, broken between words if possible."""
     lines: list[str] = []
     rest = clean(text, 4000)
     while rest and len(lines) < most:
@@ -137,8 +137,8 @@ def wrap(text: str, columns: int, most: int) -> list[str]:
             lines.append(fit(rest, columns).rstrip())
             break
         cut, used = 0, 0
-        for sign in rest:
-            used += get_character_cell_size(sign)
+        for char in rest:
+            used += get_character_cell_size(char)
             if used > columns:
                 break
             cut += 1
@@ -151,12 +151,12 @@ def wrap(text: str, columns: int, most: int) -> list[str]:
 
 
 def part_of(amount: float, whole: float) -> float:
-    """From 0 to 1; nothing of nothing is 0."""
+    """Return `amount` as a fraction of `whole`, from 0 to 1, or 0 if the whole is 0."""
     return min(1.0, max(0.0, amount / whole)) if whole > 0 else 0.0
 
 
 def bar(part: float, columns: int, full: Style, empty: Style, blank: str = "·") -> Line:
-    """A bar filled to a part of its length, in eighths of a column; what is not nothing shows."""
+    """Return a bar filled up to `part`, in eighths of a column; a part above zero is visible."""
     eighths = round(part * columns * 8)
     if part > 0:
         eighths = max(1, eighths)
@@ -166,42 +166,42 @@ def bar(part: float, columns: int, full: Style, empty: Style, blank: str = "·")
 
 
 def marked_bar(part: float, mark: float, columns: int, styles: tuple[Style, Style, Style]) -> Line:
-    """A bar with a sign at `mark`. The styles are of what is filled, what is not, the mark."""
-    full, empty, sign = styles
+    """Return a bar with a line at `mark`. `styles` are for the filled part, the rest, the mark."""
+    full, empty, line = styles
     at = min(columns - 1, int(mark * columns))
-    signs = "".join(piece.text for piece in bar(part, columns, full, empty))
-    end = len(signs.rstrip("·"))
+    chars = "".join(piece.text for piece in bar(part, columns, full, empty))
+    end = len(chars.rstrip("·"))
     pieces = []
     for begin, stop in ((0, at), (at + 1, columns)):
         pieces += [
-            Segment(signs[begin : min(stop, end)], full),
-            Segment(signs[max(begin, min(stop, end)) : stop], empty),
+            Segment(chars[begin : min(stop, end)], full),
+            Segment(chars[max(begin, min(stop, end)) : stop], empty),
         ]
-    return [*pieces[:2], Segment("┃" if at < end else "│", sign), *pieces[2:]]
+    return [*pieces[:2], Segment("┃" if at < end else "│", line), *pieces[2:]]
 
 
 def spark(values: Sequence[float | None], top: float, rows: int) -> list[str]:
-    """A graph of so many lines, highest first, with a column for each value; None stays empty."""
+    """Return a graph of `rows` lines, highest first, a column for each value, empty for None."""
     lines = []
     for row in reversed(range(rows)):
-        signs = []
+        chars = []
         for value in values:
             level = 0 if value is None else round(part_of(value, top) * rows * 8)
             if value:
                 level = max(1, level)
-            signs.append(_LEVELS[min(8, max(0, level - 8 * row))])
-        lines.append("".join(signs))
+            chars.append(_LEVELS[min(8, max(0, level - 8 * row))])
+        lines.append("".join(chars))
     return lines
 
 
 def joined(line: Line, columns: int) -> Line:
-    """The line with blanks up to `columns`."""
+    """Return the line padded with blanks to `columns`."""
     missing = columns - width_of(line)
     return [*line, spaces(missing)] if missing > 0 else line
 
 
 def marked(line: Line, style: Style) -> Line:
-    """The line with its words in one style; bars would mean the opposite in reverse."""
+    """Return the line with its words in one style. Bars keep theirs: reversed ones mislead."""
     return [
         Segment(piece.text, style) if _GRAPHIC.isdisjoint(piece.text) else piece for piece in line
     ]

@@ -1,20 +1,64 @@
-"""The terminal's screen while it is ours: lines are written where they are not there yet."""
+"""Output of the live view: on the alternate screen of the terminal, printed, or as a picture.
+
+On the alternate screen only lines that have changed are written.
+"""
 
 from __future__ import annotations
 
+import io
 import os
+import re
+import shutil
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+import click
 from rich.color import ColorSystem
 from rich.console import Console
+from rich.segment import Segment, Segments
 from rich.style import Style
 
-from drfd_cli.stage import write_all
-from drfd_cli.terminal import Terminal
-from drfd_cli.top.paint import Line
+from drfd_cli import output
+from drfd_cli.terminal import Terminal, write_all
+from drfd_cli.top.paint import Line, Theme
+from drfd_cli.top.state import State
+from drfd_cli.top.view import Scene, Size, screen, whole
 
-#: The alternate screen, no cursor, and no new line where a sign is wider than we thought.
+if TYPE_CHECKING:
+    from drfd.protocol.replies import SnapshotView
+
+#: Columns and rows of a picture if neither the terminal nor the environment gives them.
+_SIZE = (110, 34)
+#: The references to fonts on a web server, which are removed from pictures.
+_FONT_FACE = re.compile(r"@font-face \{.*?\}", re.DOTALL)
+
+
+def print_once(snapshot: SnapshotView, theme: Theme) -> None:
+    system = ColorSystem.STANDARD if theme.has_colour else None
+    for line in whole(Scene(snapshot, State(), snapshot["at"]), output.width(), theme):
+        click.echo(encode(line, system).rstrip())
+
+
+def save_svg(snapshot: SnapshotView, path: str) -> None:
+    """Save the screen as an SVG picture with the size of the terminal."""
+    columns, rows = shutil.get_terminal_size(_SIZE)
+    lines = screen(
+        Scene(snapshot, State(), snapshot["at"]), Size(columns, rows), Theme(has_colour=True)
+    )
+    console = Console(
+        record=True, width=columns, file=io.StringIO(), force_terminal=True, color_system="256",
+        legacy_windows=False,
+    )  # fmt: skip
+    pieces = [piece for line in lines for piece in (*line, Segment.line())]
+    console.print(Segments(pieces), end="")
+    picture = console.export_svg(title="drf top", unique_id="drf-top")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(_FONT_FACE.sub("", picture))
+
+
+#: Enter the alternate screen, without cursor and without line breaks after characters that are
+#: wider than expected; and leave it.
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
 _LEAVE = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 _SYSTEMS = {
@@ -24,8 +68,8 @@ _SYSTEMS = {
 }
 
 
-class Screen:
-    """Whoever enters it must leave it on every way out."""
+class AlternateScreen:
+    """The alternate screen. A caller that enters it must call `leave` on every way out."""
 
     def __init__(self, fd: int, keys_fd: int) -> None:
         self._fd = fd
@@ -37,7 +81,7 @@ class Screen:
         self._encoding = sys.stdout.encoding
 
     def enter(self) -> None:
-        self.terminal.go_raw(forget_keys=False)
+        self.terminal.go_raw(discard_input=False)
         self._is_entered = True
         self.forget()
         self._write(_ENTER)
@@ -48,16 +92,16 @@ class Screen:
             try:
                 self._write(_LEAVE)
             except OSError:
-                # It has been closed: nobody is left to see it.
+                # The terminal has been closed.
                 pass
         self.terminal.restore()
 
     def forget(self) -> None:
-        """What is there is not known: all is written anew."""
+        """Make the next call of `show` write all lines."""
         self._shown = []
 
     def size(self) -> tuple[int, int]:
-        """Columns and rows; a serial line that does not know them has the usual ones."""
+        """Return columns and rows, or the usual ones for a serial line that reports none."""
         columns, rows = os.get_terminal_size(self._fd)
         return columns or 80, rows or 24
 
@@ -69,7 +113,7 @@ class Screen:
             pieces.append("\x1b[0m\x1b[2J")
         for row, (new, old) in enumerate(zip(encoded, self._shown, strict=True), 1):
             if new != old:
-                # Cleared first: what a terminal takes for narrower leaves nothing behind.
+                # Clear the line first, because the terminal may take a character for narrower.
                 pieces.append(f"\x1b[{row}H\x1b[0m\x1b[2K{new}")
         self._shown = encoded
         if pieces:
@@ -80,7 +124,7 @@ class Screen:
 
 
 def encode(line: Line, system: ColorSystem | None) -> str:
-    """The line with its styles as escape sequences, once for neighbours of one style."""
+    """Return the line with its styles as escape sequences, merged for neighbours of one style."""
     found, words = [], ""
     style = Style.null()
     for piece in line:

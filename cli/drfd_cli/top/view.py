@@ -1,37 +1,88 @@
-"""The whole screen from a snapshot, the state of the screen, and its size. Pure.
+"""The whole screen from a snapshot, the state of the live view, and the size. Pure.
 
-`draw` gives exactly as many lines as there are rows, each exactly as wide as the screen.
+`screen` returns exactly as many lines as there are rows, each exactly as wide as the screen. The
+main page consists of panels. The page about one job has its facts, graphs of its use, its events,
+and the end of its output.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
 
 from rich.segment import Segment
 
-from drfd_cli.top.detail import Detail, detail_page
-from drfd_cli.top.header import first_line, header, signs_of
-from drfd_cli.top.help import HELP
-from drfd_cli.top.jobs import ended_table, reason_words, running_table, waiting_table
-from drfd_cli.top.paint import Ink, Line, fit, joined, spaces, width_of
-from drfd_cli.top.rows import Lists, Panel, Row, lists
-from drfd_cli.top.state import Page, State, cursor
-from drfd_cli.top.table import Table, draw
-from drfd_cli.top.tree import tree_table
+from drfd.common.units import show_cores, show_duration, show_size
+from drfd_cli.commands.show import array_lines, job_lines
+from drfd_cli.output import ESTIMATE, advice_line, clean, show_time, show_when
+from drfd_cli.top.paint import (
+    Line,
+    Theme,
+    fit,
+    fit_right,
+    joined,
+    part_of,
+    spaces,
+    spark,
+    width_of,
+    wrap,
+)
+from drfd_cli.top.panels import (
+    PanelTable,
+    draw,
+    ended_table,
+    first_line,
+    header,
+    leaf_marks,
+    reason_words,
+    running_table,
+    tree_table,
+    waiting_table,
+)
+from drfd_cli.top.state import HELP, Axis, Lists, Page, State, TopPanel, cursor, shown
 
-#: From this width on, the tree stands beside the jobs; and so many columns are its own then.
+if TYPE_CHECKING:
+    from drfd.protocol.replies import (
+        ResourcesView,
+        ShowReply,
+        SnapshotRow,
+        SnapshotView,
+        UsageReply,
+        WhyReply,
+    )
+
+#: Least columns of a screen with the tree beside the jobs, and the width of the tree then.
 _WIDE, _TREE_COLUMNS = 170, 80
-#: A screen of less can show nothing that is of use.
+#: Least size of a usable screen.
 LEAST_COLUMNS, LEAST_ROWS = 72, 16
 _FOOT_ROWS = 2
-#: A screen of fewer rows has no room for the machine above the page of a job.
+#: Least rows of a screen that shows the machine above the page of a job.
 _ROOMY = 36
-#: A list that is printed, and not looked at, has at most so many rows.
+#: Most rows of each list of `drf top --once`.
 _MOST_PRINTED = 40
-#: So many rows of each panel come first; then the panel in focus has its few; then these again.
-_FIRST = {Panel.TREE: 3, Panel.RUNNING: 3, Panel.WAITING: 2, Panel.ENDED: 1}
+#: Goals by which rows are divided among the panels, one after the other: `_FIRST` for each panel,
+#: `_FOCUS` for the panel in focus, `_THEN` for each panel.
+_FIRST = {TopPanel.TREE: 3, TopPanel.RUNNING: 3, TopPanel.WAITING: 2, TopPanel.ENDED: 1}
 _FOCUS = 8
-_THEN = {Panel.TREE: 8, Panel.RUNNING: 8, Panel.WAITING: 6, Panel.ENDED: 3}
+_THEN = {TopPanel.TREE: 8, TopPanel.RUNNING: 8, TopPanel.WAITING: 6, TopPanel.ENDED: 3}
+
+
+@dataclass(frozen=True)
+class Detail:
+    """The latest data about a job."""
+
+    #: The daemon's replies to `show`, `why` and `usage`, or None before they have arrived.
+    show: ShowReply | None = None
+    why: WhyReply | None = None
+    usage: UsageReply | None = None
+    #: When the reply to `why` was requested (monotonic, s).
+    why_s: float = 0.0
+    #: The last lines of the job's output, and its path.
+    output: tuple[str, ...] = ()
+    path: str = ""
+    #: The reason if there are no lines.
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,157 +93,155 @@ class Size:
 
 @dataclass(frozen=True)
 class Scene:
-    """All that is to be seen. `now_s`: the time, by which clocks go on while a busy daemon shows
-    the same again; `trouble`: why the snapshot is an old one."""
+    """All data of the screen. `now_s` is the present time, which goes on without new snapshots;
+    `trouble` says why the snapshot is outdated."""
 
-    snapshot: Row
+    snapshot: SnapshotView
     state: State
     now_s: float
     detail: Detail | None = None
     trouble: str = ""
 
 
-def screen(scene: Scene, size: Size, ink: Ink) -> list[Line]:
+def screen(scene: Scene, size: Size, theme: Theme) -> list[Line]:
     columns, rows = size.columns, size.rows
     if columns < LEAST_COLUMNS or rows < LEAST_ROWS:
         told = f"too small: {LEAST_COLUMNS}×{LEAST_ROWS} is needed"
         lines = [[Segment(fit(told, columns))], *([[spaces(columns)]] * rows)]
         return lines[:rows]
     listed = shown(scene.snapshot, scene.state)
-    top = _top(scene, size, ink)
+    top = _top(scene, size, theme)
     room = rows - len(top) - _FOOT_ROWS
     if scene.state.page is Page.MAIN:
-        body = _panels(scene, listed, size, room, ink)
+        body = _panels(scene, listed, size, room, theme)
     else:
-        page = _page(scene, columns, room, ink)
+        page = _page(scene, columns, room, theme)
         first = min(scene.state.scroll, max(0, len(page) - room))
         body = [joined(line, columns) for line in page[first : first + room]]
         body += [[spaces(columns)]] * (room - len(body))
-    return [*top, *body, *_foot(scene, listed, ink, columns)]
+    return [*top, *body, *_foot(scene, listed, theme, columns)]
 
 
-def settled(scene: Scene, size: Size, ink: Ink) -> State:
-    """The state with a page moved no further than there is something to see."""
+def settled(scene: Scene, size: Size, theme: Theme) -> State:
+    """Return the state with the page scrolled no further than its end."""
     state = scene.state
     if state.page is Page.MAIN or not state.scroll:
         return state
-    room = max(1, size.rows - len(_top(scene, size, ink)) - _FOOT_ROWS)
-    most = max(0, len(_page(scene, size.columns, room, ink)) - room)
+    room = max(1, size.rows - len(_top(scene, size, theme)) - _FOOT_ROWS)
+    most = max(0, len(_page(scene, size.columns, room, theme)) - room)
     return replace(state, scroll=min(state.scroll, most))
 
 
-def _top(scene: Scene, size: Size, ink: Ink) -> list[Line]:
+def _top(scene: Scene, size: Size, theme: Theme) -> list[Line]:
     snapshot, columns, now_s = scene.snapshot, size.columns, scene.now_s
     if scene.state.page is not Page.MAIN and size.rows < _ROOMY:
-        return [first_line(snapshot, ink, columns, now_s=now_s, trouble=scene.trouble)]
-    signs = signs_of(snapshot["nodes"], ink)
-    return header(snapshot, signs, ink, columns, now_s=now_s, trouble=scene.trouble)
+        return [first_line(snapshot, theme, columns, now_s=now_s, trouble=scene.trouble)]
+    marks = leaf_marks(snapshot["nodes"], theme)
+    return header(snapshot, marks, theme, columns, now_s=now_s, trouble=scene.trouble)
 
 
-def _page(scene: Scene, columns: int, room: int, ink: Ink) -> list[Line]:
-    """All of it, or as much as is worth being seen at once."""
+def _page(scene: Scene, columns: int, room: int, theme: Theme) -> list[Line]:
+    """Return all lines of the help, or of the page about a job."""
     if scene.state.page is Page.HELP:
         return [[Segment(fit(line, columns))] for line in HELP]
-    return detail_page(scene.detail, scene.state, ink, columns, room, at_s=scene.now_s)
+    return detail_page(scene.detail, scene.state, theme, columns, room, at_s=scene.now_s)
 
 
-def whole(scene: Scene, columns: int, ink: Ink) -> list[Line]:
-    """As it is printed: as many lines as it takes, and no keys."""
+def whole(scene: Scene, columns: int, theme: Theme) -> list[Line]:
+    """Return the main page as it is printed: as many lines as needed, without the line of keys."""
     columns = max(LEAST_COLUMNS, columns)
-    signs = signs_of(scene.snapshot["nodes"], ink)
-    lines = header(scene.snapshot, signs, ink, columns, now_s=scene.now_s, trouble="")
+    marks = leaf_marks(scene.snapshot["nodes"], theme)
+    lines = header(scene.snapshot, marks, theme, columns, now_s=scene.now_s, trouble="")
     listed = shown(scene.snapshot, scene.state)
-    for table in _tables(scene, listed, columns, columns, ink).values():
+    for table in _tables(scene, listed, columns, columns, theme).values():
         height = min(table.height, _MOST_PRINTED + 1)
         left = len(table.rows) + 1 - height
-        lines += draw(table, ink, columns, height, cursor=None, is_focus=False)
+        lines += draw(table, theme, columns, height, cursor=None, is_focus=False)
         if left > 0:
-            lines.append([Segment(fit(f" … and {left:,} more", columns), ink["dim"])])
+            lines.append([Segment(fit(f" … and {left:,} more", columns), theme["dim"])])
     return lines
 
 
-def shown(snapshot: Row, state: State) -> Lists:
-    """The rows of each panel, as the screen has them."""
-    return lists(snapshot, state.choice, state.orders())
-
-
-def _panels(scene: Scene, listed: Lists, size: Size, room: int, ink: Ink) -> list[Line]:
+def _panels(scene: Scene, listed: Lists, size: Size, room: int, theme: Theme) -> list[Line]:
     is_beside = size.columns >= _WIDE
     left = _TREE_COLUMNS if is_beside else size.columns
     right = size.columns - _TREE_COLUMNS - 1 if is_beside else size.columns
-    tables = _tables(scene, listed, left, right, ink)
+    tables = _tables(scene, listed, left, right, theme)
 
-    def lines(panel: Panel, columns: int, height: int) -> list[Line]:
+    def lines(panel: TopPanel, columns: int, height: int) -> list[Line]:
         table = tables[panel]
         at = cursor(scene.state, panel, table.rows) if table.rows else None
         is_focus = panel is scene.state.panel
-        return draw(table, ink, columns, height, cursor=at, is_focus=is_focus)
+        return draw(table, theme, columns, height, cursor=at, is_focus=is_focus)
 
     if not is_beside:
         heights = _divide(tables, room, scene.state.panel)
-        return [line for panel in Panel for line in lines(panel, size.columns, heights[panel])]
-    tree = lines(Panel.TREE, left, room)
+        return [line for panel in TopPanel for line in lines(panel, size.columns, heights[panel])]
+    tree = lines(TopPanel.TREE, left, room)
     jobs = dict(tables)
-    del jobs[Panel.TREE]
+    del jobs[TopPanel.TREE]
     heights = _divide(jobs, room, scene.state.panel)
     beside = [line for panel in jobs for line in lines(panel, right, heights[panel])]
     return [[*a, Segment(" "), *b] for a, b in zip(tree, beside, strict=True)]
 
 
-def _divide(tables: dict[Panel, Table], room: int, focus: Panel) -> dict[Panel, int]:
-    """How many lines each panel gets; what is left over goes to the last."""
+def _divide(tables: dict[TopPanel, PanelTable], room: int, focus: TopPanel) -> dict[TopPanel, int]:
+    """Return the number of lines of each panel. The last panel gets the rest."""
     heights = dict.fromkeys(tables, 0)
     wants = {panel: table.height for panel, table in tables.items()}
     left = room
     for goals in (_FIRST, {focus: _FOCUS}, _THEN, {focus: room}, dict.fromkeys(tables, room)):
         goals = {panel: min(1 + goals.get(panel, 0), wants[panel]) for panel in tables}
-        # One line after the other, so that nobody goes short before others.
+        # Give one line to each panel in turn.
         while left and (short := [each for each in tables if heights[each] < goals[each]]):
             for panel in short[:left]:
                 heights[panel] += 1
             left -= len(short[:left])
-    # A line apart, where there is room.
+    # Leave an empty line between panels if there is room.
     for panel in list(tables)[:-1] if left >= len(tables) else ():
         heights[panel], left = heights[panel] + 1, left - 1
     heights[list(tables)[-1]] += left
     return heights
 
 
-def _tables(scene: Scene, rows: Lists, left: int, right: int, ink: Ink) -> dict[Panel, Table]:
+def _tables(
+    scene: Scene, rows: Lists, left: int, right: int, theme: Theme
+) -> dict[TopPanel, PanelTable]:
     snapshot, state = scene.snapshot, scene.state
     at_s, counts = scene.now_s, snapshot["counts"]
-    signs = signs_of(snapshot["nodes"], ink)
+    marks = leaf_marks(snapshot["nodes"], theme)
     orders = state.orders()
     waiting = counts.get("PENDING", 0) + counts.get("HELD", 0)
     held = f", {counts['HELD']:,} held" if counts.get("HELD") else ""
     titles = {
-        Panel.RUNNING: f"RUNNING {sum(counts.values()) - waiting:,}",
-        Panel.WAITING: f"WAITING {waiting:,}{held}",
-        Panel.ENDED: "ENDED",
+        TopPanel.RUNNING: f"RUNNING {sum(counts.values()) - waiting:,}",
+        TopPanel.WAITING: f"WAITING {waiting:,}{held}",
+        TopPanel.ENDED: "ENDED",
     }
     for panel, title in titles.items():
         is_usual = not state.sorted_by.get(panel)
-        found = "" if state.choice.is_any() else f" ({len(rows[panel])} shown)"
+        found = "" if state.row_filter.is_empty() else f" ({len(rows[panel])} shown)"
         titles[panel] = title + found + ("" if is_usual else f" by {orders[panel]}")
     missing = snapshot["pending_more"]
     more = f"… and {missing:,} more rows" if missing else ""
     tables = {
-        Panel.TREE: tree_table(
-            rows[Panel.TREE], signs, ink, left,
-            user=snapshot["user"], below=state.choice.below, order=orders[Panel.TREE],
+        TopPanel.TREE: tree_table(
+            rows[TopPanel.TREE], marks, theme, left,
+            user=snapshot["user"], state=state,
         ),
-        Panel.RUNNING: running_table(
-            rows[Panel.RUNNING], signs, ink, right,
-            at_s=at_s, title=titles[Panel.RUNNING],
+        TopPanel.RUNNING: running_table(
+            rows[TopPanel.RUNNING], marks, theme, right,
+            at_s=at_s, title=titles[TopPanel.RUNNING],
         ),
-        Panel.WAITING: waiting_table(
-            rows[Panel.WAITING], ink, right, at_s=at_s, title=titles[Panel.WAITING], more=more,
+        TopPanel.WAITING: waiting_table(
+            rows[TopPanel.WAITING], theme, right,
+            at_s=at_s, title=titles[TopPanel.WAITING], more=more,
         ),
-        Panel.ENDED: ended_table(
-            rows[Panel.ENDED], ink, right, at_s=at_s, title=titles[Panel.ENDED]
+        TopPanel.ENDED: ended_table(
+            rows[TopPanel.ENDED], theme, right, at_s=at_s, title=titles[TopPanel.ENDED]
         ),
     }  # fmt: skip
-    if state.choice.is_any():
+    if state.row_filter.is_empty():
         return tables
     return {panel: replace(table, nothing="none of these") for panel, table in tables.items()}
 
@@ -210,53 +259,217 @@ _KEYS = {
 }  # fmt: skip
 
 
-def _foot(scene: Scene, listed: Lists, ink: Ink, columns: int) -> list[Line]:
-    """What is asked or told, and the keys."""
+def _foot(scene: Scene, listed: Lists, theme: Theme, columns: int) -> list[Line]:
+    """Return the question or message, and the line of keys."""
     state = scene.state
     line: Line = []
     for key, what in _KEYS[state.page]:
-        pieces = [Segment(f" {key} ", ink["key"]), Segment(what, ink["foot"])]
+        pieces = [Segment(f" {key} ", theme["key"]), Segment(what, theme["foot"])]
         if width_of([*line, *pieces]) <= columns:
             line += pieces
-    return [_told(scene, listed, ink, columns), joined(line, columns)]
+    return [_told(scene, listed, theme, columns), joined(line, columns)]
 
 
-def _told(scene: Scene, listed: Lists, ink: Ink, columns: int) -> Line:
+def _told(scene: Scene, listed: Lists, theme: Theme, columns: int) -> Line:
     state = scene.state
     if state.question is not None:
-        # The answer that it takes must be seen, whatever the job is called.
+        # Also with a long name of the job, the possible answers must be visible.
         answer = " y: yes, any other key: no "
         words = fit(f" {state.question.text}", columns - len(answer)).rstrip()
-        return joined([Segment(words + answer, ink["notice"])], columns)
+        return joined([Segment(words + answer, theme["notice"])], columns)
     if state.is_typing:
         return joined(
-            [Segment(fit(f" / {state.choice.text}▏", columns).rstrip(), ink["notice"])], columns
+            [Segment(fit(f" / {state.row_filter.text}▏", columns).rstrip(), theme["notice"])],
+            columns,
         )
     if state.message:
-        style = ink["alarm" if state.is_bad else "title"]
+        style = theme["alarm" if state.is_bad else "title"]
         return joined([Segment(fit(f" {state.message} ", columns).rstrip(), style)], columns)
-    if state.page is Page.MAIN and not state.choice.is_any():
-        return [Segment(fit(f" only {_choice(state)}; Esc shows all", columns), ink["held"])]
-    return [Segment(fit(f" {_about_selected(scene.state, listed)}", columns), ink["dim"])]
+    if state.page is Page.MAIN and not state.row_filter.is_empty():
+        return [Segment(fit(f" only {_choice(state)}; Esc shows all", columns), theme["held"])]
+    return [Segment(fit(f" {_about_selected(scene.state, listed)}", columns), theme["dim"])]
 
 
 def _choice(state: State) -> str:
-    choice = state.choice
-    below = choice.below.removeprefix("root.").replace(".", "/")
+    row_filter = state.row_filter
+    below = row_filter.below.removeprefix("root.").replace(".", "/")
     parts = [
-        *(["mine"] if choice.only_mine else []),
+        *(["mine"] if row_filter.only_mine else []),
         *([f"those of {below}"] if below else []),
-        *([f"with “{choice.text}”"] if choice.text else []),
+        *([f"with “{row_filter.text}”"] if row_filter.text else []),
     ]
     return ", ".join(parts)
 
 
 def _about_selected(state: State, listed: Lists) -> str:
-    """The whole reason of a job that waits: its column is short."""
-    if state.page is not Page.MAIN or state.panel is not Panel.WAITING:
+    """Return the whole reason of the waiting job under the cursor, because its column is short."""
+    if state.page is not Page.MAIN or state.panel is not TopPanel.WAITING:
         return ""
-    rows = listed[Panel.WAITING]
+    rows = listed[TopPanel.WAITING]
     if not rows:
         return ""
-    row = rows[cursor(state, Panel.WAITING, rows)]
+    row = rows[cursor(state, TopPanel.WAITING, rows)]
     return f"{row['label']}: {reason_words(row)}"
+
+
+# -- the page about one job --------------------------------------------------------------------
+
+#: The facts that a small screen shows, and those that no screen shows.
+_FIRST_FACTS = ("why", "demand", "limit", "started", "command", "tasks", "indices")
+_NEVER = ("job", "array", "state")
+#: Least lines of a page with all facts and taller graphs, and of one with the tallest graphs.
+_ROOMY_PAGE, _TALL_PAGE = 32, 46
+_LABEL, _FIGURES = 10, 24
+_LEAST_EVENTS = 3
+_GRAPHS: tuple[Axis, ...] = ("cores", "memory", "read", "write")
+
+
+def detail_page(
+    detail: Detail | None, state: State, theme: Theme, columns: int, room: int, *, at_s: float
+) -> list[Line]:
+    """Return the page about a job: `room` lines, or more that scrolling shows."""
+    row = state.job
+    assert row is not None
+    about = _about(detail) or cast("Mapping[str, Any]", row)
+    lines = [_title(row, about, theme, columns, at_s)]
+    if detail is None or detail.show is None:
+        told = detail.problem if detail is not None and detail.problem else "asking the daemon…"
+        return [*lines, [Segment(fit(f" {told}", columns), theme["dim"])]]
+    lines += _facts(detail, theme, columns, room)
+    if detail.usage is not None:
+        height = 4 if room >= _TALL_PAGE else 2 if room >= _ROOMY_PAGE else 1
+        lines += _graphs(detail.usage, about["demand"], theme, columns, height)
+    lines += _notes(detail.why, theme, columns, at_s)
+    events = detail.show["events"]
+    # The output takes the lines that it needs, but leaves some for events.
+    rest = room - len(lines) - 2
+    most = max(_LEAST_EVENTS, rest - max(1, min(len(detail.output), rest - _LEAST_EVENTS)))
+    lines.append(_head("events", theme, columns))
+    for event in events[-most:]:
+        words = f" {show_time(event['at'])}  {event['event']:<17} {event['text']}"
+        lines.append([Segment(fit(words, columns))])
+    what = "errors" if state.shows_errors else "output"
+    lines.append(_head(f"{what} {detail.path}", theme, columns))
+    if detail.problem:
+        lines.append([Segment(fit(f" {detail.problem}", columns), theme["dim"])])
+    # The end of the output must be visible without scrolling.
+    left = max(3, room - len(lines)) if not state.scroll else len(detail.output)
+    for text in detail.output[-left:]:
+        lines.append([Segment(fit(f" {text}", columns))])
+    return lines
+
+
+def _about(detail: Detail | None) -> Mapping[str, Any] | None:
+    """Return the job or the array in the reply to `show`, or None before it has arrived."""
+    if detail is None or detail.show is None:
+        return None
+    return detail.show["array"] if "array" in detail.show else detail.show["job"]
+
+
+def _title(
+    row: SnapshotRow, about: Mapping[str, Any], theme: Theme, columns: int, at_s: float
+) -> Line:
+    state = about.get("state") or row["state"]
+    began_s, ended_s = about.get("started_at"), about.get("ended_at")
+    spent = f"  {show_duration((ended_s or at_s) - began_s)}" if began_s else ""
+    name = clean(about["name"], 60)
+    words = f" job {row['label']}  {name}  of {clean(about['user'], 40)}"
+    style = theme["head_focus"]
+    told = Segment(f"{state}{spent} ", style)
+    return [Segment(fit(words, columns - len(told.text)), style), told]
+
+
+def _facts(detail: Detail, theme: Theme, columns: int, room: int) -> Iterator[Line]:
+    assert detail.show is not None
+    if "array" in detail.show:
+        facts = array_lines(detail.show["array"])
+    else:
+        # Without a curve: the page has graphs of its own.
+        facts = job_lines(detail.show["job"], detail.show.get("used"), None)
+    for label, value in facts:
+        if label in _NEVER or (room < _ROOMY_PAGE and label not in _FIRST_FACTS):
+            continue
+        if value == "-":
+            continue
+        # The reason is the main content of the page.
+        most = 3 if label == "why" else 1
+        for at, words in enumerate(wrap(value, columns - _LABEL - 2, most) or [""]):
+            name = label if at == 0 else ""
+            yield [Segment(fit(f" {name}", _LABEL + 1), theme["dim"]), Segment(words)]
+
+
+def _notes(why: WhyReply | None, theme: Theme, columns: int, at_s: float) -> Iterator[Line]:
+    if why is None:
+        return
+    words = list(why.get("notes", ()))
+    expected_s = why["job"]["expected_start_at"] if "job" in why else None
+    if expected_s is not None:
+        words.append(f"it starts about {show_when(expected_s, at_s)}, {ESTIMATE}")
+    advice = why.get("advice")
+    if advice is not None:
+        words.append(f"next time: {advice_line(advice)}")
+    for note in words:
+        yield [Segment(fit(f" {note}", columns), theme["good"])]
+
+
+def _graphs(
+    usage: UsageReply, demand: ResourcesView, theme: Theme, columns: int, height: int
+) -> Iterator[Line]:
+    """Yield a graph for each measured resource, from the first sample to the last."""
+    samples, at = usage["usage"], usage["usage"]["at"]
+    room = columns - _LABEL - _FIGURES - 3
+    if not at or room < 10:
+        return
+    span = show_duration(at[-1] - at[0])
+    yield _head(f"use over {span}", theme, columns)
+    for name in _GRAPHS:
+        known = [value for value in samples[name] if value is not None]
+        declared = demand[name]
+        if not known or (not declared and not any(known)):
+            continue
+        top = max(declared, *known)
+        style = "good"
+        if name == "memory":
+            part = part_of(max(known), declared)
+            style = "hot" if part >= 0.95 else "warm" if part >= 0.8 else "good"
+        last = samples[name][-1]
+        figures = (
+            f"{'?' if last is None else _amount(name, last)} of "
+            f"{_amount(name, declared) if declared else '-'}, most {_amount(name, max(known))}"
+        )
+        for row, chars in enumerate(spark(moments(at, samples[name], room), top, height)):
+            # The text stands beside the lowest line of the graph.
+            is_foot = row == height - 1
+            yield [
+                Segment(fit(f" {name if is_foot else ''}", _LABEL + 1), theme["dim"]),
+                Segment(chars, theme[style]),
+                Segment(" " + fit_right(figures if is_foot else "", _FIGURES)),
+            ]
+
+
+def moments(
+    at: Sequence[float], values: Sequence[float | None], columns: int
+) -> list[float | None]:
+    """Return the largest sample in each of `columns` equal parts of the time. A part without
+    samples has the value of the part before it."""
+    found: list[float | None] = [None] * columns
+    has_sample = [False] * columns
+    span = (at[-1] - at[0]) or 1.0
+    for moment, value in zip(at, values, strict=True):
+        column = min(columns - 1, int((moment - at[0]) / span * columns))
+        before = found[column]
+        if value is not None:
+            found[column] = value if before is None else max(before, value)
+        has_sample[column] = True
+    for column in range(1, columns):
+        if not has_sample[column]:
+            found[column] = found[column - 1]
+    return found
+
+
+def _head(words: str, theme: Theme, columns: int) -> Line:
+    return [Segment(fit(f" {words} ", columns), theme["head"])]
+
+
+def _amount(name: str, amount: float) -> str:
+    return show_cores(1000 * amount) if name == "cores" else show_size(amount)

@@ -1,1 +1,1 @@
-"""The evaluation of the DRF paper (Ghodsi et al., NSDI 2011), made again."""
+"""The experiments of the DRF paper (Ghodsi et al., NSDI 2011), repeated in simulation."""

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 
-from drfd.core.resources import Vector
-from drfd.sim.cluster import SECOND, Batch, Cluster, Outcome, Way
+from drfd.core.model.resources import Vector
+from drfd.sim.cluster import SECOND, Batch, Cluster, ClusterRun, SharingScheme, run
 from drfd.sim.figures import Cell, Column, Figure, Panel, Table
-from drfd.sim.nodes import run
 
 NODE = (8, 6)
 NODES = 48
 RUN_S = 600
 _JOB_TASKS = 80
 _USERS_OF_A_KIND = 4
-#: With this the paper's 35 large jobs end under DRF; it does not say how long its tasks ran.
+#: Run time of a task. The paper does not give it; with this one its 35 large jobs end under DRF.
 _TASK_S = 16.5
 
 
@@ -33,28 +32,28 @@ LARGE = Kind("large", Fraction(2), Fraction(2))
 SMALL = Kind("small", Fraction(1), Fraction(1, 2))
 
 WAYS = (
-    Way(name="DRF", policy="drf"),
-    *(Way(name=f"{count} slots", policy="slots", slots=count) for count in (3, 4, 5, 6)),
-    Way(name="CPU-fair", policy="cpu"),
+    SharingScheme(name="DRF", policy="drf"),
+    *(SharingScheme(name=f"{count} slots", policy="slots", slots=count) for count in (3, 4, 5, 6)),
+    SharingScheme(name="CPU-fair", policy="cpu"),
 )
-#: Of figure 9, by the names of `WAYS`; the text gives none of figures 10 to 12.
+#: Large jobs in figure 9, by the names of `WAYS`; the text gives no numbers for figures 10 to 12.
 PAPER_LARGE = {
     "DRF": 35, "3 slots": 33, "4 slots": 30, "5 slots": 17, "6 slots": 8, "CPU-fair": 13,
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """Of one way to share the cluster out."""
+class MacroResult:
+    """The result of one way to share the cluster."""
 
-    way: Way
-    outcome: Outcome
+    way: SharingScheme
+    outcome: ClusterRun
 
     def jobs(self, kind: Kind) -> int:
         return len(self._times(kind))
 
     def response_s(self, kind: Kind) -> float | None:
-        """The mean time from submission to end; None when no job has ended."""
+        """Return the mean time from submission to end, or None if no job has ended."""
         times = self._times(kind)
         return sum(times) / len(times) / SECOND if times else None
 
@@ -69,9 +68,10 @@ class Result:
 @cache
 def results(
     seed: int, swap_cost: int, nodes: int = NODES, run_s: int = RUN_S
-) -> tuple[Result, ...]:
-    """All ways, one after another. The four figures show the same runs."""
-    cluster = Cluster(nodes=nodes, node=_vector(Fraction(NODE[0]), Fraction(NODE[1])))
+) -> tuple[MacroResult, ...]:
+    """Simulate all ways to share the cluster. The four figures show the same runs."""
+    node = _vector(Fraction(NODE[0]), Fraction(NODE[1]))
+    cluster = Cluster(nodes=nodes, node=node, swap_cost=swap_cost)
     batches = [
         Batch(
             user=f"{kind.name} {number}",
@@ -84,11 +84,11 @@ def results(
         for number in range(1, _USERS_OF_A_KIND + 1)
     ]
     return tuple(
-        Result(
+        MacroResult(
             way,
             run(
                 batches, cluster, way,
-                end_us=run_s * SECOND, step_us=SECOND, seed=seed, swap_cost=swap_cost,
+                end_us=run_s * SECOND, step_us=SECOND, seed=seed,
             ),
         )
         for way in WAYS
@@ -98,7 +98,7 @@ def results(
 def figure(
     number: int, seed: int, swap_cost: int, *, nodes: int = NODES, run_s: int = RUN_S
 ) -> Figure:
-    """9 and 10 count the large and the small jobs, 11 and 12 time them."""
+    """Return a figure: 9 and 10 count the large and the small jobs, 11 and 12 time them."""
     kind = LARGE if number in (9, 11) else SMALL
     found = results(seed, swap_cost, nodes, run_s)
     title, y = (
@@ -139,7 +139,7 @@ def about(nodes: int, run_s: int, swap_cost: int) -> list[str]:
     ]
 
 
-def _table(found: Sequence[Result]) -> Table:
+def _table(found: Sequence[MacroResult]) -> Table:
     rows: list[list[Cell]] = []
     for each in found:
         rows.append(
@@ -164,12 +164,12 @@ def _table(found: Sequence[Result]) -> Table:
     )
 
 
-def _notes(found: Sequence[Result], swap_cost: int) -> list[str]:
+def _notes(found: Sequence[MacroResult], swap_cost: int) -> list[str]:
     by_name = {each.way.name: each for each in found}
     drf = by_name["DRF"]
     slots = [each for each in found if each.way.slots is not None]
 
-    def is_worse(each: Result) -> bool:
+    def is_worse(each: MacroResult) -> bool:
         pairs = [(each.response_s(kind), drf.response_s(kind)) for kind in (LARGE, SMALL)]
         slower = all(mine is None or (best and mine > best) for mine, best in pairs)
         return slower and all(each.jobs(kind) < drf.jobs(kind) for kind in (LARGE, SMALL))
@@ -190,7 +190,7 @@ def _notes(found: Sequence[Result], swap_cost: int) -> list[str]:
 
 
 def _tasks(nodes: int) -> int:
-    """Of a job: as many for each node as in the paper."""
+    """Return the number of tasks of a job: as many for each node as in the paper."""
     return max(1, _JOB_TASKS * nodes // NODES)
 
 

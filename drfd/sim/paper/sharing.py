@@ -5,27 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from drfd.core.resources import Vector
-from drfd.sim.cluster import SECOND, Batch, Cluster, Outcome, Way
-from drfd.sim.contention import SWAP_COST
+from drfd.core.model.resources import Vector
+from drfd.sim.cluster import SECOND, Batch, Cluster, ClusterRun, SharingScheme, run
 from drfd.sim.figures import Cell, Column, Figure, Panel, Point, Table
-from drfd.sim.nodes import run
 from drfd.sim.paper.worked import divide
 
 JOBS = ("job 1", "job 2")
-#: What the paper's nodes had for tasks: CPUs and GB.
+#: CPUs and GB that the paper's nodes had for tasks.
 NODE = (4, 14)
 NODES = 48
 _PHASE_S = 120
-#: The paper does not say how long its tasks ran; short ones show the change-over.
+#: Run time of a task. The paper does not give it; short tasks show the change between phases.
 _TASK_S = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    #: CPUs and GB of a task of each job.
+    #: (CPUs, GB) of a task of each job.
     demands: tuple[tuple[int, int], tuple[int, int]]
-    #: What the paper says of the dominant shares.
+    #: The paper's words on the dominant shares.
     paper: str
 
 
@@ -37,7 +35,7 @@ PHASES = (
 
 
 def expected(phase: Phase, nodes: int) -> list[float]:
-    """The dominant share of each job if tasks could be cut."""
+    """Return the dominant share of each job if tasks were divisible."""
     machine = tuple(zip(("CPU", "memory"), (each * nodes for each in NODE), strict=True))
     found = divide(machine, tuple(zip(JOBS, phase.demands, strict=True)))
     return [float(found.dominant_share(job)) for job in JOBS]
@@ -48,7 +46,7 @@ def figure8(seed: int, *, nodes: int = NODES, phase_s: int = _PHASE_S) -> Figure
     batches = [
         Batch(
             user=job,
-            # More than could start in a phase.
+            # More tasks than can start in a phase.
             tasks=2 * phase_s // _TASK_S * nodes * NODE[0] + nodes * NODE[0],
             demand=_vector(demand),
             task_us=_TASK_S * SECOND,
@@ -60,8 +58,8 @@ def figure8(seed: int, *, nodes: int = NODES, phase_s: int = _PHASE_S) -> Figure
     ]
     end_us = phase_s * len(PHASES) * SECOND
     outcome = run(
-        batches, cluster, Way(name="DRF", policy="drf", reserves=True),
-        end_us=end_us, step_us=SECOND, seed=seed, swap_cost=SWAP_COST,
+        batches, cluster, SharingScheme(name="DRF", policy="drf", reserves=True),
+        end_us=end_us, step_us=SECOND, seed=seed,
     )  # fmt: skip
     shares = shares_of(outcome, cluster)
     return Figure(
@@ -85,11 +83,11 @@ def figure8(seed: int, *, nodes: int = NODES, phase_s: int = _PHASE_S) -> Figure
     )
 
 
-#: Of each job, parts of the machine second by second: CPU, memory.
+#: Job → (CPU, memory) as parts of the machine, for each second.
 Shares = Mapping[str, Sequence[tuple[float, float]]]
 
 
-def shares_of(outcome: Outcome, cluster: Cluster) -> Shares:
+def shares_of(outcome: ClusterRun, cluster: Cluster) -> Shares:
     top = cluster.capacity
     return {
         job: [(cores / top[0], memory / top[1]) for cores, memory in held]
@@ -98,14 +96,14 @@ def shares_of(outcome: Outcome, cluster: Cluster) -> Shares:
 
 
 def steady(shares: Shares, job: str, phase: int, phase_s: int) -> tuple[float, float]:
-    """The mean parts in the second half of a phase: when the first tasks of the phase are over."""
+    """Return the mean parts in the second half of a phase, when its first tasks have ended."""
     rows = shares[job][phase * phase_s + phase_s // 2 : (phase + 1) * phase_s]
     cpu, memory = (sum(column) / len(rows) for column in zip(*rows, strict=True))
     return cpu, memory
 
 
 def phase_table(shares: Shares, phase_s: int, nodes: int) -> Table:
-    """Also for a run on a real machine, whose shares are there second by second."""
+    """Return the table of a run, simulated or on a real machine, from its shares by second."""
     rows: list[list[Cell]] = []
     for number, phase in enumerate(PHASES):
         ideal = expected(phase, nodes)
@@ -136,5 +134,5 @@ def panels(shares: Shares) -> list[Panel]:
 
 
 def _vector(amounts: tuple[int, int]) -> Vector:
-    """Thousandths of CPUs, and MiB."""
+    """Convert CPUs and GB to milli-cores and MiB."""
     return amounts[0] * 1000, amounts[1] * 1024

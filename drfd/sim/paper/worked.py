@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from fractions import Fraction
 
-from drfd.sim.alloc import Allocation, allocate
+from drfd.sim.alloc import Allocation, Spec, User, allocate
 from drfd.sim.figures import Cell, Column, Figure, Panel, Table
-from drfd.sim.spec import Spec, User
 
 _PAPER_MACHINE = (("CPU", 9), ("memory", 18))
 _PAPER_USERS = (("A", (1, 4)), ("B", (3, 1)))
@@ -20,7 +19,7 @@ def divide(
     policy: str = "drf",
     mode: str = "continuous",
 ) -> Allocation:
-    """Users without end of work on a small machine."""
+    """Divide a small machine among users with endless work."""
     plain = (Fraction(1),) * len(machine)
     return allocate(
         Spec(

@@ -11,8 +11,8 @@ from rich.cells import cell_len
 from rich.style import Style
 
 from canned_snapshots import HOSTILE
-from drfd_cli.top.detail import moments
 from drfd_cli.top.paint import bar, fit, fit_right, marked_bar, spark, wrap
+from drfd_cli.top.view import moments
 
 NONE = Style.null()
 #: Releases of rich do not agree on how wide these are; whatever they say, it holds.

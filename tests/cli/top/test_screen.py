@@ -14,9 +14,9 @@ from rich.segment import Segment
 from rich.style import Style
 
 from canned_snapshots import many
-from drfd.wire.codec import decode
-from drfd_cli.top.paint import Ink
-from drfd_cli.top.screen import Screen, encode
+from drfd.protocol.codec import decode
+from drfd_cli.top.paint import Theme
+from drfd_cli.top.screen import AlternateScreen, encode
 from drfd_cli.top.state import State
 from drfd_cli.top.view import Scene, Size, screen
 
@@ -43,7 +43,7 @@ def sent() -> Iterator[Sent]:
 
 
 def test_only_lines_that_differ_are_sent(sent: Sent) -> None:
-    shown = Screen(sent.side, sent.side)
+    shown = AlternateScreen(sent.side, sent.side)
     lines = [[Segment("one")], [Segment("two")], [Segment("three")]]
     shown.show(lines)
     assert "one" in sent.take()
@@ -59,7 +59,7 @@ def test_only_lines_that_differ_are_sent(sent: Sent) -> None:
 
 
 def test_a_screen_of_another_size_is_drawn_as_a_whole(sent: Sent) -> None:
-    shown = Screen(sent.side, sent.side)
+    shown = AlternateScreen(sent.side, sent.side)
     shown.show([[Segment("one")], [Segment("two")]])
     sent.take()
     shown.show([[Segment("one")]])
@@ -67,7 +67,7 @@ def test_a_screen_of_another_size_is_drawn_as_a_whole(sent: Sent) -> None:
 
 
 def test_leaving_undoes_what_entering_did_and_may_be_repeated(sent: Sent) -> None:
-    shown = Screen(sent.side, sent.side)
+    shown = AlternateScreen(sent.side, sent.side)
     shown.enter()
     entered = sent.take()
     assert [entered.count(f"\x1b[?{mode}") for mode in ("1049h", "25l", "7l")] == [1, 1, 1]
@@ -87,10 +87,10 @@ def test_neighbours_of_one_style_share_their_escape_sequences() -> None:
 def test_a_busy_machines_snapshot_costs_a_small_part_of_its_second() -> None:
     """5 % of a core is the promise: read, listed, drawn, encoded; in processor time."""
     line = json.dumps({"ok": True, "snapshot": many(60, 10_000)}).encode()
-    ink, rounds = Ink(has_colour=True), 20
+    theme, rounds = Theme(has_colour=True), 20
     begin_s = time.process_time()
     for number in range(rounds):
         snapshot = decode(line)["snapshot"]
-        lines = screen(Scene(snapshot, State(), snapshot["at"] + number), Size(200, 60), ink)
+        lines = screen(Scene(snapshot, State(), snapshot["at"] + number), Size(200, 60), theme)
         assert sum(len(encode(each, ColorSystem.EIGHT_BIT)) for each in lines) > 200 * 60
     assert (time.process_time() - begin_s) / rounds < 0.05

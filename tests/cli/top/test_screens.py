@@ -31,15 +31,22 @@ from canned_snapshots import (
     waits,
 )
 from drfd_cli.output import clean
-from drfd_cli.top.detail import Detail
-from drfd_cli.top.paint import Ink, Line
-from drfd_cli.top.rows import Choice, Panel
+from drfd_cli.top.paint import Line, Theme
 from drfd_cli.top.screen import encode
-from drfd_cli.top.state import Act, Page, Question, State, Verb
-from drfd_cli.top.view import LEAST_COLUMNS, LEAST_ROWS, Scene, Size, screen, settled, whole
+from drfd_cli.top.state import Act, Page, Question, RowFilter, State, TopPanel, Verb
+from drfd_cli.top.view import (
+    LEAST_COLUMNS,
+    LEAST_ROWS,
+    Detail,
+    Scene,
+    Size,
+    screen,
+    settled,
+    whole,
+)
 
 SCREENS = Path(__file__).parent / "screens"
-PLAIN, COLOURED = Ink(has_colour=False), Ink(has_colour=True)
+PLAIN, COLOURED = Theme(has_colour=False), Theme(has_colour=True)
 
 SNAPSHOTS: dict[str, Callable[[], dict[str, Any]]] = {
     "nothing": snapshot,
@@ -48,6 +55,7 @@ SNAPSHOTS: dict[str, Callable[[], dict[str, Any]]] = {
     "5000-of-1": lambda: many(1, 5000),
     "hostile": hostile,
 }
+NOTICES = [{"code": "LAUNCHER_AWAY", "text": "the launcher has been away for 12s"}]
 SIZES = [Size(80, 24), Size(120, 40), Size(200, 60)]
 
 
@@ -81,15 +89,16 @@ def scenes() -> dict[str, Scene]:
             detail(usage=None, output=(), path="", problem="only its owner is told where it is"),
         ),
         "job-not-heard-of-yet": at(three, of_a_job()),
-        "waiting-in-focus": at(three, State(panel=Panel.WAITING)),
-        "tree-in-focus": at(many(60, 5000), State(panel=Panel.TREE)),
-        "question": at(three, State(panel=Panel.WAITING, question=question)),
-        "typing": at(three, State(choice=Choice("sweep"), is_typing=True)),
-        "of-one-node": at(three, State(choice=Choice(below="root.lab", only_mine=True))),
+        "waiting-in-focus": at(three, State(panel=TopPanel.WAITING)),
+        "tree-in-focus": at(many(60, 5000), State(panel=TopPanel.TREE)),
+        "question": at(three, State(panel=TopPanel.WAITING, question=question)),
+        "typing": at(three, State(row_filter=RowFilter("sweep"), is_typing=True)),
+        "of-one-node": at(three, State(row_filter=RowFilter(below="root.lab", only_mine=True))),
         "message": at(three, State(message="cancelled job 45")),
         "refused": at(three, State(message="job 40 is bob's", is_bad=True)),
-        "sorted": at(many(60, 5000), State(sorted_by={Panel.RUNNING: 2, Panel.TREE: 2})),
+        "sorted": at(many(60, 5000), State(sorted_by={TopPanel.RUNNING: 2, TopPanel.TREE: 2})),
         "draining": at({**three, "draining": True}, State()),
+        "noticed": at({**three, "draining": True, "notices": NOTICES}, State()),
         "away": at(three, State(), trouble="the daemon is away, for 1m15s now; trying again"),
     }  # fmt: skip
 
@@ -98,9 +107,9 @@ def text(lines: list[Line]) -> str:
     return "".join("".join(piece.text for piece in line) + "\n" for line in lines)
 
 
-def seen(lines: list[Line], ink: Ink) -> str:
+def seen(lines: list[Line], theme: Theme) -> str:
     """With the colours of a terminal that has 256 of them, if it is for one with colours."""
-    if not ink.has_colour:
+    if not theme.has_colour:
         return text(lines)
     return "".join(encode(line, ColorSystem.EIGHT_BIT) + "\n" for line in lines)
 
@@ -171,14 +180,14 @@ ALL = {**{name: at(make(), State()) for name, make in SNAPSHOTS.items()}, **scen
     scene=st.sampled_from(list(ALL.values())),
     columns=st.integers(LEAST_COLUMNS, 260),
     rows=st.integers(LEAST_ROWS, 90),
-    ink=st.sampled_from([PLAIN, COLOURED]),
-    panel=st.sampled_from(list(Panel)),
+    theme=st.sampled_from([PLAIN, COLOURED]),
+    panel=st.sampled_from(list(TopPanel)),
 )
 def test_every_screen_is_exactly_as_large_as_asked(
-    scene: Scene, columns: int, rows: int, ink: Ink, panel: Panel
+    scene: Scene, columns: int, rows: int, theme: Theme, panel: TopPanel
 ) -> None:
     scene = replace(scene, state=replace(scene.state, panel=panel))
-    lines = screen(scene, Size(columns, rows), ink)
+    lines = screen(scene, Size(columns, rows), theme)
     assert len(lines) == rows
     for line in lines:
         words = "".join(piece.text for piece in line)
@@ -205,7 +214,7 @@ def test_a_question_about_a_job_of_any_name_shows_how_to_answer(word: str) -> No
 def test_a_waiting_job_under_the_cursor_tells_its_whole_reason() -> None:
     reason = {"code": "LIMIT", "text": "root.physics may hold 2 cores and holds 2"}
     shown = snapshot(pending=[waits(7, reason=reason)], counts={"PENDING": 1})
-    lines = text(screen(at(shown, State(panel=Panel.WAITING)), Size(80, 24), PLAIN))
+    lines = text(screen(at(shown, State(panel=TopPanel.WAITING)), Size(80, 24), PLAIN))
     assert "\n 7: LIMIT: root.physics may hold 2 cores and holds 2 " in lines
 
 
@@ -225,6 +234,6 @@ def test_a_bar_without_colours_says_that_it_is_near_its_limit(
 def test_a_job_near_its_time_limit_is_red_and_others_are_not() -> None:
     late = row(1, started_at=AT_S - 3500)
     shown = snapshot(running=[late, row(2)], counts={"RUNNING": 2})
-    lines = screen(at(shown, State(panel=Panel.TREE)), Size(80, 24), COLOURED)
+    lines = screen(at(shown, State(panel=TopPanel.TREE)), Size(80, 24), COLOURED)
     hot = [piece.text.strip() for line in lines for piece in line if piece.style is COLOURED["hot"]]
     assert hot == ["58m20s/1h"]

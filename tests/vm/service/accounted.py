@@ -6,13 +6,14 @@ from vm.service.installed import Installed, unit
 from vm.service.leave import left
 
 
-def check_accounts(installed: Installed) -> None:
-    """Those that ran are lost, and nobody says that they ended well, or have been tried again if
-    that was wished for; those that waited have run, once each, in their order."""
+def check_accounts(installed: Installed, reason: str) -> None:
+    """Those that ran are lost for this reason, and nobody says that they ended well, or have been
+    tried again if that was wished for; those that waited have run, once each, in their order."""
     jobs = left()
     for job_id in jobs["running"]:
         job = installed.wait_end(job_id)
         assert (job["state"], job["exit_code"], job["attempt"]) == ("LOST", None, 1)
+        assert job["outcome"]["reason"] == reason
     again = installed.wait_end(jobs["retried"])
     assert (again["state"], again["attempt"]) == ("COMPLETED", 2)
     ended = [installed.wait_end(job_id) for job_id in jobs["waiting"]]

@@ -14,13 +14,22 @@ from typing import Any
 
 import pytest
 
-from vm.service.installed import Installed
+from instance import wait_for
+from vm.service.installed import Installed, ask
 
 PROBE = Path(__file__).parents[1] / "probe.py"
 UNLIMITED = -1
 NONE = "0" * 16
-#: Both are what the kernel gives to everybody, by the size of the machine.
-BY_MEMORY = ("NPROC", "SIGPENDING")
+#: Puts a key into its session keyring, says which keyring that is, and what keys it sees.
+KEYS = """
+import ctypes, sys, time
+libc = ctypes.CDLL(None)
+ADD_KEY, KEYCTL, GET_KEYRING_ID, SESSION = 248, 250, 0, -3
+assert libc.syscall(ADD_KEY, b"user", sys.argv[1].encode(), b"secret", 6, SESSION) > 0
+print(libc.syscall(KEYCTL, GET_KEYRING_ID, SESSION, 0))
+print(open("/proc/keys").read(), flush=True)
+time.sleep(1000)
+"""
 SCRIPT = f"""
     cd ~/work && umask 027 &&
     SOME_TOKEN=secret INVOCATION_ID=x NOTIFY_SOCKET=x JOURNAL_STREAM=1:2 MARK='of alice' \
@@ -47,6 +56,7 @@ THREAD_COUNTS = (
 def golden(job_id: int, seen: dict[str, Any]) -> dict[str, Any]:
     alice = pwd.getpwnam("alice")
     uid, gid = str(alice.pw_uid), str(alice.pw_gid)
+    per_user = ask("doctor")["processes"]["per_user"]
     work = f"{alice.pw_dir}/work"
     everything = f"{(1 << int(Path('/proc/sys/kernel/cap_last_cap').read_text()) + 1) - 1:016x}"
     return {
@@ -91,7 +101,10 @@ def golden(job_id: int, seen: dict[str, Any]) -> dict[str, Any]:
             "RTPRIO": [0, 0],
             "RTTIME": [UNLIMITED, UNLIMITED],
             "STACK": [8 << 20, UNLIMITED],
-            **{name: limits_of_init()[name] for name in BY_MEMORY},
+            # What the kernel gives to everybody, by the size of the machine; and of processes no
+            # more than one user may have of all that there can be.
+            "SIGPENDING": limits_of_init()["SIGPENDING"],
+            "NPROC": [min(limits_of_init()["NPROC"][0], per_user)] * 2,
         },
         "blocked signals": NONE,
         "pending signals": NONE,
@@ -102,7 +115,8 @@ def golden(job_id: int, seen: dict[str, Any]) -> dict[str, Any]:
         "oom_score_adj": "0",
         "coredump_filter": Path("/proc/1/coredump_filter").read_text().strip(),
         "personality": "00000000",
-        "loginuid": "4294967295",
+        # So that audit can say whose a process is.
+        "loginuid": uid,
         "nice": 0,
         "policy": os.SCHED_OTHER,
         "processors": sorted(os.sched_getaffinity(1)),
@@ -144,3 +158,18 @@ def test_what_raises_rights_works_in_a_job(installed: Installed) -> None:
     said = Path(installed.show(job_id)["stderr"]).read_text()
     # As root it asks for bob's password; otherwise it complains of its own rights.
     assert "a password is required" in said
+
+
+def test_each_job_has_a_session_keyring_that_no_other_finds(service: Installed) -> None:
+    """By the service: a job of one user found the keys of another's in the launcher's keyring."""
+    said: dict[str, str] = {}
+    for name, user in (("of-alice", "alice"), ("of-bob", "bob"), ("second", "alice")):
+        words = ("/usr/bin/python3", "-I", "-c", KEYS, name)
+        job_id = service.submit(user, *words, stdout=f"keys-{name}")
+        service.wait_state(job_id, "RUNNING")
+        said[name] = wait_for("its keys", lambda job_id=job_id: service.output(job_id))
+    rings = {text.split()[0] for text in said.values()}
+    assert len(rings) == 3
+    assert all(name in text for name, text in said.items())
+    assert not [name for name in said if name != "of-bob" and name in said["of-bob"]]
+    assert "of-bob" not in said["second"]

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from drfd.core.scheduling.kept_free import SAMPLES
+from drfd.daemon.monitoring.meter import PERIOD_S
 from instance import is_alive, wait_for
 from vm.service.installed import Installed, ask, demand, run, unit
 
@@ -101,6 +104,24 @@ def test_half_a_core_is_half_a_core(service: Installed) -> None:
     raise AssertionError(took)
 
 
+def test_what_a_job_uses_is_seen_while_it_runs_and_is_its_own(service: Installed) -> None:
+    """The controller, which is not root, could not read the cgroups of jobs, and took what they
+    used for a load from outside drfd."""
+    job_id = service.submit(
+        "alice", "sh", "-c", "while :; do :; done", demand=demand(cores_milli=1000)
+    )
+    service.wait_state(job_id, "RUNNING")
+    wait_for("its use", lambda: service.show(job_id)["usage"]["cores"] > 0.5, pause_s=0.5)
+    usage = service.show(job_id)["usage"]
+    assert usage["memory"] > 0
+    assert usage["cpu_seconds"] > 0
+    # So long it takes a load from outside to be believed.
+    time.sleep((SAMPLES + 2) * PERIOD_S)
+    assert ask("doctor")["external"] is None
+    service.as_user("alice", "cancel", select={"ids": [job_id]})
+    service.await_no_jobs()
+
+
 def test_disk_rates_hold_for_direct_and_buffered_transfers(service: Installed) -> None:
     """All at a time: each has its rate for itself. The default configuration has found the disk
     whose partition the files are on."""
@@ -128,7 +149,7 @@ def test_disk_rates_hold_for_direct_and_buffered_transfers(service: Installed) -
     assert {job["state"] for job in jobs.values()} == {"COMPLETED"}
     least_s = (SIZE_MIB << 20) / RATE
     took_s = {name: job["ended_at"] - job["started_at"] for name, job in jobs.items()}
-    assert all(0.8 * least_s < took < 3 * least_s for took in took_s.values()), took_s
+    assert all(0.8 * least_s < took < 10 * least_s for took in took_s.values()), took_s
     moved = {name: job["usage"][counter(name)] for name, job in jobs.items()}
     assert min(moved.values()) >= SIZE_MIB << 20, moved
 

@@ -76,11 +76,21 @@ def test_it_reaches_no_network_and_no_process_of_a_user(installed: Installed) ->
     assert installed.wait_end(job_id)["signal"] == signal.SIGTERM
 
 
-@pytest.mark.parametrize("name", ["drfd", "drfd-launcher"])
+def test_the_process_that_keeps_the_jobs_unit_alive_can_do_nothing(installed: Installed) -> None:
+    """It sleeps. Jobs have none of this: see test_identity."""
+    keeper = main_pid("drfd-jobs")
+    status = status_of("drfd-jobs")
+    assert {status[name] for name in ("CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+    place = Path(f"/proc/{keeper}/cgroup").read_text()
+    assert place == "0::/drfd.slice/drfd-jobs.service/keeper\n"
+
+
+@pytest.mark.parametrize("name", ["drfd", "drfd-launcher", "drfd-jobs"])
 def test_its_exposure_is_no_more_than_what_the_documents_say(
     installed: Installed, name: str
 ) -> None:
-    written = files("drfd").joinpath("ARCHITECTURE.md").read_text()
+    written = files("drfd").joinpath("docs/decisions/02-identity-and-trust.md").read_text()
     (limit,) = re.findall(rf"`{name}` scores (\d+\.\d)", written)
     said = run("systemd-analyze", "security", "--no-pager", name).stdout
     (exposure,) = re.findall(r"Overall exposure level for \S+: (\d+\.\d)", said)

@@ -12,7 +12,8 @@ def test_the_services_have_come_up_by_themselves(installed: Installed) -> None:
 
 
 def test_every_job_is_accounted_for(installed: Installed) -> None:
-    check_accounts(installed)
+    """Also that it was a shutdown in order that cut those short that ran."""
+    check_accounts(installed, "MACHINE_SHUTDOWN")
 
 
 def test_running_jobs_were_told_and_had_their_time(installed: Installed) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 from pathlib import Path
 
 import pytest
 
-from drfd.launcher.process import start_ticks
+from drfd.launcher.system.process import start_ticks
 from instance import is_alive
 from vm.service.files import BEFORE, listed
 from vm.service.installed import BIN, Installed, pids_in, run, unit
@@ -29,10 +30,19 @@ def test_it_refuses_while_jobs_run(installed: Installed) -> None:
 def test_with_kill_jobs_it_ends_them_and_keeps_configuration_and_state(
     installed: Installed,
 ) -> None:
+    """Also while the launcher, which alone can end them in order, is away: it is started first. The
+    removal waited for it for ever."""
     (job,) = installed.live()
     pids = pids_in(installed.show(job["id"]))
     assert [is_alive(pid) for pid in pids] == [True] * len(pids)
+    slow = Path("/run/systemd/system/drfd-launcher.service.d/slow.conf")
+    slow.parent.mkdir(parents=True)
+    slow.write_text("[Service]\nExecStartPre=/bin/sleep 20\n")
+    run("systemctl", "daemon-reload")
+    run("systemctl", "stop", "drfd-launcher")
     done = run(BIN / "drfd", "uninstall", "--kill-jobs")
+    shutil.rmtree(slow.parent)
+    assert "run systemctl start drfd-launcher.service" in done.stdout.splitlines()
     notes = [line for line in done.stdout.splitlines() if line.startswith("note: ")]
     assert notes == [
         "note: kept: /var/lib/drfd (--purge removes it)",
@@ -47,7 +57,12 @@ def test_with_kill_jobs_it_ends_them_and_keeps_configuration_and_state(
 
 
 def test_installed_once_more_it_goes_on_where_it_was(installed: Installed) -> None:
-    run(BIN / "drfd", "install")
+    """Drained, as the removal has left it, and nothing starts. That is said."""
+    said = run(BIN / "drfd", "install").stdout.splitlines()
+    assert said[-2:] == [
+        "note: the queue is still drained, as it was left: nothing starts until drf undrain",
+        "drfd runs; try drf doctor",
+    ]
     installed.await_answer()
     run(BIN / "drf", "undrain")
     job = installed.wait_end(installed.submit("alice", "true"))

@@ -1,0 +1,348 @@
+"""Charts: the use of a job over time, and the figures of experiments.
+
+They are printed as characters; figures are also written as pictures by matplotlib, an optional
+dependency. The same panels give the same picture, byte for byte, with the same version of it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from math import log10
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from drfd.common.errors import Refused
+from drfd.common.units import show_cores, show_duration, show_size
+from drfd_cli import output
+
+if TYPE_CHECKING:
+    from drfd.protocol.replies import CurveView, ResourcesView
+    from drfd.sim.figures import Cell, Column, Figure, Panel, Point, Table
+
+# -- use of a job over time ------------------------------------------------------------------------
+
+#: Bars from empty to full, and their ASCII form for screens without these characters.
+_LEVELS, _PLAIN_LEVELS = " ▁▂▃▄▅▆▇█", " .:-=+*#%"
+_LEAST_POINTS = 3
+
+_USAGE_KINDS: tuple[tuple[Literal["cores", "memory"], Callable[[Any], str]], ...] = (
+    ("cores", lambda cores: show_cores(round(1000 * cores))),
+    ("memory", show_size),
+)
+
+
+def usage_lines(curve: CurveView | None, demand: ResourcesView, columns: int) -> list[str]:
+    """Return the use of cores and of memory, a line each, if known; at most `columns` wide."""
+    if curve is None:
+        return []
+    found = []
+    for kind, show in _USAGE_KINDS:
+        values = [each for each in curve[kind] if each is not None]
+        if len(values) < _LEAST_POINTS:
+            continue
+        asked, most = demand[kind], max(values)
+        words = f"most {show(most)} of {show(asked)}, over {_length(curve)}"
+        room = columns - len(kind) - len(words) - 4
+        if room >= _LEAST_POINTS:
+            bars = spark(curve["at"], curve[kind], max(asked, most), room)
+            found.append(f"{kind:<6} {bars}  {words}")
+    return found
+
+
+def spark(at: Sequence[float], values: Sequence[float | None], top: float, columns: int) -> str:
+    """Return a bar for each of `columns` equal parts of the time, as high as the highest point that
+    covers a moment of it. A blank is an unknown or zero value."""
+    chars = _LEVELS if _can_show(_LEVELS) else _PLAIN_LEVELS
+    columns = min(columns, len(at))
+    whole_s = (at[-1] - at[0]) or 1.0
+    highest: list[float | None] = [None] * columns
+    before = 0
+    for moment, value in zip(at, values, strict=True):
+        # A point covers the time since the point before it.
+        last = min(columns - 1, int((moment - at[0]) / whole_s * columns))
+        for column in range(min(before + 1, last), last + 1):
+            if value is not None:
+                highest[column] = max(highest[column] or 0, value)
+        before = last
+    return "".join(chars[_level(each, top)] for each in highest).rstrip() or "-"
+
+
+def _level(value: float | None, top: float) -> int:
+    if not value or not top:
+        return 0
+    # A value above zero is visible.
+    return max(1, min(8, round(8 * value / top)))
+
+
+def _length(curve: CurveView) -> str:
+    return show_duration(curve["at"][-1] - curve["at"][0])
+
+
+def _can_show(chars: str) -> bool:
+    try:
+        chars.encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+# -- figures on the screen -------------------------------------------------------------------------
+
+#: A character for each curve, and one for places where several meet.
+_CHARACTERS = "o+x*^v#%@&"
+_SEVERAL = "="
+_WIDEST = 100
+_ROWS = 10
+_BAR = "█"
+
+
+def draw(panel: Panel) -> str:
+    """Return the panel as lines no wider than the screen."""
+    columns = min(_WIDEST, output.width())
+    lines = _bars(panel, columns) if panel.names else _curves(panel, columns)
+    return "\n".join([output.shorten(panel.title, columns), *lines])
+
+
+def _curves(panel: Panel, columns: int) -> list[str]:
+    most = top_of(panel)
+    labels = [_show(panel, most * row / _ROWS) for row in range(_ROWS, -1, -1)]
+    margin = max(map(len, labels)) + 2
+    wide = max(10, columns - margin)
+    at = _log if panel.log_x else float
+    last = max((points[-1][0] for points in panel.curves.values() if points), default=1.0)
+    first = min((points[0][0] for points in panel.curves.values() if points), default=1.0)
+    grid = [[" "] * wide for _ in range(_ROWS + 1)]
+    chars = dict(zip(panel.curves, _CHARACTERS * len(panel.curves), strict=False))
+    for name, points in panel.curves.items():
+        placed = [(at(x), y) for x, y in points]
+        for column, value in enumerate(_sampled(placed, at(first), at(last), wide, panel.steps)):
+            if value is None:
+                continue
+            row = _ROWS - min(_ROWS, max(0, round(value / most * _ROWS)))
+            before = grid[row][column]
+            grid[row][column] = chars[name] if before == " " else _SEVERAL
+    lines = [
+        f"{label if row % 5 == 0 else '':>{margin - 2}} │{''.join(cells)}".rstrip()
+        for row, (label, cells) in enumerate(zip(labels, grid, strict=True))
+    ]
+    ends = _number(first), f"{_number(last)} {panel.x}{', by powers of ten' if panel.log_x else ''}"
+    lines.append(" " * (margin - 1) + "└" + "─" * wide)
+    lines.append(" " * margin + ends[0] + ends[1].rjust(wide - len(ends[0])))
+    legend = [f"{char} {output.shorten(name, 30)}" for name, char in chars.items()]
+    if len(legend) > 1:
+        legend.append(f"{_SEVERAL} several")
+    lines.append(" " * margin + "   ".join(legend))
+    return lines
+
+
+def _log(x: float) -> float:
+    return log10(max(1.0, x))
+
+
+def _sampled(
+    points: Sequence[Point], first: float, last: float, wide: int, steps: bool
+) -> list[float | None]:
+    """Return the value at each column: the mean of its points. A column without points has the
+    value before it if `steps`, else an interpolated one."""
+    span = (last - first) or 1.0
+    found: list[list[float]] = [[] for _ in range(wide)]
+    for x, y in points:
+        found[min(wide - 1, int((x - first) / span * wide))].append(y)
+    values = [sum(each) / len(each) if each else None for each in found]
+    known = [column for column, value in enumerate(values) if value is not None]
+    for left, right in pairwise(known):
+        low, high = values[left], values[right]
+        assert low is not None and high is not None
+        for column in range(left + 1, right):
+            part = 0.0 if steps else (column - left) / (right - left)
+            values[column] = low + (high - low) * part
+    return values
+
+
+def _bars(panel: Panel, columns: int) -> list[str]:
+    most = top_of(panel)
+    # Each bar has its name on the left and its value on the right.
+    rows = [
+        (output.shorten(place, 24), output.shorten(name, 24), points)
+        for at, place in enumerate(panel.names)
+        for name, each in panel.curves.items()
+        if (points := next((y for x, y in each if x == at), None)) is not None
+    ]
+    single = len(panel.curves) == 1
+    heads = [place if single else f"{place}, {name}" for place, name, _ in rows]
+    margin = max(map(output.columns_of, heads), default=0) + 1
+    wide = max(10, columns - margin - 10)
+    return [
+        f"{output.pad(head, margin)}│{_BAR * max(0, round(value / most * wide))} "
+        f"{_show(panel, value)}"
+        for head, (*_, value) in zip(heads, rows, strict=True)
+    ]
+
+
+def top_of(panel: Panel) -> float:
+    """Return the height of the scale."""
+    if panel.top is not None:
+        return panel.top
+    return max((y for points in panel.curves.values() for _, y in points), default=0.0) or 1.0
+
+
+def is_part(panel: Panel) -> bool:
+    """Return whether the values are fractions, which are shown in percent."""
+    return panel.y.startswith(("share", "part"))
+
+
+def _show(panel: Panel, value: float) -> str:
+    return f"{value:.0%}" if is_part(panel) else _number(value)
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 10 or value == int(value) else f"{value:.2g}"
+
+
+def show_figures(figures: Sequence[Figure]) -> None:
+    for number, figure in enumerate(figures):
+        if number:
+            click.echo()
+        output.tell(figure.title)
+        for line in figure.about:
+            _wrap("  ", line)
+        for table in figure.tables:
+            click.echo()
+            output.tell(table.title)
+            print_table(table)
+        for panel in figure.panels:
+            click.echo()
+            click.echo(draw(panel))
+        if figure.notes:
+            click.echo()
+        for note in figure.notes:
+            _wrap("- ", note)
+
+
+def print_table(table: Table) -> None:
+    columns: list[output.Column] = [
+        (each.name, "right") if _is_number(table, at) else each.name
+        for at, each in enumerate(table.columns)
+    ]
+    rows = [[_shown(*pair) for pair in zip(table.columns, row, strict=True)] for row in table.rows]
+    output.print_rows(columns, rows, fixed=[each.name for each in table.columns[:-1]])
+
+
+def _is_number(table: Table, at: int) -> bool:
+    cells = [row[at] for row in table.rows]
+    return all(isinstance(cell, int | float) or cell is None for cell in cells)
+
+
+def _shown(column: Column, cell: Cell) -> str:
+    if cell is None:
+        return "-"
+    if isinstance(cell, str):
+        return cell
+    match column.unit:
+        case "%":
+            return f"{cell:.1%}"
+        case "s":
+            return f"{cell:.0f} s"
+        case "x":
+            return f"{cell:.2f} x"
+    return f"{cell:g}" if isinstance(cell, int) else f"{cell:.4g}"
+
+
+def _wrap(lead: str, text: str) -> None:
+    # Imported here because `drf show`, which prints no figures, must start fast.
+    import textwrap
+
+    wide = min(_WIDEST, output.width())
+    for line in textwrap.wrap(
+        output.clean(text, 2000), wide, initial_indent=lead, subsequent_indent="  "
+    ):
+        click.echo(line)
+
+
+# -- pictures ------------------------------------------------------------------------------------
+
+_PICTURES = (".svg", ".png")
+
+plot_option = click.option(
+    "--plot",
+    "plot_path",
+    metavar="FILE",
+    help="Also draw it as a picture: FILE.svg or FILE.png. Needs matplotlib.",
+)
+
+
+def check_plot(path: str | None) -> None:
+    """Raise Refused if no picture can be written to this path, before the experiment begins."""
+    from importlib.util import find_spec
+
+    if path is None:
+        return
+    if Path(path).suffix.lower() not in _PICTURES:
+        raise Refused("bad-plot", f"--plot {path}: unknown kind of picture", hint=".svg or .png")
+    if find_spec("matplotlib") is None:
+        raise Refused(
+            "no-matplotlib",
+            "--plot needs matplotlib, which is not installed",
+            hint="pip install 'drfd[plot]'",
+        )
+    if not Path(path).absolute().parent.is_dir():
+        raise Refused("bad-plot", f"--plot {path}: there is no such directory")
+
+
+def write_plot(path: str, title: str, panels: Sequence[Panel]) -> None:
+    """Write the picture. Raises OSError."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    kind = Path(path).suffix.lower().removeprefix(".")
+    settings: dict[Any, Any] = {
+        # Without a salt, the ids in an SVG are random.
+        "svg.hashsalt": "drfd",
+        "svg.fonttype": "none",
+        # The name of a user may be "$x".
+        "text.parse_math": False,
+    }
+    with matplotlib.rc_context(settings):
+        figure = Figure(figsize=(9, 1 + 2.6 * len(panels)), layout="constrained")
+        figure.suptitle(output.clean(title))
+        all_axes = figure.subplots(len(panels), 1, squeeze=False)
+        for axes, panel in zip(all_axes[:, 0], panels, strict=True):
+            _plot_bars(axes, panel) if panel.names else _plot_curves(axes, panel)
+            axes.set_title(output.clean(panel.title), loc="left", fontsize="medium")
+            axes.set_ylim(0, top_of(panel) * 1.05)
+            axes.set_ylabel(panel.y)
+            axes.grid(axis="y", linewidth=0.3)
+            if is_part(panel):
+                axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
+            if len(panel.curves) > 1:
+                axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        plain = {"Date": None} if kind == "svg" else {"Software": None}
+        figure.savefig(path, format=kind, metadata=plain)
+
+
+def _plot_curves(axes: Any, panel: Panel) -> None:
+    for name, points in panel.curves.items():
+        xs, ys = zip(*points, strict=True) if points else ((), ())
+        axes.plot(xs, ys, label=_label(name), linewidth=1.2,
+                  drawstyle="steps-post" if panel.steps else "default")  # fmt: skip
+    axes.set_xlabel(panel.x)
+    if panel.log_x:
+        axes.set_xscale("log")
+
+
+def _plot_bars(axes: Any, panel: Panel) -> None:
+    width = 0.8 / len(panel.curves)
+    for number, (name, points) in enumerate(panel.curves.items()):
+        shift = (number - (len(panel.curves) - 1) / 2) * width
+        axes.bar([x + shift for x, _ in points], [y for _, y in points], width, label=_label(name))
+    axes.set_xticks(range(len(panel.names)), panel.names)
+
+
+def _label(name: str) -> str:
+    """Return a label that matplotlib shows, which one with an underscore in front is not."""
+    word = output.shorten(name, 30)
+    return f" {word}" if word.startswith("_") else word

@@ -1,0 +1,209 @@
+"""The verbs that act on selected jobs: cancel, hold, release, suspend, resume, signal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from drfd.client.connection import Connection
+from drfd.common.errors import BY_KIND, NotPermitted, Refused
+from drfd.common.indices import joined, show_spans
+from drfd_cli import output
+from drfd_cli.options import SIGNAL, connect, job_ids, prints_result, state_option
+from drfd_cli.output import Result, pick
+
+if TYPE_CHECKING:
+    from drfd.protocol.replies import BatchReply, BatchVerb, Failure
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: On a terminal, more jobs than this need a confirmation.
+_MANY = 5
+#: If more refusals than this have the same code, they are printed as one line.
+_FEW = 5
+#: The text of such a line, by the code of the refusals.
+_ALIKE = {"ended": "jobs had ended already", "no-such-job": "jobs are not there"}
+
+
+def selecting(function: F) -> F:
+    """Add the arguments and options that select jobs, and --json."""
+    for option in (
+        prints_result(),
+        click.option("-y", "--yes", is_flag=True, help="Do not ask."),
+        click.option("-a", "--all", "everything", is_flag=True, help="All; as root, everybody's."),
+        state_option("Jobs in this state."),
+        click.option("-n", "--name", help="Jobs of this name, or like `train-*`."),
+        click.option("-u", "--user", help="Jobs of this user."),
+        job_ids(required=False),
+    ):
+        function = option(function)
+    return function
+
+
+def act(
+    verb: BatchVerb,
+    done_word: str,
+    *,
+    yes: bool,
+    asked: Mapping[str, object] | None = None,
+    **chosen: Any,
+) -> Result:
+    """Request `verb` for the chosen jobs, with `asked` as further fields, and return the result."""
+    client = connect()
+    select = {
+        "ids": list(chosen["ids"]),
+        "user": chosen["user"],
+        "name": chosen["name"],
+        "states": list(chosen["states"]),
+        "everything": chosen["everything"],
+    }
+    if not any(select.values()):
+        raise click.UsageError(
+            "name jobs by their ids, or choose with --user, --name, --state, --all"
+        )
+    if not yes and sys.stdin.isatty():
+        count = len(select["ids"]) or _count(client, select)
+        if count > _MANY:
+            click.confirm(f"{verb} {count} jobs?", abort=True, err=True)
+    reply = client.request(verb, select=select, **(asked or {}))
+    return Result(
+        show=lambda: _show(reply, done_word),
+        # The daemon sends notices only if a part of the request has to wait.
+        view=lambda: {**pick(reply, ("done", "failed")), **output.standing(reply)},
+        finish=lambda: _finish(reply),
+    )
+
+
+def _show(reply: BatchReply, done_word: str) -> None:
+    labels: list[Any] = reply.get("labels") or reply["done"]
+    kept = reply.get("kept", {})
+    for label in _summed(labels):
+        but = f", but not {label}_[{kept[label]}]" if label in kept else ""
+        output.tell(f"{done_word} job {label}{but}")
+    if not labels and not reply["failed"]:
+        output.say("no jobs")
+
+
+def _finish(reply: BatchReply) -> int:
+    for line in refusals(reply["failed"]):
+        output.say(line)
+    away = output.launcher_away(reply)
+    if away is not None:
+        output.say(f"{away}; the request is kept, and done then")
+    return _exit_code(reply["failed"])
+
+
+def refusals(failed: list[Failure]) -> list[str]:
+    """Return a line for each refused job, or one line for more than `_FEW` with the same code."""
+    alike: dict[str, list[Failure]] = {}
+    for failure in failed:
+        alike.setdefault(failure["error"]["code"], []).append(failure)
+    lines: list[str] = []
+    for code, some in alike.items():
+        if len(some) <= _FEW:
+            lines += map(_refusal, some)
+            continue
+        ids = ",".join(_ranges(failure["id"] for failure in some))
+        what = _ALIKE.get(code, f"jobs refused ({code}; the first: {_refusal(some[0])})")
+        lines.append(output.clean(f"{len(some)} {what}: {ids}", 1000))
+    return lines
+
+
+def _refusal(failure: Failure) -> str:
+    error = failure["error"]
+    hint = f" ({error['hint']})" if error["hint"] else ""
+    return output.clean(f"{error['text']}{hint}", 1000)
+
+
+def _ranges(refs: Iterable[int | str]) -> list[str]:
+    """Return all ids as one text of ranges, and a label for the tasks of each array."""
+    numbers: list[int] = []
+    labels: list[str] = []
+    for ref in refs:
+        word = str(ref)
+        if word.isdecimal():
+            numbers.append(int(word))
+        else:
+            labels.append(word)
+    spans = [(first, last, 1) for first, last in joined(numbers)]
+    return [show_spans(spans)] * bool(spans) + _summed(labels)
+
+
+def _summed(labels: list[Any]) -> list[str]:
+    """Replace the tasks of an array by one label such as `42_[0-49]`, in place of the first."""
+    tasks: dict[str, list[int]] = {}
+    found: dict[str, str] = {}
+    for label in map(str, labels):
+        array, _, index = label.partition("_")
+        if index.isdecimal():
+            tasks.setdefault(array, []).append(int(index))
+            found[f"{array}_"] = label
+        else:
+            found[label] = label
+    for array, indices in tasks.items():
+        if len(indices) > 1:
+            spans = [(first, last, 1) for first, last in joined(indices)]
+            found[f"{array}_"] = f"{array}_[{show_spans(spans)}]"
+    return list(found.values())
+
+
+def _count(client: Connection, select: Mapping[str, object]) -> int:
+    pages = client.pages("status", select=select)
+    # The command line of a job is null for users who may not change the job.
+    mine = (job for page in pages for job in page["jobs"] if job["argv"] is not None)
+    return sum(job.get("tasks", 1) for job in mine)
+
+
+def _exit_code(failed: list[Failure]) -> int:
+    kinds = [BY_KIND.get(failure["error"]["kind"], Refused) for failure in failed]
+    if any(issubclass(kind, NotPermitted) for kind in kinds):
+        return NotPermitted.exit_code
+    return Refused.exit_code if kinds else 0
+
+
+@click.command("cancel")
+@selecting
+def cancel(**chosen: Any) -> Result:
+    """Cancel jobs: waiting ones end at once, running ones are stopped (TERM, grace time, KILL)."""
+    return act("cancel", "cancelled", **chosen)
+
+
+@click.command("hold")
+@selecting
+def hold(**chosen: Any) -> Result:
+    """Hold waiting jobs: they keep their place and do not start before `drf release`."""
+    return act("hold", "held", **chosen)
+
+
+@click.command("release")
+@selecting
+def release(**chosen: Any) -> Result:
+    """Release held jobs."""
+    return act("release", "released", **chosen)
+
+
+@click.command("suspend")
+@selecting
+def suspend(**chosen: Any) -> Result:
+    """Freeze running jobs: they keep their memory and give back cores and bandwidth until
+    `drf resume`. Their wall time stands still; cancelled, they get no grace time."""
+    return act("suspend", "suspended", **chosen)
+
+
+@click.command("resume")
+@selecting
+def resume(**chosen: Any) -> Result:
+    """Let suspended jobs go on, as soon as what they gave back is free again."""
+    return act("resume", "resumed", **chosen)
+
+
+@click.command("signal")
+@click.argument("number", metavar="SIGNAL", type=SIGNAL)
+@selecting
+def signal(number: int, **chosen: Any) -> Result:
+    """Send a signal (USR1, HUP, 10, ...) to every process of running jobs. What it makes of them
+    is up to them: to end a job, use `drf cancel`."""
+    return act("signal", "signalled", asked={"signal": number}, **chosen)

@@ -1,0 +1,294 @@
+"""drf demo fig8: figure 8 of the DRF paper with real processes, in a minute.
+
+Two jobs of many tasks share the machine. In each of three phases their tasks have other demands.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from drfd.client.connection import Connection
+from drfd_cli import charts, output
+from drfd_cli.demo import private_daemon, scaling
+from drfd_cli.demo.scaling import Scale
+from drfd_cli.options import asked_form, prints_result
+from drfd_cli.output import Result
+
+if TYPE_CHECKING:
+    from drfd.protocol.replies import DoctorReply
+    from drfd.sim.figures import Figure, Panel
+    from drfd.sim.paper.sharing import Phase
+
+#: Nodes of the demo; the paper has 48.
+_NODES = 2
+#: Largest difference between a mean share and the share of whole tasks on an empty machine, as a
+#: fraction of the machine, and as a fraction of one task of the job. The larger one holds.
+_TOLERANCE = 0.12
+_TASK_TOLERANCE = 0.6
+#: Largest ratio of use to declared demand; the kernel rounds its accounts.
+_SLACK = 1.2
+#: Seconds between two samples.
+_FRAME_S = 0.2
+#: Least seconds of a task, so that its start takes a small part of them.
+_LEAST_TASK_S = 2.0
+
+
+class Scenario:
+    """The run of the two jobs: it submits their tasks and samples their allocations."""
+
+    def __init__(self, client: Connection, place: Path, scale: Scale, phase_s: int) -> None:
+        from drfd.sim.paper.sharing import JOBS, NODE, PHASES
+
+        self._client, self._place, self._scale, self._phase_s = client, place, scale, phase_s
+        self._phases = PHASES
+        self._task_s = max(_LEAST_TASK_S, phase_s / 6)
+        self.doctor = private_daemon.controls_of(client)
+        self._greedy = self.doctor["controls"]["cores"] == "enforced"
+        self._pools = {job: job.replace(" ", "") for job in JOBS}
+        self._tops = tuple(each * _NODES for each in NODE)
+        self._phase = -1
+        #: The parts of CPUs and memory allocated to each job, one pair each second.
+        self.shares: dict[str, list[tuple[float, float]]] = {job: [] for job in JOBS}
+
+    def play(self, screen: ProgressLines) -> None:
+        started = time.monotonic()
+        while (at_s := time.monotonic() - started) < self._phase_s * len(self._phases):
+            phase = int(at_s // self._phase_s)
+            if phase != self._phase:
+                self._phase = phase
+                # Without the drain, the first job would have the machine alone for a moment.
+                self._client.request("drain", on=True)
+                self._client.request("cancel", select={"states": ["PENDING"], "everything": True})
+                self._submit(self._phases[phase])
+                self._client.request("drain", on=False)
+            self._sample(int(at_s))
+            screen.show(self, at_s)
+            time.sleep(_FRAME_S)
+
+    def _submit(self, phase: Phase) -> None:
+        """Submit an array for each job, of more tasks than can start in the phase."""
+        most = int(2 * self._tops[0] * self._phase_s / self._task_s)
+        for pool, (cpus, gb) in zip(self._pools.values(), phase.demands, strict=True):
+            demand = self._scale.demand(cpus, gb)
+            self._client.request(
+                "submit",
+                argv=scaling.argv_for(demand, self._task_s, greedy=self._greedy),
+                cwd="/",
+                name=f"phase{self._phase + 1}",
+                pool=pool,
+                demand=demand,
+                array=f"0-{most}",
+                time_limit_s=60,
+                stdout=str(self._place / f"{pool}.out"),
+                stderr=str(self._place / f"{pool}.out"),
+                env={"PATH": "/usr/bin:/bin", scaling.MARK: self._place.name},
+            )
+
+    def _sample(self, second: int) -> None:
+        nodes = {each["path"]: each for each in self._client.request("shares")["nodes"]}
+        cpus, gb = self._tops
+        for job, pool in self._pools.items():
+            node = nodes.get(f"root.{pool}")
+            held = {"cores": 0.0, "memory": 0} if node is None else node["usage"]
+            row = (
+                held["cores"] * 1000 / (cpus * self._scale.cpu_milli),
+                held["memory"] / (gb * self._scale.gb_bytes),
+            )
+            rows = self.shares[job]
+            # On a slow machine, a second may pass without a sample.
+            rows += [row] * (second + 1 - len(rows))
+
+    def used(self) -> list[tuple[float, float]]:
+        """Return the use of the completed tasks of each phase as fractions of their demand: the
+        processor time of all, and the largest memory peak."""
+        jobs = self._client.request("status", ended=10_000, tasks=True)["jobs"]
+        found = []
+        for number in range(len(self._phases)):
+            done = [
+                each for each in jobs
+                if each["name"] == f"phase{number + 1}" and each["state"] == "COMPLETED"
+            ]  # fmt: skip
+            asked_s = sum(
+                each["demand"]["cores"] * ((each["ended_at"] or 0.0) - (each["started_at"] or 0.0))
+                for each in done
+            )
+            used_s = sum(each["usage"]["cpu_seconds"] for each in done)
+            memory = max(
+                (each["usage"]["memory_peak"] / each["demand"]["memory"] for each in done),
+                default=0.0,
+            )
+            found.append((used_s / asked_s if asked_s else 0.0, memory))
+        return found
+
+
+def filled(phase: Phase) -> list[float]:
+    """Return the dominant share of each job when an empty machine is filled with whole tasks."""
+    from drfd.sim.paper.sharing import JOBS, NODE
+    from drfd.sim.paper.worked import divide
+
+    machine = tuple(zip(("CPU", "memory"), (each * _NODES for each in NODE), strict=True))
+    users = tuple(zip(JOBS, phase.demands, strict=True))
+    found = divide(machine, users, mode="discrete")
+    return [float(found.dominant_share(job)) for job in JOBS]
+
+
+@click.command("fig8")
+@click.option(
+    "--seconds",
+    type=click.IntRange(12, 600),
+    default=60,
+    show_default=True,
+    help="How long it takes; three phases of the same length.",
+)
+@charts.plot_option
+@prints_result()
+def command(seconds: int, plot_path: str | None) -> Result:
+    """Figure 8 of the DRF paper with real processes: two jobs share this machine, and their tasks
+    change twice.
+
+    Exits with 1 when the shares of a phase are not those that DRF promises.
+    """
+    from drfd.sim.paper.sharing import JOBS, NODE
+
+    charts.check_plot(plot_path)
+    quiet = not asked_form().is_for_people
+    phase_s = seconds // 3
+    cpus, gb = (each * _NODES for each in NODE)
+    scale = scaling.scale_for(cpus, gb)
+    with private_daemon.directory() as place:
+        config = scaling.config_for(
+            place,
+            [job.replace(" ", "") for job in JOBS],
+            cores_milli=cpus * scale.cpu_milli,
+            memory_bytes=gb * scale.gb_bytes,
+        )
+        with private_daemon.private_daemon(place, config) as client:
+            play = Scenario(client, place, scale, phase_s)
+            if not quiet:
+                opening(play.doctor, scale, f"{cpus} CPUs and {gb} GB: {_NODES} of its 48 nodes.")
+            with _screen(quiet=quiet) as screen:
+                play.play(screen)
+            found, wrong = _figure(play, phase_s)
+    return closing(found, wrong, plot_path)
+
+
+def closing(found: Figure, wrong: list[str], plot_path: str | None) -> Result:
+    """Write the picture if `plot_path` is given, and return the figure as the result. The exit code
+    is 1 if there are sentences in `wrong`."""
+    if plot_path is not None:
+        charts.write_plot(plot_path, found.title, found.panels)
+
+    def show() -> None:
+        click.echo()
+        charts.show_figures([found])
+
+    return Result(
+        show=show,
+        view=lambda: found.view() | {"as_expected": not wrong},
+        finish=lambda: 1 if wrong else 0,
+    )
+
+
+def opening(doctor: DoctorReply, scale: Scale, machine: str) -> None:
+    click.echo(f"{machine} {scale.words}")
+    controls = doctor["controls"].items()
+    words = ", ".join(f"{name} {text.split(':')[0]}" for name, text in controls)
+    output.tell(f"Limits here: {words}")
+    for name in ("cores", "memory"):
+        if doctor["controls"][name] != "enforced":
+            output.tell(f"Of {name}, tasks keep to what they declare because they are honest.")
+
+
+class ProgressLines:
+    """Prints the dominant shares every two seconds."""
+
+    def __init__(self) -> None:
+        self._next_s = 0.0
+
+    def show(self, play: Scenario, at_s: float) -> None:
+        if at_s >= self._next_s:
+            self._next_s = at_s + 2
+            levels = ", ".join(f"{job} {max(rows[-1]):.0%}" for job, rows in play.shares.items())
+            click.echo(f"{at_s:5.1f} s  dominant shares: {levels}")
+
+
+class _Silent(ProgressLines):
+    def show(self, play: Scenario, at_s: float) -> None:
+        pass
+
+
+class _Chart(ProgressLines):
+    """Draws the dominant shares so far every second."""
+
+    def __init__(self, live: Any) -> None:
+        super().__init__()
+        self._live = live
+
+    def show(self, play: Scenario, at_s: float) -> None:
+        from rich.text import Text
+
+        if at_s >= self._next_s:
+            self._next_s = at_s + 1
+            self._live.update(Text(charts.draw(_panels(play)[-1])), refresh=True)
+
+
+@contextmanager
+def _screen(*, quiet: bool) -> Iterator[ProgressLines]:
+    if quiet or not output.is_terminal():
+        yield _Silent() if quiet else ProgressLines()
+        return
+    from rich.live import Live
+
+    with Live(auto_refresh=False, transient=True) as live:
+        yield _Chart(live)
+
+
+def _panels(play: Scenario) -> list[Panel]:
+    from drfd.sim.paper.sharing import panels
+
+    return panels(play.shares)
+
+
+def _figure(play: Scenario, phase_s: int) -> tuple[Figure, list[str]]:
+    """Return the figure, and a sentence for each result that contradicts a promise of DRF."""
+    from drfd.sim.figures import Column, Figure, Table
+    from drfd.sim.paper.sharing import JOBS, NODE, PHASES, phase_table, steady
+
+    wrong = []
+    used = play.used()
+    for number, phase in enumerate(PHASES):
+        rows = zip(JOBS, phase.demands, filled(phase), strict=True)
+        for job, demand, goal in rows:
+            share = max(steady(play.shares, job, number, phase_s))
+            task = max(part / (top * _NODES) for part, top in zip(demand, NODE, strict=True))
+            if abs(share - goal) > max(_TOLERANCE, _TASK_TOLERANCE * task):
+                wrong.append(f"phase {number + 1}: {job} had {share:.0%}, whole tasks {goal:.0%}")
+        for name, part in zip(("cores", "memory"), used[number], strict=True):
+            if part > _SLACK:
+                wrong.append(f"phase {number + 1}: tasks used {part:.1f} times their {name}")
+    found = Figure(
+        name="fig8",
+        title="Figure 8 with real processes",
+        tables=[
+            phase_table(play.shares, phase_s, _NODES),
+            Table(
+                title="What the tasks used of what they declared, as the kernel has counted",
+                columns=[Column("PHASE"), Column("CPU TIME", "%"), Column("MOST MEMORY", "%")],
+                rows=[[number + 1, *row] for number, row in enumerate(used)],
+            ),
+        ],
+        panels=_panels(play),
+        notes=[
+            "IF CUT is the share of tasks that could be cut. Expected is the share of whole tasks, "
+            f"give or take {_TOLERANCE:.0%} or {_TASK_TOLERANCE:.0%} of a task: "
+            + (f"{'; '.join(wrong)}." if wrong else "so it is in every phase."),
+            "Whole tasks end one by one: while a larger one waits for its room, some idles.",
+        ],
+    )
+    return found, wrong

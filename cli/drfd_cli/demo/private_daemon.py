@@ -1,0 +1,98 @@
+"""The private daemon of a demo, which is started and ended with it and leaves nothing behind."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from drfd.client.autostart import await_daemon, spawn_daemon
+from drfd.client.connection import Connection
+from drfd.common.errors import Unavailable
+from drfd_cli import output
+
+if TYPE_CHECKING:
+    from drfd.protocol.replies import DoctorReply
+
+
+#: Timeouts of a client that the start of the daemon may take.
+_TRIES = 4
+
+
+@contextmanager
+def directory(*, keep: bool = False, on_disk: bool = False) -> Iterator[Path]:
+    """Yield a temporary directory, which is removed at the end, also after a signal. With `on_disk`
+    it is not in /tmp, which may be in memory."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda caught, frame: sys.exit(128 + caught))
+    above = "/var/tmp" if on_disk else None  # noqa: S108  # mkdtemp makes a private directory in it
+    place = Path(tempfile.mkdtemp(prefix="drf-demo-", dir=above))
+    # The daemon must read it after it has dropped root's rights.
+    place.chmod(0o755)
+    try:
+        yield place
+    finally:
+        if keep:
+            output.say(f"outputs and logs are in {place}")
+        else:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+@contextmanager
+def private_daemon(place: Path, config_text: str) -> Iterator[Connection]:
+    config, socket_path = place / "drfd.toml", place / "drfd.sock"
+    config.write_text(config_text)
+    log_path = place / "drfd.log"
+    process = spawn_daemon(
+        log_path, "--state", place / "state", "--socket", socket_path, "--config", config
+    )
+    try:
+        _await(process, socket_path, log_path)
+        yield Connection(socket_path)
+    finally:
+        _end_jobs(socket_path)
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def _await(process: subprocess.Popen[bytes], socket_path: Path, log_path: Path) -> None:
+    """Wait until the daemon answers, longer than a client waits. Raises Unavailable."""
+    for left in reversed(range(_TRIES)):
+        try:
+            await_daemon(process, socket_path, log_path)
+            break
+        except Unavailable:
+            if left == 0 or process.poll() is not None:
+                raise
+
+
+def controls_of(client: Connection) -> DoctorReply:
+    """Return the reply to `doctor`, once the launcher has reported what it can enforce."""
+    doctor = client.request("doctor")
+    while not doctor["controls"]:
+        time.sleep(0.05)
+        doctor = client.request("doctor")
+    return doctor
+
+
+def _end_jobs(socket_path: Path) -> None:
+    """Cancel all jobs, which would outlive their daemon."""
+    client = Connection(socket_path)
+    deadline = time.monotonic() + 15
+    try:
+        client.request("cancel", select={"everything": True})
+        while client.request("status")["jobs"] and time.monotonic() < deadline:
+            time.sleep(0.1)
+    except Unavailable:
+        # The daemon never answered, so it has started nothing.
+        return

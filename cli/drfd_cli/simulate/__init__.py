@@ -1,0 +1,1 @@
+"""The commands of `drf simulate`: their options and output. The simulation is `drfd.sim`."""

@@ -1,0 +1,149 @@
+"""drf simulate paper: the experiments of the DRF paper, simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from drfd.common.errors import Refused
+from drfd_cli import charts, output
+from drfd_cli.options import prints_result
+from drfd_cli.output import Result
+
+if TYPE_CHECKING:
+    from drfd.sim.figures import Figure
+
+EXPERIMENTS = {
+    "table1": "two users of one machine, task by task",
+    "fig4": "the same machine, divided by DRF, asset fairness and CEEI",
+    "fig5": "asset fairness breaks the sharing incentive",
+    "fig6": "under CEEI it pays to lie",
+    "fig7": "under CEEI one may lose when another leaves",
+    "fig8": "shares over time, while the tasks of two jobs change",
+    "fig9": "DRF against slots and CPU-fair sharing: large jobs completed",
+    "fig10": "… small jobs completed",
+    "fig11": "… how long large jobs take",
+    "fig12": "… how long small jobs take",
+    "fig13": "a Hadoop cluster's jobs: use of CPUs and memory",
+    "fig14": "… how much sooner they end than with slots",
+}
+#: Most bytes of a trace; a day of jobs takes less than a fiftieth.
+_LONGEST = 64 << 20
+
+
+@click.command("paper")
+@click.argument("names", metavar="EXPERIMENT...", nargs=-1)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="Of all that is left to chance; the same seed gives the same output.",
+)
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, 1000),
+    default=None,
+    help="Of the cluster in fig8 to fig14; few make it faster and coarser.",
+)
+@click.option(
+    "--swap-cost",
+    type=click.IntRange(0, 10_000),
+    default=None,
+    help="How many times as much a touch of swapped memory costs (fig9 to fig12).",
+)
+@click.option(
+    "--trace",
+    metavar="FILE",
+    help="A SWIM sample for fig13 and fig14, in place of generated jobs; may be gzipped.",
+)
+@charts.plot_option
+@prints_result()
+def paper(
+    names: Sequence[str], seed: int, nodes: int | None, swap_cost: int | None,
+    trace: str | None, plot_path: str | None,
+) -> Result | int:  # fmt: skip
+    """Repeat the experiments of the DRF paper (Ghodsi et al., NSDI 2011), in virtual time.
+
+    Without an EXPERIMENT, lists them. Results stand beside the paper's own numbers where its text
+    has them, and differences are explained. "drf demo fig8" and "drf demo fig9" run two of them
+    with real processes.
+    """
+    if not names:
+        output.print_rows(["EXPERIMENT", "WHAT IT SHOWS"], list(EXPERIMENTS.items()), fixed=())
+        return 0
+    for name in names:
+        _check_name(name)
+    if trace is not None and not {"fig13", "fig14"}.intersection(names):
+        raise Refused("bad-trace", "--trace is for fig13 and fig14")
+    charts.check_plot(plot_path)
+    if plot_path is not None and len(names) > 1:
+        raise Refused("bad-plot", "--plot draws one experiment", hint="name a single one")
+    found = [_run(name, seed, nodes, swap_cost, trace) for name in names]
+    if plot_path is not None:
+        (figure,) = found
+        if not figure.panels:
+            raise Refused("bad-plot", f"{figure.name} has nothing to be drawn")
+        charts.write_plot(plot_path, figure.title, figure.panels)
+    return Result(
+        show=lambda: charts.show_figures(found),
+        view=lambda: {"experiments": [figure.view() for figure in found]},
+    )
+
+
+def _check_name(name: str) -> None:
+    if name not in EXPERIMENTS:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, EXPERIMENTS, 1)
+        hint = f"did you mean {near[0]}?" if near else ", ".join(EXPERIMENTS)
+        raise Refused("no-experiment", f"there is no experiment {output.clean(name)}", hint=hint)
+
+
+def _run(
+    name: str, seed: int, nodes: int | None, swap_cost: int | None, trace: str | None
+) -> Figure:
+    # Imported here, so that other verbs start without the core.
+    from drfd.sim.cluster import SWAP_COST
+    from drfd.sim.paper import facebook, macro, sharing, worked
+
+    match name:
+        case "table1":
+            return worked.table1()
+        case "fig4":
+            return worked.figure4()
+        case "fig5":
+            return worked.figure5()
+        case "fig6":
+            return worked.figure6()
+        case "fig7":
+            return worked.figure7()
+        case "fig8":
+            return sharing.figure8(seed, nodes=nodes or sharing.NODES)
+        case "fig13" | "fig14":
+            load = facebook.generated(seed)
+            if trace is not None:
+                load = facebook.read_swim(_read(trace), output.clean(trace))
+            draw = facebook.figure13 if name == "fig13" else facebook.figure14
+            return draw(load, seed, nodes or facebook.NODES)
+    cost = SWAP_COST if swap_cost is None else swap_cost
+    number = int(name.removeprefix("fig"))
+    return macro.figure(number, seed, cost, nodes=nodes or macro.NODES)
+
+
+def _read(path: str) -> str:
+    import gzip
+
+    try:
+        with open(path, "rb") as file:
+            is_zipped = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if is_zipped else open(path, "rb") as file:
+            data = file.read(_LONGEST + 1)
+    except (OSError, EOFError) as error:
+        words = getattr(error, "strerror", None) or "is damaged"
+        raise Refused("bad-trace", f"{path}: cannot be read: {words}") from None
+    if len(data) > _LONGEST:
+        raise Refused("bad-trace", f"{path}: is too long", hint="64M are the most")
+    return data.decode("ascii", errors="replace")

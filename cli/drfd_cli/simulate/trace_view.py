@@ -1,0 +1,209 @@
+"""The output of `drf simulate TRACE`: a table for people, an object for programs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from drfd.common.units import show_duration, show_need
+from drfd.core.model.resources import Axes, Resources
+from drfd.sim.driver import Run
+from drfd.sim.metrics import SIZES, View, measure
+from drfd.sim.workload import Workload
+from drfd_cli import output
+
+#: Most lines or jobs left out that are named; all are counted.
+_NAMED = 5
+#: Most users in the table: those who waited longest.
+_MOST_USERS = 40
+
+Runs = Sequence[tuple[str, Run]]
+
+
+def as_view(work: Workload, capacity: Resources, runs: Runs) -> View:
+    """Return the object for --json. The same arguments always give the same object."""
+    refused = runs[0][1].refused if runs else ()
+    return {
+        "trace": {
+            "source": work.source,
+            "kind": work.kind,
+            "jobs": len(work.jobs),
+            "users": len({job.user for job in work.jobs}),
+            "bad": {
+                "count": len(work.bad),
+                "first": [{work.unit: each.number, "why": each.why} for each in work.bad[:_NAMED]],
+            },
+            "refused": {
+                "count": len(refused),
+                "first": [{"job": each.job.name, "why": each.why} for each in refused[:_NAMED]],
+            },
+            "notes": list(work.notes),
+        },
+        "capacity": dict(_amounts(capacity)),
+        "runs": [{"label": label, **measure(run)} for label, run in runs],
+    }
+
+
+def print_tables(work: Workload, capacity: Resources, runs: Runs, *, users: bool) -> None:
+    shown = as_view(work, capacity, runs)
+    for name, text in _heading(work, capacity, shown):
+        output.tell(f"{name:<9}{text}")
+    found = shown["runs"]
+    _print_measures(found)
+    if users:
+        _print_users(found)
+
+
+def _heading(work: Workload, capacity: Resources, shown: View) -> list[tuple[str, str]]:
+    trace = shown["trace"]
+    span = show_duration(work.jobs[-1].submit_s - work.jobs[0].submit_s)
+    lines = [
+        (
+            "trace",
+            f"{work.source} ({work.kind}): {_many(trace['jobs'], 'job')} of "
+            f"{_many(trace['users'], 'user')}, submitted over {span}",
+        ),
+        ("machine", ", ".join(show_need(name, amount) for name, amount in _amounts(capacity))),
+    ]
+    if work.bad:
+        named = "; ".join(f"{work.unit} {bad.number}: {bad.why}" for bad in work.bad[:_NAMED])
+        lines.append(("left out", _more(len(work.bad), work.unit, named)))
+    refused = trace["refused"]
+    if refused["count"]:
+        named = "; ".join(f"{each['job']}: {each['why']}" for each in refused["first"])
+        lines.append(("refused", _more(refused["count"], "job", named)))
+    return lines + [("note", text) for text in work.notes]
+
+
+def _more(count: int, what: str, named: str) -> str:
+    rest = f"; and {count - _NAMED:,} more" if count > _NAMED else ""
+    return f"{_many(count, what)}: {named}{rest}"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what if count == 1 else f'{what}s'}"
+
+
+def _amounts(capacity: Resources) -> list[tuple[str, int]]:
+    axes = Axes(gres=tuple(name for name, _ in capacity.gres))
+    pairs = zip(axes.names, axes.vector(capacity), strict=True)
+    return [(name, amount) for name, amount in pairs if amount]
+
+
+def _print_measures(runs: list[View]) -> None:
+    columns: list[output.Column] = ["", *((run["label"], "right") for run in runs)]
+    rows = [
+        [name, *(show(run) for run in runs)] for name, show in _rows(runs) if any(map(show, runs))
+    ]
+    output.print_rows(columns, rows, fixed=[run["label"] for run in runs])
+
+
+def _rows(runs: list[View]) -> list[tuple[str, Callable[[View], str]]]:
+    def of(*path: str, by: Callable[[Any], str]) -> Callable[[View], str]:
+        def show(run: Any) -> str:
+            for key in path:
+                run = None if run is None else run[key]
+            return "-" if run is None else by(run)
+
+        return show
+
+    spread = (("mean", "mean"), ("median", "median"), ("95 %", "p95"), ("99 %", "p99"))
+    resources = dict.fromkeys(name for run in runs for name, part in run["use"].items() if part)
+    return [
+        ("jobs run", of("jobs", by=_count)),
+        ("never started", lambda run: _count(run["unstarted"]) if run["unstarted"] else ""),
+        *((f"wait, {name}", of("wait_s", key, by=show_duration)) for name, key in spread),
+        *((f"bounded slowdown, {name}", of("slowdown", key, by=_figure)) for name, key in spread),
+        *((f"use of {name}", of("use", name, by=_percent)) for name in resources),
+        ("promises kept while waiting, mean user", of("promise_kept", "mean", by=_percent)),
+        ("… least kept to a user", of("promise_kept", "least", by=_kept)),
+        (f"… in the worst {_window(runs)}", of("promise_kept", "worst_window", by=_kept)),
+        ("waiting users who envy another", of("envy", by=_percent)),
+        *(
+            (f"longest wait, jobs {_size(at)}", _longest(at))
+            for at in range(len(SIZES) + 1)
+            if any(run["longest_wait_s"][at]["jobs"] for run in runs)
+        ),
+        (f"wait of the largest job{_largest(runs)}", of("largest_job", "wait_s", by=show_duration)),
+        ("jobs per hour", of("jobs_per_hour", by=_figure)),
+        ("last end", of("span_s", by=show_duration)),
+    ]
+
+
+def _longest(at: int) -> Callable[[View], str]:
+    def show(run: View) -> str:
+        longest = run["longest_wait_s"][at]["longest_wait_s"]
+        return "-" if longest is None else show_duration(longest)
+
+    return show
+
+
+def _size(at: int) -> str:
+    bounds = [f"{bound:.0%}" for bound in SIZES]
+    if at == 0:
+        return f"below {bounds[0]} of the machine"
+    return (
+        f"of {bounds[at - 1]} and more"
+        if at == len(bounds)
+        else f"of {bounds[at - 1]} to {bounds[at]}"
+    )
+
+
+def _largest(runs: list[View]) -> str:
+    shares = {run["largest_job"]["share"] for run in runs if run["largest_job"]}
+    return f" ({max(shares):.0%})" if shares else ""
+
+
+def _window(runs: list[View]) -> str:
+    found = [run["promise_kept"]["worst_window"] for run in runs]
+    lengths = {each["length_s"] for each in found if each}
+    return "hour" if lengths == {3600} else "day"
+
+
+def _print_users(runs: list[View]) -> None:
+    """Print waits by user, longest under the first policy first."""
+    columns: list[output.Column] = ["USER", ("JOBS", "right")]
+    for run in runs:
+        columns += [(f"{run['label']}: WAIT", "right"), ("KEPT", "right"), ("SHARE", "right")]
+    leaves = list(runs[0]["users"]) if runs else []
+    leaves.sort(key=lambda leaf: (-(runs[0]["users"][leaf]["wait_s"]["mean"]), leaf))
+    rows: list[list[object]] = []
+    for leaf in leaves[:_MOST_USERS]:
+        cells: list[object] = [_name(leaf), _count(runs[0]["users"][leaf]["jobs"])]
+        for run in runs:
+            user = run["users"].get(leaf)
+            if user is None:
+                cells += ["-", "-", "-"]
+            else:
+                kept = user["promise_kept"]
+                cells += [
+                    show_duration(user["wait_s"]["mean"]),
+                    "-" if kept is None else _percent(kept),
+                    _percent(user["share"]),
+                ]
+        rows.append(cells)
+    output.print_rows(columns, rows, fixed=("JOBS", "KEPT", "SHARE"))
+    if len(leaves) > _MOST_USERS:
+        counts = Counter(len(run["users"]) for run in runs)
+        output.say(f"{_MOST_USERS} of {max(counts):,} users; --json has all")
+
+
+def _name(leaf: str) -> str:
+    return output.shorten(leaf.removeprefix("root.").replace("%2E", ".").replace("%25", "%"), 24)
+
+
+def _kept(found: View) -> str:
+    return f"{_percent(found['kept'])} {_name(found['leaf'])}"
+
+
+def _count(number: int) -> str:
+    return f"{number:,}"
+
+
+def _figure(number: float) -> str:
+    return f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
+
+
+def _percent(part: float) -> str:
+    return f"{part * 100:.1f} %"

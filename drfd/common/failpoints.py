@@ -1,0 +1,92 @@
+"""Failpoints: named places where a test may kill a process, to prove that nothing is lost there.
+
+Failpoints are off unless the command line names a directory with `--failpoints` of `drfd serve`,
+which no unit and no system daemon has: root reads there which process to kill.
+A file in the directory with the name of a point arms it once. Its content says which process gets
+SIGKILL: "self" or a pid. With "stop", the process that reaches the point writes its pid into
+`POINT.reached` and stops, so that a test can kill others at that moment and then continue it
+(SIGCONT). The file is removed first, so that a restarted process passes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+CONTROLLER = (
+    "journal.before-commit",
+    "journal.after-commit",
+    "engine.some-untold",
+    "engine.before-effect",
+    "engine.after-effect",
+    "server.before-reply",
+    "reconcile.before-settling",
+)
+LAUNCHER = (
+    "serve.before-adoption",
+    "launch.before-attempt-file",
+    "launch.before-cgroup",
+    "launch.before-limits",
+    "launch.before-fork",
+    "launch.after-fork",
+    "report.before-send",
+    "signal.before-signal",
+    "signal.after-signal",
+    "signals.before-mark",
+    "signals.after-mark",
+    "freeze.before-report",
+    "thaw.before-thaw",
+    "notice.before-fork",
+    "notice.after-fork",
+    "remove.before-kill",
+    "remove.before-rmdir",
+    "remove.before-unlink",
+    "remove.after-unlink",
+)
+RUNNER = (
+    "runner.before-child",
+    "runner.before-running-record",
+    "runner.after-running-record",
+    "runner.after-exec",
+    "runner.before-end-record",
+    "runner.after-end-record",
+)
+#: The process that notifies the owner of a job.
+NOTIFIER = ("notifier.before-mark", "notifier.after-mark", "notifier.before-record")
+#: All failpoints. A test checks this list against the calls of `reach`, and another one
+#: (tests/torture) requires a scenario that reaches each.
+NAMES = CONTROLLER + LAUNCHER + RUNNER + NOTIFIER
+
+_directory = ""
+
+
+def enable(directory: str) -> None:
+    """Watch the files in `directory` from now on."""
+    global _directory
+    _directory = directory
+
+
+def directory() -> str | None:
+    """Return the directory of the files, or None if failpoints are off."""
+    return _directory or None
+
+
+def reach(name: str) -> None:
+    """Kill this process, or the one that the file names, if a test has armed the point."""
+    if _directory:
+        _fire(os.path.join(_directory, name))
+
+
+def _fire(path: str) -> None:
+    try:
+        with open(path) as armed:
+            whom = armed.read().strip()
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+    if whom == "stop":
+        with open(f"{path}.reached", "w") as reached:
+            reached.write(f"{os.getpid()}\n")
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return
+    os.kill(os.getpid() if whom == "self" else int(whom), signal.SIGKILL)

@@ -1,0 +1,35 @@
+"""Default paths, shared by the daemon and the command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+SYSTEM_SOCKET = Path("/run/drfd/drfd.sock")
+SYSTEM_STATE = Path("/var/lib/drfd")
+SYSTEM_CONFIG = Path("/etc/drfd/drfd.toml")
+
+#: Directories that are private to each job if the configuration sets private_tmp.
+PRIVATE_PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # names alone
+
+
+def private_place(path: str) -> str | None:
+    """Return the private directory that would hide `path` from a job, or None if none would."""
+    plain = os.path.normpath(path)
+    return next((place for place in PRIVATE_PLACES if plain.startswith(f"{place}/")), None)
+
+
+def user_state(env: Mapping[str, str]) -> Path:
+    base = env.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()
+    return Path(base, "drfd")
+
+
+def user_socket(env: Mapping[str, str]) -> Path:
+    runtime = env.get("XDG_RUNTIME_DIR")
+    return Path(runtime, "drfd.sock") if runtime else user_state(env) / "drfd.sock"
+
+
+def user_config(env: Mapping[str, str]) -> Path:
+    base = env.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
+    return Path(base, "drfd", "drfd.toml")

@@ -1,0 +1,205 @@
+"""Strict reading of TOML tables and JSON objects: an unknown key or a wrong value is an error.
+
+Each error names the place (file, table, key) and says how to correct it.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from difflib import get_close_matches
+from fractions import Fraction
+from typing import Any, NoReturn, TypeVar
+
+from drfd.common.errors import ConfigError, DrfdError, Refused
+from drfd.common.units import parse_duration, parse_size
+
+T = TypeVar("T")
+Toml = dict[str, object]
+
+
+class StrictTable(ABC):
+    """A table with its place in the text. A subclass decides which error an invalid one raises."""
+
+    def __init__(self, values: Mapping[str, object], place: str) -> None:
+        self._values = values
+        self._place = place
+
+    @abstractmethod
+    def error(self, place: str, text: str, hint: str = "") -> DrfdError:
+        """Return the error for this place."""
+
+    def fail(self, key: str, text: str, hint: str = "") -> NoReturn:
+        raise self.error(self.at(key), text, hint)
+
+    def at(self, key: str) -> str:
+        """Return the place of a key: the place of the table, a dot and the key."""
+        return f"{self._place}.{key}" if self._place else key
+
+    def refuse_unknown(
+        self, known: Collection[str], show: Callable[[object], str] = str, *, others: str
+    ) -> None:
+        """Raise the error of this table for the first key that is not known.
+
+        `others` is the hint where no known key resembles it.
+        """
+        for key in self._values:
+            if key not in known:
+                hint = suggestion(key, known, others=others)
+                raise self.error(self.at(show(key)), "unknown key", hint)
+
+
+class TomlTable(StrictTable):
+    """A table of a TOML file. A key is known once it has been read with `take`."""
+
+    def __init__(self, values: Toml, source: str, place: str) -> None:
+        super().__init__(values, place)
+        self._source = source
+        self._known: set[str] = set()
+        self._old_names: set[str] = set()
+        self._children: list[TomlTable] = []
+
+    def names(self) -> list[str]:
+        return list(self._values)
+
+    def take(self, key: str, read: Callable[..., T], default: Any, *, old: str = "") -> Any:
+        """Return the value of a key, or the default if it is not there. Raises ConfigError if
+        `read` refuses the value.
+
+        `old` is a former name of the key, which is still read.
+        """
+        self._known.add(key)
+        if old and old in self._values:
+            self._old_names.add(old)
+            if key in self._values:
+                raise self.error(self.at(old), f"the old name of {key}, which is there, too")
+            key = old
+        if key not in self._values:
+            return default
+        try:
+            return read(self._values[key])
+        except Refused as error:
+            text = error.text.removeprefix("size: ").removeprefix("time: ").removeprefix("cores: ")
+            raise self.error(self.at(key), text, error.hint) from None
+
+    def table(self, key: str) -> TomlTable:
+        """Return the table below this key, which is empty if the key is not there."""
+        child = TomlTable(self.take(key, read_table, {}), self._source, self.at(key))
+        self._children.append(child)
+        return child
+
+    def tables(self, key: str) -> list[TomlTable] | None:
+        """Return the list of tables of this key, or None if the key is not there.
+
+        The caller checks them with `done`.
+        """
+        values = self.take(key, read_tables, None)
+        if values is None:
+            return None
+        return [
+            TomlTable(value, self._source, f"{self.at(key)}[{number}]")
+            for number, value in enumerate(values)
+        ]
+
+    def done(self) -> None:
+        """Raise ConfigError for a key of this table, or of one below, that was never read."""
+        others = f"known keys: {', '.join(sorted(self._known))}" if self._known else ""
+        self.refuse_unknown(self._known | self._old_names, others=others)
+        for child in self._children:
+            child.done()
+
+    def error(self, place: str, text: str, hint: str = "") -> DrfdError:
+        return ConfigError("config", f"{self._source}: {place}: {text}", hint=hint)
+
+
+def suggestion(
+    word: str, known: Collection[str], show: Callable[[object], str] = str, *, others: str
+) -> str:
+    """Return a hint with the known word that resembles this one most, or `others` if none does."""
+    near = get_close_matches(word, known, 1)
+    return f"did you mean {show(near[0])}?" if near else others
+
+
+def wrong(value: object, what: str, example: str) -> Refused:
+    return Refused("config", f"{value!r} is not {what}", hint=f"write {example}")
+
+
+def read_table(value: object) -> Toml:
+    if not isinstance(value, dict):
+        raise wrong(value, "a table", "it as [name] with keys below")
+    return value
+
+
+def read_tables(value: object) -> list[Toml]:
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise wrong(value, "a list of tables", "[[disk]]")
+    return value
+
+
+def read_flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise wrong(value, "true or false", "true or false")
+    return value
+
+
+def read_count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise wrong(value, "a whole number from 1 up", "4096")
+    return value
+
+
+def read_count_or_zero(value: object) -> int:
+    return 0 if value == 0 and not isinstance(value, bool) else read_count(value)
+
+
+def read_name(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise wrong(value, "a name", '"name"')
+    return value
+
+
+def read_disk_name(value: object) -> str:
+    """Return a name that can be written as in --io NAME=200M."""
+    if not isinstance(value, str) or not re.fullmatch(r"[\w.-]+", value, re.ASCII):
+        raise wrong(value, "a name of letters, digits, dots, - and _", '"data"')
+    return value
+
+
+def read_names(value: object) -> list[str]:
+    if not isinstance(value, list):
+        raise wrong(value, "a list of names", '["alice", "bob"]')
+    return [read_name(item) for item in value]
+
+
+def read_path(value: object) -> str:
+    if not isinstance(value, str) or not value.startswith("/"):
+        raise wrong(value, "an absolute path", '"/data"')
+    return value
+
+
+def read_size_or_zero(value: str | int) -> int:
+    return 0 if str(value) == "0" else parse_size(value)
+
+
+def read_duration_or_zero(value: str | int) -> int:
+    return 0 if str(value) == "0" else parse_duration(value)
+
+
+def read_time(value: str | int) -> int | None:
+    return None if value == "unlimited" else parse_duration(value)
+
+
+def read_weight(value: object) -> Fraction:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1_000_000:
+        raise wrong(value, "a number above 0", "2 or 0.5")
+    return Fraction(str(value))
+
+
+def one_of(*words: str) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        if not isinstance(value, str) or value not in words:
+            raise wrong(value, "known", " or ".join(f'"{word}"' for word in words))
+        return value
+
+    return read

@@ -1,0 +1,211 @@
+"""Amounts and times as text: sizes, rates, durations, cores, and times of day for people.
+
+No other module parses or shows amounts. Inside the program every amount is an integer: bytes, bytes
+per second, seconds, milli-cores. Sizes are binary, as in Slurm and systemd: 1K = 1024.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from decimal import Decimal
+
+from drfd.common.errors import Refused
+
+#: Largest numbers of cores and bytes; larger ones are typing errors.
+_MOST_CORES, _MOST_BYTES = 1_000_000_000, 1 << 60
+#: Longest time in seconds; messages cannot carry longer ones.
+_MOST_SECONDS = 1 << 40
+
+#: Distance from now, in seconds, below which a time of day is shown with seconds.
+_NEAR_S = 600
+
+_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:i?B)?", re.IGNORECASE)
+_SPANS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
+_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]*)?|-?\.[0-9]+")
+#: [D-]H:MM:SS or D-H:MM, but not "1:30", which could be minutes or hours.
+_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)|(\d+)-(\d+):(\d\d)")
+
+
+def parse_size(text: str | int, *, what: str = "size") -> int:
+    """Return the bytes of "16G", "1.5 GiB", "512M" or a plain number, at least 1."""
+    match = _SIZE.fullmatch(_word(text))
+    if match is None:
+        raise Refused(
+            "bad-value", f"{what}: {_quote(text)} is not a size", hint="write 512M, 16G or 1.5T"
+        )
+    size = int(Decimal(match[1]) * _FACTORS[match[2].upper()])
+    if size > _MOST_BYTES:
+        raise Refused("bad-value", f"{what}: {_quote(text)} is more than there is in the world")
+    if size < 1:
+        raise Refused("bad-value", f"{what} must be more than zero", hint="write 512M or 16G")
+    return size
+
+
+def parse_memory(text: str | int, *, what: str = "memory") -> int:
+    """Return the bytes of a job's memory, at least 1 MiB, below which no program starts."""
+    size = parse_size(text, what=what)
+    if size < 1 << 20:
+        raise Refused("bad-value", f"{what} must be at least 1M", hint="write 512M or 16G")
+    return size
+
+
+def parse_rates(text: str, *, what: str = "io") -> tuple[int, int]:
+    """Return read and write bytes per second of "10M" (both) or "200M/50M"; 0 declares none."""
+    parts = str(text).removesuffix("/s").split("/")
+    if len(parts) > 2:
+        raise Refused(
+            "bad-value", f"{what}: {_quote(text)} is not READ[/WRITE]", hint="write 200M/50M"
+        )
+    rates = [0 if part.strip() == "0" else parse_size(part, what=what) for part in parts]
+    return rates[0], rates[-1]
+
+
+def parse_disk_rates(text: str, *, what: str = "io") -> tuple[str | None, int, int]:
+    """Return disk name (or None), read and write bytes per second of "data=200M/50M"."""
+    name, named, rates = str(text).rpartition("=")
+    if named and not name:
+        raise Refused("bad-value", f"{what}: a disk's name is missing", hint="write data=200M/50M")
+    return (name or None, *parse_rates(rates, what=what))
+
+
+def parse_duration(text: str | int, *, what: str = "time") -> int:
+    """Return the seconds of "90", "90s", "1h30m", "2d", "1:30:00" or "1-12:00:00", at least 1."""
+    word = _word(text).lower()
+    clock = _CLOCK.fullmatch(word)
+    if word.isdecimal():
+        seconds = Decimal(word)
+    elif clock is not None:
+        parts = [int(part or 0) for part in clock.groups()]
+        days, hours, minutes = (a + b for a, b in zip(parts[:3], parts[4:], strict=True))
+        seconds = Decimal(days * 86400 + hours * 3600 + minutes * 60 + parts[3])
+    elif word and _SPAN.sub("", word) == "":
+        seconds = sum(
+            (Decimal(number) * _SPANS[unit] for number, unit in _SPAN.findall(word)), Decimal(0)
+        )
+    else:
+        raise Refused(
+            "bad-value", f"{what}: {_quote(text)} is not a time", hint="write 90s, 30m, 12h or 2d"
+        )
+    if seconds > _MOST_SECONDS:
+        raise Refused(
+            "bad-value",
+            f"{what}: {_quote(text)} is longer than anything lasts",
+            hint="write 90s, 30m, 12h or 2d",
+        )
+    if seconds < 1:
+        raise Refused("bad-value", f"{what} must be at least one second", hint="write 90s or 30m")
+    return int(seconds)
+
+
+def parse_cores(text: str | float, *, what: str = "cores") -> int:
+    """Return the milli-cores of "2" or "0.5": at least 10, as the least quota is 1 ms in 100 ms."""
+    if not _NUMBER.fullmatch(_word(text)):
+        raise Refused("bad-value", f"{what}: {_quote(text)} is not a number", hint="write 4 or 0.5")
+    milli = Decimal(_word(text)) * 1000
+    if milli != milli.to_integral_value() or not 10 <= milli <= _MOST_CORES * 1000:
+        raise Refused(
+            "bad-value",
+            f"{what}: {_quote(text)} is not a number of cores from 0.01 up, in steps of 0.001",
+            hint="write 4 or 0.5",
+        )
+    return int(milli)
+
+
+def show_size(size_bytes: float) -> str:
+    """Return a size for people, in at most four characters: "16G", "1.5G", "640K"."""
+    amount = float(size_bytes)
+    for unit in ("B", "K", "M", "G", "T"):
+        if abs(amount) < 1024 or unit == "T":
+            break
+        amount /= 1024
+    number = f"{amount:.1f}".removesuffix(".0") if amount < 100 else f"{amount:.0f}"
+    return number if unit == "B" else number + unit
+
+
+def exact_size(size_bytes: int) -> str:
+    """Return a size that `parse_size` reads back as the same number of bytes."""
+    for unit in ("P", "T", "G", "M", "K"):
+        if size_bytes and size_bytes % _FACTORS[unit] == 0:
+            return f"{size_bytes // _FACTORS[unit]}{unit}"
+    return str(size_bytes)
+
+
+def show_cores(cores_milli: float) -> str:
+    """Return cores for people: "4" or "0.5"."""
+    return f"{cores_milli / 1000:.3f}".rstrip("0").rstrip(".")
+
+
+def show_amount(axis: str, amount: int) -> str:
+    """Return an amount with its unit, for people.
+
+    `axis` is the name of a resource as in `core.model.resources.Axes`.
+    """
+    kind, _, _ = axis.partition(":")
+    match kind:
+        case "cores":
+            return show_cores(amount)
+        case "memory":
+            return show_size(amount)
+        case "read" | "write":
+            return f"{show_size(amount)}/s"
+        case _:
+            return str(amount)
+
+
+def show_need(axis: str, amount: int) -> str:
+    """Return an amount with its resource: "3 cores", "16G of memory", "2 gpu"."""
+    shown = show_amount(axis, amount)
+    kind, _, disk = axis.partition(":")
+    match kind:
+        case "cores":
+            return f"{shown} core" if amount == 1000 else f"{shown} cores"
+        case "memory":
+            return f"{shown} of memory"
+        case "read" | "write":
+            return f"{shown} of disk {kind}s" + (f" on {disk}" if disk else "")
+        case _:
+            # Countable resources.
+            return f"{shown} {axis}"
+
+
+def show_duration(seconds: float) -> str:
+    """Return a time for people, in two units: "45s", "12m30s", "3h05m", "2d04h"."""
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
+
+
+def exact_duration(seconds: int) -> str:
+    """Return a time that `parse_duration` reads back as the same number of seconds."""
+    for unit, length_s in _SPANS.items():
+        if seconds and seconds % length_s == 0:
+            return f"{seconds // length_s}{unit}"
+    return f"{seconds}s"
+
+
+def clock_time(at_s: float) -> str:
+    """Return a time of day, with seconds if it is near, and with the date if it is not today."""
+    then, now = time.localtime(at_s), time.localtime()
+    if abs(at_s - time.time()) < _NEAR_S:
+        return time.strftime("%H:%M:%S", then)
+    same_day = then[:3] == now[:3]
+    return time.strftime("%H:%M" if same_day else "%Y-%m-%d %H:%M", then)
+
+
+def _word(text: object) -> str:
+    """Return the stripped text, or "" (which no parser accepts) if it is too long."""
+    word = str(text).strip()
+    return word if len(word) <= 40 else ""
+
+
+def _quote(text: object) -> str:
+    word = str(text)
+    return repr(word if len(word) <= 40 else word[:37] + "...")

@@ -1,0 +1,406 @@
+"""Dependencies and begin times: which are refused, and which events follow when they are met.
+
+`Settlement` tells the waiting jobs of an end, some of them in each turn: an end may be news for ten
+thousand jobs, and telling all of them at once would block everybody else for more than a second.
+The ledger knows which ends have not been told to all jobs, so a restart continues at any point.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from math import inf
+
+from drfd.common.errors import Refused
+from drfd.core.decisions.outcome import MAX_RETRY_PAUSE_S
+from drfd.core.ledger import postponed
+from drfd.core.ledger.ledger import Ledger, more_dependencies
+from drfd.core.ledger.transitions import End
+from drfd.core.model import events as ev
+from drfd.core.model.job import Dependency, Job, JobState, Outcome, RequiredOutcome
+
+#: Maximum number of jobs that wait for one job, or for one array and its tasks: for a job of the
+#: same user, and of another user. An end costs work for each of them, and no user may block
+#: another's.
+MOST_DEPENDENTS, MOST_OF_OTHERS = 10_000, 1_000
+#: Maximum number of dependencies beyond the first of each job, over all live jobs of one user: each
+#: costs time when the awaited job ends.
+MOST_MORE = 20_000
+#: Number of jobs that become eligible by time in one turn, which delays all other requests.
+_AT_ONCE = 64
+#: Upper bound of any pause before another attempt, in seconds: that of a retry, or the common and
+#: then the job's own pause after postponed launches; each is rounded up.
+_MOST_PAUSE_S = max(MAX_RETRY_PAUSE_S, 2 * postponed.MOST_PAUSE_S) + 1
+
+
+def is_met(want: RequiredOutcome, outcome: Outcome) -> bool:
+    """True if the outcome meets the dependency; every outcome but COMPLETED counts as a failure."""
+    return want is RequiredOutcome.ANY or (want is RequiredOutcome.OK) == (
+        outcome is Outcome.COMPLETED
+    )
+
+
+def settle_ended(
+    job_id: int, after: Sequence[Dependency], ended: Mapping[int, Outcome], at_s: float
+) -> list[ev.Event]:
+    """Return the event for new dependencies on jobs of which some have ended before."""
+    known = {each.job_id: ended[each.job_id] for each in after if each.job_id in ended}
+    return [settled(job_id, after, known, at_s)] if known else []
+
+
+def settled(
+    job_id: int, after: Iterable[Dependency], ended: Mapping[int, Outcome], at_s: float
+) -> ev.DependencySettled:
+    """Return one event for all ends, in this order, of jobs that the job waits for."""
+    unmet = {
+        each.job_id
+        for each in after
+        if each.job_id in ended and not is_met(each.want, ended[each.job_id])
+    }
+    first, *also = (
+        ev.Settled(on=on, outcome=outcome, is_met=on not in unmet) for on, outcome in ended.items()
+    )
+    return ev.DependencySettled(
+        job_id=job_id,
+        at_s=at_s,
+        on=first.on,
+        outcome=first.outcome,
+        is_met=first.is_met,
+        also=tuple(also),
+    )
+
+
+def begin(ledger: Ledger, at_s: float) -> list[ev.Event]:
+    """Return events for jobs whose earliest start time has passed, at most `_AT_ONCE` of them.
+
+    A pause that would last longer than the longest one counts as over: the clock was set back.
+    """
+    found = islice(_due(ledger, at_s), _AT_ONCE)
+    return [ev.BeginReached(job_id=job_id, at_s=at_s) for job_id in found]
+
+
+def is_any_due(ledger: Ledger, at_s: float) -> bool:
+    """True if `begin` would return events."""
+    return next(_due(ledger, at_s), None) is not None
+
+
+def _due(ledger: Ledger, at_s: float) -> Iterator[int]:
+    if not ledger.begins:
+        return
+    for begin_s, job_id in ledger.begins:
+        if begin_s > at_s:
+            break
+        yield job_id
+    pauses = ledger.begins.pauses
+    if pauses and pauses.last[0] > at_s + _MOST_PAUSE_S:
+        for until_s, job_id in pauses:
+            if until_s > at_s + _MOST_PAUSE_S:
+                yield job_id
+
+
+def refuse_impossible(
+    ledger: Ledger,
+    after: Sequence[Dependency],
+    ended: Mapping[int, Outcome],
+    *,
+    user: str,
+    job_id: int | None = None,
+) -> None:
+    """Raise Refused for dependencies that a job of `user` may not have.
+
+    They are those on a job that does not exist, on one that too many wait for, or on one that waits
+    for `job_id` itself (a job or an array), and any beyond the user's limit.
+    """
+    _refuse_too_many(ledger, after, user, job_id)
+    _refuse_crowded(ledger, after, user, job_id)
+    for each in after:
+        array_state = ledger.arrays.get(each.job_id)
+        on = ledger.find(each.job_id) if array_state is None else array_state.array.common
+        if on is None and each.job_id not in ended:
+            raise Refused("no-such-job", f"there is no job {each.job_id} to wait for")
+        if on is None:
+            continue
+        waiting = ledger.dependents.get(each.job_id, ())
+        most = MOST_DEPENDENTS if on.spec.user == user else MOST_OF_OTHERS
+        if len(waiting) >= most and job_id not in waiting:
+            raise Refused(
+                "too-many-jobs",
+                f"{len(waiting)} jobs wait for job {each.job_id} already, the most that is allowed",
+                hint="wait for one of them instead",
+            )
+    back = None if job_id is None else _first_back(ledger, after, job_id)
+    if back is not None:
+        raise Refused(
+            "cycle",
+            f"job {back} would wait for job {job_id} and job {job_id} for it: "
+            "neither could ever start"
+            if back != job_id
+            else f"job {job_id} cannot wait for itself",
+        )
+
+
+def _refuse_too_many(
+    ledger: Ledger, after: Sequence[Dependency], user: str, job_id: int | None
+) -> None:
+    array_state = None if job_id is None else ledger.arrays.get(job_id)
+    job = None if job_id is None else ledger.find(job_id)
+    spec = array_state.array.spec if array_state is not None else None if job is None else job.spec
+    own = more_dependencies(after) - (0 if spec is None else more_dependencies(spec.after))
+    total = ledger.job_counts.more_dependencies[user] + own
+    if own > 0 and total > MOST_MORE:
+        raise Refused(
+            "too-many-dependencies",
+            f"{user}'s jobs would wait for {total} others beyond the first of each; {MOST_MORE} "
+            "are the most",
+            hint="wait for an array, or for a job that waits for the others",
+        )
+
+
+def _refuse_crowded(
+    ledger: Ledger, after: Sequence[Dependency], user: str, job_id: int | None
+) -> None:
+    """Raise Refused for dependencies on tasks of an array for which too many jobs wait."""
+    wanted: Counter[int] = Counter()
+    for each in after:
+        array_id = ledger.arrays.of_task(each.job_id)
+        if array_id is not None:
+            # A dependency that the job has already may stay.
+            wanted[array_id] += job_id not in ledger.dependents.get(each.job_id, ())
+    for array_id, more in wanted.items():
+        array = ledger.arrays[array_id].array
+        tasks = ledger.dependents.within(array_id, array.last_id)
+        total = sum(
+            len(ledger.dependents[each]) for each in tasks if each not in ledger.dependents.ended
+        )
+        most = MOST_DEPENDENTS if array.spec.user == user else MOST_OF_OTHERS
+        if more and total + more > most:
+            raise Refused(
+                "too-many-jobs",
+                f"jobs wait {total} times for array {array_id} or a task of it, and {most} times "
+                "are the most",
+                hint=f"wait for the array as a whole: --after {array_id}",
+            )
+
+
+def _first_back(ledger: Ledger, after: Sequence[Dependency], wanted: int) -> int | None:
+    """Return the first of these dependencies that leads back to the job `wanted`, or None.
+
+    It is on that job itself or on a job that waits for it, directly or through others. An array
+    ends with its tasks, so it waits for all that they wait for. Each job is visited once.
+    """
+    jobs, arrays = ledger.jobs, ledger.arrays
+    whole, array_id = arrays.get(wanted), arrays.of_task(wanted)
+    seen = set[int]()
+    for each in after:
+        front = [] if each.job_id in seen else [each.job_id]
+        seen.update(front)
+        while front:
+            at = front.pop()
+            if at in (wanted, array_id) or (whole is not None and whole.array.has_task(at)):
+                return each.job_id
+            # A chain may have 200,000 jobs, most of them with a record.
+            job = jobs.get(at)
+            if job is not None:
+                new = [on.job_id for on in job.awaits if on.job_id not in seen]
+            else:
+                new = [on for on in _waits_for(ledger, at) if on not in seen]
+            seen.update(new)
+            front += new
+    return None
+
+
+def _waits_for(ledger: Ledger, job_id: int) -> set[int]:
+    """Return what a job, task or array waits for; an array waits for its recorded tasks, too."""
+    array_state, job = ledger.arrays.get(job_id), ledger.find(job_id)
+    if array_state is not None:
+        return {*array_state.live, *(each.job_id for each in array_state.array.common.awaits)}
+    return set() if job is None else {each.job_id for each in job.awaits}
+
+
+def may_become_eligible(job: Job) -> bool:
+    """True if a job that is not eligible may become so without any request."""
+    return job.state is JobState.PENDING and job.broken is None
+
+
+def awaited(job: Job, ledger: Ledger) -> list[Job]:
+    """Return the live jobs that the job waits for, those that may delay it longest first.
+
+    Jobs that never start are first, then waiting jobs, then running ones. An array is represented
+    by the first of its tasks in this order. The list is empty if all have ended and the event for
+    that is due.
+    """
+    order = {JobState.HELD: 1, JobState.PENDING: 2, JobState.SUSPENDED: 3}
+
+    def place(each: Job) -> tuple[bool, int, int]:
+        return each.broken is None, order.get(each.state, 4), each.id
+
+    def standing_for(job_id: int) -> Job:
+        array_state = ledger.arrays.get(job_id)
+        if array_state is None:
+            return ledger.job(job_id)
+        if array_state.slowest is None:
+            # Cached, because a listing explains each job that waits for the array.
+            array_state.slowest = min(_parts(ledger, job_id), key=place).id
+        is_common = array_state.slowest == job_id
+        slowest = array_state.array.common if is_common else ledger.jobs[array_state.slowest]
+        return replace(slowest, id=job_id, array_index=None)
+
+    gone = ledger.dependents.ended
+    ids = dict.fromkeys(each.job_id for each in job.awaits if each.job_id not in gone)
+    return sorted(map(standing_for, ids), key=place)
+
+
+def stuck_on(job: Job, ledger: Ledger) -> Job | None:
+    """Return the job with the broken dependency because of which a waiting job never starts.
+
+    It is the job itself or one that it waits for, directly or through others. None if the job may
+    still start.
+    """
+    return _stuck_on(job, ledger, set())
+
+
+def first_stuck(jobs: Iterable[Job], ledger: Ledger) -> Job | None:
+    """Return the first of these jobs that never starts, or None. Visits each dependency once."""
+    seen = set[int]()
+    return next((job for job in jobs if _stuck_on(job, ledger, seen) is not None), None)
+
+
+def _stuck_on(job: Job, ledger: Ledger, seen: set[int]) -> Job | None:
+    """Return the result of `stuck_on`; `seen` collects the jobs and arrays that were visited."""
+    left = [job]
+    while left:
+        each = left.pop()
+        if each.broken is not None:
+            return each
+        for on in each.awaits:
+            if on.job_id not in seen:
+                seen.add(on.job_id)
+                known = ledger.jobs.get(on.job_id)
+                left += _parts(ledger, on.job_id) if known is None else (known,)
+    return None
+
+
+def _parts(ledger: Ledger, job_id: int) -> list[Job]:
+    """Return the live job, or the live tasks of an array; nothing for a job that has ended.
+
+    The tasks without a record are represented by one job.
+    """
+    if job_id in ledger.dependents.ended:
+        return []
+    array_state = ledger.arrays.get(job_id)
+    if array_state is None:
+        return [ledger.job(job_id)]
+    tasks = [ledger.jobs[each] for each in sorted(array_state.live)]
+    return [*tasks, array_state.array.common] if array_state.unmaterialized else tasks
+
+
+#: Number of a job's dependencies that cost as much work as one event.
+_DEPENDENCIES = 32
+#: Number of jobs whose sorting costs as much work as one event.
+_ORDERED = 128
+
+
+@dataclass
+class _Line:
+    """The jobs to which one end is still to be reported."""
+
+    on: int
+    #: The jobs of each user in reverse order of their reports, or None if they are not sorted yet.
+    users: deque[list[int]] | None = None
+
+
+class Settlement:
+    """The order in which ends are reported to waiting jobs, for one ledger.
+
+    The owners of ended jobs take turns, and so do the users who wait for one end, so one user's ten
+    thousand jobs do not delay another's. Among one user's jobs, those that would start first come
+    first.
+    """
+
+    def __init__(self) -> None:
+        self._owners: deque[tuple[str, deque[_Line]]] = deque()
+        #: Number of the latest end that was added.
+        self._last_number = 0
+
+    def take(self, ledger: Ledger, most: float = inf) -> Iterator[ev.DependencySettled]:
+        """Yield the next events, about `most` of them; apply each before asking for the next."""
+        self._add_new(ledger.dependents.ended)
+        left = most
+        while left > 0 and self._owners:
+            owner, lines = self._owners[0]
+            self._owners.rotate(-1)
+            line = lines[0]
+            if line.users is None:
+                line.users = _in_order(ledger, line.on)
+                left -= sum(map(len, line.users)) // _ORDERED
+            job = _next(ledger, line)
+            if job is not None:
+                yield _told(ledger, job)
+                left -= 1 + len(job.awaits) // _DEPENDENCIES
+            elif len(lines) > 1:
+                lines.popleft()
+            else:
+                self._owners.remove((owner, lines))
+
+    def _add_new(self, ended: dict[int, End]) -> None:
+        """Add the ends that have happened since the last call."""
+        new: list[tuple[int, End]] = []
+        for on in reversed(ended):
+            if ended[on].number <= self._last_number:
+                break
+            new.append((on, ended[on]))
+        owners = dict(self._owners)
+        for on, end in reversed(new):
+            if end.user not in owners:
+                owners[end.user] = deque()
+                self._owners.append((end.user, owners[end.user]))
+            owners[end.user].append(_Line(on))
+            self._last_number = end.number
+
+
+def settle_all(ledger: Ledger) -> list[ev.Event]:
+    """Report all ends in this ledger at once, and return the applied events."""
+    told: list[ev.Event] = []
+    for event in Settlement().take(ledger):
+        ledger.apply(event)
+        told.append(event)
+    return told
+
+
+def _in_order(ledger: Ledger, on: int) -> deque[list[int]]:
+    users: dict[str, list[tuple[int, int]]] = {}
+    for job_id in ledger.dependents.get(on, ()):
+        spec = _waiting(ledger, job_id).spec
+        users.setdefault(spec.user, []).append((spec.priority, -job_id))
+    return deque([-negative for _, negative in sorted(each)] for _, each in sorted(users.items()))
+
+
+def _next(ledger: Ledger, line: _Line) -> Job | None:
+    """Return the next job that still waits for this end, or None."""
+    assert line.users is not None
+    while line.users:
+        jobs = line.users[0]
+        job_id = jobs.pop()
+        line.users.rotate(-1)
+        if not jobs:
+            line.users.pop()
+        if job_id in ledger.dependents.get(line.on, ()):
+            return _waiting(ledger, job_id)
+    return None
+
+
+def _waiting(ledger: Ledger, job_id: int) -> Job:
+    """Return the job, or for an array the job that represents its tasks without a record."""
+    array_state = ledger.arrays.get(job_id)
+    return ledger.job(job_id) if array_state is None else array_state.array.common
+
+
+def _told(ledger: Ledger, job: Job) -> ev.DependencySettled:
+    """Return the event for all ends that the job waits for, in the order in which they happened."""
+    ended = ledger.dependents.ended
+    ids = {each.job_id for each in job.awaits if each.job_id in ended}
+    in_order = sorted(ids, key=lambda on: ended[on].number)
+    outcomes = {on: ended[on].outcome for on in in_order}
+    return settled(job.id, job.awaits, outcomes, max(ended[on].at_s for on in ids))

@@ -1,0 +1,580 @@
+"""Requests of users: who may make them, when they are refused, and which events follow.
+
+A request that must not be granted raises Refused; one that is fulfilled already gives no events.
+
+drfd limits the bytes that it stores for live jobs, of each user and of all users. The ledger counts
+specifications without long command lines (`JobCounts.stored_bytes`); the journal counts these,
+environments, scripts and events (`stimuli.Kept`). All count until their job has ended. Cancelling
+is never refused, so a user at the limit can make room.
+
+In a request about an array, the first of the tasks without a record represents them all, and an
+event that follows for it becomes one event about all of them.
+
+`drf set` may change any part of a waiting job's specification, and is checked like a submission. Of
+a started job it may change the wall time alone: the owner may shorten it, and only an administrator
+may lengthen it, since others count on its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import TypeVar
+
+from drfd.common.errors import NotPermitted, Refused
+from drfd.common.indices import count_of
+from drfd.common.units import show_amount, show_cores, show_duration, show_need, show_size
+from drfd.core.decisions.dependencies import refuse_impossible, settle_ended
+from drfd.core.decisions.outcome import is_to_retry
+from drfd.core.fairness.rules import Rules
+from drfd.core.fairness.share_tree import path_up
+from drfd.core.ledger.ledger import Ledger, spans_bytes
+from drfd.core.ledger.queue import ArrayState
+from drfd.core.model import events as ev
+from drfd.core.model import stimuli as st
+from drfd.core.model.job import Dependency, Job, JobSpec, JobState, Outcome
+from drfd.core.model.lifecycle import TRANSITIONS
+from drfd.core.model.resources import Axes, Resources, short_axes
+
+Ask = TypeVar("Ask", bound=st.JobAsked)
+
+
+def each(
+    ledger: Ledger, wanted: Ask, judge: Callable[[Ledger, Ask], list[ev.Event]]
+) -> list[ev.Event]:
+    """Return the events of `judge` for the job, or for every task of the array.
+
+    Raises Refused if `judge` refuses all of them.
+    """
+    array_state = ledger.arrays.get(wanted.job_id)
+    if array_state is None:
+        return judge(ledger, wanted)
+    found: list[ev.Event] = []
+    refusals: list[Refused] = []
+    tasks = [] if wanted.unmaterialized_only else sorted(array_state.live)
+    if array_state.unmaterialized:
+        tasks.insert(0, array_state.unmaterialized.first[1])
+    for job_id in tasks:
+        try:
+            events = judge(ledger, replace(wanted, job_id=job_id))
+        except Refused as refusal:
+            refusals.append(refusal)
+            continue
+        found += (
+            events
+            if job_id in array_state.live
+            else [_together(array_state, one) for one in events]
+        )
+    if len(refusals) == len(tasks):
+        raise refusals[0] if refusals else no_such(wanted.job_id)
+    return found
+
+
+def _together(array_state: ArrayState, event: ev.Event) -> ev.Event:
+    """Return the event for all tasks without a record, in place of one for the first of them."""
+    assert isinstance(
+        event, ev.Cancelled | ev.Held | ev.Released | ev.Altered | ev.DependencySettled
+    )
+    return replace(event, job_id=array_state.array.id)
+
+
+def may_touch(actor: st.Actor, spec: JobSpec) -> bool:
+    """Return whether the user may act on a job: the ownership rule of every verb.
+
+    The name is compared too, because the uid of a deleted account may be given to another.
+    """
+    return actor.is_admin or (actor.uid, actor.user) == (spec.uid, spec.user)
+
+
+def refuse_unfit(spec: JobSpec, rules: Rules) -> None:
+    """Raise Refused for a demand that this machine can never satisfy."""
+    there = dict(rules.capacity.gres)
+    for unknown in [name for name, _ in spec.demand.gres if name not in there]:
+        has = ", ".join(f"{count} {name}" for name, count in there.items())
+        raise Refused(
+            "no-such-resource",
+            f"this machine has no resource {unknown!r}",
+            hint=f"it has {has}" if has else "no countable resource is given out here",
+        )
+    gone = rules.axes.unknown_disk(spec.demand)
+    if gone is not None:
+        raise Refused("no-such-disk", f"this machine has no disk {gone!r}")
+    asked = rules.axes.vector(spec.demand)
+    for axis in short_axes(asked, rules.room):
+        name = rules.axes.names[axis]
+        raise Refused(
+            "too-big",
+            f"the job asks for {show_need(name, asked[axis])}, and this machine has "
+            f"{show_amount(name, rules.room[axis])} for jobs: it could never start",
+            hint="not queued; ask for less",
+        )
+    for path in path_up(spec.leaf):
+        limit = rules.shares.rule(path).limit or ()
+        for name, most, amount in zip(rules.axes.names, limit, asked, strict=False):
+            if most is not None and amount > most:
+                raise Refused(
+                    "above-limit",
+                    f"the job asks for {show_need(name, amount)}, and {path} may hold "
+                    f"{show_amount(name, most)} at most: it could never start",
+                    hint="not queued; ask for less",
+                )
+
+
+def refuse_late_warning(spec: JobSpec) -> None:
+    """Raise Refused for a warning that would not come within the wall time."""
+    if spec.warn is None:
+        return
+    if spec.time_limit_s is None:
+        raise Refused(
+            "no-limit", "there is no time limit to warn of", hint="say -t TIME, or leave --warn out"
+        )
+    if spec.warn.before_s >= spec.time_limit_s:
+        raise Refused(
+            "bad-value",
+            f"the warning is to come {show_duration(spec.warn.before_s)} before the end of "
+            f"{show_duration(spec.time_limit_s)}: no time is left to run before it",
+            hint="ask for a longer -t, or for a later --warn",
+        )
+
+
+def submit(ledger: Ledger, asked: st.SubmitAsked, rules: Rules) -> list[ev.Event]:
+    refuse_unfit(asked.spec, rules)
+    refuse_late_warning(asked.spec)
+    after, at_s = asked.spec.after, asked.now.at_s
+    refuse_impossible(ledger, after, asked.ended, user=asked.spec.user)
+    _refuse_too_many(ledger.job_counts.waiting[asked.spec.user], asked, rules)
+    refuse_submission(ledger, asked, rules)
+    job_id = ledger.next_id
+    if asked.spans:
+        return [
+            ev.ArraySubmitted(
+                array_id=job_id,
+                at_s=at_s,
+                spec=asked.spec,
+                spans=asked.spans,
+                at_once=asked.at_once,
+                held=asked.held,
+            ),
+            *settle_ended(job_id, after, asked.ended, at_s),
+        ]
+    return [
+        ev.Submitted(job_id=job_id, at_s=at_s, spec=asked.spec, held=asked.held),
+        *settle_ended(job_id, after, asked.ended, at_s),
+    ]
+
+
+def _refuse_too_many(waiting: int, asked: st.SubmitAsked, rules: Rules) -> None:
+    most, user = rules.max_waiting_per_user, asked.spec.user
+    if waiting >= most:
+        raise Refused(
+            "too-many-jobs",
+            f"{user} already has {waiting} jobs waiting, the most that is allowed",
+            hint="wait for some of them to start",
+        )
+    count = count_of(asked.spans)
+    if waiting + count > most:
+        raise Refused(
+            "too-many-jobs",
+            f"the array has {count} tasks, and {user} may have {most} jobs waiting"
+            + (f" and has {waiting}" if waiting else ""),
+            hint="submit it in parts",
+        )
+
+
+def no_such(job_id: int) -> Refused:
+    return Refused("no-such-job", f"there is no live job {job_id}")
+
+
+def owned(ledger: Ledger, job_id: int, actor: st.Actor) -> Job:
+    job = ledger.find(job_id)
+    if job is None:
+        raise no_such(job_id)
+    if not may_touch(actor, job.spec):
+        raise NotPermitted("not-yours", f"job {job.label} belongs to {job.spec.user}")
+    return job
+
+
+def cancel(ledger: Ledger, asked: st.CancelAsked) -> list[ev.Event]:
+    job = owned(ledger, asked.job_id, asked.actor)
+    now = asked.now
+    if ev.Cancelled in TRANSITIONS[job.state]:
+        return [ev.Cancelled(job_id=job.id, at_s=now.at_s, by=asked.actor.user)]
+    return stop(job, now, Outcome.CANCELLED, f"cancelled by {asked.actor.user}")
+
+
+def stop(job: Job, now: st.Now, outcome: Outcome, text: str) -> list[ev.Event]:
+    """Return the request to stop, or nothing if the job is being stopped or has ended already.
+
+    A job that was to be requeued or retried ends instead.
+    """
+    is_ended = job.state is JobState.CLEANING and job.outcome is not None
+    is_over = is_ended and not (is_to_retry(job) and outcome is Outcome.CANCELLED)
+    if is_over or (job.stop is not None and job.stop.outcome is not None):
+        return []
+    return [
+        ev.StopRequested(
+            job_id=job.id, at_s=now.at_s, mono_s=now.mono_s, outcome=outcome, text=text
+        )
+    ]
+
+
+def hold(ledger: Ledger, asked: st.HoldAsked) -> list[ev.Event]:
+    job = owned(ledger, asked.job_id, asked.actor)
+    outweighs = asked.actor.is_admin and job.held_by == job.spec.user != asked.actor.user
+    if job.state is JobState.HELD and not outweighs:
+        return []
+    if ev.Held not in TRANSITIONS[job.state]:
+        raise Refused(
+            "not-waiting", f"job {job.label} is {job.shown_state}; only a waiting job can be held"
+        )
+    return [ev.Held(job_id=job.id, at_s=asked.now.at_s, by=asked.actor.user)]
+
+
+def release(ledger: Ledger, asked: st.ReleaseAsked) -> list[ev.Event]:
+    job = owned(ledger, asked.job_id, asked.actor)
+    if ev.Released not in TRANSITIONS[job.state]:
+        raise Refused("not-held", f"job {job.label} is {job.shown_state}, not held")
+    _refuse_if_kept(job, asked.actor)
+    return [ev.Released(job_id=job.id, at_s=asked.now.at_s, by=asked.actor.user)]
+
+
+def suspend(ledger: Ledger, asked: st.SuspendAsked) -> list[ev.Event]:
+    job = owned(ledger, asked.job_id, asked.actor)
+    if ev.SuspendRequested not in TRANSITIONS[job.state]:
+        hint = "drf hold keeps a waiting job from starting" if job.state is JobState.PENDING else ""
+        raise Refused(
+            "not-running",
+            f"job {job.label} is {job.shown_state}; only a running job can be suspended",
+            hint=hint,
+        )
+    outweighs = asked.actor.is_admin and job.held_by == job.spec.user != asked.actor.user
+    if job.held_by is not None and not outweighs:
+        return []
+    by = asked.actor.user
+    return [
+        ev.SuspendRequested(job_id=job.id, at_s=asked.now.at_s, by=by, text=f"suspended by {by}")
+    ]
+
+
+def resume(ledger: Ledger, asked: st.ResumeAsked) -> list[ev.Event]:
+    job = owned(ledger, asked.job_id, asked.actor)
+    if job.state is not JobState.SUSPENDED and not job.freezing:
+        raise Refused("not-suspended", f"job {job.label} is {job.shown_state}, not suspended")
+    _refuse_if_kept(job, asked.actor)
+    if job.held_by is None:
+        return []
+    return [ev.ResumeRequested(job_id=job.id, at_s=asked.now.at_s, by=asked.actor.user)]
+
+
+def signal(ledger: Ledger, asked: st.SignalAsked) -> list[ev.Event]:
+    job = owned(ledger, asked.job_id, asked.actor)
+    is_frozen = job.state is JobState.SUSPENDED or job.freezing
+    if ev.SignalRequested not in TRANSITIONS[job.state] or is_frozen:
+        raise Refused(
+            "not-running",
+            f"job {job.label} is {job.shown_state}; only a running job can be sent a signal",
+            hint=f"drf resume {job.label} lets it run" if is_frozen else "",
+        )
+    by = asked.actor.user
+    return [ev.SignalRequested(job_id=job.id, at_s=asked.now.at_s, signal=asked.signal, by=by)]
+
+
+def _refuse_if_kept(job: Job, actor: st.Actor) -> None:
+    """Raise NotPermitted if an administrator holds the job and the user is not one."""
+    if job.held_by not in (None, actor.user, job.spec.user) and not actor.is_admin:
+        raise NotPermitted("held-by-admin", f"job {job.label} is held by {job.held_by}")
+
+
+def drain(ledger: Ledger, asked: st.DrainAsked) -> list[ev.Event]:
+    if not asked.actor.is_admin:
+        raise NotPermitted("not-admin", "only an administrator may drain or undrain")
+    if ledger.draining is asked.on:
+        return []
+    return [ev.Drained(at_s=asked.now.at_s, on=asked.on, by=asked.actor.user)]
+
+
+_WAITS = (JobState.PENDING, JobState.HELD)
+_RUNS = (JobState.STARTING, JobState.RUNNING, JobState.SUSPENDED)
+#: Number of dependencies named in the text of a change; there may be a thousand.
+_NAMED = 10
+
+T = TypeVar("T")
+
+
+def change_each(ledger: Ledger, asked: st.ChangeAsked, rules: Rules) -> list[ev.Event]:
+    """Change a job, or all tasks of an array."""
+    if asked.change.after and asked.job_id in ledger.arrays:
+        user = ledger.arrays[asked.job_id].array.spec.user
+        refuse_impossible(ledger, asked.change.after, asked.ended, user=user, job_id=asked.job_id)
+    return each(ledger, asked, lambda ledger, asked: change(ledger, asked, rules))
+
+
+def change(ledger: Ledger, asked: st.ChangeAsked, rules: Rules) -> list[ev.Event]:
+    job = owned(ledger, asked.job_id, asked.actor)
+    wish, at_s = asked.change, asked.now.at_s
+    spec = _changed(job.spec, wish, rules)
+    if job.state in _RUNS:
+        _refuse_while_running(job, wish, spec, asked.actor)
+    elif job.state not in _WAITS:
+        raise Refused(
+            "not-waiting", f"job {job.label} is {job.shown_state}: nothing can be changed"
+        )
+    elif (spec.demand, spec.pool) != (job.spec.demand, job.spec.pool):
+        # A job that no longer fits since a change of the configuration may still be renamed.
+        _refuse_unfit(spec, rules)
+    if wish.time_limit_s is not None:
+        refuse_late_warning(spec)
+    if wish.after is not None:
+        refuse_impossible(ledger, wish.after, asked.ended, user=job.spec.user, job_id=job.id)
+    sets_begin = wish.begin_s is not None
+    is_waiting_anew = job.not_before_s is not None or job.spec.begin_s != spec.begin_s
+    if spec == job.spec and not (sets_begin and is_waiting_anew):
+        return []
+    return [
+        ev.Altered(
+            job_id=job.id,
+            at_s=at_s,
+            by=asked.actor.user,
+            text=", ".join(_differences(job.spec, spec, ledger, asked.names))
+            or "may start at once",
+            name=_other(job.spec.name, spec.name),
+            pool=_other(job.spec.pool, spec.pool),
+            priority=_other(job.spec.priority, spec.priority),
+            time_limit_s=_other(job.spec.time_limit_s or 0, spec.time_limit_s or 0),
+            demand=_other(job.spec.demand, spec.demand),
+            after=wish.after,
+            begin_s=wish.begin_s,
+        ),
+        *settle_ended(job.id, wish.after or (), asked.ended, at_s),
+    ]
+
+
+def _other(before: T, after: T) -> T | None:
+    """Return the new value, or None if it equals the old one."""
+    return None if before == after else after
+
+
+def _refuse_unfit(spec: JobSpec, rules: Rules) -> None:
+    try:
+        refuse_unfit(spec, rules)
+    except Refused as refusal:
+        gone = rules.axes.unknown_disk(spec.demand)
+        remedy = f"; --io {gone}=0 takes the disk off it" if refusal.code == "no-such-disk" else ""
+        hint = f"the job stays as it is{remedy}"
+        raise Refused(refusal.code, refusal.text, hint=hint) from None
+
+
+def _changed(spec: JobSpec, wish: st.Change, rules: Rules) -> JobSpec:
+    return replace(
+        spec,
+        name=spec.name if wish.name is None else wish.name,
+        pool=spec.pool if wish.pool is None else rules.pool_for(spec.user, wish.pool),
+        priority=spec.priority if wish.priority is None else wish.priority,
+        time_limit_s=spec.time_limit_s if wish.time_limit_s is None else wish.time_limit_s or None,
+        demand=replace(
+            _with_rates(spec.demand, wish, rules.axes),
+            cores_milli=_given(wish.cores_milli, spec.demand.cores_milli),
+            memory_bytes=_given(wish.memory_bytes, spec.demand.memory_bytes),
+            gres=_counts(spec.demand.gres, wish.gres or ()),
+        ),
+        after=spec.after if wish.after is None else wish.after,
+        begin_s=spec.begin_s if wish.begin_s is None else wish.begin_s or None,
+    )
+
+
+def _with_rates(demand: Resources, wish: st.Change, axes: Axes) -> Resources:
+    """Return the demand with the requested rates on the machine's disks.
+
+    On a disk that the machine no longer has, the job keeps its rates or sets them to zero.
+    """
+    plain, named = (wish.read_bps, wish.write_bps), wish.disks or ()
+    if plain == (None, None) and not named:
+        return demand
+    only = (axes.disks or ("",))[0]
+    if len(axes.disks) > 1 and plain != (None, None):
+        raise Refused(
+            "bad-value",
+            "--io: this machine has several disks; say which one is meant",
+            hint=f"--io NAME=RATE, with one of {', '.join(axes.disks)}",
+        )
+    gone = demand.used_disks.difference(axes.disks)
+    rates_of = {name: demand.rates(name) for name in (*(axes.disks or (only,)), *gone)}
+    read_bps, write_bps = rates_of[only]
+    rates_of[only] = _given(plain[0], read_bps), _given(plain[1], write_bps)
+    for name, read, write in named:
+        if read or write or name not in gone:
+            _refuse_unknown_disk(name, axes)
+        rates_of[name] = read, write
+    left = {name: rates for name, rates in rates_of.items() if name not in gone or any(rates)}
+    if list(left) == [only]:
+        read_bps, write_bps = left[only]
+        return replace(demand, read_bps=read_bps, write_bps=write_bps, disks=())
+    disks = tuple(sorted((name, *rates) for name, rates in left.items()))
+    return replace(demand, read_bps=0, write_bps=0, disks=disks)
+
+
+def _refuse_unknown_disk(name: str, axes: Axes) -> None:
+    if name not in axes.disks:
+        known = ", ".join(filter(None, axes.disks))
+        hint = f"disks: {known}" if known else "no disk is managed here"
+        raise Refused("no-such-disk", f"--io: there is no disk {name!r} here", hint=hint)
+
+
+def _counts(
+    before: tuple[tuple[str, int], ...], wish: tuple[tuple[str, int], ...]
+) -> tuple[tuple[str, int], ...]:
+    """Return the countable resources with the requested counts replacing those of the same name."""
+    counts = dict(before) | dict(wish)
+    return tuple(sorted((name, count) for name, count in counts.items() if count))
+
+
+def _given(wish: int | None, before: int) -> int:
+    return before if wish is None else wish
+
+
+def _refuse_while_running(job: Job, wish: st.Change, spec: JobSpec, actor: st.Actor) -> None:
+    """Raise Refused for all but the wall time, which only an administrator may lengthen."""
+    asked = [each.name for each in fields(wish) if getattr(wish, each.name) is not None]
+    if asked != ["time_limit_s"]:
+        raise Refused(
+            "not-waiting",
+            f"job {job.label} is {job.shown_state}; of a job that has started only the time limit "
+            "(-t) can be changed",
+        )
+    before, after = job.spec.time_limit_s, spec.time_limit_s
+    is_longer = before is not None and (after is None or after > before)
+    if is_longer and not actor.is_admin:
+        raise NotPermitted(
+            "not-admin",
+            f"job {job.label} is {job.shown_state}; only an administrator may give it more time",
+        )
+
+
+def _differences(
+    before: JobSpec, after: JobSpec, ledger: Ledger, names: Mapping[int, str]
+) -> list[str]:
+    """Return the differences for people; `names` has the labels of jobs that left the ledger."""
+    pairs = [
+        ("name", before.name, after.name),
+        ("pool", before.pool, after.pool),
+        ("priority", str(before.priority), str(after.priority)),
+        ("time limit", _limit(before), _limit(after)),
+        ("cores", show_cores(before.demand.cores_milli), show_cores(after.demand.cores_milli)),
+        ("memory", show_size(before.demand.memory_bytes), show_size(after.demand.memory_bytes)),
+        ("io", _rates(before.demand), _rates(after.demand)),
+        ("gres", _gres(before.demand), _gres(after.demand)),
+        ("after", _after(before.after, ledger, names), _after(after.after, ledger, names)),
+    ]
+    found = [f"{what} {old} → {new}" for what, old, new in pairs if old != new]
+    # The core has no time zone, so it cannot write the time.
+    return found + ["begin time"] * (before.begin_s != after.begin_s)
+
+
+def _limit(spec: JobSpec) -> str:
+    return "unlimited" if spec.time_limit_s is None else show_duration(spec.time_limit_s)
+
+
+def _rates(demand: Resources) -> str:
+    rates = demand.disks or (("", demand.read_bps, demand.write_bps),)
+    return " ".join(
+        f"{name and name + '='}{show_size(read)}/{show_size(write)}" for name, read, write in rates
+    )
+
+
+def _gres(demand: Resources) -> str:
+    return ", ".join(f"{count} {name}" for name, count in demand.gres) or "none"
+
+
+def _after(after: tuple[Dependency, ...], ledger: Ledger, names: Mapping[int, str]) -> str:
+    def name(job_id: int) -> str:
+        job = ledger.find(job_id)
+        return names.get(job_id, str(job_id)) if job is None else job.label
+
+    named = ",".join(f"{name(each.job_id)}:{each.want}" for each in after[:_NAMED])
+    more = f" and {len(after) - _NAMED} more" if len(after) > _NAMED else ""
+    return f"{named}{more}" or "nothing"
+
+
+#: Bytes that each user may store even if the limit of all users is reached: some hundred jobs.
+ALWAYS_BYTES = 1 << 20
+
+
+def refuse_submission(ledger: Ledger, asked: st.SubmitAsked, rules: Rules) -> None:
+    """Raise Refused for a submission beyond the limit of its user or of all users.
+
+    The limit of all users does not apply to a submission by an administrator.
+    """
+    spec, job_counts = asked.spec, ledger.job_counts
+    new = spec.stored_bytes + spans_bytes(len(asked.spans))
+    own = job_counts.stored_bytes[spec.user] + asked.kept.own_bytes + new
+    most = rules.max_kept_bytes_per_user
+    if own > most:
+        raise Refused(
+            "too-long",
+            f"the jobs of {spec.user} would take {show_size(own)} of drfd's memory and journal, "
+            f"and may take {show_size(most)}",
+            hint="wait for some to end; have long lists of arguments read from a file, and submit "
+            "jobs with the same environment and script",
+        )
+    all_users = job_counts.all_stored_bytes + asked.kept.all_bytes + new
+    if not asked.is_admin and own > ALWAYS_BYTES and all_users > rules.max_kept_bytes:
+        raise Refused(
+            "too-much-kept",
+            f"the jobs of all users would take {show_size(all_users)} of drfd's memory and "
+            f"journal, and may take {show_size(rules.max_kept_bytes)}",
+            hint="wait for some to end; the administrator can raise stored_bytes_total under "
+            "[limits]",
+        )
+
+
+def refuse_change(ledger: Ledger, asked: st.StoringAsked, rules: Rules) -> None:
+    """Raise Refused for a change of jobs whose user has reached the limit.
+
+    The limits are a sixteenth higher than for submissions, so that jobs that fill them can still be
+    held, released and reordered.
+    """
+    spec = spec_of(ledger, asked.job_id)
+    if spec is None or asked.actor.is_admin or asked.actor.uid != spec.uid:
+        # The request itself is refused for another user's job, without showing that user's bytes.
+        return
+    most = rules.max_kept_bytes_per_user
+    more = _more_bytes(asked, spec)
+    own = ledger.job_counts.stored_bytes[spec.user] + asked.kept.own_bytes + more
+    if own > most + most // 16:
+        raise Refused(
+            "too-long",
+            f"the jobs of {spec.user}, and what has happened to them, would take {show_size(own)} "
+            f"of drfd's memory and journal, and may take {show_size(most)}",
+            hint="cancel some, or wait for some to end",
+        )
+    all_users = ledger.job_counts.all_stored_bytes + asked.kept.all_bytes + more
+    most = rules.max_kept_bytes
+    if own > ALWAYS_BYTES and all_users > most + most // 16:
+        raise Refused(
+            "too-much-kept",
+            f"the jobs of all users, and what has happened to them, would take "
+            f"{show_size(all_users)} of drfd's memory and journal, and may take {show_size(most)}",
+            hint="cancel some jobs, or wait for some to end",
+        )
+
+
+def spec_of(ledger: Ledger, job_id: int) -> JobSpec | None:
+    """Return the specification of a live job or array, or None if there is none."""
+    array_state = ledger.arrays.get(job_id)
+    if array_state is not None:
+        return array_state.array.spec
+    job = ledger.find(job_id)
+    return None if job is None else job.spec
+
+
+def _more_bytes(asked: st.StoringAsked, spec: JobSpec) -> int:
+    """Return the bytes by which the specification would grow, or 0."""
+    if not isinstance(asked, st.ChangeAsked):
+        return 0
+    wish = asked.change
+    changed = replace(
+        spec,
+        name=spec.name if wish.name is None else wish.name,
+        after=spec.after if wish.after is None else wish.after,
+    )
+    return max(0, changed.stored_bytes - spec.stored_bytes)

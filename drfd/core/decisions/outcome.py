@@ -1,0 +1,258 @@
+"""Ends of attempts: the limits that drfd watches itself, the outcome, and the retry.
+
+The kernel enforces most limits. The rest are wall time, grace time, and limits that this kernel or
+an unprivileged daemon cannot enforce.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from signal import Signals
+
+from drfd.common.units import exact_size, show_duration, show_size
+from drfd.core.model.job import Job, JobState, Outcome
+from drfd.core.model.resources import Resources
+from drfd.core.model.stimuli import RunnerEnded
+
+MACHINE_CRASH = "MACHINE_CRASH"
+#: Causes of an unknown outcome: the stable code that the launcher reports, and a sentence.
+LOSSES = {
+    "MACHINE_SHUTDOWN": "the machine was shut down or restarted in order while it ran",
+    MACHINE_CRASH: (
+        "the machine went down while it ran, and not in order: a power cut, a reset or a crash"
+    ),
+    "JOBS_STOPPED": (
+        "systemd stopped the unit that all jobs live in, drfd-jobs.service, and the machine ran on"
+    ),
+    "RUNNER_KILLED": (
+        "its runner, the process of drfd that waits for its end, was killed, and not by drfd"
+    ),
+}
+#: Code for a cause that the launcher does not know, or that this version does not know.
+UNKNOWN_LOSS = "UNKNOWN"
+
+
+def judge_end(job: Job, end: RunnerEnded) -> tuple[Outcome | None, str]:
+    """Return the outcome and its sentence; the outcome is None if the job goes back to the queue.
+
+    A SIGKILL proves nothing by itself: the cause is the stop that drfd recorded before the first
+    signal, or what the kernel's counters show.
+    """
+    if job.stop is not None and not _ended_before_stop(job, end):
+        return job.stop.outcome, job.stop.text
+    if end.oom_killed and end.over_limit:
+        limit = job.spec.demand.memory_bytes
+        peak = max(end.usage.memory_peak_bytes if end.usage else 0, limit)
+        return Outcome.OUT_OF_MEMORY, (
+            f"needed more than its memory limit of {show_size(limit)} (peak {show_size(peak)}) "
+            f"and was killed with all its processes; "
+            f"ask for more next time: -m {suggest_memory(peak)}"
+        )
+    if end.oom_killed:
+        return Outcome.OUT_OF_MEMORY, (
+            f"the machine itself ran short of memory and this job was killed for it, "
+            f"which was within its limit of {show_size(job.spec.demand.memory_bytes)}"
+        )
+    if end.signal is not None:
+        return Outcome.FAILED, f"killed by signal {end.signal} ({signal_name(end.signal)})"
+    if end.exit_code is None:
+        why = LOSSES.get(end.loss or "", "the machine was restarted or its runner was killed")
+        return Outcome.LOST, f"its exit status cannot be known: {why}"
+    if end.exit_code == 0:
+        return Outcome.COMPLETED, "exit code 0"
+    return Outcome.FAILED, f"exit code {end.exit_code}"
+
+
+def loss_of(outcome: Outcome | None, end: RunnerEnded) -> str | None:
+    """Return the code of the cause for LOST, or None for any other outcome."""
+    if outcome is not Outcome.LOST:
+        return None
+    return end.loss if end.loss in LOSSES else UNKNOWN_LOSS
+
+
+def _ended_before_stop(job: Job, end: RunnerEnded) -> bool:
+    return job.stop is not None and end.mono_s is not None and end.mono_s < job.stop.mono_s
+
+
+def signal_name(number: int) -> str:
+    try:
+        return Signals(number).name
+    except ValueError:
+        return "real-time"
+
+
+#: The pause before the first retry and the longest one, in seconds; each is twice as long as the
+#: one before. A job that fails at once must not keep the machine busy, and its cause may go away.
+FIRST_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 5, 300
+
+#: Outcomes after which a retry may help. A job that ran out of time or memory would do so again.
+RETRIED_BY_DEFAULT = (Outcome.FAILED, Outcome.LAUNCH_FAILED, Outcome.LOST)
+
+
+def is_to_retry(job: Job) -> bool:
+    """True if a job whose attempt has ended is to be retried; a cancelled job never is."""
+    retry = job.spec.retry
+    return (
+        job.state is JobState.CLEANING
+        and retry is not None
+        and job.outcome is not Outcome.CANCELLED
+        and job.outcome in retry.on
+        and job.retries < retry.times
+    )
+
+
+def not_before_s(job: Job, at_s: float) -> int:
+    """Return the Unix time before which the next attempt may not start."""
+    # 2^10 pauses exceed the longest one; larger powers would only cost time.
+    return ceil(at_s) + min(FIRST_RETRY_PAUSE_S << min(job.retries, 10), MAX_RETRY_PAUSE_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """The attempts of a job with retries."""
+
+    #: The number of the present or next attempt, and of all that the job may have.
+    present: int
+    most: int
+    #: A sentence about the end of the attempt before, or "".
+    last_end: str
+
+
+def attempts_of(job: Job) -> Attempts | None:
+    """Return the attempts of a job with retries that has begun the first one, or None."""
+    retry = job.spec.retry
+    if retry is None or not job.attempt:
+        return None
+    present = job.attempt + (job.state in (JobState.PENDING, JobState.HELD))
+    # Attempts that were preempted do not count as retries.
+    most = present + max(0, retry.times - job.retries)
+    return Attempts(present, most, job.last_end)
+
+
+#: Factor by which the measured I/O rate must exceed the declared one before a job is stopped.
+IO_FACTOR = 2
+#: Seconds over which the I/O rate is averaged, so that bursts are no breach.
+IO_WINDOW_S = 30.0
+#: Number of consecutive samples over the memory limit before a job is stopped.
+MEMORY_SAMPLES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A job's measured use at one moment; a field that cannot be read is None."""
+
+    mono_s: float
+    memory_bytes: int | None
+    read_bytes: int | None
+    written_bytes: int | None
+    cpu_s: float | None
+
+
+def deadline_mono_s(job: Job, grace_s: int, heard_since_mono_s: float | None = 0.0) -> float | None:
+    """Return the monotonic time at which this job next needs a `Tick`, or None if it needs none.
+
+    `heard_since_mono_s` is the time since which the launcher takes orders, or None if it takes none
+    now. A grace time begins when SIGTERM can be sent, so that no job is killed without one.
+    """
+    if job.state is JobState.RUNNING and job.spec.time_limit_s is not None:
+        warn = job.spec.warn
+        # A job that is being frozen could not act on a warning.
+        early_s = 0 if warn is None or job.warned or job.freezing else warn.before_s
+        return _end_mono_s(job, job.spec.time_limit_s) - early_s
+    if job.state is JobState.STOPPING and job.stop is not None and not job.stop.escalated:
+        if heard_since_mono_s is None:
+            return None
+        return max(job.stop.mono_s, heard_since_mono_s) + grace_s
+    return None
+
+
+def is_timed_out(job: Job, mono_s: float) -> bool:
+    """True if a running job has used up its wall time."""
+    limit_s = job.spec.time_limit_s
+    return limit_s is not None and _end_mono_s(job, limit_s) <= mono_s
+
+
+def _end_mono_s(job: Job, limit_s: int) -> float:
+    assert job.started_mono_s is not None
+    return job.started_mono_s + job.suspended_s + limit_s
+
+
+def timeout_text(job: Job) -> str:
+    limit_s = job.spec.time_limit_s or 0
+    return (
+        f"ran for its whole time limit of {show_duration(limit_s)}; "
+        f"ask for more next time: -t {show_duration(limit_s * 2)}"
+    )
+
+
+def judge_samples(job: Job, samples: Sequence[Sample]) -> tuple[Outcome, str] | None:
+    """Return the breach that the samples show, oldest first, of a job without enforced limits."""
+    return _judge_memory(job, samples) or judge_io(job, samples)
+
+
+def judge_io(job: Job, samples: Sequence[Sample]) -> tuple[Outcome, str] | None:
+    """Return the breach of the disk rates that the samples show, oldest first, or None."""
+    window = [s for s in samples if s.mono_s >= samples[-1].mono_s - IO_WINDOW_S - 1e-6]
+    if len(window) < 2 or window[-1].mono_s - window[0].mono_s < IO_WINDOW_S * 0.9:
+        return None
+    first, last = window[0], window[-1]
+    span_s = last.mono_s - first.mono_s
+    read_bps, write_bps = _declared(job.spec.demand)
+    for what, declared, before, after in (
+        ("read", read_bps, first.read_bytes, last.read_bytes),
+        ("wrote", write_bps, first.written_bytes, last.written_bytes),
+    ):
+        if not declared or before is None or after is None:
+            continue
+        rate = (after - before) / span_s
+        if rate > IO_FACTOR * declared:
+            text = (
+                f"{what} {show_size(rate)}/s over {show_duration(span_s)}, "
+                f"declared {show_size(declared)}/s; ask for more next time with --io"
+            )
+            return Outcome.LIMIT_EXCEEDED, text
+    return None
+
+
+def _declared(demand: Resources) -> tuple[int, int]:
+    """Return the declared rates summed over all disks, as they are measured; 0 is no limit.
+
+    If one of the disks has no rate, the sum has no limit.
+    """
+    if not demand.disks:
+        return demand.read_bps, demand.write_bps
+    _, reads, writes = zip(*demand.disks, strict=True)
+    return sum(reads) if all(reads) else 0, sum(writes) if all(writes) else 0
+
+
+def _judge_memory(job: Job, samples: Sequence[Sample]) -> tuple[Outcome, str] | None:
+    limit = job.spec.demand.memory_bytes
+    recent = [sample.memory_bytes or 0 for sample in samples[-MEMORY_SAMPLES:]]
+    if len(recent) < MEMORY_SAMPLES or min(recent) <= limit:
+        return None
+    text = (
+        f"measured {show_size(max(recent))} of memory, declared {show_size(limit)}; "
+        f"ask for more next time: -m {suggest_memory(max(recent))}"
+    )
+    return Outcome.LIMIT_EXCEEDED, text
+
+
+def suggest_memory(peak_bytes: int) -> str:
+    """Return the memory to ask for after `peak_bytes` were too little: 1.5 times that, rounded."""
+    return exact_size(more_memory(peak_bytes))
+
+
+def more_memory(peak_bytes: int) -> int:
+    return round_size(int(peak_bytes * 1.5), like=peak_bytes)
+
+
+def round_size(size_bytes: int, *, step: int = 16 << 20, like: int | None = None) -> int:
+    """Round up to a multiple of `step`, or of a larger step up to an eighth of the size.
+
+    `like`, if given, is the size from which the step is chosen.
+    """
+    while step * 16 < (size_bytes if like is None else like):
+        step *= 2
+    return -(-size_bytes // step) * step

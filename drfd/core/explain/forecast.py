@@ -1,0 +1,396 @@
+"""When waiting jobs would start: in which order, at what time, and with which smaller demand now.
+
+`upcoming` gives the order in which leaves are served, quickly. It ignores which jobs fit beside
+each other, and reservations.
+
+`Forecast` is exact: a copy of the ledger is run ahead on a virtual clock, with the daemon's own
+scheduling passes. Running jobs are assumed to end when estimated, and no more jobs to be submitted.
+So a forecast is as good as the estimates, and no promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush, merge
+from math import isfinite
+from typing import NamedTuple
+
+from drfd.common.errors import Refused
+from drfd.core.decisions.decide import decide
+from drfd.core.decisions.dependencies import begin, settle_all
+from drfd.core.fairness.priority_tree import PriorityTree
+from drfd.core.fairness.rules import Rules
+from drfd.core.fairness.share_tree import path_up
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.ledger.postponed import Shortages
+from drfd.core.ledger.queue import LeafQueue, LiveArray, Run
+from drfd.core.ledger.transitions import End
+from drfd.core.model import events as ev
+from drfd.core.model.job import Job, JobSpec, JobState, Outcome
+from drfd.core.model.resources import Resources, Vector, minus
+from drfd.core.model.stimuli import Now, SubmitAsked
+from drfd.core.scheduling.backfill import Reservation
+from drfd.core.scheduling.kept_free import ExternalLoad
+from drfd.core.scheduling.plan import Plan
+from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
+from drfd.core.scheduling.scheduling_pass import build_wait_index, schedule, start_events
+from drfd.core.scheduling.wait_index import WaitIndex
+
+#: Maximum number of passes in a forecast.
+_MOST_PASSES = 300
+#: Stands for the end of the load from outside in place of a job's id.
+_EXTERNAL = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """The state that a forecast starts from, besides the rules and the live jobs and arrays."""
+
+    next_id: int
+    draining: bool
+    shortages: Shortages
+    #: The ends that some dependent jobs have not been told.
+    ended: Mapping[int, End]
+    run_times: RunTimes
+    spent: Mapping[str, float]
+    before: tuple[Reservation, ...]
+    now: Now
+    external: ExternalLoad | None
+
+    def future(self, jobs: Iterable[Job], arrays: Iterable[LiveArray], rules: Rules) -> Forecast:
+        """Return a forecast with a ledger of its own, made from these jobs and arrays."""
+        ledger = Ledger.of_jobs(
+            rules.axes,
+            jobs,
+            arrays=arrays,
+            next_id=self.next_id,
+            draining=self.draining,
+            shortages=self.shortages.copy(),
+            ended=lambda ids: self.ended,
+        )
+        settle_all(ledger)
+        return Forecast(
+            ledger, rules, self.run_times, self.spent, self.before, self.now, self.external
+        )
+
+
+@dataclass
+class Forecast:
+    """A ledger that is run ahead of time; it belongs to the forecast, which changes it."""
+
+    ledger: Ledger
+    rules: Rules
+    run_times: RunTimes
+    spent: Mapping[str, float]
+    before: tuple[Reservation, ...]
+    #: The virtual time; both clocks advance together.
+    now: Now
+    #: The load of processes outside drfd, or None if there is none or it has ended.
+    external: ExternalLoad | None = None
+    #: Waiting jobs and expected ends, kept from pass to pass: rebuilding them for each of hundreds
+    #: of passes would take nearly all the time of a forecast.
+    _wait_index: WaitIndex | None = None
+    _ends: Ends | None = None
+
+    def add(self, asked: SubmitAsked) -> Job:
+        """Submit a job or array to the forecast; return the job, or the array's first task.
+
+        Raises Refused as a submission does.
+        """
+        job_id = self.ledger.next_id
+        for event in decide(self.ledger, asked, self.rules):
+            self.ledger.apply(event)
+        return self.ledger.job(job_id + bool(asked.spans))
+
+    def start_s(self, wanted: int) -> float | None:
+        """Return the Unix time at which the waiting job `wanted` starts or goes on.
+
+        None if it does not within `_MOST_PASSES` passes.
+        """
+        ends = [
+            (self.run_times.end_s(job, self.now.at_s), job.id)
+            for job in self.ledger.allocated_jobs()
+            # A suspended job has an expected end only after it goes on.
+            if job.state is not JobState.SUSPENDED
+        ]
+        if self.external is not None and isfinite(self.external.until_s):
+            ends.append((self.external.until_s, _EXTERNAL))
+        heapify(ends)
+        for _ in range(_MOST_PASSES):
+            for job_id in self.pass_now().admitted:
+                if job_id == wanted:
+                    return self.now.at_s
+                started = self.ledger.jobs[job_id]
+                heappush(ends, (self.run_times.end_s(started, self.now.at_s), job_id))
+            times = [ends[0][0]] if ends else []
+            times += [float(self.ledger.begins.first[0])] if self.ledger.begins else []
+            next_try_s = self.ledger.shortages.next_s(self.now.at_s)
+            times += [] if next_try_s is None else [next_try_s]
+            if not times:
+                return None
+            self._wait_until(max(self.now.at_s, min(times)))
+            # One pass for all jobs that end at the same time.
+            while ends and ends[0][0] <= self.now.at_s:
+                self._end(heappop(ends)[1])
+            for event in begin(self.ledger, self.now.at_s):
+                self.ledger.apply(event)
+            # Shortages are assumed to be over at the next try.
+            self.ledger.shortages.forget(self.now.at_s)
+        return None
+
+    def pass_now(self) -> Plan:
+        """Make one pass and apply the launches that it decides."""
+        if self._ends is None:
+            self._ends = Ends(self.ledger, self.run_times)
+        pass_context = make_pass_context(
+            self._ends,
+            patience=self.rules.patience,
+            now_s=self.now.at_s,
+            before=self.before,
+            external=self.external,
+        )
+        plan = schedule(self.ledger, self.rules, self._updated_wait_index(), pass_context)
+        self.before = plan.reservations
+        for event in start_events(self.ledger, plan, self.now):
+            self.ledger.apply(event)
+            if isinstance(event, ev.Admitted):
+                self.ledger.apply(
+                    ev.Launched(
+                        job_id=event.job_id,
+                        at_s=self.now.at_s,
+                        attempt=event.attempt,
+                        mono_s=self.now.mono_s,
+                        cgroup=None,
+                    )
+                )
+            self._note(self.ledger.job(event.job_id))
+        return plan
+
+    def _updated_wait_index(self) -> WaitIndex:
+        if self._wait_index is None:
+            self._wait_index = build_wait_index(self.ledger, self.rules, self.spent, {})
+        self._wait_index.catch_up(self.ledger.queues)
+        return self._wait_index
+
+    def _note(self, job: Job) -> None:
+        """Update the kept tables after the job's allocation, and so its leaf's, has changed."""
+        if self._wait_index is not None:
+            self._wait_index.touch(job.spec.leaf, ())
+        if self._ends is not None:
+            self._ends.note(job.id)
+
+    def _end(self, job_id: int) -> None:
+        if job_id == _EXTERNAL:
+            self.external = None
+            return
+        job = self.ledger.jobs[job_id]
+        for event in _ending(job, self.now.at_s):
+            self.ledger.apply(event)
+        self._note(job)
+        settle_all(self.ledger)
+
+    def _wait_until(self, at_s: float) -> None:
+        self.now = Now(at_s, self.now.mono_s + at_s - self.now.at_s)
+
+
+def _ending(job: Job, at_s: float) -> Iterator[ev.Event]:
+    if job.state is not JobState.CLEANING:
+        yield ev.Exited(
+            job_id=job.id,
+            at_s=at_s,
+            attempt=job.attempt,
+            exit_code=0,
+            signal=None,
+            outcome=Outcome.COMPLETED,
+            text="",
+            usage=None,
+        )
+    yield ev.Cleaned(job_id=job.id, at_s=at_s, attempt=job.attempt)
+
+
+#: Maximum number of live jobs for `smaller_demand`; copies of more would take too long.
+MOST_JOBS = 20_000
+#: A suggested demand is at least one part in this many of the original one.
+_LEAST_PART = 4
+_MIB = 1 << 20
+
+
+def smaller_demand(build: Callable[[], Forecast], job: Job) -> JobSpec | None:
+    """Return the specification, with a smaller demand or time limit, with which the job would start
+    now, or None.
+
+    Candidates are tried with the daemon's own pass. `build` returns a new forecast of the present
+    state at each call.
+    """
+    if job.state is not JobState.PENDING:
+        return None
+    future = build()
+    changes = _changes(future, job)
+    return next((spec for spec in changes if _starts(build(), job, spec)), None)
+
+
+def _changes(future: Forecast, job: Job) -> Iterator[JobSpec]:
+    """Yield the specifications to try, the smallest change first."""
+    spec, demand = job.spec, job.spec.demand
+    room = _room(future, spec.leaf)
+    shrunk = _within(demand, future.rules.axes.resources(room))
+    if shrunk is not None and shrunk != demand:
+        yield replace(spec, demand=shrunk)
+    # Times until the reservations of other jobs begin.
+    kept_s = [kept.start_s - future.now.at_s for kept in future.before if kept.job_id != job.id]
+    if shrunk is not None and kept_s:
+        most_s = int(min(kept_s)) // 60 * 60
+        limit_s = spec.time_limit_s
+        if most_s > 0 and (limit_s is None or most_s < limit_s):
+            yield replace(spec, demand=shrunk, time_limit_s=most_s)
+
+
+def _starts(future: Forecast, job: Job, spec: JobSpec) -> bool:
+    future.ledger.apply(ev.Cancelled(job_id=job.id, at_s=future.now.at_s, by=spec.user))
+    try:
+        # Drop its conditions, which are met: it waits for resources only.
+        free = replace(spec, after=(), begin_s=None)
+        added = future.add(SubmitAsked(future.now, free))
+    except Refused:
+        return False
+    return added.id in future.pass_now().admitted
+
+
+def _room(future: Forecast, leaf: str) -> Vector:
+    """Return the free resources within the limits of the leaf and of the pools above it."""
+    ledger, shares = future.ledger, future.rules.shares
+    free = minus(future.rules.room, ledger.allocated)
+    standing = shares.standing(ledger.used, ledger.queues)
+    for path in path_up(leaf):
+        limit = shares.rule(path).limit
+        if limit is None:
+            continue
+        held = standing.held(path) if path in standing.used else (0,) * len(free)
+        left = tuple(
+            amount if most is None else min(amount, most - has)
+            for amount, most, has in zip(free, limit, held, strict=True)
+        )
+        free = left
+    return tuple(max(0, amount) for amount in free)
+
+
+def _within(demand: Resources, room: Resources) -> Resources | None:
+    """Return the demand cut down to the room, in round figures, or None if too little is left."""
+    counts = dict(room.gres)
+    if any(count > counts.get(name, 0) for name, count in demand.gres):
+        return None
+    cut = replace(
+        demand,
+        cores_milli=_cut(demand.cores_milli, room.cores_milli, 500),
+        memory_bytes=_cut(demand.memory_bytes, room.memory_bytes, 16 * _MIB),
+        read_bps=_cut(demand.read_bps, room.read_bps, _MIB),
+        write_bps=_cut(demand.write_bps, room.write_bps, _MIB),
+        disks=tuple(
+            (name, _cut(read, room.rates(name)[0], _MIB), _cut(write, room.rates(name)[1], _MIB))
+            for name, read, write in demand.disks
+        ),
+    )
+    pairs = [
+        (demand.cores_milli, cut.cores_milli),
+        (demand.memory_bytes, cut.memory_bytes),
+        (demand.read_bps, cut.read_bps),
+        (demand.write_bps, cut.write_bps),
+    ]
+    for name, *rates in demand.disks:
+        pairs += zip(rates, cut.rates(name), strict=True)
+    return cut if all(left * _LEAST_PART >= asked for asked, left in pairs) else None
+
+
+def _cut(asked: int, room: int, step: int) -> int:
+    if asked <= room:
+        return asked
+    # Round down to as few digits as `round_size` leaves.
+    while step * 16 < room:
+        step *= 2
+    return room // step * step
+
+
+class Next(NamedTuple):
+    """Adjacent jobs of one queue: a single job, or tasks of an array that have no records yet."""
+
+    run: Run
+    demand: Vector
+
+    @property
+    def size(self) -> int:
+        _, first, last = self.run
+        return last - first + 1
+
+
+def upcoming(
+    ledger: Ledger, last: Plan | None, rules: Rules, spent: Mapping[str, float]
+) -> Iterator[Next]:
+    """Yield the jobs of all queues; the ledger may not change while they are read.
+
+    `last` is the latest pass, or None before the first one; `spent` decides ties (see
+    `core.fairness.priority_tree`).
+    """
+    if rules.policy == "drf":
+        return _by_shares(ledger, last, rules, spent)
+    if rules.policy == "fifo":
+        return _by_age(ledger)
+    return _in_turn(ledger, last)
+
+
+def line(queue: LeafQueue) -> Iterator[Next]:
+    """Yield the jobs of one leaf in the order of its queue."""
+    return merge(*(_entries(demand, queue) for demand in queue.groups))
+
+
+def _entries(demand: Vector, queue: LeafQueue) -> Iterator[Next]:
+    return (Next(run, demand) for run in queue.groups[demand].runs())
+
+
+def _by_shares(
+    ledger: Ledger, last: Plan | None, rules: Rules, spent: Mapping[str, float]
+) -> Iterator[Next]:
+    known = None if last is None else last.standing
+    if known is None or not all(leaf in known.nodes for leaf in ledger.queues):
+        known = rules.shares.standing(ledger.used, ledger.queues)
+    standing = known.as_held()
+    priority_tree = PriorityTree(standing, spent)
+    lines = {leaf: line(queue) for leaf, queue in ledger.queues.items()}
+    heads = {leaf: next(entries) for leaf, entries in lines.items()}
+    for leaf, head in heads.items():
+        priority_tree.put(leaf, head.run[1])
+    while (leaf_ := priority_tree.next_leaf()) is not None:
+        given = heads[leaf_]
+        yield given
+        standing.hold(leaf_, tuple([amount * given.size for amount in given.demand]))
+        following = next(lines[leaf_], None)
+        if following is not None:
+            heads[leaf_] = following
+        priority_tree.put(leaf_, None if following is None else following.run[1])
+
+
+def _by_age(ledger: Ledger) -> Iterator[Next]:
+    """Yield jobs by id, among the first jobs of all leaves."""
+    lines = {leaf: line(queue) for leaf, queue in ledger.queues.items()}
+    heads = [(each.run[1], leaf, each) for leaf, some in lines.items() for each in [next(some)]]
+    heapify(heads)
+    while heads:
+        _, leaf, given = heappop(heads)
+        yield given
+        following = next(lines[leaf], None)
+        if following is not None:
+            heappush(heads, (following.run[1], leaf, following))
+
+
+def _in_turn(ledger: Ledger, last: Plan | None) -> Iterator[Next]:
+    """Yield one job of each leaf in turn."""
+    known = [] if last is None else [leaf for leaf in last.order if leaf in ledger.queues]
+    lines = [line(ledger.queues[leaf]) for leaf in dict.fromkeys([*known, *ledger.queues])]
+    while lines:
+        left = []
+        for each in lines:
+            given = next(each, None)
+            if given is not None:
+                yield given
+                left.append(each)
+        lines = left

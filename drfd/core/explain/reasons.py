@@ -1,0 +1,546 @@
+"""Why a job waits: a code of a closed list, and its evidence as values from the last pass.
+
+The sentences are in `drfd.wording.waits`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+
+from drfd.core.decisions.dependencies import awaited, is_met
+from drfd.core.decisions.outcome import Attempts, attempts_of
+from drfd.core.fairness.rules import Rules
+from drfd.core.fairness.share_tree import ShareTree, path_up
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.ledger.queue import ArrayState
+from drfd.core.model.job import Job, JobState, Outcome, Postponed, RequiredOutcome
+from drfd.core.model.resources import Vector, fits, plus, short_axes
+from drfd.core.scheduling.backfill import Reservation
+from drfd.core.scheduling.plan import Plan
+
+
+class ReasonCode(StrEnum):
+    """All codes that a client may receive."""
+
+    RESOURCES = "RESOURCES"
+    FAIR_SHARE = "FAIR_SHARE"
+    RESERVATION = "RESERVATION"
+    LIMIT = "LIMIT"
+    DEPENDENCY = "DEPENDENCY"
+    DEPENDENCY_NEVER = "DEPENDENCY_NEVER"
+    BEGIN_TIME = "BEGIN_TIME"
+    HELD = "HELD"
+    DRAINING = "DRAINING"
+    EXTERNAL_LOAD = "EXTERNAL_LOAD"
+    MACHINE_SHORT = "MACHINE_SHORT"
+    STARTING_SOON = "STARTING_SOON"
+
+
+# -- evidence -------------------------------------------------------------------------------------
+#
+# A job is named by its label and a resource by its axis; amounts are in the unit of the axis, and
+# times are Unix times.
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBy:
+    """A user holds the job, or keeps it suspended."""
+
+    by: str
+    job: str
+    is_suspended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Draining:
+    """No job is launched until the drain is revoked."""
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherAway:
+    """The launcher is not connected."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextPass:
+    """Nothing is known to be in the job's way."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeverStarts:
+    """A dependency is broken: the job `on` ended otherwise than required."""
+
+    job: str
+    on: str
+    outcome: Outcome
+    required: RequiredOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class DependenciesEnded:
+    """All dependencies have ended, and the event for that is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedJob:
+    """A job or an array that another job waits for."""
+
+    label: str
+    user: str
+    is_array: bool
+    #: The number of an array's live tasks in each state, the latest in a job's life first; of a
+    #: job, its state and 1. Empty if it can never start.
+    states: tuple[tuple[JobState, int], ...]
+    #: The end of a running job at its time limit.
+    until_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitsFor:
+    """The job waits for another one, and `others` more."""
+
+    awaited: AwaitedJob
+    others: int = 0
+    #: Whether it waits for jobs that wait for this one, and not for this one itself.
+    is_through_others: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StartsFrom:
+    """The job has a begin time, or pauses before its next attempt."""
+
+    at_s: float
+    attempts: Attempts | None
+
+
+@dataclass(frozen=True, slots=True)
+class BeyondMachine:
+    """The job needs more than the machine has since its configuration was changed."""
+
+    job: str
+    axis: str
+    needed: int
+    capacity: int
+    #: Whether the disk or resource is gone and the job may still be changed to do without it.
+    is_dispensable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayLimit:
+    """The array already runs as many tasks as may run at once."""
+
+    array_id: int
+    at_once: int
+
+
+@dataclass(frozen=True, slots=True)
+class PathLimit:
+    """The limit of the job's leaf, or of a pool above it."""
+
+    path: str
+    axis: str
+    limit: int
+    held: int
+    needed: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceShortage:
+    """The job needs more of a resource than is free."""
+
+    axis: str
+    needed: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class LargestHolder:
+    """The job with the largest allocation of a resource, and its end at its time limit."""
+
+    job: str
+    user: str
+    amount: int
+    until_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TooLittleFree:
+    """The job waits for a resource that others hold."""
+
+    shortage: ResourceShortage
+    holder: LargestHolder | None
+
+
+@dataclass(frozen=True, slots=True)
+class HasReservation:
+    """What others give back is reserved for the job, which starts by `start_s` if they end as
+    estimated."""
+
+    shortage: ResourceShortage
+    start_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalUse:
+    """The job would fit but for processes outside drfd."""
+
+    shortage: ResourceShortage
+    #: Their use of the resource, and the part of it that is taken from the capacity for jobs.
+    used: int
+    kept: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServedFirst:
+    """Other waiting leaves are less satisfied, and therefore served before the job's leaf."""
+
+    shortage: ResourceShortage
+    #: The first of them with their satisfaction, and the number of all.
+    leaves: tuple[tuple[str, Fraction], ...]
+    count: int
+    #: The job's leaf.
+    leaf: str
+    satisfaction: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFor:
+    """The job fits, but would delay a reservation."""
+
+    #: The job with the reservation; the user is None if it has left the ledger.
+    job: str
+    user: str | None
+    needs: tuple[tuple[str, int], ...]
+    start_s: float
+    is_drain: bool
+    #: An earlier job with the same demand, which would delay the reservation in place of this one.
+    behind: str | None = None
+    #: The start of this job's own reservation.
+    own_start_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MayNotPass:
+    """The job fits, but an earlier one of its leaf has waited too long to be passed."""
+
+    job: str
+    #: The start of the waiting job's own reservation.
+    own_start_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsTaken:
+    """All slots of the policy "slots" are taken."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class BehindInFifo:
+    """An earlier job waits, which the policy "fifo" lets nobody pass."""
+
+    job: str
+    user: str
+
+
+Evidence = (
+    HeldBy
+    | Draining
+    | LauncherAway
+    | NextPass
+    | NeverStarts
+    | DependenciesEnded
+    | WaitsFor
+    | StartsFrom
+    | Postponed
+    | BeyondMachine
+    | ArrayLimit
+    | PathLimit
+    | TooLittleFree
+    | HasReservation
+    | ExternalUse
+    | ServedFirst
+    | KeptFor
+    | MayNotPass
+    | SlotsTaken
+    | BehindInFifo
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitReason:
+    code: ReasonCode
+    evidence: Evidence
+
+
+# -- the reason of a job ---------------------------------------------------------------------------
+
+
+def explain_wait(
+    job: Job,
+    ledger: Ledger,
+    last: Plan | None,
+    rules: Rules,
+    *,
+    can_launch: bool = True,
+    name_of: Callable[[int], str] = str,
+) -> WaitReason | None:
+    """Return the reason, or None for a job that does not wait.
+
+    `last` is the latest pass, or None before the first one. `can_launch` tells whether the launcher
+    is connected. `name_of` returns the label of a job that has left the ledger.
+    """
+    if job.state is JobState.HELD:
+        return WaitReason(ReasonCode.HELD, HeldBy(job.held_by or "", job.label))
+    demand = ledger.wanted(job)
+    if job.state is JobState.SUSPENDED and demand is None:
+        by = HeldBy(job.held_by or "", job.label, is_suspended=True)
+        return WaitReason(ReasonCode.HELD, by)
+    if demand is None:
+        return _unready(job, ledger, name_of)
+    if ledger.draining:
+        return WaitReason(ReasonCode.DRAINING, Draining())
+    if not can_launch:
+        return WaitReason(ReasonCode.STARTING_SOON, LauncherAway())
+    blocks = None if last is None else last.blocks
+    if blocks is not None and blocks.machine is not None and blocks.blocks_all:
+        return WaitReason(ReasonCode.MACHINE_SHORT, blocks.machine)
+    if blocks is not None and job.state is JobState.SUSPENDED:
+        # A resumption needs no launch, but a pass skips all jobs of a user with a shortage.
+        shut_by = None if job.spec.user in blocks.allowing_one else blocks.users.get(job.spec.user)
+        if shut_by is not None:
+            return WaitReason(ReasonCode.MACHINE_SHORT, shut_by)
+        blocks = None
+    beyond = short_axes(demand, rules.room)
+    if beyond:
+        return WaitReason(ReasonCode.RESOURCES, _beyond_machine(job, demand, beyond[0], rules))
+    if ledger.queues.is_shut_out(job):
+        array = ledger.arrays[job.array_id or 0].array
+        return WaitReason(ReasonCode.LIMIT, ArrayLimit(array.id, array.at_once or 0))
+    if last is None:
+        return WaitReason(ReasonCode.STARTING_SOON, NextPass())
+    by_policy = _by_policy(job, ledger, last, rules)
+    if by_policy is not None:
+        return by_policy
+    kept_by = None if blocks is None else blocks.delaying(job)
+    if kept_by is not None and fits(demand, last.free):
+        return WaitReason(ReasonCode.MACHINE_SHORT, kept_by)
+    standing = last.standing or rules.shares.standing(ledger.used, ledger.queues)
+    leaf = job.spec.leaf
+    short = short_axes(demand, last.free)
+    if not short:
+        limit = _path_limit(leaf, demand, standing, rules)
+        if limit is not None:
+            return WaitReason(ReasonCode.LIMIT, limit)
+        kept_back = _kept_back(job, demand, ledger, last, rules)
+        if kept_back is not None:
+            return WaitReason(ReasonCode.RESERVATION, kept_back)
+        return WaitReason(ReasonCode.STARTING_SOON, NextPass())
+    if _is_external(demand, last, rules):
+        return WaitReason(ReasonCode.EXTERNAL_LOAD, _external_use(demand, last, rules))
+    own = last.reservation_of(job.id)
+    if own is not None:
+        shortage = _shortage(rules, short[0], demand, last)
+        return WaitReason(ReasonCode.RESOURCES, HasReservation(shortage, own.start_s))
+    ahead = last.queueing.ahead_of(leaf) if last.queueing is not None else None
+    if ahead is not None and ahead.count:
+        served_first = ServedFirst(
+            _shortage(rules, short[0], demand, last),
+            tuple([(other, standing.satisfaction(other)) for other in ahead.names]),
+            ahead.count,
+            leaf,
+            standing.satisfaction(leaf),
+        )
+        return WaitReason(ReasonCode.FAIR_SHARE, served_first)
+    return WaitReason(ReasonCode.RESOURCES, _too_little(rules, short[0], demand, last, ledger))
+
+
+def _shortage(rules: Rules, axis: int, demand: Vector, last: Plan) -> ResourceShortage:
+    return ResourceShortage(rules.axes.names[axis], demand[axis], max(0, last.free[axis]))
+
+
+def _too_little(
+    rules: Rules, axis: int, demand: Vector, last: Plan, ledger: Ledger
+) -> TooLittleFree:
+    return TooLittleFree(_shortage(rules, axis, demand, last), _largest_holder(ledger, axis))
+
+
+def _largest_holder(ledger: Ledger, axis: int) -> LargestHolder | None:
+    most = ledger.largest_allocated_job(axis)
+    if most is None:
+        return None
+    until_s = None
+    # The wall time of a frozen job stands still.
+    if most.started_at is not None and most.spec.time_limit_s and most.suspended_at is None:
+        until_s = most.started_at + most.suspended_s + most.spec.time_limit_s
+    return LargestHolder(most.label, most.spec.user, ledger.allocation(most)[axis], until_s)
+
+
+def _beyond_machine(job: Job, demand: Vector, axis: int, rules: Rules) -> BeyondMachine:
+    name = rules.axes.names[axis]
+    is_lost = name.partition(":")[2] in rules.axes.lost or name in rules.lost_gres
+    is_dispensable = is_lost and job.state is JobState.PENDING
+    return BeyondMachine(job.label, name, demand[axis], rules.room[axis], is_dispensable)
+
+
+def _path_limit(leaf: str, demand: Vector, standing: ShareTree, rules: Rules) -> PathLimit | None:
+    """Return the limit of the leaf, or of a pool above it, that delays the job, or None."""
+    for path in path_up(leaf):
+        limit = rules.shares.rule(path).limit
+        for axis, most in enumerate(limit or ()):
+            held = standing.held(path)[axis] if path in standing.used else 0
+            if most is not None and demand[axis] and held + demand[axis] > most:
+                return PathLimit(path, rules.axes.names[axis], most, held, demand[axis])
+    return None
+
+
+def _is_external(demand: Vector, last: Plan, rules: Rules) -> bool:
+    """Return whether the demand would fit in what is kept free for processes outside drfd too."""
+    load = last.external
+    return load is not None and fits(demand, plus(last.free, rules.axes.vector(load.kept)))
+
+
+def _external_use(demand: Vector, last: Plan, rules: Rules) -> ExternalUse:
+    load = last.external
+    assert load is not None
+    axis = short_axes(demand, last.free)[0]
+    used, kept = (rules.axes.vector(each)[axis] for each in (load.used, load.kept))
+    return ExternalUse(_shortage(rules, axis, demand, last), used, kept)
+
+
+def _unready(job: Job, ledger: Ledger, name_of: Callable[[int], str]) -> WaitReason | None:
+    """Return the condition, other than resources, that the job waits for, or None."""
+    if job.state is not JobState.PENDING:
+        return None
+    if job.broken is not None:
+        return WaitReason(ReasonCode.DEPENDENCY_NEVER, _never_starts(job, name_of))
+    if job.awaits:
+        first, *others = awaited(job, ledger) or (None,)
+        if first is None:
+            return WaitReason(ReasonCode.DEPENDENCY, DependenciesEnded())
+        return WaitReason(ReasonCode.DEPENDENCY, WaitsFor(awaited_job(first, ledger), len(others)))
+    if job.not_before_s is not None and job.postponed is not None:
+        return WaitReason(ReasonCode.MACHINE_SHORT, job.postponed)
+    if job.not_before_s is not None:
+        return WaitReason(ReasonCode.BEGIN_TIME, StartsFrom(job.not_before_s, attempts_of(job)))
+    return None
+
+
+def _never_starts(job: Job, name_of: Callable[[int], str]) -> NeverStarts:
+    broken = job.broken
+    assert broken is not None
+    wants = [each.want for each in job.spec.after if each.job_id == broken.job_id]
+    want = next((want for want in wants if not is_met(want, broken.outcome)), RequiredOutcome.OK)
+    return NeverStarts(job.label, name_of(broken.job_id), broken.outcome, want)
+
+
+def awaited_job(job: Job, ledger: Ledger) -> AwaitedJob:
+    """Return the evidence on a job, or on an array, that another job waits for."""
+    is_array = job.id == job.array_id
+    label, user = job.label, job.spec.user
+    if job.broken is not None:
+        return AwaitedJob(label, user, is_array, ())
+    if is_array:
+        return AwaitedJob(label, user, is_array, _task_states(ledger.arrays[job.id], ledger))
+    until_s, limit_s = None, job.spec.time_limit_s
+    if job.state is JobState.RUNNING and job.started_at is not None and limit_s is not None:
+        until_s = job.started_at + job.suspended_s + limit_s
+    return AwaitedJob(label, user, is_array, ((job.state, 1),), until_s)
+
+
+#: The states of live jobs, the latest in a job's life first.
+_FURTHEST_FIRST = tuple(state for state in reversed(JobState) if state is not JobState.ENDED)
+
+
+def _task_states(array_state: ArrayState, ledger: Ledger) -> tuple[tuple[JobState, int], ...]:
+    """Count the live tasks in each state."""
+    if array_state.states is None:
+        # Cached, because a listing explains each job that waits for the array.
+        array_state.states = Counter(ledger.jobs[each].state for each in array_state.live)
+        if array_state.unmaterialized:
+            array_state.states[array_state.array.common.state] += len(array_state.unmaterialized)
+    counts = array_state.states
+    return tuple([(state, counts[state]) for state in _FURTHEST_FIRST if counts[state]])
+
+
+def _kept_back(
+    job: Job, demand: Vector, ledger: Ledger, last: Plan, rules: Rules
+) -> KeptFor | MayNotPass | None:
+    """Return the reservation that the job, or an earlier one of its leaf, would delay, or the
+    earlier job that it may not pass."""
+    own = last.reservation_of(job.id)
+    own_start_s = None if own is None else own.start_s
+    hurt = last.delayed_reservation(job.id, demand)
+    if hurt is not None:
+        return _kept_for(hurt, ledger, rules, None, own_start_s)
+    groups = ledger.queues[job.spec.leaf].groups
+    _, alike = groups[demand].first
+    hurt = last.delayed_reservation(alike, demand)
+    if alike != job.id and hurt is not None:
+        return _kept_for(hurt, ledger, rules, ledger.job(alike).label, own_start_s)
+    most = rules.shares.standing({}, [job.spec.leaf]).most(job.spec.leaf)
+    able = ((line.first, asks) for asks, line in groups.items() if fits(asks, most))
+    (_, first), _ = min(able, default=((0, job.id), demand))
+    if first == last.starvation_guard and first != job.id:
+        return MayNotPass(ledger.job(first).label, own_start_s)
+    return None
+
+
+def _kept_for(
+    kept: Reservation, ledger: Ledger, rules: Rules, behind: str | None, own_start_s: float | None
+) -> KeptFor:
+    job = ledger.find(kept.job_id)
+    needs = zip(rules.axes.names, kept.demand, strict=True)
+    return KeptFor(
+        str(kept.job_id) if job is None else job.label,
+        None if job is None else job.spec.user,
+        tuple([(axis, amount) for axis, amount in needs if amount]),
+        kept.start_s,
+        kept.is_drain,
+        behind,
+        own_start_s,
+    )
+
+
+def _by_policy(job: Job, ledger: Ledger, last: Plan, rules: Rules) -> WaitReason | None:
+    """Return the reason under the policies "slots" and "fifo", if they give one."""
+    if rules.policy == "slots":
+        taken = sum(ledger.slots_taken().values())
+        if taken < rules.slot_count:
+            return None
+        return WaitReason(ReasonCode.RESOURCES, SlotsTaken(rules.slot_count))
+    if rules.policy != "fifo":
+        return None
+    demand = ledger.wanted(job)
+    assert demand is not None
+    ahead = _first_of(job.spec.leaf, ledger, rules)
+    if ahead == job.id:
+        short = short_axes(demand, last.free)
+        if short and _is_external(demand, last, rules):
+            return WaitReason(ReasonCode.EXTERNAL_LOAD, _external_use(demand, last, rules))
+        if short:
+            too_little = _too_little(rules, short[0], demand, last, ledger)
+            return WaitReason(ReasonCode.RESOURCES, too_little)
+        heads = (_first_of(leaf, ledger, rules) for leaf in last.order)
+        blocked = (
+            head
+            for head in heads
+            if head is not None and short_axes(ledger.demand(ledger.job(head)), last.free)
+        )
+        ahead = next(blocked, None)
+    if ahead is None:
+        return None
+    other = ledger.job(ahead)
+    return WaitReason(ReasonCode.RESERVATION, BehindInFifo(other.label, other.spec.user))
+
+
+def _first_of(leaf: str, ledger: Ledger, rules: Rules) -> int | None:
+    """Return the first waiting job of the leaf that fits the machine, or None."""
+    groups = ledger.queues[leaf].groups if leaf in ledger.queues else {}
+    able = (entries.first for demand, entries in groups.items() if fits(demand, rules.room))
+    _, job_id = min(able, default=(0, None))
+    return job_id

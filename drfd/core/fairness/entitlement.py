@@ -1,0 +1,145 @@
+"""Entitlements: the part of the machine that each node is promised, and levels to measure by them.
+
+Entitlements depend on weights, guarantees and limits alone, not on use. W of the root is 1 on every
+axis; a node's W is divided among its active children in proportion to their weights, each clipped
+to its guarantee from below and its limit from above: find x with the sum of
+clip(x · weight, guarantee, limit) equal to the parent's W. All are exact fractions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import floor, inf, lcm
+
+from drfd.core.model.resources import Vector
+
+ZERO, ONE = Fraction(0), Fraction(1)
+
+#: One fraction per axis.
+Shares = tuple[Fraction, ...]
+#: An exact number: an int wherever possible, because ints compare ten times faster.
+Level = int | Fraction
+
+#: The level of one unit held of a resource of which nothing is promised: above any other level.
+_INFINITE = 1 << 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisClaim:
+    """The claim of one child on one axis, as parts of the whole machine."""
+
+    weight: Fraction
+    guarantee: Fraction = ZERO
+    limit: Fraction | None = None
+
+
+def divide(whole: Fraction, claims: Sequence[AxisClaim]) -> list[Fraction]:
+    """Return the part of `whole` for each claim. The parts sum to `whole`, or to less when all
+    limits are reached; guarantees that sum to more are cut in proportion."""
+    guaranteed = sum((claim.guarantee for claim in claims), ZERO)
+    if guaranteed >= whole:
+        return [claim.guarantee * whole / guaranteed if guaranteed else ZERO for claim in claims]
+    level = _level(whole, claims)
+    return [_clip(level, claim) for claim in claims]
+
+
+def _clip(level: Fraction | None, claim: AxisClaim) -> Fraction:
+    """Return the claim's part at `level` (x in the module's docstring), or its limit if `level`
+    is None."""
+    if level is None:
+        assert claim.limit is not None
+        return claim.limit
+    part = max(level * claim.weight, claim.guarantee)
+    return part if claim.limit is None else min(part, claim.limit)
+
+
+def _level(whole: Fraction, claims: Sequence[AxisClaim]) -> Fraction | None:
+    """Return the x at which the clipped parts sum to `whole`, or None if all claims are at their
+    limits before. Between the points where a claim leaves its guarantee or reaches its limit, the
+    sum is a straight line."""
+    points = sorted(
+        {claim.guarantee / claim.weight for claim in claims}
+        | {claim.limit / claim.weight for claim in claims if claim.limit is not None}
+    )
+    for point in points:
+        total = sum((_clip(point, claim) for claim in claims), ZERO)
+        if total >= whole:
+            return _before(point, whole, claims, total)
+    last = points[-1]
+    rising = sum((claim.weight for claim in claims if claim.limit is None), ZERO)
+    if not rising:
+        return None
+    total = sum((_clip(last, claim) for claim in claims), ZERO)
+    return last + (whole - total) / rising
+
+
+def _before(
+    point: Fraction, whole: Fraction, claims: Sequence[AxisClaim], total: Fraction
+) -> Fraction:
+    """Return the x on the line that ends at `point`, where the sum is `total` >= `whole`."""
+    rising = sum(
+        (
+            claim.weight
+            for claim in claims
+            if claim.guarantee < point * claim.weight
+            and (claim.limit is None or point * claim.weight <= claim.limit)
+        ),
+        ZERO,
+    )
+    return point - (total - whole) / rising if rising else point
+
+
+def divide_all(whole: Shares, claims: Mapping[str, Sequence[AxisClaim]]) -> dict[str, Shares]:
+    names = list(claims)
+    columns = [
+        divide(part, [claims[name][axis] for name in names]) for axis, part in enumerate(whole)
+    ]
+    return {name: tuple(column[at] for column in columns) for at, name in enumerate(names)}
+
+
+@dataclass(frozen=True)
+class Entitlement:
+    """A part of the machine. Levels of all entitlements of one machine can be compared: they are in
+    units of 1 / `unit`, in which those of the whole machine are integers."""
+
+    capacity: Vector
+    parts: Shares
+    unit: int = field(init=False, compare=False)
+    #: Whether the part of a resource that the machine has is nothing.
+    has_gap: bool = field(init=False, compare=False)
+    _scales: list[Level] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        unit = lcm(*(top for top in self.capacity if top > 0))
+        pairs = list(zip(self.parts, self.capacity, strict=True))
+        object.__setattr__(self, "unit", unit)
+        object.__setattr__(self, "has_gap", any(top > 0 and not part for part, top in pairs))
+        object.__setattr__(self, "_scales", [_scale(unit, part, top) for part, top in pairs])
+
+    def level(self, amounts: Vector) -> Level:
+        """Return the largest part that the amounts are of any resource: the dominant share."""
+        pairs = zip(amounts, self._scales, strict=True)
+        return max([amount * scale for amount, scale in pairs])
+
+    def most(self, level: Level) -> tuple[float, ...]:
+        """Return the largest amount on each axis within the level; infinity if any amount is."""
+        return tuple([floor(Fraction(level) / scale) if scale else inf for scale in self._scales])
+
+    def cut(self, parts: Shares) -> Entitlement:
+        """Return the entitlement to `parts` of this one."""
+        return Entitlement(
+            self.capacity, tuple([a * b for a, b in zip(self.parts, parts, strict=True)])
+        )
+
+
+def _scale(unit: int, part: Fraction, top: int) -> Level:
+    # A resource that the machine lacks has no share.
+    if top <= 0:
+        return 0
+    return plain(unit / (part * top)) if part else unit * _INFINITE
+
+
+def plain(number: Fraction) -> Level:
+    return number.numerator if number.denominator == 1 else number

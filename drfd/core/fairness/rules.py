@@ -1,0 +1,331 @@
+"""The rules that the configuration sets for the core: capacity, pools, weights, bounds.
+
+`PoolTables` reads pools and users from the tables [pools.…] and [users.…] of a configuration.
+`rules_text` writes the rules as JSON with sorted keys, so that the same rules always give the same
+text. It contains every field of `Rules`: a promise of the past can be judged by the weights,
+guarantees, limits and capacity of its time.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from difflib import get_close_matches
+from fractions import Fraction
+from typing import Any, TypedDict, TypeVar
+
+from drfd.common.errors import NotPermitted, Refused
+from drfd.common.strict_table import (
+    Toml,
+    TomlTable,
+    read_count_or_zero,
+    read_names,
+    read_weight,
+    wrong,
+)
+from drfd.common.units import parse_cores, parse_size
+from drfd.core.fairness.share_tree import FairShare, NodeRule
+from drfd.core.model.job import leaf_path
+from drfd.core.model.resources import Axes, Resources, Vector, kind_of
+
+T = TypeVar("T")
+
+
+def rules_text(rules: Rules) -> str:
+    """Return the canonical text: fractions as "n/d", sets sorted, members as "pool/user"."""
+    return json.dumps(_plain(rules), sort_keys=True, separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        # Fields that are derived from others were not configured.
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value) if each.init}
+    match value:
+        case Fraction():
+            return str(value)
+        case Mapping():
+            return {_key(key): _plain(each) for key, each in value.items()}
+        case set() | frozenset():
+            return sorted(_plain(each) for each in value)
+        case tuple() | list():
+            return [_plain(each) for each in value]
+        case _:
+            return value
+
+
+def _key(key: object) -> str:
+    return "/".join(key) if isinstance(key, tuple) else str(key)
+
+
+ROOT = "root"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationSettings:
+    """The times after which jobs that do not fit get a reservation, and a reservation becomes a
+    drain; see `core.scheduling.backfill`."""
+
+    patience_s: float = 30.0
+    drain_after_s: float = 4 * 30.0 + 86400
+    #: Whether there are reservations at all. Without them big jobs may starve.
+    reserves: bool = True
+    #: The number of reservations at a time.
+    depth: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preempting:
+    """The settings of preemption, with times in seconds; see `core.scheduling.preemption`."""
+
+    #: Whether victims are frozen, or stopped and queued again.
+    suspends: bool = False
+    #: How long a node must starve; half as long if it has a guarantee.
+    after_s: float = 300.0
+    #: A node starves below this satisfaction.
+    below: Fraction = Fraction(9, 10)
+    #: The least time between two preemptions of one job.
+    rest_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    """The configuration of one node, by the names of axes. What is left out has its default."""
+
+    weight: Fraction = Fraction(1)
+    #: Weights of single resources, in place of `weight`.
+    weights: Mapping[str, Fraction] = field(default_factory=dict)
+    limit: Mapping[str, int] = field(default_factory=dict)
+    guarantee: Mapping[str, int] = field(default_factory=dict)
+
+    def rule(self, axes: Axes) -> NodeRule:
+        # A setting of "read" holds for each disk that has none of its own.
+        names = [(name, kind_of(name)) for name in axes.names]
+        weights, limit, guarantee = self.weights, self.limit, self.guarantee
+        return NodeRule(
+            weights=tuple(
+                weights.get(name, weights.get(kind, self.weight)) for name, kind in names
+            ),
+            limit=tuple(limit.get(name, limit.get(kind)) for name, kind in names)
+            if limit
+            else None,
+            guarantee=tuple(guarantee.get(name, guarantee.get(kind, 0)) for name, kind in names)
+            if guarantee
+            else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool(NodeSettings):
+    #: The users whose jobs the pool takes, or None if it takes those of anyone who names it.
+    users: frozenset[str] | None = None
+
+
+class NodeKeywords(TypedDict, total=False):
+    """Keywords of `NodeSettings`."""
+
+    weight: Fraction
+    weights: Mapping[str, Fraction]
+    limit: Mapping[str, int]
+    guarantee: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    axes: Axes = field(default_factory=Axes)
+    capacity: Resources
+    #: By dotted name below the root: "lab", "lab.night".
+    pools: Mapping[str, Pool] = field(default_factory=dict)
+    #: The settings of single users by (pool, user); the pool is "" for users in none.
+    members: Mapping[tuple[str, str], NodeSettings] = field(default_factory=dict)
+    #: The time between SIGTERM and SIGKILL, in seconds.
+    grace_s: int = 10
+    max_waiting_per_user: int = 200_000
+    #: What drfd may keep, in memory and in the journal, for the live jobs of one user, and for
+    #: those of all users together; see `core.decisions.job_requests`.
+    max_kept_bytes_per_user: int = 512 << 20
+    max_kept_bytes: int = 4 << 30
+    #: When a waiting job gets a reservation.
+    patience: ReservationSettings = field(default_factory=ReservationSettings)
+    #: One of `core.scheduling.scheduling_pass.CONFIGURABLE`.
+    policy: str = "drf"
+    #: How many jobs may run at once under the policy "slots"; None for the number of cores.
+    slots: int | None = None
+    #: The settings of preemption, or None if no job is ever stopped for another.
+    preempting: Preempting | None = None
+    #: The half-life of the usage that decides ties, in seconds.
+    half_life_s: int = 7 * 86400
+    #: The key `min_charge_time`: in fairness, a job counts as held for at least this many seconds
+    #: from its start. Stored rules (`rules_text`) contain the field by this name.
+    min_hold_s: int = 10
+    #: Cores and memory that the machine has besides its capacity, for processes outside drfd; None
+    #: if their use is not considered.
+    beside: Resources | None = None
+    #: Memory besides the capacity for drfd's own processes, one beside each running job; None if
+    #: their use is not considered (see `core.scheduling.kept_free`).
+    root_room_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        vector = self.axes.vector(self.capacity)
+        rules = {f"{ROOT}.{name}": pool.rule(self.axes) for name, pool in self.pools.items()}
+        for (pool, user), claim in self.members.items():
+            above = f"{ROOT}.{pool}" if pool else f"{ROOT}.{user}"
+            rules[leaf_path(above, user)] = claim.rule(self.axes)
+        object.__setattr__(self, "room", vector)
+        object.__setattr__(self, "shares", FairShare(vector, rules))
+
+    room: Vector = field(init=False, compare=False)
+    shares: FairShare = field(init=False, compare=False)
+
+    def also_for(self, demands: Iterable[Resources]) -> Rules:
+        """Return the rules with axes also for disks and countables that jobs ask for and that
+        the machine no longer has: these jobs must not start without them."""
+        disks, gres = set[str](), set[str]()
+        for demand in demands:
+            disks.update(demand.used_disks)
+            gres.update(name for name, _ in demand.gres)
+        lost = tuple(sorted(disks.difference(self.axes.disks)))
+        no_more = tuple(sorted(gres.difference(self.axes.gres)))
+        if not lost and not no_more:
+            return self
+        return replace(self, axes=replace(self.axes, lost=lost, gres=(*self.axes.gres, *no_more)))
+
+    @property
+    def lost_gres(self) -> tuple[str, ...]:
+        """Return the countables that the machine no longer has and jobs still name."""
+        there = {name for name, _ in self.axes.instances}
+        return tuple(name for name in self.axes.gres if name not in there)
+
+    @property
+    def slot_count(self) -> int:
+        return self.slots or max(1, self.capacity.cores_milli // 1000)
+
+    def pool_for(self, user: str, pool: str | None) -> str:
+        """Return the path of the pool that is charged for a job of `user`, who may have named
+        one. Raises Refused if there is no such pool or it does not take the job."""
+        found = self._pool_for(user, pool)
+        clash = leaf_path(found, user).removeprefix(f"{ROOT}.")
+        if clash in self.pools and not self._is_alone(user, clash):
+            raise Refused(
+                "name-clash",
+                f"the pool {clash} has your name: your jobs could not be told from those of others",
+                hint="the administrator can rename it, or you can name another with -p",
+            )
+        return found
+
+    def _is_alone(self, user: str, name: str) -> bool:
+        """Return whether the pool takes only this user's jobs."""
+        below = any(other.startswith(f"{name}.") for other in self.pools)
+        return self.pools[name].users == frozenset({user}) and not below
+
+    def _pool_for(self, user: str, pool: str | None) -> str:
+        if pool is None:
+            mine = (name for name, each in self.pools.items() if user in (each.users or ()))
+            return f"{ROOT}.{next(mine, user)}"
+        name = pool.removeprefix(f"{ROOT}.")
+        if name not in self.pools:
+            # Outside their pool, its members have no leaf of their own.
+            if name == user and not any(user in (each.users or ()) for each in self.pools.values()):
+                return f"{ROOT}.{user}"
+            near = get_close_matches(name, self.pools, 1)
+            known = ", ".join(sorted(self.pools)) or "none"
+            hint = f"did you mean {near[0]}?" if near else f"configured pools: {known}"
+            raise Refused("no-such-pool", f"there is no pool {name!r}", hint=hint)
+        users = self.pools[name].users
+        if users is not None and user not in users:
+            raise NotPermitted("not-in-pool", f"pool {name} does not take jobs of {user}")
+        return f"{ROOT}.{name}"
+
+
+#: A pool's name, one part of a path such as "root.lab".
+_NAME = re.compile(r"[\w-]+", re.ASCII)
+
+_AMOUNTS: Mapping[str, Callable[..., int]] = {
+    "cores": parse_cores,
+    "memory": parse_size,
+    "read": parse_size,
+    "write": parse_size,
+}
+
+
+@dataclass
+class PoolTables:
+    """Reads the pools and users of a configuration file."""
+
+    #: The names of the configured disks: "read:data" is an amount of one of them.
+    disks: Sequence[str] = ()
+    #: The names of the configured countables.
+    gres: Sequence[str] = ()
+    #: By dotted name below the root.
+    pools: dict[str, Pool] = field(default_factory=dict)
+    #: By (pool, user); the pool "" for users in none.
+    members: dict[tuple[str, str], NodeSettings] = field(default_factory=dict)
+    _owner: dict[str, str] = field(default_factory=dict)
+
+    def read_pools(self, table: TomlTable, above: str = "") -> None:
+        for name in table.names():
+            if not _NAME.fullmatch(name):
+                table.fail(repr(name), "is not a pool name", hint="use letters, digits, - and _")
+            self._read_pool(table.table(name), f"{above}{name}")
+
+    def read_users(self, table: TomlTable) -> None:
+        """Read [users.NAME], the users in no pool."""
+        for name in table.names():
+            self.members["", name] = NodeSettings(**self._settings(table.table(name)))
+
+    def _read_pool(self, table: TomlTable, path: str) -> None:
+        users = self._members(table, path)
+        self.pools[path] = Pool(**self._settings(table), users=users)
+        self.read_pools(table.table("pools"), f"{path}.")
+
+    def _members(self, table: TomlTable, path: str) -> frozenset[str] | None:
+        """Read the key `users`: a list of names, or a table with a table for each."""
+        names = table.take("users", _names_or_table, None)
+        if names is None:
+            return None
+        for name in names:
+            if name in self._owner:
+                table.fail("users", f"{name} is already in pool {self._owner[name]}")
+            self._owner[name] = path
+        if isinstance(names, dict):
+            each = table.table("users")
+            for name in names:
+                self.members[path, name] = NodeSettings(**self._settings(each.table(name)))
+        return frozenset(names)
+
+    def _settings(self, table: TomlTable) -> NodeKeywords:
+        readers = dict(_AMOUNTS) | dict.fromkeys(self.gres, read_count_or_zero)
+        if len(self.disks) > 1:
+            readers |= {
+                f"{kind}:{disk}": parse_size for disk in self.disks for kind in ("read", "write")
+            }
+        weight = table.take("weight", _weight_or_table, Fraction(1))
+        is_split = isinstance(weight, dict)
+        return {
+            "weight": Fraction(1) if is_split else weight,
+            "weights": _by_axis(table, "weight", dict.fromkeys(readers, read_weight))
+            if is_split
+            else {},
+            "limit": _by_axis(table, "limit", readers),
+            "guarantee": _by_axis(table, "guarantee", readers),
+        }
+
+
+def _by_axis(table: TomlTable, key: str, readers: Mapping[str, Callable[..., T]]) -> dict[str, T]:
+    """Read a table such as {cores = 4, memory = "8G", "read:data" = "1G", gpu = 1}."""
+    amounts = table.table(key)
+    found = {name: amounts.take(name, read, None) for name, read in readers.items()}
+    return {name: amount for name, amount in found.items() if amount is not None}
+
+
+def _weight_or_table(value: object) -> Fraction | Toml:
+    return value if isinstance(value, dict) else read_weight(value)
+
+
+def _names_or_table(value: object) -> list[str] | Toml:
+    if isinstance(value, dict):
+        if not all(isinstance(each, dict) for each in value.values()):
+            raise wrong(value, "a table of users", "[pools.lab.users.alice]")
+        return value
+    return read_names(value)

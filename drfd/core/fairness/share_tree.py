@@ -1,0 +1,399 @@
+"""The tree of pools and users, with the resources that each node holds and is promised.
+
+Hierarchical weighted Dominant Resource Fairness with min-satisfaction. A node's dominant share is
+the largest part that it holds of any resource (Ghodsi et al., NSDI 2011); its satisfaction is the
+largest part of what it holds over what it is entitled to, per resource; at 1 and above the promise
+is kept. In the order of service, an inner node counts as satisfied as the least satisfied of itself
+and its children that can still launch: comparing pools by their own share alone starves a child
+whose sibling is rich in another resource (see `core.fairness.priority_tree`).
+
+Paths are dotted, "root.lab.alice"; a node is known by its path, and needs no entry to exist. All
+comparisons are of integers or exact fractions, never of floats.
+
+A node is promised a part of what its parent is promised, in proportion to its weight. Only where
+there are guarantees, limits that bind, or weights by resource, a list of siblings is divided one by
+one (`Division`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from drfd.core.fairness.entitlement import (
+    ONE,
+    ZERO,
+    AxisClaim,
+    Entitlement,
+    Level,
+    Shares,
+    divide_all,
+    plain,
+)
+from drfd.core.model.resources import Vector, fits, minus, plus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRule:
+    """The configuration of one node. A tuple has one entry per axis."""
+
+    #: None means 1 on every axis.
+    weights: Shares | None = None
+    #: The largest amounts that the node may hold; None for an axis without limit.
+    limit: tuple[int | None, ...] | None = None
+    #: The amounts that the node is promised while it is active.
+    guarantee: Vector | None = None
+
+
+PLAIN = NodeRule()
+
+
+#: The path of the root, which is entitled to everything.
+TOP = "root"
+
+
+def parent_of(path: str) -> str:
+    """Return the node above. A path need not begin with the root's name to be below it."""
+    return path.rpartition(".")[0] or TOP
+
+
+def path_up(leaf: str) -> list[str]:
+    """Return the leaf and the nodes above it, up to the children of the root."""
+    nodes = []
+    while leaf != TOP:
+        nodes.append(leaf)
+        leaf = parent_of(leaf)
+    return nodes
+
+
+class ShareNode:
+    """An active node: a job runs or waits in it, or below."""
+
+    def __init__(
+        self, path: str, above: ShareNode | None, entitlement: Entitlement, rule: NodeRule
+    ) -> None:
+        self.path, self.above, self.entitlement, self.rule = path, above, entitlement, rule
+        self.below: dict[str, ShareNode] = {}
+        #: Whether the node has jobs of its own.
+        self.competes = False
+        #: The largest amounts that the node may hold, or None if it has no limit.
+        self.limit: Vector | None = None
+        if rule.limit is not None:
+            pairs = zip(rule.limit, entitlement.capacity, strict=True)
+            self.limit = tuple([top if most is None else min(most, top) for most, top in pairs])
+        #: The node's weight among its siblings, and the sum of its children's weights. Where the
+        #: children are given their parts one by one, each has an entitlement of its own, and all
+        #: weights are 1.
+        self.weight: Level = self.own_weight
+        self.total: Level = 0
+        self.is_split = False
+        #: The sum of the children's configured weights, and those that may need their own part.
+        self.sum: Level = 0
+        self.special: dict[str, ShareNode] = {}
+
+    @property
+    def own_weight(self) -> Level:
+        """Return the configured weight. A node with split weights needs a part of its own."""
+        return plain(self.rule.weights[0]) if self.rule.weights else 1
+
+    @property
+    def is_special(self) -> bool:
+        """Return whether the node may need a part of its own."""
+        rule = self.rule
+        return bool(rule.limit or rule.guarantee or len(set(rule.weights or ())) > 1)
+
+    @property
+    def factor(self) -> Fraction:
+        """Return the part of its entitlement that the node is promised."""
+        factor, node = ONE, self
+        while node.above is not None:
+            factor *= Fraction(node.weight) / node.above.total
+            node = node.above
+        return factor
+
+    @property
+    def entitled(self) -> Shares:
+        """Return the promised part of the machine on each axis."""
+        factor = self.factor
+        return tuple([part * factor for part in self.entitlement.parts])
+
+    def weigh(self, weight: Level) -> None:
+        """Add `weight` to the sum of the children's weights."""
+        self.sum += weight
+        if not self.is_split:
+            self.total = self.sum
+
+
+class Division:
+    """Divides again the lists of siblings that may need it."""
+
+    def __init__(self, claims: Callable[[str], list[AxisClaim]]) -> None:
+        """`claims` returns what a node claims on each axis."""
+        self._claims = claims
+        #: Nodes whose children may have to be divided again.
+        self._watched: dict[str, ShareNode] = {}
+
+    def watch(self, node: ShareNode) -> None:
+        self._watched[node.path] = node
+
+    def forget(self, node: ShareNode) -> None:
+        self._watched.pop(node.path, None)
+
+    def settle(self) -> list[ShareNode]:
+        """Divide, and return the nodes below which some entitlement has changed."""
+        watched = sorted(self._watched.values(), key=lambda node: len(path_up(node.path)))
+        return [node for node in watched if self._divide(node)]
+
+    def _divide(self, parent: ShareNode, *, anew: bool = False) -> bool:
+        """Divide the node's children; return whether an entitlement below it has changed. `anew`
+        says that its own has."""
+        parts = self._parts(parent)
+        if parts is None and not parent.is_split and not anew:
+            return False
+        parent.is_split, parent.total = parts is not None, parent.sum if parts is None else 1
+        if parent.is_split:
+            self.watch(parent)
+        has_changed = False
+        for path, child in parent.below.items():
+            entitlement = (
+                parent.entitlement if parts is None else parent.entitlement.cut(parts[path])
+            )
+            weight = child.own_weight if parts is None else 1
+            if child.entitlement != entitlement:
+                child.entitlement = entitlement
+                self._divide(child, anew=True)
+                has_changed = True
+            if child.weight != weight:
+                child.weight = weight
+                has_changed = True
+        return has_changed
+
+    def _parts(self, parent: ShareNode) -> dict[str, Shares] | None:
+        """Return each child's part of the node's promise; None if the parts follow the weights."""
+        if not parent.special and not (parent.entitlement.has_gap and parent.below):
+            return None
+        whole = parent.entitled
+        if not parent.entitlement.has_gap and not any(
+            self._binds(child, whole, parent.sum) for child in parent.special.values()
+        ):
+            return None
+        claims = {path: self._claims(path) for path in parent.below}
+        return {
+            path: tuple([part / of if of else ZERO for part, of in zip(parts, whole, strict=True)])
+            for path, parts in divide_all(whole, claims).items()
+        }
+
+    def _binds(self, child: ShareNode, whole: Shares, total: Level) -> bool:
+        """Return whether the child's part differs from that in proportion to its weight."""
+        for claim, of in zip(self._claims(child.path), whole, strict=True):
+            part = of * claim.weight / total
+            if claim.weight != child.own_weight or claim.guarantee > part:
+                return True
+            if claim.limit is not None and claim.limit < part:
+                return True
+        return False
+
+
+@dataclass(frozen=True)
+class FairShare:
+    """The machine's capacity and the configuration of the nodes."""
+
+    capacity: Vector
+    rules: Mapping[str, NodeRule] = field(default_factory=dict)
+
+    def rule(self, path: str) -> NodeRule:
+        return self.rules.get(path, PLAIN)
+
+    def dominant_share(self, used: Vector) -> Fraction:
+        return max(self._shares(used), default=ZERO)
+
+    def dominant_axis(self, used: Vector) -> int | None:
+        """Return the axis of the largest share, the first of equals, or None if nothing is held."""
+        shares = self._shares(used)
+        most = max(shares, default=ZERO)
+        return shares.index(most) if most else None
+
+    def standing(self, used: Mapping[str, Vector], active: Iterable[str]) -> ShareTree:
+        """Return the tree in which the leaves of `used` and `active` compete."""
+        standing = ShareTree(self)
+        for leaf in sorted({*used, *active}):
+            standing.enter(leaf)
+        for leaf, held in used.items():
+            standing.hold(leaf, held)
+        standing.settle()
+        return standing
+
+    def claims(self, path: str) -> list[AxisClaim]:
+        """Return what the node claims on each axis."""
+        rule = self.rule(path)
+        return [
+            AxisClaim(
+                weight=rule.weights[axis] if rule.weights else ONE,
+                guarantee=self._part(rule.guarantee, axis) or ZERO,
+                limit=self._part(rule.limit, axis),
+            )
+            for axis in range(len(self.capacity))
+        ]
+
+    def _shares(self, used: Vector) -> list[Fraction]:
+        pairs = zip(used, self.capacity, strict=True)
+        return [Fraction(amount, top) if top > 0 else ZERO for amount, top in pairs]
+
+    def _part(self, amounts: tuple[int | None, ...] | None, axis: int) -> Fraction | None:
+        """Return the amount as a part of the machine, or None if there is none."""
+        amount = None if amounts is None else amounts[axis]
+        if amount is None or not self.capacity[axis]:
+            return None
+        return Fraction(min(amount, self.capacity[axis]), self.capacity[axis])
+
+
+class ShareTree:
+    """The active nodes with what each holds and is promised, kept up to date leaf by leaf.
+
+    When a leaf enters or leaves, its siblings are promised other parts, but in the same
+    proportions, so nothing is computed for them. Only where there are guarantees, limits that bind,
+    or weights by resource, `settle` divides the siblings again.
+    """
+
+    def __init__(self, shares: FairShare) -> None:
+        self._shares = shares
+        self._nothing: Vector = (0,) * len(shares.capacity)
+        whole = Entitlement(shares.capacity, (ONE,) * len(shares.capacity))
+        self.nodes: dict[str, ShareNode] = {TOP: ShareNode(TOP, None, whole, PLAIN)}
+        #: The resources that count as held by each active node except the root.
+        self.used: dict[str, Vector] = {}
+        #: The part of `used` that is charged for recently ended short jobs.
+        self._past: dict[str, Vector] = {}
+        self._division = Division(shares.claims)
+        self._is_settled = True
+
+    def enter(self, leaf: str) -> None:
+        """Let the leaf compete."""
+        (self.nodes.get(leaf) or self._add(leaf)).competes = True
+
+    def leave(self, leaf: str) -> None:
+        """Remove a leaf that holds nothing and waits for nothing any more."""
+        node = self.nodes[leaf]
+        node.competes = False
+        while (above := node.above) is not None and not node.competes and not node.below:
+            self._remove(node, above)
+            node = above
+
+    def hold(self, leaf: str, demand: Vector) -> None:
+        """Add `demand` to the holdings of the leaf and of all nodes above it."""
+        for path in path_up(leaf):
+            self.used[path] = plus(self.used[path], demand)
+
+    def remember(self, leaf: str, demand: Vector) -> None:
+        """Let `demand` count as held in addition, but not against limits."""
+        self.hold(leaf, demand)
+        for path in path_up(leaf):
+            self._past[path] = plus(self._past.get(path, self._nothing), demand)
+
+    def held(self, path: str) -> Vector:
+        """Return the holdings of an active node, without recently ended short jobs."""
+        past = self._past.get(path)
+        return self.used[path] if past is None else minus(self.used[path], past)
+
+    def settle(self) -> list[ShareNode]:
+        """Bring the promises up to date after leaves have entered or left. Returns the nodes
+        below which entitlements have changed by more than the sums of weights."""
+        if self._is_settled:
+            return []
+        self._is_settled = True
+        return self._division.settle()
+
+    def entitled(self, path: str) -> Shares:
+        """Return the promised part of the machine on each axis."""
+        return self.nodes[path].entitled
+
+    def entitlement(self, path: str) -> Fraction:
+        """Return one figure to show to people: the least of the promised parts above zero."""
+        pairs = zip(self.entitled(path), self._shares.capacity, strict=True)
+        return min((part for part, top in pairs if top and part), default=ZERO)
+
+    def satisfaction(self, path: str) -> Fraction:
+        """Return the node's satisfaction (see the module); its promise is kept at 1 and above."""
+        rows = zip(self.used[path], self.entitled(path), self._shares.capacity, strict=True)
+        found = (Fraction(amount, top) / part for amount, part, top in rows if top and part)
+        return max(found, default=ZERO)
+
+    def satisfaction_key(self, path: str) -> Fraction:
+        """Return a key that orders nodes by satisfaction. A node that holds a resource of which
+        it is promised nothing comes last."""
+        node = self.nodes[path]
+        return Fraction(node.entitlement.level(self.used[path])) / node.factor
+
+    def as_held(self) -> ShareTree:
+        """Return a copy, which may be changed, in which recently ended short jobs do not count."""
+        other = copy(self)
+        other.used = {path: self.held(path) for path in self.used}
+        other._past = {}
+        return other
+
+    def keeps_promise(self, leaf: str, demand: Vector) -> bool:
+        """Return whether the leaf, or a pool that it is in, would still hold no more than it is
+        promised with `demand` more."""
+        return any(self.keeps_promise_of(path, demand) for path in path_up(leaf))
+
+    def keeps_promise_of(self, path: str, demand: Vector) -> bool:
+        node = self.nodes[path]
+        return (
+            node.entitlement.level(plus(self.used[path], demand))
+            <= node.factor * node.entitlement.unit
+        )
+
+    def promised_room(self, path: str) -> tuple[float, ...]:
+        """Return how much more the node may hold within its promise; negative on an axis on
+        which it holds more than that already."""
+        node = self.nodes[path]
+        most = node.entitlement.most(node.factor * node.entitlement.unit)
+        return tuple([top - held for top, held in zip(most, self.used[path], strict=True)])
+
+    def room_within_limits(self, leaf: str, room: Vector) -> Vector:
+        """Return the part of the room that the leaf may use under its limits and those of all
+        nodes above it. No amount is negative: a resource that is not asked for breaks no limit."""
+        for path in path_up(leaf):
+            limit = self.nodes[path].limit
+            if limit is not None:
+                left = minus(limit, self.held(path))
+                room = tuple([min(pair) for pair in zip(room, left, strict=True)])
+        return tuple([max(0, amount) for amount in room])
+
+    def is_within_limits(self, leaf: str, demand: Vector) -> bool:
+        """Return whether the limits let the leaf, and all nodes above it, hold `demand` more."""
+        return all(self.may_hold(self.nodes[path], demand) for path in path_up(leaf))
+
+    def most(self, leaf: str) -> Vector:
+        """Return the largest amounts that one job of the leaf could ever hold."""
+        room = self._shares.capacity
+        for path in path_up(leaf):
+            limit = self.nodes[path].limit
+            if limit is not None:
+                room = tuple([min(pair) for pair in zip(room, limit, strict=True)])
+        return room
+
+    def may_hold(self, node: ShareNode, demand: Vector) -> bool:
+        return node.limit is None or fits(demand, minus(node.limit, self.held(node.path)))
+
+    def _add(self, path: str) -> ShareNode:
+        name = parent_of(path)
+        above = self.nodes.get(name) or self._add(name)
+        node = ShareNode(path, above, above.entitlement, self._shares.rule(path))
+        self.nodes[path], self.used[path], above.below[path] = node, self._nothing, node
+        if node.is_special:
+            above.special[path] = node
+            self._division.watch(above)
+        above.weigh(node.own_weight)
+        self._is_settled = False
+        return node
+
+    def _remove(self, node: ShareNode, above: ShareNode) -> None:
+        del self.nodes[node.path], self.used[node.path], above.below[node.path]
+        above.special.pop(node.path, None)
+        self._division.forget(node)
+        self._past.pop(node.path, None)
+        above.weigh(-node.own_weight)
+        self._is_settled = False

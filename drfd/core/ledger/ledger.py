@@ -1,0 +1,520 @@
+"""The ledger: every live job, every allocation, and every queue.
+
+`apply` is the only writer. It decides nothing, because it must replay history that was decided by
+older versions; it is given only events that are durable or about to be.
+Ended jobs leave the ledger; the journal keeps them.
+
+The ledger also counts jobs by state and user, with the bytes that they take (`JobCounts`), and
+keeps the jobs with an allocation by leaf (`Allocations`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from drfd.core.ledger.postponed import LaunchBlocks, Shortages
+from drfd.core.ledger.queue import ArrayState, ArrayStates, LiveArray, Queues, entry_of
+from drfd.core.ledger.transitions import (
+    Begins,
+    Dependents,
+    End,
+    count_conditions,
+    moved,
+    recount_conditions,
+    submitted,
+)
+from drfd.core.model import events as ev
+from drfd.core.model.job import Array, Dependency, Job, JobSpec, JobState, Outcome
+from drfd.core.model.lifecycle import InvalidTransition, next_state
+from drfd.core.model.resources import (
+    Axes,
+    Instance,
+    Resources,
+    Vector,
+    count_instances,
+    minus,
+    plus,
+)
+
+
+class Allocations(dict[str, set[int]]):
+    """Ids of the jobs that have an allocation, by leaf; a leaf without any is absent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: Results of `largest` by axis, until an allocation changes.
+        self._largest: dict[int, int | None] = {}
+
+    def add(self, leaf: str, job_id: int) -> None:
+        self._largest.clear()
+        self.setdefault(leaf, set()).add(job_id)
+
+    def remove(self, leaf: str, job_id: int) -> None:
+        self._largest.clear()
+        self[leaf].remove(job_id)
+        if not self[leaf]:
+            del self[leaf]
+
+    def largest(self, axis: int, held: Callable[[int], Vector]) -> int | None:
+        """Return the job with the largest allocation on an axis, the oldest of equals.
+
+        None if no job has any. `held` returns the allocation of a job. The result is cached until
+        an allocation changes, since a long listing names it in every line.
+        """
+        if axis not in self._largest:
+            amounts = ((held(each)[axis], -each) for ids in self.values() for each in ids)
+            amount, name = max(amounts, default=(0, 0))
+            self._largest[axis] = -name if amount else None
+        return self._largest[axis]
+
+
+def keeps_allocation(before: Job, job: Job) -> bool:
+    """True if the job's allocation is unchanged and it is in no queue before or after."""
+    return (
+        before.spec is job.spec
+        and before.is_allocated
+        and job.is_allocated
+        and before.suspended_at is job.suspended_at is None
+        and before.instances is job.instances
+    )
+
+
+#: Estimated bytes that one range of an array's indices takes in memory and in the journal.
+SPAN_BYTES = 200
+
+
+@dataclass
+class JobCounts:
+    """Counters of live jobs; keys with a count of zero are absent."""
+
+    states: Counter[JobState] = field(default_factory=Counter)
+    #: Jobs not yet started (PENDING or HELD) by user name.
+    waiting: Counter[str] = field(default_factory=Counter)
+    #: Sum of `JobSpec.stored_bytes` of live jobs by user name, and over all users. An array counts
+    #: as one job with its ranges of indices, plus each of its tasks that has a record of its own.
+    stored_bytes: Counter[str] = field(default_factory=Counter)
+    all_stored_bytes: int = 0
+    #: Dependencies of live jobs beyond the first of each job, by user name.
+    more_dependencies: Counter[str] = field(default_factory=Counter)
+
+    def count(self, spec: JobSpec, state: JobState, change: int) -> None:
+        """Add `change` equal jobs to the counters of this state."""
+        if state is JobState.ENDED:
+            return
+        _add(self.states, state, change)
+        if state in (JobState.PENDING, JobState.HELD):
+            _add(self.waiting, spec.user, change)
+
+    def charge(self, before: JobSpec | None, after: JobSpec | None) -> None:
+        """Replace the specification of a job or array in the sums.
+
+        `before` is None for a new job, and `after` is None for one that has ended.
+        """
+        if before is after:
+            return
+        for spec, sign in ((before, -1), (after, 1)):
+            if spec is not None:
+                size = sign * spec.stored_bytes
+                _add(self.stored_bytes, spec.user, size)
+                self.all_stored_bytes += size
+                _add(self.more_dependencies, spec.user, sign * more_dependencies(spec.after))
+
+    def charge_spans(self, user: str, count: int) -> None:
+        """Add the ranges of indices of a live array, or with a negative count remove them."""
+        size = spans_bytes(abs(count)) * (1 if count > 0 else -1)
+        _add(self.stored_bytes, user, size)
+        self.all_stored_bytes += size
+
+
+def spans_bytes(count: int) -> int:
+    """Return the bytes of this many ranges of indices; the first one counts with the array."""
+    return SPAN_BYTES * max(0, count - 1)
+
+
+def more_dependencies(after: Sequence[Dependency]) -> int:
+    """Return the number of dependencies beyond the first, which counts with the job."""
+    return max(0, len(after) - 1)
+
+
+def _add(counter: Counter[Any], key: object, change: int) -> None:
+    counter[key] += change
+    if not counter[key]:
+        del counter[key]
+
+
+class Ledger:
+    """Correlated tables over one set of jobs; only `apply` writes them."""
+
+    def __init__(self, axes: Axes) -> None:
+        self.axes = axes
+        #: Live jobs with a record of their own, by id; `find` also finds tasks without one.
+        self.jobs: dict[int, Job] = {}
+        #: Live arrays by id.
+        self.arrays = ArrayStates()
+        self.queues = Queues(self.arrays)
+        #: Sum of the allocations of each leaf; a leaf without any is absent.
+        self.used: dict[str, Vector] = {}
+        #: Jobs that have an allocation, by leaf; their sum is `used`.
+        self.allocations = Allocations()
+        #: Sum of `used`.
+        self.allocated: Vector = self.nothing
+        #: Allocated instances of countable resources, each of one job.
+        self.taken: Counter[Instance] = Counter()
+        #: Counters of live jobs, tasks without a record included.
+        self.job_counts = JobCounts()
+        #: Jobs that wait for another job's end, by that job's id.
+        self.dependents = Dependents()
+        #: (Unix time, job id) of jobs with an earliest start time.
+        self.begins = Begins()
+        self.next_id = 1
+        self.draining = False
+        #: The array that the latest event was about, as a whole or through one of its tasks, even
+        #: if that event ended it; None if it was about no array.
+        self.latest_array: ArrayState | None = None
+        self._shortages = Shortages()
+
+    @classmethod
+    def of_jobs(
+        cls,
+        axes: Axes,
+        jobs: Iterable[Job],
+        *,
+        arrays: Iterable[LiveArray] = (),
+        next_id: int = 1,
+        draining: bool = False,
+        shortages: Shortages | None = None,
+        ended: Callable[[Sequence[int]], Mapping[int, End]] | None = None,
+    ) -> Ledger:
+        """Return the ledger that the events behind `jobs` and live `arrays` would have made.
+
+        `shortages` are the present ones, or None to take them from the jobs' records. `ended`
+        returns the ends of those of the given ids that have ended; with None, no job waits for an
+        ended one.
+        """
+        ledger = cls(axes)
+        for left in arrays:
+            ledger._enrol(ArrayState.of(*left))
+        for job in jobs:
+            ledger._put(None, job)
+        ledger.next_id = max(next_id, ledger.next_id)
+        ledger.draining = draining
+        ledger._shortages = Shortages(ledger.jobs.values()) if shortages is None else shortages
+        if ended is not None:
+            gone = [each for each in ledger.dependents if not ledger.lives(each)]
+            ledger.dependents.resume(ended(gone) if gone else {})
+        return ledger
+
+    @classmethod
+    def of_events(cls, axes: Axes, events: Iterable[ev.Event]) -> Ledger:
+        ledger = cls(axes)
+        for event in events:
+            ledger.apply(event)
+        return ledger
+
+    def with_axes(self, axes: Axes) -> Ledger:
+        """Return a ledger with the same jobs, for a machine with other resources."""
+        return Ledger.of_jobs(
+            axes,
+            self.jobs.values(),
+            arrays=self.arrays.live(),
+            next_id=self.next_id,
+            draining=self.draining,
+            shortages=self._shortages,
+            ended=lambda ids: self.dependents.ended,
+        )
+
+    def demands(self) -> Iterator[Resources]:
+        """Yield the demand of each live job, and of each live array for its tasks."""
+        yield from (job.spec.demand for job in self.jobs.values())
+        yield from (array.spec.demand for array, *_ in self.arrays.live())
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is no live job or array."""
+        return not self.jobs and not self.arrays
+
+    def find(self, job_id: int) -> Job | None:
+        """Return a live job or task, with or without a record of its own, or None."""
+        return self.jobs.get(job_id) or self.arrays.unmaterialized(job_id)
+
+    def lives(self, job_id: int) -> bool:
+        """True if this is the id of a live job, task or array."""
+        return self.find(job_id) is not None or job_id in self.arrays
+
+    def job(self, job_id: int) -> Job:
+        """Return the live job. Raises KeyError if there is none."""
+        job = self.find(job_id)
+        if job is None:
+            raise KeyError(job_id)
+        return job
+
+    @property
+    def shortages(self) -> Shortages:
+        """The shortages for which launches were postponed."""
+        return self._shortages
+
+    def launch_blocks(self, now_s: float) -> LaunchBlocks:
+        """Return whose launches are blocked by shortages at that Unix time."""
+
+        def is_starting(job_id: int) -> bool:
+            job = self.jobs.get(job_id)
+            return job is not None and job.state is JobState.STARTING
+
+        return self._shortages.launch_blocks(now_s, is_starting)
+
+    @property
+    def nothing(self) -> Vector:
+        return (0,) * len(self.axes.names)
+
+    def demand(self, job: Job) -> Vector:
+        return self.axes.vector(job.spec.demand)
+
+    def allocation(self, job: Job) -> Vector:
+        """Return the job's allocation; a frozen job keeps only memory and instances."""
+        if not job.is_allocated:
+            return self.nothing
+        demand = self.demand(job)
+        if job.instances:
+            demand = minus(demand, self.axes.retired(job.instances))
+        return demand if job.suspended_at is None else minus(demand, self.axes.released(demand))
+
+    def wanted(self, job: Job) -> Vector | None:
+        """Return the resources that the job waits for, to start or to go on.
+
+        None if it does not wait, or waits for something else.
+        """
+        if job.state is JobState.PENDING and job.eligible_at is not None:
+            return self.demand(job)
+        if job.state is JobState.SUSPENDED and job.held_by is None:
+            return self.axes.released(self.demand(job))
+        return None
+
+    def active_leaves(self) -> set[str]:
+        return {*self.queues, *self.used}
+
+    def largest_allocated_job(self, axis: int) -> Job | None:
+        """Return the job with the largest allocation on an axis, the oldest of equals, or None."""
+        largest = self.allocations.largest(axis, lambda job_id: self.allocation(self.jobs[job_id]))
+        return None if largest is None else self.jobs[largest]
+
+    def allocated_jobs(self) -> Iterable[Job]:
+        """Yield the jobs that have an allocation."""
+        return (self.jobs[job_id] for ids in self.allocations.values() for job_id in ids)
+
+    def slots_taken(self) -> dict[str, int]:
+        """Return the number of jobs of each leaf that occupy a slot.
+
+        A frozen job does not: it has released its slot and needs one to go on.
+        """
+        frozen = JobState.SUSPENDED
+        return {
+            leaf: sum(self.jobs[job_id].state is not frozen for job_id in ids)
+            for leaf, ids in self.allocations.items()
+        }
+
+    def apply(self, event: ev.Event) -> Job | None:
+        """Apply the event, and return the job after it, or None if it is not about a job.
+
+        Raises InvalidTransition, and changes nothing, when the table does not allow it.
+        """
+        self.latest_array = None
+        if isinstance(event, ev.Drained):
+            self.draining = event.on
+            return None
+        if isinstance(event, ev.IdsRaised):
+            self.next_id = max(self.next_id, event.next_id)
+            return None
+        if isinstance(event, ev.ArraySubmitted):
+            self._refuse_known(event.array_id, event)
+            common = submitted(event)
+            array = Array(common=common, spans=event.spans, at_once=event.at_once)
+            self.latest_array = ArrayState.of(array, array.whole.ids)
+            self._enrol(self.latest_array)
+            return common
+        if isinstance(event, ev.Submitted):
+            self._refuse_known(event.job_id, event)
+            job = submitted(event)
+            self._put(None, job)
+            return job
+        array_state = self.arrays.get(event.job_id)
+        if array_state is not None:
+            self.latest_array = array_state
+            return self._move_together(array_state, event)
+        before = self.find(event.job_id)
+        if before is None:
+            raise InvalidTransition(f"no live job {event.job_id} for {event!r}")
+        job = moved(before, event, next_state(before.state, event))
+        array_state = None if job.array_id is None else self.arrays[job.array_id]
+        self.latest_array = array_state
+        self._put(before, job)
+        if job.state is JobState.ENDED:
+            self._note_end(job.id, job, event.at_s)
+            self._note_end_of(array_state, event.at_s)
+        if self._shortages or isinstance(event, ev.LaunchPostponed):
+            self._note_shortage(job, event)
+        return job
+
+    def _note_shortage(self, job: Job, event: ev.JobEvent) -> None:
+        match event:
+            case ev.LaunchPostponed():
+                self._shortages.note(job)
+            case ev.Admitted():
+                self._shortages.note_try(job, event.at_s)
+            case ev.Launched():
+                self._shortages.note_start(job)
+            case ev.Exited() if event.exit_code is not None or event.signal is not None:
+                # The report of its start has been lost.
+                self._shortages.note_start(job)
+            case _:
+                pass
+
+    def _move_together(self, array_state: ArrayState, event: ev.JobEvent) -> Job:
+        """Apply the event to all tasks of the array that have no record of their own."""
+        before = array_state.array.common
+        job = moved(before, event, next_state(before.state, event))
+        if not array_state.unmaterialized or job.is_allocated:
+            raise InvalidTransition(f"no task of array {before.id} is there for {event!r}")
+        ids: list[int] = []
+        if job.state is JobState.ENDED and self.dependents:
+            tasks = self.dependents.within(before.id + 1, array_state.array.last_id)
+            ids = [each for each in tasks if array_state.has_unmaterialized(each)]
+        self._count_unmaterialized(array_state, -1)
+        array_state.become(job)
+        self.job_counts.charge(before.spec, job.spec)
+        self._count_unmaterialized(array_state, 1)
+        self._settle(array_state)
+        self._drop_if_over(array_state)
+        for task in ids:
+            self._note_end(task, job, event.at_s)
+        self._note_end_of(array_state, event.at_s)
+        return job
+
+    def _note_end(self, job_id: int, job: Job, at_s: float) -> None:
+        """Record for dependents that the job or task with this id has ended as `job` has."""
+        outcome = job.outcome or Outcome.CANCELLED
+        self.dependents.note_end(job_id, outcome, at_s, job.spec.user)
+
+    def _note_end_of(self, array_state: ArrayState | None, at_s: float) -> None:
+        """Record for dependents that the array has ended, if it has."""
+        if array_state is not None and array_state.is_over:
+            outcome = Outcome.COMPLETED if array_state.failed is None else array_state.failed[1]
+            self.dependents.note_end(
+                array_state.array.id, outcome, at_s, array_state.array.spec.user
+            )
+
+    def _refuse_known(self, job_id: int, event: ev.Event) -> None:
+        if job_id < self.next_id:
+            raise InvalidTransition(f"job {job_id} is born twice: {event!r}")
+
+    def _drop_if_over(self, array_state: ArrayState) -> None:
+        if array_state.is_over:
+            self.job_counts.charge(array_state.array.spec, None)
+            self.job_counts.charge_spans(array_state.array.spec.user, -len(array_state.array.spans))
+        self.arrays.drop_if_over(array_state)
+
+    def _enrol(self, array_state: ArrayState) -> None:
+        self.arrays.enrol(array_state)
+        self.job_counts.charge(None, array_state.array.spec)
+        self.job_counts.charge_spans(array_state.array.spec.user, len(array_state.array.spans))
+        self._count_unmaterialized(array_state, 1)
+        self._settle(array_state)
+        self.next_id = max(self.next_id, array_state.array.last_id + 1)
+
+    def _put(self, before: Job | None, job: Job) -> None:
+        """Replace `before` by `job` in every table."""
+        has_record = before is not None and before.id in self.jobs
+        if job.array_id is not None:
+            self.arrays[job.array_id].note_change()
+        self.job_counts.charge(
+            before.spec if before is not None and has_record else None,
+            None if job.state is JobState.ENDED else job.spec,
+        )
+        if before is not None and keeps_allocation(before, job):
+            # No other table changes.
+            self.job_counts.count(before.spec, before.state, -1)
+            self.job_counts.count(job.spec, job.state, 1)
+            self.jobs[job.id] = job
+            return
+        array_state = None if job.array_id is None else self.arrays[job.array_id]
+        if before is not None:
+            self._count(before, -1)
+        if array_state is not None and (before is None or before.id not in self.jobs):
+            # The task gets a record of its own.
+            array_state.live.add(job.id)
+            if before is not None:
+                array_state.unmaterialized.remove(entry_of(before))
+                if not array_state.unmaterialized:
+                    count_conditions(array_state.array.common, -1, self.dependents, self.begins)
+        self._count(job, 1)
+        if before is not None and has_record:
+            recount_conditions(before, job, self.dependents, self.begins)
+        else:
+            count_conditions(job, 1, self.dependents, self.begins)
+        if job.state is JobState.ENDED:
+            self.jobs.pop(job.id, None)
+        else:
+            self.jobs[job.id] = job
+        self.next_id = max(self.next_id, job.id + 1)
+        if array_state is not None:
+            if job.state is JobState.ENDED:
+                array_state.live.remove(job.id)
+                array_state.note_failure(job.id, job.outcome)
+            self._settle(array_state)
+            self._drop_if_over(array_state)
+
+    def _settle(self, array_state: ArrayState) -> None:
+        """Bring as many tasks of the array into the queue as may start."""
+        for sign, run in array_state.moves():
+            # Only tasks without a record share a run with others.
+            job = self.jobs.get(run[1]) or array_state.array.common
+            wanted = self.wanted(job)
+            assert wanted is not None
+            self.queues.put(job, wanted, [run], sign)
+
+    def _count_unmaterialized(self, array_state: ArrayState, sign: int) -> None:
+        if not array_state.unmaterialized:
+            return
+        common = array_state.array.common
+        self.job_counts.count(common.spec, common.state, sign * len(array_state.unmaterialized))
+        count_conditions(common, sign, self.dependents, self.begins)
+        wanted = self.wanted(common)
+        if wanted is not None:
+            self.queues.change(common, wanted, [*array_state.unmaterialized.runs()], sign)
+
+    def _count(self, job: Job, sign: int) -> None:
+        """Add (`sign` 1) or remove (-1) a job in the tables that its state belongs to."""
+        leaf = job.spec.leaf
+        self.job_counts.count(job.spec, job.state, sign)
+        wanted = self.wanted(job)
+        if wanted is not None:
+            self.queues.change(job, wanted, [(*entry_of(job), job.id)], sign)
+        if job.is_allocated:
+            held = self.allocation(job)
+            count_instances(job.instances, sign, self.taken)
+            change = plus if sign > 0 else minus
+            self.allocated = change(self.allocated, held)
+            self.used[leaf] = change(self.used.get(leaf, self.nothing), held)
+            if sign > 0:
+                self.allocations.add(leaf, job.id)
+            else:
+                self.allocations.remove(leaf, job.id)
+                if leaf not in self.allocations:
+                    del self.used[leaf]
+            array_state = self.arrays.bound_of(job)
+            if array_state is not None:
+                array_state.active += sign
+
+    def check(self) -> None:
+        """Raise AssertionError if the tables disagree with the jobs, which is a bug."""
+        fresh = Ledger.of_jobs(self.axes, self.jobs.values(), arrays=self.arrays.live())
+        tables = "queues used allocations allocated taken job_counts dependents begins"
+        for table in (*tables.split(), "arrays"):
+            assert getattr(self, table) == getattr(fresh, table), f"ledger: {table} is wrong"
+        assert all(amount >= 0 for amount in self.allocated)
+        assert all(each == 1 for each in self.taken.values()), "an instance is held twice"
+        assert all(job_id < self.next_id for job_id in self.jobs)
+        gone = {each for each in self.dependents if not self.lives(each)}
+        assert gone == self.dependents.ended.keys(), "a job waits for one that has ended"

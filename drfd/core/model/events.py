@@ -1,0 +1,431 @@
+"""Events, named in the past tense: only events are appended to the journal and applied.
+
+A kind, once released, is never edited, because its old records must stay readable. A new meaning
+gets a new kind. Events have no subclasses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import get_args
+
+from drfd.core.model.job import Dependency, JobSpec, Outcome, Postponed, Usage
+from drfd.core.model.resources import Instances, Resources
+
+
+class StartReason(StrEnum):
+    """The scheduler's rule by which a job was started, recorded for a later audit."""
+
+    #: The job was first in the order of fair shares.
+    TURN = "turn"
+    #: Resources had been reserved for this job.
+    RESERVATION = "reservation"
+    #: Resources were reserved for another job, and this was the first that does not delay it.
+    BACKFILL = "backfill"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """The job starts: its demand and these instances are allocated, and its launch is owed."""
+
+    job_id: int
+    at_s: float
+    attempt: int
+    instances: Instances = ()
+    #: None in events of versions that did not record it.
+    why: StartReason | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    job_id: int
+    at_s: float
+    attempt: int
+    mono_s: float
+    cgroup: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchFailed:
+    """The job's program never ran: a limit could not be applied, a directory is missing, …"""
+
+    job_id: int
+    at_s: float
+    attempt: int
+    #: A sentence for the submitter that says what failed.
+    text: str
+    #: LAUNCH_FAILED, or the outcome of the stop requested while the job was starting.
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPostponed:
+    """The job's program has not run, because of a temporary shortage.
+
+    Once the attempt is removed, the job waits again at its old place in the queue.
+    """
+
+    job_id: int
+    at_s: float
+    attempt: int
+    why: Postponed
+    #: Unix time before which this job may not start, or None if only the shortage delays it.
+    not_before_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequested:
+    """A user or a limit requires the job to stop; recorded before the first signal is sent."""
+
+    job_id: int
+    at_s: float
+    mono_s: float
+    outcome: Outcome
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptRequested:
+    """The job is stopped for another and queued again; recorded before the first signal."""
+
+    job_id: int
+    at_s: float
+    mono_s: float
+    #: The starving job that gets the released resources.
+    for_job: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Escalated:
+    """The grace time is over, and SIGKILL is owed from now on."""
+
+    job_id: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exited:
+    """The job's first process has ended; its cgroup may not be empty yet."""
+
+    job_id: int
+    at_s: float
+    attempt: int
+    #: Both are None if the exit status cannot be known.
+    exit_code: int | None
+    signal: int | None
+    #: None if only this attempt is over and the job goes back to the queue.
+    outcome: Outcome | None
+    text: str
+    usage: Usage | None
+    #: With LOST, the cause: one of `core.decisions.outcome.LOSSES`.
+    loss: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleaned:
+    """No process and no cgroup of the attempt is left, so its resources are free."""
+
+    job_id: int
+    at_s: float
+    attempt: int
+    #: Result of the notification command, or None if there was none.
+    notice: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requeued:
+    """The attempt is removed, and the job waits again at its old place in the queue."""
+
+    job_id: int
+    at_s: float
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuspendRequested:
+    """The job is to be frozen; it keeps its whole allocation until then."""
+
+    job_id: int
+    at_s: float
+    #: The user who must resume it, or None if drfd resumes it as soon as there is room.
+    by: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspended:
+    """All processes of the job are frozen; it keeps its memory and releases cores and rates."""
+
+    job_id: int
+    at_s: float
+    attempt: int
+    mono_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeRequested:
+    """The job is to go on as soon as the resources that it released are free."""
+
+    job_id: int
+    at_s: float
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """The job's whole demand is allocated again, and its thaw is owed."""
+
+    job_id: int
+    at_s: float
+    mono_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retried:
+    """The attempt is removed, and its outcome is one after which the job is tried again."""
+
+    job_id: int
+    at_s: float
+    attempt: int
+    #: Unix time before which the next attempt may not start.
+    not_before_s: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned:
+    """The time limit is near, and the signal that the job asked for is owed."""
+
+    job_id: int
+    at_s: float
+    signal: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalRequested:
+    """A user has requested a signal for the job; recorded before it is sent."""
+
+    job_id: int
+    at_s: float
+    signal: int
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    job_id: int
+    at_s: float
+    spec: JobSpec
+    held: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    job_id: int
+    at_s: float
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    job_id: int
+    at_s: float
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled:
+    """The job ended without having run."""
+
+    job_id: int
+    at_s: float
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """The end of a job that another waits for."""
+
+    #: The id of the job that has ended.
+    on: int
+    outcome: Outcome
+    #: Whether the outcome is the one that the dependency requires.
+    is_met: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DependencySettled:
+    """One or more jobs that this one waits for have ended; `on` is the first of them."""
+
+    job_id: int
+    at_s: float
+    on: int
+    outcome: Outcome
+    is_met: bool
+    #: Further ends in the same event, so that a thousand ends need one event per waiting job.
+    also: tuple[Settled, ...] = ()
+
+    @property
+    def all(self) -> tuple[Settled, ...]:
+        """All ends of this event, the first one included."""
+        first = Settled(on=self.on, outcome=self.outcome, is_met=self.is_met)
+        return (first, *self.also)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginReached:
+    """The earliest start time of the job has passed."""
+
+    job_id: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """The specification of the job was changed; `spec` is the whole new one.
+
+    Only older versions wrote this event; the present one writes `Altered`.
+    """
+
+    job_id: int
+    at_s: float
+    by: str
+    spec: JobSpec
+    #: Whether the dependencies, and the begin time, were set, perhaps to the same values.
+    sets_after: bool
+    sets_begin: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Altered:
+    """The specification of the job was changed; a field that is None is unchanged."""
+
+    job_id: int
+    at_s: float
+    by: str
+    text: str
+    name: str | None = None
+    pool: str | None = None
+    priority: int | None = None
+    #: Seconds; 0 removes the limit.
+    time_limit_s: int | None = None
+    demand: Resources | None = None
+    #: New dependencies, and new begin time (0 removes it), perhaps equal to the old ones.
+    after: tuple[Dependency, ...] | None = None
+    begin_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArraySubmitted:
+    """An array was submitted; its tasks have the ids after its own, in the order of their indices.
+
+    A job event whose `job_id` is an array's id is about all tasks that have no record of their own.
+    """
+
+    array_id: int
+    at_s: float
+    spec: JobSpec
+    #: First index, last index and step of each range, in order; see `drfd.common.indices`.
+    spans: tuple[tuple[int, int, int], ...]
+    #: Maximum number of tasks running at once, or None if there is no such limit.
+    at_once: int | None
+    held: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drained:
+    """Launching was stopped (`on`) or allowed again; not about one job."""
+
+    at_s: float
+    on: bool
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configured:
+    """New rules came into force; not about one job."""
+
+    at_s: float
+    #: Digest under which the journal keeps the canonical text of the rules.
+    rules: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonStarted:
+    """A controller started; not about one job."""
+
+    at_s: float
+    version: str
+    #: Digest of the rules in force from its start, as in `Configured`.
+    rules: str
+    #: Unix time at which an earlier controller was last seen alive, or None for a new journal. No
+    #: job could start between then and `at_s`.
+    away_since_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonStopped:
+    """A controller shut down in order while jobs run on; not about one job."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalLoadChanged:
+    """Processes outside drfd use more or less of the capacity than at the last such event.
+
+    Not about one job. Small changes are not recorded.
+    """
+
+    at_s: float
+    #: Resources kept free for these processes from now on.
+    kept: Resources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdsRaised:
+    """The next job gets this id or a higher one.
+
+    The launcher knows attempts with lower ids that this journal never gave out.
+    """
+
+    at_s: float
+    next_id: int
+
+
+JobEvent = (
+    Submitted
+    | Held
+    | Released
+    | Cancelled
+    | Admitted
+    | Launched
+    | LaunchFailed
+    | LaunchPostponed
+    | StopRequested
+    | PreemptRequested
+    | Escalated
+    | Exited
+    | Cleaned
+    | Requeued
+    | SuspendRequested
+    | Suspended
+    | ResumeRequested
+    | Resumed
+    | DependencySettled
+    | BeginReached
+    | Retried
+    | Warned
+    | SignalRequested
+    | Changed
+    | Altered
+)
+Event = JobEvent | ArraySubmitted | Drained | IdsRaised
+#: Events that do not change the ledger, recorded because an audit cannot derive them from jobs.
+AuditEvent = Configured | DaemonStarted | DaemonStopped | ExternalLoadChanged
+
+#: Every kind of event by its name in the journal.
+KINDS: dict[str, type] = {cls.__name__: cls for cls in get_args(Event)}
+AUDIT_KINDS: dict[str, type] = {cls.__name__: cls for cls in get_args(AuditEvent)}

@@ -1,0 +1,556 @@
+"""Jobs and job arrays: specification, state, outcome, and the identity of attempts (`Owner`).
+
+A job's id alone does not identify an attempt. A journal that was restored from a copy, or started
+again from nothing, gives out ids again while processes of earlier attempts with them still run.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any, Final, Self
+
+from drfd.common.indices import MAX_INDEX, Ids, Span, Spans, show_spans
+from drfd.core.model.resources import Instances, Resources
+from drfd.payload import unpack
+
+#: Bytes that `JobSpec.stored_bytes` adds for each job, text and dependency to the texts' own bytes.
+JOB_BYTES, TEXT_BYTES, DEPENDENCY_BYTES = 1024, 64, 160
+#: A command line longer than this, in bytes, is stored once for all jobs of a user that have it.
+LONG_BYTES = 256
+
+
+class Words:
+    """The words of a command line, kept as one block of bytes.
+
+    In a tuple of strings each word would need some sixty bytes besides its text; here it needs one.
+    """
+
+    __slots__ = ("__weakref__", "data")
+
+    def __init__(self, data: bytes = b"") -> None:
+        #: UTF-8, with a NUL after each word.
+        self.data: Final = data
+
+    @classmethod
+    def of(cls, words: Iterable[str]) -> Self:
+        """Join the words; a NUL, which no argument of a process can hold, is replaced."""
+        words = list(words)
+        text = "\0".join((*words, ""))
+        if text.count("\0") != len(words):
+            text = "\0".join((*(word.replace("\0", "\ufffd") for word in words), ""))
+        return cls(text.encode())
+
+    def __eq__(self, other: object) -> bool:
+        return self.data == other.data if isinstance(other, Words) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.data)
+
+    def texts(self) -> list[str]:
+        """Return the words as a new list."""
+        return self.data.decode().split("\0")[:-1]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.texts())
+
+    def __len__(self) -> int:
+        return self.data.count(b"\0")
+
+    def __repr__(self) -> str:
+        return f"Words.of({list(self)!r})"
+
+
+NO_WORDS = Words()
+
+
+class JobState(StrEnum):
+    PENDING = "PENDING"
+    HELD = "HELD"
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    #: Frozen: the job keeps its memory, and its processes get no CPU time.
+    SUSPENDED = "SUSPENDED"
+    STOPPING = "STOPPING"
+    CLEANING = "CLEANING"
+    #: Users see the outcome in place of this state.
+    ENDED = "ENDED"
+
+
+#: States in which a job's demand is allocated, that is, subtracted from the free capacity.
+ALLOCATED_STATES = frozenset(
+    {JobState.STARTING, JobState.RUNNING, JobState.SUSPENDED, JobState.STOPPING, JobState.CLEANING}
+)
+
+
+class Outcome(StrEnum):
+    """How a job ended; the list is closed."""
+
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    TIMEOUT = "TIMEOUT"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    LIMIT_EXCEEDED = "LIMIT_EXCEEDED"
+    LAUNCH_FAILED = "LAUNCH_FAILED"
+    LOST = "LOST"
+
+
+class Whose(StrEnum):
+    """The scope of a shortage: the whole machine, one user, or a single job."""
+
+    MACHINE = "machine"
+    USER = "user"
+    JOB = "job"
+
+
+def leaf_path(pool: str, user: str) -> str:
+    """Return the path of a user's leaf; of a user in no pool, pool and leaf are "root.alice"."""
+    name = leaf_name(user)
+    return f"root.{name}" if pool == f"root.{user}" else f"{pool}.{name}"
+
+
+def leaf_name(user: str) -> str:
+    """Return the last part of the path of every leaf of the user."""
+    # Escape dots: a dot in a path separates two levels.
+    return user.replace("%", "%25").replace(".", "%2E")
+
+
+class RequiredOutcome(StrEnum):
+    """The outcome of another job that a dependency requires."""
+
+    OK = "ok"
+    ANY = "any"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    job_id: int
+    want: RequiredOutcome = RequiredOutcome.OK
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Run the job again, at most `times` times, after an attempt with one of these outcomes."""
+
+    times: int
+    on: tuple[Outcome, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """Send this signal to the job `before_s` seconds before its time limit."""
+
+    signal: int
+    before_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A dependency that can never be met, because its job ended with this outcome."""
+
+    job_id: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """The submitter's command for the job's start or end, and when it is to run."""
+
+    #: Some of "start", "end" (any outcome) and "fail" (any outcome but COMPLETED).
+    on: tuple[str, ...]
+    argv: Words
+
+    def wants(self, outcome: Outcome) -> bool:
+        return "end" in self.on or ("fail" in self.on and outcome is not Outcome.COMPLETED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """The specification of a job as its submitter gave it; only `drf set` changes it."""
+
+    name: str
+    user: str
+    uid: int
+    gid: int
+    #: The path of the pool that is charged: "root.lab", or "root.alice" for a user in no pool.
+    pool: str
+    demand: Resources
+    #: Limit of the wall time in seconds, or None if there is no limit.
+    time_limit_s: int | None
+    priority: int = 0
+    #: Whether it may be stopped or frozen for a user or pool far below its entitlement.
+    preemptible: bool = False
+    argv: Words
+    cwd: str
+    umask: int = 0o022
+    #: Output files as the submitter wrote them, with %-patterns; see `output_path`.
+    stdout: str
+    stderr: str
+    #: Path of the submitter's socket that passes its descriptors 0, 1 and 2 (`drf run`).
+    attach: str | None = None
+    #: Dependencies that must be met before the job starts.
+    after: tuple[Dependency, ...] = ()
+    #: Earliest start, as Unix time in whole seconds.
+    begin_s: int | None = None
+    retry: Retry | None = None
+    warn: Warn | None = None
+    notify: Notify | None = None
+
+    @property
+    def leaf(self) -> str:
+        """The path of the job's leaf in the fair-share tree: the user below the pool."""
+        return leaf_path(self.pool, self.user)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Estimate the bytes that this job takes in memory and in the journal until its end.
+
+        Long command lines are not counted, because jobs of a user share them. A test measures how
+        good the estimate is.
+        """
+        attach = () if self.attach is None else (self.attach,)
+        texts = (self.name, self.cwd, self.stdout, self.stderr, *attach)
+        # A character may take four bytes in Python and in UTF-8.
+        size = sum(len(each) if each.isascii() else 4 * len(each) for each in texts)
+        told = () if self.notify is None else (self.notify.argv,)
+        size += sum(len(each.data) for each in (self.argv, *told) if len(each.data) <= LONG_BYTES)
+        count = len(texts) + 1 + len(told)
+        return JOB_BYTES + size + TEXT_BYTES * count + DEPENDENCY_BYTES * len(self.after)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Resource use of a job. A missing reading is 0 in the first six fields, else None."""
+
+    cores_milli: int = 0
+    memory_bytes: int = 0
+    memory_peak_bytes: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    cpu_s: float = 0.0
+    #: Mean and highest sample of the memory that cannot be dropped (without page cache).
+    memory_mean_bytes: int | None = None
+    memory_working_bytes: int | None = None
+    #: Highest resident memory of a single process, shared pages included.
+    largest_process_bytes: int | None = None
+    #: Mean of the cores in use in the last samples, over half a minute at most.
+    late_cores_milli: int | None = None
+    #: Highest rates between two samples, in bytes per second.
+    read_peak_bps: int | None = None
+    write_peak_bps: int | None = None
+    #: Periods of the CPU quota in which the job was runnable, those in which it was throttled, and
+    #: the time that it was throttled, in microseconds summed over CPUs.
+    quota_periods: int | None = None
+    throttled_periods: int | None = None
+    throttled_us: int | None = None
+    #: How often the job hit its memory limit and had to reclaim, and how many of its processes were
+    #: killed for memory, by its own limit or another.
+    limit_hits: int | None = None
+    oom_kills: int | None = None
+    #: Time in which at least one of its processes waited for a disk, in microseconds.
+    io_stalled_us: int | None = None
+    processes_peak: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Why drfd stops the job; recorded before the first signal is sent."""
+
+    #: CANCELLED, TIMEOUT or LIMIT_EXCEEDED, or None if the job goes back to the queue.
+    outcome: Outcome | None
+    text: str
+    at_s: float
+    #: Begin of the grace time on the machine's monotonic clock.
+    mono_s: float
+    #: Whether the grace time is over, so that SIGKILL follows.
+    escalated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Postponed:
+    """A launch that failed for a shortage and is to be tried again."""
+
+    whose: Whose
+    #: A sentence that names what was short.
+    text: str
+    #: "memory", "processes", "descriptors", "space", "quota", "launcher" or "directory".
+    resource: str
+    at_s: float
+    #: Unix time before which no launch that needs the same resource is tried.
+    until_s: float
+    #: Launches in a row that failed for this shortage, and how many of them were this job's.
+    tries: int
+    own_tries: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job at one moment; for an array, also one that represents tasks that are all alike."""
+
+    id: int
+    spec: JobSpec
+    state: JobState = JobState.PENDING
+    #: Number of runs so far; each has its own cgroup and attempt file.
+    attempt: int = 0
+    submitted_at: float
+    #: Unix time since which only a lack of resources keeps the job waiting, or None if something
+    #: else does (a hold, a dependency, its begin time).
+    eligible_at: float | None = None
+    #: Dependencies on jobs that have not ended yet.
+    awaits: tuple[Dependency, ...] = ()
+    #: The dependency that can never be met, if there is one.
+    broken: Broken | None = None
+    #: Earliest start as Unix time: the begin time, or the end of the pause before a retry.
+    not_before_s: int | None = None
+    started_at: float | None = None
+    #: Start on the monotonic clock of this boot; a job never outlives its boot.
+    started_mono_s: float | None = None
+    ended_at: float | None = None
+    stop: Stop | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    outcome: Outcome | None = None
+    #: The outcome in a sentence, with its numbers.
+    outcome_text: str = ""
+    #: With LOST, the cause, one of `core.decisions.outcome.LOSSES`; None in older records.
+    loss: str | None = None
+    usage: Usage | None = None
+    #: Path of its cgroups below each controller, or None if it runs unconfined.
+    cgroup: str | None = None
+    #: Name of the user who keeps the job HELD or SUSPENDED.
+    held_by: str | None = None
+    #: Unix time at which it was last stopped or frozen for another job.
+    preempted_at: float | None = None
+    #: Whether a freeze has been requested and not reported yet.
+    freezing: bool = False
+    #: Time of the freeze, as Unix time and on the monotonic clock, or None if it is not frozen.
+    suspended_at: float | None = None
+    suspended_mono_s: float | None = None
+    #: Total time, in seconds, and number of the completed freezes of this attempt.
+    suspended_s: float = 0.0
+    suspensions: int = 0
+    #: Number of retries so far, and how the attempt before the present one ended.
+    retries: int = 0
+    last_end: str = ""
+    #: The latest postponed launch, and how many there were; none of them counts as a retry.
+    postponed: Postponed | None = None
+    postponements: int = 0
+    #: Whether the signal before the time limit has been sent in this attempt.
+    warned: bool = False
+    #: Signals requested in this attempt: their number, and the latest of them.
+    signal_count: int = 0
+    signals: tuple[int, ...] = ()
+    #: For a task of an array: the array's id, and the task's index.
+    array_id: int | None = None
+    array_index: int | None = None
+    #: Instances of countable resources that this attempt has or had.
+    instances: Instances = ()
+
+    @property
+    def label(self) -> str:
+        """The name shown to users: `42`, or `42_7` for the task with index 7 of array 42."""
+        if self.array_id is None:
+            return str(self.id)
+        # A job without an index represents tasks of the array that are all alike.
+        index = "" if self.array_index is None else f"_{self.array_index}"
+        return f"{self.array_id}{index}"
+
+    @property
+    def is_first_run(self) -> bool:
+        """True if no earlier attempt has come as far as executing the job's program."""
+        return self.attempt - self.postponements <= 1
+
+    @property
+    def is_allocated(self) -> bool:
+        return self.state in ALLOCATED_STATES
+
+    def frozen_s(self, now_s: float) -> float:
+        """Return for how many seconds this attempt has been frozen in total until `now_s`."""
+        if self.suspended_at is None:
+            return self.suspended_s
+        return self.suspended_s + max(0.0, now_s - self.suspended_at)
+
+    @property
+    def shown_state(self) -> str:
+        """The state shown to users: for an ended job its outcome."""
+        if self.state is JobState.ENDED and self.outcome is not None:
+            return self.outcome.value
+        return self.state.value
+
+
+def output_path(pattern: str, job: Job) -> str:
+    """Return the path of an output file as the job's process opens it (`drfd.payload.unpack`)."""
+    return unpack.output_path(
+        pattern,
+        cwd=job.spec.cwd,
+        job_id=job.id,
+        array_id=job.array_id or 0,
+        index=job.array_index or 0,
+        name=job.spec.name,
+        user=job.spec.user,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """The user, journal and submission that an attempt belongs to.
+
+    A field is None if it is not known: older versions recorded the uid alone, and a damaged attempt
+    file has none of them.
+    """
+
+    uid: int | None = None
+    user: str | None = None
+    #: The random id of the journal.
+    journal: str | None = None
+    #: Unix time of the submission in microseconds; no two jobs of a user share it.
+    submitted_us: int | None = None
+
+    def may_be(self, other: Owner) -> bool:
+        """True if no field that is known to both differs."""
+        pairs = (
+            (self.uid, other.uid),
+            (self.user, other.user),
+            (self.journal, other.journal),
+            (self.submitted_us, other.submitted_us),
+        )
+        return all(mine is None or its is None or mine == its for mine, its in pairs)
+
+    def facts(self) -> dict[str, int | str]:
+        """Return the known fields by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def owner_of(job: Job, journal_id: str) -> Owner:
+    """Return the owner of every attempt of the job."""
+    return Owner(
+        uid=job.spec.uid, user=job.spec.user, journal=journal_id, submitted_us=submitted_us(job)
+    )
+
+
+def submitted_us(job: Job) -> int:
+    return round(job.submitted_at * 1e6)
+
+
+def read_owner(record: Mapping[str, object]) -> Owner:
+    """Read the owner from the first record of an attempt file or from a launcher report.
+
+    A missing field, or one of a wrong type, is not known.
+    """
+
+    def known(name: str, kind: type) -> Any:
+        value = record.get(name)
+        return value if type(value) is kind else None
+
+    return Owner(
+        uid=known("uid", int),
+        user=known("user", str),
+        journal=known("journal", str),
+        submitted_us=known("submitted_us", int),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Array:
+    """One submission of many tasks that differ only in their index.
+
+    The array has its own id, and its tasks have the ids after it, in the order of their indices. A
+    task gets a record of its own with the first event that is about it alone.
+    """
+
+    #: The state shared by all tasks without a record: a job with the array's id and no index. It
+    #: has ended if these tasks were cancelled.
+    common: Job
+    #: Ranges of indices, in order, none of them within another.
+    spans: tuple[Span, ...]
+    #: Maximum number of tasks running at once, or None if there is no such limit.
+    at_once: int | None
+    #: Tasks that were cancelled before they had a record.
+    cancelled: tuple[Ids, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.spans, Spans):
+            object.__setattr__(self, "spans", Spans(self.spans))
+
+    @property
+    def _spans(self) -> Spans:
+        assert isinstance(self.spans, Spans)
+        return self.spans
+
+    @property
+    def id(self) -> int:
+        return self.common.id
+
+    @property
+    def last_id(self) -> int:
+        """The id of the array's last task."""
+        return self.common.id + self.size
+
+    @property
+    def spec(self) -> JobSpec:
+        return self.common.spec
+
+    @property
+    def size(self) -> int:
+        return self._spans.size
+
+    @property
+    def whole(self) -> Group:
+        """All tasks, whatever their state."""
+        return Group(self, ((self.id + 1, self.last_id),))
+
+    def task(self, job_id: int) -> Job:
+        """Return a task that has no record of its own, as a job."""
+        return replace(self.common, id=job_id, array_index=self.index_of(job_id))
+
+    def has_task(self, job_id: int) -> bool:
+        return self.id < job_id <= self.last_id
+
+    def index_of(self, job_id: int) -> int:
+        ((first, _, _),) = self.spans_of((job_id, job_id))
+        return first
+
+    def id_of(self, index: int) -> int | None:
+        at = bisect_right(self.spans, (index, MAX_INDEX, MAX_INDEX)) - 1
+        if at < 0:
+            return None
+        first, last, step = self.spans[at]
+        if index > last or (index - first) % step:
+            return None
+        return self.id + 1 + self._spans.before(at) + (index - first) // step
+
+    def spans_of(self, *ids: Ids) -> Iterator[Span]:
+        """Yield the ranges of indices of the tasks with these ids."""
+        for low, high in ids:
+            yield from self._spans.part(low - self.id - 1, high - self.id - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Tasks of an array that have no record of their own and are therefore all alike."""
+
+    array: Array
+    ids: tuple[Ids, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(last - first + 1 for first, last in self.ids)
+
+    @property
+    def first_id(self) -> int:
+        return self.ids[0][0]
+
+    @property
+    def job(self) -> Job:
+        """A job that represents all of them: the first task, without its index."""
+        return replace(self.array.common, id=self.first_id)
+
+    @property
+    def indices(self) -> str:
+        """The indices as users write them: `7-999%50`."""
+        bound = "" if self.array.at_once is None else f"%{self.array.at_once}"
+        return show_spans(self.array.spans_of(*self.ids)) + bound

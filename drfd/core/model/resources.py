@@ -1,0 +1,196 @@
+"""Amounts of resources, as exact integers.
+
+`Resources` is a declaration by name; `Vector` has the same amounts in the order of `Axes`, for
+arithmetic. Fairness uses only vectors, so it works for any number of axes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
+
+#: Amounts in the order of `Axes.names`.
+Vector = tuple[int, ...]
+#: Instances of countable resources by name: (("gpu", ("0", "1")),).
+Instances = tuple[tuple[str, tuple[str, ...]], ...]
+
+#: Kinds of resources that a process uses only while it runs; a frozen job releases them.
+_RATES = frozenset({"cores", "read", "write"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """A demand, a limit or a capacity. A rate of zero means that none was declared."""
+
+    cores_milli: int = 0
+    memory_bytes: int = 0
+    #: Rates of the only disk; on a machine with several, a demand applies to each of them.
+    read_bps: int = 0
+    write_bps: int = 0
+    #: Countable resources: name and count, sorted by name; counts are above zero.
+    gres: tuple[tuple[str, int], ...] = ()
+    #: On a machine with several disks, in place of the two rates: (name, read, write) of each.
+    disks: tuple[tuple[str, int, int], ...] = ()
+
+    def rates(self, disk: str) -> tuple[int, int]:
+        """Return the read and write rates on this disk, in bytes per second."""
+        if not self.disks:
+            return self.read_bps, self.write_bps
+        return next(((read, write) for name, read, write in self.disks if name == disk), (0, 0))
+
+    @property
+    def rate_sums(self) -> tuple[int, int]:
+        """Read and write rates summed over all disks, in bytes per second."""
+        _, reads, writes = zip(("", self.read_bps, self.write_bps), *self.disks, strict=True)
+        return sum(reads), sum(writes)
+
+    @property
+    def used_disks(self) -> frozenset[str]:
+        """Names of the disks with a rate above zero."""
+        return frozenset(name for name, read, write in self.disks if read or write)
+
+
+NOTHING = Resources()
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """The order of a machine's resources in its vectors."""
+
+    gres: tuple[str, ...] = ()
+    #: The machine's disks. Several have the axes "read:NAME" and "write:NAME" each; with one, or
+    #: none, or one without a name, the axes are "read" and "write".
+    disks: tuple[str, ...] = ()
+    #: Disks that the machine no longer has but jobs still name: axes without capacity.
+    lost: tuple[str, ...] = ()
+    #: Instances of each of `gres` in the order in which they are given out; none of a resource that
+    #: the machine no longer has.
+    instances: Instances = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        rates = _of_each(self.disks) if len(self.disks) > 1 else ("read", "write")
+        return ("cores", "memory", *rates, *self.gres, *_of_each(self.lost))
+
+    def vector(self, amount: Resources) -> Vector:
+        """Return the amounts in order, without countable resources that have no axis."""
+        counts = dict(amount.gres)
+        rates: tuple[int, ...] = (amount.read_bps, amount.write_bps)
+        lost: tuple[int, ...] = ()
+        if len(self.disks) > 1 or amount.disks:
+            rates = tuple([rate for disk in self.disks or ("",) for rate in amount.rates(disk)])
+        if self.lost:
+            named = {name: rates for name, *rates in amount.disks}
+            lost = tuple([rate for disk in self.lost for rate in named.get(disk, (0, 0))])
+        return (
+            amount.cores_milli,
+            amount.memory_bytes,
+            *rates,
+            *(counts.get(name, 0) for name in self.gres),
+            *lost,
+        )
+
+    def resources(self, vector: Vector) -> Resources:
+        split = len(self.disks) > 1
+        first_gres = 2 + 2 * (len(self.disks) if split else 1)
+        end_gres = first_gres + len(self.gres)
+        counts = zip(self.gres, vector[first_gres:end_gres], strict=True)
+        disks: tuple[tuple[str, int, int], ...] = ()
+        if split:
+            pairs = zip(vector[2:first_gres:2], vector[3:first_gres:2], strict=True)
+            disks = tuple((name, *pair) for name, pair in zip(self.disks, pairs, strict=True))
+        return Resources(
+            cores_milli=vector[0],
+            memory_bytes=vector[1],
+            read_bps=0 if split else vector[2],
+            write_bps=0 if split else vector[3],
+            gres=tuple((name, count) for name, count in counts if count),
+            disks=disks,
+        )
+
+    def released(self, demand: Vector) -> Vector:
+        """Return the part of a demand that a frozen job releases: cores and rates, not memory."""
+        names = zip(self.names, demand, strict=True)
+        return tuple([amount if kind_of(name) in _RATES else 0 for name, amount in names])
+
+    def retired(self, held: Instances) -> Vector:
+        """Count those of these instances that the machine no longer has; they use no capacity."""
+        there = {name: frozenset(each) for name, each in self.instances}
+        gone = {name: len(set(each).difference(there.get(name, ()))) for name, each in held}
+        return self.vector(Resources(gres=tuple(gone.items())))
+
+    def unknown_disk(self, amount: Resources) -> str | None:
+        return min(amount.used_disks.difference(self.disks), default=None)
+
+
+def kind_of(axis: str) -> str:
+    """Return the kind of an axis: "read" for "read:data"."""
+    return axis.partition(":")[0]
+
+
+def _of_each(disks: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"{kind}:{disk}" for disk in disks for kind in ("read", "write"))
+
+
+def plus(left: Vector, right: Vector) -> Vector:
+    return tuple([a + b for a, b in zip(left, right, strict=True)])
+
+
+def minus(left: Vector, right: Vector) -> Vector:
+    return tuple([a - b for a, b in zip(left, right, strict=True)])
+
+
+def total(vectors: Iterable[Vector], zero: Vector) -> Vector:
+    for vector in vectors:
+        zero = plus(zero, vector)
+    return zero
+
+
+def fits(demand: Vector, room: Vector) -> bool:
+    """True if the demand fits; a demand of zero fits even where the room is negative."""
+    # `all` over a generator would cost three times as much on the hottest path of a pass.
+    for asked, there in zip(demand, room, strict=True):  # noqa: SIM110
+        if asked > there and asked:
+            return False
+    return True
+
+
+def short_axes(demand: Vector, room: Vector) -> list[int]:
+    """Return the axes on which `demand` does not fit into `room`."""
+    pairs = enumerate(zip(demand, room, strict=True))
+    return [axis for axis, (asked, there) in pairs if asked > there and asked]
+
+
+#: Resource and instance: ("gpu", "0").
+Instance = tuple[str, str]
+
+
+def choose_instances(
+    asked: Iterable[tuple[str, int]], there: Instances, taken: Container[Instance]
+) -> Instances:
+    """Choose, for each name and count in `asked`, the first instances that are not `taken`.
+
+    There must be enough: a pass admits only what fits, and every job that uses capacity of a
+    resource has exactly as many of its instances. The choice is made when a job is admitted and is
+    part of that event, so a restart finds it again.
+    """
+    lists = dict(there)
+    chosen = []
+    for name, count in asked:
+        free = [each for each in lists.get(name, ()) if (name, each) not in taken]
+        assert len(free) >= count, f"{count} of {name} were admitted, and {free} are free"
+        chosen.append((name, tuple(free[:count])))
+    return tuple(chosen)
+
+
+def each_instance(instances: Instances) -> Iterator[Instance]:
+    return ((name, each) for name, some in instances for each in some)
+
+
+def count_instances(instances: Instances, sign: int, taken: Counter[Instance]) -> None:
+    """Add (`sign` 1) or remove (-1) the instances of a job in `taken`. Only the ledger calls it."""
+    for each in each_instance(instances):
+        taken[each] += sign
+        if not taken[each]:
+            del taken[each]

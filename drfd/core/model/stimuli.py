@@ -1,0 +1,285 @@
+"""Inputs of the core: authenticated requests, reports from the launcher, and the passing of time.
+
+Each carries its time, because the core reads no clock: `at_s` is Unix time, for people; `mono_s`
+is the machine's monotonic clock, by which limits and grace times are measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from drfd.common.indices import Span
+from drfd.core.model.job import Dependency, JobSpec, Outcome, Usage, Whose
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    at_s: float
+    mono_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """The user who makes a request, authenticated by the kernel."""
+
+    user: str
+    uid: int
+    is_admin: bool
+    #: Whether the uid has an account; if not, `user` is the number.
+    has_account: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Bytes that the journal stores for live jobs besides their specifications.
+
+    These are events, and long command lines, environments and scripts; texts that several jobs of
+    one user have in common count once.
+    """
+
+    #: Bytes of the user who owns the job in question, and of all users.
+    own_bytes: int = 0
+    all_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitAsked:
+    now: Now
+    spec: JobSpec
+    held: bool = False
+    #: Outcomes of those dependencies that have left the ledger, by job id.
+    ended: Mapping[int, Outcome] = field(default_factory=dict)
+    #: Indices of the array (see `drfd.common.indices`), or empty for a single job.
+    spans: tuple[Span, ...] = ()
+    #: Maximum number of tasks of the array running at once.
+    at_once: int | None = None
+    #: Stored bytes, those of this submission included.
+    kept: Kept = Kept()
+    #: Whether an administrator asks.
+    is_admin: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobAsked:
+    """A request about a live job, or about all tasks of an array."""
+
+    now: Now
+    #: The id of the job or array.
+    job_id: int
+    actor: Actor
+    #: Whether it is only about the tasks of the array that have no record of their own.
+    unmaterialized_only: bool = field(default=False, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAsked(JobAsked):
+    """A request to end a job, or to take it out of the queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoringAsked(JobAsked):
+    """A request whose event is stored until the job ends, and may be refused for its bytes."""
+
+    kept: Kept = field(default=Kept(), kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldAsked(StoringAsked):
+    """A request to keep a waiting job from starting until it is released."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseAsked(StoringAsked):
+    """A request to let a held job start."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendAsked(StoringAsked):
+    """A request to freeze a running job."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeAsked(StoringAsked):
+    """A request to let a suspended job go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignalAsked(StoringAsked):
+    """A request to send a running job a signal."""
+
+    signal: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """The changes that `drf set` asks for; a field that is None stays as it is."""
+
+    name: str | None = None
+    pool: str | None = None
+    priority: int | None = None
+    #: Seconds; 0 removes the limit.
+    time_limit_s: int | None = None
+    cores_milli: int | None = None
+    memory_bytes: int | None = None
+    read_bps: int | None = None
+    write_bps: int | None = None
+    #: Name, read rate and write rate of each disk, in bytes per second.
+    disks: tuple[tuple[str, int, int], ...] | None = None
+    #: Name and count of each countable resource; a count of 0 removes it.
+    gres: tuple[tuple[str, int], ...] | None = None
+    after: tuple[Dependency, ...] | None = None
+    #: Unix time; 0 removes the begin time.
+    begin_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeAsked(StoringAsked):
+    """A request to change the specification of a job."""
+
+    change: Change
+    #: As in `SubmitAsked`.
+    ended: Mapping[int, Outcome] = field(default_factory=dict)
+    #: Labels of the tasks among its old and new dependencies that have left the ledger, by id.
+    names: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DrainAsked:
+    now: Now
+    on: bool
+    actor: Actor
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerUp:
+    """The attempt's program runs. The launcher reports it again after every reconnection."""
+
+    job_id: int
+    attempt: int
+    at_s: float
+    mono_s: float
+    cgroup: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchBroke:
+    now: Now
+    job_id: int
+    attempt: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchShort:
+    """The attempt's program has not run, because of a temporary shortage."""
+
+    now: Now
+    job_id: int
+    attempt: int
+    text: str
+    whose: Whose
+    #: As in `Postponed`.
+    resource: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerEnded:
+    """The attempt's first process has ended; code and signal are both None if unknown."""
+
+    job_id: int
+    attempt: int
+    at_s: float
+    #: None if the runner was gone before the end.
+    mono_s: float | None
+    exit_code: int | None
+    signal: int | None
+    #: Whether the kernel killed a process in this cgroup for memory.
+    oom_killed: bool
+    #: Whether the job's own memory limit was the cause, not a shortage of the whole machine.
+    over_limit: bool
+    usage: Usage | None
+    #: For an end that was not observed, its cause: one of `core.decisions.outcome.LOSSES`.
+    loss: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """All processes of the attempt are frozen."""
+
+    now: Now
+    job_id: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptMissing:
+    """The launcher has no trace of an attempt that should exist."""
+
+    now: Now
+    job_id: int
+    attempt: int
+    #: The cause if it is known: one of `core.decisions.outcome.LOSSES`.
+    loss: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupGone:
+    """No process and no cgroup of the attempt is left."""
+
+    now: Now
+    job_id: int
+    attempt: int
+    #: Result of the notification command, or None if there was none.
+    notice: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IdsSeen:
+    """The launcher knows attempts of jobs with ids up to this one."""
+
+    now: Now
+    highest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Breached:
+    """The job has exceeded a measured limit for so long that it must be stopped."""
+
+    now: Now
+    job_id: int
+    attempt: int
+    outcome: Outcome
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed, so wall-time limits and grace times are checked."""
+
+    now: Now
+    #: Monotonic time since which the launcher takes orders, or None if it takes none now.
+    heard_since_mono_s: float | None = 0.0
+
+
+Stimulus = (
+    SubmitAsked
+    | CancelAsked
+    | HoldAsked
+    | ReleaseAsked
+    | SuspendAsked
+    | ResumeAsked
+    | SignalAsked
+    | ChangeAsked
+    | DrainAsked
+    | RunnerUp
+    | LaunchBroke
+    | LaunchShort
+    | RunnerEnded
+    | Frozen
+    | AttemptMissing
+    | CgroupGone
+    | IdsSeen
+    | Breached
+    | Tick
+)

@@ -1,0 +1,384 @@
+"""Big jobs: reservations, so that they start, and backfill around them, so that nothing idles.
+
+This module has the whole rule. `reserve` decides when a job that does not fit will start and what
+is kept for it; `allows` decides whether another job may start beside one reservation; `Backfill`
+applies both to all the reservations of a pass, and is what policies call.
+
+A head job that does not fit and has waited for `patience_s` gets a reservation and keeps it; there
+are at most `depth` at a time (1: EASY backfilling; many: nearly conservative backfilling), each
+behind the earlier ones. The reservations of the last pass come first, in their order: each job
+starts if it fits and delays no earlier reservation; otherwise its reservation is renewed.
+
+A job's shadow time is the first moment at which it fits for as long as it is estimated to run, if
+the running jobs end as estimated and the jobs reserved before it start at their own shadow times;
+what is free then beyond all of them is spare. Between those starts free resources only grow, so
+another job may start if, for each reservation, it ends before the shadow time or fits into the
+spare, on every resource by itself.
+
+When the first shadow time that a job was given is past by `drain_after_s`, or when its shadow time
+has passed twice, its reservation becomes a drain: no other job may start in what it needs of the
+free resources. A drain helps only against jobs that have outlived their estimates. Long jobs that
+run as estimated end no sooner because of it; and where all jobs have waited for long, drains for
+each of them would follow one another, and most of the machine would idle.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import merge
+from math import inf
+from operator import itemgetter
+
+from drfd.core.fairness.rules import ReservationSettings
+from drfd.core.ledger.queue import Entry
+from drfd.core.model.resources import Vector, fits, minus, plus, short_axes
+from drfd.core.scheduling.kept_free import ExternalLoad
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """The resources reserved for one job. A reservation goes from one pass to the next."""
+
+    job_id: int
+    leaf: str
+    demand: Vector
+    #: The shadow time (Unix time): the job starts by then if all jobs end as estimated.
+    start_s: float
+    #: The estimated end of the job if it starts at the shadow time (Unix time).
+    end_s: float
+    #: The resources that other jobs may hold beyond the shadow time.
+    spare: Vector
+    #: The first shadow time that it was given.
+    due_s: float
+    #: How many times the shadow time has passed without a start of the job.
+    missed: int = 0
+    #: Whether no other job may start in what this one needs of the free resources.
+    is_drain: bool = False
+    #: Whether jobs have been preempted for this one. Such a reservation is a drain from the start
+    #: and is kept while the job waits, whatever `ReservationSettings` says.
+    is_forced: bool = False
+
+
+_time = itemgetter(0)
+
+#: (estimated end, resources that it gives back) of each job.
+Coming = Iterable[tuple[float, Vector]]
+
+
+class InOrder(ABC):
+    """An iterable of `Coming` in order of time, of which no more are read than are needed."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[tuple[float, Vector]]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Availability:
+    """The availability profile: the resources that are free now, and how that will change."""
+
+    free: Vector
+    now_s: float
+    #: The estimated ends of the running jobs.
+    ends: Coming | InOrder
+    #: The estimated ends of the jobs that this pass has started.
+    started: Coming = ()
+    #: The reservations that come before the new one.
+    reservations: Sequence[Reservation] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationRequest:
+    """A job that cannot start now, with its estimated run time."""
+
+    job_id: int
+    leaf: str
+    demand: Vector
+    length_s: float
+    #: The reservation that the last pass made for the job.
+    before: Reservation | None = None
+
+
+def reserve(
+    asked: ReservationRequest, availability: Availability, settings: ReservationSettings
+) -> Reservation | None:
+    """Return the reservation for a job, or None if it would not fit after the end of all jobs."""
+    found = shadow(asked.demand, asked.length_s, availability)
+    if found is None:
+        return None
+    start_s, spare = found
+    now_s, before = availability.now_s, asked.before
+    missed, due_s = 0, start_s
+    if before is not None:
+        due_s = before.due_s
+        missed = before.missed + (now_s > before.start_s and start_s > before.start_s)
+    is_forced = before is not None and before.is_forced
+    return Reservation(
+        job_id=asked.job_id,
+        leaf=asked.leaf,
+        demand=asked.demand,
+        start_s=start_s,
+        end_s=start_s + asked.length_s,
+        spare=spare,
+        due_s=due_s,
+        missed=missed,
+        is_drain=now_s - due_s > settings.drain_after_s or missed >= 2 or is_forced,
+        is_forced=is_forced,
+    )
+
+
+def forced(job_id: int, leaf: str, demand: Vector, now_s: float) -> Reservation:
+    """Return the reservation of a job for which others are preempted, without times yet."""
+    return Reservation(
+        job_id=job_id,
+        leaf=leaf,
+        demand=demand,
+        start_s=now_s,
+        end_s=now_s,
+        spare=minus(demand, demand),
+        due_s=now_s,
+        is_drain=True,
+        is_forced=True,
+    )
+
+
+def shadow(
+    demand: Vector, length_s: float, availability: Availability
+) -> tuple[float, Vector] | None:
+    """Return (shadow time, spare) for this demand and run time, or None if it never fits."""
+    free, now_s, ends = availability.free, availability.now_s, availability.ends
+    reservations = availability.reservations
+    nothing = minus(free, free)
+    others = [*availability.started]
+    for each in reservations:
+        others += [(each.start_s, minus(nothing, each.demand)), (each.end_s, each.demand)]
+    changes = iter(ends if isinstance(ends, InOrder) else sorted(ends, key=_time))
+    if others:
+        changes = merge(changes, sorted(others, key=_time), key=_time)
+    if not reservations:
+        return _first_room(demand, free, changes, now_s)
+    change, at_s = next(changes, None), now_s
+    while True:
+        # Apply all changes of one moment together.
+        while change is not None and change[0] <= at_s:
+            free = plus(free, change[1])
+            change = next(changes, None)
+        if fits(demand, free) and all(
+            allows(each, demand, at_s + length_s, free)
+            for each in reservations
+            if at_s < each.start_s
+        ):
+            return at_s, minus(free, demand)
+        if change is None:
+            return None
+        at_s = change[0]
+
+
+def _first_room(
+    demand: Vector, free: Vector, changes: Iterator[tuple[float, Vector]], now_s: float
+) -> tuple[float, Vector] | None:
+    """Compute the shadow time without earlier reservations. Resources then only come back, so it
+    is enough to follow the axes on which something is missing."""
+    at_s, back = now_s, [free]
+    lacking = short_axes(demand, free)
+    axis = lacking[0] if lacking else 0
+    lack = demand[axis] - free[axis]
+    for end_s, held in changes:
+        if not lacking and end_s > at_s:
+            break
+        back.append(held)
+        if end_s > at_s:
+            at_s = end_s
+        lack -= held[axis]
+        if lacking and lack <= 0:
+            free = _sum(back)
+            back = [free]
+            lacking = short_axes(demand, free)
+            if lacking:
+                axis = lacking[0]
+                lack = demand[axis] - free[axis]
+    return None if lacking else (at_s, minus(_sum(back), demand))
+
+
+def _sum(vectors: list[Vector]) -> Vector:
+    return tuple(map(sum, zip(*vectors, strict=True)))
+
+
+def allows(kept: Reservation, demand: Vector, end_s: float, free: Vector) -> bool:
+    """Return whether a job with this demand and estimated end may start in `free`, before the
+    shadow time, without delaying the reservation."""
+    if kept.is_drain:
+        left = tuple([max(0, a - b) for a, b in zip(free, kept.demand, strict=True)])
+        if not fits(demand, left):
+            return False
+    return end_s <= kept.start_s or fits(demand, kept.spare)
+
+
+def taken(kept: Reservation, demand: Vector, end_s: float) -> Reservation:
+    """Return the reservation after a job has been started before its shadow time."""
+    if end_s <= kept.start_s:
+        return kept
+    return replace(kept, spare=minus(kept.spare, demand))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassContext:
+    """The facts about time that a pass needs in order to reserve and to backfill.
+
+    `core.scheduling.release_times.make_pass_context` makes it of the ledger.
+    """
+
+    now_s: float
+    patience: ReservationSettings
+    #: The estimated ends of the running jobs, and what each gives back; valid for this pass only.
+    ends: Coming | InOrder
+    #: Returns the time since which a waiting job may start (Unix time).
+    since_s: Callable[[int], float]
+    #: Returns the estimated run time of a waiting job in seconds. When `since_s` or `length_s`
+    #: changes for a job, a wait index that is kept must be told of its leaf (`WaitIndex.touch`).
+    length_s: Callable[[int], float]
+    #: Returns the estimated run time of the jobs of a waiting job's user in seconds: `length_s` is
+    #: no less, unless the job's own limit is. 0 if there is no estimate.
+    guess_s: Callable[[int], float] = lambda job_id: 0.0
+    #: Returns the entry of a job in its queue, or None if the job no longer waits.
+    entry: Callable[[int], Entry | None]
+    #: The reservations of the last pass, in order.
+    before: tuple[Reservation, ...]
+    #: Suspended jobs that wait to be resumed: id → (leaf, the resources that they wait for). Until
+    #: they have been resumed and have ended, they keep their memory.
+    suspended: Mapping[int, tuple[str, Vector]] = field(default_factory=dict)
+    #: The load from outside drfd, or None; its expected end is one of `ends`.
+    external: ExternalLoad | None = None
+
+    def end_s(self, job_id: int) -> float:
+        """Return the estimated end of a waiting job if it started now."""
+        return self.now_s + self.length_s(job_id)
+
+    def waited_s(self, job_id: int) -> float:
+        """Return how many seconds the job has been waiting; 0 if its wait began in the future,
+        which happens after the clock was set back."""
+        return max(0.0, self.now_s - self.since_s(job_id))
+
+    def is_late(self, job_id: int) -> bool:
+        """Return whether the job has waited long enough for a reservation."""
+        return self.patience.reserves and self.waited_s(job_id) >= self.patience.patience_s
+
+    def has_waited_too_long(self, job_id: int) -> bool:
+        """Return whether no later job of its leaf may pass this job, provided that no job has
+        waited longer."""
+        return self.patience.reserves and self.waited_s(job_id) > self.patience.drain_after_s
+
+
+@dataclass
+class Backfill:
+    """The reservations as they stand while a pass runs."""
+
+    pass_context: PassContext
+    #: The reservations in order: no later one may delay an earlier one.
+    reservations: list[Reservation] = field(default_factory=list)
+
+    def may_renew(self, before: Reservation) -> bool:
+        """Return whether a reservation of the last pass may be renewed."""
+        return before.is_forced or self.may_add
+
+    @property
+    def may_add(self) -> bool:
+        """Return whether the settings allow one more reservation."""
+        rules = self.pass_context.patience
+        return (
+            rules.reserves and sum(not each.is_forced for each in self.reservations) < rules.depth
+        )
+
+    @property
+    def has_drain(self) -> bool:
+        """Return whether a reservation is a drain that was not made for a starving job."""
+        return any(each.is_drain and not each.is_forced for each in self.reservations)
+
+    def may_reserve(self, job_id: int) -> bool:
+        """Return whether a job that cannot start may get a reservation now."""
+        return self.may_add and self.pass_context.is_late(job_id) and not self.is_reserved(job_id)
+
+    def is_reserved(self, job_id: int) -> bool:
+        return any(each.job_id == job_id for each in self.reservations)
+
+    def never_fits(
+        self, job_id: int, demand: Vector, *, free: Vector, admitted: Mapping[int, Vector]
+    ) -> bool:
+        """Return whether the job would not fit even when all jobs have ended. `admitted` as for
+        `reserve`."""
+        length_s = self.pass_context.length_s(job_id)
+        return shadow(demand, length_s, self._availability(free, admitted)) is None
+
+    def deadline_s(self, demand: Vector, free: Vector) -> float | None:
+        """Return the time by which a job of this demand that starts in `free` now must have
+        ended, so that it delays no reservation; infinity if it may run on, or None if no job of
+        this demand may start, however short."""
+        found = inf
+        for each in self.reservations:
+            if not allows(each, demand, each.start_s, free):
+                return None
+            if not allows(each, demand, inf, free):
+                found = min(found, each.start_s)
+        return found
+
+    def allows(self, demand: Vector, job_id: int, free: Vector) -> bool:
+        """Return whether the job may start now without delaying any reservation."""
+        return self.delayed_reservation(demand, job_id, free) is None
+
+    def delayed_reservation(self, demand: Vector, job_id: int, free: Vector) -> Reservation | None:
+        """Return the first reservation that the job would delay if it started now, or None."""
+        if not self.reservations:
+            return None
+        end_s = self.pass_context.end_s(job_id)
+        others = [each for each in self.reservations if each.job_id != job_id]
+        if job_id in self.pass_context.suspended:
+            # A drain may be waiting for the memory of this job, which must run and end to free it.
+            others = [each if each.is_forced else replace(each, is_drain=False) for each in others]
+        return next((each for each in others if not allows(each, demand, end_s, free)), None)
+
+    def admit(self, demand: Vector, job_id: int) -> None:
+        """Take a job that starts now out of the spare room of the reservations."""
+        if self.reservations:
+            end_s = self.pass_context.end_s(job_id)
+            self.reservations = [taken(each, demand, end_s) for each in self.reservations]
+
+    def reserve(
+        self,
+        job_id: int,
+        leaf: str,
+        demand: Vector,
+        *,
+        free: Vector,
+        admitted: Mapping[int, Vector],
+        before: Reservation | None = None,
+    ) -> bool:
+        """Reserve for the job; `admitted` are the demands of the jobs that this pass has admitted.
+        Returns whether the job would fit at any time."""
+        asked = ReservationRequest(
+            job_id=job_id,
+            leaf=leaf,
+            demand=demand,
+            length_s=self.pass_context.length_s(job_id),
+            before=before,
+        )
+        availability = replace(self._availability(free, admitted), reservations=self.reservations)
+        found = reserve(asked, availability, self.pass_context.patience)
+        if found is None:
+            return False
+        self.reservations = [
+            taken(each, demand, found.end_s) if found.start_s <= each.start_s else each
+            for each in self.reservations
+        ]
+        self.reservations.append(found)
+        return True
+
+    def _availability(self, free: Vector, admitted: Mapping[int, Vector]) -> Availability:
+        """Return the availability profile without the reservations."""
+        pass_context = self.pass_context
+        return Availability(
+            free=free,
+            now_s=pass_context.now_s,
+            ends=pass_context.ends,
+            started=[(pass_context.end_s(job_id), held) for job_id, held in admitted.items()],
+        )

@@ -1,0 +1,481 @@
+"""The policies that drfd's own is compared with: first come first served, EASY backfilling, and
+orders of siblings in the tree.
+
+All of them work on a `BaselinePass`, which records what a pass has given out so far.
+
+The tree policies compare siblings by a key of each node, without min-satisfaction: at every level
+the child with the least key is served, whatever is below it (`TreeOrder`). Ties go to the node with
+less decayed usage, then to the job submitted first, then to the name, as under drfd's own policy.
+
+`yarn` follows Hadoop's fair scheduler with its policy "drf": a queue is needy while it holds less
+of its dominant resource than its minimum share. Needy ones come first, by what they hold over their
+minimum shares; the others by their shares of the cluster over their weights; each compares its
+resources in its own order of dominance, the largest first. Every queue has a key, and keys are
+ordered as tuples are: so the order is total, and cannot change while somebody sorts by it (both
+have been bugs of comparators like this one).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
+from heapq import heapify, heappop, heappush
+from math import lcm
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from drfd.core.fairness.entitlement import ONE, ZERO, Shares
+from drfd.core.fairness.priority_tree import NEVER
+from drfd.core.fairness.share_tree import TOP, ShareTree, parent_of, path_up
+from drfd.core.ledger.queue import Entry, Line
+from drfd.core.model.events import StartReason
+from drfd.core.model.resources import Vector, fits, minus
+from drfd.core.scheduling.backfill import (
+    Availability,
+    PassContext,
+    Reservation,
+    allows,
+    shadow,
+    taken,
+)
+from drfd.core.scheduling.plan import PassInput, Plan
+
+#: More than any demand: the room on an axis that does not bind.
+_ENDLESS = 1 << 200
+
+#: A waiting job: its entry in its leaf's queue, and its demand.
+Head = tuple[Entry, Vector]
+
+
+class BaselinePass:
+    def __init__(self, pass_input: PassInput, *, binding: Iterable[int] | None = None) -> None:
+        """`binding` are the axes on which there must be room, or None for all."""
+        tables = pass_input.wait_index.tables
+        self.queues = pass_input.wait_index.open_queues()
+        self.free = pass_input.free
+        self.standing: ShareTree = tables.shares.standing(tables.used, self.queues)
+        #: The admitted jobs with their demands, in order.
+        self.admitted: dict[int, Vector] = {}
+        #: The rule by which a job starts, for each that does not start by its own turn.
+        self.reasons: dict[int, StartReason] = {}
+        #: Jobs that hold resources, or have been admitted, by node.
+        self.count: dict[str, int] = {}
+        for leaf, number in pass_input.options.running.items():
+            self._add(leaf, number)
+        axes = range(len(pass_input.free))
+        self._loose = set() if binding is None else set(axes).difference(binding)
+        self._most = self._loosened(tables.shares.capacity)
+        #: The number of admitted jobs of each demand, by leaf.
+        self._passed: dict[str, Counter[Vector]] = {}
+        #: The jobs admitted before earlier ones of their queue.
+        self._early: set[int] = set()
+        self._pass_context = pass_input.pass_context
+
+    def heads(self, leaf: str) -> list[Head]:
+        """Return the first waiting job of each demand."""
+        groups = self.queues[leaf].groups
+        passed = self._passed.get(leaf)
+        if passed is None:
+            return [(entries.first, demand) for demand, entries in groups.items()]
+        return [
+            (entries[at], demand)
+            for demand, entries in groups.items()
+            if (at := self._past(entries, passed.get(demand, 0))) < len(entries)
+        ]
+
+    def _past(self, entries: Line, at: int) -> int:
+        """Return the index, from `at` on, of the first job not admitted out of turn."""
+        while self._early and at < len(entries) and entries[at][1] in self._early:
+            at += 1
+        return at
+
+    def head(self, leaf: str) -> Head | None:
+        """Return the first job of the leaf that the whole machine has room for, or None. A
+        change of the configuration may leave larger ones in the queue."""
+        heads = self.heads(leaf)
+        first = min(heads, default=None)
+        if first is None or fits(first[1], self._most):
+            return first
+        return min((head for head in heads if fits(head[1], self._most)), default=None)
+
+    def first_fit(self, leaf: str) -> Head | None:
+        """Return the first job of the leaf for which there is room, or None."""
+        room = self.room(leaf)
+        return min((head for head in self.heads(leaf) if fits(head[1], room)), default=None)
+
+    def room(self, leaf: str) -> Vector:
+        """Return what is free within the limits of the leaf and of the pools that it is in."""
+        room = self._loosened(self.free)
+        for path in path_up(leaf):
+            limit = self.standing.nodes[path].limit
+            if limit is not None:
+                left = minus(limit, self.standing.used[path])
+                room = tuple([min(a, b) for a, b in zip(room, left, strict=True)])
+        return room
+
+    def fits_free(self, demand: Vector) -> bool:
+        """Return whether there is room, apart from limits."""
+        return fits(demand, self._loosened(self.free))
+
+    def admit(self, leaf: str, head: Head) -> None:
+        (_, job_id), demand = head
+        self.admitted[job_id] = demand
+        self.free = minus(self.free, demand)
+        self.standing.hold(leaf, demand)
+        self._add(leaf, 1)
+        self._passed.setdefault(leaf, Counter())[demand] += 1
+
+    def resume_suspended(self) -> None:
+        """Resume suspended jobs first: others may wait for the memory that these keep."""
+        waiting = {} if self._pass_context is None else self._pass_context.suspended
+        for job_id, (leaf, demand) in sorted(waiting.items()):
+            if fits(demand, self.room(leaf)):
+                self.admit(leaf, ((0, job_id), demand))
+                self._passed[leaf][demand] -= 1
+                self._early.add(job_id)
+
+    def plan(self, order: list[str], reservation: Reservation | None = None) -> Plan:
+        return Plan(
+            admitted=list(self.admitted),
+            reasons=self.reasons,
+            free=self.free,
+            order=order,
+            reservations=() if reservation is None else (reservation,),
+            standing=self.standing,
+        )
+
+    def _add(self, leaf: str, number: int) -> None:
+        for path in path_up(leaf):
+            self.count[path] = self.count.get(path, 0) + number
+
+    def _loosened(self, room: Vector) -> Vector:
+        if not self._loose:
+            return room
+        return tuple([_ENDLESS if at in self._loose else each for at, each in enumerate(room)])
+
+
+#: Returns the job of a leaf that would be next.
+Choose = Callable[[str], Head | None]
+
+
+def fifo(pass_input: PassInput) -> Plan:
+    """Start jobs in the order of submission, up to the first that does not fit."""
+    baseline = BaselinePass(pass_input)
+    _serve_until_blocked(baseline)
+    return baseline.plan(_order(baseline))
+
+
+def easy(pass_input: PassInput) -> Plan:
+    """Start jobs in the order of submission, with one reservation: the first job that does not fit
+    starts when enough of the running ones have ended; until then others may start that will have
+    ended by then, or that leave it enough (EASY; Lifka 1995).
+
+    Of a leaf's jobs with one demand, only the first is considered. Without a context the ends of
+    jobs are unknown, and the policy is `fifo`.
+    """
+    baseline = BaselinePass(pass_input)
+    blocked = _serve_until_blocked(baseline)
+    kept = None
+    if blocked is not None and pass_input.pass_context is not None:
+        kept = _reserve(baseline, *blocked, pass_input.pass_context)
+        if kept is not None:
+            kept = _backfill(baseline, pass_input.pass_context, kept)
+    return baseline.plan(_order(baseline), kept)
+
+
+def _serve_until_blocked(baseline: BaselinePass) -> tuple[str, Head] | None:
+    """Start jobs in order, and return the leaf and the job that no later one may pass, or None."""
+    baseline.resume_suspended()
+    line = _line(baseline, baseline.head)
+    while line:
+        _, leaf = heappop(line)
+        head = baseline.head(leaf)
+        assert head is not None
+        if fits(head[1], baseline.room(leaf)):
+            baseline.admit(leaf, head)
+            _push(line, leaf, baseline.head(leaf))
+        elif not baseline.fits_free(head[1]):
+            return leaf, head
+    return None
+
+
+def _line(baseline: BaselinePass, choose: Choose) -> list[tuple[int, str]]:
+    line = [(head[0][1], leaf) for leaf in baseline.queues if (head := choose(leaf)) is not None]
+    heapify(line)
+    return line
+
+
+def _push(line: list[tuple[int, str]], leaf: str, head: Head | None) -> None:
+    if head is not None:
+        heappush(line, (head[0][1], leaf))
+
+
+def _order(baseline: BaselinePass) -> list[str]:
+    return [leaf for _, leaf in sorted(_line(baseline, baseline.head))]
+
+
+def _reserve(
+    baseline: BaselinePass, leaf: str, head: Head, pass_context: PassContext
+) -> Reservation | None:
+    (_, job_id), demand = head
+    started = [(pass_context.end_s(other), held) for other, held in baseline.admitted.items()]
+    length_s = pass_context.length_s(job_id)
+    availability = Availability(
+        free=baseline.free, now_s=pass_context.now_s, ends=pass_context.ends, started=started
+    )
+    found = shadow(demand, length_s, availability)
+    if found is None:
+        return None
+    start_s, spare = found
+    return Reservation(
+        job_id=job_id,
+        leaf=leaf,
+        demand=demand,
+        start_s=start_s,
+        end_s=start_s + length_s,
+        spare=spare,
+        due_s=start_s,
+    )
+
+
+def _backfill(baseline: BaselinePass, pass_context: PassContext, kept: Reservation) -> Reservation:
+    """Start jobs that do not delay the reservation. Returns the reservation after that."""
+
+    def choose(leaf: str) -> Head | None:
+        room = baseline.room(leaf)
+        able = (
+            head
+            for head in baseline.heads(leaf)
+            if head[0][1] != kept.job_id
+            and fits(head[1], room)
+            and allows(kept, head[1], pass_context.end_s(head[0][1]), baseline.free)
+        )
+        return min(able, default=None)
+
+    line = _line(baseline, choose)
+    while line:
+        job_id, leaf = heappop(line)
+        head = choose(leaf)
+        # There is less room than when the leaf was pushed: another of its jobs may be next.
+        if head is not None and head[0][1] == job_id:
+            baseline.admit(leaf, head)
+            baseline.reasons[job_id] = StartReason.BACKFILL
+            kept = taken(kept, head[1], pass_context.end_s(job_id))
+            head = choose(leaf)
+        _push(line, leaf, head)
+    return kept
+
+
+#: (0 for a needy queue or 1, then the quotients to compare); a quotient is (0, value), or (1, 0) if
+#: its divisor is 0.
+YarnKey = tuple[int, tuple[tuple[int, Fraction], ...]]
+
+
+def yarn_key(
+    used: Vector, capacity: Vector, weights: Shares | None = None, min_share: Vector | None = None
+) -> YarnKey:
+    """Return the key of a queue; the least is served first."""
+    heavy = weights or (ONE,) * len(used)
+    shares = [
+        Fraction(amount, top) / weight if top else ZERO
+        for amount, top, weight in zip(used, capacity, heavy, strict=True)
+    ]
+    # If shares are equal, the first resource, which is the CPU, is the dominant one.
+    order = sorted(range(len(used)), key=lambda axis: (-shares[axis], axis))
+    least = min_share or (0,) * len(used)
+    if used[order[0]] < least[order[0]]:
+        return 0, tuple(_over(used[axis], least[axis]) for axis in order)
+    return 1, tuple((0, shares[axis]) for axis in order)
+
+
+def _over(amount: int, least: int) -> tuple[int, Fraction]:
+    return (0, Fraction(amount, least)) if least else (1, ZERO)
+
+
+#: Returns the key of a node by its present holdings. Keys order siblings totally.
+Key = Callable[[str], Any]
+
+
+class _Turn(NamedTuple):
+    key: Any
+    spent: float
+    #: The job whose turn it would be.
+    job_id: int
+    path: str
+
+
+class TreeOrder:
+    """Heaps of the children of each node; stale entries are dropped when they reach the top."""
+
+    def __init__(self, baseline: BaselinePass, key: Key, spent: Mapping[str, float]) -> None:
+        self._tally, self._key, self._spent = baseline, key, spent
+        self._build()
+
+    def least(self) -> str | None:
+        """Return the leaf that is served next, or None if no leaf waits."""
+        path = TOP
+        while path not in self._tally.queues:
+            turn = self._top(path)
+            if turn is None:
+                return None
+            path = turn.path
+        return path
+
+    def drop(self, leaf: str) -> None:
+        """Remove the leaf: it is not served any more."""
+        self._set(leaf, None)
+        self._lift(leaf)
+
+    def refresh(self, leaf: str) -> None:
+        """Update the leaf, which holds more now and has another first job."""
+        head = self._tally.head(leaf)
+        self._set(leaf, None if head is None else head[0][1])
+        self._lift(leaf)
+
+    def order(self) -> list[str]:
+        """Empty the order: return the leaves that wait, in the order of service if all fitted."""
+        self._build()
+        found = []
+        while leaf := self.least():
+            found.append(leaf)
+            self.drop(leaf)
+        return found
+
+    def _build(self) -> None:
+        self._turns: dict[str, _Turn] = {}
+        self._heaps: dict[str, list[_Turn]] = {}
+        for leaf in self._tally.queues:
+            self.refresh(leaf)
+
+    def _lift(self, leaf: str) -> None:
+        for path in path_up(leaf)[1:]:
+            least = self._top(path)
+            self._set(path, None if least is None else least.job_id)
+
+    def _set(self, path: str, job_id: int | None) -> None:
+        if job_id is None:
+            self._turns.pop(path, None)
+            return
+        turn = _Turn(self._key(path), self._spent.get(path, NEVER), job_id, path)
+        if self._turns.get(path) != turn:
+            self._turns[path] = turn
+            heappush(self._heaps.setdefault(parent_of(path), []), turn)
+
+    def _top(self, path: str) -> _Turn | None:
+        heap = self._heaps.get(path, [])
+        while heap and self._turns.get(heap[0].path) != heap[0]:
+            heappop(heap)
+        return heap[0] if heap else None
+
+
+def algorithm1(pass_input: PassInput) -> Plan:
+    """Follow algorithm 1 of the DRF paper literally: serve the least dominant share, and stop
+    when its next job does not fit."""
+    baseline = BaselinePass(pass_input)
+    turns = _order_by_parts(baseline, pass_input, max)
+    while leaf := turns.least():
+        head = baseline.head(leaf)
+        assert head is not None
+        if not baseline.fits_free(head[1]):
+            break
+        if fits(head[1], baseline.room(leaf)):
+            baseline.admit(leaf, head)
+            turns.refresh(leaf)
+        else:
+            # A limit of its own keeps the job back, which does not stop the others.
+            turns.drop(leaf)
+    return baseline.plan(turns.order())
+
+
+def hdrf_naive(pass_input: PassInput) -> Plan:
+    """Compare siblings by their own dominant shares, so that a child whose sibling is rich in
+    another resource starves."""
+    baseline = BaselinePass(pass_input)
+    return _served(baseline, _order_by_parts(baseline, pass_input, max))
+
+
+def asset(pass_input: PassInput) -> Plan:
+    """Serve the least sum of shares of all resources: asset fairness (DRF paper, section 5.1)."""
+    baseline = BaselinePass(pass_input)
+    return _served(baseline, _order_by_parts(baseline, pass_input, sum))
+
+
+def cpu(pass_input: PassInput) -> Plan:
+    """Apply max-min fairness to the first resource alone."""
+    baseline = BaselinePass(pass_input, binding=(0,) if pass_input.options.overcommit else None)
+    return _served(baseline, _order_by_parts(baseline, pass_input, itemgetter(0)))
+
+
+def slots(pass_input: PassInput) -> Plan:
+    """Apply max-min fairness to slots, one for each job, whatever it needs."""
+    assert pass_input.options.slots is not None, "how many slots?"
+    baseline = BaselinePass(pass_input, binding=() if pass_input.options.overcommit else None)
+    factors = _factors(
+        {path: (baseline.standing.entitlement(path),) for path in _nodes(baseline)}, (1,)
+    )
+
+    def key(path: str) -> int:
+        return baseline.count.get(path, 0) * factors[path][0]
+
+    left = pass_input.options.slots - sum(pass_input.options.running.values())
+    return _served(baseline, TreeOrder(baseline, key, pass_input.wait_index.spent), most=left)
+
+
+def yarn(pass_input: PassInput) -> Plan:
+    """Follow the fair scheduler of Hadoop with its policy "drf"; guarantees are minimum shares.
+    Decayed usage plays no part: of equal queues the one that waits longest is served."""
+    baseline = BaselinePass(pass_input)
+
+    def key(path: str) -> YarnKey:
+        rule = pass_input.wait_index.shares.rule(path)
+        held = baseline.standing.used[path]
+        return yarn_key(held, pass_input.wait_index.shares.capacity, rule.weights, rule.guarantee)
+
+    return _served(baseline, TreeOrder(baseline, key, {}))
+
+
+def _served(baseline: BaselinePass, turns: TreeOrder, *, most: int | None = None) -> Plan:
+    """Start jobs, at most `most`. A leaf in which no job fits is passed over."""
+    while (most is None or len(baseline.admitted) < most) and (leaf := turns.least()):
+        head = baseline.first_fit(leaf)
+        if head is None:
+            turns.drop(leaf)
+        else:
+            baseline.admit(leaf, head)
+            turns.refresh(leaf)
+    return baseline.plan(turns.order())
+
+
+def _order_by_parts(
+    baseline: BaselinePass, pass_input: PassInput, measure: Callable[[list[int]], int]
+) -> TreeOrder:
+    """Return the order of the tree by the quotients of a node's holdings and its entitlements,
+    measured as one number."""
+    entitled = {path: baseline.standing.entitled(path) for path in _nodes(baseline)}
+    factors = _factors(entitled, pass_input.wait_index.shares.capacity)
+    used = baseline.standing.used
+
+    def key(path: str) -> int:
+        pairs = zip(used[path], factors[path], strict=True)
+        return measure([amount * factor for amount, factor in pairs])
+
+    return TreeOrder(baseline, key, pass_input.wait_index.spent)
+
+
+def _nodes(baseline: BaselinePass) -> set[str]:
+    return {path for leaf in baseline.queues for path in path_up(leaf)}
+
+
+def _factors(entitled: Mapping[str, Shares], capacity: Vector) -> dict[str, tuple[int, ...]]:
+    """Return the integers by which amounts are multiplied to compare the holdings of nodes with
+    their entitlements, all in one unit, so that nothing is rounded."""
+    kinds: dict[Shares, list[Fraction]] = {}
+    for parts in entitled.values():
+        if parts not in kinds:
+            pairs = zip(parts, capacity, strict=True)
+            # Nobody holds a resource that the machine lacks or the node is not entitled to.
+            kinds[parts] = [1 / (part * top) if part and top else ZERO for part, top in pairs]
+    unit = lcm(*(each.denominator for row in kinds.values() for each in row))
+    whole = {parts: tuple(int(each * unit) for each in row) for parts, row in kinds.items()}
+    return {path: whole[parts] for path, parts in entitled.items()}

@@ -1,0 +1,190 @@
+"""The capacity that is kept free of jobs: for load from outside drfd, and for drfd's own processes.
+
+The measured load is full of spikes, so it is smoothed to a level. The level moves only when all of
+the latest `SAMPLES` samples are on one side of it, and then to the nearest of them; shorter spikes
+have no effect. The resources that the machine has besides its capacity cover the first part of the
+level. The rest is kept free of new jobs once it is large enough to be noticed, until it is less
+than half of that. Running jobs keep all they have, and nobody's entitlement changes.
+
+Memory that a job leaves in use when it ends (files in a tmpfs, System V segments) is charged to no
+job, and its size is known exactly. It raises the level at once.
+
+Each running job has a runner, a process of drfd outside the job's cgroup and demand. A few hundred
+runners fit into the memory that the machine has besides its capacity. The memory of more is taken
+from the capacity, so that thousands of tiny jobs cannot start more runners than there is memory
+for. No user's share counts it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from math import inf
+
+from drfd.core.fairness.rules import Rules
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model.job import ALLOCATED_STATES, JobState
+from drfd.core.model.resources import NOTHING, Resources, Vector, minus
+
+#: The memory of one runner, rounded up: 2.6 MB, measured with 300 of them, shared pages divided.
+RUNNER_BYTES = 3 << 20
+
+
+def runner_bytes(count: int, rules: Rules) -> int:
+    """Return the memory that `count` runners take from the capacity."""
+    if rules.root_room_bytes is None:
+        return 0
+    return max(0, count * RUNNER_BYTES - rules.root_room_bytes)
+
+
+def kept(ledger: Ledger, rules: Rules, external: ExternalLoad | None) -> Resources:
+    """Return the resources kept free for external load and for runners. The measured load includes
+    the runners, so the larger of the two counts."""
+    load = NOTHING if external is None else external.kept
+    own = runner_bytes(runner_count(ledger), rules)
+    if own <= load.memory_bytes:
+        return load
+    return Resources(cores_milli=load.cores_milli, memory_bytes=own)
+
+
+def runner_count(ledger: Ledger) -> int:
+    return sum(ledger.job_counts.states[state] for state in ALLOCATED_STATES)
+
+
+def launches_with_room(
+    admitted: list[int], ledger: Ledger, rules: Rules, free: Vector
+) -> tuple[list[int], Vector] | None:
+    """Return the jobs of `admitted` for whose runners there is memory too, and the resources free
+    after them; or None if that is all of them. `free` is from before the pass.
+
+    A job alone on the machine always starts, since it may ask for the whole capacity.
+    """
+    count, unit = runner_count(ledger), Resources(memory_bytes=1)
+    if not runner_bytes(count + len(admitted), rules):
+        return None
+    axis = rules.axes.vector(unit).index(1)
+    left: list[int] = []
+    before = runner_bytes(count, rules)
+    for job_id in admitted:
+        job = ledger.job(job_id)
+        wanted = ledger.wanted(job)
+        assert wanted is not None
+        after = minus(free, wanted)
+        if job.state is JobState.SUSPENDED:
+            # A suspended job has a runner already.
+            left.append(job_id)
+            free = after
+        elif not count or after[axis] >= runner_bytes(count + 1, rules) - before:
+            count += 1
+            left.append(job_id)
+            free = after
+    if len(left) == len(admitted):
+        return None
+    taken = runner_bytes(count + 1, rules) - before
+    return left, minus(free, rules.axes.vector(Resources(memory_bytes=taken)))
+
+
+#: The number of latest samples that must be on one side of the level to move it.
+SAMPLES = 5
+#: A load is expected to last as long again as it has lasted, and at least this many seconds.
+_LEAST_S = 60.0
+#: A load that has lasted this many seconds is expected to stay: nothing waits for its end.
+_LASTING_S = 3600.0
+
+#: Cores (thousandths) and memory (bytes): all that can be seen from outside.
+_Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalLoad:
+    """A measured load, of cores and memory alone."""
+
+    #: The use by processes outside drfd.
+    used: Resources
+    #: The part of the capacity that is kept free for them.
+    kept: Resources
+    #: The expected end (Unix time); infinity if it is unknown.
+    until_s: float
+
+
+@dataclass
+class ExternalLoadEstimator:
+    """Estimates the external load from samples."""
+
+    #: The part of the capacity that is kept free.
+    kept: Resources = NOTHING
+    _samples: deque[_Pair] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    _level: _Pair = (0, 0)
+    #: The time since which anything has been kept free (Unix time).
+    _since_s: float = 0.0
+
+    def see(self, use: Resources, *, beside: Resources, capacity: Resources, now_s: float) -> bool:
+        """Take a sample of what processes other than drfd and its jobs use. Returns whether it
+        changes what is kept free. `beside` is what the machine has besides its capacity."""
+        self._samples.append((use.cores_milli, use.memory_bytes))
+        if len(self._samples) < SAMPLES:
+            return False
+        cores, memory = zip(*self._samples, strict=True)
+        self._level = _drawn(self._level[0], cores), _drawn(self._level[1], memory)
+        return self._judge(beside, capacity, now_s)
+
+    def _judge(self, beside: Resources, capacity: Resources, now_s: float) -> bool:
+        """Compute what is kept free from the level. Returns whether that has changed."""
+        before = self.kept
+        self.kept = Resources(
+            cores_milli=_noticed(
+                self._level[0] - beside.cores_milli,
+                least=max(500, capacity.cores_milli // 16),
+                is_seen=before.cores_milli > 0,
+            ),
+            memory_bytes=_noticed(
+                self._level[1] - beside.memory_bytes,
+                least=min(1 << 30, capacity.memory_bytes // 16),
+                is_seen=before.memory_bytes > 0,
+            ),
+        )
+        if before == NOTHING:
+            self._since_s = now_s
+        return self.kept != before
+
+    def leave(
+        self, memory_bytes: int, *, beside: Resources, capacity: Resources, now_s: float
+    ) -> bool:
+        """Count memory that a job has left in use at its end as load from outside. Returns
+        whether it changes what is kept free. It counts before samples show it: otherwise a job
+        that starts earlier would be given the same memory."""
+        self._level = self._level[0], self._level[1] + memory_bytes
+        # Earlier samples lack this memory, and must not draw the level back.
+        self._samples = deque(
+            ((cores, memory + memory_bytes) for cores, memory in self._samples), maxlen=SAMPLES
+        )
+        return self._judge(beside, capacity, now_s)
+
+    def resume(
+        self, kept_bytes: int, *, beside: Resources, capacity: Resources, now_s: float
+    ) -> None:
+        """Start with this much memory kept free, as before a restart, until there are enough
+        samples: jobs that start earlier must not be given memory that is in use."""
+        self._level = self._level[0], kept_bytes + beside.memory_bytes
+        self._judge(beside, capacity, now_s)
+
+    def load(self, now_s: float) -> ExternalLoad | None:
+        if self.kept == NOTHING:
+            return None
+        lasted_s = now_s - self._since_s
+        return ExternalLoad(
+            used=Resources(cores_milli=self._level[0], memory_bytes=self._level[1]),
+            kept=self.kept,
+            until_s=inf if lasted_s >= _LASTING_S else now_s + max(_LEAST_S, lasted_s),
+        )
+
+
+def _drawn(level: int, samples: tuple[int, ...]) -> int:
+    """Return the level, moved to the nearest sample if all are above it or all below."""
+    return max(min(samples), min(max(samples), level))
+
+
+def _noticed(beyond: int, *, least: int, is_seen: bool) -> int:
+    """Return the amount to keep free for a use `beyond` the resources set aside for it. Less than
+    `least` is background work of the system, or an error of measurement."""
+    return beyond if beyond >= (least // 2 if is_seen else least) and beyond > 0 else 0

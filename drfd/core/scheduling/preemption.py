@@ -1,0 +1,294 @@
+"""Preemption: stopping or freezing preemptible jobs for a node that holds less than its promise.
+
+A node of the tree starves while a job waits below it that would keep the node within its
+entitlement, and the node's satisfaction is below `below`, for `after_s` without a break. For such
+a job, victims are sought where most is held, the most recently started first. A victim may be taken
+only if all nodes that pay for it, below the lowest node that it shares with the starving job, keep
+their promise without it, and if its side stays at least as satisfied as the starving one will be.
+Either the victims make room for the job, or there are none; if some of them suffice, those who have
+run longest are spared. A victim's side stays at its promise, and no pool that holds both comes to
+starve by the exchange, so nobody is stopped for the victim in its turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from heapq import merge
+from itertools import groupby
+
+from drfd.core.fairness.rules import Preempting
+from drfd.core.fairness.share_tree import FairShare, ShareTree, path_up
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model import events as ev
+from drfd.core.model.job import Job, JobState
+from drfd.core.model.resources import Vector, fits, minus, plus, total
+from drfd.core.model.stimuli import Now
+
+#: The seconds after the grace time in which stopped jobs are expected to release their resources.
+_SLOW_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Starving:
+    """A starving node, and the job below it for which room is to be made."""
+
+    path: str
+    job_id: int
+
+
+@dataclass
+class Starvation:
+    """The time since which each node starves, on the monotonic clock; updated every pass."""
+
+    since_mono_s: dict[str, float] = field(default_factory=dict)
+
+    def look(
+        self, ledger: Ledger, standing: ShareTree, shares: FairShare, how: Preempting, mono_s: float
+    ) -> list[Starving]:
+        """Return the nodes for which jobs may be preempted now, the least satisfied first."""
+        starving = _starving(ledger, standing, how)
+        self.since_mono_s = {path: self.since_mono_s.get(path, mono_s) for path in starving}
+        due = []
+        for path, job_id in starving.items():
+            after_s = how.after_s
+            if shares.rule(path).guarantee is not None:
+                after_s /= 2
+            if mono_s - self.since_mono_s[path] >= after_s:
+                due.append((standing.satisfaction(path), path, job_id))
+        return [Starving(path, job_id) for _, path, job_id in sorted(due)]
+
+
+def _starving(ledger: Ledger, standing: ShareTree, how: Preempting) -> dict[str, int]:
+    """Return each starving node with the first job, of the least satisfied leaf, that would keep
+    the node within its entitlement."""
+    found: dict[str, int] = {}
+    for leaf in sorted(ledger.queues, key=lambda leaf: (standing.satisfaction(leaf), leaf)):
+        short = [path for path in path_up(leaf) if standing.satisfaction(path) < how.below]
+        groups = ledger.queues[leaf].groups.items() if short else ()
+        for (_, job_id), demand in sorted((group.first, demand) for demand, group in groups):
+            if standing.is_within_limits(leaf, demand):
+                for path in short:
+                    if standing.keeps_promise_of(path, demand):
+                        found.setdefault(path, job_id)
+    return found
+
+
+#: (leaf, resources) that jobs which are being stopped or frozen will release.
+Releases = Sequence[tuple[str, Vector]]
+
+
+@dataclass
+class Departures:
+    """The time since which each job is releasing its resources, on the monotonic clock, so that
+    setting the machine's clock makes no job late. A restarted daemon begins again."""
+
+    since_mono_s: dict[tuple[int, int, JobState, int], float] = field(default_factory=dict)
+
+    def look(self, ledger: Ledger, mono_s: float, grace_s: float) -> Releases:
+        """Return the resources that jobs which are being stopped or frozen will release. Those not
+        released a minute after `grace_s`, the time between SIGTERM and SIGKILL, do not count:
+        some processes never freeze, or never end."""
+        leaving = [
+            (job, release)
+            for job in ledger.allocated_jobs()
+            if (release := _release_of(ledger, job))
+        ]
+        before = self.since_mono_s
+        self.since_mono_s = {
+            key: before.get(key, mono_s) for key in (_departure(job) for job, _ in leaving)
+        }
+        oldest_mono_s = mono_s - grace_s - _SLOW_S
+        return [
+            (job.spec.leaf, release)
+            for job, release in leaving
+            if self.since_mono_s[_departure(job)] > oldest_mono_s
+        ]
+
+
+def _departure(job: Job) -> tuple[int, int, JobState, int]:
+    """Return a key of the step of the job's release: its processes end, its cgroup is removed, or
+    it is frozen (once more). Each step has its own time."""
+    return job.id, job.attempt, job.state, job.suspensions
+
+
+def _release_of(ledger: Ledger, job: Job) -> Vector | None:
+    """Return the resources that the job will release, or None if it goes on."""
+    if job.state in (JobState.STOPPING, JobState.CLEANING):
+        return ledger.allocation(job)
+    return ledger.axes.released(ledger.allocation(job)) if job.freezing else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """The machine's capacity, and the resources that jobs will release without preemption."""
+
+    capacity: Vector
+    leaving: Releases = ()
+    #: The resources kept free for processes outside drfd, or None.
+    external: Vector | None = None
+
+
+def preempt(
+    ledger: Ledger, standing: ShareTree, room: Room, starving: Starving, how: Preempting, now: Now
+) -> list[ev.PreemptRequested | ev.SuspendRequested]:
+    """Return the requests to the victims that make the starving job fit. There are none if victims
+    cannot make it fit, or if it will fit without. No job is stopped to make room for external load,
+    nor in vain because of it."""
+    leaving = room.leaving
+    demand = ledger.wanted(ledger.job(starving.job_id))
+    free = plus(
+        minus(room.capacity, ledger.allocated),
+        total((release for _, release in leaving), ledger.nothing),
+    )
+    if demand is None or fits(demand, free):
+        return []
+    candidates = (job for job in ledger.allocated_jobs() if _is_candidate(job, how, now.at_s))
+    left = standing.as_held()
+    for leaf, release in leaving:
+        left.hold(leaf, minus(ledger.nothing, release))
+    search = _Search(ledger, left, starving, demand, free, how)
+    victims = search.victims(candidates)
+    if room.external is not None and not fits(demand, minus(search.free, room.external)):
+        return []
+    return [_request(ledger, victim, starving, how, now) for victim in victims]
+
+
+def _request(
+    ledger: Ledger, victim: Job, starving: Starving, how: Preempting, now: Now
+) -> ev.PreemptRequested | ev.SuspendRequested:
+    job = ledger.job(starving.job_id)
+    whom = f"job {job.label} ({job.spec.user})"
+    why = f"for {whom}: {starving.path} has far less than it is entitled to"
+    if how.suspends:
+        return ev.SuspendRequested(
+            job_id=victim.id, at_s=now.at_s, by=None, text=f"suspended {why}"
+        )
+    return ev.PreemptRequested(
+        job_id=victim.id,
+        at_s=now.at_s,
+        mono_s=now.mono_s,
+        for_job=starving.job_id,
+        text=f"stopped {why}; it is queued again",
+    )
+
+
+def _is_candidate(job: Job, how: Preempting, now_s: float) -> bool:
+    is_rested = job.preempted_at is None or now_s - job.preempted_at >= how.rest_s
+    return job.spec.preemptible and job.state is JobState.RUNNING and not job.freezing and is_rested
+
+
+def _newest_first(job: Job) -> tuple[float, int]:
+    return -(job.started_at or 0.0), -job.id
+
+
+class _Search:
+    """The search for victims, on a copy of the share tree from which their resources are moved.
+    A node must keep its promise by what it holds and will not give back anyway; recently ended
+    short jobs do not count here."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        standing: ShareTree,
+        starving: Starving,
+        demand: Vector,
+        free: Vector,
+        how: Preempting,
+    ) -> None:
+        self._ledger = ledger
+        self._before = standing
+        self._standing = standing.as_held()
+        self._starving = starving
+        self._leaf = ledger.job(starving.job_id).spec.leaf
+        self._demand = demand
+        #: The resources that will be free when the victims have released theirs.
+        self.free = free
+        self._how = how
+
+    def victims(self, candidates: Iterable[Job]) -> list[Job]:
+        """Return all the jobs that are needed, or none if they do not suffice."""
+        left: dict[str, list[Job]] = {}
+        for job in sorted(candidates, key=_newest_first):
+            left.setdefault(job.spec.leaf, []).append(job)
+        chosen: list[Job] = []
+        while not fits(self._demand, self.free):
+            victim = self._next(left)
+            if victim is None:
+                return []
+            chosen.append(victim)
+            leaf = victim.spec.leaf
+            left[leaf] = [job for job in left[leaf] if job is not victim]
+            self._move(victim, self._less(victim))
+        needed: set[int] = set()
+        for job in sorted(chosen, key=lambda job: (job.started_at or 0.0, job.id)):
+            if fits(self._demand, minus(self.free, self._release(job))):
+                self._move(job, self._release(job))
+            else:
+                needed.add(job.id)
+        if self._starves_a_common_pool():
+            return []
+        return [job for job in chosen if job.id in needed]
+
+    def _move(self, job: Job, change: Vector) -> None:
+        self._standing.hold(job.spec.leaf, change)
+        self.free = minus(self.free, change)
+
+    def _starves_a_common_pool(self) -> bool:
+        """Return whether a pool above the job and a victim would starve: it may lose more with the
+        victims than it gains."""
+        self._standing.hold(self._leaf, self._demand)
+        for path in path_up(self._leaf):
+            after = self._standing.satisfaction(path)
+            if after < self._how.below and after < self._before.satisfaction(path):
+                return True
+        return False
+
+    def _release(self, job: Job) -> Vector:
+        """Return the resources that the job releases when it is stopped or frozen."""
+        held = self._ledger.allocation(job)
+        return self._ledger.axes.released(held) if self._how.suspends else held
+
+    def _less(self, job: Job) -> Vector:
+        return minus(self._ledger.nothing, self._release(job))
+
+    def _next(self, left: dict[str, list[Job]]) -> Job | None:
+        """Return the next victim: from the top down where most is held, the job started last."""
+        ranks = {
+            leaf: [-self._standing.satisfaction(path) for path in reversed(path_up(leaf))]
+            for leaf in left
+        }
+        for _, leaves in groupby(sorted(left, key=ranks.__getitem__), key=ranks.__getitem__):
+            # If one job of a leaf may not be a victim, no other that releases the same may.
+            refused: set[tuple[str, Vector]] = set()
+            for job in merge(*(left[leaf] for leaf in leaves), key=_newest_first):
+                release = self._release(job)
+                if (job.spec.leaf, release) in refused:
+                    continue
+                if self._helps(release) and self._may_go(job):
+                    return job
+                refused.add((job.spec.leaf, release))
+        return None
+
+    def _helps(self, release: Vector) -> bool:
+        triples = zip(self._demand, self.free, release, strict=True)
+        return any(asked > there and given for asked, there, given in triples)
+
+    def _may_go(self, job: Job) -> bool:
+        """Return whether all nodes on the job's side would keep their promise and stay at least
+        as satisfied as the starving side becomes."""
+        theirs, ours = path_up(job.spec.leaf), path_up(self._leaf)
+        while theirs and ours and theirs[-1] == ours[-1]:
+            theirs.pop()
+            ours.pop()
+        # Within the starving node, neither job has a better claim than the other.
+        if self._starving.path not in ours:
+            return False
+        standing = self._standing
+        standing.hold(job.spec.leaf, self._less(job))
+        keeps = all(standing.satisfaction(path) >= 1 for path in theirs)
+        standing.hold(self._leaf, self._demand)
+        is_just = standing.satisfaction(ours[-1]) <= standing.satisfaction(theirs[-1])
+        standing.hold(self._leaf, minus(self._ledger.nothing, self._demand))
+        standing.hold(job.spec.leaf, self._release(job))
+        return keeps and is_just

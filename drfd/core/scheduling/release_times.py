@@ -1,0 +1,281 @@
+"""Estimates of how long jobs run and when they give back what they hold: a pass's view of time.
+
+`make_pass_context` gives a pass all of it as a `PassContext`.
+
+`Ends` keeps the estimated ends in order from pass to pass. The caller names the job of each event
+(`note`) and each user whose estimate has changed (`note_user`); only those jobs are read again, and
+those that have outlived their estimate. So a pass on a machine full of small jobs does not read all
+of them.
+
+Time limits are far too long (a median job uses a twentieth of its own), so the mean run time of a
+user's last two jobs is the better guess (Tsafrir, Etsion, Feitelson, TPDS 2007, "Backfilling using
+system-generated predictions"), doubled for safety, and doubled again whenever a job outlives it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from heapq import merge
+from math import isfinite
+from typing import NamedTuple
+
+from drfd.core.fairness.rules import ReservationSettings
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.ledger.queue import Entry
+from drfd.core.model.job import Job, JobSpec, JobState
+from drfd.core.model.resources import Vector
+from drfd.core.scheduling.backfill import InOrder, PassContext, Reservation
+from drfd.core.scheduling.kept_free import ExternalLoad
+
+#: The estimated run time for a user without ended jobs, and the shortest estimate, in seconds.
+UNKNOWN_S, LEAST_S = 3600.0, 60.0
+
+
+@dataclass
+class RunTimes:
+    """The run times of each user's last two jobs, in seconds."""
+
+    _last: dict[str, deque[float]] = field(default_factory=dict)
+
+    def add(self, user: str, run_s: float) -> None:
+        self._last.setdefault(user, deque(maxlen=2)).append(max(0.0, run_s))
+
+    def guess_s(self, user: str) -> float:
+        """Return the estimated run time of the user's jobs without a time limit."""
+        last = self._last.get(user)
+        return max(LEAST_S, 2 * sum(last) / len(last)) if last else UNKNOWN_S
+
+    def length_s(self, spec: JobSpec) -> float:
+        """Return the estimated run time of a job that has not started. It is the same for all
+        jobs of a user with one time limit."""
+        guess_s = self.guess_s(spec.user)
+        return guess_s if spec.time_limit_s is None else min(guess_s, float(spec.time_limit_s))
+
+    def end_s(self, job: Job, now_s: float) -> float:
+        """Return the estimated end (Unix time) of a job that holds resources; never in the past."""
+        started_s = job.started_at if job.started_at is not None else now_s
+        # Time in which the job was frozen does not count.
+        started_s += job.frozen_s(now_s)
+        return estimated_end_s(started_s, self.length_s(job.spec), job.spec.time_limit_s, now_s)
+
+
+def estimated_end_s(started_s: float, length_s: float, limit_s: int | None, now_s: float) -> float:
+    """Return the estimated end of a running job whose first estimate was `length_s`, which is
+    within its time limit."""
+    while started_s + length_s <= now_s:
+        length_s *= 2
+    if limit_s is not None:
+        length_s = min(length_s, float(limit_s))
+    # A job at its limit is being stopped, and ends at any moment.
+    return max(now_s, started_s + length_s)
+
+
+#: The line is sorted again if more than one in this many of its times have changed.
+_FEW = 10
+
+
+class _Holder(NamedTuple):
+    """A job that holds resources which it will give back."""
+
+    job: Job
+    held: Vector
+    #: The start (Unix time), later by the time that the job was frozen; None if it is frozen now or
+    #: has not started, so that its end moves with the clock.
+    started_s: float | None
+
+
+class Ends:
+    """The estimated ends of the jobs that hold resources, in order."""
+
+    def __init__(self, ledger: Ledger, run_times: RunTimes) -> None:
+        """The ledger may change later, if `note` is called for each change."""
+        self.ledger, self.run_times = ledger, run_times
+        #: Suspended jobs that wait to be resumed: id → (leaf, the resources that they wait for).
+        self.suspended: dict[int, tuple[str, Vector]] = {}
+        self._holders: dict[int, _Holder] = {}
+        self._of_user: dict[str, set[int]] = {}
+        #: The jobs whose end moves with the clock.
+        self._moving: set[int] = set()
+        self._noted = {job.id for job in ledger.allocated_jobs()}
+        #: (estimated end, id) in order as of `_read_at_s`; the times of `_stale` jobs are outdated.
+        self._line: list[tuple[float, int]] = []
+        #: The times in it, by id.
+        self._places: dict[int, float] = {}
+        self._stale: set[int] = set()
+        self._read_at_s = float("-inf")
+
+    def note(self, job_id: int) -> None:
+        """Read the job again before the next pass: an event was about it."""
+        self._noted.add(job_id)
+
+    def note_user(self, user: str) -> None:
+        """Estimate the user's running jobs again: one of the user's jobs has ended."""
+        self._stale.update(self._of_user.get(user, ()))
+
+    def settle(self) -> None:
+        """Read the noted jobs."""
+        for job_id in self._noted:
+            self._forget(job_id)
+            job = self.ledger.jobs.get(job_id)
+            if job is not None and job.is_allocated:
+                self._enter(job)
+        self._noted.clear()
+
+    def at(self, now_s: float) -> Iterator[tuple[float, Vector]]:
+        """Return (time, what comes back) in order of time, for the jobs that have been read. No
+        time is in the past."""
+        self._sort(now_s)
+        return ((end_s, self._holders[job_id].held) for end_s, job_id in self._line)
+
+    def _enter(self, job: Job) -> None:
+        wanted = self.ledger.wanted(job)
+        if wanted is not None:
+            self.suspended[job.id] = job.spec.leaf, wanted
+        elif job.state is JobState.SUSPENDED:
+            # Nobody knows when a job that a user keeps suspended will be resumed.
+            return
+        started_s = None
+        if job.started_at is not None and job.suspended_at is None:
+            started_s = job.started_at + job.suspended_s
+        if started_s is None:
+            self._moving.add(job.id)
+        self._holders[job.id] = _Holder(job, self.ledger.allocation(job), started_s)
+        self._of_user.setdefault(job.spec.user, set()).add(job.id)
+        self._stale.add(job.id)
+
+    def _forget(self, job_id: int) -> None:
+        self.suspended.pop(job_id, None)
+        holder = self._holders.pop(job_id, None)
+        if holder is not None:
+            user = holder.job.spec.user
+            self._of_user[user].remove(job_id)
+            if not self._of_user[user]:
+                del self._of_user[user]
+            self._moving.discard(job_id)
+            self._stale.add(job_id)
+
+    def _sort(self, now_s: float) -> None:
+        if now_s < self._read_at_s:
+            # The clock has been set back.
+            self._stale.update(self._holders)
+        self._read_at_s = now_s
+        for end_s, job_id in self._line:
+            if end_s > now_s:
+                break
+            self._stale.add(job_id)
+        stale, line = self._stale, self._line
+        stale |= self._moving
+        if not stale:
+            return
+        fresh = list(self._estimated([each for each in stale if each in self._holders], now_s))
+        if len(stale) * _FEW < len(line):
+            for job_id in stale:
+                if job_id in self._places:
+                    del line[bisect_left(line, (self._places.pop(job_id), job_id))]
+            for each in fresh:
+                insort(line, each)
+        else:
+            line = [each for each in line if each[1] not in stale]
+            line += fresh
+            # The list is mostly in order already, which `sort` exploits.
+            line.sort()
+            self._line = line
+            for job_id in stale:
+                self._places.pop(job_id, None)
+        self._places.update((job_id, end_s) for end_s, job_id in fresh)
+        stale.clear()
+
+    def _estimated(self, job_ids: Iterable[int], now_s: float) -> Iterator[tuple[float, int]]:
+        lengths: dict[tuple[str, int | None], float] = {}
+        for job_id in job_ids:
+            job, _, started_s = self._holders[job_id]
+            if started_s is None:
+                yield self.run_times.end_s(job, now_s), job_id
+                continue
+            limit_s = job.spec.time_limit_s
+            key = job.spec.user, limit_s
+            length_s = lengths.get(key)
+            if length_s is None:
+                length_s = lengths[key] = self.run_times.length_s(job.spec)
+            end_s = started_s + length_s
+            if end_s <= now_s:
+                end_s = estimated_end_s(started_s, length_s, limit_s, now_s)
+            yield end_s, job_id
+
+
+#: A job whose wait begins more than this many seconds in the future came before the clock was set
+#: back. It counts as waiting longest: by its own time it might not be late for years.
+_AHEAD_S = 3600.0
+
+
+def make_pass_context(
+    ends: Ends,
+    *,
+    patience: ReservationSettings,
+    now_s: float,
+    before: tuple[Reservation, ...],
+    external: ExternalLoad | None = None,
+) -> PassContext:
+    """Return the context of a pass at `now_s` (Unix time). `ends` is kept from pass to pass;
+    `before` are the reservations of the last pass."""
+    ledger, run_times = ends.ledger, ends.run_times
+
+    def since_s(job_id: int) -> float:
+        job = ledger.job(job_id)
+        since_s = job.submitted_at if job.eligible_at is None else job.eligible_at
+        if job.suspended_at is not None:
+            since_s = job.suspended_at
+        return since_s if since_s <= now_s + _AHEAD_S else 0.0
+
+    def length_s(job_id: int) -> float:
+        job = ledger.job(job_id)
+        if job.suspended_at is not None:
+            # The remaining time must be exactly what `ends` has, or the job would delay itself.
+            return run_times.end_s(job, now_s) - now_s
+        return run_times.length_s(job.spec)
+
+    def guess_s(job_id: int) -> float:
+        return run_times.guess_s(ledger.job(job_id).spec.user)
+
+    def entry(job_id: int) -> Entry | None:
+        job = ledger.find(job_id)
+        if job is None or ledger.wanted(job) is None or ledger.queues.is_shut_out(job):
+            return None
+        return -job.spec.priority, job_id
+
+    ends.settle()
+    return PassContext(
+        now_s=now_s,
+        patience=patience,
+        ends=_LazyEnds(ends, now_s, _external_end(ledger, external)),
+        since_s=since_s,
+        length_s=length_s,
+        guess_s=guess_s,
+        entry=entry,
+        before=before,
+        suspended=ends.suspended,
+        external=external,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _LazyEnds(InOrder):
+    """The estimated ends, sorted only for a pass that reads them: most passes reserve nothing."""
+
+    ends: Ends
+    now_s: float
+    others: tuple[tuple[float, Vector], ...]
+
+    def __iter__(self) -> Iterator[tuple[float, Vector]]:
+        return merge(self.others, self.ends.at(self.now_s))
+
+
+def _external_end(
+    ledger: Ledger, external: ExternalLoad | None
+) -> tuple[tuple[float, Vector], ...]:
+    if external is None or not isfinite(external.until_s):
+        return ()
+    return ((external.until_s, ledger.axes.vector(external.kept)),)

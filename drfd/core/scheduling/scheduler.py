@@ -1,0 +1,250 @@
+"""The scheduler: makes scheduling passes, and keeps what one pass needs of those before it.
+
+Its state is not part of the ledger: nothing here decides what is true of a job, and all of it can
+be rebuilt from jobs that have ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from math import inf
+
+from drfd.core.fairness.priority_tree import DecayedUsage, ShortJobs
+from drfd.core.fairness.rules import ROOT, Rules
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model import events as ev
+from drfd.core.model.job import Job, leaf_path
+from drfd.core.model.resources import Resources
+from drfd.core.model.stimuli import Now
+from drfd.core.scheduling.backfill import Reservation, forced
+from drfd.core.scheduling.kept_free import ExternalLoad, ExternalLoadEstimator
+from drfd.core.scheduling.plan import PassLimits, Plan
+from drfd.core.scheduling.preemption import Departures, Room, Starvation, preempt
+from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
+from drfd.core.scheduling.scheduling_pass import build_wait_index, schedule, start_events
+from drfd.core.scheduling.wait_index import WaitIndex
+
+#: The search for starving nodes reads all waiting leaves. With more leaves than this it runs at
+#: most once in this many seconds, far less than a node must starve before anything happens.
+_FEW_LEAVES, _LOOK_S = 100, 1.0
+
+
+class Scheduler:
+    def __init__(
+        self,
+        half_life_s: float,
+        run_times: RunTimes | None = None,
+        *,
+        limits: PassLimits = PassLimits(),  # noqa: B008  # immutable
+    ) -> None:
+        """`half_life_s` is that of usage (see `core.fairness.priority_tree`). A simulation may give
+        other `run_times` than a daemon estimates. `limits` hold for each pass."""
+        self.limits = limits
+        #: The latest scheduling pass: waits are explained from it.
+        self.last_plan: Plan | None = None
+        self._history = DecayedUsage(half_life_s)
+        self._run_times = RunTimes() if run_times is None else run_times
+        self._starvation = Starvation()
+        self._departures = Departures()
+        #: The time of the last search for starving nodes, on the monotonic clock.
+        self._looked_mono_s = -inf
+        self._short_jobs = ShortJobs()
+        self._external_load = ExternalLoadEstimator()
+        self._wait_index: WaitIndex | None = None
+        self._ends: Ends | None = None
+        #: The pools in which users may have jobs: those of the configuration, and those that were
+        #: removed from it and still have jobs.
+        self._pools: set[str] = set()
+        #: Whether the room that the latest pass kept for a starving job was given up after it, so
+        #: that other jobs may start there.
+        self._has_given_room_up = False
+
+    @property
+    def reservations(self) -> tuple[Reservation, ...]:
+        return () if self.last_plan is None else tuple(self.last_plan.reservations)
+
+    @property
+    def spent(self) -> Mapping[str, float]:
+        """Return the decayed usage of each node (see `core.fairness.priority_tree`)."""
+        return self._history.spent
+
+    @property
+    def run_times(self) -> RunTimes:
+        """Return the estimates of how long jobs will run."""
+        return self._run_times
+
+    @property
+    def is_cut(self) -> bool:
+        """Return whether more jobs may be able to start than the latest pass considered."""
+        return self._has_given_room_up or (self.last_plan is not None and self.last_plan.is_cut)
+
+    def run(self, ledger: Ledger, rules: Rules, now: Now) -> Iterator[ev.Event]:
+        """Make a pass and yield its events; each must be applied and noted before the next."""
+        external = self.external(now)
+        if self._history.settle(now.at_s):
+            self._wait_index = None
+        if self._ends is None:
+            self._ends = Ends(ledger, self._run_times)
+        pass_context = make_pass_context(
+            self._ends,
+            patience=rules.patience,
+            now_s=now.at_s,
+            before=self.reservations,
+            external=external,
+        )
+        self._has_given_room_up = False
+        wait_index = self._updated_wait_index(ledger, rules)
+        for leaf in self._short_jobs.forget(now.mono_s):
+            wait_index.touch(leaf, ())
+        self.last_plan = schedule(ledger, rules, wait_index, pass_context, self.limits)
+        yield from start_events(ledger, self.last_plan, now)
+        if not self.is_cut:
+            yield from self._preempt(ledger, rules, now, external)
+
+    def _updated_wait_index(self, ledger: Ledger, rules: Rules) -> WaitIndex:
+        """Return the kept index, brought up to date, or a new one if rules or ledger are new."""
+        if self._wait_index is None or self._wait_index.shares is not rules.shares:
+            self._wait_index = build_wait_index(
+                ledger, rules, self._history.spent, self._short_jobs.counted
+            )
+            specs = [job.spec for job in ledger.jobs.values()]
+            specs += [array.spec for array, *_ in ledger.arrays.live()]
+            homes = {(spec.pool, spec.user) for spec in specs}
+            self._pools = {pool for pool, user in homes if pool != f"{ROOT}.{user}"}
+            self._pools.update(f"{ROOT}.{name}" for name in rules.pools)
+        self._wait_index.catch_up(ledger.queues)
+        return self._wait_index
+
+    def _preempt(
+        self, ledger: Ledger, rules: Rules, now: Now, external: ExternalLoad | None
+    ) -> Iterator[ev.Event]:
+        """Yield the requests that jobs make room for a starving one. Room is made for one job at
+        a time, until it has started, or until nothing more comes back."""
+        how, last = rules.preempting, self.last_plan
+        if how is None or last is None or last.standing is None or ledger.draining:
+            return
+        blocks = last.blocks
+        if blocks is not None and blocks.machine is not None:
+            # No job could be launched in room made now.
+            return
+        kept = None if external is None else rules.axes.vector(external.kept)
+        if len(ledger.queues) > _FEW_LEAVES and now.mono_s - self._looked_mono_s < _LOOK_S:
+            return
+        self._looked_mono_s = now.mono_s
+        due = self._starvation.look(ledger, last.standing, rules.shares, how, now.mono_s)
+        is_awaited = any(each.is_forced for each in last.reservations)
+        if not due and not is_awaited:
+            return
+        leaving = self._departures.look(ledger, now.mono_s, rules.grace_s)
+        if is_awaited:
+            if leaving:
+                return
+            left = tuple(each for each in last.reservations if not each.is_forced)
+            self.last_plan = replace(last, reservations=left)
+            self._has_given_room_up = True
+        room = Room(capacity=rules.room, leaving=leaving, external=kept)
+        for starving in due:
+            if blocks is not None and ledger.job(starving.job_id).spec.user in blocks.users:
+                continue
+            requests = preempt(ledger, last.standing, room, starving, how, now)
+            if requests:
+                job = ledger.job(starving.job_id)
+                demand = ledger.wanted(job)
+                assert demand is not None
+                place = forced(job.id, job.spec.leaf, demand, now.at_s)
+                others = tuple(each for each in self.reservations if each.job_id != job.id)
+                self.last_plan = replace(last, reservations=(place, *others))
+                yield from requests
+                # The grace time of the victims begins now.
+                self._departures.look(ledger, now.mono_s, rules.grace_s)
+                return
+
+    def note(self, job: Job) -> None:
+        """Take account of an event that has changed the job, or the array that it stands for."""
+        self._touch(job.spec.leaf)
+        if self._ends is not None:
+            self._ends.note(job.id)
+
+    def _touch(self, leaf: str) -> None:
+        """Mark the leaf as changed in anything but its queue, whose changes the ledger lists."""
+        if self._wait_index is not None:
+            self._wait_index.touch(leaf, ())
+
+    def forget_books(self) -> None:
+        """Drop what was derived from the ledger, because another one takes its place."""
+        self.last_plan = None
+        self._wait_index = self._ends = None
+
+    def forget_axes(self) -> None:
+        """Drop everything that is counted in the machine's resources: these have changed."""
+        self.forget_books()
+        self._short_jobs = ShortJobs()
+
+    def forget_reservation(self, job_id: int, ledger: Ledger) -> None:
+        """Drop the reservations of the job, or of the array's tasks: its demand or its leaf may
+        have changed."""
+        array_state = ledger.arrays.get(job_id)
+        array = None if array_state is None else array_state.array
+        self._touch((array or ledger.job(job_id)).spec.leaf)
+        if self.last_plan is not None:
+            ids = range(job_id, 1 + (job_id if array is None else array.last_id))
+            kept = tuple(each for each in self.reservations if each.job_id not in ids)
+            self.last_plan = replace(self.last_plan, reservations=kept)
+
+    def remember(self, jobs: Iterable[Job], rules: Rules, now: Now) -> None:
+        """Record ended jobs: their use decides ties, their run times are estimates for their
+        users' next jobs, and very short ones still count as held for a moment."""
+        for job in jobs:
+            if job.started_at is None or job.ended_at is None:
+                continue
+            demand = rules.axes.vector(job.spec.demand)
+            # Time in which the job was frozen does not count.
+            started_s = min(job.started_at + job.frozen_s(job.ended_at), job.ended_at)
+            share = rules.shares.dominant_share(demand)
+            # After the clock was set back, the end may be in the future.
+            ahead_s = max(0.0, job.ended_at - now.at_s)
+            self._history.add(
+                job.spec.leaf, float(share), started_s - ahead_s, job.ended_at - ahead_s
+            )
+            if job.outcome is not None:
+                self._run_times.add(job.spec.user, job.ended_at - started_s)
+                if self._ends is not None:
+                    self._ends.note_user(job.spec.user)
+                # After the clock was set back, the start may be in the future.
+                left_s = min(job.started_at + rules.min_hold_s - now.at_s, rules.min_hold_s)
+                if left_s > 0:
+                    self._short_jobs.add(job.spec.leaf, demand, now.mono_s + left_s)
+            # The estimates of the user's other jobs have changed, in whichever pool they wait.
+            for pool in (f"{ROOT}.{job.spec.user}", *self._pools):
+                self._touch(leaf_path(pool, job.spec.user))
+
+    def external(self, now: Now) -> ExternalLoad | None:
+        """Return the load from outside drfd, or None if there is none."""
+        return self._external_load.load(now.at_s)
+
+    def see_external(self, use: Resources, rules: Rules, now: Now) -> bool:
+        """Take a sample of the external load. Returns whether what is kept free changes."""
+        before = self._external_load.kept
+        if rules.beside is None:
+            self._external_load = ExternalLoadEstimator()
+        else:
+            self._external_load.see(
+                use, beside=rules.beside, capacity=rules.capacity, now_s=now.at_s
+            )
+        return self._external_load.kept != before
+
+    def resume_external(self, kept: Resources, rules: Rules, now: Now) -> None:
+        """Resume with the resources that the last daemon kept free for processes outside drfd."""
+        if rules.beside is not None and kept.memory_bytes:
+            self._external_load.resume(
+                kept.memory_bytes, beside=rules.beside, capacity=rules.capacity, now_s=now.at_s
+            )
+
+    def note_left(self, memory_bytes: int, rules: Rules, now: Now) -> bool:
+        """Count memory that an ended job left in use. Returns whether what is kept free changes."""
+        if rules.beside is None:
+            return False
+        return self._external_load.leave(
+            memory_bytes, beside=rules.beside, capacity=rules.capacity, now_s=now.at_s
+        )

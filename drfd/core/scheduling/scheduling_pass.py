@@ -1,0 +1,205 @@
+"""One scheduling pass: which waiting jobs start now, in view of everything in the ledger.
+
+`schedule` is the only way into a pass: the daemon, the simulator and the forecast call it. It hands
+what is free, and the index of waiting jobs, to the configured policy (`POLICIES`), and then applies
+what no policy knows: shortages, draining, the limit on launches, and the memory of drfd's own
+processes. It changes no table; `start_events` turns its plan into events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from drfd.core.fairness.rules import Rules
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.ledger.postponed import LaunchBlocks
+from drfd.core.model import events as ev
+from drfd.core.model.job import JobState
+from drfd.core.model.resources import (
+    NOTHING,
+    Instance,
+    Vector,
+    choose_instances,
+    each_instance,
+    minus,
+)
+from drfd.core.model.stimuli import Now
+from drfd.core.scheduling.backfill import PassContext, Reservation
+from drfd.core.scheduling.baseline_policies import (
+    algorithm1,
+    asset,
+    cpu,
+    easy,
+    fifo,
+    hdrf_naive,
+    slots,
+    yarn,
+)
+from drfd.core.scheduling.demand_tree import ANY_LENGTH
+from drfd.core.scheduling.drf_policy import drf
+from drfd.core.scheduling.kept_free import ExternalLoad, kept, launches_with_room
+from drfd.core.scheduling.plan import PassInput, PassLimits, Plan, PolicyOptions
+from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
+
+#: A policy changes no table, and gives out no more of a resource than is free (but see
+#: `PolicyOptions.overcommit`).
+Policy = Callable[[PassInput], Plan]
+
+POLICIES: Mapping[str, Policy] = {
+    "drf": drf,
+    "fifo": fifo,
+    "easy": easy,
+    "slots": slots,
+    "cpu": cpu,
+    "asset": asset,
+    "algorithm1": algorithm1,
+    "hdrf-naive": hdrf_naive,
+    "yarn": yarn,
+}
+#: The policies that the daemon can be configured to use; the others are for simulations.
+CONFIGURABLE = ("drf", "fifo", "asset", "cpu", "slots")
+
+
+def schedule(
+    ledger: Ledger,
+    rules: Rules,
+    wait_index: WaitIndex,
+    pass_context: PassContext,
+    limits: PassLimits = PassLimits(),  # noqa: B008  # immutable
+) -> Plan:
+    """Return the plan of one pass. `wait_index` (see `build_wait_index`) is kept from pass to pass
+    and must have been told of every change since the last one."""
+    free = free_of(ledger, rules, pass_context.external)
+    blocks = ledger.launch_blocks(pass_context.now_s) if ledger.shortages else None
+    if ledger.draining or (blocks is not None and blocks.blocks_all):
+        # Reservations are renewed when launches go on.
+        before = pass_context.before
+        return Plan(admitted=[], free=free, order=[], reservations=before, blocks=blocks)
+    shut = frozenset[str]() if blocks is None else blocks.blocked_leaves(ledger.queues)
+    wait_index.shut(shut)
+    if shut:
+        before = tuple([each for each in pass_context.before if each.leaf not in shut])
+        pass_context = replace(pass_context, before=before)
+    options = PolicyOptions()
+    if rules.policy == "slots":
+        options = PolicyOptions(slots=rules.slot_count, running=ledger.slots_taken())
+    pass_input = PassInput(
+        wait_index=wait_index,
+        free=free,
+        pass_context=pass_context,
+        # `_one_at_a_time` will keep few of the launches, and must see the resumed jobs among them.
+        limits=limits if blocks is None else replace(limits, starts=None),
+        options=options,
+    )
+    plan = POLICIES[rules.policy](pass_input)
+    if blocks is not None:
+        plan = _one_at_a_time(plan, blocks, ledger, free, pass_context.before)
+    elif limits.starts is not None and len(plan.admitted) > limits.starts:
+        plan = _first_of(plan, limits.starts, ledger, free, pass_context.before)
+    fewer = launches_with_room(plan.admitted, ledger, rules, free)
+    if fewer is not None:
+        plan = _with_fewer(plan, *fewer, pass_context.before)
+    external = pass_context.external
+    return plan if external is None else replace(plan, external=external)
+
+
+def start_events(ledger: Ledger, plan: Plan, now: Now) -> Iterator[ev.Admitted | ev.Resumed]:
+    """Yield, for each job that the plan admits, the event by which it starts or is resumed. It
+    makes no difference whether an event is applied before the next is asked for."""
+    chosen: set[Instance] = set()
+    for job_id in plan.admitted:
+        job = ledger.job(job_id)
+        if job.state is JobState.SUSPENDED:
+            yield ev.Resumed(job_id=job_id, at_s=now.at_s, mono_s=now.mono_s)
+            continue
+        taken = {*ledger.taken, *chosen} if job.spec.demand.gres else set[Instance]()
+        instances = choose_instances(job.spec.demand.gres, ledger.axes.instances, taken)
+        chosen.update(each_instance(instances))
+        yield ev.Admitted(
+            job_id=job_id,
+            at_s=now.at_s,
+            attempt=job.attempt + 1,
+            instances=instances,
+            why=plan.start_reason(job_id),
+        )
+
+
+def build_wait_index(
+    ledger: Ledger, rules: Rules, spent: Mapping[str, float], recent: Mapping[str, Vector]
+) -> WaitIndex:
+    """Return an index of all waiting jobs, for any number of passes with these rules. It must be
+    told of every leaf that an event changes."""
+
+    def limit_s(job_id: int) -> int:
+        job = ledger.job(job_id)
+        # A suspended job may have little of its run time left.
+        if job.suspended_at is not None:
+            return 0
+        return ANY_LENGTH if job.spec.time_limit_s is None else job.spec.time_limit_s
+
+    return WaitIndex(
+        LeafTables(
+            queues=ledger.queues,
+            used=ledger.used,
+            shares=rules.shares,
+            spent=spent,
+            recent=recent,
+            limit_s=limit_s,
+        )
+    )
+
+
+def free_of(ledger: Ledger, rules: Rules, external: ExternalLoad | None) -> Vector:
+    """Return the free resources; an amount is negative where more is held than there is."""
+    free = minus(rules.room, ledger.allocated)
+    taken = kept(ledger, rules, external)
+    return free if taken is NOTHING else minus(free, rules.axes.vector(taken))
+
+
+def _with_fewer(
+    plan: Plan, admitted: list[int], free: Vector, before: tuple[Reservation, ...]
+) -> Plan:
+    """Return the plan with only some of its jobs admitted. The plan's reservations were computed
+    for a machine on which all of them run, so those of the last pass stay until the next one."""
+    left = tuple(each for each in before if each.job_id not in admitted)
+    return replace(plan, admitted=admitted, free=free, reservations=left)
+
+
+def _first_of(
+    plan: Plan, most: int, ledger: Ledger, free: Vector, before: tuple[Reservation, ...]
+) -> Plan:
+    """Return the plan cut after `most` launches, for policies that do not cut their passes."""
+    admitted = plan.admitted[:most]
+    for job_id in admitted:
+        wanted = ledger.wanted(ledger.job(job_id))
+        assert wanted is not None
+        free = minus(free, wanted)
+    return replace(_with_fewer(plan, admitted, free, before), is_cut=True)
+
+
+def _one_at_a_time(
+    plan: Plan, blocks: LaunchBlocks, ledger: Ledger, free: Vector, before: tuple[Reservation, ...]
+) -> Plan:
+    """Return the plan with at most one launch of all the jobs, or of each user's, that a shortage
+    affects: that launch shows whether others can follow. A resumed job needs no launch."""
+    admitted: list[int] = []
+    tried = set[str]()
+    for job_id in plan.admitted:
+        job = ledger.job(job_id)
+        if job.state is not JobState.SUSPENDED:
+            if (blocks.machine is not None and tried) or (
+                job.spec.user in blocks.users and job.spec.user in tried
+            ):
+                continue
+            tried.add(job.spec.user)
+        admitted.append(job_id)
+        wanted = ledger.wanted(job)
+        assert wanted is not None
+        free = minus(free, wanted)
+    is_cut = plan.is_cut
+    if len(admitted) < len(plan.admitted):
+        plan = _with_fewer(plan, admitted, free, before)
+        # Other jobs may start at once in the room of the jobs left out.
+        is_cut = True
+    return replace(plan, blocks=blocks, is_cut=is_cut and blocks.machine is None)

@@ -1,0 +1,476 @@
+"""The index of waiting jobs, kept from pass to pass.
+
+It is derived from queues, allocations and usage. The caller names each leaf that changes (`touch`),
+and only that leaf is read again before the next pass. A pass moves leaves as it admits jobs, and
+touches them, because its decisions count only once the ledger has applied them.
+
+Leaves are grouped by demand vector (`DemandGroup`), so a vector that does not fit is skipped,
+however many leaves wait for it. The work of a change grows with the number of these vectors, with
+the depth of the tree, and with the logarithm of the number of leaves. A leaf that waits for more
+than a few vectors stands apart: it is in no group, and all its vectors are in a tree of its own
+(`core.scheduling.demand_tree`), in which a change costs a few nodes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from drfd.core.fairness.priority_tree import NEVER, IndexedHeap, PriorityTree
+from drfd.core.fairness.share_tree import TOP, FairShare, ShareNode, ShareTree, parent_of, path_up
+from drfd.core.ledger.queue import Entry, LeafQueue, Queues
+from drfd.core.model.resources import Vector, fits, minus, plus
+from drfd.core.scheduling.backfill import PassContext
+from drfd.core.scheduling.demand_tree import ANY_LENGTH, Demands
+
+
+class DemandGroup:
+    """The leaves that wait for one demand vector, in the orders in which a pass reads them."""
+
+    def __init__(self, demand: Vector, standing: ShareTree, spent: Mapping[str, float]) -> None:
+        self.demand = demand
+        #: The leaves by what they hold, and by what they would hold with one more such job.
+        self.now = PriorityTree(standing, spent, demand)
+        self.after = PriorityTree(standing, spent, demand, is_after=True)
+        #: The leaves whose job is short enough for the latest deadline; see `in_time`.
+        self._short = PriorityTree(standing, spent, demand)
+        self._jobs: dict[str, int] = {}
+        #: The run times of the jobs in seconds: (negative run time, leaf) of the leaves in
+        #: `_short`, (run time, leaf) of the others. Those of `_unmeasured` leaves are outdated.
+        self._in: IndexedHeap[tuple[float, str]] = IndexedHeap()
+        self._out: IndexedHeap[tuple[float, str]] = IndexedHeap()
+        self._unmeasured: set[str] = set()
+
+    def put(self, leaf: str, head: int | None, job_id: int | None) -> None:
+        """Enter the leaf, whose first job is `head`, with the job `job_id`, or remove it if that
+        is None. What the leaf and its pools hold may have changed as well."""
+        if job_id is None and leaf not in self._jobs:
+            # The leaf is not in this group, like most leaves; a pool above it may be.
+            self._lift_pool_of(leaf)
+            return
+        if job_id is not None:
+            self._jobs[leaf] = job_id
+        else:
+            self._jobs.pop(leaf, None)
+        self.now.put(leaf, head if job_id is not None else None)
+        self.after.put(leaf, head if job_id is not None else None)
+        self._unmeasured.add(leaf)
+
+    def lift(self, leaf: str) -> None:
+        """Update the keys of the leaf and of the nodes above it."""
+        for priority_tree in (self.now, self.after, self._short):
+            priority_tree.lift(leaf)
+
+    def _lift_pool_of(self, leaf: str) -> None:
+        path = parent_of(leaf)
+        while path != TOP and self.now.least(path) is None:
+            path = parent_of(path)
+        if path != TOP:
+            self.lift(path)
+
+    def forget_length(self, leaf: str) -> None:
+        """Read the estimated run time of the leaf's job again."""
+        self._unmeasured.add(leaf)
+
+    def in_time(self, deadline_s: float, pass_context: PassContext) -> PriorityTree:
+        """Return the leaves whose job would end by the deadline, as estimated, if it started
+        now. A call costs as much as there are leaves between its deadline and the one before."""
+
+        def sort(leaf: str, length_s: float) -> None:
+            if pass_context.now_s + length_s <= deadline_s:
+                self._in.put((-length_s, leaf))
+                self._short.put(leaf, self.now.heads[leaf])
+            else:
+                self._out.put((length_s, leaf))
+                self._short.put(leaf, None)
+
+        for leaf in self._unmeasured:
+            self._in.drop(leaf)
+            self._out.drop(leaf)
+            if leaf in self._jobs:
+                sort(leaf, pass_context.length_s(self._jobs[leaf]))
+            else:
+                self._short.put(leaf, None)
+        self._unmeasured.clear()
+        while (longest := self._in.least()) and pass_context.now_s - longest[0] > deadline_s:
+            self._in.drop(longest[1])
+            sort(longest[1], -longest[0])
+        while (shortest := self._out.least()) and pass_context.now_s + shortest[0] <= deadline_s:
+            self._out.drop(shortest[1])
+            sort(shortest[1], shortest[0])
+        return self._short
+
+
+#: The largest number of demand vectors of a leaf that does not stand apart.
+FEW_VECTORS = 8
+
+
+class _Place(NamedTuple):
+    """The entries of a leaf in the demand groups."""
+
+    #: The first job, or None if no job waits.
+    head: int | None
+    #: The decayed usage of the leaf and of the pools above it.
+    spent: tuple[float, ...]
+    #: The first job of each demand; empty for a leaf that stands apart.
+    heads: Mapping[Vector, int]
+
+
+class _LineWalk:
+    """An iterator over a line of jobs that skips those that the pass has admitted."""
+
+    def __init__(self, entries: Iterator[Entry]) -> None:
+        self._entries = entries
+        self._next = next(entries, None)
+
+    def head(self, admitted: Collection[int]) -> Entry | None:
+        while self._next is not None and self._next[1] in admitted:
+            self._next = next(self._entries, None)
+        return self._next
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeafTables:
+    """The tables that passes read, by leaf. They may change between passes."""
+
+    queues: Mapping[str, LeafQueue]
+    #: The resources that each leaf holds.
+    used: Mapping[str, Vector]
+    shares: FairShare
+    #: The decayed usage of each node, which decides ties; see `core.fairness.priority_tree`.
+    spent: Mapping[str, float] = field(default_factory=dict)
+    #: The resources of recently ended short jobs by leaf, which count as held, but not against
+    #: limits; see `core.fairness.priority_tree.ShortJobs`.
+    recent: Mapping[str, Vector] = field(default_factory=dict)
+    #: Returns the time limit of a waiting job in seconds, or 0 if the job may end earlier than its
+    #: limit and its user's estimate say.
+    limit_s: Callable[[int], int] = lambda job_id: 0
+
+
+class WaitIndex:
+    """The waiting jobs by leaf and demand vector, and the share tree of the active leaves."""
+
+    def __init__(self, tables: LeafTables, *, few: int = FEW_VECTORS) -> None:
+        """Build an index over `tables`. A leaf with more than `few` demand vectors stands apart."""
+        queues, used, recent = tables.queues, tables.used, tables.recent
+        shares, spent, limit_s = tables.shares, tables.spent, tables.limit_s
+        self.tables = tables
+        self.shares = shares
+        self.standing = ShareTree(shares)
+        #: The groups of the leaves that do not stand apart, by demand vector.
+        self.demand_groups: dict[Vector, DemandGroup] = {}
+        self.apart: dict[str, Demands] = {}
+        #: The leaves whose first job has waited long enough for a reservation, by the demand of
+        #: that job and whether the leaf stands apart.
+        self.late: dict[tuple[Vector, bool], PriorityTree] = {}
+        #: The decayed usage of each node.
+        self.spent = spent
+        #: The first waiting job of each leaf with its demand. Jobs that can never start (which a
+        #: change of the configuration leaves behind) count only if the leaf has no others.
+        self.first: dict[str, tuple[Entry, Vector]] = {}
+        self._queues, self._used, self._recent = queues, used, recent
+        self._nothing: Vector = (0,) * len(shares.capacity)
+        self._limit_s, self._few = limit_s, few
+        #: Leaves that have changed → the demands for which their queues have, or None for all.
+        self._touched: dict[str, set[Vector] | None] = dict.fromkeys([*queues, *used, *recent])
+        #: Leaves whose jobs may not be looked at.
+        self._shut: frozenset[str] = frozenset()
+        #: The `used` and `recent` resources of each active leaf that are entered in `standing`.
+        self._held: dict[str, tuple[Vector, Vector]] = {}
+        self._places: dict[str, _Place] = {}
+        #: (start of the wait of the first job, Unix time; leaf) for leaves that are not late.
+        self._young: IndexedHeap[tuple[float, str]] = IndexedHeap()
+        #: The key in `late` of each leaf in it.
+        self._late: dict[str, tuple[Vector, bool]] = {}
+        #: (start of the wait of the first job, Unix time; leaf) for late leaves, in order.
+        self._longest_waiting: list[tuple[float, str]] = []
+        self._ages: dict[str, float] = {}
+        #: Leaves for which `_date` must decide again whether they are late.
+        self._undated: set[str] = set()
+        self._dated_s = float("-inf")
+        #: The jobs that the present pass has admitted, and its iterators past them.
+        self._admitted: set[int] = set()
+        self._walks: dict[tuple[str, Vector], _LineWalk] = {}
+
+    def touch(self, leaf: str, demands: Iterable[Vector] | None = None) -> None:
+        """Read the leaf again before the next pass, because its queue has changed, or the resources
+        that it or its pools hold or have used. `demands` are those for which the queue may have
+        changed (empty for none), or None for any."""
+        noted = self._touched.setdefault(leaf, set())
+        if demands is None:
+            self._touched[leaf] = None
+        elif noted is not None:
+            noted.update(demands)
+
+    def shut(self, leaves: frozenset[str]) -> None:
+        """Treat these leaves, and no others, as if their queues were empty."""
+        for leaf in leaves ^ self._shut:
+            self.touch(leaf, ())
+        self._shut = leaves
+
+    def catch_up(self, queues: Queues) -> None:
+        """Touch the leaves whose queues have changed since the last call, and clear their list."""
+        for leaf, demands in queues.changed.items():
+            self.touch(leaf, demands)
+        queues.changed.clear()
+
+    def open_queues(self) -> Mapping[str, LeafQueue]:
+        """Return the queues of the leaves that are not shut."""
+        if not self._shut:
+            return self._queues
+        return {leaf: queue for leaf, queue in self._queues.items() if leaf not in self._shut}
+
+    def begin(self, pass_context: PassContext | None) -> None:
+        """Begin a pass: read what has changed."""
+        self._admitted.clear()
+        self._walks.clear()
+        touched = {
+            leaf: demands
+            for leaf, demands in self._touched.items()
+            if leaf in self._held or self._is_active(leaf)
+        }
+        self._touched.clear()
+        moved = {leaf for leaf in touched if self._weigh(leaf)}
+        remeasured = self.standing.settle()
+        for leaf, demands in touched.items():
+            self._build(leaf, demands, has_moved=leaf in moved)
+        for node in remeasured:
+            for leaf in _leaves(node):
+                for demand_group in self.demand_groups.values():
+                    demand_group.lift(leaf)
+                self._lift_late(leaf)
+        if pass_context is not None and pass_context.patience.reserves:
+            self._date(pass_context)
+
+    def head(self, leaf: str, demand: Vector) -> Entry | None:
+        """Return the leaf's first job of this demand that the pass has not admitted, or None."""
+        return self._head(self._queue(leaf), leaf, demand)
+
+    def _head(self, queue: LeafQueue | None, leaf: str, demand: Vector) -> Entry | None:
+        line = None if queue is None else queue.groups.get(demand)
+        if line is None or line.first[1] not in self._admitted:
+            return None if line is None else line.first
+        walk = self._walks.get((leaf, demand))
+        if walk is None:
+            walk = self._walks[leaf, demand] = _LineWalk(iter(line))
+        return walk.head(self._admitted)
+
+    def take(
+        self,
+        leaf: str,
+        demand: Vector,
+        job_id: int,
+        *,
+        demand_groups: Iterable[DemandGroup],
+        pass_context: PassContext | None,
+    ) -> None:
+        """Enter a job that the pass has admitted in the `demand_groups` that it will read again
+        and, with a context, among the late leaves."""
+        self.touch(leaf, (demand,))
+        self._places.pop(leaf, None)
+        self._admitted.add(job_id)
+        held, recent = self._held[leaf]
+        self._held[leaf] = plus(held, demand), recent
+        self.standing.hold(leaf, demand)
+        is_apart = leaf in self.apart
+        if is_apart:
+            self._read(leaf, demand)
+        self._find_first(leaf)
+        for demand_group in demand_groups:
+            entry = None if is_apart else self.head(leaf, demand_group.demand)
+            if entry is not None:
+                demand_group.put(leaf, self._job(leaf), entry[1])
+            else:
+                demand_group.put(leaf, None, None)
+        if pass_context is not None:
+            is_late = leaf in self.first and pass_context.is_late(self._job(leaf))
+            self._set_late(leaf, is_late=is_late)
+            self._set_age(leaf, pass_context if is_late else None)
+            self._lift_late(leaf)
+
+    def longest_waiting(self) -> Iterator[str]:
+        """Return the late leaves, the one whose first job has waited longest first."""
+        return (leaf for _, leaf in self._longest_waiting)
+
+    def order(self) -> list[str]:
+        """Return the leaves that still wait, in the order of service if everything fitted."""
+        priority_tree = PriorityTree(self.standing, self.spent)
+        for leaf in self.first:
+            priority_tree.put(leaf, self._job(leaf))
+        found = []
+        while (leaf_ := priority_tree.next_leaf()) is not None:
+            found.append(leaf_)
+            priority_tree.put(leaf_, None)
+        return found
+
+    def _is_active(self, leaf: str) -> bool:
+        return leaf in self._queues or leaf in self._used or leaf in self._recent
+
+    def _weigh(self, leaf: str) -> bool:
+        """Enter the leaf's holdings in the share tree. Returns whether they have changed."""
+        before = self._held.pop(leaf, None)
+        held, recent = before or (self._nothing, self._nothing)
+        is_active = self._is_active(leaf)
+        if is_active:
+            if before is None:
+                self.standing.enter(leaf)
+            now = self._used.get(leaf, self._nothing), self._recent.get(leaf, self._nothing)
+            self._held[leaf] = now
+        else:
+            now = self._nothing, self._nothing
+        self.standing.hold(leaf, minus(now[0], held))
+        if now[1] != recent:
+            self.standing.remember(leaf, minus(now[1], recent))
+        if not is_active:
+            self.standing.leave(leaf)
+        return now != before
+
+    def _build(self, leaf: str, demands: set[Vector] | None, *, has_moved: bool) -> None:
+        before = self._places.pop(leaf, None)
+        self._take_apart(leaf, demands)
+        place = self._find_place(leaf)
+        if before is None or has_moved or place[:2] != before[:2]:
+            # All demand groups are stale, because pools above the leaf may be in any of them.
+            stale = {*self.demand_groups, *place.heads}
+        else:
+            pairs = place.heads.items() ^ before.heads.items()
+            stale = {demand for demand, _ in pairs}
+        for demand in stale:
+            demand_group = self.demand_groups.get(demand)
+            if demand_group is None:
+                demand_group = self.demand_groups[demand] = DemandGroup(
+                    demand, self.standing, self.spent
+                )
+            demand_group.put(leaf, place.head, place.heads.get(demand))
+            if not demand_group.now.heads:
+                del self.demand_groups[demand]
+        for demand in place.heads:
+            self.demand_groups[demand].forget_length(leaf)
+        self._lift_late(leaf)
+        self._set_late(leaf, is_late=leaf in self._late)
+        self._undated.add(leaf)
+
+    def _take_apart(self, leaf: str, demands: set[Vector] | None) -> None:
+        """Let the leaf stand apart if it waits for many vectors. `demands`: see `touch`."""
+        queue = self._queues.get(leaf)
+        if queue is None or len(queue.groups) <= self._few:
+            self.apart.pop(leaf, None)
+            return
+        if demands is None or leaf not in self.apart:
+            self.apart[leaf] = Demands(self.shares.capacity)
+            demands = set(queue.groups)
+        for demand in demands:
+            self._read(leaf, demand)
+
+    def _read(self, leaf: str, demand: Vector) -> None:
+        """Read the first job of this demand of a leaf that stands apart."""
+        entry = self._head(self._queues.get(leaf), leaf, demand)
+        if entry is None:
+            self.apart[leaf].drop(demand)
+        else:
+            self.apart[leaf].put(demand, entry, self._limit_s(entry[1]))
+
+    def _lift_late(self, leaf: str) -> None:
+        for priority_tree in self.late.values():
+            priority_tree.lift(leaf)
+
+    def _find_place(self, leaf: str) -> _Place:
+        self._find_first(leaf)
+        if leaf not in self.first:
+            return _Place(None, (), {})
+        spent = tuple([self.spent.get(path, NEVER) for path in path_up(leaf)])
+        heads = {}
+        if leaf not in self.apart:
+            heads = {each: line.first[1] for each, line in self._queues[leaf].groups.items()}
+        self._places[leaf] = _Place(self._job(leaf), spent, heads)
+        return self._places[leaf]
+
+    def _find_first(self, leaf: str) -> None:
+        demands = self.apart.get(leaf)
+        if demands is not None:
+            self._find_first_of(leaf, demands)
+            return
+        queue = self._queue(leaf)
+        found = [
+            (head, each)
+            for each in (queue.groups if queue else ())
+            if (head := self.head(leaf, each)) is not None
+        ]
+        if found:
+            most = self.standing.most(leaf)
+            able = [each for each in found if fits(each[1], most)]
+            self.first[leaf] = min(able or found)
+        else:
+            self.first.pop(leaf, None)
+
+    def _find_first_of(self, leaf: str, demands: Demands) -> None:
+        """Find the first job of a leaf that stands apart."""
+        item = None
+        if leaf not in self._shut:
+            item = demands.first((*self.standing.most(leaf), ANY_LENGTH)) or demands.first()
+        if item is not None:
+            self.first[leaf] = item.entry, item.demand
+        else:
+            self.first.pop(leaf, None)
+
+    def _queue(self, leaf: str) -> LeafQueue | None:
+        return None if leaf in self._shut else self._queues.get(leaf)
+
+    def _job(self, leaf: str) -> int:
+        (_, job_id), _ = self.first[leaf]
+        return job_id
+
+    def _date(self, pass_context: PassContext) -> None:
+        """Find the leaves that are late by now."""
+        if pass_context.now_s < self._dated_s:
+            # The clock has been set back.
+            self._undated.update(self.first)
+            self._undated.update(self._late)
+        self._dated_s = pass_context.now_s
+        for leaf in self._undated:
+            self._young.drop(leaf)
+            is_late = leaf in self.first and pass_context.is_late(self._job(leaf))
+            if leaf in self.first and not is_late:
+                self._young.put((pass_context.since_s(self._job(leaf)), leaf))
+            if is_late is not (leaf in self._late):
+                self._set_late(leaf, is_late=is_late)
+            self._set_age(leaf, pass_context if is_late else None)
+        self._undated.clear()
+        while (oldest := self._young.least()) is not None and pass_context.is_late(
+            self._job(oldest[1])
+        ):
+            self._young.drop(oldest[1])
+            self._set_late(oldest[1], is_late=True)
+            self._set_age(oldest[1], pass_context)
+
+    def _set_age(self, leaf: str, pass_context: PassContext | None) -> None:
+        """Enter the leaf among the longest waiting, or remove it if `pass_context` is None."""
+        before = self._ages.pop(leaf, None)
+        if before is not None:
+            del self._longest_waiting[bisect_left(self._longest_waiting, (before, leaf))]
+        if pass_context is not None:
+            self._ages[leaf] = pass_context.since_s(self._job(leaf))
+            insort(self._longest_waiting, (self._ages[leaf], leaf))
+
+    def _set_late(self, leaf: str, *, is_late: bool) -> None:
+        before = self._late.pop(leaf, None)
+        now = None
+        if is_late and leaf in self.first:
+            now = self.first[leaf][1], leaf in self.apart
+            self._late[leaf] = now
+            if now not in self.late:
+                self.late[now] = PriorityTree(self.standing, self.spent, now[0])
+            self.late[now].put(leaf, self._job(leaf))
+        if before is not None and before != now:
+            self.late[before].put(leaf, None)
+            if not self.late[before].heads:
+                del self.late[before]
+
+
+def _leaves(node: ShareNode) -> Iterator[str]:
+    if node.competes:
+        yield node.path
+    for child in node.below.values():
+        yield from _leaves(child)

@@ -1,0 +1,592 @@
+"""The engine: stimulus → decide → apply → append → commit → answer and act.
+
+Stimuli that arrive together are one turn and share one commit. Neither a client nor the launcher
+hears of an event before the commit that holds it has returned. If a turn fails by then, because of
+the journal or for want of memory, the ledger is read again from the journal and every client of the
+turn gets the error. A want of memory after the commit ends the process, and the next daemon reads
+the ledger from the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NoReturn, Protocol
+
+from drfd.common.errors import DrfdError, HostError, Refused, short_of_memory
+from drfd.common.failpoints import reach
+from drfd.common.journald import about
+from drfd.core.decisions.decide import decide
+from drfd.core.decisions.dependencies import Settlement, is_any_due
+from drfd.core.decisions.job_requests import spec_of
+from drfd.core.decisions.outcome import deadline_mono_s
+from drfd.core.explain.forecast import Circumstances
+from drfd.core.fairness.rules import Rules
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model import events as ev
+from drfd.core.model.job import Dependency, Job, JobState, Outcome
+from drfd.core.model.lifecycle import Effect, owed, signals_owed
+from drfd.core.model.resources import NOTHING, Resources
+from drfd.core.model.stimuli import (
+    ChangeAsked,
+    Kept,
+    Now,
+    RunnerUp,
+    Stimulus,
+    StoringAsked,
+    SubmitAsked,
+    Tick,
+)
+from drfd.core.scheduling.kept_free import ExternalLoad
+from drfd.core.scheduling.plan import PassLimits
+from drfd.core.scheduling.scheduler import Scheduler
+from drfd.core.usage import Curve
+from drfd.daemon.engine.journal_upkeep import AuditRecords
+from drfd.daemon.users.loop_time import LoopTime
+from drfd.journal.journal import Journal
+from drfd.journal.records import Payload
+
+log = logging.getLogger("drfd")
+
+#: Seconds until leftover work is tried again after a turn that the journal could not record.
+_AGAIN_S = 0.5
+#: Seconds that the report of a start may wait for other work to share its commit.
+START_DELAY_S = 0.01
+#: Seconds until the clock is read again, at most, while a begin time or a retry is due by Unix
+#: time: that clock may be set, and it goes on while the machine sleeps.
+_CLOCK_S = 60.0
+#: Seconds until the next turn when a deadline is still overdue after a turn, because the journal
+#: could not record it.
+_OVERDUE_S = 0.5
+#: Half-lives for which the usage of ended jobs is counted: 2^-6 of it is left by then.
+_REMEMBERED_HALF_LIVES = 6
+#: Demand vectors that one pass may examine, summed over its launches: about a tenth of a second.
+_MOST_LOOKS = 20_000
+#: Jobs started in one turn, at most: launching costs more than choosing.
+_MOST_STARTS = 64
+#: Seconds from which on a pass counts as long, and the longest rest after it, which otherwise lasts
+#: as long as the pass did.
+_LONG_PASS_S, _MOST_REST_S = 0.02, 0.1
+
+
+class Host(Protocol):
+    """The receiver of effects. An effect may be sent repeatedly, and sending must not block."""
+
+    def is_ready(self) -> bool:
+        """Whether it can take orders now. When it becomes ready it asks again for owed effects."""
+
+    def perform(self, effect: Effect, job: Job) -> None: ...
+
+
+Answer = Callable[[list[ev.Event] | DrfdError], None]
+
+
+@dataclass(slots=True)
+class Work:
+    stimulus: Stimulus
+    payload: Payload | None = None
+    answer: Answer | None = None
+    #: The key by which a client may repeat its submission, or None.
+    key: str | None = None
+
+
+class Inbox:
+    """Work for the next turn.
+
+    The report that a job has started causes a turn only after START_DELAY_S, because no client
+    waits for it: the end of a short job can then share the commit. The launcher repeats reports to
+    the next daemon, so none is lost.
+    """
+
+    def __init__(self, turn: Callable[[list[Work]], Work | None]) -> None:
+        """`turn` processes a batch of work, and returns work for another turn at once, or None."""
+        self._turn = turn
+        self._works: list[Work] = []
+        #: The next turn, and whether it comes in the next round of the loop.
+        self._next: asyncio.Handle | None = None
+        self._is_soon = False
+
+    def add(self, work: Work) -> None:
+        self._works.append(work)
+        loop = asyncio.get_running_loop()
+        if not isinstance(work.stimulus, RunnerUp):
+            if not self._is_soon:
+                if self._next is not None:
+                    self._next.cancel()
+                self._is_soon = True
+                self._next = loop.call_soon(self._take)
+        elif self._next is None:
+            self._next = loop.call_later(START_DELAY_S, self._take)
+
+    def _take(self) -> None:
+        works, self._works = self._works, []
+        self._next, self._is_soon = None, False
+        more = self._turn(works)
+        if more is not None:
+            self.add(more)
+
+
+class ChangeHub:
+    """Passes each job that a turn has changed to all listeners, after the turn's commit. A job with
+    the id of an array stands for all tasks that have no record of their own."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[Job], None]] = []
+
+    def listen(self, listener: Callable[[Job], None]) -> None:
+        """Call `listener` with every job that changes from now on. It must not block or raise."""
+        self._listeners.append(listener)
+
+    def ignore(self, listener: Callable[[Job], None]) -> None:
+        """Stop calling `listener`."""
+        self._listeners.remove(listener)
+
+    def notify(self, job: Job) -> None:
+        for listener in self._listeners:
+            listener(job)
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
+
+
+@dataclass
+class Engine:
+    """The decisions of the daemon: it owns the ledger, the scheduler and the inbox."""
+
+    journal: Journal
+    rules: Rules
+    host: Host
+    clock: Callable[[], Now]
+    #: Returns the usage curve of a job that has just ended, or None if it is not known.
+    curve_of: Callable[[Job], Curve | None] = lambda job: None
+    #: Called with an unexpected exception of a turn, after which the state may be inconsistent.
+    on_failure: Callable[[Exception], None] = _raise
+    changes: ChangeHub = field(default_factory=ChangeHub)
+    #: Charges the time of each turn to the users who asked for its work.
+    loop_time: LoopTime = field(default_factory=LoopTime)
+    ledger: Ledger = field(init=False)
+    scheduler: Scheduler = field(init=False)
+    audit: AuditRecords = field(init=False)
+    #: The rules as the configuration has them, without axes that only jobs still name.
+    _configured: Rules = field(init=False)
+    #: The highest attempt that the launcher has under a job's id and that is not the job's own:
+    #: the job's next attempt gets a higher number.
+    taken_attempts: dict[int, int] = field(default_factory=dict)
+    #: Dependents that one turn notifies of the ends of other jobs, at most.
+    notified_at_once: int = 64
+    #: Seconds for which the latest turn has notified dependents, which no client has asked for.
+    notifying_s: float = 0.0
+    _wants_pass: bool = True
+    #: The earliest time of the next pass after a long one that decided nothing: a user whose
+    #: requests ask for one pass after the other must not keep all others waiting.
+    _pass_due_mono_s: float = 0.0
+    #: (job, attempt) of ends whose usage is counted and that may not be durable yet. If its turn
+    #: fails, an attempt ends once more, and its usage must not be counted twice.
+    _remembered: set[tuple[int, int]] = field(default_factory=set)
+    #: Progress of notifying dependents of the ends of other jobs.
+    _settlement: Settlement = field(default_factory=Settlement)
+    #: The earliest time, on the monotonic clock, at which a turn continues leftover work. Each part
+    #: of that work is followed by a rest as long, in which requests find the loop free.
+    _leftovers_due_mono_s: float = 0.0
+    #: When the host last became ready, on the monotonic clock.
+    _ready_since_mono_s: float = 0.0
+    #: When launches that were put off are tried again, in Unix time.
+    _retry_s: float | None = None
+    #: Log lines of this turn, written when it is durable.
+    _log_entries: list[tuple[Job, str]] = field(default_factory=list)
+    #: Starts the turn that is due by time alone.
+    _timer: asyncio.TimerHandle | None = None
+
+    def __post_init__(self) -> None:
+        self._inbox = Inbox(self._run_turn)
+        self.audit = AuditRecords(self.journal, self.clock)
+        self.ledger = self.journal.load(self.rules.axes)
+        self.scheduler = Scheduler(
+            self.rules.half_life_s, limits=PassLimits(looks=_MOST_LOOKS, starts=_MOST_STARTS)
+        )
+        self.adopt(self.rules)
+        now, span_s = self.clock(), _REMEMBERED_HALF_LIVES * self.rules.half_life_s
+        self.scheduler.remember(self.journal.ended_since(now.at_s - span_s), self.rules, now)
+
+    def submit(self, work: Work) -> None:
+        """Queue work for the next turn of the running loop."""
+        self._inbox.add(work)
+
+    async def submit_and_wait(
+        self, stimulus: Stimulus, payload: Payload | None = None, key: str | None = None
+    ) -> list[ev.Event]:
+        """Queue a stimulus and return the events that it has caused, once they are durable. Raises
+        Refused, or HostError if they could not be recorded. `key`: see `Work`."""
+        future: asyncio.Future[list[ev.Event]] = asyncio.get_running_loop().create_future()
+
+        def answer(result: list[ev.Event] | DrfdError) -> None:
+            if future.done():
+                return
+            if isinstance(result, DrfdError):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        self.submit(Work(stimulus, payload, answer, key))
+        return await future
+
+    def _run_turn(self, batch: list[Work]) -> Work | None:
+        """Make one turn on the loop, and return a tick if it has left work over."""
+        since_s = self.loop_time.begin()
+        try:
+            self.turn(batch)
+        except Exception as error:
+            self.on_failure(error)
+        self._set_timer()
+        if batch:
+            cost_s = max(0.0, self.loop_time.cost_s(since_s) - self.notifying_s) / len(batch)
+            for work in batch:
+                uid = _asker_of(work.stimulus)
+                if uid is not None:
+                    self.loop_time.charge(uid, cost_s)
+        return Work(Tick(self.clock())) if self.wants_turn else None
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due_s = self.due_s()
+        if due_s is not None:
+            self._timer = asyncio.get_running_loop().call_later(
+                due_s if due_s > 0 else _OVERDUE_S, lambda: self.submit(Work(Tick(self.clock())))
+            )
+
+    def due_s(self) -> float | None:
+        """Return in how many seconds a turn is due by time alone, or None: when a wall-time limit
+        or grace time ends, a begin time comes, postponed launches are due, or a rest is over."""
+        now, grace_s, since_s = self.clock(), self.rules.grace_s, self.heard_since_mono_s
+        dues = (deadline_mono_s(job, grace_s, since_s) for job in self.ledger.allocated_jobs())
+        delays = [due - now.mono_s for due in dues if due is not None]
+        begin_s = self.ledger.begins.first[0] - now.at_s if self.ledger.begins else 0.0
+        if begin_s > 0:
+            delays.append(min(_CLOCK_S, begin_s))
+        # This covers a begin time that has come and that the turn has left over.
+        if self.rests_until_mono_s is not None:
+            delays.append(max(0.001, self.rests_until_mono_s - now.mono_s))
+        if self._retry_s is not None:
+            delays.append(min(_CLOCK_S, self._retry_s - now.at_s))
+        return min(delays) if delays else None
+
+    def turn(self, batch: list[Work]) -> None:
+        """Process all of `batch`, then make one scheduling pass if anything asks for it."""
+        answers: list[tuple[Work, list[ev.Event] | DrfdError]]
+        touched: dict[int, Job] = {}
+        while True:
+            try:
+                self.audit.write()
+                answers = self._decide(batch, touched)
+                self.journal.commit()
+                self.audit.written()
+                self._remembered = set(filter(self._is_cleaning, self._remembered))
+                self._log()
+            except HostError as error:
+                self._reload_ledger()
+                touched.clear()
+                if self.journal.make_room(error):
+                    continue
+                log.error("event=%s-failed error=%s", error.code, error.text)
+                self._leftovers_due_mono_s = self.clock().mono_s + _AGAIN_S
+                answers = [(work, error) for work in batch]
+            break
+        if self.ledger.dependents.ended:
+            reach("engine.some-untold")
+        for job in touched.values():
+            self.perform_owed(job)
+            self.changes.notify(job)
+        for work, result in answers:
+            if work.answer is not None:
+                work.answer(result)
+
+    def _decide(
+        self, batch: list[Work], touched: dict[int, Job]
+    ) -> list[tuple[Work, list[ev.Event] | DrfdError]]:
+        """Make the part of a turn that can be rolled back."""
+        self.notifying_s = 0.0
+        begin_mono_s = self.clock().mono_s
+        goes_on = begin_mono_s >= self._leftovers_due_mono_s
+        try:
+            answers = [(work, self._take(work, touched)) for work in batch]
+            if goes_on and self.ledger.dependents.ended:
+                since_mono_s = self.clock().mono_s
+                for event in self._settlement.take(self.ledger, self.notified_at_once):
+                    self._record(event, touched)
+                self.notifying_s = self.clock().mono_s - since_mono_s
+            self._schedule(touched)
+        except MemoryError:
+            raise short_of_memory() from None
+        if goes_on and self._has_left_over():
+            end_mono_s = self.clock().mono_s
+            self._leftovers_due_mono_s = end_mono_s + min(_MOST_REST_S, end_mono_s - begin_mono_s)
+        return answers
+
+    def _has_left_over(self) -> bool:
+        """Whether dependents have yet to be notified of ends, or begin times have come."""
+        return bool(self.ledger.dependents.ended) or is_any_due(self.ledger, self.clock().at_s)
+
+    def perform_owed(self, job: Job) -> None:
+        for effect in (owed(job), signals_owed(job)):
+            if effect is not None and self.host.is_ready():
+                reach("engine.before-effect")
+                self.host.perform(effect, job)
+                reach("engine.after-effect")
+
+    def perform_all_owed(self) -> None:
+        """Send all owed effects of live jobs to a host that has just become ready."""
+        self._ready_since_mono_s = self.clock().mono_s
+        for job in sorted(self.ledger.allocated_jobs(), key=lambda job: job.id):
+            self.perform_owed(job)
+
+    @property
+    def heard_since_mono_s(self) -> float | None:
+        """Since when the host takes orders, on the monotonic clock; None if it takes none now."""
+        return self._ready_since_mono_s if self.host.is_ready() else None
+
+    def circumstances(self) -> Circumstances:
+        """Return the starting point of a forecast, except rules, jobs and arrays. Parts of it
+        belong to the ledger and the scheduler: encode or use it before the next turn."""
+        return Circumstances(
+            next_id=self.ledger.next_id,
+            draining=self.ledger.draining,
+            shortages=self.ledger.shortages,
+            ended=self.ledger.dependents.ended,
+            run_times=self.scheduler.run_times,
+            spent=self.scheduler.spent,
+            before=self.scheduler.reservations,
+            now=self.clock(),
+            external=self.external,
+        )
+
+    def ended(self, after: Sequence[Dependency]) -> dict[int, Outcome]:
+        """Return the outcomes of those of the jobs and arrays that are no longer in the ledger."""
+        found = {}
+        for job_id in {each.job_id for each in after}:
+            if self.ledger.find(job_id) is None and job_id not in self.ledger.arrays:
+                outcome = self.journal.outcome(job_id)
+                if outcome is not None:
+                    found[job_id] = outcome
+        return found
+
+    @property
+    def external(self) -> ExternalLoad | None:
+        """The load from outside drfd, if any has been seen."""
+        return self.scheduler.external(self.clock())
+
+    def see_external(self, use: Resources) -> bool:
+        """Take note of the present external load. Returns whether it asks for a pass."""
+        was_seen = self.external is not None
+        has_changed = self.scheduler.see_external(use, self.rules, self.clock())
+        return self._apply_external(was_seen, has_changed)
+
+    def note_left(self, memory_bytes: int) -> None:
+        """Count memory that a removed job has left in use as external load, before the memory of
+        the job is allocated again."""
+        was_seen = self.external is not None
+        has_changed = self.scheduler.note_left(memory_bytes, self.rules, self.clock())
+        self._apply_external(was_seen, has_changed)
+
+    def _apply_external(self, was_seen: bool, has_changed: bool) -> bool:
+        """Act on the present external load, and return whether it asks for a pass."""
+        load = self.external
+        kept = NOTHING if load is None else load.kept
+        if not self.audit.see_load(kept, self.rules.capacity) and not has_changed:
+            return False
+        if was_seen != (load is not None):
+            words = "event=external-load cores_milli=%d memory_bytes=%d"
+            log.info(words, kept.cores_milli, kept.memory_bytes)
+        self._wants_pass = True
+        return True
+
+    def adopt(self, rules: Rules) -> None:
+        """Apply these rules from now on. If the kinds of resources have changed, the ledger is
+        rebuilt; a job with a resource that is no longer configured waits, or runs on."""
+        self._configured = rules
+        self.audit.adopted(rules)
+        self.rules = rules.also_for(self.ledger.demands())
+        self._wants_pass = True
+        if self.rules.axes != self.ledger.axes:
+            self._use_ledger(self.ledger.with_axes(self.rules.axes))
+            self.scheduler.forget_axes()
+
+    def started(self, seen_alive_s: float) -> None:
+        """Record for a later audit that a daemon starts; the next turn makes it durable.
+        `seen_alive_s` is when a daemon was last seen alive, in Unix time."""
+        self.audit.started(self._configured, seen_alive_s)
+        # Until the first measurement the external load is taken to be as before the restart.
+        self.scheduler.resume_external(self.journal.audit.last_load(), self.rules, self.clock())
+
+    def stopped(self) -> None:
+        """Record that the daemon ends in order, if the journal can be written."""
+        self.audit.stopped()
+        self.turn([])
+
+    @property
+    def wants_turn(self) -> bool:
+        """Whether the turn has left over work that needs no further stimulus."""
+        if self._has_left_over() and self.clock().mono_s >= self._leftovers_due_mono_s:
+            return True
+        return self._wants_pass and self.scheduler.is_cut and self.host.is_ready()
+
+    @property
+    def rests_until_mono_s(self) -> float | None:
+        """The time, on the monotonic clock, at which a postponed pass or leftover work is due; None
+        if there is neither."""
+        now_s = self.clock().mono_s
+        if self._leftovers_due_mono_s > now_s and self._has_left_over():
+            return self._leftovers_due_mono_s
+        return self._pass_due_mono_s if self._wants_pass and self._pass_due_mono_s > now_s else None
+
+    def want_pass(self) -> None:
+        self._wants_pass = True
+
+    def _take(self, work: Work, touched: dict[int, Job]) -> list[ev.Event] | DrfdError:
+        repeated = self._repeated(work)
+        if repeated is not None:
+            return [repeated]
+        try:
+            events = decide(self.ledger, self._informed(work), self.rules)
+        except Refused as refusal:
+            return refusal
+        for event in events:
+            self._record(event, touched)
+            if isinstance(event, ev.Submitted):
+                self._keep(event.job_id, event.spec.uid, work)
+            elif isinstance(event, ev.ArraySubmitted):
+                self._keep(event.array_id, event.spec.uid, work)
+        return events
+
+    def _repeated(self, work: Work) -> ev.Event | None:
+        """Return the event of the submission that this one repeats, perhaps of this very turn, or
+        None. A submission of another account that had the same uid is not repeated."""
+        if work.key is None or not isinstance(work.stimulus, SubmitAsked):
+            return None
+        spec = work.stimulus.spec
+        job_id = self.journal.submission(spec.uid, work.key)
+        if job_id is None:
+            return None
+        event = next(self.journal.events(job_id))
+        assert isinstance(event, ev.Submitted | ev.ArraySubmitted)
+        return event if event.spec.user == spec.user else None
+
+    def _informed(self, work: Work) -> Stimulus:
+        """Return the stimulus with facts from the journal about its jobs. They are read only now,
+        because jobs may have ended earlier in this turn."""
+        match stimulus := work.stimulus:
+            case SubmitAsked():
+                kept = self.journal.kept(stimulus.spec.uid, stimulus.spec, work.payload)
+                return replace(stimulus, ended=self.ended(stimulus.spec.after), kept=kept)
+            case ChangeAsked() if stimulus.change.after is not None:
+                wanted = stimulus.change.after
+                spec = spec_of(self.ledger, stimulus.job_id)
+                names = self._names((*wanted, *(spec.after if spec else ())))
+                kept = self._kept(stimulus.job_id)
+                return replace(stimulus, ended=self.ended(wanted), names=names, kept=kept)
+            case StoringAsked():
+                return replace(stimulus, kept=self._kept(stimulus.job_id))
+            case Tick():
+                return replace(stimulus, heard_since_mono_s=self.heard_since_mono_s)
+            case _:
+                return stimulus
+
+    def _kept(self, job_id: int) -> Kept:
+        """Return the bytes that the journal keeps for the owner of a live job or array."""
+        spec = spec_of(self.ledger, job_id)
+        return Kept() if spec is None else self.journal.kept(spec.uid)
+
+    def _names(self, after: Sequence[Dependency]) -> dict[int, str]:
+        """Return the labels of array tasks that are no longer in the ledger."""
+        ids = {each.job_id for each in after}
+        return self.journal.arrays.labels(each for each in ids if self.ledger.find(each) is None)
+
+    def _keep(self, job_id: int, uid: int, work: Work) -> None:
+        """Store the payload and the key that came with a submission."""
+        if work.payload is not None:
+            self.journal.put_payload(job_id, work.payload)
+        if work.key is not None:
+            self.journal.put_submission(uid, work.key, job_id)
+
+    def _schedule(self, touched: dict[int, Job]) -> None:
+        if self._retry_s is not None and self.clock().at_s >= self._retry_s:
+            self._wants_pass = True
+        begin_mono_s = self.clock().mono_s
+        if not self._wants_pass or not self.host.is_ready() or begin_mono_s < self._pass_due_mono_s:
+            return
+        is_idle = True
+        for event in self.scheduler.run(self.ledger, self.rules, self.clock()):
+            is_idle = False
+            if isinstance(event, ev.Admitted) and event.job_id in self.taken_attempts:
+                above = self.taken_attempts[event.job_id] + 1
+                event = replace(event, attempt=max(event.attempt, above))
+            self._record(event, touched)
+        end_mono_s = self.clock().mono_s
+        if is_idle and end_mono_s - begin_mono_s > _LONG_PASS_S:
+            self._pass_due_mono_s = end_mono_s + min(_MOST_REST_S, end_mono_s - begin_mono_s)
+        # Its own events ask for no further pass: all that fits is placed, or the pass was cut.
+        self._wants_pass = self.scheduler.is_cut
+        self._retry_s = None
+        if self.ledger.shortages:
+            self._retry_s = self.ledger.shortages.next_s(self.clock().at_s)
+
+    def _record(self, event: ev.Event, touched: dict[int, Job]) -> None:
+        if isinstance(event, ev.Cleaned | ev.Requeued | ev.Retried):
+            # The usage is read before a requeueing resets it.
+            ended = self.ledger.jobs[event.job_id]
+            if (ended.id, ended.attempt) not in self._remembered:
+                self._remembered.add((ended.id, ended.attempt))
+                self.scheduler.remember([ended], self.rules, self.clock())
+        if isinstance(event, ev.Altered):
+            self.scheduler.forget_reservation(event.job_id, self.ledger)
+        event = self.journal.store_command_lines(event)
+        job = self.ledger.apply(event)
+        self.journal.append(event, job, self.ledger.latest_array)
+        self._wants_pass = True
+        if job is not None:
+            self.scheduler.note(job)
+            touched[job.id] = job
+            self._keep_curve(event, job)
+            self._log_entries.append((job, type(event).__name__))
+
+    def _keep_curve(self, event: ev.Event, job: Job) -> None:
+        curve = self.curve_of(job) if isinstance(event, ev.Cleaned) else None
+        if curve is not None:
+            self.journal.put_curve(job.id, curve)
+
+    def _is_cleaning(self, key: tuple[int, int]) -> bool:
+        job = self.ledger.jobs.get(key[0])
+        return job is not None and job.state is JobState.CLEANING and job.attempt == key[1]
+
+    def _log(self) -> None:
+        for job, kind in self._log_entries:
+            user, state = job.spec.user, job.shown_state
+            words = "job=%d user=%s event=%s state=%s"
+            log.info(words, job.id, user, kind, state, extra=about(job=job.id, user=user))
+        self._log_entries.clear()
+
+    def _use_ledger(self, ledger: Ledger) -> None:
+        """Replace the ledger. Each ledger numbers ends from the start, so the progress of
+        notifying dependents, which goes by these numbers, is reset too."""
+        self.ledger = ledger
+        self._settlement = Settlement()
+
+    def _reload_ledger(self) -> None:
+        """Read the ledger from the journal again after a turn that could not be recorded."""
+        self.journal.rollback()
+        self._use_ledger(self.journal.load(self.rules.axes))
+        self.scheduler.forget_books()
+        self._log_entries.clear()
+        self._wants_pass = True
+
+
+def _asker_of(stimulus: Stimulus) -> int | None:
+    """Return the uid of the user who has sent the stimulus, or None if no user has."""
+    if isinstance(stimulus, SubmitAsked):
+        return stimulus.spec.uid
+    actor = getattr(stimulus, "actor", None)
+    return None if actor is None else actor.uid

@@ -1,0 +1,253 @@
+"""The journal's upkeep: records for a later audit are added, old jobs are removed.
+
+An audit record that could not be written stays pending until the next turn.
+
+Ended jobs are kept up to the age and the size of the journal in the configuration. A few are
+removed at a time, followed by a pause ten times as long. When the journal is too large, jobs of the
+user with the most stored bytes are removed first, so that a user's flood does not remove the
+history of others.
+
+Removal goes by a clock that does not believe a leap ahead at once. A machine may take the year for
+2036 for an hour, because its battery is empty or a time server is wrong, and removed jobs do not
+come back when the clock is right again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf
+
+from drfd import __version__
+from drfd.common.errors import HostError
+from drfd.core.fairness.rules import Rules, rules_text
+from drfd.core.model import events as ev
+from drfd.core.model.resources import NOTHING, Resources
+from drfd.core.model.stimuli import Now
+from drfd.daemon.config import HistorySettings
+from drfd.journal.journal import Journal, digest
+from drfd.journal.pruning import StoredBytes, read_shares
+
+#: Least recorded change of the external load, as a divisor of the capacity.
+_NOTABLE_PART = 20
+#: Seconds between two records of the external load, at least.
+_LOAD_PAUSE_S = 30.0
+
+
+class AuditRecords:
+    """The audit records that are not durable yet."""
+
+    def __init__(self, journal: Journal, clock: Callable[[], Now]) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._pending: list[ev.AuditEvent] = []
+        #: The texts of the rules that pending records name, by digest.
+        self._texts: dict[str, str] = {}
+        self._rules_digest: str | None = None
+        self._load = NOTHING
+        self._load_mono_s = float("-inf")
+
+    def started(self, rules: Rules, seen_alive_s: float) -> None:
+        """Record that the daemon starts. `seen_alive_s` is when a daemon was last seen alive by the
+        lock file, in Unix time; the last event of the journal may be later."""
+        last_s = self._journal.audit.last_event_at()
+        self._rules_digest = self._keep(rules)
+        self._pending.append(
+            ev.DaemonStarted(
+                at_s=self._clock().at_s,
+                version=__version__,
+                rules=self._rules_digest,
+                away_since_s=None if last_s is None else max(last_s, seen_alive_s),
+            )
+        )
+
+    def stopped(self) -> None:
+        """Record that the daemon ends in order."""
+        self._pending.append(ev.DaemonStopped(at_s=self._clock().at_s))
+
+    def adopted(self, rules: Rules) -> None:
+        """Record the rules that are in force from now on. Nothing is recorded if they have not
+        changed, or before `started`, which records those of the start."""
+        if self._rules_digest is None:
+            return
+        found = self._keep(rules)
+        if found != self._rules_digest:
+            self._rules_digest = found
+            self._pending.append(ev.Configured(at_s=self._clock().at_s, rules=found))
+
+    def see_load(self, kept: Resources, capacity: Resources) -> bool:
+        """Note the resources that are now kept free for external processes, and return whether
+        there is something to record. Begin and end of a load are always recorded, though not within
+        the pause after the last record."""
+        now = self._clock()
+        if kept == self._load or now.mono_s - self._load_mono_s < _LOAD_PAUSE_S:
+            return False
+        if NOTHING not in (kept, self._load) and not _is_notable(kept, self._load, capacity):
+            return False
+        self._load, self._load_mono_s = kept, now.mono_s
+        self._pending.append(ev.ExternalLoadChanged(at_s=now.at_s, kept=kept))
+        return True
+
+    def write(self) -> None:
+        """Add the pending records to the journal's open transaction. Raises HostError."""
+        for event in self._pending:
+            if isinstance(event, ev.Configured | ev.DaemonStarted):
+                self._journal.audit.put_rules(self._texts[event.rules])
+            self._journal.append_audit(event)
+
+    def written(self) -> None:
+        """Drop the pending records: their transaction is durable."""
+        self._pending.clear()
+        self._texts.clear()
+
+    def _keep(self, rules: Rules) -> str:
+        text = rules_text(rules)
+        found = digest(text)
+        self._texts[found] = text
+        return found
+
+
+def _is_notable(kept: Resources, before: Resources, capacity: Resources) -> bool:
+    pairs = (
+        (kept.cores_milli - before.cores_milli, capacity.cores_milli),
+        (kept.memory_bytes - before.memory_bytes, capacity.memory_bytes),
+    )
+    return any(abs(change) * _NOTABLE_PART >= whole for change, whole in pairs)
+
+
+#: Seconds of a leap below which it is believed at once.
+_LEAST_S = 3600.0
+#: Time until a greater leap is believed: a divisor of its length, and the most seconds.
+_PART, _MOST_S = 10, 86400.0
+#: Seconds between two records of the believed time.
+_KEEP_S = 1800.0
+
+
+class TrustedClock:
+    """A clock that returns Unix time when called. A leap back is believed at once."""
+
+    def __init__(
+        self, clock: Callable[[], Now], believed_s: float | None, keep: Callable[[float], None]
+    ) -> None:
+        """`believed_s` is the Unix time that an earlier daemon believed last, or None; `keep`
+        records the believed time for the next daemon."""
+        self._clock = clock
+        self._keep = keep
+        now = clock()
+        start_s = now.at_s if believed_s is None else believed_s
+        #: The believed Unix time when the monotonic clock was zero.
+        self._zero_s = start_s - now.mono_s
+        #: For a clock that is ahead: Unix time at monotonic zero, and when it will be believed, on
+        #: the monotonic clock.
+        self._ahead: tuple[float, float] | None = None
+        self._kept_s = float("-inf")
+
+    def __call__(self) -> float:
+        now = self._clock()
+        self._judge(now)
+        believed_s = self._zero_s + now.mono_s
+        if not 0 <= believed_s - self._kept_s < _KEEP_S:
+            self._kept_s = believed_s
+            try:
+                self._keep(believed_s)
+            except HostError as error:
+                log.warning("event=time-not-kept error=%s", error.text)
+        return believed_s
+
+    def _judge(self, now: Now) -> None:
+        zero_s = now.at_s - now.mono_s
+        leap_s = zero_s - self._zero_s
+        if leap_s <= _LEAST_S:
+            self._zero_s, self._ahead = zero_s, None
+            return
+        if self._ahead is None:
+            wait_s = min(_MOST_S, leap_s / _PART)
+            self._ahead = zero_s, now.mono_s + wait_s
+            words = "event=clock-ahead by_s=%.0f nothing is removed by this clock for_s=%.0f"
+            log.warning(words, leap_s, wait_s)
+        ahead_s, due_mono_s = self._ahead
+        # A second leap while the first one is in doubt has to wait for its own time.
+        self._ahead = min(ahead_s, zero_s), due_mono_s
+        if now.mono_s >= due_mono_s:
+            self._zero_s, self._ahead = self._ahead[0], None
+            log.warning("event=clock-believed")
+
+
+log = logging.getLogger("drfd")
+
+#: Seconds until the next step when nothing was to be done, or after a failure.
+_REST_S = 60.0
+#: Pause after a step, as a multiple of its duration, and the shortest one in seconds.
+_PAUSES, _LEAST_PAUSE_S = 10, 0.05
+#: Time until users' stored bytes are read again while there is too much: in seconds, and as a
+#: multiple of the time that reading took.
+_SHARES_S, _SHARES_PAUSES = 10.0, 20
+#: Part of the allowed size to which an exceeded journal is reduced.
+_ENOUGH = 0.98
+
+
+@dataclass
+class Retention:
+    """Removes ended jobs from the journal when they are too old or too many."""
+
+    journal: Journal
+    #: Returns the present configuration.
+    history: Callable[[], HistorySettings]
+    #: Returns Unix time that can be relied on, see `TrustedClock`.
+    clock: Callable[[], float]
+    #: Stored bytes by user, and when they must be read again, on the monotonic clock.
+    _shares: StoredBytes = field(default_factory=StoredBytes)
+    _good_until_s: float = -inf
+    #: Whether the size was exceeded and is not yet reduced.
+    _is_over: bool = False
+
+    async def run(self) -> None:
+        while True:
+            begun_s = time.monotonic()
+            try:
+                is_busy = await self.step()
+            except HostError as error:
+                log.error("event=%s-failed error=%s", error.code, error.text)
+                is_busy = False
+            worked_s = time.monotonic() - begun_s
+            await asyncio.sleep(max(_LEAST_PAUSE_S, _PAUSES * worked_s) if is_busy else _REST_S)
+
+    async def step(self) -> bool:
+        """Remove a few jobs, and return whether there may be more to remove."""
+        keep_s, most = self.history().keep_s, self.history().max_bytes
+        removed = None
+        if keep_s is not None:
+            removed = self.journal.remove_ended(self.clock() - keep_s)
+        if removed is None and most:
+            removed = await self._make_room(most)
+        has_more = self.journal.give_back()
+        return removed is not None or has_more
+
+    async def _make_room(self, most: int) -> int | None:
+        used = self.journal.used_bytes()
+        if used <= most:
+            self._is_over = False
+            return None
+        begun_s = time.monotonic()
+        if begun_s > self._good_until_s:
+            self._shares = await asyncio.to_thread(read_shares, self.journal.path)
+            now_s = time.monotonic()
+            self._good_until_s = now_s + max(_SHARES_S, _SHARES_PAUSES * (now_s - begun_s))
+        shares = self._shares
+        # Live jobs have limits of their own. If they counted, a user with many waiting jobs would
+        # have everybody's history removed.
+        over = used * shares.ended_bytes // max(1, shares.ended_bytes + shares.live_bytes)
+        self._is_over = over > (most * _ENOUGH if self._is_over else most)
+        if not self._is_over or not shares.ended:
+            return None
+        user = max(shares.ended, key=shares.ended.__getitem__)
+        removed = self.journal.remove_ended(inf, user)
+        if removed is None:
+            # Nothing of this user's can be removed.
+            del shares.ended[user]
+            return 0 if shares.ended else None
+        shares.ended[user] -= removed
+        return removed

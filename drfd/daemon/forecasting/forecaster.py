@@ -1,0 +1,164 @@
+"""The program of a forecaster, a process that estimates start times on a copy of the ledger.
+
+The controller starts it with `python -m` and keeps the copy up to date over the socket on
+descriptor 0. The process holds no file, no key and no other socket, so its failure only makes an
+answer late. It ends when the controller does.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import resource
+import signal
+import socket
+import traceback
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from drfd.common.errors import DrfdError, Refused, Unavailable, short_of_memory
+from drfd.common.units import clock_time
+from drfd.core.explain.forecast import Forecast, smaller_demand
+from drfd.core.explain.reasons import explain_wait
+from drfd.core.fairness.rules import Rules
+from drfd.daemon.forecasting.messages import (
+    MOST_CPU_S,
+    ErrorMessage,
+    ForecastReply,
+    ForecastRequest,
+    LedgerChanges,
+    LedgerCopy,
+    Message,
+    Question,
+    StartQuestion,
+)
+from drfd.linux import own_process, syscalls
+from drfd.wording.options import changed_options
+from drfd.wording.waits import wait_text
+
+#: Niceness: the controller and the users' commands have precedence.
+_NICE = 10
+#: The part (1/n) of the machine's memory that a forecaster may use, and the least limit in bytes.
+_MEMORY_PART, _LEAST_MEMORY_BYTES = 10, 384 << 20
+#: Seconds after which SIGPROF is repeated, in case the first had no effect.
+_AGAIN_S = 0.5
+
+
+class TooLong(BaseException):
+    """The processor time of a question is used up. It is no Exception, so that no handler on the
+    way catches it."""
+
+
+def main() -> None:
+    _settle()
+    channel = socket.socket(fileno=0)
+    ledger, rules = LedgerCopy(), None
+    with channel.makefile("rb") as messages:
+        while True:
+            try:
+                message: Message = pickle.load(messages)  # noqa: S301 (the controller is trusted)
+            except (EOFError, ConnectionError):
+                return
+            match message:
+                case LedgerChanges():
+                    ledger.take(message)
+                case Rules():
+                    rules = message
+                case ForecastRequest():
+                    assert rules is not None
+                    answer = _answered(message, ledger, rules)
+                    channel.sendall(msgspec.json.encode(answer) + b"\n")
+
+
+def _settle() -> None:
+    """Lower the priority of this process: for the scheduler, in memory, and for the OOM killer.
+    Steps that a sandbox does not allow are skipped."""
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    most_bytes = max(_LEAST_MEMORY_BYTES, pages // _MEMORY_PART)
+    asked: tuple[Callable[[], object], ...] = (
+        lambda: syscalls.set_parent_death_signal(signal.SIGKILL),
+        lambda: os.setpriority(os.PRIO_PROCESS, 0, _NICE),
+        lambda: resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes)),
+        lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)),
+        syscalls.set_no_new_privileges,
+        own_process.be_killed_first,
+    )
+    for ask in asked:
+        try:
+            ask()
+        except OSError:
+            continue
+    signal.signal(signal.SIGPROF, signal.SIG_IGN)
+
+
+def _stop(number: int, frame: object) -> None:
+    raise TooLong
+
+
+def _answered(asked: ForecastRequest, ledger: LedgerCopy, rules: Rules) -> ForecastReply:
+    def build() -> Forecast:
+        return asked.circumstances.future(ledger.jobs, ledger.arrays, rules)
+
+    try:
+        return answer(asked.question, build)
+    except Refused as error:
+        return ForecastReply(refused=ErrorMessage.of(error))
+    except MemoryError:
+        return ForecastReply(missing=ErrorMessage.of(short_of_memory()))
+    except Exception:
+        return ForecastReply(bug=traceback.format_exc()[-2000:])
+
+
+def answer(question: Question, build: Callable[[], Forecast]) -> ForecastReply:
+    """Return the answer, or as much of it as was found before SIGPROF. The kernel sends it when the
+    time is used up, and the controller when nobody waits for the answer any longer. `build` returns
+    a new forecast from the present ledger. Raises Refused as a submission does."""
+    found = ForecastReply(missing=_too_long())
+    try:
+        signal.signal(signal.SIGPROF, _stop)
+        signal.setitimer(signal.ITIMER_PROF, MOST_CPU_S, _AGAIN_S)
+        for found in _look(question, build):  # noqa: B007 (the last of them is the answer)
+            pass
+    except TooLong:
+        pass
+    finally:
+        signal.signal(signal.SIGPROF, signal.SIG_IGN)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    return found
+
+
+def _look(question: Question, build: Callable[[], Forecast]) -> Iterator[ForecastReply]:
+    """Yield what is known so far, more each time."""
+    future = build()
+    if isinstance(question, StartQuestion):
+        waiting = future.ledger.find(question.job_id)
+        # The job may have ended since the question was asked.
+        start_s = None if waiting is None else future.start_s(waiting.id)
+        yield ForecastReply(start_s=start_s)
+        if waiting is not None and question.smaller:
+            smaller = smaller_demand(build, waiting)
+            options = [] if smaller is None else changed_options(waiting.spec, smaller)
+            yield ForecastReply(start_s=start_s, smaller=options)
+        return
+    job = future.add(question.asked)
+    plan = future.pass_now()
+    if job.id in plan.admitted:
+        yield ForecastReply(start_s=future.now.at_s)
+        return
+    reason = explain_wait(
+        job, future.ledger, plan, future.rules, name_of=question.names.__getitem__
+    )
+    told = None if reason is None else (reason.code.value, wait_text(reason, clock_time))
+    yield ForecastReply(reason=told, missing=_too_long())
+    yield ForecastReply(start_s=future.start_s(job.id), reason=told)
+
+
+def _too_long() -> ErrorMessage:
+    text = f"the estimate takes more than {MOST_CPU_S:.0f} s of processor time"
+    error: DrfdError = Unavailable("forecast-too-long", text)
+    return ErrorMessage.of(error)
+
+
+if __name__ == "__main__":
+    main()

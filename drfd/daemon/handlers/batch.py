@@ -1,0 +1,282 @@
+"""Verbs for several jobs (`cancel`, `hold`, `set`, …): one stimulus for each selected job.
+
+A few jobs are decided at a time, so that other users' requests come in between. Pending jobs come
+before running ones: the resources of a cancelled job must not start one that is cancelled next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from drfd.common.errors import Refused
+from drfd.common.indices import joined, show_spans
+from drfd.core.model import events as ev
+from drfd.core.model import stimuli as st
+from drfd.core.model.job import DEPENDENCY_BYTES
+from drfd.daemon.engine.engine import Engine
+from drfd.daemon.handlers.submission import dependencies
+from drfd.daemon.lookup.lookup import Lookup
+from drfd.daemon.lookup.views import error_view
+from drfd.daemon.users.loop_time import CooperativeYield, PerUserLocks
+from drfd.daemon.users.quotas import Quotas
+from drfd.protocol import requests as msg
+from drfd.protocol.replies import BatchReply, Failure
+from drfd.protocol.requests import Selection
+
+#: Jobs decided in one turn of the engine.
+_AT_ONCE = 25
+#: A change of this many ranges of array tasks takes as long as that of one job.
+_RANGES = 10
+
+#: The stimuli of verbs for jobs and arrays.
+BatchStimulus = (
+    st.CancelAsked
+    | st.HoldAsked
+    | st.ReleaseAsked
+    | st.SuspendAsked
+    | st.ResumeAsked
+    | st.SignalAsked
+    | st.ChangeAsked
+)
+#: Makes a stimulus from the time, the id of the job or array, and the sender.
+MakeStimulus = Callable[[st.Now, int, st.Actor], BatchStimulus]
+Request = (
+    msg.CancelRequest
+    | msg.HoldRequest
+    | msg.ReleaseRequest
+    | msg.SuspendRequest
+    | msg.ResumeRequest
+    | msg.SignalRequest
+    | msg.SetRequest
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    #: The job or array that was requested.
+    label: str
+    #: Its id, or the id of one of its tasks.
+    job_id: int
+    #: Whether only the pending tasks of the array are meant.
+    is_group: bool
+
+
+@dataclass
+class _BatchResult:
+    """Events and refusals so far, by label."""
+
+    events: dict[str, list[ev.Event]] = field(default_factory=dict)
+    #: The first refusal of each label.
+    refused: dict[str, Refused] = field(default_factory=dict)
+
+
+@dataclass
+class BatchActions:
+    engine: Engine
+    lookup: Lookup
+    quotas: Quotas
+    #: One part at a time per user.
+    _turns: PerUserLocks = field(default_factory=PerUserLocks)
+    _asking: set[asyncio.Future[BatchReply]] = field(default_factory=set)
+
+    async def ask(self, actor: st.Actor, select: Selection, make: MakeStimulus) -> BatchReply:
+        """Submit a stimulus for every selected job; the refusal of one does not stop the others.
+        All are submitted even if the client hangs up."""
+        asking = asyncio.ensure_future(self._ask(actor, select, make))
+        self._asking.add(asking)
+        asking.add_done_callback(self._asking.discard)
+        return await asyncio.shield(asking)
+
+    async def _ask(self, actor: st.Actor, select: Selection, make: MakeStimulus) -> BatchReply:
+        failed: list[Failure] = []
+        wanted = [each async for each in self._wanted(actor, select, failed)]
+        result, yielding = _BatchResult(), CooperativeYield()
+        await self._ask_all(await self._in_parts(wanted), actor, make, result)
+        done: dict[str, int] = {}
+        kept: dict[str, str] = {}
+        has_labels = False
+        for each in wanted:
+            await yielding.maybe_yield()
+            if each.label not in result.events:
+                error = error_view(self._explain_refusal(each.job_id, result.refused[each.label]))
+                failed.append({"id": each.job_id, "error": error})
+                continue
+            done[each.label] = each.job_id
+            has_labels |= each.label != str(each.job_id)
+            unchanged = self._unchanged_tasks(each, result.events[each.label])
+            if unchanged:
+                kept[each.label] = unchanged
+        reply: BatchReply = {"done": list(done.values()), "failed": failed}
+        if has_labels:
+            reply["labels"] = list(done)
+        if kept:
+            reply["kept"] = kept
+        return reply
+
+    async def _wanted(
+        self, actor: st.Actor, select: Selection, failed: list[Failure]
+    ) -> AsyncIterator[_Target]:
+        """Yield the selected jobs and arrays; ids that do not exist are added to `failed`."""
+        yielding = CooperativeYield()
+        for ref in dict.fromkeys(select.ids):
+            try:
+                yield _Target(str(ref), self.lookup.id_of(ref), False)
+            except Refused as refusal:
+                failed.append({"id": ref, "error": error_view(refusal)})
+            await yielding.maybe_yield()
+        has_filter = select.user or select.name or select.states
+        if not select.ids and (select.everything or has_filter):
+            for target in self.lookup.targets(actor, select):
+                if target is not None:
+                    yield _Target(*target)
+                await yielding.maybe_yield()
+
+    async def _in_parts(self, wanted: Iterable[_Target]) -> list[_Target]:
+        """Return the targets, long arrays task by task and running jobs last."""
+        waiting: list[_Target] = []
+        started: list[_Target] = []
+
+        def add(target: _Target) -> None:
+            (started if self._has_started(target.job_id) else waiting).append(target)
+
+        yielding = CooperativeYield()
+        for each in wanted:
+            await yielding.maybe_yield()
+            array_state = self.engine.ledger.arrays.get(each.job_id)
+            if array_state is None or each.is_group or len(array_state.live) < _AT_ONCE:
+                add(each)
+                continue
+            if array_state.unmaterialized:
+                add(replace(each, is_group=True))
+            for job_id in sorted(array_state.live):
+                add(_Target(each.label, job_id, False))
+                await yielding.maybe_yield()
+        return [*waiting, *started]
+
+    async def _ask_all(
+        self, targets: Sequence[_Target], actor: st.Actor, make: MakeStimulus, result: _BatchResult
+    ) -> None:
+        if not targets:
+            return
+        stimulus = _stimulus(targets[0], self.engine.clock(), actor, make)
+        # Each job's dependencies must be checked before the next may depend on it.
+        most = 1 if isinstance(stimulus, st.ChangeAsked) and stimulus.change.after else _AT_ONCE
+        if len(targets) == 1 and most > 1:
+            # A single job shares a turn with other requests.
+            await self._ask_some(targets, actor, make, result)
+            return
+        for at in range(0, len(targets), most):
+            async with self._turns[actor.uid]:
+                await self._ask_some(targets[at : at + most], actor, make, result)
+
+    async def _ask_some(
+        self, targets: Sequence[_Target], actor: st.Actor, make: MakeStimulus, result: _BatchResult
+    ) -> None:
+        """Submit the stimuli for all targets in one turn."""
+        now = self.engine.clock()
+        stimuli = [_stimulus(target, now, actor, make) for target in targets]
+        outcomes = await asyncio.gather(
+            *(self.engine.submit_and_wait(stimulus) for stimulus in stimuli), return_exceptions=True
+        )
+        for target, outcome in zip(targets, outcomes, strict=True):
+            if isinstance(outcome, Refused):
+                result.refused.setdefault(target.label, outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome
+            else:
+                result.events.setdefault(target.label, []).extend(outcome)
+        if not actor.is_admin and not isinstance(stimuli[0], st.CancelAsked):
+            # A cancellation is a job's last change, and is charged with its submission.
+            count = sum(len(outcome) for outcome in outcomes if isinstance(outcome, list))
+            count += sum(map(self._more_work, targets))
+            self.quotas.changed(actor.uid, count, _size_of(stimuli[0]))
+
+    def _more_work(self, target: _Target) -> int:
+        """Return how many additional changes a common change of an array's tasks counts as: it
+        touches each range of pending indices."""
+        array_state = self.engine.ledger.arrays.get(target.job_id)
+        return 0 if array_state is None else array_state.unmaterialized.run_count // _RANGES
+
+    def _has_started(self, job_id: int) -> bool:
+        job = self.engine.ledger.jobs.get(job_id)
+        return job is not None and job.is_allocated
+
+    def _unchanged_tasks(self, target: _Target, events: Sequence[ev.Event]) -> str:
+        """Return the indices of tasks that were not changed with the rest because they run."""
+        array_state = self.engine.ledger.arrays.get(target.job_id)
+        changed = {event.job_id for event in events if isinstance(event, ev.Altered)}
+        if array_state is None or target.is_group or not changed:
+            return ""
+        # Tasks without a record that were changed together may have started in the same turn.
+        together = array_state.array.spec if target.job_id in changed else None
+        same = [
+            job_id
+            for job_id in array_state.live
+            if job_id not in changed and self.engine.ledger.jobs[job_id].spec != together
+        ]
+        return show_spans(array_state.array.spans_of(*joined(same)))
+
+    def _explain_refusal(self, job_id: int, refusal: Refused) -> Refused:
+        """Return a refusal that says how the job ended, or else `refusal` itself."""
+        if refusal.code != "no-such-job":
+            return refusal
+        job = self.engine.journal.job(job_id)
+        if job is not None:
+            return Refused("ended", f"job {job.label} has already ended: {job.shown_state}")
+        if self.lookup.any_array(job_id) is not None:
+            return Refused("ended", f"all tasks of array {job_id} have already ended")
+        return refusal
+
+
+def _stimulus(target: _Target, now: st.Now, actor: st.Actor, make: MakeStimulus) -> BatchStimulus:
+    stimulus = make(now, target.job_id, actor)
+    return replace(stimulus, unmaterialized_only=True) if target.is_group else stimulus
+
+
+def _size_of(stimulus: BatchStimulus) -> int:
+    """Estimate how many bytes the stimulus adds to the journal, beyond those of most changes."""
+    after = stimulus.change.after if isinstance(stimulus, st.ChangeAsked) else None
+    return DEPENDENCY_BYTES * len(after or ())
+
+
+def stimulus_maker(request: Request) -> MakeStimulus:
+    """Return what makes the stimulus of this request for a job."""
+    match request:
+        case msg.CancelRequest():
+            return st.CancelAsked
+        case msg.HoldRequest():
+            return st.HoldAsked
+        case msg.ReleaseRequest():
+            return st.ReleaseAsked
+        case msg.SuspendRequest():
+            return st.SuspendAsked
+        case msg.ResumeRequest():
+            return st.ResumeAsked
+        case msg.SignalRequest():
+            return partial(st.SignalAsked, signal=request.signal)
+        case msg.SetRequest():
+            return partial(st.ChangeAsked, change=_change(request))
+
+
+def _change(request: msg.SetRequest) -> st.Change:
+    demand = request.demand
+    if "\0" in (request.name or ""):
+        raise Refused("bad-request", "a name cannot hold a NUL character")
+    return st.Change(
+        name=request.name,
+        pool=request.pool,
+        priority=request.priority,
+        time_limit_s=request.time_limit_s,
+        cores_milli=demand.cores_milli,
+        memory_bytes=demand.memory_bytes,
+        read_bps=demand.read_bps,
+        write_bps=demand.write_bps,
+        disks=tuple((name, each.read_bps, each.write_bps) for name, each in demand.disks.items())
+        or None,
+        gres=tuple(demand.gres.items()) or None,
+        after=None if request.after is None else dependencies(request.after),
+        begin_s=request.begin_s,
+    )

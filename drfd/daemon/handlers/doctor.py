@@ -1,0 +1,227 @@
+"""The state of the service: which limits are enforced, and problems with their remedies.
+
+`drf doctor` shows all of it. Notices, which have a stable code and a sentence, are also added to
+the replies to `status`, `hello` and changes of jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from drfd import __version__
+from drfd.common.paths import PRIVATE_PLACES
+from drfd.common.units import show_duration
+from drfd.daemon.config import Site
+from drfd.daemon.launcher_link.link import Link
+from drfd.daemon.lookup.views import resources_view
+from drfd.daemon.monitoring.reserves import Reserves
+from drfd.host.disks import Disk
+from drfd.launcher.protocol import NO_PIN, Message
+from drfd.protocol.replies import CodeText, DiskView, EnforcementView
+
+LAUNCHER_AWAY = "LAUNCHER_AWAY"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallContext:
+    """How this daemon was installed and started."""
+
+    uid: int
+    #: Whether the daemon serves all users of the machine.
+    is_systems: bool
+    #: Whether the launcher is a service of systemd.
+    is_service: bool
+    has_systemd: bool
+    #: Whether the user's services go on after the last session ends (loginctl enable-linger).
+    lingers: bool
+
+
+def find_cures(install: InstallContext, site: Site, link: Link) -> list[str]:
+    """Return the remedies for the present problems."""
+    return cures(
+        install,
+        has_launcher=link.is_ready(),
+        enforcement=link.hello.get("kind"),
+        guessed=[disk.name for disk in site.disks if disk.is_guess],
+        lacks_pins=NO_PIN in cores_control(link.hello, link.settings.cores_by).get("cores", ""),
+    )
+
+
+def cures(
+    install: InstallContext,
+    *,
+    has_launcher: bool,
+    enforcement: str | None,
+    guessed: Sequence[str],
+    lacks_pins: bool,
+) -> list[str]:
+    """Return a sentence for each problem and its remedy.
+
+    `enforcement` is the launcher's kind, `guessed` names the disks whose speed is a guess, and
+    `lacks_pins` says that pinned CPUs are configured but impossible.
+    """
+    found = []
+    if not has_launcher:
+        where = "systemctl status drfd-launcher" if install.is_service else "the log of drfd"
+        found.append(f"no job starts while the launcher is away: {where} says why")
+    if enforcement == "none":
+        found.append(
+            "limits are only measured: run drfd as root on a machine with cgroups, "
+            "and they will be enforced"
+        )
+    if lacks_pins:
+        found.append(f"CPUs of their own need the cpuset controller: {_cpuset(enforcement)}")
+    if install.uid and not install.is_systems and install.has_systemd and not install.lingers:
+        found.append(
+            "your jobs may end when you log out: loginctl enable-linger, then start drfd again"
+        )
+    if not install.is_systems:
+        found.append(
+            "this daemon is for you alone: where several share a machine, root runs drfd install"
+        )
+    for name in guessed:
+        found.append(
+            f"the speed of disk {name} is a guess: drfd calibrate measures it, "
+            "or set read and write under [[disk]]"
+        )
+    return found
+
+
+def _cpuset(enforcement: str | None) -> str:
+    if enforcement == "cgroup-v1":
+        return "mount -t cgroup -o cpuset cpuset /sys/fs/cgroup/cpuset, then start drfd again"
+    return (
+        "with Delegate=cpu cpuset io memory pids in its unit (for a daemon of your own, "
+        "systemctl edit user@.service) systemd gives it; then start drfd again"
+    )
+
+
+_PLACES = f"{', '.join(PRIVATE_PLACES[:-1])} and {PRIVATE_PLACES[-1]}"
+_DIRECTIONS = ("read", "write")
+_GIVEN_OUT = (
+    "not controlled: each job is told which are its own, and the kernel keeps it from no others"
+)
+
+
+def doctor_view(site: Site, link: Link, journal_id: str) -> EnforcementView:
+    controls = {disk.name: disk_control(disk, link.hello) for disk in site.disks}
+    disks: list[DiskView] = [
+        {
+            "name": disk.name,
+            "path": disk.path,
+            "device": " ".join(disk.devices) or None,
+            "filesystem": disk.filesystem,
+            "read": disk.read_bps,
+            "write": disk.write_bps,
+            "control": controls[disk.name],
+            "guess": disk.is_guess,
+            "problem": disk.why_none,
+        }
+        for disk in site.disks
+    ]
+    return {
+        "version": __version__,
+        "enforcement": link.hello.get("kind"),
+        "controls": {
+            **link.hello.get("controls", {}),
+            **cores_control(link.hello, link.settings.cores_by),
+            **_summary(controls),
+            **{name: _GIVEN_OUT for name, _ in site.rules.axes.instances},
+        },
+        "private": private_view(link.hello),
+        "processes": link.hello.get("processes"),
+        "gres": {name: list(each) for name, each in site.rules.axes.instances},
+        "disks": disks,
+        "capacity": resources_view(site.rules.capacity),
+        "warnings": [*site.warnings, *link.hello.get("warnings", [])],
+        "stuck_jobs": sorted(job_id for job_id, _ in link.stuck),
+        "strays": [
+            {
+                "id": job_id,
+                "attempt": attempt,
+                "uid": owner.uid,
+                "user": owner.user,
+                "is_foreign": owner.journal not in (None, journal_id),
+            }
+            for (job_id, attempt), owner in sorted(link.strays.items(), key=lambda each: each[0])
+        ],
+        "launcher": "connected" if link.is_ready() else "away",
+    }
+
+
+def private_view(hello: Message) -> dict[str, str]:
+    """Return a sentence on temporary files and one on IPC: private, shared, or removed. Empty while
+    the launcher is away."""
+    if not hello:
+        return {}
+    home, removes_ipc = hello.get("private_tmp"), hello.get("removes_ipc")
+    return {
+        "tmp": f"each job has {_PLACES} of its own, on disk in {home}"
+        if home
+        else f"all jobs share {_PLACES}, and what they leave in /tmp and /var/tmp stays",
+        "ipc": "System V IPC and /dev/shm of a user are emptied after the user's last job"
+        if removes_ipc
+        else "System V IPC and files in /dev/shm stay when their user has no more jobs",
+    }
+
+
+def cores_control(hello: Message, cores_by: str) -> dict[str, str]:
+    """Return how the launcher controls cores in the configured way; empty while it is away."""
+    said: Mapping[str, str] = hello.get("cores", {})
+    return {"cores": said[cores_by]} if cores_by in said else {}
+
+
+def disk_control(disk: Disk, hello: Message) -> dict[str, str]:
+    """Return how the launcher controls reads and writes, as far as this disk allows it."""
+    said: Mapping[str, str] = hello.get("controls", {})
+    control = {name: said[name] for name in _DIRECTIONS if name in said}
+    for name, text in control.items():
+        if text.startswith("enforced") and not disk.devices:
+            control[name] = f"not controlled: {disk.why_none}"
+    if control.get("write") == "enforced" and not disk.attributes_writes:
+        control["write"] += (
+            f": direct I/O only; the kernel does not attribute buffered writes on {disk.filesystem}"
+        )
+    return control
+
+
+def _summary(controls: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Return a sentence per direction, naming the disks only where they differ."""
+    summary = {}
+    for name in _DIRECTIONS:
+        found = {disk: control[name] for disk, control in controls.items() if name in control}
+        if len(set(found.values())) == 1:
+            summary[name] = next(iter(found.values()))
+        elif found:
+            summary[name] = "; ".join(f"disk {disk} {text}" for disk, text in found.items())
+    return summary
+
+
+# -- notices -------------------------------------------------------------------------------------
+
+
+def notices(install: InstallContext, link: Link, reserves: Reserves) -> list[CodeText]:
+    """Return the notices that apply now, the worst first."""
+    found = [
+        _notice(each.code, f"{each.text}: {each.refused} of users are refused; {each.cure}")
+        for each in reserves.shortages()
+    ]
+    away_s = link.away_s()
+    if away_s is not None and link.is_missed():
+        text = away_text(away_s, is_service=install.is_service)
+        found.insert(0, _notice(LAUNCHER_AWAY, text))
+    return found
+
+
+def away_text(away_s: float, *, is_service: bool) -> str:
+    """Return the notice that the launcher is away. `is_service` says that systemd runs it, rather
+    than this daemon."""
+    text = f"the launcher has been away for {show_duration(away_s)}: no job starts or is stopped "
+    if is_service:
+        return text + "until it is back; systemctl start drfd-launcher starts it"
+    return text + "until it is back; it is started again by itself, and the log of drfd says why"
+
+
+def _notice(code: str, text: str) -> CodeText:
+    return {"code": code, "text": text}

@@ -1,0 +1,212 @@
+"""Ended jobs: pages of the history, and the report of what they used of what they declared.
+
+Both are read in a thread, over a read-only connection to the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from drfd.core.decisions.job_requests import may_touch
+from drfd.core.explain.account import Account, AccountedAmount, Row, UsageAccounts
+from drfd.core.explain.ended_jobs import LAST, Advice, advise
+from drfd.core.fairness.rules import ROOT
+from drfd.core.model import stimuli as st
+from drfd.core.model.job import Job
+from drfd.core.usage import Curve, thinned
+from drfd.daemon.engine.engine import Engine
+from drfd.daemon.lookup.lookup import Lookup
+from drfd.daemon.lookup.views import curve_view, ended_job_view, kept
+from drfd.daemon.users.loop_time import CooperativeYield
+from drfd.journal.history import PastFilter, read_curves, read_ended
+from drfd.protocol import requests as msg
+from drfd.protocol.replies import (
+    AccountedView,
+    AccountView,
+    AdviceView,
+    HistoryReply,
+    JobCurveView,
+    PastJobView,
+    ReportReply,
+    ReportRow,
+)
+from drfd.wording.options import advice_options
+
+#: Jobs of one name that are read for advice.
+_SIMILAR = 50
+
+
+@dataclass
+class HistoryHandler:
+    engine: Engine
+    lookup: Lookup
+
+    async def answer(
+        self, actor: st.Actor, request: msg.HistoryRequest | msg.ReportRequest
+    ) -> HistoryReply | ReportReply:
+        if isinstance(request, msg.HistoryRequest):
+            return await self._history(actor, request)
+        # A report by job has a row for each job: only the latest are read.
+        limit = request.limit if request.by == "job" else None
+        past = self._past(request.past, limit=limit)
+        return await asyncio.to_thread(self._report, request, past)
+
+    async def _history(self, actor: st.Actor, request: msg.HistoryRequest) -> HistoryReply:
+        """Return a page, newest first. `after` in it asks for the next page, or is null."""
+        past = self._past(request.past, after=request.after, limit=request.limit + 1)
+        jobs = await asyncio.to_thread(self._read, past)
+        page = jobs[: request.limit]
+        after = None
+        if len(jobs) > len(page):
+            after = (page[-1].ended_at, page[-1].id)
+        shown: list[PastJobView] = []
+        yielding = CooperativeYield()
+        for job in page:
+            row = ended_job_view(job, private=may_touch(actor, job.spec))
+            shown.append(kept(row, len(shown)))
+            await yielding.maybe_yield()
+        return {"jobs": shown, "after": after}
+
+    def advice(self, job: Job) -> AdviceView | None:
+        """Return the advice that ended jobs of the same user and name give, or None. Blocks."""
+        past = PastFilter(user=job.spec.user, name=job.spec.name, limit=_SIMILAR)
+        similar = list(read_ended(self.engine.journal.path, past, commands=False))
+        return advice_view(advise(similar))
+
+    def _report(self, request: msg.ReportRequest, past: PastFilter) -> ReportReply:
+        books = UsageAccounts(request.by)
+        books.take(read_ended(self.engine.journal.path, past, commands=False))
+        view = report_view(books, limit=request.limit, least=request.least)
+        if request.by in ("user", "pool"):
+            # The curve of one job says little about all jobs of a user or pool.
+            return view
+        ids = [job.id for job in books.latest.values()]
+        return add_curves(view, books, read_curves(self.engine.journal.path, ids))
+
+    def _read(self, past: PastFilter) -> list[Job]:
+        return list(read_ended(self.engine.journal.path, past))
+
+    def _past(
+        self,
+        asked: msg.HistoryFilter,
+        *,
+        after: tuple[float, int] | None = None,
+        limit: int | None = None,
+    ) -> PastFilter:
+        pool = asked.pool
+        return PastFilter(
+            ids=tuple(map(self.lookup.id_of, asked.ids)),
+            user=asked.user,
+            states=tuple(sorted(asked.states)),
+            name=asked.name,
+            pool=None if pool is None else f"{ROOT}.{pool.removeprefix(f'{ROOT}.')}",
+            since_s=asked.since_s,
+            until_s=asked.until_s,
+            after=after,
+            limit=limit,
+        )
+
+
+# -- the report ----------------------------------------------------------------------------------
+
+#: The most points of a job's curve in a report.
+_POINTS = 12
+
+_KeyPart = Literal["id", "name", "user", "pool"]
+#: The parts of a row's key, by what the report is grouped by.
+KEYS: dict[str, tuple[_KeyPart, ...]] = {
+    "job": ("id", "name", "user"),
+    "name": ("name", "user"),
+    "user": ("user",),
+    "pool": ("pool",),
+}
+
+
+def report_view(books: UsageAccounts, *, limit: int, least: int) -> ReportReply:
+    """Return the report. Rows and `others` add up to `total`; advice needs `least` successes."""
+    rows, others = books.largest(limit)
+    return {
+        "by": books.by,
+        "rows": [_row(books, row, account, least) for row, account in rows],
+        "others": None if others is None else account_view(others),
+        "total": account_view(books.total()),
+    }
+
+
+def add_curves(view: ReportReply, books: UsageAccounts, curves: Mapping[int, Curve]) -> ReportReply:
+    """Add to each row the curve of its last job, in few points, or null if there is none."""
+    for shown in view["rows"]:
+        job = books.latest[cast(Row, tuple(shown[key] for key in KEYS[books.by]))]
+        curve = curves.get(job.id)
+        shown["curve"] = None if curve is None else _curve_view(job, curve)
+    return view
+
+
+def _curve_view(job: Job, curve: Curve) -> JobCurveView:
+    points = curve_view(Curve.of(curve.attempt, thinned(curve.points(), _POINTS)))
+    asked = job.spec.demand
+    return {
+        "id": job.id,
+        "demand": {"cores": asked.cores_milli / 1000, "memory": asked.memory_bytes},
+        **points,
+    }
+
+
+def _row(books: UsageAccounts, row: Row, account: Account, least: int) -> ReportRow:
+    advice = advise(books.similar(row), least=least)
+    key: dict[str, object] = dict(zip(KEYS[books.by], row, strict=True))
+    found: dict[str, object] = {**key, **account_view(account), "advice": advice_view(advice)}
+    return cast(ReportRow, found)
+
+
+def account_view(account: Account) -> AccountView:
+    """Return the sums in core-microseconds, byte-milliseconds (per second for rates), milliseconds
+    and bytes."""
+    return {
+        "jobs": account.jobs,
+        "run_ms": account.run_ms,
+        "cores": _amount(account.cores),
+        "memory": _amount(account.memory),
+        "read": _amount(account.read),
+        "write": _amount(account.write),
+        "read_bytes": account.read_bytes,
+        "written_bytes": account.written_bytes,
+        "demand_max": account.memory_declared_bytes,
+        "peak_max": account.memory_peak_bytes,
+        "throttled_us": account.throttled_us,
+        "throttled_unknown_jobs": account.throttled_unknown_jobs,
+        "out_of_memory_jobs": account.out_of_memory_jobs,
+        "timeout_jobs": account.timeout_jobs,
+        "gres_ms": dict(account.gres_ms),
+    }
+
+
+def _amount(amount: AccountedAmount) -> AccountedView:
+    efficiency = amount.efficiency
+    return {
+        "declared": amount.declared,
+        "used": amount.used,
+        "unknown": amount.unknown,
+        "wasted": amount.wasted,
+        "efficiency": None if efficiency is None else round(float(efficiency), 4),
+    }
+
+
+def advice_view(advice: Advice | None) -> AdviceView | None:
+    if advice is None:
+        return None
+    return {
+        "cores": advice.cores_milli / 1000,
+        "memory": advice.memory_bytes,
+        "time_limit_s": advice.time_limit_s,
+        "read": advice.read_bps,
+        "write": advice.write_bps,
+        "gres": dict(advice.gres),
+        "options": advice_options(advice),
+        "jobs": advice.jobs,
+        "short_jobs": advice.short_jobs,
+        "of_last": LAST,
+    }

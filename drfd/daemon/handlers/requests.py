@@ -1,0 +1,430 @@
+"""One method per verb: from a checked request and its sender to the reply.
+
+A change goes through the engine as a stimulus. A query reads the ledger between two turns of the
+engine, when all of it is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from drfd import __version__
+from drfd.common.errors import NotPermitted, Refused, Unavailable
+from drfd.common.indices import read_array
+from drfd.common.units import show_size
+from drfd.core.decisions.decide import decide
+from drfd.core.decisions.dependencies import may_become_eligible
+from drfd.core.explain.ended_jobs import end_notes
+from drfd.core.explain.forecast import MOST_JOBS
+from drfd.core.explain.reasons import ReasonCode
+from drfd.core.model import events as ev
+from drfd.core.model import stimuli as st
+from drfd.core.model.job import Job, JobState
+from drfd.daemon.config import Config, Site
+from drfd.daemon.engine.engine import Engine
+from drfd.daemon.forecasting.forecasts import Forecasts
+from drfd.daemon.forecasting.messages import (
+    ErrorMessage,
+    ForecastReply,
+    StartQuestion,
+    TrialQuestion,
+)
+from drfd.daemon.handlers.batch import BatchActions, stimulus_maker
+from drfd.daemon.handlers.doctor import InstallContext, doctor_view, find_cures, notices
+from drfd.daemon.handlers.history import HistoryHandler
+from drfd.daemon.handlers.submission import SubmitTerms, spec_for
+from drfd.daemon.launcher_link.link import Link
+from drfd.daemon.lookup import views
+from drfd.daemon.lookup.lookup import Lookup, by_ids, place_of
+from drfd.daemon.monitoring.meter import Curves, Meter
+from drfd.daemon.monitoring.reserves import Reserves
+from drfd.daemon.users.loop_time import CooperativeYield, PerUserLocks
+from drfd.daemon.users.quotas import Quotas
+from drfd.daemon.watching.follow import WaitHandler
+from drfd.journal.history import read_story
+from drfd.journal.records import Payload
+from drfd.protocol import requests as msg
+from drfd.protocol.replies import (
+    BatchReply,
+    DoctorReply,
+    DryRunReply,
+    EndStrayReply,
+    ExplainedJobView,
+    HelloReply,
+    JobView,
+    Reply,
+    ServiceState,
+    ShowReply,
+    ShutdownReply,
+    StatusReply,
+    SubmitReply,
+    UsageReply,
+    WhyReply,
+)
+from drfd.protocol.requests import Ref, Selection
+from drfd.wording.ends import end_text
+
+#: The most rows of a reply without pages, which are kept in memory until they are sent.
+_MOST_ROWS = 20_000
+#: Reasons for waiting that a smaller demand may remove.
+_DEMAND_REASONS = {
+    ReasonCode.RESOURCES,
+    ReasonCode.FAIR_SHARE,
+    ReasonCode.RESERVATION,
+    ReasonCode.LIMIT,
+}
+#: The part of `history.max_size` (1/n) that ended tasks of a user's unfinished arrays may take.
+_UNFINISHED_PART = 4
+
+
+@dataclass
+class Requests:
+    engine: Engine
+    config: Config
+    site: Site
+    meter: Meter
+    curves: Curves
+    link: Link
+    reserves: Reserves
+    install: InstallContext
+    #: Whether jobs of root are accepted, as by a private daemon of root's.
+    takes_root: bool
+    #: Reloads the configuration; raises ConfigError, and changes nothing, if it is invalid.
+    reload: Callable[[], Site]
+    #: Ends the daemon, at once or `after_jobs`.
+    shut_down: Callable[..., None]
+    #: The socket of the signing keys, or None if submissions are not signed.
+    key_socket: Path | None = None
+    _forecast_locks: PerUserLocks = field(default_factory=PerUserLocks)
+    _list_locks: PerUserLocks = field(default_factory=PerUserLocks)
+    _show_locks: PerUserLocks = field(default_factory=PerUserLocks)
+
+    def __post_init__(self) -> None:
+        self.quotas = Quotas(lambda: self.config.limits)
+        self._lookup = Lookup(self.engine, self.meter)
+        self._history = HistoryHandler(self.engine, self._lookup)
+        self.forecasts = Forecasts(self.engine)
+        self._waits = WaitHandler(self.engine, self._lookup)
+        self._batch = BatchActions(self.engine, self._lookup, self.quotas)
+
+    async def answer(self, actor: st.Actor, gid: int, request: msg.Question) -> Reply:
+        match request:
+            case msg.HelloRequest():
+                return self._hello(actor)
+            case msg.SubmitRequest():
+                return await self._submit(actor, gid, request)
+            case msg.StatusRequest():
+                async with self._list_locks[actor.uid]:
+                    return await self._status(actor, request)
+            case msg.ShowRequest():
+                # The reply about a long array takes tens of milliseconds.
+                async with self._show_locks[actor.uid]:
+                    return await self._show(actor, request.id)
+            case msg.WhyRequest():
+                async with self._forecast_locks[actor.uid]:
+                    return await self._why(actor, request.id)
+            case msg.HistoryRequest() | msg.ReportRequest():
+                async with self._list_locks[actor.uid]:
+                    return await self._history.answer(actor, request)
+            case msg.WaitRequest():
+                return await self._waits.wait(actor, request)
+            case msg.BatchRequest():
+                if not isinstance(request, msg.CancelRequest):
+                    self.reserves.refuse_change(actor)
+                return self._with_notices(
+                    await self._batch.ask(
+                        actor, request.select, stimulus_maker(self._lookup.with_ids(request))
+                    )
+                )
+            case msg.DrainRequest():
+                await self.engine.submit_and_wait(
+                    st.DrainAsked(self.engine.clock(), request.on, actor)
+                )
+                return {"draining": self.engine.ledger.draining}
+            case msg.ReloadRequest():
+                if not actor.is_admin:
+                    raise NotPermitted("not-admin", "only an administrator may reload")
+                return {"warnings": list(self.reload().warnings)}
+            case msg.ShutdownRequest():
+                return await self._shutdown(actor, request)
+            case msg.UsageRequest():
+                return self._usage(request)
+            case msg.SharesRequest():
+                return views.shares_view(
+                    self.engine.ledger, self.engine.rules, self.engine.external
+                )
+            case msg.DoctorRequest():
+                return self._doctor()
+            case msg.EndStrayRequest():
+                return self._end_stray(actor, request)
+
+    # -- verbs ------------------------------------------------------------------------------
+
+    def _hello(self, actor: st.Actor) -> HelloReply:
+        reply: HelloReply = {
+            "version": __version__,
+            "user": actor.user,
+            "admin": actor.is_admin,
+            "key_socket": None if self.key_socket is None else str(self.key_socket),
+        }
+        return {**reply, **self._service_state()} if self.link.is_missed() else reply
+
+    def _doctor(self) -> DoctorReply:
+        view = doctor_view(self.site, self.link, self.engine.journal.id)
+        return {
+            **view,
+            "warnings": [*view["warnings"], *self.reserves.warnings()],
+            "cures": find_cures(self.install, self.site, self.link),
+            "external": views.external_view(self.engine.external),
+            "draining": self.engine.ledger.draining,
+            **self._service_state(),
+        }
+
+    async def _submit(
+        self, actor: st.Actor, gid: int, request: msg.SubmitRequest
+    ) -> SubmitReply | DryRunReply:
+        if request.key is not None:
+            known = self.engine.journal.submission(actor.uid, request.key)
+            if known is not None and self._lookup.user_of(known) == actor.user:
+                return self._submitted(known)
+        if not request.dry_run:
+            self.reserves.refuse_submission(actor)
+            self._refuse_unfinished(actor)
+        spec = spec_for(
+            self._lookup.with_ids(request),
+            actor,
+            gid,
+            SubmitTerms(
+                rules=self.engine.rules,
+                defaults=self.site.defaults,
+                limits=self.config.limits,
+                disks=self.site.disks,
+                takes_root=self.takes_root,
+                has_private_tmp=bool(self.link.hello.get("private_tmp")),
+            ),
+        )
+        spans, at_once = ((), None) if request.array is None else read_array(request.array)
+        asked = st.SubmitAsked(
+            self.engine.clock(),
+            spec,
+            request.held,
+            spans=spans,
+            at_once=at_once,
+            is_admin=actor.is_admin,
+        )
+        if request.dry_run:
+            return await self._dry_run(actor, asked)
+        if self.key_socket is not None and request.proof is None:
+            raise Refused(
+                "not-signed",
+                "jobs are taken here with their user's signature, and this one has none",
+                hint="update drf; with this one, try again in a moment: the launcher gives the key",
+            )
+        payload = Payload(env=request.env, script=request.script, proof=request.proof)
+        event, *_ = await self.engine.submit_and_wait(asked, payload, request.key)
+        assert isinstance(event, ev.Submitted | ev.ArraySubmitted)
+        return self._submitted(event.job_id if isinstance(event, ev.Submitted) else event.array_id)
+
+    def _refuse_unfinished(self, actor: st.Actor) -> None:
+        """Raise Refused if ended tasks of the user's unfinished arrays take too much of the
+        journal: they cannot be removed before their arrays have ended."""
+        most = self.config.history.max_bytes // _UNFINISHED_PART
+        size = self.engine.journal.finished_bytes(actor.uid)
+        if most and size > most and not actor.is_admin:
+            raise Refused(
+                "too-much-kept",
+                f"the ended tasks of {actor.user}'s arrays that are not over take "
+                f"{show_size(size)} of drfd's journal, and may take {show_size(most)}",
+                hint="cancel what is left of these arrays, or wait until they are over",
+            )
+
+    def _submitted(self, job_id: int) -> SubmitReply:
+        array = self._lookup.any_array(job_id)
+        return {"id": job_id} if array is None else {"id": job_id, "tasks": array.size}
+
+    async def _status(self, actor: st.Actor, request: msg.StatusRequest) -> StatusReply:
+        """Return a list or a page; `after` is the place of its last row if there may be another."""
+        shown: list[JobView] = []
+        counts: dict[str, int] = {}
+        most = request.limit or _MOST_ROWS
+        last, after = None, None
+        if request.select.ids:
+            request = await by_ids(self._lookup, request)
+        ended = await self._lookup.ended(request)
+        yielding = CooperativeYield()
+        for row in self._lookup.rows(request, ended):
+            await yielding.maybe_yield()
+            if row is None:
+                continue
+            if len(shown) == most and not request.select.ids:
+                if request.limit is None:
+                    raise _too_many_rows()
+                after = last
+                break
+            view = self._lookup.row_view(row, actor)
+            views.count_row(counts, view)
+            shown.append(views.kept(view, len(shown)))
+            last = place_of(row)
+        ledger = self.engine.ledger
+        return {
+            "jobs": shown,
+            "counts": counts,
+            "draining": ledger.draining,
+            "gres": list(ledger.axes.gres),
+            "after": after,
+            **self._service_state(),
+        }
+
+    def _service_state(self) -> ServiceState:
+        """Return the state of the service, which is part of several replies."""
+        away_s = self.link.away_s()
+        return {
+            "launcher_away_s": None if away_s is None else round(away_s, 1),
+            "notices": notices(self.install, self.link, self.reserves),
+        }
+
+    def _with_notices(self, reply: BatchReply) -> BatchReply:
+        """Add the notices to a reply about running jobs while the launcher is away: it carries the
+        request out when it is back."""
+        if not self.link.is_missed():
+            return reply
+        done = set(reply["done"])
+        holders = self.engine.ledger.allocated_jobs()
+        if any(job.id in done or job.array_id in done for job in holders):
+            return {**reply, **self._service_state()}
+        return reply
+
+    async def _show(self, actor: st.Actor, ref: Ref) -> ShowReply:
+        job_id = self._lookup.id_of(ref)
+        array = self._lookup.own_array(actor, job_id)
+        job = None if array is not None else self._lookup.own_job(actor, job_id)
+        task_of = None if job is None else job.array_id
+        story = await asyncio.to_thread(read_story, self.engine.journal.path, job_id, task_of)
+        events: ShowReply = {
+            "events": [views.event_view(event, self._lookup.name_of) for event in story.events],
+            "events_omitted": story.omitted,
+            "events_dropped": story.dropped,
+        }
+        if job is not None:
+            # The job may have changed while the journal was read.
+            job = self._lookup.any_job(job_id)
+            used = views.used_view(job) if job.state is JobState.ENDED else None
+            curve = self.curves.of_job(job)
+            return {
+                "job": self._lookup.full_view(job, actor),
+                **events,
+                "used": used,
+                "curve": None if curve is None else views.curve_view(curve),
+            }
+        assert array is not None
+        view = await self._lookup.array_view(array)
+        return {
+            "array": {**view, **views.conditions_view(array.common, self._lookup.name_of)},
+            **events,
+        }
+
+    async def _why(self, actor: st.Actor, ref: Ref) -> WhyReply:
+        """Return the job, with why it waits or how it ended, and what would change that."""
+        job_id = self._lookup.id_of(ref)
+        array = self._lookup.own_array(actor, job_id)
+        if array is not None:
+            job_id = self._lookup.representative_task(array).id
+        job = self._lookup.own_job(actor, job_id)
+        conditions = views.conditions_view(job, self._lookup.name_of)
+        view: ExplainedJobView = {**self._lookup.view(job, actor), **conditions}
+        reply: WhyReply = {"job": view, "notes": [], "advice": None}
+        if job.state is JobState.ENDED:
+            reply["notes"] = [end_text(note) for note in end_notes(job)]
+            reply["advice"] = await asyncio.to_thread(self._history.advice, job)
+        elif self.engine.ledger.wanted(job) is not None or may_become_eligible(job):
+            await self._add_forecast(job, view, reply)
+        return reply
+
+    async def _add_forecast(self, job: Job, view: ExplainedJobView, reply: WhyReply) -> None:
+        """Add the expected start to a waiting job, and a smaller demand that would start now."""
+        is_short = view["reason"] is not None and view["reason"]["code"] in _DEMAND_REASONS
+        has_few = len(self.engine.ledger.jobs) <= MOST_JOBS
+        try:
+            asked = StartQuestion(job.id, smaller=is_short and has_few)
+            found = await self.forecasts.ask(lambda: asked)
+        except Unavailable as error:
+            reply["no_estimate"] = {"code": error.code, "text": error.text}
+            return
+        view["expected_start_at"] = found.start_s
+        if found.missing is not None:
+            reply["no_estimate"] = {"code": found.missing.code, "text": found.missing.text}
+        if found.smaller:
+            reply["notes"] = [f"submitted with {' '.join(found.smaller)} it would start now"]
+
+    def _usage(self, request: msg.UsageRequest) -> UsageReply:
+        """Return the use over time of a job, or of a user's jobs. Every user may ask."""
+        if (request.id is None) is (request.user is None):
+            raise Refused("bad-request", "usage is of one job, or of one user: give id or user")
+        if request.user is not None:
+            return views.usage_points_view(self.curves.of_user(request.user), None)
+        assert request.id is not None
+        job_id = self._lookup.id_of(request.id)
+        array = self._lookup.any_array(job_id)
+        if array is not None:
+            hint = f"for instance {array.id}_{array.index_of(array.id + 1)}"
+            raise Refused("is-array", f"{array.id} is an array: name one of its tasks", hint=hint)
+        job = self._lookup.any_job(job_id)
+        return views.usage_points_view(self.curves.of_job(job), job.spec.demand)
+
+    async def _dry_run(self, actor: st.Actor, asked: st.SubmitAsked) -> DryRunReply:
+        """Return the forecast for a submission that is not made. If there is no estimate, a null
+        `reason` may mean that it is not known."""
+
+        def trial() -> TrialQuestion:
+            after = asked.spec.after
+            now, ended = self.engine.clock(), self.engine.ended(after)
+            names = {each.job_id: self._lookup.name_of(each.job_id) for each in after}
+            return TrialQuestion(replace(asked, now=now, ended=ended), names)
+
+        async with self._forecast_locks[actor.uid]:
+            try:
+                found = await self.forecasts.ask(trial)
+            except Unavailable as error:
+                found = ForecastReply(missing=ErrorMessage.of(error))
+        reply: DryRunReply = {"expected_start_at": found.start_s, "reason": None}
+        if found.reason is not None:
+            code, text = found.reason
+            reply["reason"] = {"code": code, "text": text}
+        if found.missing is not None:
+            if found.reason is None:
+                # The forecaster has not judged the submission: refuse it here if it is refused.
+                decide(self.engine.ledger, trial().asked, self.engine.rules)
+            reply["no_estimate"] = {"code": found.missing.code, "text": found.missing.text}
+        return reply
+
+    def _end_stray(self, actor: st.Actor, request: msg.EndStrayRequest) -> EndStrayReply:
+        if not actor.is_admin:
+            raise NotPermitted("not-admin", "only an administrator may end a stray attempt")
+        name = f"{request.id}.{request.attempt}"
+        if not self.link.end_stray((request.id, request.attempt)):
+            raise Refused("no-stray", f"{name} is no stray attempt", hint="drf doctor lists them")
+        return {"ended": name}
+
+    async def _shutdown(self, actor: st.Actor, request: msg.ShutdownRequest) -> ShutdownReply:
+        if not actor.is_admin:
+            raise NotPermitted("not-admin", "only an administrator may shut drfd down")
+        if request.kill_jobs:
+            # The drain comes first, or other jobs would start in place of the ended ones.
+            await self.engine.submit_and_wait(st.DrainAsked(self.engine.clock(), True, actor))
+        running = sorted(job.id for job in self.engine.ledger.allocated_jobs())
+        reply: BatchReply = {"done": [], "failed": []}
+        if request.kill_jobs:
+            reply = await self._batch.ask(actor, Selection(ids=list(running)), st.CancelAsked)
+        self.shut_down(after_jobs=request.kill_jobs)
+        return {**reply, "running": running, **self._service_state()}
+
+
+def _too_many_rows() -> Refused:
+    return Refused(
+        "too-long",
+        f"the list has more than {_MOST_ROWS} rows, the most that one reply may have",
+        hint="ask for pages (limit, after), or choose by ids, user or state",
+    )

@@ -1,0 +1,197 @@
+"""From a submit request and its sender to the specification of a job: checks and defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from drfd.common.errors import NotPermitted, Refused
+from drfd.common.paths import private_place
+from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
+from drfd.core.fairness.rules import Rules
+from drfd.core.model.job import (
+    DEPENDENCY_BYTES,
+    Dependency,
+    JobSpec,
+    Notify,
+    Outcome,
+    RequiredOutcome,
+    Retry,
+    Warn,
+    Words,
+)
+from drfd.core.model.resources import Resources
+from drfd.core.model.stimuli import Actor
+from drfd.daemon.config import Defaults, UserLimits
+from drfd.host.disks import Disk, disk_of
+from drfd.payload.pack import usual_output
+from drfd.protocol import requests as parts
+from drfd.protocol.requests import SubmitRequest
+
+#: The longest argument or variable that the kernel accepts, in bytes (MAX_ARG_STRLEN, execve(2)).
+MAX_WORD_BYTES = 128 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitTerms:
+    """The configuration and the properties of the machine that a submission depends on."""
+
+    rules: Rules
+    defaults: Defaults
+    limits: UserLimits
+    disks: Sequence[Disk]
+    takes_root: bool
+    #: Whether each job has its own /tmp.
+    has_private_tmp: bool = False
+
+
+def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms) -> JobSpec:
+    """Return the specification of the job. Raises Refused for an invalid request, and NotPermitted
+    if the user may not submit; the core decides whether the demand can be met."""
+    rules, defaults, disks = terms.rules, terms.defaults, terms.disks
+    _check_sizes(request, terms.limits)
+    if not request.argv:
+        raise Refused("no-command", "there is nothing to run", hint="drf submit -- COMMAND")
+    if actor.uid == 0 and not terms.takes_root:
+        raise NotPermitted(
+            "root", "jobs of root are not taken here", hint="submit as an ordinary user"
+        )
+    if not actor.has_account:
+        raise NotPermitted(
+            "no-account",
+            f"uid {actor.uid} has no account on this machine, or none that can be looked up now",
+            hint="jobs run as a user whom the machine knows",
+        )
+    hidden = private_place(request.cwd) if terms.has_private_tmp else None
+    if hidden is not None:
+        raise Refused(
+            "private-tmp",
+            f"the directory {request.cwd} is not seen by jobs: each has a {hidden} of its own here "
+            "([enforcement] private_tmp)",
+            hint="submit from another directory, such as your home",
+        )
+    demand = request.demand
+    limit, notify = request.time_limit_s, request.notify
+    usual = usual_output(is_array=request.array is not None)
+    name = request.name or request.argv[0].rsplit("/", 1)[-1][:256] or "job"
+    return JobSpec(
+        name=name,
+        user=actor.user,
+        uid=actor.uid,
+        gid=gid,
+        pool=rules.pool_for(actor.user, request.pool),
+        demand=replace(
+            _rates(demand, defaults, disks, request.cwd),
+            cores_milli=_given(demand.cores_milli, defaults.cores_milli),
+            memory_bytes=_given(demand.memory_bytes, defaults.memory_bytes),
+            gres=tuple(sorted((name, count) for name, count in demand.gres.items() if count)),
+        ),
+        time_limit_s=(limit or None) if limit is not None else defaults.time_limit_s,
+        priority=request.priority,
+        preemptible=request.preemptible,
+        argv=Words.of(request.argv),
+        cwd=request.cwd,
+        umask=request.umask,
+        stdout=request.stdout or f"{usual}.out",
+        stderr=request.stderr or f"{usual}.err",
+        attach=request.attach,
+        after=dependencies(request.after),
+        begin_s=request.begin_s or None,
+        retry=_retry(request.retry),
+        warn=None if request.warn is None else Warn(request.warn.signal, request.warn.before_s),
+        notify=None if notify is None else Notify(tuple(notify.on), Words.of(notify.argv)),
+    )
+
+
+def size_of(request: SubmitRequest) -> int:
+    """Estimate how many bytes of a submission the journal keeps after the job's end. It drops the
+    environment and the script then."""
+    told = [] if request.notify is None else request.notify.argv
+    texts = (*request.argv, *told)
+    return sum(map(len, texts)) + len(texts) + DEPENDENCY_BYTES * len(request.after)
+
+
+def dependencies(asked: list[parts.DependencyPart]) -> tuple[Dependency, ...]:
+    """Return the dependencies of a request whose task names have been replaced by ids."""
+    found: dict[Dependency, None] = {}
+    for each in asked:
+        assert isinstance(each.id, int)
+        found[Dependency(each.id, RequiredOutcome(each.want))] = None
+    return tuple(found)
+
+
+def _retry(asked: parts.RetryPart | None) -> Retry | None:
+    if asked is None or not asked.times:
+        return None
+    return Retry(
+        asked.times, tuple(dict.fromkeys(Outcome(each) for each in asked.on)) or RETRIED_BY_DEFAULT
+    )
+
+
+def _rates(demand: parts.Demand, defaults: Defaults, disks: Sequence[Disk], cwd: str) -> Resources:
+    """Return the disk rates, and zero of all else. Rates without a disk's name are for the disk of
+    the working directory, or for the first disk if the directory is on none."""
+    asked: dict[str, tuple[int | None, int | None]] = {
+        name: (rates.read_bps, rates.write_bps) for name, rates in demand.disks.items()
+    }
+    names = [disk.name for disk in disks]
+    for name in asked:
+        if name not in names:
+            raise Refused(
+                "no-such-disk",
+                f"--io: there is no disk {name!r} here",
+                hint=f"disks: {', '.join(names)}" if names else "no disk is managed here",
+            )
+    plain = demand.read_bps, demand.write_bps
+    if plain != (None, None) and disks:
+        own = (disk_of(cwd, disks) or disks[0]) if len(disks) > 1 else disks[0]
+        if own.name in asked:
+            raise Refused(
+                "bad-value",
+                f"--io: the disk {own.name} is given twice; without a name it is that of {cwd}",
+            )
+        asked[own.name] = plain
+    found = []
+    for disk in disks:
+        read_bps, write_bps = asked.get(disk.name, (None, None))
+        found.append(
+            (
+                disk.name,
+                _given(read_bps, min(defaults.read_bps, disk.read_bps)),
+                _given(write_bps, min(defaults.write_bps, disk.write_bps)),
+            )
+        )
+    if len(disks) > 1:
+        return Resources(disks=tuple(sorted(found)))
+    read_bps, write_bps = found[0][1:] if found else plain
+    return Resources(read_bps=read_bps or 0, write_bps=write_bps or 0)
+
+
+def _check_sizes(request: SubmitRequest, limits: UserLimits) -> None:
+    env = [*request.env, *request.env.values()]
+    for what, texts, most in (
+        ("the command", request.argv, limits.command_bytes),
+        ("the environment", env, limits.environment_bytes),
+        ("the script", [request.script or ""], limits.script_bytes),
+    ):
+        size = sum(len(text.encode()) + 1 for text in texts)
+        if size > most:
+            raise Refused("too-long", f"{what} has {size} bytes; {most} are the most")
+    texts = [*request.argv, *env, request.cwd, request.stdout or "", request.stderr or ""]
+    texts += request.notify.argv if request.notify is not None else []
+    variables = [f"{name}={value}" for name, value in request.env.items()]
+    for word in (*request.argv, *variables):
+        if len(word.encode()) >= MAX_WORD_BYTES:
+            raise Refused(
+                "too-long",
+                f"an argument or variable has {len(word.encode())} bytes; "
+                f"{MAX_WORD_BYTES - 1} are the most",
+            )
+    if any(not name or "=" in name for name in request.env):
+        raise Refused("bad-request", "a variable's name is empty or holds an equals sign")
+    if any("\0" in text for text in [*texts, request.name or "", request.attach or ""]):
+        raise Refused("bad-request", "no argument, variable or path can hold a NUL character")
+
+
+def _given(value: int | None, default: int) -> int:
+    return default if value is None else value

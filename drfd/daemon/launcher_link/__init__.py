@@ -1,0 +1,1 @@
+"""The link to the launcher: owed effects become its orders, and its reports become stimuli."""

@@ -1,0 +1,444 @@
+"""The link to the launcher: one connection at a time, which carries orders and reports.
+
+On every new connection the launcher lists all attempts that it knows, the ledger is reconciled with
+the list, and every effect that is still owed is sent again, so a lost connection does no harm.
+
+Orders are lines, some with a sealed file beside them. A file is made only when its line is sent, so
+a long queue of orders takes no descriptors.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import errno
+import logging
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from drfd.common.errors import HostError
+from drfd.common.failpoints import reach
+from drfd.common.journald import about
+from drfd.core.decisions.decide import AttemptKey, leftovers, loss_by_boot, missing_attempts
+from drfd.core.model.job import Job, JobState, Owner, owner_of
+from drfd.core.model.lifecycle import (
+    Effect,
+    Freeze,
+    Kill,
+    Launch,
+    RemoveAttempt,
+    SendSignals,
+    Terminate,
+    Thaw,
+)
+from drfd.core.model.stimuli import AttemptMissing, CgroupGone, IdsSeen, LaunchBroke, Stimulus, Tick
+from drfd.daemon.engine.engine import Engine, Work
+from drfd.daemon.launcher_link.messages import (
+    AttemptReport,
+    EndedReport,
+    HelloReport,
+    LaunchSettings,
+    ListedReport,
+    MissingReport,
+    RemovedReport,
+    Report,
+    StartedReport,
+    StuckReport,
+    decode_report,
+    notice_for,
+    order_for,
+    payload_for,
+    stimulus_for,
+)
+from drfd.daemon.monitoring.meter import Meter
+from drfd.journal.records import Payload
+from drfd.launcher import protocol
+from drfd.launcher.protocol import Message
+from drfd.linux.sealed import seal
+from drfd.linux.unix_sockets import at_socket
+
+log = logging.getLogger("drfd")
+
+_COMMANDS = {
+    Terminate: protocol.TERMINATE,
+    Kill: protocol.KILL,
+    Freeze: protocol.FREEZE,
+    Thaw: protocol.THAW,
+    RemoveAttempt: protocol.REMOVE,
+}
+#: Seconds between two attempts to connect.
+_RETRY_S = 0.05
+#: Seconds without a connection after which that is logged.
+_STILL_AWAY_S = 5.0
+#: Seconds that the launcher may take to start together with this daemon.
+_COMING_UP_S = 2.0
+#: Seconds until the launcher is asked to list its attempts again, after the journal could not
+#: record a report.
+_RELIST_S = 1.0
+#: Bytes of one report, at most.
+_MAX_REPORT_BYTES = 64 << 20
+#: Errors for want of descriptors or memory for a sealed file; sending is tried again after
+#: _SEND_RETRY_S seconds.
+_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.ENOBUFS, errno.ETOOMANYREFS)
+_SEND_RETRY_S = 0.05
+
+
+def booted_at_s() -> float:
+    """Return when the machine was started, in Unix time; sleep counts as running."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Link:
+    """An engine's `Host`: the launcher, connected or not, and its latest reports about itself."""
+
+    def __init__(self, *, socket_path: Path, settings: LaunchSettings, meter: Meter) -> None:
+        self.settings = settings
+        self.meter = meter
+        self._socket_path = socket_path
+        self._connection: LauncherConnection | None = None
+        #: Since when no launcher has taken orders, on the monotonic clock, or None if one does.
+        self.away_since_s: float | None = time.monotonic()
+        self._logged_away = False
+        #: The launcher's latest hello as it came: kind, controls, mounts.
+        self.hello: Message = {}
+        #: Attempts whose processes cannot be killed.
+        self.stuck: set[AttemptKey] = set()
+        #: Attempts that belong to no job of this journal, and their owners as far as known. An
+        #: administrator may end them.
+        self.strays: dict[AttemptKey, Owner] = {}
+        #: Bytes of memory that ended attempts have left in use, until they are removed.
+        self.left_bytes: dict[AttemptKey, int] = {}
+
+    def is_ready(self) -> bool:
+        return self._connection is not None and self._connection.is_ready
+
+    def away_s(self) -> float | None:
+        """Return for how many seconds no launcher has taken orders, or None if one does."""
+        return None if self.away_since_s is None else time.monotonic() - self.away_since_s
+
+    def is_missed(self) -> bool:
+        """Whether the launcher is away, except while it starts together with this daemon."""
+        away_s = self.away_s()
+        return away_s is not None and (bool(self.hello) or away_s > _COMING_UP_S)
+
+    def perform(self, effect: Effect, job: Job) -> None:
+        if self._connection is not None:
+            self._connection.perform(effect, job)
+
+    def end_stray(self, key: AttemptKey) -> bool:
+        """Have the launcher end and remove an attempt that belongs to no job. Returns False if
+        there is no such attempt, or no launcher."""
+        if key not in self.strays or self._connection is None or not self._connection.is_ready:
+            return False
+        self._connection.send({"cmd": protocol.REMOVE, "id": key[0], "attempt": key[1]})
+        return True
+
+    async def run(self, engine: Engine) -> None:
+        """Connect, exchange orders and reports, and connect again. Never returns."""
+        while True:
+            try:
+                await self._connect(engine)
+            except (OSError, ValueError, protocol.BadMessage, MemoryError) as error:
+                self._log_away(str(error) or "out of memory")
+            finally:
+                if self.is_ready():
+                    self.away_since_s, self._logged_away = time.monotonic(), False
+                if self._connection is not None:
+                    self._connection.close()
+                self._connection = None
+            await asyncio.sleep(_RETRY_S)
+
+    def _log_away(self, error: str) -> None:
+        """Log a lost connection, and once that no new one has been made for a while."""
+        if self.is_ready():
+            log.warning("event=launcher-away error=%s", error)
+        elif not self._logged_away and (self.away_s() or 0.0) > _STILL_AWAY_S:
+            self._logged_away = True
+            log.error("event=launcher-still-away error=%s", error)
+
+    async def _connect(self, engine: Engine) -> None:
+        with at_socket(self._socket_path) as address:
+            reader, writer = await asyncio.open_unix_connection(address, limit=_MAX_REPORT_BYTES)
+        try:
+            self._connection = connection = LauncherConnection(self, engine, writer)
+        except OSError:
+            writer.close()
+            raise
+        connection.list_again()
+        while (line := await reader.readline()).endswith(b"\n"):
+            connection.take(decode_report(protocol.decode(line)))
+        raise ConnectionError("closed")
+
+
+class LauncherConnection:
+    """A connection to the launcher, on behalf of one engine."""
+
+    def __init__(self, link: Link, engine: Engine, writer: asyncio.StreamWriter) -> None:
+        self._link = link
+        self._engine = engine
+        self._meter = link.meter
+        self._writer = writer
+        #: Whether the ledger has been reconciled with the launcher's list.
+        self.is_ready = False
+        self._is_closed = False
+        #: The pending repetition of the list after a failure of the journal.
+        self._relist: asyncio.TimerHandle | None = None
+        # A stream cannot send files.
+        own = os.dup(writer.get_extra_info("socket").fileno())
+        self._outbox = Outbox(socket.socket(fileno=own))
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._relist is not None:
+            self._relist.cancel()
+        self._outbox.close()
+        self._writer.close()
+
+    # -- orders ---------------------------------------------------------------------------------
+
+    def send(self, message: Message, payload: bytes | None = None) -> None:
+        self._outbox.send(protocol.encode(message), payload)
+
+    def list_again(self) -> None:
+        """Ask for all attempts that the launcher knows; its answer reconciles the ledger."""
+        self._relist = None
+        self.send({"cmd": protocol.LIST})
+
+    def perform(self, effect: Effect, job: Job) -> None:
+        """Send the order for an effect, or report at once why it cannot be carried out."""
+        if (job.id, job.attempt) in self._link.strays:
+            self._submit(self._refused_by_stray(effect, job))
+            return
+        if isinstance(effect, Launch):
+            disks = {disk.name for disk in self._link.settings.disks}
+            missing = job.spec.demand.used_disks.difference(disks)
+            if missing:
+                # The disk was removed from the configuration after the job was admitted.
+                text = f"the disk {min(missing)} is not in the configuration any more"
+                self._submit(LaunchBroke(self._engine.clock(), job.id, job.attempt, text))
+                return
+            order, payload = self._order_and_payload(job)
+            self.send(protocol.launch_message(order), payload_for(job.spec, payload))
+        elif isinstance(effect, SendSignals):
+            key = (effect.job_id, effect.attempt)
+            self.send(protocol.signal_message(key, effect.count, effect.signals))
+        elif isinstance(effect, RemoveAttempt) and job.spec.notify is not None:
+            order, payload = self._order_and_payload(job)
+            notice = notice_for(job, order)
+            if notice is None:
+                self._send_attempt(effect)
+            else:
+                self.send(protocol.notify_message(notice), payload_for(job.spec, payload))
+        else:
+            self._send_attempt(effect)
+
+    def _refused_by_stray(self, effect: Effect, job: Job) -> Stimulus:
+        """Return the stimulus in place of an effect, if the launcher has an attempt of another job
+        under the same id and attempt number."""
+        now = self._engine.clock()
+        if isinstance(effect, Launch):
+            text = f"processes of an earlier job {job.id} are in its place; drf doctor shows them"
+            return LaunchBroke(now, job.id, job.attempt, text)
+        if isinstance(effect, RemoveAttempt):
+            return CgroupGone(now, job.id, job.attempt)
+        return AttemptMissing(now, job.id, job.attempt)
+
+    def _order_and_payload(self, job: Job) -> tuple[protocol.LaunchOrder, Payload]:
+        engine = self._engine
+        payload = engine.journal.payload(job.array_id or job.id)
+        order = order_for(
+            job,
+            engine.journal.id,
+            self._link.settings,
+            None if job.array_id is None else engine.ledger.arrays[job.array_id].array,
+            gres=[name for name, _ in engine.rules.axes.instances],
+            proof=payload.proof,
+        )
+        return order, payload
+
+    def _send_attempt(self, effect: Effect) -> None:
+        command = _COMMANDS[type(effect)]
+        self.send({"cmd": command, "id": effect.job_id, "attempt": effect.attempt})
+
+    # -- reports --------------------------------------------------------------------------------
+
+    def take(self, report: Report) -> None:
+        match report:
+            case HelloReport():
+                self._link.hello = report.facts
+                self._meter.configure(report.mounts, judges_io=report.measures_io)
+            case ListedReport():
+                self._reconcile(report.owners)
+            case StuckReport():
+                self._link.stuck.add(report.key)
+                job_id = report.key[0]
+                log.error("job=%d event=stuck", job_id, extra=about(job=job_id))
+            case _:
+                self._take_attempt_report(report)
+
+    def _take_attempt_report(self, report: AttemptReport) -> None:
+        key = report.key
+        job = self._engine.ledger.jobs.get(key[0])
+        if job is not None and not report.owner.may_be(owner_of(job, self._engine.journal.id)):
+            # The report is about a stray with the job's id.
+            return
+        measured = None
+        then: Callable[[], None] | None = None
+        match report:
+            case StartedReport() if job is not None:
+                self._meter.watch(key, report.runner_pid, report.cgroup)
+            case EndedReport() if job is not None:
+                measured = self._meter.finish(job, report.cpu_s)
+                if left_bytes := report.counted.get("left_bytes"):
+                    self._link.left_bytes[key] = left_bytes
+            case RemovedReport():
+                if self._forget(key):
+                    return
+                then = self._launch_if_owed(key[0])
+            case MissingReport():
+                if job is not None:
+                    report = replace(report, loss=loss_by_boot(job, booted_at_s()))
+                then = self._launch_if_owed(key[0])
+        self._submit(stimulus_for(report, self._engine.clock(), measured), then)
+
+    def _forget(self, key: AttemptKey) -> bool:
+        """Drop the state of a removed attempt, and return whether it was a stray."""
+        self._link.stuck.discard(key)
+        self._meter.forget(key)
+        # Memory left in use counts as external before the job's memory is allocated to others.
+        if left_bytes := self._link.left_bytes.pop(key, 0):
+            self._engine.note_left(left_bytes)
+        if self._link.strays.pop(key, None) is None:
+            return False
+        log.info("event=stray-ended job=%d attempt=%d", *key)
+        return True
+
+    def _launch_if_owed(self, job_id: int) -> Callable[[], None]:
+        """Return a callback that launches the job if its launch is owed by then."""
+
+        def launch() -> None:
+            present = self._engine.ledger.jobs.get(job_id)
+            if present is not None and present.state is JobState.STARTING:
+                self._engine.perform_owed(present)
+
+        return launch
+
+    def _reconcile(self, known: dict[AttemptKey, Owner]) -> None:
+        """Compare the ledger with the launcher's list, once the engine has processed the reports of
+        all listed attempts, which are in its inbox already."""
+
+        def settle() -> None:
+            reach("reconcile.before-settling")
+            if self._is_closed:
+                return
+            engine = self._engine
+            self.is_ready, self._link.away_since_s = True, None
+            # Submitted first, so that it is durable before any job is admitted.
+            highest = max((job_id for job_id, _ in known), default=0)
+            self._submit(IdsSeen(engine.clock(), highest))
+            left = leftovers(engine.ledger, known, engine.journal.id, engine.journal.job)
+            self._note_strays(left.strays)
+            ours = known.keys() - left.strays.keys()
+            for missing in missing_attempts(engine.ledger, ours, engine.clock(), booted_at_s()):
+                self._submit(missing)
+            for removal in left.removals:
+                self._send_attempt(removal)
+            engine.perform_all_owed()
+            # Jobs may have been submitted while no launcher was there to start them.
+            engine.want_pass()
+            self._submit(Tick(engine.clock()))
+
+        # A tick changes nothing; its answer comes after all reports before it are recorded.
+        self._submit(Tick(self._engine.clock()), settle)
+
+    def _note_strays(self, strays: dict[AttemptKey, Owner]) -> None:
+        for key in strays.keys() - self._link.strays.keys():
+            words = "event=stray job=%d attempt=%d uid=%s: it is of no job of this journal"
+            log.warning(words, *key, strays[key].uid)
+        self._link.strays = strays
+        self._engine.taken_attempts = dict(sorted(strays))
+
+    def _submit(self, stimulus: Stimulus, then: Callable[[], None] | None = None) -> None:
+        """Queue a stimulus for the engine, and call `then` when it is durable. If the journal fails
+        the launcher is asked to list its attempts again."""
+
+        def answer(result: object) -> None:
+            if isinstance(result, HostError):
+                # One list is enough for all failed stimuli: it repeats every report.
+                if self._relist is None:
+                    loop = asyncio.get_running_loop()
+                    self._relist = loop.call_later(_RELIST_S, self.list_again)
+            elif then is not None:
+                then()
+
+        self._engine.submit(Work(stimulus, answer=answer))
+
+
+class Outbox:
+    """The queue of orders of one connection. When the connection ends, sending stops; the reader of
+    reports handles the end."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        """`connection` is non-blocking and is closed by `close`."""
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        #: The rest of each line, and the file that is sent with its first byte.
+        self._queue: deque[tuple[memoryview, bytes | None]] = deque()
+        self._is_waiting = False
+        self._is_closed = False
+
+    def send(self, line: bytes, payload: bytes | None = None) -> None:
+        if self._is_closed:
+            return
+        self._queue.append((memoryview(line), payload))
+        if not self._is_waiting:
+            self._flush()
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._queue.clear()
+        self._loop.remove_writer(self._connection)
+        self._connection.close()
+
+    def _flush(self) -> None:
+        self._is_waiting = False
+        while self._queue and not self._is_closed:
+            line, payload = self._queue[0]
+            try:
+                sent = self._send(line, payload)
+            except BlockingIOError:
+                self._is_waiting = True
+                self._loop.add_writer(self._connection, self._on_writable)
+                return
+            except OSError as error:
+                if error.errno in _SHORT:
+                    self._is_waiting = True
+                    self._loop.call_later(_SEND_RETRY_S, self._flush)
+                else:
+                    self._queue.clear()
+                return
+            # The file has gone with the first byte of the line.
+            self._queue[0] = (line[sent:], None)
+            if not self._queue[0][0]:
+                self._queue.popleft()
+
+    def _on_writable(self) -> None:
+        self._loop.remove_writer(self._connection)
+        self._flush()
+
+    def _send(self, line: memoryview, payload: bytes | None) -> int:
+        if payload is None:
+            return self._connection.send(line)
+        fd = seal(payload)
+        try:
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))
+            return self._connection.sendmsg([line], [rights])
+        finally:
+            os.close(fd)

@@ -1,0 +1,436 @@
+"""Messages of the link: orders made from jobs, and the launcher's reports as typed values.
+
+`decode_report` is the only place that knows the keys of a report. `stimulus_for` turns a report
+about one attempt into a stimulus for the core.
+
+The variables that name a job's instances of countable resources (GRES):
+
+    DRF_GRES_GPU           "0,1", for each resource that the job asked for
+    CUDA_VISIBLE_DEVICES   for a resource called gpu: the same, read by CUDA and by what follows it
+    HIP_VISIBLE_DEVICES    the same for AMD's HIP
+    CUDA_DEVICE_ORDER      PCI_BUS_ID, so that numbers mean what nvidia-smi shows and what they mean
+                           to other jobs: CUDA by itself counts the fastest device first
+
+They inform and do not enforce: a program that ignores them can use any device.
+
+Where GPUs are given out, a job that asked for none is shown none: -1 is no device to both CUDA and
+HIP, while an empty HIP_VISIBLE_DEVICES counts as unset. ROCR_VISIBLE_DEVICES and
+GPU_DEVICE_ORDINAL, which renumber the devices below HIP's own list, are removed: two lists that are
+both meant for the whole machine would leave nothing (AMD, "GPU isolation techniques").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from drfd.common.errors import HostError
+from drfd.common.units import show_cores
+from drfd.core.decisions.decide import AttemptKey
+from drfd.core.decisions.outcome import is_to_retry
+from drfd.core.model import stimuli as st
+from drfd.core.model.job import Array, Job, JobSpec, Owner, Usage, Whose, read_owner, submitted_us
+from drfd.core.model.resources import Instances, Resources
+from drfd.host.disks import Disk
+from drfd.journal.records import Payload
+from drfd.launcher.protocol import AttemptLimits, DiskLimit, LaunchOrder, Message
+from drfd.payload.environment import (
+    BELOW_DEVICE_LISTS,
+    DEVICE_LISTS,
+    DEVICE_ORDER,
+    GRES_PREFIX,
+    threads_of,
+)
+from drfd.payload.pack import encode
+
+#: The countable resource whose instances are GPUs, and the device list of a job that has none.
+_GPU, _NONE = "gpu", "-1"
+#: Most characters of a reason in a notification.
+_MAX_REASON = 4096
+
+
+def device_variables(instances: Instances, gres: Collection[str]) -> dict[str, str]:
+    """Return the variables that name a job's instances; they override the submitter's. `gres` names
+    the countable resources of this machine."""
+    lists = {name: ",".join(each) for name, each in instances}
+    found = {f"{GRES_PREFIX}{name.upper()}": text for name, text in lists.items()}
+    if _GPU in gres:
+        found |= dict.fromkeys(DEVICE_LISTS, lists.get(_GPU, _NONE))
+        found[DEVICE_ORDER] = "PCI_BUS_ID"
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSettings:
+    """The configured limits of all jobs that start from now on."""
+
+    disks: Sequence[Disk]
+    #: Processes of one job, at most.
+    max_pids: int
+    #: One of `launcher.protocol.CORES_MODES`.
+    cores_by: str
+
+
+def order_for(
+    job: Job,
+    journal_id: str,
+    settings: LaunchSettings,
+    array: Array | None = None,
+    gres: Collection[str] = (),
+    proof: str | None = None,
+) -> LaunchOrder:
+    """Return the order to launch the job's present attempt.
+
+    `array` is the array that the job is a task of, `gres` names the countable resources that this
+    machine gives out, and `proof` is the user's signature of the submission.
+    """
+    spec, demand = job.spec, job.spec.demand
+    # Instances that the job has been given stay its own when the configuration changes.
+    named = {*gres, *(name for name, _ in job.instances)}
+    limits = AttemptLimits(
+        cores_milli=demand.cores_milli,
+        memory_bytes=demand.memory_bytes,
+        pids=settings.max_pids,
+        cores_by=settings.cores_by,
+        disks=disk_limits(demand, settings.disks),
+    )
+    return LaunchOrder(
+        id=job.id,
+        attempt=job.attempt,
+        uid=spec.uid,
+        user=spec.user,
+        journal=journal_id,
+        submitted_us=submitted_us(job),
+        gid=spec.gid,
+        array_id=job.array_id or 0,
+        array_index=job.array_index or 0,
+        name=spec.name,
+        threads=threads_of(demand.cores_milli),
+        variables={
+            "DRF_JOB_ID": str(job.id),
+            "DRF_JOB_NAME": spec.name,
+            "DRF_POOL": spec.pool,
+            "DRF_ATTEMPT": str(job.attempt),
+            "DRF_CORES": show_cores(demand.cores_milli),
+            "DRF_MEMORY": str(demand.memory_bytes),
+            **device_variables(job.instances, named),
+            **({} if array is None else _array_variables(job, array)),
+        },
+        # Variables with GRES_PREFIX are always hidden, without being named here.
+        hidden=BELOW_DEVICE_LISTS if _GPU in named else (),
+        limits=limits,
+        proof=proof,
+        tells_start=spec.notify is not None and "start" in spec.notify.on,
+        empties_output=job.is_first_run,
+    )
+
+
+def payload_for(spec: JobSpec, payload: Payload) -> bytes:
+    """Return the bytes that the job's process reads after it has become the user."""
+    return encode(
+        argv=spec.argv,
+        cwd=spec.cwd,
+        umask=spec.umask,
+        stdout=spec.stdout,
+        stderr=spec.stderr,
+        env=payload.env,
+        script=payload.script,
+        attach=spec.attach,
+        notify=() if spec.notify is None else spec.notify.argv,
+    )
+
+
+def notice_for(job: Job, launch: LaunchOrder) -> LaunchOrder | None:
+    """Return the order to notify the job's owner of its end, made from its launch order, or None if
+    the owner did not ask for such an end or only an attempt has ended."""
+    notify = job.spec.notify
+    if notify is None or job.outcome is None or is_to_retry(job):
+        return None
+    if not notify.wants(job.outcome):
+        return None
+    ran_s = 0.0
+    if job.started_at is not None and job.ended_at is not None:
+        ran_s = max(0.0, job.ended_at - job.started_at)
+    told = {
+        "DRF_STATE": job.outcome.value,
+        "DRF_REASON": job.outcome_text.replace("\0", "")[:_MAX_REASON],
+        "DRF_EXIT_CODE": "" if job.exit_code is None else str(job.exit_code),
+        "DRF_SIGNAL": "" if job.signal is None else str(job.signal),
+        "DRF_ELAPSED": str(round(ran_s)),
+    }
+    return replace(launch, tells_start=False, variables=launch.variables | told)
+
+
+def _array_variables(job: Job, array: Array) -> dict[str, str]:
+    return {
+        "DRF_ARRAY_ID": str(array.id),
+        "DRF_ARRAY_INDEX": str(job.array_index),
+        "DRF_ARRAY_COUNT": str(array.size),
+        "DRF_ARRAY_MIN": str(array.spans[0][0]),
+        "DRF_ARRAY_MAX": str(array.spans[-1][1]),
+    }
+
+
+def disk_limits(demand: Resources, disks: Sequence[Disk]) -> tuple[DiskLimit, ...]:
+    """Return the declared rates as limits on each managed disk that the kernel can limit. Rates
+    declared by name for two disks on one device add up there; a rate for all disks does not."""
+    limits: dict[str, tuple[int, int]] = {}
+    for disk in disks:
+        read_bps, write_bps = demand.rates(disk.name)
+        for device in disk.devices:
+            more = limits.get(device, (0, 0)) if demand.disks else (0, 0)
+            limits[device] = read_bps + more[0], write_bps + more[1]
+    return tuple(
+        DiskLimit(device=device, read_bps=read_bps, write_bps=write_bps)
+        for device, (read_bps, write_bps) in limits.items()
+        if read_bps or write_bps
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HelloReport:
+    """The first report on a connection: what the launcher can enforce, and where."""
+
+    #: Mount points by controller name; empty where jobs run without cgroups.
+    mounts: Mapping[str, str]
+    #: True if nothing in the kernel limits disk rates, so that the controller has to measure them.
+    measures_io: bool
+    #: The report as it came, for `drf doctor`.
+    facts: Message
+
+
+@dataclass(frozen=True, slots=True)
+class ListedReport:
+    """The end of the answer to `list`: every attempt that the launcher knows, and its owner."""
+
+    owners: dict[AttemptKey, Owner]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AttemptReport:
+    """A report about one attempt."""
+
+    key: AttemptKey
+    #: Without known facts if the launcher does not name the owner.
+    owner: Owner = field(default_factory=Owner)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StuckReport(_AttemptReport):
+    """Processes of the attempt cannot be killed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedReport(_AttemptReport):
+    """The job's program runs."""
+
+    at_s: float
+    mono_s: float
+    runner_pid: int
+    #: None if the attempt has no cgroup.
+    cgroup: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenLaunchReport(_AttemptReport):
+    """The program could not be started, for a lasting reason."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortageReport(_AttemptReport):
+    """The program could not be started for want of a resource."""
+
+    text: str
+    whose: Whose
+    resource: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedReport(_AttemptReport):
+    """All processes of the attempt have ended; its cgroup is still there."""
+
+    at_s: float
+    mono_s: float | None
+    exit_code: int | None
+    signal: int | None
+    oom_killed: bool
+    over_limit: bool
+    #: Why it is not known how the attempt ended, or None.
+    loss: str | None = None
+    #: Usage of the runner's children, as the runner measured it.
+    cpu_s: float = 0.0
+    peak_bytes: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    #: The counters of the cgroup, by the names of `launcher.confinement.cgroup_files`.
+    counted: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenReport(_AttemptReport):
+    """All processes of the attempt are frozen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingReport(_AttemptReport):
+    """The launcher knows no such attempt, or none that ever ran."""
+
+    loss: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovedReport(_AttemptReport):
+    """Nothing of the attempt is left: no process, no cgroup, no file."""
+
+    #: The result of notifying the owner, or None.
+    notice: str | None = None
+
+
+AttemptReport = (
+    StartedReport
+    | BrokenLaunchReport
+    | ShortageReport
+    | EndedReport
+    | FrozenReport
+    | MissingReport
+    | RemovedReport
+)
+Report = HelloReport | ListedReport | StuckReport | AttemptReport
+
+
+def decode_report(message: Message) -> Report:
+    """Return the typed value of one report. Raises HostError for an unknown kind, and KeyError for
+    a report without a key that it must have."""
+    match message["report"]:
+        case "hello":
+            is_measured = message["controls"].get("read", "").startswith("measured")
+            return HelloReport(message["mounts"], is_measured, message)
+        case "listed":
+            owners = message.get("owners", {})
+            return ListedReport(
+                {
+                    (job_id, attempt): read_owner(owners.get(f"{job_id}.{attempt}", {}))
+                    for job_id, attempt in message["known"]
+                }
+            )
+        case kind:
+            key = (message["id"], message["attempt"])
+            return _attempt_report(kind, message, key, read_owner(message.get("of", {})))
+
+
+def _attempt_report(
+    kind: str, message: Message, key: AttemptKey, owner: Owner
+) -> StuckReport | AttemptReport:
+    match kind:
+        case "up":
+            return StartedReport(
+                key=key,
+                owner=owner,
+                at_s=message["at_s"],
+                mono_s=message["mono_s"],
+                runner_pid=message["runner_pid"],
+                cgroup=message["cgroup"],
+            )
+        case "broke":
+            return BrokenLaunchReport(key=key, owner=owner, text=message["text"])
+        case "shortage":
+            return ShortageReport(
+                key=key,
+                owner=owner,
+                text=message["text"],
+                whose=Whose(message["whose"]),
+                resource=message["resource"],
+            )
+        case "ended":
+            return _ended(message, key, owner)
+        case "frozen":
+            return FrozenReport(key=key, owner=owner)
+        case "missing":
+            return MissingReport(key=key, owner=owner, loss=message.get("loss"))
+        case "removed":
+            return RemovedReport(key=key, owner=owner, notice=message.get("notice"))
+        case "stuck":
+            return StuckReport(key=key, owner=owner)
+        case _:
+            raise HostError("launcher", f"the launcher reports {kind!r}, which is unknown here")
+
+
+def _ended(message: Message, key: AttemptKey, owner: Owner) -> EndedReport:
+    return EndedReport(
+        key=key,
+        owner=owner,
+        at_s=message["at_s"],
+        mono_s=message["mono_s"],
+        exit_code=message["exit_code"],
+        signal=message["signal"],
+        oom_killed=message["oom_killed"],
+        over_limit=message["over_limit"],
+        loss=message.get("loss"),
+        cpu_s=message.get("cpu_s", 0.0),
+        peak_bytes=message.get("peak_bytes", 0),
+        read_bytes=message.get("read_bytes", 0),
+        written_bytes=message.get("written_bytes", 0),
+        counted=message.get("counted", {}),
+    )
+
+
+def stimulus_for(report: AttemptReport, now: st.Now, measured: Usage | None) -> st.Stimulus:
+    """Return the stimulus for a report about one attempt. `measured` is the last reading of the
+    attempt's usage, or None."""
+    job_id, attempt = report.key
+    match report:
+        case StartedReport():
+            return st.RunnerUp(job_id, attempt, report.at_s, report.mono_s, report.cgroup)
+        case BrokenLaunchReport():
+            return st.LaunchBroke(now, job_id, attempt, report.text)
+        case ShortageReport():
+            return st.LaunchShort(
+                now, job_id, attempt, text=report.text, whose=report.whose, resource=report.resource
+            )
+        case EndedReport():
+            return st.RunnerEnded(
+                job_id=job_id,
+                attempt=attempt,
+                at_s=report.at_s,
+                mono_s=report.mono_s,
+                exit_code=report.exit_code,
+                signal=report.signal,
+                oom_killed=report.oom_killed,
+                over_limit=report.over_limit,
+                usage=_final_usage(report, measured),
+                loss=report.loss,
+            )
+        case FrozenReport():
+            return st.Frozen(now, job_id, attempt)
+        case MissingReport():
+            return st.AttemptMissing(now, job_id, attempt, loss=report.loss)
+        case RemovedReport():
+            return st.CgroupGone(now, job_id, attempt, notice=report.notice)
+
+
+def _final_usage(report: EndedReport, measured: Usage | None) -> Usage:
+    """Return the usage as counted by the cgroup or, without one, as the runner measured it."""
+    measured, counted = measured or Usage(), report.counted
+    peak = max(measured.memory_peak_bytes, counted.get("memory_peak_bytes", 0))
+    return Usage(
+        # The runner's peak counts pages that the cgroup does not, so it is the second choice.
+        memory_peak_bytes=peak or report.peak_bytes,
+        read_bytes=max(measured.read_bytes, report.read_bytes),
+        written_bytes=max(measured.written_bytes, report.written_bytes),
+        cpu_s=max(measured.cpu_s, report.cpu_s, counted.get("cpu_us", 0) / 1e6),
+        memory_mean_bytes=measured.memory_mean_bytes,
+        memory_working_bytes=measured.memory_working_bytes,
+        late_cores_milli=measured.late_cores_milli,
+        read_peak_bps=measured.read_peak_bps,
+        write_peak_bps=measured.write_peak_bps,
+        quota_periods=counted.get("quota_periods"),
+        throttled_periods=counted.get("throttled_periods"),
+        throttled_us=counted.get("throttled_us"),
+        limit_hits=counted.get("limit_hits"),
+        oom_kills=counted.get("oom_kills"),
+        io_stalled_us=counted.get("io_stalled_us"),
+        processes_peak=counted.get("processes_peak"),
+        largest_process_bytes=counted.get("largest_process_bytes"),
+    )

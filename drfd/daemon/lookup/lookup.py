@@ -1,0 +1,436 @@
+"""Jobs and arrays: looked up by id, selected by filters, and shown with the reasons for waiting.
+
+A client may name a hundred thousand ids; they are looked up with pauses for other requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import translate
+from functools import lru_cache, partial
+from heapq import merge
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from drfd.common.errors import NotPermitted, Refused
+from drfd.core.decisions.job_requests import may_touch
+from drfd.core.explain.reasons import explain_wait
+from drfd.core.model import stimuli as st
+from drfd.core.model.job import Array, Group, Job
+from drfd.daemon.engine.engine import Engine
+from drfd.daemon.lookup import views
+from drfd.daemon.monitoring.meter import Meter
+from drfd.daemon.users.loop_time import CooperativeYield
+from drfd.journal.history import (
+    PastFilter,
+    read_ended_tasks,
+    read_last_ended,
+    read_mark,
+    read_roll,
+)
+from drfd.protocol import requests as msg
+from drfd.protocol.replies import ArrayView, CodeText, DetailedJobView, EndedArrayView, JobView
+from drfd.protocol.requests import Ref, Selection
+
+
+async def ids_of(lookup: Lookup, refs: Iterable[Ref], yielding: CooperativeYield) -> list[int]:
+    """Return the ids of jobs and arrays, each once. Raises Refused if one does not exist."""
+    found: dict[int, None] = {}
+    for ref in refs:
+        found[lookup.id_of(ref)] = None
+        await yielding.maybe_yield()
+    return list(found)
+
+
+async def by_ids(lookup: Lookup, request: msg.StatusRequest) -> msg.StatusRequest:
+    """Return the request with the names of tasks replaced by ids."""
+    ids = await ids_of(lookup, request.select.ids, CooperativeYield())
+    return replace(request, select=replace(request.select, ids=ids))
+
+
+Request = TypeVar("Request", bound=msg.Request)
+#: A row of a list: a job, or tasks of an array that are all alike.
+Row = Job | Group
+#: The order of rows: the id of the job or of the first task, and whether it is a group.
+Place = tuple[int, bool]
+
+#: The most ended tasks that a list shows of an array that is requested by its id.
+_ENDED_TASKS = 20
+#: The most attempts to count an array's tasks without a change meanwhile.
+_ROLL_CALLS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRows:
+    """The ended jobs of a list, read from the journal in a thread.
+
+    Jobs that ended during the read are included: live jobs are listed afterwards, and a job must
+    not be missing from both lists.
+    """
+
+    latest: Sequence[Row] = ()
+    #: By the id of a requested array.
+    tasks: Mapping[int, Sequence[Job]] = field(default_factory=dict)
+
+
+@dataclass
+class Lookup:
+    """Finds live jobs in the ledger and ended ones in the journal."""
+
+    engine: Engine
+    meter: Meter
+
+    def id_of(self, ref: Ref) -> int:
+        """Return the id of a job or array that a client names as `42` or `42_7`. Raises Refused for
+        a task that does not exist."""
+        if isinstance(ref, int):
+            return ref
+        array_id, index = map(int, ref.split("_"))
+        array = self.any_array(array_id)
+        if array is None:
+            raise Refused("no-such-job", f"there is no array {array_id}")
+        job_id = array.id_of(index)
+        if job_id is None:
+            raise Refused("no-such-job", f"array {array_id} has no task with the index {index}")
+        return job_id
+
+    def with_ids(self, request: Request) -> Request:
+        """Return the request with the dependencies that it names replaced by ids."""
+        if not isinstance(request, msg.SubmitRequest | msg.SetRequest) or not request.after:
+            return request
+        after = [replace(each, id=self.id_of(each.id)) for each in request.after]
+        return replace(request, after=after)
+
+    def targets(self, actor: st.Actor, select: Selection) -> Iterator[tuple[str, int, bool] | None]:
+        """Yield label and id of the jobs and arrays of a selection that the actor may change, and
+        whether only the pending tasks of the array are meant. None stands for a skipped job, so
+        that the caller can pause."""
+        ledger = self.engine.ledger
+        for job_id in list(ledger.jobs):
+            job = ledger.jobs.get(job_id)
+            if job is not None and may_touch(actor, job.spec) and passes(job, select):
+                yield job.label, job.id, False
+            else:
+                yield None
+        for group in list(ledger.arrays.groups()):
+            if may_touch(actor, group.array.spec) and passes(group.job, select):
+                yield f"{group.array.id}_[{group.indices}]", group.array.id, True
+
+    async def ended(self, request: msg.StatusRequest) -> EndedRows:
+        """Read the ended jobs of a list. The ids of the request are numbers (see `by_ids`)."""
+        journal, most, select = self.engine.journal, request.ended, request.select
+        if not most:
+            return EndedRows()
+        if not select.ids:
+            mark, rows = await asyncio.to_thread(_last_ended, journal.path, request)
+            jobs = journal.ended_behind(mark, user=select.user)
+            arrays = journal.arrays.cancelled_behind(mark, user=select.user)
+            since = [
+                *_first_passing(jobs, select, most),
+                *_first_passing(_with_cancelled((), arrays), select, most),
+            ]
+            # For a job that was read twice, the later state counts.
+            both = {_id_of(row): row for row in (*rows, *since)}
+            return EndedRows(_latest(both.values(), most))
+        mark = await asyncio.to_thread(read_mark, journal.path)
+        found = {}
+        for job_id in select.ids:
+            assert isinstance(job_id, int)
+            array = self.any_array(job_id)
+            if array is not None:
+                read = partial(read_ended_tasks, journal.path, array, limit=most)
+                found[job_id] = {job.id: job for job in await asyncio.to_thread(read)}
+        for array_id, tasks in found.items():
+            for job in islice(journal.ended_behind(mark, array_id=array_id), most):
+                tasks[job.id] = job
+        return EndedRows(
+            tasks={array_id: _last_by_id(jobs, most) for array_id, jobs in found.items()}
+        )
+
+    def rows(
+        self, request: msg.StatusRequest, ended: EndedRows | None = None
+    ) -> Iterator[Row | None]:
+        """Yield the rows of a list in order of ids, behind `request.after`.
+
+        None stands for a skipped job, so that the caller can pause. A job is looked up when its row
+        is due. `ended` are the ended jobs of this request.
+        """
+        ended = ended or EndedRows()
+        if request.select.ids:
+            return self._named_rows(request, ended)
+        select, after = request.select, request.after or (0, False)
+        ledger = self.engine.ledger
+        # The ids are nearly in order, so sorting is cheap.
+        ids = sorted(ledger.jobs)
+        by_id = self.known if request.ended else ledger.jobs.get
+        live = (by_id(job_id) for job_id in ids[bisect_right(ids, after[0]) :])
+        jobs = (job if job is not None and passes(job, select) else None for job in live)
+        groups = [group for group in ledger.arrays.groups() if passes(group.job, select)]
+        others = _in_order([*groups, *ended.latest], request.tasks, after)
+        return _merged(jobs, others)
+
+    def _named_rows(self, request: msg.StatusRequest, ended: EndedRows) -> Iterator[Row]:
+        """Yield all rows of the ids, without pages, which would repeat the look-ups."""
+        shown = set()
+        for job_id in sorted(set(map(self.id_of, request.select.ids))):
+            for row in _in_order(self._named(job_id, ended), request.tasks):
+                if place_of(row) not in shown:
+                    shown.add(place_of(row))
+                    yield row
+
+    def _named(self, job_id: int, ended: EndedRows) -> list[Row]:
+        array = self.any_array(job_id)
+        if array is None:
+            return [self.any_job(job_id)]
+        array_state = self.engine.ledger.arrays.get(array.id)
+        rows: list[Row] = []
+        if array_state is not None:
+            rows += [self.engine.ledger.jobs[live] for live in array_state.live]
+            if array_state.unmaterialized:
+                rows.append(Group(array, array_state.ids()))
+        if job_id in ended.tasks:
+            rows += [*ended.tasks[job_id], *_cancelled(array)]
+        elif array_state is None:
+            rows += self.engine.journal.arrays.ended_of(array, limit=_ENDED_TASKS)
+            rows += _cancelled(array)
+        return rows
+
+    def any_array(self, array_id: int) -> Array | None:
+        """Return the array, live or ended, or None if there is none."""
+        array_state = self.engine.ledger.arrays.get(array_id)
+        return (
+            self.engine.journal.arrays.get(array_id) if array_state is None else array_state.array
+        )
+
+    def name_of(self, job_id: int) -> str:
+        """Return the label of a job, task or array, live or ended."""
+        job = self.engine.ledger.find(job_id)
+        if job is not None:
+            return job.label
+        live = self.engine.ledger.arrays.of_task(job_id)
+        if live is None:
+            array = self.engine.journal.arrays.of_task(job_id)
+        else:
+            array = self.engine.ledger.arrays[live].array
+        return str(job_id) if array is None else array.task(job_id).label
+
+    def user_of(self, job_id: int) -> str:
+        """Return the name of the user who submitted the job or array. Raises Refused if there is
+        none."""
+        array = self.any_array(job_id)
+        return (self.any_job(job_id) if array is None else array).spec.user
+
+    def own_array(self, actor: st.Actor, array_id: int) -> Array | None:
+        """Return the array, or None if there is none. Raises NotPermitted for another user's."""
+        array = self.any_array(array_id)
+        if array is not None and not may_touch(actor, array.spec):
+            raise NotPermitted("not-yours", f"array {array_id} belongs to {array.spec.user}")
+        return array
+
+    def known(self, job_id: int) -> Job | None:
+        """Return the job, live or ended, or None if there is none."""
+        return self.engine.ledger.find(job_id) or self.engine.journal.job(job_id)
+
+    def any_job(self, job_id: int) -> Job:
+        """Return the job, live or ended. Raises Refused if there is none."""
+        job = self.known(job_id)
+        if job is None:
+            raise Refused("no-such-job", f"there is no job {job_id}")
+        return job
+
+    def own_job(self, actor: st.Actor, job_id: int) -> Job:
+        """Return the job. Raises Refused if there is none, NotPermitted for another user's."""
+        job = self.any_job(job_id)
+        if not may_touch(actor, job.spec):
+            raise NotPermitted("not-yours", f"job {job.label} belongs to {job.spec.user}")
+        return job
+
+    def representative_task(self, array: Array) -> Job:
+        """Return the most informative task of an array: a pending, running or failed one."""
+        ledger, table = self.engine.ledger, self.engine.journal.arrays
+        array_state = ledger.arrays.get(array.id)
+        if array_state is not None and array_state.unmaterialized:
+            return array.task(array_state.unmaterialized.first[1])
+        if array_state is not None:
+            return ledger.jobs[min(array_state.live)]
+        return table.first_bad(array) or table.ended_of(array, limit=1)[0]
+
+    def row_view(self, row: Row, actor: st.Actor) -> JobView:
+        """Return a row of a list as this user may see it."""
+        view = self.view(_job_of(row), actor)
+        return views.group_view(row, view) if isinstance(row, Group) else view
+
+    async def array_view(self, array: Array) -> ArrayView:
+        """Return the array with the counts of its tasks. Only its owner may see it."""
+        journal = self.engine.journal
+        for _ in range(_ROLL_CALLS):
+            mark = journal.mark()
+            roll = await asyncio.to_thread(read_roll, journal.path, array)
+            # After a change, a task that got its record meanwhile may be counted twice.
+            if mark == journal.mark():
+                break
+        array_state = self.engine.ledger.arrays.get(array.id)
+        unmaterialized = (
+            None
+            if array_state is None or not array_state.unmaterialized
+            else Group(array, array_state.ids())
+        )
+        return views.array_view(array, roll, unmaterialized)
+
+    async def ended_array_view(self, array: Array) -> EndedArrayView:
+        """Return an array that has ended, as `wait` reports it."""
+        bad = self.engine.journal.arrays.first_bad(array)
+        return views.ended_array_view(await self.array_view(array), bad)
+
+    def latest_ended(self, most: int) -> list[Job | int]:
+        """Return the jobs that ended last, newest first. The id of an array stands for its tasks
+        that were cancelled together: reading these may take long, and they do not change."""
+        journal = self.engine.journal
+        found: list[tuple[float, Job | int]] = []
+        found += [(job.ended_at or 0.0, job) for job in journal.ended(limit=most)]
+        found += [(at_s, array_id) for array_id, at_s in journal.arrays.last_cancelled(most)]
+        return [row for _, row in sorted(found, key=lambda each: -each[0])[:most]]
+
+    def cancelled_of(self, array_id: int) -> Group:
+        """Return the tasks of an array that were cancelled together, as a group."""
+        array = self.engine.journal.arrays.get(array_id)
+        assert array is not None
+        return Group(array, array.cancelled)
+
+    def reason(self, job: Job) -> CodeText | None:
+        """Return why the job waits, or None if it does not."""
+        reason = explain_wait(
+            job,
+            self.engine.ledger,
+            self.engine.scheduler.last_plan,
+            self.engine.rules,
+            can_launch=self.engine.host.is_ready(),
+            name_of=self.name_of,
+        )
+        return views.reason_view(reason)
+
+    def view(self, job: Job, actor: st.Actor) -> JobView:
+        return views.job_view(
+            job,
+            reason=self.reason(job),
+            usage=self.meter.usage(job),
+            private=may_touch(actor, job.spec),
+            expected_start_s=self.expected_start_s(job),
+        )
+
+    def full_view(self, job: Job, actor: st.Actor) -> DetailedJobView:
+        """Return the job with its conditions and pinned CPUs. Lists leave the CPUs out, because
+        they are read from the kernel's files."""
+        conditions = views.conditions_view(job, self.name_of)
+        return {**self.view(job, actor), **conditions, "cpus": self.meter.pinned_cpus(job)}
+
+    def expected_start_s(self, job: Job) -> float | None:
+        """Return the expected start of a job with a reservation, or None for other jobs."""
+        last = self.engine.scheduler.last_plan
+        if last is None or self.engine.ledger.wanted(job) is None:
+            return None
+        kept = last.reservation_of(job.id)
+        return None if kept is None else kept.start_s
+
+
+def _last_ended(path: Path, request: msg.StatusRequest) -> tuple[int, list[Row]]:
+    """Return the last ended rows, and the mark in the journal up to which they are complete.
+    Blocks."""
+    select, most = request.select, request.ended
+    past = PastFilter(user=select.user, states=tuple(sorted(select.states)), limit=most)
+    over = read_last_ended(path, past, most=most)
+    rows = _with_cancelled(over.jobs, over.arrays)
+    return over.mark, _latest((row for row in rows if passes(_job_of(row), select)), most)
+
+
+def _first_passing(rows: Iterable[Row], select: Selection, most: int) -> Iterator[Row]:
+    return islice((row for row in rows if passes(_job_of(row), select)), most)
+
+
+def _id_of(row: Row) -> tuple[int, bool]:
+    """Return the key of a row: its id, and whether it stands for cancelled tasks of an array."""
+    return (row.array.id, True) if isinstance(row, Group) else (row.id, False)
+
+
+def _last_by_id(jobs: Mapping[int, Job], most: int) -> list[Job]:
+    return [jobs[job_id] for job_id in sorted(jobs, reverse=True)[:most]]
+
+
+def _with_cancelled(jobs: Iterable[Job], arrays: Iterable[Array]) -> Iterator[Row]:
+    yield from jobs
+    for array in arrays:
+        yield from _cancelled(array)
+
+
+def _latest(rows: Iterable[Row], most: int) -> list[Row]:
+    return sorted(rows, key=lambda row: -(_job_of(row).ended_at or 0))[:most]
+
+
+def _job_of(row: Row) -> Job:
+    return row.job if isinstance(row, Group) else row
+
+
+def place_of(row: Row) -> Place:
+    """Return the place of a row in the order of lists."""
+    return (row.first_id, True) if isinstance(row, Group) else (row.id, False)
+
+
+def _cancelled(array: Array) -> list[Row]:
+    """Return the tasks that were cancelled together, as a group."""
+    return [Group(array, array.cancelled)] if array.cancelled else []
+
+
+def _in_order(rows: Iterable[Row], by_task: bool, after: Place = (0, False)) -> Iterator[Row]:
+    """Return the rows behind a place in order, and groups task by task if `by_task`."""
+    if not by_task:
+        return iter(sorted((row for row in rows if place_of(row) > after), key=place_of))
+    return merge(*(_one_by_one(row, after[0]) for row in rows), key=place_of)
+
+
+def _one_by_one(row: Row, after_id: int) -> Iterator[Row]:
+    if isinstance(row, Group):
+        for first, last in row.ids:
+            yield from map(row.array.task, range(max(first, after_id + 1), last + 1))
+    elif row.id > after_id:
+        yield row
+
+
+def _merged(jobs: Iterable[Job | None], others: Iterator[Row]) -> Iterator[Row | None]:
+    """Merge two sequences of rows in order; `jobs` may contain None."""
+    other = next(others, None)
+    for job in jobs:
+        while job is not None and other is not None and place_of(other) < place_of(job):
+            yield other
+            other = next(others, None)
+        yield job
+    if other is not None:
+        yield other
+        yield from others
+
+
+def passes(job: Job, select: Selection) -> bool:
+    """Return whether the job passes all filters of the selection, apart from `ids`."""
+    return (
+        (select.user is None or job.spec.user == select.user)
+        and (select.name is None or _is_like(job.spec.name, select.name))
+        and (not select.states or job.shown_state in select.states)
+    )
+
+
+def _is_like(name: str, pattern: str) -> bool:
+    # A job's name may look like a pattern, such as "[red]".
+    return name == pattern or _compiled(pattern).match(name) is not None
+
+
+@lru_cache(maxsize=64)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """Compile a pattern as fnmatch.fnmatchcase does. Its own cache of 32,768 patterns is not used:
+    users could fill it with 250 MB of long ones."""
+    return re.compile(translate(pattern))

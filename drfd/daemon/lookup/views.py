@@ -1,0 +1,593 @@
+"""Views: the JSON of jobs, arrays, their use of resources, and the fair-share tree in replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
+from signal import SIGTERM
+from typing import Literal, Protocol, TypeVar, cast
+
+import msgspec
+
+from drfd.common.errors import DrfdError
+from drfd.common.indices import Ids, count_of, merged, show_spans
+from drfd.common.units import clock_time
+from drfd.core.decisions.outcome import attempts_of, signal_name
+from drfd.core.explain.reasons import WaitReason
+from drfd.core.fairness.rules import ROOT, Rules
+from drfd.core.fairness.share_tree import NodeRule, ShareTree, path_up
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model import events as ev
+from drfd.core.model.job import Array, Group, Job, JobState, Outcome, Usage, output_path
+from drfd.core.model.resources import Axes, Resources, Vector
+from drfd.core.scheduling.kept_free import ExternalLoad
+from drfd.core.scheduling.scheduling_pass import free_of
+from drfd.core.usage import Curve, Point
+from drfd.protocol.replies import (
+    ArrayView,
+    CodeText,
+    ConditionsView,
+    CurveView,
+    EndedArrayView,
+    ErrorView,
+    EventView,
+    ExternalView,
+    JobView,
+    NodeView,
+    NowView,
+    OutcomeView,
+    PastJobView,
+    ResourcesView,
+    SharesReply,
+    SnapshotRow,
+    SumView,
+    UsageReply,
+    UsageView,
+    UsedView,
+)
+from drfd.wording.waits import attempts_text, wait_text
+
+#: The most ended dependencies that the line of an event names; there may be a thousand.
+_NAMED = 10
+#: The most indices, or ranges of indices, in a sentence.
+_MOST_TOLD = 20
+#: The most ranges of indices in a label.
+_MOST_RANGES = 8
+_SUMMED: tuple[Literal["cores", "memory", "read", "write"], ...] = (
+    *("cores", "memory", "read", "write"),
+)
+
+
+def resources_view(amount: Resources) -> ResourcesView:
+    """Return cores, bytes and bytes per second; with several disks, sums and the rates of each."""
+    read_bps, write_bps = amount.rate_sums
+    view: ResourcesView = {
+        "cores": amount.cores_milli / 1000,
+        "memory": amount.memory_bytes,
+        "read": read_bps,
+        "write": write_bps,
+        "gres": dict(amount.gres),
+    }
+    if amount.disks:
+        view["disks"] = {name: {"read": read, "write": write} for name, read, write in amount.disks}
+    return view
+
+
+def usage_view(usage: Usage | None) -> UsageView:
+    usage = usage or Usage()
+    return {
+        "cores": usage.cores_milli / 1000,
+        "memory": usage.memory_bytes,
+        "memory_peak": usage.memory_peak_bytes,
+        "read_bytes": usage.read_bytes,
+        "written_bytes": usage.written_bytes,
+        "cpu_seconds": round(usage.cpu_s, 3),
+    }
+
+
+def job_view(
+    job: Job,
+    *,
+    reason: CodeText | None,
+    usage: Usage | None,
+    private: bool,
+    expected_start_s: float | None = None,
+) -> JobView:
+    """Return a job.
+
+    Without `private`, fields that only the owner may see are null. `expected_start_s` is the start
+    if all jobs end as estimated, or None if it is not known.
+    """
+    ended = job.state is JobState.ENDED
+    outcome: OutcomeView | None = None
+    if ended and job.outcome is not None:
+        # The cause of a failed launch may contain the owner's paths and commands.
+        outcome = {"code": job.outcome.value, "text": job.outcome_text if private else ""}
+        if job.loss is not None:
+            outcome["reason"] = job.loss
+    stdout = output_path(job.spec.stdout, job)
+    stderr = output_path(job.spec.stderr, job)
+    view: JobView = {
+        "id": job.id,
+        "array_id": job.array_id,
+        "array_index": job.array_index,
+        "name": job.spec.name,
+        "user": job.spec.user,
+        "uid": job.spec.uid,
+        "pool": job.spec.pool,
+        "state": job.shown_state,
+        "reason": reason,
+        "demand": resources_view(job.spec.demand),
+        "time_limit_s": job.spec.time_limit_s,
+        "priority": job.spec.priority,
+        "attempt": job.attempt,
+        "submitted_at": job.submitted_at,
+        "eligible_at": job.eligible_at,
+        "started_at": job.started_at,
+        "ended_at": job.ended_at if ended else None,
+        "expected_start_at": expected_start_s,
+        "exit_code": job.exit_code,
+        "signal": job.signal,
+        "outcome": outcome,
+        "usage": usage_view(job.usage or usage),
+        "cwd": job.spec.cwd if private else None,
+        "argv": list(job.spec.argv) if private else None,
+        "stdout": stdout if private else None,
+        "stderr": stderr if private else None,
+        "cgroup": job.cgroup,
+    }
+    if job.spec.demand.gres:
+        # A pending job has no instances.
+        view["gres_instances"] = {name: list(some) for name, some in job.instances}
+    return view
+
+
+def reason_view(reason: WaitReason | None) -> CodeText | None:
+    if reason is None:
+        return None
+    return {"code": reason.code.value, "text": wait_text(reason, clock_time)}
+
+
+def exit_status(job: Job) -> int:
+    """Return the exit status of `wait`, `run` and `submit --wait` for this job."""
+    match job.outcome:
+        case Outcome.TIMEOUT:
+            return 124
+        case Outcome.OUT_OF_MEMORY:
+            return 137
+        case _ if job.signal is not None:
+            return 128 + job.signal
+        case Outcome.CANCELLED | Outcome.LIMIT_EXCEEDED if job.exit_code == 0:
+            # The job obeyed SIGTERM and exited in order, but did not finish its work.
+            return 128 + SIGTERM
+        case _ if job.exit_code is not None:
+            return job.exit_code
+        case _:
+            return 125
+
+
+def count_row(counts: dict[str, int], row: JobView) -> None:
+    """Count a row by its state; it may stand for many tasks."""
+    counts[row["state"]] = counts.get(row["state"], 0) + row.get("tasks", 1)
+
+
+# -- the story and the conditions of a job ---------------------------------------------------------
+
+#: Text for a start out of turn.
+_START_TEXTS: dict[ev.StartReason | None, str] = {
+    ev.StartReason.RESERVATION: ", in the room reserved for it",
+    ev.StartReason.BACKFILL: ", beside a reservation that it does not delay",
+}
+
+
+def event_view(event: ev.Event, name_of: Callable[[int], str] = str) -> EventView:
+    """Return one line of a job's story. `name_of` gives the name of another job."""
+    text = ""
+    match event:
+        case ev.Admitted():
+            text = f"attempt {event.attempt}"
+            text += "".join(f", {name} {','.join(some)}" for name, some in event.instances)
+            text += _START_TEXTS.get(event.why, "")
+        case ev.Retried():
+            text = f"after attempt {event.attempt}"
+        case ev.LaunchPostponed():
+            text = event.why.text
+        case (
+            ev.LaunchFailed()
+            | ev.StopRequested()
+            | ev.PreemptRequested()
+            | ev.SuspendRequested()
+            | ev.Exited()
+        ):
+            text = event.text
+        case ev.Cleaned() if event.notice is not None:
+            text = f"notification {event.notice}"
+        case ev.ArraySubmitted():
+            text = f"{count_of(event.spans)} tasks"
+        case ev.Held() | ev.Released() | ev.Cancelled() | ev.ResumeRequested():
+            text = f"by {event.by}"
+        case ev.DependencySettled():
+            named = event.all[:_NAMED]
+            text = ", ".join(f"job {name_of(each.on)} ended {each.outcome}" for each in named)
+            if len(event.all) > _NAMED:
+                text += f", and {len(event.all) - _NAMED} more have ended"
+        case ev.Warned():
+            text = f"the time limit is near: {_signal(event.signal)} sent"
+        case ev.SignalRequested():
+            text = f"{_signal(event.signal)}, by {event.by}"
+        case ev.Changed() | ev.Altered():
+            text = f"{event.text}, by {event.by}"
+        case _:
+            pass
+    # Users see one kind of change, however the journal stores it.
+    kind = ev.Changed if isinstance(event, ev.Altered) else type(event)
+    return {"at": event.at_s, "event": kind.__name__, "text": text}
+
+
+def conditions_view(job: Job, name_of: Callable[[int], str] = str) -> ConditionsView:
+    """Return the conditions of the start, and the retries, that the submission asked for."""
+    spec = job.spec
+    retry, warn = spec.retry, spec.warn
+    return {
+        "after": [
+            {"id": each.job_id, "label": name_of(each.job_id), "want": each.want.value}
+            for each in spec.after
+        ],
+        "begin_at": spec.begin_s,
+        "retry": None
+        if retry is None
+        else {"times": retry.times, "on": [each.value for each in retry.on], "done": job.retries},
+        "warn": None
+        if warn is None
+        else {"signal": _signal(warn.signal), "before_s": warn.before_s},
+        "attempts": attempts_text(attempts_of(job)),
+    }
+
+
+def _signal(number: int) -> str:
+    name = signal_name(number)
+    return name if name.startswith("SIG") else f"signal {number}"
+
+
+# -- rows of snapshots, and use over time ---------------------------------------------------------
+
+
+def row_view(
+    row: Job | Group,
+    *,
+    reason: CodeText | None,
+    expected_start_s: float | None,
+    now: Point | None,
+    peak_bytes: int | None,
+) -> SnapshotRow:
+    """Return a row of a snapshot: a job, or tasks of an array that are all alike.
+
+    It contains nothing that only the owner may see.
+    """
+    job = row.job if isinstance(row, Group) else row
+    spec = job.spec
+    ended = job.state is JobState.ENDED
+    return {
+        "id": row.array.id if isinstance(row, Group) else job.id,
+        "label": group_label(row) if isinstance(row, Group) else job.label,
+        "array_id": job.array_id,
+        "array_index": job.array_index,
+        "tasks": row.size if isinstance(row, Group) else 1,
+        "name": spec.name,
+        "user": spec.user,
+        "pool": spec.pool,
+        "state": job.shown_state,
+        "reason": reason,
+        "demand": resources_view(spec.demand),
+        "time_limit_s": spec.time_limit_s,
+        "priority": spec.priority,
+        "attempt": job.attempt,
+        "submitted_at": job.submitted_at,
+        "started_at": job.started_at,
+        "ended_at": job.ended_at if ended else None,
+        "expected_start_at": expected_start_s,
+        "outcome": job.outcome.value if ended and job.outcome is not None else None,
+        "exit_code": job.exit_code,
+        "signal": job.signal,
+        "now": None if now is None else now_view(now, job, peak_bytes),
+    }
+
+
+def group_label(group: Group) -> str:
+    """Return the label of the tasks, such as `42_[8-99]`."""
+    shown: list[Ids] = list(group.ids[:_MOST_RANGES])
+    more = ",…" if len(group.ids) > _MOST_RANGES else ""
+    return f"{group.array.id}_[{show_spans(group.array.spans_of(*shown))}{more}]"
+
+
+def now_view(now: Point, job: Job | None = None, peak_bytes: int | None = None) -> NowView:
+    """Return the present use; null where it is not known."""
+    cores = now.cores_milli
+    if job is not None and job.suspended_at is not None:
+        # A suspended job is not sampled.
+        cores = 0
+    return {
+        "cores": None if cores is None else cores / 1000,
+        "memory": now.memory_bytes,
+        "read": now.read_bps,
+        "write": now.write_bps,
+        "memory_peak": peak_bytes,
+    }
+
+
+class Sums:
+    """Sum of the present use of several jobs; null where it is known of none."""
+
+    __slots__ = ("_sums",)
+
+    def __init__(self) -> None:
+        self._sums: SumView = {"cores": None, "memory": None, "read": None, "write": None}
+
+    def add(self, now: NowView) -> None:
+        for name in _SUMMED:
+            amount = now[name]
+            if amount is not None:
+                self._sums[name] = (self._sums[name] or 0) + amount
+
+    @property
+    def view(self) -> SumView:
+        cores = self._sums["cores"]
+        return {**self._sums, "cores": None if cores is None else round(cores, 3)}
+
+
+def usage_points_view(curve: Curve | None, demand: Resources | None) -> UsageReply:
+    return {
+        "usage": curve_view(curve or Curve(0)),
+        "demand": None if demand is None else resources_view(demand),
+    }
+
+
+def curve_view(curve: Curve) -> CurveView:
+    """Return the points, oldest first: means of the interval that ends at `at`, or null."""
+    points = list(curve.points())
+    return {
+        "at": [each.end_ms / 1000 for each in points],
+        "cores": [None if (c := each.cores_milli) is None else c / 1000 for each in points],
+        "memory": [each.memory_bytes for each in points],
+        "read": [each.read_bps for each in points],
+        "write": [each.write_bps for each in points],
+    }
+
+
+# -- what ended jobs used ------------------------------------------------------------------------
+
+
+def ended_job_view(job: Job, *, private: bool) -> PastJobView:
+    """Return an ended job with the recorded use of its last attempt."""
+    shown = job_view(job, reason=None, usage=None, private=private)
+    return {**shown, "used": used_view(job)}
+
+
+def used_view(job: Job) -> UsedView:
+    """Return what an ended job used, with null for values that were not measured."""
+    ran = job.started_at is not None and job.ended_at is not None
+    wall_s = round(max(0.0, (job.ended_at or 0.0) - (job.started_at or 0.0)), 3) if ran else None
+    frozen_s = round(job.frozen_s(job.ended_at or 0.0), 3) if ran else None
+    # Every job has had some memory: a peak of zero means that it was not measured at all.
+    is_measured = job.usage is not None and bool(job.usage.memory_peak_bytes)
+    usage = job.usage if is_measured and job.usage is not None else Usage()
+    return {
+        "wall_seconds": wall_s,
+        "suspended_seconds": frozen_s,
+        "cpu_seconds": round(usage.cpu_s, 3) if is_measured else None,
+        "late_cores": None if usage.late_cores_milli is None else usage.late_cores_milli / 1000,
+        "memory_peak": usage.memory_peak_bytes if is_measured else None,
+        "memory_mean": usage.memory_mean_bytes,
+        "memory_working": usage.memory_working_bytes,
+        "largest_process": usage.largest_process_bytes,
+        "read_bytes": usage.read_bytes if is_measured else None,
+        "written_bytes": usage.written_bytes if is_measured else None,
+        "read_peak": usage.read_peak_bps,
+        "write_peak": usage.write_peak_bps,
+        "quota_periods": usage.quota_periods,
+        "throttled_periods": usage.throttled_periods,
+        "throttled_seconds": _seconds(usage.throttled_us),
+        "limit_hits": usage.limit_hits,
+        "oom_kills": usage.oom_kills,
+        "io_stalled_seconds": _seconds(usage.io_stalled_us),
+        "processes_peak": usage.processes_peak,
+    }
+
+
+def _seconds(microseconds: int | None) -> float | None:
+    return None if microseconds is None else microseconds / 1e6
+
+
+# -- arrays ---------------------------------------------------------------------------------------
+
+
+class TaskCountsView(Protocol):
+    """Counts of the tasks that have records of their own; see `journal.arrays`."""
+
+    @property
+    def counts(self) -> Mapping[str, int]: ...
+    @property
+    def bad(self) -> Mapping[str, list[Ids]]: ...
+
+
+def group_view(group: Group, view: JobView) -> JobView:
+    """Return the row of tasks that are all alike, from the view of a job that represents them."""
+    private = view["stdout"] is not None
+    return {
+        **view,
+        "id": group.array.id,
+        "array_tasks": group.indices,
+        "tasks": group.size,
+        # The patterns of the paths, such as `%a`, not those of one task.
+        "stdout": group.array.spec.stdout if private else None,
+        "stderr": group.array.spec.stderr if private else None,
+    }
+
+
+def array_view(array: Array, roll: TaskCountsView, unmaterialized: Group | None) -> ArrayView:
+    """Return an array; `unmaterialized` are its live tasks without records of their own."""
+    counts, bad = dict(roll.counts), {state: list(ids) for state, ids in roll.bad.items()}
+    for group in [unmaterialized, Group(array, array.cancelled)]:
+        if group is not None and group.ids:
+            state = group.job.shown_state
+            counts[state] = counts.get(state, 0) + group.size
+            if group is not unmaterialized:
+                bad[state] = merged([*bad.get(state, []), *group.ids])
+    spec = array.spec
+    return {
+        "id": array.id,
+        "array_id": array.id,
+        "array_index": None,
+        "array_tasks": array.whole.indices,
+        "tasks": array.size,
+        "name": spec.name,
+        "user": spec.user,
+        "uid": spec.uid,
+        "pool": spec.pool,
+        "counts": counts,
+        "indices": {state: _indices(array, ids) for state, ids in bad.items()},
+        "demand": resources_view(spec.demand),
+        "time_limit_s": spec.time_limit_s,
+        "priority": spec.priority,
+        "submitted_at": array.common.submitted_at,
+        "cwd": spec.cwd,
+        "argv": list(spec.argv),
+        "stdout": spec.stdout,
+        "stderr": spec.stderr,
+    }
+
+
+def ended_array_view(view: ArrayView, bad: Job | None) -> EndedArrayView:
+    """Return an array that has ended. `bad` is the first task that did not complete, or None."""
+    code = Outcome.COMPLETED if bad is None or bad.outcome is None else bad.outcome
+    told = [f"{view['counts'].get(Outcome.COMPLETED, 0)} of {view['tasks']} tasks completed"]
+    told += [
+        f"{view['counts'][state]} {state} ({_first(indices)})"
+        for state, indices in view["indices"].items()
+    ]
+    return {
+        **view,
+        "state": code.value,
+        "reason": None,
+        "outcome": {"code": code.value, "text": "; ".join(told)},
+        "status": 0 if bad is None else exit_status(bad),
+    }
+
+
+def _first(indices: str) -> str:
+    """Return the first indices, and an ellipsis if there are more than a sentence may name."""
+    pieces = indices.split(",")
+    return ",".join([*pieces[:_MOST_TOLD], *["…"] * (len(pieces) > _MOST_TOLD)])
+
+
+def _indices(array: Array, ids: Iterable[Ids]) -> str:
+    return show_spans(array.spans_of(*ids))
+
+
+# -- the fair-share tree and external load ---------------------------------------------------------
+
+
+def external_view(external: ExternalLoad | None) -> ExternalView | None:
+    """Return the use by processes outside drfd and the capacity left to them, or None if they use
+    no more than is reserved for them."""
+    if external is None:
+        return None
+    return {
+        "cores": external.used.cores_milli / 1000,
+        "memory": external.used.memory_bytes,
+        "kept": {
+            "cores": external.kept.cores_milli / 1000,
+            "memory": external.kept.memory_bytes,
+        },
+    }
+
+
+def shares_view(ledger: Ledger, rules: Rules, external: ExternalLoad | None = None) -> SharesReply:
+    """Return every active node of the tree and every configured pool, in order of their paths."""
+    free = free_of(ledger, rules, external)
+    active = ledger.active_leaves()
+    tree = rules.shares.standing(ledger.used, active)
+    counts: dict[str, tuple[int, int]] = {}
+    for leaf in active:
+        running, pending = len(ledger.allocations.get(leaf, ())), len(ledger.queues.get(leaf, ()))
+        for path in path_up(leaf):
+            before = counts.get(path, (0, 0))
+            counts[path] = before[0] + running, before[1] + pending
+    nodes = {path: _node_view(path, tree, rules, counts[path]) for path in tree.used}
+    for name in rules.pools:
+        path = f"{ROOT}.{name}"
+        if path not in nodes:
+            # An idle pool is shown as it would be with its first job.
+            tree.enter(path)
+            tree.settle()
+            nodes[path] = _node_view(path, tree, rules, (0, 0))
+            tree.leave(path)
+    view: SharesReply = {
+        "capacity": resources_view(rules.capacity),
+        "free": resources_view(rules.axes.resources(_not_negative(free))),
+        "nodes": [nodes[path] for path in sorted(nodes)],
+    }
+    if external is not None:
+        view["external"] = external_view(external)
+    return view
+
+
+def _node_view(path: str, tree: ShareTree, rules: Rules, jobs: tuple[int, int]) -> NodeView:
+    """Return a node. `jobs` are the numbers of running and pending jobs in it and below."""
+    used = tree.used[path]
+    dominant = rules.shares.dominant_axis(used)
+    running, pending = jobs
+    return {
+        "path": path,
+        "weight": _weight_view(rules.shares.rule(path), rules.axes),
+        "entitlement": _number(tree.entitlement(path)),
+        "usage": resources_view(rules.axes.resources(used)),
+        "dominant_resource": None if dominant is None else rules.axes.names[dominant],
+        "dominant_share": _number(rules.shares.dominant_share(used)),
+        "satisfaction": _number(tree.satisfaction(path)),
+        "running": running,
+        "pending": pending,
+    }
+
+
+def _weight_view(rule: NodeRule, axes: Axes) -> float | dict[str, float]:
+    """Return one weight, or one for each resource where they differ."""
+    weights = rule.weights or (Fraction(1),)
+    if len(set(weights)) == 1:
+        return float(weights[0])
+    return {name: float(weight) for name, weight in zip(axes.names, weights, strict=True)}
+
+
+def _not_negative(vector: Vector) -> Vector:
+    """Return the amounts with zero in place of negative ones: after a change of the configuration,
+    more may be allocated than there is."""
+    return tuple(max(0, amount) for amount in vector)
+
+
+def _number(share: Fraction) -> float:
+    return round(float(share), 9)
+
+
+# -- replies ---------------------------------------------------------------------------------------
+
+#: The number of rows from which on a list's further rows are encoded as soon as they are made.
+_MAX_DICT_ROWS = 20
+_encoder = msgspec.json.Encoder()
+
+T = TypeVar("T")
+
+
+def kept(row: T, before: int) -> T:
+    """Return a row as it is kept until the reply is complete: encoded, if many rows come `before`
+    it. Otherwise Python's garbage collector, which stops the loop, would visit each dictionary of
+    a long list."""
+    return row if before < _MAX_DICT_ROWS else cast(T, msgspec.Raw(_encoder.encode(row)))
+
+
+def error_view(error: DrfdError) -> ErrorView:
+    return {
+        "kind": type(error).__name__,
+        "code": error.code,
+        "text": error.text,
+        "hint": error.hint,
+    }

@@ -1,0 +1,1 @@
+"""Periodic measurements: usage of jobs, breaches of limits, free disk and memory."""

@@ -1,0 +1,463 @@
+"""Usage of the running jobs: samples at intervals, breaches of limits, and curves over time.
+
+The `Sampler` has the `Meter` take a sample of each running job every PERIOD_S seconds, reports
+breaches, and extends the `Curves`. It also derives the external usage: that of the whole machine
+less that of drfd and its jobs.
+
+The curve of a job's latest attempt is recorded in the journal with its end, in few points. Curves
+of running jobs are saved at intervals, so that a restart loses little. Curves of users start over
+with the daemon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from drfd.common.errors import HostError
+from drfd.common.journald import about
+from drfd.core.decisions.decide import AttemptKey
+from drfd.core.decisions.outcome import IO_WINDOW_S, Sample, judge_io, judge_samples
+from drfd.core.model.job import Job, JobState, Outcome, Usage
+from drfd.core.model.resources import Resources
+from drfd.core.model.stimuli import Breached, Now, Tick
+from drfd.core.usage import Curve, Point, Series, thinned, total
+from drfd.daemon.engine.engine import Engine, Work
+from drfd.host import measurements
+from drfd.host.measurements import MachineUse, read_machine_use
+from drfd.journal.journal import Journal
+from drfd.launcher.protocol import UNIFIED
+
+log = logging.getLogger("drfd")
+
+#: Seconds between two samples of a job.
+PERIOD_S = 2.0
+#: Least seconds between two samples for a meaningful rate.
+_LEAST_SPAN_S = 1.0
+#: Points of a saved curve, at most: of an ended job, and of a running one.
+ENDED_POINTS, RUNNING_POINTS = 32, 128
+#: Points that a curve needs to be saved at its job's end: there may be many very short jobs.
+_LEAST_POINTS = 3
+#: Milliseconds of the longest point of a user's curve; a full curve covers about two days.
+_USERS_LONGEST_MS = 15 * 60_000
+#: Milliseconds after which the curve of a user without a running job is dropped.
+_DROP_USER_MS = 3600_000
+#: Milliseconds between two saves of a running job's curve, and curves saved at a time.
+_SAVE_MS = 300_000
+_SAVED_AT_ONCE = 8
+
+
+@dataclass
+class _Watched:
+    """An attempt, its latest samples, and what all its samples have shown."""
+
+    runner_pid: int
+    #: None if it has none. The launcher names it, because the ledger may not know it yet.
+    cgroup: str | None
+    samples: deque[Sample] = field(
+        default_factory=lambda: deque(maxlen=int(IO_WINDOW_S / PERIOD_S) + 2)
+    )
+    peak_bytes: int = 0
+    #: The most processor time of any sample: without a cgroup, ended processes no longer count.
+    cpu_s: float = 0.0
+    #: Memory in the samples of the running attempt: sum, number of samples, highest.
+    memory_sum: int = 0
+    memory_count: int = 0
+    working_bytes: int | None = None
+    #: The highest rates between two samples, per second.
+    read_peak_bps: int | None = None
+    write_peak_bps: int | None = None
+
+    def add(self, sample: Sample, peak_bytes: int | None) -> None:
+        """Add a sample. `peak_bytes` is the peak by the kernel, or None for the highest sample."""
+        if self.samples:
+            self._rate(self.samples[-1], sample)
+        self.samples.append(sample)
+        peak = sample.memory_bytes if peak_bytes is None else peak_bytes
+        self.peak_bytes = max(self.peak_bytes, peak or 0)
+        self.cpu_s = max(self.cpu_s, sample.cpu_s or 0.0)
+
+    def note_memory(self) -> None:
+        """Count the memory of the latest sample, which is of a running job."""
+        memory = self.samples[-1].memory_bytes
+        if memory is not None:
+            self.memory_sum += memory
+            self.memory_count += 1
+            self.working_bytes = max(self.working_bytes or 0, memory)
+
+    def late_cores_milli(self) -> int | None:
+        """Return the mean use of cores over the samples that are kept, or None for too few."""
+        first, last = self.samples[0], self.samples[-1]
+        span_s = last.mono_s - first.mono_s
+        if span_s < 2 * PERIOD_S or first.cpu_s is None or last.cpu_s is None:
+            return None
+        return round(max(0.0, last.cpu_s - first.cpu_s) / span_s * 1000)
+
+    def _rate(self, before: Sample, after: Sample) -> None:
+        span_s = after.mono_s - before.mono_s
+        if span_s < _LEAST_SPAN_S:
+            return
+        self.read_peak_bps = _higher(
+            self.read_peak_bps, before.read_bytes, after.read_bytes, span_s
+        )
+        self.write_peak_bps = _higher(
+            self.write_peak_bps, before.written_bytes, after.written_bytes, span_s
+        )
+
+
+@dataclass
+class Meter:
+    """The samples of the attempts that are watched; the usage of any other attempt is None."""
+
+    mono: Callable[[], float]
+    #: Mount points of cgroup controllers; empty where jobs run without cgroups.
+    mounts: Mapping[str, str] = field(default_factory=dict)
+    #: Whether disk rates are judged here although jobs have cgroups.
+    judges_io: bool = False
+    _watched: dict[AttemptKey, _Watched] = field(default_factory=dict)
+    #: Processor time of all removed attempts.
+    _removed_cpu_s: float = 0.0
+    #: Whether it has been logged that usage may not be read.
+    _logged_refusal: bool = False
+
+    def configure(self, mounts: Mapping[str, str], *, judges_io: bool) -> None:
+        """Note where the launcher has cgroups mounted, and whether disk rates have to be judged
+        here because the kernel does not limit them."""
+        self.mounts, self.judges_io = mounts, judges_io
+
+    def watch(self, key: AttemptKey, runner_pid: int, cgroup: str | None) -> None:
+        self._watched.setdefault(key, _Watched(runner_pid, cgroup))
+
+    def forget(self, key: AttemptKey) -> None:
+        watched = self._watched.pop(key, None)
+        if watched is not None:
+            self._removed_cpu_s += watched.cpu_s
+
+    def jobs_cpu_s(self) -> float:
+        """Return the processor time of all attempts ever watched, as of their latest samples."""
+        return self._removed_cpu_s + sum(each.cpu_s for each in self._watched.values())
+
+    def jobs_memory_bytes(self) -> int:
+        """Return the memory of all watched attempts, as of their latest samples."""
+        samples = (each.samples[-1] for each in self._watched.values() if each.samples)
+        return sum(sample.memory_bytes or 0 for sample in samples)
+
+    def sample(self, job: Job) -> tuple[Outcome, str] | None:
+        """Take a sample and return the breach that it completes, if the kernel does not enforce the
+        limits, or None."""
+        watched = self._watched.get((job.id, job.attempt))
+        if watched is None:
+            return None
+        breach = self._sample(job, watched)
+        watched.note_memory()
+        return breach
+
+    def finish(self, job: Job, cpu_s: float) -> Usage | None:
+        """Take the last sample of an ended attempt, whose counters are still there, and return the
+        final reading, or None if there was no sample before: then the runner's figures are all that
+        is known. `cpu_s` is the processor time that the runner saw the attempt use."""
+        watched = self._watched.get((job.id, job.attempt))
+        if watched is None:
+            return None
+        if watched.samples:
+            self._sample(job, watched)
+        usage = self.usage(job)
+        watched.cpu_s = max(watched.cpu_s, cpu_s)
+        return usage
+
+    def _sample(self, job: Job, watched: _Watched) -> tuple[Outcome, str] | None:
+        if watched.cgroup is None:
+            sample = measurements.sample_processes(watched.runner_pid, self.mono())
+            watched.add(sample, peak_bytes=None)
+            return judge_samples(job, list(watched.samples))
+        if UNIFIED not in self.mounts:
+            sample = measurements.sample_cgroup_v1(self.mounts, watched.cgroup, self.mono())
+            self._log_refusal(job, watched.cgroup, sample)
+            watched.add(sample, measurements.peak_memory_v1(self.mounts, watched.cgroup))
+            return None
+        mount = self.mounts[UNIFIED]
+        sample = measurements.sample_cgroup_v2(mount, watched.cgroup, self.mono())
+        self._log_refusal(job, watched.cgroup, sample)
+        if self.judges_io:
+            seen = measurements.sample_processes(watched.runner_pid, sample.mono_s)
+            sample = replace(sample, read_bytes=seen.read_bytes, written_bytes=seen.written_bytes)
+        watched.add(sample, measurements.peak_memory_v2(mount, watched.cgroup))
+        return judge_io(job, list(watched.samples)) if self.judges_io else None
+
+    def _log_refusal(self, job: Job, cgroup: str, sample: Sample) -> None:
+        """Log, once, that this process may not read the counters of jobs."""
+        if self._logged_refusal or (sample.cpu_s, sample.memory_bytes) != (None, None):
+            return
+        error = measurements.refusal(self.mounts, cgroup)
+        if error is not None:
+            self._logged_refusal = True
+            log.error("event=not-measured job=%d error=%s", job.id, error, extra=about(job=job.id))
+
+    def usage(self, job: Job) -> Usage | None:
+        """Return the latest reading, or None before the first."""
+        watched = self._watched.get((job.id, job.attempt))
+        if watched is None or not watched.samples:
+            return None
+        before = watched.samples[-2] if len(watched.samples) > 1 else None
+        usage = measurements.usage_between(before, watched.samples[-1], watched.peak_bytes)
+        count = watched.memory_count
+        return replace(
+            usage,
+            memory_mean_bytes=watched.memory_sum // count if count else None,
+            memory_working_bytes=watched.working_bytes,
+            late_cores_milli=watched.late_cores_milli(),
+            read_peak_bps=watched.read_peak_bps,
+            write_peak_bps=watched.write_peak_bps,
+            # The last samples of a suspended job are from before its suspension.
+            cores_milli=usage.cores_milli if job.suspended_at is None else 0,
+        )
+
+    def latest(self, job: Job) -> tuple[Sample | None, Sample] | None:
+        """Return the last two samples, or None before the first."""
+        watched = self._watched.get((job.id, job.attempt))
+        if watched is None or not watched.samples:
+            return None
+        samples = watched.samples
+        return samples[-2] if len(samples) > 1 else None, samples[-1]
+
+    def peak_bytes(self, job: Job) -> int | None:
+        """Return the most memory that the attempt has ever had, or None before the first sample."""
+        watched = self._watched.get((job.id, job.attempt))
+        return None if watched is None or not watched.samples else watched.peak_bytes
+
+    def pinned_cpus(self, job: Job) -> str | None:
+        """Return the CPUs that the job has for itself now, as "0-3,8", or None."""
+        if job.cgroup is None or job.state is JobState.SUSPENDED:
+            return None
+        if UNIFIED in self.mounts:
+            return measurements.pinned_cpus_v2(self.mounts[UNIFIED], job.cgroup)
+        return measurements.pinned_cpus_v1(self.mounts, job.cgroup)
+
+
+def _higher(peak: int | None, before: int | None, after: int | None, span_s: float) -> int | None:
+    if before is None or after is None:
+        return peak
+    return max(peak or 0, int((after - before) / span_s))
+
+
+@dataclass(slots=True)
+class _JobSeries:
+    attempt: int
+    series: Series
+    #: When it was saved last, on the monotonic clock.
+    saved_ms: int
+
+
+@dataclass
+class Curves:
+    meter: Meter
+    journal: Journal
+    clock: Callable[[], Now]
+    _jobs: dict[int, _JobSeries] = field(default_factory=dict)
+    _users: dict[str, Series] = field(default_factory=dict)
+    #: When each user last had a running job, on the monotonic clock.
+    _busy_ms: dict[str, int] = field(default_factory=dict)
+
+    def note(self, job: Job) -> None:
+        """Add the meter's latest sample of the job."""
+        pair = self.meter.latest(job)
+        if pair is None:
+            return
+        series = self._series(job)
+        point = _point(*pair)
+        last = series.last
+        if last is None or point.end_ms > last.end_ms:
+            series.add(point)
+
+    def note_users(self, jobs: Iterable[Job]) -> None:
+        """Add a point for each user. `jobs` are all running jobs, which have been noted before."""
+        now_ms = round(self.clock().mono_s * 1000)
+        parts: dict[str, list[Point]] = {}
+        for job in jobs:
+            last = self.last(job)
+            if last is not None:
+                parts.setdefault(job.spec.user, []).append(last)
+        for user in parts:
+            self._busy_ms[user] = now_ms
+            self._users.setdefault(user, Series(longest_ms=_USERS_LONGEST_MS))
+        for user, series in list(self._users.items()):
+            if now_ms - self._busy_ms[user] > _DROP_USER_MS:
+                del self._users[user], self._busy_ms[user]
+                continue
+            before = series.last
+            span_ms = 0 if before is None else now_ms - before.end_ms
+            if before is None or span_ms > 0:
+                idle = Point(now_ms, span_ms, 0, span_ms, 0, 1, 0, span_ms, 0, span_ms)
+                # The point spans the time since the reading before.
+                used = user in parts
+                series.add(total(parts[user], now_ms)._replace(span_ms=span_ms) if used else idle)
+
+    def last(self, job: Job) -> Point | None:
+        """Return the latest reading of the job's present attempt, or None."""
+        kept = self._present(job)
+        return None if kept is None else kept.series.last
+
+    def job_changed(self, job: Job) -> None:
+        if job.state is JobState.ENDED:
+            self._jobs.pop(job.id, None)
+
+    def of_job(self, job: Job) -> Curve | None:
+        """Return the curve of the job's latest attempt, or None if nothing is known of it."""
+        kept = self._present(job)
+        return self._saved(job) if kept is None else self._curve(kept.attempt, kept.series)
+
+    def of_user(self, user: str) -> Curve | None:
+        series = self._users.get(user)
+        return None if series is None else self._curve(0, series)
+
+    def to_keep(self, job: Job) -> Curve | None:
+        """Return the curve of an ended job for the journal, or None if it has too few points or the
+        journal has it already."""
+        kept = self._present(job)
+        if kept is None or len(kept.series) < _LEAST_POINTS:
+            return None
+        return self._curve(kept.attempt, thinned(kept.series, ENDED_POINTS))
+
+    def save(self, *, all_of_them: bool = False) -> None:
+        """Save the curves of all running jobs, or of a few that are due. Raises HostError."""
+        now_ms = round(self.clock().mono_s * 1000)
+        due = [
+            (job_id, kept)
+            for job_id, kept in self._jobs.items()
+            if all_of_them or now_ms - kept.saved_ms >= _SAVE_MS
+        ]
+        for job_id, kept in due if all_of_them else due[:_SAVED_AT_ONCE]:
+            kept.saved_ms = now_ms
+            points = thinned(kept.series, RUNNING_POINTS)
+            self.journal.put_curve(job_id, self._curve(kept.attempt, points))
+        self.journal.commit()
+
+    def _present(self, job: Job) -> _JobSeries | None:
+        """Return the series of the job's present attempt, or None."""
+        kept = self._jobs.get(job.id)
+        return kept if kept is not None and kept.attempt == job.attempt else None
+
+    def _saved(self, job: Job) -> Curve | None:
+        curve = self.journal.curve(job.id)
+        return curve if curve is not None and curve.attempt == job.attempt else None
+
+    def _series(self, job: Job) -> Series:
+        kept = self._present(job)
+        if kept is None:
+            curve, ahead_ms = self._saved(job), self._ahead_ms()
+            points = () if curve is None else curve.points()
+            series = Series(each._replace(end_ms=each.end_ms - ahead_ms) for each in points)
+            kept = _JobSeries(job.attempt, series, round(self.clock().mono_s * 1000))
+            self._jobs[job.id] = kept
+        return kept.series
+
+    def _curve(self, attempt: int, points: Iterable[Point]) -> Curve:
+        ahead_ms = self._ahead_ms()
+        moved = (each._replace(end_ms=each.end_ms + ahead_ms) for each in points)
+        return Curve.of(attempt, moved)
+
+    def _ahead_ms(self) -> int:
+        """Return by how much Unix time is now ahead of the monotonic clock, which nobody sets."""
+        now = self.clock()
+        return round((now.at_s - now.mono_s) * 1000)
+
+
+def _point(before: Sample | None, after: Sample) -> Point:
+    """Return the usage between two samples. Of the first sample only the memory is known."""
+    end_ms = round(after.mono_s * 1000)
+    span_ms = 0 if before is None else max(0, end_ms - round(before.mono_s * 1000))
+    memory = after.memory_bytes
+
+    def more(name: str, unit: int) -> tuple[int, int]:
+        earlier, later = getattr(before, name, None), getattr(after, name)
+        if earlier is None or later is None or not span_ms:
+            return 0, 0
+        # Without a cgroup, the figures of ended processes are missing from the later sample.
+        return max(0, round((later - earlier) * unit)), span_ms
+
+    return Point(
+        end_ms, span_ms, *more("cpu_s", 1_000_000), memory or 0, 0 if memory is None else 1,
+        *more("read_bytes", 1), *more("written_bytes", 1),
+    )  # fmt: skip
+
+
+@dataclass
+class ExternalUsage:
+    """The usage of the machine by processes outside drfd."""
+
+    meter: Meter
+    _before: MachineUse | None = None
+    _own_cpu_s: float = 0.0
+
+    def update(self, first: MachineUse, last: MachineUse) -> Resources | None:
+        """Return the external usage since the last call, or None at the first. `first` and `last`
+        were read before and after a round of samples of all jobs: memory that a job takes or
+        releases during the round is then not taken for external."""
+        before, self._before = self._before, last
+        own_before_s, self._own_cpu_s = self._own_cpu_s, self.meter.jobs_cpu_s() + _controller_s()
+        if before is None or last.mono_s <= before.mono_s:
+            return None
+        cpu_s = last.cpu_s - before.cpu_s - (self._own_cpu_s - own_before_s)
+        memory_bytes = min(first.memory_bytes, last.memory_bytes) - self.meter.jobs_memory_bytes()
+        return Resources(
+            cores_milli=max(0, round(cpu_s * 1000 / (last.mono_s - before.mono_s))),
+            memory_bytes=max(0, memory_bytes),
+        )
+
+
+def _controller_s() -> float:
+    """Return the processor time of this process, which is no external load."""
+    times = os.times()
+    return times.user + times.system
+
+
+class Sampler:
+    """Samples all running jobs every PERIOD_S seconds."""
+
+    def __init__(self, engine: Engine, meter: Meter, curves: Curves) -> None:
+        self._engine = engine
+        self._meter = meter
+        self._curves = curves
+        self._external = ExternalUsage(meter)
+
+    async def run(self) -> None:
+        has_failed = False
+        while True:
+            await asyncio.sleep(PERIOD_S)
+            try:
+                await self._take_round()
+                has_failed = False
+            except (OSError, MemoryError) as error:
+                # Perhaps a shortage of descriptors or memory. The kernel's limits stay in force.
+                if not has_failed:
+                    log.error("event=not-measured error=%s", str(error) or "out of memory")
+                has_failed = True
+
+    async def _take_round(self) -> None:
+        first = await asyncio.to_thread(read_machine_use)
+        for job in list(self._engine.ledger.allocated_jobs()):
+            breach = await asyncio.to_thread(self._meter.sample, job)
+            if job.id in self._engine.ledger.jobs:
+                self._curves.note(job)
+            if breach is not None and job.state is JobState.RUNNING:
+                self._engine.submit(
+                    Work(Breached(self._engine.clock(), job.id, job.attempt, *breach))
+                )
+        self._curves.note_users(self._engine.ledger.allocated_jobs())
+        self.save_curves(all_of_them=False)
+        last = await asyncio.to_thread(read_machine_use)
+        use = self._external.update(first, last)
+        if use is not None and self._engine.see_external(use):
+            self._engine.submit(Work(Tick(self._engine.clock())))
+
+    def save_curves(self, *, all_of_them: bool) -> None:
+        try:
+            self._curves.save(all_of_them=all_of_them)
+        except HostError as error:
+            # Nobody waits for curves.
+            self._engine.journal.rollback()
+            log.warning("event=curves-not-saved error=%s", error)

@@ -1,0 +1,102 @@
+"""The audit log: one line for every request that changes something, carried out or refused.
+
+It goes to the system log only, which the controller cannot change afterwards, as it could change a
+file of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterable
+from typing import cast
+
+from drfd.common.errors import DrfdError
+from drfd.common.journald import about
+from drfd.core.model.stimuli import Actor
+from drfd.protocol import requests as msg
+from drfd.protocol.replies import BatchReply, Reply, SubmitReply
+from drfd.protocol.requests import Ref
+
+log = logging.getLogger("drfd.audit")
+
+#: Jobs by which an entry of the system log can be found, at most; its line names them all.
+_MAX_FIELDS = 100
+_PLAIN = re.compile(r"[\w.@$+-]+", re.ASCII)
+
+
+def record(actor: Actor, request: msg.AnyRequest, result: Reply | DrfdError | None) -> None:
+    """Log a request that changes something. `result` is None if the client did not wait for it."""
+    verb = verb_of(request)
+    if verb is None:
+        return
+    done, refused = _jobs(request, result)
+    words = [f"event=audit verb={verb} uid={actor.uid} user={_word(actor.user)}"]
+    if done:
+        words.append(f"jobs={ranges(done)}")
+    words += [f"refused={_refused(refs)}:{code}" for code, refs in refused.items()]
+    words.append(f"result={_result(result)}")
+    log.info(" ".join(words), extra=about(jobs=done[:_MAX_FIELDS], user=actor.user))
+
+
+def verb_of(request: msg.AnyRequest) -> str | None:
+    """Return the verb in the audit log, or None for a request that changes nothing."""
+    match request:
+        case msg.SubmitRequest():
+            return None if request.dry_run else "submit"
+        case msg.DrainRequest():
+            return "drain" if request.on else "undrain"
+        case msg.ShutdownRequest():
+            return "shutdown-kill-jobs" if request.kill_jobs else "shutdown"
+        case msg.EndStrayRequest():
+            return "end-stray"
+        case msg.BatchRequest() | msg.ReloadRequest():
+            return str(request.__struct_config__.tag)
+        case _:
+            return None
+
+
+def ranges(ids: Iterable[int]) -> str:
+    """Return ids in short form, such as `1-3,7`."""
+    found: list[list[int]] = []
+    for number in sorted(set(ids)):
+        if found and found[-1][1] == number - 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in found)
+
+
+def _refused(refs: list[Ref]) -> str:
+    """Return refused references in short form, such as `1-3,5_7`. Those that were not found are as
+    they were asked for."""
+    ids = ranges(ref for ref in refs if isinstance(ref, int))
+    return ",".join(filter(None, [ids, *(ref for ref in refs if isinstance(ref, str))]))
+
+
+def _result(result: Reply | DrfdError | None) -> str:
+    if result is None:
+        return "unknown"
+    return result.code if isinstance(result, DrfdError) else "done"
+
+
+def _jobs(
+    request: msg.AnyRequest, result: Reply | DrfdError | None
+) -> tuple[list[int], dict[str, list[Ref]]]:
+    """Return the ids of the changed jobs, and the refused references by error code."""
+    if result is None or isinstance(result, DrfdError):
+        return [], {}
+    if isinstance(request, msg.SubmitRequest):
+        return [cast(SubmitReply, result)["id"]], {}
+    if not isinstance(request, msg.BatchRequest | msg.ShutdownRequest):
+        return [], {}
+    reply = cast(BatchReply, result)
+    refused: dict[str, list[Ref]] = {}
+    for each in reply["failed"]:
+        refused.setdefault(each["error"]["code"], []).append(each["id"])
+    return list(reply["done"]), refused
+
+
+def _word(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) else json.dumps(name)

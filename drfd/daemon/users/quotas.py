@@ -1,0 +1,227 @@
+"""Quotas of each user: bounds on connections, requests, replies and rates, so that no user delays
+the others. A few requests of one user are processed at a time, so a client with hundreds waits for
+itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from drfd.common.errors import Refused
+from drfd.daemon.config import UserLimits
+
+#: Requests of one user that are processed at a time, and decoded at a time.
+AT_ONCE = 16
+#: Seconds of a burst: the submissions or changes allowed in that time may come at once.
+BURST_S = 100.0
+#: Stored bytes that count like one more submission or change.
+WEIGHT_BYTES = 4096
+#: Seconds of delay from which on a request for changes is refused.
+MAX_DELAY_S = 30.0
+#: Seconds that a cancellation is delayed at most: it makes room.
+MAX_CANCEL_DELAY_S = 1.0
+#: Bytes of requests that have begun and are not answered, on all connections of one user together,
+#: except short requests.
+MAX_COMING_BYTES = 16 << 20
+#: Bytes of submissions that are read before earlier ones are answered, on all connections of one
+#: user together. A decoded submission takes up to twenty times its bytes in memory.
+MAX_AHEAD_BYTES = 4 << 20
+#: Jobs that one user's connections may wait for or listen to by their ids, all together.
+MAX_AWAITED = 200_000
+#: Bytes of unread replies on all connections of one user together. Beyond it only short replies,
+#: up to SHORT_BYTES, are sent.
+MAX_UNREAD_BYTES = 64 << 20
+SHORT_BYTES = 1 << 20
+
+#: The uid for quotas of all uids without an account: one user may have 65,536 (subuid(5)).
+STRANGERS = -1
+#: The uid for quotas of a user until the directory has said whether there is an account.
+UNKNOWN = -2
+
+
+class Quotas:
+    """The quotas of all users, by uid."""
+
+    def __init__(
+        self, limits: Callable[[], UserLimits], mono: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`limits` returns the present limits of the configuration."""
+        self._limits = limits
+        self._mono = mono
+        self._connections: Counter[int] = Counter()
+        self._coming: Counter[int] = Counter()
+        self._ahead: Counter[int] = Counter()
+        self._awaited: Counter[int] = Counter()
+        self._unread: Counter[int] = Counter()
+        self._working: dict[int, asyncio.Semaphore] = {}
+        self._reading: dict[int, asyncio.Semaphore] = {}
+        self._submissions = _Pace(lambda: self._limits().submissions_per_s, mono)
+        self._changes = _Pace(lambda: self._limits().changes_per_s, mono)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no client is connected."""
+        return not self._connections
+
+    def connection(self, uid: int) -> AbstractContextManager[None]:
+        """Count a connection for the length of the block. Raises Refused for one too many."""
+        most = self._limits().connections
+        if self._connections[uid] >= most:
+            raise Refused(
+                "too-many-connections",
+                f"uid {uid} has {most} connections open, the most that is allowed",
+                hint="end some of the programs that talk to drfd",
+            )
+        return _held(self._connections, uid, 1)
+
+    @contextmanager
+    def coming(self, uid: int) -> Iterator[Callable[[int], None]]:
+        """Count a request for the length of the block, from its first byte to its answer. The block
+        calls the yielded function with the bytes of a long request, which raises Refused for too
+        many."""
+        own = 0
+
+        def count(size: int) -> None:
+            nonlocal own
+            if self._coming[uid] + size > MAX_COMING_BYTES:
+                raise Refused(
+                    "too-much-at-once",
+                    f"uid {uid} has long requests under way on other connections",
+                    hint="send them one after the other",
+                )
+            self._coming[uid] += size
+            own += size
+
+        try:
+            yield count
+        finally:
+            _give_back(self._coming, uid, own)
+
+    def ahead(self, uid: int, size: int) -> AbstractContextManager[None]:
+        """Count a submission of `size` bytes until it is answered."""
+        return _held(self._ahead, uid, size)
+
+    def is_far_ahead(self, uid: int) -> bool:
+        """Whether a connection should wait for its replies before its next request is read."""
+        return self._ahead[uid] >= MAX_AHEAD_BYTES
+
+    def awaiting(self, uid: int, count: int) -> AbstractContextManager[None]:
+        """Count ids that a client waits for, as each takes memory. Raises Refused for too many."""
+        total = self._awaited[uid] + count
+        if total > MAX_AWAITED:
+            raise Refused(
+                "too-many-ids",
+                f"uid {uid} would wait for {total} jobs by their ids; {MAX_AWAITED} are the most",
+                hint="name the array instead of its tasks, or wait for fewer at a time",
+            )
+        return _held(self._awaited, uid, count)
+
+    def unread(self, uid: int, size: int) -> AbstractContextManager[None]:
+        """Count a reply until it is read. Raises Refused if it is too long to keep until then."""
+        before = self._unread[uid]
+        if before and size > SHORT_BYTES and before + size > MAX_UNREAD_BYTES:
+            raise Refused(
+                "too-much-unread",
+                f"uid {uid} has not read {before} bytes of replies on other connections",
+                hint="read them, or end the programs that do not",
+            )
+        return _held(self._unread, uid, size)
+
+    def turn(self, uid: int) -> QuotaSlot:
+        """Return a slot for the work on one request."""
+        return QuotaSlot(self._working.setdefault(uid, asyncio.Semaphore(AT_ONCE)))
+
+    def look(self, uid: int) -> QuotaSlot:
+        """Return a slot for decoding one request: decoding all requests of one user at once would
+        take seconds."""
+        return QuotaSlot(self._reading.setdefault(uid, asyncio.Semaphore(AT_ONCE)))
+
+    def early_s(self, uid: int, size: int = 0) -> float:
+        """Count one more submission with `size` bytes to be stored, and return for how many seconds
+        it must wait: 0 below the allowed rate."""
+        return self._submissions.take(uid, 1 + size // WEIGHT_BYTES)
+
+    def change_early_s(self, uid: int, *, is_cancel: bool) -> float:
+        """Count one more request to change jobs, and return for how many seconds it must wait.
+        Raises Refused if that is too long."""
+        early_s = self._changes.take(uid, 1)
+        if is_cancel:
+            return min(early_s, MAX_CANCEL_DELAY_S)
+        if early_s > MAX_DELAY_S:
+            # A refused request is not counted, or a client that repeats it would never succeed.
+            self._changes.take(uid, -1)
+            rate = self._limits().changes_per_s
+            raise Refused(
+                "too-many-changes",
+                f"uid {uid} has changed jobs more than {rate * BURST_S:.0f} times lately, and "
+                f"{rate} a second are allowed",
+                hint=f"try again in {early_s:.0f} s, or name fewer jobs; cancel works",
+            )
+        return early_s
+
+    def changed(self, uid: int, count: int, size: int = 0) -> None:
+        """Count jobs that one request has changed, with `size` bytes to be stored for each. The
+        user's next requests wait for it."""
+        self._changes.take(uid, count * (1 + size // WEIGHT_BYTES))
+
+
+class _Pace:
+    """A rate limit for each user, with bursts."""
+
+    def __init__(self, rate: Callable[[], int], mono: Callable[[], float]) -> None:
+        """`rate` returns the allowed number per second."""
+        self._rate = rate
+        self._mono = mono
+        #: By uid, when the number counted so far is reached at the allowed rate.
+        self._due_mono_s: dict[int, float] = {}
+
+    def take(self, uid: int, count: int) -> float:
+        """Count more, and return by how many seconds the first of them is early."""
+        now = self._mono()
+        due = max(now, self._due_mono_s.get(uid, now))
+        self._due_mono_s[uid] = due + count / self._rate()
+        return max(0.0, due - now - BURST_S)
+
+
+@contextmanager
+def _held(counter: Counter[int], uid: int, amount: int) -> Iterator[None]:
+    """Add to a user's counter for the length of the block."""
+    counter[uid] += amount
+    try:
+        yield
+    finally:
+        _give_back(counter, uid, amount)
+
+
+def _give_back(counter: Counter[int], uid: int, amount: int) -> None:
+    """Subtract from a user's counter, and remove it at zero."""
+    counter[uid] -= amount
+    if not counter[uid]:
+        del counter[uid]
+
+
+class QuotaSlot:
+    """A slot of a user, held for the length of the block or until `leave`."""
+
+    def __init__(self, places: asyncio.Semaphore) -> None:
+        self._places = places
+        self._is_in = False
+
+    async def __aenter__(self) -> QuotaSlot:
+        await self._places.acquire()
+        self._is_in = True
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """Release the slot early, when the rest of the work takes no time of the loop."""
+        if self._is_in:
+            # Released in the next round of the loop, so that others have their turn before.
+            asyncio.get_running_loop().call_soon(self._places.release)
+        self._is_in = False

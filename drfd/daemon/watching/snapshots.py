@@ -1,0 +1,382 @@
+"""Snapshots of the whole service at intervals, for any number of watching clients (`drf top`).
+
+A snapshot has the running, pending and ended jobs, shares and counts, as far as every user may see
+them. This common part is computed and encoded once for all clients, when one asks for it and the
+last one is too old; without clients nothing is computed. A client has no queue: its next snapshot
+is made when it has read the last one, so a slow reader costs no more than one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncGenerator, Callable, Container, Iterable, Iterator
+from dataclasses import dataclass, field
+from heapq import merge
+from itertools import islice
+
+import msgspec
+
+from drfd.core.explain.forecast import Next, line, upcoming
+from drfd.core.fairness.share_tree import path_up
+from drfd.core.model.job import Group, Job, JobState, leaf_path
+from drfd.core.model.stimuli import Actor
+from drfd.core.scheduling.plan import Plan
+from drfd.daemon.engine.engine import Engine
+from drfd.daemon.lookup.lookup import Lookup, Row
+from drfd.daemon.lookup.views import Sums, external_view, now_view, row_view, shares_view
+from drfd.daemon.monitoring.meter import Curves
+from drfd.host.measurements import read_pressure
+from drfd.protocol.replies import CodeText, CommonSnapshot, SnapshotRow
+
+MOST_RUNNING, MOST_PENDING, MOST_ENDED = 2000, 300, 50
+#: The most queue entries that are read for the pending rows. An array of which single tasks have
+#: started has many entries and one row.
+_MOST_PIECES = 4 * MOST_PENDING
+#: Seconds for which reasons for waiting are cached: they contain times of day.
+_SAID_FOR_S = 5.0
+_WAITING = (JobState.PENDING, JobState.HELD)
+#: Seconds for which a common part is shown again. It is less than the shortest interval between
+#: two snapshots (1 s), so that no client gets the same one twice.
+_FRESH_S = 0.9
+#: The daemon spends at most this part (1/n) of a processor on the common part, by computing it less
+#: often if necessary, and as much again on the users' own rows.
+_PART = 50
+#: Seconds after which a user's own rows are computed anew even if that part is used up.
+_OWN_FRESH_S = 10.0
+#: Seconds between two checks whether a slow client has read its snapshot.
+_LOOK_S = 0.2
+
+
+@dataclass
+class Overview:
+    """Computes snapshots."""
+
+    engine: Engine
+    lookup: Lookup
+    curves: Curves
+    #: Returns the problems of the service as a whole.
+    notices: Callable[[], list[CodeText]] = list
+    #: Rows of the jobs that ended last, or None if they must be read again.
+    _ended: list[SnapshotRow] | None = None
+    #: The rows among them that stand for cancelled tasks, by the array's id.
+    _cancelled: dict[int, SnapshotRow] = field(default_factory=dict)
+    #: Reasons for waiting since the last pass, by the job's id.
+    _reasons: dict[int, tuple[Job, CodeText | None]] = field(default_factory=dict)
+    _reasons_of: tuple[Plan | None, bool] = (None, True)
+    _reasons_until_s: float = 0.0
+
+    def begin(self) -> None:
+        """Drop the caches: changes since the last watcher left were not reported."""
+        self._ended = None
+        self._reasons.clear()
+
+    def job_changed(self, job: Job) -> None:
+        """Drop the cache that contains the job."""
+        self._reasons.clear()
+        if job.state is JobState.ENDED:
+            self._ended = None
+
+    def look(self) -> tuple[CommonSnapshot, frozenset[int]]:
+        """Return the part that is the same for all users, and the ids of its pending rows."""
+        engine = self.engine
+        ledger, external = engine.ledger, engine.external
+        running = [self._running(job) for job in islice(self._holders(), MOST_RUNNING)]
+        pending = self._pending()
+        shares = shares_view(ledger, engine.rules, external)
+        used = self._used()
+        view: CommonSnapshot = {
+            "at": engine.clock().at_s,
+            "host": os.uname().nodename,
+            "draining": ledger.draining,
+            "notices": self.notices(),
+            "capacity": shares["capacity"],
+            "free": shares["free"],
+            "external": external_view(external),
+            "pressure": read_pressure(),
+            "nodes": [
+                {**node, "used": used.get(node["path"], Sums()).view} for node in shares["nodes"]
+            ],
+            "counts": {state.value: count for state, count in ledger.job_counts.states.items()},
+            "running": running,
+            "pending": self.waiting_rows(pending.values()),
+            "pending_more": self._count_waiting_rows() - len(pending),
+            "ended": self._ended_rows(),
+        }
+        return view, frozenset(pending)
+
+    def own(self, user: str, shown: Container[int]) -> dict[int, Row]:
+        """Return the user's pending rows that are not `shown`, by id."""
+        ledger = self.engine.ledger
+        left = ledger.job_counts.waiting.get(user, 0)
+        found: dict[int, Row] = {}
+        if not left:
+            return found
+        name = leaf_path("", user)[1:]
+        leaves = (leaf for leaf in ledger.queues if leaf.rpartition(".")[2] == name)
+        entries = merge(*(line(ledger.queues[leaf]) for leaf in leaves))
+        seen = self._rows(islice(entries, _MOST_PIECES), 2 * MOST_PENDING)
+        for row_id, row in seen.items():
+            left -= row.size if isinstance(row, Group) else 1
+            if row_id not in shown and len(found) < MOST_PENDING:
+                found[row_id] = row
+        if left and len(found) < MOST_PENDING:
+            rest = (row for row in self._unqueued(seen) if _user_of(row) == user)
+            fresh = ((_id_of(row), row) for row in rest if _id_of(row) not in shown)
+            found.update(islice(fresh, MOST_PENDING - len(found)))
+        return found
+
+    def waits(self, row_id: int) -> bool:
+        """Return whether the job, or some task of the array, is pending or held."""
+        ledger = self.engine.ledger
+        job = ledger.jobs.get(row_id)
+        if job is not None:
+            return job.state in _WAITING
+        array_state = ledger.arrays.get(row_id)
+        return array_state is not None and bool(array_state.unmaterialized)
+
+    def waiting_rows(self, rows: Iterable[Row]) -> list[SnapshotRow]:
+        """Return pending rows with the reasons for waiting."""
+        self._forget_reasons()
+        return [self._waiting_row(row) for row in rows]
+
+    # -- parts ------------------------------------------------------------------------------
+
+    def _holders(self) -> list[Job]:
+        return sorted(self.engine.ledger.allocated_jobs(), key=lambda job: job.id)
+
+    def _running(self, job: Job) -> SnapshotRow:
+        waits = job.state is JobState.SUSPENDED
+        return row_view(
+            job,
+            reason=self.lookup.reason(job) if waits else None,
+            expected_start_s=None,
+            now=self.curves.last(job),
+            peak_bytes=self.curves.meter.peak_bytes(job),
+        )
+
+    def _used(self) -> dict[str, Sums]:
+        """Return what the jobs of each node use at present, by the node's path."""
+        sums: dict[str, Sums] = {}
+        for job in self.engine.ledger.allocated_jobs():
+            now = self.curves.last(job)
+            if now is not None:
+                view = now_view(now, job)
+                for path in path_up(job.spec.leaf):
+                    sums.setdefault(path, Sums()).add(view)
+        return sums
+
+    def _pending(self) -> dict[int, Row]:
+        """Return the pending rows in the order of their start; those without one come last."""
+        engine = self.engine
+        scheduler = engine.scheduler
+        order = upcoming(engine.ledger, scheduler.last_plan, engine.rules, scheduler.spent)
+        rows = self._rows(islice(order, _MOST_PIECES), MOST_PENDING)
+        if len(rows) < MOST_PENDING and len(rows) < self._count_waiting_rows():
+            rest = islice(self._unqueued(rows), MOST_PENDING - len(rows))
+            rows.update({_id_of(row): row for row in rest})
+        return rows
+
+    def _rows(self, entries: Iterable[Next], most: int) -> dict[int, Row]:
+        """Return the rows of queue entries in their order: jobs, or an array's pending tasks."""
+        ledger = self.engine.ledger
+        rows: dict[int, Row] = {}
+        for entry in entries:
+            if len(rows) == most:
+                break
+            job_id = entry.run[1]
+            job = ledger.jobs.get(job_id)
+            if job is not None:
+                # Suspended jobs are in the queue, too: they wait to go on.
+                if job.state is JobState.PENDING:
+                    rows[job_id] = job
+                continue
+            task = ledger.job(job_id)
+            assert task.array_id is not None
+            if task.array_id not in rows:
+                array_state = ledger.arrays[task.array_id]
+                rows[task.array_id] = Group(array_state.array, array_state.ids())
+        return rows
+
+    def _unqueued(self, known: Container[int]) -> Iterator[Row]:
+        """Yield pending rows that are not `known`, then held ones."""
+        ledger = self.engine.ledger
+        groups = [group for group in ledger.arrays.groups() if group.array.id not in known]
+        for state in _WAITING:
+            if ledger.job_counts.states[state]:
+                yield from (group for group in groups if group.array.common.state is state)
+                for job in ledger.jobs.values():
+                    if job.state is state and job.id not in known:
+                        yield job
+
+    def _count_waiting_rows(self) -> int:
+        ledger = self.engine.ledger
+        waiting = sum(ledger.job_counts.states[state] for state in _WAITING)
+        sizes = [
+            len(array_state.unmaterialized)
+            for array_state in ledger.arrays.values()
+            if array_state.unmaterialized
+        ]
+        return waiting - sum(sizes) + len(sizes)
+
+    def _waiting_row(self, row: Row) -> SnapshotRow:
+        job = row.job if isinstance(row, Group) else row
+        known = self._reasons.get(job.id)
+        if known is None or known[0] is not job:
+            known = self._reasons[job.id] = job, self.lookup.reason(job)
+        return row_view(
+            row,
+            reason=known[1],
+            expected_start_s=self.lookup.expected_start_s(job),
+            now=None,
+            peak_bytes=None,
+        )
+
+    def _forget_reasons(self) -> None:
+        """Drop the reasons after a scheduling pass, and after their time."""
+        plan, is_ready = self.engine.scheduler.last_plan, self.engine.host.is_ready()
+        was_plan, was_ready = self._reasons_of
+        now_s = time.monotonic()
+        if plan is not was_plan or is_ready is not was_ready or now_s > self._reasons_until_s:
+            self._reasons.clear()
+        if not self._reasons:
+            self._reasons_of = plan, is_ready
+            self._reasons_until_s = now_s + _SAID_FOR_S
+
+    def _ended_rows(self) -> list[SnapshotRow]:
+        if self._ended is None:
+            rows = self.lookup.latest_ended(MOST_ENDED)
+            self._cancelled = {
+                each: self._cancelled.get(each) or _over_view(self.lookup.cancelled_of(each))
+                for each in rows
+                if isinstance(each, int)
+            }
+            self._ended = [
+                self._cancelled[each] if isinstance(each, int) else _over_view(each)
+                for each in rows
+            ]
+        return self._ended
+
+
+def _over_view(row: Row) -> SnapshotRow:
+    return row_view(row, reason=None, expected_start_s=None, now=None, peak_bytes=None)
+
+
+def _id_of(row: Row) -> int:
+    return row.array.id if isinstance(row, Group) else row.id
+
+
+def _user_of(row: Row) -> str:
+    return row.array.spec.user if isinstance(row, Group) else row.spec.user
+
+
+@dataclass(frozen=True, slots=True)
+class _Common:
+    """The part of a snapshot that is the same for all users."""
+
+    at_s: float
+    #: Until then it is used for all clients.
+    until_s: float
+    #: JSON without the opening brace.
+    tail: bytes
+    #: Ids of its pending rows.
+    shown: frozenset[int]
+
+
+@dataclass(slots=True)
+class _Own:
+    """The pending rows of one user that are not in the common part."""
+
+    at_s: float
+    common: _Common
+    rows: dict[int, bytes]
+    #: JSON up to the common part, for all clients of the user.
+    head: bytes
+
+
+@dataclass
+class SnapshotFeed:
+    """All watching clients, and the JSON that they share."""
+
+    overview: Overview
+    mono: Callable[[], float] = time.monotonic
+    #: Returns the processor time of this process.
+    spent_s: Callable[[], float] = time.process_time
+    _common: _Common | None = None
+    _own: dict[str, _Own] = field(default_factory=dict)
+    #: Processor time that may still be spent on users' own rows.
+    _budget_s: float = 0.0
+    _watchers: int = 0
+    _encoder: msgspec.json.Encoder = field(default_factory=msgspec.json.Encoder)
+
+    async def watch(
+        self, actor: Actor, every_s: float, has_read: Callable[[], bool]
+    ) -> AsyncGenerator[tuple[bytes, bytes], None]:
+        """Yield snapshots, each in two pieces: one at once, and then one every `every_s` seconds,
+        but not before the client has read the last one (`has_read`)."""
+        changes = self.overview.engine.changes
+        if not self._watchers:
+            self.overview.begin()
+            changes.listen(self.overview.job_changed)
+        self._watchers += 1
+        try:
+            due_s = self.mono()
+            while True:
+                line, shown = self._line(actor.user), self._common
+                yield line
+                due_s = max(due_s + every_s, self.mono())
+                await asyncio.sleep(due_s - self.mono())
+                while not has_read():
+                    await asyncio.sleep(_LOOK_S)
+                if shown is not None and shown is self._common:
+                    # The common part takes long to compute: wait for the next one.
+                    await asyncio.sleep(shown.until_s - self.mono())
+        finally:
+            self._watchers -= 1
+            if not self._watchers:
+                changes.ignore(self.overview.job_changed)
+                self._common = None
+                self._own.clear()
+
+    def _line(self, user: str) -> tuple[bytes, bytes]:
+        now_s = self.mono()
+        common = self._common
+        if common is None or now_s >= common.until_s:
+            common = self._common = self._look(now_s)
+        own = self._own.get(user)
+        if own is None or own.common is not common:
+            at_s, rows = self._rows_of(user, common, now_s)
+            name, mine = self._encoder.encode(user), b",".join(rows.values())
+            head = b'{"ok":true,"snapshot":{"user":%b,"mine":[%b],' % (name, mine)
+            own = self._own[user] = _Own(at_s, common, rows, head)
+        return own.head, common.tail
+
+    def _look(self, now_s: float) -> _Common:
+        begin_s = self.spent_s()
+        view, shown = self.overview.look()
+        tail = self._encoder.encode(view)[1:] + b"}\n"
+        until_s = now_s + max(_FRESH_S, _PART * (self.spent_s() - begin_s))
+        self._budget_s = (until_s - now_s) / _PART
+        gone = [user for user, own in self._own.items() if now_s - own.at_s > 2 * _OWN_FRESH_S]
+        for user in gone:
+            del self._own[user]
+        return _Common(now_s, until_s, tail, shown)
+
+    def _rows_of(self, user: str, common: _Common, now_s: float) -> tuple[float, dict[int, bytes]]:
+        """Return the user's own rows, and when they were computed."""
+        own = self._own.get(user)
+        if own is None or self._budget_s > 0 or now_s - own.at_s > _OWN_FRESH_S:
+            begin_s = self.spent_s()
+            rows = self.overview.own(user, common.shown)
+            encoded = map(self._encoder.encode, self.overview.waiting_rows(rows.values()))
+            found = dict(zip(rows, encoded, strict=True))
+            self._budget_s -= self.spent_s() - begin_s
+            return now_s, found
+        # Old rows stay, unless their jobs wait no longer or are in the common part.
+        left = {
+            row_id: row
+            for row_id, row in own.rows.items()
+            if row_id not in common.shown and self.overview.waits(row_id)
+        }
+        return own.at_s, left

@@ -1,0 +1,418 @@
+"""Measurements of this machine: its cores and memory, pressure, and the usage of it and of jobs.
+
+A figure may be stale. A file that has vanished, or has an unknown form, reads as None and is never
+an error. Limits of the cgroup that drfd itself runs in count as the machine's: in a container they
+are the container's.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+from drfd.core.decisions.outcome import Sample
+from drfd.core.model.job import Usage
+from drfd.host.disks import SYS_DEV_BLOCK
+
+_NO_LIMIT = 1 << 60
+_ARC = Path("/proc/spl/kstat/zfs/arcstats")
+#: Columns of a line of /proc/stat: user, system, irq, softirq (proc(5)). Not nice: such processes
+#: get only time that no other process wants.
+_BUSY = (0, 2, 5, 6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    cores_milli: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineUse:
+    """Resources that all processes of the machine use at one moment."""
+
+    mono_s: float
+    #: CPU time since boot, without that of niced processes.
+    cpu_s: float
+    #: Memory in use, without page cache and all else that the kernel can reclaim at once.
+    memory_bytes: int
+
+
+def read_machine() -> Machine:
+    """Return the cores and memory that this process may use: in a container, the container's."""
+    memory = psutil.virtual_memory().total
+    return Machine(
+        cores_milli=len(os.sched_getaffinity(0)) * 1000,
+        memory_bytes=min(memory, own_memory_limit()),
+    )
+
+
+def read_machine_use(proc_self_cgroup: str = "/proc/self/cgroup") -> MachineUse:
+    """Return the use of the cores and the memory that `read_machine` returns."""
+    memory = psutil.virtual_memory()
+    total, available = memory.total, memory.available + _spare_arc_bytes()
+    for directory, limit in _memory_limits(proc_self_cgroup):
+        if limit < memory.total:
+            total = min(total, limit)
+            available = min(available, limit - (kept_memory(directory) or 0))
+    return MachineUse(
+        mono_s=time.monotonic(),
+        cpu_s=busy_s(Path("/proc/stat").read_text(), os.sched_getaffinity(0)),
+        memory_bytes=max(0, total - available),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryHeadroom:
+    """A limit on the memory that this process may use, and the part of it that is free."""
+
+    #: The machine or the cgroup that has the limit, for people.
+    of: str
+    free_bytes: int
+    total_bytes: int
+
+
+def spare_memory(proc_self_cgroup: str = "/proc/self/cgroup") -> list[MemoryHeadroom]:
+    """Return the free memory of the machine, and of each cgroup with a limit that we are in.
+
+    Limits beyond which the kernel only slows processes down (memory.high) are included.
+    """
+    memory = psutil.virtual_memory()
+    found = [MemoryHeadroom("the machine", memory.available + _spare_arc_bytes(), memory.total)]
+    for name in (None, "memory.high"):
+        for directory, limit in _memory_limits(proc_self_cgroup, name):
+            if limit < memory.total:
+                left = max(0, limit - (kept_memory(directory) or 0))
+                found.append(MemoryHeadroom(f"the cgroup {directory}", left, limit))
+    return found
+
+
+def _spare_arc_bytes() -> int:
+    try:
+        return spare_arc(_ARC.read_text())
+    except OSError:
+        return 0
+
+
+def spare_arc(arcstats: str) -> int:
+    """Return the bytes that ZFS would release, which the kernel does not count as available."""
+    lines = (line.split() for line in arcstats.splitlines())
+    stats = {words[0]: words[-1] for words in lines if len(words) == 3}
+    return max(0, int(stats.get("size", "0")) - int(stats.get("c_min", "0")))
+
+
+def busy_s(stat: str, cpus: set[int]) -> float:
+    """Return the CPU time of these CPUs since boot, without that of niced processes.
+
+    `stat` is the text of /proc/stat.
+    """
+    ticks = 0
+    for line in stat.splitlines():
+        name, *numbers = line.split()
+        if name.startswith("cpu") and name != "cpu" and int(name[3:]) in cpus:
+            ticks += sum(int(numbers[at]) for at in _BUSY)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def own_memory_limit(proc_self_cgroup: str = "/proc/self/cgroup") -> int:
+    """Return the memory limit of the cgroup that we were started in, or a very large number."""
+    return min([_NO_LIMIT, *(limit for _, limit in _memory_limits(proc_self_cgroup))])
+
+
+def _memory_limits(proc_self_cgroup: str, file_v2: str | None = None) -> Iterator[tuple[Path, int]]:
+    """Yield the hard limits, or those in `file_v2` of cgroup v2, with their directories."""
+    for line in Path(proc_self_cgroup).read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(",") and file_v2 is None:
+            yield from _limits_above("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes")
+        elif not controllers:
+            yield from _limits_above("/sys/fs/cgroup", path, file_v2 or "memory.max")
+
+
+def _limits_above(mount: str, path: str, name: str) -> Iterator[tuple[Path, int]]:
+    """Yield the limits of a cgroup and of its ancestors, all of which hold, with directories."""
+    here = Path(mount + path)
+    for directory in (here, *here.parents):
+        try:
+            yield directory, int((directory / name).read_text())
+        except (OSError, ValueError):
+            # The file is missing, or contains "max".
+            continue
+
+
+def default_reserve(memory_bytes: int) -> int:
+    """Return the default reserve for the system: an eighth of the memory, at most 4 GiB."""
+    return min(memory_bytes // 8, 4 << 30)
+
+
+def default_kept(memory_bytes: int) -> int:
+    """Return the default for the bytes that drfd stores for all users' jobs: a sixteenth of the
+    memory, at least 256 MiB and at most 4 GiB."""
+    return min(max(memory_bytes // 16, 256 << 20), 4 << 30)
+
+
+PRESSURE = Path("/proc/pressure")
+_RESOURCES = ("cpu", "memory", "io")
+
+#: Resource → "some" and "full": the percentage of the last ten seconds in which some process, or
+#: all, waited for it (accounting/psi.rst), or None if the kernel does not report it.
+Pressure = dict[str, dict[str, float | None]]
+
+
+def read_pressure(directory: Path = PRESSURE) -> Pressure | None:
+    """Return the pressure by resource, or None if the kernel keeps no such figures."""
+    found = {name: _read_pressure(directory / name) for name in _RESOURCES}
+    known = {name: each for name, each in found.items() if each is not None}
+    return {name: known.get(name, _figures("")) for name in _RESOURCES} if known else None
+
+
+def _read_pressure(path: Path) -> dict[str, float | None] | None:
+    try:
+        return _figures(path.read_text())
+    except OSError:
+        # PSI is not built in, or switched off (EOPNOTSUPP).
+        return None
+
+
+def _figures(text: str) -> dict[str, float | None]:
+    """Parse lines like "some avg10=0.12 avg60=0.05 avg300=0.01 total=123"."""
+    lines = {line.split()[0]: line for line in text.splitlines() if line}
+    return {kind: _avg10(lines.get(kind)) for kind in ("some", "full")}
+
+
+def _avg10(line: str | None) -> float | None:
+    words = dict(word.partition("=")[::2] for word in (line or "").split()[1:])
+    try:
+        return float(words["avg10"])
+    except (KeyError, ValueError):
+        return None
+
+
+T = TypeVar("T")
+
+#: Fields of memory.stat of cgroup v2 with memory that the kernel can neither drop nor write back.
+_KEPT = (
+    *("anon", "shmem", "kernel_stack", "pagetables", "sec_pagetables", "percpu", "vmalloc"),
+    "slab_unreclaimable",
+)
+
+
+def sample_cgroup_v1(mounts: Mapping[str, str], cgroup: str, mono_s: float) -> Sample:
+    """Return a sample of one attempt's cgroups of version 1.
+
+    Memory is the anonymous and shared memory, without page cache.
+    """
+    cpu_ns = _number(mounts, "cpuacct", cgroup, "cpuacct.usage")
+    stat = _table(mounts, "memory", cgroup, "memory.stat")
+    memory = None if stat is None else stat.get("total_rss", 0) + stat.get("total_shmem", 0)
+    read_bytes, written_bytes = _disk_bytes(mounts, cgroup)
+    return Sample(
+        mono_s=mono_s,
+        memory_bytes=memory,
+        read_bytes=read_bytes,
+        written_bytes=written_bytes,
+        cpu_s=None if cpu_ns is None else cpu_ns / 1e9,
+    )
+
+
+def peak_memory_v1(mounts: Mapping[str, str], cgroup: str) -> int | None:
+    """Return the most memory ever charged, page cache included, as the limit counts it."""
+    return _number(mounts, "memory", cgroup, "memory.max_usage_in_bytes")
+
+
+def sample_cgroup_v2(mount: str, cgroup: str, mono_s: float) -> Sample:
+    """Return a sample of one attempt's cgroup of version 2.
+
+    Memory is all memory that the kernel cannot drop.
+    """
+    mounts = {"": mount}
+    cpu = _table(mounts, "", cgroup, "cpu.stat") or {}
+    memory = _table(mounts, "", cgroup, "memory.stat")
+    usage_us = cpu.get("usage_usec")
+    read_bytes, written_bytes = _read(mounts, "", cgroup, "io.stat", _io_stat) or (None, None)
+    return Sample(
+        mono_s=mono_s,
+        memory_bytes=None if memory is None else sum(memory.get(name, 0) for name in _KEPT),
+        read_bytes=read_bytes,
+        written_bytes=written_bytes,
+        cpu_s=None if usage_us is None else usage_us / 1e6,
+    )
+
+
+def peak_memory_v2(mount: str, cgroup: str) -> int | None:
+    """Return the most memory ever charged on version 2, or None before Linux 5.19."""
+    return _number({"": mount}, "", cgroup, "memory.peak")
+
+
+def refusal(mounts: Mapping[str, str], cgroup: str) -> PermissionError | None:
+    """Return the error that keeps this process from reading an existing cgroup, or None."""
+    for mount in mounts.values():
+        try:
+            os.scandir(os.path.join(mount, cgroup)).close()
+        except PermissionError as error:
+            return error
+        except OSError:
+            continue
+    return None
+
+
+def pinned_cpus_v1(mounts: Mapping[str, str], cgroup: str) -> str | None:
+    """Return the CPUs that an attempt is pinned to, as "0-3,8", or None if it is not pinned.
+
+    The cgroup of a pinned attempt migrates memory to its own nodes.
+    """
+    if _text(mounts, "cpuset", cgroup, "cpuset.memory_migrate") != "1\n":
+        return None
+    return (_text(mounts, "cpuset", cgroup, "cpuset.cpus") or "").strip() or None
+
+
+def pinned_cpus_v2(mount: str, cgroup: str) -> str | None:
+    """Return the CPUs that an attempt is pinned to on version 2, or None if it is not pinned.
+
+    The cgroup of a pinned attempt has memory nodes of its own.
+    """
+    if not (_text({"": mount}, "", cgroup, "cpuset.mems") or "").strip():
+        return None
+    return (_text({"": mount}, "", cgroup, "cpuset.cpus") or "").strip() or None
+
+
+def kept_memory(directory: Path) -> int | None:
+    """Return the memory that the kernel cannot drop in a cgroup, of either version, and below."""
+    stat = _table({"": str(directory)}, "", ".", "memory.stat")
+    if stat is None:
+        return None
+    if "total_rss" in stat:
+        return stat["total_rss"] + stat.get("total_shmem", 0)
+    return sum(stat.get(name, 0) for name in _KEPT)
+
+
+def sample_processes(runner_pid: int, mono_s: float) -> Sample:
+    """Return a sample of all processes below a runner, without what ended children used."""
+    memory = read_bytes = written_bytes = 0
+    cpu_s = 0.0
+    try:
+        members = psutil.Process(runner_pid).children(recursive=True)
+    except psutil.Error:
+        members = []
+    for member in members:
+        try:
+            with member.oneshot():
+                memory += _own_memory(member)
+                times = member.cpu_times()
+                cpu_s += times.user + times.system + times.children_user + times.children_system
+                io = member.io_counters()
+                read_bytes += io.read_bytes
+                written_bytes += io.write_bytes
+        except (psutil.Error, OSError):
+            continue
+    return Sample(
+        mono_s=mono_s,
+        memory_bytes=memory,
+        read_bytes=read_bytes,
+        written_bytes=written_bytes,
+        cpu_s=cpu_s,
+    )
+
+
+def usage_between(before: Sample | None, after: Sample, peak_bytes: int) -> Usage:
+    """Return the usage for people: rates between two samples, the rest from the last."""
+    cores_milli = 0
+    if before is not None and after.mono_s > before.mono_s:
+        spent = max(0.0, (after.cpu_s or 0.0) - (before.cpu_s or 0.0))
+        cores_milli = round(spent / (after.mono_s - before.mono_s) * 1000)
+    return Usage(
+        cores_milli=cores_milli,
+        memory_bytes=after.memory_bytes or 0,
+        memory_peak_bytes=max(peak_bytes, after.memory_bytes or 0),
+        read_bytes=after.read_bytes or 0,
+        written_bytes=after.written_bytes or 0,
+        cpu_s=after.cpu_s or 0.0,
+    )
+
+
+def _own_memory(member: psutil.Process) -> int:
+    """Return the proportional memory of a process (PSS), so that a forked tree is not counted
+    twice, or all its resident memory if PSS cannot be read."""
+    try:
+        return int(member.memory_full_info().pss)
+    except (psutil.AccessDenied, AttributeError):
+        return int(member.memory_info().rss)
+
+
+def _disk_bytes(mounts: Mapping[str, str], cgroup: str) -> tuple[int | None, int | None]:
+    def read(text: str) -> tuple[int, int]:
+        totals = {"Read": 0, "Write": 0}
+        for line in text.splitlines():
+            words = line.split()
+            if len(words) == 3 and words[1] in totals:
+                totals[words[1]] += _count(words[2])
+        return totals["Read"], totals["Write"]
+
+    found = _read(mounts, "blkio", cgroup, "blkio.throttle.io_service_bytes", read)
+    return found or (None, None)
+
+
+def _io_stat(text: str) -> tuple[int, int]:
+    """Return the bytes read and written on all disks.
+
+    Disks made of others (LVM, LUKS, md) are left out, because the disks below count the same bytes.
+    """
+    read_bytes = written_bytes = 0
+    for line in text.splitlines():
+        device, *pairs = line.split()
+        values = dict(pair.split("=", 1) for pair in pairs)
+        if {"rbytes", "wbytes"} <= values.keys() and not _is_stacked(device):
+            read_bytes += _count(values["rbytes"])
+            written_bytes += _count(values["wbytes"])
+    return read_bytes, written_bytes
+
+
+def _is_stacked(device: str) -> bool:
+    try:
+        return bool(os.listdir(f"{SYS_DEV_BLOCK}/{device}/slaves"))
+    except OSError:
+        return False
+
+
+def _number(mounts: Mapping[str, str], controller: str, cgroup: str, name: str) -> int | None:
+    return _read(mounts, controller, cgroup, name, _count)
+
+
+def _table(
+    mounts: Mapping[str, str], controller: str, cgroup: str, name: str
+) -> dict[str, int] | None:
+    def read(text: str) -> dict[str, int]:
+        return {key: _count(value) for key, value in (line.split() for line in text.splitlines())}
+
+    return _read(mounts, controller, cgroup, name, read)
+
+
+def _text(mounts: Mapping[str, str], controller: str, cgroup: str, name: str) -> str | None:
+    return _read(mounts, controller, cgroup, name, str)
+
+
+def _count(text: str) -> int:
+    """Parse a counter. Raises ValueError if it does not fit into the kernel's 64 bits."""
+    value = int(text)
+    if not 0 <= value < 1 << 64:
+        raise ValueError(text)
+    return value
+
+
+def _read(
+    mounts: Mapping[str, str], controller: str, cgroup: str, name: str, read: Callable[[str], T]
+) -> T | None:
+    """Return the parsed content, or None if the file is missing or has an unknown form."""
+    if controller not in mounts:
+        return None
+    try:
+        with open(os.path.join(mounts[controller], cgroup, name)) as file:
+            return read(file.read())
+    except (OSError, ValueError):
+        return None

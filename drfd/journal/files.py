@@ -1,0 +1,437 @@
+"""The journal's files: the database, opened, migrated or refused, and a reserve of disk space.
+
+SQLite reads the write-ahead log up to the first frame whose checksum is wrong, and takes the rest
+for a write that a power cut interrupted. That is right for the last transaction alone: each one is
+on disk before the next begins (synchronous=FULL). A whole transaction behind a bad frame means that
+acknowledged events are damaged, which `loses_commits` finds. See "WAL File Format" in SQLite's
+documentation.
+
+The reserve is a file that is released in parts when the disk is full, so that the ends of jobs and
+cancellations can still be written, and the next daemon can start. It is not released at once,
+because the program that filled the disk would take the unused rest.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import sqlite3
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+
+from drfd.common.errors import HostError
+from drfd.journal.texts import store_all
+
+#: `PRAGMA user_version` of the schema that this code writes.
+VERSION = 5
+#: `PRAGMA application_id`: "drfd".
+_APPLICATION = 0x64726664
+#: Largest file whose integrity is checked at each start, which takes 4 ms per MiB. Damage of a
+#: larger one is found when it is read.
+_CHECKED_BYTES = 64 << 20
+#: Length in bytes to which a longer log is truncated when SQLite restarts it.
+_LOG_BYTES = 16 << 20
+#: Largest journal of an older version that is rewritten, so that its file can shrink from then on.
+_COMPACTED_BYTES = 64 << 20
+#: Places of user_version and application_id in SQLite's header, big-endian.
+_VERSION_BYTES, _APPLICATION_BYTES = slice(60, 64), slice(68, 72)
+
+
+def open_database(path: Path) -> sqlite3.Connection:
+    """Open or create the journal, with the tables of the present version.
+
+    Raises HostError, and leaves the file as it was, if it cannot be read.
+    """
+    _refuse_foreign(path)
+    _refuse_damaged(path)
+    with reported(path, "open"):
+        # Created with its final mode: it holds the users' environments.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        db = sqlite3.connect(path, isolation_level=None, timeout=10)
+        try:
+            _set_up(db, path)
+        except BaseException:
+            db.close()
+            raise
+    return db
+
+
+@contextmanager
+def reported(path: Path, verb: str) -> Iterator[None]:
+    """Turn errors of SQLite and of the system into a HostError with one line naming the file."""
+    try:
+        yield
+    except (sqlite3.Error, OSError, ValueError) as error:
+        # SQLite may quote text from a damaged file.
+        text = "".join(sign if sign.isprintable() else "?" for sign in str(error))
+        raise HostError(
+            "journal",
+            f"cannot {verb} the journal {path}: {text}",
+            hint="the file was left as it is; free space, mend its access rights, "
+            "or restore it from a copy",
+        ) from error
+
+
+def _set_up(db: sqlite3.Connection, path: Path) -> None:
+    version = db.execute("pragma user_version").fetchone()[0]
+    is_new = version == 0
+    if is_new and db.execute("select 1 from sqlite_master").fetchone():
+        raise ValueError("it is not a drfd journal")
+    if is_new:
+        # This must precede the first write; it lets the file shrink when records are removed.
+        db.execute("pragma auto_vacuum = incremental")
+    db.execute("pragma journal_mode = wal")
+    db.execute("pragma synchronous = full")
+    # Truncate a log that a long read of the journal has let grow, once SQLite restarts it.
+    db.execute(f"pragma journal_size_limit = {_LOG_BYTES}")
+    # Leave no old frames in the log behind those written next (see `loses_commits`).
+    db.execute("pragma wal_checkpoint(truncate)").fetchone()
+    if is_new:
+        _create(db)
+    elif version < VERSION:
+        _migrate(db, version, path)
+        if path.stat().st_size <= _COMPACTED_BYTES:
+            db.execute("pragma auto_vacuum = incremental")
+            # This only saves room later, so a full disk must not prevent the start.
+            with suppress(sqlite3.OperationalError):
+                db.execute("vacuum")
+    for name in ("texts.sql", "facts.sql", "indexes.sql", "audit.sql"):
+        db.executescript(files("drfd.journal").joinpath(name).read_text())
+
+
+def _create(db: sqlite3.Connection) -> None:
+    schema = files("drfd.journal").joinpath("schema.sql").read_text()
+    db.executescript(
+        f"begin; {schema} pragma application_id = {_APPLICATION};"
+        f" pragma user_version = {VERSION}; commit;"
+    )
+    _show_version(db)
+
+
+def _migrate(db: sqlite3.Connection, version: int, path: Path) -> None:
+    """Migrate the tables to the present version, by all steps or none."""
+    steps = "".join(STEPS[each] for each in range(version, VERSION))
+    try:
+        db.executescript(f"begin; {steps} pragma user_version = {VERSION};")
+        store_all(db, partial(reported, path))
+        db.execute("commit")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("rollback")
+        raise
+    _show_version(db)
+
+
+def _show_version(db: sqlite3.Connection) -> None:
+    # The version must be in the file itself: an older drfd reads it there before opening it.
+    db.execute("pragma wal_checkpoint(truncate)")
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Raise HostError for a file that is not a journal, or a newer one, before SQLite opens it."""
+    try:
+        header = path.read_bytes()[:100] if path.stat().st_size < 100 else _head(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise HostError("journal", f"cannot read the journal {path}: {error.strerror}") from error
+    if not header:
+        return
+    version = int.from_bytes(header[_VERSION_BYTES], "big")
+    ours = int.from_bytes(header[_APPLICATION_BYTES], "big") == _APPLICATION
+    if len(header) < 100 or not header.startswith(b"SQLite format 3\0") or not ours:
+        # An interrupted creation leaves a database without a version, which SQLite repairs.
+        if header.startswith(b"SQLite format 3\0") and version == 0 and not any(header[68:72]):
+            return
+        raise _damaged(path)
+    _refuse_newer(path, version)
+
+
+def _refuse_damaged(path: Path) -> None:
+    """Raise HostError for a damaged file or log.
+
+    The file is opened read-only, because another connection would write the log back to the file
+    when it is closed.
+    """
+    log = path.with_name(f"{path.name}-wal")
+    with reported(path, "open"):
+        if not path.exists():
+            return
+        has_log = log.exists() and log.stat().st_size > 0
+        if path.stat().st_size == 0:
+            if has_log:
+                # This is no interrupted creation, which makes the file first. SQLite would begin
+                # with an empty file and remove the log.
+                raise _damaged(path)
+            return
+        # Without a log no other process has it open, and SQLite must not create one.
+        how = "mode=ro" if has_log else "mode=ro&immutable=1"
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True)) as db:
+            version = db.execute("pragma user_version").fetchone()[0]
+            if has_log and loses_commits(log, path.with_name(f"{path.name}-shm")):
+                raise HostError(
+                    "journal",
+                    f"{log} is damaged: jobs and ends that had been acknowledged cannot be read",
+                    hint="it was left as it is; restore it with the journal from a copy, or move "
+                    "it away to go on without what happened last",
+                )
+            _refuse_newer(path, version)
+            if path.stat().st_size <= _CHECKED_BYTES:
+                problem = db.execute("pragma integrity_check(1)").fetchone()[0]
+                if problem != "ok":
+                    raise sqlite3.DatabaseError(f"it is damaged: {problem}")
+
+
+def _refuse_newer(path: Path, version: int) -> None:
+    if version > VERSION:
+        raise HostError(
+            "journal-version",
+            f"the journal {path} has version {version}; this drfd knows versions up to {VERSION}",
+            hint="it was left as it is; install the newer drfd again",
+        )
+
+
+def _damaged(path: Path) -> HostError:
+    return HostError(
+        "journal",
+        f"{path} is not a drfd journal, or is damaged",
+        hint="it was left as it is; restore it from a copy, or move it away to start empty",
+    )
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(100)
+
+
+_HEADER = struct.Struct(">8I")
+#: Page number, size of the database after a commit (else 0), two salts, two checksums.
+_FRAME = struct.Struct(">6I")
+#: First word of the log; its last bit is the byte order of the checksums.
+_MAGIC = 0x377F0682
+#: Place of the number of valid frames in the index beside the log, in the machine's byte order.
+_GOOD = slice(16, 20)
+
+
+def loses_commits(log: Path, index: Path) -> bool:
+    """Return whether acknowledged transactions in the log are damaged.
+
+    `index` is the file that SQLite has made from the log; an open connection keeps it up to date.
+    """
+    with log.open("rb") as file:
+        header = file.read(_HEADER.size)
+        if len(file.read(_FRAME.size)) < _FRAME.size:
+            return False
+        # The header is on disk before the first frame is written.
+        if not _is_whole(header):
+            return True
+        with index.open("rb") as beside:
+            good = int.from_bytes(beside.read(_GOOD.stop)[_GOOD], sys.byteorder)
+        _, _, page_bytes, _, *salts, _, _ = _HEADER.unpack(header)
+        step = _FRAME.size + page_bytes
+        pages: set[int] = set()
+        has_commit, at = False, _HEADER.size + good * step
+        while file.seek(at) and len(frame := file.read(_FRAME.size)) == _FRAME.size:
+            at += step
+            page, size_after, *its_salts = _FRAME.unpack(frame)[:4]
+            # Frames with other salts are from before the log was restarted.
+            if its_salts == salts:
+                # A transaction writes each page once, and its last frame is its commit.
+                if has_commit or page in pages:
+                    return True
+                pages.add(page)
+                has_commit = size_after > 0
+    return False
+
+
+def _is_whole(header: bytes) -> bool:
+    words = _HEADER.unpack(header)
+    if words[0] & ~1 != _MAGIC:
+        return False
+    order = ">" if words[0] & 1 else "<"
+    first = second = 0
+    numbers = struct.unpack(f"{order}6I", header[:24])
+    for one, other in zip(numbers[::2], numbers[1::2], strict=True):
+        first = (first + one + second) & 0xFFFFFFFF
+        second = (second + other + first) & 0xFFFFFFFF
+    return (first, second) == words[6:]
+
+
+#: Migration steps by the version that they start from; the last one leads to `schema.sql`. A step,
+#: once released, is never edited.
+STEPS: dict[int, str] = {
+    # The tables are unchanged; the number keeps an older drfd, which would ignore dependencies,
+    # from reading the journal.
+    1: "",
+    2: """
+        alter table jobs add column array_id integer;
+        create index jobs_by_array on jobs (array_id, state, id) where array_id is not null;
+        create table arrays (
+            id           integer primary key,
+            last_id      integer not null,
+            uid          integer not null,
+            user         text    not null,
+            live         integer not null,
+            cancelled_at real,
+            data         blob    not null
+        ) strict;
+        create index arrays_live on arrays (id) where live = 1;
+        create index arrays_cancelled on arrays (cancelled_at) where cancelled_at is not null;
+    """,
+    3: """
+        create table curves (
+            job_id integer primary key,
+            data   blob not null
+        ) strict;
+    """,
+    # In the same transaction, `texts.store_all` moves the command lines of live jobs.
+    4: """
+        alter table jobs add column events integer not null default 0;
+        alter table jobs add column event_bytes integer not null default 0;
+        alter table jobs add column events_dropped integer not null default 0;
+        update jobs set (events, event_bytes) = (
+            select count(*), ifnull(sum(length(data)), 0) from events where job_id = jobs.id
+        ) where live = 1;
+        alter table arrays add column ended_at real;
+        alter table arrays add column events integer not null default 0;
+        alter table arrays add column event_bytes integer not null default 0;
+        alter table arrays add column events_dropped integer not null default 0;
+        update arrays set (events, event_bytes) = (
+            select count(*), ifnull(sum(length(data)), 0) from events where job_id = arrays.id
+        ) where live = 1;
+        update arrays set ended_at = ifnull(
+            (select max(ended_at) from jobs where array_id = arrays.id), cancelled_at
+        ) where live = 0;
+        create index arrays_by_end on arrays (ended_at) where live = 0;
+        create table commands (
+            id     integer primary key autoincrement,
+            uid    integer not null,
+            digest blob    not null,
+            bytes  integer not null,
+            uses   integer not null,
+            live   integer not null,
+            unique (uid, digest, bytes)
+        ) strict;
+        create table command_lines (
+            id   integer primary key,
+            data blob not null
+        ) strict;
+    """,
+}
+
+
+log = logging.getLogger("drfd")
+
+#: Size of the reserve in bytes, and the divisor of the file system's size that bounds it.
+RESERVE_BYTES, _RESERVE_PART = 16 << 20, 16
+#: Number of parts in which the reserve is released.
+RESERVE_PIECES = 8
+#: Ratio of free to missing bytes from which on the reserve is filled up.
+_PLENTY = 4
+#: Free bytes below which an unspecific error of SQLite counts as a full disk.
+_FULL_BYTES = 64 << 10
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+#: Low bytes of SQLite's error codes: "full"; "I/O error" and "cannot open", which may mean full.
+_SQLITE_FULL, _SQLITE_UNSPECIFIC = 13, (10, 14)
+
+
+class Reserve:
+    """The file that reserves disk space for the journal."""
+
+    def __init__(self, path: Path, most_bytes: int = RESERVE_BYTES) -> None:
+        self._path = path
+        self._most_bytes = most_bytes
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    def size_bytes(self) -> int:
+        """Return the present length of the file."""
+        try:
+            return os.lstat(self._path).st_size
+        except OSError:
+            return 0
+
+    def wanted_bytes(self) -> int:
+        """Return the length that the file should have on this file system."""
+        return min(self._most_bytes, total_bytes(self._path.parent) // _RESERVE_PART)
+
+    def is_whole(self) -> bool:
+        return self.size_bytes() >= self.wanted_bytes()
+
+    def make(self) -> bool:
+        """Create the file or fill it up if there is plenty of room; return whether it has grown.
+
+        This may take a moment on file systems that cannot allocate without writing.
+        """
+        wanted, have = self.wanted_bytes(), self.size_bytes()
+        if have >= wanted or free_bytes(self._path.parent) < _PLENTY * (wanted - have):
+            return False
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(self._path, flags, 0o600)
+        try:
+            before = os.fstat(fd).st_size
+            try:
+                os.posix_fallocate(fd, 0, wanted)
+            except OSError as error:
+                os.ftruncate(fd, before)
+                if error.errno not in _DISK_FULL:
+                    raise
+                return False
+        finally:
+            os.close(fd)
+        log.info("event=reserve-made bytes=%d path=%s", wanted, self._path)
+        return True
+
+    def give_up(self) -> bool:
+        """Release a part of the reserve; return False if nothing is left of it."""
+        try:
+            fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        try:
+            size = os.fstat(fd).st_size
+            left = max(0, size - max(1, self.wanted_bytes() // RESERVE_PIECES))
+            if not size:
+                return False
+            os.ftruncate(fd, left)
+            # Some file systems reuse freed blocks only after this.
+            os.fsync(fd)
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+        log.warning("event=reserve-given-up bytes=%d left_bytes=%d", size - left, left)
+        return True
+
+    def is_called_for(self, error: HostError) -> bool:
+        """Return whether the cause of the journal's error is a full disk."""
+        cause = error.__cause__
+        if isinstance(cause, OSError):
+            return cause.errno in _DISK_FULL
+        if not isinstance(cause, sqlite3.Error):
+            return False
+        code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
+        if code in _SQLITE_UNSPECIFIC:
+            return free_bytes(self._path.parent) < _FULL_BYTES
+        return code == _SQLITE_FULL
+
+
+def free_bytes(path: Path) -> int:
+    """Return the free bytes of the path's file system that ordinary users may use."""
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
+
+
+def total_bytes(path: Path) -> int:
+    """Return the size of the path's file system."""
+    status = os.statvfs(path)
+    return status.f_blocks * status.f_frsize

@@ -1,0 +1,279 @@
+"""The past as users ask for it: ended jobs, the events of one job, and which jobs have changed.
+
+Each function reads over a connection of its own, which sees what is committed and blocks no writer,
+so it may be called from any thread while the daemon writes. It reads a bounded number of rows of a
+job's events, and a bounded part of each.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+
+from drfd.common.errors import HostError
+from drfd.core.model import events as ev
+from drfd.core.model.job import NO_WORDS, Array, Job, Words
+from drfd.core.usage import Curve
+from drfd.journal import records
+from drfd.journal.arrays import Arrays, TaskCounts
+from drfd.journal.files import reported
+from drfd.journal.records import Records, without_words
+
+#: Number of first events, and of last ones, in a story.
+FIRST, LAST = 20, 200
+#: Length in bytes above which an event is read without its command line. Older versions wrote long
+#: command lines into each event.
+_LONG_BYTES = 16 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    events: list[ev.Event]
+    #: Number of events left out between the first and the last ones, and of those dropped.
+    omitted: int
+    dropped: int
+
+
+def read_story(path: Path, job_id: int, array_id: int | None) -> Story:
+    """Return the first and last events of a job or array. Raises HostError.
+
+    The events of a task include those of its array from before it had a record of its own.
+    """
+    with _reading(path) as db:
+        (born,) = db.execute("select min(seq) from events where job_id = ?", (job_id,)).fetchone()
+        # Each of them is a range of one index.
+        parts = [(job_id, _AT_THE_END)]
+        if array_id is not None:
+            parts.insert(0, (array_id, _AT_THE_END if born is None else born))
+        count, dropped = 0, 0
+        for part in parts:
+            statement = "select count(*) from events where job_id = ? and seq < ?"
+            count += db.execute(statement, part).fetchone()[0]
+        for table in ("jobs", "arrays"):
+            # Only constants of this module are put into the statement.
+            statement = f"select events_dropped from {table} where id = ?"  # noqa: S608
+            row = db.execute(statement, (job_id,)).fetchone()
+            dropped += 0 if row is None else row[0]
+        if count <= FIRST + LAST:
+            rows = list(_rows(db, parts, "asc", count))
+        else:
+            last = list(_rows(db, parts[::-1], "desc", LAST))
+            rows = [*_rows(db, parts, "asc", FIRST), *last[::-1]]
+        events = [without_words.event(kind, data) for kind, data in rows]
+    return Story(events, count - len(events), dropped)
+
+
+def read_roll(path: Path, array: Array) -> TaskCounts:
+    """Count the tasks of an array that have a record of their own. Raises HostError."""
+    with _reading(path) as db:
+        return Arrays(db, partial(reported, path), without_words).roll(array)
+
+
+def read_mark(path: Path) -> int:
+    """Return the sequence number of the last committed event. Raises HostError.
+
+    The daemon's own connection sees uncommitted events besides.
+    """
+    with _reading(path) as db:
+        return _mark(db)
+
+
+def _mark(db: sqlite3.Connection) -> int:
+    return int(db.execute("select max(seq) from events").fetchone()[0] or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class EndedJobs:
+    #: Sequence number of the last event at the time of the read.
+    mark: int
+    #: Ended jobs, newest first.
+    jobs: list[Job]
+    #: Arrays whose waiting tasks were all cancelled at once.
+    arrays: list[Array]
+
+
+def read_last_ended(path: Path, past: PastFilter, *, most: int) -> EndedJobs:
+    """Return the selected ended jobs, and up to `most` cancelled arrays of the same user.
+
+    Both are read in one transaction. Raises HostError.
+    """
+    with _reading(path) as db:
+        read = Records(finder(db))
+        jobs = [read.job(data) for (data,) in db.execute(*query(past))]
+        arrays = Arrays(db, partial(reported, path), read).cancelled(limit=most, user=past.user)
+        return EndedJobs(_mark(db), jobs, arrays)
+
+
+def read_ended_tasks(path: Path, array: Array, *, limit: int) -> list[Job]:
+    """Return the last ended tasks of an array, by index. Raises HostError."""
+    with _reading(path) as db:
+        return Arrays(db, partial(reported, path), Records(finder(db))).ended_of(array, limit=limit)
+
+
+_AT_THE_END = 1 << 62
+
+
+def _rows(
+    db: sqlite3.Connection, parts: list[tuple[int, int]], order: str, most: int
+) -> Iterator[tuple[str, bytes]]:
+    # SQLite cuts the command line out, so that other threads run meanwhile. No part of the
+    # statement comes from outside.
+    data = (
+        f"case when length(data) > {_LONG_BYTES}"
+        " and kind in ('Submitted', 'ArraySubmitted', 'Changed')"
+        " then json_set(cast(data as text), '$.spec.argv', json('[]'),"
+        " '$.spec.notify', json('null')) else data end"
+    )
+    statement = (
+        f"select kind, {data} from events where job_id = ? and seq < ?"  # noqa: S608
+        f" order by seq {order} limit ?"
+    )
+    for part in parts:
+        rows = db.execute(statement, (*part, most)).fetchall()
+        most -= len(rows)
+        yield from rows
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a connection that sees the journal as it is now, until it is closed."""
+    with (
+        reported(path, "read"),
+        closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10)) as db,
+    ):
+        db.isolation_level = None
+        db.execute("begin")
+        yield db
+
+
+#: Number of long command lines cached while jobs are read.
+_COMMANDS_KEPT = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastFilter:
+    """A selection of ended jobs; a field left out selects all."""
+
+    #: Ids of jobs, or of arrays for all their tasks.
+    ids: tuple[int, ...] = ()
+    user: str | None = None
+    states: tuple[str, ...] = ()
+    name: str | None = None
+    #: Path of a pool, "root.lab": selects its jobs and those of pools below it.
+    pool: str | None = None
+    #: Unix times of the end: at or after the first, and before the second.
+    since_s: float | None = None
+    until_s: float | None = None
+    #: Selects the jobs after the one with this end and id: the next page.
+    after: tuple[float, int] | None = None
+    limit: int | None = None
+
+
+def query(past: PastFilter) -> tuple[str, dict[str, object]]:
+    """Return the statement and its values.
+
+    It has only the conditions that were given: one that allows any value would keep SQLite from
+    using its indexes.
+    """
+    words = ["live = 0"]
+    values: dict[str, object] = {}
+    for word, name, value in (
+        (_IS_ONE_OF, "ids", json.dumps(past.ids)),
+        ("user = :user", "user", past.user),
+        (_state_word(past.states), "states", _state_value(past.states)),
+        ("json_extract(cast(data as text), '$.spec.name') = :name", "name", past.name),
+        (_IN_POOL, "pool", past.pool),
+        ("ended_at >= :since", "since", past.since_s),
+        ("ended_at < :until", "until", past.until_s),
+    ):
+        if value not in (None, "[]"):
+            words.append(word)
+            values[name] = value
+    if past.after is not None:
+        words.append("(ended_at, id) < (:after_s, :after_id)")
+        values["after_s"], values["after_id"] = past.after
+    values["limit"] = -1 if past.limit is None else past.limit
+    where = " and ".join(words)
+    order = "order by ended_at desc, id desc limit :limit"
+    # All values are bound; no part of the statement comes from outside.
+    return f"select data from jobs where {where} {order}", values  # noqa: S608
+
+
+def read_ended(path: Path, past: PastFilter, *, commands: bool = True) -> Iterator[Job]:
+    """Yield the selected jobs, newest first. Raises HostError.
+
+    Without `commands`, long command lines are left out.
+    """
+    statement, values = query(past)
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10)) as db:
+            read = Records(finder(db)) if commands else records.without_words
+            for (data,) in db.execute(statement, values):
+                yield read.job(data)
+    except (sqlite3.Error, ValueError) as error:
+        raise HostError("journal", f"cannot read the journal {path}: {error}") from error
+
+
+def read_curves(path: Path, ids: Iterable[int]) -> dict[int, Curve]:
+    """Return the usage curves of these jobs, of those that have one. Raises HostError."""
+    statement = "select job_id, data from curves where job_id in (select value from json_each(?))"
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10)) as db:
+            rows = db.execute(statement, (json.dumps(list(ids)),)).fetchall()
+            return {job_id: records.decode_curve(data) for job_id, data in rows}
+    except (sqlite3.Error, ValueError) as error:
+        raise HostError("journal", f"cannot read the journal {path}: {error}") from error
+
+
+def read_changed(path: Path, *, after: int, limit: int) -> tuple[list[int], int]:
+    """Return the jobs and arrays of the next `limit` events after `after`, and the last event read.
+
+    They are in the order of their last event. Raises HostError.
+    """
+    statement = "select seq, job_id from events where seq > ? order by seq limit ?"
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10)) as db:
+            rows = db.execute(statement, (after, limit)).fetchall()
+    except sqlite3.Error as error:
+        raise HostError("journal", f"cannot read the journal {path}: {error}") from error
+    latest = {job_id: seq for seq, job_id in rows if job_id is not None}
+    return sorted(latest, key=latest.__getitem__), rows[-1][0] if rows else after
+
+
+def finder(db: sqlite3.Connection) -> Callable[[int], Words]:
+    """Return a function that reads long command lines and caches the latest of them."""
+
+    @lru_cache(maxsize=_COMMANDS_KEPT)
+    def find(number: int) -> Words:
+        row = db.execute("select data from command_lines where id = ?", (number,)).fetchone()
+        # The row may have been removed since its job was read.
+        return NO_WORDS if row is None else Words(row[0])
+
+    return find
+
+
+_IS_ONE_OF = (
+    "(id in (select value from json_each(:ids)) or array_id in (select value from json_each(:ids)))"
+)
+_IN_POOL = (
+    "(json_extract(cast(data as text), '$.spec.pool') = :pool"
+    " or substr(json_extract(cast(data as text), '$.spec.pool'), 1, length(:pool) + 1)"
+    " = :pool || '.')"
+)
+
+
+def _state_word(states: tuple[str, ...]) -> str:
+    """Return the condition: one state is looked up in its index, several are filtered by time."""
+    if len(states) == 1:
+        return "state = :states"
+    # The plus keeps SQLite from collecting all of them by state only to sort them by time.
+    return "+state in (select value from json_each(:states))"
+
+
+def _state_value(states: tuple[str, ...]) -> str:
+    return states[0] if len(states) == 1 else json.dumps(states)

@@ -1,0 +1,472 @@
+"""Bounds on the journal: events of a live job beyond a limit, and old ended jobs, are removed.
+
+A user can cause events without end by holding and releasing, signals and changes. Beyond a limit
+some events from the middle are deleted; the first and the last stay, and the deleted are counted.
+
+Old jobs are removed a little at a time, and unused pages are returned to the file system. The job
+or array with the highest id stays, and so does the one with the last event, so that ids and
+sequence numbers are never given out twice.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from drfd.core.model import events as ev
+from drfd.core.model.job import JobSpec
+from drfd.journal.files import reported
+from drfd.journal.records import Records, StoredWords
+from drfd.journal.texts import Commands
+
+#: Maximum number of events of one job or array, and of their bytes; the first and last events stay
+#: however long they are.
+MOST, MOST_BYTES = 1000, 1 << 20
+FIRST, LAST = 20, 50
+#: Number of events deleted at a time.
+_AT_ONCE = 50
+#: Kinds deleted first: they leave no trace in the job, or only the last of them does.
+_REPEATED = frozenset(
+    {
+        *("Altered", "Changed", "Held", "Released", "SignalRequested", "DependencySettled"),
+        "LaunchPostponed",
+        *("SuspendRequested", "Suspended", "ResumeRequested", "Resumed"),
+    }
+)
+
+
+class EventCount(NamedTuple):
+    """The events of one job or array: their number, their bytes, and the number deleted."""
+
+    number: int = 0
+    bytes: int = 0
+    #: Number of events that were deleted.
+    dropped: int = 0
+
+
+_NONE = EventCount()
+
+
+class EventTally:
+    """Counts the events of live jobs and arrays; deletes belong to the journal's open transaction.
+
+    The counts are stored in the rows of jobs and arrays, so opening a journal reads no events.
+    """
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._of: dict[int, EventCount] = {}
+        #: Bytes of the events of live jobs and arrays, by uid.
+        self.bytes: Counter[int] = Counter()
+        self.count()
+
+    def count(self) -> None:
+        """Count again, after a rollback."""
+        self._of.clear()
+        self.bytes.clear()
+        for table in ("jobs", "arrays"):
+            columns = "id, uid, events, event_bytes, events_dropped"
+            # Only constants of this module are put into the statement.
+            query = f"select {columns} from {table} where live = 1"  # noqa: S608
+            for job_id, uid, *figures in self._db.execute(query):
+                self._of[job_id] = EventCount(*figures)
+                self.bytes[uid] += figures[1]
+
+    def added(self, job_id: int, spec: JobSpec, size: int, *, live: bool) -> EventCount:
+        """Count an appended event of `size` bytes; return the counts for the job's row.
+
+        `live` tells whether the job is live after the event.
+        """
+        number, before, dropped = self._of.get(job_id, _NONE)
+        number, total = number + 1, before + size
+        if number > MOST or (total > MOST_BYTES and number > FIRST + LAST + _AT_ONCE):
+            number, total, dropped = self._thin(job_id, EventCount(number, total, dropped))
+        now = EventCount(number, total, dropped)
+        if live:
+            self._of[job_id] = now
+            self.bytes[spec.uid] += total - before
+        else:
+            self.forget(job_id, spec.uid)
+        return now
+
+    def forget(self, job_id: int, uid: int) -> None:
+        """Drop the counts of a job or array that has ended."""
+        self.bytes[uid] -= self._of.pop(job_id, _NONE).bytes
+        if not self.bytes[uid]:
+            del self.bytes[uid]
+
+    def _thin(self, job_id: int, now: EventCount) -> EventCount:
+        query = (
+            "select seq, kind, length(data) from events where job_id = ? order by seq"
+            " limit ? offset ?"
+        )
+        middle = min(MOST, now.number - FIRST - LAST)
+        rows = self._db.execute(query, (job_id, middle, FIRST)).fetchall()
+        # The sort is stable, so the oldest of each group come first.
+        rows.sort(key=lambda row: row[1] not in _REPEATED)
+        gone = rows[:_AT_ONCE]
+        self._db.executemany("delete from events where seq = ?", ((seq,) for seq, *_ in gone))
+        size = sum(length for *_, length in gone)
+        return EventCount(now.number - len(gone), now.bytes - size, now.dropped + len(gone))
+
+
+class Finished:
+    """Bytes of the records of ended tasks of live arrays, which cannot be removed yet."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._of: Counter[int] = Counter()
+        #: Bytes of these records, by uid.
+        self.bytes: Counter[int] = Counter()
+        self.count()
+
+    def count(self) -> None:
+        """Count again, after a rollback."""
+        self._of.clear()
+        self.bytes.clear()
+        query = (
+            "select array_id, uid, sum(length(data) + event_bytes) from jobs where live = 0"
+            " and array_id in (select id from arrays where live = 1) group by array_id, uid"
+        )
+        for array_id, uid, size in self._db.execute(query):
+            self.add(array_id, uid, size)
+
+    def add(self, array_id: int, uid: int, size: int) -> None:
+        """Add a task that has ended, with records of `size` bytes."""
+        self._of[array_id] += size
+        self.bytes[uid] += size
+
+    def forget(self, array_id: int, uid: int) -> None:
+        """Drop the tasks of an array that has ended."""
+        self.bytes[uid] -= self._of.pop(array_id, 0)
+        if not self.bytes[uid]:
+            del self.bytes[uid]
+
+
+#: Maximum number of rows and bytes removed in one step, except for a single longer row.
+_ROWS, _BYTES = 100, 256 << 10
+#: Number of ended jobs read by one query, and in one step.
+_LOOKED_AT, _LOOKS = 20, 500
+#: Number of pages returned to the file system in one step, and of unused pages that are kept.
+_PAGES_AT_ONCE, _PAGES_KEPT = 128, 256
+#: Kinds of records that belong to no job. The newest of each stays, because it is still valid.
+_LONELY = ("Drained", *ev.AUDIT_KINDS)
+#: Length in bytes above which the log is written back and truncated while there is no reader.
+_LOG_BYTES = 64 << 20
+#: Decodes a long command line as its row number, without reading it.
+_by_number = Records(lambda number: StoredWords(b"", number))
+
+
+@dataclass(slots=True)
+class _Left:
+    """Work that is left for this step: rows and bytes to remove, and jobs to read."""
+
+    rows: int = _ROWS
+    bytes: int = _BYTES
+    looks: int = _LOOKS
+
+    def take(self, size: int) -> None:
+        self.rows -= 1
+        self.bytes -= size
+
+    @property
+    def is_none(self) -> bool:
+        return self.rows <= 0 or self.bytes <= 0
+
+    @property
+    def removed_bytes(self) -> int:
+        return _BYTES - self.bytes
+
+    @property
+    def has_removed(self) -> bool:
+        return self.rows < _ROWS
+
+
+class Pruning:
+    """Removes ended jobs; writes belong to the journal's open transaction."""
+
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        reported: Callable[[str], AbstractContextManager[None]],
+        commands: Commands,
+    ) -> None:
+        """`reported` makes a context that turns errors into HostError, given the failing verb."""
+        self._db = db
+        self._reported = reported
+        self._commands = commands
+        #: End and id of the last job that a search has skipped, by the searched user. Tasks are
+        #: skipped while their array is in the journal.
+        self._passed: dict[str | None, tuple[float, int]] = {}
+        #: Whether pages were returned and the file has not been truncated yet.
+        self._has_given = False
+
+    def used_bytes(self) -> int:
+        """Return the length of the journal without its unused pages."""
+        with self._reported("read"):
+            sizes = [self._value(f"pragma {each}") for each in ("page_count", "freelist_count")]
+            return (sizes[0] - sizes[1]) * self._value("pragma page_size")
+
+    def remove(self, before_s: float, user: str | None) -> int | None:
+        """Remove some jobs that ended before that Unix time, the oldest first.
+
+        With `user`, only that user's jobs. Returns the bytes of the removed records, which may be 0
+        if many jobs had to be skipped, or None if there is nothing more to remove.
+        """
+        left = _Left()
+        with self._reported("write"):
+            has_begun = not self._db.in_transaction
+            if has_begun:
+                self._db.execute("begin immediate")
+            while not left.is_none and self._remove_one(before_s, user, left):
+                pass
+            if user is None:
+                self._remove_lonely(before_s, left)
+            if has_begun and not left.has_removed:
+                self._db.execute("rollback")
+        if left.has_removed:
+            return left.removed_bytes
+        if left.looks <= 0:
+            return 0
+        # The next search begins from the start.
+        self._passed.pop(user, None)
+        return None
+
+    def give_back(self) -> bool:
+        """Return some unused pages to the file system; return whether there may be more.
+
+        A long journal of an older version only reuses its pages, until it is compacted.
+        """
+        with self._reported("write"):
+            unused = self._value("pragma freelist_count")
+            if unused <= _PAGES_KEPT or self._value("pragma auto_vacuum") != _INCREMENTAL:
+                if self._has_given:
+                    # Only writing back the log truncates the file.
+                    self._has_given = False
+                    self._write_back()
+                return False
+            self._has_given = True
+            # The statement works page by page, and `execute` would stop after the first one.
+            self._db.executescript(f"pragma incremental_vacuum({_PAGES_AT_ONCE})")
+            return True
+
+    def cut_log(self, log: Path) -> None:
+        """Write a long log back into the file and truncate it, unless there is a reader."""
+        with self._reported("write"):
+            if log.exists() and log.stat().st_size > _LOG_BYTES:
+                self._write_back()
+
+    def _write_back(self) -> None:
+        """Write the log back as far as no reader needs it, without waiting for readers."""
+        patience_ms = self._value("pragma busy_timeout")
+        self._db.execute("pragma busy_timeout = 0")
+        try:
+            self._db.execute("pragma wal_checkpoint(truncate)").fetchone()
+        finally:
+            self._db.execute(f"pragma busy_timeout = {patience_ms}")
+
+    def _remove_one(self, before_s: float, user: str | None, left: _Left) -> bool:
+        """Remove the oldest job or array, or a part of it; return whether there was one."""
+        array = self._oldest_array(before_s, user)
+        job = self._oldest_job(before_s, user, left)
+        if job is None and left.looks <= 0:
+            # A job that was not read yet may be older than the array.
+            return False
+        if array is not None and (job is None or array[1] <= job[1]):
+            if self._remove_events(array[0], left):
+                self._remove_array(array[0], left)
+            return True
+        if job is not None:
+            if self._remove_events(job[0], left):
+                self._remove_job(job[0], left)
+            return True
+        return False
+
+    def _oldest_array(self, before_s: float, user: str | None) -> tuple[int, float] | None:
+        whose = "" if user is None else " and user = :user"
+        # Only constants of this module are put into the statement.
+        query = f"""
+            select id, ended_at, last_id from arrays
+            where live = 0 and ended_at < :before{whose} order by ended_at limit 3
+        """  # noqa: S608
+        for array_id, ended_at, last_id in self._db.execute(
+            query, {"before": before_s, "user": user}
+        ).fetchall():
+            if last_id < self._highest_id() and self._has_later_events(array_id):
+                return array_id, ended_at
+        return None
+
+    def _oldest_job(
+        self, before_s: float, user: str | None, left: _Left
+    ) -> tuple[int, float] | None:
+        """Return id and end of the oldest job that can be removed, or None.
+
+        It is None also if too many jobs had to be skipped.
+        """
+        whose = "" if user is None else " and user = :user"
+        # Only constants of this module are put into the statement.
+        query = f"""
+            select id, ended_at, exists (select 1 from arrays where id = array_id) from jobs
+            where live = 0 and ended_at < :before and (ended_at, id) > (:at_s, :id){whose}
+            order by ended_at, id limit {_LOOKED_AT}
+        """  # noqa: S608
+        while left.looks > 0:
+            at_s, job_id = self._passed.get(user, (float("-inf"), 0))
+            values = {"before": before_s, "at_s": at_s, "id": job_id, "user": user}
+            rows = self._db.execute(query, values).fetchall()
+            left.looks -= len(rows)
+            for job_id, ended_at, has_array in rows:
+                if not has_array and job_id < self._highest_id() and self._has_later_events(job_id):
+                    return job_id, ended_at
+                self._passed[user] = ended_at, job_id
+            if len(rows) < _LOOKED_AT:
+                # There are no more jobs, so the search did not end for lack of `looks`.
+                left.looks = max(1, left.looks)
+                return None
+        return None
+
+    def _highest_id(self) -> int:
+        query = (
+            "select max(ifnull((select max(id) from jobs), 0), ifnull((select last_id from arrays"
+            " order by id desc limit 1), 0))"
+        )
+        return self._value(query)
+
+    def _has_later_events(self, job_id: int) -> bool:
+        last = self._db.execute("select max(seq) from events where job_id = ?", (job_id,))
+        return (last.fetchone()[0] or 0) < self._value("select max(seq) from events")
+
+    def _remove_events(self, job_id: int, left: _Left) -> bool:
+        """Remove some events of the job, the oldest first; return whether none is left."""
+        query = "select seq, length(data) from events where job_id = ? order by seq limit ?"
+        rows = self._db.execute(query, (job_id, left.rows + 1)).fetchall()
+        for seq, size in rows:
+            if left.is_none:
+                return False
+            self._db.execute("delete from events where seq = ?", (seq,))
+            left.take(size)
+        return not left.is_none
+
+    def _remove_array(self, array_id: int, left: _Left) -> None:
+        query = "delete from arrays where id = ? returning data"
+        ((data,),) = self._db.execute(query, (array_id,)).fetchall()
+        left.take(len(data))
+        self._remove_besides(array_id)
+        query = "select 1 from jobs where array_id = ? limit 1"
+        if not self._db.execute(query, (array_id,)).fetchone():
+            self._commands.release(_by_number.array(data).spec)
+        # Its tasks are no longer skipped.
+        self._passed.clear()
+
+    def _remove_job(self, job_id: int, left: _Left) -> None:
+        query = "delete from jobs where id = ? returning data, array_id"
+        ((data, array_id),) = self._db.execute(query, (job_id,)).fetchall()
+        left.take(len(data))
+        self._remove_besides(job_id)
+        # Tasks share the command line of their array, so it is released with the last of them.
+        query = "select 1 from jobs where array_id = ? limit 1"
+        if array_id is None or not self._db.execute(query, (array_id,)).fetchone():
+            self._commands.release(_by_number.job(data).spec)
+
+    def _remove_besides(self, job_id: int) -> None:
+        for table in ("curves", "submissions", "payloads"):
+            # Only constants of this module are put into the statement.
+            self._db.execute(f"delete from {table} where job_id = ?", (job_id,))  # noqa: S608
+
+    def _remove_lonely(self, before_s: float, left: _Left) -> None:
+        query = (
+            "select seq, at_s, length(data) from events where job_id is null and kind = ?"
+            " order by seq limit 2"
+        )
+        for kind in _LONELY:
+            while not left.is_none:
+                rows = self._db.execute(query, (kind,)).fetchall()
+                # The first record is valid until the time of the second.
+                if len(rows) < 2 or rows[1][1] >= before_s:
+                    break
+                self._db.execute("delete from events where seq = ?", (rows[0][0],))
+                left.take(rows[0][2])
+
+    def _value(self, query: str) -> int:
+        return int(self._db.execute(query).fetchone()[0] or 0)
+
+
+#: Value of `pragma auto_vacuum` for a file that can shrink.
+_INCREMENTAL = 2
+
+
+@dataclass(slots=True)
+class StoredBytes:
+    """Bytes of records in the journal, of ended jobs by user and of live jobs in total."""
+
+    #: Bytes of ended jobs, by user.
+    ended: dict[str, int] = field(default_factory=dict)
+    #: Bytes of live jobs of all users, with those of ended jobs that cannot be removed yet, such as
+    #: tasks of live arrays.
+    live_bytes: int = 0
+
+    @property
+    def ended_bytes(self) -> int:
+        return sum(self.ended.values())
+
+
+def read_shares(path: Path) -> StoredBytes:
+    """Sum the bytes of all records. Raises HostError.
+
+    It reads the whole journal, so it is called outside the daemon's loop.
+    """
+    # Records that cannot be removed yet count as live: otherwise other users' would be removed.
+    stays = """live or ifnull(array_id in (
+        select id from arrays where live = 1
+            or (id = (select max(id) from arrays) and last_id >= (select max(id) from jobs))
+            or id = (select job_id from events order by seq desc limit 1)
+    ), 0)"""
+    # Only constants of this module are put into the statement.
+    records = f"""
+        select user, uid, stays, sum(bytes) from (
+            select user, uid, {stays} as stays, length(data) + event_bytes as bytes from jobs
+            union all
+            select user, uid, live, length(data) + event_bytes from arrays
+            union all
+            select user, uid, {stays}, length(curves.data) from curves join jobs on id = job_id
+        ) group by user, uid, stays
+    """  # noqa: S608
+    commands = "select uid, live > 0, sum(bytes) from commands group by uid, live > 0"
+    with (
+        reported(path, "read"),
+        closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10)) as db,
+    ):
+        shares = StoredBytes()
+        long: dict[int, int] = {}
+        for uid, is_live, size in db.execute(commands):
+            if is_live:
+                shares.live_bytes += size
+            else:
+                long[uid] = size
+        (payloads,) = db.execute("select ifnull(sum(length(data)), 0) from payloads").fetchone()
+        shares.live_bytes += payloads
+        for user, uid, is_live, size in db.execute(records):
+            if is_live:
+                shares.live_bytes += size
+            else:
+                shares.ended[user] = shares.ended.get(user, 0) + size + long.pop(uid, 0)
+        return shares
+
+
+def compact(path: Path) -> tuple[int, int]:
+    """Rewrite the whole journal, so that it is as short as possible and can shrink from now on.
+
+    No other process may have it open. Returns its length before and after. Raises HostError.
+    """
+    with reported(path, "compact"):
+        before = path.stat().st_size
+        with closing(sqlite3.connect(path, isolation_level=None, timeout=10)) as db:
+            db.execute("pragma auto_vacuum = incremental")
+            db.execute("vacuum")
+            db.execute("pragma wal_checkpoint(truncate)").fetchone()
+        return before, path.stat().st_size

@@ -1,0 +1,328 @@
+"""Long command lines, environments and scripts: each text of one user is stored once.
+
+A user's jobs come from a few shells and repeat a few command lines, so thousands of them have equal
+texts. A long command line has a row, and one object in memory, until no job in the journal has it;
+an environment or a script has a row until the last live job that has it has ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from drfd.core.model.job import LONG_BYTES, JobSpec, Words
+from drfd.journal.records import Payload, Records, StoredWords, decode_payload, encode
+
+#: Length in bytes above which a command line has a row of its own.
+INLINE_BYTES = LONG_BYTES
+
+
+class Commands:
+    """The table of long command lines; writes belong to the journal's open transaction."""
+
+    def __init__(
+        self, db: sqlite3.Connection, reported: Callable[[str], AbstractContextManager[None]]
+    ) -> None:
+        """`reported` makes a context that turns errors into HostError, given the failing verb."""
+        self._db = db
+        self._reported = reported
+        #: Command lines in use in memory, by uid and text, and by row number.
+        self._by_text: WeakValueDictionary[tuple[int, bytes], StoredWords] = WeakValueDictionary()
+        self._by_number: WeakValueDictionary[int, StoredWords] = WeakValueDictionary()
+        #: Bytes of the long command lines of live jobs and arrays, by uid.
+        self.live_bytes: Counter[int] = Counter()
+        self.count()
+
+    def count(self) -> None:
+        """Count again, after a rollback."""
+        self._by_text.clear()
+        self._by_number.clear()
+        with self._reported("read"):
+            query = "select uid, sum(bytes) from commands where live > 0 group by uid"
+            self.live_bytes = Counter(dict(self._db.execute(query)))
+
+    def bytes_with(self, uid: int, spec: JobSpec) -> int:
+        """Return the bytes of the user's long command lines if this job were added."""
+        new = {words.data: len(words.data) for words in _long(spec)}
+        with self._reported("read"):
+            for data in list(new):
+                query = "select live from commands where uid = ? and digest = ? and bytes = ?"
+                row = self._db.execute(query, (uid, _digest(data), len(data))).fetchone()
+                if row is not None and row[0] > 0:
+                    del new[data]
+        return self.live_bytes[uid] + sum(new.values())
+
+    def stored(self, spec: JobSpec) -> JobSpec:
+        """Store the long command lines of a new job or array, and return its specification.
+
+        They must be released once, when the job is removed.
+        """
+        if len(spec.argv.data) <= INLINE_BYTES and spec.notify is None:
+            return spec
+        with self._reported("write"):
+            return _mapped(spec, lambda words: self._add(spec.uid, words))
+
+    def named(self, spec: JobSpec) -> JobSpec:
+        """Return the specification with the stored command lines, without counting another use.
+
+        It is for tasks of an array, which share its stored command lines.
+        """
+        return _mapped(spec, lambda words: self._known(spec.uid, words) or words)
+
+    def find(self, number: int) -> Words:
+        """Return the command line with this row number. Raises ValueError if there is none."""
+        known = self._by_number.get(number)
+        if known is not None:
+            return known
+        query = "select uid, data from commands join command_lines using (id) where id = ?"
+        row = self._db.execute(query, (number,)).fetchone()
+        if row is None:
+            raise ValueError(f"there is no command line {number}")
+        return self._remember(row[0], StoredWords(row[1], number))
+
+    def ended(self, spec: JobSpec) -> None:
+        """Count a job or array with this specification as ended; the journal keeps its record."""
+        if len(spec.argv.data) <= INLINE_BYTES and spec.notify is None:
+            return
+        with self._reported("write"):
+            for words in _long(spec):
+                if isinstance(words, StoredWords):
+                    query = "update commands set live = live - 1 where id = ? returning live, uid"
+                    live, uid = self._db.execute(query, (words.number,)).fetchone()
+                    self._count_live(uid, -len(words.data) if live == 0 else 0)
+
+    def release(self, spec: JobSpec) -> int:
+        """Release the command lines of a job or array that is removed from the journal.
+
+        `spec` must have been read from the journal. Returns the number of bytes freed.
+        """
+        freed = 0
+        with self._reported("write"):
+            for words in (spec.argv, None if spec.notify is None else spec.notify.argv):
+                if isinstance(words, StoredWords):
+                    freed += self._release(words.number)
+        return freed
+
+    def _add(self, uid: int, words: Words) -> StoredWords:
+        known, data = self._by_text.get((uid, words.data)), words.data
+        if known is not None:
+            query = (
+                "update commands set uses = uses + 1, live = live + 1 where id = ? returning live"
+            )
+            (live,) = self._db.execute(query, (known.number,)).fetchone()
+        else:
+            number, uses, live = self._db.execute(
+                "insert into commands (uid, digest, bytes, uses, live) values (?, ?, ?, 1, 1)"
+                " on conflict (uid, digest, bytes)"
+                " do update set uses = uses + 1, live = live + 1 returning id, uses, live",
+                (uid, _digest(data), len(data)),
+            ).fetchone()
+            if uses == 1:
+                self._db.execute("insert into command_lines values (?, ?)", (number, data))
+            known = self._remember(uid, StoredWords(data, number))
+        self._count_live(uid, len(data) if live == 1 else 0)
+        return known
+
+    def _known(self, uid: int, words: Words) -> StoredWords | None:
+        known = self._by_text.get((uid, words.data))
+        if known is None:
+            query = "select id from commands where uid = ? and digest = ? and bytes = ?"
+            data = words.data
+            row = self._db.execute(query, (uid, _digest(data), len(data))).fetchone()
+            known = None if row is None else self._remember(uid, StoredWords(data, row[0]))
+        return known
+
+    def _remember(self, uid: int, words: StoredWords) -> StoredWords:
+        self._by_text[uid, words.data] = self._by_number[words.number] = words
+        return words
+
+    def _release(self, number: int) -> int:
+        query = "update commands set uses = uses - 1 where id = ? returning uid, bytes, uses"
+        uid, size, uses = self._db.execute(query, (number,)).fetchone()
+        if uses > 0:
+            return 0
+        self._db.execute("delete from commands where id = ?", (number,))
+        self._db.execute("delete from command_lines where id = ?", (number,))
+        words = self._by_number.pop(number, None)
+        if words is not None:
+            self._by_text.pop((uid, words.data), None)
+        return int(size)
+
+    def _count_live(self, uid: int, change: int) -> None:
+        self.live_bytes[uid] += change
+        if not self.live_bytes[uid]:
+            del self.live_bytes[uid]
+
+
+def store_all(
+    db: sqlite3.Connection, reported: Callable[[str], AbstractContextManager[None]]
+) -> None:
+    """Store the command lines of live jobs and arrays, when the table is introduced.
+
+    Ended jobs keep theirs in their records.
+    """
+    commands = Commands(db, reported)
+    read = Records(commands.find)
+    query = "select id, data from arrays where live = 1 and length(data) > ?"
+    for array_id, data in db.execute(query, (INLINE_BYTES,)).fetchall():
+        array = read.array(data)
+        common = replace(array.common, spec=commands.stored(array.spec))
+        data = encode(replace(array, common=common))
+        db.execute("update arrays set data = ? where id = ?", (data, array_id))
+    query = "select id, array_id, data from jobs where live = 1 and length(data) > ?"
+    for job_id, task_of, data in db.execute(query, (INLINE_BYTES,)).fetchall():
+        job = read.job(data)
+        spec = commands.stored(job.spec) if task_of is None else commands.named(job.spec)
+        if spec is not job.spec:
+            data = encode(replace(job, spec=spec))
+            db.execute("update jobs set data = ? where id = ?", (data, job_id))
+
+
+def _long(spec: JobSpec) -> list[Words]:
+    told = () if spec.notify is None else (spec.notify.argv,)
+    return [words for words in (spec.argv, *told) if len(words.data) > INLINE_BYTES]
+
+
+def _mapped(spec: JobSpec, change: Callable[[Words], Words]) -> JobSpec:
+    """Return the specification with each long command line replaced by `change` of it."""
+    if len(spec.argv.data) > INLINE_BYTES:
+        spec = replace(spec, argv=change(spec.argv))
+    if spec.notify is not None and len(spec.notify.argv.data) > INLINE_BYTES:
+        spec = replace(spec, notify=replace(spec.notify, argv=change(spec.notify.argv)))
+    return spec
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+_encoder = msgspec.json.Encoder()
+
+
+class _Refs(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The record of a payload: the row numbers of its texts, or in older journals the texts."""
+
+    env: int | dict[str, str] | None = None
+    script: int | str | None = None
+    proof: str | None = None
+
+    @property
+    def numbers(self) -> list[int]:
+        return [each for each in (self.env, self.script) if isinstance(each, int)]
+
+
+_refs = msgspec.json.Decoder(_Refs)
+
+
+class Payloads:
+    """The tables of payloads and texts; writes belong to the journal's open transaction."""
+
+    def __init__(
+        self, db: sqlite3.Connection, reported: Callable[[str], AbstractContextManager[None]]
+    ) -> None:
+        """`reported` makes a context that turns errors into HostError, given the failing verb."""
+        self._db = db
+        self._reported = reported
+        #: Bytes of the stored texts, by uid.
+        self.bytes: Counter[int] = Counter()
+        self.count()
+
+    def count(self) -> None:
+        """Count again, after a rollback."""
+        with self._reported("read"):
+            query = "select uid, sum(bytes) from texts group by uid"
+            self.bytes = Counter(dict(self._db.execute(query)))
+
+    def bytes_with(self, uid: int, payload: Payload) -> int:
+        """Return the bytes of the user's texts if this payload were added."""
+        new = 0
+        with self._reported("read"):
+            for text in _texts(payload):
+                query = "select 1 from texts where uid = ? and digest = ? and bytes = ?"
+                if not self._db.execute(query, (uid, _digest(text), len(text))).fetchone():
+                    new += len(text)
+        return self.bytes[uid] + new
+
+    def put(self, job_id: int, payload: Payload) -> None:
+        """Store the payload of a job or array that has been appended."""
+        with self._reported("write"):
+            uid = self._uid_of(job_id)
+            env = self._add(uid, _env_text(payload)) if payload.env else None
+            script = None if payload.script is None else self._add(uid, payload.script.encode())
+            self._db.execute(
+                "insert into payloads (job_id, data) values (?, ?)",
+                (job_id, _encoder.encode(_Refs(env, script, payload.proof))),
+            )
+
+    def get(self, job_id: int) -> Payload:
+        """Return the payload; an empty one if the job has none or has ended."""
+        with self._reported("read"):
+            query = "select data from payloads where job_id = ?"
+            row = self._db.execute(query, (job_id,)).fetchone()
+            if row is None:
+                return Payload()
+            refs = _refs.decode(row[0])
+            if not refs.numbers:
+                return decode_payload(row[0])
+            env = self._text(refs.env)
+            script = self._text(refs.script)
+            return Payload(
+                env={} if env is None else msgspec.json.decode(env, type=dict[str, str]),
+                script=None if script is None else script.decode(),
+                proof=refs.proof,
+            )
+
+    def drop(self, job_id: int) -> None:
+        """Remove the payload of a job or array that has ended."""
+        with self._reported("write"):
+            query = "delete from payloads where job_id = ? returning data"
+            for (data,) in self._db.execute(query, (job_id,)).fetchall():
+                for number in _refs.decode(data).numbers:
+                    self._release(number)
+
+    def _add(self, uid: int, text: bytes) -> int:
+        number, uses = self._db.execute(
+            "insert into texts (uid, digest, bytes, uses, data) values (?, ?, ?, 1, ?)"
+            " on conflict (uid, digest, bytes) do update set uses = uses + 1 returning id, uses",
+            (uid, _digest(text), len(text), text),
+        ).fetchone()
+        if uses == 1:
+            self.bytes[uid] += len(text)
+        return int(number)
+
+    def _release(self, number: int) -> None:
+        query = "update texts set uses = uses - 1 where id = ? returning uid, bytes, uses"
+        uid, size, uses = self._db.execute(query, (number,)).fetchone()
+        if uses == 0:
+            self._db.execute("delete from texts where id = ?", (number,))
+            self.bytes[uid] -= size
+            if not self.bytes[uid]:
+                del self.bytes[uid]
+
+    def _text(self, number: object) -> bytes | None:
+        query = "select data from texts where id = ?"
+        return None if number is None else bytes(self._db.execute(query, (number,)).fetchone()[0])
+
+    def _uid_of(self, job_id: int) -> int:
+        query = (
+            "select uid from jobs where id = :id union all select uid from arrays where id = :id"
+        )
+        return int(self._db.execute(query, {"id": job_id}).fetchone()[0])
+
+
+def _texts(payload: Payload) -> Iterable[bytes]:
+    if payload.env:
+        yield _env_text(payload)
+    if payload.script is not None:
+        yield payload.script.encode()
+
+
+def _env_text(payload: Payload) -> bytes:
+    return _encoder.encode(payload.env)

@@ -1,0 +1,295 @@
+"""Attempt files: what is known of each attempt, written where it survives every process.
+
+One file per attempt, `ID.ATTEMPT`, to which JSON lines are only ever appended; the runner holds an
+flock on it as long as it runs, so the kernel knows whether a runner is alive. The records, in
+order:
+
+    created   the launcher is about to start a runner: when, for whom, in which cgroup
+    runner    the runner has started: its pid and start time
+    running   the job's program is about to be released; from here on it is never launched again
+    failed    its program could not be run, and why
+    ended     its first process is gone, and how
+    notifying the owner's command that reports the end is about to run; it runs only once
+    notified  how that command ended
+
+Each line ends with a checksum of itself, so that damage to the file is never read as a record: a
+damaged attempt counts as "may have run", because a program must never be released a second time.
+Only a partial last line counts as not written, because its writer got an error for it. Lines
+without a checksum come from older versions.
+
+Among these records, the launcher writes how many signals it has been ordered to send, before it
+sends them, so that a repeated order sends nothing twice. This one record is overwritten in place,
+because a job may be sent any number of signals.
+
+There is no fsync: the records serve processes that start after a crash of drfd, not of the machine.
+After a power cut the job is gone anyway, and an attempt that the journal does not know to have
+ended becomes LOST.
+
+`JobsStopRecord` tells when systemd stopped the unit of all jobs, as at a shutdown of the machine.
+An end recorded after that time says nothing about the job: a stopped job may have exited 0.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import time
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from drfd.core.model.job import Owner, read_owner
+
+#: Written by drfd-jobs.service when it is stopped: the boot's id, and the time in seconds.
+JOBS_STOP_FILE = "jobs-stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class JobsStopRecord:
+    boot_id: str
+    at_s: float
+
+    def affected(self, attempt: Attempt) -> bool:
+        """Return whether the attempt was alive when the jobs were stopped."""
+        created, ended = attempt.created, attempt.ended
+        # Other versions may omit fields: assume the careful answer, that the attempt was alive.
+        if created.get("boot_id") != self.boot_id or created.get("at_s", 0.0) > self.at_s:
+            return False
+        return ended is None or ended.get("at_s", self.at_s) >= self.at_s
+
+
+def read_jobs_stop(room: Path) -> JobsStopRecord | None:
+    """Return the latest record, or None if there is none, or only a part of one: the machine may
+    have gone down while it was written."""
+    try:
+        boot_id, at_s = (room / JOBS_STOP_FILE).read_text().split()
+        return JobsStopRecord(boot_id, float(at_s))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+Key = tuple[int, int]
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The contents of an attempt file. A record that is not written yet is None."""
+
+    created: Record
+    runner: Record | None = None
+    running: Record | None = None
+    failed: Record | None = None
+    ended: Record | None = None
+    signalled: Record | None = None
+    notifying: Record | None = None
+    notified: Record | None = None
+    #: True if a line of the file cannot be read: it may have been any record. If it was `created`,
+    #: that field is UNKNOWN.
+    is_damaged: bool = False
+
+    @property
+    def owner(self) -> Owner:
+        return read_owner(self.created)
+
+    @property
+    def is_over(self) -> bool:
+        return self.failed is not None or self.ended is not None
+
+    @property
+    def may_have_run(self) -> bool:
+        """Return whether the job's program may have been released."""
+        return self.is_over or self.running is not None or self.is_damaged
+
+
+_KINDS = ["created", "runner", "running", "failed", "ended", "signalled", "notifying", "notified"]
+#: Stands for a first record that cannot be read: no uid, and any boot.
+UNKNOWN: Record = {"uid": None, "boot_id": None, "cgroup": None, "at_s": None, "mono_s": None}
+_CHECKED = re.compile(rb'(.*),"crc":"([0-9a-f]{8})"\}', re.DOTALL)
+_decode = json.JSONDecoder().decode
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+#: The start of the record that is overwritten, and the digits reserved for its count.
+_SIGNALLED, _COUNT_WIDTH = '{"record":"signalled"', 18
+#: A job or attempt number in a name: as `str` writes it, so that each key has exactly one name.
+_NUMBER = "([1-9][0-9]{0,17})"
+_KEY = re.compile(rf"{_NUMBER}\.{_NUMBER}")
+_CGROUP = re.compile(rf"job-{_NUMBER}-{_NUMBER}")
+
+
+def file_name(key: Key) -> str:
+    return f"{key[0]}.{key[1]}"
+
+
+def cgroup_name(key: Key) -> str:
+    return f"job-{key[0]}-{key[1]}"
+
+
+def cgroup_key(name: str) -> Key | None:
+    """Return the attempt whose cgroup has this name, or None if drfd gives no such name."""
+    match = _CGROUP.fullmatch(name)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def created_record(
+    owner: Owner, boot_id: str, cgroup: str | None, space: str | None = None
+) -> Record:
+    """Return the first record of an attempt that begins now. `space` is the parent of the
+    directories of its private temporary space, or None if it has none."""
+    record = {
+        **owner.facts(),
+        "boot_id": boot_id,
+        "cgroup": cgroup,
+        "at_s": time.time(),
+        "mono_s": time.monotonic(),
+    }
+    return record if space is None else {**record, "space": space}
+
+
+def create(dir_fd: int, key: Key, created: Record) -> int:
+    """Create an attempt file and return a descriptor that holds its lock. Raises FileExistsError
+    if the attempt has a file already."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    fd = os.open(file_name(key), flags, 0o600, dir_fd=dir_fd)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        append(fd, "created", created)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def append(fd: int, kind: str, record: Record) -> None:
+    _write(fd, _checked(_encode({"record": kind, **record})))
+
+
+def end_partial_line(fd: int) -> None:
+    """Write a line feed after a partial last line, so that the next record gets its own line."""
+    size = os.fstat(fd).st_size
+    if size and os.pread(fd, 1, size - 1) != b"\n":
+        _write(fd, b"\n")
+
+
+def _checked(text: str) -> bytes:
+    """Return the line of a record, which is given as JSON."""
+    return f'{text[:-1]},"crc":"{zlib.crc32(text.encode()):08x}"}}\n'.encode()
+
+
+def _write(fd: int, line: bytes) -> None:
+    written = os.write(fd, line)
+    if written != len(line):
+        # Only a full disk makes a write to a file partial.
+        raise OSError(errno.ENOSPC, f"attempt file: {written} of {len(line)} bytes written")
+
+
+def note_signals(dir_fd: int, key: Key, count: int) -> None:
+    """Write how many signals have been ordered, in place of the earlier record of them."""
+    line = _checked(f'{_SIGNALLED},"count":{count:<{_COUNT_WIDTH}}}}')
+    fd = os.open(file_name(key), os.O_RDWR | os.O_CLOEXEC, dir_fd=dir_fd)
+    try:
+        data = os.pread(fd, os.fstat(fd).st_size, 0)
+        at = data.rfind(_SIGNALLED.encode())
+        # An older drfd appended a line for each order, of varying length.
+        if at >= 0 and data.find(b"\n", at) + 1 - at == len(line):
+            os.pwrite(fd, line, at)
+            return
+    finally:
+        os.close(fd)
+    fd = os.open(file_name(key), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, dir_fd=dir_fd)
+    try:
+        _write(fd, line)
+    finally:
+        os.close(fd)
+
+
+def read(dir_fd: int, key: Key) -> Attempt | None:
+    """Read an attempt file. Returns None if there is none, or if its creation was interrupted, in
+    which case nothing was started."""
+    try:
+        fd = os.open(file_name(key), os.O_RDONLY | os.O_CLOEXEC, dir_fd=dir_fd)
+    except FileNotFoundError:
+        return None
+    try:
+        return parse(b"".join(iter(lambda: os.read(fd, 1 << 16), b"")))
+    finally:
+        os.close(fd)
+
+
+def parse(data: bytes) -> Attempt | None:
+    """Parse the records in `data`. Records after a damaged line count; a partial last line does
+    not. Returns None if not even the first record is complete."""
+    records: dict[str, Record] = {}
+    is_damaged = False
+    *lines, last = data.split(b"\n")
+    # A last line counts as written if it lacks only its line feed, or has another byte there.
+    lines += [each for each in (last, last[:-1]) if _read_line(each) is not None][:1]
+    for line in lines:
+        record = _read_line(line)
+        if record is None:
+            is_damaged = True
+            continue
+        kind = record.pop("record")
+        if kind in _KINDS:
+            records[kind] = record
+    created = records.pop("created", None)
+    if created is None:
+        if not is_damaged and not records:
+            return None
+        created, is_damaged = UNKNOWN, True
+    return Attempt(created, **records, is_damaged=is_damaged)
+
+
+def _read_line(line: bytes) -> Record | None:
+    """Return the record in a line, or None if the line is not what drfd wrote."""
+    checked = _CHECKED.fullmatch(line)
+    if checked is not None:
+        line = checked[1] + b"}"
+        if zlib.crc32(line) != int(checked[2], 16):
+            return None
+    try:
+        record = _decode(line.decode())
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("record"), str) else None
+
+
+def exists(dir_fd: int, key: Key) -> bool:
+    """Return whether the attempt has a file, whatever its contents. The file is made before
+    everything else of an attempt and removed last."""
+    try:
+        os.stat(file_name(key), dir_fd=dir_fd)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def is_locked(dir_fd: int, key: Key) -> bool:
+    """Return whether a runner of this attempt is alive."""
+    try:
+        fd = os.open(file_name(key), os.O_RDONLY | os.O_CLOEXEC, dir_fd=dir_fd)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def keys(dir_fd: int) -> list[Key]:
+    """Return every attempt that has a file, in ascending order."""
+    names = (_KEY.fullmatch(name) for name in os.listdir(dir_fd))
+    return sorted((int(name[1]), int(name[2])) for name in names if name)
+
+
+def remove(dir_fd: int, key: Key) -> None:
+    try:
+        os.unlink(file_name(key), dir_fd=dir_fd)
+    except FileNotFoundError:
+        pass

@@ -1,0 +1,264 @@
+"""Job cgroups on cgroup v1: one directory per attempt below each controller.
+
+The file descriptors are cgroupspy's. Its trees and `create_cgroup` (0.2.3) are not used: they walk
+the whole hierarchy, and adopt directories with stale limits. Kernel documents: cgroup-v1/*.rst.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cgroupspy.nodes import Node
+
+from drfd.launcher.attempt_files import Attempt, Key, cgroup_key, cgroup_name
+from drfd.launcher.confinement import cores
+from drfd.launcher.confinement.cgroup_files import (
+    BlockIO,
+    CpuFiles,
+    Memory,
+    Pids,
+    ancestors,
+    count_v1,
+    explain,
+    limit_processes,
+    oom_kills_v1,
+    verify,
+)
+from drfd.launcher.confinement.cores import PERIOD_US, Cores, Cpusets, Pins, open_v1
+from drfd.launcher.confinement.interface import Counted, LimitFailed, reach_before_limits
+from drfd.launcher.confinement.processes import MembersV1, remove_all
+from drfd.launcher.protocol import AttemptLimits, DiskLimit
+from drfd.launcher.system.files import put, unless_gone
+
+#: Controllers without which no job is started. Of the optional ones, cpuacct serves accounting,
+#: blkio disk limits, and cpuset pinned CPUs.
+REQUIRED = ("cpu", "memory", "pids", "freezer")
+OPTIONAL = ("blkio", "cpuacct", "cpuset")
+USED = REQUIRED + OPTIONAL
+
+
+class CgroupV1:
+    kind = "cgroup-v1"
+    keeps_runners = True
+
+    def __init__(self, mounts: dict[str, str], group: str) -> None:
+        """`mounts` maps each controller to its mount point. `group` is the launcher's directory
+        below each mount point, made if missing. Raises OSError if it cannot be made."""
+        self._group = group
+        self._mounts = dict(mounts)
+        for mount in self._hierarchies():
+            Path(mount, group).mkdir(parents=True, exist_ok=True)
+        self._cores = Cores(self._open_pins(), self._set_quota)
+        #: cpu.shares per core of a job. The kernel accepts at most 2^18 for a cgroup.
+        self._shares = min(1024, (1 << 18) // (os.cpu_count() or 1))
+
+    def controls(self) -> dict[str, str]:
+        disk = "not controlled: the kernel has no blkio controller"
+        if "blkio" in self._mounts:
+            disk = "enforced"
+        return {
+            "cores": "enforced",
+            "memory": "enforced",
+            "read": disk,
+            "write": f"{disk}: direct I/O only; cgroup v1 does not attribute buffered writes"
+            if disk == "enforced"
+            else disk,
+            "processes": "enforced",
+        }
+
+    def cores(self) -> dict[str, str]:
+        return self._cores.controls()
+
+    def ancestors(self) -> list[str]:
+        return ancestors(self._mounts["pids"], self._group)
+
+    def limit_processes(self, processes: int) -> None:
+        limit_processes(f"{self._mounts['pids']}/{self._group}", processes)
+
+    def mounts(self) -> dict[str, str]:
+        return dict(self._mounts)
+
+    def cgroup_path(self, key: Key) -> str | None:
+        return f"{self._group}/{cgroup_name(key)}"
+
+    def adopt(self, key: Key, attempt: Attempt | None) -> None:
+        pass
+
+    def create(self, key: Key, limits: AttemptLimits) -> None:
+        try:
+            for directory in self._directories(key):
+                # mkdir fails on an existing directory: stale limits and peaks must not be reused.
+                os.mkdir(directory)
+            reach_before_limits()
+            self._limit_memory(key, limits.memory_bytes)
+            self._limit_cpu(key, limits)
+            self._limit_pids(key, limits.pids)
+            for disk in limits.disks:
+                self._limit_disk(key, disk)
+        except (OSError, LimitFailed) as error:
+            self.remove(key)
+            if isinstance(error, OSError):
+                raise LimitFailed(explain(error)) from error
+            raise
+
+    def enter(self, key: Key, limits: AttemptLimits, uid: int, pid: int) -> None:
+        for directory in self._directories(key):
+            try:
+                put(f"{directory}/cgroup.procs", str(pid))
+            except OSError as error:
+                raise LimitFailed(f"{directory}/cgroup.procs: {error.strerror}") from error
+
+    def oom_descriptor(self, key: Key) -> int | None:
+        """Return an eventfd that is signalled at each OOM kill (kernel: cgroup-v1/memory.rst,
+        section 10)."""
+        event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        directory = self._directory("memory", key)
+        control_fd = os.open(f"{directory}/memory.oom_control", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            put(f"{directory}/cgroup.event_control", f"{event_fd} {control_fd}")
+        except OSError:
+            os.close(event_fd)
+            raise
+        finally:
+            os.close(control_fd)
+        return event_fd
+
+    def oom_kills(self, key: Key) -> tuple[bool, bool]:
+        return oom_kills_v1(self._directory("memory", key))
+
+    def counted(self, key: Key) -> Counted:
+        return count_v1({name: self._directory(name, key) for name in self._mounts})
+
+    def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
+        self._cores.thaw(key)
+        self._members(key).signal(number)
+
+    def freeze(self, key: Key, attempt: Attempt | None) -> bool:
+        is_frozen = self._members(key).freeze()
+        if is_frozen:
+            self._cores.frozen(key)
+        return is_frozen
+
+    def thaw(self, key: Key, attempt: Attempt | None) -> None:
+        with unless_gone():
+            self._cores.thaw(key)
+            self._members(key).thaw()
+
+    def members(self, key: Key, attempt: Attempt | None) -> list[int]:
+        return self._members(key).pids()
+
+    def kill_pass(self, key: Key, attempt: Attempt | None) -> bool:
+        members = self._members(key)
+        if not members.is_populated():
+            return True
+        members.kill()
+        return not members.is_populated()
+
+    def remove(self, key: Key) -> bool:
+        for directory in self._directories(key):
+            if not remove_all(directory):
+                return False
+        self._cores.gone(key)
+        return True
+
+    def leftovers(self) -> list[Key]:
+        names = {
+            name for mount in self._hierarchies() for name in os.listdir(f"{mount}/{self._group}")
+        }
+        return sorted(key for name in names if (key := cgroup_key(name)) is not None)
+
+    def close(self) -> None:
+        for mount in self._hierarchies():
+            try:
+                os.rmdir(f"{mount}/{self._group}")
+            except OSError:
+                # Jobs still run in it, or it is gone.
+                continue
+
+    def _open_pins(self) -> Pins | str:
+        """Return the pins, or the reason why pinning is not available."""
+        if "cpuset" not in self._mounts:
+            return "no cpuset controller is mounted"
+        mount = self._mounts["cpuset"]
+        cpusets = Cpusets(f"{mount}/{self._group}", is_v1=True)
+        try:
+            open_v1(mount, self._group)
+            machine = cores.read_machine(cpusets.cpus() & cores.usable_cpus())
+        except OSError as error:
+            # No job could enter a cpuset there.
+            del self._mounts["cpuset"]
+            return f"{error.filename or mount}: {error.strerror}"
+        return Pins(
+            cpusets,
+            machine,
+            is_frozen=lambda key: self._members(key).are_frozen(),
+            memory_bytes=self._memory_limit,
+        )
+
+    def _limit_cpu(self, key: Key, limits: AttemptLimits) -> None:
+        cpu = CpuFiles(self._node("cpu", key))
+        shares = min(1 << 18, max(2, limits.cores_milli * self._shares // 1000))
+        cpu.shares = shares
+        verify("cpu.shares", shares, cpu.shares)
+        self._cores.limit(key, limits)
+
+    def _set_quota(self, key: Key, quota_us: int) -> None:
+        cpu = CpuFiles(self._node("cpu", key))
+        cpu.cfs_period_us = PERIOD_US
+        cpu.cfs_quota_us = quota_us
+        verify("cpu.cfs_period_us", PERIOD_US, cpu.cfs_period_us)
+        verify("cpu.cfs_quota_us", quota_us, cpu.cfs_quota_us)
+
+    def _memory_limit(self, key: Key) -> int:
+        try:
+            return int(Memory(self._node("memory", key)).limit_in_bytes)
+        except FileNotFoundError:
+            return 0
+
+    def _limit_memory(self, key: Key, limit_bytes: int) -> None:
+        page = os.sysconf("SC_PAGE_SIZE")
+        rounded = limit_bytes // page * page
+        memory = Memory(self._node("memory", key))
+        memory.limit_in_bytes = rounded
+        memory.swappiness = 0
+        # Memory and swap together no more than memory alone; absent without swap accounting.
+        if os.path.exists(f"{self._directory('memory', key)}/memory.memsw.limit_in_bytes"):
+            memory.memsw_limit_in_bytes = rounded
+            verify("memory.memsw.limit_in_bytes", rounded, memory.memsw_limit_in_bytes)
+        verify("memory.limit_in_bytes", rounded, memory.limit_in_bytes)
+
+    def _limit_pids(self, key: Key, most: int) -> None:
+        pids = Pids(self._node("pids", key))
+        pids.max = most
+        verify("pids.max", str(most), pids.max)
+
+    def _limit_disk(self, key: Key, disk: DiskLimit) -> None:
+        if "blkio" not in self._mounts:
+            raise LimitFailed("disk limits need the blkio controller, which this kernel lacks")
+        block = BlockIO(self._node("blkio", key))
+        for name, rate in (("read_bps", disk.read_bps), ("write_bps", disk.write_bps)):
+            if not rate:
+                continue
+            setattr(block, name, [f"{disk.device} {rate}"])
+            wanted = f"{disk.device} {rate}"
+            lines = [str(line) for line in getattr(block, name)]
+            # The file lists the limits of all disks.
+            mine = [line for line in lines if line.split()[0] == disk.device]
+            verify(f"blkio {name} of disk {disk.device}", [wanted], mine)
+
+    def _members(self, key: Key) -> MembersV1:
+        return MembersV1(self._directory("freezer", key))
+
+    def _hierarchies(self) -> list[str]:
+        """Mount points, each once: controllers may share one (cpu,cpuacct)."""
+        return list(dict.fromkeys(self._mounts.values()))
+
+    def _directory(self, controller: str, key: Key) -> str:
+        return f"{self._mounts[controller]}/{self._group}/{cgroup_name(key)}"
+
+    def _directories(self, key: Key) -> list[str]:
+        return [f"{mount}/{self._group}/{cgroup_name(key)}" for mount in self._hierarchies()]
+
+    def _node(self, controller: str, key: Key) -> Node:
+        return Node(self._directory(controller, key))

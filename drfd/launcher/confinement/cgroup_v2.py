@@ -1,0 +1,253 @@
+"""Job cgroups on cgroup v2: one directory per attempt, below the launcher's (detect.py).
+
+Each limit is read back after it is set. Kernel document: cgroup-v2.rst.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from signal import SIGKILL
+
+from drfd.launcher.attempt_files import Attempt, Key, cgroup_key, cgroup_name
+from drfd.launcher.confinement import cores
+from drfd.launcher.confinement.cgroup_files import JobCgroup, ancestors, count_v2, limit_processes
+from drfd.launcher.confinement.cores import PERIOD_US, Affinity, Cores, Cpusets, Pins
+from drfd.launcher.confinement.interface import (
+    Counted,
+    JobGroupGone,
+    LimitFailed,
+    reach_before_limits,
+)
+from drfd.launcher.confinement.processes import MembersV2, remove_all
+from drfd.launcher.protocol import QUOTA, UNIFIED, AttemptLimits, DiskLimit
+from drfd.launcher.system import process
+from drfd.launcher.system.files import put, unless_gone
+
+#: Controllers without which jobs are not confined; an ordinary user may lack the optional ones.
+REQUIRED = ("memory", "pids")
+OPTIONAL = ("cpu", "io", "cpuset")
+
+
+class CgroupV2:
+    kind = "cgroup-v2"
+
+    def __init__(
+        self, mount: str, group: str, controllers: frozenset[str], release: Callable[[], None]
+    ) -> None:
+        """`group` is the parent of all jobs, below `mount`; `controllers` are enabled for its
+        children. `release` gives the group back when it is empty and the launcher ends."""
+        self._mount, self._group = mount, group
+        self._parent = f"{mount}/{group}"
+        self._controllers = controllers
+        self._release = release
+        self._affinity = Affinity()
+        #: Without the cpu controller, affinities are kept in memory (`cores.Affinity`).
+        self.keeps_runners = "cpu" in controllers
+        self._cores = Cores(self._open_pins(), self._set_quota)
+        #: cpu.weight per core of a job. The kernel accepts at most 10000 for a cgroup.
+        self._weight = max(1, min(100, 10_000 // (os.cpu_count() or 1)))
+
+    def controls(self) -> dict[str, str]:
+        disk = "enforced"
+        if "io" not in self._controllers:
+            disk = f"measured: stopped when far over for long; {self._lacks('io')}"
+        memory = "enforced"
+        if not os.path.exists(f"{self._parent}/memory.peak"):
+            memory += ": peaks are the highest samples, this kernel records none"
+        return {
+            "cores": self.cores()[QUOTA],
+            "memory": memory,
+            "read": disk,
+            "write": disk,
+            "processes": "enforced",
+        }
+
+    def cores(self) -> dict[str, str]:
+        if "cpu" not in self._controllers:
+            return cores.affinity_controls(self._lacks("cpu"))
+        return self._cores.controls()
+
+    def ancestors(self) -> list[str]:
+        return ancestors(self._mount, self._group)
+
+    def limit_processes(self, processes: int) -> None:
+        limit_processes(self._parent, processes)
+
+    def mounts(self) -> dict[str, str]:
+        return {UNIFIED: self._mount}
+
+    def cgroup_path(self, key: Key) -> str | None:
+        return f"{self._group}/{cgroup_name(key)}"
+
+    def adopt(self, key: Key, attempt: Attempt | None) -> None:
+        if "cpu" not in self._controllers:
+            self._affinity.adopt(key, attempt)
+
+    def create(self, key: Key, limits: AttemptLimits) -> None:
+        if "cpu" not in self._controllers:
+            self._affinity.choose(key, limits)
+        try:
+            # mkdir fails on an existing directory: stale limits and peaks must not be reused.
+            os.mkdir(self._directory(key))
+        except FileNotFoundError:
+            raise JobGroupGone(
+                f"{self._parent} has vanished; who ended it has ended its jobs"
+            ) from None
+        except OSError as error:
+            why = error.strerror
+            if error.errno == errno.ENOSPC:
+                why = "the kernel has no room for another cgroup (65535 memory cgroups at most)"
+            raise LimitFailed(f"{self._directory(key)}: {why}") from error
+        reach_before_limits()
+        try:
+            self._limit(key, limits)
+        except (LimitFailed, OSError):
+            self.remove(key)
+            raise
+
+    def enter(self, key: Key, limits: AttemptLimits, uid: int, pid: int) -> None:
+        path = f"{self._directory(key)}/cgroup.procs"
+        try:
+            put(path, str(pid))
+        except OSError as error:
+            raise LimitFailed(f"{path}: {error.strerror}") from error
+        self._affinity.keep(key, pid)
+
+    def oom_descriptor(self, key: Key) -> int | None:
+        """Return None: with memory.oom.group the kernel kills the whole job at once."""
+        return None
+
+    def oom_kills(self, key: Key) -> tuple[bool, bool]:
+        group = self._cgroup(key)
+        with unless_gone():
+            everywhere = group.memory_events
+            # A limit that the job has set on a cgroup of its own, further in, does not count here.
+            own = everywhere
+            if os.path.exists(f"{self._directory(key)}/memory.events.local"):
+                own = group.own_memory_events
+            # "oom_kill" also counts kills by a shortage further out, which "oom" does not.
+            over_limit = own["oom"] > 0 and everywhere["oom_kill"] > 0
+            killed = over_limit or own["oom_kill"] > 0 or self._has_oomd_come(key)
+            return killed, over_limit
+        return False, False
+
+    def counted(self, key: Key) -> Counted:
+        return count_v2(self._directory(key))
+
+    def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
+        self._cores.thaw(key)
+        members = self._members(key)
+        members.signal(number)
+        process.signal_all(members.escaped(attempt), number)
+
+    def freeze(self, key: Key, attempt: Attempt | None) -> bool:
+        is_frozen = self._members(key).freeze()
+        if is_frozen:
+            self._cores.frozen(key)
+        return is_frozen
+
+    def thaw(self, key: Key, attempt: Attempt | None) -> None:
+        self._cores.thaw(key)
+        self._members(key).thaw()
+
+    def members(self, key: Key, attempt: Attempt | None) -> list[int]:
+        members = self._members(key)
+        return [*members.pids(), *members.escaped(attempt)]
+
+    def kill_pass(self, key: Key, attempt: Attempt | None) -> bool:
+        members = self._members(key)
+        if not members.is_populated():
+            escaped = members.escaped(attempt)
+            process.signal_all(escaped, SIGKILL)
+            return not escaped
+        members.kill()
+        return not members.is_populated()
+
+    def remove(self, key: Key) -> bool:
+        directory = self._directory(key)
+        # A job of root's may have made cgroups inside its own.
+        if not remove_all(directory):
+            return False
+        self._affinity.forget(key)
+        self._cores.gone(key)
+        return True
+
+    def leftovers(self) -> list[Key]:
+        try:
+            names = os.listdir(self._parent)
+        except FileNotFoundError:
+            return []
+        return sorted(key for name in names if (key := cgroup_key(name)) is not None)
+
+    def close(self) -> None:
+        try:
+            os.rmdir(self._parent)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            # Jobs still run in it.
+            return
+        self._release()
+
+    def _limit(self, key: Key, limits: AttemptLimits) -> None:
+        group = self._cgroup(key)
+        page = os.sysconf("SC_PAGE_SIZE")
+        group.limit("memory_max", limits.memory_bytes // page * page)
+        # The file is absent without swap accounting.
+        if os.path.exists(f"{self._directory(key)}/memory.swap.max"):
+            group.limit("swap_max", 0)
+        group.limit("oom_group", True)
+        group.limit("pids_max", limits.pids)
+        if "cpu" in self._controllers:
+            weight = min(10_000, max(1, limits.cores_milli * self._weight // 1000))
+            group.limit("cpu_weight", weight)
+            self._cores.limit(key, limits)
+        if "io" in self._controllers:
+            for disk in limits.disks:
+                self._limit_disk(group, disk)
+
+    def _set_quota(self, key: Key, quota_us: int) -> None:
+        self._cgroup(key).limit("cpu_max", (quota_us, PERIOD_US))
+
+    def _open_pins(self) -> Pins | str:
+        """Return the pins, or the reason why pinning is not available."""
+        if "cpuset" not in self._controllers:
+            return self._lacks("cpuset")
+        cpusets = Cpusets(self._parent, is_v1=False)
+        return Pins(
+            cpusets,
+            cores.read_machine(cpusets.cpus() & cores.usable_cpus()),
+            is_frozen=lambda key: self._members(key).are_frozen(),
+            memory_bytes=self._memory_limit,
+        )
+
+    def _lacks(self, controller: str) -> str:
+        return f"the {controller} controller is not given to us in /{self._group}"
+
+    def _memory_limit(self, key: Key) -> int:
+        with unless_gone():
+            return self._cgroup(key).memory_max or 0
+        return 0
+
+    def _limit_disk(self, group: JobCgroup, disk: DiskLimit) -> None:
+        rates = {"rbps": disk.read_bps, "wbps": disk.write_bps}
+        group.limit_disk(disk.device, {name: rate for name, rate in rates.items() if rate})
+
+    def _has_oomd_come(self, key: Key) -> bool:
+        """Return whether systemd-oomd has killed the job for a shortage of the whole machine: it
+        leaves an extended attribute on the cgroup."""
+        try:
+            return int(os.getxattr(self._directory(key), "user.oomd_ooms")) > 0
+        except (OSError, ValueError):
+            return False
+
+    def _directory(self, key: Key) -> str:
+        return f"{self._parent}/{cgroup_name(key)}"
+
+    def _members(self, key: Key) -> MembersV2:
+        return MembersV2(self._directory(key))
+
+    def _cgroup(self, key: Key) -> JobCgroup:
+        return JobCgroup.at(self._directory(key))

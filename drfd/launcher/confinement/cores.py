@@ -1,0 +1,521 @@
+"""Cores of jobs: the CPUs of the machine, and their allocation by quota, weight, pins or affinity.
+
+A job of several CPUs is fastest where they share memory and caches, and slowest where half of a
+physical core works for another job: so `choose_cpus` prefers one memory node to several, and whole
+cores to parts. /sys, which describes the CPUs, is documented in the kernel's
+admin-guide/cputopology.rst.
+
+The kernel's cpuset files alone record which job is pinned, for this launcher and the next: a pinned
+job has memory nodes of its own (version 2), or memory that moves along when its nodes change
+(version 1, where every cpuset must have nodes). They are read at the start; after that only this
+launcher changes them. What is set is read back. All other jobs run on the CPUs that nobody has
+pinned. A frozen job keeps its CPUs in name only: others may have them, and it gets as many again
+before it is thawed. Kernel documents: cgroup-v1/cpusets.rst, cgroup-v2.rst.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cgroupspy.controllers import Controller
+from cgroupspy.interfaces import CommaDashSetFile, FlagFile
+from cgroupspy.nodes import Node
+
+from drfd.launcher.attempt_files import Attempt, Key, cgroup_key, cgroup_name
+from drfd.launcher.confinement.interface import LimitFailed
+from drfd.launcher.protocol import NO_PIN, PIN, QUOTA, WEIGHT, AttemptLimits
+from drfd.launcher.system.files import VANISHED, Plain, unless_gone
+
+log = logging.getLogger("drfd.launcher")
+
+Cpus = frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalCpu:
+    """A logical CPU. `core` is the physical core that it is a thread of; the same number on another
+    node is another core."""
+
+    number: int
+    node: int
+    core: int
+
+
+def choose_cpus(
+    count: int, free: Cpus, machine: Iterable[LogicalCpu], avoid: Cpus = frozenset()
+) -> Cpus | None:
+    """Return `count` of the `free` CPUs, on as few nodes as possible, preferring the node that is
+    left with the fewest; None if there are not enough. CPUs to `avoid` are taken after equal
+    ones."""
+    nodes: dict[int, list[LogicalCpu]] = {}
+    for cpu in sorted(machine, key=lambda cpu: cpu.number):
+        nodes.setdefault(cpu.node, []).append(cpu)
+    left = {node: len(free.intersection(_numbers(cpus))) for node, cpus in nodes.items()}
+    if count > sum(left.values()):
+        return None
+    chosen: set[int] = set()
+    while len(chosen) < count:
+        wanted = count - len(chosen)
+        node = _node_for(wanted, left, lambda node: len(avoid & _numbers(nodes[node])))
+        chosen |= _on_node(min(wanted, left.pop(node)), free, nodes[node], avoid)
+    return frozenset(chosen)
+
+
+def nodes_of(cpus: Cpus, machine: Iterable[LogicalCpu]) -> frozenset[int]:
+    return frozenset(cpu.node for cpu in machine if cpu.number in cpus)
+
+
+def _node_for(wanted: int, left: dict[int, int], touches: Callable[[int], int]) -> int:
+    """Return the fullest node that has enough free CPUs, or else the emptiest node."""
+    enough = [node for node, count in left.items() if count >= wanted]
+    if enough:
+        return min(enough, key=lambda node: (left[node], touches(node), node))
+    return min(left, key=lambda node: (-left[node], node))
+
+
+def _on_node(count: int, free: Cpus, cpus: list[LogicalCpu], avoid: Cpus) -> set[int]:
+    """Choose `count` CPUs of a node: whole cores as long as they fit, then CPUs of cores that are
+    partly used, and only then a part of a whole core."""
+    cores: dict[int, list[int]] = {}
+    for cpu in cpus:
+        cores.setdefault(cpu.core, []).append(cpu.number)
+    whole = [core for core in cores.values() if free.issuperset(core)]
+    parts = [[cpu for cpu in core if cpu in free] for core in cores.values() if core not in whole]
+    chosen: set[int] = set()
+    broken: list[list[int]] = []
+    for core in sorted(whole, key=lambda core: (len(avoid.intersection(core)), core)):
+        if len(core) <= count - len(chosen):
+            chosen.update(core)
+        else:
+            broken.append(core)
+    # The core with the fewest free CPUs comes first, because it is of the least use to others.
+    for part in sorted(parts, key=lambda part: (len(part), part)) + broken:
+        single = sorted(part, key=lambda cpu: (cpu in avoid, cpu))
+        chosen.update(single[: count - len(chosen)])
+    return chosen
+
+
+def _numbers(cpus: Iterable[LogicalCpu]) -> Cpus:
+    return frozenset(cpu.number for cpu in cpus)
+
+
+_SYS = Path("/sys/devices/system")
+#: Fields of a node's meminfo: free memory, and page cache that the kernel can drop at once.
+_ROOM = ("MemFree:", "Active(file):", "Inactive(file):")
+
+
+def usable_cpus() -> Cpus:
+    """Return the CPUs that this process may run on (`own_process.take_cpus`): without isolated CPUs
+    and those that the cpuset of its service leaves out."""
+    return frozenset(os.sched_getaffinity(0))
+
+
+def read_machine(cpus: Iterable[int], sys: Path = _SYS) -> tuple[LogicalCpu, ...]:
+    """Return the node and core of these CPUs. Those missing from /sys: one node, a core each."""
+    nodes: dict[int, int] = {}
+    for place in sys.glob("node/node[0-9]*"):
+        node = int(place.name.removeprefix("node"))
+        for number in parse_list(_text(place / "cpulist")):
+            # Emulated nodes (numa=fake) each have all CPUs.
+            nodes[number] = min(node, nodes.get(number, node))
+    found = []
+    for number in sorted(cpus):
+        siblings = parse_list(_text(sys / f"cpu/cpu{number}/topology/thread_siblings_list"))
+        found.append(LogicalCpu(number, nodes.get(number, 0), min(siblings, default=number)))
+    return tuple(found)
+
+
+def room_bytes(node: int, sys: Path = _SYS) -> int:
+    """Return the memory, in bytes, that a node has available now."""
+    total = 0
+    for line in _text(sys / f"node/node{node}/meminfo").splitlines():
+        # "Node 0 MemFree:  123456 kB"
+        words = line.split()
+        if len(words) >= 4 and words[2] in _ROOM:
+            total += int(words[3]) * 1024
+    return total
+
+
+def parse_list(text: str) -> Cpus:
+    """Parse CPUs or nodes as the kernel lists them: "0-3,8"."""
+    found: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first:
+            found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def affinity_controls(why: str) -> dict[str, str]:
+    """Return what `Confinement.cores` does; `why` is the reason that there is nothing better."""
+    return {
+        QUOTA: f"measured: kept on as many CPUs as it declares, rounded up; {why}",
+        WEIGHT: f"not controlled: jobs have weights only in cgroups; {why}",
+        PIN: "measured: whole cores on CPUs of their own, as far as there are some and programs "
+        f"stay there; {why}",
+    }
+
+
+class Affinity:
+    """The CPUs of each job where no quota can be had: as many as it declares. A program can undo
+    this for itself, so it is not called enforced."""
+
+    def __init__(self) -> None:
+        self._machine = read_machine(usable_cpus())
+        self._all = frozenset(cpu.number for cpu in self._machine)
+        self._next_cpu = 0
+        #: The CPUs of each job that is to stay on some.
+        self._kept: dict[Key, Cpus] = {}
+        #: Jobs whose CPUs are given to no other job.
+        self._alone: set[Key] = set()
+
+    def adopt(self, key: Key, attempt: Attempt | None) -> None:
+        """Take over a job of an earlier launcher. It may have been alone on its CPUs, so no job is
+        put there while other CPUs are free."""
+        if attempt is None or attempt.running is None or attempt.is_over:
+            return
+        try:
+            cpus = frozenset(os.sched_getaffinity(attempt.running["pid"]))
+        except ProcessLookupError:
+            return
+        if cpus < self._all:
+            self._kept[key] = cpus
+            self._alone.add(key)
+
+    def choose(self, key: Key, limits: AttemptLimits) -> None:
+        """Choose the CPUs of a new job, in the launcher, before its runner is forked."""
+        if limits.cores_by == WEIGHT:
+            return
+        count = min(max(1, -(-limits.cores_milli // 1000)), len(self._all))
+        if limits.cores_by == QUOTA:
+            self._kept[key] = self._in_turn(count)
+            return
+        is_whole = limits.cores_milli == count * 1000
+        taken = [self._kept[other] for other in self._alone]
+        free = self._all.difference(*(self._kept.values() if is_whole else taken))
+        # Jobs with parts of CPUs share the highest CPUs, so that whole ones stay free below.
+        found = choose_cpus(count, free, self._machine) if is_whole else self._top(count, free)
+        self._kept[key] = found or self._least_used(count)
+        if is_whole:
+            self._alone.add(key)
+
+    def keep(self, key: Key, pid: int) -> None:
+        """Set the affinity of a process that enters the job: see `Confinement.enter`."""
+        if key in self._kept:
+            os.sched_setaffinity(pid, self._kept[key])
+
+    def forget(self, key: Key) -> None:
+        self._kept.pop(key, None)
+        self._alone.discard(key)
+
+    def _in_turn(self, count: int) -> Cpus:
+        cpus = sorted(self._all)
+        first, self._next_cpu = self._next_cpu, self._next_cpu + count
+        return frozenset(cpus[(first + i) % len(cpus)] for i in range(count))
+
+    def _top(self, count: int, free: Cpus) -> Cpus | None:
+        return frozenset(sorted(free)[-count:]) if count <= len(free) else None
+
+    def _least_used(self, count: int) -> Cpus:
+        used = Counter(cpu for cpus in self._kept.values() for cpu in cpus)
+        return frozenset(sorted(self._all, key=lambda cpu: (used[cpu], cpu))[:count])
+
+
+class _V1(Plain):
+    cpus = CommaDashSetFile("cpuset.cpus")
+    mems = CommaDashSetFile("cpuset.mems")
+    effective_cpus = CommaDashSetFile("cpuset.effective_cpus", readonly=True)
+    effective_mems = CommaDashSetFile("cpuset.effective_mems", readonly=True)
+    memory_migrate = FlagFile("cpuset.memory_migrate")
+
+
+class _V2(Plain):
+    cpus = CommaDashSetFile("cpuset.cpus")
+    mems = CommaDashSetFile("cpuset.mems")
+    effective_cpus = CommaDashSetFile("cpuset.cpus.effective", readonly=True)
+    effective_mems = CommaDashSetFile("cpuset.mems.effective", readonly=True)
+
+
+class Cpusets:
+    """The cpusets of the jobs below one parent."""
+
+    def __init__(self, parent: str, *, is_v1: bool) -> None:
+        self._parent = parent
+        self._is_v1 = is_v1
+
+    def cpus(self) -> Cpus:
+        """Return the CPUs that jobs may run on."""
+        return frozenset(self._at(self._parent).effective_cpus)
+
+    def memory_nodes(self) -> frozenset[int]:
+        return frozenset(self._at(self._parent).effective_mems)
+
+    def jobs(self) -> list[Key]:
+        """Return the jobs that have a cpuset; on version 1, jobs of an older drfd may have none."""
+        try:
+            names = os.listdir(self._parent)
+        except FileNotFoundError:
+            return []
+        return sorted(key for name in names if (key := cgroup_key(name)) is not None)
+
+    def pinned(self, key: Key) -> Cpus | None:
+        """Return the CPUs of a pinned job, or None if the job is not pinned."""
+        own = self._at(self._directory(key))
+        with unless_gone():
+            is_pinned = own.memory_migrate if self._is_v1 else own.mems
+            return frozenset(own.cpus) if is_pinned else None
+        return None
+
+    def pin(self, key: Key, cpus: Cpus, nodes: frozenset[int]) -> None:
+        """Give a job these CPUs and memory nodes. Raises LimitFailed."""
+        own = self._at(self._directory(key))
+        self._set(own, "cpus", cpus)
+        if self._is_v1:
+            # Set before the nodes, so that memory the job has already moves to them.
+            self._set(own, "memory_migrate", True)
+        self._set(own, "mems", nodes)
+
+    def share(self, key: Key, cpus: Cpus) -> None:
+        """Let an unpinned job run on these CPUs. Raises LimitFailed, or FileNotFoundError if the
+        job's cgroup has vanished."""
+        own = self._at(self._directory(key))
+        if own.effective_cpus != cpus:
+            self._set(own, "cpus", cpus)
+        if self._is_v1 and own.memory_migrate:
+            self._set(own, "memory_migrate", False)
+        # On version 2 an unpinned job has no nodes of its own and uses those of its parent.
+        nodes = self.memory_nodes() if self._is_v1 else frozenset[int]()
+        if own.mems != nodes:
+            self._set(own, "mems", nodes)
+
+    def _set(self, own: Controller, name: str, value: object) -> None:
+        path = os.fsdecode(own.filepath(own.get_interface(name).filename))
+        try:
+            setattr(own, name, value)
+        except OSError as error:
+            if error.errno in VANISHED:
+                raise FileNotFoundError(error.errno, error.strerror, path) from None
+            raise LimitFailed(f"{path}: {error.strerror}") from error
+        there = getattr(own, name)
+        if there != value:
+            raise LimitFailed(f"{path} was set to {value} and reads {there}")
+
+    def _directory(self, key: Key) -> str:
+        return f"{self._parent}/{cgroup_name(key)}"
+
+    def _at(self, directory: str) -> Controller:
+        return (_V1 if self._is_v1 else _V2)(Node(directory))
+
+
+def open_v1(mount: str, group: str) -> None:
+    """Let the group use all CPUs and nodes of its parent: on version 1 a new cpuset is empty and
+    accepts no process. Raises OSError."""
+    parent = _V1(Node(mount))
+    for part in Path(group).parts:
+        own = _V1(Node(os.path.join(parent.node.full_path.decode(), part)))
+        for name in ("cpus", "mems"):
+            if getattr(own, name) != getattr(parent, f"effective_{name}"):
+                setattr(own, name, getattr(parent, f"effective_{name}"))
+        parent = own
+
+
+class Pins:
+    """The CPUs that jobs have to themselves, by their cpusets."""
+
+    def __init__(
+        self,
+        cpusets: Cpusets,
+        machine: tuple[LogicalCpu, ...],
+        *,
+        is_frozen: Callable[[Key], bool],
+        memory_bytes: Callable[[Key], int],
+        room_bytes: Callable[[int], int] = room_bytes,
+    ) -> None:
+        """`machine` lists the CPUs that jobs may use. `memory_bytes` returns a job's memory limit,
+        and `room_bytes` the memory that a node has left now."""
+        self._cpusets = cpusets
+        self._machine = machine
+        self._all = frozenset(cpu.number for cpu in machine)
+        self._is_frozen = is_frozen
+        self._memory_bytes = memory_bytes
+        self._room_bytes = room_bytes
+        self._pinned: dict[Key, Cpus] = {}
+        #: The CPUs of frozen jobs, which others may use meanwhile.
+        self._parked: dict[Key, Cpus] = {}
+        for key in cpusets.jobs():
+            cpus = cpusets.pinned(key)
+            if cpus is not None:
+                (self._parked if is_frozen(key) else self._pinned)[key] = cpus
+        # An earlier launcher may have been killed between two of these steps.
+        self._give_back()
+
+    def pin(self, key: Key, count: int) -> bool:
+        """Give a new job CPUs of its own, which the others leave first. Returns False if there are
+        not enough, as happens only where more cores are granted than exist. Raises LimitFailed."""
+        cpus = self._choose(key, count)
+        if cpus is None:
+            return False
+        self._pinned[key] = cpus
+        self._push_others(key)
+        self._cpusets.pin(key, cpus, self._nodes(key, cpus))
+        return True
+
+    def share(self, key: Key) -> None:
+        """Let a new job run on the CPUs that nobody has pinned. Raises LimitFailed."""
+        self._cpusets.share(key, self._common())
+
+    def forget(self, key: Key) -> None:
+        """Release the job's CPUs: its cgroup is gone."""
+        self._parked.pop(key, None)
+        if self._pinned.pop(key, None) is not None:
+            self._give_back()
+
+    def park(self, key: Key) -> None:
+        """Let others use the CPUs of a job that has been frozen."""
+        cpus = self._pinned.pop(key, None)
+        if cpus is not None:
+            self._parked[key] = cpus
+            self._give_back()
+
+    def unpark(self, key: Key) -> int:
+        """Give a job that is about to be thawed as many CPUs as before. Returns 0 on success or if
+        the job was not pinned; otherwise the job shares CPUs with the others, and the result is the
+        number of CPUs it was to have."""
+        before = self._parked.pop(key, None)
+        if before is None:
+            return 0
+        try:
+            cpus = self._choose(key, len(before), before)
+            if cpus is not None:
+                self._pinned[key] = cpus
+                self._push_others(key)
+                if cpus != before:
+                    self._cpusets.pin(key, cpus, self._nodes(key, cpus))
+                return 0
+        except (OSError, LimitFailed) as error:
+            log.error("event=not-pinned job=%d attempt=%d error=%s", *key, error)
+            self._pinned.pop(key, None)
+        self._give_back()
+        return len(before)
+
+    def _choose(self, key: Key, count: int, before: Cpus | None = None) -> Cpus | None:
+        """Choose free CPUs for a job, if possible those `before`; None if there are too few."""
+        free = self._free()
+        if count == len(free) and not all(map(self._is_frozen, self._others(key))):
+            # More cores are granted than exist; the jobs that are not pinned must keep a CPU.
+            return None
+        if before is not None and before <= free:
+            return before
+        parked = frozenset[int]().union(*self._parked.values())
+        return choose_cpus(count, free, self._machine, avoid=parked)
+
+    def _free(self) -> Cpus:
+        """Return the CPUs that nobody has pinned, without those that are offline."""
+        return (self._all & self._cpusets.cpus()).difference(*self._pinned.values())
+
+    def _common(self) -> Cpus:
+        return self._free() or self._cpusets.cpus()
+
+    def _nodes(self, key: Key, cpus: Cpus) -> frozenset[int]:
+        """Return the memory nodes for a job: those of its CPUs if they have room for its memory
+        limit beside the limits of the jobs pinned there, otherwise all nodes, so that the job is
+        not killed while another node has free memory."""
+        everywhere = self._cpusets.memory_nodes()
+        own = nodes_of(cpus, self._machine) & everywhere
+        if own == everywhere or not own:
+            return everywhere
+        promised = sum(
+            self._memory_bytes(other)
+            for other, theirs in self._pinned.items()
+            if other != key and nodes_of(theirs, self._machine) & own
+        )
+        room = sum(map(self._room_bytes, own)) - promised
+        return own if self._memory_bytes(key) <= room else everywhere
+
+    def _others(self, key: Key) -> list[Key]:
+        """Return the jobs, other than `key`, that have no CPUs of their own."""
+        known = {key, *self._pinned, *self._parked}
+        return [other for other in self._cpusets.jobs() if other not in known]
+
+    def _push_others(self, key: Key) -> None:
+        """Move the unpinned jobs off the pinned CPUs. Raises LimitFailed."""
+        for other in self._others(key):
+            try:
+                self._cpusets.share(other, self._common())
+            except FileNotFoundError:
+                continue
+
+    def _give_back(self) -> None:
+        """Let all unpinned jobs run on all free CPUs. A failure is logged and leaves a job with
+        fewer CPUs than it could have."""
+        for other in self._others((0, 0)):
+            try:
+                self._cpusets.share(other, self._common())
+            except (OSError, LimitFailed) as error:
+                log.error("event=not-shared job=%d attempt=%d error=%s", *other, error)
+
+
+#: Period of a CPU quota, in microseconds.
+PERIOD_US = 100_000
+
+
+class Cores:
+    """Quota or pinned CPUs of each job, in addition to the weight that every job has."""
+
+    def __init__(self, pins: Pins | str, set_quota: Callable[[Key, int], None]) -> None:
+        """`pins` may be the reason why pinning is not available. `set_quota` sets a job's quota, in
+        microseconds per period; it raises LimitFailed or OSError."""
+        self._pins = None if isinstance(pins, str) else pins
+        self._why_not = pins if isinstance(pins, str) else ""
+        self._set_quota = set_quota
+
+    def controls(self) -> dict[str, str]:
+        """Return how each mode of CORES_MODES is enforced: see `Confinement.cores`."""
+        pin = "enforced: whole cores as CPUs of their own, parts by quota on the other CPUs"
+        return {
+            QUOTA: "enforced",
+            WEIGHT: "enforced: at least what a job declares, and what others leave idle",
+            PIN: f"enforced: {NO_PIN}: {self._why_not}" if self._why_not else pin,
+        }
+
+    def limit(self, key: Key, limits: AttemptLimits) -> None:
+        """Apply the declared cores of a job without processes yet. Raises LimitFailed, OSError."""
+        if self._pins is not None:
+            count, part = divmod(limits.cores_milli, 1000)
+            is_whole = limits.cores_by == PIN and count > 0 and not part
+            if is_whole and self._pins.pin(key, count):
+                return
+            self._pins.share(key)
+        if limits.cores_by != WEIGHT:
+            self._set_quota(key, quota_us(limits.cores_milli))
+
+    def frozen(self, key: Key) -> None:
+        if self._pins is not None:
+            self._pins.park(key)
+
+    def thaw(self, key: Key) -> None:
+        """Give a pinned job CPUs again, or a quota if there are none. Called before the thaw."""
+        lost = 0 if self._pins is None else self._pins.unpark(key)
+        if lost:
+            self._set_quota(key, quota_us(lost * 1000))
+
+    def gone(self, key: Key) -> None:
+        if self._pins is not None:
+            self._pins.forget(key)
+
+
+def quota_us(cores_milli: int) -> int:
+    """Return the quota for these cores in microseconds per period: at least a millisecond."""
+    return max(1000, cores_milli * PERIOD_US // 1000)

@@ -1,0 +1,103 @@
+"""The interface to the limits of jobs, which a class implements for each kind of machine.
+
+Every method may be called again; it has no further effect once its work is done.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from drfd.common.failpoints import reach
+from drfd.launcher.attempt_files import Attempt, Key
+from drfd.launcher.protocol import AttemptLimits
+
+#: The kernel's counters of an attempt: fields of `core.model.job.Usage`, and `cgroup_files.LEFT`.
+Counted = dict[str, int]
+
+
+class LimitFailed(Exception):
+    """A limit could not be applied, so the job must not start; the text names it and the reason."""
+
+
+def reach_before_limits() -> None:
+    """Mark the failpoint between the creation of an attempt's cgroup and its first limit."""
+    reach("launch.before-limits")
+
+
+class JobGroupGone(Exception):
+    """The directory of all job cgroups has vanished, so the launcher must be restarted."""
+
+
+class Confinement(Protocol):
+    """The limits of all attempts on one kind of machine."""
+
+    #: "cgroup-v2", "cgroup-v1" or "none".
+    kind: str
+    #: Whether a runner may take another attempt after its first. That requires that an attempt's
+    #: processes are not found through their runner, and that nothing is kept in the memory of the
+    #: process that called `create`.
+    keeps_runners: bool
+
+    def controls(self) -> dict[str, str]:
+        """Return resource → "enforced", "measured" or "not controlled", with a reason after a
+        colon. An enforced limit is applied or the job does not start; a measured one is checked by
+        the controller."""
+
+    def cores(self) -> dict[str, str]:
+        """Return how cores are controlled in each of CORES_MODES; `controls` has that of quotas."""
+
+    def ancestors(self) -> list[str]:
+        """Return the cgroups above that of all jobs, which count processes of others, too."""
+
+    def limit_processes(self, processes: int) -> None:
+        """Limit the processes of all jobs together, from now on. Raises OSError."""
+
+    def mounts(self) -> dict[str, str]:
+        """Return controller → mount point that `cgroup_path` is below; empty without cgroups."""
+
+    def cgroup_path(self, key: Key) -> str | None:
+        """Return the attempt's cgroup, relative to each mount point, or None without cgroups."""
+
+    def adopt(self, key: Key, attempt: Attempt | None) -> None:
+        """Take over an attempt of an earlier launcher; called for each at the start."""
+
+    def create(self, key: Key, limits: AttemptLimits) -> None:
+        """Make the attempt's cgroup with limits, read back. Raises LimitFailed, JobGroupGone."""
+
+    def enter(self, key: Key, limits: AttemptLimits, uid: int, pid: int) -> None:
+        """Put a process into the attempt's cgroup; it is about to become `uid` and has done nothing
+        yet. A `pid` of 0 is the calling process. Raises LimitFailed, OSError."""
+
+    def oom_descriptor(self, key: Key) -> int | None:
+        """Return a descriptor that is readable when the kernel has killed a process of the attempt
+        for memory and the others must be killed, too, or None if none is needed."""
+
+    def oom_kills(self, key: Key) -> tuple[bool, bool]:
+        """Return whether a process was killed for memory, and whether by the job's own limit."""
+
+    def counted(self, key: Key) -> Counted:
+        """Return the kernel's counters of the attempt so far."""
+
+    def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
+        """Send a signal to every process of the attempt, and thaw them if they were frozen."""
+
+    def freeze(self, key: Key, attempt: Attempt | None) -> bool:
+        """Stop all processes of the attempt; True once none runs. Frozen ones can be killed."""
+
+    def thaw(self, key: Key, attempt: Attempt | None) -> None:
+        """Undo `freeze`."""
+
+    def members(self, key: Key, attempt: Attempt | None) -> list[int]:
+        """Return the living processes of the attempt."""
+
+    def kill_pass(self, key: Key, attempt: Attempt | None) -> bool:
+        """Send SIGKILL to every process of the attempt; True once none is left."""
+
+    def remove(self, key: Key) -> bool:
+        """Remove what `create` made; False when it is still in use."""
+
+    def leftovers(self) -> list[Key]:
+        """Return the attempts for which something exists that `remove` would delete."""
+
+    def close(self) -> None:
+        """Release what is not in use, because the launcher ends; jobs may continue to run."""

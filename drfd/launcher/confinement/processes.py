@@ -1,0 +1,287 @@
+"""The processes in a job's cgroup, on either version: listed, frozen, thawed and signalled.
+
+A cgroup that has vanished has no processes. Kernel documents: cgroup-v1/freezer-subsystem.rst,
+cgroup-v2.rst.
+
+Nearly all cgroups freeze within a fraction of a millisecond, but not one with a process that waits
+for a disk. The launcher has one loop, which a score of such cgroups could block, so
+`FreezeWaitBudget` bounds the waiting for all jobs together.
+
+`end_tracers` ends debuggers that keep a job's processes after SIGKILL, if they are the job's user's
+own. A traced process (ptrace(2)) waits for its tracer even when it has been killed: with its
+memory, if the tracer wants to see it exit (PTRACE_O_TRACEEXIT); and as a zombie, whose parent is
+not notified until the tracer has been. The tracer is not part of the job. So a user could keep a
+job's resources beyond its time limit and any cancellation, with a process outside the job.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from signal import SIGKILL
+
+from cgroupspy.nodes import Node
+
+from drfd.launcher.attempt_files import Attempt
+from drfd.launcher.confinement.cgroup_files import Freezer, JobCgroup
+from drfd.launcher.system import process
+from drfd.launcher.system.files import get, unless_gone
+from drfd.linux.user_database import Subordinates
+
+#: Longest and shortest wait for a freeze, in seconds. Every caller may wait for the shortest;
+#: longer waits may take this share of all time.
+_MOST_S, _LEAST_S, _SHARE = 0.05, 0.001, 0.05
+
+
+class FreezeWaitBudget:
+    """A bound on the time that the launcher waits for cgroups to freeze."""
+
+    def __init__(self, mono: Callable[[], float] = time.monotonic) -> None:
+        self._mono = mono
+        self._left_s = _MOST_S
+        self._seen_mono_s = mono()
+
+    @contextmanager
+    def wait(self) -> Iterator[float]:
+        """Yield until when the caller may wait (monotonic clock). The time that the block takes is
+        charged to the budget."""
+        begin = self._mono()
+        earned_s = (begin - self._seen_mono_s) * _SHARE
+        self._left_s = min(_MOST_S, self._left_s + earned_s)
+        try:
+            yield begin + max(_LEAST_S, self._left_s)
+        finally:
+            self._seen_mono_s = self._mono()
+            self._left_s = max(0.0, self._left_s - (self._seen_mono_s - begin))
+
+
+#: The budget of this process.
+FREEZE_WAIT = FreezeWaitBudget()
+
+
+class Members(ABC):
+    """The processes of the cgroup at `directory`."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    @abstractmethod
+    def pids(self) -> list[int]:
+        """Return the living processes, those of cgroups further in included."""
+
+    @abstractmethod
+    def is_populated(self) -> bool:
+        """Return whether any process is alive there, cgroups further in included."""
+
+    def freeze(self) -> bool:
+        """Freeze the cgroup. Returns whether all processes are stopped within a short time; one
+        that waits for a disk delays the freeze, which continues in the background."""
+        with unless_gone():
+            self._set_frozen(True)
+            return self._stand_still()
+        return False
+
+    def thaw(self) -> None:
+        with unless_gone():
+            self._set_frozen(False)
+
+    def are_frozen(self) -> bool:
+        with unless_gone():
+            return self._is_frozen()
+        return False
+
+    def signal(self, number: int) -> None:
+        """Signal all processes while they are frozen, so that a fork bomb cannot outrun this and no
+        pid is reused meanwhile. Thaws them afterwards."""
+        with unless_gone():
+            self._set_frozen(True)
+            if self._stand_still():
+                process.signal_all(self.pids(), number)
+            else:
+                # Listed processes can be signalled even if the freeze is delayed, but one of them
+                # may exit and its pid be reused.
+                process.signal_those(self.pids, number)
+            self._set_frozen(False)
+
+    def kill(self) -> None:
+        self.signal(SIGKILL)
+
+    @abstractmethod
+    def _set_frozen(self, wanted: bool) -> None: ...
+
+    @abstractmethod
+    def _is_frozen(self) -> bool: ...
+
+    def _stand_still(self) -> bool:
+        with FREEZE_WAIT.wait() as until_mono_s:
+            while not self._is_frozen():
+                if time.monotonic() > until_mono_s:
+                    return False
+                time.sleep(0.0005)
+            return True
+
+
+def inner_groups(directory: str) -> list[str]:
+    """Return the cgroups that a job of root's has made inside its own, the innermost last."""
+    with unless_gone():
+        # Each inner cgroup adds a link; nearly all jobs have none.
+        if os.stat(directory).st_nlink > 2:
+            return [inner for inner, _, _ in os.walk(directory)][1:]
+    return []
+
+
+def remove_all(directory: str) -> bool:
+    """Remove a cgroup, and those within it. Returns False if not all of them are empty."""
+    if _remove(directory):
+        return True
+    return all(map(_remove, [*reversed(inner_groups(directory)), directory]))
+
+
+def _remove(directory: str) -> bool:
+    try:
+        os.rmdir(directory)
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno in (errno.EBUSY, errno.ENOTEMPTY):
+            return False
+        raise
+    return True
+
+
+class MembersV1(Members):
+    """The processes of a cgroup on version 1, by its directory of the freezer controller."""
+
+    def pids(self) -> list[int]:
+        found: list[int] = []
+        for directory in [self._directory, *inner_groups(self._directory)]:
+            with unless_gone():
+                found += _listed(directory)
+        return found
+
+    def is_populated(self) -> bool:
+        return bool(self.pids())
+
+    def _set_frozen(self, wanted: bool) -> None:
+        Freezer(Node(self._directory)).state = "FROZEN" if wanted else "THAWED"
+
+    def _is_frozen(self) -> bool:
+        return bool(Freezer(Node(self._directory)).state == "FROZEN")
+
+
+class MembersV2(Members):
+    """The processes of a cgroup on version 2."""
+
+    def pids(self) -> list[int]:
+        found: list[int] = []
+        for inner, _, _ in os.walk(self._directory):
+            # A threaded cgroup (EOPNOTSUPP) lists its processes in the cgroup around it.
+            with unless_gone(errno.EOPNOTSUPP):
+                found += _listed(inner)
+        return found
+
+    def is_populated(self) -> bool:
+        with unless_gone():
+            return bool(self._cgroup.events["populated"])
+        return False
+
+    def kill(self) -> None:
+        if os.path.exists(f"{self._directory}/cgroup.kill"):
+            with unless_gone():
+                self._cgroup.kill = True
+        else:
+            # Kernels before 5.14 have no cgroup.kill.
+            super().kill()
+
+    def escaped(self, attempt: Attempt | None) -> list[int]:
+        """Return processes of the job in other cgroups, as far as they are children of its runner.
+        Each becomes one at the latest when its parent has died. Users cannot move processes out
+        of the cgroup, but systemd does so for them (systemd-run --user --scope)."""
+        # After the job's end, its runner may have children of another job.
+        if attempt is None or attempt.is_over or attempt.runner is None:
+            return []
+        if attempt.created["boot_id"] not in (None, process.boot_id()):
+            return []
+        runner = attempt.runner["pid"]
+        if process.start_ticks(runner) != attempt.runner["start_ticks"]:
+            return []
+        living = filter(process.start_ticks, process.children(runner))
+        return sorted({*living} - {*self.pids()})
+
+    def _set_frozen(self, wanted: bool) -> None:
+        self._cgroup.freeze = wanted
+
+    def _is_frozen(self) -> bool:
+        return bool(self._cgroup.events["frozen"] == 1)
+
+    @property
+    def _cgroup(self) -> JobCgroup:
+        return JobCgroup.at(self._directory)
+
+
+def _listed(directory: str) -> list[int]:
+    # 0 stands for a process outside this pid namespace, which has no pid here.
+    return [pid for word in get(f"{directory}/cgroup.procs").split() if (pid := int(word))]
+
+
+#: Largest number of processes examined in one chain of tracers: a tracer may be traced itself.
+_MOST_IN_CHAIN = 100
+_SUBORDINATES = Subordinates()
+
+
+def end_tracers(pids: Collection[int], uid: int | None) -> list[int]:
+    """Send SIGKILL to all processes that trace one of these processes of a job of this user, and
+    return their pids. Only processes of the user are killed, or of subordinate uids, which belong
+    to no account. What does not fit into the time budget is left to the next call, which takes the
+    processes in another order."""
+    ended: list[int] = []
+    if uid is None or uid == 0 or os.getuid() != 0:
+        # A debugger of root is an administrator's; an ordinary user's launcher serves only itself.
+        return ended
+    with FREEZE_WAIT.wait() as until_mono_s:
+        for pid in random.sample(list(pids), len(pids)):
+            ended += _end_chain(pid, uid)
+            if time.monotonic() > until_mono_s:
+                break
+    return ended
+
+
+def _end_chain(pid: int, uid: int) -> list[int]:
+    ended: list[int] = []
+    seen, front = {pid}, [pid]
+    while front and len(seen) < _MOST_IN_CHAIN:
+        traced = front.pop()
+        for tracer in process.tracers(traced) - seen:
+            seen.add(tracer)
+            if _end(tracer, traced, uid):
+                ended.append(tracer)
+                front.append(tracer)
+    return ended
+
+
+def _end(tracer: int, traced: int, uid: int) -> bool:
+    try:
+        pidfd = os.pidfd_open(tracer)
+    except OSError:
+        return False
+    try:
+        # Checked again while the pidfd is held: the pid may have been reused.
+        if tracer not in process.tracers(traced) or not _is_users(tracer, uid):
+            return False
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(pidfd)
+    return True
+
+
+def _is_users(pid: int, uid: int) -> bool:
+    uids = process.uids(pid)
+    return bool(uids) and all(each == uid or _SUBORDINATES.has(each) for each in uids)

@@ -1,0 +1,222 @@
+"""Confinement without cgroups: processes are found by descent; limits are measured, not enforced.
+
+The runner is a subreaper, so all processes of a job stay below it, including those with sessions of
+their own and those forked twice. If the runner itself is killed, the job's processes are found by
+the session of its first process. If that process has ended, too, its number may belong to another
+session by now, so the members must carry the job's variables. A job that has unset those is left
+alone then.
+"""
+
+from __future__ import annotations
+
+import random
+import resource
+import time
+from itertools import count
+from signal import SIGCONT, SIGKILL, SIGSTOP
+
+from drfd.launcher.attempt_files import Attempt, Key, Record
+from drfd.launcher.confinement.cores import Affinity, affinity_controls
+from drfd.launcher.confinement.interface import Counted
+from drfd.launcher.protocol import QUOTA, AttemptLimits
+from drfd.launcher.system import process
+
+#: Largest number of listings in one stop; without a fork bomb far fewer suffice.
+_STOP_ROUNDS = 100
+#: Seconds after which one call gives up the proof that all processes are stopped, and the least
+#: number of walks, which may take longer: to stop them, to see which have died of it, and to see
+#: nothing new.
+_FREEZE_WAIT_S, _FREEZE_WALKS = 0.05, 3
+#: Number of times that the runner's children are listed between two walks.
+_CHASE_ROUNDS = 10
+#: Largest number of members of a leaderless session whose variables are read at a time.
+_MOST_LOOKED_AT = 16
+
+
+class Unconfined:
+    kind = "none"
+    #: False, because a job is found as the descendants of its runner.
+    keeps_runners = False
+
+    def __init__(self, why: str) -> None:
+        #: Why there are no cgroups, for people.
+        self._why = why
+        self._affinity = Affinity()
+
+    def controls(self) -> dict[str, str]:
+        return {
+            "cores": self.cores()[QUOTA],
+            "memory": f"measured: stopped when seen over its limit twice; {self._why}",
+            "read": f"measured: stopped when far over for long; {self._why}",
+            "write": f"measured: stopped when far over for long; {self._why}",
+            "processes": "enforced: RLIMIT_NPROC above what the user runs already",
+        }
+
+    def cores(self) -> dict[str, str]:
+        return affinity_controls(self._why)
+
+    def ancestors(self) -> list[str]:
+        return []
+
+    def limit_processes(self, processes: int) -> None:
+        # There is no cgroup that all jobs share; the processes of each user are limited instead.
+        pass
+
+    def mounts(self) -> dict[str, str]:
+        return {}
+
+    def cgroup_path(self, key: Key) -> str | None:
+        return None
+
+    def adopt(self, key: Key, attempt: Attempt | None) -> None:
+        self._affinity.adopt(key, attempt)
+
+    def create(self, key: Key, limits: AttemptLimits) -> None:
+        self._affinity.choose(key, limits)
+
+    def enter(self, key: Key, limits: AttemptLimits, uid: int, pid: int) -> None:
+        self._affinity.keep(key, pid)
+        hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+        wanted = process.count_of_user(uid) + limits.pids
+        if hard != resource.RLIM_INFINITY:
+            wanted = min(wanted, hard)
+        resource.prlimit(pid, resource.RLIMIT_NPROC, (wanted, wanted))
+
+    def oom_descriptor(self, key: Key) -> int | None:
+        return None
+
+    def oom_kills(self, key: Key) -> tuple[bool, bool]:
+        return False, False
+
+    def counted(self, key: Key) -> Counted:
+        return {}
+
+    def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
+        process.signal_all(_members(key, attempt), number)
+
+    def freeze(self, key: Key, attempt: Attempt | None) -> bool:
+        """Stop all processes; True once they are proven to be stopped.
+
+        A walk may miss a process that forks and ends at once, and its child; but such a process
+        has to be reaped by the runner. So all are stopped once a walk has found only stopped
+        processes and dead ones that an earlier walk has found dead, and the runner has slept all
+        the while.
+
+        A process that has started a child by vfork(2), as shells do, cannot be interrupted before
+        the child has executed its program: once signalled, it counts as stopped while that child
+        is. A thread that waits for another thread's memory map before it forks looks the same for a
+        moment, so two walks must find the same, with no process awake in between."""
+        runner = _runner(attempt)
+        if runner is None:
+            return not self._stop(key, attempt)
+        known_dead: set[int] = set()
+        told: set[int] = set()
+        seen: object = None
+        deadline = time.monotonic() + _FREEZE_WAIT_S
+        for walk in count(1):
+            before = process.rest(runner)
+            family = process.family(runner)
+            dead = {pid for pid, one in family.items() if one.state in "ZX"}
+            held = {one.parent for one in family.values() if one.state in "TtD"}
+            waiting = {pid for pid in held & told if family[pid].state == "D"}
+            moving = {pid for pid, one in family.items() if one.state not in "TtZX"} - waiting
+            earlier, seen = seen, (set(family), {pid: process.rest(pid) for pid in waiting})
+            is_quiet = before is not None and process.rest(runner) == before
+            is_proven = not waiting or (seen == earlier and None not in seen[1].values())
+            if is_quiet and is_proven and not moving and dead <= known_dead:
+                return True
+            if walk >= _FREEZE_WALKS and time.monotonic() > deadline:
+                break
+            process.signal_all(moving, SIGSTOP)
+            process.signal_threads(moving & told, SIGSTOP)
+            told |= moving
+            known_dead = dead
+            _chase(runner)
+        return False
+
+    def thaw(self, key: Key, attempt: Attempt | None) -> None:
+        process.signal_all(_members(key, attempt), SIGCONT)
+
+    def members(self, key: Key, attempt: Attempt | None) -> list[int]:
+        return _members(key, attempt)
+
+    def kill_pass(self, key: Key, attempt: Attempt | None) -> bool:
+        stopped = self._stop(key, attempt)
+        process.signal_all(stopped, SIGKILL)
+        return not stopped
+
+    def remove(self, key: Key) -> bool:
+        self._affinity.forget(key)
+        return True
+
+    def leftovers(self) -> list[Key]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+    def _stop(self, key: Key, attempt: Attempt | None) -> set[int]:
+        """Stop all processes, repeatedly until no new one appears, and return their pids. Stopped
+        processes cannot fork, so a job that forks cannot outrun this."""
+        runner = _runner(attempt)
+        if runner is not None:
+            _chase(runner)
+        stopped: set[int] = set()
+        for _ in range(_STOP_ROUNDS):
+            new = set(_members(key, attempt)) - stopped
+            if not new:
+                break
+            process.signal_all(new, SIGSTOP)
+            stopped |= new
+        return stopped
+
+
+def _members(key: Key, attempt: Attempt | None) -> list[int]:
+    """Return the living processes of the attempt."""
+    runner = _runner(attempt)
+    if runner is not None:
+        return process.descendants(runner)
+    if attempt is None or attempt.running is None or not _is_of_this_boot(attempt):
+        return []
+    return _session(key, attempt.created["uid"], attempt.running)
+
+
+def _runner(attempt: Attempt | None) -> int | None:
+    """Return the pid of the attempt's runner, or None if it is not alive."""
+    if attempt is None or attempt.runner is None or not _is_of_this_boot(attempt):
+        return None
+    pid: int = attempt.runner["pid"]
+    return pid if process.start_ticks(pid) == attempt.runner["start_ticks"] else None
+
+
+def _chase(runner: int) -> None:
+    """Stop processes that fork and end faster than a walk. Such a process leaves only its
+    successor, which is then a child of the runner and in the same process group."""
+    own_group = process.group_of(runner)
+    for _ in range(_CHASE_ROUNDS):
+        for pid in process.children(runner):
+            group = process.group_of(pid)
+            if group is not None and group != own_group:
+                process.signal_all([-group], SIGSTOP)
+
+
+def _is_of_this_boot(attempt: Attempt) -> bool:
+    """Return whether the attempt is of this boot, or its record is damaged: then the start times of
+    its processes tell."""
+    return attempt.created["boot_id"] in (None, process.boot_id())
+
+
+def _session(key: Key, uid: int, running: Record) -> list[int]:
+    """Return the members of a job's session. While a session has members, its number is not reused;
+    a leader with another start time means that it was. Without a leader its members tell: they have
+    the variables of the process that began the session, unless they changed them."""
+    leader = running["pid"]
+    started = process.start_ticks(leader)
+    members = process.session_members(leader)
+    if started is not None:
+        return members if started == running["start_ticks"] else []
+    mine = {"DRF_JOB_ID": str(key[0]), "DRF_ATTEMPT": str(key[1])}
+    # A process can make the reading of its variables slow.
+    some = random.sample(members, min(len(members), _MOST_LOOKED_AT))
+    is_mine = any(process.has_in_environment(pid, uid, mine) for pid in some)
+    return members if is_mine else []

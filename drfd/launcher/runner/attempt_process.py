@@ -1,0 +1,383 @@
+"""One attempt in its runner: the start of the job's process, the wait for its end, the records."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import signal
+import time
+from dataclasses import dataclass, field, replace
+from errno import errorcode
+
+from drfd.common.failpoints import reach
+from drfd.launcher import attempt_files
+from drfd.launcher.attempt_files import Attempt, Key
+from drfd.launcher.confinement.interface import Confinement, LimitFailed
+from drfd.launcher.protocol import Assignment, LaunchOrder
+from drfd.launcher.runner import identity, inheritance, settling
+from drfd.launcher.runner.child import (
+    MAX_REPORT_BYTES,
+    MAX_TEXT,
+    JobStart,
+    describe,
+    run_child,
+    run_notice,
+)
+from drfd.launcher.runner.shortage import (
+    DIRECTORY,
+    FIELDS,
+    MACHINE,
+    MEMORY,
+    USER,
+    Shortage,
+    failure,
+    read_failure,
+    retry_while_exhausted,
+)
+from drfd.launcher.system import process
+from drfd.linux import syscalls
+
+#: Seconds that a job's process may take until its program begins.
+_START_S = 120.0
+#: Seconds that exec of the program may take before the job counts as started in any case.
+_EXEC_S = 1.0
+#: Seconds that a runner kills the job's remaining processes for; then the launcher goes on.
+_SWEEP_S = 10.0
+#: After an OOM event, the kill counter is read at this interval (milliseconds), for this long
+#: (seconds).
+_OOM_LOOK_MS, _OOM_LOOK_S = 5, 30.0
+
+
+@dataclass
+class UsageAtEnd:
+    """The resource use of the runner's children, and of theirs, until they were waited for."""
+
+    cpu_s: float = 0.0
+    #: Peak memory of the largest process.
+    peak_kib: int = 0
+    read_blocks: int = 0
+    written_blocks: int = 0
+    #: Whether children were alive at the last look.
+    has_more: bool = False
+    #: The wait status of the wanted child.
+    status: int | None = None
+
+    def reap(self, wanted: int = 0) -> int | None:
+        """Reap dead children, up to `wanted`. Returns the wait status of `wanted`, or None while it
+        is alive. Raises ChildProcessError if it is gone and its status is lost."""
+        while True:
+            try:
+                pid, status, used = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                self.has_more = False
+                if wanted and self.status is None:
+                    raise
+                return self.status
+            if pid == 0:
+                self.has_more = True
+                return self.status
+            # Stored first, because the kernel reports a status only once.
+            if pid == wanted:
+                self.status = status
+            self.cpu_s += used.ru_utime + used.ru_stime
+            self.peak_kib = max(self.peak_kib, used.ru_maxrss)
+            self.read_blocks += used.ru_inblock
+            self.written_blocks += used.ru_oublock
+            if pid == wanted:
+                return status
+
+
+@dataclass
+class AttemptProcess:
+    """The job's process of one attempt, as its runner starts it and waits for it."""
+
+    assignment: Assignment
+    confinement: Confinement
+    created: attempt_files.Record
+    attempt_fd: int
+    notify_fd: int
+    #: The runner's pid and start time.
+    me: attempt_files.Record
+    #: Readable when a child has died.
+    children_fd: int
+    directory: identity.Directory
+    #: False if processes of the attempt may be left.
+    is_clean: bool = True
+    #: True once the job's program may run or have run: only its end is left to be recorded.
+    is_released: bool = False
+    #: True once the runner has given up rights that another attempt would need.
+    is_settled: bool = False
+    #: When the runner settles, unless the job is over by then (monotonic clock).
+    _settle_at_s: float = 0.0
+    #: Readable when the kernel has killed for memory; None if this machine has no such descriptor.
+    _oom_fd: int | None = None
+    #: Until when the kill counter is read (monotonic clock).
+    _look_until_s: float = 0.0
+    _used: UsageAtEnd = field(default_factory=UsageAtEnd)
+
+    @property
+    def order(self) -> LaunchOrder:
+        return self.assignment.order
+
+    @property
+    def key(self) -> Key:
+        return self.order.id, self.order.attempt
+
+    def run(self, channel_fd: int) -> None:
+        # Written first, so that the next launcher can find this runner at once.
+        attempt_files.append(self.attempt_fd, "runner", self.me)
+        reach("runner.before-child")
+        try:
+            self._run(channel_fd)
+        finally:
+            if self._oom_fd is not None:
+                os.close(self._oom_fd)
+
+    def _run(self, channel_fd: int) -> None:
+        pid, failure = self._start_child(channel_fd)
+        if failure is not None:
+            self.assignment.close()
+            attempt_files.append(self.attempt_fd, "failed", failure)
+            return
+        reach("runner.after-exec")
+        self._notify_launcher()
+        if self.order.tells_start:
+            self._tell_start(channel_fd)
+        # The payload is not read any more.
+        self.assignment.close()
+        self._settle_at_s = time.monotonic() + settling.SETTLE_S
+        status = retry_while_exhausted(self.key, self._await_end, pid, channel_fd)
+        at_s, mono_s = time.time(), time.monotonic()
+        retry_while_exhausted(self.key, self._record_end, status, at_s, mono_s)
+
+    def _start_child(self, channel_fd: int) -> tuple[int, attempt_files.Record | None]:
+        """Fork the job's process and release it once that is on record. Returns its pid, and the
+        `failed` record if the program could not be run."""
+        try:
+            order = self.order
+            user, groups = self.directory.look_up(order.uid, order.user, order.gid)
+            # Done here and not in the job's process, whose cgroup is charged for each page that it
+            # touches.
+            inheritance.leave_keyring()
+            has_room = inheritance.has_room_for_keys(order.uid)
+        except identity.Denied as error:
+            return 0, failure(str(error), None)
+        except identity.DirectoryFailed as error:
+            # The shortage is this user's alone: other users may be in local files, which answer.
+            number = errorcode.get(error.errno, str(error.errno))
+            return 0, failure(str(error), Shortage(USER, DIRECTORY, number))
+        except OSError as error:
+            return 0, describe(error)
+        report_out, report_in = os.pipe()
+        go_out, go_in = os.pipe()
+        place = self.created.get("space")
+        start = JobStart(self.assignment, user, groups, report_in, go_out, has_room, place)
+        pid = syscalls.fork()
+        if pid == 0:
+            # They include the lock and the channel, which show that the runner is alive.
+            others = (report_out, go_in, self.attempt_fd, channel_fd)
+            run_child(start, others)
+        os.close(report_in)
+        os.close(go_out)
+        try:
+            return pid, self._confine_and_release(pid, report_out, go_in)
+        finally:
+            os.close(report_out)
+
+    def _confine_and_release(
+        self, pid: int, report_fd: int, go_fd: int
+    ) -> attempt_files.Record | None:
+        """Put the child into its cgroup and let it become the job's program. Returns the `failed`
+        record, or None if the program runs."""
+        try:
+            self.confinement.enter(self.key, self.order.limits, self.order.uid, pid)
+        except (LimitFailed, OSError) as error:
+            os.close(go_fd)
+            os.waitpid(pid, 0)
+            return describe(error)
+        _write_go(go_fd)
+        if not process.is_readable(report_fd, _START_S):
+            os.close(go_fd)
+            return failure(self._kill_hung_start(pid), None)
+        ready = os.read(report_fd, 1)
+        if ready == b"+":
+            reach("runner.before-running-record")
+            job = {"pid": pid, "start_ticks": process.start_ticks(pid)}
+            attempt_files.append(self.attempt_fd, "running", job)
+            reach("runner.after-running-record")
+            self._oom_fd = self.confinement.oom_descriptor(self.key)
+            self.is_released = True
+            _write_go(go_fd)
+            if not process.is_readable(report_fd, _EXEC_S):
+                # The program is on a mount that hangs, or its user delays it. The job counts as
+                # running, as is on record, and so does its time limit.
+                self._notify_launcher()
+        os.close(go_fd)
+        # exec closes the pipe; anything read from it is the reason why exec failed.
+        problem = ready.replace(b"+", b"") + retry_while_exhausted(self.key, _read_all, report_fd)
+        if ready == b"+" and not problem:
+            return None
+        os.waitpid(pid, 0)
+        if not problem:
+            return failure("the job's process died before exec", None)
+        return self._attributed(_parse_failure(problem))
+
+    def _attributed(self, told: attempt_files.Record) -> attempt_files.Record:
+        """Return the record of a reported failure. A shortage of memory becomes a final failure if
+        the job has hit its own limit, because it would hit it again."""
+        short = read_failure(told)
+        is_own = short is not None and short["resource"] == MEMORY
+        if is_own and self.confinement.counted(self.key).get("limit_hits"):
+            return failure(told["text"], None)
+        return told
+
+    def _kill_hung_start(self, pid: int) -> str:
+        """Kill a child that hangs before exec, and return the reason for the user. Its time limit
+        does not count yet, so a directory that hangs, or a SIGSTOP by the user, could otherwise
+        keep the job's resources for an unlimited time."""
+        self.is_clean = False
+        os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + _SWEEP_S
+        while self._used.reap(pid) is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        where = "entering its directory and opening its output files"
+        return f"{where} took longer than {_START_S:.0f} s"
+
+    def _tell_start(self, channel_fd: int) -> None:
+        """Run the owner's notification command in the job's cgroup; it ends with the job."""
+        variables = {**self.order.variables, "DRF_STATE": "RUNNING"}
+        try:
+            order = replace(self.order, variables=variables)
+            pid = syscalls.fork()
+        except (OSError, MemoryError):
+            # The machine is short of processes. The job runs without the notification.
+            return
+        if pid == 0:
+            # The lock and the channel show that the runner is alive.
+            os.close(self.attempt_fd)
+            os.close(channel_fd)
+            null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
+            assignment = replace(self.assignment, order=order)
+            run_notice(assignment, self.confinement, null, self.created.get("space"))
+
+    def _await_end(self, pid: int, channel_fd: int) -> int:
+        """Reap until `pid` is gone, and return its wait status. After an OOM kill all processes of
+        the job are killed. When the job has run for `settling.SETTLE_S`, the runner settles and
+        closes `channel_fd`, which tells the launcher that it takes no further attempt. May be
+        called again after an error."""
+        poll = select.poll()
+        poll.register(self.children_fd, select.POLLIN)
+        if self._oom_fd is not None:
+            poll.register(self._oom_fd, select.POLLIN)
+        # Reap before waiting: an event that was read before an error may not have been handled.
+        while (status := self._used.reap(pid)) is None:
+            now_s = time.monotonic()
+            if not self.is_settled and now_s >= self._settle_at_s:
+                settling.settle(self._cgroup())
+                self.is_settled = True
+                os.close(channel_fd)
+            is_looking = now_s < self._look_until_s
+            pause_ms = None if self.is_settled else (self._settle_at_s - now_s) * 1000 + 1
+            for fd, _ in poll.poll(_OOM_LOOK_MS if is_looking else pause_ms):
+                os.read(fd, 4096)
+                if fd == self._oom_fd:
+                    # The kernel signals before it kills: the counter follows a moment later.
+                    is_looking, self._look_until_s = True, time.monotonic() + _OOM_LOOK_S
+            if is_looking and self.confinement.oom_kills(self.key)[0]:
+                # Survivors are killed after the job's first process, by `_sweep`.
+                self._kill_all()
+                self._look_until_s = 0.0
+        return status
+
+    def _cgroup(self) -> list[str]:
+        """Return the directories of the job's cgroup."""
+        path = self.confinement.cgroup_path(self.key)
+        if path is None:
+            return []
+        mounts = self.confinement.mounts().values()
+        return [f"{mount}/{path.strip('/')}" for mount in dict.fromkeys(mounts)]
+
+    def _kill_all(self) -> bool:
+        ours = Attempt(created=self.created, runner=self.me)
+        return self.confinement.kill_pass(self.key, ours)
+
+    def _sweep(self) -> None:
+        """Kill until no process of the job is left, or for `_SWEEP_S`. All its processes are, or
+        become, children of this runner; a walk through /proc can miss one that is being forked."""
+        deadline = time.monotonic() + _SWEEP_S
+        while True:
+            is_empty = self._kill_all()
+            self._used.reap()
+            self.is_clean = is_empty and not self._used.has_more
+            if self.is_clean or time.monotonic() > deadline:
+                return
+            time.sleep(0.001)
+
+    def _record_end(self, status: int, at_s: float, mono_s: float) -> None:
+        """Record the end of the job. May be called again after an error."""
+        oom_killed, over_limit = self.confinement.oom_kills(self.key)
+        self._sweep()
+        code = os.waitstatus_to_exitcode(status)
+        used = self._used
+        counted = self.confinement.counted(self.key)
+        # Until exec each child is a copy of the runner, whose size is no peak of the job.
+        if used.peak_kib > 2 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss:
+            counted["largest_process_bytes"] = used.peak_kib * 1024
+        reach("runner.before-end-record")
+        attempt_files.end_partial_line(self.attempt_fd)
+        attempt_files.append(
+            self.attempt_fd,
+            "ended",
+            {
+                "at_s": at_s,
+                "mono_s": mono_s,
+                "exit_code": code if code >= 0 else None,
+                "signal": -code if code < 0 else None,
+                "oom_killed": oom_killed,
+                "over_limit": over_limit,
+                "cpu_s": used.cpu_s,
+                "peak_bytes": used.peak_kib * 1024,
+                "read_bytes": used.read_blocks * 512,
+                "written_bytes": used.written_blocks * 512,
+                "counted": counted,
+            },
+        )
+        reach("runner.after-end-record")
+
+    def _notify_launcher(self) -> None:
+        try:
+            os.write(self.notify_fd, attempt_files.file_name(self.key).encode() + b"\n")
+        except (BrokenPipeError, BlockingIOError):
+            # The launcher is gone, or so far behind that it reads all attempt files anyway.
+            pass
+
+
+def _parse_failure(problem: bytes) -> attempt_files.Record:
+    """Parse the failure that the job's process has reported. The user may control that process by
+    then, so only what drfd's own code can report is accepted: never a shortage of the machine."""
+    try:
+        told = json.loads(problem)
+        text, short = str(told["text"])[:MAX_TEXT], read_failure(told)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return failure("the job's process died before exec", None)
+    if short is None or short["whose"] == MACHINE:
+        return {"text": text}
+    return {"text": text, "shortage": {name: short[name] for name in FIELDS}}
+
+
+def _write_go(fd: int) -> None:
+    try:
+        os.write(fd, b"+")
+    except BrokenPipeError:
+        # The child has died, as its wait status shows.
+        pass
+
+
+def _read_all(fd: int) -> bytes:
+    data = b""
+    while piece := os.read(fd, MAX_REPORT_BYTES):
+        # The user may control the writer by now: no more is kept than drfd's code would write.
+        data = (data + piece)[:MAX_REPORT_BYTES]
+    return data

@@ -1,0 +1,431 @@
+"""The job's own process, from fork to exec: first the limits, then the user, then the user's files.
+
+No path of the user's (directory, output files, program) is touched before the rights are dropped.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import pwd
+import signal
+import socket
+import stat
+import termios
+from dataclasses import dataclass, replace
+
+# Functions that a job's process calls between fork and exec are imported by name: a lookup in a
+# module writes to a page of that module, which the kernel has to copy first.
+from os import chdir, close, dup2, execve, execvpe, read, set_blocking, setsid, umask, write
+from os import open as open_fd
+from pathlib import Path
+from typing import NoReturn
+
+from drfd.launcher.attempt_files import Record
+from drfd.launcher.confinement.interface import Confinement, LimitFailed
+from drfd.launcher.protocol import Assignment, AttemptLimits, LaunchOrder
+from drfd.launcher.runner import identity, inheritance
+from drfd.launcher.runner.shortage import (
+    DESCRIPTORS,
+    JOB,
+    LAUNCHER,
+    MACHINE,
+    MEMORY,
+    PROCESSES,
+    QUOTA,
+    SPACE,
+    USER,
+    failure,
+    machine_text,
+    shortage_of,
+)
+from drfd.launcher.system import private_tmp, process
+from drfd.launcher.system.files import get
+from drfd.linux.sealed import read_sealed
+from drfd.linux.unix_sockets import at_socket
+from drfd.payload.pack import encode
+from drfd.payload.unpack import LaunchPayload, decode, output_path
+
+#: Without O_NONBLOCK a FIFO that nobody reads would block a job indefinitely.
+_OUTPUT_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK
+#: Linux truncates only regular files (open(2)).
+_EMPTIED_FLAGS = _OUTPUT_FLAGS | os.O_TRUNC
+_INPUT_FLAGS = os.O_RDONLY
+_ATTACH_WAIT_S = 10.0
+#: Seconds after which a notification command gets SIGALRM.
+NOTICE_ALARM_S = 60
+
+
+#: Largest length of the text of a failure, in characters, and of its report, in bytes.
+MAX_TEXT, MAX_REPORT_BYTES = 4096, 32 << 10
+#: Arbitrary values for `warm_up`. The account is a plain tuple, because Python 3.11 complains about
+#: a struct_passwd in a module when the process ends (SystemError: bad argument to internal
+#: function).
+_NOBODY = ("nobody", "", 65534, 65534, "", "/", "")
+_ORDER = LaunchOrder(
+    id=1, attempt=1, uid=65534, user="nobody", journal="0" * 32, submitted_us=0, gid=65534,
+    array_id=0, array_index=0, name="x", threads=1, variables={}, hidden=(),
+    limits=AttemptLimits(cores_milli=0, memory_bytes=0, pids=0),
+)  # fmt: skip
+_PAYLOAD = encode(
+    argv=("x",), cwd="/", umask=0, stdout="drf-%j.out", stderr="x", env={"A": "b"}, script=None,
+    attach=None, notify=(),
+)  # fmt: skip
+
+
+class StepFailed(Exception):
+    """A step could not be done; the text is a sentence for the submitter."""
+
+
+class SpaceFailed(StepFailed):
+    """The private temporary space could not be entered."""
+
+
+class ExecFailed(StepFailed):
+    """The program itself could not be executed."""
+
+
+def warm_up() -> None:
+    """Do once, without effect, what `run_child` does. Otherwise each job's process would repeat, on
+    pages of its own, what Python and the C library compute at the first call of a function."""
+    try:
+        if os.getuid() == 0:
+            os.setgroups(os.getgroups())
+        os.setresgid(-1, -1, -1)
+        os.setresuid(-1, -1, -1)
+        os.getresuid()
+        process.drops_capabilities()
+        inheritance.warm_up()
+        umask(umask(0o077))
+        fd = open_fd("/dev/null", _INPUT_FLAGS)
+        set_blocking(fd, True)
+        _move_descriptor(os.dup(fd), fd)
+        close(fd)
+        identity.environment(pwd.struct_passwd(_NOBODY), _ORDER, decode(_PAYLOAD))
+        execve("/", ["/"], {"PATH": "/"})
+    except OSError:
+        # A directory cannot be executed, which is the intended end. A job reports other errors.
+        return
+
+
+@dataclass(frozen=True, slots=True)
+class JobStart:
+    """All that a job's process needs to become the job; prepared by its runner before the fork."""
+
+    assignment: Assignment
+    user: pwd.struct_passwd
+    groups: list[int]
+    #: Pipe to the runner: a "+" when only the release is missing, or the report of a failure. It is
+    #: closed at exec.
+    report_fd: int
+    #: Pipe from the runner: a "+" when the process is in its cgroup, and another to release it.
+    go_fd: int
+    #: Whether the user's quota of keys allows a keyring of the job's own.
+    has_room: bool
+    #: Parent of the directories of the attempt's private temporary space; None if it has none.
+    place: str | None
+
+
+def run_child(start: JobStart, others: tuple[int, ...]) -> NoReturn:
+    """Become the job, in the process that was forked for it. `others` are descriptors of the
+    runner's that are to be closed.
+
+    Everything that a runner can do before or after the fork is done there: after a fork, each page
+    that is touched has to be copied first."""
+    report_fd = start.report_fd
+    try:
+        for fd in others:
+            close(fd)
+        _become_job(start)
+    except BaseException as error:
+        told = _failure_in_job(error)
+        os.write(report_fd, json.dumps(told | {"text": told["text"][:MAX_TEXT]}).encode())
+    finally:
+        os._exit(125)
+
+
+def run_notice(
+    assignment: Assignment, confinement: Confinement, report_fd: int, place: str | None
+) -> NoReturn:
+    """Become the owner's notification command: within the job's limits, without output, and ended
+    by an alarm. An error is written to `report_fd`, which is closed at exec. The command sees the
+    job's own /tmp and /var/tmp, which are below `place`, and an empty /dev/shm."""
+    order = assignment.order
+    try:
+        os.setsid()
+        user = identity.account(order.uid, order.user)
+        groups = identity.groups_of(user)
+        # Done before it enters its cgroup, which is charged for each page that it touches.
+        inheritance.leave_keyring()
+        has_room = inheritance.has_room_for_keys(order.uid)
+        confinement.enter((order.id, order.attempt), order.limits, order.uid, pid=0)
+        inheritance.leave_launcher(order.uid)
+        if place is not None and os.path.isdir(place):
+            private_tmp.enter(place, order.limits.memory_bytes)
+        identity.become(user, groups, order.gid)
+        inheritance.join_keyring(has_room)
+        payload = _read(assignment)
+        os.umask(payload.umask)
+        try:
+            os.chdir(payload.cwd)
+        except OSError:
+            # The job may have removed it; the owner is notified in any case.
+            os.chdir("/")
+        null = os.open("/dev/null", os.O_RDWR)
+        for target in (0, 1, 2):
+            os.dup2(null, target)
+        process.close_all_but(report_fd)
+        env = identity.environment(user, order, payload)
+        env |= {
+            "DRF_STDOUT": _output(order, payload, payload.stdout),
+            "DRF_STDERR": _output(order, payload, payload.stderr),
+        }
+        argv = payload.notify
+        _reset_signals()
+        # An alarm survives exec (execve(2)).
+        signal.alarm(NOTICE_ALARM_S)
+        inheritance.allow_core()
+        try:
+            os.execvpe(argv[0], list(argv), env)
+        except OSError as error:
+            raise StepFailed(_explain_exec(argv[0], error, is_script=False)) from None
+    except BaseException as error:
+        _report(report_fd, error)
+    finally:
+        os._exit(125)
+
+
+def _become_job(start: JobStart) -> None:
+    assignment, user, place, go_fd = start.assignment, start.user, start.place, start.go_fd
+    order = assignment.order
+    setsid()
+    if read(go_fd, 1) != b"+":
+        os._exit(125)
+    inheritance.leave_launcher(order.uid)
+    outside = None if place is None else _enter(place, order)
+    identity.become(user, start.groups, order.gid)
+    inheritance.join_keyring(start.has_room)
+    # From here on the process has only the user's rights.
+    payload = _read(assignment)
+    env = identity.environment(user, order, payload)
+    umask(payload.umask)
+    try:
+        chdir(payload.cwd)
+    except OSError as error:
+        why = f"{error.strerror}{_hint(outside, payload.cwd)}"
+        raise StepFailed(f"{user.pw_name} cannot enter {payload.cwd}: {why}") from error
+    if payload.attach is None:
+        _open_outputs(order, payload, user.pw_name, outside)
+    else:
+        _take_descriptors(payload.attach, outside)
+    path, argv = _program(payload)
+    write(start.report_fd, b"+")
+    if read(go_fd, 1) != b"+":
+        os._exit(125)
+    inheritance.allow_core()
+    try:
+        # No shell interprets the user's words. A search in PATH by Python touches twenty pages.
+        if "/" in path:
+            execve(path, argv, env)
+        execvpe(path, argv, env)
+    except OSError as error:
+        name = argv[0] if payload.script is None else f"the script {argv[0]}"
+        why = _explain_exec(name, error, is_script=payload.script is not None)
+        raise ExecFailed(f"{why}{_hint(outside, path)}") from error
+
+
+def _failure_in_job(error: BaseException) -> Record:
+    """Return the failure record of an error in the job's own process. A shortage here is attributed
+    to the user or the job: no report of a user's process holds up the jobs of others."""
+    whose = JOB
+    if isinstance(error, ExecFailed) or not isinstance(error, StepFailed):
+        whose = USER
+    short = shortage_of(error, whose)
+    is_other = isinstance(error, StepFailed) and not isinstance(error, ExecFailed)
+    if short is None or short.resource == LAUNCHER or (is_other and short.resource == PROCESSES):
+        # EAGAIN from opening a file is no shortage of processes.
+        return failure(explain(error), None)
+    if short.resource == MEMORY:
+        # The job's cgroup is charged for this process.
+        short = replace(short, whose=JOB)
+    # Every user can see why a job waits, so the sentence names none of the job's files.
+    if isinstance(error, ExecFailed):
+        what = "its program could not be begun"
+    elif isinstance(error, SpaceFailed):
+        what = "it could not be given a /tmp of its own"
+    elif isinstance(error, StepFailed):
+        what = "its directory and output files could not be opened"
+    else:
+        what = "it could not become its user's"
+    return failure(f"{what}: {_IN_WORDS[short.resource]} ({short.errno})", short)
+
+
+#: Shortages of a job's own process, in words.
+_IN_WORDS = {
+    MEMORY: "no memory was to be had within its limit",
+    PROCESSES: "its user has as many processes as allowed",
+    DESCRIPTORS: "no more files can be opened",
+    SPACE: "the disk is full",
+    QUOTA: "its user's quota is used up",
+}
+
+
+def describe(error: BaseException) -> Record:
+    """Return the failure record of an error in a runner before it released the job."""
+    short = shortage_of(error, MACHINE)
+    text = explain(error) if short is None else machine_text(short, error)
+    return failure(text, short)
+
+
+def _read(assignment: Assignment) -> LaunchPayload:
+    try:
+        return decode(read_sealed(assignment.payload_fd))
+    except ValueError as error:
+        raise StepFailed(f"what it is to run cannot be read: {error}") from None
+
+
+def _report(fd: int, error: BaseException) -> None:
+    write(fd, explain(error)[:MAX_TEXT].encode(errors="replace"))
+
+
+def explain(error: BaseException) -> str:
+    """Return why a job could not be started, in a sentence for its submitter."""
+    match error:
+        case StepFailed() | identity.Denied() | identity.DirectoryFailed():
+            return str(error)
+        case LimitFailed():
+            return f"it could not be set up: {error}"
+        case OSError():
+            return f"it could not be set up: {error.strerror}"
+        case MemoryError():
+            return "it could not be set up: out of memory"
+        case _:
+            return f"it could not be set up: {error!r}"
+
+
+def _enter(place: str, order: LaunchOrder) -> int:
+    try:
+        return private_tmp.enter(place, order.limits.memory_bytes)
+    except OSError as error:
+        # Without its space the job would see files of others, and leave its own behind.
+        raise SpaceFailed(f"it could not be given a /tmp of its own: {error.strerror}") from error
+
+
+def _hint(outside: int | None, path: str) -> str:
+    return "" if outside is None else private_tmp.hint(path)
+
+
+def _output(order: LaunchOrder, payload: LaunchPayload, pattern: str) -> str:
+    return output_path(
+        pattern,
+        cwd=payload.cwd,
+        job_id=order.id,
+        array_id=order.array_id,
+        index=order.array_index,
+        name=order.name,
+        user=order.user,
+    )
+
+
+def _open_outputs(
+    order: LaunchOrder, payload: LaunchPayload, user: str, outside: int | None
+) -> None:
+    _move_descriptor(open_fd("/dev/null", _INPUT_FLAGS), 0)
+    # The output of an attempt that was preempted is kept.
+    empty = order.empties_output
+    stdout, stderr = (_output(order, payload, each) for each in (payload.stdout, payload.stderr))
+    out = _open_output(stdout, user, outside, empty=empty)
+    same = stderr == stdout
+    err = os.dup(out) if same else _open_output(stderr, user, outside, empty=empty)
+    _move_descriptor(out, 1)
+    _move_descriptor(err, 2)
+
+
+def _open_output(path: str, user: str, outside: int | None, *, empty: bool) -> int:
+    try:
+        flags = _EMPTIED_FLAGS if empty else _OUTPUT_FLAGS
+        fd = private_tmp.open_outside(outside, path, flags, 0o666)
+    except OSError as error:
+        is_pipe = error.errno == errno.ENXIO and stat.S_ISFIFO(os.stat(path).st_mode)
+        why = "nobody reads this pipe" if is_pipe else error.strerror
+        raise StepFailed(f"{user} cannot write the output file {path}: {why}") from error
+    set_blocking(fd, True)
+    return fd
+
+
+def _move_descriptor(fd: int, target: int) -> None:
+    dup2(fd, target)
+    close(fd)
+
+
+def _take_descriptors(path: str, outside: int | None) -> None:
+    """Receive standard input, output and error from the submitter's own socket (`drf run`)."""
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_ATTACH_WAIT_S)
+            with private_tmp.path_outside(outside, path) as seen, at_socket(Path(seen)) as address:
+                connection.connect(address)
+            kind, fds, _, _ = socket.recv_fds(connection, 1, 3)
+    except OSError as error:
+        raise StepFailed(f"the terminal that waited for this job is gone ({error})") from error
+    if len(fds) != 3:
+        raise StepFailed("the terminal that waited for this job is gone")
+    for target, fd in enumerate(fds):
+        os.dup2(fd, target)
+    for fd in fds:
+        os.close(fd)
+    if kind == b"t":
+        _take_terminal()
+
+
+def _take_terminal() -> None:
+    """Make the pty at standard input, which was made for this job, the controlling terminal: its
+    keys become signals for the session, and its end a hang-up."""
+    try:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    except OSError as error:
+        raise StepFailed(f"its terminal cannot be taken: {error.strerror}") from None
+
+
+def _program(payload: LaunchPayload) -> tuple[str, list[str]]:
+    """Return the path and the arguments to execute: argv[0], searched in PATH, or the script from a
+    file in memory, so that it runs as it was submitted."""
+    argv = list(payload.argv)
+    if payload.script is None:
+        return argv[0], argv
+    # Open after exec, too: the interpreter opens the script by the name of this descriptor.
+    fd = os.memfd_create("script", 0)
+    left = memoryview(payload.script.encode(errors="surrogateescape"))
+    while left:
+        left = left[write(fd, left) :]
+    path = f"/proc/self/fd/{fd}"
+    if not payload.script.startswith("#!"):
+        return "/bin/sh", ["sh", path, *argv[1:]]
+    return path, argv
+
+
+def ignored_signals() -> tuple[int, ...]:
+    """Return the signals that this process ignores; a program that it executes inherits that."""
+    line = next(line for line in get("/proc/self/status").split("\n") if line.startswith("SigIgn:"))
+    mask = int(line.split()[1], 16)
+    return tuple(number for number in range(1, signal.NSIG) if mask >> (number - 1) & 1)
+
+
+def _reset_signals() -> None:
+    for number in ignored_signals():
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def _explain_exec(path: str, error: OSError, *, is_script: bool) -> str:
+    if error.errno == errno.ENOENT and is_script:
+        return f"{path} names an interpreter in its first line that is not there"
+    if error.errno == errno.ENOENT and "/" not in path:
+        return f"there is no command {path} in the job's PATH"
+    if error.errno == errno.ENOENT:
+        return f"there is no program {path}, or its interpreter is missing"
+    if error.errno == errno.ENOEXEC:
+        return f"{path} is not a program: a script needs a first line such as #!/bin/sh"
+    return f"cannot run {path}: {error.strerror}"

@@ -1,0 +1,164 @@
+"""The job's user and environment, as set in the job's own process before exec."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import time
+from collections.abc import Iterable
+
+# Imported by name: see child.py.
+from os import getresuid, getuid, setgroups, setresgid, setresuid
+from pathlib import Path
+
+from drfd.launcher.protocol import LaunchOrder
+from drfd.launcher.system import process
+from drfd.linux import service, syscalls
+from drfd.linux.syscalls import set_dumpable
+from drfd.linux.user_database import PASSWD, Version, version_of
+from drfd.payload.environment import GRES_PREFIX, thread_counts
+from drfd.payload.unpack import LaunchPayload
+
+#: Variables of the service in which drfd, or the submitter, was started; no job inherits them.
+_FOREIGN = service.VARIABLES
+
+#: Seconds that an answer of the user directory is kept, unless a file in `_FILES` changes.
+_FRESH_S = 1.0
+_FILES = PASSWD, Path("/etc/group")
+
+_DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+#: The highest uid that a user can have; the next number means "no uid".
+_MOST_UID = (1 << 32) - 2
+
+
+class Denied(Exception):
+    """The job cannot run as this user; the text is the reason."""
+
+
+class DirectoryFailed(Exception):
+    """The user directory cannot answer now; it may do so later."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"the user directory does not answer: {os.strerror(number)}")
+        self.errno = number
+
+
+def account(uid: int, name: str) -> pwd.struct_passwd:
+    """Return the user's present entry, which may have changed since the job was submitted. Raises
+    Denied if the uid no longer belongs to the account `name`, since it may be another person's by
+    now, and DirectoryFailed if the directory cannot answer."""
+    is_self = uid == os.getuid()
+    try:
+        user = pwd.getpwuid(uid)
+    except KeyError:
+        if is_self:
+            # In containers a uid may have no account; the user's own daemon needs none.
+            return pwd.struct_passwd((str(uid), "", uid, os.getgid(), "", "/", "/bin/sh"))
+        _insist_on_an_answer(uid)
+        raise Denied(f"there is no user with uid {uid} any more") from None
+    if user.pw_name != name and not is_self:
+        raise Denied(f"the account {name} no longer has uid {uid}")
+    return user
+
+
+def _insist_on_an_answer(uid: int) -> None:
+    """Raise DirectoryFailed unless it is certain that a uid has no account."""
+    if uid > _MOST_UID:
+        return
+    try:
+        has_appeared = syscalls.has_account(uid)
+    except OSError as error:
+        raise DirectoryFailed(error.errno or errno.EIO) from None
+    if has_appeared:
+        raise DirectoryFailed(errno.EAGAIN)
+
+
+def groups_of(user: pwd.struct_passwd, expected: Iterable[int] = ()) -> list[int]:
+    """Return the user's present groups, or none if this process cannot change groups. Raises
+    DirectoryFailed if an `expected` group is missing and the directory cannot answer what it is:
+    getgrouplist silently omits groups that the directory cannot name now."""
+    if os.getuid() != 0:
+        return []
+    groups = os.getgrouplist(user.pw_name, user.pw_gid)
+    for gid in {*expected}.difference(groups):
+        try:
+            syscalls.has_group(gid)
+        except OSError as error:
+            raise DirectoryFailed(error.errno or errno.EIO) from None
+    return groups
+
+
+class Directory:
+    """Cache of accounts and groups in a runner. The system's directory may take a hundred calls to
+    answer, so for many short jobs it is asked once a second: a user who is removed from a group of
+    a directory service has lost it for jobs that start a second later. Changes of /etc/passwd and
+    /etc/group take effect at the next job."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, str], tuple[float, pwd.struct_passwd, list[int]]] = {}
+        self._versions: list[Version] = []
+
+    def look_up(self, uid: int, name: str, *expected: int) -> tuple[pwd.struct_passwd, list[int]]:
+        """Return the account and its groups. `expected` are groups that it had when the job was
+        submitted. Raises Denied, DirectoryFailed."""
+        now_s = time.monotonic()
+        versions = [version_of(file) for file in _FILES]
+        known = self._known.get((uid, name))
+        if known is not None and now_s - known[0] < _FRESH_S and versions == self._versions:
+            return known[1:]
+        user = account(uid, name)
+        before = [] if known is None else known[2]
+        groups = groups_of(user, [*(gid for gid in expected if gid <= _MOST_UID), *before])
+        # Entries of other users are dropped, because they may never be asked for again.
+        self._known, self._versions = {(uid, name): (now_s, user, groups)}, versions
+        return user, groups
+
+
+def become(user: pwd.struct_passwd, groups: list[int], preferred_gid: int) -> None:
+    """Drop to the user for good, groups first, and verify it. `groups` come from `groups_of`.
+    Raises Denied if root's rights could be regained."""
+    if getuid() != 0:
+        if user.pw_uid != getuid():
+            raise Denied(f"this launcher runs as uid {getuid()} and cannot become {user.pw_uid}")
+        return
+    gid = preferred_gid if preferred_gid in groups else user.pw_gid
+    setgroups(groups)
+    setresgid(gid, gid, gid)
+    setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
+    # Until exec this process holds the launcher's memory, so its user may neither get a core of it
+    # nor trace it. A change of uid ensures that by itself only where fs.suid_dumpable is 0.
+    set_dumpable(False)
+    if user.pw_uid == 0 or (getresuid() == (user.pw_uid,) * 3 and process.drops_capabilities()):
+        return
+    try:
+        os.setuid(0)
+    except PermissionError:
+        return
+    raise Denied("root's rights could be had back after they were dropped")
+
+
+def environment(
+    user: pwd.struct_passwd, order: LaunchOrder, payload: LaunchPayload
+) -> dict[str, str]:
+    """Return the job's environment: the submitter's variables, overridden by the account's, then by
+    drfd's. Thread counts are defaults that the submitter's variables override."""
+    own = {
+        name: value
+        for name, value in payload.env.items()
+        if name not in order.hidden and not name.startswith(GRES_PREFIX)
+    }
+    env = (thread_counts(order.threads, own) if order.threads else {}) | own
+    for name in _FOREIGN:
+        env.pop(name, None)
+    env.setdefault("PATH", _DEFAULT_PATH)
+    env |= {
+        "HOME": user.pw_dir,
+        "USER": user.pw_name,
+        "LOGNAME": user.pw_name,
+        "SHELL": user.pw_shell or "/bin/sh",
+        "PWD": payload.cwd,
+    }
+    return env | order.variables

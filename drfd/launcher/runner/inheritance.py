@@ -1,0 +1,306 @@
+"""What a job inherits: resource limits and scheduling by a fixed policy, and a session keyring.
+
+A launcher may be started from a shell with limits, a nice value or a CPU mask of its own, and a
+program inherits all of these through fork and exec. So a runner first sets for itself what jobs are
+to inherit (`take_policy`); the few settings that differ from job to job are made in the job's own
+process.
+
+Where the launcher is not root, the limits, the nice value and the CPUs that it cannot set, or that
+its user has chosen, stay as they are. docs/enforcement.md has the same table for users; a test
+compares them.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import resource
+
+# Imported by name: see child.py.
+from os import getuid
+from resource import RLIM_INFINITY, RLIMIT_CORE, setrlimit
+from typing import NoReturn
+
+from drfd.launcher.runner.identity import Denied
+from drfd.launcher.system.files import get, put
+from drfd.linux import syscalls
+from drfd.linux.own_process import OOM_SCORE, spare, take_cpus
+from drfd.linux.syscalls import join_session_keyring, set_key_permissions
+
+_MIB = 1 << 20
+#: Limit → soft and hard value, as the kernel and systemd give them to services. `_threads` computes
+#: NPROC and SIGPENDING.
+LIMITS: dict[str, tuple[int, int]] = {
+    "CPU": (RLIM_INFINITY, RLIM_INFINITY),
+    "FSIZE": (RLIM_INFINITY, RLIM_INFINITY),
+    "DATA": (RLIM_INFINITY, RLIM_INFINITY),
+    "STACK": (8 * _MIB, RLIM_INFINITY),
+    # A job that wants core files raises the soft limit itself: ulimit -c.
+    "CORE": (0, RLIM_INFINITY),
+    "RSS": (RLIM_INFINITY, RLIM_INFINITY),
+    # A higher soft limit slows down programs that close all descriptors up to it.
+    "NOFILE": (1024, 524288),
+    "MEMLOCK": (8 * _MIB, 8 * _MIB),
+    "AS": (RLIM_INFINITY, RLIM_INFINITY),
+    "MSGQUEUE": (819200, 819200),
+    "NICE": (0, 0),
+    "RTPRIO": (0, 0),
+    "RTTIME": (RLIM_INFINITY, RLIM_INFINITY),
+}
+#: Timer slack of jobs, in nanoseconds: the kernel's value for the first process.
+TIMER_SLACK_NS = 50_000
+#: Core limit, in bytes, with which a process leaves no core, neither as a file nor through a
+#: program that core_pattern names; with 0 it is still piped to such a program (fs/coredump.c).
+_NO_CORE = 1
+_CAP_AUDIT_CONTROL = 30
+_LOGIN_UID = "/proc/self/loginuid"
+
+
+# -- drfd's own processes -----------------------------------------------------------------------
+
+
+def protect(*, no_new_privileges: bool) -> None:
+    """Protect the launcher and its runners, at the launcher's start: no core, no tracer, spared by
+    the OOM killer, and on all CPUs that jobs may have, which the launcher has to know.
+
+    With `no_new_privileges`, neither the launcher nor any job gains rights by a set-uid program.
+    The launcher needs none, and no order of the controller can undo this."""
+    if no_new_privileges:
+        syscalls.set_no_new_privileges()
+    allow_no_core()
+    spare()
+    take_cpus()
+    if getuid() == 0:
+        syscalls.set_dumpable(False)
+
+
+def allow_many_files() -> None:
+    """Raise the limit of open files to the hard one: the launcher holds some for each runner."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def allow_no_core() -> None:
+    hard = resource.getrlimit(RLIMIT_CORE)[1]
+    setrlimit(RLIMIT_CORE, (_least(_NO_CORE, hard), hard))
+
+
+# -- in a process that jobs are forked from -----------------------------------------------------
+
+
+def take_policy() -> None:
+    """Set for this process, a runner or a notifier, all that its jobs inherit. Only core files stay
+    forbidden until `allow_core`."""
+    is_root = getuid() == 0
+    for name, (soft, hard) in {**LIMITS, **_threads()}.items():
+        _limit(getattr(resource, f"RLIMIT_{name}"), soft, hard if is_root else None)
+    allow_no_core()
+    for take in (_take_scheduling, syscalls.clear_io_priority, _take_personality):
+        try:
+            take()
+        except OSError:
+            # An ordinary user may not change it, nor may this container.
+            continue
+    syscalls.set_timer_slack(TIMER_SLACK_NS)
+    take_cpus()
+
+
+def bound_processes(per_user: int) -> None:
+    """Limit the processes of each job's user (RLIMIT_NPROC), at the launcher's start."""
+    global _per_user
+    _per_user = per_user
+
+
+#: Set by `bound_processes`; None for the kernel's value.
+_per_user: int | None = None
+
+
+def _threads() -> dict[str, tuple[int, int]]:
+    """Return the limits that the kernel computes from its memory: half of all threads that it can
+    have, and for the processes of one user at most the launcher's bound.
+
+    The number of processes of a job is a separate limit (`Confinement`)."""
+    half = int(get("/proc/sys/kernel/threads-max")) // 2
+    most = half if _per_user is None else min(half, _per_user)
+    return {"NPROC": (most, most), "SIGPENDING": (half, half)}
+
+
+def _limit(kind: int, soft: int, hard: int | None) -> None:
+    """Set a limit, with `hard` lowered to what this process may set; None keeps the hard limit."""
+    present = resource.getrlimit(kind)[1]
+    wanted = present if hard is None else hard
+    try:
+        resource.setrlimit(kind, (_least(soft, wanted), wanted))
+    except (ValueError, OSError):
+        # Only CAP_SYS_RESOURCE raises a hard limit, and never beyond fs.nr_open.
+        wanted = _least(wanted, present)
+        resource.setrlimit(kind, (_least(soft, wanted), wanted))
+
+
+def _least(one: int, other: int) -> int:
+    """Return the lower limit; RLIM_INFINITY is a negative number."""
+    return min(one, other, key=lambda limit: float("inf") if limit == RLIM_INFINITY else limit)
+
+
+def _take_scheduling() -> None:
+    """Set the default scheduling policy, and nice 0."""
+    if os.sched_getscheduler(0) != os.SCHED_OTHER:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    if os.getpriority(os.PRIO_PROCESS, 0) != 0:
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
+
+
+def _take_personality() -> None:
+    if syscalls.personality() != 0:
+        syscalls.set_personality(0)
+
+
+# -- in a job's own process ---------------------------------------------------------------------
+
+
+def leave_launcher(uid: int) -> None:
+    """Set what requires root's rights, before they are dropped: OOM score and login uid."""
+    reset_oom_score()
+    if _may_set_login():
+        try:
+            put(_LOGIN_UID, str(uid))
+        except OSError:
+            # drfd was started from a login session, and auditd makes that login uid immutable.
+            return
+
+
+def allow_core() -> None:
+    """Allow core files, last before exec: until then the process holds the launcher's memory."""
+    setrlimit(RLIMIT_CORE, _core_limit())
+
+
+@functools.cache
+def _core_limit() -> tuple[int, int]:
+    """Return the core limit of jobs, as far as this process may set it; computed once."""
+    soft, hard = LIMITS["CORE"]
+    hard = _least(hard, resource.getrlimit(RLIMIT_CORE)[1])
+    return _least(soft, hard), hard
+
+
+@functools.cache
+def oom_score() -> str:
+    """Return the OOM score adjustment of this process; the kernel is asked once."""
+    return get(OOM_SCORE).strip()
+
+
+def reset_oom_score() -> None:
+    """Set the OOM score adjustment to 0, so that a job is as likely to be killed as any program.
+    Written with CAP_SYS_RESOURCE, it is also the least value that the job may choose."""
+    try:
+        if oom_score() != "0":
+            put(OOM_SCORE, "0")
+    except PermissionError:
+        # Root has set it for a user's whole session, and only root may lower it again.
+        return
+
+
+@functools.cache
+def _may_set_login() -> bool:
+    """Return whether the kernel has login uids and this process may set one."""
+    if not os.path.exists(_LOGIN_UID):
+        return False
+    return bool(syscalls.capabilities().effective >> _CAP_AUDIT_CONTROL & 1)
+
+
+def warm_up() -> None:
+    """Do once, without effect, what `leave_launcher` and `allow_core` do; see `child.warm_up`."""
+    oom_score()
+    _may_set_login()
+    allow_core()
+    allow_no_core()
+
+
+# -- session keyrings ---------------------------------------------------------------------------
+# A process that inherits a session keyring has full use of every key in it (session-keyring(7)). It
+# survives a change of uid and exec, so jobs of two users that share the launcher's would read each
+# other's tickets and passphrases. So each job has a new one, and so does the launcher.
+#
+# The kernel counts a keyring, and each key in it again, against the uid that has made it: root has
+# a quota of some ten thousand, an ordinary user one of 200 keys in all. A keyring outlives its job
+# if a process outside has a link to it, or a file that the job has opened. So keyrings that users
+# can fill are counted against the user, who could otherwise use up root's quota, without which no
+# job of any user starts. A user whose quota is half used already gets an empty keyring instead,
+# into which nothing can be put; the other half of the quota stays for the user's other programs.
+
+#: Errors that are temporary: the kernel has no memory, or no further key for this uid.
+_KEY_SHORTAGES = (errno.ENOMEM, errno.EDQUOT)
+#: Permissions: the possessor of a key may view, read and search it; its user may view and read it.
+_READ_ONLY = 0x0B030000
+#: File with the number of keys that each uid has, and may have.
+_KEY_USERS = "/proc/key-users"
+
+
+@functools.cache
+def why_no_keyrings() -> str | None:
+    """Give this process a new session keyring. Returns None, or the reason why neither it nor any
+    job can have one. The kernel is asked once, at the launcher's start, for all runners."""
+    try:
+        join_session_keyring()
+    except OSError as error:
+        if error.errno == errno.ENOSYS:
+            return "the kernel has no keyrings"
+        if error.errno in (errno.EPERM, errno.EACCES):
+            # A container filters this call, for its jobs, too.
+            return "keyctl is not permitted here, to jobs neither"
+    return None
+
+
+def keyring_warning() -> str | None:
+    """Return a sentence for the administrator if only jobs lack the kernel's keyrings, or None."""
+    why = why_no_keyrings()
+    return None if why is None or why.startswith("the kernel") else f"jobs have no keyrings: {why}"
+
+
+def leave_keyring() -> None:
+    """Give this process, which is root's and about to fork or become a job, an empty, read-only
+    session keyring in place of the launcher's.
+
+    Raises Denied, or OSError for a shortage that passes. An ordinary user's launcher does nothing
+    here: all jobs are this one user's."""
+    if getuid() != 0 or why_no_keyrings() is not None:
+        return
+    try:
+        set_key_permissions(join_session_keyring(), _READ_ONLY)
+    except OSError as error:
+        _raise_keyring_error(error)
+
+
+def join_keyring(has_room: bool) -> None:
+    """Give this process, which has become its user's, a new session keyring, if the user `has_room`
+    for it. Otherwise it keeps its present one.
+
+    Raises Denied, or OSError for a shortage that passes."""
+    if why_no_keyrings() is not None or not has_room:
+        return
+    try:
+        join_session_keyring()
+    except OSError as error:
+        if error.errno != errno.EDQUOT:
+            _raise_keyring_error(error)
+
+
+def has_room_for_keys(uid: int) -> bool:
+    """Return whether a uid has used less than half of its quota of keys, or it is unknown."""
+    try:
+        text = get(_KEY_USERS)
+    except OSError:
+        return True
+    for line in text.split("\n"):
+        owner, _, fields = line.partition(":")
+        if owner.strip() == str(uid):
+            # The fields are uses, all keys, counted keys, their bytes; the last two as used/limit.
+            parts = [part.split("/") for part in fields.split()[2:4]]
+            return all(2 * int(used) < int(most) for used, most in parts)
+    return True
+
+
+def _raise_keyring_error(error: OSError) -> NoReturn:
+    if error.errno in _KEY_SHORTAGES:
+        raise error
+    raise Denied(f"it can have no session keyring of its own: {error.strerror}") from None

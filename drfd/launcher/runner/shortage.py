@@ -1,0 +1,144 @@
+"""Temporary shortages of the machine: memory, processes, descriptors, room on a disk.
+
+Before a job's program runs, a shortage postpones the launch and does not end the job; `shortage_of`
+tells it from a failure. Once the program runs, its runner waits until the shortage is over
+(`retry_while_exhausted`).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import ParamSpec, TypeVar
+
+from drfd.launcher.attempt_files import Key, Record, cgroup_key
+from drfd.launcher.confinement.interface import LimitFailed
+
+#: The owner of a shortage: the machine, one user, or one job.
+MACHINE, USER, JOB = "machine", "user", "job"
+#: The resource that is short.
+MEMORY, PROCESSES, DESCRIPTORS = "memory", "processes", "descriptors"
+SPACE, QUOTA, LAUNCHER, DIRECTORY = "space", "quota", "launcher", "directory"
+
+_RESOURCES = {
+    errno.ENOMEM: MEMORY,
+    errno.ENOBUFS: MEMORY,
+    errno.EAGAIN: PROCESSES,
+    errno.EMFILE: DESCRIPTORS,
+    errno.ENFILE: DESCRIPTORS,
+    errno.ENOSPC: SPACE,
+    errno.EFBIG: SPACE,
+    errno.EDQUOT: QUOTA,
+}
+#: Resource → its name in sentences.
+SHORT_OF = {
+    MEMORY: "memory",
+    PROCESSES: "processes",
+    DESCRIPTORS: "descriptors of open files",
+    SPACE: "room on a disk",
+    QUOTA: "quota on a disk",
+    LAUNCHER: "what a runner needs",
+}
+#: Errors of a launcher whose runner has died of a shortage, or is too slow to take an order.
+_RUNNER_LOST = (errno.EPIPE, errno.ECONNRESET, errno.ETIMEDOUT, errno.ETOOMANYREFS)
+#: Seconds between two tries of a step that met a shortage.
+_PAUSE_S = 0.1
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    whose: str
+    resource: str
+    #: The name of the kernel's answer, such as "EAGAIN".
+    errno: str
+
+
+#: Fields of a shortage in an attempt file and in a report.
+FIELDS = ("whose", "resource", "errno")
+
+
+def shortage_of(error: BaseException, whose: str) -> Shortage | None:
+    """Return the shortage behind an error of a launch, or None if the error is not temporary."""
+    if isinstance(error, MemoryError):
+        return Shortage(whose, MEMORY, "ENOMEM")
+    cause = error if isinstance(error, OSError) else error.__cause__ or error.__context__
+    if isinstance(cause, MemoryError):
+        return Shortage(whose, MEMORY, "ENOMEM")
+    if not isinstance(cause, OSError):
+        return None
+    number = errno.ETIMEDOUT if isinstance(cause, TimeoutError) else cause.errno
+    if whose == MACHINE and number in _RUNNER_LOST:
+        return Shortage(whose, LAUNCHER, errno.errorcode[number])
+    if number not in _RESOURCES:
+        return None
+    if number == errno.ENOSPC and isinstance(error, LimitFailed) and not _is_directory(cause):
+        # For a cpuset limit, ENOSPC means that it can never be set.
+        return None
+    return Shortage(whose, _RESOURCES[number], errno.errorcode[number])
+
+
+def failure(text: str, shortage: Shortage | None) -> Record:
+    """Return the `failed` record of an attempt file: why its program could not be run."""
+    return {"text": text} if shortage is None else {"text": text, "shortage": asdict(shortage)}
+
+
+def _is_directory(error: OSError) -> bool:
+    """Return whether the error is about the directory of an attempt's cgroup."""
+    name = os.path.basename(os.fsdecode(error.filename or ""))
+    return cgroup_key(name) is not None
+
+
+def machine_text(short: Shortage, error: BaseException) -> str:
+    """Return what the machine is short of, in a sentence that every user may see."""
+    why = error if isinstance(error, LimitFailed) else getattr(error, "strerror", None)
+    return f"the machine is short of {SHORT_OF[short.resource]}: {why or 'out of memory'}"
+
+
+def read_failure(failed: Record) -> Record | None:
+    """Return the facts for a report of a postponed launch, or None if the record is of another
+    failure, or of a version that did not record shortages."""
+    found = failed.get("shortage")
+    if not isinstance(found, dict) or not all(isinstance(found.get(name), str) for name in FIELDS):
+        return None
+    if found["whose"] not in (MACHINE, USER, JOB):
+        return None
+    return {"text": str(failed.get("text", ""))} | {name: found[name] for name in FIELDS}
+
+
+def is_shortage(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or (
+        isinstance(error, OSError) and error.errno in _RESOURCES
+    )
+
+
+def retry_while_exhausted(
+    key: Key, step: Callable[Given, Result], *args: Given.args, **kwargs: Given.kwargs
+) -> Result:
+    """Take a step, again and again while it meets a shortage. For a runner that has released its
+    job, because no other process can record the job's end."""
+    is_told = False
+    while True:
+        try:
+            return step(*args, **kwargs)
+        except (MemoryError, OSError) as error:
+            if not is_shortage(error):
+                raise
+            if not is_told:
+                _say_why(key, error)
+            is_told = True
+        time.sleep(_PAUSE_S)
+
+
+def _say_why(key: Key, error: Exception) -> None:
+    why = getattr(error, "strerror", None) or "out of memory"
+    try:
+        os.write(2, f"drfd-launcher: event=runner-waits job={key[0]} error={why}\n".encode())
+    except OSError:
+        # The full disk may be the one that this goes to.
+        return

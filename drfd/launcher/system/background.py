@@ -1,0 +1,94 @@
+"""Work of the launcher that may take long, done in processes that it forks and watches."""
+
+from __future__ import annotations
+
+import gc
+import os
+import selectors
+import signal
+from collections.abc import Callable
+
+from drfd.launcher.system import process
+from drfd.linux import syscalls
+
+#: Nice value of these processes, so that users' jobs go first.
+_NICE = 10
+
+
+class BackgroundWork:
+    """The processes that do the work. All of them end with the launcher."""
+
+    def __init__(self, selector: selectors.BaseSelector) -> None:
+        self._selector = selector
+        #: pid → its pidfd, and the function to call at its end.
+        self._live: dict[int, tuple[int, Callable[[], None]]] = {}
+
+    def start(self, work: Callable[[], object], on_end: Callable[[], None], *keep: int) -> int:
+        """Do `work` in a new process, which keeps only the descriptors in `keep`, and call `on_end`
+        here when it is over, however it ended. Returns the pid. Raises OSError if no process can be
+        had now."""
+        launcher = os.getpid()
+        pid = syscalls.fork()
+        if pid == 0:
+            # This copy of the launcher must never return to the launcher's loop.
+            try:
+                gc.disable()
+                signal.set_wakeup_fd(-1)
+                # This includes the launcher's lock, which the next launcher waits for.
+                process.close_all_but(*keep)
+                process.die_with(launcher)
+                os.setsid()
+                os.nice(_NICE)
+                work()
+            finally:
+                os._exit(0)
+        pidfd = os.pidfd_open(pid)
+        self._live[pid] = pidfd, on_end
+        self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._ended(pid))
+        return pid
+
+    def close(self, *fds: int) -> None:
+        """Close descriptors that came from another process. Closing the last descriptor of a socket
+        may block for as long as the other end likes (SO_LINGER, socket(7)), except in a process
+        that exits. So a forked process holds them, too, and gives them up last, by exiting."""
+        out, into = os.pipe()
+        try:
+            self.start(lambda: os.read(out, 1), lambda: None, out, *fds)
+        except OSError:
+            # No process can be had now. The close may block, which delays the other clients.
+            pass
+        # The forked process exits at the end of file of the pipe, so `into` is closed last: if it
+        # exited before the others are closed here, this process would hold the last descriptors.
+        for fd in (out, *fds, into):
+            os.close(fd)
+
+    def kill(self, pid: int) -> None:
+        """Kill one of the processes without waiting for its end: its last system call may take
+        long, and a user's own file system (FUSE) may never answer. `on_end` is called as usual."""
+        if pid in self._live:
+            os.kill(pid, signal.SIGKILL)
+
+    def _ended(self, pid: int) -> None:
+        pidfd, on_end = self._live.pop(pid)
+        self._selector.unregister(pidfd)
+        os.close(pidfd)
+        os.waitpid(pid, 0)
+        on_end()
+
+
+def become_bare(uid: int) -> None:
+    """Drop to this uid for good, without any of its groups: enough to remove what belongs to it.
+
+    The process does not execute a program but stays a copy of the launcher, with data of other
+    users in its memory, so the user may neither trace it nor get a core of it."""
+    os.setgroups([])
+    os.setresgid(*(_NOBODY,) * 3)
+    os.setresuid(*(uid,) * 3)
+    # A change of uid resets the dumpable flag to fs.suid_dumpable.
+    syscalls.set_dumpable(False)
+    if os.getresuid() != (uid,) * 3 or syscalls.capabilities().permitted:
+        raise PermissionError("root's rights were not given up")
+
+
+#: A group that owns nothing.
+_NOBODY = 65534

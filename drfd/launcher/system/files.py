@@ -1,0 +1,105 @@
+"""Files of the kernel, by plain system calls: Python's file objects cost several times as much.
+
+A file that vanishes meanwhile is no error, because the cgroup of a job may go at any time.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from types import TracebackType
+
+from cgroupspy.controllers import Controller
+from cgroupspy.nodes import Node
+
+#: Errors of a file that has vanished; ENODEV if it did so between open and read, or write.
+VANISHED = (errno.ENOENT, errno.ENODEV)
+
+
+class unless_gone:
+    """Leave the block silently if its file has vanished, or for one of the given errors."""
+
+    def __init__(self, *also: int) -> None:
+        self._passed_over = (*VANISHED, *also)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        return isinstance(error, OSError) and error.errno in self._passed_over
+
+
+def get(path: str) -> str:
+    """Return the contents of a file. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = b""
+        while piece := os.read(fd, 1 << 16):
+            data += piece
+    finally:
+        os.close(fd)
+    return os.fsdecode(data)
+
+
+def put(path: str, text: str) -> None:
+    """Write a text in one call. Raises OSError, which names the file."""
+    fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    except OSError as error:
+        error.filename = path
+        raise
+    finally:
+        os.close(fd)
+
+
+def exchange(path: str, text: str) -> str | None:
+    """Write a text in one call and return what the file then contains, or None if it cannot be
+    read. The file is opened once, because opening a file of a new cgroup costs more than all that
+    is done with it. Raises OSError."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_TRUNC | os.O_CLOEXEC)
+    except PermissionError:
+        put(path, text)
+        return None
+    try:
+        os.write(fd, text.encode())
+    except OSError as error:
+        error.filename = path
+        raise
+    else:
+        return _reread(fd)
+    finally:
+        os.close(fd)
+
+
+def _reread(fd: int) -> str | None:
+    try:
+        return os.fsdecode(os.pread(fd, 1 << 16, 0))
+    except OSError:
+        # Root can open a file for reading that cannot be read.
+        return None
+
+
+class Plain(Controller):  # type: ignore[misc]  # cgroupspy has no types
+    """A controller of cgroupspy that reads and writes by plain calls. The first read after a write
+    returns what the kernel showed right after that write."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        self._just_set: dict[bytes, str | None] = {}
+
+    def get_property(self, filename: bytes) -> str:
+        there = self._just_set.pop(filename, None)
+        return (get(self._path(filename)) if there is None else there).strip()
+
+    def set_property(self, filename: bytes, value: object) -> None:
+        self._just_set[filename] = exchange(self._path(filename), str(value))
+
+    def _path(self, filename: bytes) -> str:
+        return os.fsdecode(self.filepath(filename))

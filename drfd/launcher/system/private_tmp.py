@@ -1,0 +1,407 @@
+"""Private temporary space of one attempt: what its processes see in /tmp, /var/tmp and /dev/shm.
+
+A process that enters the space gets a mount namespace of its own, in which two directories of the
+attempt cover /tmp and /var/tmp, and an empty tmpfs covers /dev/shm. The tmpfs disappears with the
+last process in the namespace; its pages are charged to the cgroup of the process that wrote them.
+The launcher makes the directories and removes them with the job.
+
+Output files and the socket of `drf run`, which the user named for drfd itself, are opened as the
+machine outside sees them, so that the user finds them where they were named.
+
+The directories of all attempts lie in one directory of root's that nobody else may enter:
+
+    ID.ATTEMPT.UID/tmp    covers /tmp
+    ID.ATTEMPT.UID/var    covers /var/tmp
+    gone-HEX-UID/…        left by an attempt that is over; a separate process empties it
+
+An attempt file says where the attempt has its directories ("space" in its first record), so that a
+launcher with another configuration finds them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from errno import EAGAIN, EINTR, ELOOP, ENOSYS, EXDEV
+from os import open as open_fd
+
+from drfd.common.paths import private_place
+from drfd.launcher.attempt_files import Key
+from drfd.launcher.system import process
+from drfd.launcher.system.background import BackgroundWork, become_bare
+from drfd.launcher.system.cleanup import empty_directory, remove_tree
+from drfd.linux import syscalls
+from drfd.linux.syscalls import (
+    CLONE_NEWNS,
+    MS_BIND,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_REC,
+    MS_REMOUNT,
+    MS_SLAVE,
+    RESOLVE_IN_ROOT,
+)
+
+#: Directory of the attempt → what it covers. The launcher makes the directories.
+COVERED = {"tmp": "/tmp", "var": "/var/tmp"}  # noqa: S108
+_SHM = "/dev/shm"  # noqa: S108
+_TRIES = 100
+_OPTION = "[enforcement] private_tmp"
+
+_PATH_ONLY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+def enter(place: str, shm_bytes: int) -> int:
+    """Move the calling process, which is root's, into the private space whose directories are below
+    `place`, with at most `shm_bytes` in /dev/shm. Returns a descriptor of the root directory
+    outside.
+
+    This needs CAP_SYS_ADMIN. Raises OSError if the space cannot be entered; then this process must
+    not become the job's.
+    """
+    outside = open_fd("/", _PATH_ONLY)
+    syscalls.unshare(CLONE_NEWNS)
+    # Later mounts of the machine are visible inside, and mounts made inside are not outside.
+    syscalls.mount("", "/", flags=MS_REC | MS_SLAVE)
+    # A directory can be bound only if it was opened in this namespace. All are opened before the
+    # first is covered, because they may lie below /var/tmp themselves.
+    top = open_below_root(place)
+    sources = {target: _open_directory(name, top) for name, target in COVERED.items()}
+    targets = {target: os.path.realpath(target) for target in sources}
+    for target, source in sources.items():
+        # One of the two may be a link to the other.
+        if list(targets.values()).count(targets[target]) == 1 or target == "/tmp":  # noqa: S108
+            _cover(targets[target], f"/proc/self/fd/{source}")
+    flags = MS_NOSUID | MS_NODEV | (os.statvfs(_SHM).f_flag & MS_NOEXEC)
+    syscalls.mount("tmpfs", _SHM, "tmpfs", flags, f"mode=1777,size={shm_bytes}")
+    for fd in (top, *sources.values()):
+        os.close(fd)
+    return outside
+
+
+def _cover(target: str, source: str) -> None:
+    """Bind one directory over another, without device files and set-uid programs. If either is
+    mounted noexec by the administrator, the result is, too."""
+    noexec = (os.statvfs(target).f_flag | os.statvfs(source).f_flag) & MS_NOEXEC
+    syscalls.mount(source, target, flags=MS_BIND)
+    syscalls.mount("", target, flags=MS_BIND | MS_REMOUNT | MS_NOSUID | MS_NODEV | noexec)
+
+
+def open_below_root(path: str) -> int:
+    """Return a descriptor of a directory, opened without following any link."""
+    fd = open_fd("/", _PATH_ONLY)
+    for name in path.split("/"):
+        if name:
+            above, fd = fd, _open_directory(name, fd)
+            os.close(above)
+    return fd
+
+
+def _open_directory(name: str, above: int) -> int:
+    return open_fd(name, _PATH_ONLY | os.O_NOFOLLOW, dir_fd=above)
+
+
+def open_outside(outside: int | None, path: str, flags: int, mode: int = 0o777) -> int:
+    """Open a path as the machine outside sees it. `outside` is what `enter` returned, or None in a
+    process that has entered no private space. Links are followed outside, too, except links of
+    /proc that name a descriptor of this very process, such as /dev/stdout."""
+    if outside is None or not path.startswith("/"):
+        return open_fd(path, flags, mode)
+    given = mode if flags & os.O_CREAT else 0
+    for _ in range(_TRIES):
+        try:
+            return syscalls.openat2(outside, path, flags | os.O_CLOEXEC, given, RESOLVE_IN_ROOT)
+        except OSError as error:
+            if error.errno in (ELOOP, EXDEV):
+                return open_fd(path, flags, mode)
+            if error.errno == ENOSYS:
+                break
+            # A component was renamed meanwhile, or a signal arrived.
+            if error.errno not in (EAGAIN, EINTR):
+                raise
+    # Before Linux 5.6 links to absolute paths lead back inside.
+    return open_fd(f"/proc/self/fd/{outside}{path}", flags, mode)
+
+
+@contextmanager
+def path_outside(outside: int | None, path: str) -> Iterator[str]:
+    """Yield a path that names the outside file from inside, valid within the block. Its last
+    component is not followed here."""
+    if outside is None or not path.startswith("/"):
+        yield path
+        return
+    above, name = os.path.split(path)
+    fd = open_outside(outside, above, _PATH_ONLY)
+    try:
+        yield f"/proc/self/fd/{fd}/{name}"
+    finally:
+        os.close(fd)
+
+
+def hint(path: str) -> str:
+    """Return a sentence for the user of a path that does not exist in the job's private space, or
+    "" if the private space cannot be the reason."""
+    place = private_place(path)
+    return f"; each job has a {place} of its own here ({_OPTION})" if place else ""
+
+
+log = logging.getLogger("drfd.launcher")
+
+#: Name of the directory of all spaces, in the launcher's unless the configuration names another.
+SPACES = "private"
+_LIVE = re.compile(r"([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})\.[0-9]{1,10}")
+_GONE = re.compile(r"gone-[0-9a-f]+-[0-9]{1,10}")
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+#: Seconds that the spaces of one user may be worked on, by the user and again by root, before the
+#: next user's turn; and how many spaces the user's own process gets descriptors of.
+_TURN_S = 30.0
+_MOST_OPEN = 100
+#: Turns after which the rest of a space is left to the next launcher.
+_MOST_TURNS = 100
+
+
+class Unsafe(Exception):
+    """A user other than root could replace this directory; the text says how."""
+
+
+def open_home(path: str) -> tuple[str, int]:
+    """Open the directory for all spaces, made if it is missing. Returns its path without links, and
+    a descriptor. Raises Unsafe if anybody but root could replace it, and OSError."""
+    real = os.path.realpath(path)
+    above, name = os.path.split(real)
+    fd = os.open("/", _DIRECTORY)
+    for part in above.split("/"):
+        if part:
+            fd = _inner(part, fd)
+        status = os.fstat(fd)
+        is_shared = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
+        if status.st_uid != 0 or is_shared:
+            os.close(fd)
+            raise Unsafe(f"{above} is not root's all the way, or others may write there")
+    try:
+        os.mkdir(name, 0o700, dir_fd=fd)
+    except FileExistsError:
+        pass
+    fd = _inner(name, fd)
+    status = os.fstat(fd)
+    if status.st_uid != 0 or status.st_mode & 0o077:
+        os.close(fd)
+        raise Unsafe(f"{real} does not belong to root alone: it must have mode 0700")
+    return real, fd
+
+
+def _inner(name: str, above: int) -> int:
+    try:
+        return os.open(name, _DIRECTORY, dir_fd=above)
+    finally:
+        os.close(above)
+
+
+class PrivateSpaces:
+    """The directories of all attempts' private spaces, made and removed."""
+
+    def __init__(self, background: BackgroundWork, home: str | None) -> None:
+        """`home` is the directory for the spaces of new attempts, or None if they have none. Raises
+        Unsafe, OSError."""
+        self._background = background
+        self._homes: dict[str, int] = {}
+        #: The directory for new attempts, without links.
+        self.home: str | None = None
+        #: The space of each attempt.
+        self._places: dict[Key, str] = {}
+        #: (home, name) of each space that is to be emptied → turns taken.
+        self._waste: dict[tuple[str, str], int] = {}
+        self._is_cleaning = False
+        if home is not None:
+            self.home, fd = open_home(home)
+            self._homes[self.home] = fd
+
+    def place_for(self, key: Key, uid: int) -> str | None:
+        """Return the path of a new attempt's space, or None if attempts have none."""
+        return None if self.home is None else f"{self.home}/{key[0]}.{key[1]}.{uid}"
+
+    def make(self, key: Key, place: str | None) -> None:
+        """Make the directories of a space. Raises OSError."""
+        if place is None:
+            return
+        home, name = os.path.split(place)
+        above = self._homes[home]
+        try:
+            os.mkdir(name, 0o700, dir_fd=above)
+        except FileExistsError:
+            # An earlier attempt of this name had it, and a crash interrupted its removal.
+            self._throw_away(home, name)
+            os.mkdir(name, 0o700, dir_fd=above)
+        self._places[key] = place
+        fd = os.open(name, _DIRECTORY, dir_fd=above)
+        try:
+            for each in COVERED:
+                os.mkdir(each, dir_fd=fd)
+                # The mode is that of /tmp; only the job's user can reach this directory.
+                os.chmod(each, 0o1777, dir_fd=fd)  # noqa: S103
+        finally:
+            os.close(fd)
+
+    def adopt(self, key: Key, place: str | None) -> None:
+        """Take over the space of an attempt of an earlier launcher."""
+        if place is not None:
+            self._places[key] = place
+
+    def discard(self, key: Key) -> None:
+        """Remove an ended attempt's space: an empty one at once, a full one in another process."""
+        place = self._places.pop(key, None)
+        if place is None:
+            return
+        home, name = os.path.split(place)
+        above = self._open(home)
+        if above is None:
+            return
+        # An interrupted creation has made only some of the directories.
+        for each in (*(f"{name}/{inner}" for inner in COVERED), name):
+            try:
+                os.rmdir(each, dir_fd=above)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                self._throw_away(home, name)
+                return
+
+    def sweep(self, usual: str | None) -> None:
+        """Remove spaces of attempts that have no file any more, after a crash or a reboot. Called
+        once, when all attempts have been adopted. `usual` is a directory that may hold spaces of an
+        earlier configuration."""
+        homes = {*self._homes, *(os.path.dirname(place) for place in self._places.values())}
+        if usual is not None and os.path.isdir(usual):
+            homes.add(os.path.realpath(usual))
+        for home in homes:
+            above = self._open(home)
+            if above is None:
+                continue
+            for name in os.listdir(above):
+                if _GONE.fullmatch(name):
+                    self._waste[home, name] = 0
+                elif (live := _LIVE.fullmatch(name)) is not None:
+                    key = int(live[1]), int(live[2])
+                    if self._places.get(key) != f"{home}/{name}":
+                        self._throw_away(home, name)
+        self._clean()
+
+    def _open(self, home: str) -> int | None:
+        if home not in self._homes:
+            try:
+                fd = os.open(home, _DIRECTORY)
+            except OSError as error:
+                log.error("event=space-not-removed home=%s error=%s", home, error.strerror)
+                return None
+            self._homes[home] = fd
+        return self._homes[home]
+
+    def _throw_away(self, home: str, name: str) -> None:
+        gone = f"gone-{os.urandom(8).hex()}-{_uid_in(name)}"
+        above = self._homes[home]
+        try:
+            os.rename(name, gone, src_dir_fd=above, dst_dir_fd=above)
+        except OSError:
+            # The disk may be too full even for this. The space is removed under its old name.
+            gone = name
+        self._waste[home, gone] = 0
+        self._clean()
+
+    def _clean(self) -> None:
+        if self._is_cleaning or not self._waste:
+            return
+        waste = [(self._homes[home], name) for home, name in self._waste]
+        try:
+            self._background.start(
+                lambda: _empty_all(waste), self._cleaned, *{fd for fd, _ in waste}
+            )
+        except OSError:
+            # The machine is short of processes. The end of the next attempt tries again.
+            return
+        self._is_cleaning = True
+        # Only the first space of each user counts a turn, since it may take the whole time.
+        for each in {_uid_in(name): (home, name) for home, name in reversed(self._waste)}.values():
+            self._waste[each] += 1
+
+    def _cleaned(self) -> None:
+        self._is_cleaning = False
+        for (home, name), turns in list(self._waste.items()):
+            is_gone = not _exists(name, self._homes[home])
+            if not is_gone and turns >= _MOST_TURNS:
+                log.error("event=space-not-removed path=%s/%s", home, name)
+            if is_gone or turns >= _MOST_TURNS:
+                del self._waste[home, name]
+        self._clean()
+
+
+def _uid_in(name: str) -> int:
+    return int(re.split("[.-]", name)[-1])
+
+
+def _exists(name: str, above: int) -> bool:
+    try:
+        os.stat(name, dir_fd=above, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
+
+
+def _empty_all(waste: list[tuple[int, str]]) -> None:
+    """Empty all spaces, in a process of its own: the files of each user with the user's rights
+    first, then the rest as root. A user's spaces share one turn, so that a user with many delays
+    nobody for long."""
+    by_uid: dict[int, list[tuple[int, str]]] = {}
+    for above, name in waste:
+        by_uid.setdefault(_uid_in(name), []).append((above, name))
+    for uid, places in by_uid.items():
+        if uid != 0:
+            _as_user(uid, places[:_MOST_OPEN])
+        until_mono_s = time.monotonic() + _TURN_S
+        for above, name in places:
+            remove_tree(name, above, until_mono_s)
+
+
+def _as_user(uid: int, places: list[tuple[int, str]]) -> None:
+    """Empty the spaces with the user's own rights, in a process that the user may stop or kill."""
+    inner = [fd for above, name in places for fd in _opened(name, above)]
+    parent = os.getpid()
+    pid = syscalls.fork()
+    if pid == 0:
+        try:
+            become_bare(uid)
+            # The change of uid has cleared the parent death signal.
+            process.die_with(parent)
+            until_mono_s = time.monotonic() + _TURN_S
+            for fd in inner:
+                empty_directory(fd, until_mono_s)
+        finally:
+            os._exit(0)
+    for fd in inner:
+        os.close(fd)
+    pidfd = os.pidfd_open(pid)
+    if not process.is_readable(pidfd, _TURN_S + 1):
+        os.kill(pid, 9)
+    os.close(pidfd)
+    os.waitpid(pid, 0)
+
+
+def _opened(name: str, above: int) -> list[int]:
+    """Return descriptors of the directories of a space that exist."""
+    found: list[int] = []
+    try:
+        fd = os.open(name, _DIRECTORY, dir_fd=above)
+    except OSError:
+        return found
+    for inner in COVERED:
+        try:
+            found.append(os.open(inner, _DIRECTORY, dir_fd=fd))
+        except OSError:
+            continue
+    os.close(fd)
+    return found

@@ -1,0 +1,278 @@
+"""Facts about processes, read from /proc, and signals to them."""
+
+from __future__ import annotations
+
+import functools
+import os
+import select
+import signal
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from drfd.launcher.system.files import get
+from drfd.linux import syscalls
+
+#: Number of fields of /proc/PID/stat that are split, from the third (state) on.
+_FIELDS = 20
+#: Largest number of pidfds that are open at a time.
+_HELD_AT_A_TIME = 128
+#: Bytes of /proc/PID/environ that are read: more than programs are usually started with.
+_MOST_ENVIRON_BYTES = 4 << 20
+
+
+def is_readable(fd: int, within_s: float) -> bool:
+    """Return whether a descriptor becomes readable, or reaches its end, within this time."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(round(within_s * 1000)))
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends (prctl(2)), or has ended already."""
+    syscalls.set_parent_death_signal(signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def outlive_parent() -> None:
+    """Undo `die_with`."""
+    syscalls.set_parent_death_signal(0)
+
+
+@functools.cache
+def drops_capabilities() -> bool:
+    """Return whether the securebits are such that a change of uid drops all of root's capabilities
+    (capabilities(7)). The kernel is asked once."""
+    try:
+        bits = syscalls.securebits()
+    except OSError:
+        return False
+    return not bits & (syscalls.NO_SETUID_FIXUP | syscalls.KEEP_CAPS)
+
+
+def boot_id() -> str:
+    return get("/proc/sys/kernel/random/boot_id").strip()
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return when the process started, in clock ticks since boot, or None if it is gone or a
+    zombie. Pid and start time together identify a process."""
+    stat = _stat(pid)
+    return int(stat[19]) if stat is not None and _lives(stat) else None
+
+
+def descendants(root: int) -> list[int]:
+    """Return all living descendants of `root`, without `root` itself."""
+    return [pid for pid, stat in _below(root).items() if _lives(stat)]
+
+
+class Relative(NamedTuple):
+    #: The state as in proc_pid_stat(5), with two meanings for the threads together. "T": every
+    #: thread is stopped; "D": every thread is stopped or cannot be interrupted.
+    state: str
+    parent: int
+
+
+def family(root: int) -> dict[int, Relative]:
+    """Return all descendants of `root`, zombies included."""
+    below = _below(root).items()
+    return {pid: Relative(_state(pid, stat), int(stat[1])) for pid, stat in below}
+
+
+def rest(pid: int) -> tuple[str, ...] | None:
+    """Return the context switches of each thread, or None if one of them is running or the process
+    is gone. Two equal results mean that the process has not run in between."""
+    counts: list[str] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            fields = _status(f"{pid}/task/{thread}")
+            if fields["State"].startswith("R"):
+                return None
+            counts += [thread, *(fields[f"{kind}voluntary_ctxt_switches"] for kind in ("", "non"))]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return tuple(counts)
+
+
+def has_in_environment(pid: int, uid: int, wanted: dict[str, str]) -> bool:
+    """Return whether this is a process of this user that was started with these variables. Only the
+    first `_MOST_ENVIRON_BYTES` are read, because a process may declare an environment as large as
+    its memory (prctl(2))."""
+    try:
+        if os.stat(f"/proc/{pid}").st_uid != uid:
+            return False
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            given = set(file.read(_MOST_ENVIRON_BYTES).split(b"\0"))
+    except OSError:
+        return False
+    return all(f"{name}={value}".encode() in given for name, value in wanted.items())
+
+
+def children(pid: int) -> list[int]:
+    """Return the children of a process that has one thread, zombies included. This is much faster
+    than a walk through /proc. A kernel without this list (before 3.5, or built without it) names
+    none."""
+    try:
+        return [int(word) for word in get(f"/proc/{pid}/task/{pid}/children").split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def tracers(pid: int) -> set[int]:
+    """Return the processes that trace a thread of this one, which may be a zombie."""
+    found: set[int] = set()
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            found.add(int(_status(f"{pid}/task/{thread}").get("TracerPid", "0")))
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    # 0 means no tracer, or one outside this pid namespace.
+    return found - {0}
+
+
+def uids(pid: int) -> set[int]:
+    """Return the real, effective, saved and file system uid, or none if the process is gone."""
+    try:
+        return {int(word) for word in _status(pid).get("Uid", "").split()}
+    except (FileNotFoundError, ProcessLookupError):
+        return set()
+
+
+def session_members(session: int) -> list[int]:
+    """Return the living processes of a session."""
+    return [pid for pid, stat in _all_stats() if int(stat[3]) == session and _lives(stat)]
+
+
+def count_of_user(uid: int) -> int:
+    """Return the number of threads that the user runs now, as RLIMIT_NPROC counts them."""
+    count = 0
+    for pid, stat in _all_stats():
+        try:
+            if os.stat(f"/proc/{pid}").st_uid == uid:
+                count += int(stat[17])
+        except OSError:
+            continue
+    return count
+
+
+def group_of(pid: int) -> int | None:
+    stat = _stat(pid)
+    return None if stat is None else int(stat[2])
+
+
+def signal_all(pids: Iterable[int], number: int) -> None:
+    """Send a signal to processes. A negative pid is a process group, in which the kernel lets no
+    process fork while it signals the group."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            # Gone, or run by a set-uid program; that must not save the others.
+            continue
+
+
+def signal_those(listed: Callable[[], list[int]], number: int) -> None:
+    """Send a signal to all listed processes, some of which may be exiting. The list is read again
+    while their pidfds are held, so that a process that got the pid of one that has exited is not
+    signalled: it is not on the list."""
+    pids = listed()
+    for first in range(0, len(pids), _HELD_AT_A_TIME):
+        held: dict[int, int] = {}
+        try:
+            for pid in pids[first : first + _HELD_AT_A_TIME]:
+                try:
+                    held[pid] = os.pidfd_open(pid)
+                except ProcessLookupError:
+                    continue
+            for pid in held.keys() & {*listed()}:
+                try:
+                    signal.pidfd_send_signal(held[pid], number)
+                except (ProcessLookupError, PermissionError):
+                    continue
+        finally:
+            for fd in held.values():
+                os.close(fd)
+
+
+def signal_threads(pids: Iterable[int], number: int) -> None:
+    """Send a signal to every thread: the kernel delivers a process's signal to one thread, which
+    may be unable to handle it while the others continue to run (signal(7))."""
+    for pid in pids:
+        try:
+            threads = os.listdir(f"/proc/{pid}/task")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        for thread in threads:
+            try:
+                syscalls.signal_thread(pid, int(thread), number)
+            except (ProcessLookupError, PermissionError):
+                # Gone, or run by a set-uid program; that must not save the others.
+                continue
+
+
+def _below(root: int) -> dict[int, list[str]]:
+    """Return all descendants with the fields of their /proc/PID/stat."""
+    children: dict[int, list[tuple[int, list[str]]]] = {}
+    for pid, stat in _all_stats():
+        children.setdefault(int(stat[1]), []).append((pid, stat))
+    found: dict[int, list[str]] = {}
+    front = [root]
+    while front:
+        below = dict(children.get(front.pop(), []))
+        found |= below
+        front += below
+    return found
+
+
+def _state(pid: int, stat: list[str]) -> str:
+    if int(stat[17]) <= 1:
+        return stat[0]
+    try:
+        tasks = [_stat(f"{pid}/task/{name}") for name in os.listdir(f"/proc/{pid}/task")]
+    except (FileNotFoundError, ProcessLookupError):
+        return "R"
+    # A process is stopped if all its threads are; some may have exited before.
+    states = {"R" if task is None else task[0] for task in tasks}
+    if states <= set("TtZX"):
+        return "T"
+    return "D" if states <= set("TtZXD") else "R"
+
+
+def _lives(stat: list[str]) -> bool:
+    """Return whether a process is alive, if only in threads that outlive its main thread."""
+    return stat[0] not in "ZX" or int(stat[17]) > 1
+
+
+def _all_stats() -> Iterable[tuple[int, list[str]]]:
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            stat = _stat(name)
+            if stat is not None:
+                yield int(name), stat
+
+
+def _status(pid: int | str) -> dict[str, str]:
+    """Return the fields of /proc/PID/status; see proc_pid_status(5). Raises OSError."""
+    # The program's name may contain anything, but line feeds in it are escaped.
+    lines = get(f"/proc/{pid}/status").split("\n")
+    return dict(line.partition(":\t")[::2] for line in lines)
+
+
+def _stat(pid: int | str) -> list[str] | None:
+    """Return the fields of /proc/PID/stat from the third (state) on; see proc_pid_stat(5)."""
+    try:
+        text = get(f"/proc/{pid}/stat")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        # The process is gone, or hidden (hidepid).
+        return None
+    # The second field is the program's name in parentheses, which may contain anything.
+    return text[text.rindex(")") + 2 :].split(" ", _FIELDS)
+
+
+def close_all_but(*keep: int) -> None:
+    """Close all descriptors from 3 on, except these."""
+    low = 3
+    for fd in sorted(keep):
+        os.closerange(low, fd)
+        low = fd + 1
+    os.closerange(low, os.sysconf("SC_OPEN_MAX"))

@@ -1,0 +1,62 @@
+"""Settings that a drfd process makes for itself at its start: OOM score, CPUs, keyring."""
+
+from __future__ import annotations
+
+import os
+
+from drfd.linux import syscalls
+
+OOM_SCORE = "/proc/self/oom_score_adj"
+#: OOM score of drfd's processes, from -1000 (killed never) to 1000 (first); jobs have 0, the usual.
+SPARED = -500
+#: OOM score of a process that is started again when it is needed.
+_FIRST = 500
+
+
+def spare() -> None:
+    """Make the kernel's OOM killer prefer other processes, unless the score is as low already.
+
+    Only root may do this. Where root may not, as in some containers, nothing changes.
+    """
+    if os.getuid() != 0:
+        return
+    try:
+        with open(OOM_SCORE, "r+") as file:
+            if int(file.read()) > SPARED:
+                file.seek(0)
+                file.write(str(SPARED))
+    except OSError:
+        return
+
+
+def be_killed_first() -> None:
+    """Make the kernel's OOM killer prefer this process. Raises OSError if that is not allowed."""
+    with open(OOM_SCORE, "w") as file:
+        file.write(str(_FIRST))
+
+
+def take_cpus() -> None:
+    """Run on all CPUs of process 1 of the machine or container that our cpuset allows.
+
+    These leave out the CPUs that the kernel command line isolates, and those that systemd keeps
+    from all services. The daemon of an ordinary user stays on the CPUs that its user has chosen.
+    """
+    if os.getuid() != 0:
+        return
+    try:
+        cpus = os.sched_getaffinity(1)
+        if cpus != os.sched_getaffinity(0):
+            os.sched_setaffinity(0, cpus)
+    except OSError:
+        # A sandbox forbids the call, or the cpuset contains none of these CPUs.
+        return
+
+
+def leave_session_keyring() -> None:
+    """Join a new session keyring: drfd, and what it starts, must not have the keys of the session
+    that it was started from."""
+    try:
+        syscalls.join_session_keyring()
+    except OSError:
+        # The kernel has no keyrings, or the quota is used up; the launcher reports it for jobs.
+        return

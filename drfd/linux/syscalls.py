@@ -1,0 +1,404 @@
+"""System calls that Python's own library does not offer: the only module that uses ctypes.
+
+Every function declares the types of what it passes and checks what comes back: a call that fails
+raises OSError with the kernel's errno, and the name of the call as its file name. A call that has
+no number in this table for the machine's architecture fails with ENOSYS, as it does on a kernel
+that lacks it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, NoReturn
+
+# -- prctl(2) ---------------------------------------------------------------------------------
+
+_PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 1, 3, 4
+_PR_SET_SECCOMP = 22
+_PR_GET_SECUREBITS, _PR_SET_SECUREBITS = 27, 28
+_PR_SET_TIMERSLACK, _PR_SET_CHILD_SUBREAPER = 29, 36
+_PR_SET_NO_NEW_PRIVS = 38
+_SECCOMP_MODE_FILTER = 2
+
+#: Bits of `securebits` (capabilities(7)).
+NO_SETUID_FIXUP, KEEP_CAPS = 1 << 2, 1 << 4
+
+# -- mount(2), umount2(2), unshare(2) ---------------------------------------------------------
+
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1 << 1, 1 << 2, 1 << 3, 1 << 5
+MS_BIND, MS_REC, MS_PRIVATE, MS_SLAVE = 1 << 12, 1 << 14, 1 << 18, 1 << 19
+MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
+CLONE_NEWNS = 0x00020000
+#: With unshare(2): a descriptor table of its own for this thread.
+CLONE_FILES = 0x00000400
+
+# -- openat2(2), shmctl(2), semctl(2), msgctl(2) ----------------------------------------------
+
+#: Every link, ".." and absolute path is resolved as if the given directory were the root.
+RESOLVE_IN_ROOT = 0x10
+_IPC_RMID = 0
+
+# -- landlock(7) ------------------------------------------------------------------------------
+
+_LANDLOCK_VERSION, _LANDLOCK_PATH_BENEATH = 1, 1
+READ_FILE, WRITE_FILE, READ_DIRECTORY, TRUNCATE = 1 << 2, 1 << 1, 1 << 3, 1 << 14
+#: (version of Landlock, number of rights to files that the kernel controls from it on).
+_LANDLOCK_RIGHTS = ((1, 13), (2, 14), (3, 15), (5, 16))
+
+# -- keyctl(2) --------------------------------------------------------------------------------
+
+_KEYCTL_GET_KEYRING_ID, _KEYCTL_JOIN_SESSION_KEYRING, _KEYCTL_SETPERM = 0, 1, 5
+_SESSION_KEYRING = -3
+
+# -- ioprio_set(2), personality(2) ------------------------------------------------------------
+
+_IOPRIO_WHO_PROCESS, _IOPRIO_NONE = 1, 0
+#: The argument that queries the personality without a change.
+_PERSONALITY_QUERY = 0xFFFFFFFF
+
+# -- capget(2), capset(2) ---------------------------------------------------------------------
+
+_CAPABILITY_VERSION_3 = 0x20080522
+
+#: Call → its number for each architecture; those that share include/uapi/asm-generic/unistd.h
+#: have one column.
+_GENERIC = ("aarch64", "riscv64", "loongarch64")
+_NUMBERS: dict[str, dict[str, int]] = {
+    "keyctl": {"x86_64": 250, "ppc64le": 271, "s390x": 280} | dict.fromkeys(_GENERIC, 219),
+    "ioprio_set": {"x86_64": 251, "ppc64le": 273, "s390x": 282} | dict.fromkeys(_GENERIC, 30),
+    "tgkill": {"x86_64": 234, "ppc64le": 250, "s390x": 241} | dict.fromkeys(_GENERIC, 131),
+    "openat2": dict.fromkeys(("x86_64", "ppc64le", "s390x", *_GENERIC), 437),
+    "landlock_create_ruleset": dict.fromkeys(("x86_64", "ppc64le", "s390x", *_GENERIC), 444),
+    "landlock_add_rule": dict.fromkeys(("x86_64", "ppc64le", "s390x", *_GENERIC), 445),
+    "landlock_restrict_self": dict.fromkeys(("x86_64", "ppc64le", "s390x", *_GENERIC), 446),
+    "capget": {"x86_64": 125, "ppc64le": 183, "s390x": 184} | dict.fromkeys(_GENERIC, 90),
+    "capset": {"x86_64": 126, "ppc64le": 184, "s390x": 185} | dict.fromkeys(_GENERIC, 91),
+}
+_MACHINE = os.uname().machine
+
+_int, _long, _ulong = ctypes.c_int, ctypes.c_long, ctypes.c_ulong
+_text, _pointer = ctypes.c_char_p, ctypes.c_void_p
+_uint, _size = ctypes.c_uint, ctypes.c_size_t
+
+_libc = ctypes.CDLL(None, use_errno=True)
+#: The C library, by calls that keep Python's global lock.
+_held_libc = ctypes.PyDLL(None, use_errno=True)
+
+
+class Capabilities(NamedTuple):
+    """Sets of capabilities of a process, as bits numbered as in capabilities(7)."""
+
+    effective: int
+    permitted: int
+    inheritable: int
+
+
+def _declared(library: Any, name: str, *arguments: type, result: type = _int) -> Callable[..., int]:
+    """Return the C function `name` with its types. Each use of a name gets a function of its own,
+    because `prctl` and `syscall` take other arguments for each purpose."""
+    function = library[name]
+    function.argtypes = arguments
+    function.restype = result
+    return function  # type: ignore[no-any-return]  # ctypes cannot say it
+
+
+def _numbered(name: str, *arguments: type) -> Callable[..., int]:
+    """Return the system call `name`, for which the C library may have no function."""
+    number = _NUMBERS[name].get(_MACHINE)
+    if number is None:
+        return lambda *values: _refuse(name)
+    function = _declared(_libc, "syscall", _long, *arguments, result=_long)
+    return lambda *values: function(number, *values)
+
+
+def _refuse(name: str) -> NoReturn:
+    raise OSError(errno.ENOSYS, f"the number is not known for {_MACHINE}", name)
+
+
+def _checked(result: int, name: str) -> int:
+    """Return the result of a call. Raises OSError, with the call's name as file, if negative."""
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), name)
+    return result
+
+
+_fork = _declared(_held_libc, "fork")
+_prctl = _declared(_libc, "prctl", _int, _ulong, _ulong, _ulong, _ulong)
+_prctl_pointer = _declared(_libc, "prctl", _int, _ulong, _pointer, _ulong, _ulong)
+_mount = _declared(_libc, "mount", _text, _text, _text, _ulong, _text)
+_umount2 = _declared(_libc, "umount2", _text, _int)
+_unshare = _declared(_libc, "unshare", _int)
+_openat2 = _numbered("openat2", _int, _text, _pointer, _ulong)
+_shmctl = _declared(_libc, "shmctl", _int, _int, _pointer)
+_semctl = _declared(_libc, "semctl", _int, _int, _int)
+_msgctl = _declared(_libc, "msgctl", _int, _int, _pointer)
+_personality = _declared(_libc, "personality", _ulong)
+_tgkill = _numbered("tgkill", _int, _int, _int)
+_keyctl_join = _numbered("keyctl", _int, _text)
+_keyctl_id = _numbered("keyctl", _int, _int, _int)
+_keyctl_setperm = _numbered("keyctl", _int, _int, _uint)
+_landlock_create = _numbered("landlock_create_ruleset", _pointer, _size, _uint)
+_landlock_add = _numbered("landlock_add_rule", _int, _int, _pointer, _uint)
+_landlock_restrict = _numbered("landlock_restrict_self", _int, _uint)
+_ioprio_set = _numbered("ioprio_set", _int, _int, _int)
+_capget = _numbered("capget", _pointer, _pointer)
+_capset = _numbered("capset", _pointer, _pointer)
+
+
+# -- processes --------------------------------------------------------------------------------
+
+
+def fork() -> int:
+    """Fork as os.fork does, in a process of a single thread. Returns the child's pid, or 0 in the
+    child.
+
+    What Python does in the child for threads that are not there touches more memory than all the
+    rest of the fork, and each page that is touched is copied. Raises RuntimeError in a process with
+    a second thread, whose locks would stay held in the child.
+    """
+    if len(os.listdir("/proc/self/task")) != 1:
+        raise RuntimeError("fork in a process that has more than one thread")
+    return _checked(_fork(), "fork")
+
+
+def signal_thread(pid: int, thread: int, number: int) -> None:
+    """Send a signal to one thread of a process. Raises ProcessLookupError if it is gone and
+    PermissionError if it may not be signalled."""
+    _checked(_tgkill(pid, thread, number), "tgkill")
+
+
+def become_subreaper() -> None:
+    """Make orphaned descendants children of this process."""
+    _checked(_prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def set_parent_death_signal(number: int) -> None:
+    """Make the kernel send this signal to this process when its parent ends, or none if 0."""
+    _checked(_prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
+
+
+def set_timer_slack(slack_ns: int) -> None:
+    """Allow timers of this thread to be late by so much. 0 restores the thread's default."""
+    _checked(_prctl(_PR_SET_TIMERSLACK, slack_ns, 0, 0, 0), "prctl(PR_SET_TIMERSLACK)")
+
+
+def personality() -> int:
+    """Return the execution domain and its flags (personality(2))."""
+    return _checked(_personality(_PERSONALITY_QUERY), "personality")
+
+
+def set_personality(flags: int) -> None:
+    """Set the execution domain; 0 is plain Linux."""
+    _checked(_personality(flags), "personality")
+
+
+def clear_io_priority() -> None:
+    """Give this process no I/O priority of its own: it follows from its nice value."""
+    _checked(_ioprio_set(_IOPRIO_WHO_PROCESS, 0, _IOPRIO_NONE), "ioprio_set")
+
+
+# -- rights -----------------------------------------------------------------------------------
+
+
+def is_dumpable() -> bool:
+    """Return whether this process may leave a core and be traced by other processes of its user."""
+    return _checked(_prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0), "prctl(PR_GET_DUMPABLE)") == 1
+
+
+def set_dumpable(dumpable: bool) -> None:
+    """Allow cores and tracing of this process, or forbid them; exec allows them again."""
+    _checked(_prctl(_PR_SET_DUMPABLE, int(dumpable), 0, 0, 0), "prctl(PR_SET_DUMPABLE)")
+
+
+def set_no_new_privileges() -> None:
+    """Make set-user-id bits and file capabilities without effect, here and in all descendants."""
+    _checked(_prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
+
+
+def securebits() -> int:
+    """Return the flags that control how a change of uid affects capabilities (capabilities(7))."""
+    return _checked(_prctl(_PR_GET_SECUREBITS, 0, 0, 0, 0), "prctl(PR_GET_SECUREBITS)")
+
+
+def set_securebits(bits: int) -> None:
+    """Set how a change of uid affects capabilities. Needs CAP_SETPCAP."""
+    _checked(_prctl(_PR_SET_SECUREBITS, bits, 0, 0, 0), "prctl(PR_SET_SECUREBITS)")
+
+
+def capabilities() -> Capabilities:
+    """Return the capabilities of this thread."""
+    header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0))
+    data = ctypes.create_string_buffer(24)
+    _checked(_capget(header, data), "capget")
+    low = struct.unpack_from("=3I", data.raw, 0)
+    high = struct.unpack_from("=3I", data.raw, 12)
+    return Capabilities(*(one | other << 32 for one, other in zip(low, high, strict=True)))
+
+
+def set_capabilities(wanted: Capabilities) -> None:
+    """Give this thread these capabilities. Raises PermissionError if it would gain any."""
+    header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0))
+    low = [bits & 0xFFFFFFFF for bits in wanted]
+    high = [bits >> 32 for bits in wanted]
+    data = ctypes.create_string_buffer(struct.pack("=6I", *low, *high))
+    _checked(_capset(header, data), "capset")
+
+
+def filter_calls(program: bytes) -> None:
+    """Install a seccomp filter for this thread and its future descendants.
+
+    `program` is an array of struct sock_filter (seccomp(2)). Needs no_new_privs or CAP_SYS_ADMIN.
+    """
+    instructions = ctypes.create_string_buffer(program, len(program))
+    # struct sock_fprog: a count of 16 bits, padding, a pointer.
+    described = ctypes.create_string_buffer(
+        struct.pack("@HP", len(program) // 8, ctypes.addressof(instructions))
+    )
+    arguments = (_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, described, 0, 0)
+    _checked(_prctl_pointer(*arguments), "prctl(PR_SET_SECCOMP)")
+
+
+def landlock_rights() -> int:
+    """Return the rights to files that the kernel can take away, as bits.
+
+    Raises OSError if it has no Landlock (ENOSYS) or Landlock is switched off (EOPNOTSUPP).
+    """
+    version = _checked(_landlock_create(None, 0, _LANDLOCK_VERSION), "landlock_create_ruleset")
+    most = max(count for first, count in _LANDLOCK_RIGHTS if first <= version)
+    return (1 << most) - 1
+
+
+def allow_only_below(directories: Mapping[int, int]) -> None:
+    """Restrict this thread and its future descendants to these rights below these directories.
+
+    `directories` maps the descriptor of an open directory to the rights, as bits, that hold for
+    everything below it; all other rights that the kernel can take away are lost. Open files stay
+    open. Needs no_new_privs or CAP_SYS_ADMIN.
+    """
+    rights = landlock_rights()
+    attributes = ctypes.create_string_buffer(struct.pack("=Q", rights), 8)
+    rules = _checked(_landlock_create(attributes, 8, 0), "landlock_create_ruleset")
+    try:
+        for directory, allowed in directories.items():
+            rule = ctypes.create_string_buffer(struct.pack("=Qi", allowed & rights, directory), 12)
+            result = _landlock_add(rules, _LANDLOCK_PATH_BENEATH, rule, 0)
+            _checked(result, "landlock_add_rule")
+        _checked(_landlock_restrict(rules, 0), "landlock_restrict_self")
+    finally:
+        os.close(rules)
+
+
+# -- keyrings ---------------------------------------------------------------------------------
+
+
+def join_session_keyring() -> int:
+    """Join a new, empty, anonymous session keyring and return its serial number.
+
+    It is charged to the real uid, which may have 200 keys if it is an ordinary one. Raises OSError
+    EDQUOT if there are more, and ENOSYS if the kernel has no keyrings.
+    """
+    return _checked(_keyctl_join(_KEYCTL_JOIN_SESSION_KEYRING, None), "keyctl")
+
+
+def set_key_permissions(key: int, bits: int) -> None:
+    """Set the permissions of a key (keyctl_setperm(3)): a byte each for possessor, user, group and
+    others, from the highest."""
+    _checked(_keyctl_setperm(_KEYCTL_SETPERM, key, bits), "keyctl")
+
+
+def session_keyring() -> int:
+    """Return the serial number of this process's session keyring. The call gives a process that has
+    none the user's default one."""
+    return _checked(_keyctl_id(_KEYCTL_GET_KEYRING_ID, _SESSION_KEYRING, 0), "keyctl")
+
+
+# -- namespaces and mounts --------------------------------------------------------------------
+
+
+def unshare(flags: int) -> None:
+    """Leave the namespaces that `flags` (CLONE_NEW…) name, for new ones."""
+    _checked(_unshare(flags), "unshare")
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
+    """Mount `source` at `target` (mount(2)). Empty arguments are passed as NULL."""
+    given = (os.fsencode(text) if text else None for text in (source, target, kind))
+    _checked(_mount(*given, flags, os.fsencode(options) if options else None), "mount")
+
+
+def unmount(target: str, flags: int = 0) -> None:
+    """Unmount what is mounted at `target` (umount2(2))."""
+    _checked(_umount2(os.fsencode(target), flags), "umount2")
+
+
+# -- the user directory (getpwuid_r(3), getgrgid_r(3)) -----------------------------------------
+
+_getpwuid_r = _declared(_libc, "getpwuid_r", _uint, _pointer, _pointer, _size, _pointer)
+_getgrgid_r = _declared(_libc, "getgrgid_r", _uint, _pointer, _pointer, _size, _pointer)
+#: Bytes for `struct passwd` or `struct group`, more than any system needs, and for the longest
+#: entry.
+_STRUCT_BYTES, _ENTRY_BYTES = 256, 1 << 20
+
+
+def has_account(uid: int) -> bool:
+    """Return whether the user directory has an entry for the uid.
+
+    Raises OSError if the directory cannot be asked, where `pwd.getpwuid` raises KeyError as it does
+    for a uid without an entry.
+    """
+    return _has_entry(_getpwuid_r, "getpwuid_r", uid)
+
+
+def has_group(gid: int) -> bool:
+    """Return whether the user directory has a group with this gid.
+
+    Raises OSError if the directory cannot be asked, where `os.getgrouplist` omits the group.
+    """
+    return _has_entry(_getgrgid_r, "getgrgid_r", gid)
+
+
+def _has_entry(ask: Callable[..., int], name: str, number: int) -> bool:
+    found = ctypes.c_void_p()
+    entry = ctypes.create_string_buffer(_STRUCT_BYTES)
+    size = 1 << 12
+    while True:
+        text = ctypes.create_string_buffer(size)
+        error = ask(number, entry, text, size, ctypes.byref(found))
+        if error != errno.ERANGE or size >= _ENTRY_BYTES:
+            break
+        size *= 4
+    # The C library reports a missing entry by 0 without a result. ENOENT, which means the same on
+    # other systems, comes here from a directory that is not running.
+    if error != 0:
+        raise OSError(error, f"{name}: {os.strerror(error)}")
+    return bool(found.value)
+
+
+# -- files and System V IPC -------------------------------------------------------------------
+
+
+def openat2(directory: int, path: str, flags: int, mode: int, resolve: int) -> int:
+    """Open a file relative to an open directory, resolving its path as `resolve` says. Raises
+    OSError with the kernel's errno, ENOSYS before Linux 5.6."""
+    # struct open_how.
+    how = ctypes.create_string_buffer(struct.pack("=QQQ", flags, mode, resolve), 24)
+    return _checked(_openat2(directory, os.fsencode(path), how, 24), "openat2")
+
+
+def remove_shared_memory(identifier: int) -> None:
+    """Remove a System V shared memory segment; it disappears when nothing has it attached."""
+    _checked(_shmctl(identifier, _IPC_RMID, None), "shmctl")
+
+
+def remove_semaphores(identifier: int) -> None:
+    """Remove a set of System V semaphores."""
+    _checked(_semctl(identifier, 0, _IPC_RMID), "semctl")
+
+
+def remove_message_queue(identifier: int) -> None:
+    _checked(_msgctl(identifier, _IPC_RMID, None), "msgctl")

@@ -1,0 +1,60 @@
+"""Unix sockets: addresses of any length, connecting where many others wait, the peer's identity.
+
+Imports must stay few: `drf submit` loads this module first.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+
+#: Longest path, in bytes, that fits a unix socket address (unix(7)).
+_LONGEST_ADDRESS = 107
+#: `struct ucred`: pid, uid and gid; the ids are unsigned.
+_UCRED = "iII"
+
+
+class at_socket:
+    """`with at_socket(path) as address`: an address to bind or connect to, however long the path.
+
+    The address is valid inside the block. Raises OSError if the directory of a long path cannot be
+    entered. This is no generator of contextlib, which would double the time to load this module.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = os.fspath(path)
+        self._directory: int | None = None
+
+    def __enter__(self) -> str:
+        if len(os.fsencode(self._path)) <= _LONGEST_ADDRESS:
+            return self._path
+        directory, name = os.path.split(self._path)
+        # O_PATH: the directory may be one that can be entered and not listed.
+        self._directory = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        return f"/proc/self/fd/{self._directory}/{name}"
+
+    def __exit__(self, *_: object) -> None:
+        if self._directory is not None:
+            os.close(self._directory)
+
+
+def connect_in_line(connection: socket.socket, path: str, timeout_s: int) -> None:
+    """Connect a blocking socket to `path`, waiting in line where the socket's backlog is full.
+
+    This call, and each later sending and receiving, raises OSError after `timeout_s`. With Python's
+    own timeout the socket would not block, and each attempt would fail for as long as processes of
+    another user fill the backlog (EAGAIN of connect(2) on a unix socket).
+    """
+    for limit in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+        connection.setsockopt(socket.SOL_SOCKET, limit, struct.pack("ll", timeout_s, 0))
+    with at_socket(path) as address:
+        connection.connect(address)
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """Return the uid and the gid that the peer had when it connected (SO_PEERCRED, unix(7))."""
+    size = struct.calcsize(_UCRED)
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    _, uid, gid = struct.unpack(_UCRED, credentials)
+    return uid, gid

@@ -1,0 +1,83 @@
+"""Encoding of a payload: the user's part of a job, as one string of bytes.
+
+The controller encodes it, the launcher and the runner pass it on as a sealed file in memory, and
+only the job's own process reads it, after it has become the user. So root parses nothing that a
+user has written, and there is one thing to sign: see `drfd.payload.signature`. Equal submissions
+give equal bytes, whoever encodes them.
+
+    drfd-payload-1 NUL
+    umask, directory, output, error output, attach, argument count, notice word count,
+        variable count, 1 or 0 for a script, each with a NUL after it
+    the arguments, the words of the notice, the variables as NAME=VALUE by name, each with a NUL
+    the script, to the end
+
+`drfd.payload.unpack` decodes it. Imports must stay few: `drf submit` loads this module.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+MAGIC = b"drfd-payload-1"
+#: Number of NULs before the arguments.
+FIELDS = 10
+#: Longest payload in bytes.
+MAX_BYTES = 64 << 20
+
+
+def encode(
+    *,
+    argv: Iterable[str],
+    cwd: str,
+    umask: int,
+    stdout: str,
+    stderr: str,
+    env: Mapping[str, str],
+    script: str | None,
+    attach: str | None,
+    notify: Iterable[str],
+) -> bytes:
+    """Encode a payload. Raises ValueError if a text other than the script contains a NUL."""
+    words, told = list(argv), list(notify)
+    variables = [f"{name}={value}" for name, value in sorted(env.items())]
+    fields = [
+        *(f"{umask:o}", cwd, stdout, stderr, attach or ""),
+        *(str(len(words)), str(len(told)), str(len(variables)), "0" if script is None else "1"),
+    ]
+    texts = [*fields, *words, *told, *variables]
+    text = "\0".join((*texts, ""))
+    if text.count("\0") != len(texts):
+        raise ValueError("a text holds a NUL")
+    return b"".join((MAGIC, b"\0", _bytes(text), _bytes(script or "")))
+
+
+def of_request(fields: Mapping[str, Any]) -> bytes:
+    """Encode the payload of a submission with these fields of the wire.
+
+    Raises ValueError if such a job could not be started.
+    """
+    usual = usual_output(is_array=fields.get("array") is not None)
+    notify = fields.get("notify") or {}
+    return encode(
+        argv=fields["argv"],
+        cwd=fields["cwd"],
+        umask=fields.get("umask", 0o022),
+        stdout=fields.get("stdout") or f"{usual}.out",
+        stderr=fields.get("stderr") or f"{usual}.err",
+        env=fields.get("env") or {},
+        script=fields.get("script"),
+        attach=fields.get("attach"),
+        notify=notify.get("argv", ()),
+    )
+
+
+def usual_output(*, is_array: bool) -> str:
+    """Return the default pattern of output files, without the ending."""
+    return "drf-%A_%a" if is_array else "drf-%j"
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")

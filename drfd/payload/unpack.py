@@ -1,0 +1,89 @@
+"""Decoding of a payload by the job's own process: see `drfd.payload.pack`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from drfd.payload.pack import FIELDS, MAGIC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPayload:
+    """A decoded payload."""
+
+    argv: tuple[str, ...]
+    cwd: str
+    umask: int
+    #: Output files with %-patterns, as in `output_path`.
+    stdout: str
+    stderr: str
+    env: Mapping[str, str]
+    #: The file that is run in place of argv[0].
+    script: str | None = None
+    #: A socket where the submitter hands over its descriptors 0, 1 and 2 (`drf run`).
+    attach: str | None = None
+    #: The command that notifies the owner of the start or the end.
+    notify: tuple[str, ...] = ()
+
+
+def decode(data: bytes) -> LaunchPayload:
+    """Decode a payload. Raises ValueError if it is not an output of `encode`."""
+    magic, *fields = data.split(b"\0", FIELDS)
+    if magic != MAGIC or len(fields) != FIELDS:
+        raise ValueError("it is not what a job is started with")
+    umask, cwd, stdout, stderr, attach = map(_text, fields[:5])
+    argc, notices, variables, has_script = map(int, fields[5:9])
+    count = argc + notices + variables
+    if min(argc, notices, variables) < 0:
+        raise ValueError("it is not what a job is started with")
+    *words, script = fields[9].split(b"\0", count)
+    if len(words) != count:
+        raise ValueError("it is cut short")
+    texts = [_text(word) for word in words]
+    env = (pair.partition("=") for pair in texts[argc + notices :])
+    return LaunchPayload(
+        argv=tuple(texts[:argc]),
+        cwd=cwd,
+        umask=int(umask, 8) & 0o777,
+        stdout=stdout,
+        stderr=stderr,
+        env={name: value for name, _, value in env},
+        script=_text(script) if has_script else None,
+        attach=attach or None,
+        notify=tuple(texts[argc : argc + notices]),
+    )
+
+
+def output_path(
+    pattern: str, *, cwd: str, job_id: int, array_id: int, index: int, name: str, user: str
+) -> str:
+    """Return an output path, relative to the cwd, with its %-patterns filled in.
+
+    %j is the job id, %A the array id (the job id if `array_id` is 0, for a job in no array), %a the
+    index (0 in no array), %x the name, %u the user, and %% a percent sign.
+    """
+    # A slash in a name would be another directory.
+    signs = {
+        "%%": "%",
+        "%j": str(job_id),
+        "%A": str(array_id or job_id),
+        "%a": str(index),
+        "%x": name.replace("/", "_"),
+        "%u": user.replace("/", "_"),
+    }
+    path = _SIGN.sub(partial(_filled, signs), pattern)
+    return path if path.startswith("/") else f"{cwd.rstrip('/')}/{path}"
+
+
+_SIGN = re.compile("%[%jAaxu]")
+
+
+def _filled(signs: Mapping[str, str], found: re.Match[str]) -> str:
+    return signs[found[0]]
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="surrogateescape")

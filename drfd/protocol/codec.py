@@ -1,0 +1,40 @@
+"""Framing: one message is one line of JSON.
+
+This module uses the standard library alone, because every command of `drf` loads it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+#: The version of the protocol. A daemon refuses requests of other versions.
+VERSION = 1
+#: The longest request that the daemon accepts, in bytes with its line end.
+MAX_REQUEST_BYTES = 2 << 20
+
+#: A message whose keys are not known to the type checker.
+Message = dict[str, Any]
+
+
+def encode(message: Mapping[str, object]) -> bytes:
+    """Return the message as a line, with text that is not ASCII escaped."""
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+def encode_request(message: Mapping[str, object]) -> bytes:
+    """Return the message as a line of UTF-8. Raises UnicodeEncodeError for text that cannot be
+    encoded: the caller can report it better than the daemon."""
+    return json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+
+
+def decode(line: bytes) -> Message:
+    """Return the message of a line. Raises ValueError for anything but one JSON object."""
+    try:
+        message = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(message, dict):
+        raise ValueError("not a JSON object")
+    return message

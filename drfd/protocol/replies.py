@@ -1,0 +1,647 @@
+"""Replies of the daemon: JSON objects whose shapes are declared here, for both ends.
+
+They are typed dictionaries rather than msgspec structs: loading msgspec and the classes would
+lengthen the start of every command, which prints a reply with `--json` as it was sent.
+
+Unless a field says otherwise, sizes are in bytes, rates in bytes per second, times of the clock in
+Unix seconds and durations in seconds. A key that is not always sent is `NotRequired`.
+"""
+
+# Annotations are evaluated: as text, `NotRequired` would be missing from `__required_keys__`.
+
+from typing import Literal, NotRequired, TypedDict
+
+# -- amounts ---------------------------------------------------------------------------------------
+
+
+class RatesView(TypedDict):
+    """Read and write rate of one disk."""
+
+    read: int
+    write: int
+
+
+class ResourcesView(TypedDict):
+    """An amount of each resource. With several disks, `read` and `write` are sums over them."""
+
+    cores: float
+    memory: int
+    read: int
+    write: int
+    #: Countable resources by name.
+    gres: dict[str, int]
+    #: By the disk's name; only where the machine has several.
+    disks: NotRequired[dict[str, RatesView]]
+
+
+class CoresAndMemory(TypedDict):
+    cores: float
+    memory: int
+
+
+class ExternalView(CoresAndMemory):
+    """Use by processes outside drfd."""
+
+    #: The part of the capacity that is left to them.
+    kept: CoresAndMemory
+
+
+class NowView(TypedDict):
+    """Resource use at present; null where it is not known."""
+
+    cores: float | None
+    memory: int | None
+    read: int | None
+    write: int | None
+    memory_peak: int | None
+
+
+class SumView(TypedDict):
+    """Present use of several jobs together; null where it is known of none."""
+
+    cores: float | None
+    memory: float | None
+    read: float | None
+    write: float | None
+
+
+class CurveView(TypedDict):
+    """Use over time, oldest point first: means of the interval that ends at `at`."""
+
+    at: list[float]
+    cores: list[float | None]
+    memory: list[int | None]
+    read: list[int | None]
+    write: list[int | None]
+
+
+class UsageView(TypedDict):
+    """Use of a job so far; zero where it is not known."""
+
+    cores: float
+    memory: int
+    memory_peak: int
+    read_bytes: int
+    written_bytes: int
+    cpu_seconds: float
+
+
+class UsedView(TypedDict):
+    """Use of an ended job in its last attempt; null where it is not known."""
+
+    wall_seconds: float | None
+    suspended_seconds: float | None
+    cpu_seconds: float | None
+    late_cores: float | None
+    memory_peak: int | None
+    memory_mean: int | None
+    memory_working: int | None
+    largest_process: int | None
+    read_bytes: int | None
+    written_bytes: int | None
+    read_peak: int | None
+    write_peak: int | None
+    quota_periods: int | None
+    throttled_periods: int | None
+    throttled_seconds: float | None
+    limit_hits: int | None
+    oom_kills: int | None
+    io_stalled_seconds: float | None
+    processes_peak: int | None
+
+
+#: The keys of `UsedView`, in their order.
+USED = tuple(UsedView.__annotations__)
+
+
+# -- jobs and arrays -------------------------------------------------------------------------------
+
+
+class CodeText(TypedDict):
+    """A code of a closed list, and a sentence for people."""
+
+    code: str
+    text: str
+
+
+class OutcomeView(CodeText):
+    #: What was lost, if the outcome is LOST.
+    reason: NotRequired[str]
+
+
+class JobView(TypedDict):
+    """A job, or pending tasks of an array that are all alike (then `tasks` is sent)."""
+
+    id: int
+    array_id: int | None
+    array_index: int | None
+    name: str
+    user: str
+    uid: int
+    pool: str
+    state: str
+    #: Null for a job that does not wait.
+    reason: CodeText | None
+    demand: ResourcesView
+    #: Null for no limit.
+    time_limit_s: int | None
+    priority: int
+    attempt: int
+    submitted_at: float
+    eligible_at: float | None
+    started_at: float | None
+    ended_at: float | None
+    expected_start_at: float | None
+    exit_code: int | None
+    signal: int | None
+    #: Null for a job that has not ended.
+    outcome: OutcomeView | None
+    usage: UsageView
+    #: These four are null for everybody but the owner and administrators.
+    cwd: str | None
+    argv: list[str] | None
+    stdout: str | None
+    stderr: str | None
+    cgroup: str | None
+    #: Instances of countable resources that were allocated to the job.
+    gres_instances: NotRequired[dict[str, list[str]]]
+    #: Indices of the tasks, such as `0-999`, and their number.
+    array_tasks: NotRequired[str]
+    tasks: NotRequired[int]
+
+
+class DependencyView(TypedDict):
+    id: int
+    label: str
+    want: str
+
+
+class RetryView(TypedDict):
+    times: int
+    on: list[str]
+    #: Retries that were made.
+    done: int
+
+
+class WarnView(TypedDict):
+    signal: str
+    before_s: int
+
+
+class ConditionsView(TypedDict):
+    """Conditions of the start, and retries, of a submission."""
+
+    after: list[DependencyView]
+    begin_at: int | None
+    retry: RetryView | None
+    warn: WarnView | None
+    attempts: str
+
+
+class ExplainedJobView(JobView, ConditionsView):
+    pass
+
+
+class DetailedJobView(ExplainedJobView):
+    #: CPUs pinned to the job, such as `0-3,8`.
+    cpus: str | None
+
+
+class PastJobView(JobView):
+    used: UsedView
+
+
+class ArrayView(TypedDict):
+    """An array as a whole, for its owner."""
+
+    id: int
+    array_id: int | None
+    array_index: int | None
+    array_tasks: str
+    tasks: int
+    name: str
+    user: str
+    uid: int
+    pool: str
+    #: Tasks by state.
+    counts: dict[str, int]
+    #: Indices of the tasks that did not complete, by state.
+    indices: dict[str, str]
+    demand: ResourcesView
+    time_limit_s: int | None
+    priority: int
+    submitted_at: float
+    cwd: str
+    argv: list[str]
+    stdout: str
+    stderr: str
+
+
+class DetailedArrayView(ArrayView, ConditionsView):
+    pass
+
+
+class EndedJobView(JobView):
+    #: The exit status of `drf wait` for it.
+    status: int
+
+
+class EndedArrayView(ArrayView):
+    state: str
+    reason: None
+    outcome: OutcomeView
+    status: int
+
+
+class EventView(TypedDict):
+    """An event in the life of a job."""
+
+    at: float
+    event: str
+    text: str
+
+
+# -- replies ---------------------------------------------------------------------------------------
+
+
+class ErrorView(TypedDict):
+    """A refusal or failure. `kind` names the class in `drfd.common.errors`."""
+
+    kind: str
+    code: str
+    text: str
+    hint: str
+
+
+class ServiceState(TypedDict):
+    """Whether jobs can start and stop at present."""
+
+    #: Null while the launcher is connected.
+    launcher_away_s: float | None
+    notices: list[CodeText]
+
+
+class HelloReply(TypedDict):
+    version: str
+    user: str
+    admin: bool
+    #: The socket of the signing keys; null where submissions are not signed.
+    key_socket: str | None
+    launcher_away_s: NotRequired[float | None]
+    notices: NotRequired[list[CodeText]]
+
+
+class SubmitReply(TypedDict):
+    id: int
+    #: Number of tasks of an array.
+    tasks: NotRequired[int]
+
+
+class DryRunReply(TypedDict):
+    """The forecast for a submission that was not made."""
+
+    expected_start_at: float | None
+    reason: CodeText | None
+    #: Why no start could be estimated.
+    no_estimate: NotRequired[CodeText]
+
+
+class StatusReply(ServiceState):
+    jobs: list[JobView]
+    counts: dict[str, int]
+    draining: bool
+    #: Names of countable resources.
+    gres: list[str]
+    #: Place of the last row, if there is another page.
+    after: tuple[int, bool] | None
+
+
+class ShowReply(TypedDict):
+    """A job or an array; `used` and `curve` are sent with a job only."""
+
+    job: NotRequired[DetailedJobView]
+    array: NotRequired[DetailedArrayView]
+    events: list[EventView]
+    #: Events left out of this reply, and events no longer stored.
+    events_omitted: int
+    events_dropped: int
+    used: NotRequired[UsedView | None]
+    curve: NotRequired[CurveView | None]
+
+
+class AdviceView(TypedDict):
+    """Recommended request for the next job of this kind."""
+
+    cores: float
+    memory: int
+    time_limit_s: int
+    read: int
+    write: int
+    gres: dict[str, int]
+    #: The same as options of `drf submit`.
+    options: list[str]
+    #: Number of jobs that the advice rests on, and how many of them hit a limit.
+    jobs: int
+    short_jobs: int
+    of_last: int
+
+
+class WhyReply(TypedDict):
+    job: ExplainedJobView
+    notes: list[str]
+    advice: AdviceView | None
+    no_estimate: NotRequired[CodeText]
+
+
+class HistoryReply(TypedDict):
+    jobs: list[PastJobView]
+    #: End and id of the last row, if there is another page.
+    after: tuple[float | None, int] | None
+
+
+class AccountedView(TypedDict):
+    """An amount of one resource, integrated over run time."""
+
+    declared: int
+    used: int
+    #: Declared by jobs whose use is not known.
+    unknown: int
+    wasted: int
+    efficiency: float | None
+
+
+class AccountView(TypedDict):
+    """Sums over jobs: core-microseconds, byte-milliseconds, milliseconds, bytes."""
+
+    jobs: int
+    run_ms: int
+    cores: AccountedView
+    memory: AccountedView
+    read: AccountedView
+    write: AccountedView
+    read_bytes: int
+    written_bytes: int
+    demand_max: int
+    peak_max: int | None
+    throttled_us: int
+    throttled_unknown_jobs: int
+    out_of_memory_jobs: int
+    timeout_jobs: int
+    gres_ms: dict[str, int]
+
+
+class JobCurveView(CurveView):
+    """Use over time of one job, and what it requested."""
+
+    id: int
+    demand: CoresAndMemory
+
+
+class ReportKey(TypedDict, total=False):
+    """The parts of a row's key that are sent depend on `by` of the request."""
+
+    #: As text.
+    id: str
+    name: str
+    user: str
+    pool: str
+
+
+class ReportRow(ReportKey, AccountView):
+    """The jobs of one key."""
+
+    advice: AdviceView | None
+    #: Of the row's last job; sent by job and by name only.
+    curve: NotRequired[JobCurveView | None]
+
+
+class ReportReply(TypedDict):
+    by: str
+    rows: list[ReportRow]
+    #: The sum of the rows that were left out.
+    others: AccountView | None
+    total: AccountView
+
+
+class WaitReply(TypedDict):
+    """The jobs that have ended. `done` is false if the time was over first."""
+
+    done: bool
+    ended: list[EndedJobView | EndedArrayView]
+    #: Jobs that can never start.
+    never: list[JobView]
+
+
+class Failure(TypedDict):
+    id: int | str
+    error: ErrorView
+
+
+class BatchReply(TypedDict):
+    """Result of a verb for several jobs."""
+
+    done: list[int]
+    failed: list[Failure]
+    #: Labels of the jobs in `done`, where they are not simply the ids.
+    labels: NotRequired[list[str]]
+    #: By the label of an array: indices of running tasks, which were not changed.
+    kept: NotRequired[dict[str, str]]
+    launcher_away_s: NotRequired[float | None]
+    notices: NotRequired[list[CodeText]]
+
+
+class DrainReply(TypedDict):
+    draining: bool
+
+
+class ReloadReply(TypedDict):
+    warnings: list[str]
+
+
+class ShutdownReply(BatchReply):
+    #: Jobs that were running.
+    running: list[int]
+
+
+class UsageReply(TypedDict):
+    usage: CurveView
+    #: Null for the jobs of a user together.
+    demand: ResourcesView | None
+
+
+class NodeView(TypedDict):
+    """A pool or a user in the fair-share tree."""
+
+    path: str
+    #: One number, or one per resource where they differ.
+    weight: float | dict[str, float]
+    entitlement: float
+    usage: ResourcesView
+    dominant_resource: str | None
+    dominant_share: float
+    satisfaction: float
+    running: int
+    pending: int
+
+
+class SharesReply(TypedDict):
+    capacity: ResourcesView
+    free: ResourcesView
+    nodes: list[NodeView]
+    #: Sent only while processes outside drfd use more than is left to them.
+    external: NotRequired[ExternalView | None]
+
+
+class DiskView(TypedDict):
+    """A managed disk and how it is controlled."""
+
+    name: str
+    path: str
+    device: str | None
+    filesystem: str
+    read: int
+    write: int
+    #: By direction: `enforced`, or why it is not.
+    control: dict[str, str]
+    #: Whether the speed is a guess.
+    guess: bool
+    problem: str | None
+
+
+class StrayView(TypedDict):
+    """Processes, cgroup or record of an attempt that belongs to no job here."""
+
+    id: int
+    attempt: int
+    uid: int | None
+    user: str | None
+    is_foreign: bool
+
+
+class EnforcementView(TypedDict):
+    """Limits that are enforced on this machine, and problems."""
+
+    version: str
+    #: Null while the launcher is away.
+    enforcement: str | None
+    controls: dict[str, str]
+    private: dict[str, str]
+    #: Limits on processes: of all jobs together, and of each user.
+    processes: dict[str, int] | None
+    gres: dict[str, list[str]]
+    disks: list[DiskView]
+    capacity: ResourcesView
+    warnings: list[str]
+    stuck_jobs: list[int]
+    strays: list[StrayView]
+    launcher: str
+
+
+class DoctorReply(EnforcementView, ServiceState):
+    cures: list[str]
+    external: ExternalView | None
+    draining: bool
+
+
+class EndStrayReply(TypedDict):
+    #: Job and attempt, as `41.1`.
+    ended: str
+
+
+# -- streams ---------------------------------------------------------------------------------------
+
+
+class EventLine(TypedDict):
+    """A line of `events`: a job that has changed, as it stands, or a place in the journal."""
+
+    event: NotRequired[JobView]
+    #: A later stream with `after` set to it begins here.
+    mark: NotRequired[int]
+
+
+class SnapshotRow(TypedDict):
+    """A job, or tasks of an array that are all alike; visible to everybody."""
+
+    id: int
+    label: str
+    array_id: int | None
+    array_index: int | None
+    tasks: int
+    name: str
+    user: str
+    pool: str
+    state: str
+    reason: CodeText | None
+    demand: ResourcesView
+    time_limit_s: int | None
+    priority: int
+    attempt: int
+    submitted_at: float
+    started_at: float | None
+    ended_at: float | None
+    expected_start_at: float | None
+    outcome: str | None
+    exit_code: int | None
+    signal: int | None
+    now: NowView | None
+
+
+class SnapshotNode(NodeView):
+    #: What the jobs of the node use at present.
+    used: SumView
+
+
+class CommonSnapshot(TypedDict):
+    """The part of a snapshot that is the same for all users."""
+
+    at: float
+    host: str
+    draining: bool
+    notices: list[CodeText]
+    capacity: ResourcesView
+    free: ResourcesView
+    external: ExternalView | None
+    #: Pressure stall information by resource; null where the kernel has none.
+    pressure: dict[str, dict[str, float | None]] | None
+    nodes: list[SnapshotNode]
+    #: Jobs by state, tasks counted singly.
+    counts: dict[str, int]
+    running: list[SnapshotRow]
+    #: In the order of their expected start; `pending_more` rows are left out.
+    pending: list[SnapshotRow]
+    pending_more: int
+    #: Newest first.
+    ended: list[SnapshotRow]
+
+
+class SnapshotView(CommonSnapshot):
+    user: str
+    #: The user's own pending rows that are not in `pending`.
+    mine: list[SnapshotRow]
+
+
+class SnapshotLine(TypedDict):
+    snapshot: SnapshotView
+
+
+Reply = (
+    HelloReply
+    | SubmitReply
+    | DryRunReply
+    | StatusReply
+    | ShowReply
+    | WhyReply
+    | HistoryReply
+    | ReportReply
+    | WaitReply
+    | BatchReply
+    | DrainReply
+    | ReloadReply
+    | ShutdownReply
+    | SharesReply
+    | DoctorReply
+    | EndStrayReply
+    | UsageReply
+)
+#: The verbs whose reply is a `BatchReply`.
+BatchVerb = Literal["cancel", "hold", "release", "suspend", "resume", "signal", "set"]

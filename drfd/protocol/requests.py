@@ -1,0 +1,403 @@
+"""Requests to the daemon, which checks each field when it decodes them.
+
+A client sends a request as one JSON object with `op` (the verb) and `v` (the version). The daemon
+answers with one object, `{"ok": true, …}` or `{"ok": false, "error": {…}}`, whose keys are declared
+in `drfd.protocol.replies`. A request does not name its sender: the kernel does (SO_PEERCRED).
+"""
+
+from __future__ import annotations
+
+from signal import NSIG
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from drfd.common.errors import Refused
+from drfd.protocol.codec import VERSION
+
+Id = Annotated[int, Meta(ge=1, le=1 << 53)]
+#: A job or an array by its id, or a task: `42_7` has the index 7 in array 42.
+Ref = Id | Annotated[str, Meta(pattern=r"\A[0-9]{1,15}_[0-9]{1,10}\Z")]
+Amount = Annotated[int, Meta(ge=0, le=1 << 60)]
+Text = Annotated[str, Meta(max_length=4096)]
+#: Unix time in whole seconds.
+Moment = Annotated[int, Meta(ge=0, le=1 << 40)]
+#: Unix time of a past event.
+Instant = Annotated[float, Meta(ge=0, le=1e12)]
+SignalNumber = Annotated[int, Meta(ge=1, lt=NSIG)]
+Priority = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+#: States of jobs. The set is short because it is searched for each job.
+States = Annotated[frozenset[Name], Meta(max_length=16)]
+#: The longest JSON text of `States`, in bytes.
+STATES_BYTES = 64 << 10
+
+
+class Rates(Struct, forbid_unknown_fields=True, frozen=True):
+    """Declared rates of one disk, in bytes per second."""
+
+    read_bps: Amount
+    write_bps: Amount
+
+
+class Demand(Struct, forbid_unknown_fields=True, frozen=True):
+    """Requested resources. Fields left out take the daemon's defaults."""
+
+    cores_milli: Annotated[int, Meta(ge=10, le=1 << 40)] | None = None
+    memory_bytes: Annotated[int, Meta(ge=1 << 20, le=1 << 60)] | None = None
+    #: Rates of the disk of the working directory, if the machine has several.
+    read_bps: Amount | None = None
+    write_bps: Amount | None = None
+    #: Rates by the disk's name.
+    disks: dict[Name, Rates] = {}
+    #: Countable resources by name; 0 for none.
+    gres: dict[Name, Annotated[int, Meta(ge=0, le=1 << 20)]] = {}
+
+
+class NotifyPart(Struct, forbid_unknown_fields=True, frozen=True):
+    """A command that is run as the job's user when the job starts, ends or fails."""
+
+    on: Annotated[list[Literal["start", "end", "fail"]], Meta(min_length=1, max_length=3)]
+    argv: Annotated[list[Text], Meta(min_length=1, max_length=64)]
+
+
+class Selection(Struct, forbid_unknown_fields=True, frozen=True):
+    """The jobs that a verb is about: those of `ids`, or all live jobs that pass every filter."""
+
+    ids: Annotated[list[Ref], Meta(max_length=100_000)] = []
+    user: Name | None = None
+    #: A name or a pattern of the shell, such as `train-*`.
+    name: Name | None = None
+    states: States = frozenset()
+    #: Without a filter: every job that the sender may change.
+    everything: bool = False
+
+
+class HistoryFilter(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """The ended jobs that pass every filter."""
+
+    #: The id of an array stands for all its tasks.
+    ids: Annotated[list[Ref], Meta(max_length=100_000)] = []
+    user: Name | None = None
+    states: States = frozenset()
+    name: Name | None = None
+    pool: Name | None = None
+    #: Unix times: the job ended at or after the first, and before the second.
+    since_s: Instant | None = None
+    until_s: Instant | None = None
+
+
+class DependencyPart(Struct, forbid_unknown_fields=True, frozen=True):
+    """A job, or an array with all its tasks, that must succeed, fail, or end in any way first."""
+
+    id: Ref
+    want: Literal["ok", "any", "fail"] = "ok"
+
+
+Dependencies = Annotated[list[DependencyPart], Meta(max_length=1000)]
+
+
+class RetryPart(Struct, forbid_unknown_fields=True, frozen=True):
+    times: Annotated[int, Meta(ge=0, le=1000)]
+    #: Outcomes after which to retry; empty for the outcomes that another attempt may cure.
+    on: Annotated[
+        list[
+            Literal["FAILED", "LAUNCH_FAILED", "LIMIT_EXCEEDED", "LOST", "OUT_OF_MEMORY", "TIMEOUT"]
+        ],
+        Meta(max_length=16),
+    ] = []
+
+
+class WarnPart(Struct, forbid_unknown_fields=True, frozen=True):
+    signal: SignalNumber
+    #: Seconds before the time limit.
+    before_s: Annotated[int, Meta(ge=1, le=1 << 40)]
+
+
+class Request(Struct, tag_field="op", forbid_unknown_fields=True, frozen=True, kw_only=True):
+    v: int
+
+
+class HelloRequest(Request, tag="hello", frozen=True):
+    """Ask for the daemon's version, and for the sender's identity as the daemon sees it."""
+
+
+class SubmitRequest(Request, tag="submit", frozen=True):
+    argv: Annotated[list[str], Meta(max_length=32_768)]
+    cwd: Annotated[str, Meta(pattern="^/", max_length=4096)]
+    demand: Demand = Demand()
+    name: Name | None = None
+    pool: Name | None = None
+    #: In seconds; 0 for no limit, null for the daemon's default.
+    time_limit_s: Annotated[int, Meta(ge=0, le=1 << 40)] | None = None
+    priority: Priority = 0
+    umask: Annotated[int, Meta(ge=0, le=0o777)] = 0o022
+    env: dict[str, str] = {}
+    stdout: Text | None = None
+    stderr: Text | None = None
+    #: Text that is run in place of argv[0], by the interpreter of its #! line.
+    script: str | None = None
+    attach: Text | None = None
+    notify: NotifyPart | None = None
+    #: Indices of an array, such as `0-999%50`.
+    array: Text | None = None
+    held: bool = False
+    preemptible: bool = False
+    after: Dependencies = []
+    #: The earliest start.
+    begin_s: Moment | None = None
+    retry: RetryPart | None = None
+    warn: WarnPart | None = None
+    #: Return a forecast of the start, and submit nothing.
+    dry_run: bool = False
+    #: The user's signature of the command, where `hello` names a `key_socket`.
+    proof: Annotated[str, Meta(pattern="^[0-9a-f]{64}$", max_length=64)] | None = None
+    #: Chosen by the client. A second submission with the same key returns the job of the first.
+    key: Name | None = None
+
+
+class StatusRequest(Request, tag="status", frozen=True):
+    select: Selection = Selection()
+    #: The number of jobs to include that ended last.
+    ended: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    #: Whether every task of an array gets a row of its own.
+    tasks: bool = False
+    #: Rows per page; without it, a list that is too long for one reply is refused.
+    limit: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    #: `after` of the reply with the previous page.
+    after: tuple[Id, bool] | None = None
+
+
+class ShowRequest(Request, tag="show", frozen=True):
+    id: Ref
+
+
+class WhyRequest(Request, tag="why", frozen=True):
+    id: Ref
+
+
+class HistoryRequest(Request, tag="history", frozen=True):
+    """Ask for ended jobs, newest first, a page at a time."""
+
+    past: HistoryFilter = HistoryFilter()
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 1000
+    #: End and id of the last job of the previous page.
+    after: tuple[Instant, Id] | None = None
+
+
+class ReportRequest(Request, tag="report", frozen=True):
+    """Ask for sums of what jobs used and declared, and for advice on the next request."""
+
+    past: HistoryFilter = HistoryFilter()
+    by: Literal["job", "name", "user", "pool"] = "name"
+    #: The most rows; the rest is summed up in one.
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 1000
+    #: The least number of completed jobs for advice.
+    least: Annotated[int, Meta(ge=1, le=10)] = 3
+
+
+class WaitRequest(Request, tag="wait", frozen=True):
+    ids: Annotated[list[Ref], Meta(min_length=1, max_length=100_000)]
+    any: bool = False
+    #: Whether the jobs are cancelled when the client hangs up before they have ended.
+    attended: bool = False
+    timeout_s: Annotated[float, Meta(ge=0)] | None = None
+
+
+class EventsRequest(Request, tag="events", frozen=True):
+    """Ask for a line for each change of the selected jobs, or else of the sender's own. The stream
+    ends when all of `ids` have ended."""
+
+    select: Selection = Selection()
+    #: The mark of an earlier stream: the changes since then are sent first.
+    after: Annotated[int, Meta(ge=0, le=1 << 62)] | None = None
+    #: Whether the jobs are sent as they stand first; without `after` they always are.
+    standing: bool = False
+
+
+class SnapshotsRequest(Request, tag="snapshots", frozen=True):
+    """Ask for snapshots of the whole service without end, as `drf top` shows them."""
+
+    #: The shortest time between two snapshots, in seconds.
+    every_s: Annotated[float, Meta(ge=1, le=3600)] = 1.0
+
+
+class UsageRequest(Request, tag="usage", frozen=True):
+    """Ask for the use over time of a job, or of a user's jobs together. Exactly one is given."""
+
+    id: Ref | None = None
+    user: Name | None = None
+
+
+class BatchRequest(Request, frozen=True):
+    """A verb that is applied to each job of a selection."""
+
+    select: Selection
+
+
+class CancelRequest(BatchRequest, tag="cancel", frozen=True):
+    pass
+
+
+class HoldRequest(BatchRequest, tag="hold", frozen=True):
+    pass
+
+
+class ReleaseRequest(BatchRequest, tag="release", frozen=True):
+    pass
+
+
+class SuspendRequest(BatchRequest, tag="suspend", frozen=True):
+    pass
+
+
+class ResumeRequest(BatchRequest, tag="resume", frozen=True):
+    pass
+
+
+class SignalRequest(BatchRequest, tag="signal", frozen=True):
+    signal: SignalNumber
+
+
+class SetRequest(BatchRequest, tag="set", frozen=True):
+    """Change jobs. Fields left out, those of the demand included, stay as they are."""
+
+    name: Name | None = None
+    pool: Name | None = None
+    priority: Priority | None = None
+    #: In seconds; 0 for no limit.
+    time_limit_s: Annotated[int, Meta(ge=0, le=1 << 40)] | None = None
+    demand: Demand = Demand()
+    after: Dependencies | None = None
+    #: 0 for now.
+    begin_s: Moment | None = None
+
+
+class DrainRequest(Request, tag="drain", frozen=True):
+    on: bool
+
+
+class ReloadRequest(Request, tag="reload", frozen=True):
+    """Reload the configuration."""
+
+
+class ShutdownRequest(Request, tag="shutdown", frozen=True):
+    """End the daemon. Running jobs go on, unless `kill_jobs`."""
+
+    kill_jobs: bool = False
+
+
+class SharesRequest(Request, tag="shares", frozen=True):
+    """Ask for the fair-share table."""
+
+
+class DoctorRequest(Request, tag="doctor", frozen=True):
+    """Ask what is enforced on this machine."""
+
+
+class EndStrayRequest(Request, tag="end_stray", frozen=True):
+    """Remove an attempt that belongs to no job here: its processes, cgroup and record."""
+
+    id: Id
+    attempt: Id
+
+
+#: Requests with one reply.
+Question = (
+    HelloRequest
+    | SubmitRequest
+    | StatusRequest
+    | ShowRequest
+    | WhyRequest
+    | HistoryRequest
+    | ReportRequest
+    | WaitRequest
+    | CancelRequest
+    | HoldRequest
+    | ReleaseRequest
+    | SuspendRequest
+    | ResumeRequest
+    | SignalRequest
+    | SetRequest
+    | DrainRequest
+    | ReloadRequest
+    | ShutdownRequest
+    | SharesRequest
+    | DoctorRequest
+    | EndStrayRequest
+    | UsageRequest
+)
+#: Requests that are answered by lines until the client hangs up or the stream ends.
+Stream = EventsRequest | SnapshotsRequest
+AnyRequest = Question | Stream
+
+_decoder: msgspec.json.Decoder[AnyRequest] = msgspec.json.Decoder(AnyRequest)
+
+#: Characters of the decoder's message that a refusal quotes.
+_QUOTE = 200
+
+
+class _RequestHead(Struct):
+    v: int = VERSION
+
+
+_head_decoder = msgspec.json.Decoder(_RequestHead)
+
+
+class _RawFilter(Struct, frozen=True):
+    states: msgspec.Raw = msgspec.Raw()
+
+
+class _RawRequest(Struct):
+    select: _RawFilter = _RawFilter()
+    past: _RawFilter = _RawFilter()
+
+
+_raw_decoder = msgspec.json.Decoder(_RawRequest)
+
+
+def decode_request(line: bytes) -> AnyRequest:
+    """Return the request of a line. Raises Refused with the place of the error."""
+    if len(line) > STATES_BYTES:
+        _refuse_many_states(line)
+    try:
+        request = _decoder.decode(line)
+        version = request.v
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        # A client of another version may use verbs and fields that do not exist here.
+        version = _version_of(line)
+        if version == VERSION:
+            text = "".join(sign if sign.isprintable() else "?" for sign in str(error)[:_QUOTE])
+            raise Refused("bad-request", f"the request cannot be understood: {text}") from None
+    if version == VERSION:
+        return request
+    raise Refused(
+        "unsupported",
+        f"the client speaks protocol version {version}, the daemon version {VERSION}",
+        hint="use the drf that was installed with the daemon",
+    )
+
+
+def _refuse_many_states(line: bytes) -> None:
+    """Refuse a long list of states before it is decoded: msgspec builds the set, which takes 40 ms
+    for 150,000 names, before it checks the length."""
+    try:
+        found = _raw_decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # The full decoder describes the error better.
+        return
+    for name, part in (("select", found.select), ("past", found.past)):
+        if len(bytes(part.states)) > STATES_BYTES:
+            text = f"the request cannot be understood: too many states - at `$.{name}.states`"
+            raise Refused("bad-request", text)
+
+
+def _version_of(line: bytes) -> int:
+    """Return the version in a request that cannot be decoded, or the daemon's if it has none."""
+    try:
+        return _head_decoder.decode(line).v
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return VERSION

@@ -1,0 +1,389 @@
+"""Metrics of a run, by name: documented JSON, from which all tables are made.
+
+They depend on the run alone, so equal runs have equal metrics, byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import ceil
+from operator import itemgetter
+from typing import Any
+
+from drfd.core.fairness.share_tree import ShareTree
+from drfd.core.model.resources import Vector, minus, plus
+from drfd.sim.driver import FinishedJob, Run
+from drfd.sim.workload import SimJob
+
+#: The number of moments, at equal distances, at which envy is measured.
+SAMPLES = 500
+#: The lengths of a window in seconds: a day, or an hour in a run of at most `_FEW_DAYS` days.
+_DAY_S, _HOUR_S, _FEW_DAYS = 86400, 3600, 14
+#: The least part of a window that a user must have waited for the window to count.
+_LEAST_OF_WINDOW = 0.25
+#: Added before rounding down to whole jobs, against rounding errors.
+_EPSILON = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    leaf: str
+    start_s: float
+    length_s: int
+    #: The mean part of the entitlement that was held, at most 1.
+    kept: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverTime:
+    #: Leaf that ever waited → the mean part of its entitlement that it held while it waited. What
+    #: it held beyond the entitlement does not count.
+    kept: dict[str, float]
+    #: Leaf → the time during which it had a job waiting.
+    waited_s: dict[str, float]
+    #: The window with the smallest part kept, or None if no leaf waited long enough.
+    worst: Window | None
+    #: The part of waiting users, over the sampled moments, who would have preferred the holdings of
+    #: another user, scaled to their weight: these had room for more than one additional waiting
+    #: job.
+    envy: float
+
+
+def over_time(run: Run) -> OverTime:
+    watch = _Watch(run)
+    for at_s, changes in groupby(_changes(run), key=itemgetter(0)):
+        watch.go_to(at_s)
+        watch.take(changes)
+    return watch.sum_up()
+
+
+#: (time, order within a moment, order of the job in the run, the job, the kind of change).
+_Change = tuple[float, int, int, SimJob, str]
+
+
+def _changes(run: Run) -> Iterator[_Change]:
+    found: list[_Change] = []
+    for at, ran in enumerate(run.ran):
+        found.append((ran.job.submit_s, 1, ran.job.id, ran.job, "waits"))
+        found.append((ran.start_s, 2, at, ran.job, "starts"))
+        # A job of no length must end after its start.
+        found.append((ran.end_s, 0 if ran.job.run_s else 3, at, ran.job, "ends"))
+    found += [(left.job.submit_s, 1, left.job.id, left.job, "waits") for left in run.unstarted]
+    found.sort(key=itemgetter(0, 1, 2))
+    yield from found
+
+
+class _Watch:
+    """Follows a run, and sums up what each leaf held of its entitlement.
+
+    Entitlements are as in the daemon: by weights, guarantees and limits, among those who hold
+    something or wait. Only time counts in which a leaf waits: without a waiting job it lacks
+    nothing. The figures are floats: they are for people, and decide nothing.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._rules = run.rules
+        self._standing = ShareTree(run.rules.shares)
+        self._nothing: Vector = (0,) * len(run.rules.room)
+        self._used: dict[str, Vector] = {}
+        self._running: Counter[str] = Counter()
+        #: Leaf → its waiting jobs, in the order of submission.
+        self._waiting: dict[str, dict[int, Vector]] = {}
+        #: Leaf → its entitlement, as amounts.
+        self._entitled: dict[str, list[float]] = {}
+        #: Leaf that waits → (since when, the part of its entitlement that it holds).
+        self._keeps: dict[str, tuple[float, float]] = {}
+        #: (leaf, window) → [seconds waited, these seconds times the part held].
+        self._sums: dict[tuple[str, int], list[float]] = {}
+        first = [left.job.submit_s for left in run.unstarted]
+        first += [ran.job.submit_s for ran in run.ran]
+        last = [*first, *(ran.end_s for ran in run.ran)]
+        self._start_s, self._end_s = min(first, default=0.0), max(last, default=0.0)
+        span_s = self._end_s - self._start_s
+        self._window_s = _DAY_S if span_s > _FEW_DAYS * _DAY_S else _HOUR_S
+        self._step_s = max(span_s / SAMPLES, 1e-9)
+        self._sampled = self._pairs = self._envious = 0
+
+    def go_to(self, at_s: float) -> None:
+        """Advance to a time until which nothing changes."""
+        while self._sampled < SAMPLES:
+            sample_s = self._start_s + (self._sampled + 0.5) * self._step_s
+            if sample_s >= at_s:
+                break
+            self._sampled += 1
+            self._look_for_envy()
+        self._now_s = at_s
+
+    def take(self, changes: Iterator[_Change]) -> None:
+        touched: dict[str, None] = {}
+        before = len(self._standing.nodes), self._competing()
+        for _, _, _, job, what in changes:
+            leaf = self._run.leaves[job.id]
+            touched[leaf] = None
+            self._change(leaf, job, what)
+        entered = [leaf for leaf in touched if self._enter_or_leave(leaf)]
+        if entered or (len(self._standing.nodes), self._competing()) != before:
+            self._standing.settle()
+            self._entitled.clear()
+            touched |= dict.fromkeys(self._keeps)
+        for leaf in touched:
+            self._settle(leaf)
+
+    def sum_up(self) -> OverTime:
+        for leaf in list(self._keeps):
+            self._note(leaf)
+        sums: dict[str, list[float]] = {}
+        worst: Window | None = None
+        for (leaf, at), (waited_s, kept_s) in sorted(self._sums.items()):
+            both = sums.setdefault(leaf, [0.0, 0.0])
+            both[0] += waited_s
+            both[1] += kept_s
+            if waited_s >= _LEAST_OF_WINDOW * self._window_s and (
+                worst is None or kept_s / waited_s < worst.kept
+            ):
+                start_s = self._start_s + at * self._window_s
+                worst = Window(leaf, start_s, self._window_s, kept_s / waited_s)
+        return OverTime(
+            kept={leaf: kept_s / waited_s for leaf, (waited_s, kept_s) in sums.items()},
+            waited_s={leaf: waited_s for leaf, (waited_s, _) in sums.items()},
+            worst=worst,
+            envy=self._envious / self._pairs if self._pairs else 0.0,
+        )
+
+    def _competing(self) -> int:
+        return len(self._used) + len(self._waiting)
+
+    def _change(self, leaf: str, job: SimJob, what: str) -> None:
+        demand = self._rules.axes.vector(job.demand)
+        if what == "waits":
+            self._waiting.setdefault(leaf, {})[job.id] = demand
+            return
+        if what == "starts":
+            del self._waiting[leaf][job.id]
+            if not self._waiting[leaf]:
+                del self._waiting[leaf]
+            self._running[leaf] += 1
+            self._used[leaf] = plus(self._used.get(leaf, self._nothing), demand)
+            return
+        self._running[leaf] -= 1
+        self._used[leaf] = minus(self._used[leaf], demand)
+        if not self._running[leaf]:
+            del self._running[leaf], self._used[leaf]
+
+    def _enter_or_leave(self, leaf: str) -> bool:
+        node = self._standing.nodes.get(leaf)
+        competes = node is not None and node.competes
+        if competes == (leaf in self._used or leaf in self._waiting):
+            return False
+        if competes:
+            self._standing.leave(leaf)
+        else:
+            self._standing.enter(leaf)
+        return True
+
+    def _settle(self, leaf: str) -> None:
+        """Sum up a leaf's part until now, and compute the part that it holds from now on."""
+        self._note(leaf)
+        if leaf in self._waiting:
+            used = self._used.get(leaf, self._nothing)
+            pairs = zip(used, self._promised(leaf), strict=True)
+            kept = max((amount / most for amount, most in pairs if most), default=1.0)
+            self._keeps[leaf] = self._now_s, min(1.0, kept)
+
+    def _promised(self, leaf: str) -> list[float]:
+        found = self._entitled.get(leaf)
+        if found is None:
+            node = self._standing.nodes[leaf]
+            parts, capacity = node.entitlement.parts, self._rules.room
+            factor = 1.0
+            while node.above is not None:
+                factor *= float(node.weight) / float(node.above.total)
+                node = node.above
+            found = [top * float(part) * factor for part, top in zip(parts, capacity, strict=True)]
+            self._entitled[leaf] = found
+        return found
+
+    def _note(self, leaf: str) -> None:
+        found = self._keeps.pop(leaf, None)
+        if found is None:
+            return
+        since_s, kept = found
+        while since_s < self._now_s:
+            at = int((since_s - self._start_s) // self._window_s)
+            until_s = min(self._now_s, self._start_s + (at + 1) * self._window_s)
+            both = self._sums.setdefault((leaf, at), [0.0, 0.0])
+            both[0] += until_s - since_s
+            both[1] += (until_s - since_s) * kept
+            since_s = until_s
+
+    def _look_for_envy(self) -> None:
+        for leaf, waiting in self._waiting.items():
+            demand = next(iter(waiting.values()))
+            mine, used = self._promised(leaf), self._used
+            own = _tasks(demand, used.get(leaf, self._nothing))
+            self._pairs += 1
+            self._envious += any(
+                _tasks(demand, _scaled(held, mine, self._promised(other))) > own + 1
+                for other, held in used.items()
+                if other != leaf
+            )
+
+
+def _tasks(demand: Vector, bundle: Vector | list[float]) -> int:
+    """Return how many whole jobs of this demand fit into a bundle of resources."""
+    pairs = zip(demand, bundle, strict=True)
+    return int(min((there / asked for asked, there in pairs if asked), default=0.0) + _EPSILON)
+
+
+def _scaled(held: Vector, mine: list[float], theirs: list[float]) -> list[float]:
+    """Return another user's resources, scaled by the ratio of my entitlement to theirs."""
+    rows = zip(held, mine, theirs, strict=True)
+    return [amount * my / other if other else 0.0 for amount, my, other in rows]
+
+
+View = dict[str, Any]
+
+#: Run times count as at least so many seconds: else short jobs would outweigh all others.
+SLOWDOWN_LEAST_S = 10.0
+#: Bounds between the classes of job sizes: parts of the machine, of the resource that a job asks
+#: for the most of.
+SIZES = (0.01, 0.1)
+
+
+def measure(run: Run) -> View:
+    waits = [ran.wait_s for ran in run.ran]
+    slowdowns = [slowdown(ran) for ran in run.ran]
+    first_s = min((ran.job.submit_s for ran in run.ran), default=0.0)
+    last_s = max((ran.end_s for ran in run.ran), default=0.0)
+    span_s = last_s - first_s
+    found = over_time(run)
+    worst = found.worst
+    return {
+        "policy": run.policy,
+        "estimates": run.estimates,
+        "jobs": len(run.ran),
+        "refused": len(run.refused),
+        "unstarted": len(run.unstarted),
+        "passes": run.passes,
+        "span_s": span_s,
+        "jobs_per_hour": len(run.ran) / span_s * 3600 if span_s else None,
+        "wait_s": spread(waits),
+        "slowdown": spread(slowdowns),
+        "use": _use(run, span_s),
+        "promise_kept": {
+            "mean": _mean(list(found.kept.values())),
+            "least": _least(found.kept),
+            "worst_window": None
+            if worst is None
+            else {
+                "kept": worst.kept,
+                "leaf": worst.leaf,
+                "start_s": worst.start_s - first_s,
+                "length_s": worst.length_s,
+            },
+        },
+        "envy": found.envy,
+        "longest_wait_s": _by_size(run),
+        "largest_job": _largest(run),
+        "users": _users(run, found.kept),
+    }
+
+
+def slowdown(ran: FinishedJob) -> float:
+    """Return the bounded slowdown: the time from submission to end, over the run time."""
+    return max(1.0, (ran.wait_s + ran.job.run_s) / max(ran.job.run_s, SLOWDOWN_LEAST_S))
+
+
+def size(job: SimJob, run: Run) -> float:
+    """Return the largest part that the job asks for of any resource of the machine."""
+    return float(run.rules.shares.dominant_share(run.rules.axes.vector(job.demand)))
+
+
+def spread(values: Sequence[float]) -> View:
+    """Return mean and percentiles (nearest rank), which are None if there are no values."""
+    ordered = sorted(values)
+
+    def at(percent: int) -> float | None:
+        return ordered[max(1, ceil(len(ordered) * percent / 100)) - 1] if ordered else None
+
+    return {"mean": _mean(ordered), "median": at(50), "p95": at(95), "p99": at(99), "max": at(100)}
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _least(by_leaf: dict[str, float]) -> View | None:
+    leaf = min(by_leaf, key=lambda each: (by_leaf[each], each), default=None)
+    return None if leaf is None else {"kept": by_leaf[leaf], "leaf": leaf}
+
+
+def _use(run: Run, span_s: float) -> View:
+    """Return the mean part of each resource held, from the first submission to the last end."""
+    rules = run.rules
+    sums = [0.0] * len(rules.room)
+    for ran in run.ran:
+        for axis, amount in enumerate(rules.axes.vector(ran.job.demand)):
+            sums[axis] += amount * ran.job.run_s
+    rows = zip(rules.axes.names, sums, rules.room, strict=True)
+    return {name: held / (top * span_s) if span_s else 0.0 for name, held, top in rows if top}
+
+
+def _by_size(run: Run) -> list[View]:
+    longest: list[list[Any]] = [[0, None] for _ in (*SIZES, 1)]
+    sizes: dict[object, int] = {}
+    for ran in run.ran:
+        at = sizes.get(ran.job.demand)
+        if at is None:
+            at = sizes[ran.job.demand] = sum(size(ran.job, run) >= bound for bound in SIZES)
+        longest[at][0] += 1
+        longest[at][1] = max(ran.wait_s, longest[at][1] or 0.0)
+    bounds = zip((0.0, *SIZES), (*SIZES, None), strict=True)
+    return [
+        {"from": low, "below": high, "jobs": jobs, "longest_wait_s": wait_s}
+        for (low, high), (jobs, wait_s) in zip(bounds, longest, strict=True)
+    ]
+
+
+def _largest(run: Run) -> View | None:
+    """Return the job that asks for the most, the first of equal ones, or None without jobs."""
+    asked = {ran.job.demand: ran.job for ran in run.ran}
+    if not asked:
+        return None
+    most = max(asked, key=lambda demand: size(asked[demand], run))
+    ran = min((each for each in run.ran if each.job.demand == most), key=lambda each: each.job.id)
+    return {"name": ran.job.name, "share": size(ran.job, run), "wait_s": ran.wait_s}
+
+
+def _users(run: Run, kept: dict[str, float]) -> View:
+    by_leaf: dict[str, list[FinishedJob]] = {}
+    for ran in run.ran:
+        by_leaf.setdefault(run.leaves[ran.job.id], []).append(ran)
+    return {
+        leaf: {
+            "user": rans[0].job.user,
+            "jobs": len(rans),
+            "wait_s": spread([ran.wait_s for ran in rans]),
+            "slowdown": spread([slowdown(ran) for ran in rans]),
+            "promise_kept": kept.get(leaf),
+            "share": _held(run, rans),
+        }
+        for leaf, rans in sorted(by_leaf.items())
+    }
+
+
+def _held(run: Run, rans: Iterable[FinishedJob]) -> float:
+    """Return the mean dominant share that these jobs of a user held over the run."""
+    rules = run.rules
+    mine = [0.0] * len(rules.room)
+    for ran in rans:
+        for axis, amount in enumerate(rules.axes.vector(ran.job.demand)):
+            mine[axis] += amount * ran.job.run_s
+    first_s = min(ran.job.submit_s for ran in run.ran)
+    span_s = max(ran.end_s for ran in run.ran) - first_s
+    pairs = zip(mine, rules.room, strict=True)
+    return max((held / (top * span_s) for held, top in pairs if top and span_s), default=0.0)

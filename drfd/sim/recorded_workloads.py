@@ -1,0 +1,472 @@
+"""Recorded workloads: traces of jobs, and this machine's history.
+
+Traces are tables, recognised by their header: our own, which `drf simulate generate` writes; the
+output of `drf history --csv`; and published ones, cut down to the columns that are used here.
+
+The Standard Workload Format of the Parallel Workloads Archive, version 2.2, has lines of 18
+numbers, with -1 for unknown values; comments begin with a semicolon. Processors are cores. Memory
+is given in kilobytes per processor: as requested, or else as used.
+
+The history of this machine (`of_history`) is made of the jobs that a daemon returns for `history`.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+from io import BufferedReader, TextIOWrapper
+from itertools import chain
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from drfd.common.errors import Refused
+from drfd.common.units import parse_size
+from drfd.core.fairness.rules import NodeKeywords, NodeSettings, Pool
+from drfd.core.model.resources import Resources
+from drfd.sim.machine import Shape
+from drfd.sim.workload import NotAJob, ParsedJob, Workload, collect, name, number, seconds
+
+#: Column → cell of a line.
+Row = Mapping[str, str]
+
+#: The columns of our own tables. Times are in seconds; sizes, and rates per second, in bytes or
+#: with a unit as in "16G".
+OWN_NEEDED = ("user", "submit_s", "run_s", "cores", "memory")
+OWN = ("name", "user", "group", "submit_s", "run_s", "limit_s", "cores", "memory", "read", "write")
+
+#: Bytes per second that a task of a SWIM trace reads and writes, and bytes of input of a task.
+SWIM_TASK_BPS, SWIM_TASK_BYTES = 50_000_000, 64 << 20
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFormat:
+    """A kind of table, with the function that parses its lines."""
+
+    kind: str
+    #: The columns by which it is recognised; all of them must be there.
+    marks: frozenset[str]
+    read: Callable[[Row], ParsedJob]
+    notes: tuple[str, ...] = ()
+    #: All permitted columns, or None if others are ignored.
+    columns: tuple[str, ...] | None = None
+
+
+def recognise(header: list[str], rates: tuple[int, int]) -> TraceFormat:
+    """Return the format with this header. Raises Refused if there is none.
+
+    `rates` are the bytes that the simulated machine reads and writes per second, from which the run
+    times of a trace without them are computed.
+    """
+    there = frozenset(header)
+    for form in (*_FORMS, _swim(rates)):
+        if form.marks <= there:
+            unknown = sorted(there.difference(form.columns or there))
+            if unknown:
+                known = f"known are {', '.join(form.columns or ())}"
+                raise Refused("bad-trace", f"line 1: unknown column {unknown[0]!r}", hint=known)
+            return form
+    raise Refused(
+        "bad-trace",
+        "line 1: this is the header of no trace that is known",
+        hint=f"a table of your own has the columns {', '.join(OWN_NEEDED)}, "
+        f"and may have {', '.join(each for each in OWN if each not in OWN_NEEDED)}",
+    )
+
+
+def _own(row: Row) -> ParsedJob:
+    return ParsedJob(
+        name=row.get("name") or "-",
+        submit_s=seconds(row["submit_s"], "submit_s"),
+        run_s=seconds(row["run_s"], "run_s"),
+        demand=Resources(
+            cores_milli=round(number(row["cores"], "cores", 1e9) * 1000),
+            memory_bytes=_size(row["memory"], "memory"),
+            read_bps=_size(row.get("read") or "0", "read"),
+            write_bps=_size(row.get("write") or "0", "write"),
+        ),
+        limit_s=_limit(row.get("limit_s", ""), "limit_s"),
+        user=name(row["user"], "user"),
+        group=row.get("group") or None,
+    )
+
+
+def _size(text: str, what: str) -> int:
+    if text.strip() in ("0", "0.0"):
+        return 0
+    try:
+        return parse_size(text, what=what)
+    except Refused as error:
+        raise NotAJob(error.text) from None
+
+
+def _limit(text: str, what: str) -> float | None:
+    """Parse a limit. Traces write no limit as nothing, 0 or -1."""
+    if not text or text.startswith("-"):
+        return None
+    return seconds(text, what) or None
+
+
+def _history(row: Row) -> ParsedJob:
+    if not row["started_at"]:
+        raise NotAJob("it never started")
+    started_s, ended_s = seconds(row["started_at"], "start"), seconds(row["ended_at"], "end")
+    frozen_s = seconds(row.get("suspended_seconds") or "0", "suspended_seconds")
+    return ParsedJob(
+        name=row["id"],
+        submit_s=seconds(row["submitted_at"], "submission"),
+        run_s=max(0.0, ended_s - started_s - frozen_s),
+        demand=Resources(
+            cores_milli=round(number(row["declared_cores"], "cores", 1e9) * 1000),
+            memory_bytes=round(number(row["declared_memory"], "memory")),
+            read_bps=round(number(row["declared_read"], "read")),
+            write_bps=round(number(row["declared_write"], "write")),
+        ),
+        limit_s=_limit(row["time_limit_s"], "time_limit_s"),
+        user=name(row["user"], "user"),
+        group=pool_name(row["pool"], row["user"]),
+    )
+
+
+def pool_name(path: str, user: str) -> str | None:
+    """Return "lab" for "root.lab", or None for a user without a pool.
+
+    The daemon's path of such a user has the user's name in place of a pool.
+    """
+    short = path.removeprefix("root.")
+    return None if short in ("", "root", user) else short
+
+
+def _cluster(group: str) -> Callable[[Row], ParsedJob]:
+    def read(row: Row) -> ParsedJob:
+        return ParsedJob(
+            name=row["job"],
+            submit_s=seconds(row["submit_s"], "submit_s"),
+            run_s=seconds(row["run_s"], "run_s"),
+            demand=Resources(
+                cores_milli=round(number(row["cores"], "cores", 1e9) * 1000),
+                memory_bytes=round(number(row["mem_mb"], "mem_mb") * _MIB),
+            ),
+            limit_s=_limit(row["limit_s"], "limit_s"),
+            user=name(row["user"], "user"),
+            group=row[group] or None,
+        )
+
+    return read
+
+
+def _pods(row: Row) -> ParsedJob:
+    if not row["scheduled_s"]:
+        raise NotAJob("it never started")
+    started_s = seconds(row["scheduled_s"], "scheduled_s")
+    ended_s = seconds(row["deletion_s"], "deletion_s")
+    if ended_s < started_s:
+        raise NotAJob("it ended before it started")
+    gpus = round(number(row["num_gpu"], "num_gpu"))
+    return ParsedJob(
+        name=row["pod"],
+        submit_s=seconds(row["creation_s"], "creation_s"),
+        run_s=ended_s - started_s,
+        demand=Resources(
+            cores_milli=round(number(row["cpu_milli"], "cpu_milli", 1e12)),
+            memory_bytes=round(number(row["memory_mib"], "memory_mib") * _MIB),
+            gres=(("gpu", gpus),) if gpus else (),
+        ),
+        limit_s=None,
+        user=name(row["qos"], "qos"),
+        group=None,
+    )
+
+
+def _swim(rates: tuple[int, int]) -> TraceFormat:
+    """Return the format of SWIM traces, which have neither run times nor rates.
+
+    They follow from the bytes that a job moves: it has a task for each SWIM_TASK_BYTES of input,
+    each task moves SWIM_TASK_BPS, and all together at most what the machine does.
+    """
+
+    def read(row: Row) -> ParsedJob:
+        names = ("input_bytes", "shuffle_bytes", "output_bytes")
+        given, shuffled, written = (number(row[each], each) for each in names)
+        reads, writes = given + shuffled, shuffled + written
+        moved = reads + writes
+        tasks = max(1, ceil(given / SWIM_TASK_BYTES))
+        run_s = moved / (tasks * SWIM_TASK_BPS)
+        for amount, most in zip((reads, writes), rates, strict=True):
+            if amount:
+                run_s = max(run_s, amount / most) if most else run_s
+        run_s = max(1.0, float(ceil(run_s)))
+        return ParsedJob(
+            name=row["job"],
+            submit_s=seconds(row["submit_s"], "submit_s"),
+            run_s=run_s,
+            demand=Resources(read_bps=ceil(reads / run_s), write_bps=ceil(writes / run_s)),
+            limit_s=None,
+            user="all",
+            group=None,
+        )
+
+    return TraceFormat(
+        "SWIM",
+        frozenset(("job", "submit_s", "input_bytes", "shuffle_bytes", "output_bytes")),
+        read,
+        (
+            "run times and rates are not in the trace: a task for each 64M of input at 50 MB/s, "
+            "all of a job at most as fast as the machine, at least 1 s",
+            "no users, cores or memory are in the trace",
+        ),
+    )
+
+
+_FORMS = (
+    TraceFormat("a table of jobs", frozenset(OWN_NEEDED), _own, columns=OWN),
+    TraceFormat("drf history", frozenset(("submitted_at", "declared_cores", "ended_at")), _history),
+    TraceFormat(
+        "CERIT-SC",
+        frozenset(("job", "submit_s", "run_s", "cores", "mem_mb", "limit_s", "user", "queue")),
+        _cluster("queue"),
+    ),
+    TraceFormat(
+        "RICC",
+        frozenset(("job", "submit_s", "run_s", "cores", "mem_mb", "limit_s", "user", "group")),
+        _cluster("group"),
+    ),
+    TraceFormat(
+        "Alibaba OpenB",
+        frozenset(("pod", "creation_s", "scheduled_s", "deletion_s", "cpu_milli", "qos")),
+        _pods,
+        (
+            "no users are in the trace: its classes of service stand for them",
+            "a part of a GPU counts as a whole one",
+        ),
+    ),
+)
+
+
+FIELDS = 18
+#: The status of a job that was cancelled.
+_CANCELLED = "5"
+
+
+def read_swf(lines: Iterable[str], *, source: str) -> Workload:
+    reader = _Reader()
+    work = collect(reader.found(lines), source=source, kind="Standard Workload Format")
+    notes = []
+    if reader.unmeasured:
+        notes.append(f"{reader.unmeasured} jobs say nothing of memory, and ask for none here")
+    if reader.used:
+        notes.append(f"{reader.used} jobs ask for the memory that they used: no other is recorded")
+    return Workload(jobs=work.jobs, source=source, kind=work.kind, bad=work.bad, notes=tuple(notes))
+
+
+def is_swf(line: str) -> bool:
+    """Return whether a file that begins with this line is in the Standard Workload Format."""
+    return line.startswith(";") or len(_numbers(line)) == FIELDS
+
+
+def _numbers(line: str) -> list[str]:
+    words = line.split()
+    return words if all(word.lstrip("-").replace(".", "", 1).isdigit() for word in words) else []
+
+
+class _Reader:
+    def __init__(self) -> None:
+        #: Numbers of jobs without any memory, and of jobs whose requested memory is unknown.
+        self.unmeasured = self.used = 0
+
+    def found(self, lines: Iterable[str]) -> Iterator[tuple[int, Callable[[], ParsedJob]]]:
+        for at, line in enumerate(lines, start=1):
+            words = line.partition(";")[0].split()
+            if words:
+                yield at, partial(self._job, words)
+
+    def _job(self, words: list[str]) -> ParsedJob:
+        if len(words) != FIELDS:
+            raise NotAJob(f"it has {len(words)} fields, not {FIELDS}")
+        job, submit, _, run, allocated, _, used, asked, limit, memory, status, user, group = words[
+            :13
+        ]
+        if run.startswith("-") and status == _CANCELLED:
+            raise NotAJob("it was cancelled before it started")
+        processors = number(allocated if _is_unknown(asked) else asked, "processors")
+        if not processors:
+            raise NotAJob("it has no processors")
+        submit_s, run_s = seconds(submit, "the submission"), seconds(run, "the run time")
+        limit_s = None if _is_unknown(limit) else seconds(limit, "the requested time")
+        each_kb = 0.0
+        if not _is_unknown(memory):
+            each_kb = number(memory, "the requested memory")
+        elif not _is_unknown(used):
+            each_kb = number(used, "the used memory")
+            self.used += 1
+        if not each_kb:
+            self.unmeasured += 1
+        return ParsedJob(
+            name=job,
+            submit_s=submit_s,
+            run_s=run_s,
+            demand=Resources(
+                cores_milli=round(processors * 1000), memory_bytes=round(each_kb * processors) << 10
+            ),
+            limit_s=limit_s,
+            user="unknown" if _is_unknown(user) else f"u{user}",
+            group=None if _is_unknown(group) else f"g{group}",
+        )
+
+
+def _is_unknown(field: str) -> bool:
+    """Return whether a field is -1, or 0 where 0 means unknown."""
+    return field.startswith("-") or field in ("0", "0.0")
+
+
+_GZIP = b"\x1f\x8b"
+#: Longest line in characters; real ones have a few hundred at most.
+_LONGEST = 100_000
+
+
+def read_trace(path: Path, *, rates: tuple[int, int] = (0, 0)) -> Workload:
+    """Read a trace, plain or gzip. `rates` as in `recognise`.
+
+    Raises Refused if it cannot be read as a trace at all.
+    """
+    try:
+        with path.open("rb") as file:
+            return read_binary(file, source=str(path), rates=rates)
+    except OSError as error:
+        raise Refused("no-trace", f"{path}: cannot be read: {error.strerror}") from None
+
+
+def read_binary(file: BufferedReader, *, source: str, rates: tuple[int, int] = (0, 0)) -> Workload:
+    """Read a trace from an open file, which results will call `source`. Raises Refused."""
+    try:
+        return read_lines(_decoded(file), source=source, rates=rates)
+    except Refused as error:
+        raise Refused(error.code, f"{source}: {error.text}", hint=error.hint) from None
+    except UnicodeDecodeError:
+        raise Refused("bad-trace", f"{source}: is not UTF-8 text") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise Refused("bad-trace", f"{source}: the gzip file is damaged or cut short") from None
+
+
+def read_lines(lines: Iterable[str], *, source: str, rates: tuple[int, int] = (0, 0)) -> Workload:
+    """Read a trace from its lines, which results will call `source`. Raises Refused."""
+    rest = iter(lines)
+    first = next(rest, "").removeprefix("\ufeff")
+    if is_swf(first):
+        return read_swf(chain([first], rest), source=source)
+    header = next(csv.reader([first]), [])
+    doubled = [each for at, each in enumerate(header) if each in header[:at]]
+    if doubled:
+        raise Refused("bad-trace", f"line 1: there are two columns {doubled[0]!r}")
+    form = recognise(header, rates)
+    return collect(_rows(rest, header, form), source=source, kind=form.kind, notes=form.notes)
+
+
+def _decoded(file: BufferedReader) -> Iterator[str]:
+    raw = BufferedReader(gzip.GzipFile(fileobj=file)) if file.peek(2)[:2] == _GZIP else file
+    with TextIOWrapper(raw, encoding="utf-8", newline="\n") as text:
+        while line := text.readline(_LONGEST):
+            yield line
+
+
+def _rows(
+    lines: Iterator[str], header: list[str], form: TraceFormat
+) -> Iterator[tuple[int, Callable[[], ParsedJob]]]:
+    for at, line in enumerate(lines, start=2):
+        if line.strip():
+            # Each line is parsed by itself, so that a stray quote spoils one job, not all after it.
+            yield at, partial(_parsed, form, header, line)
+
+
+def _parsed(form: TraceFormat, header: list[str], line: str) -> ParsedJob:
+    return form.read(_row(line, header))
+
+
+def _row(line: str, header: list[str]) -> Row:
+    try:
+        cells = next(csv.reader([line], strict=True))
+    except csv.Error:
+        raise NotAJob("its quotes do not match") from None
+    if len(cells) != len(header):
+        raise NotAJob(f"it has {len(cells)} fields, not {len(header)}")
+    return dict(zip(header, cells, strict=True))
+
+
+#: One object of the daemon's JSON.
+View = Mapping[str, Any]
+
+_SEVERAL_DISKS = "the disks of this machine count as one here, with the sums of their rates"
+_PREEMPTED = "jobs that were tried again count once, with the run time of their last attempt"
+
+
+def of_history(jobs: Iterable[View]) -> Workload:
+    """Return a workload of jobs in any order; those that never started are listed as bad."""
+    seen = list(jobs)
+    notes = []
+    if any("disks" in job["demand"] for job in seen):
+        notes.append(_SEVERAL_DISKS)
+    if any(job["attempt"] > 1 for job in seen):
+        notes.append(_PREEMPTED)
+    found = collect(_found(seen), source="the history of this machine", kind="drf history")
+    return replace(found, notes=tuple(notes), unit="job")
+
+
+def amount_of(view: View) -> Resources:
+    return Resources(
+        cores_milli=round(view["cores"] * 1000),
+        memory_bytes=view["memory"],
+        read_bps=view["read"],
+        write_bps=view["write"],
+        gres=tuple(sorted((name, count) for name, count in view["gres"].items() if count)),
+    )
+
+
+def shape_of(nodes: Iterable[View], workload: Workload) -> Shape:
+    """Return the present weights of the daemon; pools and users without a node have weight 1.
+
+    The daemon does not return limits and guarantees.
+    """
+    weights = {node["path"].removeprefix("root."): node["weight"] for node in nodes}
+    pools = {
+        group: Pool(**_weight(weights.get(group, 1)))
+        for group in {job.group for job in workload.jobs if job.group}
+    }
+    members = {}
+    for job in workload.jobs:
+        name = job.user if job.group is None else f"{job.group}.{job.user}"
+        if name in weights and weights[name] != 1:
+            members[job.group or "", job.user] = NodeSettings(**_weight(weights[name]))
+    return Shape(pools=pools, members=members)
+
+
+def _weight(weight: float | Mapping[str, float]) -> NodeKeywords:
+    if isinstance(weight, Mapping):
+        return {"weights": {name: Fraction(str(each)) for name, each in weight.items()}}
+    return {"weight": Fraction(str(weight))}
+
+
+def _found(jobs: Iterable[View]) -> Iterator[tuple[int, Callable[[], ParsedJob]]]:
+    for job in sorted(jobs, key=lambda job: int(job["id"])):
+        yield job["id"], partial(_job, job)
+
+
+def _job(job: View) -> ParsedJob:
+    if job["started_at"] is None:
+        raise NotAJob("it never started")
+    frozen_s = (job.get("used") or {}).get("suspended_seconds") or 0.0
+    return ParsedJob(
+        name=str(job["id"]),
+        submit_s=job["submitted_at"],
+        run_s=max(0.0, job["ended_at"] - job["started_at"] - frozen_s),
+        demand=amount_of(job["demand"]),
+        limit_s=job["time_limit_s"],
+        user=job["user"],
+        group=pool_name(job["pool"], job["user"]),
+    )

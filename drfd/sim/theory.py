@@ -1,0 +1,464 @@
+"""Fair shares of divisible tasks, at which the policies aim, for comparison and tests.
+
+The shares are exact fractions, by progressive filling (Ghodsi et al., NSDI 2011, section 4.2),
+which goes on after a resource is full for those who need none of it (Parkes, Procaccia, Shah,
+EC'12), weighted and in a tree (Bhattacharya et al., SoCC'13, as a flow). `ceei` is the competitive
+equilibrium from equal incomes, to more digits than a float has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Context, Decimal, localcontext
+from enum import Enum
+from fractions import Fraction
+
+from drfd.core.fairness.entitlement import ONE, ZERO, Shares
+from drfd.core.fairness.share_tree import TOP, FairShare, parent_of, path_up
+from drfd.core.model.resources import Vector
+
+#: Leaf → number of tasks.
+Tasks = dict[str, Fraction]
+#: The most that a node may hold on each axis, as parts of the machine, or None without a limit.
+Caps = tuple[Fraction | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowDemand:
+    """The demand of a leaf: the amounts of one task, not all zero, and the number of tasks."""
+
+    demand: Shares
+    #: The number of tasks, or None if there is no end of them.
+    tasks: Fraction | None = None
+
+
+class Measure(Enum):
+    """A measure of how much a node holds, from its parts of each resource."""
+
+    #: The largest part: DRF.
+    DOMINANT = "dominant"
+    #: The sum of all parts: asset fairness.
+    ASSETS = "assets"
+
+
+@dataclass(frozen=True, slots=True)
+class _Drive:
+    """The rates at which a node is served."""
+
+    #: Whether its level rises, by 1 per unit of time.
+    rises: bool
+    #: Tasks per unit of time, by leaf.
+    speeds: Tasks
+
+
+class Flow:
+    """The machine as it fills up with divisible tasks, event by event, exactly.
+
+    Amounts are parts of the machine. The level of a node is what it holds over what it is entitled
+    to. The levels of all nodes that can still grow rise together, at every depth of the tree, until
+    a resource is full or a leaf has all its tasks; leaves that need none of a full resource go on.
+    A node whose level stands still although it is served, because a resource that it can no longer
+    get decides the level, catches up before any other node goes on.
+
+    From an empty machine no node is ever more satisfied than those below it that can still grow:
+    its own level is then also the least of its own and theirs, so naive comparison and
+    min-satisfaction (see `core.fairness.share_tree`) fill the machine alike. They differ when tasks
+    end.
+    """
+
+    def __init__(
+        self,
+        entitled: Mapping[str, Shares],
+        wants: Mapping[str, FlowDemand],
+        asked: Mapping[str, Shares],
+        caps: Mapping[str, Caps],
+        measure: Measure = Measure.DOMINANT,
+        goes_on: bool = True,
+    ) -> None:
+        """`entitled` has all active nodes, `asked` one task of each leaf, and `caps` the machine as
+        the cap of the root. With `goes_on`, a full resource stops only those who need it."""
+        self._entitled, self._wants, self._asked, self._caps = entitled, wants, asked, caps
+        self._measure, self._goes_on = measure, goes_on
+        self._children: dict[str, list[str]] = {}
+        for path in entitled:
+            self._children.setdefault(parent_of(path), []).append(path)
+        axes = range(len(caps[TOP]))
+        self._held = {path: [ZERO for _ in axes] for path in (TOP, *entitled)}
+        self._got = dict.fromkeys(wants, ZERO)
+
+    def run(self) -> Tasks:
+        """Fill the machine, and return the tasks of each leaf."""
+        for leaf, want in self._wants.items():
+            if not any(self._asked[leaf]):
+                # It asks for none of the resources that count, so nothing limits it.
+                assert want.tasks is not None, f"{leaf} asks for nothing, without end"
+                self._got[leaf] = want.tasks
+        while (drive := self._drive(TOP)) is not None:
+            flows = self._flows(drive.speeds)
+            self._advance(self._until(drive.speeds, flows), drive.speeds, flows)
+            if not self._goes_on and any(map(self._is_stopped, self._wants)):
+                break
+        return self._got
+
+    def _lacks(self, leaf: str) -> bool:
+        want = self._wants[leaf]
+        return want.tasks is None or self._got[leaf] < want.tasks
+
+    def _is_full(self, path: str, leaf: str) -> bool:
+        """Return whether the node is at its cap of a resource that the leaf needs."""
+        return any(
+            each and cap is not None and held >= cap
+            for each, cap, held in zip(
+                self._asked[leaf], self._caps.get(path, ()), self._held[path], strict=False
+            )
+        )
+
+    def _is_stopped(self, leaf: str) -> bool:
+        """Return whether the machine stops the leaf, rather than a limit or a lack of tasks."""
+        return self._lacks(leaf) and self._is_full(TOP, leaf)
+
+    def _drive(self, path: str) -> _Drive | None:
+        """Return the rates at which a node is served, or None if nothing below it can grow."""
+        if path in self._wants:
+            return self._drive_leaf(path)
+        drives = [drive for child in self._children.get(path, ()) if (drive := self._drive(child))]
+        if not drives:
+            return None
+        # All that can grow are at one level. Nodes that stand still although served catch up first.
+        served = [drive for drive in drives if not drive.rises] or drives
+        speeds = {leaf: speed for drive in served for leaf, speed in drive.speeds.items()}
+        if path == TOP:
+            return _Drive(served[0].rises, speeds)
+        flow = self._flows(speeds)[path]
+        slope, _ = self._rise(path, flow)
+        # A node that stands still is served so that its fastest growing part rises by 1.
+        pairs = zip(flow, self._entitled[path], strict=True)
+        rate = slope or max(each / part for each, part in pairs if part)
+        return _Drive(slope > 0, {leaf: speed / rate for leaf, speed in speeds.items()})
+
+    def _drive_leaf(self, leaf: str) -> _Drive | None:
+        if leaf not in self._entitled or not any(self._asked[leaf]) or not self._lacks(leaf):
+            return None
+        if any(self._is_full(path, leaf) for path in (TOP, *path_up(leaf))):
+            return None
+        pairs = zip(self._asked[leaf], self._entitled[leaf], strict=True)
+        if any(each and not part for each, part in pairs):
+            return None
+        slope, _ = self._rise(leaf, self._asked[leaf])
+        return _Drive(True, {leaf: 1 / slope})
+
+    def _rise(self, path: str, flow: Sequence[Fraction]) -> tuple[Fraction, Fraction | None]:
+        """Return the rate at which the node's level rises under `flow`, and how long it stays so.
+
+        The time is None if the rate does not change.
+        """
+        lines = [
+            (held / part, each / part)
+            for held, each, part in zip(self._held[path], flow, self._entitled[path], strict=True)
+            if part
+        ]
+        if self._measure is Measure.ASSETS:
+            return sum((slope for _, slope in lines), ZERO), None
+        level = max(at for at, _ in lines)
+        rise = max(slope for at, slope in lines if at == level)
+        ends = [(level - at) / (slope - rise) for at, slope in lines if slope > rise]
+        return rise, min(ends, default=None)
+
+    def _flows(self, speeds: Tasks) -> dict[str, list[Fraction]]:
+        """Return the amounts per unit of time that each served node gets."""
+        flows: dict[str, list[Fraction]] = {}
+        for leaf, speed in speeds.items():
+            for path in (TOP, *path_up(leaf)):
+                flow = flows.setdefault(path, [ZERO] * len(self._caps[TOP]))
+                for axis, each in enumerate(self._asked[leaf]):
+                    flow[axis] += speed * each
+        return flows
+
+    def _until(self, speeds: Tasks, flows: Mapping[str, Sequence[Fraction]]) -> Fraction:
+        """Return the time until a rate changes."""
+        ends = [
+            (cap - held) / each
+            for path, flow in flows.items()
+            for cap, held, each in zip(
+                self._caps.get(path, ()), self._held[path], flow, strict=False
+            )
+            if each and cap is not None
+        ]
+        for leaf, speed in speeds.items():
+            most = self._wants[leaf].tasks
+            if most is not None:
+                ends.append((most - self._got[leaf]) / speed)
+        for path, flow in flows.items():
+            end = None if path == TOP else self._rise(path, flow)[1]
+            if end is not None:
+                ends.append(end)
+        return min(ends)
+
+    def _advance(
+        self, span: Fraction, speeds: Tasks, flows: Mapping[str, Sequence[Fraction]]
+    ) -> None:
+        for leaf, speed in speeds.items():
+            self._got[leaf] += speed * span
+        for path, flow in flows.items():
+            pairs = zip(self._held[path], flow, strict=True)
+            self._held[path] = [held + each * span for held, each in pairs]
+
+
+#: Decimal digits of the arithmetic, and of the result.
+_DIGITS, _SHOWN_DIGITS = 90, 20
+#: The final weight of the product against the barrier. The error is about its inverse at an
+#: ordinary optimum, and the root of that where a resource is full and its price is zero.
+_LAST = Decimal(10) ** 42
+#: The factor by which the weight grows from one round of Newton steps to the next.
+_GROWTH = Decimal(100)
+
+Row = list[Decimal]
+
+
+def ceei(
+    capacity: Vector, wants: Mapping[str, FlowDemand], weights: Mapping[str, Fraction] | None = None
+) -> Tasks:
+    """Return the competitive equilibrium from equal incomes; missing `weights` are 1.
+
+    With equal (or weighted) incomes and tasks of fixed proportions the equilibrium maximises the
+    Nash product, the product of everybody's tasks to the power of their weights (Ghodsi et al.,
+    NSDI 2011, section 5.2; Eisenberg and Gale 1959): a convex programme. It is solved along the
+    central path of its logarithmic barrier by damped Newton steps (Nesterov and Nemirovski 1994;
+    Boyd and Vandenberghe, Convex Optimization, chapters 9.6 and 11.3): the barrier is
+    self-concordant, so each step is safe without a line search. The arithmetic is decimal with so
+    many digits that the path can be followed to where its distance from the optimum does not show.
+
+    The relative error is below 1e-15. The result is decimal, so thirds are rounded.
+    """
+    can = {
+        leaf: want
+        for leaf, want in wants.items()
+        if want.tasks != 0 and all(top or not each for each, top in _pairs(want, capacity))
+    }
+    got = dict.fromkeys(wants, Fraction(0))
+    if can:
+        with localcontext(Context(prec=_DIGITS)):
+            market = _market(capacity, can, weights or {})
+            for leaf, tasks in zip(can, market.equilibrium(), strict=True):
+                got[leaf] = _rounded(tasks)
+    return got
+
+
+def _pairs(want: FlowDemand, capacity: Vector) -> list[tuple[Fraction, int]]:
+    return list(zip(want.demand, capacity, strict=True))
+
+
+def _market(
+    capacity: Vector, wants: Mapping[str, FlowDemand], weights: Mapping[str, Fraction]
+) -> _Market:
+    least = min(weights.get(leaf, Fraction(1)) for leaf in wants)
+    return _Market(
+        weights=[_decimal(weights.get(leaf, Fraction(1)) / least) for leaf in wants],
+        asked=[
+            [_decimal(want.demand[axis] / top) for want in wants.values()]
+            for axis, top in enumerate(capacity)
+            if any(want.demand[axis] for want in wants.values())
+        ],
+        most=[None if want.tasks is None else _decimal(want.tasks) for want in wants.values()],
+    )
+
+
+def _decimal(number: Fraction) -> Decimal:
+    return Decimal(number.numerator) / number.denominator
+
+
+def _rounded(number: Decimal) -> Fraction:
+    return Fraction(Context(prec=_SHOWN_DIGITS).plus(number))
+
+
+@dataclass(frozen=True, slots=True)
+class _Market:
+    """The convex programme whose optimum is the equilibrium."""
+
+    #: At least 1, because the barrier would not be self-concordant below.
+    weights: Row
+    #: For each resource, the part of it that one task of each leaf takes.
+    asked: list[Row]
+    #: The number of tasks of each leaf, or None if there is no end of them.
+    most: list[Decimal | None]
+
+    def equilibrium(self) -> Row:
+        tasks = self._start()
+        pull = Decimal(1)
+        while True:
+            tasks = self._centred(tasks, pull)
+            if pull >= _LAST:
+                return tasks
+            pull *= _GROWTH
+
+    def _start(self) -> Row:
+        """Return an interior point: half of an equal split, at most half of the tasks wanted."""
+        count = len(self.weights)
+        found = []
+        for at, most in enumerate(self.most):
+            takes = [row[at] for row in self.asked] + ([] if most is None else [1 / most])
+            found.append(1 / (2 * count * max(takes)))
+        return found
+
+    def _centred(self, tasks: Row, pull: Decimal) -> Row:
+        """Return the point of the central path for this weight, to many digits."""
+        while True:
+            step, decrement2 = self._newton(tasks, pull)
+            decrement = decrement2.sqrt()
+            # Below a quarter, full steps converge quadratically; above, they may leave the region.
+            part = Decimal(1) if decrement < Decimal("0.25") else 1 / (1 + decrement)
+            tasks = [each + part * move for each, move in zip(tasks, step, strict=True)]
+            if decrement < Decimal("1e-6"):
+                return tasks
+
+    def _newton(self, tasks: Row, pull: Decimal) -> tuple[Row, Decimal]:
+        """Return the Newton step of pull · product + barrier, and its squared decrement."""
+        slack = [1 - sum(map(_times, row, tasks)) for row in self.asked]
+        # Each resource's row over its slack: the gradient of its barrier.
+        push = [[each / left for each in row] for row, left in zip(self.asked, slack, strict=True)]
+        gradient, curvature = [], []
+        for at, (weight, each, most) in enumerate(zip(self.weights, tasks, self.most, strict=True)):
+            edge = Decimal(0) if most is None else 1 / (most - each)
+            gradient.append(-pull * weight / each + edge + sum(row[at] for row in push))
+            curvature.append(pull * weight / (each * each) + edge * edge)
+        # The Hessian is this diagonal plus the outer products of `push`: by Woodbury's identity
+        # only a system of the size of the number of resources has to be solved.
+        soft = [slope / bend for slope, bend in zip(gradient, curvature, strict=True)]
+        thin = [[each / bend for each, bend in zip(row, curvature, strict=True)] for row in push]
+        inner = [
+            [sum(map(_times, row, other)) + Decimal(int(i == j)) for j, other in enumerate(thin)]
+            for i, row in enumerate(push)
+        ]
+        share = _solve(inner, [sum(map(_times, row, soft), Decimal(0)) for row in push])
+        step = [
+            sum((part * row[at] for part, row in zip(share, thin, strict=True)), -each)
+            for at, each in enumerate(soft)
+        ]
+        return step, -sum(map(_times, gradient, step), Decimal(0))
+
+
+def _times(left: Decimal, right: Decimal) -> Decimal:
+    return left * right
+
+
+def _solve(matrix: Sequence[Row], right: Row) -> Row:
+    """Solve a linear system by Gaussian elimination.
+
+    The matrix is symmetric and positive definite, so no pivot vanishes.
+    """
+    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
+    for at, pivot in enumerate(rows):
+        for row in rows[at + 1 :]:
+            factor = row[at] / pivot[at]
+            row[at:] = [each - factor * top for each, top in zip(row[at:], pivot[at:], strict=True)]
+    found: Row = []
+    for row in reversed(rows):
+        known = row[len(rows) - len(found) : -1]
+        found.insert(
+            0, (row[-1] - sum(map(_times, known, found))) / row[len(rows) - len(found) - 1]
+        )
+    return found
+
+
+def drf(shares: FairShare, wants: Mapping[str, FlowDemand]) -> Tasks:
+    """Dominant Resource Fairness.
+
+    In a tree these are the targets of both min-satisfaction and naive comparison (see `Flow`). A
+    leaf that is entitled to nothing of a resource that it needs gets no tasks.
+    """
+    return _flow(shares, wants).run()
+
+
+def algorithm1(shares: FairShare, wants: Mapping[str, FlowDemand]) -> Tasks:
+    """DRF that stops for all when the first leaf cannot go on (Algorithm 1 of the paper)."""
+    return _flow(shares, wants, goes_on=False).run()
+
+
+def asset(shares: FairShare, wants: Mapping[str, FlowDemand]) -> Tasks:
+    """Asset fairness: equal sums of the parts of all resources (section 5.1 of the paper)."""
+    return _flow(shares, wants, measure=Measure.ASSETS).run()
+
+
+def cpu(shares: FairShare, wants: Mapping[str, FlowDemand]) -> Tasks:
+    """Max-min fairness of the first resource; the others may be overcommitted without bound.
+
+    A leaf that asks for none of the first resource gets all its tasks, which must be finite.
+    """
+    asked = {leaf: parts[:1] for leaf, parts in _asked(shares, wants).items()}
+    entitled = {path: parts[:1] for path, parts in _entitled(shares, wants).items()}
+    return Flow(entitled, wants, asked, {TOP: (_whole(shares.capacity[0]),)}).run()
+
+
+def slots(shares: FairShare, wants: Mapping[str, FlowDemand], count: int) -> Tasks:
+    """Max-min fairness of `count` slots; any task fits a slot, whatever it needs."""
+    asked: dict[str, Shares] = dict.fromkeys(wants, (Fraction(1, count),))
+    entitled = {
+        path: (min(part for part, top in zip(parts, shares.capacity, strict=True) if top),)
+        for path, parts in _entitled(shares, wants).items()
+    }
+    return Flow(entitled, wants, asked, {TOP: (ONE,)}).run()
+
+
+def fifo(shares: FairShare, wants: Mapping[str, FlowDemand]) -> Tasks:
+    """Serve one leaf after the other, in the order of `wants`, until one does not get all."""
+    free = [Fraction(amount) for amount in shares.capacity]
+    got = dict.fromkeys(wants, ZERO)
+    for leaf, want in wants.items():
+        most = min(free[axis] / each for axis, each in enumerate(want.demand) if each)
+        got[leaf] = most if want.tasks is None else min(most, want.tasks)
+        free = [left - got[leaf] * each for left, each in zip(free, want.demand, strict=True)]
+        if got[leaf] != want.tasks:
+            break
+    return got
+
+
+def _flow(
+    shares: FairShare,
+    wants: Mapping[str, FlowDemand],
+    *,
+    measure: Measure = Measure.DOMINANT,
+    goes_on: bool = True,
+) -> Flow:
+    entitled = _entitled(shares, wants)
+    caps: dict[str, Caps] = {path: _limit(shares, path) for path in entitled}
+    caps[TOP] = tuple(map(_whole, shares.capacity))
+    return Flow(entitled, wants, _asked(shares, wants), caps, measure, goes_on)
+
+
+def _whole(top: int) -> Fraction:
+    return ONE if top else ZERO
+
+
+def _asked(shares: FairShare, wants: Mapping[str, FlowDemand]) -> dict[str, Shares]:
+    """Return one task of each leaf as parts of the machine.
+
+    Nobody gets any of a resource that the machine lacks, so its part there can be any number.
+    """
+    return {
+        leaf: tuple(
+            each / top if top else each
+            for each, top in zip(want.demand, shares.capacity, strict=True)
+        )
+        for leaf, want in wants.items()
+    }
+
+
+def _entitled(shares: FairShare, wants: Mapping[str, FlowDemand]) -> dict[str, Shares]:
+    """Return the entitlement of each active node, zero on an axis that the machine lacks."""
+    active = {leaf for leaf, want in wants.items() if want.tasks != 0}
+    standing = shares.standing({}, active)
+    return {
+        path: tuple(
+            part * _whole(top)
+            for part, top in zip(standing.entitled(path), shares.capacity, strict=True)
+        )
+        for leaf in sorted(active)
+        for path in path_up(leaf)
+    }
+
+
+def _limit(shares: FairShare, path: str) -> Caps:
+    limit = shares.rule(path).limit or (None,) * len(shares.capacity)
+    pairs = zip(limit, shares.capacity, strict=True)
+    return tuple(None if most is None or not top else Fraction(most, top) for most, top in pairs)

@@ -1,1 +1,0 @@
-"""What clients and the daemon say to each other; no sockets."""

@@ -1,0 +1,5 @@
+"""Wording: the sentences that users read, with the verbs and options of `drf`, from typed evidence.
+
+Each function turns values of the core into text. Nothing here decides, looks anything up in the
+ledger, reads a clock or does I/O; the caller passes the function that shows times.
+"""

@@ -1,0 +1,37 @@
+"""Options of `drf submit` that declare a demand, as words of a command line."""
+
+from __future__ import annotations
+
+from drfd.common.units import exact_duration, exact_size, show_cores
+from drfd.core.explain.ended_jobs import Advice
+from drfd.core.model.job import JobSpec
+
+
+def advice_options(advice: Advice) -> list[str]:
+    """Return the options that declare the advised demand."""
+    words = ["-c", show_cores(advice.cores_milli), "-m", exact_size(advice.memory_bytes)]
+    words += ["-t", exact_duration(advice.time_limit_s)]
+    if advice.read_bps or advice.write_bps:
+        disk = f"{advice.disk}=" if advice.disk else ""
+        words += ["--io", f"{disk}{exact_size(advice.read_bps)}/{exact_size(advice.write_bps)}"]
+    for name, count in advice.gres:
+        words += ["--gres", f"{name}={count}"]
+    return words
+
+
+def changed_options(asked: JobSpec, changed: JobSpec) -> list[str]:
+    """Return the options for the changed amounts and the changed time limit."""
+    words = []
+    before, after = asked.demand, changed.demand
+    if after.cores_milli != before.cores_milli:
+        words += ["-c", show_cores(after.cores_milli)]
+    if after.memory_bytes != before.memory_bytes:
+        words += ["-m", exact_size(after.memory_bytes)]
+    if (after.read_bps, after.write_bps) != (before.read_bps, before.write_bps):
+        words += ["--io", f"{exact_size(after.read_bps)}/{exact_size(after.write_bps)}"]
+    for name, read, write in after.disks:
+        if (read, write) != before.rates(name):
+            words += ["--io", f"{name}={exact_size(read)}/{exact_size(write)}"]
+    if changed.time_limit_s is not None and changed.time_limit_s != asked.time_limit_s:
+        words += ["-t", exact_duration(changed.time_limit_s)]
+    return words

@@ -1,0 +1,35 @@
+"""Calls of drf: in the process of the test, or as a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+
+#: A program that is drf, from this checkout, whatever is installed.
+DRF = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'cli')!r}]\n" + (
+    "from drfd_cli.main import main\nmain()\n"
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def screen(self) -> str:
+        """The output without the blanks that tables end their lines with."""
+        return "\n".join(line.rstrip() for line in self.out.splitlines())
+
+
+#: Runs drf in the test's process, to its end.
+Drf = Callable[..., Result]
+#: Starts drf as a process of its own.
+Spawn = Callable[..., subprocess.Popen[bytes]]
+#: Waits for the end of such a process.
+Finish = Callable[[subprocess.Popen[bytes]], Result]

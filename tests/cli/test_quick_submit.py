@@ -1,0 +1,185 @@
+"""The short way of `drf submit` asks for the same, and leaves to the whole program what is not."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from canned import CannedDaemon, MakeJob, Refuse
+from drfd_cli import quick_submit
+
+#: Runs drf: its exit code, output, complaints, and the way that it went.
+Start = Callable[..., tuple[int, str, list[str], str]]
+
+#: Loaded by the whole command line alone.
+_PROGRAM = (
+    "import sys\n"
+    "sys.argv[0] = 'drf'\n"
+    "from drfd_cli.start import main\n"
+    "try:\n"
+    "    main()\n"
+    "finally:\n"
+    "    print('long' if 'click' in sys.modules else 'short', file=sys.stderr)\n"
+)
+
+
+@pytest.fixture
+def start(daemon: CannedDaemon, tmp_path: Path) -> Iterator[Start]:
+    """Run drf; how it ended, and the way that it went."""
+
+    def run(
+        *words: str, env: dict[str, str] | None = None, program: str = _PROGRAM
+    ) -> tuple[int, str, list[str], str]:
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            env={"DRFD_SOCKET": str(daemon.path), "PATH": "/usr/bin", **(env or {})},
+        )
+        *talk, way = done.stderr.splitlines()
+        return done.returncode, done.stdout, talk, way
+
+    yield run
+
+
+SHORT = [
+    ["--", "true"],
+    ["-q", "--", "echo", "--", "a b", "ü"],
+    ["-c", "0.5", "-m", "64M", "-t", "1h30m", "--", "true"],
+    ["--cores", "4", "--mem", "1G", "--time", "unlimited", "--quiet", "--", "true"],
+    ["--json", "-q", "--", "true"],
+    ["--hold", "--preemptible", "--", "true"],
+    ["-n", "x y", "-p", "lab.night", "-o", "%j.out", "-e", "/tmp/%j", "--", "true"],
+    ["--name", "x", "--pool", "lab", "--output", "o", "--error", "e", "--", "true"],
+]
+#: What the daemon takes where nothing is said.
+LEFT_OUT = {"priority": 0, "held": False, "preemptible": False}
+
+
+@pytest.mark.parametrize("words", SHORT, ids=" ".join)
+def test_the_short_way_asks_for_what_the_long_one_asks_for(
+    start: Start, daemon: CannedDaemon, words: list[str]
+) -> None:
+    daemon.replies = {"submit": {"id": 42}}
+    env = {"A": "b", "MY_TOKEN": "x", "LANG": "C.UTF-8"}
+    whole = _PROGRAM.replace("drfd_cli.start", "drfd_cli.main")
+    short = start("submit", *words, env=env)
+    long = start("submit", *words, env=env, program=whole)
+    assert (short[3], long[3]) == ("short", "long")
+    assert short[:3] == long[:3]
+    assert (short[0], short[2]) == (0, [])
+    assert "42" in short[1]
+    asked, wanted = daemon.requests
+    assert LEFT_OUT | asked == wanted
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-w", "--", "true"],
+        ["--gres", "gpu", "--", "true"],
+        ["-c4", "--", "true"],
+        ["--cores=4", "--", "true"],
+        ["-n", "", "--", "true"],
+        ["-n", "--", "--", "true"],
+        ["-c", "many", "--", "true"],
+        ["-m", "1K", "--", "true"],
+        ["script.sh"],
+        ["--"],
+        [],
+        ["--help"],
+    ],
+    ids=" ".join,
+)
+def test_what_takes_more_is_left_to_the_whole_program(
+    start: Start, daemon: CannedDaemon, ended: MakeJob, words: list[str]
+) -> None:
+    daemon.replies = {"submit": {"id": 42}, "wait": {"done": True, "ended": [ended()]}}
+    assert start("submit", *words)[3] == "long"
+
+
+def test_a_refusal_is_told_by_the_whole_program(
+    start: Start, daemon: CannedDaemon, refuse: Refuse
+) -> None:
+    daemon.replies = {"submit": refuse("NotPermitted", "no", "not you", "ask somebody")}
+    assert start("submit", "--", "true") == (77, "", ["drf: not you (ask somebody)"], "long")
+
+
+def test_a_lost_answer_does_not_queue_the_job_twice(start: Start, daemon: CannedDaemon) -> None:
+    keys: list[str] = []
+    daemon.on_key = keys.append
+    daemon.replies = {"submit": [None, None, {"id": 42}]}
+    assert start("submit", "-q", "--", "true") == (0, "42\n", [], "long")
+    assert len(keys) == 3
+    assert len(set(keys)) == 1
+
+
+def test_two_submissions_have_two_keys(start: Start, daemon: CannedDaemon) -> None:
+    keys: list[str] = []
+    daemon.on_key = keys.append
+    daemon.replies = {"submit": {"id": 42}}
+    start("submit", "-q", "--", "true")
+    start("submit", "-q", "--", "true")
+    assert len(set(keys)) == 2
+
+
+def test_without_a_daemon_the_whole_program_says_so(start: Start, daemon: CannedDaemon) -> None:
+    daemon.stop()
+    code, out, talk, way = start("submit", "--", "true")
+    assert (code, out, way, len(talk)) == (69, "", "long", 1)
+
+
+def test_where_many_come_at_a_time_it_waits_for_its_turn(tmp_path: Path) -> None:
+    """It was turned away, and the whole program took three times as long."""
+    path = str(tmp_path / "s")
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(path)
+        listener.listen(1)
+        crowd = 0
+        with pytest.raises(BlockingIOError):
+            while True:
+                other = stack.enter_context(socket.socket(socket.AF_UNIX))
+                other.setblocking(False)
+                other.connect(path)
+                crowd += 1
+
+        def serve() -> None:
+            time.sleep(0.3)
+            for _ in range(crowd):
+                stack.enter_context(listener.accept()[0])
+            connection = stack.enter_context(listener.accept()[0])
+            connection.recv(1 << 16)
+            connection.sendall(b'{"ok": true, "id": 7}\n')
+
+        server = threading.Thread(target=serve)
+        server.start()
+        assert quick_submit._ask(path, {"op": "submit"}) == 7
+        server.join()
+
+
+def test_a_refusal_at_the_door_is_read_though_the_request_could_not_be_sent() -> None:
+    """A daemon that refuses the connection hangs up before the request is there. This was taken for
+    a lost answer, so that drf asked again for a minute before it said why."""
+    ours, theirs = socket.socketpair()
+    refusal = b'{"ok": false}\n'
+    with ours, theirs:
+        theirs.sendall(refusal)
+        theirs.close()
+        assert quick_submit._answer(ours, b"x" * 100) == refusal
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.close()
+        with pytest.raises(quick_submit.Lost):
+            quick_submit._answer(ours, b"x" * 100)

@@ -1,0 +1,82 @@
+"""Moments as people write them, in the time zone of whoever types them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from drfd.client.words import parse_begin
+from drfd.common.errors import Refused
+
+
+@pytest.fixture(params=["UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu"])
+def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("TZ", request.param)
+    time.tzset()
+    yield request.param
+    monkeypatch.undo()
+    time.tzset()
+
+
+def local(text: str) -> float:
+    return time.mktime(time.strptime(text, "%Y-%m-%d %H:%M:%S"))
+
+
+#: A Friday in November, in the afternoon.
+NOON = "2026-11-20 14:30:10"
+
+
+@pytest.mark.parametrize(
+    ("word", "moment"),
+    [
+        ("18:00", "2026-11-20 18:00:00"),
+        ("14:30:11", "2026-11-20 14:30:11"),
+        ("14:30", "2026-11-21 14:30:00"),
+        ("9:05", "2026-11-21 09:05:00"),
+        ("00:00", "2026-11-21 00:00:00"),
+        ("today 23:59", "2026-11-20 23:59:00"),
+        ("tomorrow", "2026-11-21 00:00:00"),
+        ("tomorrow 08:00", "2026-11-21 08:00:00"),
+        ("2026-11-21", "2026-11-21 00:00:00"),
+        ("2026-11-21T08:00", "2026-11-21 08:00:00"),
+        ("2026-11-21 08:00:30", "2026-11-21 08:00:30"),
+        ("2028-02-29", "2028-02-29 00:00:00"),
+        ("now+2h", "2026-11-20 16:30:10"),
+        ("now+90", "2026-11-20 14:31:40"),
+    ],
+)
+def test_a_moment_is_what_the_clock_on_the_wall_says(zone: str, word: str, moment: str) -> None:
+    assert parse_begin(word, local(NOON)) == local(moment)
+
+
+def test_the_days_before_and_after_the_last_of_a_month_follow_each_other(zone: str) -> None:
+    assert parse_begin("tomorrow", local("2026-12-31 12:00:00")) == local("2027-01-01 00:00:00")
+    assert parse_begin("08:00", local("2028-02-28 12:00:00")) == local("2028-02-29 08:00:00")
+
+
+def test_a_day_may_have_another_length(zone: str) -> None:
+    """Summer time ends at night: the next 8 o'clock is still 8 o'clock."""
+    for eve in ("2026-10-24", "2026-10-31", "2026-03-28", "2026-03-07"):
+        moment = parse_begin("08:00", local(f"{eve} 12:00:00"))
+        assert time.localtime(moment)[3:5] == (8, 0)
+
+
+def test_now_is_at_once() -> None:
+    assert parse_begin("now", 1e9) == 0
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "", " ", "soon", "25:00", "12:60", "12:00:60", "8", "2026-02-30", "2026-13-01",
+        "2026-11-20T", "T08:00", "today", "2026-11-20", "2020-01-01", "now+", "now-1h", "now+0",
+        "tomorrow08:00", "18:00 tomorrow", "١٨:٠٠", "9999999-01-01",
+    ],
+)  # fmt: skip
+def test_what_is_no_moment_to_come_is_refused_in_one_line(zone: str, word: str) -> None:
+    with pytest.raises(Refused) as refused:
+        parse_begin(word, local(NOON))
+    assert str(refused.value).count("\n") == 0
+    assert refused.value.hint

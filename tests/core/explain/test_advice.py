@@ -1,0 +1,276 @@
+"""What to ask for next time: enough for all that was seen, and not far too much."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from drfd.core.explain.ended_jobs import LAST, Advice, advise, is_evidence, ran_out, round_time
+from drfd.core.model.job import Job, JobState, Outcome, Usage
+from fakes import demand, spec
+
+MIB, GIB = 1 << 20, 1 << 30
+
+
+def job(
+    outcome: Outcome = Outcome.COMPLETED, *, run_s: float = 100.0, cores: float = 4,
+    memory_gib: float = 4, read: int = 0, write: int = 0, limit_s: int | None = 3600,
+    frozen_s: float = 0.0, **used: Any,
+) -> Job:  # fmt: skip
+    usual = {"cpu_s": run_s, "memory_peak_bytes": 300 * MIB, "limit_hits": 0}
+    return Job(
+        id=1,
+        spec=spec(asks=demand(cores, memory_gib, read, write), time_limit_s=limit_s),
+        state=JobState.ENDED,
+        attempt=1,
+        submitted_at=0.0,
+        started_at=1000.0,
+        ended_at=1000.0 + run_s + frozen_s,
+        suspended_s=frozen_s,
+        outcome=outcome,
+        usage=Usage(**(usual | used)),
+    )
+
+
+def one(*jobs: Job) -> Advice:
+    advice = advise(jobs, least=1)
+    assert advice is not None
+    return advice
+
+
+def asked(advice: Advice) -> tuple[int, int, int]:
+    return advice.cores_milli, advice.memory_bytes, advice.time_limit_s
+
+
+def test_a_program_of_one_core_and_300_megabytes_gets_such_a_demand() -> None:
+    assert asked(one(job())) == (1000, 384 * MIB, 180)
+
+
+def test_the_most_demanding_of_the_last_jobs_decides_each_thing() -> None:
+    jobs = [job(cpu_s=10.0), job(cpu_s=340.0), job(memory_peak_bytes=GIB), job(run_s=1000.0)]
+    assert asked(one(*jobs)) == (3500, 1280 * MIB, 1500)
+
+
+def test_only_the_last_ones_count() -> None:
+    jobs = [job()] * LAST + [job(memory_peak_bytes=3 * GIB)]
+    assert one(*jobs) == replace(one(job()), jobs=LAST)
+
+
+def test_too_few_successes_prove_nothing() -> None:
+    assert advise([job()] * 2) is None
+    assert advise([]) is None
+    advice = advise([job()] * 3)
+    assert advice is not None
+    assert advice.jobs == 3
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        job(Outcome.FAILED),
+        job(Outcome.CANCELLED),
+        job(Outcome.LOST),
+        replace(job(), usage=None),
+        job(memory_peak_bytes=0),
+        replace(job(), started_at=None),
+        # The machine's own shortage: its limit is not to blame.
+        job(Outcome.OUT_OF_MEMORY, memory_peak_bytes=GIB),
+    ],
+)
+def test_who_was_stopped_half_way_or_never_seen_is_no_evidence(strange: Job) -> None:
+    assert not is_evidence(strange)
+    assert advise([strange] * 5) is None
+    assert one(strange, job(), strange) == one(job())
+
+
+# -- jobs that had too little -----------------------------------------------------------------
+
+
+def test_one_that_ran_out_of_memory_gets_half_as_much_again_and_keeps_the_rest() -> None:
+    killed = job(Outcome.OUT_OF_MEMORY, memory_gib=1, memory_peak_bytes=GIB, cpu_s=1.0)
+    advice = advise([killed])
+    assert advice is not None
+    assert asked(advice) == (4000, 1536 * MIB, 3600)
+    assert (advice.jobs, advice.short_jobs) == (1, 1)
+
+
+def test_a_peak_that_no_kernel_recorded_does_not_hide_that_it_ran_out() -> None:
+    killed = job(Outcome.OUT_OF_MEMORY, memory_gib=1, memory_peak_bytes=MIB, limit_hits=3)
+    assert ran_out(killed)
+    assert one(killed).memory_bytes == 1536 * MIB
+
+
+def test_one_that_ran_out_raises_what_the_others_have_shown() -> None:
+    killed = job(Outcome.OUT_OF_MEMORY, memory_gib=2, memory_peak_bytes=2 * GIB)
+    assert one(job(), killed, job(), job()).memory_bytes == 3 * GIB
+
+
+def test_one_that_hit_its_time_limit_gets_twice_as_long() -> None:
+    late = job(Outcome.TIMEOUT, run_s=600.0, limit_s=600)
+    advice = advise([late])
+    assert advice is not None
+    assert asked(advice) == (4000, 4 * GIB, 1200)
+    assert one(job(), job(), job(), late).time_limit_s == 1200
+
+
+# -- memory -----------------------------------------------------------------------------------
+
+
+def test_page_cache_up_to_the_limit_does_not_drive_the_demand_up_for_ever() -> None:
+    full = {"memory_gib": 1, "memory_peak_bytes": GIB, "limit_hits": 500}
+    assert one(job(**full, memory_working_bytes=200 * MIB)).memory_bytes == 240 * MIB
+    assert one(job(**full, memory_working_bytes=1000 * MIB)).memory_bytes == GIB
+    # A process that was larger than any sample says more than the samples.
+    lone = job(**full, memory_working_bytes=200 * MIB, largest_process_bytes=500 * MIB)
+    assert one(lone).memory_bytes == 640 * MIB
+
+
+def test_a_peak_at_the_limit_of_which_nothing_else_is_known_keeps_a_fifth_of_room() -> None:
+    assert one(job(memory_gib=1, memory_peak_bytes=GIB, limit_hits=None)).memory_bytes == 1280 * MIB
+
+
+# -- cores ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "cores"),
+    [(0.0, 500), (50.0, 500), (51.0, 500), (52.0, 1000), (103.0, 1000), (104.0, 1500),
+     (400.0, 4000), (460.0, 4000)],
+)  # fmt: skip
+def test_cores_are_the_mean_up_to_the_next_half_without_its_noise(cpu_s: float, cores: int) -> None:
+    assert one(job(cpu_s=cpu_s)).cores_milli == cores
+
+
+@pytest.mark.parametrize(
+    ("periods", "held_back", "cores"),
+    [(1000, 251, 3000), (1000, 250, 2000), (9, 9, 2000), (None, None, 2000)],
+)
+def test_who_was_held_back_gets_half_as_much_again(
+    periods: int | None, held_back: int | None, cores: int
+) -> None:
+    seen = job(cores=2, cpu_s=198.0, quota_periods=periods, throttled_periods=held_back)
+    assert one(seen).cores_milli == cores
+
+
+def test_the_time_that_it_was_frozen_counts_for_nothing() -> None:
+    assert one(job(frozen_s=5000.0)) == one(job())
+
+
+# -- disks ------------------------------------------------------------------------------------
+
+
+def rates(advice: Advice) -> tuple[str, int, int]:
+    return advice.disk, advice.read_bps, advice.write_bps
+
+
+def test_a_rate_is_advised_where_one_was_declared() -> None:
+    idle = job(read=100 * MIB, write=50 * MIB, read_bytes=0, written_bytes=0)
+    assert rates(one(idle)) == ("", MIB, MIB)
+    seen = job(read=100 * MIB, read_bytes=1 * GIB, read_peak_bps=20 * MIB)
+    assert rates(one(seen)) == ("", 24 * MIB, 0)
+    assert one(job(read_bytes=GIB, read_peak_bps=20 * MIB)).read_bps == 0
+
+
+def test_of_countables_the_last_job_says_how_many() -> None:
+    def of(count: int) -> Job:
+        gres = (("gpu", count),) if count else ()
+        return replace(job(), spec=spec(asks=replace(job().spec.demand, gres=gres)))
+
+    assert one(of(1), of(2)).gres == (("gpu", 1),)
+    assert one(of(0), of(2)).gres == ()
+
+
+def test_a_rate_that_was_reached_is_not_lowered() -> None:
+    assert one(job(read=10 * MIB, read_peak_bps=10 * MIB)).read_bps == 10 * MIB
+
+
+# -- time -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "rounded"),
+    [(0, 60), (1, 60), (61, 120), (600, 600), (601, 900), (7200, 7200), (7201, 8100),
+     (86400, 86400), (86401, 90000)],
+)  # fmt: skip
+def test_times_are_round(seconds: int, rounded: int) -> None:
+    assert round_time(seconds) == rounded
+
+
+# -- always -----------------------------------------------------------------------------------
+
+AMOUNTS = some.integers(1, 1 << 40)
+PAST = some.builds(
+    job,
+    some.sampled_from([Outcome.COMPLETED, Outcome.OUT_OF_MEMORY, Outcome.TIMEOUT]),
+    run_s=some.floats(0.001, 1e6),
+    cores=some.sampled_from([0.1, 0.5, 1, 7.25, 64]),
+    memory_gib=some.sampled_from([0.0625, 1, 100]),
+    read=some.sampled_from([0, 1000, 100 * MIB]),
+    cpu_s=some.floats(0, 1e6),
+    memory_peak_bytes=AMOUNTS,
+    limit_hits=some.sampled_from([None, 0, 7]),
+    memory_working_bytes=some.none() | AMOUNTS,
+    largest_process_bytes=some.none() | AMOUNTS,
+    read_bytes=AMOUNTS,
+    read_peak_bps=some.none() | AMOUNTS,
+    quota_periods=some.none() | some.just(100),
+    throttled_periods=some.none() | some.integers(0, 100),
+)
+
+
+@given(some.lists(PAST, max_size=12))
+def test_advice_may_be_asked_for_and_is_enough_for_every_job_that_it_rests_on(
+    jobs: list[Job],
+) -> None:
+    advice = advise(jobs)
+    if advice is None:
+        return
+    assert advice.cores_milli >= 10 and advice.memory_bytes >= MIB and advice.time_limit_s >= 1
+    counted = [each for each in jobs if is_evidence(each)][:LAST]
+    assert advice.jobs == len(counted)
+    for each in counted:
+        assert each.usage is not None
+        if ran_out(each):
+            assert advice.memory_bytes > each.spec.demand.memory_bytes
+        elif each.outcome is Outcome.COMPLETED and each.usage.limit_hits == 0:
+            assert advice.memory_bytes > each.usage.memory_peak_bytes
+        if each.outcome is Outcome.TIMEOUT:
+            assert advice.time_limit_s >= 2 * (each.spec.time_limit_s or 0)
+        elif each.outcome is Outcome.COMPLETED:
+            assert each.ended_at is not None and each.started_at is not None
+            assert advice.time_limit_s >= (each.ended_at - each.started_at)
+
+
+@given(some.lists(PAST, min_size=1, max_size=LAST))
+def test_the_order_of_the_jobs_does_not_matter_when_there_are_enough(jobs: list[Job]) -> None:
+    done = [each for each in jobs if each.outcome is Outcome.COMPLETED]
+    if len(done) >= 3:
+        assert advise(jobs) == advise(jobs[::-1])
+
+
+@given(some.lists(PAST, min_size=3, max_size=LAST - 1), PAST)
+def test_one_more_job_never_makes_the_advice_smaller(jobs: list[Job], more: Job) -> None:
+    before = advise(jobs)
+    if before is None or sum(each.outcome is Outcome.COMPLETED for each in jobs) < 3:
+        return
+    after = advise([*jobs, more])
+    assert after is not None
+    assert after.memory_bytes >= before.memory_bytes
+    assert after.cores_milli >= before.cores_milli
+    assert after.time_limit_s >= before.time_limit_s
+
+
+def test_rates_are_for_the_disk_that_was_used_and_for_none_if_there_were_more() -> None:
+    def on(*disks: tuple[str, int, int]) -> Job:
+        was = job(read_bytes=500 * MIB, written_bytes=0)
+        asks = replace(was.spec.demand, read_bps=0, write_bps=0, disks=disks)
+        return replace(was, spec=replace(was.spec, demand=asks))
+
+    data, both = ("data", 100 * MIB, 0), ("scratch", MIB, 0)
+    assert rates(one(on(data, ("scratch", 0, 0)))) == ("data", 6 * MIB, 0)
+    assert rates(one(on(data, both)))[1:] == (0, 0)
+    assert rates(one(on(data), on(both)))[1:] == (0, 0)

@@ -1,0 +1,616 @@
+"""Why a job waits: a code of the closed list, and its evidence as values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from drfd.core.explain.reasons import (
+    BehindInFifo,
+    BeyondMachine,
+    Draining,
+    HasReservation,
+    HeldBy,
+    KeptFor,
+    LargestHolder,
+    LauncherAway,
+    MayNotPass,
+    NextPass,
+    PathLimit,
+    ReasonCode,
+    ResourceShortage,
+    ServedFirst,
+    SlotsTaken,
+    TooLittleFree,
+    WaitReason,
+    explain_wait,
+)
+from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings
+from drfd.core.model import stimuli as st
+from drfd.core.model.job import JobSpec, JobState
+from drfd.core.scheduling.plan import Plan
+from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
+from fakes import ADMIN, ALICE, BOB, Bench, demand, ended, now, rules, schedule, spec, with_gpus
+
+CAROL = st.Actor(user="carol", uid=1003, is_admin=False)
+DAVE = st.Actor(user="dave", uid=1004, is_admin=False)
+ERIN = st.Actor(user="erin", uid=1005, is_admin=False)
+#: Cores, GiB, read and write in bytes per second.
+Asked = tuple[float, float, int, int]
+RESOURCES, FAIR_SHARE = ReasonCode.RESOURCES, ReasonCode.FAIR_SHARE
+
+
+def why(bench: Bench, job_id: int, last: Plan | None = None) -> WaitReason | None:
+    """The reason after a pass that had nothing left to do (unless another is given)."""
+    last = last or schedule(bench.ledger, bench.rules)
+    assert last.admitted == []
+    return explain_wait(bench.job(job_id), bench.ledger, last, bench.rules)
+
+
+def too_little(
+    axis: str, needed: int, free: int, largest: LargestHolder | None = None
+) -> WaitReason:
+    return WaitReason(RESOURCES, TooLittleFree(ResourceShortage(axis, needed, free), largest))
+
+
+def holder(job: str, user: str, amount: int, until_s: float | None = None) -> LargestHolder:
+    return LargestHolder(job, user, amount, None if until_s is None else now(until_s).at_s)
+
+
+def of(actor: st.Actor, cores: float, memory_gib: float = 1, **more: int) -> JobSpec:
+    return spec(f"root.{actor.user}", actor=actor, asks=demand(cores, memory_gib, **more))
+
+
+# -- what is not about capacity ---------------------------------------------------------------
+
+
+def test_held_names_who_holds(bench: Bench) -> None:
+    bench.submit(held=True)
+    bench.submit()
+    bench.feed(st.HoldAsked(now(), 2, ADMIN))
+    assert [why(bench, job_id) for job_id in (1, 2)] == [
+        WaitReason(ReasonCode.HELD, HeldBy("alice", "1")),
+        WaitReason(ReasonCode.HELD, HeldBy("root", "2")),
+    ]
+
+
+def test_draining_comes_before_any_shortage_but_not_before_a_hold(bench: Bench) -> None:
+    bench.start(of(BOB, 9))
+    bench.submit()
+    bench.submit(held=True)
+    bench.feed(st.DrainAsked(now(), True, ADMIN))
+    assert why(bench, 2) == WaitReason(ReasonCode.DRAINING, Draining())
+    assert why(bench, 3) == WaitReason(ReasonCode.HELD, HeldBy("alice", "3"))
+
+
+def test_a_job_that_no_pass_has_seen_yet_starts_soon(bench: Bench) -> None:
+    bench.submit()
+    soon = WaitReason(ReasonCode.STARTING_SOON, NextPass())
+    assert explain_wait(bench.job(1), bench.ledger, None, bench.rules) == soon
+    empty = Plan(admitted=[], free=(9000, 18 << 30, 1000, 1000), order=[])
+    assert why(bench, 1, empty) == soon
+
+
+@pytest.mark.parametrize(
+    "state", [JobState.STARTING, JobState.RUNNING, JobState.STOPPING, JobState.CLEANING]
+)
+def test_a_job_that_does_not_wait_has_no_reason(bench: Bench, state: JobState) -> None:
+    bench.bring(state)
+    assert bench.job(1).state is state
+    assert why(bench, 1) is None
+
+
+def test_an_ended_job_has_no_reason(bench: Bench) -> None:
+    bench.submit()
+    job = replace(bench.job(1), state=JobState.ENDED)
+    assert explain_wait(job, bench.ledger, None, bench.rules) is None
+
+
+# -- suspended jobs ---------------------------------------------------------------------------
+
+
+def test_a_job_that_somebody_keeps_suspended_names_who(bench: Bench) -> None:
+    bench.start()
+    bench.start()
+    bench.suspend(1)
+    bench.suspend(2, by=ADMIN)
+    bench.feed(st.DrainAsked(now(), True, ADMIN))
+    assert [why(bench, job_id) for job_id in (1, 2)] == [
+        WaitReason(ReasonCode.HELD, HeldBy("alice", "1", is_suspended=True)),
+        WaitReason(ReasonCode.HELD, HeldBy("root", "2", is_suspended=True)),
+    ]
+
+
+def test_a_suspended_job_that_may_go_on_waits_for_what_it_gave_back(bench: Bench) -> None:
+    """Cores, not the memory that it still holds, however little of it is free."""
+    bench.start(of(ALICE, 4, 10))
+    bench.suspend(1, by=None)
+    bench.start(of(BOB, 8, 8), at_s=100)
+    assert why(bench, 1) == too_little("cores", 4000, 1000, holder("2", "bob", 8000, 3700))
+    bench.feed(st.DrainAsked(now(), True, ADMIN))
+    reason = why(bench, 1)
+    assert reason is not None
+    assert reason.code is ReasonCode.DRAINING
+
+
+def test_a_job_that_is_still_being_frozen_does_not_wait(bench: Bench) -> None:
+    bench.start()
+    bench.feed(st.SuspendAsked(now(), 1, ALICE))
+    assert why(bench, 1) is None
+
+
+def test_a_suspended_job_is_not_blamed_for_cores_that_it_has_given_back(bench: Bench) -> None:
+    bench.start(of(BOB, 9))
+    bench.suspend(1, by=ADMIN)
+    bench.start(of(BOB, 3), at_s=50)
+    bench.submit(of(ALICE, 7))
+    assert why(bench, 3) == too_little("cores", 7000, 6000, holder("2", "bob", 3000, 3650))
+
+
+def test_a_suspended_job_is_blamed_for_its_memory_without_an_end_in_sight(bench: Bench) -> None:
+    bench.start(of(BOB, 1, 12))
+    bench.suspend(1, by=ADMIN)
+    bench.submit(of(ALICE, 1, 8))
+    assert why(bench, 2) == too_little("memory", 8 << 30, 6 << 30, holder("1", "bob", 12 << 30))
+
+
+def test_a_holder_that_was_frozen_ends_so_much_later(bench: Bench) -> None:
+    bench.start(of(BOB, 9))
+    bench.suspend(1, by=None, at_s=100)
+    assert bench.schedule(1100) == [1]
+    bench.submit(of(ALICE, 9))
+    assert why(bench, 2) == too_little("cores", 9000, 0, holder("1", "bob", 9000, 4600))
+
+
+def test_a_job_that_is_queued_again_has_a_reason_like_any_that_waits(bench: Bench) -> None:
+    bench.start(of(BOB, 1))
+    bench.start(of(BOB, 8))
+    bench.preempt(2)
+    bench.submit(of(ALICE, 8))
+    bench.finish(2)
+    assert bench.schedule() == [3]
+    assert why(bench, 2) == too_little("cores", 8000, 0, holder("3", "alice", 8000))
+
+
+# -- resources --------------------------------------------------------------------------------
+
+
+def test_a_shortage_names_what_is_free_and_who_holds_most_and_until_when(bench: Bench) -> None:
+    bench.start(of(BOB, 2), at_s=100)
+    bench.start(of(BOB, 4), at_s=200)
+    bench.submit(of(ALICE, 8))
+    assert why(bench, 3) == too_little("cores", 8000, 3000, holder("2", "bob", 4000, 3800))
+
+
+@pytest.mark.parametrize(
+    ("held", "asked", "reason"),
+    [
+        (
+            (1, 12, 0, 0),
+            (1, 8, 0, 0),
+            too_little("memory", 8 << 30, 6 << 30, holder("1", "bob", 12 << 30)),
+        ),
+        (
+            (1, 1, 700, 0),
+            (1, 1, 512, 0),
+            too_little("read", 512, 300, holder("1", "bob", 700)),
+        ),
+        (
+            (1, 1, 0, 700),
+            (1, 1, 0, 512),
+            too_little("write", 512, 300, holder("1", "bob", 700)),
+        ),
+        ((8.5, 12, 0, 0), (1.5, 8, 0, 0), too_little("cores", 1500, 500, holder("1", "bob", 8500))),
+    ],
+)
+def test_a_shortage_is_counted_in_the_resources_own_unit(
+    bench: Bench, held: Asked, asked: Asked, reason: WaitReason
+) -> None:
+    bench.start(spec("root.bob", actor=BOB, asks=demand(*held), time_limit_s=None))
+    bench.submit(spec(asks=demand(*asked)))
+    assert why(bench, 2) == reason
+
+
+def test_a_holder_that_has_not_started_or_has_no_limit_has_no_end_in_sight(bench: Bench) -> None:
+    bench.submit(of(BOB, 9))
+    bench.schedule()
+    bench.submit()
+    assert why(bench, 2) == too_little("cores", 1000, 0, holder("1", "bob", 9000))
+
+
+def test_of_equal_holders_the_older_job_is_named(bench: Bench) -> None:
+    for _ in range(3):
+        bench.start(of(BOB, 3))
+    bench.submit()
+    assert why(bench, 4) == too_little("cores", 1000, 0, holder("1", "bob", 3000, 3600))
+
+
+def test_only_holders_of_what_is_short_are_named(bench: Bench) -> None:
+    bench.start(spec("root.bob", actor=BOB, asks=demand(8, 1, read=1)))
+    bench.start(spec("root.bob", actor=BOB, asks=demand(1, 1, read=999)))
+    bench.submit(spec(asks=demand(0.01, 1, read=5)))
+    bench.feed(ended(1))
+    bench.feed(st.CgroupGone(now(), 1, 1))
+    assert why(bench, 3) == too_little("read", 5, 1, holder("2", "bob", 999, 3600))
+
+
+def test_a_shortage_of_something_that_nobody_holds_any_more_names_nobody(bench: Bench) -> None:
+    """The pass that is explained from may be a moment older than the books: a job has ended, or
+    was frozen."""
+    bench.start(of(BOB, 9))
+    bench.suspend(1, by=ADMIN)
+    bench.submit()
+    full = Plan(admitted=[], free=(0, 0, 0, 0), order=["root.alice"])
+    assert why(bench, 2, full) == too_little("cores", 1000, 0)
+    bench.feed(st.CancelAsked(now(), 1, ADMIN))
+    bench.finish(1)
+    assert why(bench, 2, full) == too_little("cores", 1000, 0)
+
+
+def test_a_countable_is_told_by_its_name() -> None:
+    bench = Bench(with_gpus(2))
+    two = replace(demand(), gres=(("gpu", 2),))
+    bench.start(spec("root.bob", actor=BOB, asks=two, time_limit_s=None))
+    bench.submit(spec(asks=two))
+    assert why(bench, 2) == too_little("gpu", 2, 0, holder("1", "bob", 2))
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory_gib", "evidence"),
+    [
+        (
+            4,
+            18,
+            BeyondMachine("1", "cores", 5000, 4000, is_dispensable=False),
+        ),
+        (
+            9,
+            4,
+            BeyondMachine("1", "memory", 8 << 30, 4 << 30, is_dispensable=False),
+        ),
+    ],
+)
+def test_a_job_that_a_smaller_machine_can_never_run_says_so(
+    cores: float, memory_gib: float, evidence: BeyondMachine
+) -> None:
+    bench = Bench()
+    bench.submit(of(ALICE, 5, 8))
+    smaller = rules(cores, memory_gib)
+    for last in (None, schedule(bench.ledger, smaller)):
+        reason = explain_wait(bench.job(1), bench.ledger, last, smaller)
+        assert reason == WaitReason(RESOURCES, evidence)
+
+
+def test_a_resource_that_the_job_does_not_ask_for_is_never_what_it_waits_for() -> None:
+    """A smaller capacity came with a restart, and reading is overbooked until its holders end."""
+    bench = Bench()
+    bench.start(spec("root.bob", actor=BOB, asks=demand(1, 1, read=900)))
+    bench.submit()
+    smaller = replace(bench.rules, capacity=demand(9, 18, read=100, write=1000))
+    last = Plan(admitted=[], free=(8000, 17 << 30, -800, 1000), order=["root.alice"])
+    assert explain_wait(bench.job(2), bench.ledger, last, smaller) == WaitReason(
+        ReasonCode.STARTING_SOON, NextPass()
+    )
+
+
+# -- fair share -------------------------------------------------------------------------------
+
+
+def test_fair_share_names_who_is_served_first_and_how_far_each_is(bench: Bench) -> None:
+    bench.start(of(BOB, 6))
+    bench.submit(of(ALICE, 4))
+    bench.submit(of(BOB, 4))
+    assert why(bench, 2) == too_little("cores", 4000, 3000, holder("1", "bob", 6000, 3600))
+    assert why(bench, 3) == WaitReason(
+        FAIR_SHARE,
+        ServedFirst(
+            ResourceShortage("cores", 4000, 3000),
+            (("root.alice", Fraction(0)),),
+            1,
+            "root.bob",
+            Fraction(4, 3),
+        ),
+    )
+
+
+def test_fair_share_counts_weights(bench: Bench) -> None:
+    bench.rules = rules(9, 18, weights={"bob": "2"})
+    bench.start(of(BOB, 6))
+    bench.submit(of(ALICE, 4))
+    bench.submit(of(BOB, 4))
+    reason = why(bench, 3)
+    assert reason == WaitReason(
+        FAIR_SHARE,
+        ServedFirst(
+            ResourceShortage("cores", 4000, 3000),
+            (("root.alice", Fraction(0)),),
+            1,
+            "root.bob",
+            Fraction(1),
+        ),
+    )
+
+
+def test_fair_share_names_three_of_many(bench: Bench) -> None:
+    bench.start(of(ALICE, 4))
+    for actor in (BOB, CAROL, DAVE, ERIN):
+        bench.start(of(actor, 1))
+    for actor in (BOB, CAROL, DAVE, ERIN, ALICE):
+        bench.submit(of(actor, 5))
+    told = {
+        actor.user: why(bench, 6 + at) for at, actor in enumerate((BOB, CAROL, DAVE, ERIN, ALICE))
+    }
+    too_little_free = too_little("cores", 5000, 1000, holder("1", "alice", 4000, 3600))
+    assert told == {
+        "bob": too_little_free,
+        # Equally far below: nobody is preferred for that.
+        "carol": too_little_free,
+        "dave": too_little_free,
+        "erin": too_little_free,
+        "alice": WaitReason(
+            FAIR_SHARE,
+            ServedFirst(
+                ResourceShortage("cores", 5000, 1000),
+                tuple((leaf, Fraction(5, 9)) for leaf in ("root.bob", "root.carol", "root.dave")),
+                4,
+                "root.alice",
+                Fraction(20, 9),
+            ),
+        ),
+    }
+
+
+def test_a_leaf_that_the_last_pass_did_not_know_has_nobody_before_it(bench: Bench) -> None:
+    bench.start(of(BOB, 6))
+    bench.submit(of(BOB, 4))
+    last = schedule(bench.ledger, bench.rules)
+    bench.submit(of(ALICE, 4), at_s=1)
+    assert why(bench, 3, last) == too_little("cores", 4000, 3000, holder("1", "bob", 6000, 3600))
+
+
+def test_within_a_pool_its_users_are_compared(bench: Bench) -> None:
+    bench.rules = replace(bench.rules, pools={"lab": Pool()})
+    bench.start(spec("root.lab", asks=demand(5)))
+    bench.submit(spec("root.lab", asks=demand(6)))
+    bench.submit(spec("root.lab", actor=BOB, asks=demand(6)))
+    assert why(bench, 2) == WaitReason(
+        FAIR_SHARE,
+        ServedFirst(
+            ResourceShortage("cores", 6000, 4000),
+            (("root.lab.bob", Fraction(0)),),
+            1,
+            "root.lab.alice",
+            Fraction(10, 9),
+        ),
+    )
+    assert why(bench, 3) == too_little("cores", 6000, 4000, holder("1", "alice", 5000, 3600))
+
+
+# -- limits, reservations, a launcher that is away --------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limit", "evidence"),
+    [
+        ({"cores": 4000}, PathLimit("root.lab", "cores", 4000, 3000, 2000)),
+        ({"memory": 4 << 30}, PathLimit("root.lab", "memory", 4 << 30, 3 << 30, 2 << 30)),
+    ],
+)
+def test_a_job_that_fits_and_is_kept_back_by_a_limit_names_the_pool_and_what_it_holds(
+    bench: Bench, limit: dict[str, int], evidence: PathLimit
+) -> None:
+    bench.rules = replace(bench.rules, pools={"lab": Pool(limit=limit)})
+    bench.start(spec("root.lab", asks=demand(3, 3)))
+    bench.submit(spec("root.lab", actor=BOB, asks=demand(2, 2)))
+    assert why(bench, 2) == WaitReason(ReasonCode.LIMIT, evidence)
+
+
+def test_while_the_launcher_is_away_nothing_else_is_to_blame(bench: Bench) -> None:
+    bench.start(of(BOB, 9))
+    bench.submit()
+    bench.suspend(1, by=None)
+    for job_id in (1, 2):
+        assert explain_wait(
+            bench.job(job_id), bench.ledger, None, bench.rules, can_launch=False
+        ) == WaitReason(ReasonCode.STARTING_SOON, LauncherAway())
+
+
+# -- reservations ----------------------------------------------------------------------------
+
+
+def crowded(bench: Bench, *later: JobSpec, at_s: float = 60) -> Plan:
+    """Bob holds five of nine cores until T+3600, alice waits for seven and carol for eight; each
+    has a place. `later` are submitted after that; dave's jobs are known to be long."""
+    bench.start(of(BOB, 5))
+    for asked in (of(ALICE, 7), of(CAROL, 8)):
+        bench.submit(asked, at_s=1)
+    last = look_and_schedule(bench, 60)
+    for asked in later:
+        bench.submit(asked, at_s=60)
+    return look_and_schedule(bench, at_s, last)
+
+
+def look_and_schedule(bench: Bench, at_s: float, before: Plan | None = None) -> Plan:
+    run_times = RunTimes()
+    run_times.add("dave", 50_000)
+    pass_context = make_pass_context(
+        Ends(bench.ledger, run_times),
+        patience=ReservationSettings(patience_s=30, drain_after_s=9999, depth=2),
+        now_s=now(at_s).at_s,
+        before=() if before is None else before.reservations,
+    )
+    return schedule(bench.ledger, bench.rules, None, pass_context)
+
+
+FOR_ALICE = KeptFor(
+    "2",
+    "alice",
+    (("cores", 7000), ("memory", 1 << 30)),
+    start_s=now(3600).at_s,
+    is_drain=False,
+)
+FOR_CAROL = KeptFor(
+    "3",
+    "carol",
+    (("cores", 8000), ("memory", 1 << 30)),
+    start_s=now(7200).at_s,
+    is_drain=False,
+)
+
+
+def test_a_job_with_a_place_is_told_when_it_starts(bench: Bench) -> None:
+    last = crowded(bench)
+    expected = {2: (7000, 3600), 3: (8000, 7200)}
+    assert {job_id: why(bench, job_id, last) for job_id in expected} == {
+        job_id: WaitReason(
+            RESOURCES, HasReservation(ResourceShortage("cores", asked, 4000), now(start_s).at_s)
+        )
+        for job_id, (asked, start_s) in expected.items()
+    }
+
+
+@pytest.mark.parametrize(("cores", "kept"), [(3, FOR_ALICE), (2, FOR_CAROL)])
+def test_the_reservation_that_keeps_a_job_back_is_named(
+    bench: Bench, cores: float, kept: KeptFor
+) -> None:
+    """Three cores are too many beside the first, two only beside the second."""
+    last = crowded(bench, replace(of(DAVE, cores), time_limit_s=None))
+    assert why(bench, 4, last) == WaitReason(ReasonCode.RESERVATION, kept)
+
+
+def test_who_stands_behind_a_job_that_is_kept_back_is_told_so(bench: Bench) -> None:
+    """The second would have ended in time."""
+    last = crowded(bench, of(DAVE, 3), replace(of(DAVE, 3), time_limit_s=60))
+    assert why(bench, 5, last) == WaitReason(
+        ReasonCode.RESERVATION,
+        replace(FOR_ALICE, behind="4"),
+    )
+
+
+def test_in_a_drain_it_does_not_matter_how_soon_a_job_ends(bench: Bench) -> None:
+    last = crowded(bench, replace(of(DAVE, 3), time_limit_s=60), at_s=13_700)
+    assert why(bench, 4, last) == WaitReason(
+        ReasonCode.RESERVATION,
+        replace(FOR_ALICE, start_s=now(13_700).at_s, is_drain=True),
+    )
+
+
+def test_nobody_passes_a_job_of_the_same_leaf_that_has_waited_too_long(bench: Bench) -> None:
+    """Erin's second job asks for no cores, so that it is in nobody's way but her first one's."""
+    last = crowded(bench, of(ERIN, 6), of(ERIN, 0, 6), at_s=10_100)
+    assert why(bench, 5, last) == WaitReason(
+        ReasonCode.RESERVATION,
+        MayNotPass("4"),
+    )
+
+
+def test_a_job_with_a_place_that_fits_is_told_whom_it_would_hurt(bench: Bench) -> None:
+    before = crowded(bench, replace(of(DAVE, 4), time_limit_s=None))
+    bench.feed(st.CancelAsked(now(), 3, ADMIN))
+    last = look_and_schedule(bench, 100, before)
+    assert [each.job_id for each in last.reservations] == [2, 4]
+    assert why(bench, 4, last) == WaitReason(
+        ReasonCode.RESERVATION,
+        replace(FOR_ALICE, own_start_s=now(7200).at_s),
+    )
+
+
+# -- the list ---------------------------------------------------------------------------------
+
+
+def test_the_codes_are_the_documented_closed_list() -> None:
+    assert [code.value for code in ReasonCode] == [
+        "RESOURCES",
+        "FAIR_SHARE",
+        "RESERVATION",
+        "LIMIT",
+        "DEPENDENCY",
+        "DEPENDENCY_NEVER",
+        "BEGIN_TIME",
+        "HELD",
+        "DRAINING",
+        "EXTERNAL_LOAD",
+        "MACHINE_SHORT",
+        "STARTING_SOON",
+    ]
+
+
+def test_after_a_pass_every_waiting_job_has_a_reason_other_than_starting_soon(
+    bench: Bench,
+) -> None:
+    """A pass places all that fits, so what still waits waits for something."""
+    for at in range(12):
+        actor = (ALICE, BOB, CAROL)[at % 3]
+        bench.submit(of(actor, 1 + at % 4, 1 + at % 5))
+    bench.schedule()
+    waiting = [job.id for job in bench.ledger.jobs.values() if job.state is JobState.PENDING]
+    codes = {job_id: why(bench, job_id) for job_id in waiting}
+    assert waiting
+    assert {reason.code for reason in codes.values() if reason} <= {RESOURCES, FAIR_SHARE}
+    assert None not in codes.values()
+
+
+# -- other policies -----------------------------------------------------------------------------
+
+
+def by(policy: str, slots: int | None = None) -> Bench:
+    return Bench(replace(rules(), policy=policy, slots=slots))
+
+
+def test_first_come_first_served_names_who_is_waited_for() -> None:
+    bench = by("fifo")
+    bench.start(of(BOB, 4), at_s=100)
+    bench.submit(of(ALICE, 8))
+    bench.submit(of(BOB, 1))
+    bench.submit(of(ALICE, 1))
+    bench.submit(of(CAROL, 6))
+    assert why(bench, 2) == too_little("cores", 8000, 5000, holder("1", "bob", 4000, 3700))
+    assert (
+        why(bench, 3)
+        == why(bench, 4)
+        == WaitReason(ReasonCode.RESERVATION, BehindInFifo("2", "alice"))
+    )
+    assert why(bench, 5) == too_little("cores", 6000, 5000, holder("1", "bob", 4000, 3700))
+
+
+def test_first_come_first_served_says_so_where_a_limit_holds_up_ones_own_jobs() -> None:
+    limits = {("", "alice"): NodeSettings(limit={"cores": 3000})}
+    bench = Bench(replace(rules(), policy="fifo", members=limits))
+    bench.start(of(ALICE, 2))
+    bench.submit(of(ALICE, 2))
+    bench.submit(of(ALICE, 1))
+    found = why(bench, 2)
+    assert found is not None and found.code is ReasonCode.LIMIT
+    assert why(bench, 3) == WaitReason(
+        ReasonCode.RESERVATION,
+        BehindInFifo("2", "alice"),
+    )
+
+
+def test_nobody_is_said_to_wait_for_a_job_that_the_machine_cannot_run_any_more() -> None:
+    bench = by("fifo")
+    bench.start(of(BOB, 2))
+    bench.submit(of(ALICE, 9))
+    bench.submit(of(ALICE, 5))
+    bench.rules = replace(rules(4), policy="fifo")
+    found = [why(bench, job_id) for job_id in (2, 3)]
+    assert all(isinstance(each and each.evidence, BeyondMachine) for each in found)
+    bench.submit(of(ALICE, 3))
+    assert why(bench, 4) == too_little("cores", 3000, 2000, holder("1", "bob", 2000, 3600))
+
+
+def test_when_all_slots_are_taken_that_is_what_is_waited_for() -> None:
+    bench = by("slots", 2)
+    bench.start(of(BOB, 1))
+    bench.start(of(BOB, 5))
+    bench.submit(of(ALICE, 1))
+    assert why(bench, 3) == WaitReason(RESOURCES, SlotsTaken(2))
+
+
+def test_when_a_slot_is_free_the_shortage_is_of_resources() -> None:
+    bench = by("slots", 3)
+    bench.start(of(BOB, 6), at_s=5)
+    bench.submit(of(ALICE, 4))
+    assert why(bench, 2) == too_little("cores", 4000, 3000, holder("1", "bob", 6000, 3605))

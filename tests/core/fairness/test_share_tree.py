@@ -1,0 +1,198 @@
+"""Shares are exact, and the integer keys order leaves as the fractions do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as some
+
+from drfd.core.fairness.entitlement import divide_all
+from drfd.core.fairness.share_tree import FairShare, NodeRule, path_up
+from fakes import flat
+from seeds import examples
+
+STEADY = examples(100)
+WEIGHTS = some.builds(Fraction, some.integers(1, 12), some.integers(1, 12))
+CAPACITIES = some.lists(some.integers(0, 1000), min_size=1, max_size=4).map(tuple)
+
+Machine = tuple[tuple[int, ...], dict[str, Fraction], dict[str, tuple[int, ...]]]
+
+#: The machine of the paper's section 4.1: 9 CPUs, 18 GB.
+PAPER = FairShare((9, 18))
+
+
+def slow_share(capacity: tuple[int, ...], used: tuple[int, ...]) -> Fraction:
+    shares = [Fraction(amount, top) for amount, top in zip(used, capacity, strict=True) if top]
+    return max(shares, default=Fraction(0))
+
+
+@some.composite
+def machines(draw: some.DrawFn) -> Machine:
+    """A capacity, some weights, and what each of some leaves holds."""
+    capacity = draw(CAPACITIES)
+    weights = draw(some.dictionaries(some.sampled_from("abc"), WEIGHTS))
+    holding = some.tuples(*(some.integers(0, top) for top in capacity))
+    used = draw(some.dictionaries(some.sampled_from("abcd"), holding, min_size=2))
+    return capacity, weights, used
+
+
+def test_the_dominant_share_is_the_largest_fraction_held_of_any_resource() -> None:
+    """docs/fairness.md E20: 10 CPU, 20 GB; A holds <4, 5>, B holds <2, 8>."""
+    shares = FairShare((10, 20))
+    assert shares.dominant_share((4, 5)) == Fraction(40, 100)
+    assert shares.dominant_share((2, 8)) == Fraction(40, 100)
+    assert shares.dominant_axis((4, 5)) == 0
+    assert shares.dominant_axis((2, 8)) == 1
+
+
+def test_of_equal_shares_the_first_axis_is_dominant_and_of_nothing_none() -> None:
+    assert PAPER.dominant_axis((3, 6)) == 0
+    assert PAPER.dominant_axis((0, 0)) is None
+
+
+def test_a_resource_that_the_machine_lacks_is_in_nobodys_share() -> None:
+    """It may be held all the same: the configuration took it away while jobs were running."""
+    shares = FairShare((4, 0))
+    assert shares.dominant_share((1, 7)) == Fraction(1, 4)
+    assert shares.dominant_axis((1, 7)) == 0
+    assert shares.dominant_axis((0, 7)) is None
+    standing = shares.standing({"a": (0, 7)}, ())
+    assert standing.satisfaction("a") == 0
+    assert standing.keeps_promise("a", (4, 0))
+
+
+def test_a_machine_with_nothing_to_give_has_no_shares() -> None:
+    assert FairShare((0, 0)).dominant_share((0, 0)) == 0
+
+
+def test_shares_of_a_large_machine_are_exact() -> None:
+    """A third of 3 TiB + 3 bytes is a third: floats would be off by one byte here."""
+    capacity = 3 * ((1 << 40) + 1)
+    shares = FairShare((64_000, capacity))
+    third = capacity // 3
+    assert shares.dominant_share((0, third)) == Fraction(1, 3)
+    standing = shares.standing({}, {"a", "b", "c"})
+    assert standing.keeps_promise("a", (0, third))
+    assert not standing.keeps_promise("a", (0, third + 1))
+
+
+def test_entitlements_are_weights_over_the_weights_of_the_active_leaves() -> None:
+    shares = flat((9, 18), {"lab": Fraction(3)})
+    both = shares.standing({}, {"lab", "carol"})
+    assert both.entitlement("lab") == Fraction(3, 4)
+    assert both.entitlement("carol") == Fraction(1, 4)
+    assert shares.standing({}, {"carol"}).entitlement("carol") == 1
+
+
+def test_satisfaction_is_the_share_held_of_the_share_promised() -> None:
+    shares = flat((9, 18), {"lab": Fraction(3)})
+    standing = shares.standing({"lab": (3, 2), "carol": (0, 9)}, ())
+    assert standing.satisfaction("lab") == Fraction(1, 3) / Fraction(3, 4)
+    assert standing.satisfaction("carol") == 2
+
+
+def test_in_a_flat_tree_of_equal_weights_satisfaction_is_the_share_times_the_number() -> None:
+    assert PAPER.standing({"a": (3, 1)}, {"b", "c"}).satisfaction("a") == 3 * Fraction(1, 3)
+
+
+def test_a_dotted_path_is_a_place_in_the_tree_and_the_roots_name_may_be_left_out() -> None:
+    standing = PAPER.standing({"root.lab.a": (1, 0), "lab.b": (2, 0)}, ())
+    assert standing.used["root.lab"] == (1, 0)
+    assert standing.used["lab"] == (2, 0)
+    assert path_up("root.lab.a") == ["root.lab.a", "root.lab"]
+    assert path_up("lab.b") == ["lab.b", "lab"]
+
+
+@STEADY
+@given(machines())
+def test_keys_order_leaves_as_their_satisfaction_does(machine: Machine) -> None:
+    capacity, weights, used = machine
+    standing = flat(capacity, weights).standing(used, ())
+    for left in used:
+        for right in used:
+            keys = [standing.satisfaction_key(leaf) for leaf in (left, right)]
+            levels = [standing.satisfaction(leaf) for leaf in (left, right)]
+            assert (keys[0] < keys[1]) is (levels[0] < levels[1])
+
+
+@STEADY
+@given(machines())
+def test_shares_agree_with_plain_fractions(machine: Machine) -> None:
+    capacity, weights, used = machine
+    shares = flat(capacity, weights)
+    standing = shares.standing(used, ())
+    nothing = (0,) * len(capacity)
+    everyone = sum((weights.get(leaf, Fraction(1)) for leaf in used), Fraction(0))
+    for leaf, held in used.items():
+        promised = weights.get(leaf, Fraction(1)) / everyone
+        share = slow_share(capacity, held)
+        assert shares.dominant_share(held) == share
+        assert standing.entitlement(leaf) == promised or not any(capacity)
+        assert standing.satisfaction(leaf) == share / promised
+        assert standing.keeps_promise(leaf, nothing) is (share <= promised)
+        axis = shares.dominant_axis(held)
+        assert (axis is None) is (share == 0)
+        assert axis is None or Fraction(held[axis], capacity[axis]) == share
+
+
+@STEADY
+@given(CAPACITIES, some.randoms(use_true_random=False))
+def test_a_standing_that_is_kept_up_to_date_is_as_one_made_anew(
+    capacity: tuple[int, ...], random: Random
+) -> None:
+    """Whoever came and went: also where guarantees and limits bind, or bind no more."""
+    amounts = some_amounts(random, capacity)
+    nodes = ["root.p", "root.p.a", "root.p.b", "root.p.q", "root.p.q.c", "root.d", "root.e"]
+    rules = {path: rule for path in nodes if (rule := some_rule(random, capacity)) is not None}
+    shares = FairShare(capacity, rules)
+    kept = shares.standing({}, ())
+    active: dict[str, tuple[int, ...]] = {}
+    for _ in range(12):
+        leaf = random.choice(["root.p.a", "root.p.b", "root.p.q.c", "root.d", "root.e"])
+        if leaf in active:
+            kept.hold(leaf, tuple(-amount for amount in active.pop(leaf)))
+            kept.leave(leaf)
+        else:
+            active[leaf] = amounts()
+            kept.enter(leaf)
+            kept.hold(leaf, active[leaf])
+        kept.settle()
+        fresh = shares.standing(active, ())
+        assert kept.used == fresh.used
+        for path in fresh.used:
+            assert kept.entitled(path) == fresh.entitled(path) == entitled(shares, path, active)
+            assert kept.satisfaction(path) == fresh.satisfaction(path)
+            assert kept.satisfaction_key(path) == fresh.satisfaction_key(path)
+
+
+def some_amounts(random: Random, capacity: tuple[int, ...]) -> Callable[[], tuple[int, ...]]:
+    return lambda: tuple(random.randint(0, top) for top in capacity)
+
+
+def some_rule(random: Random, capacity: tuple[int, ...]) -> NodeRule | None:
+    weights = tuple(Fraction(random.randint(1, 5), random.randint(1, 3)) for _ in capacity)
+    amounts = some_amounts(random, capacity)()
+    return random.choice(
+        [
+            None,
+            NodeRule(weights=weights),
+            NodeRule(weights=weights[:1] * len(capacity)),
+            NodeRule(limit=amounts),
+            NodeRule(guarantee=amounts),
+        ]
+    )
+
+
+def entitled(shares: FairShare, path: str, active: Iterable[str]) -> tuple[Fraction, ...]:
+    """From the top down, list by list."""
+    if path == "root":
+        return (Fraction(1),) * len(shares.capacity)
+    above = path.rpartition(".")[0]
+    siblings = {
+        node for leaf in active for node in path_up(leaf) if node.rpartition(".")[0] == above
+    }
+    claims = {node: shares.claims(node) for node in sorted(siblings)}
+    return divide_all(entitled(shares, above, active), claims)[path]

@@ -1,0 +1,364 @@
+"""Countable things, one by one: who gets which, and that nobody shares one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from random import Random
+
+import pytest
+
+from drfd.core.explain.forecast import Forecast, smaller_demand
+from drfd.core.fairness.rules import Pool, Preempting, Rules
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model import events as ev
+from drfd.core.model import stimuli as st
+from drfd.core.model.job import Job, JobSpec, JobState
+from drfd.core.model.lifecycle import Launch, owed
+from drfd.core.model.resources import choose_instances, each_instance
+from drfd.core.scheduling.preemption import Room, Starving, preempt
+from drfd.core.scheduling.release_times import RunTimes
+from drfd.core.scheduling.scheduler import Scheduler
+from drfd.core.scheduling.scheduling_pass import CONFIGURABLE
+from fakes import (
+    ADMIN,
+    ALICE,
+    BOB,
+    Bench,
+    demand,
+    ended,
+    happened,
+    now,
+    of_gpus,
+    runner_up,
+    spec,
+    tables,
+    with_gpus,
+)
+from seeds import seeds
+
+THERE = (("gpu", ("0", "1", "2")), ("tape", ("left", "right")))
+
+
+def gpus_of(job: Job) -> tuple[str, ...]:
+    return dict(job.instances).get("gpu", ())
+
+
+def test_the_first_free_ones_in_the_order_of_the_list_are_chosen() -> None:
+    assert choose_instances([("gpu", 2)], THERE, ()) == (("gpu", ("0", "1")),)
+    assert choose_instances([("gpu", 2)], THERE, {("gpu", "1")}) == (("gpu", ("0", "2")),)
+    assert choose_instances([("tape", 1)], (("tape", ("right", "left")),), ()) == (
+        ("tape", ("right",)),
+    )
+
+
+def test_an_instance_is_taken_only_under_its_own_resources_name() -> None:
+    assert choose_instances([("tape", 1)], (("tape", ("0",)),), {("gpu", "0")}) == (
+        ("tape", ("0",)),
+    )
+
+
+def test_each_resource_of_a_demand_gets_its_own() -> None:
+    chosen = choose_instances([("gpu", 1), ("tape", 2)], THERE, {("gpu", "0")})
+    assert chosen == (("gpu", ("1",)), ("tape", ("left", "right")))
+    assert list(each_instance(chosen)) == [("gpu", "1"), ("tape", "left"), ("tape", "right")]
+
+
+def test_who_asks_for_none_gets_none() -> None:
+    bench = Bench(with_gpus(1))
+    assert bench.job(bench.start(spec())).instances == ()
+    assert bench.ledger.taken == {}
+
+
+def test_more_than_is_free_is_a_bug_of_whoever_admitted_it() -> None:
+    with pytest.raises(AssertionError, match="2 of gpu were admitted"):
+        choose_instances([("gpu", 2)], THERE, {("gpu", "0"), ("gpu", "2")})
+
+
+def test_two_jobs_of_one_pass_get_different_ones() -> None:
+    bench = Bench(with_gpus(2))
+    first, second = bench.submit(of_gpus(1)), bench.submit(of_gpus(1))
+    assert bench.schedule() == [first, second]
+    assert gpus_of(bench.job(first)) == ("0",)
+    assert gpus_of(bench.job(second)) == ("1",)
+    bench.check()
+
+
+def test_they_are_given_back_when_nothing_is_left_of_the_job_and_not_earlier() -> None:
+    bench = Bench(with_gpus(1))
+    first, second = bench.start(of_gpus(1)), bench.submit(of_gpus(1))
+    assert bench.schedule() == []
+    bench.feed(ended(first))
+    assert bench.ledger.taken == {("gpu", "0"): 1}
+    assert bench.schedule() == []
+    bench.feed(st.CgroupGone(now(), first, 1))
+    assert bench.ledger.taken == {}
+    assert bench.schedule() == [second]
+
+
+def test_a_job_that_has_ended_still_says_which_it_had() -> None:
+    bench = Bench(with_gpus(2))
+    job = bench.start(of_gpus(2))
+    bench.feed(ended(job))
+    last = bench.ledger.apply(happened(ev.Cleaned, job))
+    assert last is not None
+    assert gpus_of(last) == ("0", "1")
+
+
+def test_a_suspended_job_keeps_its_own_and_goes_on_with_them() -> None:
+    bench = Bench(with_gpus(2))
+    frozen = bench.start(of_gpus(1))
+    bench.suspend(frozen)
+    other, third = bench.submit(of_gpus(1)), bench.submit(of_gpus(1))
+    assert bench.schedule() == [other]
+    assert gpus_of(bench.job(other)) == ("1",)
+    bench.feed(st.ResumeAsked(now(), frozen, ALICE))
+    assert bench.schedule() == [frozen]
+    assert gpus_of(bench.job(frozen)) == ("0",)
+    assert bench.job(third).state is JobState.PENDING
+    bench.check()
+
+
+def test_a_requeued_job_gets_new_ones() -> None:
+    bench = Bench(with_gpus(2))
+    first = bench.start(of_gpus(1, preemptible=True))
+    bench.preempt(first)
+    bench.feed(ended(first))
+    bench.feed(st.CgroupGone(now(), first, 1))
+    assert bench.job(first).instances == ()
+    other = bench.submit(of_gpus(1, priority=9))
+    assert bench.schedule() == [other, first]
+    assert gpus_of(bench.job(first)) == ("1",)
+    bench.check()
+
+
+def test_a_launch_that_is_owed_after_a_restart_is_for_the_same_ones() -> None:
+    bench = Bench(with_gpus(3))
+    bench.start(of_gpus(1))
+    job = bench.submit(of_gpus(2))
+    bench.schedule()
+    again = Ledger.of_events(bench.rules.axes, bench.events)
+    assert gpus_of(again.jobs[job]) == ("1", "2")
+    assert owed(again.jobs[job]) == Launch(job, 1)
+
+
+def test_old_records_hold_no_instances_and_are_replayed() -> None:
+    """An `Admitted` from before there were any."""
+    ledger = Ledger.of_events(
+        with_gpus(1).axes, [happened(ev.Submitted), happened(ev.Admitted), happened(ev.Launched)]
+    )
+    assert ledger.jobs[1].instances == ()
+    ledger.check()
+
+
+def test_a_pools_limit_of_a_countable_keeps_its_jobs_back() -> None:
+    pools = {"lab": Pool(users=frozenset({"alice"}), limit={"gpu": 1})}
+    bench = Bench(with_gpus(2, pools=pools))
+    first, second = (bench.submit(of_gpus(1, pool="root.lab")) for _ in range(2))
+    third = bench.submit(of_gpus(1, pool="root.bob", actor=BOB))
+    assert set(bench.schedule()) == {first, third}
+    assert bench.job(second).state is JobState.PENDING
+
+
+@pytest.mark.parametrize("policy", CONFIGURABLE)
+def test_a_limit_of_none_of_a_countable_refuses_it_and_stands_in_no_other_way(
+    policy: str,
+) -> None:
+    pools = {"lab": Pool(users=frozenset({"alice"}), limit={"gpu": 0})}
+    bench = Bench(with_gpus(2, pools=pools, policy=policy))
+    bench.submit(of_gpus(1, pool="root.bob", actor=BOB))
+    with pytest.raises(Exception, match=r"root\.lab may hold 0 at most"):
+        bench.submit(of_gpus(1, pool="root.lab"))
+    plain = bench.submit(spec(pool="root.lab"))
+    assert plain in bench.schedule()
+    standing = bench.rules.shares.standing(bench.ledger.used, ())
+    assert standing.entitlement("root.lab") == Fraction(1, 2)
+
+
+def test_gpus_are_shared_fairly_as_a_dominant_resource() -> None:
+    """Of four, two each, whoever came first with however many."""
+    bench = Bench(with_gpus(4))
+    greedy = [bench.submit(of_gpus(1)) for _ in range(4)]
+    other = [bench.submit(of_gpus(1, pool="root.bob", actor=BOB)) for _ in range(4)]
+    assert set(bench.schedule()) == {*greedy[:2], *other[:2]}
+
+
+def test_gpus_are_kept_for_a_big_job_and_short_ones_may_use_them_meanwhile() -> None:
+    bench, scheduler = Bench(with_gpus(2)), Scheduler(3600)
+
+    def run(at_s: float) -> list[int]:
+        found = []
+        for event in scheduler.run(bench.ledger, bench.rules, now(at_s)):
+            bench.befall(event)
+            found.append(getattr(event, "job_id", 0))
+            scheduler.note(bench.job(found[-1]))
+        return found
+
+    def submit(asked: JobSpec, at_s: float) -> int:
+        job_id = bench.submit(asked, at_s=at_s)
+        scheduler.note(bench.job(job_id))
+        return job_id
+
+    first = submit(of_gpus(1, time_limit_s=3600), 0)
+    assert run(0) == [first]
+    bench.feed(runner_up(first))
+    scheduler.note(bench.job(first))
+    big = submit(of_gpus(2, pool="root.bob", actor=BOB), 0)
+    assert run(100) == []
+    late = submit(of_gpus(1, time_limit_s=7200), 100)
+    short = submit(of_gpus(1, pool="root.root", actor=ADMIN, time_limit_s=600), 100)
+    assert run(101) == [short]
+    assert gpus_of(bench.job(short)) == ("1",)
+    assert {bench.job(each).state for each in (big, late)} == {JobState.PENDING}
+
+
+def test_who_starves_for_a_gpu_is_served_by_a_requeue_and_not_by_a_freeze() -> None:
+    bench = Bench(with_gpus(2))
+    for at_s in (0, 10):
+        last = bench.start(of_gpus(1, preemptible=True), at_s=at_s)
+    starving = Starving("root.bob", bench.submit(of_gpus(1, pool="root.bob", actor=BOB)))
+    standing = bench.rules.shares.standing(bench.ledger.used, bench.ledger.queues)
+    for how, victims in ((Preempting(), [last]), (Preempting(suspends=True), [])):
+        found = preempt(
+            bench.ledger, standing, Room(capacity=bench.rules.room), starving, how, now(5000)
+        )
+        assert [event.job_id for event in found] == victims
+
+
+def test_a_smaller_demand_that_would_start_keeps_its_gpus() -> None:
+    bench = Bench(with_gpus(2))
+    bench.start(spec(asks=demand(6, 1)))
+    asks = replace(demand(8, 1), gres=(("gpu", 2),))
+    waiting = bench.job(bench.submit(spec(asks=asks)))
+
+    def build() -> Forecast:
+        books = Ledger.of_events(bench.rules.axes, bench.events)
+        return Forecast(books, bench.rules, RunTimes(), {}, (), now())
+
+    smaller = replace(waiting.spec, demand=replace(asks, cores_milli=3000))
+    assert smaller_demand(build, waiting) == smaller
+
+
+# -- another configuration --------------------------------------------------------------------
+
+
+def reload(bench: Bench, rules: Rules) -> None:
+    """As the engine does it."""
+    bench.rules = rules.also_for(bench.ledger.demands())
+    bench.ledger = bench.ledger.with_axes(bench.rules.axes)
+
+
+def test_what_is_taken_away_stays_with_its_job_and_is_not_given_out_again() -> None:
+    bench = Bench(with_gpus(2))
+    first, second = bench.start(of_gpus(1)), bench.start(of_gpus(1))
+    third = bench.submit(of_gpus(1))
+    reload(bench, with_gpus(1))
+    assert gpus_of(bench.job(second)) == ("1",)
+    assert bench.schedule() == []
+    bench.finish(second)
+    assert bench.schedule() == []
+    bench.finish(first)
+    assert bench.schedule() == [third]
+    assert gpus_of(bench.job(third)) == ("0",)
+
+
+def test_what_is_left_is_given_out_while_a_job_still_has_what_was_taken_away() -> None:
+    bench = Bench(with_gpus(2))
+    first, second = bench.start(of_gpus(1)), bench.start(of_gpus(1))
+    bench.finish(first)
+    reload(bench, with_gpus("0"))
+    third = bench.submit(of_gpus(1))
+    assert bench.schedule() == [third]
+    assert (gpus_of(bench.job(second)), gpus_of(bench.job(third))) == (("1",), ("0",))
+    bench.ledger.check()
+
+
+def test_what_comes_back_is_still_its_jobs() -> None:
+    bench = Bench(with_gpus(2))
+    bench.start(of_gpus(2))
+    reload(bench, with_gpus("1"))
+    reload(bench, with_gpus("1", "0", "2"))
+    third = bench.submit(of_gpus(1))
+    assert bench.schedule() == [third]
+    assert gpus_of(bench.job(third)) == ("2",)
+
+
+def test_what_waits_for_a_resource_that_is_gone_waits_on_and_starts_when_it_is_back() -> None:
+    bench = Bench(with_gpus(1))
+    waiting = bench.submit(of_gpus(1))
+    plain = with_gpus(1)
+    none = replace(plain, axes=replace(plain.axes, gres=(), instances=()), capacity=demand(9, 18))
+    reload(bench, none)
+    assert bench.schedule() == []
+    with pytest.raises(Exception, match="no resource 'gpu'"):
+        bench.submit(of_gpus(1))
+    reload(bench, plain)
+    assert bench.schedule() == [waiting]
+
+
+# -- random lives -----------------------------------------------------------------------------
+
+
+def steps(bench: Bench, random: Random) -> Iterator[str]:
+    """One random thing after the other that may happen to a job; its name."""
+    for _ in range(300):
+        # In order of ids, so that a seed means the same always.
+        live = sorted(bench.ledger.allocated_jobs(), key=lambda job: job.id)
+        job = random.choice(live) if live else None
+        match random.choice(["submit", "pass", "pass", "up", "end", "gone", "freeze", "resume"]):
+            case "submit":
+                actor, pool = random.choice([(ALICE, "root.alice"), (BOB, "root.bob")])
+                count = random.choice([0, 1, 1, 2, 3])
+                asked = of_gpus(count, actor=actor, pool=pool, preemptible=True)
+                bench.submit(asked if count else spec(actor=actor, pool=pool))
+                yield "submit"
+            case "pass":
+                bench.schedule()
+                yield "pass"
+            case "up" if job is not None and job.state is JobState.STARTING:
+                bench.feed(runner_up(job.id, job.attempt))
+                yield "up"
+            case "end" if job is not None and job.state in (JobState.RUNNING, JobState.SUSPENDED):
+                if random.random() < 0.3 and job.state is JobState.RUNNING and not job.freezing:
+                    bench.preempt(job.id)
+                bench.feed(ended(job.id, job.attempt))
+                yield "end"
+            case "gone" if job is not None and job.state is JobState.CLEANING:
+                bench.feed(st.CgroupGone(now(), job.id, job.attempt))
+                yield "gone"
+            case "freeze" if job is not None and job.state is JobState.RUNNING:
+                bench.feed(st.SuspendAsked(now(), job.id, ADMIN))
+                bench.feed(st.Frozen(now(), job.id, job.attempt))
+                yield "freeze"
+            case "resume" if job is not None and job.state is JobState.SUSPENDED:
+                bench.feed(st.ResumeAsked(now(), job.id, ADMIN))
+                yield "resume"
+
+
+@pytest.mark.parametrize("seed", seeds(range(30), quick=1))
+def test_no_instance_is_ever_shared_and_all_are_given_back(seed: int) -> None:
+    bench, random = Bench(with_gpus(4)), Random(seed)
+    seen = set()
+    for step in steps(bench, random):
+        seen.add(step)
+        holders = list(bench.ledger.allocated_jobs())
+        held = [each for job in holders for each in each_instance(job.instances)]
+        assert len(held) == len(set(held))
+        assert set(held) == set(bench.ledger.taken)
+        assert all(len(gpus_of(job)) == sum(n for _, n in job.spec.demand.gres) for job in holders)
+        assert bench.ledger.allocated[4] == len(held)
+        if random.random() < 0.1:
+            # Killed, and started again: the books are what the events make of them.
+            bench.check()
+            before = tables(bench.ledger)
+            bench.ledger = Ledger.of_events(bench.rules.axes, bench.events)
+            assert tables(bench.ledger) == before
+    assert seen == {"submit", "pass", "up", "end", "gone", "freeze", "resume"}
+    while bench.ledger.allocations:
+        for job in list(bench.ledger.allocated_jobs()):
+            bench.feed(st.CancelAsked(now(), job.id, ADMIN))
+            bench.feed(ended(job.id, job.attempt))
+            bench.feed(st.CgroupGone(now(), job.id, job.attempt))
+    assert bench.ledger.taken == {}
+    bench.check()

@@ -1,0 +1,290 @@
+"""The state table is total, every state is reachable and leads to ENDED; effects follow from it."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from drfd.core.model import events as ev
+from drfd.core.model.job import ALLOCATED_STATES, JobState
+from drfd.core.model.lifecycle import (
+    TRANSITIONS,
+    Effect,
+    Freeze,
+    InvalidTransition,
+    Kill,
+    Launch,
+    RemoveAttempt,
+    Terminate,
+    Thaw,
+    next_state,
+    owed,
+    table_rows,
+)
+from fakes import ROADS, happened, ledger_at
+
+S = JobState
+KINDS = list(get_args(ev.JobEvent))
+
+#: The whole table once more, by hand: a change of it is a change of what users see.
+MOVES = {
+    (S.PENDING, ev.Admitted): S.STARTING,
+    (S.PENDING, ev.Held): S.HELD,
+    (S.PENDING, ev.Cancelled): S.ENDED,
+    (S.PENDING, ev.DependencySettled): S.PENDING,
+    (S.PENDING, ev.BeginReached): S.PENDING,
+    (S.PENDING, ev.Changed): S.PENDING,
+    (S.PENDING, ev.Altered): S.PENDING,
+    (S.HELD, ev.Held): S.HELD,
+    (S.HELD, ev.Released): S.PENDING,
+    (S.HELD, ev.Cancelled): S.ENDED,
+    (S.HELD, ev.DependencySettled): S.HELD,
+    (S.HELD, ev.BeginReached): S.HELD,
+    (S.HELD, ev.Changed): S.HELD,
+    (S.HELD, ev.Altered): S.HELD,
+    (S.STARTING, ev.Launched): S.RUNNING,
+    (S.STARTING, ev.LaunchFailed): S.CLEANING,
+    (S.STARTING, ev.LaunchPostponed): S.CLEANING,
+    (S.STARTING, ev.StopRequested): S.STOPPING,
+    (S.STARTING, ev.Exited): S.CLEANING,
+    (S.STARTING, ev.Changed): S.STARTING,
+    (S.STARTING, ev.Altered): S.STARTING,
+    (S.RUNNING, ev.LaunchFailed): S.CLEANING,
+    (S.RUNNING, ev.LaunchPostponed): S.CLEANING,
+    (S.RUNNING, ev.StopRequested): S.STOPPING,
+    (S.RUNNING, ev.PreemptRequested): S.STOPPING,
+    (S.RUNNING, ev.SuspendRequested): S.RUNNING,
+    (S.RUNNING, ev.ResumeRequested): S.RUNNING,
+    (S.RUNNING, ev.Suspended): S.SUSPENDED,
+    (S.RUNNING, ev.Exited): S.CLEANING,
+    (S.RUNNING, ev.Warned): S.RUNNING,
+    (S.RUNNING, ev.SignalRequested): S.RUNNING,
+    (S.RUNNING, ev.Changed): S.RUNNING,
+    (S.RUNNING, ev.Altered): S.RUNNING,
+    (S.SUSPENDED, ev.SuspendRequested): S.SUSPENDED,
+    (S.SUSPENDED, ev.ResumeRequested): S.SUSPENDED,
+    (S.SUSPENDED, ev.Resumed): S.RUNNING,
+    (S.SUSPENDED, ev.StopRequested): S.STOPPING,
+    (S.SUSPENDED, ev.Exited): S.CLEANING,
+    (S.SUSPENDED, ev.Changed): S.SUSPENDED,
+    (S.SUSPENDED, ev.Altered): S.SUSPENDED,
+    (S.STOPPING, ev.Launched): S.STOPPING,
+    (S.STOPPING, ev.LaunchFailed): S.CLEANING,
+    (S.STOPPING, ev.LaunchPostponed): S.CLEANING,
+    (S.STOPPING, ev.StopRequested): S.STOPPING,
+    (S.STOPPING, ev.Escalated): S.STOPPING,
+    (S.STOPPING, ev.Exited): S.CLEANING,
+    (S.CLEANING, ev.StopRequested): S.CLEANING,
+    (S.CLEANING, ev.Cleaned): S.ENDED,
+    (S.CLEANING, ev.Requeued): S.PENDING,
+    (S.CLEANING, ev.Retried): S.PENDING,
+}
+
+
+def reached_from(state: JobState) -> set[JobState]:
+    seen: set[JobState] = set()
+    ahead = [state]
+    while ahead:
+        here = ahead.pop()
+        if here not in seen:
+            seen.add(here)
+            ahead += TRANSITIONS[here].values()
+    return seen
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("state", JobState)
+def test_an_event_moves_a_state_as_the_table_says_or_raises(state: JobState, kind: type) -> None:
+    event = happened(kind)
+    if (state, kind) in MOVES:
+        assert next_state(state, event) is MOVES[state, kind]
+    else:
+        with pytest.raises(InvalidTransition, match=state.value):
+            next_state(state, event)
+
+
+def test_every_state_is_in_the_table() -> None:
+    assert set(TRANSITIONS) == set(JobState)
+
+
+def test_every_state_can_be_reached_from_a_new_job() -> None:
+    """A job is born PENDING or HELD."""
+    assert reached_from(S.PENDING) == set(JobState)
+    assert reached_from(S.HELD) == set(JobState)
+
+
+@pytest.mark.parametrize("state", JobState)
+def test_every_state_can_reach_the_end(state: JobState) -> None:
+    assert S.ENDED in reached_from(state)
+
+
+def test_nothing_follows_the_end() -> None:
+    assert [state for state, moves in TRANSITIONS.items() if not moves] == [S.ENDED]
+
+
+def test_no_way_leads_out_of_the_states_that_hold_resources_but_by_cleaning() -> None:
+    """Resources come back when the cgroup is gone, and not before: to the end, or to the queue."""
+    ways = {
+        (state, kind, after)
+        for state, moves in TRANSITIONS.items()
+        for kind, after in moves.items()
+        if state in ALLOCATED_STATES and after not in ALLOCATED_STATES
+    }
+    assert ways == {
+        (S.CLEANING, ev.Cleaned, S.ENDED),
+        (S.CLEANING, ev.Requeued, S.PENDING),
+        (S.CLEANING, ev.Retried, S.PENDING),
+    }
+
+
+def test_a_job_that_holds_resources_cannot_reach_the_end_past_cleaning() -> None:
+    ways = {state for state, moves in TRANSITIONS.items() if S.ENDED in moves.values()}
+    assert ways & ALLOCATED_STATES == {S.CLEANING}
+
+
+def test_only_admission_leads_into_the_states_that_hold_resources() -> None:
+    ways = {
+        kind
+        for state, moves in TRANSITIONS.items()
+        for kind, after in moves.items()
+        if state not in ALLOCATED_STATES and after in ALLOCATED_STATES
+    }
+    assert ways == {ev.Admitted}
+
+
+def test_every_kind_of_event_but_birth_is_in_the_table() -> None:
+    used = {kind for moves in TRANSITIONS.values() for kind in moves}
+    assert used == {*KINDS} - {ev.Submitted}
+
+
+@pytest.mark.parametrize("state", JobState)
+def test_a_typical_life_leads_to_each_state(state: JobState) -> None:
+    first, *rest = ROADS[state]
+    assert first is ev.Submitted
+    here = S.PENDING
+    for kind in rest:
+        here = next_state(here, happened(kind))
+    assert here is state
+
+
+def test_the_refusal_names_the_state_and_the_event() -> None:
+    with pytest.raises(InvalidTransition) as caught:
+        next_state(S.ENDED, happened(ev.Cleaned, 41))
+    assert str(caught.value) == f"ENDED does not allow {happened(ev.Cleaned, 41)!r}"
+
+
+def test_the_printed_table_has_one_row_for_each_move() -> None:
+    rows = table_rows()
+    assert rows[:2] == ["| state | event | next state |", "|---|---|---|"]
+    assert sorted(rows[2:]) == sorted(
+        [
+            *(f"| {state} | {kind.__name__} | {after} |" for (state, kind), after in MOVES.items()),
+            "| ENDED | – | – |",
+        ]
+    )
+
+
+S = JobState
+
+
+@pytest.mark.parametrize(
+    ("state", "effect"),
+    [
+        (S.PENDING, None),
+        (S.HELD, None),
+        (S.STARTING, Launch(7, 1)),
+        (S.RUNNING, None),
+        (S.SUSPENDED, Freeze(7, 1)),
+        (S.STOPPING, Terminate(7, 1)),
+        (S.CLEANING, RemoveAttempt(7, 1)),
+    ],
+)
+def test_each_state_owes_one_thing_or_nothing(state: JobState, effect: Effect | None) -> None:
+    assert owed(ledger_at(state, 7).jobs[7]) == effect
+
+
+def test_an_ended_job_owes_nothing() -> None:
+    job = ledger_at(S.CLEANING).apply(happened(ev.Cleaned))
+    assert job is not None
+    assert job.state is S.ENDED
+    assert owed(job) is None
+
+
+def test_a_job_that_outlived_its_grace_time_is_to_be_killed() -> None:
+    ledger = ledger_at(S.STOPPING, 7)
+    job = ledger.apply(happened(ev.Escalated, 7))
+    assert job is not None
+    assert owed(job) == Kill(7, 1)
+
+
+def test_a_job_stopped_while_it_starts_is_owed_the_stop_and_no_launch() -> None:
+    ledger = ledger_at(S.STARTING, 7)
+    job = ledger.apply(happened(ev.StopRequested, 7))
+    assert job is not None
+    assert owed(job) == Terminate(7, 1)
+
+
+def test_a_failed_launch_is_cleaned_up_like_any_end() -> None:
+    """The cgroup was made before the failure: it must go before the resources come back."""
+    ledger = ledger_at(S.STARTING, 7)
+    job = ledger.apply(happened(ev.LaunchFailed, 7))
+    assert job is not None
+    assert owed(job) == RemoveAttempt(7, 1)
+
+
+def test_a_suspension_owes_the_freezing_before_and_after_it_is_done_and_then_the_thawing() -> None:
+    """A launcher that was started again may not know what the dead one was told."""
+    ledger = ledger_at(S.RUNNING, 7)
+    seen = []
+    for event in (
+        happened(ev.SuspendRequested, 7),
+        happened(ev.ResumeRequested, 7),
+        happened(ev.Suspended, 7),
+        happened(ev.Resumed, 7),
+        happened(ev.SuspendRequested, 7, by=None),
+        happened(ev.Suspended, 7),
+    ):
+        job = ledger.apply(event)
+        assert job is not None
+        seen.append(owed(job))
+    freeze, thaw = Freeze(7, 1), Thaw(7, 1)
+    assert seen == [freeze, freeze, freeze, thaw, freeze, freeze]
+
+
+def test_a_job_stopped_while_it_is_being_frozen_is_owed_the_stop() -> None:
+    ledger = ledger_at(S.RUNNING, 7)
+    ledger.apply(happened(ev.SuspendRequested, 7))
+    job = ledger.apply(happened(ev.StopRequested, 7))
+    assert job is not None
+    assert owed(job) == Terminate(7, 1)
+
+
+def test_a_job_stopped_while_it_is_frozen_is_owed_its_end_and_no_sigterm() -> None:
+    job = ledger_at(S.SUSPENDED, 7).apply(happened(ev.StopRequested, 7))
+    assert job is not None
+    assert owed(job) == Kill(7, 1)
+
+
+def test_a_preempted_job_is_owed_what_any_stopped_one_is_and_then_nothing() -> None:
+    ledger = ledger_at(S.RUNNING, 7)
+    seen = []
+    for event in (
+        happened(ev.PreemptRequested, 7),
+        happened(ev.Escalated, 7),
+        happened(ev.Exited, 7, outcome=None),
+        happened(ev.Requeued, 7),
+        happened(ev.Admitted, 7, attempt=2),
+        happened(ev.Launched, 7, attempt=2),
+    ):
+        job = ledger.apply(event)
+        assert job is not None
+        seen.append(owed(job))
+    assert seen == [Terminate(7, 1), Kill(7, 1), RemoveAttempt(7, 1), None, Launch(7, 2), None]
+
+
+def test_the_effect_is_about_the_present_attempt() -> None:
+    ledger = ledger_at(S.PENDING, 7)
+    job = ledger.apply(happened(ev.Admitted, 7, attempt=3))
+    assert job is not None
+    assert owed(job) == Launch(7, 3)

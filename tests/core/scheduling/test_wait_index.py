@@ -1,0 +1,553 @@
+"""A line-up that is kept gives what a fresh one would, and a pass over it does not grow with users
+or queues.
+
+The hierarchy with ties, limits, guarantees and weights by resource is checked against a slow pass
+written here with fractions, which shares only `entitlement.divide_all` with the product.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from random import Random
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from bench.load import Load, Shape
+from core.passes import plan, run_pass
+from drfd.core.fairness.entitlement import AxisClaim, divide_all
+from drfd.core.fairness.priority_tree import ShortJobs
+from drfd.core.fairness.rules import ReservationSettings
+from drfd.core.fairness.share_tree import FairShare, NodeRule
+from drfd.core.ledger.queue import Entry, LeafQueue
+from drfd.core.model.resources import Vector, minus, plus
+from drfd.core.scheduling.backfill import PassContext, Reservation
+from drfd.core.scheduling.plan import Plan
+from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
+from seeds import seeds
+
+FLAT = ("root.a", "root.b", "root.c", "root.d")
+DEEP = ("root.a", "root.p.b", "root.p.c", "root.q.d", "root.q.e", "root.q.x.f", "root.q.x.g")
+
+
+# -- random machines ---------------------------------------------------------------------------
+
+
+@dataclass
+class Waiting:
+    leaf: str
+    demand: Vector
+    priority: int
+    length_s: float
+    since_s: float
+
+    def entry(self, job_id: int) -> Entry:
+        return -self.priority, job_id
+
+
+@dataclass
+class Stream:
+    """Jobs of random users come, run and go; the tables are those that a line-up is made over."""
+
+    random: Random
+    leaves: tuple[str, ...]
+    with_rules: bool
+    now_s: float = 0.0
+    queues: dict[str, LeafQueue] = field(default_factory=dict)
+    used: dict[str, Vector] = field(default_factory=dict)
+    spent: dict[str, float] = field(default_factory=dict)
+    waiting: dict[int, Waiting] = field(default_factory=dict)
+    #: Running jobs with their real ends.
+    running: dict[int, tuple[Waiting, float, float]] = field(default_factory=dict)
+    before: tuple[Reservation, ...] = ()
+    short: ShortJobs = field(default_factory=ShortJobs)
+    touch: Callable[[str], None] = lambda leaf: None
+    next_id: int = 1
+
+    def __post_init__(self) -> None:
+        random = self.random
+        axes = random.randint(1, 3)
+        self.capacity = tuple(random.choice([0, *range(4, 13)]) for _ in range(axes))
+        self.menu = [self._demand() for _ in range(random.randint(1, 6))]
+        self.shares = FairShare(self.capacity, self._rules() if self.with_rules else {})
+        self.patience = ReservationSettings(
+            patience_s=random.choice([0, 2, 5]),
+            drain_after_s=random.choice([10, 30, 1000]),
+            reserves=random.random() < 0.9,
+            depth=random.choice([1, 1, 2, 4]),
+        )
+
+    def _demand(self) -> Vector:
+        parts = self.random.choice([1, 3, 3])
+        return tuple(self.random.randint(0, top // parts) for top in self.capacity)
+
+    def _rules(self) -> dict[str, NodeRule]:
+        random = self.random
+        nodes = {path for leaf in self.leaves for path in road(leaf)}
+        weight = lambda: Fraction(random.randint(1, 4), random.randint(1, 3))  # noqa: E731
+        found = {}
+        for path in sorted(nodes):
+            match random.choice(["plain", "plain", "weight", "weights", "limit", "guarantee"]):
+                case "weight":
+                    found[path] = NodeRule(weights=(weight(),) * len(self.capacity))
+                case "weights":
+                    found[path] = NodeRule(weights=tuple(weight() for _ in self.capacity))
+                case "limit":
+                    limit = [random.choice([None, random.randint(0, top)]) for top in self.capacity]
+                    found[path] = NodeRule(limit=tuple(limit))
+                case "guarantee":
+                    found[path] = NodeRule(
+                        guarantee=tuple(random.randint(0, top) for top in self.capacity)
+                    )
+        return found
+
+    def move(self) -> None:
+        """Time passes, or the clock is set back; jobs end, are submitted, cancelled, held and
+        released."""
+        random = self.random
+        self.now_s += random.choice([0, 1, 1, 2, 7]) if random.random() < 0.97 else -20
+        for leaf in self.short.forget(self.now_s):
+            self.touch(leaf)
+        for job_id in [n for n, (_, end_s, _) in self.running.items() if end_s <= self.now_s]:
+            job, _, _ = self.running.pop(job_id)
+            if random.random() < 0.3:
+                self.short.add(job.leaf, job.demand, self.now_s + random.choice([1, 5]))
+            self._hold(job.leaf, minus(tuple(0 for _ in job.demand), job.demand))
+            for path in road(job.leaf):
+                self.spent[path] = self.spent.get(path, 0.0) + random.choice([0.0, 0.5, 1.0])
+        for job_id in sorted(self.waiting):
+            if random.random() < 0.04:
+                job = self.waiting[job_id]
+                self._dequeue(job_id)
+                if random.random() < 0.5:
+                    job.since_s = self.now_s
+                    self._enqueue(job_id, job)
+        if random.random() < 0.1:
+            leaf = random.choice(self.leaves)
+            for job in self.waiting.values():
+                if job.leaf == leaf:
+                    job.length_s = random.choice([1.0, 3.0, 8.0, 20.0])
+            self.touch(leaf)
+        for _ in range(random.choice([0, 1, 1, 2, 4])):
+            job = Waiting(
+                random.choice(self.leaves),
+                random.choice(self.menu),
+                random.choice([0, 0, 0, 1, -1]),
+                random.choice([1.0, 3.0, 8.0, 20.0]),
+                self.now_s,
+            )
+            self._enqueue(self.next_id, job)
+            self.next_id += 1
+
+    def start(self, done: Plan) -> None:
+        """What the pass has decided comes into the tables."""
+        for job_id in done.admitted:
+            job = self.waiting[job_id]
+            self._dequeue(job_id)
+            real_s = self.random.choice([1.0, 3.0, 8.0, 20.0])
+            self.running[job_id] = job, self.now_s + real_s, self.now_s + job.length_s
+            self._hold(job.leaf, job.demand)
+        self.before = done.reservations
+
+    def free(self) -> Vector:
+        free = self.capacity
+        for held in self.used.values():
+            free = minus(free, held)
+        return free
+
+    def pass_context(self) -> PassContext:
+        return PassContext(
+            now_s=self.now_s,
+            patience=self.patience,
+            ends=[
+                (max(self.now_s, guess_s), job.demand)
+                for job, _, guess_s in self.running.values()
+            ],
+            since_s=lambda number: self.waiting[number].since_s,
+            length_s=lambda number: self.waiting[number].length_s,
+            entry=lambda number: (
+                self.waiting[number].entry(number) if number in self.waiting else None
+            ),
+            before=self.before,
+        )  # fmt: skip
+
+    def fresh(self, pass_context: PassContext | None) -> Plan:
+        return plan(
+            queues=self.queues, used=self.used, free=self.free(), shares=self.shares,
+            spent=self.spent, pass_context=pass_context, recent=self.short.counted,
+        )  # fmt: skip
+
+    def wait_index(self) -> WaitIndex:
+        tables = LeafTables(
+            queues=self.queues, used=self.used, shares=self.shares, spent=self.spent,
+            recent=self.short.counted,
+        )  # fmt: skip
+        wait_index = WaitIndex(tables)
+        self.touch = wait_index.touch
+        return wait_index
+
+    def _enqueue(self, job_id: int, job: Waiting) -> None:
+        self.waiting[job_id] = job
+        self.queues.setdefault(job.leaf, LeafQueue()).add(job.demand, job.entry(job_id))
+        self.touch(job.leaf)
+
+    def _dequeue(self, job_id: int) -> None:
+        job = self.waiting.pop(job_id)
+        self.queues[job.leaf].remove(job.demand, job.entry(job_id))
+        if not self.queues[job.leaf]:
+            del self.queues[job.leaf]
+        self.touch(job.leaf)
+
+    def _hold(self, leaf: str, change: Vector) -> None:
+        held = plus(self.used.get(leaf, tuple(0 for _ in change)), change)
+        self.used[leaf] = held
+        if not any(job.leaf == leaf for job, _, _ in self.running.values()):
+            del self.used[leaf]
+        self.touch(leaf)
+
+
+def road(leaf: str) -> list[str]:
+    """The leaf and the nodes above it, without the root."""
+    parts = leaf.split(".")
+    return [".".join(parts[:length]) for length in range(len(parts), 1, -1)]
+
+
+def told(done: Plan) -> tuple[Any, ...]:
+    return done.admitted, done.free, list(done.order), done.reservations
+
+
+@pytest.mark.parametrize("with_rules", seeds([True, False], quick=1))
+@pytest.mark.parametrize("leaves", seeds([DEEP, FLAT], quick=1))
+def test_a_line_up_that_is_kept_decides_as_a_fresh_one(
+    leaves: tuple[str, ...], with_rules: bool
+) -> None:
+    reserved = deepest = 0
+    for seed in range(16):
+        stream = Stream(Random(seed), leaves, with_rules)
+        wait_index = stream.wait_index()
+        for step in range(40):
+            stream.move()
+            # A pass whose decisions are lost leaves nothing behind.
+            for _ in range(stream.random.choice([1, 1, 2])):
+                done = run_pass(wait_index, free=stream.free(), pass_context=stream.pass_context())
+                assert told(done) == told(stream.fresh(stream.pass_context())), (seed, step)
+            reserved += bool(done.reservations)
+            deepest = max(deepest, len(done.reservations))
+            stream.start(done)
+    assert reserved > 100, "reservations were hardly met"
+    assert deepest == 4
+
+
+def test_nobody_is_late_any_more_when_the_clock_has_been_set_back() -> None:
+    stream = Stream(Random(0), FLAT, with_rules=False, now_s=100.0)
+    stream.patience = ReservationSettings(patience_s=5)
+    wait_index = stream.wait_index()
+    stream._enqueue(1, Waiting("root.a", stream.menu[0], 0, 1.0, since_s=90.0))
+    for stream.now_s, late in ((100.0, ["root.a"]), (91.0, []), (95.0, ["root.a"])):
+        wait_index.begin(stream.pass_context())
+        assert list(wait_index.longest_waiting()) == late
+        late_now = wait_index.late.get((stream.menu[0], False))
+        assert ([] if late_now is None else list(late_now.heads)) == late
+
+
+def test_who_waits_since_the_future_is_late_when_the_clock_has_been_set_back() -> None:
+    stream = Stream(Random(0), FLAT, with_rules=False, now_s=100.0)
+    stream.patience = ReservationSettings(patience_s=20)
+    wait_index = stream.wait_index()
+    for job_id, leaf in ((1, "root.a"), (2, "root.b")):
+        stream._enqueue(job_id, Waiting(leaf, stream.menu[0], 0, 1.0, since_s=85.0 + job_id))
+    wait_index.begin(stream.pass_context())
+    assert list(wait_index.longest_waiting()) == []
+    stream.now_s = 30.0
+    since_s = {1: 15.0, 2: 0.0}
+    wait_index.begin(replace(stream.pass_context(), since_s=since_s.__getitem__))
+    assert list(wait_index.longest_waiting()) == ["root.b"]
+
+
+def test_a_pass_asks_only_for_the_leaves_that_were_touched() -> None:
+    """What was not said to have changed stays as it was read: the price of not reading it all."""
+    queues = {"a": LeafQueue(), "b": LeafQueue()}
+    queues["a"].add((1,), (0, 1))
+    used: dict[str, Vector] = {}
+    wait_index = WaitIndex(LeafTables(queues=queues, used=used, shares=FairShare((9,))))
+    assert run_pass(wait_index, free=(0,), pass_context=None).admitted == []
+    queues["b"].add((1,), (0, 2))
+    assert run_pass(wait_index, free=(9,), pass_context=None).admitted == [1]
+    wait_index.touch("b")
+    assert run_pass(wait_index, free=(9,), pass_context=None).admitted == [1, 2]
+
+
+# -- the slow pass -----------------------------------------------------------------------------
+
+
+@dataclass
+class SlowTree:
+    """docs/fairness.md 1.1 and 1.2, to the letter, for any tree; nothing is kept between steps."""
+
+    stream: Stream
+
+    def run(self) -> list[int]:
+        stream = self.stream
+        self.waiting = dict(stream.waiting)
+        self.held = dict(stream.used)
+        self.free = stream.free()
+        active = {*stream.used, *stream.queues, *stream.short.counted}
+        self.children = {}
+        for leaf in active:
+            for path in road(leaf):
+                self.children.setdefault(path.rpartition(".")[0], set()).add(path)
+        self.promised = {"root": (Fraction(1),) * len(stream.capacity)}
+        front = ["root"]
+        while front:
+            parent = front.pop()
+            below = sorted(self.children.get(parent, ()))
+            if below:
+                claims = {path: self.claims(path) for path in below}
+                self.promised |= divide_all(self.promised[parent], claims)
+            front += below
+        order = []
+        for surplus in (False, True):
+            while (job_id := self.next_job(surplus)) is not None:
+                job = self.waiting.pop(job_id)
+                self.free = minus(self.free, job.demand)
+                self.held[job.leaf] = plus(self.holds(job.leaf), job.demand)
+                order.append(job_id)
+        return order
+
+    def claims(self, path: str) -> list[AxisClaim]:
+        rule = self.stream.shares.rule(path)
+        nothing = (None,) * len(self.stream.capacity)
+
+        def part(amount: int | None, top: int) -> Fraction | None:
+            return None if amount is None or not top else Fraction(min(amount, top), top)
+
+        rows = zip(
+            rule.weights or (Fraction(1),) * len(nothing),
+            rule.guarantee or nothing,
+            rule.limit or nothing,
+            self.stream.capacity,
+            strict=True,
+        )
+        return [
+            AxisClaim(
+                weight=weight, guarantee=part(least, top) or Fraction(0), limit=part(most, top)
+            )
+            for weight, least, most, top in rows
+        ]
+
+    def usage(self, path: str) -> Vector:
+        """With what counts of jobs that ended early."""
+        total = self.holds(path)
+        for leaf, counted in self.stream.short.counted.items():
+            if path in road(leaf):
+                total = plus(total, counted)
+        return total
+
+    def holds(self, path: str) -> Vector:
+        total: Vector = tuple(0 for _ in self.stream.capacity)
+        for leaf, held in self.held.items():
+            if path in road(leaf):
+                total = plus(total, held)
+        return total
+
+    def satisfaction(self, path: str) -> Fraction:
+        rows = zip(self.usage(path), self.promised[path], self.stream.capacity, strict=True)
+        # Who holds what is not promised comes last.
+        levels = [
+            Fraction(held, top) / part if part else Fraction(held * 2**80)
+            for held, part, top in rows
+            if top
+        ]
+        return max(levels, default=Fraction(0))
+
+    def allowed(self, job: Waiting, surplus: bool) -> bool:
+        """Does it fit, within all limits, and in the first phase within a promise?"""
+        capacity = self.stream.capacity
+        rooms = [self.free]
+        keeps = surplus
+        for path in road(job.leaf):
+            limit = self.stream.shares.rule(path).limit
+            if limit is not None:
+                tops = zip(limit, capacity, strict=True)
+                room = tuple(top if most is None else min(most, top) for most, top in tops)
+                rooms.append(minus(room, self.holds(path)))
+            after = plus(self.usage(path), job.demand)
+            rows = zip(after, self.promised[path], capacity, strict=True)
+            keeps = keeps or all(amount <= part * top for amount, part, top in rows if top)
+        return keeps and all(
+            asked <= there or not asked
+            for room in rooms
+            for asked, there in zip(job.demand, room, strict=True)
+        )
+
+    def next_job(self, surplus: bool) -> int | None:
+        ready = {n: job for n, job in self.waiting.items() if self.allowed(job, surplus)}
+        path = "root"
+        while path not in {job.leaf for job in ready.values()}:
+            below = [
+                each
+                for each in self.children.get(path, ())
+                if any(each in road(job.leaf) for job in ready.values())
+            ]
+            if not below:
+                return None
+            path = min(below, key=lambda each: self.turn(each, ready))
+        own = [(job.entry(number), number) for number, job in ready.items() if job.leaf == path]
+        return min(own)[1]
+
+    def turn(self, path: str, ready: Mapping[int, Waiting]) -> tuple[Fraction, float, int, str]:
+        """For each demand vector on its own; the least of them."""
+        vectors = {job.demand for job in ready.values() if path in road(job.leaf)}
+        return min(self.turn_in(path, vector, ready) for vector in vectors)
+
+    def could_start(self, job: Waiting) -> bool:
+        """On the empty machine."""
+        limits = [self.stream.shares.rule(path).limit or () for path in road(job.leaf)]
+        return all(
+            most is None or asked <= most
+            for limit in limits
+            for asked, most in zip(job.demand, limit, strict=False)
+        )
+
+    def turn_in(
+        self, path: str, vector: Vector, ready: Mapping[int, Waiting]
+    ) -> tuple[Fraction, float, int, str]:
+        spent = self.stream.spent.get(path, float("-inf"))
+        leaves = {job.leaf for job in ready.values() if job.demand == vector}
+        if path in leaves:
+            own = [(job.entry(n), n) for n, job in self.waiting.items() if job.leaf == path]
+            able = [each for each in own if self.could_start(self.waiting[each[1]])]
+            return self.satisfaction(path), spent, min(able)[1], path
+        least = min(
+            self.turn_in(each, vector, ready)
+            for each in self.children[path]
+            if any(each in road(leaf) for leaf in leaves)
+        )
+        return min(self.satisfaction(path), least[0]), spent, least[2], path
+
+
+@pytest.mark.parametrize("with_rules", seeds([True, False], quick=1))
+@pytest.mark.parametrize("leaves", seeds([DEEP, FLAT], quick=1))
+def test_a_pass_over_a_tree_is_what_the_slow_pass_says(
+    leaves: tuple[str, ...], with_rules: bool
+) -> None:
+    launches = 0
+    for seed in range(15):
+        stream = Stream(Random(seed), leaves, with_rules)
+        wait_index = stream.wait_index()
+        for step in range(20):
+            stream.move()
+            expected = SlowTree(stream).run()
+            done = run_pass(wait_index, free=stream.free(), pass_context=None)
+            assert done.admitted == expected, (seed, step)
+            launches += len(expected)
+            stream.start(done)
+    assert launches > 200
+
+
+# -- work --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def counted() -> Iterator[list[int]]:
+    """The lines of the product that are executed: the same on every machine, whatever it does
+    besides."""
+    lines = [0]
+
+    def in_product(frame: FrameType, event: str, _: object) -> Any:
+        lines[0] += event == "line"
+        return in_product
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        return in_product if "/drfd/core/" in frame.f_code.co_filename else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield lines
+    finally:
+        sys.settrace(before)
+
+
+def lines_per_step(shape: Shape, steps: int = 30) -> float:
+    """Of an end, a submission, and a pass that launches about one job."""
+    load = Load(shape)
+    for _ in range(20):
+        load.step()
+    with counted() as lines:
+        for _ in range(steps):
+            load.step()
+    return lines[0] / steps
+
+
+@pytest.mark.parametrize("reserved", [False, True])
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.slow
+def test_the_work_of_a_launch_and_an_end_hardly_grows_with_users_and_queues(
+    deep: bool, reserved: bool
+) -> None:
+    few = lines_per_step(Shape(users=100, queued=1_000, deep=deep, reserved=reserved))
+    longer = lines_per_step(Shape(users=100, queued=10_000, deep=deep, reserved=reserved))
+    wider = lines_per_step(Shape(users=3_000, queued=10_000, deep=deep, reserved=reserved))
+    assert longer < 1.5 * few
+    assert wider < 2 * few
+
+
+def test_nobody_is_looked_at_when_nothing_fits() -> None:
+    def lines(users: int) -> int:
+        queues = {}
+        for user in range(users):
+            queues[f"root.u{user}"] = LeafQueue()
+            queues[f"root.u{user}"].add((2,), (0, user))
+        wait_index = WaitIndex(LeafTables(queues=queues, used={}, shares=FairShare((9,))))
+        assert run_pass(wait_index, free=(1,), pass_context=None).admitted == []
+        with counted() as found:
+            assert run_pass(wait_index, free=(1,), pass_context=None).admitted == []
+        return found[0]
+
+    assert lines(2_000) == lines(10)
+
+
+def test_nobody_is_looked_at_for_a_promise_that_nobody_would_keep() -> None:
+    """Each user holds one, is promised one and a half, and waits for one more: in the first phase
+    all of them are below their promise, and none may start."""
+
+    def lines(users: int) -> int:
+        queues, used = {}, {}
+        for user in range(users):
+            queues[f"root.u{user}"], used[f"root.u{user}"] = LeafQueue(), (1,)
+            queues[f"root.u{user}"].add((1,), (0, user))
+        used["root.idle"] = (users // 2,)
+        shares = FairShare((3 * (users + 1) // 2,))
+        wait_index = WaitIndex(LeafTables(queues=queues, used=used, shares=shares))
+        run_pass(wait_index, free=(0,), pass_context=None)
+        with counted() as found:
+            assert len(run_pass(wait_index, free=(1,), pass_context=None).admitted) == 1
+        return found[0]
+
+    assert lines(2_000) < 1.2 * lines(10)
+
+
+def test_a_change_elsewhere_costs_little_for_each_vector_that_somebody_waits_for() -> None:
+    """Somebody may submit thousands of jobs of which no two ask for the same."""
+
+    def lines(vectors: int) -> int:
+        queues = {"root.many": LeafQueue()}
+        for amount in range(vectors):
+            queues["root.many"].add((9, amount), (0, amount))
+        used = {"root.p.other": (1, 1)}
+        shares = FairShare((9, vectors))
+        wait_index = WaitIndex(LeafTables(queues=queues, used=used, shares=shares))
+        run_pass(wait_index, free=(8, 0), pass_context=None)
+        used["root.p.other"] = (2, 1)
+        wait_index.touch("root.p.other")
+        with counted() as found:
+            assert run_pass(wait_index, free=(7, 0), pass_context=None).admitted == []
+        return found[0]
+
+    assert lines(600) - lines(100) < 500 * 40

@@ -1,0 +1,193 @@
+"""Thinning: never more points than there may be, in order, and every sum stays what it was."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from drfd.core.usage import FRESH, MOST, Curve, Point, Series, merged, thinned, total
+from seeds import examples, seeds
+
+STEADY = examples(40)
+#: Milliseconds since the reading before.
+steps = some.integers(1, 10_000)
+amounts = some.none() | some.integers(0, 1 << 45)
+
+
+@some.composite
+def readings(draw: some.DrawFn) -> list[Point]:
+    """Some are late, and some could not be read. Long runs are of a few repeated ones."""
+    kinds = draw(some.lists(some.tuples(steps, amounts, amounts, amounts), min_size=1, max_size=40))
+    count = draw(some.integers(1, 1500))
+    found, end_ms = [], draw(some.integers(0, 1 << 41))
+    for at in range(count):
+        span_ms, cpu, memory, io = kinds[at % len(kinds)]
+        end_ms += span_ms
+        # Of the first of all, nothing is known but the memory.
+        found.append(
+            point(end_ms, span_ms, cpu, memory, io) if at else point(end_ms, 0, None, memory, None)
+        )
+    return found
+
+
+def point(end_ms: int, span_ms: int, cpu: int | None, memory: int | None, io: int | None) -> Point:
+    return Point(
+        end_ms, span_ms,
+        cpu or 0, 0 if cpu is None else span_ms,
+        memory or 0, 0 if memory is None else 1,
+        io or 0, 0 if io is None else span_ms,
+        io or 0, 0 if io is None else span_ms,
+    )  # fmt: skip
+
+
+def sums(points: list[Point]) -> tuple[int, ...]:
+    return tuple(map(sum, zip(*(each[1:] for each in points), strict=True)))
+
+
+@STEADY
+@given(readings())
+def test_a_series_has_few_points_in_order_and_loses_nothing(given_: list[Point]) -> None:
+    series = Series()
+    for each in given_:
+        series.add(each)
+        assert len(series) <= MOST
+    kept = list(series)
+    assert [each.end_ms for each in kept] == sorted({each.end_ms for each in kept})
+    assert sums(kept) == sums(given_)
+    assert kept[-1].end_ms == given_[-1].end_ms
+    # Where one ends, the next begins: nothing is told twice, or of another time.
+    assert all(b.end_ms - b.span_ms == a.end_ms for a, b in pairwise(kept))
+
+
+@STEADY
+@given(readings())
+def test_the_newest_readings_stay_as_they_were(given_: list[Point]) -> None:
+    series = Series()
+    for each in given_:
+        series.add(each)
+    assert list(series)[-FRESH:] == given_[-FRESH:]
+
+
+@STEADY
+@given(readings(), some.integers(1, 64))
+def test_thinned_points_are_few_in_order_and_lose_nothing(given_: list[Point], most: int) -> None:
+    kept = thinned(given_, most)
+    assert len(kept) <= most
+    assert [each.end_ms for each in kept] == sorted({each.end_ms for each in kept})
+    assert sums(kept) == sums(given_)
+    assert kept[-1].end_ms == given_[-1].end_ms
+    if len(given_) <= most:
+        assert kept == given_
+
+
+def steady(count: int, *, step_ms: int = 2000) -> list[Point]:
+    return [point(at * step_ms, step_ms, at, at, at) for at in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("hours", seeds([1, 24, 72]))
+def test_a_long_life_is_there_evenly_however_long(hours: int) -> None:
+    series = Series()
+    count = hours * 1800
+    for at, each in enumerate(steady(count)):
+        # Never quite two seconds.
+        late_ms = at % 7
+        series.add(each._replace(end_ms=each.end_ms + late_ms, span_ms=2000))
+    old = list(series)[:-FRESH]
+    longest = max(each.span_ms for each in old)
+    assert len(old) >= (MOST - FRESH) // 2 - 1
+    assert longest <= 4 * hours * 3600_000 / (MOST - FRESH)
+    # The first may be half a point; behind it all are alike.
+    assert all(2 * each.span_ms >= longest for each in old[:-2])
+
+
+def test_two_hundred_of_any_age_take_few_megabytes() -> None:
+    def grow() -> list[Series]:
+        many = [Series() for _ in range(50)]
+        for each in steady(300):
+            for series in many:
+                series.add(each)
+        return many
+
+    tracemalloc.start()
+    try:
+        many = grow()
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert all(len(series) > 150 for series in many)
+    assert 4 * taken < 6 << 20
+
+
+def test_with_a_longest_point_the_oldest_are_dropped() -> None:
+    series = Series(longest_ms=60_000)
+    given_ = steady(100_000)
+    for each in given_:
+        series.add(each)
+    kept = list(series)
+    assert len(kept) == MOST
+    assert max(each.span_ms for each in kept) <= 62_000
+    assert kept[-1].end_ms == given_[-1].end_ms
+    since_ms = kept[0].end_ms - kept[0].span_ms
+    assert sums(kept) == sums([each for each in given_ if each.end_ms > since_ms])
+
+
+def test_a_series_goes_on_from_points_that_were_kept() -> None:
+    given_ = steady(5000)
+    before = Series()
+    for each in given_[:4000]:
+        before.add(each)
+    after = Series(thinned(before, 128))
+    for each in given_[4000:]:
+        after.add(each)
+    assert len(after) <= MOST
+    assert sums(list(after)) == sums(given_)
+    old = list(after)[:-FRESH]
+    assert max(each.span_ms for each in old) <= 4 * min(each.span_ms for each in old[:-1])
+
+
+def test_means_are_of_what_is_known() -> None:
+    known, unknown = point(2000, 2000, 3_000_000, 4096, 1000), point(4000, 2000, None, None, None)
+    both = merged(known, unknown)
+    assert (both.end_ms, both.span_ms) == (4000, 4000)
+    assert (both.cores_milli, both.memory_bytes) == (1500, 4096)
+    assert (both.read_bps, both.write_bps) == (500, 500)
+    nothing = (unknown.cores_milli, unknown.memory_bytes, unknown.read_bps, unknown.write_bps)
+    assert nothing == (None, None, None, None)
+
+
+def test_what_several_use_at_one_time_adds_up() -> None:
+    one, other = point(5000, 2000, 2_000_000, 100, 2000), point(5500, 1000, 500_000, 23, None)
+    both = total([one, other], 6000)
+    assert both.end_ms == 6000
+    assert (both.cores_milli, both.memory_bytes, both.read_bps) == (1500, 123, 1000)
+    assert total([], 6000) == Point(6000, 0)
+
+
+@STEADY
+@given(readings())
+def test_a_curve_says_what_the_points_said(given_: list[Point]) -> None:
+    curve = Curve.of(1, given_)
+    assert len(curve) == len(given_)
+    for then, now in zip(given_, curve.points(), strict=True):
+        assert now[:2] == then[:2]
+        assert near(now.cores_milli, then.cores_milli, 1)
+        assert near(now.memory_bytes, then.memory_bytes, 1024)
+        assert near(now.read_bps, then.read_bps, 1026)
+        assert near(now.write_bps, then.write_bps, 1026)
+    again = Curve.of(1, curve.points())
+    assert replace(again, read_kib_s=(), write_kib_s=()) == replace(
+        curve, read_kib_s=(), write_kib_s=()
+    )
+
+
+def near(now: int | None, then: int | None, unit: int) -> bool:
+    return then is now if then is None or now is None else abs(now - then) <= unit
+
+
+def test_a_curve_of_nothing_is_empty() -> None:
+    assert (len(Curve.of(3, [])), list(Curve.of(3, []).points())) == (0, [])

@@ -1,0 +1,139 @@
+"""Parts of the daemon without its process: an engine (Shell), and who answers requests (Desk)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import msgspec
+
+from drfd.common.errors import DrfdError
+from drfd.core.fairness.rules import Rules
+from drfd.core.model import events as ev
+from drfd.core.model.job import Job
+from drfd.core.model.stimuli import Actor, CgroupGone, Now, Stimulus
+from drfd.daemon.config import Config
+from drfd.daemon.engine.engine import Engine, Work
+from drfd.daemon.handlers.requests import Requests
+from drfd.daemon.launcher_link.link import Link
+from drfd.host.disks import Disk
+from drfd.journal.journal import Journal
+from drfd.journal.records import Payload
+from drfd.protocol import replies
+from drfd.protocol.replies import BatchReply, SubmitReply
+from drfd.protocol.requests import decode_request
+from fakes import FakeHost, ended, now, runner_up
+from shapes import misfits
+
+Result = list[ev.Event] | DrfdError
+#: What is declared of the replies to each verb; the others are about several jobs.
+REPLIES: dict[str, Any] = {
+    "hello": replies.HelloReply,
+    "submit": SubmitReply | replies.DryRunReply,
+    "status": replies.StatusReply,
+    "show": replies.ShowReply,
+    "why": replies.WhyReply,
+    "history": replies.HistoryReply,
+    "report": replies.ReportReply,
+    "wait": replies.WaitReply,
+    "drain": replies.DrainReply,
+    "reload": replies.ReloadReply,
+    "shutdown": replies.ShutdownReply,
+    "shares": replies.SharesReply,
+    "doctor": replies.DoctorReply,
+    "end_stray": replies.EndStrayReply,
+    "usage": replies.UsageReply,
+}
+#: A reply as JSON.
+View = dict[str, Any]
+DISK = Disk(name="data", path="/data", read_bps=2000, write_bps=1000, devices=("8:0",))
+
+
+@dataclass
+class Shell:
+    """An engine, and what came out of it: answers, changed jobs, effects."""
+
+    engine: Engine
+    journal: Journal
+    host: FakeHost
+    changed: list[Job]
+
+    def turn(self, *stimuli: Stimulus | tuple[Stimulus, Payload]) -> list[Result]:
+        """One turn over all of them; their answers."""
+        answers: list[Result] = []
+        batch = []
+        for each in stimuli:
+            stimulus, payload = each if isinstance(each, tuple) else (each, None)
+            batch.append(Work(stimulus, payload, answers.append))
+        self.engine.turn(batch)
+        assert len(answers) == len(stimuli), "every asker is answered, once"
+        return answers
+
+    def submit(self, work: Work) -> None:
+        """Queue work for the next turn of the asyncio loop."""
+        self.engine.submit(work)
+
+
+class MakeShell(Protocol):
+    """Opens a shell on the test's journal file: the second one is the daemon after its restart."""
+
+    def __call__(
+        self,
+        *,
+        by: Rules | None = None,
+        journal: type[Journal] = Journal,
+        ready: bool = True,
+        clock: Callable[[], Now] = now,
+    ) -> Shell: ...
+
+
+@dataclass
+class Desk:
+    """The daemon's answering side over a shell, inside a running asyncio loop."""
+
+    shell: Shell
+    requests: Requests
+    link: Link
+    #: What was said to end the daemon: after its jobs, or at once.
+    told_to_end: list[bool]
+
+    async def ask(self, actor: Actor, **fields: Any) -> View:
+        """The reply to a request of this actor. Raises what refuses it."""
+        line = json.dumps({"v": 1, **fields}).encode()
+        reply = cast(View, await self.requests.answer(actor, actor.uid, decode_request(line)))
+        if isinstance(reply.get("jobs"), list):
+            # The rows of a long list are kept as they are sent.
+            reply["jobs"] = [
+                msgspec.json.decode(row) if isinstance(row, msgspec.Raw) else row
+                for row in reply["jobs"]
+            ]
+        assert misfits(reply, REPLIES.get(fields["op"], BatchReply)) == []
+        return reply
+
+    async def submit(self, actor: Actor, cores: float = 1, **fields: Any) -> int:
+        asked = {"argv": ["true"], "cwd": "/home", **fields}
+        asked.setdefault("demand", {"cores_milli": round(cores * 1000), "memory_bytes": 1 << 30})
+        job_id = (await self.ask(actor, op="submit", **asked))["id"]
+        assert isinstance(job_id, int)
+        return job_id
+
+    async def feed(self, *stimuli: Stimulus) -> None:
+        """News from the host, each in a turn of its own."""
+        for stimulus in stimuli:
+            done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            self.shell.submit(Work(stimulus, answer=done.set_result))
+            await done
+
+    async def finish(self, job_id: int, **facts: Any) -> None:
+        await self.feed(runner_up(job_id), ended(job_id, **facts), CgroupGone(now(), job_id, 1))
+
+
+class MakeDesk(Protocol):
+    """Makes a desk over a new shell; `shell_options` are those of `MakeShell`."""
+
+    def __call__(
+        self, *, config: Config | None = None, takes_root: bool = True, **shell_options: Any
+    ) -> Desk: ...

@@ -1,0 +1,134 @@
+"""Records for a later audit: durable with a turn, none twice, none lost when the journal fails."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from daemon.desk import Shell
+from drfd import __version__
+from drfd.common.errors import HostError
+from drfd.core.fairness.rules import rules_text
+from drfd.core.model import events as ev
+from drfd.core.model.resources import Resources
+from drfd.core.model.stimuli import Now, Tick
+from drfd.daemon.engine.journal_upkeep import AuditRecords
+from drfd.journal.journal import Journal
+from fakes import demand, now, rules
+
+CAPACITY = demand(10, 100)
+
+
+class Bench:
+    """Records of a journal of their own, and a clock that a test sets."""
+
+    def __init__(self, path: Path) -> None:
+        self.time_s = 100.0
+        self.journal = Journal(path)
+        self.records = AuditRecords(self.journal, lambda: Now(self.time_s, self.time_s))
+
+    def written(self) -> list[ev.AuditEvent]:
+        """Everything in the journal after what is pending has been written."""
+        self.records.write()
+        self.journal.commit()
+        self.records.written()
+        return [event for _, event in self.journal.audit.events()]
+
+    def see(self, cores: float, at_s: float) -> bool:
+        self.time_s = at_s
+        kept = Resources(cores_milli=int(cores * 1000))
+        return self.records.see_load(kept, CAPACITY)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path / "journal.sqlite")
+
+
+def test_a_start_names_the_rules_in_force(bench: Bench) -> None:
+    bench.records.started(rules(), seen_alive_s=50.0)
+    (start,) = bench.written()
+    assert isinstance(start, ev.DaemonStarted)
+    assert (start.at_s, start.version, start.away_since_s) == (100.0, __version__, None)
+    assert bench.journal.audit.rules(start.rules) == rules_text(rules())
+
+
+def test_rules_are_kept_once_however_often_a_daemon_starts_with_them(bench: Bench) -> None:
+    other = replace(rules(), policy="fifo")
+    for each in (rules(), other, rules()):
+        bench.records.started(each, seen_alive_s=0.0)
+    names = [event.rules for event in bench.written() if isinstance(event, ev.DaemonStarted)]
+    assert names[0] == names[2] != names[1]
+    assert bench.journal.audit.rules(names[1]) == rules_text(other)
+
+
+def test_only_other_rules_are_news(bench: Bench) -> None:
+    bench.records.started(rules(), seen_alive_s=0.0)
+    bench.records.adopted(rules())
+    assert len(bench.written()) == 1
+    other = replace(rules(), policy="fifo")
+    bench.records.adopted(other)
+    bench.records.adopted(other)
+    _, news = bench.written()
+    assert isinstance(news, ev.Configured)
+    assert bench.journal.audit.rules(news.rules) == rules_text(other)
+
+
+@pytest.mark.parametrize(("seen_alive_s", "away_since_s"), [(90.0, 90.0), (10.0, 60.0)])
+def test_the_time_without_a_daemon_begins_with_its_last_sign_of_life(
+    bench: Bench, seen_alive_s: float, away_since_s: float
+) -> None:
+    """Its last event, or the mark that it leaves from time to time: whichever is later."""
+    bench.time_s = 60.0
+    bench.records.stopped()
+    bench.written()
+    bench.time_s = 100.0
+    bench.records.started(rules(), seen_alive_s)
+    start = bench.written()[-1]
+    assert isinstance(start, ev.DaemonStarted)
+    assert start.away_since_s == away_since_s
+
+
+def test_a_load_is_recorded_when_it_begins_changes_notably_and_ends(bench: Bench) -> None:
+    assert not bench.see(0, 0), "no load, as before"
+    assert bench.see(1, 100)
+    assert not bench.see(1.4, 200), "less than a twentieth of the capacity more"
+    assert bench.see(1.6, 300)
+    assert not bench.see(9, 310), "half a minute lies between two records"
+    assert bench.see(9, 330), "and then what holds is recorded"
+    assert bench.see(0, 400)
+    loads = [event for event in bench.written() if isinstance(event, ev.ExternalLoadChanged)]
+    assert [(event.at_s, event.kept.cores_milli) for event in loads] == [
+        (100.0, 1000),
+        (300.0, 1600),
+        (330.0, 9000),
+        (400.0, 0),
+    ]
+
+
+def test_a_record_that_could_not_be_written_is_written_by_the_next_turn(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal: Journal = shell.journal
+
+    def fail() -> None:
+        raise HostError("journal", "the disk is full")
+
+    shell.engine.started(0.0)
+    with monkeypatch.context() as broken:
+        broken.setattr(journal, "commit", fail)
+        shell.turn(Tick(now()))
+    assert list(journal.audit.events()) == []
+    shell.turn(Tick(now()))
+    shell.turn(Tick(now()))
+    assert [type(event) for _, event in journal.audit.events()] == [ev.DaemonStarted]
+
+
+def test_the_books_and_the_history_of_jobs_do_not_know_the_records(bench: Bench) -> None:
+    bench.records.started(rules(), seen_alive_s=0.0)
+    bench.records.stopped()
+    assert len(bench.written()) == 2
+    assert list(bench.journal.events()) == []
+    assert bench.journal.load(rules().axes).next_id == 1

@@ -1,0 +1,327 @@
+"""The daemon removes what is over as the configuration says, and lets others go first."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from drfd.common.errors import HostError
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model import events as ev
+from drfd.core.model.resources import Axes
+from drfd.core.model.stimuli import Actor, Now
+from drfd.daemon.config import HistorySettings
+from drfd.daemon.engine.journal_upkeep import Retention, TrustedClock
+from drfd.journal.journal import Journal
+from fakes import ALICE, BOB, apply_and_append, happened, spec
+
+NOW_S, YEAR_S = 1_700_000_000.0, 365 * 86400.0
+
+
+@dataclass
+class Machine:
+    at_s: float = NOW_S
+    mono_s: float = 1000.0
+    kept: list[float] = field(default_factory=list)
+
+    def now(self) -> Now:
+        return Now(self.at_s, self.mono_s)
+
+    def clock(self, believed_s: float | None = None) -> TrustedClock:
+        return TrustedClock(self.now, believed_s, self.kept.append)
+
+    def passes(self, seconds: float, clock: TrustedClock) -> float:
+        """What the clock says after that time, looked at every minute."""
+        said = clock()
+        for _ in range(round(seconds / 60)):
+            self.at_s += 60
+            self.mono_s += 60
+            said = clock()
+        return said
+
+
+def test_it_is_the_machines_as_long_as_that_is_not_set() -> None:
+    machine = Machine()
+    clock = machine.clock()
+    assert machine.passes(3 * DAY_S, clock) == machine.at_s == NOW_S + 3 * DAY_S
+
+
+def test_a_clock_that_is_ten_years_ahead_for_hours_is_never_believed() -> None:
+    machine = Machine()
+    clock = machine.clock()
+    machine.passes(DAY_S, clock)
+    machine.at_s += 10 * YEAR_S
+    assert machine.passes(5 * 3600, clock) == NOW_S + DAY_S + 5 * 3600
+    machine.at_s -= 10 * YEAR_S
+    assert machine.passes(2 * DAY_S, clock) == machine.at_s
+
+
+def test_a_clock_that_stays_ahead_is_believed_after_a_day() -> None:
+    machine = Machine()
+    clock = machine.clock()
+    clock()
+    machine.at_s += 10 * YEAR_S
+    assert machine.passes(0.9 * DAY_S, clock) < NOW_S + DAY_S
+    assert machine.passes(0.2 * DAY_S, clock) == machine.at_s
+
+
+def test_a_night_without_power_is_believed_after_a_tenth_of_it() -> None:
+    machine = Machine()
+    clock = machine.clock(NOW_S - 12 * 3600)
+    assert clock() == NOW_S - 12 * 3600
+    assert machine.passes(1.3 * 3600, clock) == machine.at_s
+
+
+def test_a_second_leap_during_the_doubt_about_the_first_waits_for_its_own_time() -> None:
+    """A machine whose clock is wrong by a little is doubted; the doubt must not vouch for a wrong
+    year that comes just before its end."""
+    machine = Machine()
+    clock = machine.clock()
+    clock()
+    machine.at_s += 20 * 3600
+    machine.passes(1.9 * 3600, clock)
+    machine.at_s += 10 * YEAR_S
+    assert machine.passes(5 * 3600, clock) < NOW_S + 2 * DAY_S
+
+
+def test_a_daemon_that_starts_while_the_clock_is_wrong_does_not_believe_it() -> None:
+    """What it believes is what the one before did, also after many starts."""
+    machine = Machine()
+    clock = machine.clock()
+    machine.passes(DAY_S, clock)
+    machine.at_s += 10 * YEAR_S
+    for _ in range(10):
+        clock = machine.clock(machine.kept[-1])
+        assert machine.passes(4 * 3600, clock) < NOW_S + 4 * DAY_S
+    machine.at_s -= 10 * YEAR_S
+    assert machine.passes(2 * DAY_S, machine.clock(machine.kept[-1])) == machine.at_s
+
+
+def test_a_clock_that_is_set_back_is_believed() -> None:
+    machine = Machine()
+    clock = machine.clock()
+    machine.at_s -= YEAR_S
+    assert clock() == machine.at_s
+    assert machine.kept[-1] == machine.at_s
+
+
+def test_a_journal_that_cannot_be_written_hinders_nothing() -> None:
+    machine = Machine()
+
+    def keep(at_s: float) -> None:
+        raise HostError("journal", "the disk is full")
+
+    clock = TrustedClock(machine.now, None, keep)
+    assert clock() == NOW_S
+
+
+DAY_S = 86400.0
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "journal.sqlite")
+
+
+def fill(journal: Journal, whose: Callable[[int], Actor], count: int) -> None:
+    """One job a day, each over at once."""
+    ledger = Ledger(Axes())
+    for job_id in range(1, count + 1):
+        actor = whose(job_id)
+        asked = spec(f"root.{actor.user}", actor=actor)
+        for event in (
+            ev.Submitted(job_id=job_id, at_s=job_id * DAY_S, spec=asked),
+            ev.Cancelled(job_id=job_id, at_s=job_id * DAY_S, by=actor.user),
+        ):
+            apply_and_append(journal, event, ledger)
+    journal.commit()
+
+
+def there(journal: Journal, count: int) -> list[int]:
+    return [each for each in range(1, count + 1) if journal.job(each)]
+
+
+async def to_the_end(retention: Retention) -> int:
+    steps = 0
+    while await retention.step():
+        steps += 1
+        assert steps < 10_000
+    return steps
+
+
+def test_what_is_older_than_configured_goes_and_nothing_else(journal: Journal) -> None:
+    fill(journal, lambda _: ALICE, 300)
+    history = HistorySettings(keep_s=None, max_bytes=0)
+    retention = Retention(journal, lambda: history, lambda: 300.5 * DAY_S)
+    assert asyncio.run(to_the_end(retention)) == 0
+    assert there(journal, 300) == list(range(1, 301))
+    history = HistorySettings(keep_s=round(100 * DAY_S), max_bytes=0)
+    assert asyncio.run(to_the_end(retention)) > 2, "a little at a time"
+    assert there(journal, 300) == list(range(201, 301))
+
+
+def test_of_too_much_the_oldest_of_whoever_has_most_go(journal: Journal) -> None:
+    """A flood would remove what all others have done."""
+    fill(journal, lambda job_id: BOB if job_id % 20 == 0 else ALICE, 1000)
+    most = journal.used_bytes() * 2 // 3
+    retention = Retention(journal, lambda: HistorySettings(max_bytes=most), lambda: 0.0)
+    retention.clock = lambda: 1001 * DAY_S
+    retention.history = lambda: HistorySettings(keep_s=None, max_bytes=most)
+    asyncio.run(to_the_end(retention))
+    assert most * 0.9 < journal.used_bytes() <= most
+    left = there(journal, 1000)
+    assert [each for each in left if each % 20 == 0] == list(range(20, 1001, 20))
+    others = [each for each in left if each % 20]
+    assert others == [each for each in range(others[0], 1001) if each % 20]
+    assert asyncio.run(to_the_end(retention)) == 0
+
+
+def test_a_journal_of_live_jobs_alone_is_left_as_it_is(journal: Journal) -> None:
+    ledger = Ledger(Axes())
+    for job_id in range(1, 50):
+        apply_and_append(journal, happened(ev.Submitted, job_id, spec=spec()), ledger)
+    journal.commit()
+    retention = Retention(journal, lambda: HistorySettings(keep_s=1, max_bytes=1), lambda: 1e12)
+    assert asyncio.run(to_the_end(retention)) == 0
+    assert there(journal, 49) == list(range(1, 50))
+
+
+def test_a_flood_of_arrays_removes_nothing_of_others(journal: Journal) -> None:
+    """Arrays did not count as anybody's: all that others had done went before them."""
+    fill(journal, lambda _: ALICE, 100)
+    before = journal.used_bytes()
+    ledger = journal.load(Axes())
+    for _ in range(1000):
+        array_id = ledger.next_id
+        asked = replace(spec("root.bob", actor=BOB), cwd="/" + "x" * 4000)
+        at_s = 200 * DAY_S
+        submitted = ev.ArraySubmitted(
+            array_id=array_id, at_s=at_s, spec=asked, spans=((1, 1, 1),), at_once=None
+        )
+        for event in (submitted, ev.Cancelled(job_id=array_id, at_s=at_s, by="bob")):
+            apply_and_append(journal, event, ledger)
+    journal.commit()
+    most = before + 2_000_000
+    assert journal.used_bytes() > 2 * most
+    retention = Retention(
+        journal, lambda: HistorySettings(keep_s=None, max_bytes=most), lambda: 1e10
+    )
+    asyncio.run(to_the_end(retention))
+    assert journal.used_bytes() <= most
+    assert there(journal, 100) == list(range(1, 101))
+
+
+def test_what_waits_removes_nobodys_history(journal: Journal) -> None:
+    """Whoever had much that waited had the history of all others removed, to the last job."""
+    fill(journal, lambda _: ALICE, 100)
+    most = journal.used_bytes() + 100_000
+    ledger = journal.load(Axes())
+    for job_id in range(101, 400):
+        asked = replace(spec("root.bob", actor=BOB), cwd="/" + "x" * 4000)
+        apply_and_append(journal, happened(ev.Submitted, job_id, spec=asked), ledger)
+    journal.commit()
+    assert journal.used_bytes() > 5 * most
+    retention = Retention(
+        journal, lambda: HistorySettings(keep_s=None, max_bytes=most), lambda: 1e10
+    )
+    assert asyncio.run(to_the_end(retention)) == 0
+    assert there(journal, 100) == list(range(1, 101))
+
+
+def test_ended_tasks_of_an_array_that_goes_on_remove_nobodys_history(journal: Journal) -> None:
+    """They cannot be removed before their array is over, and were taken for what can be: whoever
+    had much of it, and held the last task, had the history of all others removed, to the last
+    job."""
+    fill(journal, lambda _: ALICE, 100)
+    most = journal.used_bytes() + 100_000
+    ledger = journal.load(Axes())
+    asked = replace(spec("root.bob", actor=BOB), cwd="/" + "x" * 4000)
+    array_id = ledger.next_id
+    submitted = ev.ArraySubmitted(
+        array_id=array_id, at_s=200 * DAY_S, spec=asked, spans=((0, 400, 1),), at_once=None
+    )
+    apply_and_append(journal, submitted, ledger)
+    for job_id in range(array_id + 1, array_id + 400):
+        apply_and_append(journal, ev.Cancelled(job_id=job_id, at_s=200 * DAY_S, by="bob"), ledger)
+    journal.commit()
+    assert journal.used_bytes() > 5 * most
+    retention = Retention(
+        journal, lambda: HistorySettings(keep_s=None, max_bytes=most), lambda: 1e10
+    )
+    assert asyncio.run(to_the_end(retention)) == 0
+    assert there(journal, 100) == list(range(1, 101))
+    # What has the last id, or the last event, stays also when it is over.
+    apply_and_append(journal, ev.Cancelled(job_id=array_id, at_s=200 * DAY_S, by="bob"), ledger)
+    journal.commit()
+    asyncio.run(to_the_end(Retention(journal, retention.history, lambda: 1e10)))
+    assert there(journal, 100) == list(range(1, 101))
+    later = ledger.next_id
+    apply_and_append(journal, happened(ev.Submitted, later, spec=spec()), ledger)
+    journal.commit()
+    asyncio.run(to_the_end(Retention(journal, retention.history, lambda: 1e10)))
+    assert journal.used_bytes() <= most
+    assert there(journal, 100) == list(range(1, 101))
+
+
+def test_who_floods_the_journal_is_known_before_others_lose_anything(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For ten minutes the one who had had most before the flood lost as much to it as the other."""
+    fill(journal, lambda job_id: BOB if job_id % 8 == 0 else ALICE, 300)
+    most = journal.used_bytes() - 1
+    mono_s = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: mono_s)
+    retention = Retention(
+        journal, lambda: HistorySettings(keep_s=None, max_bytes=most), lambda: 1e10
+    )
+    asyncio.run(to_the_end(retention))
+
+    def of_alice() -> int:
+        return len([each for each in there(journal, 300) if each % 8])
+
+    before = of_alice()
+    assert before > 200
+    ledger = journal.load(Axes())
+    for _ in range(600):
+        mono_s += 1.0
+        job_id = ledger.next_id
+        asked = spec("root.bob", actor=BOB)
+        apply_and_append(journal, happened(ev.Submitted, job_id, spec=asked), ledger)
+        apply_and_append(journal, happened(ev.Cancelled, job_id, by="bob"), ledger)
+        journal.commit()
+        asyncio.run(retention.step())
+    asyncio.run(to_the_end(retention))
+    # Each of both has a half in the end.
+    assert of_alice() > 100
+
+
+def test_too_much_goes_also_where_all_ended_by_a_clock_that_was_ahead(journal: Journal) -> None:
+    fill(journal, lambda _: ALICE, 300)
+    most = journal.used_bytes() // 2
+    retention = Retention(
+        journal, lambda: HistorySettings(keep_s=None, max_bytes=most), lambda: 0.0
+    )
+    asyncio.run(to_the_end(retention))
+    assert journal.used_bytes() <= most
+
+
+def test_a_clock_that_is_ten_years_ahead_for_an_hour_removes_no_history(journal: Journal) -> None:
+    """All that had ended before went within seconds, for ever."""
+    fill(journal, lambda _: ALICE, 50)
+    at_s, mono_s = 51 * DAY_S, 0.0
+    clock = TrustedClock(lambda: Now(at_s, mono_s), journal.believed_s(), journal.keep_believed)
+    retention = Retention(journal, lambda: HistorySettings(keep_s=round(400 * DAY_S)), clock)
+    for jump_s in (0.0, 3650 * DAY_S, 0.0):
+        at_s = 51 * DAY_S + jump_s
+        for _ in range(10):
+            mono_s += 360.0
+            at_s += 360.0
+            asyncio.run(to_the_end(retention))
+    assert there(journal, 50) == list(range(1, 51))
+    # A daemon that starts meanwhile takes the last one's word, and not the clock's.
+    assert journal.believed_s() == pytest.approx(51 * DAY_S, abs=0.2 * DAY_S)

@@ -1,0 +1,138 @@
+"""What is said to be enforced, disk by disk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from drfd.daemon.handlers.doctor import InstallContext, cures, disk_control, private_view
+from drfd.host.disks import Disk
+
+DISK = Disk(name="data", path="/data", read_bps=1, write_bps=1, devices=("8:0",), filesystem="ext4")
+
+
+def hello(read: str, write: str) -> dict[str, Any]:
+    return {"kind": "x", "mounts": {}, "controls": {"cores": "x", "read": read, "write": write}}
+
+
+@pytest.mark.parametrize(
+    ("said", "changes", "found"),
+    [
+        pytest.param(("enforced", "enforced"), {}, ("enforced", "enforced"), id="all"),
+        pytest.param(
+            ("enforced", "enforced"),
+            {"filesystem": "vfat"},
+            (
+                "enforced",
+                "enforced: direct I/O only; the kernel does not attribute buffered writes on vfat",
+            ),
+            id="a file system that does not tell who wrote",
+        ),
+        pytest.param(
+            ("enforced", "enforced: direct I/O only; v1"),
+            {"filesystem": "vfat"},
+            ("enforced", "enforced: direct I/O only; v1"),
+            id="a kernel that does not",
+        ),
+        pytest.param(
+            ("enforced", "enforced"),
+            {"devices": (), "why_none": "/data is on tmpfs"},
+            ("not controlled: /data is on tmpfs",) * 2,
+            id="no disk",
+        ),
+        pytest.param(
+            ("measured: so", "measured: so"),
+            {"devices": (), "why_none": "/data is on tmpfs"},
+            ("measured: so", "measured: so"),
+            id="processes are measured wherever they write",
+        ),
+    ],
+)
+def test_a_disk_is_controlled_as_far_as_launcher_and_file_system_allow(
+    said: tuple[str, str], changes: dict[str, Any], found: tuple[str, str]
+) -> None:
+    control = disk_control(replace(DISK, **changes), hello(*said))
+    assert control == {"read": found[0], "write": found[1]}
+
+
+def test_nothing_is_said_while_the_launcher_is_away() -> None:
+    assert disk_control(DISK, {}) == {}
+
+
+def test_what_jobs_have_for_themselves_is_told_as_the_launcher_says() -> None:
+    assert private_view({}) == {}
+    on = private_view({"private_tmp": "/x", "removes_ipc": True})
+    assert on["tmp"] == "each job has /tmp, /var/tmp and /dev/shm of its own, on disk in /x"
+    assert "emptied" in on["ipc"]
+    # An older launcher says nothing of it.
+    off = private_view({"kind": "none"})
+    assert off["tmp"].startswith("all jobs share /tmp")
+    assert off["tmp"].endswith("what they leave in /tmp and /var/tmp stays")
+    assert "stay" in off["ipc"]
+
+
+SERVICE = InstallContext(uid=997, is_systems=True, is_service=True, has_systemd=True, lingers=False)
+OWN = InstallContext(uid=1000, is_systems=False, is_service=False, has_systemd=True, lingers=True)
+
+
+def look(
+    standing: InstallContext,
+    *,
+    has_launcher: bool = True,
+    enforcement: str | None = "cgroup-v2",
+    guessed: tuple[str, ...] = (),
+    lacks_pins: bool = False,
+) -> list[str]:
+    return cures(
+        standing,
+        has_launcher=has_launcher,
+        enforcement=enforcement,
+        guessed=guessed,
+        lacks_pins=lacks_pins,
+    )
+
+
+def test_where_all_is_well_there_is_nothing_to_mend() -> None:
+    assert look(SERVICE) == []
+
+
+def test_a_launcher_that_is_away_is_looked_for_where_it_is_started() -> None:
+    (cure,) = look(SERVICE, has_launcher=False, enforcement=None)
+    assert "systemctl status drfd-launcher" in cure
+    (cure,) = look(replace(SERVICE, is_service=False), has_launcher=False, enforcement=None)
+    assert "the log of drfd" in cure
+
+
+def test_without_cgroups_root_can_help() -> None:
+    (cure,) = look(SERVICE, enforcement="none")
+    assert "as root on a machine with cgroups" in cure
+
+
+def test_a_daemon_of_ones_own_is_not_the_systems() -> None:
+    (cure,) = look(OWN)
+    assert "drfd install" in cure
+
+
+def test_who_does_not_linger_is_told_what_a_log_out_does() -> None:
+    linger, _ = look(replace(OWN, lingers=False))
+    assert "loginctl enable-linger" in linger
+    for other in (replace(OWN, uid=0, lingers=False), replace(OWN, has_systemd=False)):
+        assert not any("linger" in cure for cure in look(other))
+
+
+def test_each_disk_whose_speed_is_a_guess_is_named() -> None:
+    found = look(SERVICE, guessed=("state", "data"))
+    assert [cure.split(":")[0] for cure in found] == [
+        "the speed of disk state is a guess",
+        "the speed of disk data is a guess",
+    ]
+    assert all("drfd calibrate" in cure for cure in found)
+
+
+def test_who_wants_pins_and_has_none_is_told_where_cpusets_come_from() -> None:
+    (cure,) = look(SERVICE, lacks_pins=True, enforcement="cgroup-v1")
+    assert cure.startswith("CPUs of their own") and "mount -t cgroup -o cpuset" in cure
+    (cure,) = look(SERVICE, lacks_pins=True)
+    assert "Delegate=cpu cpuset io memory pids" in cure

@@ -1,0 +1,151 @@
+"""What is asked of jobs that are over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from daemon.desk import Desk
+from drfd.common.errors import Refused
+from drfd.core.model.job import Usage
+from drfd.core.usage import Curve, Point
+from fakes import ADMIN, ALICE, BOB
+
+
+async def history(desk: Desk, actor: Any, **fields: Any) -> list[int]:
+    return [job["id"] for job in (await desk.ask(actor, op="history", **fields))["jobs"]]
+
+
+async def test_ended_jobs_are_told_to_anyone_newest_first_and_private_words_to_their_owner(
+    desk: Desk,
+) -> None:
+    for at, actor in enumerate((ALICE, BOB, ALICE), 1):
+        await desk.finish(await desk.submit(actor), at_s=float(at))
+    await desk.submit(ALICE, held=True)
+    jobs = (await desk.ask(BOB, op="history"))["jobs"]
+    assert [(job["id"], job["argv"]) for job in jobs] == [(3, None), (2, ["true"]), (1, None)]
+    assert all(job["used"]["memory_peak"] is None for job in jobs)
+    theirs = (await desk.ask(ADMIN, op="history"))["jobs"]
+    assert [job["argv"] for job in theirs] == [["true"]] * 3
+
+
+async def test_a_page_says_where_the_next_one_begins(desk: Desk) -> None:
+    for _ in range(5):
+        await desk.finish(await desk.submit(ALICE))
+    found, after = [], None
+    for _ in range(3):
+        page = await desk.ask(ALICE, op="history", limit=2, after=after)
+        found.append([job["id"] for job in page["jobs"]])
+        after = page["after"]
+    assert (found, after) == ([[5, 4], [3, 2], [1]], None)
+
+
+async def test_what_is_asked_for_is_what_comes(desk: Desk) -> None:
+    await desk.finish(await desk.submit(ALICE, name="train"))
+    await desk.finish(await desk.submit(BOB), exit_code=1)
+    assert await history(desk, ALICE, past={"user": "alice"}) == [1]
+    assert await history(desk, ALICE, past={"name": "train"}) == [1]
+    assert await history(desk, ALICE, past={"states": ["FAILED"]}) == [2]
+    assert await history(desk, ALICE, past={"ids": [2, 9]}) == [2]
+    # With or without the root's name.
+    assert await history(desk, ALICE, past={"pool": "bob"}) == [2]
+    assert await history(desk, ALICE, past={"pool": "root.bob"}) == [2]
+    assert await history(desk, ALICE, past={"since_s": 1e11}) == []
+
+
+async def test_the_past_of_an_array_is_that_of_its_tasks_and_a_task_has_its_own(desk: Desk) -> None:
+    await desk.submit(ALICE, array="5-7")
+    for job_id in (2, 3, 4, await desk.submit(ALICE)):
+        await desk.finish(job_id)
+    assert await history(desk, ALICE, past={"ids": [1]}) == [4, 3, 2]
+    assert await history(desk, ALICE, past={"ids": ["1_6", 5]}) == [5, 3]
+    report = await desk.ask(ALICE, op="report", past={"ids": ["1_6"]})
+    assert report["total"]["jobs"] == 1
+    with pytest.raises(Refused, match="array 1 has no task with the index 9"):
+        await history(desk, ALICE, past={"ids": ["1_9"]})
+
+
+@pytest.mark.parametrize("wrong", [{"limit": 0}, {"limit": 1001}, {"past": {"uid": 3}}])
+async def test_what_cannot_be_asked_is_refused(desk: Desk, wrong: dict[str, Any]) -> None:
+    with pytest.raises(Refused):
+        await desk.ask(ALICE, op="history", **wrong)
+
+
+# -- reports -----------------------------------------------------------------------------------
+
+
+def used(**changes: Any) -> dict[str, Any]:
+    seen = {"cpu_s": 2.0, "memory_peak_bytes": 100 << 20, "limit_hits": 0, **changes}
+    return {"usage": Usage(**seen), "at_s": 8.0}
+
+
+async def test_a_report_sums_up_and_says_what_to_ask_for(desk: Desk) -> None:
+    for _ in range(3):
+        await desk.finish(await desk.submit(ALICE, 2, name="train"), **used())
+    await desk.finish(await desk.submit(BOB), **used())
+    reply = await desk.ask(ALICE, op="report", past={"user": "alice"})
+    (row,) = reply["rows"]
+    assert (row["name"], row["user"], row["jobs"], row["run_ms"]) == (
+        "train",
+        "alice",
+        3,
+        24000,
+    )
+    assert row["cores"] == {
+        "declared": 48_000_000, "used": 6_000_000, "unknown": 0, "wasted": 42_000_000,
+        "efficiency": 0.125,
+    }  # fmt: skip
+    assert row["advice"]["options"] == ["-c", "0.5", "-m", "128M", "-t", "1m"]
+    assert row["advice"]["jobs"] == 3
+    assert reply["others"] is None
+    assert {name: row[name] for name in reply["total"]} == reply["total"]
+
+
+async def test_rows_beyond_the_limit_are_summed_up_but_jobs_are_the_latest(desk: Desk) -> None:
+    for actor in (ALICE, BOB, ADMIN):
+        await desk.finish(await desk.submit(actor), **used())
+    by_user = await desk.ask(ALICE, op="report", by="user", limit=1)
+    assert [row["jobs"] for row in by_user["rows"]] == [1]
+    assert (by_user["others"]["jobs"], by_user["total"]["jobs"]) == (2, 3)
+    by_job = await desk.ask(ALICE, op="report", by="job", limit=2)
+    assert [row["id"] for row in by_job["rows"]] == ["3", "2"]
+    assert (by_job["others"], by_job["total"]["jobs"]) == (None, 2)
+
+
+async def test_one_job_is_evidence_for_who_says_so(desk: Desk) -> None:
+    await desk.finish(await desk.submit(ALICE), **used())
+    for least, known in ((1, True), (2, False)):
+        reply = await desk.ask(ALICE, op="report", by="job", least=least, past={"ids": [1]})
+        assert (reply["rows"][0]["advice"] is not None) is known
+
+
+async def test_a_report_of_nothing_is_empty(desk: Desk) -> None:
+    reply = await desk.ask(ALICE, op="report")
+    assert (reply["rows"], reply["others"], reply["total"]["jobs"]) == ([], None, 0)
+
+
+async def test_a_report_shows_how_the_last_job_of_each_row_went(desk: Desk) -> None:
+    """Where a row is of one kind of jobs."""
+    points = [Point(2000 * at, 2000, 2_000_000, 2000, 4096, 1) for at in range(1, 41)]
+
+    for at, name in enumerate(("train", "train", "other"), 1):
+        job_id = await desk.submit(ALICE, name=name)
+        desk.shell.engine.curve_of = lambda job: Curve.of(
+            1, [] if job.id == 3 else points[: 20 * job.id]
+        )
+        await desk.finish(job_id, at_s=float(at))
+    desk.shell.engine.curve_of = lambda job: None
+    await desk.finish(await desk.submit(ALICE, name="unseen"), at_s=4.0)
+    reply = await desk.ask(BOB, op="report")
+    curves = {row["name"]: row["curve"] for row in reply["rows"]}
+    assert curves["unseen"] is None
+    assert curves["other"]["at"] == []
+    train = curves["train"]
+    assert (train["id"], len(train["at"]), train["at"][-1]) == (2, 12, 80.0)
+    assert set(train["cores"]) == {1.0}
+    assert train["demand"] == {"cores": 1.0, "memory": 1 << 30}
+    by_job = await desk.ask(BOB, op="report", by="job")
+    assert [row["curve"] and row["curve"]["id"] for row in by_job["rows"]] == [None, 3, 2, 1]
+    by_user = await desk.ask(BOB, op="report", by="user")
+    assert all("curve" not in row for row in by_user["rows"])

@@ -1,0 +1,1283 @@
+"""Verbs, one by one: who may, what changes, what is told."""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from daemon.desk import Desk, MakeDesk, View
+from drfd import __version__
+from drfd.common.errors import HostError, NotPermitted, Refused
+from drfd.core.fairness.rules import ReservationSettings
+from drfd.core.model import events as ev
+from drfd.core.model.job import Usage, Words
+from drfd.core.model.lifecycle import Freeze, Launch, SendSignals, Terminate, Thaw
+from drfd.core.model.stimuli import Actor, CgroupGone, Frozen
+from drfd.daemon.config import Config, Defaults, HistorySettings
+from drfd.daemon.engine.engine import Work
+from drfd.daemon.handlers import requests as requests_module
+from drfd.daemon.handlers.doctor import private_view
+from drfd.daemon.launcher_link.messages import LaunchSettings
+from drfd.daemon.lookup import lookup as lookup_module
+from drfd.journal.journal import Journal
+from drfd.journal.records import Payload
+from fakes import ADMIN, ALICE, BOB, GIB, ended, happened, now, rules, runner_up, tables, with_gpus
+
+
+async def refusal(asked: Awaitable[Any]) -> tuple[type, str]:
+    with pytest.raises(Refused) as error:
+        await asked
+    return type(error.value), error.value.code
+
+
+# -- hello, submit -----------------------------------------------------------------------------
+
+
+async def test_hello_tells_version_and_who_is_asking(desk: Desk) -> None:
+    assert await desk.ask(BOB, op="hello") == {
+        "version": __version__,
+        "user": "bob",
+        "admin": False,
+        "key_socket": None,
+    }
+
+
+async def test_an_accepted_job_is_on_disk_before_its_id_is_told(make_desk: MakeDesk) -> None:
+    """Promise 1."""
+    on_disk_at_commit: list[int] = []
+
+    class Watched(Journal):
+        def commit(self) -> None:
+            super().commit()
+            on_disk_at_commit.append(len(list(self.events())))
+
+    desk = make_desk(journal=Watched)
+
+    job_id = await desk.submit(ALICE, env={"A": "1"}, script="#!/bin/sh\n")
+    assert on_disk_at_commit == [2]
+    assert desk.shell.journal.job(job_id).spec.argv == Words.of(["true"])
+    assert desk.shell.journal.payload(job_id) == Payload(env={"A": "1"}, script="#!/bin/sh\n")
+    assert desk.shell.host.take() == [Launch(1, 1)]
+
+
+async def test_what_the_submitter_did_not_say_comes_from_the_configuration(
+    make_desk: MakeDesk,
+) -> None:
+    desk = make_desk(config=Config(defaults=Defaults(cores_milli=2500, memory_bytes=3 * GIB)))
+
+    await desk.ask(ALICE, op="submit", argv=["true"], cwd="/")
+    job = (await desk.ask(ALICE, op="show", id=1))["job"]
+    assert job["demand"] == {
+        "cores": 2.5,
+        "memory": 3 * GIB,
+        "read": 0,
+        "write": 0,
+        "gres": {},
+    }
+    desk.shell.host.take()
+
+
+async def test_a_demand_that_can_never_fit_is_refused_and_never_queued(desk: Desk) -> None:
+    assert await refusal(desk.submit(ALICE, 10)) == (Refused, "too-big")
+    assert await refusal(desk.submit(ALICE, demand={"gres": {"gpu": 1}})) == (
+        Refused,
+        "no-such-resource",
+    )
+    assert (await desk.ask(ALICE, op="status"))["jobs"] == []
+    assert list(desk.shell.journal.events()) == []
+
+
+async def test_jobs_of_root_are_refused_where_they_are_not_taken(make_desk: MakeDesk) -> None:
+    desk = make_desk(takes_root=False)
+
+    assert await refusal(desk.submit(ADMIN)) == (NotPermitted, "root")
+
+
+async def test_a_thousand_submissions_share_few_commits(make_desk: MakeDesk) -> None:
+    """One user's flood leaves the others' latency bounded: a commit costs milliseconds."""
+    commits = []
+
+    class Counted(Journal):
+        def commit(self) -> None:
+            commits.append(None)
+            super().commit()
+
+    desk = make_desk(journal=Counted)
+
+    ids = await asyncio.gather(*(desk.submit(ALICE, held=True) for _ in range(1000)))
+    assert ids == list(range(1, 1001))
+    # On a quiet machine one or two; a busy one cuts them off in between.
+    assert len(commits) <= 10
+
+
+async def test_a_user_may_not_queue_without_end(make_desk: MakeDesk) -> None:
+    desk = make_desk(by=rules(max_waiting_per_user=2))
+
+    await desk.submit(ALICE, held=True)
+    await desk.submit(ALICE, held=True)
+    assert await refusal(desk.submit(ALICE, held=True)) == (Refused, "too-many-jobs")
+    assert await desk.submit(BOB, held=True) == 3
+
+
+# -- submit without submitting -----------------------------------------------------------------
+
+
+def books(desk: Desk) -> tuple[object, ...]:
+    """All that a submission would leave a trace in."""
+    engine, journal = desk.shell.engine, desk.shell.journal
+    return tables(engine.ledger), list(journal.events()), engine.scheduler.last_plan
+
+
+async def dry(desk: Desk, cores: float = 1, **fields: Any) -> View:
+    demand = {"cores_milli": round(cores * 1000), "memory_bytes": GIB}
+    asked = {"argv": ["true"], "cwd": "/home", "demand": demand, **fields}
+    return await desk.ask(ALICE, op="submit", dry_run=True, **asked)
+
+
+async def test_a_dry_run_tells_when_and_why_and_queues_nothing(desk: Desk) -> None:
+    await desk.submit(BOB, 5, time_limit_s=600)
+    await desk.submit(BOB, 2, time_limit_s=60)
+    desk.shell.host.take()
+    before = books(desk)
+    assert await dry(desk, 2) == {"expected_start_at": now().at_s, "reason": None}
+    assert await dry(desk, 3) == {
+        "expected_start_at": now(60).at_s,
+        "reason": {
+            "code": "RESOURCES",
+            "text": "needs 3 cores, 2 free; job 1 (bob) holds 5",
+        },
+    }
+    assert (await dry(desk, 9))["expected_start_at"] == now(600).at_s
+    assert books(desk) == before
+    assert desk.shell.host.take() == []
+    assert await desk.submit(ALICE, held=True) == 3, "its id was not used up"
+
+
+async def test_a_dry_run_during_a_drain_sees_no_start(desk: Desk) -> None:
+    await desk.ask(ADMIN, op="drain", on=True)
+    forecast = await dry(desk)
+    assert (forecast["expected_start_at"], forecast["reason"]["code"]) == (None, "DRAINING")
+
+
+async def test_a_dry_run_on_hold_sees_no_start_before_a_release(desk: Desk) -> None:
+    forecast = await dry(desk, held=True)
+    assert (forecast["expected_start_at"], forecast["reason"]["code"]) == (None, "HELD")
+
+
+async def test_a_dry_run_is_refused_where_the_submission_would_be(make_desk: MakeDesk) -> None:
+    desk = make_desk(by=rules(max_waiting_per_user=1), takes_root=False)
+
+    asks: list[tuple[dict[str, Any], tuple[type, str]]] = [
+        ({"cores": 10}, (Refused, "too-big")),
+        ({"demand": {"gres": {"gpu": 1}}}, (Refused, "no-such-resource")),
+        ({"pool": "nowhere"}, (Refused, "no-such-pool")),
+        ({"argv": []}, (Refused, "no-command")),
+    ]
+    for fields, why in asks:
+        assert await refusal(dry(desk, **fields)) == why
+    root = desk.ask(ADMIN, op="submit", dry_run=True, argv=["true"], cwd="/")
+    assert await refusal(root) == (NotPermitted, "root")
+    await desk.submit(ALICE, held=True)
+    before = books(desk)
+    assert await refusal(dry(desk)) == (Refused, "too-many-jobs")
+    assert books(desk) == before
+
+
+# -- looking -----------------------------------------------------------------------------------
+
+
+async def test_status_shows_all_live_jobs_and_hides_what_is_private(desk: Desk) -> None:
+    await desk.submit(ALICE, 9, argv=["train", "--password=secret"])
+    await desk.submit(BOB, 9)
+    await desk.submit(ALICE, held=True)
+    status = await desk.ask(BOB, op="status")
+    assert [(job["id"], job["user"], job["state"]) for job in status["jobs"]] == [
+        (1, "alice", "STARTING"),
+        (2, "bob", "PENDING"),
+        (3, "alice", "HELD"),
+    ]
+    assert [job["argv"] for job in status["jobs"]] == [None, ["true"], None]
+    assert status["counts"] == {"STARTING": 1, "PENDING": 1, "HELD": 1}
+    assert status["draining"] is False
+    assert "secret" not in str(status)
+    seen_by_admin = await desk.ask(ADMIN, op="status")
+    assert seen_by_admin["jobs"][0]["argv"] == ["train", "--password=secret"]
+
+
+async def test_status_explains_every_wait(desk: Desk) -> None:
+    await desk.submit(ALICE, 9)
+    await desk.submit(BOB, 9)
+    await desk.submit(ALICE, held=True)
+    jobs = (await desk.ask(ALICE, op="status"))["jobs"]
+    assert [job["reason"] and job["reason"]["code"] for job in jobs] == [
+        None,
+        "RESOURCES",
+        "HELD",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("select", "ids"),
+    [
+        ({}, [1, 2, 3, 4]),
+        ({"user": "bob"}, [4]),
+        ({"user": "nobody"}, []),
+        ({"name": "b"}, [2]),
+        ({"states": ["HELD"]}, [2]),
+        ({"states": ["HELD", "STARTING"]}, [1, 2]),
+        ({"user": "alice", "states": ["PENDING"]}, [3]),
+        ({"ids": [3, 1]}, [1, 3]),
+        ({"ids": [3, 3, 3]}, [3]),
+    ],
+)
+async def test_status_of_a_selection(desk: Desk, select: dict[str, Any], ids: list[int]) -> None:
+    await desk.submit(ALICE, 9, name="a")
+    await desk.submit(ALICE, 9, name="b", held=True)
+    await desk.submit(ALICE, 9, name="c")
+    await desk.submit(BOB, 9, name="d")
+    status = await desk.ask(ALICE, op="status", select=select)
+    assert [job["id"] for job in status["jobs"]] == ids
+
+
+async def test_status_can_show_ended_jobs_too(desk: Desk) -> None:
+    for _ in range(3):
+        await desk.submit(ALICE)
+    await desk.submit(BOB, held=True)
+    for at_s, job_id in enumerate((2, 1, 3)):
+        await desk.finish(job_id, at_s=at_s)
+    with_ended = await desk.ask(ALICE, op="status", ended=2)
+    assert [(job["id"], job["state"]) for job in with_ended["jobs"]] == [
+        (1, "COMPLETED"),
+        (3, "COMPLETED"),
+        (4, "HELD"),
+    ]
+    assert with_ended["counts"] == {"COMPLETED": 2, "HELD": 1}
+
+
+@pytest.mark.parametrize("ids", [[1, 1], [2, 1], [2, 1, 2], [3, 1]])
+async def test_status_by_ids_is_in_the_order_of_ids_each_once(desk: Desk, ids: list[int]) -> None:
+    """Whether they have ended or not."""
+
+    for _ in range(3):
+        await desk.submit(ALICE)
+    for job_id in (1, 2):
+        await desk.finish(job_id)
+    status = await desk.ask(ALICE, op="status", select={"ids": ids})
+    assert [job["id"] for job in status["jobs"]] == sorted(set(ids))
+
+
+async def test_the_latest_ended_jobs_of_a_user_are_that_users(desk: Desk) -> None:
+    """They are not crowded out by somebody else's thousand short jobs."""
+
+    await desk.submit(ALICE)
+    await desk.finish(1)
+    for job_id in range(2, 7):
+        await desk.submit(BOB)
+        await desk.finish(job_id)
+    status = await desk.ask(ALICE, op="status", select={"user": "alice"}, ended=5)
+    assert [job["id"] for job in status["jobs"]] == [1]
+
+
+async def test_status_of_a_job_that_never_was_is_refused(desk: Desk) -> None:
+    asked = desk.ask(ALICE, op="status", select={"ids": [77]})
+    assert await refusal(asked) == (Refused, "no-such-job")
+
+
+async def test_show_has_the_jobs_whole_history(desk: Desk) -> None:
+    await desk.submit(ALICE)
+    await desk.finish(1, exit_code=3)
+    shown = await desk.ask(ALICE, op="show", id=1)
+    assert (shown["job"]["state"], shown["job"]["exit_code"]) == ("FAILED", 3)
+    assert shown["job"]["cpus"] is None
+    assert [(event["event"], event["text"]) for event in shown["events"]] == [
+        ("Submitted", ""),
+        ("Admitted", "attempt 1"),
+        ("Launched", ""),
+        ("Exited", "exit code 3"),
+        ("Cleaned", ""),
+    ]
+
+
+async def test_why_tells_the_reason_of_a_wait_and_the_cause_of_an_end(desk: Desk) -> None:
+    await desk.submit(ALICE, 9)
+    await desk.submit(ALICE, 9)
+    waits = (await desk.ask(ALICE, op="why", id=2))["job"]
+    assert (waits["state"], waits["reason"]["code"]) == ("PENDING", "RESOURCES")
+    await desk.ask(ALICE, op="cancel", select={"ids": [2]})
+    is_over = (await desk.ask(ALICE, op="why", id=2))["job"]
+    assert (is_over["reason"], is_over["outcome"]) == (
+        None,
+        {"code": "CANCELLED", "text": "cancelled by alice before it started"},
+    )
+
+
+async def test_why_tells_when_a_waiting_job_will_start_or_go_on(desk: Desk) -> None:
+    """Job 1 runs for 20 minutes from now; job 2, ahead of job 3, for 50."""
+
+    for minutes in (20, 50, 30):
+        await desk.submit(ALICE, 9, time_limit_s=minutes * 60)
+    assert [await expected(desk, job_id) for job_id in (1, 2, 3)] == [None, 20 * 60, 70 * 60]
+    await desk.feed(runner_up(1))
+    await desk.ask(ALICE, op="suspend", select={"ids": [1]})
+    await desk.feed(Frozen(now(), 1, 1))
+    assert await expected(desk, 1) is None, "nobody knows when she will resume it"
+    await desk.ask(ALICE, op="resume", select={"ids": [1]})
+    assert await expected(desk, 1) == 50 * 60
+    status = await desk.ask(ALICE, op="status")
+    assert {job["expected_start_at"] for job in status["jobs"]} == {None}, "too dear for a list"
+
+
+async def expected(desk: Desk, job_id: int) -> float | None:
+    """When `why` expects the job to start, in seconds from now."""
+    start_s = (await desk.ask(ALICE, op="why", id=job_id))["job"]["expected_start_at"]
+    return None if start_s is None else start_s - now().at_s
+
+
+@pytest.mark.parametrize("verb", ["show", "why"])
+async def test_others_jobs_are_not_shown_in_detail(desk: Desk, verb: str) -> None:
+    await desk.submit(ALICE)
+    assert await refusal(desk.ask(BOB, op=verb, id=1)) == (NotPermitted, "not-yours")
+    assert await refusal(desk.ask(BOB, op=verb, id=2)) == (Refused, "no-such-job")
+    assert (await desk.ask(ADMIN, op=verb, id=1))["job"]["argv"] == ["true"]
+    await desk.finish(1)
+    assert await refusal(desk.ask(BOB, op=verb, id=1)) == (NotPermitted, "not-yours")
+
+
+# -- waiting -----------------------------------------------------------------------------------
+
+
+async def test_wait_returns_when_all_have_ended_with_their_exit_codes(desk: Desk) -> None:
+    for _ in range(2):
+        await desk.submit(ALICE)
+    waiting = asyncio.create_task(desk.ask(ALICE, op="wait", ids=[2, 1]))
+    await desk.finish(1, exit_code=3)
+    assert not waiting.done()
+    await desk.finish(2, exit_code=None, signal=11)
+    reply = await waiting
+    assert reply["done"] is True
+    assert [(job["id"], job["state"], job["status"]) for job in reply["ended"]] == [
+        (2, "FAILED", 139),
+        (1, "FAILED", 3),
+    ]
+
+
+async def test_a_job_counts_as_ended_only_when_nothing_of_it_is_left(desk: Desk) -> None:
+    await desk.submit(ALICE)
+    waiting = asyncio.create_task(desk.ask(ALICE, op="wait", ids=[1]))
+    await desk.feed(runner_up(1), ended(1))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await desk.feed(CgroupGone(now(), 1, 1))
+    assert (await waiting)["done"] is True
+
+
+async def test_wait_for_any_returns_with_the_first(desk: Desk) -> None:
+    for _ in range(2):
+        await desk.submit(ALICE)
+    waiting = asyncio.create_task(desk.ask(ALICE, op="wait", ids=[1, 2], any=True))
+    await desk.finish(2)
+    reply = await waiting
+    assert (reply["done"], [job["id"] for job in reply["ended"]]) == (True, [2])
+
+
+async def test_wait_for_what_has_ended_returns_at_once(desk: Desk) -> None:
+    await desk.submit(ALICE)
+    await desk.finish(1)
+    reply = await desk.ask(ALICE, op="wait", ids=[1])
+    assert (reply["done"], [job["status"] for job in reply["ended"]]) == (True, [0])
+
+
+@pytest.mark.parametrize("timeout_s", [0, 0.01])
+async def test_wait_gives_up_after_its_timeout_with_what_has_ended(
+    desk: Desk, timeout_s: float
+) -> None:
+    for _ in range(2):
+        await desk.submit(ALICE)
+    await desk.finish(1)
+    reply = await desk.ask(ALICE, op="wait", ids=[1, 2], timeout_s=timeout_s)
+    assert (reply["done"], [job["id"] for job in reply["ended"]]) == (False, [1])
+
+
+async def test_nobody_waits_for_others_jobs_or_for_none(desk: Desk) -> None:
+    await desk.submit(ALICE)
+    assert await refusal(desk.ask(BOB, op="wait", ids=[1])) == (NotPermitted, "not-yours")
+    assert await refusal(desk.ask(BOB, op="wait", ids=[7])) == (Refused, "no-such-job")
+
+
+async def test_waits_that_are_over_leave_nothing_behind(desk: Desk) -> None:
+    await desk.submit(ALICE)
+    await desk.ask(ALICE, op="wait", ids=[1], timeout_s=0)
+    gone = asyncio.create_task(desk.ask(ALICE, op="wait", ids=[1]))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    waiting = asyncio.create_task(desk.ask(ALICE, op="wait", ids=[1]))
+    await desk.finish(1)
+    await waiting
+    assert desk.requests._waits._waiting._waiters == {}
+
+
+# -- acting ------------------------------------------------------------------------------------
+
+
+async def test_cancel_ends_waiting_jobs_and_stops_running_ones(desk: Desk) -> None:
+    await desk.submit(ALICE, 9)
+    await desk.submit(ALICE, 9)
+    await desk.feed(runner_up(1))
+    assert desk.shell.host.take() == [Launch(1, 1)]
+    reply = await desk.ask(ALICE, op="cancel", select={"ids": [1, 2, 1]})
+    assert reply == {"done": [1, 2], "failed": []}
+    assert desk.shell.host.take() == [Terminate(1, 1)]
+    status = await desk.ask(ALICE, op="status", select={"ids": [1, 2]})
+    assert [job["state"] for job in status["jobs"]] == ["STOPPING", "CANCELLED"]
+
+
+async def test_however_many_ends_share_a_turn_few_of_those_who_wait_for_them_are_told_in_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fifty ends in a turn, and a thousand that wait for each, kept everybody waiting for it; and
+    so did sixteen requests at a time of one user."""
+
+    for _ in range(20):
+        await desk.submit(ALICE, 1, held=True)
+    array = await desk.ask(ALICE, op="submit", argv=["true"], cwd="/", array="0-9", held=True)
+    for task in range(array["id"] + 1, array["id"] + 11):
+        after = [{"id": 1}, {"id": 2}, {"id": task}]
+        await desk.ask(ALICE, op="submit", argv=["true"], cwd="/", after=after)
+    engine = desk.shell.engine
+    engine.notified_at_once = 4
+    told: list[int] = []
+    take = engine.turn
+
+    def waits() -> int:
+        return sum(bool(job.awaits) for job in engine.ledger.jobs.values())
+
+    def counted(batch: list[Work]) -> None:
+        before = waits()
+        take(batch)
+        told.append(before - waits())
+
+    monkeypatch.setattr(engine, "turn", counted)
+    asked: list[list[int]] = [[1], [2], [array["id"]], [*range(3, 21)]]
+    replies = await asyncio.gather(
+        *(desk.ask(ALICE, op="cancel", select={"ids": each}) for each in asked)
+    )
+    assert [reply["done"] for reply in replies] == asked
+    while engine.wants_turn:
+        engine.turn([])
+    assert waits() == 0
+    assert max(told) <= 4
+    desk.shell.host.take()
+
+
+async def test_hold_and_release(desk: Desk) -> None:
+    await desk.submit(ALICE, 9)
+    await desk.submit(ALICE, 9)
+    everything = {"everything": True}
+    held = await desk.ask(ALICE, op="hold", select=everything)
+    assert held["done"] == [2]
+    assert [(f["id"], f["error"]["code"]) for f in held["failed"]] == [(1, "not-waiting")]
+    released = await desk.ask(ALICE, op="release", select={"states": ["HELD"]})
+    assert released == {"done": [2], "failed": []}
+    again = await desk.ask(ALICE, op="release", select={"ids": [2]})
+    assert [f["error"]["code"] for f in again["failed"]] == ["not-held"]
+
+
+async def test_suspend_and_resume(desk: Desk) -> None:
+    await desk.submit(ALICE, 5)
+    await desk.submit(BOB, 5)
+    await desk.feed(runner_up(1))
+    desk.shell.host.take()
+    suspended = await desk.ask(ALICE, op="suspend", select={"ids": [1, 2, 77]})
+    assert suspended["done"] == [1]
+    assert [(f["id"], f["error"]["code"]) for f in suspended["failed"]] == [
+        (2, "not-yours"),
+        (77, "no-such-job"),
+    ]
+    assert desk.shell.host.take() == [Freeze(1, 1)]
+    assert await seen(desk, "RUNNING", "PENDING") == [None, "RESOURCES"]
+    await desk.feed(Frozen(now(), 1, 1))
+    assert desk.shell.host.take() == [Freeze(1, 1), Launch(2, 1)]
+    assert await seen(desk, "SUSPENDED", "STARTING") == ["HELD", None]
+    resumed = await desk.ask(ALICE, op="resume", select={"states": ["SUSPENDED"]})
+    assert resumed == {"done": [1], "failed": []}
+    assert await seen(desk, "SUSPENDED", "STARTING") == ["RESOURCES", None]
+    await desk.finish(2)
+    assert desk.shell.host.take()[-1] == Thaw(1, 1)
+    assert await seen(desk, "RUNNING") == [None]
+    again = await desk.ask(ALICE, op="resume", select={"ids": [1]})
+    assert [f["error"]["code"] for f in again["failed"]] == ["not-suspended"]
+
+
+async def seen(desk: Desk, *states: str) -> list[str | None]:
+    """The codes of the reasons why live jobs wait, which are in these states."""
+    jobs = (await desk.ask(ALICE, op="status"))["jobs"]
+    assert [job["state"] for job in jobs] == list(states)
+    return [job["reason"] and job["reason"]["code"] for job in jobs]
+
+
+async def test_a_wait_outlasts_suspensions_and_requeueings(desk: Desk) -> None:
+    """It is for the end of the job, not of an attempt."""
+
+    await desk.submit(ALICE, 9)
+    await desk.feed(runner_up(1))
+    waiting = asyncio.create_task(desk.ask(ALICE, op="wait", ids=[1]))
+    await desk.ask(ALICE, op="suspend", select={"ids": [1]})
+    await desk.feed(Frozen(now(), 1, 1))
+    await desk.ask(ALICE, op="resume", select={"ids": [1]})
+    desk.shell.engine.ledger.apply(happened(ev.PreemptRequested))
+    await desk.feed(ended(1, exit_code=None, signal=15), CgroupGone(now(), 1, 1))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await desk.feed(runner_up(1, 2), ended(1, 2, exit_code=5), CgroupGone(now(), 1, 2))
+    reply = await waiting
+    assert [(job["status"], job["attempt"]) for job in reply["ended"]] == [(5, 2)]
+
+
+async def test_what_an_administrator_suspends_its_owner_cannot_resume(desk: Desk) -> None:
+    await desk.submit(ALICE)
+    await desk.feed(runner_up(1))
+    await desk.ask(ALICE, op="suspend", select={"ids": [1]})
+    await desk.ask(ADMIN, op="suspend", select={"ids": [1]})
+    reply = await desk.ask(ALICE, op="resume", select={"ids": [1]})
+    (failure,) = reply["failed"]
+    assert (failure["error"]["kind"], failure["error"]["code"]) == (
+        "NotPermitted",
+        "held-by-admin",
+    )
+    assert (await desk.ask(ADMIN, op="resume", select={"ids": [1]}))["done"] == [1]
+
+
+@pytest.mark.parametrize("verb", ["suspend", "resume"])
+async def test_a_selection_of_running_jobs_reaches_only_the_askers(desk: Desk, verb: str) -> None:
+    await desk.submit(ALICE, name="target")
+    await desk.feed(runner_up(1))
+    for select in ({"everything": True}, {"user": "alice"}, {"name": "target"}, {}):
+        reply = await desk.ask(BOB, op=verb, select=select)
+        assert reply == {"done": [], "failed": []}
+    assert await seen(desk, "RUNNING") == [None]
+
+
+# -- conditions, changes, signals --------------------------------------------------------------
+
+
+async def test_a_job_may_wait_for_one_that_ended_in_the_same_turn(desk: Desk) -> None:
+    """The journal is asked when the turn decides, not when the request comes in."""
+
+    first = await desk.submit(ALICE)
+    await desk.feed(runner_up(first), ended(first))
+    gone = asyncio.create_task(desk.feed(CgroupGone(now(), first, 1)))
+    await asyncio.sleep(0)
+    second = await desk.submit(BOB, after=[{"id": first}])
+    await gone
+    job = desk.shell.engine.ledger.jobs[second]
+    assert (job.awaits, job.broken, job.state) == ((), None, "STARTING")
+
+
+async def test_how_jobs_ended_long_ago_is_known(desk: Desk) -> None:
+    good, bad = await desk.submit(ALICE), await desk.submit(ALICE)
+    await desk.finish(good)
+    await desk.finish(bad, exit_code=1)
+    third = await desk.submit(ALICE, after=[{"id": good}, {"id": bad, "want": "fail"}])
+    jobs = desk.shell.engine.ledger.jobs
+    assert jobs[third].state == "STARTING"
+    fourth = await desk.submit(ALICE, after=[{"id": bad}])
+    view = (await desk.ask(ALICE, op="why", id=fourth))["job"]
+    assert view["reason"]["code"] == "DEPENDENCY_NEVER"
+    assert view["expected_start_at"] is None
+    await desk.ask(ALICE, op="set", select={"ids": [fourth]}, after=[{"id": bad, "want": "any"}])
+    assert jobs[fourth].state == "STARTING"
+    assert await refusal(desk.submit(ALICE, after=[{"id": 99}])) == (Refused, "no-such-job")
+
+
+async def test_a_start_after_others_and_at_a_time_is_forecast(desk: Desk) -> None:
+    at_s = int(now().at_s)
+    first = await desk.submit(ALICE, time_limit_s=600)
+    await desk.feed(runner_up(first))
+    asked = {"op": "submit", "argv": ["true"], "cwd": "/", "dry_run": True}
+    reply = await desk.ask(ALICE, **asked, after=[{"id": first}])
+    assert reply["reason"]["code"] == "DEPENDENCY"
+    assert reply["expected_start_at"] == at_s + 600
+    reply = await desk.ask(ALICE, **asked, begin_s=at_s + 7000)
+    assert reply["reason"]["code"] == "BEGIN_TIME"
+    assert reply["expected_start_at"] == at_s + 7000
+    second = await desk.submit(ALICE, after=[{"id": first}], begin_s=at_s + 7000)
+    view = (await desk.ask(ALICE, op="why", id=second))["job"]
+    assert view["expected_start_at"] == at_s + 7000
+
+
+async def test_show_and_why_tell_what_was_said_of_start_and_retries(desk: Desk) -> None:
+    job_id = await desk.submit(
+        ALICE, retry={"times": 2}, warn={"signal": 10, "before_s": 60}, begin_s=5
+    )
+    await desk.feed(runner_up(job_id), ended(job_id, exit_code=3))
+    await desk.feed(CgroupGone(now(), job_id, 1))
+    for verb in ("show", "why"):
+        view = (await desk.ask(ALICE, op=verb, id=job_id))["job"]
+        assert (
+            view
+            | {
+                "after": [],
+                "begin_at": 5,
+                "retry": {"times": 2, "on": ["FAILED", "LAUNCH_FAILED", "LOST"], "done": 1},
+                "warn": {"signal": "SIGUSR1", "before_s": 60},
+                "attempts": "attempt 2 of 3; attempt 1 ended FAILED (exit code 3)",
+            }
+            == view
+        )
+
+
+async def test_a_signal_is_owed_to_the_running_job_again_and_again(desk: Desk) -> None:
+    job_id = await desk.submit(ALICE)
+    await desk.feed(runner_up(job_id))
+    desk.shell.host.take()
+    reply = await desk.ask(ALICE, op="signal", select={"ids": [job_id]}, signal=10)
+    assert reply == {"done": [job_id], "failed": []}
+    assert desk.shell.host.take() == [SendSignals(job_id, 1, 1, (10,))]
+    desk.shell.engine.perform_all_owed()
+    assert desk.shell.host.take() == [SendSignals(job_id, 1, 1, (10,))]
+    refused = await desk.ask(BOB, op="signal", select={"ids": [job_id]}, signal=9)
+    assert refused["failed"][0]["error"]["code"] == "not-yours"
+    assert desk.shell.host.take() == []
+
+
+async def test_a_changed_job_stands_in_its_new_pool_and_its_old_one_is_looked_at_again(
+    make_desk: MakeDesk,
+) -> None:
+    desk = make_desk(by=rules(weights={"lab": "1"}))
+    await desk.submit(BOB, 9)
+    job_id = await desk.submit(ALICE, 9)
+    await desk.ask(ALICE, op="set", select={"ids": [job_id]}, pool="lab", name="other")
+    view = (await desk.ask(ALICE, op="status", select={"ids": [job_id]}))["jobs"][0]
+    assert (view["pool"], view["name"]) == ("root.lab", "other")
+    await desk.finish(1)
+    assert (await desk.ask(ALICE, op="why", id=job_id))["job"]["state"] == "STARTING"
+    desk.shell.host.take()
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"name": "a\0b"}, "bad-request"),
+        ({"pool": "nowhere"}, "no-such-pool"),
+        ({"demand": {"cores_milli": 99_000}}, "too-big"),
+    ],
+)
+async def test_a_change_that_cannot_be_is_refused(
+    desk: Desk, change: dict[str, Any], code: str
+) -> None:
+    job_id = await desk.submit(ALICE, held=True)
+    asked = desk.ask(ALICE, op="set", select={"ids": [job_id]}, **change)
+    if code == "bad-request":
+        assert await refusal(asked) == (Refused, code)
+    else:
+        assert (await asked)["failed"][0]["error"]["code"] == code
+
+
+# -- what is counted -----------------------------------------------------------------------------
+
+
+def gpus(count: int) -> dict[str, Any]:
+    return {"demand": {"cores_milli": 1000, "memory_bytes": GIB, "gres": {"gpu": count}}}
+
+
+async def test_a_job_is_shown_with_the_gpus_that_it_has(make_desk: MakeDesk) -> None:
+    desk = make_desk(by=with_gpus(2))
+
+    first = await desk.submit(ALICE, **gpus(1))
+    second = await desk.submit(BOB, **gpus(2))
+    plain = await desk.submit(BOB)
+    reply = await desk.ask(BOB, op="status")
+    assert reply["gres"] == ["gpu"]
+    jobs = {job["id"]: job for job in reply["jobs"]}
+    assert (jobs[first]["demand"]["gres"], jobs[first]["gres_instances"]) == (
+        {"gpu": 1},
+        {"gpu": ["0"]},
+    )
+    assert jobs[second]["gres_instances"] == {}
+    assert "gres_instances" not in jobs[plain]
+    text = "needs 2 gpu, 1 free; job 1 (alice) holds 1"
+    assert jobs[second]["reason"] == {"code": "RESOURCES", "text": text}
+    events = (await desk.ask(ALICE, op="show", id=first))["events"]
+    assert [each["text"] for each in events] == ["", "attempt 1, gpu 0"]
+    shares = await desk.ask(BOB, op="shares")
+    assert (shares["capacity"]["gres"], shares["free"]["gres"]) == ({"gpu": 2}, {"gpu": 1})
+    usage = {node["path"]: node["usage"]["gres"] for node in shares["nodes"]}
+    assert usage == {"root.alice": {"gpu": 1}, "root.bob": {}}
+    desk.shell.host.take()
+
+
+async def test_how_many_a_waiting_job_asks_for_can_be_changed(make_desk: MakeDesk) -> None:
+    desk = make_desk(by=with_gpus(2))
+
+    job_id = await desk.submit(ALICE, held=True, **gpus(1))
+    for counts, shown in (
+        ({"gpu": 2}, {"gpu": 2}),
+        ({"gpu": 0}, {}),
+        ({"gpu": 3}, None),
+        ({"tape": 1}, None),
+    ):
+        change = {"select": {"ids": [job_id]}, "demand": {"gres": counts}}
+        reply = await desk.ask(ALICE, op="set", **change)
+        job = (await desk.ask(ALICE, op="show", id=job_id))["job"]
+        assert bool(reply["failed"]) is (shown is None)
+        assert job["demand"]["gres"] == (shown or {})
+    events = (await desk.ask(ALICE, op="show", id=job_id))["events"]
+    assert [each["text"] for each in events if each["event"] == "Changed"] == [
+        "gres 1 gpu → 2 gpu, by alice",
+        "gres 2 gpu → none, by alice",
+    ]
+
+
+async def test_doctor_says_that_gpus_are_not_controlled(make_desk: MakeDesk) -> None:
+    desk = make_desk(by=with_gpus(2))
+
+    reply = await desk.ask(BOB, op="doctor")
+    assert reply["gres"] == {"gpu": ["0", "1"]}
+    assert reply["controls"]["gpu"].startswith("not controlled: ")
+
+
+async def test_patterns_of_names_are_not_kept(desk: Desk) -> None:
+    """Python's own fnmatch keeps 32,768 of them, a quarter of a gigabyte of long ones."""
+    kept = fnmatch._compile_pattern.cache_info().currsize  # type: ignore[attr-defined]
+
+    await desk.submit(ALICE, name="train", held=True)
+    for number in range(200):
+        reply = await desk.ask(ALICE, op="status", select={"name": f"{number}*?"})
+        assert reply["jobs"] == []
+    assert len((await desk.ask(ALICE, op="status", select={"name": "t*[n]"}))["jobs"]) == 1
+    assert fnmatch._compile_pattern.cache_info().currsize == kept  # type: ignore[attr-defined]
+    assert lookup_module._compiled.cache_info().maxsize == 64
+
+
+async def test_names_may_be_patterns_and_stay_names(desk: Desk) -> None:
+    for name in ("train-1", "train-2", "eval", "[red]", "e"):
+        await desk.submit(ALICE, held=True, name=name)
+    for pattern, ids in (("train-*", [1, 2]), ("[red]", [4, 5]), ("eval", [3])):
+        reply = await desk.ask(ALICE, op="cancel", select={"name": pattern})
+        assert reply["done"] == ids
+
+
+@pytest.mark.parametrize("verb", ["cancel", "hold", "release"])
+async def test_nobody_acts_on_others_jobs_by_their_ids(desk: Desk, verb: str) -> None:
+    """Promise 5. The one's refusal does not stop the others."""
+
+    held = verb == "release"
+    await desk.submit(ALICE, 9)
+    await desk.submit(ALICE, 9, held=held)
+    await desk.submit(BOB, 9, held=held)
+    reply = await desk.ask(BOB, op=verb, select={"ids": [2, 3, 77]})
+    assert reply["done"] == [3]
+    assert [(f["id"], f["error"]["kind"], f["error"]["code"]) for f in reply["failed"]] == [
+        (2, "NotPermitted", "not-yours"),
+        (77, "Refused", "no-such-job"),
+    ]
+    jobs = (await desk.ask(ALICE, op="status", select={"ids": [2]}))["jobs"]
+    assert jobs[0]["state"] == ("HELD" if held else "PENDING")
+
+
+@pytest.mark.parametrize(
+    "select",
+    [
+        {"everything": True},
+        {"user": "alice"},
+        {"name": "target"},
+        {"states": ["PENDING"]},
+    ],
+)
+@pytest.mark.parametrize("verb", ["cancel", "hold"])
+async def test_a_selection_reaches_only_what_the_asker_may_touch(
+    desk: Desk, verb: str, select: dict[str, Any]
+) -> None:
+    await desk.submit(ALICE, 9, name="target")
+    await desk.submit(ALICE, 9, name="target")
+    reply = await desk.ask(BOB, op=verb, select=select)
+    assert reply == {"done": [], "failed": []}
+    states = [job["state"] for job in (await desk.ask(ALICE, op="status"))["jobs"]]
+    assert states == ["STARTING", "PENDING"]
+
+
+async def test_an_empty_selection_touches_nothing(desk: Desk) -> None:
+    """A script whose variable is empty must not cancel everything."""
+
+    await desk.submit(ALICE, held=True)
+    for select in ({}, {"ids": []}, {"states": []}):
+        reply = await desk.ask(ALICE, op="cancel", select=select)
+        assert reply == {"done": [], "failed": []}
+
+
+async def test_an_administrator_acts_on_everybodys_jobs(desk: Desk) -> None:
+    await desk.submit(ALICE, held=True)
+    await desk.submit(BOB, held=True)
+    reply = await desk.ask(ADMIN, op="cancel", select={"everything": True})
+    assert reply == {"done": [1, 2], "failed": []}
+
+
+async def test_what_an_administrator_holds_its_owner_cannot_release(desk: Desk) -> None:
+    await desk.submit(ALICE, 9)
+    await desk.submit(ALICE, 9)
+    await desk.ask(ADMIN, op="hold", select={"ids": [2]})
+    reply = await desk.ask(ALICE, op="release", select={"ids": [2]})
+    assert [f["error"]["code"] for f in reply["failed"]] == ["held-by-admin"]
+    assert (await desk.ask(ADMIN, op="release", select={"ids": [2]}))["done"] == [2]
+
+
+async def test_acting_on_an_ended_job_says_how_it_ended(desk: Desk) -> None:
+    await desk.submit(ALICE)
+    await desk.finish(1)
+    reply = await desk.ask(ALICE, op="cancel", select={"ids": [1]})
+    (failure,) = reply["failed"]
+    assert (failure["error"]["code"], failure["error"]["text"]) == (
+        "ended",
+        "job 1 has already ended: COMPLETED",
+    )
+
+
+async def test_the_identity_is_the_uid_and_not_the_name(desk: Desk) -> None:
+    """Two accounts of one name (a directory service's, a local one) are two people."""
+    other_alice = Actor(user="alice", uid=4711, is_admin=False)
+
+    await desk.submit(ALICE, held=True)
+    reply = await desk.ask(other_alice, op="cancel", select={"user": "alice"})
+    assert reply == {"done": [], "failed": []}
+    assert await refusal(desk.ask(other_alice, op="show", id=1)) == (NotPermitted, "not-yours")
+
+
+# -- drain, shares, doctor ---------------------------------------------------------------------
+
+
+async def test_drain_is_for_administrators(desk: Desk) -> None:
+    assert await refusal(desk.ask(ALICE, op="drain", on=True)) == (NotPermitted, "not-admin")
+    assert await desk.ask(ADMIN, op="drain", on=True) == {"draining": True}
+    assert await desk.ask(ADMIN, op="drain", on=True) == {"draining": True}
+    await desk.submit(ALICE)
+    assert desk.shell.host.take() == []
+    status = await desk.ask(ALICE, op="status")
+    assert status["draining"] is True
+    assert status["jobs"][0]["reason"]["code"] == "DRAINING"
+    assert await desk.ask(ADMIN, op="drain", on=False) == {"draining": False}
+    assert desk.shell.host.take() == [Launch(1, 1)]
+
+
+async def test_a_shutdown_is_for_administrators(desk: Desk) -> None:
+    for kill_jobs in (False, True):
+        asked = desk.ask(ALICE, op="shutdown", kill_jobs=kill_jobs)
+        assert await refusal(asked) == (NotPermitted, "not-admin")
+    assert desk.told_to_end == []
+    assert (await desk.ask(ADMIN, op="status"))["draining"] is False
+
+
+#: Of a reply, as long as nothing is wrong with the service.
+THERE = {"launcher_away_s": None, "notices": []}
+AWAY = "the launcher has been away for 12s: no job starts or is stopped until it is back; "
+
+
+@pytest.mark.parametrize(
+    ("is_service", "cure"),
+    [
+        (True, "systemctl start drfd-launcher starts it"),
+        (False, "it is started again by itself, and the log of drfd says why"),
+    ],
+)
+async def test_while_the_launcher_is_away_whoever_asks_for_the_queue_is_told(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, is_service: bool, cure: str
+) -> None:
+    """With running jobs alone nothing said so but drf doctor."""
+    desk.requests.install = replace(desk.requests.install, is_service=is_service)
+
+    await desk.submit(ALICE)
+    there = await desk.ask(BOB, op="status")
+    assert {key: there[key] for key in THERE} == THERE
+    monkeypatch.setattr(desk.link, "away_s", lambda: 12.34)
+    told = {
+        "launcher_away_s": 12.3,
+        "notices": [{"code": "LAUNCHER_AWAY", "text": AWAY + cure}],
+    }
+    for asked in ({"op": "status"}, {"op": "doctor"}, {"op": "hello"}):
+        reply = await desk.ask(BOB, **asked)
+        assert {key: reply[key] for key in THERE} == told
+
+
+@pytest.mark.parametrize("op", ["cancel", "suspend"])
+async def test_what_waits_for_the_launcher_is_said_to_wait(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, op: str
+) -> None:
+    """A cancellation was said to be done, and nothing happened."""
+
+    await desk.submit(ALICE)
+    await desk.submit(ALICE, 9)
+    await desk.feed(runner_up(1))
+    monkeypatch.setattr(desk.link, "away_s", lambda: 12.34)
+    reply = await desk.ask(ALICE, op=op, select={"ids": [1]})
+    assert reply["done"] == [1]
+    assert [each["code"] for each in reply["notices"]] == ["LAUNCHER_AWAY"]
+
+
+async def test_what_needs_no_launcher_is_done_without_a_word(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await desk.submit(ALICE, 9)
+    await desk.submit(ALICE, 9)
+    monkeypatch.setattr(desk.link, "away_s", lambda: 12.34)
+    reply = await desk.ask(ALICE, op="cancel", select={"ids": [2]})
+    assert reply == {"done": [2], "failed": []}
+
+
+async def test_a_launcher_that_has_just_not_come_up_is_not_missed(desk: Desk) -> None:
+    """A daemon begins without one, and has one in a moment."""
+    desk.link.hello = {}
+    desk.link.away_since_s = time.monotonic()
+
+    status = await desk.ask(BOB, op="status")
+    assert status["notices"] == [] and status["launcher_away_s"] is not None
+
+
+async def test_a_shutdown_leaves_jobs_alone(desk: Desk) -> None:
+    await desk.submit(ALICE)
+    await desk.submit(BOB, 9)
+    reply = await desk.ask(ADMIN, op="shutdown")
+    assert reply == {"done": [], "failed": [], "running": [1]} | THERE
+    assert desk.told_to_end == [False]
+    states = [job["state"] for job in (await desk.ask(ADMIN, op="status"))["jobs"]]
+    assert states == ["STARTING", "PENDING"]
+
+
+async def test_a_shutdown_that_kills_stops_what_runs_and_starts_nothing_in_its_place(
+    desk: Desk,
+) -> None:
+    await desk.submit(ALICE, 9)
+    await desk.submit(BOB, 9)
+    await desk.feed(runner_up(1))
+    reply = await desk.ask(ADMIN, op="shutdown", kill_jobs=True)
+    assert reply == {"done": [1], "failed": [], "running": [1]} | THERE
+    assert desk.told_to_end == [True]
+    await desk.finish(1, signal=15, exit_code=None)
+    assert (await desk.ask(ADMIN, op="show", id=1))["job"]["state"] == "CANCELLED"
+    assert (await desk.ask(ADMIN, op="show", id=2))["job"]["state"] == "PENDING"
+
+
+async def test_shares_are_the_same_for_everybody(desk: Desk) -> None:
+    await desk.submit(ALICE, 3)
+    shares = await desk.ask(BOB, op="shares")
+    assert shares == await desk.ask(ADMIN, op="shares")
+    assert [(node["path"], node["dominant_share"]) for node in shares["nodes"]] == [
+        ("root.alice", 0.333333333)
+    ]
+
+
+async def test_doctor_tells_what_is_enforced_and_what_is_wrong(desk: Desk) -> None:
+    away = await desk.ask(BOB, op="doctor")
+    assert away == {
+        "version": __version__,
+        "enforcement": None,
+        "controls": {},
+        "disks": [
+            {
+                "name": "data",
+                "path": "/data",
+                "device": "8:0",
+                "filesystem": "",
+                "read": 2000,
+                "write": 1000,
+                "control": {},
+                "guess": False,
+                "problem": "",
+            }
+        ],
+        "capacity": {
+            "cores": 9.0,
+            "memory": 18 * GIB,
+            "read": 1000,
+            "write": 1000,
+            "gres": {},
+        },
+        "warnings": ["a warning"],
+        "stuck_jobs": [],
+        "strays": [],
+        "launcher": "away",
+        "launcher_away_s": None,
+        "notices": [],
+        "draining": False,
+        "cures": ["no job starts while the launcher is away: the log of drfd says why"],
+        "private": {},
+        "processes": None,
+        "external": None,
+        "gres": {},
+    }
+    desk.link.hello = {"kind": "cgroup v1", "controls": {"cores": "enforced"}}
+    desk.link.hello["cores"] = {"quota": "enforced", "pin": "enforced: whole cores"}
+    desk.link.stuck = {(7, 1), (3, 2)}
+    there = await desk.ask(BOB, op="doctor")
+    assert there == away | {
+        "enforcement": "cgroup v1",
+        "controls": {"cores": "enforced"},
+        "stuck_jobs": [3, 7],
+        "private": private_view(desk.link.hello),
+    }
+    desk.link.settings = LaunchSettings((), 64, "pin")
+    pinned = await desk.ask(BOB, op="doctor")
+    assert pinned["controls"] == {"cores": "enforced: whole cores"}
+
+
+# -- a journal that says no --------------------------------------------------------------------
+
+
+class FullDisk(Journal):
+    def commit(self) -> None:
+        if self._db.in_transaction:
+            raise HostError("journal", "cannot write the journal: disk is full")
+
+
+async def test_a_submission_that_cannot_be_written_is_an_error_and_no_job(
+    make_desk: MakeDesk,
+) -> None:
+    desk = make_desk(journal=FullDisk)
+
+    with pytest.raises(HostError, match="disk is full"):
+        await desk.submit(ALICE)
+    assert (await desk.ask(ALICE, op="status"))["jobs"] == []
+
+
+async def test_an_asker_who_has_left_does_not_disturb_the_turn(desk: Desk) -> None:
+    left = asyncio.create_task(desk.submit(ALICE, held=True))
+    stays = asyncio.create_task(desk.submit(ALICE, held=True))
+    await asyncio.sleep(0)
+    left.cancel()
+    assert await stays == 2
+    assert [job["id"] for job in (await desk.ask(ALICE, op="status"))["jobs"]] == [1, 2]
+
+
+async def test_of_every_job_that_has_a_place_it_is_told_when_it_starts(make_desk: MakeDesk) -> None:
+    by = replace(rules(), patience=ReservationSettings(patience_s=0, drain_after_s=9999, depth=2))
+    desk = make_desk(by=by)
+
+    first = await desk.submit(ALICE, 6, time_limit_s=600)
+    for actor in (BOB, ALICE, ADMIN):
+        await desk.submit(actor, 7, time_limit_s=600)
+    shown = (await desk.ask(ADMIN, op="status", select={}))["jobs"]
+    starts = {job["id"]: job["expected_start_at"] for job in shown}
+    begin_s = desk.shell.engine.clock().at_s
+    assert starts == {first: None, 2: begin_s + 600, 3: begin_s + 1200, 4: None}
+    desk.shell.host.take()
+
+
+# -- waiting in vain ---------------------------------------------------------------------------
+
+
+async def test_what_can_never_start_is_not_waited_for(desk: Desk) -> None:
+    """It may become so while somebody waits; an array with such a task, too. With others to wait
+    for, these are waited for first."""
+
+    bad = await desk.submit(ALICE)
+    after = [{"id": bad, "want": "ok"}]
+    stuck = await desk.submit(ALICE, after=after)
+    array = await desk.submit(ALICE, after=after, array="1-3")
+    other = await desk.submit(ALICE)
+    wait = asyncio.ensure_future(desk.ask(ALICE, op="wait", ids=[stuck, array, other]))
+    one = asyncio.ensure_future(desk.ask(ALICE, op="wait", ids=[array, other], any=True))
+    await desk.finish(bad, exit_code=3)
+    told = await desk.ask(ALICE, op="wait", ids=[bad, stuck])
+    assert [told["done"], *([job["id"] for job in told[of]] for of in ("ended", "never"))] == [
+        False, [bad], [stuck],
+    ]  # fmt: skip
+    assert told["never"][0]["reason"]["code"] == "DEPENDENCY_NEVER"
+    assert not wait.done() and not one.done()
+    await desk.finish(other)
+    told = await wait
+    assert [job["id"] for job in told["ended"]] == [other]
+    assert [job["id"] for job in told["never"]] == [stuck, array + 1]
+    assert (await one)["done"]
+
+
+async def test_what_waits_for_what_can_never_start_is_not_waited_for_either(desk: Desk) -> None:
+    """Over a chain, and over an array; it is said what is behind it. It may become so by the end of
+    another, or by a change."""
+
+    def after(job_id: int) -> list[dict[str, Any]]:
+        return [{"id": job_id, "want": "any"}]
+
+    bad = await desk.submit(ALICE)
+    broken = await desk.submit(ALICE, after=[{"id": bad, "want": "ok"}])
+    array = await desk.submit(ALICE, after=after(broken), array="1-3")
+    last = await desk.submit(ALICE, after=after(array))
+    later = await desk.submit(ALICE, held=True)
+    behind = await desk.submit(ALICE, after=after(later))
+    waits = [
+        asyncio.ensure_future(desk.ask(ALICE, op="wait", ids=[job_id]))
+        for job_id in (array, last, later, behind)
+    ]
+    await asyncio.sleep(0)
+    await desk.finish(bad, exit_code=3)
+    told = [await wait for wait in waits[:2]]
+    assert [[job["id"] for job in each["never"]] for each in told] == [[array + 1], [last]]
+    why = f"job {broken} (alice), which never starts: see drf why {broken}"
+    texts = [each["never"][0]["reason"]["text"] for each in told]
+    assert texts == [f"waits for {why}", f"waits, over others, for {why}"]
+    assert not waits[2].done() and not waits[3].done()
+    await desk.ask(ALICE, op="set", select={"ids": [later]}, after=after(broken))
+    told = [await wait for wait in waits[2:]]
+    assert [job["id"] for each in told for job in each["never"]] == [later, behind]
+    again = await desk.ask(ALICE, op="wait", ids=[last], timeout_s=0.0)
+    assert [job["id"] for job in again["never"]] == [last]
+
+
+async def test_who_has_too_many_ended_tasks_of_arrays_that_go_on_submits_no_more(
+    make_desk: MakeDesk,
+) -> None:
+    """Their records cannot be removed and were in no budget: with the last task of each array held,
+    one user could fill the disk below the journal with them."""
+    desk = make_desk(config=Config(history=HistorySettings(max_bytes=100_000)), ready=False)
+    array = await desk.submit(ALICE, array="0-99", cwd="/" + "x" * 2000)
+    for task in range(array + 1, array + 100):
+        await desk.ask(ALICE, op="cancel", select={"ids": [task]})
+    with pytest.raises(Refused) as refusal:
+        await desk.submit(ALICE)
+    assert refusal.value.code == "too-much-kept"
+    await desk.submit(BOB)
+    await desk.submit(ADMIN)
+    await desk.ask(ALICE, op="cancel", select={"ids": [array]})
+    await desk.submit(ALICE)
+
+
+async def test_a_job_that_waited_for_a_thousand_tasks_of_a_torn_array_is_shown_at_once(
+    make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For each of them the whole record of the array was read, some megabytes: a submission and a
+    `drf show` took fifteen seconds each, in which nobody else was heard."""
+    read = [0]
+
+    def counted(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+        def count(data: bytes) -> Any:
+            read[0] += 1
+            return decode(data)
+
+        return count
+
+    desk = make_desk(ready=False, by=replace(rules(), max_waiting_per_user=10_000))
+    array = await desk.submit(ALICE, array="0-1999")
+    for task in range(array + 1, array + 2000, 2):
+        await desk.ask(ALICE, op="cancel", select={"ids": [task]})
+    # Some of it lives on, and then it is over.
+    await desk.ask(ALICE, op="hold", select={"ids": [array + 2]})
+    for _ in range(2):
+        await desk.ask(ALICE, op="cancel", select={"name": "true", "states": ["PENDING"]})
+        arrays, records = desk.shell.journal.arrays, desk.shell.journal._records
+        monkeypatch.setattr(records, "array", counted(records.array))
+        monkeypatch.setattr(records, "array_head", counted(records.array_head))
+        read[0] = 0
+        after = [{"id": array + at, "want": "any"} for at in range(3, 1003)]
+        job_id = await desk.submit(ALICE, after=after, name="waits")
+        shown = (await desk.ask(ALICE, op="show", id=job_id))["job"]
+        assert [each["label"] for each in shown["after"][:2]] == [f"{array}_2", f"{array}_3"]
+        assert arrays.get(array) is not None
+        assert read[0] <= 5
+        await desk.ask(ALICE, op="set", select={"ids": [job_id]}, after=after[:500])
+        assert read[0] <= 10
+        await desk.ask(ALICE, op="cancel", select={"ids": [array, job_id]})
+
+
+async def test_a_change_of_a_torn_array_counts_as_what_it_takes(
+    make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counted as one, however many ranges of tasks it changed: a loop of hold and release, well
+    within what is allowed, took all of the daemon's time."""
+    desk = make_desk(ready=False, by=replace(rules(), max_waiting_per_user=10_000))
+    charged: list[int] = []
+    quotas = desk.requests.quotas
+    monkeypatch.setattr(quotas, "changed", lambda uid, count, size=0: charged.append(count))
+    array = await desk.submit(ALICE, array="0-999")
+    await desk.ask(ALICE, op="hold", select={"ids": [array]})
+    await desk.ask(ALICE, op="release", select={"ids": [array]})
+    assert charged == [1, 1]
+    for task in range(array + 1, array + 1000, 2):
+        await desk.ask(ALICE, op="cancel", select={"ids": [task]})
+    await desk.ask(ALICE, op="hold", select={"ids": [array]})
+    assert charged[2:] == [51]
+
+
+async def test_the_end_of_an_array_wakes_those_who_wait_for_its_tasks_and_looks_at_no_others(
+    make_desk: MakeDesk,
+) -> None:
+    """All ids that anybody waited for were looked at, up to 200,000 of each user, whenever what
+    waited of an array was cancelled."""
+
+    class NeverWalked(dict[Any, Any]):
+        def __iter__(self) -> Any:
+            raise AssertionError("all of them were looked at")
+
+        keys = values = items = __iter__  # type: ignore[assignment]
+
+    desk = make_desk(ready=False)
+    waiting = desk.requests._waits._waiting
+    waiting._waiters = NeverWalked()
+    first = await desk.submit(ALICE, array="0-9")
+    other = await desk.submit(ALICE, array="0-9")
+    ids = [first + 2, other + 2, other + 4, other]
+    wait = asyncio.create_task(desk.ask(ALICE, op="wait", ids=ids))
+    anyone = asyncio.create_task(desk.ask(ALICE, op="wait", ids=[other + 4], any=True))
+    while not waiting._tasks:
+        await asyncio.sleep(0)
+    await desk.ask(ALICE, op="hold", select={"ids": [other + 2]})
+    await desk.ask(ALICE, op="cancel", select={"name": "true", "states": ["PENDING"]})
+    assert [each["id"] for each in (await anyone)["ended"]] == [other + 4]
+    assert not wait.done()
+    await desk.ask(ALICE, op="cancel", select={"ids": [other + 2]})
+    assert [each["id"] for each in (await wait)["ended"]] == ids
+    assert not waiting._waiters
+    assert not waiting._tasks
+    assert not waiting._array_of
+    assert not waiting._all
+
+
+async def test_of_a_waiting_job_it_is_told_what_would_start_now(desk: Desk) -> None:
+    await desk.feed(runner_up(await desk.submit(BOB, 4)))
+    waiting = await desk.submit(ALICE, 8)
+    reply = await desk.ask(ALICE, op="why", id=waiting)
+    assert reply["job"]["reason"]["code"] == "RESOURCES"
+    assert reply["notes"] == ["submitted with -c 5 it would start now"]
+    assert reply["advice"] is None
+
+
+async def test_in_a_very_long_queue_nothing_is_tried(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests_module, "MOST_JOBS", 1)
+
+    await desk.feed(runner_up(await desk.submit(BOB, 4)))
+    waiting = await desk.submit(ALICE, 8)
+    assert (await desk.ask(ALICE, op="why", id=waiting))["notes"] == []
+
+
+async def test_a_held_or_running_job_has_no_notes(desk: Desk) -> None:
+    await desk.feed(runner_up(await desk.submit(ALICE)))
+    await desk.submit(ALICE, held=True)
+    for job_id in (1, 2):
+        assert (await desk.ask(ALICE, op="why", id=job_id))["notes"] == []
+
+
+async def test_of_an_ended_job_it_is_told_what_it_used_and_what_to_ask_for(desk: Desk) -> None:
+    usage = Usage(cpu_s=4.0, memory_peak_bytes=100 << 20, limit_hits=0)
+
+    for _ in range(3):
+        await desk.finish(await desk.submit(ALICE, 2, name="train"), usage=usage, at_s=8.0)
+    await desk.finish(await desk.submit(BOB, name="train"), usage=usage, at_s=800.0)
+    reply = await desk.ask(ALICE, op="why", id=2)
+    assert reply["notes"] == [
+        "it ran for 8.0s and used 4.0s of CPU time (0.5 of 2 cores on average) "
+        "and 100M of 1G of memory"
+    ]
+    assert reply["advice"]["options"] == ["-c", "0.5", "-m", "128M", "-t", "1m"]
+    assert reply["advice"]["jobs"] == 3, "the other's job of this name is not alike"
+    assert (await desk.ask(BOB, op="why", id=4))["advice"] is None, "one job proves nothing"
+
+
+async def test_why_is_for_who_may_see_it(desk: Desk) -> None:
+    await desk.finish(await desk.submit(ALICE))
+    with pytest.raises(NotPermitted):
+        await desk.ask(BOB, op="why", id=1)

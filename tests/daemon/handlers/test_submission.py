@@ -1,0 +1,341 @@
+"""From a request and who sent it to a job's specification."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from drfd.common.errors import NotPermitted, Refused
+from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
+from drfd.core.fairness.rules import Pool, Rules
+from drfd.core.model import job
+from drfd.core.model.job import JobSpec, Notify, Words
+from drfd.core.model.resources import Resources
+from drfd.core.model.stimuli import Actor
+from drfd.daemon.config import Defaults, UserLimits
+from drfd.daemon.handlers.submission import MAX_WORD_BYTES, SubmitTerms, spec_for
+from drfd.host.disks import Disk
+from drfd.protocol.requests import Demand, DependencyPart, Rates, RetryPart, SubmitRequest, WarnPart
+from drfd.protocol.requests import NotifyPart as Tell
+from fakes import ADMIN, ALICE, BOB, rules
+
+DEFAULTS = Defaults(
+    cores_milli=1500, memory_bytes=2 << 30, time_limit_s=3600, read_bps=10, write_bps=20
+)
+LIMITS = UserLimits(command_bytes=600_000, environment_bytes=300_000, script_bytes=5000)
+POOLS = {
+    "lab": Pool(users=frozenset({"alice"})),
+    "open": Pool(),
+    "shut": Pool(users=frozenset()),
+}
+DATA = Disk(name="data", path="/data", read_bps=1000, write_bps=15, devices=())
+#: On the file system of every path that nothing else is mounted on.
+ROOT_DISK = Disk(name="root", path="/", read_bps=1000, write_bps=1000, devices=())
+PROC_DISK = Disk(name="proc", path="/proc", read_bps=1000, write_bps=1000, devices=())
+POOLED = replace(rules(), pools=POOLS)
+
+
+def made(
+    actor: Actor = ALICE,
+    *,
+    by: Rules = POOLED,
+    root: bool = False,
+    hides: bool = False,
+    disks: tuple[Disk, ...] = (DATA,),
+    **asked: Any,
+) -> JobSpec:
+    """The job of a request with these fields."""
+    request = SubmitRequest(**({"v": 1, "argv": ["true"], "cwd": "/home/alice"} | asked))
+    terms = SubmitTerms(
+        rules=by, defaults=DEFAULTS, limits=LIMITS, disks=disks, takes_root=root,
+        has_private_tmp=hides,
+    )  # fmt: skip
+    return spec_for(request, actor, 100, terms)
+
+
+def refused(actor: Actor = ALICE, **asked: Any) -> Refused:
+    with pytest.raises(Refused) as refusal:
+        made(actor, **asked)
+    assert str(refusal.value).isprintable()
+    return refusal.value
+
+
+@pytest.mark.parametrize("cwd", ["/tmp/x", "/var/tmp/a/b", "/dev/shm/../shm/x"])
+def test_a_directory_that_jobs_do_not_see_is_refused(cwd: str) -> None:
+    refusal = refused(cwd=cwd, hides=True)
+    assert refusal.code == "private-tmp"
+    assert "each has a " in refusal.text
+    assert made(cwd=cwd).cwd == cwd
+
+
+@pytest.mark.parametrize("cwd", ["/tmp", "/tmpx/y", "/home/tmp/x", "/var/tmpdir"])
+def test_a_directory_that_jobs_see_is_taken(cwd: str) -> None:
+    assert made(cwd=cwd, hides=True).cwd == cwd
+
+
+def test_what_is_not_said_takes_the_defaults() -> None:
+    assert made() == JobSpec(
+        name="true",
+        user="alice",
+        uid=1001,
+        gid=100,
+        pool="root.lab",
+        demand=Resources(cores_milli=1500, memory_bytes=2 << 30, read_bps=10, write_bps=15),
+        time_limit_s=3600,
+        priority=0,
+        argv=Words.of(["true"]),
+        cwd="/home/alice",
+        umask=0o022,
+        stdout="drf-%j.out",
+        stderr="drf-%j.err",
+        attach=None,
+    )
+
+
+def test_what_is_said_counts() -> None:
+    asked = Demand(
+        cores_milli=10, memory_bytes=1 << 20, read_bps=0, write_bps=0, gres={"gpu": 1, "fpga": 2}
+    )
+    assert made(
+        argv=["a", "b"],
+        demand=asked,
+        name="n",
+        pool="open",
+        time_limit_s=7,
+        priority=-3,
+        preemptible=True,
+        umask=0,
+        stdout="/o",
+        stderr="/e",
+        attach="/tmp/a",
+    ) == JobSpec(
+        name="n",
+        user="alice",
+        uid=1001,
+        gid=100,
+        pool="root.open",
+        demand=Resources(cores_milli=10, memory_bytes=1 << 20, gres=(("fpga", 2), ("gpu", 1))),
+        time_limit_s=7,
+        priority=-3,
+        preemptible=True,
+        argv=Words.of(["a", "b"]),
+        cwd="/home/alice",
+        umask=0,
+        stdout="/o",
+        stderr="/e",
+        attach="/tmp/a",
+    )
+
+
+def test_none_of_a_countable_is_as_if_it_were_not_said() -> None:
+    asked = Demand(gres={"gpu": 0, "fpga": 2})
+    assert made(demand=asked).demand.gres == (("fpga", 2),)
+
+
+def test_identity_is_the_actors_and_the_sockets() -> None:
+    spec = made(BOB)
+    assert (spec.user, spec.uid, spec.gid, spec.pool) == ("bob", 1002, 100, "root.bob")
+
+
+def test_a_time_limit_of_zero_is_none_at_all() -> None:
+    assert made(time_limit_s=0).time_limit_s is None
+
+
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        (["/usr/bin/python3", "x.py"], "python3"),
+        (["train"], "train"),
+        (["dir/"], "job"),
+        ([""], "job"),
+        (["x" * 300], "x" * 256),
+    ],
+)
+def test_a_job_without_a_name_is_called_after_its_program(argv: list[str], name: str) -> None:
+    assert made(argv=argv).name == name
+
+
+# -- pools -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("actor", "pool", "leaf"),
+    [
+        (ALICE, None, "root.lab"),
+        (BOB, None, "root.bob"),
+        (ALICE, "open", "root.open"),
+        (BOB, "root.open", "root.open"),
+        (BOB, "bob", "root.bob"),
+    ],
+)
+def test_the_leaf_that_pays(actor: Actor, pool: str | None, leaf: str) -> None:
+    assert made(actor, pool=pool).pool == leaf
+
+
+@pytest.mark.parametrize("pool", ["lab", "root.lab", "shut"])
+def test_a_pool_with_a_list_takes_jobs_of_those_on_it_alone(pool: str) -> None:
+    refusal = refused(BOB, pool=pool)
+    assert (type(refusal), refusal.code) == (NotPermitted, "not-in-pool")
+
+
+@pytest.mark.parametrize("pool", ["labb", "alice", "root", "root.", "nobody\n\x1b[31m", "x" * 256])
+def test_a_pool_that_does_not_exist_is_refused(pool: str) -> None:
+    refusal = refused(BOB, pool=pool)
+    assert (type(refusal), refusal.code) == (Refused, "no-such-pool")
+
+
+def test_a_misspelt_pool_gets_a_suggestion() -> None:
+    assert refused(pool="opne").hint == "did you mean open?"
+
+
+# -- root --------------------------------------------------------------------------------------
+
+
+def test_jobs_of_root_are_refused_where_they_are_not_taken() -> None:
+    refusal = refused(ADMIN)
+    assert (type(refusal), refusal.code) == (NotPermitted, "root")
+
+
+def test_a_private_instance_of_root_takes_its_jobs() -> None:
+    assert made(ADMIN, root=True).uid == 0
+
+
+def test_it_is_the_uid_that_makes_root_and_not_the_name() -> None:
+    toor = Actor(user="toor", uid=0, is_admin=False)
+    assert refused(toor).code == "root"
+    assert made(Actor(user="root", uid=1001, is_admin=False)).uid == 1001
+
+
+# -- bounds ------------------------------------------------------------------------------------
+
+
+def test_no_command_is_refused_with_an_example() -> None:
+    refusal = refused(argv=[])
+    assert (refusal.code, refusal.hint) == ("no-command", "drf submit -- COMMAND")
+
+
+@pytest.mark.parametrize(
+    ("most", "asked"),
+    [
+        (MAX_WORD_BYTES - 1, lambda size: {"argv": ["x" * size]}),
+        (LIMITS.command_bytes, lambda size: {"argv": ["x"] * (size // 2)}),
+        (MAX_WORD_BYTES - 2, lambda size: {"argv": ["ü" * (size // 2)]}),
+        (
+            LIMITS.environment_bytes,
+            lambda size: {"env": {f"A{at}": "x" * (size // 4 - 4) for at in range(4)}},
+        ),
+        (LIMITS.script_bytes, lambda size: {"script": "x" * (size - 1)}),
+    ],
+    ids=["one argument", "many arguments", "bytes, not signs", "environment", "script"],
+)
+def test_what_a_job_carries_is_bounded_to_the_byte(
+    most: int, asked: Callable[[int], dict[str, Any]]
+) -> None:
+    made(**asked(most))
+    assert refused(**asked(most + 8)).code == "too-long"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"argv": ["tr\0ue"]},
+        {"argv": ["true", "\0"]},
+        {"env": {"A\0B": "1"}},
+        {"env": {"A": "\0"}},
+        {"cwd": "/home\0"},
+        {"stdout": "o\0"},
+        {"stderr": "e\0"},
+        {"attach": "/a\0"},
+        {"name": "n\0"},
+    ],
+    ids=lambda asked: next(iter(asked)),
+)
+def test_a_nul_is_refused_wherever_the_kernel_would_cut_it_off(asked: dict[str, Any]) -> None:
+    refusal = refused(**asked)
+    assert (type(refusal), refusal.code) == (Refused, "bad-request")
+
+
+@pytest.mark.parametrize("name", ["", "A=B"])
+def test_a_variable_that_no_program_could_read_is_refused(name: str) -> None:
+    """exec refuses them too, but then the job is queued, waits, and fails at its launch."""
+    assert refused(env={name: "1"}).code == "bad-request"
+
+
+def test_conditions_and_retries_come_out_as_they_were_asked() -> None:
+    spec = made(
+        after=[DependencyPart(id=3), DependencyPart(id=4, want="fail"), DependencyPart(id=3)],
+        begin_s=7,
+        retry=RetryPart(times=2, on=["TIMEOUT", "FAILED", "TIMEOUT"]),
+        warn=WarnPart(signal=10, before_s=60),
+    )
+    assert spec.after == (job.Dependency(3), job.Dependency(4, job.RequiredOutcome.FAIL))
+    assert spec.begin_s == 7
+    assert spec.retry == job.Retry(2, (job.Outcome.TIMEOUT, job.Outcome.FAILED))
+    assert spec.warn == job.Warn(10, 60)
+
+
+def test_no_retry_and_no_begin_time_are_none() -> None:
+    spec = made(begin_s=0, retry=RetryPart(times=0, on=["FAILED"]))
+    assert (spec.begin_s, spec.retry) == (None, None)
+
+
+def test_a_retry_without_outcomes_is_after_those_that_it_may_mend() -> None:
+    assert made(retry=RetryPart(times=1)).retry == job.Retry(1, RETRIED_BY_DEFAULT)
+
+
+# -- disks -------------------------------------------------------------------------------------
+
+
+def test_the_only_disk_may_be_named() -> None:
+    demand = made(demand=Demand(disks={"data": Rates(read_bps=5, write_bps=6)})).demand
+    assert (demand.read_bps, demand.write_bps, demand.disks) == (5, 6, ())
+
+
+def test_without_a_name_it_is_the_disk_of_the_working_directory() -> None:
+    disks = (PROC_DISK, ROOT_DISK)
+    asked = Demand(read_bps=5, write_bps=6)
+    here = made(demand=asked, disks=disks, cwd="/no/such/directory").demand
+    assert here.disks == (("proc", 10, 20), ("root", 5, 6)), "the other has the defaults"
+    assert (here.read_bps, here.write_bps) == (0, 0)
+    there = made(demand=asked, disks=disks, cwd="/proc/1").demand
+    assert there.disks == (("proc", 5, 6), ("root", 10, 20))
+
+
+def test_a_working_directory_on_none_of_them_means_the_first() -> None:
+    nowhere = replace(PROC_DISK, name="z", path="/sys")
+    asked = Demand(read_bps=5, write_bps=6)
+    found = made(demand=asked, disks=(nowhere, ROOT_DISK), cwd="/proc/1").demand
+    assert found.disks == (("root", 10, 20), ("z", 5, 6))
+
+
+def test_each_disk_may_be_named_and_the_rest_have_the_defaults_within_what_they_give() -> None:
+    asked = Demand(disks={"root": Rates(read_bps=5, write_bps=0)})
+    found = made(demand=asked, disks=(DATA, ROOT_DISK)).demand
+    assert found.disks == (("data", 10, 15), ("root", 5, 0))
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (Demand(disks={"dta": Rates(read_bps=1, write_bps=1)}), "--io: there is no disk 'dta'"),
+        (
+            Demand(read_bps=1, disks={"root": Rates(read_bps=1, write_bps=1)}),
+            "--io: the disk root is given twice; without a name it is that of /home",
+        ),
+    ],
+)
+def test_a_disk_that_is_not_there_or_there_twice_is_refused(asked: Demand, said: str) -> None:
+    assert refused(demand=asked, disks=(PROC_DISK, ROOT_DISK)).text.startswith(said)
+
+
+def test_a_notification_is_part_of_what_is_asked() -> None:
+    asked = made(notify=Tell(on=["end"], argv=["sh", "-c", "x"]))
+    assert asked.notify == Notify(("end",), Words.of(["sh", "-c", "x"]))
+    assert made().notify is None
+
+
+def test_a_notification_with_a_nul_is_refused() -> None:
+    assert "NUL" in refused(notify=Tell(on=["end"], argv=["sh", "-c", "x\0"])).text

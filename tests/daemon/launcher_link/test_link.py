@@ -1,0 +1,767 @@
+"""The line to the launcher, against a launcher of the test's own on a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drfd.common.errors import HostError
+from drfd.core.model import stimuli as st
+from drfd.core.model.events import Event
+from drfd.core.model.job import Job, JobState, Outcome
+from drfd.core.model.resources import Axes
+from drfd.daemon.engine import engine as engine_module
+from drfd.daemon.engine.engine import Engine, Work
+from drfd.daemon.launcher_link import link as link_module
+from drfd.daemon.launcher_link.link import Link
+from drfd.daemon.launcher_link.messages import LaunchSettings, order_for
+from drfd.daemon.monitoring.meter import Meter
+from drfd.host.disks import Disk
+from drfd.journal.journal import Journal
+from drfd.journal.records import Payload
+from drfd.launcher import protocol
+from drfd.linux.unix_sockets import at_socket
+from fakes import ALICE, demand, now, rules, spec
+
+Message = dict[str, Any]
+HELLO = {
+    "report": "hello",
+    "kind": "cgroup v1",
+    "controls": {"cores": "enforced", "read": "measured: so"},
+    "mounts": {"memory": "/sys/fs/cgroup/memory"},
+}
+DISK = Disk(name="data", path="/data", read_bps=1, write_bps=1, devices=("8:0",))
+LIST = {"cmd": "list"}
+
+
+@dataclass
+class FakeLauncher:
+    """Accepts the controller, greets it, and answers `list` with `news` and `known`."""
+
+    path: Path
+    #: Reports that are told before `listed`, as the real one tells what its files say.
+    news: list[Message] = field(default_factory=list)
+    known: list[tuple[int, int]] = field(default_factory=list)
+    #: Answer `list` at all.
+    lists: bool = True
+    #: Everything that came, on all connections, but for the test's own markers.
+    orders: list[Message] = field(default_factory=list)
+    connections: int = 0
+    _marker: asyncio.Event = field(default_factory=asyncio.Event)
+    _server: asyncio.Server | None = None
+    _writer: asyncio.StreamWriter | None = None
+
+    async def start(self) -> None:
+        with at_socket(self.path) as address:
+            self._server = await asyncio.start_unix_server(self._serve, address)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._writer = writer
+        self.send(HELLO)
+        with suppress(ConnectionError):
+            while line := await reader.readline():
+                message = json.loads(line)
+                if message == {"cmd": "marker"}:
+                    self._marker.set()
+                    continue
+                self.orders.append(message)
+                if message == LIST and self.lists:
+                    self.send(*self.news, {"report": "listed", "known": self.known})
+        writer.close()
+
+    def send(self, *reports: Message) -> None:
+        assert self._writer is not None
+        for report in reports:
+            self._writer.write(json.dumps(report).encode() + b"\n")
+
+    def send_raw(self, data: bytes) -> None:
+        assert self._writer is not None
+        self._writer.write(data)
+
+    async def hang_up(self) -> None:
+        assert self._writer is not None
+        self._writer.close()
+        with suppress(ConnectionError):
+            await self._writer.wait_closed()
+
+    async def leave(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        if self._writer is not None:
+            await self.hang_up()
+        self.path.unlink(missing_ok=True)
+
+
+@dataclass
+class LinkBench:
+    engine: Engine
+    link: Link
+    meter: Meter
+    launcher: FakeLauncher
+    #: Every connection that the link has opened.
+    lines: list[asyncio.StreamWriter]
+    running: asyncio.Task[None]
+
+    def submit(self, work: Work) -> None:
+        self.engine.submit(work)
+
+    def job(self, job_id: int) -> Job:
+        found = self.engine.ledger.jobs.get(job_id) or self.engine.journal.job(job_id)
+        assert found is not None
+        return found
+
+    async def ask(self, stimulus: st.Stimulus, payload: Payload | None = None) -> list[Event]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.submit(Work(stimulus, payload, future.set_result))
+        result = await future
+        assert isinstance(result, list), result
+        return result
+
+    async def report(self, *reports: Message) -> None:
+        """Tell the controller, and wait until all that follows from it has come back."""
+        self.launcher.send(*reports)
+        await self.quiet()
+
+    async def state(self, job_id: int, shown: str) -> None:
+        await until(lambda: self.job(job_id).shown_state == shown, lambda: self.job(job_id))
+
+    async def ready(self) -> None:
+        await until(self.link.is_ready, lambda: "the link is not ready")
+
+    async def quiet(self) -> None:
+        """All reports are taken, and all orders that follow from them have arrived."""
+        await asyncio.sleep(0.02)
+        self.launcher._marker.clear()
+        assert self.link._connection is not None
+        self.link._connection.send({"cmd": "marker"})
+        async with asyncio.timeout(5):
+            await self.launcher._marker.wait()
+
+    def taken(self) -> list[Message]:
+        """What the launcher was told since the last look."""
+        orders, self.launcher.orders = self.launcher.orders, []
+        return orders
+
+
+#: Opens a bench for the length of a block.
+OpenBench = Callable[..., AbstractAsyncContextManager[LinkBench]]
+
+
+async def until(is_so: Callable[[], object], show: Callable[[], object]) -> None:
+    deadline = asyncio.get_running_loop().time() + 10
+    while not is_so():
+        if asyncio.get_running_loop().time() > deadline:
+            raise AssertionError(f"waited in vain: {show()}")
+        await asyncio.sleep(0.002)
+
+
+@pytest.fixture
+def journals(tmp_path: Path) -> Iterator[Callable[[type[Journal]], Journal]]:
+    opened: list[Journal] = []
+
+    def open_it(kind: type[Journal]) -> Journal:
+        opened.append(kind(tmp_path / "journal.sqlite"))
+        return opened[-1]
+
+    yield open_it
+    for journal in opened:
+        journal.close()
+
+
+@pytest.fixture
+def bench(
+    short: Path, journals: Callable[[type[Journal]], Journal], monkeypatch: pytest.MonkeyPatch
+) -> OpenBench:
+    """A context: an engine whose host is a link to a fake launcher, started unless told not to."""
+    monkeypatch.setattr(link_module, "_RETRY_S", 0.005)
+    monkeypatch.setattr(link_module, "_RELIST_S", 0.02)
+    monkeypatch.setattr(engine_module, "START_DELAY_S", 0.0)
+    connect = asyncio.open_unix_connection
+    lines: list[asyncio.StreamWriter] = []
+
+    async def connect_and_note(*args: Any, **options: Any) -> Any:
+        reader, writer = await connect(*args, **options)
+        lines.append(writer)
+        return reader, writer
+
+    monkeypatch.setattr(asyncio, "open_unix_connection", connect_and_note)
+
+    @asynccontextmanager
+    async def run(
+        *,
+        history: Sequence[st.Stimulus] = (),
+        known: Sequence[tuple[int, int]] = (),
+        news: Sequence[Message] = (),
+        lists: bool = True,
+        present: bool = True,
+        path: Path | None = None,
+        journal: type[Journal] = Journal,
+    ) -> AsyncIterator[LinkBench]:
+        launcher = FakeLauncher(
+            path or short / "launcher.sock", news=list(news), known=list(known), lists=lists
+        )
+        if present:
+            await launcher.start()
+        meter = Meter(lambda: 0.0)
+        link = Link(
+            socket_path=launcher.path,
+            settings=LaunchSettings([DISK], max_pids=64, cores_by="quota"),
+            meter=meter,
+        )
+        engine = Engine(
+            journal=journals(journal),
+            rules=rules(),
+            host=link,
+            clock=now,
+        )
+        if history:
+            live_through(engine, history)
+        running = asyncio.create_task(link.run(engine))
+        made = LinkBench(engine, link, meter, launcher, lines, running)
+        try:
+            yield made
+            if running.done() and not running.cancelled():
+                running.result()
+                raise AssertionError("the link has stopped listening")
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await launcher.leave()
+            # So that a line which the link has left open is noticed by one test and not by all.
+            for line in lines:
+                line.close()
+                with suppress(OSError):
+                    await line.wait_closed()
+
+    return run
+
+
+def live_through(engine: Engine, history: Sequence[st.Stimulus]) -> None:
+    """What an earlier daemon did, with a launcher that was there."""
+    link, engine.host = engine.host, _Gone()
+    for stimulus in history:
+        engine.turn([Work(stimulus)])
+    engine.host = link
+
+
+class _Gone:
+    def is_ready(self) -> bool:
+        return True
+
+    def perform(self, effect: object, job: Job) -> None:
+        pass
+
+
+def asks(cores: float = 1) -> st.SubmitAsked:
+    return st.SubmitAsked(now(), spec(asks=demand(cores)))
+
+
+def up(job_id: int, attempt: int = 1, cgroup: str | None = None) -> Message:
+    return {
+        "report": "up", "id": job_id, "attempt": attempt, "at_s": now().at_s,
+        "mono_s": now().mono_s, "cgroup": cgroup, "runner_pid": os.getpid(),
+    }  # fmt: skip
+
+
+def ended(job_id: int, attempt: int = 1, code: int | None = 0, **facts: Any) -> Message:
+    return {
+        "report": "ended", "id": job_id, "attempt": attempt, "at_s": now().at_s + 5,
+        "mono_s": now().mono_s + 5, "exit_code": code, "signal": None, "oom_killed": False,
+        "over_limit": False, "cpu_s": 1.5, "peak_bytes": 4096, "read_bytes": 7,
+        "written_bytes": 8, **facts,
+    }  # fmt: skip
+
+
+def about(kind: str, job_id: int, attempt: int = 1, **facts: Any) -> Message:
+    return {"report": kind, "id": job_id, "attempt": attempt, **facts}
+
+
+def order(kind: str, job_id: int, attempt: int = 1) -> Message:
+    return {"cmd": kind, "id": job_id, "attempt": attempt}
+
+
+def brief(orders: Sequence[Message]) -> list[Message]:
+    """Launches without their details."""
+    return [
+        order("launch", each["id"], each["attempt"]) if each["cmd"] == "launch" else each
+        for each in orders
+    ]
+
+
+#: Reports of a job that runs, which an earlier daemon took.
+UP_1 = st.RunnerUp(1, 1, now().at_s, now().mono_s, None)
+CANCEL_1 = st.CancelAsked(now(), 1, ALICE)
+
+
+# -- the greeting ------------------------------------------------------------------------------
+
+
+async def test_it_greets_with_list_and_keeps_what_the_launcher_says_of_itself(
+    bench: OpenBench,
+) -> None:
+    async with bench() as b:
+        await b.ready()
+        assert b.taken() == [LIST]
+        assert b.link.hello == HELLO
+        assert b.meter.mounts == {"memory": "/sys/fs/cgroup/memory"}
+        assert b.meter.judges_io
+
+
+async def test_nothing_is_ordered_before_the_launcher_has_said_what_it_knows(
+    bench: OpenBench,
+) -> None:
+    """Else a job could be launched that has run already."""
+
+    async with bench(lists=False, history=[asks()]) as b:
+        await until(lambda: b.link.hello, lambda: "no hello")
+        await b.ask(asks())
+        await b.quiet()
+        assert (b.link.is_ready(), b.taken()) == (False, [LIST])
+        b.launcher.send({"report": "listed", "known": []})
+        await b.ready()
+
+
+async def test_jobs_that_wait_start_as_soon_as_the_launcher_is_there(bench: OpenBench) -> None:
+    """After a restart of the daemon, or when it was faster than its launcher: nothing else may
+    happen for hours that would cause a pass."""
+
+    async with bench(present=False) as b:
+        await b.ask(asks())
+        assert b.job(1).shown_state == "PENDING"
+        await b.launcher.start()
+        await b.ready()
+        await b.state(1, "STARTING")
+        await b.quiet()
+        assert brief(b.taken()) == [LIST, order("launch", 1)]
+
+
+# -- a life ------------------------------------------------------------------------------------
+
+
+async def test_a_job_lives_through_the_launchers_reports(bench: OpenBench) -> None:
+    async with bench() as b:
+        await b.ready()
+        await b.ask(asks(9), Payload(env={"A": "ü"}, script="#!/bin/sh\n"))
+        await b.ask(asks(9))
+        await b.quiet()
+        journal = b.engine.journal.id
+        launch = protocol.launch_message(
+            order_for(b.job(1), journal, LaunchSettings([DISK], 64, "quota"))
+        )
+        assert b.taken() == [LIST, json.loads(protocol.encode(launch))]
+        await b.report(up(1))
+        assert (b.job(1).shown_state, b.taken()) == ("RUNNING", [])
+        await b.report(ended(1, code=3))
+        assert (b.job(1).shown_state, b.taken()) == ("CLEANING", [order("remove", 1)])
+        await b.report(about("removed", 1))
+        assert brief(b.taken()) == [order("launch", 2)]
+        done = b.job(1)
+        assert (done.shown_state, done.exit_code, done.ended_at) == ("FAILED", 3, now(5).at_s)
+        assert (done.usage.cores_milli, done.usage.memory_bytes) == (0, 0)
+        assert done.usage.cpu_s >= 1.5
+
+
+async def test_a_launch_that_broke_ends_with_the_reason_and_is_removed(bench: OpenBench) -> None:
+    async with bench() as b:
+        await b.ready()
+        await b.ask(asks())
+        await b.report(about("broke", 1, text="there is no command x in the job's PATH"))
+        assert brief(b.taken()) == [LIST, order("launch", 1), order("remove", 1)]
+        await b.report(about("removed", 1))
+        assert b.job(1).outcome is Outcome.LAUNCH_FAILED
+        assert b.job(1).outcome_text == "there is no command x in the job's PATH"
+
+
+async def test_a_suspension_is_freezing_then_news_of_it_then_thawing(bench: OpenBench) -> None:
+    async with bench() as b:
+        await b.ready()
+        await b.ask(asks(9))
+        await b.report(up(1))
+        await b.ask(asks(9))
+        b.taken()
+        await b.ask(st.SuspendAsked(now(), 1, ALICE))
+        await b.quiet()
+        assert (b.job(1).shown_state, b.taken()) == ("RUNNING", [order("freeze", 1)])
+        await b.report(about("frozen", 1))
+        assert b.job(1).shown_state == "SUSPENDED"
+        assert brief(b.taken()) == [order("freeze", 1), order("launch", 2)]
+        await b.report(up(2), ended(2), about("removed", 2))
+        b.taken()
+        await b.ask(st.ResumeAsked(now(), 1, ALICE))
+        await b.quiet()
+        assert (b.job(1).shown_state, b.taken()) == ("RUNNING", [order("thaw", 1)])
+
+
+SUSPENSION = [
+    st.SuspendAsked(now(), 1, ALICE),
+    st.Frozen(now(), 1, 1),
+    st.ResumeAsked(now(), 1, ALICE),
+]
+
+
+@pytest.mark.parametrize(
+    ("steps", "state", "command"),
+    [(1, "RUNNING", "freeze"), (2, "SUSPENDED", "freeze"), (3, "RUNNING", "thaw")],
+)
+async def test_a_new_launcher_is_told_who_is_to_be_frozen_and_who_is_not(
+    bench: OpenBench, steps: int, state: str, command: str
+) -> None:
+    """The dead one may have had no time for it."""
+
+    history = [asks(), UP_1, *SUSPENSION[:steps]]
+    async with bench(history=history, known=[(1, 1)], news=[up(1)]) as b:
+        await b.ready()
+        await b.quiet()
+        assert (b.job(1).shown_state, b.taken()) == (state, [LIST, order(command, 1)])
+
+
+async def test_a_suspended_job_of_which_a_new_launcher_knows_nothing_is_lost(
+    bench: OpenBench,
+) -> None:
+    """The machine was started again."""
+
+    async with bench(history=[asks(), UP_1, *SUSPENSION[:2]]) as b:
+        await b.ready()
+        await b.quiet()
+        assert (b.job(1).outcome, b.job(1).shown_state) == (Outcome.LOST, "CLEANING")
+        assert b.taken() == [LIST, order("freeze", 1), order("remove", 1)]
+
+
+async def test_stopping_is_term_then_kill_then_removal(bench: OpenBench) -> None:
+    async with bench() as b:
+        await b.ready()
+        await b.ask(asks())
+        await b.report(up(1))
+        b.taken()
+        await b.ask(CANCEL_1)
+        await b.ask(st.Tick(now(11)))
+        await b.report(ended(1, code=None, signal=9, mono_s=now(12).mono_s))
+        assert b.taken() == [order("terminate", 1), order("kill", 1), order("remove", 1)]
+        await b.report(about("removed", 1))
+        assert b.job(1).outcome is Outcome.CANCELLED
+
+
+async def test_reports_may_come_twice(bench: OpenBench) -> None:
+    async with bench() as b:
+        await b.ready()
+        await b.ask(asks())
+        removed = about("removed", 1)
+        await b.report(up(1), up(1), ended(1), ended(1, code=7), up(1))
+        await b.report(removed, removed)
+        assert brief(b.taken()) == [LIST, order("launch", 1), order("remove", 1)]
+        assert (b.job(1).shown_state, b.job(1).exit_code) == ("COMPLETED", 0)
+
+
+async def test_a_launch_that_found_nothing_to_adopt_is_ordered_again(bench: OpenBench) -> None:
+    """The runner died before it let its job go: as good as never launched."""
+
+    async with bench() as b:
+        await b.ready()
+        await b.ask(asks())
+        await b.quiet()
+        b.taken()
+        await b.report(about("missing", 1))
+        assert brief(b.taken()) == [order("launch", 1)]
+        assert b.job(1).shown_state == "STARTING"
+
+
+async def test_processes_that_cannot_be_killed_are_remembered_until_they_are_gone(
+    bench: OpenBench,
+) -> None:
+    async with bench() as b:
+        await b.ready()
+        await b.ask(asks())
+        await b.report(up(1), ended(1), about("stuck", 1))
+        assert b.link.stuck == {(1, 1)}
+        await b.report(about("removed", 1))
+        assert b.link.stuck == set()
+
+
+# -- reconciliation ----------------------------------------------------------------------------
+
+
+async def test_what_an_earlier_daemon_owed_is_sent_when_the_launcher_has_listed(
+    bench: OpenBench,
+) -> None:
+    """Of jobs in STARTING, STOPPING and CLEANING, in the order of their ids."""
+    history = [
+        asks(), asks(), asks(),
+        UP_1, CANCEL_1,
+        st.RunnerUp(2, 1, now().at_s, now().mono_s, None),
+        st.RunnerEnded(2, 1, now().at_s, None, 0, None, False, False, None),
+    ]  # fmt: skip
+
+    async with bench(history=history, known=[(1, 1), (2, 1)], news=[up(1), ended(2)]) as b:
+        await b.ready()
+        await b.quiet()
+        assert brief(b.taken()) == [
+            LIST,
+            order("terminate", 1),
+            order("remove", 2),
+            order("launch", 3),
+        ]
+
+
+async def test_an_end_while_the_daemon_was_away_is_taken_as_it_was(bench: OpenBench) -> None:
+    news = [up(1), ended(1, code=4)]
+    async with bench(history=[asks(), UP_1], known=[(1, 1)], news=news) as b:
+        await b.state(1, "CLEANING")
+        await b.quiet()
+        await b.quiet()
+        assert b.job(1).exit_code == 4
+        assert b.taken() == [LIST, order("remove", 1)]
+
+
+async def test_a_running_job_of_which_the_launcher_has_no_trace_is_lost(bench: OpenBench) -> None:
+    async with bench(history=[asks(), UP_1]) as b:
+        await b.state(1, "CLEANING")
+        await b.quiet()
+        await b.report(about("removed", 1))
+        assert b.taken() == [LIST, order("remove", 1)]
+        assert b.job(1).outcome is Outcome.LOST
+
+
+@pytest.mark.parametrize(
+    ("booted_s", "reports", "loss"),
+    [(-1, False, "UNKNOWN"), (1, False, "MACHINE_CRASH"), (1, True, "MACHINE_CRASH")],
+)
+async def test_one_that_began_before_the_boot_went_down_with_the_machine(
+    bench: OpenBench, monkeypatch: pytest.MonkeyPatch, booted_s: float, reports: bool, loss: str
+) -> None:
+    """Its attempt file had not reached the disk, or is empty there, which the launcher reports."""
+    monkeypatch.setattr(link_module, "booted_at_s", lambda: UP_1.at_s + booted_s)
+    seen: Message = {"known": [(1, 1)], "news": [about("missing", 1)]} if reports else {}
+
+    async with bench(history=[asks(), UP_1], **seen) as b:
+        await b.state(1, "CLEANING")
+        assert (b.job(1).outcome, b.job(1).loss) == (Outcome.LOST, loss)
+
+
+async def test_a_running_job_that_the_launcher_knows_runs_on(bench: OpenBench) -> None:
+    async with bench(history=[asks(), UP_1], known=[(1, 1)], news=[up(1)]) as b:
+        await b.ready()
+        await b.quiet()
+        assert (b.job(1).shown_state, b.taken()) == ("RUNNING", [LIST])
+
+
+async def test_strays_are_removed_but_nothing_that_was_never_ours(bench: OpenBench) -> None:
+    """An id beyond our last one may mean that the journal is an old copy: hands off."""
+    gone = [asks(), st.CancelAsked(now(), 1, ALICE)]
+
+    history = [*gone, st.LaunchBroke(now(), 1, 1, "x"), st.CgroupGone(now(), 1, 1)]
+    async with bench(history=history, known=[(1, 1), (1, 2), (77, 1)]) as b:
+        await b.ready()
+        await b.quiet()
+        assert b.taken() == [LIST, order("remove", 1, 1), order("remove", 1, 2)]
+
+
+async def test_news_of_a_stray_is_not_kept_for_ever(bench: OpenBench) -> None:
+    """Every restart would leak a little, and live use would be sampled for nobody."""
+
+    async with bench() as b:
+        await b.ready()
+        await b.report(up(9), up(8), ended(8), about("removed", 9), about("removed", 8))
+        assert b.meter._watched == {}
+
+
+# -- losing the line ---------------------------------------------------------------------------
+
+
+async def test_a_lost_line_is_found_again_and_what_is_owed_is_sent_again(bench: OpenBench) -> None:
+    async with bench() as b:
+        await b.ready()
+        await b.ask(asks())
+        await b.quiet()
+        assert brief(b.taken()) == [LIST, order("launch", 1)]
+        await b.launcher.hang_up()
+        await until(lambda: b.launcher.connections == 2, lambda: "no second connection")
+        await b.ready()
+        await b.quiet()
+        assert brief(b.taken()) == [LIST, order("launch", 1)]
+        assert b.job(1).shown_state == "STARTING"
+
+
+async def test_a_lost_line_is_closed_on_our_side_too(bench: OpenBench) -> None:
+    """A launcher that restarts in a loop must not cost a descriptor each time."""
+
+    async with bench() as b:
+        await b.ready()
+        await b.launcher.hang_up()
+        await until(lambda: b.launcher.connections == 2, lambda: "no second connection")
+        await b.ready()
+        assert [line.is_closing() for line in b.lines] == [True, False]
+
+
+async def test_a_lost_line_is_one_plain_line_in_the_log(
+    bench: OpenBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with bench() as b:
+        await b.ready()
+        await b.launcher.leave()
+        await until(lambda: not b.link.is_ready(), lambda: "still ready")
+        await asyncio.sleep(0.03)
+    assert caplog.messages == ["event=launcher-away error=closed"]
+
+
+async def test_the_line_is_closed_when_the_daemon_stops(bench: OpenBench) -> None:
+    async with bench() as b:
+        await b.ready()
+        b.running.cancel()
+        await asyncio.gather(b.running, return_exceptions=True)
+        assert [line.is_closing() for line in b.lines] == [True]
+
+
+async def test_while_the_launcher_is_away_nothing_starts_and_stops_are_kept(
+    bench: OpenBench,
+) -> None:
+    async with bench() as b:
+        await b.ready()
+        await b.ask(asks())
+        await b.report(up(1))
+        b.taken()
+        await b.launcher.leave()
+        await until(lambda: not b.link.is_ready(), lambda: "still ready")
+        await b.ask(CANCEL_1)
+        await b.ask(asks())
+        assert (b.job(1).shown_state, b.job(2).shown_state) == ("STOPPING", "PENDING")
+        assert b.link.is_missed() and b.link.away_s() >= 0
+        b.launcher.known, b.launcher.news = [(1, 1)], [up(1)]
+        await b.launcher.start()
+        await b.ready()
+        await b.quiet()
+        assert [LIST, order("terminate", 1)] == brief(b.taken())[:2]
+        assert (b.link.away_s(), b.link.is_missed()) == (None, False)
+
+
+@pytest.mark.parametrize(
+    "half",
+    [b'{"report": "up", "id": 1, "att', b'{"report"', b"{", b'{"report": "listed", "known": [[1,'],
+)
+async def test_a_launcher_that_dies_in_the_middle_of_a_report_is_just_away(
+    bench: OpenBench, half: bytes
+) -> None:
+    """kill -9 of the launcher costs nothing, at whatever byte."""
+
+    async with bench() as b:
+        await b.ready()
+        b.launcher.send_raw(half)
+        await b.launcher.hang_up()
+        await until(lambda: b.launcher.connections == 2, lambda: "it never came back")
+        await b.ready()
+
+
+async def test_a_report_of_any_size_is_read(bench: OpenBench) -> None:
+    """Ten thousand attempts make a line of more than asyncio's usual 64 KiB."""
+    many = [(100_000 + number, 1) for number in range(10_000)]
+
+    async with bench(known=many) as b:
+        await b.ready()
+        assert b.taken() == [LIST]
+
+
+async def test_a_launcher_that_comes_late_is_found(
+    bench: OpenBench, short: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        async with bench(present=False) as b:
+            await asyncio.sleep(0.02)
+            assert not b.link.is_ready()
+            await b.launcher.start()
+            await b.ready()
+    assert caplog.messages == [], "waiting for the launcher is no news"
+
+
+async def test_a_long_socket_path_costs_no_descriptors_while_the_launcher_is_away(
+    bench: OpenBench, short: Path
+) -> None:
+    deep = short / ("d" * 120)
+    deep.mkdir()
+
+    async with bench(present=False, path=deep / "launcher.sock") as b:
+        await asyncio.sleep(0.03)
+        before = len(os.listdir("/proc/self/fd"))
+        await asyncio.sleep(0.1)
+        assert len(os.listdir("/proc/self/fd")) == before
+        await b.launcher.start()
+        await b.ready()
+
+
+# -- news and a journal that says no -----------------------------------------------------------
+
+
+class FullDisk(Journal):
+    is_full = False
+
+    def commit(self) -> None:
+        if self.is_full and self._db.in_transaction:
+            raise HostError("journal", "cannot write the journal: disk is full")
+        super().commit()
+
+
+async def test_news_that_could_not_be_written_is_not_lost(bench: OpenBench) -> None:
+    """The launcher tells it once. A disk that was full for a moment must not make a job run for
+    ever in the books: it is told again, or asked for again, without a restart."""
+
+    async with bench(journal=FullDisk) as b:
+        await b.ready()
+        await b.ask(asks())
+        await b.report(up(1))
+        b.engine.journal.is_full = True
+        b.launcher.known, b.launcher.news = [(1, 1)], [up(1), ended(1)]
+        await b.report(ended(1))
+        assert b.job(1).shown_state == "RUNNING"
+        b.engine.journal.is_full = False
+        await b.state(1, "CLEANING")
+        await b.quiet()
+
+
+async def test_a_journal_that_stays_full_is_not_asked_about_ever_more_often(
+    bench: OpenBench,
+) -> None:
+    """Each list brings several reports, and none of them can be written: one list follows, not
+    one for each of them."""
+
+    async with bench(journal=FullDisk) as b:
+        await b.ready()
+        await b.ask(asks())
+        await b.report(up(1))
+        b.engine.journal.is_full = True
+        b.launcher.known, b.launcher.news = [(1, 1)], [up(1), ended(1)]
+        b.taken()
+        before = asyncio.get_running_loop().time()
+        await b.report(ended(1))
+        await asyncio.sleep(0.3)
+        lasted_s = asyncio.get_running_loop().time() - before
+        assert 1 <= b.taken().count(LIST) <= 1 + lasted_s / link_module._RELIST_S
+        b.engine.journal.is_full = False
+        await b.state(1, "CLEANING")
+        await b.quiet()
+
+
+async def test_a_job_whose_disk_is_gone_is_not_launched_without_its_limit(bench: OpenBench) -> None:
+    """It was admitted while the launcher was away, and then the configuration was changed."""
+    disks = (("data", 1, 1), ("gone", 1, 0))
+
+    async with bench(present=False) as b:
+        axes = Axes(disks=("data", "gone"))
+        capacity = replace(demand(9, 18), disks=(("data", 9, 9), ("gone", 9, 9)))
+        b.engine.adopt(replace(rules(), axes=axes, capacity=capacity))
+        named = st.SubmitAsked(now(), spec(asks=replace(demand(1), disks=disks)))
+        live_through(b.engine, [named, asks()])
+        assert {job.state for job in b.engine.ledger.jobs.values()} == {JobState.STARTING}
+        await b.launcher.start()
+        await b.ready()
+        await b.state(1, "CLEANING")
+        await b.quiet()
+        assert b.job(1).outcome_text == "the disk gone is not in the configuration any more"
+        assert brief(b.taken()) == [LIST, order("launch", 2), order("remove", 1)]

@@ -1,0 +1,289 @@
+"""Jobs become the launcher's orders, and its reports become stimuli."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from drfd.common.errors import HostError
+from drfd.core.model import stimuli as st
+from drfd.core.model.job import Job, JobState, Usage, Words, output_path
+from drfd.core.model.resources import Resources
+from drfd.daemon.launcher_link.messages import (
+    LaunchSettings,
+    decode_report,
+    disk_limits,
+    order_for,
+    payload_for,
+    stimulus_for,
+)
+from drfd.host.disks import Disk
+from drfd.journal.records import Payload
+from drfd.launcher import protocol
+from drfd.launcher.protocol import AttemptLimits, DiskLimit, LaunchOrder
+from drfd.payload.unpack import LaunchPayload, decode
+from fakes import GIB, demand, now, spec
+
+JOURNAL = "0" * 32
+
+DISK = Disk(name="data", path="/data", read_bps=1, write_bps=1, devices=("8:0",))
+JOB = Job(
+    id=42,
+    spec=replace(
+        spec("root.lab", asks=demand(2.5, 4, read=100, write=200), name="my/job"),
+        argv=Words.of(["train", "--fast"]),
+        umask=0o027,
+        stdout="%j-%x.out",
+        stderr="/var/tmp/%u%%.err",
+        attach="/tmp/attach",
+    ),
+    state=JobState.STARTING,
+    attempt=3,
+    submitted_at=0.0,
+)
+
+
+def test_an_order_carries_all_that_root_must_know_to_run_one_attempt() -> None:
+    assert order_for(JOB, JOURNAL, LaunchSettings([DISK], 512, "weight")) == LaunchOrder(
+        id=42,
+        attempt=3,
+        uid=1001,
+        user="alice",
+        journal=JOURNAL,
+        submitted_us=0,
+        gid=1001,
+        array_id=0,
+        array_index=0,
+        name="my/job",
+        threads=2,
+        variables={
+            "DRF_JOB_ID": "42",
+            "DRF_JOB_NAME": "my/job",
+            "DRF_POOL": "root.lab",
+            "DRF_ATTEMPT": "3",
+            "DRF_CORES": "2.5",
+            "DRF_MEMORY": str(4 * GIB),
+        },
+        hidden=(),
+        empties_output=False,
+        limits=AttemptLimits(
+            cores_milli=2500,
+            memory_bytes=4 * GIB,
+            pids=512,
+            disks=(DiskLimit(device="8:0", read_bps=100, write_bps=200),),
+            cores_by="weight",
+        ),
+    )
+
+
+def test_what_the_user_has_written_goes_beside_it() -> None:
+    """It was in the order, which root parsed."""
+    given = Payload(env={"PATH": "/bin", "DRF_JOB_ID": "forged"}, script="#!/bin/sh\n")
+    assert decode(payload_for(JOB.spec, given)) == LaunchPayload(
+        argv=("train", "--fast"),
+        cwd="/home/alice",
+        umask=0o027,
+        stdout=JOB.spec.stdout,
+        stderr=JOB.spec.stderr,
+        env={"DRF_JOB_ID": "forged", "PATH": "/bin"},
+        script="#!/bin/sh\n",
+        attach="/tmp/attach",
+    )
+    assert output_path(JOB.spec.stdout, JOB) == "/home/alice/42-my_job.out"
+    assert output_path(JOB.spec.stderr, JOB) == "/var/tmp/alice%.err"
+
+
+def test_the_launcher_reads_the_order_that_the_daemon_wrote() -> None:
+    order = order_for(JOB, JOURNAL, LaunchSettings([DISK], 512, "pin"))
+    message = protocol.decode(protocol.encode(protocol.launch_message(order)))
+    assert message.pop("cmd") == "launch"
+    assert protocol.read_order(message) == order
+
+
+@pytest.mark.parametrize(
+    ("read", "write", "disks", "limits"),
+    [
+        pytest.param(0, 0, [DISK], (), id="nothing declared"),
+        pytest.param(
+            5, 0, [DISK], (DiskLimit(device="8:0", read_bps=5, write_bps=0),), id="reading only"
+        ),
+        pytest.param(5, 6, [], (), id="no managed disk"),
+        pytest.param(5, 6, [replace(DISK, devices=())], (), id="a disk that cannot be limited"),
+        pytest.param(
+            5,
+            6,
+            [DISK, replace(DISK, devices=("8:16",)), replace(DISK, devices=())],
+            (
+                DiskLimit(device="8:0", read_bps=5, write_bps=6),
+                DiskLimit(device="8:16", read_bps=5, write_bps=6),
+            ),
+            id="every disk that can be limited",
+        ),
+        pytest.param(
+            5,
+            6,
+            [replace(DISK, devices=("8:0", "8:16"))],
+            (
+                DiskLimit(device="8:0", read_bps=5, write_bps=6),
+                DiskLimit(device="8:16", read_bps=5, write_bps=6),
+            ),
+            id="a file system over two disks",
+        ),
+        pytest.param(
+            5,
+            6,
+            [DISK, replace(DISK, name="home", path="/home")],
+            (DiskLimit(device="8:0", read_bps=5, write_bps=6),),
+            id="two paths on one disk",
+        ),
+    ],
+)
+def test_a_declared_rate_limits_each_disk_once(
+    read: int, write: int, disks: list[Disk], limits: tuple[DiskLimit, ...]
+) -> None:
+    assert disk_limits(demand(read=read, write=write), disks) == limits
+
+
+SDA, SDB = DISK, replace(DISK, name="b", path="/b", devices=("8:16",))
+
+
+@pytest.mark.parametrize(
+    ("asked", "disks", "limits"),
+    [
+        pytest.param(
+            [("b", 5, 6), ("data", 1, 2)],
+            [SDA, SDB],
+            [("8:0", 1, 2), ("8:16", 5, 6)],
+            id="each has its own",
+        ),
+        pytest.param([("b", 5, 6), ("data", 0, 0)], [SDA, SDB], [("8:16", 5, 6)], id="only one"),
+        pytest.param([("b", 5, 6)], [SDA], [], id="one that is gone"),
+        pytest.param(
+            [("b", 5, 6), ("data", 1, 0)],
+            [SDA, replace(SDB, devices=("8:0",))],
+            [("8:0", 6, 6)],
+            id="two names for one device",
+        ),
+    ],
+)
+def test_rates_of_named_disks_limit_these_alone(
+    asked: list[tuple[str, int, int]], disks: list[Disk], limits: list[tuple[str, int, int]]
+) -> None:
+    found = disk_limits(Resources(disks=tuple(asked)), disks)
+    assert [(each.device, each.read_bps, each.write_bps) for each in found] == limits
+
+
+# -- reports -----------------------------------------------------------------------------------
+
+KEY = {"id": 7, "attempt": 2}
+ENDED: dict[str, Any] = {
+    "report": "ended",
+    **KEY,
+    "at_s": 5.0,
+    "mono_s": 6.0,
+    "exit_code": None,
+    "signal": 9,
+    "oom_killed": True,
+    "over_limit": True,
+    "cpu_s": 2.0,
+    "peak_bytes": 300,
+    "read_bytes": 10,
+    "written_bytes": 20,
+    "counted": {
+        "throttled_us": 0,
+        "limit_hits": 7,
+        "largest_process_bytes": 300,
+        "cpu_us": 1_000_000,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("report", "stimulus"),
+    [
+        (
+            {"report": "up", **KEY, "at_s": 5.0, "mono_s": 6.0, "cgroup": "drfd/7.2",
+             "runner_pid": 99},
+            st.RunnerUp(job_id=7, attempt=2, at_s=5.0, mono_s=6.0, cgroup="drfd/7.2"),
+        ),
+        (
+            {"report": "up", **KEY, "at_s": 5.0, "mono_s": 6.0, "cgroup": None, "runner_pid": 99},
+            st.RunnerUp(job_id=7, attempt=2, at_s=5.0, mono_s=6.0, cgroup=None),
+        ),
+        (
+            {"report": "broke", **KEY, "text": "no such file"},
+            st.LaunchBroke(now(), job_id=7, attempt=2, text="no such file"),
+        ),
+        ({"report": "frozen", **KEY}, st.Frozen(now(), job_id=7, attempt=2)),
+        ({"report": "missing", **KEY}, st.AttemptMissing(now(), job_id=7, attempt=2)),
+        ({"report": "removed", **KEY}, st.CgroupGone(now(), job_id=7, attempt=2)),
+        (
+            ENDED,
+            st.RunnerEnded(
+                job_id=7, attempt=2, at_s=5.0, mono_s=6.0, exit_code=None, signal=9,
+                oom_killed=True, over_limit=True,
+                usage=Usage(
+                    memory_peak_bytes=300, read_bytes=10, written_bytes=20, cpu_s=2.0,
+                    largest_process_bytes=300, throttled_us=0, limit_hits=7,
+                ),
+            ),
+        ),
+        (
+            # The runner was killed too: the launcher knows no more than that.
+            {"report": "ended", **KEY, "at_s": 5.0, "mono_s": None, "exit_code": None,
+             "signal": None, "oom_killed": False, "over_limit": False},
+            st.RunnerEnded(
+                job_id=7, attempt=2, at_s=5.0, mono_s=None, exit_code=None, signal=None,
+                oom_killed=False, over_limit=False, usage=Usage(),
+            ),
+        ),
+    ],
+    ids=["up", "up unconfined", "broke", "frozen", "missing", "removed", "ended", "ended unseen"],
+)  # fmt: skip
+def test_a_report_becomes_a_stimulus(report: dict[str, Any], stimulus: st.Stimulus) -> None:
+    assert stimulus_for(decode_report(report), now(), None) == stimulus
+
+
+def test_the_cgroups_peak_is_preferred_and_the_larger_of_two_counters_counts() -> None:
+    measured = Usage(
+        cores_milli=900,
+        memory_bytes=80,
+        memory_peak_bytes=100,
+        read_bytes=50,
+        written_bytes=5,
+        cpu_s=1.0,
+        memory_mean_bytes=70,
+        memory_working_bytes=90,
+        read_peak_bps=5,
+    )
+    end = stimulus_for(decode_report(ENDED), now(), measured)
+    assert isinstance(end, st.RunnerEnded)
+    assert end.usage == Usage(
+        memory_peak_bytes=100,
+        read_bytes=50,
+        written_bytes=20,
+        cpu_s=2.0,
+        memory_mean_bytes=70,
+        memory_working_bytes=90,
+        largest_process_bytes=300,
+        read_peak_bps=5,
+        throttled_us=0,
+        limit_hits=7,
+    )
+
+
+def test_what_only_the_launcher_has_counted_is_taken() -> None:
+    """Nobody measured: drfd was away from the start to the end."""
+    counted = {"memory_peak_bytes": 250, "cpu_us": 3_500_000, "oom_kills": 1}
+    end = stimulus_for(decode_report({**ENDED, "counted": counted}), now(), None)
+    assert isinstance(end, st.RunnerEnded)
+    assert end.usage is not None
+    assert (end.usage.memory_peak_bytes, end.usage.cpu_s) == (250, 3.5)
+    assert (end.usage.oom_kills, end.usage.limit_hits) == (1, None)
+
+
+def test_a_report_that_is_unknown_here_is_an_error() -> None:
+    with pytest.raises(HostError, match="'exploded', which is unknown here"):
+        decode_report({"report": "exploded", **KEY})

@@ -1,0 +1,92 @@
+"""What a job is told of the countable things that are its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pwd import getpwuid
+
+import pytest
+
+from drfd.core.model.job import Job, JobState
+from drfd.core.model.resources import Instances
+from drfd.daemon.launcher_link.messages import (
+    LaunchSettings,
+    device_variables,
+    order_for,
+    payload_for,
+)
+from drfd.journal.records import Payload
+from drfd.launcher.protocol import LaunchOrder
+from drfd.launcher.runner.identity import environment
+from drfd.payload.unpack import decode
+from fakes import of_gpus
+
+JOURNAL = "0" * 32
+
+JOB = Job(id=7, spec=of_gpus(2), state=JobState.STARTING, attempt=1, submitted_at=0.0)
+#: What a submitter may have had, who was on other GPUs or in another job.
+FOREIGN = {
+    "CUDA_VISIBLE_DEVICES": "5",
+    "CUDA_DEVICE_ORDER": "FASTEST_FIRST",
+    "HIP_VISIBLE_DEVICES": "5",
+    "ROCR_VISIBLE_DEVICES": "5",
+    "GPU_DEVICE_ORDINAL": "5",
+    "DRF_GRES_GPU": "5",
+    "DRF_GRES_TAPE": "5",
+    "A": "b",
+}
+
+
+def order(instances: Instances, *gres: str) -> LaunchOrder:
+    job = replace(JOB, instances=instances)
+    return order_for(job, JOURNAL, LaunchSettings((), 64, "quota"), gres=gres)
+
+
+def seen(order: LaunchOrder) -> dict[str, str]:
+    """Of what a submitter may have had, what the job has."""
+    content = decode(payload_for(JOB.spec, Payload(env=FOREIGN)))
+    env = environment(getpwuid(0), order, content)
+    return {name: env[name] for name in FOREIGN if name in env}
+
+
+def test_a_job_is_told_its_own_gpus_and_no_other_word_of_any() -> None:
+    assert seen(order((("gpu", ("1", "3")),), "gpu")) == {
+        "CUDA_VISIBLE_DEVICES": "1,3",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "HIP_VISIBLE_DEVICES": "1,3",
+        "DRF_GRES_GPU": "1,3",
+        "A": "b",
+    }
+
+
+def test_where_gpus_are_given_out_who_asked_for_none_sees_none() -> None:
+    assert seen(order((("tape", ("left",)),), "gpu", "tape")) == {
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "HIP_VISIBLE_DEVICES": "-1",
+        "DRF_GRES_TAPE": "left",
+        "A": "b",
+    }
+
+
+@pytest.mark.parametrize("gres", [(), ("tape",)])
+def test_where_no_gpus_are_given_out_the_submitters_words_of_them_stay(
+    gres: tuple[str, ...],
+) -> None:
+    there = seen(order((), *gres))
+    assert there == {name: FOREIGN[name] for name in FOREIGN if not name.startswith("DRF_GRES_")}
+
+
+def test_a_job_is_told_what_it_has_also_when_it_is_not_configured_any_more() -> None:
+    assert seen(order((("gpu", ("1",)),)))["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+def test_names_of_instances_are_told_as_they_are_written() -> None:
+    held = (("gpu", ("GPU-8932f937", "MIG-GPU-5c/1/0")), ("fpga_card", ("a", "b")))
+    assert device_variables(held, ["gpu"]) == {
+        "DRF_GRES_GPU": "GPU-8932f937,MIG-GPU-5c/1/0",
+        "DRF_GRES_FPGA_CARD": "a,b",
+        "CUDA_VISIBLE_DEVICES": "GPU-8932f937,MIG-GPU-5c/1/0",
+        "HIP_VISIBLE_DEVICES": "GPU-8932f937,MIG-GPU-5c/1/0",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    }

@@ -1,0 +1,105 @@
+"""What is used from outside: the whole machine's use, less what drfd and its jobs use."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from drfd.core.model.job import Job, JobState
+from drfd.core.model.resources import Resources
+from drfd.daemon.monitoring.meter import ExternalUsage, Meter
+from drfd.host.measurements import MachineUse
+from fakes import GIB, spec
+
+MIB = 1 << 20
+KEY = (1, 1)
+JOB = Job(id=1, spec=spec(), state=JobState.RUNNING, attempt=1, submitted_at=0.0, cgroup="drfd/1.1")
+
+
+@pytest.fixture
+def meter(tmp_path: Path) -> Meter:
+    """Over plain files, watching one job."""
+    meter = Meter(time.monotonic, mounts={"cpuacct": str(tmp_path), "memory": str(tmp_path)})
+    meter.watch(KEY, 1, JOB.cgroup)
+    return meter
+
+
+def write(tmp_path: Path, cpu_ns: int, rss: int) -> None:
+    """What the kernel counts of the job."""
+    directory = tmp_path / "drfd/1.1"
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "cpuacct.usage").write_text(f"{cpu_ns}\n")
+    (directory / "memory.stat").write_text(f"total_rss {rss}\n")
+
+
+def used(mono_s: float, cpu_s: float, memory_bytes: int = 0) -> MachineUse:
+    return MachineUse(mono_s=mono_s, cpu_s=cpu_s, memory_bytes=memory_bytes)
+
+
+def update(external: ExternalUsage, now: MachineUse) -> Resources | None:
+    return external.update(now, now)
+
+
+def test_the_first_look_only_begins(meter: Meter) -> None:
+    external = ExternalUsage(meter)
+    assert update(external, used(100, 5000)) is None
+    assert update(external, used(102, 5000)) == Resources()
+
+
+def test_what_the_jobs_use_is_not_from_outside(meter: Meter, tmp_path: Path) -> None:
+    external = ExternalUsage(meter)
+    write(tmp_path, cpu_ns=0, rss=GIB)
+    meter.sample(JOB)
+    update(external, used(100, 5000))
+    write(tmp_path, cpu_ns=6_000_000_000, rss=GIB)
+    meter.sample(JOB)
+    found = update(external, used(102, 5010, 3 * GIB))
+    assert found is not None
+    # This very process has used a little too, and is no load from outside.
+    assert 1900 <= found.cores_milli <= 2000
+    assert found.memory_bytes == 2 * GIB
+
+
+def test_the_time_of_jobs_that_have_come_and_gone_between_two_looks_is_theirs(
+    meter: Meter, tmp_path: Path
+) -> None:
+    """Else a stream of short jobs would keep others from starting."""
+    external = ExternalUsage(meter)
+    update(external, used(100, 5000))
+    write(tmp_path, cpu_ns=3_000_000_000, rss=0)
+    meter.sample(JOB)
+    meter.finish(JOB, 4.0)
+    meter.forget(KEY)
+    assert update(external, used(102, 5004)) == Resources()
+    assert update(external, used(104, 5004)) == Resources(), "it is counted once"
+
+
+def test_what_is_lost_of_a_job_from_sample_to_sample_is_not_given_to_others(
+    meter: Meter, tmp_path: Path
+) -> None:
+    """Without cgroups the time of its processes is gone with them."""
+    external = ExternalUsage(meter)
+    write(tmp_path, cpu_ns=9_000_000_000, rss=0)
+    meter.sample(JOB)
+    update(external, used(100, 5000))
+    write(tmp_path, cpu_ns=0, rss=0)
+    meter.sample(JOB)
+    assert update(external, used(102, 5000)) == Resources()
+
+
+def test_what_a_job_takes_while_all_are_sampled_is_not_from_outside(meter: Meter) -> None:
+    external = ExternalUsage(meter)
+    update(external, used(100, 0))
+    found = external.update(used(101, 0, GIB), used(102, 0, 9 * GIB))
+    assert found == Resources(memory_bytes=GIB)
+
+
+def test_nothing_is_ever_used_less_than_not_at_all(meter: Meter, tmp_path: Path) -> None:
+    """The jobs were sampled a moment before the machine."""
+    external = ExternalUsage(meter)
+    update(external, used(100, 5000))
+    write(tmp_path, cpu_ns=10**12, rss=GIB)
+    meter.sample(JOB)
+    assert update(external, used(102, 5001, GIB - MIB)) == Resources()

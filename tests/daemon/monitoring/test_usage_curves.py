@@ -1,0 +1,221 @@
+"""How the use of jobs went: from samples to what is shown, kept, and found again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon.desk import Desk, MakeShell, Shell
+from drfd.common.errors import Refused
+from drfd.core.model.job import Job, JobState
+from drfd.core.model.stimuli import Actor, CgroupGone, Now, SubmitAsked
+from drfd.daemon.monitoring.meter import ENDED_POINTS, Curves, Meter
+from drfd.journal.journal import Journal
+from fakes import BOB, ended, now, runner_up, spec
+
+ALICE = Actor("alice", 1001, False)
+MIB = 1 << 20
+
+
+@dataclass
+class World:
+    """A machine of plain files, and a clock that the test moves."""
+
+    root: Path
+    journal: Journal
+    at_s: float = 0.0
+
+    def clock(self) -> Now:
+        return now(self.at_s)
+
+    def curves(self) -> Curves:
+        """Those of a daemon that has just been started."""
+        mounts = {"cpuacct": str(self.root), "memory": str(self.root), "blkio": str(self.root)}
+        meter = Meter(lambda: self.clock().mono_s, mounts=mounts)
+        return Curves(meter, self.journal, self.clock)
+
+    def use(self, job: Job, *, cpu_s: float, memory_mib: int = 1, read: int = 0) -> None:
+        """All that the job has used until now."""
+        directory = self.root / str(job.cgroup)
+        directory.mkdir(exist_ok=True, parents=True)
+        (directory / "cpuacct.usage").write_text(f"{round(cpu_s * 1e9)}\n")
+        (directory / "memory.stat").write_text(f"total_rss {memory_mib * MIB}\n")
+        (directory / "memory.max_usage_in_bytes").write_text(f"{memory_mib * MIB}\n")
+        (directory / "blkio.throttle.io_service_bytes").write_text(f"8:0 Read {read}\n")
+
+    def sample(self, curves: Curves, *jobs: Job) -> None:
+        """One round, two seconds after the last one."""
+        self.at_s += 2
+        for job in jobs:
+            curves.meter.watch((job.id, job.attempt), 1, job.cgroup)
+            curves.meter.sample(job)
+            curves.note(job)
+        curves.note_users(jobs)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    journal = Journal(tmp_path / "curves.sqlite")
+    yield World(tmp_path / "cgroup", journal)
+    journal.close()
+
+
+def job(job_id: int = 1, attempt: int = 1, **changes: Any) -> Job:
+    return Job(
+        id=job_id, spec=changes.pop("spec", spec()), state=JobState.RUNNING, attempt=attempt,
+        submitted_at=0.0, cgroup=f"drfd/{job_id}.{attempt}", **changes,
+    )  # fmt: skip
+
+
+def run(world: World, curves: Curves, each: Job, rounds: int, *, cores: float = 1.0) -> None:
+    for _ in range(rounds):
+        world.use(each, cpu_s=cores * (world.at_s + 2), memory_mib=3, read=round(world.at_s) * 1024)
+        world.sample(curves, each)
+
+
+def test_points_are_means_of_the_time_between_two_samples_in_unix_time(world: World) -> None:
+    curves = world.curves()
+    run(world, curves, job(), 3, cores=0.5)
+    curve = curves.of_job(job())
+    assert curve is not None
+    begin_ms = round(now().at_s * 1000)
+    points = list(curve.points())
+    assert [each.end_ms - begin_ms for each in points] == [2000, 4000, 6000]
+    assert [each.cores_milli for each in points] == [None, 500, 500]
+    assert [each.memory_bytes for each in points] == [3 * MIB] * 3
+    assert [each.read_bps for each in points] == [None, 1024, 1024]
+    # What cannot be read is not known, and not zero.
+    assert [each.write_bps for each in points] == [None, 0, 0]
+    last = curves.last(job())
+    assert last is not None and last.cores_milli == 500
+
+
+def test_another_attempt_begins_anew_and_nobody_takes_the_last_for_it(world: World) -> None:
+    curves = world.curves()
+    run(world, curves, job(), 5)
+    assert curves.last(job(attempt=2)) is None
+    assert curves.of_job(job(attempt=2)) is None
+    run(world, curves, job(attempt=2), 2)
+    curve = curves.of_job(job(attempt=2))
+    assert curve is not None and (curve.attempt, len(curve)) == (2, 2)
+
+
+def test_a_users_jobs_add_up_and_an_idle_user_is_at_nothing_and_then_forgotten(
+    world: World,
+) -> None:
+    curves = world.curves()
+    one, other, bobs = job(1), job(2), job(3, spec=spec("root.bob", actor=BOB))
+    for _ in range(3):
+        for each, cores in ((one, 1.0), (other, 0.25), (bobs, 4.0)):
+            world.use(each, cpu_s=cores * (world.at_s + 2), memory_mib=2)
+        world.sample(curves, one, other, bobs)
+    curve = curves.of_user("alice")
+    assert curve is not None
+    assert curve.cores_milli == (None, 1250, 1250)
+    assert curve.memory_kib == (4096, 4096, 4096)
+    world.sample(curves, bobs)
+    curve = curves.of_user("alice")
+    assert curve is not None and (curve.cores_milli[-1], curve.memory_kib[-1]) == (0, 0)
+    world.at_s += 3700
+    world.sample(curves, bobs)
+    assert curves.of_user("alice") is None
+    assert curves.of_user("bob") is not None
+    assert curves.of_user("nobody") is None
+
+
+def test_a_restart_finds_what_was_saved_and_goes_on(world: World) -> None:
+    before = world.curves()
+    run(world, before, job(), 150)
+    before.save(all_of_them=True)
+    after = world.curves()
+    # Before anything was sampled, too.
+    found = after.of_job(job())
+    assert found is not None and 100 < len(found) <= 128
+    run(world, after, job(), 3)
+    curve = after.of_job(job())
+    assert curve is not None and len(curve) == len(found) + 3
+    ends = [each.end_ms for each in curve.points()]
+    assert ends == sorted(set(ends))
+    assert ends[-1] == round(world.clock().at_s * 1000)
+    assert {each.cores_milli for each in curve.points()} <= {None, 1000}
+
+
+def test_running_jobs_are_saved_now_and_then_some_at_a_time(world: World) -> None:
+    curves = world.curves()
+    jobs = [job(each) for each in range(1, 21)]
+    for _ in range(2):
+        for each in jobs:
+            world.use(each, cpu_s=world.at_s)
+        world.sample(curves, *jobs)
+    curves.save()
+    assert world.journal.curve(1) is None, "it was just begun"
+    world.at_s += 301
+    saved = []
+    for _ in range(4):
+        curves.save()
+        saved.append(sum(world.journal.curve(each.id) is not None for each in jobs))
+    assert saved == [8, 16, 20, 20]
+
+
+def test_an_end_is_kept_in_few_points_with_the_same_sums(
+    world: World, make_shell: MakeShell
+) -> None:
+    shell = make_shell(clock=world.clock)
+    curves = replace(world.curves(), journal=shell.journal)
+    shell.engine.curve_of = curves.to_keep
+    shell.engine.changes.listen(curves.job_changed)
+    desk_job = submit_and_start(shell)
+    run(world, curves, desk_job, 100)
+    shell.turn(ended(1))
+    assert shell.journal.curve(1) is None, "it is not over as yet"
+    shell.turn(CgroupGone(now(), 1, 1))
+    kept = shell.journal.curve(1)
+    assert kept is not None and ENDED_POINTS // 2 < len(kept) <= ENDED_POINTS
+    assert sum(kept.spans_ms) == 99 * 2000
+    assert {each.cores_milli for each in kept.points()} == {1000}
+    assert curves.of_job(shell.journal.job(1)) == kept
+    assert curves._jobs == {}
+    shell.host.take()
+
+
+def test_of_a_very_short_job_nothing_is_kept(world: World) -> None:
+    curves = world.curves()
+    run(world, curves, job(), 2)
+    assert curves.to_keep(job()) is None
+    run(world, curves, job(), 1)
+    assert curves.to_keep(job()) is not None
+
+
+def submit_and_start(shell: Shell) -> Job:
+    shell.turn(SubmitAsked(now(), spec(), False))
+    shell.turn(runner_up(1))
+    found = shell.engine.ledger.jobs[1]
+    assert isinstance(found, Job)
+    return found
+
+
+async def test_anybody_may_ask_for_the_use_of_a_job_or_a_user(desk: Desk) -> None:
+    await desk.submit(Actor("bob", 1002, False), argv=["secret"], cwd="/secret", name="plain")
+    empty = {"at": [], "cores": [], "memory": [], "read": [], "write": []}
+    reply = await desk.ask(ALICE, op="usage", id=1)
+    assert reply["usage"] == empty
+    assert reply["demand"]["cores"] == 1
+    assert "secret" not in str(reply)
+    assert await desk.ask(ALICE, op="usage", user="bob") == {"usage": empty, "demand": None}
+    for asked, code in (
+        ({}, "bad-request"),
+        ({"id": 1, "user": "bob"}, "bad-request"),
+        ({"id": 9}, "no-such-job"),
+    ):
+        with pytest.raises(Refused) as caught:
+            await desk.ask(ALICE, op="usage", **asked)
+        assert caught.value.code == code
+    await desk.submit(ALICE, array="5-9", held=True)
+    with pytest.raises(Refused, match="name one of its tasks") as caught:
+        await desk.ask(ALICE, op="usage", id=2)
+    assert caught.value.hint == "for instance 2_5"
+    assert (await desk.ask(ALICE, op="usage", id="2_7"))["usage"] == empty

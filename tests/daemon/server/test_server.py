@@ -1,0 +1,1205 @@
+"""Connections on a real socket: one bounded request after the other, and nobody can hurt others."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import pwd
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import (
+    AbstractAsyncContextManager,
+    ExitStack,
+    asynccontextmanager,
+    closing,
+    suppress,
+)
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon.desk import Desk, MakeDesk
+from drfd import __version__
+from drfd.common.errors import BY_KIND, HostError
+from drfd.core.model.lifecycle import Launch
+from drfd.core.model.stimuli import Actor
+from drfd.daemon.config import Config, UserLimits
+from drfd.daemon.lookup.lookup import Lookup
+from drfd.daemon.server import server as server_module
+from drfd.daemon.server.server import MAX_ACCEPTS, Acceptor, ListeningSocket, Server
+from drfd.daemon.users import accounts as accounts_module
+from drfd.daemon.users import quotas as quotas_module
+from drfd.daemon.users.accounts import Accounts
+from drfd.daemon.users.loop_time import LoopTime
+from drfd.daemon.users.quotas import AT_ONCE, MAX_COMING_BYTES, STRANGERS
+from drfd.daemon.watching import follow as follow_module
+from drfd.daemon.watching.follow import EventFeed
+from drfd.daemon.watching.snapshots import Overview, SnapshotFeed
+from drfd.linux.descriptor_guard import guarded
+from drfd.linux.user_database import Subordinates, look_up_name
+from drfd.protocol.codec import MAX_REQUEST_BYTES
+from fakes import now, rules
+from kernel import send_lingering
+
+ME = pwd.getpwuid(os.getuid()).pw_name
+SUBMIT = {"op": "submit", "argv": ["true"], "cwd": "/", "demand": {"cores_milli": 1000}}
+
+
+@dataclass
+class Client:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def send(self, data: bytes) -> None:
+        """Write it all, even if nobody reads on."""
+        with suppress(ConnectionError):
+            self.writer.write(data)
+            await self.writer.drain()
+
+    async def reply(self) -> dict[str, Any]:
+        line = await self.reader.readline()
+        assert line.endswith(b"\n"), f"no whole reply: {line!r}"
+        reply = json.loads(line)
+        assert isinstance(reply, dict)
+        return reply
+
+    async def ask(self, **fields: Any) -> dict[str, Any]:
+        await self.send(encoded(**fields))
+        return await self.reply()
+
+    async def is_at_end(self) -> bool:
+        try:
+            return await self.reader.read() == b""
+        except ConnectionError:
+            return True
+
+    async def close(self) -> None:
+        self.writer.close()
+        with suppress(ConnectionError):
+            await self.writer.wait_closed()
+
+
+@dataclass
+class Front:
+    """A server with its desk, and who may come to it."""
+
+    desk: Desk
+    server: Server
+    running: asyncio.Task[None]
+    path: Path
+    clients: list[Client]
+
+    async def client(self) -> Client:
+        client = Client(*await asyncio.open_unix_connection(self.path, limit=1 << 26))
+        self.clients.append(client)
+        return client
+
+    async def ask(self, **fields: Any) -> dict[str, Any]:
+        """One request on a connection of its own."""
+        client = await self.client()
+        reply = await client.ask(**fields)
+        await client.close()
+        return reply
+
+    async def is_well(self) -> bool:
+        return (await self.ask(op="hello")) == {
+            "ok": True,
+            "version": __version__,
+            "user": ME,
+            "admin": True,
+            "key_socket": None,
+        }
+
+    async def idle(self) -> None:
+        """Until the server has noticed that everybody has left, and nobody is waited for."""
+        async with asyncio.timeout(10):
+            while not self.server.is_idle or self.desk.requests._waits._waiting._waiters:
+                await asyncio.sleep(0.005)
+
+
+#: Opens a front for the length of a block.
+OpenFront = Callable[..., AbstractAsyncContextManager[Front]]
+
+
+def encoded(**fields: Any) -> bytes:
+    return json.dumps({"v": 1, **fields}).encode() + b"\n"
+
+
+@pytest.fixture
+def front(make_desk: MakeDesk, short: Path) -> OpenFront:
+    @asynccontextmanager
+    async def run(
+        *,
+        admins: frozenset[int] | None = None,
+        look_up: Callable[[int], str | None] = look_up_name,
+        subordinates: Subordinates | None = None,
+        **options: Any,
+    ) -> AsyncIterator[Front]:
+        path = short / "drfd.sock"
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(path))
+        listener.listen(64)
+        listener.setblocking(False)
+        desk = make_desk(**options)
+        uids = frozenset({os.getuid()}) if admins is None else admins
+        feed = EventFeed(desk.shell.engine, desk.requests.meter)
+        lookup = Lookup(desk.shell.engine, desk.requests.meter)
+        overview = Overview(desk.shell.engine, lookup, desk.requests.curves)
+        snapshots = SnapshotFeed(overview)
+        accounts = Accounts(uids, look_up, subordinates=subordinates)
+        server = Server(desk.requests, feed, snapshots, accounts)
+        # Turns are not charged here: what a test counts depends less on a busy machine.
+        server.loop_time = LoopTime()
+        running = asyncio.create_task(server.run(listener))
+        clients: list[Client] = []
+        try:
+            async with asyncio.timeout(30):
+                yield Front(desk, server, running, path, clients)
+        finally:
+            for client in clients:
+                await client.close()
+            await asyncio.sleep(0)
+            running.cancel()
+            await asyncio.wait([running], timeout=2)
+            desk.shell.host.take()
+
+    return run
+
+
+# -- a day at the front ------------------------------------------------------------------------
+
+
+async def test_a_whole_session_on_one_connection(front: OpenFront) -> None:
+    async with front() as f:
+        c = await f.client()
+        assert await c.ask(**SUBMIT) == {"ok": True, "id": 1}
+        assert f.desk.shell.host.take() == [Launch(1, 1)]
+        assert await c.ask(**SUBMIT, held=True) == {"ok": True, "id": 2}
+        status = await c.ask(op="status")
+        assert [(job["id"], job["state"], job["user"]) for job in status["jobs"]] == [
+            (1, "STARTING", ME),
+            (2, "HELD", ME),
+        ]
+        assert (status["ok"], status["draining"]) == (True, False)
+        assert (await c.ask(op="why", id=2))["job"]["reason"]["code"] == "HELD"
+        assert (await c.ask(op="show", id=2))["events"][0]["event"] == "Submitted"
+        assert await c.ask(op="release", select={"ids": [2]}) == {
+            "ok": True,
+            "done": [2],
+            "failed": [],
+        }
+        assert await c.ask(op="cancel", select={"ids": [2]}) == {
+            "ok": True,
+            "done": [2],
+            "failed": [],
+        }
+        assert await c.ask(op="drain", on=True) == {"ok": True, "draining": True}
+        assert await c.ask(op="drain", on=False) == {"ok": True, "draining": False}
+        assert (await c.ask(op="hold", select={"ids": [1]}))["failed"][0]["id"] == 1
+        assert [n["path"] for n in (await c.ask(op="shares"))["nodes"]] == [f"root.{ME}"]
+        assert (await c.ask(op="doctor"))["launcher"] == "away"
+        await f.desk.finish(1, exit_code=7)
+        waited = await c.ask(op="wait", ids=[1])
+        assert [(job["id"], job["status"]) for job in waited["ended"]] == [(1, 7)]
+        assert await c.ask(op="hello") == {
+            "ok": True,
+            "version": __version__,
+            "user": ME,
+            "admin": True,
+            "key_socket": None,
+        }
+
+
+async def test_the_asker_is_who_the_kernel_says(front: OpenFront) -> None:
+    async with front(admins=frozenset()) as f:
+        assert (await f.ask(op="hello"))["admin"] is False
+        reply = await f.ask(op="drain", on=True)
+        assert (reply["ok"], reply["error"]["kind"]) == (False, "NotPermitted")
+        await f.ask(**SUBMIT)
+        spec = f.desk.shell.engine.ledger.jobs[1].spec
+        assert (spec.user, spec.uid, spec.gid) == (ME, os.getuid(), os.getgid())
+
+
+async def test_no_field_of_a_message_says_who_asks(front: OpenFront) -> None:
+    async with front() as f:
+        for field in ("uid", "user", "gid"):
+            reply = await f.ask(**SUBMIT, **{field: 0})
+            assert (reply["ok"], reply["error"]["code"]) == (False, "bad-request")
+
+
+async def test_a_refused_request_leaves_the_connection_usable(front: OpenFront) -> None:
+    async with front() as f:
+        c = await f.client()
+        for line in (b"nonsense\n", b"\n", b"[]\n", b"\xff\n", b'{"op":"hello","v":99}\n'):
+            await c.send(line)
+            reply = await c.reply()
+            assert (reply["ok"], reply["error"]["kind"]) == (False, "Refused")
+        assert (await c.ask(op="hello"))["ok"] is True
+
+
+async def test_requests_that_were_sent_ahead_are_answered_in_order(front: OpenFront) -> None:
+    async with front() as f:
+        c = await f.client()
+        await c.send(b"".join(encoded(**SUBMIT, held=True) for _ in range(5)))
+        assert [(await c.reply())["id"] for _ in range(5)] == [1, 2, 3, 4, 5]
+
+
+async def test_a_client_who_says_nothing_has_no_task_and_is_heard_when_he_does(
+    front: OpenFront,
+) -> None:
+    """Connections that come and go had each a task and a transport made for them, which cost ten
+    times as much as to see that they have been left."""
+
+    async with front() as f:
+        assert await f.is_well()
+        await f.idle()
+        before = len(asyncio.all_tasks())
+        silent = [await f.client() for _ in range(10)]
+        assert await f.is_well(), "they have been let in by then"
+        async with asyncio.timeout(30):
+            while len(asyncio.all_tasks()) > before:
+                await asyncio.sleep(0.01)
+        assert not f.desk.requests.quotas.is_idle
+        assert (await silent[0].ask(op="hello"))["ok"]
+        for each in silent:
+            await each.close()
+        await f.idle()
+
+
+async def test_submissions_that_were_sent_ahead_share_commits(
+    front: OpenFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is durable before it is answered, and none waits for the disk alone."""
+
+    async with front() as f:
+        commits = []
+        journal = f.desk.shell.engine.journal
+        commit = journal.commit
+        monkeypatch.setattr(journal, "commit", lambda: (commits.append(1), commit()))
+        c = await f.client()
+        await c.send(b"".join(encoded(**SUBMIT, held=True) for _ in range(300)))
+        assert [(await c.reply())["id"] for _ in range(300)] == list(range(1, 301))
+        assert len(commits) < 100
+
+
+async def test_what_is_asked_after_submissions_knows_of_all_of_them(front: OpenFront) -> None:
+    """And what is refused among them is told in its place."""
+
+    async with front() as f:
+        c = await f.client()
+        good, bad = encoded(**SUBMIT, held=True), encoded(**SUBMIT | {"argv": []})
+        dry = encoded(**SUBMIT, dry_run=True)
+        look = encoded(op="status")
+        await c.send(good + bad + good + look + b"nonsense\n" + good + dry + look)
+        replies = [await c.reply() for _ in range(8)]
+        assert [each["ok"] for each in replies] == [
+            *(True, False, True, True),
+            *(False, True, True, True),
+        ]
+        assert [replies[at]["id"] for at in (0, 2, 5)] == [1, 2, 3]
+        assert [len(replies[at]["jobs"]) for at in (3, 7)] == [2, 3]
+        assert replies[1]["error"]["code"] == "no-command"
+
+
+async def test_who_leaves_after_submissions_has_submitted_them(front: OpenFront) -> None:
+    async with front() as f:
+        c = await f.client()
+        await c.send(encoded(**SUBMIT, held=True) * 50)
+        await c.close()
+        while len(f.desk.shell.engine.ledger.jobs) < 50:
+            await asyncio.sleep(0.005)
+        await f.idle()
+        assert await f.is_well()
+
+
+async def test_who_reads_no_answers_submits_no_more_than_a_few_ahead(front: OpenFront) -> None:
+    """What is kept of one connection is bounded: one long request, or so many short ones."""
+
+    async with front() as f:
+        c = await f.client()
+        long = encoded(**SUBMIT, held=True, script="x" * (400 << 10))
+        await c.send(long * 20)
+        assert [(await c.reply())["id"] for _ in range(20)] == list(range(1, 21))
+
+
+async def test_a_request_may_come_in_pieces(front: OpenFront) -> None:
+    async with front() as f:
+        c = await f.client()
+        for sign in encoded(op="hello"):
+            await c.send(bytes([sign]))
+            await asyncio.sleep(0)
+        assert (await c.reply())["ok"] is True
+
+
+async def test_what_has_come_of_a_long_request_is_not_looked_at_again_with_every_byte() -> None:
+    async def cost_s(start: bytes) -> float:
+        reader = asyncio.StreamReader(limit=server_module.PIECE_BYTES)
+        reading = asyncio.ensure_future(server_module.Frames(reader).next(lambda size: None))
+        reader.feed_data(start)
+        while reader._buffer:  # type: ignore[attr-defined]
+            await asyncio.sleep(0)
+        begin_s = time.process_time()
+        for _ in range(5000):
+            reader.feed_data(b"y")
+            await asyncio.sleep(0)
+        reader.feed_data(b"\n")
+        assert await reading == start + b"y" * 5000 + b"\n"
+        return time.process_time() - begin_s
+
+    long = b"x" * (MAX_REQUEST_BYTES - 5001)
+    assert min([await cost_s(long) for _ in range(3)]) < 4 * await cost_s(b"x") + 0.05
+
+
+async def test_many_connections_of_one_user_have_a_few_requests_read_at_a_time(
+    front: OpenFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much they bring all at once, between two rounds of the loop little is done of it."""
+
+    async with front(admins=frozenset()) as f:
+        rounds: list[int] = [0]
+        decode = server_module.decode_request
+
+        def counted(line: bytes) -> Any:
+            rounds[-1] += 1
+            return decode(line)
+
+        async def count() -> None:
+            while True:
+                rounds.append(0)
+                await asyncio.sleep(0)
+
+        clients = [await f.client() for _ in range(40)]
+        assert all([(await c.ask(op="hello"))["ok"] for c in clients])
+        monkeypatch.setattr(server_module, "decode_request", counted)
+        counting = asyncio.create_task(count())
+        for c in clients:
+            await c.send(encoded(**SUBMIT | {"argv": []}) * 60)
+        for c in clients:
+            assert not any([(await c.reply())["ok"] for _ in range(60)])
+        counting.cancel()
+        assert sum(rounds) == 40 * 60
+        assert max(rounds) <= AT_ONCE
+
+
+async def test_a_wait_does_not_hold_up_anybody(front: OpenFront) -> None:
+    async with front() as f:
+        await f.ask(**SUBMIT)
+        c = await f.client()
+        await c.send(encoded(op="wait", ids=[1]))
+        assert await f.is_well()
+        await f.desk.finish(1)
+        reply = await c.reply()
+        assert (reply["done"], reply["ended"][0]["status"]) == (True, 0)
+
+
+async def test_a_submission_of_the_largest_size_is_taken(front: OpenFront) -> None:
+    async with front() as f:
+        script = "x" * ((512 << 10) - 1)
+        argv = ["y" * 1000] * 500
+        reply = await f.ask(op="submit", argv=argv, cwd="/", script=script, held=True)
+        assert reply == {"ok": True, "id": 1}
+
+
+async def test_a_reply_of_many_megabytes_arrives_whole(front: OpenFront) -> None:
+    async with front(by=rules(max_waiting_per_user=5000)) as f:
+        c = await f.client()
+        await c.send(encoded(**SUBMIT, held=True, name="n" * 256) * 1500)
+        for _ in range(1500):
+            await c.reply()
+        await c.send(encoded(op="status"))
+        await asyncio.sleep(0.05)
+        assert len((await c.reply())["jobs"]) == 1500
+
+
+# -- the hostile -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        pytest.param(b"x" * (10 << 20), id="10 MB without an end"),
+        pytest.param(b"\0" * (10 << 20), id="10 MB of NUL"),
+        pytest.param(b"[" * (10 << 20), id="10 MB of brackets"),
+        pytest.param(b'"' + b"x" * (10 << 20) + b'"\n', id="10 MB in one line"),
+    ],
+)
+async def test_ten_megabytes_of_garbage_are_one_refusal_and_the_end(
+    front: OpenFront, garbage: bytes
+) -> None:
+    async with front() as f:
+        c = await f.client()
+        sending = asyncio.create_task(c.send(garbage))
+        reply = await c.reply()
+        assert (reply["ok"], reply["error"]["kind"], reply["error"]["code"]) == (
+            False,
+            "Refused",
+            "too-long",
+        )
+        assert str(MAX_REQUEST_BYTES) in reply["error"]["text"]
+        assert await c.is_at_end()
+        await sending
+        assert await f.is_well()
+        await c.close()
+        await f.idle()
+
+
+async def test_a_frame_that_never_ends_is_refused_after_a_while(
+    front: OpenFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "FRAME_S", 0.1)
+
+    async with front() as f:
+        c = await f.client()
+        await c.send(b'{"op": "hel')
+        assert await f.is_well(), "others are served meanwhile"
+        reply = await c.reply()
+        assert (reply["ok"], reply["error"]["code"]) == (False, "too-slow")
+        assert await c.is_at_end()
+        await f.idle()
+
+
+async def test_a_drop_now_and_then_does_not_keep_a_frame_open(
+    front: OpenFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "FRAME_S", 0.1)
+
+    async with front() as f:
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_UNIX) as slow:
+            slow.setblocking(False)
+            await loop.sock_connect(slow, str(f.path))
+            for _ in range(30):
+                with suppress(ConnectionError):
+                    await loop.sock_sendall(slow, b" ")
+                await asyncio.sleep(0.01)
+            reply = json.loads(await loop.sock_recv(slow, 1 << 16))
+        assert reply["error"]["code"] == "too-slow"
+
+
+async def test_an_open_connection_that_says_nothing_is_left_alone(
+    front: OpenFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "FRAME_S", 0.02)
+
+    async with front() as f:
+        c = await f.client()
+        await asyncio.sleep(0.1)
+        assert (await c.ask(op="hello"))["ok"] is True
+
+
+@pytest.mark.parametrize(
+    "last_words",
+    [
+        b"",
+        b'{"op":',
+        b"x" * 100_000,
+        encoded(op="status"),
+        encoded(op="hello") * 1000,
+        encoded(op="snapshots"),
+    ],
+    ids=["nothing", "half a request", "garbage", "a request", "a thousand requests", "a watch"],
+)
+async def test_clients_that_vanish_leave_nothing_behind(
+    front: OpenFront, last_words: bytes
+) -> None:
+    async with front() as f:
+        for _ in range(20):
+            c = await f.client()
+            c.writer.write(last_words)
+            c.writer.transport.abort()
+        await f.idle()
+        assert await f.is_well()
+
+
+async def test_a_client_that_shuts_its_side_still_gets_its_answer(front: OpenFront) -> None:
+    """As `echo … | nc -U` does."""
+
+    async with front() as f:
+        c = await f.client()
+        await c.send(encoded(op="hello"))
+        c.writer.write_eof()
+        assert (await c.reply())["ok"] is True
+        assert await c.is_at_end()
+
+
+async def test_a_wait_whose_asker_has_left_is_given_up(
+    front: OpenFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "_HANGUP_CHECK_S", 0.02)
+
+    async with front() as f:
+        await f.ask(**SUBMIT)
+        c = await f.client()
+        await c.send(encoded(op="wait", ids=[1]))
+        while not f.desk.requests._waits._waiting._waiters:
+            await asyncio.sleep(0.005)
+        await c.close()
+        await f.idle()
+
+
+async def test_a_wait_whose_asker_has_left_with_words_unsaid_is_given_up_too(
+    front: OpenFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else 256 of them lock their user out until the job ends."""
+    monkeypatch.setattr(server_module, "_HANGUP_CHECK_S", 0.02)
+
+    async with front() as f:
+        await f.ask(**SUBMIT)
+        c = await f.client()
+        await c.send(encoded(op="wait", ids=[1]) + b"and another thing")
+        while not f.desk.requests._waits._waiting._waiters:
+            await asyncio.sleep(0.005)
+        await c.close()
+        await f.idle()
+
+
+async def test_a_reader_that_does_not_read_does_not_hold_up_others(front: OpenFront) -> None:
+    async with front() as f:
+        c = await f.client()
+        await c.send(encoded(**SUBMIT, held=True, name="n" * 256) * 300)
+        for _ in range(300):
+            await c.reply()
+        lazy = socket.socket(socket.AF_UNIX)
+        lazy.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(lazy, str(f.path))
+        await asyncio.get_running_loop().sock_sendall(lazy, encoded(op="status") * 50)
+        for _ in range(5):
+            assert await f.is_well()
+        lazy.close()
+        await c.close()
+        await f.idle()
+
+
+@pytest.mark.parametrize("last_words", [b"", encoded(op="wait", ids=[1])], ids=["idle", "waiting"])
+def test_stopping_does_not_wait_for_those_who_are_connected(
+    front: OpenFront, caplog: pytest.LogCaptureFixture, last_words: bytes
+) -> None:
+    """From Python 3.12.1 on, asyncio's own server waits for every client (cpython #123720): a
+    restart would last as long as somebody's `drf wait`. Nor is a stop worth a traceback."""
+
+    async def story() -> None:
+        async with front() as f:
+            await f.ask(**SUBMIT)
+            c = await f.client()
+            assert (await c.ask(op="hello"))["ok"] is True
+            await c.send(last_words)
+            await asyncio.sleep(0.02)
+            f.running.cancel()
+            done, _ = await asyncio.wait([f.running], timeout=2)
+            assert done, "the server does not stop while a client is connected"
+
+    # In a loop of its own: what asyncio logs when the loop closes counts, too.
+    asyncio.run(story())
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+
+
+async def test_one_user_has_a_bounded_number_of_connections(front: OpenFront) -> None:
+    async with front(config=Config(limits=UserLimits(connections=3))) as f:
+        held = [await f.client() for _ in range(3)]
+        for client in held:
+            assert (await client.ask(op="hello"))["ok"] is True
+        c = await f.client()
+        reply = await c.reply()
+        assert (reply["ok"], reply["error"]["code"]) == (False, "too-many-connections")
+        assert await c.is_at_end()
+        await held[0].close()
+        while f.server._quotas._connections[os.getuid()] > 2:
+            await asyncio.sleep(0.005)
+        assert await f.is_well()
+
+
+async def test_long_requests_that_do_not_end_are_bounded_over_all_connections(
+    front: OpenFront,
+) -> None:
+    """Two megabytes each, and hundreds of connections: the daemon would keep it all."""
+
+    async with front() as f:
+        loop, refusals = asyncio.get_running_loop(), []
+        slow = [socket.socket(socket.AF_UNIX) for _ in range(MAX_COMING_BYTES // (1 << 20) + 4)]
+        for each in slow:
+            each.setblocking(False)
+            await loop.sock_connect(each, str(f.path))
+            with suppress(ConnectionError):
+                await loop.sock_sendall(each, b"x" * (1 << 20))
+        assert await f.is_well(), "a short request is taken all the same"
+        for each in slow:
+            with suppress(BlockingIOError), each:
+                refusals.append(json.loads(each.recv(4096))["error"]["code"])
+        assert 1 <= len(refusals) <= 5
+        assert set(refusals) == {"too-much-at-once"}
+        await f.idle()
+        assert not f.server._quotas._coming
+        long = encoded(op="submit", cwd="/", argv=["true", *["x" * 100_000] * 4])
+        c = await f.client()
+        await c.send(long)
+        assert (await c.reply())["ok"] is True
+
+
+async def test_a_submission_too_early_waits_and_holds_nothing_else_up(
+    front: OpenFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quotas_module, "BURST_S", 0.0)
+    config = Config(limits=UserLimits(submissions_per_s=2))
+
+    async with front(config=config, admins=frozenset()) as f:
+        clients = [await f.client() for _ in range(AT_ONCE + 3)]
+        first = await clients[0].ask(**SUBMIT)
+        assert first["ok"] is True
+        for client in clients:
+            await client.send(encoded(**SUBMIT))
+        replies = [asyncio.create_task(client.reply()) for client in clients]
+        done, _ = await asyncio.wait(replies, timeout=0.2)
+        assert len(done) <= 1
+        assert (await f.ask(op="hello"))["ok"] is True
+        await asyncio.wait(replies, return_when=asyncio.FIRST_COMPLETED)
+        for reply in replies:
+            reply.cancel()
+
+
+async def test_a_loop_of_changes_is_slowed_down_then_refused_and_a_cancellation_is_not(
+    front: OpenFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No verb but submit had a rate: one user grew the journal by 72 MB a second."""
+    monkeypatch.setattr(quotas_module, "BURST_S", 0.0)
+    monkeypatch.setattr(quotas_module, "MAX_CANCEL_DELAY_S", 0.0)
+    config = Config(limits=UserLimits(changes_per_s=1))
+
+    async with front(config=config, admins=frozenset()) as f:
+        for _ in range(2):
+            await f.ask(**SUBMIT, held=True)
+        change = {"op": "set", "select": {"ids": [1, 2]}}
+        assert (await f.ask(**change, priority=1))["done"] == [1, 2]
+        slow = await f.client()
+        await slow.send(encoded(**change, priority=2))
+        assert (await f.ask(op="hello"))["ok"]
+        monkeypatch.setattr(quotas_module, "MAX_DELAY_S", 0.0)
+        reply = await f.ask(**change, priority=3)
+        assert (reply["ok"], reply["error"]["code"]) == (False, "too-many-changes")
+        engine = f.desk.shell.engine
+        assert engine.ledger.jobs[1].spec.priority == 1
+        assert (await f.ask(op="cancel", select={"ids": [1]}))["done"] == [1]
+        assert (await slow.reply())["done"] == [2], "it has only waited"
+        assert engine.ledger.jobs[2].spec.priority == 2
+
+
+async def test_submissions_that_wait_for_their_turn_are_few_on_all_connections_together(
+    front: OpenFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each connection read two megabytes of them ahead, and a megabyte takes ten in memory: one
+    user had gigabytes of the daemon's with requests that were only to wait."""
+    monkeypatch.setattr(quotas_module, "BURST_S", 0.0)
+    config = Config(limits=UserLimits(submissions_per_s=1))
+    line = encoded(**SUBMIT, env={f"V{number}": "" for number in range(1000)})
+    monkeypatch.setattr(quotas_module, "MAX_AHEAD_BYTES", 3 * len(line))
+
+    async with front(config=config, admins=frozenset()) as f:
+        quotas = f.desk.requests.quotas
+        clients = [await f.client() for _ in range(5)]
+        for client in clients:
+            await client.send(line * 20)
+        most = 0
+        for _ in range(20):
+            assert (await f.ask(op="hello"))["ok"]
+            most = max(most, quotas._ahead.total())
+        assert 3 * len(line) <= most <= (3 + len(clients)) * len(line)
+
+
+@pytest.mark.parametrize("op", ["drain", "reload", "shutdown", "end_stray"])
+async def test_what_only_administrators_may_is_slow_to_be_refused(
+    front: OpenFront, monkeypatch: pytest.MonkeyPatch, op: str
+) -> None:
+    """Each refusal has a line in the log, and there could be thousands a second: a log with a
+    bound on them drops those of others' acts, too."""
+    monkeypatch.setattr(quotas_module, "BURST_S", 0.0)
+    monkeypatch.setattr(quotas_module, "MAX_DELAY_S", 0.0)
+    config = Config(limits=UserLimits(changes_per_s=1))
+    more = {"drain": {"on": True}, "end_stray": {"id": 1, "attempt": 1}}.get(op, {})
+
+    async with front(config=config, admins=frozenset()) as f:
+        assert (await f.ask(op=op, **more))["error"]["code"] == "not-admin"
+        begun_s = time.monotonic()
+        assert (await f.ask(op=op, **more))["error"]["code"] == "too-many-changes"
+        assert time.monotonic() - begun_s >= quotas_module.MAX_CANCEL_DELAY_S
+
+
+async def test_one_user_waits_for_a_bounded_number_of_ids(
+    front: OpenFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each costs memory for as long as it is waited for, on every one of many connections."""
+    monkeypatch.setattr(quotas_module, "MAX_AWAITED", 3)
+
+    async with front() as f:
+        await f.ask(**SUBMIT, held=True)
+        await f.ask(**SUBMIT, held=True)
+        waiter, listener, other = [await f.client() for _ in range(3)]
+        await waiter.send(b'{"v":1,"op":"wait","ids":[1,2]}\n')
+        await listener.send(b'{"v":1,"op":"events","select":{"ids":[1]},"after":0}\n')
+        while f.server._quotas._awaited[os.getuid()] < 3:
+            await asyncio.sleep(0.005)
+        reply = await other.ask(op="wait", ids=[1])
+        assert (reply["ok"], reply["error"]["code"]) == (False, "too-many-ids")
+        await f.ask(op="cancel", select={"ids": [1, 2]})
+        assert (await waiter.reply())["done"] is True
+        assert (await other.ask(op="wait", ids=[1, 2]))["done"] is True
+        while f.server._quotas._awaited:
+            assert "ok" in await listener.reply()
+
+
+async def test_what_one_user_does_not_read_is_bounded_over_all_connections(
+    front: OpenFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list may be long; hundreds that nobody reads must not fill the daemon's memory."""
+    monkeypatch.setattr(quotas_module, "MAX_UNREAD_BYTES", 3 << 20)
+    # All rows are one piece of the stream, however long they take.
+    monkeypatch.setattr(follow_module, "PART_S", 30.0)
+
+    async with front() as f:
+        long = ["true", *["x" * 100_000] * 4]
+        for _ in range(5):
+            await f.ask(**SUBMIT | {"argv": long}, held=True)
+        stuck, other, stream = [await f.client() for _ in range(3)]
+        stuck.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await stuck.send(b'{"v":1,"op":"status"}\n')
+        while not f.server._quotas._unread[os.getuid()]:
+            await asyncio.sleep(0.005)
+        # As long as nothing else is unread, a list of any length is sent.
+        reply = await other.ask(op="status")
+        assert (reply["ok"], reply["error"]["code"]) == (False, "too-much-unread")
+        assert len((await other.ask(op="show", id=1))["job"]["argv"]) == 5
+        # Events come as many at a time as there are, so one is to be too much by itself.
+        monkeypatch.setattr(quotas_module, "MAX_UNREAD_BYTES", 2_100_000)
+        monkeypatch.setattr(quotas_module, "SHORT_BYTES", 300_000)
+        await stream.send(b'{"v":1,"op":"events"}\n')
+        assert "mark" in await stream.reply()
+        assert (await stream.reply())["error"]["code"] == "too-much-unread"
+        stuck.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert len((await stuck.reply())["jobs"]) == 5
+        assert len((await other.ask(op="status"))["jobs"]) == 5
+
+
+async def test_a_job_with_hostile_words_is_told_as_it_is(front: OpenFront) -> None:
+    """JSON carries anything; making it harmless is up to who prints it."""
+    name = "\x1b[31m[/x]\n\u202e" + "\U0001f600" * 10
+
+    async with front() as f:
+        await f.ask(**SUBMIT, name=name, held=True)
+        assert (await f.ask(op="status"))["jobs"][0]["name"] == name
+
+
+@pytest.mark.parametrize("huge", [2**63, 2**64, 10**400])
+async def test_a_machine_of_any_size_can_be_shown(front: OpenFront, huge: int) -> None:
+    """The configuration decides the capacity; no number of it may break a reply."""
+    big = rules(cores=9)
+    object.__setattr__(big, "capacity", type(big.capacity)(cores_milli=9000, memory_bytes=huge))
+
+    async with front(by=big) as f:
+        assert (await f.ask(op="shares"))["capacity"]["memory"] == huge
+
+
+# -- accounts ----------------------------------------------------------------------------------
+
+
+async def test_a_uid_without_a_name_is_called_by_its_number() -> None:
+    for is_admin in (False, True):
+        with closing(Accounts(frozenset({4_000_000_123} if is_admin else ()))) as accounts:
+            # A container's bare uid may have a daemon of its own.
+            assert await accounts.actor(4_000_000_123) == Actor(
+                "4000000123", 4_000_000_123, is_admin=is_admin, has_account=is_admin
+            )
+
+
+async def test_uids_without_an_account_count_as_one_user_and_have_no_jobs(front: OpenFront) -> None:
+    """Anybody may have 65,536 of them, and would have as many times what one user may have."""
+
+    config = Config(limits=UserLimits(connections=3))
+    async with front(admins=frozenset(), look_up=lambda _: None, config=config) as f:
+        refusal = (await f.ask(**SUBMIT))["error"]
+        assert (refusal["kind"], refusal["code"]) == ("NotPermitted", "no-account")
+        assert refusal["text"].startswith(f"uid {os.getuid()} has no account")
+        # As other uids of that kind would do.
+        with f.server._quotas.connection(STRANGERS), f.server._quotas.connection(STRANGERS):
+            c = await f.client()
+            assert (await c.ask(op="hello"))["user"] == str(os.getuid())
+            assert (await (await f.client()).reply())["error"]["code"] == "too-many-connections"
+            await c.close()
+        await f.idle()
+
+
+CAROL, DAVE, MANY = 5000, 6000, range(100_000, 165_536)
+
+
+class Directory:
+    """A user directory that knows two users, and that can be made to hang or to fail."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.is_open = threading.Event()
+        self.is_open.set()
+        self.error: Exception | None = None
+
+    def look_up(self, uid: int) -> str | None:
+        self.asked.append(uid)
+        self.is_open.wait(20)
+        if self.error is not None:
+            raise self.error
+        return {CAROL: "carol", DAVE: "dave"}.get(uid)
+
+
+@pytest.fixture
+def come_as(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Who connects from now on has this uid, whoever runs the test."""
+
+    def come(uid: int) -> None:
+        monkeypatch.setattr(server_module, "peer_of", lambda _: (uid, uid))
+
+    return come
+
+
+@pytest.mark.parametrize("trouble", ["slow", "broken"])
+async def test_whom_the_directory_cannot_tell_now_is_asked_to_try_again(
+    front: OpenFront, come_as: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """A timeout of the directory was taken for its word that there is no such account, and kept for
+    a minute; an error of it ended the connection without a word."""
+    directory = Directory()
+    monkeypatch.setattr(accounts_module, "_WAIT_S", 0.3)
+    if trouble == "slow":
+        directory.is_open.clear()
+    else:
+        directory.error = OSError(5, "Input/output error")
+
+    come_as(CAROL)
+    async with front(look_up=directory.look_up) as f:
+        c = await f.client()
+        error = (await c.reply())["error"]
+        assert (error["kind"], error["code"]) == ("Unavailable", "directory-slow")
+        assert BY_KIND[error["kind"]].exit_code == 69
+        assert str(CAROL) in error["text"] and error["hint"] == "try again in a moment"
+        assert "\n" not in error["text"]
+        assert await c.is_at_end()
+        directory.error = None
+        directory.is_open.set()
+        assert (await f.ask(**SUBMIT))["ok"] is True
+        assert f.desk.shell.engine.ledger.jobs[1].spec.user == "carol"
+
+
+async def test_a_known_user_is_served_while_the_directory_hangs_and_is_flooded(
+    front: OpenFront, come_as: Callable[[int], None], tmp_path: Path
+) -> None:
+    """Uids without an account were looked up in the threads that history and forecasts use."""
+    directory = Directory()
+    file = tmp_path / "subuid"
+    file.write_text(f"mallory:{MANY.start}:{len(MANY)}\n")
+
+    by = {"look_up": directory.look_up, "subordinates": Subordinates(file)}
+    async with front(config=Config(limits=UserLimits(connections=8)), **by) as f:
+        come_as(CAROL)
+        assert (await f.ask(op="hello"))["user"] == "carol"
+        directory.is_open.clear()
+        refused = []
+        for uid in MANY[:50]:
+            come_as(uid)
+            c = await f.client()
+            if uid >= MANY[8]:
+                refused.append((await c.reply())["error"]["code"])
+                await c.close()
+            else:
+                await asyncio.sleep(0.01)
+        assert {*refused} == {"directory-slow"}
+        # No more of them than may be looked up at a time.
+        assert len(directory.asked) <= 1 + 4
+        come_as(CAROL)
+        assert (await f.ask(**SUBMIT))["ok"] is True
+        async with asyncio.timeout(5):
+            await asyncio.gather(*(asyncio.to_thread(os.getpid) for _ in range(50)))
+        # And somebody new has not to wait for those that no account can have.
+        directory.asked.clear()
+        come_as(DAVE)
+        c = await f.client()
+        while directory.asked != [DAVE]:
+            await asyncio.sleep(0.005)
+        directory.is_open.set()
+        assert (await c.ask(op="hello"))["user"] == "dave"
+
+
+async def test_who_has_hung_up_is_not_looked_up_any_more(
+    front: OpenFront, come_as: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of connections that were gone kept the directory busy for minutes."""
+    monkeypatch.setattr(server_module, "_HANGUP_CHECK_LOOKING_S", 0.01)
+    directory = Directory()
+    directory.is_open.clear()
+
+    async with front(look_up=directory.look_up) as f:
+        for uid in range(7000, 7050):
+            come_as(uid)
+            c = await f.client()
+            while not f.server._quotas._connections[uid]:
+                await asyncio.sleep(0.001)
+            await c.close()
+        await f.idle()
+        asked = len(directory.asked)
+        assert asked < 10
+        directory.is_open.set()
+        come_as(CAROL)
+        assert (await f.ask(op="hello"))["user"] == "carol"
+        assert len(directory.asked) == asked + 1
+
+
+def test_a_directory_that_hangs_does_not_keep_the_server_from_ending(
+    front: OpenFront, come_as: Callable[[int], None]
+) -> None:
+    directory = Directory()
+    directory.is_open.clear()
+
+    async def story() -> None:
+        async with front(look_up=directory.look_up) as f:
+            come_as(CAROL)
+            await f.client()
+            while not directory.asked:
+                await asyncio.sleep(0.005)
+            f.running.cancel()
+            _, late = await asyncio.wait([f.running], timeout=5)
+            assert not late
+
+    # In a loop of its own, which closes while the directory still hangs.
+    asyncio.run(story())
+    directory.is_open.set()
+
+
+def test_the_clock_of_the_fakes_is_not_the_machines() -> None:
+    """A guard: these tests must not depend on when they run."""
+    assert now().at_s == 1_700_000_000
+
+
+async def test_who_does_not_read_keeps_nobody_from_leaving(front: OpenFront) -> None:
+    """A reply that lies half unread in the socket when the daemon is told to stop."""
+
+    async with front() as f:
+        for _ in range(3):
+            await f.ask(**SUBMIT, held=True, name="x" * 200)
+        lazy = socket.socket(socket.AF_UNIX)
+        lazy.setblocking(False)
+        lazy.connect(str(f.path))
+        # Some megabytes of replies, of which nothing is read.
+        lazy.send(encoded(op="status") * 2000)
+        await asyncio.sleep(0.5)
+        f.running.cancel()
+        _, late = await asyncio.wait([f.running], timeout=15)
+        lazy.close()
+        assert not late
+
+
+async def test_who_has_not_read_one_snapshot_is_not_sent_the_next(front: OpenFront) -> None:
+    """The kernel would keep many short lines, and show old ones first to who comes back."""
+
+    async with front() as f:
+        with closing(socket.socket(socket.AF_UNIX)) as slow:
+            slow.connect(str(f.path))
+            slow.sendall(encoded(op="snapshots"))
+            client = await f.client()
+            lines = []
+            client.writer.write(encoded(op="snapshots"))
+            for _ in range(4):
+                lines.append(json.loads(await client.reader.readline()))
+            assert all(list(line["snapshot"])[:2] == ["user", "mine"] for line in lines)
+            slow.setblocking(False)
+            assert slow.recv(1 << 20).count(b"\n") == 1
+            assert await f.is_well()
+
+
+def test_watchers_who_leave_after_a_line_or_in_one_leave_nothing_behind(
+    front: OpenFront, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with front() as f:
+            for number in range(40):
+                await f.desk.submit(Actor("u", 1001, False), name=f"{number:0>250}", held=True)
+            for reads in (1, 100_000):
+                for _ in range(5):
+                    c = await f.client()
+                    c.writer.write(encoded(op="snapshots"))
+                    await c.reader.read(reads)
+                    c.writer.transport.abort()
+            await f.idle()
+            assert await f.is_well()
+
+    # In a loop of its own: what asyncio logs when the loop closes counts, too.
+    asyncio.run(story())
+    assert caplog.records == []
+
+
+async def test_a_snapshot_more_than_once_a_second_is_refused(front: OpenFront) -> None:
+    async with front() as f:
+        reply = await f.ask(op="snapshots", every_s=0.5)
+        assert (reply["ok"], reply["error"]["code"]) == (False, "bad-request")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", [b"", encoded(op="wait", ids=[1])], ids=["first", "unread"])
+async def test_a_descriptor_that_comes_with_a_request_stops_nobody(
+    front: OpenFront, before: bytes
+) -> None:
+    """Reading past it, or closing the connection, closed it in the loop: one user's socket, which
+    the kernel closes as slowly as that user wishes, stopped the daemon for everybody."""
+
+    async with front() as f:
+        with ExitStack() as stack:
+            mine = stack.enter_context(socket.socket(socket.AF_UNIX))
+            mine.connect(str(f.path))
+            mine.sendall(before)
+            await asyncio.sleep(0.05)
+            send_lingering(mine, stack)
+            assert await f.is_well()
+            mine.close()
+            assert await f.is_well()
+            await f.idle()
+
+
+def knock(path: Path) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX)
+    made.connect(str(path))
+    return made
+
+
+def listening(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen(512)
+    return listener
+
+
+async def test_a_crowd_is_let_in_by_small_numbers_and_who_has_left_costs_nobody_a_turn(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four a round were let in, with all that a conversation costs, those who had left among them:
+    behind hundreds of these everybody else waited in one line."""
+
+    # However slow this machine is.
+    monkeypatch.setattr(server_module, "_ACCEPT_S", 60.0)
+
+    path = short / "door.sock"
+    listener = listening(path)
+    for _ in range(100):
+        knock(path).close()
+    speaking = knock(path)
+    speaking.send(b"last words")
+    speaking.close()
+    stays = knock(path)
+    taken: list[socket.socket] = []
+    entrance = Acceptor(listener, lambda each, _: taken.append(each))
+    rounds = 0
+    async with asyncio.timeout(30):
+        while len(taken) < 2:
+            rounds += 1
+            await asyncio.sleep(0)
+    assert rounds <= 102 // MAX_ACCEPTS + 2
+    assert taken[0].recv(100) == b"last words"
+    assert not taken[1].getblocking()
+    entrance.close()
+    for each in (stays, *taken):
+        each.close()
+
+
+async def test_who_brings_descriptors_first_is_not_taken(short: Path) -> None:
+    """A task and a transport were made for him before that was seen."""
+
+    path = short / "door.sock"
+    taken: list[tuple[socket.socket, bool]] = []
+    entrance = Acceptor(guarded(listening(path)), lambda *each: taken.append(each))
+    brings = knock(path)
+    socket.send_fds(brings, [b"with"], [0])
+    silent, speaks = knock(path), knock(path)
+    speaks.send(b"hello")
+    async with asyncio.timeout(30):
+        while len(taken) < 2:
+            await asyncio.sleep(0)
+    assert [is_silent for _, is_silent in taken] == [True, False]
+    brings.settimeout(30)
+    with suppress(ConnectionError):
+        assert brings.recv(1) == b""
+    entrance.close()
+    for each in (brings, silent, speaks, *(connection for connection, _ in taken)):
+        each.close()
+
+
+async def test_a_shortage_of_descriptors_is_told_once_and_who_knocks_waits(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "_RETRY_S", 0.01)
+
+    class Short(socket.socket):
+        fails = 3
+
+        def accept(self) -> Any:
+            if self.fails:
+                self.fails -= 1
+                raise OSError(errno.EMFILE, "Too many open files")
+            return super().accept()
+
+    told: list[Any] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: told.append(context["exception"].errno))
+    path = short / "door.sock"
+    listener = Short(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen(5)
+    client = knock(path)
+    taken: list[socket.socket] = []
+    entrance = Acceptor(listener, lambda each, _: taken.append(each))
+    async with asyncio.timeout(30):
+        while not taken:
+            await asyncio.sleep(0.005)
+    assert told == [errno.EMFILE] * 3
+    entrance.close()
+    for each in (client, *taken):
+        each.close()
+
+
+def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "precious"
+    path.write_text("data")
+    with pytest.raises(HostError, match="it is not a socket"):
+        ListeningSocket(path, is_open=False)
+    assert path.read_text() == "data"
+
+
+def test_a_socket_that_is_answered_is_left_to_its_owner(tmp_path: Path) -> None:
+    first = ListeningSocket(tmp_path / "s", is_open=False)
+    with pytest.raises(HostError, match="another drfd answers"):
+        ListeningSocket(tmp_path / "s", is_open=False)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(tmp_path / "s"))
+    first.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dead_daemons_socket_is_taken_over(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / "s"))
+    door = ListeningSocket(tmp_path / "s", is_open=True)
+    assert (tmp_path / "s").stat().st_mode & 0o777 == 0o666
+    door.close()
+
+
+def test_at_the_end_another_ones_socket_stays(tmp_path: Path) -> None:
+    first = ListeningSocket(tmp_path / "s", is_open=False)
+    (tmp_path / "s").rename(tmp_path / "old")
+    second = ListeningSocket(tmp_path / "s", is_open=False)
+    assert (tmp_path / "s").stat().st_mode & 0o777 == 0o600
+    first.close()
+    assert (tmp_path / "s").is_socket()
+    second.close()
+
+
+def test_a_long_path_is_no_obstacle(tmp_path: Path) -> None:
+    path = tmp_path / ("d" * 100) / "s"
+    door = ListeningSocket(path, is_open=False)
+    assert path.is_socket()
+    door.close()

@@ -1,0 +1,505 @@
+"""The loop's time is shared by what each user's work has cost it, not by who has more to do."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import random
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+
+from daemon.desk import Desk, MakeDesk
+from drfd.core.model import events as ev
+from drfd.core.model.job import JobState
+from drfd.daemon.server.server import encode_in_parts
+from drfd.daemon.users import loop_time as breath_module
+from drfd.daemon.users.loop_time import ALONE_QUANTUM_S, ALONE_S, QUANTUM_S, LoopTime
+from drfd.daemon.users.quotas import QuotaSlot
+from drfd.protocol.requests import decode_request
+from fakes import ALICE, BOB, rules, runner_up
+from seeds import seeds
+
+#: Tasks of an array that is over, and jobs that wait.
+TASKS, WAITING = 8000, 2500
+MANY: dict[str, Callable[[int, int], dict[str, Any]]] = {
+    "wait": lambda array, first: {"op": "wait", "ids": [*range(array + 1, array + TASKS)]},
+    "wait in vain": lambda array, first: {
+        "op": "wait",
+        "timeout_s": 0,
+        "ids": [*range(array + 1, array + TASKS), first],
+    },
+    "status": lambda array, first: {
+        "op": "status",
+        "select": {"ids": [f"{array}_{index}" for index in range(TASKS)]},
+    },
+    "cancel": lambda array, first: {
+        "op": "cancel",
+        "select": {"ids": [*range(array + 1, array + TASKS)]},
+    },
+    "release": lambda array, first: {"op": "release", "select": {"everything": True}},
+    "release array": lambda array, first: {"op": "release", "select": {"ids": [array]}},
+    "hold": lambda array, first: {
+        "op": "hold",
+        "select": {"ids": [*range(first, first + WAITING)]},
+    },
+}
+
+
+#: Each task of the array has a record of its own.
+TASK_BY_TASK = {"release array"}
+
+
+async def longest_s() -> float:
+    """Of the processor's time, the most that passes between two turns of ours."""
+    longest, last_s = 0.0, time.process_time()
+    try:
+        while True:
+            await asyncio.sleep(0)
+            now_s = time.process_time()
+            longest, last_s = max(longest, now_s - last_s), now_s
+    except asyncio.CancelledError:
+        return longest
+
+
+@pytest.fixture
+def young() -> Iterator[None]:
+    """No collection looks through all that the tests have imported and made before."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("young")
+@pytest.mark.parametrize("kind", seeds(MANY, quick=1))
+async def test_a_request_about_very_many_jobs_lets_others_have_their_turn(
+    make_desk: MakeDesk, kind: str
+) -> None:
+    desk = make_desk(by=rules(max_waiting_per_user=200_000))
+
+    array = await desk.submit(ALICE, held=True, array=f"0-{TASKS - 1}")
+    if kind in TASK_BY_TASK:
+        every = [*range(array + 1, array + WAITING)]
+        await desk.ask(ALICE, op="set", select={"ids": every}, priority=1)
+    else:
+        await desk.ask(ALICE, op="cancel", select={"ids": [array]})
+    is_held = kind == "release"
+    ids = await asyncio.gather(*(desk.submit(ALICE, held=is_held, cores=9) for _ in range(WAITING)))
+    looking = asyncio.create_task(longest_s())
+    await asyncio.sleep(0)
+    begin_s = time.process_time()
+    # Not by `desk.ask`, which examines the whole reply at once.
+    line = json.dumps({"v": 1, **MANY[kind](array, ids[0])}).encode()
+    view = await desk.requests.answer(ALICE, ALICE.uid, decode_request(line))
+    await encode_in_parts(view)
+    took_s = time.process_time() - begin_s
+    looking.cancel()
+    # As a whole it would be all of it. A busy machine stretches each part.
+    assert await looking < max(0.1, took_s / 2)
+    desk.shell.host.take()
+
+
+async def test_what_waits_is_cancelled_before_what_runs(desk: Desk) -> None:
+    """Or a job would start in the place of the first one, to be cancelled as well. That it is done
+    in parts is seen by nobody: the answer is in the order in which it was asked for."""
+
+    ids = [await desk.submit(ALICE, 9) for _ in range(120)]
+    other = await desk.submit(BOB, 9)
+    await desk.feed(runner_up(ids[0]))
+    reply = await desk.ask(ALICE, op="cancel", select={"user": ALICE.user})
+    assert reply == {"done": ids, "failed": []}
+    asked = [
+        event.job_id
+        for event in desk.shell.journal.events()
+        if isinstance(event, ev.Cancelled | ev.StopRequested)
+    ]
+    assert asked == [*ids[1:], ids[0]]
+    assert [*desk.shell.engine.ledger.jobs] == [ids[0], other]
+
+
+async def test_what_is_asked_of_many_is_done_to_the_end_if_the_asker_leaves(desk: Desk) -> None:
+    """Or a client that has waited for too long would have cancelled a part of it."""
+
+    ids = [await desk.submit(ALICE, held=True) for _ in range(200)]
+    asking = asyncio.create_task(desk.ask(ALICE, op="cancel", select={"ids": ids}))
+    ledger = desk.shell.engine.ledger
+    async with asyncio.timeout(60):
+        while len(ledger.jobs) == len(ids):
+            await asyncio.sleep(0)
+        assert ledger.jobs, "it is done in parts"
+        asking.cancel()
+        while ledger.jobs:
+            await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+
+
+async def test_one_refusal_among_many_stops_no_other_and_is_told_with_its_id(desk: Desk) -> None:
+    ids = [await desk.submit(ALICE, held=True) for _ in range(110)]
+    theirs = await desk.submit(BOB, held=True)
+    mixed = [*ids[:60], theirs, *ids[60:], 9999]
+    reply = await desk.ask(ALICE, op="cancel", select={"ids": mixed})
+    assert reply["done"] == ids
+    assert [(each["id"], each["error"]["code"]) for each in reply["failed"]] == [
+        (theirs, "not-yours"),
+        (9999, "no-such-job"),
+    ]
+
+
+async def test_what_is_asked_of_a_long_array_is_answered_as_of_one(desk: Desk) -> None:
+    """However many of its tasks have a record: done if one of them was not refused."""
+
+    array = await desk.submit(ALICE, held=True, array="0-199")
+    tasks = [*range(array + 1, array + 121)]
+    await desk.ask(ALICE, op="set", select={"ids": tasks}, priority=1)
+    one = {"done": [array], "failed": []}
+    assert await desk.ask(ALICE, op="release", select={"ids": [array]}) == one
+    assert {job.state for job in desk.shell.engine.ledger.jobs.values()} == {
+        JobState.PENDING,
+        JobState.STARTING,
+    }
+    again = await desk.ask(ALICE, op="release", select={"ids": [array]})
+    assert again["done"] == []
+    assert [(each["id"], each["error"]["code"]) for each in again["failed"]] == [
+        (array, "not-held")
+    ]
+    assert await desk.ask(ALICE, op="cancel", select={"ids": [array]}) == one
+    left = desk.shell.engine.ledger.jobs.values()
+    assert {job.state for job in left} == {JobState.STOPPING}
+    assert not desk.shell.engine.ledger.arrays[array].unmaterialized
+
+
+async def test_the_rows_of_a_long_list_are_not_kept_as_dictionaries(
+    make_desk: MakeDesk,
+) -> None:
+    """Thousands of them, of several requests at once, were looked through by Python's collector of
+    cycles in one go, which took eighty milliseconds."""
+    desk = make_desk(by=rules(max_waiting_per_user=200_000))
+
+    for _ in range(300):
+        await desk.submit(ALICE, held=True)
+    request = decode_request(b'{"v":1,"op":"status"}')
+    reply = await desk.requests.answer(ALICE, 0, request)
+    assert sum(isinstance(row, dict) for row in reply["jobs"]) < 50
+    whole = msgspec.json.decode(await encode_in_parts(reply))
+    assert [row["id"] for row in whole["jobs"]] == [*range(1, 301)]
+    assert whole["counts"] == {"HELD": 300}
+
+
+async def test_what_is_done_in_parts_lets_others_go_and_is_done_to_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever stopped waiting for 100,000 ids was forgotten in one go, in which nobody else was
+    heard."""
+    monkeypatch.setattr(breath_module, "PART_S", 0.0)
+
+    done: list[int] = []
+    doing = asyncio.create_task(breath_module.in_parts(done.append, range(100)))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert 0 < len(done) < 10
+    doing.cancel()
+    await asyncio.wait({doing})
+    assert sorted(done) == list(range(100))
+    assert doing.cancelled()
+
+
+ALICE_UID, BOB_UID = 1000, 1001
+
+
+class Clocks:
+    """Both stand still, but for what the work itself says that it has taken."""
+
+    def __init__(self) -> None:
+        self.now_s = self.cpu_s = 0.0
+
+    def work(self, cost_s: float) -> None:
+        self.now_s += cost_s
+        self.cpu_s += cost_s
+
+
+def shared() -> tuple[LoopTime, Clocks]:
+    clocks = Clocks()
+    return LoopTime(lambda: clocks.now_s, lambda: clocks.cpu_s), clocks
+
+
+async def test_between_two_steps_of_somebody_else_lies_little_of_a_flood() -> None:
+    """Sixteen requests of one user were worked on in each round of the loop, whatever they cost."""
+
+    loop_time, clocks = shared()
+    done = {ALICE_UID: 0, BOB_UID: 0}
+    between: list[float] = []
+
+    async def flood() -> None:
+        while done[BOB_UID] < 200:
+            clocks.work(0.002)
+            done[ALICE_UID] += 1
+            await asyncio.sleep(0)
+
+    async def other() -> None:
+        last_s = clocks.now_s
+        for _ in range(200):
+            between.append(clocks.now_s - last_s)
+            clocks.work(0.0001)
+            done[BOB_UID] += 1
+            last_s = clocks.now_s
+            await asyncio.sleep(0)
+
+    floods = [asyncio.create_task(loop_time.metered(ALICE_UID, flood())) for _ in range(250)]
+    await asyncio.gather(loop_time.metered(BOB_UID, other()), *floods)
+    # 250 × 2 ms without it.
+    assert max(between) <= QUANTUM_S + 2 * 0.002
+    assert done[ALICE_UID] > 0
+
+
+async def test_in_the_long_run_as_much_time_passes_without_a_user_as_he_takes() -> None:
+    loop_time, clocks = shared()
+    # Waits end by the clock of the story, however fast this machine goes through it.
+    asyncio.get_running_loop().time = lambda: clocks.now_s  # type: ignore[method-assign]
+    spent = {ALICE_UID: 0.0, BOB_UID: 0.0}
+
+    async def busy(uid: int, cost_s: float) -> None:
+        while clocks.now_s < 5:
+            clocks.work(cost_s)
+            spent[uid] += cost_s
+            await asyncio.sleep(0)
+
+    async def time_passes() -> None:
+        while True:
+            clocks.now_s += 0.0001
+            await asyncio.sleep(0)
+
+    floods = [loop_time.metered(ALICE_UID, busy(ALICE_UID, 0.02)) for _ in range(50)]
+    passing = asyncio.create_task(time_passes())
+    await asyncio.gather(loop_time.metered(BOB_UID, busy(BOB_UID, 0.0005)), *floods)
+    passing.cancel()
+    # When the time is over, each of the fifty may have one step more.
+    assert 0 < spent[ALICE_UID] <= 2.5 + QUANTUM_S + 52 * 0.02
+    assert spent[BOB_UID] > 1
+
+
+async def test_who_is_alone_waits_for_the_next_round_of_the_loop_and_no_longer() -> None:
+    loop_time, clocks = shared()
+    clocks.now_s = ALONE_S
+    rounds = 0
+
+    async def count() -> None:
+        nonlocal rounds
+        while True:
+            rounds += 1
+            await asyncio.sleep(0)
+
+    async def step() -> None:
+        clocks.work(QUANTUM_S)
+
+    counting = asyncio.create_task(count())
+    for _ in range(50):
+        await asyncio.create_task(loop_time.metered(ALICE_UID, step()))
+    counting.cancel()
+    # No timer was waited for: the clock stood still meanwhile.
+    assert clocks.now_s == pytest.approx(ALONE_S + 50 * QUANTUM_S)
+    assert rounds < 50 * 8
+
+
+async def test_steps_of_one_user_keep_their_order() -> None:
+    loop_time, clocks = shared()
+    order: list[int] = []
+
+    async def step(number: int) -> None:
+        order.append(number)
+        clocks.work(QUANTUM_S)
+
+    clocks.now_s = ALONE_S
+    await asyncio.gather(*(loop_time.metered(ALICE_UID, step(at)) for at in range(40)))
+    assert order == [*range(40)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_a_step_that_was_released_is_not_overtaken_by_one_that_comes_then(seed: int) -> None:
+    """Some of a connection's submissions were queued before ones that had been sent earlier."""
+
+    loop_time, clocks = shared()
+    dice = random.Random(seed)
+    places = asyncio.Semaphore(16)
+    order: list[int] = []
+    asked: list[asyncio.Future[None]] = []
+
+    def answer_all() -> None:
+        clocks.work(dice.choice([0.001, 0.003, 0.01]))
+        for each in asked:
+            each.set_result(None)
+            loop_time.charge(ALICE_UID, 0.0003)
+        asked.clear()
+
+    async def submission(number: int) -> None:
+        async with QuotaSlot(places):
+            clocks.work(dice.choice([0, 0.0002, 0.001, 0.003]))
+            order.append(number)
+            if not asked:
+                asyncio.get_running_loop().call_soon(answer_all)
+            asked.append(asyncio.get_running_loop().create_future())
+            await asked[-1]
+
+    clocks.now_s = ALONE_S
+    tasks = []
+    for number in range(100):
+        task = asyncio.create_task(loop_time.metered(ALICE_UID, submission(number)))
+        tasks.append(task)
+        if dice.random() < 0.2:
+            await asyncio.sleep(0)
+    while not all(each.done() for each in tasks):
+        clocks.now_s += 0.0001
+        await asyncio.sleep(0)
+    assert order == [*range(100)]
+
+
+@pytest.mark.parametrize("rounds", range(8))
+async def test_who_is_cancelled_at_any_moment_of_his_wait_keeps_nobody_waiting(rounds: int) -> None:
+    loop_time, clocks = shared()
+    clocks.now_s = ALONE_S
+
+    async def step() -> None:
+        clocks.work(QUANTUM_S)
+
+    steps = [asyncio.create_task(loop_time.metered(ALICE_UID, step())) for _ in range(20)]
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+    for each in steps[1::2]:
+        each.cancel()
+    async with asyncio.timeout(30):
+        await asyncio.wait(steps)
+        await loop_time.metered(ALICE_UID, step())
+    assert not any(each.cancelled() for each in steps[0::2])
+
+
+def test_what_the_loop_does_for_a_user_elsewhere_is_at_his_expense() -> None:
+    loop_time, clocks = shared()
+    loop_time.charge(BOB_UID, 0.0)
+    assert loop_time.may_go(ALICE_UID, clocks.now_s)
+    clocks.work(2 * QUANTUM_S)
+    loop_time.charge(ALICE_UID, 2 * QUANTUM_S)
+    assert not loop_time.may_go(ALICE_UID, clocks.now_s)
+    assert loop_time.may_go(BOB_UID, clocks.now_s)
+    clocks.now_s += QUANTUM_S
+    assert loop_time.may_go(ALICE_UID, clocks.now_s)
+
+
+def test_time_in_which_the_kernel_ran_other_programs_is_at_nobodys_expense() -> None:
+    """On a busy machine a short step may take as long as a long one."""
+    loop_time, clocks = shared()
+    loop_time.charge(BOB_UID, 0.0)
+    since_s = loop_time.begin()
+    clocks.work(0.0002)
+    clocks.now_s += 10 * QUANTUM_S
+    loop_time.charge(ALICE_UID, loop_time.cost_s(since_s))
+    assert loop_time.may_go(ALICE_UID, clocks.now_s)
+    since_s = loop_time.begin()
+    clocks.work(10 * QUANTUM_S)
+    loop_time.charge(ALICE_UID, loop_time.cost_s(since_s))
+    assert not loop_time.may_go(ALICE_UID, clocks.now_s)
+
+
+def test_a_step_of_much_work_costs_all_the_time_that_it_took() -> None:
+    """With a tenth of a processor for the loop, its processor time is paid for in a tenth of the
+    time that others need for as much of it."""
+    loop_time, clocks = shared()
+    loop_time.charge(BOB_UID, 0.0)
+    since_s = loop_time.begin()
+    clocks.work(0.004)
+    clocks.now_s += 0.036
+    assert loop_time.cost_s(since_s) == pytest.approx(0.004)
+    since_s = loop_time.begin()
+    clocks.work(0.004)
+    clocks.now_s += 0.036
+    loop_time.charge(ALICE_UID, loop_time.step_cost_s(since_s))
+    clocks.now_s += 0.03
+    assert not loop_time.may_go(ALICE_UID, clocks.now_s)
+    clocks.now_s += 0.01
+    assert loop_time.may_go(ALICE_UID, clocks.now_s)
+
+
+async def test_who_is_alone_has_a_new_quantum_in_each_round_of_the_loop() -> None:
+    """All of 250 connections had a step in each round, small ones without any bound: who came then
+    waited for all of them."""
+
+    loop_time, clocks = shared()
+    clocks.now_s = ALONE_S
+    rounds: list[float] = []
+
+    async def small() -> None:
+        for _ in range(4):
+            clocks.work(0.0004)
+            await asyncio.sleep(0)
+
+    async def count() -> None:
+        while True:
+            rounds.append(clocks.now_s)
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    await asyncio.gather(*(loop_time.metered(ALICE_UID, small()) for _ in range(250)))
+    counting.cancel()
+    longest_s = max(after - before for before, after in pairwise(rounds))
+    assert longest_s <= 2 * ALONE_QUANTUM_S + 0.001
+    # And the loop has no round without work but those in which the next steps are chosen.
+    assert len(rounds) <= 3 * 250 * 4 * 0.0004 / ALONE_QUANTUM_S
+
+
+async def test_a_metered_task_ends_as_the_work_does() -> None:
+    """With its value or its error; and if it is cancelled, at once, also while it waits for its
+    turn or before it has begun."""
+
+    loop_time, _ = shared()
+
+    async def value() -> int:
+        await asyncio.sleep(0)
+        return 7
+
+    async def error() -> None:
+        await asyncio.sleep(0)
+        raise KeyError("gone")
+
+    ends: list[str] = []
+
+    async def long() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ends.append("told")
+            raise
+        finally:
+            ends.append("over")
+
+    assert await loop_time.metered(ALICE_UID, value()) == 7
+    assert await asyncio.create_task(loop_time.metered(ALICE_UID, value())) == 7
+    with pytest.raises(KeyError, match="gone"):
+        await loop_time.metered(ALICE_UID, error())
+    begun = asyncio.create_task(loop_time.metered(ALICE_UID, long()))
+    await asyncio.sleep(0)
+    loop_time.charge(BOB_UID, 0.0)
+    loop_time.charge(ALICE_UID, 1000.0)
+    waits = asyncio.create_task(loop_time.metered(ALICE_UID, long()))
+    await asyncio.sleep(0)
+    unbegun = asyncio.create_task(loop_time.metered(ALICE_UID, long()))
+    for each in (begun, waits, unbegun):
+        each.cancel()
+    results = await asyncio.gather(begun, waits, unbegun, return_exceptions=True)
+    assert [type(each) for each in results] == [asyncio.CancelledError] * 3
+    assert ends == ["told", "over"]
+    # Python would complain here of work that was neither begun nor closed.
+    del results, begun, waits, unbegun
+    gc.collect()
+
+
+def test_what_is_paid_is_forgotten() -> None:
+    loop_time, clocks = shared()
+    for uid in range(5000):
+        loop_time.charge(uid, 0.0001)
+        clocks.now_s += 0.001
+    assert len(loop_time._shares) <= 1025

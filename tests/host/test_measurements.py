@@ -1,0 +1,492 @@
+"""Capacity, pressure and usage, from plain files and from real processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from drfd.core.decisions.outcome import Sample
+from drfd.core.model.job import Usage
+from drfd.host import measurements
+from drfd.host.measurements import (
+    busy_s,
+    default_reserve,
+    own_memory_limit,
+    peak_memory_v1,
+    peak_memory_v2,
+    read_machine,
+    read_machine_use,
+    read_pressure,
+    sample_cgroup_v1,
+    sample_cgroup_v2,
+    sample_processes,
+    spare_arc,
+    usage_between,
+)
+
+MIB = 1 << 20
+FILES = {
+    "cpuacct/cpuacct.usage": "1500000000\n",
+    "memory/memory.stat": "cache 4096\nrss 1\ntotal_cache 999\ntotal_rss 3000\ntotal_shmem 200\n",
+    "memory/memory.max_usage_in_bytes": "7777\n",
+    "blkio/blkio.throttle.io_service_bytes": (
+        "8:0 Read 100\n8:0 Write 10\n8:0 Sync 110\n8:0 Async 0\n8:0 Total 110\n"
+        "8:16 Read 1\n8:16 Write 2\n8:16 Total 3\nTotal 113\n"
+    ),
+}
+CGROUP = "drfd/job-1.1"
+NOTHING = Sample(mono_s=5.0, memory_bytes=None, read_bytes=None, written_bytes=None, cpu_s=None)
+
+
+@pytest.fixture
+def mounts(tmp_path: Path) -> dict[str, str]:
+    """The cgroup of one attempt, below each controller, as plain files."""
+    for name, text in FILES.items():
+        controller, _, file = name.partition("/")
+        path = tmp_path / controller / CGROUP / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return {name: str(tmp_path / name) for name in ("cpuacct", "memory", "blkio")}
+
+
+def test_a_sample_is_what_cannot_be_dropped_and_what_went_to_all_disks(
+    mounts: dict[str, str],
+) -> None:
+    """Page cache is not counted: the kernel takes it back by itself."""
+    assert sample_cgroup_v1(mounts, CGROUP, 5.0) == Sample(
+        mono_s=5.0, memory_bytes=3200, read_bytes=101, written_bytes=12, cpu_s=1.5
+    )
+    assert peak_memory_v1(mounts, CGROUP) == 7777
+
+
+def test_a_job_that_has_not_touched_a_disk_has_read_nothing(mounts: dict[str, str]) -> None:
+    path = Path(mounts["blkio"], CGROUP, "blkio.throttle.io_service_bytes")
+    path.write_text("Total 0\n")
+    sample = sample_cgroup_v1(mounts, CGROUP, 5.0)
+    assert (sample.read_bytes, sample.written_bytes) == (0, 0)
+
+
+def test_a_cgroup_that_has_vanished_reads_as_none(mounts: dict[str, str]) -> None:
+    assert sample_cgroup_v1(mounts, "drfd/job-2.1", 5.0) == NOTHING
+    assert peak_memory_v1(mounts, "drfd/job-2.1") is None
+
+
+def test_a_controller_that_is_not_mounted_reads_as_none() -> None:
+    assert sample_cgroup_v1({}, CGROUP, 5.0) == NOTHING
+    assert peak_memory_v1({}, CGROUP) is None
+
+
+@pytest.mark.parametrize("gone", sorted(FILES))
+def test_one_file_that_is_missing_hides_only_its_own_reading(
+    mounts: dict[str, str], gone: str
+) -> None:
+    controller, _, file = gone.partition("/")
+    whole = sample_cgroup_v1(mounts, CGROUP, 5.0)
+    Path(mounts[controller], CGROUP, file).unlink()
+    fields = {
+        "cpuacct.usage": {"cpu_s": None},
+        "memory.stat": {"memory_bytes": None},
+        "memory.max_usage_in_bytes": {},
+        "blkio.throttle.io_service_bytes": {"read_bytes": None, "written_bytes": None},
+    }[file]
+    expected = {name: getattr(whole, name) for name in Sample.__slots__} | fields
+    assert sample_cgroup_v1(mounts, CGROUP, 5.0) == Sample(**expected)
+
+
+# -- cgroup v2 ---------------------------------------------------------------------------------
+
+UNIFIED = {
+    "cpu.stat": "usage_usec 2500000\nuser_usec 2000000\nsystem_usec 500000\n",
+    "memory.stat": (
+        "anon 1000\nfile 90000\nkernel 700\nkernel_stack 20\npagetables 300\nsec_pagetables 4\n"
+        "percpu 5\nsock 6000\nvmalloc 6\nshmem 70\nslab_reclaimable 8000\nslab_unreclaimable 40\n"
+    ),
+    "memory.peak": "8888\n",
+    "io.stat": (
+        "8:0 rbytes=100 wbytes=10 rios=5 wios=1 dbytes=0 dios=0\n"
+        "259:0 rbytes=1 wbytes=2 rios=1 wios=1 dbytes=0 dios=0\n"
+        "7:0 \n"
+    ),
+}
+
+
+@pytest.fixture
+def unified(tmp_path: Path) -> Path:
+    """The one cgroup of an attempt, as plain files."""
+    place = tmp_path / CGROUP
+    place.mkdir(parents=True)
+    for name, text in UNIFIED.items():
+        (place / name).write_text(text)
+    return tmp_path
+
+
+def test_on_version_2_too_a_sample_is_what_cannot_be_dropped(unified: Path) -> None:
+    """What the kernel holds for the job is in it; file cache and reclaimable slabs are not."""
+    kept = 1000 + 70 + 20 + 300 + 4 + 5 + 6 + 40
+    assert sample_cgroup_v2(str(unified), CGROUP, 5.0) == Sample(
+        mono_s=5.0, memory_bytes=kept, read_bytes=101, written_bytes=12, cpu_s=2.5
+    )
+    assert peak_memory_v2(str(unified), CGROUP) == 8888
+
+
+def test_an_older_kernel_has_fewer_kinds_of_memory_and_no_peak(unified: Path) -> None:
+    (unified / CGROUP / "memory.stat").write_text("anon 1000\nshmem 1\n")
+    (unified / CGROUP / "memory.peak").unlink()
+    assert sample_cgroup_v2(str(unified), CGROUP, 5.0).memory_bytes == 1001
+    assert peak_memory_v2(str(unified), CGROUP) is None
+
+
+def test_bytes_that_pass_a_disk_made_of_others_are_counted_once(
+    unified: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Logical volumes and the like have their I/O counted here and on the disk below."""
+    (tmp_path / "sys/8:0/slaves/259:0").mkdir(parents=True)
+    (tmp_path / "sys/259:0/slaves").mkdir(parents=True)
+    monkeypatch.setattr(measurements, "SYS_DEV_BLOCK", str(tmp_path / "sys"))
+    sample = sample_cgroup_v2(str(unified), CGROUP, 5.0)
+    assert (sample.read_bytes, sample.written_bytes) == (1, 2)
+
+
+def test_a_cgroup_of_version_2_that_has_vanished_reads_as_none(unified: Path) -> None:
+    assert sample_cgroup_v2(str(unified), "drfd/job-2.1", 5.0) == NOTHING
+    assert peak_memory_v2(str(unified), "drfd/job-2.1") is None
+
+
+@pytest.mark.parametrize("gone", ["cpu.stat", "memory.stat", "io.stat"])
+def test_a_controller_that_is_not_given_hides_only_its_own_reading(
+    unified: Path, gone: str
+) -> None:
+    whole = sample_cgroup_v2(str(unified), CGROUP, 5.0)
+    (unified / CGROUP / gone).unlink()
+    fields = {
+        "cpu.stat": {"cpu_s": None},
+        "memory.stat": {"memory_bytes": None},
+        "io.stat": {"read_bytes": None, "written_bytes": None},
+    }[gone]
+    expected = {name: getattr(whole, name) for name in Sample.__slots__} | fields
+    assert sample_cgroup_v2(str(unified), CGROUP, 5.0) == Sample(**expected)
+
+
+# -- processes ---------------------------------------------------------------------------------
+
+#: A runner whose child takes 64 MiB, computes for a while and writes to its output.
+RUNNER = """
+import subprocess, sys
+subprocess.run([sys.executable, "-c", '''
+import time
+block = bytearray(64 << 20)
+until = time.process_time() + 0.2
+while time.process_time() < until:
+    pass
+print("ready", flush=True)
+time.sleep(60)
+'''])
+"""
+
+
+@contextmanager
+def runner() -> Iterator[int]:
+    """The pid of a process whose child is ready to be measured."""
+    with subprocess.Popen(
+        [sys.executable, "-c", RUNNER], stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            yield process.pid
+        finally:
+            os.killpg(process.pid, 9)
+
+
+def test_the_processes_below_a_runner_are_measured_and_the_runner_is_not() -> None:
+    with runner() as pid:
+        sample = sample_processes(pid, 5.0)
+        ours = sample_processes(os.getpid(), 5.0)
+    assert sample.mono_s == 5.0
+    assert sample.memory_bytes is not None
+    assert 64 * MIB <= sample.memory_bytes < 128 * MIB
+    assert sample.cpu_s is not None
+    assert 0.2 <= sample.cpu_s < 10
+    assert sample.read_bytes is not None
+    assert sample.written_bytes is not None
+    # Seen from above, the runner is one of the job's processes.
+    assert ours.memory_bytes is not None
+    assert ours.memory_bytes > sample.memory_bytes
+
+
+def test_a_runner_without_children_uses_nothing() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        sample = sample_processes(process.pid, 5.0)
+        process.kill()
+    assert sample == Sample(mono_s=5.0, memory_bytes=0, read_bytes=0, written_bytes=0, cpu_s=0.0)
+
+
+def test_a_runner_that_has_vanished_uses_nothing_and_is_no_error() -> None:
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    assert sample_processes(process.pid, 5.0).cpu_s == 0.0
+
+
+# -- what people are shown ---------------------------------------------------------------------
+
+
+def sample(mono_s: float, cpu_s: float | None, memory_bytes: int | None = 100) -> Sample:
+    return Sample(
+        mono_s=mono_s, memory_bytes=memory_bytes, read_bytes=7, written_bytes=8, cpu_s=cpu_s
+    )
+
+
+def test_cores_in_use_are_cpu_time_per_time_between_two_samples() -> None:
+    assert usage_between(sample(10.0, 5.0), sample(12.0, 8.0), 150) == Usage(
+        cores_milli=1500,
+        memory_bytes=100,
+        memory_peak_bytes=150,
+        read_bytes=7,
+        written_bytes=8,
+        cpu_s=8.0,
+    )
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param(None, id="a first sample"),
+        pytest.param(sample(12.0, 5.0), id="two samples of one moment"),
+        pytest.param(sample(10.0, 9.0), id="a counter that went back"),
+    ],
+)
+def test_there_is_no_rate_without_two_moments_and_progress(before: Sample | None) -> None:
+    assert usage_between(before, sample(12.0, 8.0), 0).cores_milli == 0
+
+
+def test_the_peak_is_never_below_what_is_used_now() -> None:
+    assert usage_between(None, sample(12.0, 8.0, memory_bytes=500), 150).memory_peak_bytes == 500
+
+
+def test_what_cannot_be_read_is_shown_as_nothing() -> None:
+    assert usage_between(sample(10.0, 5.0), NOTHING, 150) == Usage(memory_peak_bytes=150)
+    gone = Sample(mono_s=12.0, memory_bytes=None, read_bytes=None, written_bytes=None, cpu_s=None)
+    assert usage_between(sample(10.0, 5.0), gone, 150) == Usage(memory_peak_bytes=150)
+
+
+@pytest.mark.parametrize("text", ["", "garbage\n", "8:0\n", "some words here\n", "9" * 400, "-1\n"])
+def test_files_in_no_known_form_read_as_unknown_and_are_no_error(tmp_path: Path, text: str) -> None:
+    """Another kernel's may be; the daemon's measuring must not end with it."""
+    names = ("memory.stat", "io.stat", "cpu.stat", "memory.peak", "cpuacct.usage")
+    for name in (*names, "blkio.throttle.io_service_bytes", "memory.max_usage_in_bytes"):
+        (tmp_path / name).write_text(text)
+    mounts = dict.fromkeys(("memory", "cpuacct", "blkio"), str(tmp_path))
+    for sample in (sample_cgroup_v1(mounts, ".", 1.0), sample_cgroup_v2(str(tmp_path), ".", 1.0)):
+        assert sample.cpu_s is None
+        assert sample.read_bytes in (None, 0)
+    assert peak_memory_v1(mounts, ".") is None
+    assert peak_memory_v2(str(tmp_path), ".") is None
+
+
+LINE = "avg10={} avg60=0.50 avg300=0.10 total=123\n"
+
+
+def test_each_resource_has_its_last_ten_seconds(tmp_path: Path) -> None:
+    for number, name in enumerate(["cpu", "memory", "io"]):
+        text = f"some {LINE.format(f'{number}.25')}full {LINE.format('0.00')}"
+        (tmp_path / name).write_text(text)
+    assert read_pressure(tmp_path) == {
+        "cpu": {"some": 0.25, "full": 0.0},
+        "memory": {"some": 1.25, "full": 0.0},
+        "io": {"some": 2.25, "full": 0.0},
+    }
+
+
+def test_what_a_kernel_does_not_say_is_null(tmp_path: Path) -> None:
+    """Before 5.13 there is no "full" of the processor (accounting/psi.rst)."""
+    (tmp_path / "cpu").write_text(f"some {LINE.format('3.00')}")
+    (tmp_path / "memory").write_text("some avg10=x\nfull\n")
+    nothing = {"some": None, "full": None}
+    assert read_pressure(tmp_path) == {
+        "cpu": {"some": 3.0, "full": None},
+        "memory": nothing,
+        "io": nothing,
+    }
+
+
+def test_a_kernel_without_pressure_has_none(tmp_path: Path) -> None:
+    assert read_pressure(tmp_path / "nowhere") is None
+
+
+def test_this_kernels_own_is_read_or_absent() -> None:
+    found = read_pressure()
+    if found is not None:
+        figures = [each for kinds in found.values() for each in kinds.values()]
+        assert len(figures) == 6
+        assert all(each is None or 0 <= each <= 100 for each in figures)
+
+
+UNLIMITED = 1 << 60
+GIB = 1 << 30
+
+
+@pytest.fixture
+def cgroup(tmp_path: Path) -> Path:
+    """A directory that stands for our cgroup."""
+    path = tmp_path / "cgroup"
+    path.mkdir()
+    return path
+
+
+def proc_file(tmp_path: Path, *lines: str) -> str:
+    path = tmp_path / "proc-self-cgroup"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return str(path)
+
+
+def below(top: str, cgroup: Path) -> str:
+    """A cgroup path that leads from the hierarchy's root to the test's directory."""
+    if not Path(top).is_dir():
+        pytest.skip(f"this machine has no {top} to lead away from")
+    depth = len(Path(top).resolve().parts) - 1
+    return "/.." * depth + str(cgroup)
+
+
+def test_the_limit_of_our_own_cgroup_v2_counts(tmp_path: Path, cgroup: Path) -> None:
+    (cgroup / "memory.max").write_text(f"{3 * GIB}\n")
+    line = f"0::{below('/sys/fs/cgroup', cgroup)}"
+    assert own_memory_limit(proc_file(tmp_path, line)) == 3 * GIB
+
+
+def test_max_is_no_limit(tmp_path: Path, cgroup: Path) -> None:
+    (cgroup / "memory.max").write_text("max\n")
+    line = f"0::{below('/sys/fs/cgroup', cgroup)}"
+    assert own_memory_limit(proc_file(tmp_path, line)) == UNLIMITED
+
+
+def test_the_limit_of_our_own_cgroup_v1_counts(tmp_path: Path, cgroup: Path) -> None:
+    (cgroup / "memory.limit_in_bytes").write_text(f"{2 * GIB}\n")
+    path = below("/sys/fs/cgroup/memory", cgroup)
+    assert own_memory_limit(proc_file(tmp_path, f"4:memory:{path}", "0::/nowhere")) == 2 * GIB
+
+
+def test_memory_may_be_mounted_together_with_other_controllers(
+    tmp_path: Path, cgroup: Path
+) -> None:
+    (cgroup / "memory.limit_in_bytes").write_text(f"{2 * GIB}\n")
+    path = below("/sys/fs/cgroup/memory", cgroup)
+    assert own_memory_limit(proc_file(tmp_path, f"4:cpu,memory:{path}")) == 2 * GIB
+
+
+def test_the_limit_of_a_cgroup_above_ours_counts(tmp_path: Path, cgroup: Path) -> None:
+    """An administrator limits user-1001.slice; the session inside it says "max"."""
+    session = cgroup / "session"
+    session.mkdir()
+    (cgroup / "memory.max").write_text(f"{3 * GIB}\n")
+    (session / "memory.max").write_text("max\n")
+    line = f"0::{below('/sys/fs/cgroup', session)}"
+    assert own_memory_limit(proc_file(tmp_path, line)) == 3 * GIB
+
+
+def test_the_smaller_of_two_hierarchies_counts(tmp_path: Path, cgroup: Path) -> None:
+    (cgroup / "memory.limit_in_bytes").write_text(f"{2 * GIB}\n")
+    (cgroup / "memory.max").write_text(f"{GIB}\n")
+    one = f"4:memory:{below('/sys/fs/cgroup/memory', cgroup)}"
+    two = f"0::{below('/sys/fs/cgroup', cgroup)}"
+    assert own_memory_limit(proc_file(tmp_path, one, two)) == GIB
+
+
+def test_other_controllers_say_nothing_about_memory(tmp_path: Path, cgroup: Path) -> None:
+    (cgroup / "memory.limit_in_bytes").write_text(f"{2 * GIB}\n")
+    path = below("/sys/fs/cgroup/memory", cgroup)
+    assert own_memory_limit(proc_file(tmp_path, f"2:cpu:{path}")) == UNLIMITED
+
+
+def test_a_cgroup_path_may_contain_colons(tmp_path: Path, cgroup: Path) -> None:
+    odd = cgroup / "a:b"
+    odd.mkdir()
+    (odd / "memory.max").write_text(f"{GIB}\n")
+    line = f"0::{below('/sys/fs/cgroup', odd)}"
+    assert own_memory_limit(proc_file(tmp_path, line)) == GIB
+
+
+def test_a_cgroup_that_has_vanished_is_no_limit(tmp_path: Path) -> None:
+    assert own_memory_limit(proc_file(tmp_path, "4:memory:/gone", "0::/gone")) == UNLIMITED
+
+
+def test_the_machine_gives_the_cores_that_we_may_use_and_no_more_memory_than_it_has() -> None:
+    machine = read_machine()
+    assert machine.cores_milli == 1000 * len(os.sched_getaffinity(0))
+    assert 0 < machine.memory_bytes <= psutil.virtual_memory().total
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "reserve_bytes"),
+    [(0, 0), (8 * GIB, GIB), (32 * GIB, 4 * GIB), (1024 * GIB, 4 * GIB)],
+)
+def test_the_reserve_is_an_eighth_and_4_gib_at_most(memory_bytes: int, reserve_bytes: int) -> None:
+    assert default_reserve(memory_bytes) == reserve_bytes
+
+
+# -- use ---------------------------------------------------------------------------------------
+
+STAT = """\
+cpu  999 999 999 999 999 999 999 999 999 999
+cpu0 100 7000 20 100000 300 4 1 50 10 0
+cpu1 1000 0 200 100000 300 40 10 50 10 0
+cpu3 9 9 9 9 9 9 9 9 9 9
+intr 1 2 3
+ctxt 5
+"""
+
+
+def test_a_processor_is_busy_with_all_but_niced_processes_and_waiting() -> None:
+    assert busy_s(STAT, {0}) * os.sysconf("SC_CLK_TCK") == 125
+    assert busy_s(STAT, {0, 1, 2}) * os.sysconf("SC_CLK_TCK") == 125 + 1250
+
+
+def test_memory_that_a_process_takes_is_in_use_and_page_cache_is_not(tmp_path: Path) -> None:
+    """Others use the machine too: half of it must be seen, and they may give some back."""
+    size = 768 << 20
+    assert any(seen_of(size, tmp_path / "cached") > size // 2 for _ in range(5))
+
+
+def seen_of(size: int, file: Path) -> int:
+    """How much more memory is in use when we have taken so much, and have read a file besides."""
+    before = read_machine_use()
+    file.write_bytes(bytes(64 << 20))
+    for _ in range(2):
+        file.read_bytes()
+    block = bytearray(size)
+    # Touched, or it would be an empty promise.
+    block[:: os.sysconf("SC_PAGE_SIZE")] = b"x" * (size // os.sysconf("SC_PAGE_SIZE"))
+    with_block = read_machine_use()
+    assert with_block.mono_s > before.mono_s
+    assert with_block.cpu_s >= before.cpu_s
+    del block
+    return with_block.memory_bytes - before.memory_bytes
+
+
+def test_in_a_container_memory_is_used_up_when_the_containers_is(
+    tmp_path: Path, cgroup: Path
+) -> None:
+    (cgroup / "memory.max").write_text(f"{GIB}\n")
+    (cgroup / "memory.stat").write_text("anon 1000\nshmem 24\nfile 500000\n")
+    lines = proc_file(tmp_path, f"0::{below('/sys/fs/cgroup', cgroup)}")
+    assert read_machine_use(lines).memory_bytes == 1024
+
+
+def test_the_cache_of_zfs_counts_as_page_cache_but_for_what_it_keeps() -> None:
+    arcstats = """\
+13 1 0x01 123 33456 5071283563 1234567890
+name                            type data
+hits                            4    3838
+c_min                           4    1000
+c_max                           4    900000
+size                            4    51000
+"""
+    assert spare_arc(arcstats) == 50_000
+    assert spare_arc(arcstats.replace("51000", "900")) == 0
+    assert spare_arc("") == 0

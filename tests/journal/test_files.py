@@ -1,0 +1,400 @@
+"""The journal's files: whose they are, which are refused, and the reserve released in parts."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from drfd.common.errors import HostError
+from drfd.core.model import events as ev
+from drfd.core.model.resources import Axes
+from drfd.journal import files
+from drfd.journal.files import RESERVE_PIECES, VERSION, Reserve, reported
+from drfd.journal.journal import Journal
+from fakes import spec
+
+NOBODY = 65534
+
+
+def test_it_is_readable_by_its_owner_alone_whatever_the_umask(
+    open_journal: Callable[..., Journal], path: Path
+) -> None:
+    """It holds the users' environments."""
+    before = os.umask(0)
+    try:
+        fill(open_journal())
+    finally:
+        os.umask(before)
+    modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
+    assert modes == dict.fromkeys(
+        ("journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm"), 0o600
+    )
+
+
+def test_the_file_says_what_it_is_and_its_version_from_the_first_moment(
+    journal: Journal, path: Path
+) -> None:
+    """In its own header, where an older drfd looks before it opens anything."""
+    header = path.read_bytes()[:100]
+    assert header[:16] == b"SQLite format 3\0"
+    assert header[60:64] == VERSION.to_bytes(4, "big")
+    assert header[68:72] == b"drfd"
+
+
+def test_what_is_committed_is_in_the_file_and_not_only_in_memory(journal: Journal) -> None:
+    """The promise behind every id that is printed; SQLite's WAL defaults to less."""
+    with closing(journal._db.execute("pragma synchronous")) as answer:
+        assert answer.fetchone() == (2,)
+    with closing(journal._db.execute("pragma journal_mode")) as answer:
+        assert answer.fetchone() == ("wal",)
+
+
+def test_opening_it_again_changes_nothing(open_journal: Callable[..., Journal]) -> None:
+    fill(open_journal())
+    first = list(open_journal().events())
+    assert list(open_journal().events()) == first
+
+
+# -- refused, and left as they were ----------------------------------------------------------
+
+
+def test_a_file_that_is_not_a_database_is_refused(path: Path) -> None:
+    path.write_bytes(b"dear diary\n" * 50)
+    refused(path, "is not a drfd journal, or is damaged")
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 50, 99])
+def test_the_first_bytes_of_a_journal_are_no_journal(path: Path, size: int, whole: bytes) -> None:
+    path.write_bytes(whole[:size])
+    refused(path)
+
+
+@pytest.mark.parametrize("size", [100, 511, 4095, 4096, 4097, 8192, 20_000, -4096])
+def test_a_truncated_journal_is_refused(path: Path, size: int, whole: bytes) -> None:
+    path.write_bytes(whole[:size])
+    refused(path)
+
+
+def test_a_refusal_leaves_nothing_beside_the_file(path: Path, whole: bytes) -> None:
+    """Nor an open connection: what SQLite keeps in -wal and -shm would confuse a restored copy."""
+    path.write_bytes(whole[:8192])
+    with pytest.raises(HostError) as _error:
+        Journal(path)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_journal_without_its_last_byte_is_refused_or_read_whole(path: Path, whole: bytes) -> None:
+    """SQLite rounds the size down to whole pages and up again; what it then reads may be wrong."""
+    path.write_bytes(whole[:-1])
+    try:
+        with closing(Journal(path)) as journal:
+            journal.load(Axes())
+            assert len(list(journal.events())) == EVENTS
+    except HostError as error:
+        assert str(path) in error.text
+    assert path.read_bytes() == whole[:-1]
+
+
+def test_a_journal_of_a_newer_drfd_is_refused_with_both_versions(path: Path, whole: bytes) -> None:
+    path.write_bytes(whole[:60] + (VERSION + 1).to_bytes(4, "big") + whole[64:])
+    error = refused(path, f"has version {VERSION + 1}; this drfd knows versions up to {VERSION}")
+    assert error.code == "journal-version"
+    assert "install the newer drfd" in error.hint
+
+
+def test_a_newer_version_is_refused_also_while_it_stands_in_the_write_ahead_log_alone(
+    path: Path,
+) -> None:
+    """So a newer drfd leaves it that is killed between bringing the journal up to date and writing
+    that back into the file."""
+    writer = (
+        "import os, sqlite3, sys; db = sqlite3.connect(sys.argv[1], isolation_level=None);"
+        f"db.execute('pragma user_version = {VERSION + 1}'); os.kill(os.getpid(), 9)"
+    )
+    Journal(path).close()
+    subprocess.run([sys.executable, "-c", writer, str(path)])
+    assert path.read_bytes()[60:64] == VERSION.to_bytes(4, "big")
+    log = Path(f"{path}-wal")
+    before = log.read_bytes()
+    error = refused(path, f"has version {VERSION + 1}; this drfd knows versions up to {VERSION}")
+    assert error.code == "journal-version"
+    assert log.read_bytes() == before
+
+
+def test_an_empty_file_beside_a_write_ahead_log_is_no_new_journal(path: Path) -> None:
+    """SQLite would throw the log away, and with it what is left of the jobs."""
+    path.touch()
+    log = Path(f"{path}-wal")
+    log.write_bytes(b"x" * 5000)
+    refused(path, "is damaged")
+    assert log.read_bytes() == b"x" * 5000
+
+
+@pytest.mark.parametrize("version", [0, 7])
+def test_somebody_elses_database_is_refused(path: Path, version: int) -> None:
+    """Most SQLite files carry neither version nor application id: that makes none of them ours."""
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("create table recipes (name text)")
+        other.execute("insert into recipes values ('soup')")
+        other.execute(f"pragma user_version = {version}")
+        other.commit()
+    refused(path, "is not a drfd journal")
+
+
+def test_a_directory_in_its_place_is_refused(path: Path) -> None:
+    path.mkdir()
+    with pytest.raises(HostError, match=str(path)):
+        Journal(path)
+    assert list(path.iterdir()) == []
+
+
+def test_a_damaged_record_of_a_live_job_is_reported_with_the_files_name(
+    open_journal: Callable[..., Journal], path: Path
+) -> None:
+    journal = open_journal()
+    fill(journal)
+    damage(path, "update jobs set data = cast('{\"id\": 1}' as blob) where id = 1")
+    with pytest.raises(HostError, match=str(path)):
+        journal.load(Axes())
+
+
+def test_a_damaged_event_is_reported_with_the_files_name(
+    open_journal: Callable[..., Journal], path: Path
+) -> None:
+    journal = open_journal()
+    fill(journal)
+    damage(path, "update events set data = cast('{' as blob) where seq = 2")
+    with pytest.raises(HostError, match=str(path)):
+        list(journal.events())
+
+
+def test_an_event_of_an_unknown_kind_is_reported_with_the_files_name(
+    open_journal: Callable[..., Journal], path: Path
+) -> None:
+    journal = open_journal()
+    fill(journal)
+    damage(path, "update events set kind = 'Teleported' where seq = 2")
+    with pytest.raises(HostError, match=str(path)):
+        list(journal.events())
+
+
+# -- a machine that says no --------------------------------------------------------------------
+
+
+def test_a_directory_that_cannot_be_written_is_an_error_that_names_the_file() -> None:
+    with as_ordinary_user(mode=0o555) as directory:
+        path = directory / "journal.sqlite"
+        with pytest.raises(HostError) as error:
+            Journal(path)
+        assert error.value.code == "journal"
+        assert str(path) in error.value.text
+        assert "Permission denied" in error.value.text
+        assert list(directory.iterdir()) == []
+
+
+def test_a_journal_in_a_directory_that_became_read_only_is_an_error_that_names_the_file() -> None:
+    with as_ordinary_user() as directory:
+        path = directory / "journal.sqlite"
+        Journal(path).close()
+        whole = path.read_bytes()
+        directory.chmod(0o555)
+        with pytest.raises(HostError) as error:
+            Journal(path)
+        assert str(path) in error.value.text
+        assert path.read_bytes() == whole
+        assert [each.name for each in directory.iterdir()] == ["journal.sqlite"]
+
+
+def test_a_journal_of_somebody_else_is_an_error_that_names_the_file() -> None:
+    with as_ordinary_user() as directory:
+        path = directory / "journal.sqlite"
+        Journal(path).close()
+        path.chmod(0)
+        with pytest.raises(HostError) as error:
+            Journal(path)
+        assert str(path) in error.value.text
+
+
+def test_a_missing_directory_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "nowhere" / "journal.sqlite"
+    with pytest.raises(HostError, match=str(path)):
+        Journal(path)
+
+
+def test_a_write_that_fails_is_an_error_that_names_the_file_and_can_be_rolled_back(
+    open_journal: Callable[..., Journal], path: Path
+) -> None:
+    """A lock that another process holds stands for a disk that is full."""
+    journal = open_journal()
+    fill(journal)
+    before = list(journal.events())
+    journal._db.execute("pragma busy_timeout = 0")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("begin immediate")
+        with pytest.raises(HostError, match=f"cannot write the journal {path}"):
+            journal.append(ev.Drained(at_s=1.0, on=True, by="root"), None, None)
+        other.execute("rollback")
+    journal.rollback()
+    assert list(journal.events()) == before
+
+
+# -- builders ----------------------------------------------------------------------------------
+
+EVENTS = 41
+
+
+def fill(journal: Journal) -> None:
+    ledger = journal.load(Axes())
+    submitted = ev.Submitted(job_id=1, at_s=1.0, spec=spec())
+    journal.append(submitted, ledger.apply(submitted), None)
+    for number in range(EVENTS - 1):
+        journal.append(ev.Drained(at_s=1.0, on=number % 2 == 0, by="root" * 100), None, None)
+    journal.commit()
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> bytes:
+    """The bytes of a good journal of several pages, closed in order."""
+    path = tmp_path / "good.sqlite"
+    with closing(Journal(path)) as journal:
+        fill(journal)
+    data = path.read_bytes()
+    assert len(data) > 30_000
+    path.unlink()
+    return data
+
+
+def refused(path: Path, words: str = "") -> HostError:
+    """The error that names the file, which is byte for byte as it was."""
+    before = path.read_bytes()
+    with pytest.raises(HostError) as error:
+        journal = Journal(path)
+        # Some damage is only found by looking; then nothing may have been written before either.
+        try:
+            journal.load(Axes())
+        finally:
+            journal.close()
+    assert str(path) in error.value.text
+    assert words in error.value.text
+    assert str(error.value).isprintable()
+    assert path.read_bytes() == before
+    return error.value
+
+
+def damage(path: Path, statement: str) -> None:
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute(statement).rowcount == 1
+        other.commit()
+
+
+@contextmanager
+def as_ordinary_user(mode: int = 0o755) -> Iterator[Path]:
+    """A directory of our own, seen without root's rights, which no access right would stop."""
+    directory = Path(tempfile.mkdtemp(prefix="drfd-journal-"))
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.chown(directory, NOBODY, NOBODY)
+        os.seteuid(NOBODY)
+    try:
+        directory.chmod(mode)
+        yield directory
+    finally:
+        if is_root:
+            os.seteuid(0)
+        directory.chmod(0o700)
+        for each in directory.iterdir():
+            each.unlink()
+        directory.rmdir()
+
+
+SIZE = 1 << 20
+
+
+@pytest.fixture
+def reserve(tmp_path: Path) -> Reserve:
+    return Reserve(tmp_path / "journal.reserve", SIZE)
+
+
+def error_of(path: Path, cause: Exception) -> HostError:
+    with pytest.raises(HostError) as caught, reported(path, "write"):
+        raise cause
+    return caught.value
+
+
+def sqlite_error(code: int) -> sqlite3.Error:
+    error = sqlite3.OperationalError("it says")
+    error.sqlite_errorcode = code
+    return error
+
+
+def test_it_takes_room_on_the_disk_and_nobody_else_may_read_it(reserve: Reserve) -> None:
+    assert reserve.make()
+    assert reserve.size_bytes() == SIZE <= reserve.path.stat().st_blocks * 512
+    assert reserve.is_whole()
+    assert stat.S_IMODE(reserve.path.stat().st_mode) == 0o600
+    assert not reserve.make(), "it is there"
+
+
+def test_it_is_given_up_piece_by_piece_and_made_again(reserve: Reserve) -> None:
+    reserve.make()
+    sizes = []
+    while reserve.give_up():
+        sizes.append(reserve.size_bytes())
+    assert sizes == [SIZE - SIZE * each // RESERVE_PIECES for each in range(1, RESERVE_PIECES + 1)]
+    assert not reserve.is_whole()
+    assert reserve.make()
+    assert reserve.is_whole()
+
+
+def test_one_that_is_not_there_cannot_be_given_up(reserve: Reserve) -> None:
+    assert not reserve.give_up()
+    assert reserve.size_bytes() == 0
+
+
+def test_it_is_not_made_where_there_is_not_plenty_of_room(
+    reserve: Reserve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "free_bytes", lambda path: 4 * SIZE - 1)
+    assert not reserve.make()
+    assert not reserve.path.exists()
+
+
+def test_a_link_in_its_place_is_not_followed(reserve: Reserve, tmp_path: Path) -> None:
+    """The directory may be somebody else's than who makes it."""
+    target = tmp_path / "target"
+    target.write_text("kept")
+    reserve.path.symlink_to(target)
+    with pytest.raises(OSError, match="symbolic"):
+        reserve.make()
+    assert not reserve.give_up()
+    assert target.read_text() == "kept"
+
+
+def test_it_is_for_a_full_disk_alone(
+    reserve: Reserve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_called_for(cause: Exception) -> bool:
+        return reserve.is_called_for(error_of(tmp_path / "journal.sqlite", cause))
+
+    assert is_called_for(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    assert is_called_for(OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)))
+    assert is_called_for(sqlite_error(sqlite3.SQLITE_FULL))
+    assert not is_called_for(OSError(errno.EACCES, os.strerror(errno.EACCES)))
+    assert not is_called_for(sqlite_error(sqlite3.SQLITE_CORRUPT))
+    assert not is_called_for(ValueError("it is damaged"))
+    assert not reserve.is_called_for(HostError("journal", "nobody knows why"))
+    for code in (sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_CANTOPEN):
+        assert not is_called_for(sqlite_error(code)), "the disk has room"
+    monkeypatch.setattr(files, "free_bytes", lambda path: 4096)
+    for code in (sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_CANTOPEN):
+        assert is_called_for(sqlite_error(code))

@@ -1,0 +1,222 @@
+"""The story of one job is told in a bounded part, whatever was done to it."""
+
+from __future__ import annotations
+
+import sqlite3
+import tracemalloc
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from drfd.common.errors import HostError
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model import events as ev
+from drfd.core.model.job import Job, JobState, Outcome, Words
+from drfd.core.model.resources import Axes
+from drfd.journal import records
+from drfd.journal.history import FIRST, LAST, PastFilter, query, read_ended, read_story
+from drfd.journal.journal import Journal
+from fakes import apply_and_append, happened, spec
+
+LONG = Words.of(["x" * 100_000] * 5)
+
+
+def write(path: Path, event: ev.Event, job_id: int, *, times: int) -> None:
+    """As an older version wrote them, without a bound."""
+    row = (event.at_s, job_id, type(event).__name__, records.encode(event))
+    with closing(sqlite3.connect(path)) as db:
+        db.executemany(
+            "insert into events (at_s, job_id, kind, data) values (?, ?, ?, ?)", [row] * times
+        )
+        db.commit()
+
+
+def test_a_short_story_is_told_whole(journal: Journal, path: Path) -> None:
+    ledger = Ledger(Axes())
+    told: list[ev.Event] = [happened(ev.Submitted, 1, spec=spec())]
+    told += [happened(ev.Altered, 1, priority=number) for number in range(FIRST + LAST - 1)]
+    for event in told:
+        apply_and_append(journal, event, ledger)
+    journal.commit()
+    story = read_story(path, 1, None)
+    assert (story.events, story.omitted, story.dropped) == (told, 0, 0)
+
+
+def test_of_a_long_one_the_first_and_the_last_and_how_many_are_between(
+    journal: Journal, path: Path
+) -> None:
+    ledger = Ledger(Axes())
+    told: list[ev.Event] = [happened(ev.Submitted, 1, spec=spec())]
+    told += [happened(ev.Altered, 1, priority=number) for number in range(1500)]
+    for event in told:
+        apply_and_append(journal, event, ledger)
+    journal.commit()
+    story = read_story(path, 1, None)
+    assert story.events == [*told[:FIRST], *told[-LAST:]]
+    assert len(story.events) + story.omitted + story.dropped == len(told)
+    assert story.dropped > 0
+    assert story.omitted > 0
+
+
+def test_half_a_megabyte_in_each_of_a_thousand_events_is_not_read_into_memory(
+    journal: Journal, path: Path
+) -> None:
+    """So did older versions write each change of a priority, and read all of them to tell them."""
+    asked = replace(spec(), argv=LONG)
+    write(path, happened(ev.Submitted, 1, spec=asked), 1, times=1)
+    changed = happened(
+        ev.Changed, 1, by="alice", spec=asked, sets_after=False, sets_begin=False, text="again"
+    )
+    write(path, changed, 1, times=300)
+    tracemalloc.start()
+    story = read_story(path, 1, None)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 4 << 20
+    assert (len(story.events), story.omitted) == (FIRST + LAST, 301 - FIRST - LAST)
+    last = story.events[-1]
+    assert isinstance(last, ev.Changed)
+    assert (last.text, last.spec.name, list(last.spec.argv)) == ("again", asked.name, [])
+
+
+def test_a_task_has_the_story_of_its_array_until_it_had_one_of_its_own(
+    journal: Journal, path: Path
+) -> None:
+    ledger = Ledger(Axes())
+    whole: list[ev.Event] = [
+        ev.ArraySubmitted(array_id=1, at_s=1.0, spec=spec(), spans=((1, 9, 1),), at_once=None),
+        *(happened(ev.Altered, 1, priority=number) for number in range(300)),
+    ]
+    own: list[ev.Event] = [happened(ev.Held, 2), happened(ev.Released, 2)]
+    for event in (*whole, *own, happened(ev.Altered, 1, priority=7)):
+        apply_and_append(journal, event, ledger)
+    journal.commit()
+    story = read_story(path, 2, 1)
+    assert story.events == [*whole[:FIRST], *whole[2 - LAST :], *own]
+    assert story.omitted == 301 + 2 - FIRST - LAST
+    unmaterialized = read_story(path, 5, 1)
+    assert unmaterialized.events[-1] == happened(ev.Altered, 1, priority=7)
+    assert list(journal.events(2)) == [*whole, *own]
+
+
+def ended(
+    job_id: int, at_s: float, user: str, outcome: Outcome, name: str = "job", pool: str = "root.lab"
+) -> Job:
+    return Job(
+        id=job_id,
+        spec=replace(spec(name=name), user=user, pool=pool),
+        state=JobState.ENDED,
+        submitted_at=0.0,
+        ended_at=at_s,
+        outcome=outcome,
+    )
+
+
+JOBS = [
+    ended(1, 10.0, "alice", Outcome.COMPLETED),
+    ended(2, 30.0, "bob", Outcome.FAILED, name="train"),
+    ended(3, 20.0, "alice", Outcome.LOST, pool="root.lab.night"),
+    ended(4, 30.0, "alice", Outcome.COMPLETED, name="train", pool="root.labor"),
+    ended(5, 40.0, "carol", Outcome.TIMEOUT, name='"; drop table jobs; --'),
+]
+
+
+@pytest.fixture
+def full(journal: Journal) -> Journal:
+    for job in JOBS:
+        journal.append(ev.Cleaned(job_id=job.id, at_s=1.0, attempt=1), job, None)
+    live = Job(id=6, spec=spec(), submitted_at=0.0)
+    journal.append(ev.Submitted(job_id=6, at_s=1.0, spec=spec()), live, None)
+    journal.commit()
+    return journal
+
+
+@pytest.mark.parametrize(
+    ("past", "ids"),
+    [
+        (PastFilter(), [5, 4, 2, 3, 1]),
+        (PastFilter(limit=2), [5, 4]),
+        (PastFilter(after=(30.0, 4)), [2, 3, 1]),
+        (PastFilter(after=(30.0, 2), limit=1), [3]),
+        (PastFilter(ids=(1, 4, 6, 9)), [4, 1]),
+        (PastFilter(user="alice"), [4, 3, 1]),
+        (PastFilter(states=("LOST",)), [3]),
+        (PastFilter(states=("LOST", "FAILED")), [2, 3]),
+        (PastFilter(states=("RUNNING",)), []),
+        (PastFilter(user="alice", states=("COMPLETED",)), [4, 1]),
+        (PastFilter(name="train"), [4, 2]),
+        (PastFilter(name='"; drop table jobs; --'), [5]),
+        (PastFilter(pool="root.lab"), [5, 2, 3, 1]),
+        (PastFilter(pool="root.lab.night"), [3]),
+        (PastFilter(since_s=20.0, until_s=30.0), [3]),
+        (PastFilter(since_s=30.0), [5, 4, 2]),
+    ],
+)
+def test_jobs_are_found_by_what_is_asked(full: Journal, past: PastFilter, ids: list[int]) -> None:
+    assert [job.id for job in read_ended(full.path, past)] == ids
+
+
+def test_a_job_is_read_whole(full: Journal) -> None:
+    assert list(read_ended(full.path, PastFilter(ids=(3,)))) == [JOBS[2]]
+
+
+def test_pages_join_without_a_gap_or_a_repetition(full: Journal) -> None:
+    found: list[int] = []
+    after = None
+    while page := list(read_ended(full.path, PastFilter(after=after, limit=2))):
+        found += [job.id for job in page]
+        assert page[-1].ended_at is not None
+        after = (page[-1].ended_at, page[-1].id)
+    assert found == [5, 4, 2, 3, 1]
+
+
+def test_what_is_not_committed_is_not_seen_and_nobody_waits(full: Journal) -> None:
+    job = ended(7, 50.0, "alice", Outcome.COMPLETED)
+    full.append(ev.Cleaned(job_id=7, at_s=1.0, attempt=1), job, None)
+    assert [job.id for job in read_ended(full.path, PastFilter(limit=1))] == [5]
+    full.commit()
+    assert [job.id for job in read_ended(full.path, PastFilter(limit=1))] == [7]
+
+
+@pytest.mark.parametrize(
+    ("past", "index"),
+    [
+        (PastFilter(limit=20), "jobs_by_end"),
+        (PastFilter(since_s=5.0), "jobs_by_end"),
+        (PastFilter(states=("LOST", "FAILED"), limit=20), "jobs_by_end"),
+        (PastFilter(user="alice", limit=20), "jobs_by_user_and_end"),
+        (PastFilter(user="alice", after=(5.0, 1), limit=20), "jobs_by_user_and_end"),
+        (PastFilter(user="alice", name="train", pool="root.lab"), "jobs_by_user_and_end"),
+        (PastFilter(states=("LOST",), limit=20), "jobs_by_state_and_end"),
+    ],
+)
+def test_jobs_come_from_an_index_in_their_order(
+    full: Journal, past: PastFilter, index: str
+) -> None:
+    """Not sorted: with a million jobs, the first page is there at once."""
+    statement, values = query(past)
+    with closing(sqlite3.connect(full.path)) as database:
+        rows = database.execute(f"explain query plan {statement}", values).fetchall()
+    steps = [row[3] for row in rows]
+    assert f"INDEX {index}" in steps[0]
+    assert not any("TEMP B-TREE" in step for step in steps)
+
+
+def test_a_journal_that_cannot_be_read_is_told_in_a_line(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match="cannot read the journal"):
+        list(read_ended(tmp_path / "none.sqlite", PastFilter()))
+
+
+def test_an_older_journal_gets_the_indexes(
+    full: Journal, path: Path, open_journal: Callable[[], Journal]
+) -> None:
+    full.close()
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("drop index jobs_by_user_and_end")
+    open_journal()
+    with closing(sqlite3.connect(path)) as database:
+        names = {row[0] for row in database.execute("select name from sqlite_master")}
+    assert {"jobs_by_user_and_end", "jobs_by_state_and_end"} <= names

@@ -1,0 +1,552 @@
+"""What a job is born with, and why it may not be born at all. Every test forks a real one."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import resource
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from drfd.launcher.attempt_files import Attempt
+from drfd.launcher.protocol import AttemptLimits, LaunchOrder
+from drfd.launcher.runner import identity
+from drfd.launcher.system import process
+from drfd.launcher.system.process import count_of_user
+from launcher.rig import AttemptFiles, Driver, Terminal, order, python, shell, until
+
+Run = Callable[..., Attempt]
+
+not_root = pytest.mark.skipif(os.getuid() == 0, reason="root may enter and write everything")
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot become anybody")
+
+
+@pytest.fixture
+def run(driver: Driver, files: AttemptFiles) -> Run:
+    """Run an order to its end."""
+
+    def run(order: LaunchOrder, place: str = "plain") -> Attempt:
+        runner = driver.start(order, files, place=place)
+        assert driver.reap(runner) == 0
+        return files.over((order.id, order.attempt))
+
+    return run
+
+
+def me() -> str:
+    return str(identity.account(os.getuid(), "").pw_name)
+
+
+def succeeded(attempt: Attempt) -> None:
+    assert attempt.failed is None
+    assert attempt.ended is not None
+    assert (attempt.ended["exit_code"], attempt.ended["signal"]) == (0, None)
+
+
+def broke(attempt: Attempt, text: str, *, let_go: bool) -> None:
+    """It failed with just this text; `let_go`: at exec, the last moment."""
+    assert attempt.failed == {"text": text}
+    assert attempt.ended is None
+    assert (attempt.running is not None) == let_go
+
+
+# -- what it inherits, and what not ---------------------------------------------------------
+
+
+def test_standard_input_is_empty_and_output_goes_to_the_files(run: Run, work: Path) -> None:
+    succeeded(run(shell("cat; readlink /proc/self/fd/0; echo oops >&2", cwd=work)))
+    assert (work / "out").read_text() == "/dev/null\n"
+    assert (work / "err").read_text() == "oops\n"
+
+
+def test_a_job_has_no_other_descriptors(run: Run, work: Path) -> None:
+    """The driver leaves one open, and the launcher's own are not for jobs either."""
+    succeeded(run(order("ls", "-l", "/proc/self/fd", cwd=work)))
+    lines = [line.split() for line in (work / "out").read_text().splitlines()[1:]]
+    targets = {line[-3]: line[-1] for line in lines}
+    assert targets.pop("3").endswith("/fd"), "that is the directory ls reads"
+    assert targets == {"0": "/dev/null", "1": str(work / "out"), "2": str(work / "err")}
+
+
+@pytest.mark.parametrize("head", ["#!/bin/sh\n", "#!/usr/bin/env python3\nimport os\n", ""])
+def test_a_script_has_one_more_descriptor_its_own_text(run: Run, work: Path, head: str) -> None:
+    """The interpreter opens it by its name in /proc, so it cannot be closed at exec."""
+    listing = (
+        "os.execvp('ls', ['ls', '-l', '/proc/self/fd'])"
+        if "python" in head
+        else "ls -l /proc/self/fd"
+    )
+    succeeded(run(order("mine", cwd=work, script=f"{head}{listing}\n")))
+    lines = [line.split(" -> ") for line in (work / "out").read_text().splitlines()[1:]]
+    targets = [target for _, target in lines]
+    assert targets[:3] == ["/dev/null", str(work / "out"), str(work / "err")]
+    assert sorted(targets[3:])[0].startswith("/memfd:script"), "the script"
+    assert sorted(targets[3:])[1].endswith("/fd"), "the directory that ls reads"
+    assert len(targets) == 5
+
+
+def test_signals_are_as_for_a_fresh_program(run: Run, work: Path) -> None:
+    """Python ignores SIGPIPE and SIGXFSZ, the runner more, and the driver blocks one."""
+    succeeded(run(order("grep", "^Sig[BI]", "/proc/self/status", cwd=work)))
+    assert (work / "out").read_text() == f"SigBlk:\t{0:016x}\nSigIgn:\t{0:016x}\n"
+
+
+def test_a_job_leads_a_session_without_terminal(run: Run, work: Path) -> None:
+    succeeded(run(shell("cat /proc/$$/stat; (: </dev/tty) || echo none", cwd=work)))
+    stat, none = (work / "out").read_text().splitlines()
+    pid, (_, _, group, session, terminal) = stat.split()[0], stat.rpartition(")")[2].split()[:5]
+    assert (group, session, terminal, none) == (pid, pid, "0", "none")
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o000])
+def test_the_umask_is_the_submitters_and_holds_for_the_output_files(
+    run: Run, work: Path, umask: int
+) -> None:
+    succeeded(run(shell("umask; : > made", cwd=work, umask=umask)))
+    assert int((work / "out").read_text(), 8) == umask
+    modes = {name: (work / name).stat().st_mode & 0o777 for name in ("out", "err", "made")}
+    assert modes == dict.fromkeys(modes, 0o666 & ~umask)
+
+
+def test_the_job_runs_in_its_directory_under_the_name_that_was_given(run: Run, work: Path) -> None:
+    (work / "real").mkdir()
+    (work / "link").symlink_to("real")
+    succeeded(run(shell('pwd; pwd -P; echo "$PWD"', cwd=work / "link")))
+    found = (work / "real" / "out").read_text().splitlines()
+    assert found == [str(work / "link"), str(work / "real"), str(work / "link")]
+
+
+def test_the_environment_is_what_was_ordered_and_nothing_else(run: Run, work: Path) -> None:
+    asked = order(
+        *("env", "-0"),
+        cwd=work,
+        env={
+            "PATH": "/usr/bin:/bin",
+            "HOME": "/submitters",
+            "TERM": "dumb",
+            "HIP_VISIBLE_DEVICES": "theirs",
+            "A": "a b\n=ü\udcff",
+            "NOTIFY_SOCKET": "/run/systemd/notify",
+        },
+        variables={"DRF_JOB_ID": "1", "HIP_VISIBLE_DEVICES": "ours"},
+    )
+    succeeded(run(asked))
+    user = identity.account(os.getuid(), "")
+    pairs = (os.fsdecode((work / "out").read_bytes())).split("\0")[:-1]
+    assert dict(pair.split("=", 1) for pair in pairs) == {
+        "PATH": "/usr/bin:/bin",
+        "HOME": user.pw_dir,
+        "USER": user.pw_name,
+        "LOGNAME": user.pw_name,
+        "SHELL": user.pw_shell or "/bin/sh",
+        "PWD": str(work),
+        "TERM": "dumb",
+        "HIP_VISIBLE_DEVICES": "ours",
+        "A": "a b\n=ü\udcff",
+        "DRF_JOB_ID": "1",
+    }
+
+
+def test_arguments_arrive_byte_for_byte(run: Run, work: Path) -> None:
+    words = ["", " ", "a\nb", "'$HOME'", "\udcff", "ü", "--"]
+    succeeded(run(order("printf", "<%s>", *words, cwd=work)))
+    assert os.fsdecode((work / "out").read_bytes()) == "".join(f"<{word}>" for word in words)
+
+
+def test_the_oom_score_is_that_of_any_program(run: Run, work: Path) -> None:
+    succeeded(run(order("cat", "/proc/self/oom_score_adj", cwd=work)))
+    assert (work / "out").read_text() == "0\n"
+
+
+def test_until_exec_a_jobs_process_leaves_no_core(
+    driver: Driver, files: AttemptFiles, work: Path, terminal: Terminal
+) -> None:
+    """It holds what its runner holds, with its user's rights, as long as its user likes: here until
+    a terminal answers. It left a core with all of that where it was dumpable: as root's own job."""
+    resource.prlimit(driver.pid, resource.RLIMIT_CORE, (1 << 30, resource.RLIM_INFINITY))
+    runner = driver.start(order("true", cwd=work, attach=str(terminal.path)), files)
+    with terminal.accept():
+        (pid,) = until("the job's process", lambda: process.children(runner))
+        assert resource.prlimit(pid, resource.RLIMIT_CORE) == (1, resource.RLIM_INFINITY)
+        os.kill(pid, signal.SIGSEGV)
+        assert driver.reap(runner) == 0
+    assert files.over().failed == {"text": "the job's process died before exec"}
+    assert [path.name for path in work.iterdir() if path.name.startswith("core")] == []
+
+
+@as_root
+def test_until_exec_a_jobs_process_is_out_of_its_users_sight(
+    driver: Driver, files: AttemptFiles, work: Path, terminal: Terminal
+) -> None:
+    terminal.path.parent.chmod(0o711)
+    terminal.path.chmod(0o777)
+    nobody = pwd.getpwuid(65534)
+    waiting = order("true", cwd=Path("/"), attach=str(terminal.path), uid=65534, gid=nobody.pw_gid)
+    driver.start(waiting, files)
+    with terminal.accept():
+        (pid,) = until("the job's process", lambda: process.children(files.read().runner["pid"]))
+        status = Path(f"/proc/{pid}/status").read_text()
+        assert "\nUid:\t65534\t65534\t65534\t65534\n" in status
+        assert os.stat(f"/proc/{pid}/mem").st_uid == 0, "it is not dumpable"
+        for name in ("mem", "environ", "maps"):
+            look = ["cat", f"/proc/{pid}/{name}"]
+            seen = subprocess.run(look, user=65534, group=65534, extra_groups=[], check=False,
+                                  capture_output=True, text=True)  # fmt: skip
+            assert (seen.stdout, "Permission denied" in seen.stderr) == ("", True)
+    files.over()
+
+
+def test_a_job_may_ask_for_core_files(run: Run, work: Path) -> None:
+    succeeded(run(shell("ulimit -Sc; ulimit -c unlimited; ulimit -Sc", cwd=work)))
+    assert (work / "out").read_text() == "0\nunlimited\n"
+
+
+REHEARSED = """
+import os
+from drfd.launcher.runner import child
+def state():
+    lines = dict(line.split(":\\t", 1) for line in open("/proc/self/status"))
+    names = ("Umask", "Uid", "Gid", "Groups", "SigBlk", "SigIgn", "SigCgt", "CapEff")
+    links = [f"/proc/self/fd/{fd}" for fd in range(64)]
+    files = {link: os.readlink(link) for link in links if os.path.lexists(link)}
+    score = open("/proc/self/oom_score_adj").read()
+    return [lines[name] for name in names], files, os.readlink("/proc/self/cwd"), score
+open("/proc/self/oom_score_adj", "w").write("300")
+before = state()
+child.warm_up()
+assert state() == before, (before, state())
+"""
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["as usual", "in a lost directory"])
+def test_a_rehearsal_leaves_the_runner_as_it_was(work: Path, is_there: bool) -> None:
+    code = "" if is_there else f"import os; os.rmdir({str(work)!r})\n"
+    done = subprocess.run(python(code + REHEARSED), cwd=work, capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+# -- output files ---------------------------------------------------------------------------
+
+
+def test_one_file_can_take_both_outputs_in_order(run: Run, work: Path) -> None:
+    script = "echo 1; echo 2 >&2; echo 3"
+    succeeded(run(shell(script, cwd=work, stdout="both", stderr="both")))
+    assert (work / "both").read_text() == "1\n2\n3\n"
+
+
+def test_an_old_output_file_is_begun_anew(run: Run, work: Path) -> None:
+    (work / "out").write_text("old\n" * 100)
+    (work / "err").write_text("old\n" * 100)
+    succeeded(run(shell("echo new", cwd=work)))
+    assert ((work / "out").read_text(), (work / "err").read_text()) == ("new\n", "")
+
+
+def test_the_output_of_an_attempt_that_was_preempted_is_kept(run: Run, work: Path) -> None:
+    """The next one writes below it."""
+    script = "echo $DRF_ATTEMPT; echo $DRF_ATTEMPT >&2"
+    for attempt in (1, 2, 3):
+        variables = {"DRF_ATTEMPT": str(attempt)}
+        asked = shell(script, cwd=work, attempt=attempt, variables=variables)
+        succeeded(run(replace(asked, empties_output=attempt == 1)))
+    assert ((work / "out").read_text(), (work / "err").read_text()) == ("1\n2\n3\n",) * 2
+
+
+def test_the_output_of_a_later_attempt_is_made_where_the_earlier_one_was_cleared_away(
+    run: Run, work: Path
+) -> None:
+    succeeded(run(shell("echo 2; echo 3 >&2", cwd=work, attempt=2, stderr="out")))
+    assert (work / "out").read_text() == "2\n3\n"
+
+
+def test_output_that_others_append_meanwhile_is_not_overwritten(run: Run, work: Path) -> None:
+    succeeded(run(shell("echo 1; echo 2 >> out; echo 3", cwd=work)))
+    assert (work / "out").read_text() == "1\n2\n3\n"
+
+
+def test_output_may_go_to_a_device(run: Run, work: Path) -> None:
+    succeeded(run(shell("echo gone", cwd=work, stdout="/dev/null", stderr="/dev/null")))
+    assert list(work.iterdir()) == []
+
+
+def test_a_pipe_that_somebody_reads_is_written_to(run: Run, work: Path) -> None:
+    os.mkfifo(work / "pipe")
+    reader = os.open(work / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    succeeded(run(shell("echo through", cwd=work, stdout="pipe")))
+    with os.fdopen(reader) as file:
+        assert file.read() == "through\n"
+
+
+@pytest.mark.parametrize("which", ["stdout", "stderr"])
+def test_a_pipe_that_nobody_reads_is_refused_at_once(run: Run, work: Path, which: str) -> None:
+    os.mkfifo(work / "pipe")
+    text = f"{me()} cannot write the output file {work}/pipe: nobody reads this pipe"
+    broke(run(order(cwd=work, **{which: "pipe"})), text, let_go=False)
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("there/out", "No such file or directory"),
+        ("file/out", "Not a directory"),
+        (".", "Is a directory"),
+        ("x" * 256, "File name too long"),
+    ],
+    ids=["missing", "file", "directory", "long"],
+)
+def test_an_output_file_that_cannot_be_written_is_named(
+    run: Run, work: Path, path: str, why: str
+) -> None:
+    (work / "file").write_text("")
+    attempt = run(order("touch", "ran", cwd=work, stdout=path))
+    broke(attempt, f"{me()} cannot write the output file {work}/{path}: {why}", let_go=False)
+    assert not (work / "ran").exists()
+
+
+@not_root
+def test_an_output_file_of_somebody_else_is_not_written(run: Run, work: Path) -> None:
+    (work / "out").touch(mode=0o444)
+    text = f"{me()} cannot write the output file {work}/out: Permission denied"
+    broke(run(order(cwd=work)), text, let_go=False)
+
+
+# -- directories ----------------------------------------------------------------------------
+
+
+def test_a_directory_that_is_not_there_is_named(run: Run, work: Path) -> None:
+    gone = work / "gone"
+    attempt = run(order(cwd=gone))
+    broke(attempt, f"{me()} cannot enter {gone}: No such file or directory", let_go=False)
+
+
+def test_a_directory_that_is_a_file_is_named(run: Run, work: Path) -> None:
+    (work / "file").write_text("")
+    broke(
+        run(order(cwd=work / "file")),
+        f"{me()} cannot enter {work / 'file'}: Not a directory",
+        let_go=False,
+    )
+
+
+@not_root
+def test_a_directory_that_is_closed_is_named(run: Run, work: Path) -> None:
+    (work / "closed").mkdir(mode=0)
+    attempt = run(order(cwd=work / "closed"))
+    broke(attempt, f"{me()} cannot enter {work / 'closed'}: Permission denied", let_go=False)
+
+
+# -- programs -------------------------------------------------------------------------------
+
+
+def program(path: Path, text: str, mode: int = 0o755) -> Path:
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def test_a_program_is_looked_for_in_the_jobs_own_path(run: Run, work: Path) -> None:
+    (work / "bin").mkdir()
+    program(work / "bin" / "mine", "#!/bin/sh\necho $0\n")
+    succeeded(run(order("mine", cwd=work, env={"PATH": f"/none:{work}/bin"})))
+    assert (work / "out").read_text() == f"{work}/bin/mine\n"
+
+
+def test_a_path_is_taken_from_the_jobs_directory(run: Run, work: Path) -> None:
+    program(work / "mine", "#!/bin/sh\necho here\n")
+    succeeded(run(order("./mine", cwd=work)))
+    assert (work / "out").read_text() == "here\n"
+
+
+def test_a_command_that_is_nowhere_is_named(run: Run, work: Path) -> None:
+    text = "there is no command no-such-thing in the job's PATH"
+    broke(run(order("no-such-thing", cwd=work)), text, let_go=True)
+
+
+def test_a_program_that_is_not_there_is_named(run: Run, work: Path) -> None:
+    text = "there is no program ./no-such-thing, or its interpreter is missing"
+    broke(run(order("./no-such-thing", cwd=work)), text, let_go=True)
+
+
+def test_a_program_whose_interpreter_is_missing_is_named(run: Run, work: Path) -> None:
+    mine = program(work / "mine", "#!/no/such/interpreter\n")
+    text = f"there is no program {mine}, or its interpreter is missing"
+    broke(run(order(str(mine), cwd=work)), text, let_go=True)
+
+
+def test_a_file_that_is_not_executable_is_named(run: Run, work: Path) -> None:
+    mine = program(work / "mine", "#!/bin/sh\n", mode=0o644)
+    broke(run(order(str(mine), cwd=work)), f"cannot run {mine}: Permission denied", let_go=True)
+
+
+def test_a_script_without_interpreter_line_is_explained(run: Run, work: Path) -> None:
+    mine = program(work / "mine", "echo hello\n")
+    text = f"{mine} is not a program: a script needs a first line such as #!/bin/sh"
+    broke(run(order(str(mine), cwd=work)), text, let_go=True)
+
+
+def test_a_directory_is_no_program(run: Run, work: Path) -> None:
+    broke(run(order(str(work), cwd=work)), f"cannot run {work}: Permission denied", let_go=True)
+
+
+def test_arguments_that_the_kernel_finds_too_long_are_explained(run: Run, work: Path) -> None:
+    text = "cannot run true: Argument list too long"
+    broke(run(order("true", "x" * (1 << 18), cwd=work)), text, let_go=True)
+
+
+def test_limits_that_cannot_be_applied_keep_the_program_from_starting(run: Run, work: Path) -> None:
+    attempt = run(order("touch", "ran", cwd=work), place="closed")
+    text = "it could not be set up: /cgroup.procs: No space left on device"
+    broke(attempt, text, let_go=False)
+    assert list(work.iterdir()) == [], "not even an output file was made"
+
+
+def test_a_user_without_account_is_refused(run: Run, work: Path) -> None:
+    attempt = run(order(cwd=work, uid=3_999_999_999))
+    broke(attempt, "there is no user with uid 3999999999 any more", let_go=False)
+    assert list(work.iterdir()) == []
+
+
+# -- scripts --------------------------------------------------------------------------------
+
+
+def test_a_script_runs_from_memory_with_its_arguments(run: Run, work: Path) -> None:
+    script = '#!/bin/sh\necho "$#" "$@"\nls\n'
+    succeeded(run(order("train.sh", "a b", "c", cwd=work, script=script)))
+    assert (work / "out").read_text() == "2 a b c\nerr\nout\n", "there is no file of it"
+
+
+def test_a_script_without_interpreter_line_is_the_shells(run: Run, work: Path) -> None:
+    succeeded(run(order("train.sh", "a b", "c", cwd=work, script='echo "$#" "$@"\n')))
+    assert (work / "out").read_text() == "2 a b c\n"
+
+
+def test_a_script_has_the_interpreter_of_its_first_line(run: Run, work: Path) -> None:
+    script = "#!/usr/bin/env -S awk -f\nBEGIN { print 6 * 7; print ARGV[1] }\n"
+    succeeded(run(order("sum.awk", "x", cwd=work, script=script)))
+    assert (work / "out").read_text() == "42\nx\n"
+
+
+def test_a_script_that_fails_has_its_own_exit_code(run: Run, work: Path) -> None:
+    attempt = run(order("train.sh", cwd=work, script="exit 9"))
+    assert attempt.ended is not None
+    assert attempt.ended["exit_code"] == 9
+
+
+def test_a_long_script_arrives_whole(run: Run, work: Path) -> None:
+    script = "#!/bin/sh\n" + f": {'x' * 98}\n" * 10_000 + "echo end\n"
+    succeeded(run(order("long.sh", cwd=work, script=script)))
+    assert (work / "out").read_text() == "end\n"
+
+
+def test_a_scripts_missing_interpreter_is_named_as_the_user_knows_it(run: Run, work: Path) -> None:
+    """Not as /proc/self/fd/7, which the user never wrote."""
+    attempt = run(order("train.sh", cwd=work, script="#!/no/such/interpreter\n"))
+    assert attempt.failed is not None
+    assert "/proc/self/fd" not in attempt.failed["text"]
+    assert "interpreter" in attempt.failed["text"]
+
+
+# -- attached -------------------------------------------------------------------------------
+
+
+def test_an_attached_job_has_the_submitters_descriptors(
+    driver: Driver, files: AttemptFiles, work: Path, terminal: Terminal
+) -> None:
+    (work / "in").write_text("hello\n")
+    fds = [
+        os.open(work / "in", os.O_RDONLY),
+        os.open(work / "o", os.O_WRONLY | os.O_CREAT),
+        os.open(work / "e", os.O_WRONLY | os.O_CREAT),
+    ]
+    driver.start(shell("cat; echo oops >&2", cwd=work, attach=str(terminal.path)), files)
+    terminal.hand_over(terminal.accept(), *fds)
+    for fd in fds:
+        os.close(fd)
+    succeeded(files.over())
+    assert ((work / "o").read_text(), (work / "e").read_text()) == ("hello\n", "oops\n")
+    assert {path.name for path in work.iterdir()} == {"in", "o", "e"}, "out and err are not made"
+
+
+def test_an_attached_job_has_no_other_descriptors(
+    driver: Driver, files: AttemptFiles, work: Path, terminal: Terminal
+) -> None:
+    driver.start(order("ls", "/proc/self/fd", cwd=work, attach=str(terminal.path)), files)
+    out = os.open(work / "o", os.O_WRONLY | os.O_CREAT)
+    terminal.hand_over(terminal.accept(), out, out, out)
+    os.close(out)
+    succeeded(files.over())
+    assert (work / "o").read_text().split() == ["0", "1", "2", "3"]
+
+
+def test_a_terminal_that_is_made_for_the_job_is_its_sessions_own(
+    driver: Driver, files: AttemptFiles, work: Path, terminal: Terminal
+) -> None:
+    ours, theirs = os.openpty()
+    driver.start(shell("tty; echo to it > /dev/tty", cwd=work, attach=str(terminal.path)), files)
+    terminal.hand_over(terminal.accept(), theirs, theirs, theirs, kind=b"t")
+    name = os.ttyname(theirs)
+    succeeded(files.over())
+    assert os.read(ours, 100).decode().split("\r\n") == [name, "to it", ""]
+    os.close(theirs)
+    os.close(ours)
+
+
+def test_what_is_no_terminal_cannot_be_taken_for_one(
+    driver: Driver, files: AttemptFiles, work: Path, terminal: Terminal
+) -> None:
+    driver.start(order("touch", "ran", cwd=work, attach=str(terminal.path)), files)
+    null = os.open("/dev/null", os.O_RDWR)
+    terminal.hand_over(terminal.accept(), null, null, null, kind=b"t")
+    os.close(null)
+    text = "its terminal cannot be taken: Inappropriate ioctl for device"
+    broke(files.over(), text, let_go=False)
+    assert list(work.iterdir()) == []
+
+
+GONE = "the terminal that waited for this job is gone"
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_a_terminal_that_hands_over_too_little_is_gone(
+    driver: Driver, files: AttemptFiles, work: Path, terminal: Terminal, count: int
+) -> None:
+    driver.start(order(cwd=work, attach=str(terminal.path)), files)
+    null = os.open("/dev/null", os.O_RDWR)
+    terminal.hand_over(terminal.accept(), *[null] * count)
+    os.close(null)
+    broke(files.over(), GONE, let_go=False)
+
+
+def test_a_terminal_that_has_left_is_gone(run: Run, work: Path, terminal: Terminal) -> None:
+    terminal.close()
+    attempt = run(order("touch", "ran", cwd=work, attach=str(terminal.path)))
+    assert attempt.failed is not None
+    assert attempt.failed["text"].startswith(GONE)
+    assert list(work.iterdir()) == []
+
+
+# -- limits ---------------------------------------------------------------------------------
+
+
+def test_a_job_is_kept_on_as_many_cpus_as_it_declares(run: Run, work: Path) -> None:
+    succeeded(run(order("grep", "^Cpus_allowed:", "/proc/self/status", cwd=work)))
+    mask = (work / "out").read_text().split()[1].replace(",", "")
+    assert int(mask, 16).bit_count() == 1
+
+
+@as_root
+def test_processes_are_counted_for_the_user_of_the_job(run: Run) -> None:
+    """Not for root, who starts it: a user who runs more than root could not start anything."""
+    limits = AttemptLimits(cores_milli=1000, memory_bytes=1 << 30, pids=64)
+    # A place that the other user can enter.
+    with tempfile.TemporaryDirectory(prefix="drfd-") as place:
+        os.chmod(place, 0o777)
+        asked = order("grep", "^Max processes", "/proc/self/limits", cwd=Path(place), uid=65534)
+        succeeded(run(replace(asked, limits=limits)))
+        limit = int(Path(place, "out").read_text().split()[2])
+    assert abs(limit - (count_of_user(65534) + 64)) < 16

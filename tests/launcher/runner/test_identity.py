@@ -1,0 +1,383 @@
+"""Whom a job runs as, and with which variables."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pwd
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from drfd.launcher.runner import identity
+from drfd.launcher.runner.identity import Denied
+from drfd.linux import syscalls
+from launcher.rig import order, python
+
+
+def alice(shell: str = "/bin/zsh") -> pwd.struct_passwd:
+    return pwd.struct_passwd(("alice", "x", 1001, 1001, "Alice", "/home/alice", shell))
+
+
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot become anybody")
+not_root = pytest.mark.skipif(os.getuid() == 0, reason="root can become anybody")
+
+
+def run(code: str, *words: object) -> object:
+    """What `code` prints as JSON, in a process of its own."""
+    setup = "import json, os, pwd\nfrom drfd.linux import syscalls\n"
+    setup += "from drfd.launcher.runner import identity, inheritance\n"
+    done = subprocess.run(python(setup + code, *words), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def without_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    def getpwuid(uid: int) -> pwd.struct_passwd:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr(pwd, "getpwuid", getpwuid)
+    monkeypatch.setattr(syscalls, "has_account", lambda uid: False)
+
+
+# -- accounts -------------------------------------------------------------------------------
+
+
+def test_an_account_is_that_of_the_password_database() -> None:
+    entry = pwd.getpwall()[0]
+    assert identity.account(entry.pw_uid, entry.pw_name).pw_uid == entry.pw_uid
+
+
+def test_an_account_that_has_another_name_by_now_is_denied() -> None:
+    """The uid alone was looked at: the queued jobs of a deleted account ran as whoever got its uid
+    next."""
+    entry = next(each for each in pwd.getpwall() if each.pw_uid != os.getuid())
+    with pytest.raises(Denied, match=f"the account gone no longer has uid {entry.pw_uid}"):
+        identity.account(entry.pw_uid, "gone")
+    directory = identity.Directory()
+    directory.look_up(entry.pw_uid, entry.pw_name)
+    with pytest.raises(Denied):
+        directory.look_up(entry.pw_uid, "gone")
+
+
+@pytest.mark.parametrize("uid", [3_999_999_999, (1 << 32) - 1, 1 << 32, 1 << 64])
+def test_a_uid_without_account_is_denied(uid: int) -> None:
+    """Among them the number that setresuid(2) takes for "leave it as it is"."""
+    with pytest.raises(Denied, match=f"no user with uid {uid} any more"):
+        identity.account(uid, "alice")
+
+
+def test_a_directory_that_cannot_say_does_not_deny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's `pwd` says the same of it as of a uid without an account."""
+    without_account(monkeypatch)
+
+    def has_account(uid: int) -> bool:
+        raise OSError(errno.ECONNREFUSED, "getpwuid_r")
+
+    monkeypatch.setattr(syscalls, "has_account", has_account)
+    with pytest.raises(identity.DirectoryFailed, match="Connection refused"):
+        identity.account(os.getuid() + 1, "alice")
+
+
+def test_our_own_bare_uid_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container there may be no name for it."""
+    without_account(monkeypatch)
+    mine = identity.account(os.getuid(), "alice")
+    assert (mine.pw_name, mine.pw_uid) == (str(os.getuid()), os.getuid())
+    assert (mine.pw_gid, mine.pw_shell) == (os.getgid(), "/bin/sh")
+
+
+def test_somebody_elses_bare_uid_will_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_account(monkeypatch)
+    with pytest.raises(Denied):
+        identity.account(os.getuid() + 1, "alice")
+
+
+def test_a_runner_asks_again_when_the_password_file_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For up to a second it started the next job of a deleted account as who has the uid now."""
+    # Of one's own uid it is not asked.
+    uid = os.getuid() + 1
+    bob = pwd.struct_passwd(("bob", *alice()[1:]))
+    passwd = tmp_path / "passwd"
+    passwd.touch()
+    monkeypatch.setattr(identity, "_FILES", (passwd,), raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: alice())
+    directory = identity.Directory()
+    monkeypatch.setattr(identity, "_FRESH_S", 1000.0)
+    assert directory.look_up(uid, "alice")[0] == alice()
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: bob)
+    assert directory.look_up(uid, "alice")[0] == alice()
+    passwd.write_text("bob:x:1001:1001::/:/bin/sh\n")
+    with pytest.raises(Denied, match=f"alice no longer has uid {uid}"):
+        directory.look_up(uid, "alice")
+
+
+@as_root
+def test_a_group_that_the_directory_does_not_tell_of_is_not_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The job ran without it, and could not open what it was there to read. The C library says of
+    a directory that does not answer only that the user is in no more groups."""
+    told: list[int] = [1001, 50]
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: alice())
+    monkeypatch.setattr(os, "getgrouplist", lambda name, gid: [*told])
+    monkeypatch.setattr(identity, "_FRESH_S", 0.0)
+    directory = identity.Directory()
+    assert directory.look_up(1001, "alice", 50)[1] == [1001, 50]
+
+    def fails(gid: int) -> bool:
+        raise OSError(errno.EAGAIN, "of the directory")
+
+    monkeypatch.setattr(syscalls, "has_group", fails)
+    assert directory.look_up(1001, "alice", 50)[1] == [1001, 50]
+    told.remove(50)
+    for one in (directory, identity.Directory()):
+        with pytest.raises(identity.DirectoryFailed):
+            one.look_up(1001, "alice", 50)
+    # Who has known more asks for it, whatever group the job was submitted with.
+    with pytest.raises(identity.DirectoryFailed):
+        directory.look_up(1001, "alice", 1001)
+
+
+@as_root
+@pytest.mark.parametrize("is_there", [True, False])
+def test_who_has_left_a_group_runs_without_it(
+    monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: alice())
+    monkeypatch.setattr(os, "getgrouplist", lambda name, gid: [1001])
+    monkeypatch.setattr(syscalls, "has_group", lambda gid: is_there)
+    assert identity.Directory().look_up(1001, "alice", 50)[1] == [1001]
+
+
+# -- becoming somebody ----------------------------------------------------------------------
+
+
+@not_root
+def test_an_ordinary_user_becomes_nobody_else() -> None:
+    other = pwd.struct_passwd(("x", "x", os.getuid() + 1, os.getgid(), "", "/", "/bin/sh"))
+    with pytest.raises(Denied, match=f"cannot become {os.getuid() + 1}"):
+        identity.become(other, [], os.getgid())
+
+
+@not_root
+def test_an_ordinary_user_stays_what_it_is() -> None:
+    mine = identity.account(os.getuid(), "alice")
+    before = (os.getresuid(), os.getresgid(), os.getgroups())
+    identity.become(mine, [], mine.pw_gid + 1)
+    assert (os.getresuid(), os.getresgid(), os.getgroups()) == before
+
+
+#: Runs as root; the database's groups are the test's own, as there may be none on the machine.
+BECOME = """
+os.setgroups([0, 4, 24])
+user = pwd.struct_passwd(("x", "x", 64321, 64320, "", "/", "/bin/sh"))
+os.getgrouplist = lambda name, gid: [gid, 54321, 54322]
+identity.become(user, identity.groups_of(user), int(sys.argv[1]))
+status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines())
+def refused(call, *args):
+    try: call(*args)
+    except PermissionError: return True
+print(json.dumps({
+    "ids": [status[name].split() for name in ("Uid", "Gid")],
+    "groups": sorted(map(int, status["Groups"].split())),
+    "capabilities": [int(status[name], 16) for name in ("CapPrm", "CapEff")],
+    "no way back": [refused(os.setuid, 0), refused(os.setgid, 0), refused(os.setgroups, [0])],
+}))
+"""
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("preferred", "gid"),
+    [(64320, 64320), (54322, 54322), (0, 64320), (12345, 64320)],
+    ids=["own", "member", "root's", "stranger's"],
+)
+def test_root_drops_everything_and_prefers_only_groups_of_the_user(
+    preferred: int, gid: int
+) -> None:
+    assert run(BECOME, preferred) == {
+        "ids": [["64321"] * 4, [str(gid)] * 4],
+        "groups": [54321, 54322, 64320],
+        "capabilities": [0, 0],
+        "no way back": [True, True, True],
+    }
+
+
+#: prctl(PR_SET_SECUREBITS, …) before it becomes somebody else; -1: the kernel does not tell.
+KEEP = """
+from drfd.linux import syscalls
+bits = int(sys.argv[1])
+def refused(): raise OSError(22, "prctl")
+if bits < 0: syscalls.securebits = refused
+else: syscalls.set_securebits(bits)
+user = pwd.struct_passwd(("x", "x", 64321, 64320, "", "/", "/bin/sh"))
+try: identity.become(user, [], 64320)
+except identity.Denied as error: print(json.dumps(str(error)))
+else: print(json.dumps(os.getresuid()))
+"""
+
+
+@as_root
+def test_where_capabilities_outlive_root_nobody_becomes_anybody() -> None:
+    no_set_uid_fix_up = 1 << 2
+    said = run(KEEP, no_set_uid_fix_up)
+    assert said == "root's rights could be had back after they were dropped"
+
+
+@as_root
+@pytest.mark.parametrize("bits", [1 << 4, -1], ids=["kept, but not in use", "not told"])
+def test_rights_that_cannot_be_had_back_are_in_nobodys_way(bits: int) -> None:
+    assert run(KEEP, bits) == [64321] * 3
+
+
+# -- the environment ------------------------------------------------------------------------
+
+
+def test_drfds_variables_win_over_the_accounts_and_those_over_the_submitters() -> None:
+    asked = order(
+        cwd=Path("/data"),
+        env={
+            "PATH": "/opt/bin",
+            "LANG": "C.UTF-8",
+            "HOME": "/root",
+            "USER": "root",
+            "LOGNAME": "root",
+            "SHELL": "/bin/evil",
+            "PWD": "/",
+            "DRF_JOB_ID": "7",
+        },
+        variables={"DRF_JOB_ID": "1", "SHELL": "/bin/ours"},
+    )
+    assert identity.environment(alice(), asked.order, asked.content) == {
+        "PATH": "/opt/bin",
+        "LANG": "C.UTF-8",
+        "HOME": "/home/alice",
+        "USER": "alice",
+        "LOGNAME": "alice",
+        "SHELL": "/bin/ours",
+        "PWD": "/data",
+        "DRF_JOB_ID": "1",
+    }
+
+
+def surroundings(user: pwd.struct_passwd) -> dict[str, str]:
+    asked = order(cwd=Path("/"))
+    return identity.environment(user, asked.order, asked.content)
+
+
+def test_threads_and_devices_are_drfds_to_say_where_the_submitter_has_not() -> None:
+    asked = order(
+        cwd=Path("/"),
+        env={"GOMAXPROCS": "7", "ROCR_VISIBLE_DEVICES": "5", "DRF_GRES_TAPE": "5", "A": "b"},
+        threads=2,
+        hidden=("ROCR_VISIBLE_DEVICES",),
+    )
+    env = identity.environment(alice(), asked.order, asked.content)
+    assert (env["GOMAXPROCS"], env["OMP_NUM_THREADS"], env["A"]) == ("7", "2", "b")
+    assert not {"ROCR_VISIBLE_DEVICES", "DRF_GRES_TAPE"} & set(env)
+
+
+def test_a_bare_environment_has_a_path_and_the_account() -> None:
+    assert surroundings(alice()) == {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": "/home/alice",
+        "USER": "alice",
+        "LOGNAME": "alice",
+        "SHELL": "/bin/zsh",
+        "PWD": "/",
+    }
+
+
+def test_an_account_without_shell_has_the_systems() -> None:
+    assert surroundings(alice(shell=""))["SHELL"] == "/bin/sh"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "INVOCATION_ID",
+        "NOTIFY_SOCKET",
+        "LISTEN_FDS",
+        "LISTEN_PID",
+        "LISTEN_FDNAMES",
+        "WATCHDOG_PID",
+        "WATCHDOG_USEC",
+        "JOURNAL_STREAM",
+        "MAINPID",
+    ],
+)
+def test_what_describes_a_service_does_not_reach_a_job(name: str) -> None:
+    asked = order(cwd=Path("/"), env={name: "1", f"MY_{name}": "2"})
+    env = identity.environment(alice(), asked.order, asked.content)
+    assert name not in env
+    assert env[f"MY_{name}"] == "2"
+
+
+def test_an_order_is_not_changed_by_making_its_environment() -> None:
+    asked = order(cwd=Path("/"), env={"MAINPID": "1"}, variables={"A": "1"})
+    identity.environment(alice(), asked.order, asked.content)
+    assert asked == order(cwd=Path("/"), env={"MAINPID": "1"}, variables={"A": "1"})
+
+
+# -- scores and limits ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("before", [0, 300])
+def test_a_job_is_as_likely_to_be_killed_as_any_program(before: int) -> None:
+    code = """
+file = "/proc/self/oom_score_adj"
+open(file, "w").write(sys.argv[1])
+inheritance.reset_oom_score()
+print(open(file).read())
+"""
+    assert run(code, before) == 0
+
+
+@as_root
+def test_a_score_that_may_not_be_lowered_stays() -> None:
+    """User managers of systemd give their processes a score of 100 or 200, as root: an ordinary
+    user's drfd that is started there cannot go below it, and its jobs must run all the same."""
+    code = """
+file = "/proc/self/oom_score_adj"
+open(file, "w").write("200")
+os.setresuid(64321, 64321, 64321)
+syscalls.set_dumpable(True)  # As after exec: /proc/self is ours.
+try:
+    open(file, "w").write("0")
+except PermissionError:
+    inheritance.reset_oom_score()
+    print(open(file).read())
+else:
+    print("null")
+"""
+    after = run(code)
+    if after is None:
+        pytest.skip("root lacks CAP_SYS_RESOURCE here: what it has set is not held")
+    assert after == 200
+
+
+def test_the_directory_is_asked_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(identity, "account", lambda uid, name: asked.append(uid) or alice())
+    monkeypatch.setattr(identity, "groups_of", lambda user, expected: [100])
+    clock = iter([10.0, 10.9, 11.0, 11.1, 11.2])
+    monkeypatch.setattr(identity.time, "monotonic", lambda: next(clock))
+    directory = identity.Directory()
+    assert [directory.look_up(1, "a") for _ in range(3)] == [(alice(), [100])] * 3
+    assert asked == [1, 1], "one that has left a group is out of it a second later"
+    directory.look_up(2, "b")
+    directory.look_up(1, "a")
+    assert asked == [1, 1, 2, 1]
+
+
+def test_who_is_in_no_directory_is_denied_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_account(monkeypatch)
+    directory = identity.Directory()
+    for _ in range(2):
+        with pytest.raises(Denied):
+            directory.look_up(os.getuid() + 1, "alice")

@@ -1,0 +1,523 @@
+"""The runner of a job, from the fork to the record of the end. Every one is real."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from drfd.launcher import attempt_files
+from drfd.launcher.attempt_files import Attempt
+from drfd.launcher.confinement.unconfined import Unconfined
+from drfd.launcher.system import process
+from launcher.rig import (
+    UNTIL_GO,
+    AttemptFiles,
+    Driver,
+    go,
+    lives,
+    order,
+    parent_of,
+    pid_in,
+    shell,
+    state_of,
+    until,
+    written,
+)
+
+KEY = (1, 1)
+PLACE = Unconfined("a test")
+
+
+class Bell:
+    """The launcher's end of the pipe, as a FIFO."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        os.mkfifo(path)
+        self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+
+    def rung(self) -> list[str]:
+        """Since the last time."""
+        try:
+            return os.read(self._fd, 1 << 16).decode().splitlines()
+        except BlockingIOError:
+            return []
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def pid_of(attempt: Attempt) -> int:
+    assert attempt.running is not None
+    return int(attempt.running["pid"])
+
+
+def how(attempt: Attempt) -> tuple[int | None, int | None]:
+    """Exit code and signal of an attempt that has ended."""
+    assert attempt.failed is None
+    assert attempt.ended is not None
+    return attempt.ended["exit_code"], attempt.ended["signal"]
+
+
+# -- the record -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [0, 1, 125, 255])
+def test_the_exit_code_is_on_record(
+    driver: Driver, files: AttemptFiles, work: Path, code: int
+) -> None:
+    driver.start(shell(f"exit {code}", cwd=work), files)
+    assert how(files.over()) == (code, None)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGHUP])
+def test_the_signal_is_on_record(
+    driver: Driver, files: AttemptFiles, work: Path, number: signal.Signals
+) -> None:
+    driver.start(shell(f"kill -{number:d} $$", cwd=work), files)
+    assert how(files.over()) == (None, number)
+
+
+def test_the_whole_life_is_on_record(driver: Driver, files: AttemptFiles, work: Path) -> None:
+    before = time.time(), time.monotonic()
+    runner = driver.start(shell("echo $$; exit 3", cwd=work), files)
+    attempt = files.over()
+    after = time.time(), time.monotonic()
+    assert attempt.created["at_s"] == 1000.0, "written by whoever made the file"
+    assert attempt.runner is not None
+    assert attempt.runner["pid"] == runner
+    assert pid_of(attempt) == int((work / "out").read_text())
+    ended = attempt.ended
+    assert ended is not None
+    assert before[0] <= ended["at_s"] <= after[0]
+    assert before[1] <= ended["mono_s"] <= after[1]
+    assert set(ended) == {
+        *("at_s", "mono_s", "exit_code", "signal", "oom_killed", "over_limit"),
+        *("cpu_s", "peak_bytes", "read_bytes", "written_bytes", "counted"),
+    }
+    assert (ended["oom_killed"], ended["over_limit"]) == (False, False)
+    assert ended["counted"] == {}, "there is no cgroup that could count"
+
+
+def test_what_the_job_and_its_children_used_is_on_record(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    """Children that the job did not wait for as well."""
+    python = f"{sys.executable} -I -S -c"
+    script = (
+        f"{python} 'import time\nwhile time.process_time() < 0.1: pass' & "
+        "dd if=/dev/zero of=made bs=1M count=4 2>/dev/null; "
+        f"{python} 'b\"x\" * 50_000_000'; wait"
+    )
+    driver.start(shell(script, cwd=work), files)
+    ended = files.over().ended
+    assert ended is not None
+    assert 0.1 <= ended["cpu_s"] < 60
+    assert 50_000_000 < ended["peak_bytes"] < 2_000_000_000
+    assert ended["counted"] == {"largest_process_bytes": ended["peak_bytes"]}
+    assert ended["read_bytes"] >= 0
+    # Nothing is written to where files live in memory.
+    assert ended["written_bytes"] == 0 or 4 << 20 <= ended["written_bytes"] < 64 << 20
+
+
+def test_the_end_is_that_of_the_first_process(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    """Orphans that the runner reaps meanwhile end in their own ways."""
+    script = "(sh -c 'exit 3' &); (sh -c 'kill -9 $$' &); sleep 0.05; exit 7"
+    driver.start(shell(script, cwd=work), files)
+    assert how(files.over()) == (7, None)
+
+
+# -- while it lives -------------------------------------------------------------------------
+
+
+def test_the_runner_is_on_record_before_anything_else_happens(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    runner = driver.start(order("sleep", "60", cwd=work), files)
+    until("a runner on record", lambda: files.read().runner)
+    found = files.read().runner
+    assert found == {"pid": runner, "start_ticks": process.start_ticks(runner)}
+
+
+def test_the_file_is_locked_exactly_as_long_as_the_runner_lives(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    runner = driver.start(shell(UNTIL_GO, cwd=work), files)
+    pid_in(work / "pid")
+    assert attempt_files.is_locked(files.fd, KEY)
+    go(work)
+    assert driver.reap(runner) == 0
+    assert not attempt_files.is_locked(files.fd, KEY)
+
+
+def test_the_job_does_not_hold_the_lock(driver: Driver, files: AttemptFiles, work: Path) -> None:
+    """Else it would pass for its runner when that is killed."""
+    runner = driver.start(order("sleep", "60", cwd=work), files)
+    attempt = files.running()
+    os.kill(runner, signal.SIGKILL)
+    assert driver.reap(runner) == -signal.SIGKILL
+    assert not attempt_files.is_locked(files.fd, KEY)
+    assert lives(pid_of(attempt))
+
+
+def test_the_runner_is_out_of_the_launchers_session_and_of_its_fate(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    """^C at the terminal and TERM to the service are for others."""
+    runner = driver.start(shell(UNTIL_GO, cwd=work), files)
+    pid_in(work / "pid")
+    assert os.getsid(runner) == runner != os.getsid(driver.pid)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(runner, number)
+    go(work)
+    assert how(files.over()) == (7, None)
+
+
+def test_the_runner_keeps_no_descriptor_of_the_launcher(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    runner = driver.start(shell("echo up; sleep 60", cwd=work), files)
+    written(work / "out")
+
+    def files_of_runner() -> list[str]:
+        nonlocal targets
+        names = os.listdir(f"/proc/{runner}/fd")
+        targets = [os.readlink(f"/proc/{runner}/fd/{fd}") for fd in names if int(fd) > 2]
+        return [target for target in targets if target.startswith("/")]
+
+    targets: list[str] = []
+    # What the job is to run is closed once it runs, a moment after it says so.
+    until("one file alone", lambda: files_of_runner() == [str(files.path / "1.1")])
+    sockets = [target for target in targets if target.startswith("socket:")]
+    assert len(sockets) == 1, "its own channel alone"
+
+
+def test_a_kept_runner_takes_the_next_attempt_and_reports_of_it_alone(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    burn = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; exit 3"
+    runner = driver.start(shell(burn, cwd=work), files, keep=True)
+    first = files.over()
+    assert lives(runner)
+    assert driver.start(shell("exit 4", cwd=work, id=2), files, runner=runner) == runner
+    second = files.over((2, 1))
+    assert first.runner == second.runner is not None
+    assert (how(first), how(second)) == ((3, None), (4, None))
+    assert first.ended is not None
+    assert second.ended is not None
+    assert second.ended["cpu_s"] < first.ended["cpu_s"], "what the first has used is not counted"
+    assert driver.reap(runner) == 0
+
+
+def test_a_runner_that_could_not_run_a_program_takes_the_next_attempt(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    runner = driver.start(order("no-such-thing", cwd=work), files, keep=True)
+    assert files.over().failed is not None
+    driver.start(shell("exit 4", cwd=work, id=2), files, runner=runner)
+    assert how(files.over((2, 1))) == (4, None)
+    assert driver.reap(runner) == 0
+
+
+def test_a_kept_runner_holds_nothing_of_its_last_attempt(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    """Descriptors would add up, and the file's lock would say that it still runs."""
+    runner = driver.start(shell("sleep 60", cwd=work), files, keep=True)
+    first = pid_of(files.running())
+    before = set(os.listdir(f"/proc/{runner}/fd"))
+    os.kill(first, signal.SIGKILL)
+    files.over()
+    driver.start(shell(UNTIL_GO, cwd=work, id=2), files, runner=runner)
+    pid_in(work / "pid")
+    assert set(os.listdir(f"/proc/{runner}/fd")) <= before
+    go(work)
+    files.over((2, 1))
+
+
+def test_a_program_that_could_not_be_run_leaves_no_descriptor_in_a_kept_runner(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    """A thousand wrong commands would leave a thousand, each with news of a cgroup that is gone."""
+    os.mkfifo(work / "shortage")
+    runner = driver.start(shell("sleep 60", cwd=work), files, place="short", keep=True)
+    first = pid_of(files.running())
+    with_one = set(os.listdir(f"/proc/{runner}/fd"))
+    os.kill(first, signal.SIGKILL)
+    files.over()
+    driver.start(order("no-such-thing", cwd=work, id=2), files, runner=runner, keep=True)
+    assert files.over((2, 1)).failed is not None
+    driver.start(shell(UNTIL_GO, cwd=work, id=3), files, runner=runner)
+    pid_in(work / "pid")
+    assert set(os.listdir(f"/proc/{runner}/fd")) <= with_one
+    go(work)
+    files.over((3, 1))
+
+
+def test_a_runner_of_which_something_may_be_left_takes_no_other_attempt(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    runner = driver.start(shell("exit 0", cwd=work), files, place="sticky", keep=True)
+    assert driver.reap(runner) == 0
+    assert how(files.over()) == (0, None)
+
+
+def test_the_bell_rings_at_the_start(
+    driver: Driver, files: AttemptFiles, work: Path, tmp_path: Path
+) -> None:
+    """The file has the news already. The end is told by letting go."""
+    bell = Bell(tmp_path / "bell")
+    driver.start(shell(UNTIL_GO, cwd=work), files, bell=bell.path)
+    assert until("the bell", bell.rung) == ["1.1"]
+    attempt = files.read()
+    assert attempt.running is not None
+    assert not attempt.is_over
+    go(work)
+    files.over()
+    assert bell.rung() == []
+    bell.close()
+
+
+def test_the_bell_does_not_ring_for_a_program_that_cannot_be_run(
+    driver: Driver, files: AttemptFiles, work: Path, tmp_path: Path
+) -> None:
+    bell = Bell(tmp_path / "bell")
+    driver.start(order("no-such-thing", cwd=work), files, bell=bell.path)
+    files.over()
+    assert bell.rung() == []
+    bell.close()
+
+
+def test_a_launcher_that_is_gone_does_not_disturb_the_runner(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    """Without a bell the driver gives it a pipe that nobody reads."""
+    driver.start(shell("exit 4", cwd=work), files)
+    assert how(files.over()) == (4, None)
+
+
+def test_a_bell_that_nobody_answers_does_not_hold_up_the_runner(
+    driver: Driver, files: AttemptFiles, work: Path, tmp_path: Path
+) -> None:
+    """The launcher's pipe does not block: it has been made so."""
+    bell = Bell(tmp_path / "bell")
+    full = os.open(bell.path, os.O_WRONLY | os.O_NONBLOCK)
+    with pytest.raises(BlockingIOError):
+        while True:
+            os.write(full, b"x" * 4096)
+    driver.start(shell("exit 4", cwd=work), files, bell=bell.path)
+    assert how(files.over()) == (4, None)
+    os.close(full)
+    bell.close()
+
+
+def test_a_stopped_job_is_not_taken_for_an_ended_one(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    driver.start(shell("kill -STOP $$; exit 6", cwd=work), files)
+    pid = pid_of(files.running())
+    until("a stopped job", lambda: state_of(pid) == "T")
+    assert not files.read().is_over
+    os.kill(pid, signal.SIGCONT)
+    assert how(files.over()) == (6, None)
+
+
+# -- what the job leaves behind -------------------------------------------------------------
+
+ESCAPES = {
+    "in the background": "sleep 60 & echo $! > pid",
+    "in a session of its own": "setsid sleep 60 & echo $! > pid",
+    "forked twice": "(sleep 60 & echo $! > pid)",
+    "forked twice, in a session of its own": "(setsid sleep 60 & echo $! > pid)",
+    "a daemon's child": "(setsid sh -c 'sleep 60 & echo $! > pid; wait' &)",
+    "deaf to TERM": "(trap '' TERM HUP INT; setsid sleep 60 & echo $! > pid)",
+    "stopped": "(setsid sh -c 'echo $$ > pid; kill -STOP $$' &)",
+}
+
+
+@pytest.mark.parametrize("escape", ESCAPES.values(), ids=ESCAPES.keys())
+def test_nothing_of_a_job_outlives_it(
+    driver: Driver, files: AttemptFiles, work: Path, escape: str
+) -> None:
+    """The end is on record only when all of it is gone: then its memory is free."""
+    driver.start(shell(f"{escape}; until [ -s pid ]; do sleep 0.01; done; exit 8", cwd=work), files)
+    left = pid_in(work / "pid")
+    until("the end", lambda: files.read().ended)
+    assert state_of(left) is None
+    assert how(files.over()) == (8, None)
+
+
+def test_a_job_that_forks_without_end_is_ended(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    """Not a bomb: each process has one successor, in a session of its own, up to 20,000. A look
+    through /proc can miss it, between the end of one and the listing of the next."""
+    flee = "echo $$ >> pids; [ $1 = 20000 ] || setsid sh ./flee $(($1 + 1)) &\n"
+    (work / "flee").write_text(flee)
+    driver.start(shell("sh ./flee 1; until [ -s pids ]; do :; done; sleep 0.05", cwd=work), files)
+    assert how(files.over()) == (0, None)
+    pids = [int(line) for line in (work / "pids").read_text().split()]
+    assert 1 < len(pids) < 20_000
+    # Nothing to wait for: what has escaped needs a moment to show it.
+    time.sleep(0.1)
+    assert len((work / "pids").read_text().split()) == len(pids), "it runs on"
+    assert [pid for pid in pids if lives(pid)] == []
+
+
+def test_a_child_that_is_signalled_by_the_user_is_swept_all_the_same(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    script = "sleep 60 & echo $! > pid; until [ -s pid ]; do :; done; kill -9 $$"
+    driver.start(shell(script, cwd=work), files)
+    left = pid_in(work / "pid")
+    assert how(files.over()) == (None, signal.SIGKILL)
+    assert state_of(left) is None
+
+
+# -- killed from outside --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "state"),
+    [
+        ("trap '' TERM; echo $$ > pid; read x < pipe", "S"),
+        ("trap '' TERM; echo $$ > pid; kill -STOP $$", "T"),
+    ],
+    ids=["deaf to TERM", "stopped"],
+)
+def test_a_job_that_does_not_heed_term_is_killed(
+    driver: Driver, files: AttemptFiles, work: Path, script: str, state: str
+) -> None:
+    os.mkfifo(work / "pipe")
+    driver.start(shell(script, cwd=work), files)
+    job = pid_in(work / "pid")
+    until("a job that is deaf", lambda: state_of(job) == state)
+    PLACE.signal(KEY, files.read(), signal.SIGTERM)
+    assert not files.read().is_over
+    until("an end by force", lambda: PLACE.kill_pass(KEY, files.read()))
+    assert how(files.over()) == (None, signal.SIGKILL)
+
+
+def test_term_reaches_the_whole_job_and_not_the_runner(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    script = (
+        'setsid sh -c \'trap "echo told > b; exit" TERM; echo > c; '
+        "while :; do sleep 0.01; done' & "
+        "trap 'wait; exit 9' TERM; until [ -s c ]; do :; done; echo up; wait"
+    )
+    driver.start(shell(script, cwd=work), files)
+    written(work / "out")
+    PLACE.signal(KEY, files.running(), signal.SIGTERM)
+    assert how(files.over()) == (9, None)
+    assert written(work / "b") == "told\n"
+
+
+def test_a_killed_runner_leaves_no_end_and_no_lock(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    """And its job, which is found by its session."""
+    runner = driver.start(shell("sleep 60 & echo $! > pid; wait", cwd=work), files)
+    child = pid_in(work / "pid")
+    job = pid_of(files.running())
+    os.kill(runner, signal.SIGKILL)
+    driver.reap(runner)
+    attempt = files.read()
+    assert (attempt.ended, attempt.failed, attempt.may_have_run) == (None, None, True)
+    assert not attempt_files.is_locked(files.fd, KEY)
+    assert lives(job)
+    assert lives(child)
+    until("an end by force", lambda: PLACE.kill_pass(KEY, attempt))
+    assert not lives(job)
+    assert not lives(child)
+
+
+# -- out of memory --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def short(driver: Driver, files: AttemptFiles, work: Path) -> Callable[[str], None]:
+    """Make the place of the running job be short of memory; "own": by its own limit."""
+    os.mkfifo(work / "shortage")
+
+    def strike(whose: str) -> None:
+        (work / "killed").write_text(whose)
+        fd = os.open(work / "shortage", os.O_RDWR)
+        os.write(fd, b"12345678")
+        os.close(fd)
+
+    return strike
+
+
+@pytest.mark.parametrize("whose", ["own", "the machine's"])
+def test_when_the_kernel_kills_a_part_the_rest_follows(
+    driver: Driver,
+    files: AttemptFiles,
+    work: Path,
+    short: Callable[[str], None],
+    whose: str,
+) -> None:
+    """Half a job does no good, and waits for ever."""
+    script = "(setsid sleep 60 & echo $! > pid); echo up; sleep 60"
+    driver.start(shell(script, cwd=work), files, place="short")
+    written(work / "out")
+    left = pid_in(work / "pid")
+    short(whose)
+    attempt = files.over()
+    assert how(attempt) == (None, signal.SIGKILL)
+    assert attempt.ended is not None
+    assert (attempt.ended["oom_killed"], attempt.ended["over_limit"]) == (True, whose == "own")
+    assert state_of(left) is None
+
+
+def test_a_process_that_hangs_before_its_program_begins_is_given_up(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    """Its time limit does not count yet: it would keep what is given to it for ever."""
+    runner = driver.start(shell("echo up", cwd=work), files, place="stopped")
+    attempt = files.over()
+    text = "entering its directory and opening its output files took longer than 1 s"
+    assert (attempt.failed, attempt.running) == ({"text": text}, None)
+    assert not (work / "out").exists()
+    assert driver.reap(runner) == 0
+
+
+def test_a_shortage_without_a_kill_ends_nothing(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    """The kernel also tells when it could reclaim enough."""
+    os.mkfifo(work / "shortage")
+    driver.start(shell(UNTIL_GO, cwd=work), files, place="short")
+    pid_in(work / "pid")
+    fd = os.open(work / "shortage", os.O_RDWR)
+    os.write(fd, b"12345678")
+    os.close(fd)
+    go(work)
+    assert how(files.over()) == (7, None)
+
+
+# -- several of them -----------------------------------------------------------------------
+
+
+def test_runners_of_one_launcher_do_not_know_each_other(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    """The end of one is not that of another, and its descriptors are not inherited."""
+    first = driver.start(shell(UNTIL_GO, cwd=work), files)
+    pid_in(work / "pid")
+    second = driver.start(shell("exit 2", cwd=work, id=2, stdout="out2", stderr="err2"), files)
+    assert parent_of(second) in (None, driver.pid)
+    assert how(files.over((2, 1))) == (2, None)
+    assert attempt_files.is_locked(files.fd, KEY)
+    assert not files.read().is_over
+    go(work)
+    assert how(files.over()) == (7, None)
+    assert [driver.reap(pid) for pid in (first, second)] == [0, 0]

@@ -1,0 +1,216 @@
+"""What a runner gives up, and that it can still do its work; each process under test is its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from drfd.launcher.runner import settling
+from launcher.rig import AttemptFiles, Driver, order, python, shell, until
+
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root")
+filters = pytest.mark.skipif(
+    settling.program() is None or settling.why_no_filter() is not None,
+    reason=f"no filter can be had here: {settling.why_no_filter()}",
+)
+
+
+def run(code: str) -> str:
+    setup = "import errno, os, signal, socket, subprocess\n"
+    setup += "from drfd.linux import syscalls\nfrom drfd.launcher.runner import settling\n"
+    setup += """
+def errno_of(call, *words):
+    try:
+        call(*words)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    return "done"
+"""
+    done = subprocess.run(python(setup + code), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.strip()
+
+
+def status_of(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+@filters
+def test_a_settled_process_runs_nothing_and_becomes_nobody() -> None:
+    code = """
+settling.settle()
+print(*(errno_of(call, *words) for call, *words in (
+    (os.execv, "/bin/true", ["true"]), (os.fork,), (syscalls.fork,), (socket.socket,),
+    (os.setresuid, -1, -1, -1), (os.setgroups, []), (os.chmod, "/tmp", 0o1777),
+    (os.rename, "/a", "/b"), (os.link, "/a", "/b"), (os.chown, "/tmp", -1, -1),
+    (os.chroot, "/"), (syscalls.unshare, syscalls.CLONE_NEWNS), (syscalls.mount, "a", "/b"),
+    (syscalls.unmount, "/b"), (syscalls.join_session_keyring,),
+    (syscalls.set_personality, 0),
+)))
+"""
+    assert run(code) == " ".join(["EPERM"] * 16)
+
+
+@filters
+def test_a_settled_process_goes_on_with_files_signals_and_time() -> None:
+    code = """
+import tempfile, time
+import resource  # wait4 does it.
+child = subprocess.Popen(["sleep", "60"])
+file = tempfile.TemporaryFile()
+settling.settle()
+file.write(b"end")
+file.flush()
+print(os.listdir("/proc/self/task") == [str(os.getpid())], os.pread(file.fileno(), 3, 0))
+os.kill(child.pid, signal.SIGKILL)
+print(os.waitstatus_to_exitcode(os.wait4(child.pid, 0)[1]))
+time.sleep(0.01)
+"""
+    assert run(code) == "True b'end'\n-9"
+
+
+landlocks = pytest.mark.skipif(
+    settling.why_open_files() is not None, reason=f"no Landlock: {settling.why_open_files()}"
+)
+
+
+@landlocks
+def test_a_settled_process_opens_its_jobs_cgroup_and_proc_alone(tmp_path: Path) -> None:
+    """It could open, and write, every file that root may."""
+    (tmp_path / "cgroup").mkdir()
+    for name in ("cgroup/state", "secret", "open"):
+        (tmp_path / name).write_text("as it was")
+    code = f"""
+os.chdir({str(tmp_path)!r})
+kept = open("open", "r+")
+settling.settle(["{tmp_path}/cgroup"])
+tried = [
+    *(("secret", mode) for mode in ("r", "r+", "w")), ("new", "x"),
+    ("/proc/self/root{tmp_path}/secret", "r"), ("cgroup/../secret", "r"),
+    ("/proc/self/oom_score_adj", "w"), ("/etc/shadow", "r"),
+    ("cgroup/new", "x"), ("cgroup/state", "w"), ("/proc/self/stat", "r"), ("/proc/1/status", "r"),
+]
+print(*(errno_of(open, *words) for words in tried))
+print(kept.read(), os.listdir("cgroup"), len(os.listdir("/proc")) > 1, errno_of(os.listdir, "/"))
+"""
+    assert run(code).split("\n") == [
+        " ".join(["EACCES"] * 9 + ["done"] * 3),
+        "as it was ['state'] True EACCES",
+    ]
+    assert (tmp_path / "secret").read_text() == "as it was"
+
+
+@pytest.mark.slow
+@landlocks
+def test_a_job_opens_what_it_likes_while_its_runner_does_not(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    (work / "secret").write_text("mine")
+    script = f"sleep {settling.SETTLE_S + 2}; cat secret > copy; cat /etc/passwd > /dev/null"
+    runner = driver.start(shell(script, cwd=work), files)
+    until("a settled runner", lambda: status_of(runner)["NoNewPrivs"] == "1")
+    assert driver.reap(runner) == 0
+    ended = files.over().ended
+    assert ended is not None
+    assert (ended["exit_code"], (work / "copy").read_text()) == (0, "mine")
+
+
+@as_root
+def test_of_roots_rights_only_that_to_kill_is_left() -> None:
+    code = """
+settling.settle()
+print(syscalls.capabilities() == (1 << settling.KILL,) * 2 + (0,))
+print(errno_of(open, "/proc/1/mem"))
+"""
+    assert run(code) == "True\nEACCES"
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_a_filter_names_each_call_once_and_each_jump_has_its_end(machine: str) -> None:
+    """A jump is eight bits; the last two steps let go and refuse."""
+    program = settling.program(machine)
+    assert program is not None
+    steps = [program[at : at + 8] for at in range(0, len(program), 8)]
+    calls = [int.from_bytes(step[4:], "little") for step in steps[5:-2]]
+    assert calls == sorted(set(calls))
+    for at, step in enumerate(steps[4:-2], start=4):
+        assert at + 1 + step[2] == len(steps) - 1, "to the last step, which refuses"
+    assert len(steps) < 256
+
+
+def test_a_machine_whose_numbers_are_not_known_has_no_filter() -> None:
+    assert settling.program("pdp11") is None
+
+
+# -- in a runner ----------------------------------------------------------------------------
+
+
+@filters
+def test_a_runner_settles_once_its_job_has_run_for_a_while(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    """It kept all of root's rights for the whole life of the job. Its job has none of the filter,
+    and the end is on record as ever."""
+    runner = driver.start(shell("(setsid sleep 60 &); sleep 3; exit 7", cwd=work), files)
+    job = files.running().running
+    assert job is not None
+    settled = until("a settled runner", lambda: status_of(runner)["Seccomp"] == "2")
+    assert settled
+    status = status_of(runner)
+    kept = 1 << settling.KILL if os.getuid() == 0 else 0
+    assert {status[name] for name in ("CapPrm", "CapEff")} == {f"{kept:016x}"}
+    assert (status["NoNewPrivs"], int(status["CapInh"], 16)) == ("1", 0)
+    assert status["CapBnd"] == status_of(os.getpid())["CapBnd"]
+    theirs = status_of(job["pid"])
+    mine = status_of(os.getpid())
+    assert [theirs[name] for name in ("NoNewPrivs", "Seccomp")] == [
+        mine["NoNewPrivs"],
+        mine["Seccomp"],
+    ]
+    assert driver.reap(runner) == 0
+    ended = files.over().ended
+    assert ended is not None
+    assert (ended["exit_code"], ended["signal"]) == (7, None)
+
+
+@as_root
+def test_a_runner_has_few_rights_from_the_start(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    runner = driver.start(shell("sleep 0.5", cwd=work), files)
+    files.running()
+    kept = settling.needed(enters_spaces=False, serves_root=True)
+    mine = int(status_of(os.getpid())["CapPrm"], 16)
+    assert status_of(runner)["CapEff"] == f"{kept & mine:016x}"
+    files.over()
+
+
+def test_a_short_job_leaves_its_runner_for_the_next_and_a_long_one_does_not(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    runner = driver.start(order("true", cwd=work), files, keep=True)
+    files.over((1, 1))
+    driver.start(shell(f"sleep {settling.SETTLE_S + 1}", cwd=work, id=2), files, runner=runner)
+    assert driver.reap(runner) == 0
+    ended = files.over((2, 1)).ended
+    assert ended is not None
+    assert ended["exit_code"] == 0
+
+
+@pytest.mark.slow
+def test_a_settled_runner_still_kills_what_its_job_leaves(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    script = f"(setsid sleep 600 & echo $! > left); sleep {settling.SETTLE_S + 1}"
+    runner = driver.start(shell(script, cwd=work), files)
+    assert driver.reap(runner) == 0
+    left = int((work / "left").read_text())
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{left}").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not Path(f"/proc/{left}").exists()

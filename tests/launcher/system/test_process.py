@@ -1,0 +1,221 @@
+"""Facts about processes; those that are asked about are the test's own children."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from drfd.launcher.system import process
+from launcher.rig import WAIT_S, Start, lives, parent_of, pid_in, python, state_of, until
+
+
+def test_the_start_time_tells_a_process_from_a_later_one_of_its_number(start: Start) -> None:
+    first = start("sleep", "60")
+    here = process.start_ticks(first.pid)
+    assert here is not None
+    assert process.start_ticks(first.pid) == here
+    mine = process.start_ticks(os.getpid())
+    assert mine is not None
+    assert mine <= here
+
+
+def test_a_process_that_is_gone_has_no_start_time(start: Start) -> None:
+    gone = start("true")
+    gone.wait(WAIT_S)
+    assert process.start_ticks(gone.pid) is None
+
+
+@pytest.mark.parametrize("name", [") R 1 1 (", "a b) S 9 9 9", "((("])
+def test_a_programs_name_cannot_pass_for_numbers(start: Start, tmp_path: Path, name: str) -> None:
+    """The second field of /proc/PID/stat is whatever the user calls it."""
+    script = "printf '%s' \"$1\" > /proc/$$/comm; echo $$ > named; read line"
+    odd = start("sh", "-c", script, "sh", name, cwd=tmp_path, stdin=subprocess.PIPE)
+    assert pid_in(tmp_path / "named") == odd.pid
+    assert f"({name})" in Path(f"/proc/{odd.pid}/stat").read_text()
+    assert process.start_ticks(odd.pid) is not None
+    assert odd.pid in process.descendants(os.getpid())
+    assert odd.pid in process.session_members(os.getsid(0))
+
+
+def test_descendants_are_found_at_any_depth_and_in_any_session(
+    start: Start, tmp_path: Path
+) -> None:
+    script = "sleep 60 & echo $! > a; setsid sh -c 'sleep 60 & echo $! > b; wait' & wait"
+    top = start("sh", "-c", script, cwd=tmp_path, start_new_session=True)
+    a, b = pid_in(tmp_path / "a"), pid_in(tmp_path / "b")
+    try:
+        found = process.descendants(top.pid)
+        assert {a, b} < set(found)
+        assert len(found) == len(set(found)) == 3, "the two sleepers and the second shell"
+        assert top.pid not in found
+    finally:
+        process.signal_all(process.descendants(top.pid), signal.SIGKILL)
+
+
+def test_somebody_elses_processes_are_no_descendants(start: Start) -> None:
+    one, other = start("sleep", "60"), start("sleep", "60")
+    assert process.descendants(one.pid) == []
+    assert other.pid not in process.descendants(one.pid)
+
+
+def test_a_session_has_its_members_and_no_others(start: Start, tmp_path: Path) -> None:
+    script = "sleep 60 & echo $! > inside; setsid sleep 60 & echo $! > outside; wait"
+    leader = start("sh", "-c", script, cwd=tmp_path, start_new_session=True)
+    inside, outside = pid_in(tmp_path / "inside"), pid_in(tmp_path / "outside")
+    try:
+        until("a session of its own", lambda: os.getsid(outside) == outside)
+        assert sorted(process.session_members(leader.pid)) == sorted([leader.pid, inside])
+        assert process.session_members(outside) == [outside]
+    finally:
+        process.signal_all([inside, outside], signal.SIGKILL)
+
+
+def test_the_dead_are_not_counted_until_they_are_reaped(start: Start) -> None:
+    dead = start("true", start_new_session=True)
+    until("a zombie", lambda: state_of(dead.pid) == "Z")
+    assert dead.pid not in process.descendants(os.getpid())
+    assert process.session_members(dead.pid) == []
+
+
+def test_a_process_lives_when_only_its_main_thread_has_left(start: Start, tmp_path: Path) -> None:
+    """pthread_exit(3) in main: the kernel shows a zombie, and the other threads run on."""
+    code = (
+        "import ctypes, os, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(60,)).start()\n"
+        "os.posix_spawn('/bin/sleep', ['sleep', '60'], {})\n"
+        "print('up', file=open('up', 'w'), flush=True)\n"
+        "ctypes.CDLL(None).syscall({'x86_64': 60, 'aarch64': 93}[os.uname().machine], 0)\n"
+    )
+    if os.uname().machine not in ("x86_64", "aarch64"):
+        pytest.skip("the number of exit(2) is known for x86-64 and arm64 only")
+    headless = start(*python(code), cwd=tmp_path, start_new_session=True)
+    until("a process without main thread", lambda: state_of(headless.pid) == "Z")
+    assert len(os.listdir(f"/proc/{headless.pid}/task")) == 2
+    (child,) = [
+        int(pid) for pid in os.listdir("/proc")
+        if pid.isdecimal() and parent_of(int(pid)) == headless.pid
+    ]  # fmt: skip
+    try:
+        assert sorted(process.session_members(headless.pid)) == [headless.pid, child]
+        assert {headless.pid, child} <= set(process.descendants(os.getpid()))
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_the_threads_of_a_user_are_counted() -> None:
+    """As RLIMIT_NPROC counts them. Of processes alone nobody who runs tests has so many."""
+    release = threading.Event()
+    threads = [threading.Thread(target=release.wait) for _ in range(600)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert process.count_of_user(os.getuid()) >= 600
+    finally:
+        release.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_user_without_processes_counts_none() -> None:
+    assert process.count_of_user(3_999_999_999) == 0
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot mount a /proc for a test")
+@pytest.mark.parametrize("hidepid", [1, 2])
+def test_processes_that_are_hidden_are_passed_over(start: Start, hidepid: int) -> None:
+    """An ordinary user's drfd on a machine whose /proc shows nobody the others' (proc(5))."""
+    mount = f'mount -t proc -o hidepid={hidepid} proc /proc || exit 99; exec "$@"'
+    code = (
+        "import os; from drfd.linux import syscalls; from drfd.launcher.system import process\n"
+        "os.setgroups([]); os.setresgid(*[64321] * 3); os.setresuid(*[64321] * 3)\n"
+        "syscalls.set_dumpable(True)  # As after exec: /proc/self is ours.\n"
+        "print(process.descendants(1), process.session_members(1), process.start_ticks(1))\n"
+        "print(process.count_of_user(64321))\n"
+    )
+    command = ["unshare", "--mount", "sh", "-c", mount, "sh", *python(code)]
+    there = start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = there.communicate(timeout=WAIT_S)
+    if there.returncode == 99 or err.startswith(b"unshare:"):
+        pytest.skip(f"no /proc can be mounted here: {err.decode()}")
+    assert (out, err) == (b"[] [] None\n1\n", b"")
+
+
+def test_a_signal_reaches_all_and_passes_over_the_gone(start: Start) -> None:
+    gone = start("true")
+    gone.wait(WAIT_S)
+    here = [start("sleep", "60") for _ in range(2)]
+    process.signal_all([here[0].pid, gone.pid, here[1].pid], signal.SIGTERM)
+    assert [one.wait(WAIT_S) for one in here] == [-signal.SIGTERM] * 2
+
+
+def test_one_that_may_not_be_signalled_does_not_save_the_others(
+    start: Start, tmp_path: Path
+) -> None:
+    """A job of an ordinary user can start a setuid program, which only root may kill; the
+    launcher and the runner must not die of that. Signal 0: nobody is hurt."""
+    theirs = start("sleep", "60").pid if os.getuid() == 0 else 1
+    code = (
+        "import os; from drfd.launcher.system import process\n"
+        "if os.getuid() == 0: os.setresuid(*[65534] * 3)\n"
+        "try: os.kill(int(sys.argv[1]), 0)\n"
+        "except PermissionError: process.signal_all([int(sys.argv[1])], 0); print('went on')\n"
+    )
+    tried = start(*python(code, theirs), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = tried.communicate(timeout=WAIT_S)
+    assert (out, err) == (b"went on\n", b"")
+
+
+def test_orphans_become_children_of_a_subreaper(start: Start, tmp_path: Path) -> None:
+    code = (
+        "import subprocess; from drfd.linux import syscalls\n"
+        "syscalls.become_subreaper()\n"
+        "subprocess.run(['sh', '-c', '(setsid sleep 60 & echo $! > orphan)'])\n"
+        "sys.stdin.read()\n"
+    )
+    reaper = start(*python(code), cwd=tmp_path, stdin=subprocess.PIPE)
+    orphan = pid_in(tmp_path / "orphan")
+    try:
+        until("an adopted orphan", lambda: parent_of(orphan) == reaper.pid)
+        assert orphan in process.descendants(reaper.pid)
+    finally:
+        os.kill(orphan, signal.SIGKILL)
+    until("the orphan's end", lambda: not lives(orphan))
+
+
+def test_the_boot_has_an_id_that_stays() -> None:
+    assert len(process.boot_id()) == 36
+    assert process.boot_id() == process.boot_id()
+
+
+def test_of_an_environment_only_the_first_part_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of it was read at once: a process may give itself one as large as its memory."""
+    monkeypatch.setattr(process, "_MOST_ENVIRON_BYTES", 100)
+    for names, is_seen in ((["A"], True), (["B" * 200, "A"], False)):
+        env = dict.fromkeys(names, "1")
+        with subprocess.Popen(["/bin/sleep", "60"], env=env) as sleep:
+            deadline = time.monotonic() + 60
+            path = f"/proc/{sleep.pid}/comm"
+            while Path(path).read_text() != "sleep\n" and time.monotonic() < deadline:
+                time.sleep(0.01)
+            found = process.has_in_environment(sleep.pid, os.getuid(), {"A": "1"})
+            sleep.kill()
+        assert found is is_seen
+
+
+def test_who_has_the_number_of_one_that_has_left_is_not_signalled() -> None:
+    """A pid from a list was signalled that was another process's by then: root killed somebody
+    else's process, where a job was slow to be frozen."""
+    with subprocess.Popen(["sleep", "60"]) as member, subprocess.Popen(["sleep", "60"]) as other:
+        lists = iter([[member.pid, other.pid, 1 << 22], [member.pid]])
+        process.signal_those(lambda: next(lists), signal.SIGKILL)
+        assert member.wait(60) == -signal.SIGKILL
+        assert other.poll() is None
+        other.kill()

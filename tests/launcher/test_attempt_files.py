@@ -1,0 +1,308 @@
+"""What is known of an attempt outlives everyone who knows it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drfd.launcher import attempt_files
+from drfd.launcher.attempt_files import (
+    JOBS_STOP_FILE,
+    Attempt,
+    JobsStopRecord,
+    Record,
+    read_jobs_stop,
+)
+from launcher.rig import python
+
+KEY = (41, 2)
+CREATED: Record = {"uid": 1001, "boot_id": "b", "cgroup": "drfd/job-41-2"}
+RECORDS: list[tuple[str, Record]] = [
+    ("created", CREATED),
+    ("runner", {"pid": 10, "start_ticks": 99}),
+    ("running", {"pid": 11}),
+    ("failed", {"text": "no \n such } program"}),
+    ("ended", {"exit_code": 7, "signal": None, "cpu_s": 0.25}),
+]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[int]:
+    fd = os.open(tmp_path, os.O_RDONLY)
+    yield fd
+    os.close(fd)
+
+
+@pytest.fixture
+def attempt_fd(directory: int) -> Iterator[int]:
+    fd = attempt_files.create(directory, KEY, CREATED)
+    yield fd
+    os.close(fd)
+
+
+def lines() -> bytes:
+    """A whole attempt file."""
+    return lines_of(RECORDS)
+
+
+def lines_of(records: list[tuple[str, Record]]) -> bytes:
+    out, into = os.pipe()
+    for kind, record in records:
+        attempt_files.append(into, kind, record)
+    os.close(into)
+    with os.fdopen(out, "rb") as file:
+        return file.read()
+
+
+def test_records_come_back_in_the_order_they_were_written(directory: int, attempt_fd: int) -> None:
+    known: dict[str, Any] = {}
+    for kind, record in RECORDS:
+        if kind != "created":
+            attempt_files.append(attempt_fd, kind, record)
+        known[kind] = record
+        assert attempt_files.read(directory, KEY) == Attempt(**known)
+
+
+def test_any_number_of_signals_takes_the_room_of_one(
+    directory: int, attempt_fd: int, tmp_path: Path
+) -> None:
+    """The launcher reads the whole file for each of them, and a user may send very many."""
+    # As an older drfd has written it.
+    attempt_files.append(attempt_fd, "signalled", {"count": 1})
+    attempt_files.note_signals(directory, KEY, 2)
+    attempt_files.append(attempt_fd, "ended", {"exit_code": 0})
+    size_bytes = (tmp_path / "41.2").stat().st_size
+    for count in range(3, 2000):
+        attempt_files.note_signals(directory, KEY, count)
+    assert (tmp_path / "41.2").stat().st_size == size_bytes
+    known = attempt_files.read(directory, KEY)
+    assert known == Attempt(CREATED, signalled={"count": 1999}, ended={"exit_code": 0})
+
+
+def test_an_attempt_file_is_made_only_once(directory: int, attempt_fd: int) -> None:
+    with pytest.raises(FileExistsError):
+        attempt_files.create(directory, KEY, {"uid": 0})
+    assert attempt_files.read(directory, KEY) == Attempt(CREATED)
+
+
+def test_an_attempt_file_is_for_the_launchers_eyes(tmp_path: Path, attempt_fd: int) -> None:
+    assert (tmp_path / "41.2").stat().st_mode & 0o777 == 0o600
+
+
+def test_an_attempt_file_does_not_reach_the_job(attempt_fd: int) -> None:
+    assert not os.get_inheritable(attempt_fd)
+
+
+def test_the_lock_is_seen_by_others_until_its_holder_is_gone(directory: int) -> None:
+    fd = attempt_files.create(directory, KEY, CREATED)
+    inherited = os.dup(fd)
+    assert attempt_files.is_locked(directory, KEY)
+    os.close(fd)
+    assert attempt_files.is_locked(directory, KEY), "a fork has the descriptor still"
+    os.close(inherited)
+    assert not attempt_files.is_locked(directory, KEY)
+
+
+def test_looking_at_the_lock_does_not_take_it(directory: int, attempt_fd: int) -> None:
+    assert [attempt_files.is_locked(directory, KEY) for _ in range(3)] == [True] * 3
+
+
+def test_no_file_means_no_lock_and_no_attempt(directory: int) -> None:
+    assert not attempt_files.is_locked(directory, KEY)
+    assert attempt_files.read(directory, KEY) is None
+
+
+def test_a_removed_attempt_can_be_made_again(directory: int, attempt_fd: int) -> None:
+    attempt_files.remove(directory, KEY)
+    attempt_files.remove(directory, KEY)
+    assert attempt_files.keys(directory) == []
+    os.close(attempt_files.create(directory, KEY, CREATED))
+
+
+def test_keys_are_those_of_attempt_files_alone(tmp_path: Path, directory: int) -> None:
+    for name in ("10.1", "9.2", "9.10", "log", "9", "9.", ".1", "9.1.1", "9.1~", "a.1", "-1.1"):
+        (tmp_path / name).write_bytes(b"")
+    assert attempt_files.keys(directory) == [(9, 2), (9, 10), (10, 1)]
+
+
+def test_every_key_names_the_file_it_comes_from(tmp_path: Path, directory: int) -> None:
+    """Digits have many forms, and numbers have many spellings."""
+    for name in ("٣.1", "1.٣", "01.1", "1.01"):
+        (tmp_path / name).write_bytes(b"")
+    assert [
+        key for key in attempt_files.keys(directory) if attempt_files.read(directory, key) is None
+    ] == []
+    assert attempt_files.keys(directory) == []
+
+
+@pytest.mark.parametrize("kept", range(len(lines())))
+def test_a_file_cut_short_anywhere_keeps_its_whole_lines(kept: int) -> None:
+    part = lines()[:kept]
+    # A line that lacks nothing but its end says all that it should.
+    whole = dict(RECORDS[: lines()[: kept + 1].count(b"\n")])
+    assert attempt_files.parse(part) == (Attempt(**whole) if whole else None)
+
+
+DAMAGE = [b"", b"\0\0\0", b"\xff\xfe", b"{", b"[]", b"[1]", b"1", b"null", b"{}", b'"record"']
+
+
+@pytest.mark.parametrize("damage", [*DAMAGE, b"[" * 9999], ids=lambda damage: repr(damage[:8]))
+def test_a_damaged_line_is_passed_over_and_may_have_been_anything(damage: bytes) -> None:
+    first, rest = lines().split(b"\n", 1)
+    found = attempt_files.parse(b"\n".join([first, damage, rest]))
+    assert found == Attempt(**dict(RECORDS), is_damaged=True)
+    found = attempt_files.parse(b"\n".join([first, damage, b""]))
+    assert found == Attempt(CREATED, is_damaged=True)
+    assert found.may_have_run and not found.is_over
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_no_flipped_bit_lets_a_program_go_again_or_tells_another_end(bit: int) -> None:
+    """Of any byte: what is read is what was written, or nothing."""
+    records = [*RECORDS[:3], RECORDS[4]]
+    for kept in (3, 4):
+        whole = lines_of(records[:kept])
+        for at in range(len(whole)):
+            damaged = whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :]
+            found = attempt_files.parse(damaged)
+            assert found is not None and found.may_have_run, damaged
+            for kind, record in records[:kept]:
+                said = getattr(found, kind)
+                # Damage to the checksum's own name makes it a field that nobody knows.
+                assert said in (None, attempt_files.UNKNOWN) or said == {**said, **record}, damaged
+
+
+def test_the_files_of_older_versions_have_no_checksums() -> None:
+    old = b"".join(
+        json.dumps({"record": kind, **record}).encode() + b"\n" for kind, record in RECORDS
+    )
+    assert attempt_files.parse(old) == Attempt(**dict(RECORDS))
+
+
+def test_a_record_of_an_unknown_kind_is_passed_over() -> None:
+    first, rest = lines().split(b"\n", 1)
+    newer = b'{"record":"migrated","to":"there"}'
+    assert attempt_files.parse(b"\n".join([first, newer, rest])) == Attempt(**dict(RECORDS))
+
+
+def test_records_without_the_first_one_are_damaged() -> None:
+    """Nothing was started before `created` was on record, so it has been there."""
+    found = attempt_files.parse(lines().split(b"\n", 1)[1])
+    assert found == Attempt(attempt_files.UNKNOWN, **dict(RECORDS[1:]), is_damaged=True)
+
+
+@given(st.integers(0, len(lines()) - 1), st.binary(max_size=8), st.integers(0, 8))
+def test_no_damage_raises_or_reaches_the_records_before_it(
+    at: int, put: bytes, jobs_stop: int
+) -> None:
+    whole = lines()
+    damaged = whole[:at] + put + whole[at + jobs_stop :]
+    found = attempt_files.parse(damaged)
+    intact = dict(RECORDS[: whole[:at].count(b"\n")])
+    if intact:
+        assert found is not None
+    for kind, record in intact.items():
+        assert getattr(found, kind) is not None, (kind, record)
+
+
+@given(st.binary(max_size=100))
+def test_no_file_raises(data: bytes) -> None:
+    attempt_files.parse(data)
+
+
+def test_a_record_that_does_not_fit_on_the_disk_is_an_error() -> None:
+    """Half a line would hide those after it: whoever writes it must know."""
+    out, into = os.pipe()
+    os.set_blocking(into, False)
+    with pytest.raises(OSError, match=r"of .* bytes written") as raised:
+        attempt_files.append(into, "failed", {"text": "x" * (1 << 21)})
+    assert raised.value.errno != errno.EAGAIN
+    os.close(out)
+    os.close(into)
+
+
+def test_a_file_that_cannot_be_written_leaves_no_descriptor(tmp_path: Path) -> None:
+    """On a full disk each job that cannot start would cost the launcher one, and a lock."""
+    code = """
+import os, resource
+from drfd.launcher import attempt_files as attempts
+directory = os.open(sys.argv[1], os.O_RDONLY)
+before = os.listdir("/proc/self/fd")
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+try:
+    attempts.create(directory, (1, 1), {"uid": 1})
+except OSError as error:
+    print(error.strerror, os.listdir("/proc/self/fd") == before)
+"""
+    command = python(code, tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("File too large True\n", "")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "is_over", "may_have_run"),
+    [
+        ((), False, False),
+        (("runner",), False, False),
+        (("runner", "running"), False, True),
+        (("runner", "failed"), True, True),
+        (("runner", "running", "failed"), True, True),
+        (("runner", "running", "ended"), True, True),
+    ],
+)
+def test_what_an_attempt_says_of_its_program(
+    kinds: tuple[str, ...], is_over: bool, may_have_run: bool
+) -> None:
+    attempt = Attempt(CREATED, **{kind: dict(RECORDS)[kind] for kind in kinds})
+    assert (attempt.is_over, attempt.may_have_run) == (is_over, may_have_run)
+
+
+def test_the_file_and_the_cgroup_are_named_by_job_and_attempt() -> None:
+    assert (attempt_files.file_name(KEY), attempt_files.cgroup_name(KEY)) == ("41.2", "job-41-2")
+
+
+CUT = JobsStopRecord("this boot", 50.0)
+
+
+def attempt(*, boot_id: str = "this boot", at_s: float = 40.0, end_s: float | None) -> Attempt:
+    ended = None if end_s is None else {"at_s": end_s}
+    return Attempt(created={"boot_id": boot_id, "at_s": at_s}, ended=ended)
+
+
+@pytest.mark.parametrize(
+    ("lived", "was_cut"),
+    [
+        (attempt(end_s=50.0), True),
+        (attempt(end_s=57.5), True),
+        (attempt(end_s=None), True),
+        (attempt(end_s=49.9), False),
+        (attempt(at_s=50.1, end_s=60.0), False),
+        (attempt(boot_id="another", end_s=55.0), False),
+    ],
+    ids=["at once", "after a while", "not yet", "before", "born later", "another boot"],
+)
+def test_it_fell_on_what_lived_then(lived: Attempt, was_cut: bool) -> None:
+    assert CUT.affected(lived) is was_cut
+
+
+def test_it_is_read_as_the_unit_writes_it(tmp_path: Path) -> None:
+    """`echo BOOT_ID $(date +%s.%N)`."""
+    (tmp_path / JOBS_STOP_FILE).write_text("0b5b-11 1700000000.123456789\n")
+    assert read_jobs_stop(tmp_path) == JobsStopRecord("0b5b-11", 1700000000.123456789)
+
+
+@pytest.mark.parametrize("text", [None, "", "0b5b-11\n", "0b5b-11 soon\n", "a b c\n"])
+def test_without_a_whole_one_there_was_none(tmp_path: Path, text: str | None) -> None:
+    """The machine may go down while it is written."""
+    if text is not None:
+        (tmp_path / JOBS_STOP_FILE).write_text(text)
+    assert read_jobs_stop(tmp_path) is None

@@ -1,0 +1,258 @@
+"""What root does with a file of the controller's before it knows whether a user has signed it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from drfd.launcher.protocol import ALLOWED_NAME, Assignment
+from drfd.launcher.signatures import PIECE_BYTES, SealedDigest, SignatureChecks, SigningKeys
+from drfd.linux.sealed import NotSealed, seal, sealed_size
+from drfd.payload.pack import MAX_BYTES
+from drfd.payload.signature import digest_of, proof_of
+from launcher.rig import Asked, MakeLauncher, order
+from seeds import seeds
+
+_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+@pytest.fixture
+def fds() -> Iterator[list[int]]:
+    made: list[int] = []
+    yield made
+    for fd in made:
+        os.close(fd)
+
+
+def digest_of_sealed(fd: int) -> bytes:
+    digest = SealedDigest(fd)
+    while (found := digest.step()) is None:
+        pass
+    return found
+
+
+def holes(size: int, flags: int = 0) -> int:
+    fd = os.memfd_create("holes", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC | flags)
+    os.ftruncate(fd, size)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    return fd
+
+
+@pytest.mark.parametrize("size", [1, (256 << 10) - 1, 256 << 10, (1 << 20) + 7])
+def test_a_file_read_in_pieces_has_the_digest_of_its_bytes(size: int, fds: list[int]) -> None:
+    data = (os.urandom(1 << 16) * (size // (1 << 16) + 1))[:size]
+    fds.append(seal(data))
+    # Whoever shares the descriptor may have read on.
+    os.lseek(fds[0], size, os.SEEK_SET)
+    assert digest_of_sealed(fds[0]) == digest_of(data)
+
+
+def test_looking_at_a_hole_makes_no_memory_of_it(fds: list[int]) -> None:
+    """Each page that was mapped was made for, and charged to, the launcher and its runners, and
+    stayed for as long as the controller kept the file: a few dozen unsigned orders had the kernel
+    kill runners for want of memory, and their jobs were lost."""
+    size = 8 << 20
+    fds.append(holes(size))
+    assert digest_of_sealed(fds[0]) == digest_of(bytes(size))
+    assert os.fstat(fds[0]).st_blocks == 0
+
+
+def test_a_file_of_huge_pages_needs_none(fds: list[int]) -> None:
+    """To map it failed where the machine has no huge pages, and ended the launcher."""
+    try:
+        fds.append(holes(2 << 20, os.MFD_HUGETLB))
+    except OSError as error:
+        pytest.skip(f"no files of huge pages here: {error.strerror}")
+    size = sealed_size(fds[0], MAX_BYTES)
+    assert digest_of_sealed(fds[0]) == digest_of(bytes(size))
+
+
+def test_a_descriptor_that_cannot_be_read_is_refused(fds: list[int]) -> None:
+    """The failure to read it came later, where nobody expected one, and ended the launcher."""
+    fds.append(seal(b"x"))
+    fds.append(os.open(f"/proc/self/fd/{fds[0]}", os.O_WRONLY))
+    assert sealed_size(fds[0], MAX_BYTES) == 1
+    with pytest.raises(NotSealed, match="writing alone"):
+        sealed_size(fds[1], MAX_BYTES)
+
+
+# -- what was queued before there were signatures ------------------------------------------------
+
+
+def allowed(room: Path, text: str) -> SigningKeys:
+    (room / ALLOWED_NAME).write_text(text)
+    return SigningKeys(room)
+
+
+def test_what_is_allowed_unsigned_is_that_accounts_alone(tmp_path: Path) -> None:
+    """The uid alone said whose it was: whoever got that of a deleted account ran its commands when
+    the controller wished."""
+    digest = digest_of(b"rm -r ~")
+    keys = allowed(tmp_path, f"1000 {digest.hex()} {b'alice'.hex()}\n")
+    assert keys.accepts(1000, "alice", digest, None)
+    assert not keys.accepts(1000, "bob", digest, None)
+    assert not keys.accepts(1001, "alice", digest, None)
+    assert not keys.accepts(1000, "alice", digest_of(b"else"), None)
+
+
+def test_a_list_of_an_older_version_is_read(tmp_path: Path) -> None:
+    digest = digest_of(b"true")
+    keys = allowed(tmp_path, f"1000 {digest.hex()}\nno line\n")
+    assert keys.accepts(1000, "alice", digest, None)
+
+
+def test_the_administrator_hears_of_what_starts_unsigned(tmp_path: Path) -> None:
+    keys = allowed(tmp_path, f"1000 {'0' * 64} 61\n")
+    assert (text := keys.warning()) is not None
+    assert text.startswith("1 jobs that were queued before")
+    assert str(tmp_path / ALLOWED_NAME) in text
+    assert allowed(tmp_path, "").warning() is None
+
+
+ALICE, BOB = 61001, 61002
+PIECES = 8
+
+
+class Desk:
+    """Checks with real keys, and what comes out of them."""
+
+    def __init__(self, room: Path) -> None:
+        self.keys = SigningKeys(room)
+        self.checks = SignatureChecks(self.keys)
+        self.done: list[Assignment] = []
+        self.fds: list[int] = []
+
+    def take(self, asked: Asked, *, is_launch: bool = True) -> bool | None:
+        digest = digest_of(asked.data)
+        key = self.keys.key_of(asked.uid, asked.user)
+        proof = proof_of(key, digest) if asked.proof is None else asked.proof
+        self.fds.append(seal(asked.data))
+        assignment = Assignment(replace(asked.order, proof=proof), self.fds[-1])
+        found = self.checks.check_now(assignment)
+        if found is None:
+            self.checks.begin(assignment, self.done.append, is_launch=is_launch)
+        return found
+
+    def turns(self) -> int:
+        """Look until nothing waits; how often that was."""
+        count = 0
+        while self.checks.pause_s() is not None:
+            self.checks.look()
+            count += 1
+        return count
+
+    def results(self) -> list[tuple[int, bool | None]]:
+        return [(each.order.id, each.is_signed) for each in self.done]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    desk = Desk(tmp_path)
+    yield desk
+    desk.checks.cancel_all()
+    for assignment in desk.done:
+        assignment.close()
+
+
+def asked(number: int, uid: int, size: int, **changes: object) -> Asked:
+    return order(cwd=Path("/"), id=number, uid=uid, user=f"u{uid}", payload=b"x" * size, **changes)
+
+
+def is_open(fd: int) -> bool:
+    return os.path.exists(f"/proc/self/fd/{fd}")
+
+
+@pytest.mark.parametrize(("proof", "is_signed"), [(None, True), ("0" * 64, False)])
+def test_what_is_short_is_known_at_once_and_what_is_long_a_piece_at_a_time(
+    desk: Desk, proof: str | None, is_signed: bool
+) -> None:
+    assert desk.take(asked(1, ALICE, PIECE_BYTES, proof=proof)) is is_signed
+    assert desk.checks.pause_s() is None
+    assert desk.take(asked(2, ALICE, PIECES * PIECE_BYTES, proof=proof)) is None
+    assert (desk.checks.pause_s(), len(desk.checks)) == (0, 1)
+    assert desk.turns() == PIECES
+    assert desk.results() == [(2, is_signed)]
+    os.close(desk.fds[0])
+
+
+def test_users_with_long_payloads_take_turns(desk: Desk) -> None:
+    for number in (1, 2, 3):
+        desk.take(asked(number, ALICE, PIECES * PIECE_BYTES))
+    desk.take(asked(4, BOB, 2 * PIECE_BYTES))
+    assert desk.turns() == 3 * PIECES + 2
+    assert desk.results() == [(4, True), (1, True), (2, True), (3, True)]
+
+
+def test_what_is_to_be_ended_is_not_launched_later(desk: Desk) -> None:
+    for number in (1, 2):
+        desk.take(asked(number, ALICE, PIECES * PIECE_BYTES))
+    desk.take(asked(1, ALICE, PIECES * PIECE_BYTES), is_launch=False)
+    desk.checks.look()
+    desk.checks.cancel((1, 1))
+    assert len(desk.checks) == 2
+    assert [is_open(fd) for fd in desk.fds] == [False, True, True]
+    desk.turns()
+    assert desk.results() == [(2, True), (1, True)], "a notice is not called off"
+
+
+def test_an_order_that_is_repeated_is_looked_at_once(desk: Desk) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        desk.take(asked(1, ALICE, PIECES * PIECE_BYTES))
+        desk.checks.look()
+    desk.turns()
+    assert desk.results() == [(1, True)]
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+
+
+def test_what_another_controller_has_ordered_is_forgotten(desk: Desk) -> None:
+    desk.take(asked(1, ALICE, PIECES * PIECE_BYTES))
+    desk.take(asked(2, BOB, PIECES * PIECE_BYTES), is_launch=False)
+    desk.checks.cancel_all()
+    assert (desk.turns(), desk.results(), len(desk.checks)) == (0, [], 0)
+    assert not any(map(is_open, desk.fds))
+
+
+def test_without_keys_everything_is_taken_from_the_controller() -> None:
+    fd = seal(b"x")
+    assert SignatureChecks(None).check_now(Assignment(asked(1, ALICE, 1).order, fd)) is True
+    os.close(fd)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="not root: controller and launcher are one user")
+def test_a_launch_does_not_wait_for_the_payload_of_another(
+    make_launcher: MakeLauncher, work: Path
+) -> None:
+    """The digest of 64 MiB was worked out in one go, a tenth of a second each time, and nothing
+    else was launched, ended or reported meanwhile."""
+    launchers = make_launcher()
+    launchers.start("--controller-uid", "64321")
+    controller = launchers.connect()
+    long = order("true", cwd=work, uid=ALICE, payload=b"x" * MAX_BYTES)
+    controller.launch(replace(long, id=1))
+    controller.launch(order("true", cwd=work, id=2, uid=BOB))
+    for number in (2, 1):
+        report = controller.take("broke", id=number)
+        assert "not signed by its user" in report["text"]
+    assert controller.list()[-1]["known"] == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="not root: controller and launcher are one user")
+@pytest.mark.parametrize("command", seeds(["kill", "terminate", "remove"], quick=1))
+def test_a_launch_that_is_called_off_while_it_is_looked_at_never_comes(
+    make_launcher: MakeLauncher, work: Path, command: str
+) -> None:
+    launchers = make_launcher()
+    launchers.start("--controller-uid", "64321")
+    controller = launchers.connect()
+    long = order("true", cwd=work, uid=ALICE, payload=b"x" * MAX_BYTES)
+    controller.launch(long)
+    controller.ask(command)
+    controller.take("removed" if command == "remove" else "missing", id=1)
+    controller.launch(replace(long, id=2))
+    assert controller.take("broke")["id"] == 2

@@ -1,0 +1,268 @@
+"""System calls by ctypes: each does what it says, seen from outside, and each failure is an error.
+
+What changes the process that calls runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from drfd.linux import syscalls
+
+ROOT = Path(syscalls.__file__).parents[2]
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root")
+HELPERS = """
+import errno, os, signal, struct
+from drfd.linux import syscalls
+def status():
+    lines = open("/proc/self/status").read().splitlines()
+    return dict(line.split(":\\t", 1) for line in lines)
+def errno_of(call, *words):
+    try:
+        call(*words)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    return "done"
+"""
+
+
+def run(code: str, **options: object) -> str:
+    """What the code prints, in a process of its own."""
+    setup = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{HELPERS}"
+    command = [sys.executable, "-I", "-c", setup + code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, **options)  # type: ignore[call-overload]
+    assert done.stderr == ""
+    return str(done.stdout).strip()
+
+
+def test_a_fork_returns_in_both_processes() -> None:
+    code = """
+pid = syscalls.fork()
+if pid == 0:
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    assert run(code) == "7"
+
+
+def test_a_process_with_another_thread_is_not_forked() -> None:
+    """Its child would be left with that thread's locks for ever."""
+    release = threading.Event()
+    thread = threading.Thread(target=release.wait)
+    thread.start()
+    try:
+        with pytest.raises(RuntimeError, match="more than one thread"):
+            syscalls.fork()
+    finally:
+        release.set()
+        thread.join()
+
+
+def test_a_fork_that_fails_is_an_error() -> None:
+    code = """
+import resource
+resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+if os.getuid() == 0:
+    os.setresuid(*[64321] * 3)
+print(errno_of(syscalls.fork))
+"""
+    assert run(code) == "EAGAIN"
+
+
+def test_a_signal_to_a_thread_that_is_gone_is_an_error() -> None:
+    """Its result was not looked at before, whatever it was."""
+    with pytest.raises(ProcessLookupError):
+        syscalls.signal_thread(os.getpid(), 4_194_304, 0)
+    syscalls.signal_thread(os.getpid(), threading.get_native_id(), 0)
+    with pytest.raises(OSError, match="tgkill") as caught:
+        syscalls.signal_thread(os.getpid(), threading.get_native_id(), 9999)
+    assert caught.value.errno == errno.EINVAL
+
+
+def test_a_child_dies_with_its_parent() -> None:
+    code = """
+out, into = os.pipe()
+if os.fork() == 0:
+    if os.fork() == 0:
+        os.close(out)
+        syscalls.set_parent_death_signal(signal.SIGKILL)
+        os.write(into, b"+")
+        signal.pause()
+    os.read(out, 1)
+    os._exit(0)
+os.close(into)
+os.wait()
+print(os.read(out, 9))  # The end of the pipe: the grandchild had it open until it was killed.
+"""
+    assert run(code) == "b''"
+
+
+def test_a_process_can_be_made_undumpable() -> None:
+    code = """
+before = syscalls.is_dumpable()
+syscalls.set_dumpable(False)
+print(before, syscalls.is_dumpable(), os.stat("/proc/self/mem").st_uid)
+"""
+    assert run(code) == "True False 0"
+
+
+def test_no_new_privileges_are_seen_by_the_kernel() -> None:
+    code = """
+before = status()["NoNewPrivs"]
+syscalls.set_no_new_privileges()
+print(before, status()["NoNewPrivs"])
+"""
+    assert run(code) == "0 1"
+
+
+@as_root
+def test_capabilities_are_read_and_dropped_beyond_the_32nd_too() -> None:
+    code = """
+kept = 1 << 5 | 1 << 38  # CAP_KILL, CAP_PERFMON
+syscalls.set_capabilities(syscalls.Capabilities(kept, kept, 0))
+print(syscalls.capabilities() == (kept, kept, 0), status()["CapEff"] == f"{kept:016x}")
+print(errno_of(syscalls.set_capabilities, syscalls.Capabilities(1, 1, 0)))
+"""
+    assert run(code) == "True True\nEPERM"
+
+
+@as_root
+def test_securebits_are_set() -> None:
+    code = """
+syscalls.set_securebits(syscalls.NO_SETUID_FIXUP)
+print(syscalls.securebits() == syscalls.NO_SETUID_FIXUP)
+"""
+    assert run(code) == "True"
+
+
+def test_a_filter_refuses_what_it_names() -> None:
+    """The program: load the number of the call; EPERM if it is that of getppid; else let it go."""
+    if os.uname().machine not in ("x86_64", "aarch64"):
+        pytest.skip("the number of getppid(2) is known for x86-64 and arm64 only")
+    code = """
+number = {"x86_64": 110, "aarch64": 173}[os.uname().machine]
+steps = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x50000 | errno.EPERM)]
+steps += [(0x06, 0, 0, 0x7FFF0000)]
+syscalls.set_no_new_privileges()
+syscalls.filter_calls(b"".join(struct.pack("=HBBI", *step) for step in steps))
+print(os.getppid(), os.getpid() > 0, status()["Seccomp"])
+"""
+    assert run(code) == "-1 True 2"
+
+
+def test_a_filter_that_is_none_is_an_error() -> None:
+    code = "syscalls.set_no_new_privileges(); print(errno_of(syscalls.filter_calls, bytes(8)))"
+    assert run(code) == "EINVAL"
+
+
+def test_a_session_keyring_is_new_each_time() -> None:
+    code = """
+one = syscalls.join_session_keyring()
+print(syscalls.session_keyring() == one, syscalls.join_session_keyring() != one)
+"""
+    assert run(code) == "True True"
+
+
+def test_scheduling_facts_are_set() -> None:
+    code = """
+syscalls.set_timer_slack(77_000)
+print(open("/proc/self/timerslack_ns").read().strip())
+syscalls.set_personality(0x0040000)  # ADDR_NO_RANDOMIZE
+print(hex(syscalls.personality()))
+syscalls.set_personality(0)
+print(syscalls.personality())
+syscalls.clear_io_priority()
+"""
+    assert run(code) == "77000\n0x40000\n0"
+
+
+@as_root
+def test_a_mount_in_a_namespace_of_its_own_is_seen_there_alone(tmp_path: Path) -> None:
+    code = f"""
+where = {str(tmp_path)!r}
+syscalls.unshare(syscalls.CLONE_NEWNS)
+syscalls.mount("", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
+syscalls.mount("tmpfs", where, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "size=64k")
+open(where + "/inside", "w").close()
+print(os.listdir(where), os.statvfs(where).f_blocks * os.statvfs(where).f_frsize)
+syscalls.unmount(where, syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW)
+print(os.listdir(where), errno_of(syscalls.unmount, where))
+"""
+    assert run(code) == "['inside'] 65536\n[] EINVAL"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_call_without_a_number_here_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(syscalls, "_MACHINE", "pdp11")
+    unknown = syscalls._numbered("keyctl")
+    with pytest.raises(OSError, match="pdp11") as caught:
+        unknown(1, 2)
+    assert caught.value.errno == errno.ENOSYS
+
+
+def test_an_error_names_the_call_and_the_reason() -> None:
+    with pytest.raises(OSError, match=r"Invalid argument: 'prctl\(PR_SET_PDEATHSIG\)'"):
+        syscalls.set_parent_death_signal(signal.NSIG + 100)
+
+
+def test_a_uid_has_an_account_or_none() -> None:
+    assert syscalls.has_account(0)
+    assert not syscalls.has_account(4_000_000_123)
+
+
+@as_root
+def test_a_directory_that_is_not_running_does_not_say_that_there_is_no_account(
+    tmp_path: Path,
+) -> None:
+    """Python's `pwd.getpwuid` raises KeyError for both."""
+    (tmp_path / "nsswitch").write_text("passwd: files hesiod\n")
+    code = f"""
+import pwd
+syscalls.unshare(syscalls.CLONE_NEWNS)
+syscalls.mount("", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
+syscalls.mount({str(tmp_path / "nsswitch")!r}, "/etc/nsswitch.conf", "", syscalls.MS_BIND)
+try:
+    pwd.getpwuid(4_000_000_123)
+except KeyError:
+    print(errno_of(syscalls.has_account, 4_000_000_123), syscalls.has_account(0))
+"""
+    assert run(code) == "ENOENT True"
+
+
+@as_root
+def test_a_path_is_resolved_within_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "hostname").write_text("inside")
+    (tmp_path / "link").symlink_to("/etc/hostname")
+    code = f"""
+root = os.open({str(tmp_path)!r}, os.O_PATH)
+def read(path):
+    fd = syscalls.openat2(root, path, os.O_RDONLY, 0, syscalls.RESOLVE_IN_ROOT)
+    return os.read(fd, 100).decode()
+print(read("/link"), read("../../etc/hostname"), errno_of(read, "/etc/passwd"))
+"""
+    assert run(code) == "inside inside ENOENT"
+
+
+def test_ipc_is_removed_by_its_owner() -> None:
+    code = """
+import subprocess
+made = subprocess.run(["ipcmk", "-M", "4096", "-S", "1", "-Q"], capture_output=True, text=True)
+lines = [line for line in made.stdout.splitlines() if line]
+for kind, remove in (
+    ("Shared", syscalls.remove_shared_memory),
+    ("Semaphore", syscalls.remove_semaphores),
+    ("Message", syscalls.remove_message_queue),
+):
+    number = next(int(line.split()[-1]) for line in lines if line.startswith(kind))
+    print(errno_of(remove, number), errno_of(remove, number))
+"""
+    assert run(code).split() == ["done", "EINVAL"] * 3

@@ -1,0 +1,134 @@
+"""Environment variables of a job: those that it takes along, and those that drfd sets."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from drfd.payload.environment import capture, may_hide, may_set, not_text, thread_counts, threads_of
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV",
+        "CONDA_PREFIX", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "EDITOR", "TMPDIR", "a",
+        "XDG_CACHE_HOME", "TERM", "USER", "DISPLAY_NAME", "MY_SHLVL", "KEYBOARD",
+    ],
+)  # fmt: skip
+def test_what_a_program_may_need_goes_along(name: str) -> None:
+    assert capture({name: "x"}, ()) == {name: "x"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "GITHUB_TOKEN", "token", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "PGPASSWORD", "PASSWD",
+        "OPENAI_API_KEY", "APIKEY", "SSH_PRIVATE_KEY", "MY_PRIVATEKEY", "GOOGLE_CREDENTIALS",
+        "Aws_Secret",
+    ],
+)  # fmt: skip
+def test_secrets_stay_behind_unless_they_are_named(name: str) -> None:
+    env = {name: "s3cret", "OTHER_TOKEN": "t", "PATH": "/bin"}
+    assert capture(env, ()) == {"PATH": "/bin"}
+    assert capture(env, (name,)) == {name: "s3cret", "PATH": "/bin"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SSH_AUTH_SOCK", "SSH_CONNECTION", "SSH_TTY", "XDG_SESSION_ID", "XDG_RUNTIME_DIR",
+        "XDG_VTNR", "XDG_SEAT", "DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY",
+        "XAUTHORITY", "WINDOWID", "TMUX", "TMUX_PANE", "STY", "TERM_SESSION_ID", "GPG_AGENT_INFO",
+        "SUDO_USER", "SUDO_COMMAND", "INVOCATION_ID", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID",
+        "WATCHDOG_USEC", "JOURNAL_STREAM", "MAINPID", "DRFD_SOCKET", "DRF_JOB_ID", "_", "SHLVL",
+        "OLDPWD",
+    ],
+)  # fmt: skip
+def test_what_dies_with_a_session_stays_behind(name: str) -> None:
+    assert capture({name: "x"}, ()) == {}
+
+
+def test_the_values_are_not_looked_at() -> None:
+    env = {"NOTE": "my password is a token", "EMPTY": "", "BASH_FUNC_f%%": "() {  :\n}"}
+    assert capture(env, ()) == env
+
+
+def test_naming_what_is_not_there_adds_nothing() -> None:
+    assert capture({"PATH": "/bin"}, ("NO_TOKEN",)) == {"PATH": "/bin"}
+
+
+def test_what_no_message_can_carry_is_found_by_name_and_by_value() -> None:
+    bad = os.fsdecode(b"\xff")
+    env = {"A": "ü", f"B{bad}": "x", "C": f"x{bad}", "D": ""}
+    assert not_text(env) == [f"B{bad}", "C"]
+
+
+@pytest.mark.parametrize("given", [{}, {"LC_CTYPE": "C.UTF-8"}], ids=["nothing", "it"])
+def test_what_python_adds_to_its_environment_is_not_the_submitters(given: dict[str, str]) -> None:
+    """In the C locale it sets LC_CTYPE (PEP 538)."""
+    program = (
+        "import os; from drfd.payload.environment import as_given;"
+        " print(os.environ.get('LC_CTYPE'), as_given(os.environ).get('LC_CTYPE'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=given, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["C.UTF-8", given.get("LC_CTYPE", "None")]
+
+
+@pytest.mark.parametrize(
+    ("cores_milli", "count"),
+    [(0, "1"), (1, "1"), (999, "1"), (1999, "1"), (2000, "2"), (64000, "64")],
+)
+def test_there_is_a_thread_for_each_whole_core_and_at_least_one(
+    cores_milli: int, count: str
+) -> None:
+    assert set(thread_counts(threads_of(cores_milli), {}).values()) == {count}
+
+
+def test_the_usual_libraries_and_runtimes_are_told() -> None:
+    found = thread_counts(4, {})
+    for library in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR", "NUMBA", "JULIA", "RAYON"):
+        assert found[f"{library}_NUM_THREADS"] == "4"
+    assert found["GOMAXPROCS"] == found["PYTHON_CPU_COUNT"] == "4"
+
+
+def test_what_the_submitter_has_set_is_left_alone_even_if_it_is_empty() -> None:
+    found = thread_counts(4, {"GOMAXPROCS": "1", "RAYON_NUM_THREADS": ""})
+    assert "GOMAXPROCS" not in found and "RAYON_NUM_THREADS" not in found
+    assert found["OMP_NUM_THREADS"] == "4"
+
+
+def test_who_sets_openmp_means_the_libraries_that_follow_it_too() -> None:
+    """MKL_NUM_THREADS, say, would win over it."""
+    found = thread_counts(4, {"OMP_NUM_THREADS": "2"})
+    assert not {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"}.intersection(found)
+    assert found["JULIA_NUM_THREADS"] == "4"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "LD_PRELOAD",
+        "PATH",
+        "BASH_ENV",
+        "DRFD_X",
+        "DRF_",
+        "DRF_\n",
+        "DRF_a",
+        "xDRF_A",
+        "BASH_FUNC_DRF_A%%",
+    ],
+)
+def test_no_other_variable_is_drfds_to_set(name: str) -> None:
+    """Whoever had the controller's uid could put any variable into anybody's job."""
+    assert not may_set(name) and not may_hide(name)
+
+
+def test_its_own_and_those_of_devices_are() -> None:
+    assert all(map(may_set, ["DRF_JOB_ID", "DRF_GRES_GPU_2", "CUDA_VISIBLE_DEVICES"]))
+    assert may_hide("ROCR_VISIBLE_DEVICES")

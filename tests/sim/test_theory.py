@@ -1,0 +1,588 @@
+"""Tasks that can be cut at will: what the paper proves of them, checked without its algorithm.
+
+Max-min fairness has a certificate that needs no solver: all stays within the machine, and everybody
+who wants more needs some full resource none of whose users is better off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from drfd.core.fairness.share_tree import FairShare, NodeRule, parent_of, path_up
+from drfd.sim import theory
+from drfd.sim.theory import FlowDemand, Tasks, ceei
+from seeds import examples
+
+STEADY = examples(80)
+Wants = Mapping[str, FlowDemand]
+LEAVES = "ABCDE"
+
+
+def want(*demand: int | str | Fraction, tasks: int | str | None = None) -> FlowDemand:
+    return FlowDemand(
+        demand=tuple(Fraction(each) for each in demand),
+        tasks=None if tasks is None else Fraction(tasks),
+    )
+
+
+def weighted(axes: int, weights: Mapping[str, Fraction | int]) -> dict[str, NodeRule]:
+    return {path: NodeRule(weights=(Fraction(each),) * axes) for path, each in weights.items()}
+
+
+def first_axis(shares: FairShare) -> FairShare:
+    rules = {
+        path: NodeRule(weights=(rule.weights or ())[:1]) for path, rule in shares.rules.items()
+    }
+    return FairShare(shares.capacity[:1], rules)
+
+
+def parts(shares: FairShare, wants: Wants, tasks: Tasks, leaf: str) -> list[Fraction]:
+    pairs = zip(wants[leaf].demand, shares.capacity, strict=True)
+    return [tasks[leaf] * each / top for each, top in pairs]
+
+
+def totals(shares: FairShare, wants: Wants, tasks: Tasks) -> list[Fraction]:
+    held = [parts(shares, wants, tasks, leaf) for leaf in wants]
+    return [sum(column, Fraction(0)) for column in zip(*held, strict=True)]
+
+
+def is_content(wants: Wants, tasks: Tasks, leaf: str) -> bool:
+    return tasks[leaf] == wants[leaf].tasks
+
+
+def weight_of(shares: FairShare, leaf: str) -> Fraction:
+    weights = shares.rule(leaf).weights
+    return weights[0] if weights else Fraction(1)
+
+
+def assert_max_min(shares: FairShare, wants: Wants, tasks: Tasks, measure: object = max) -> None:
+    """The certificate. `measure`: how much one holds, from the parts of each resource."""
+    total = totals(shares, wants, tasks)
+    assert all(each <= 1 for each in total)
+    level = {
+        leaf: measure(parts(shares, wants, tasks, leaf)) / weight_of(shares, leaf)  # type: ignore[operator]
+        for leaf in wants
+    }
+    for leaf, asked in wants.items():
+        assert tasks[leaf] >= 0
+        if is_content(wants, tasks, leaf):
+            continue
+        assert any(
+            each
+            and full == 1
+            and all(level[leaf] >= level[other] for other in wants if wants[other].demand[axis])
+            for axis, (each, full) in enumerate(zip(asked.demand, total, strict=True))
+        ), f"{leaf} could have more"
+
+
+NUMBERS = some.builds(Fraction, some.integers(1, 30), some.integers(1, 4))
+
+
+@some.composite
+def problems(
+    draw: some.DrawFn, zeros: bool = True, finite: bool = True, weights: bool = True
+) -> tuple[FairShare, dict[str, FlowDemand]]:
+    axes = draw(some.integers(1, 4))
+    capacity = tuple(draw(some.lists(some.integers(1, 40), min_size=axes, max_size=axes)))
+    amount = some.just(Fraction(0)) | NUMBERS if zeros else NUMBERS
+    vector = some.tuples(*(amount for _ in capacity)).filter(any)
+    tasks = some.none() | NUMBERS if finite else some.none()
+    leaves = LEAVES[: draw(some.integers(1, 5))]
+    wants = {leaf: FlowDemand(demand=draw(vector), tasks=draw(tasks)) for leaf in leaves}
+    given_ = draw(some.dictionaries(some.sampled_from(LEAVES), NUMBERS)) if weights else {}
+    return FairShare(capacity, weighted(axes, given_)), wants
+
+
+# -- DRF, flat ----------------------------------------------------------------------------------
+
+
+@STEADY
+@given(problems())
+def test_dominant_shares_are_max_min_fair(problem: tuple[FairShare, Wants]) -> None:
+    """With weights, zero demands and finite tasks; and so Pareto efficient."""
+    assert_max_min(*problem, theory.drf(*problem))
+
+
+def useful(asked: FlowDemand, held: list[Fraction], shares: FairShare) -> Fraction:
+    """How many of one's own tasks some bundle can run."""
+    pairs = zip(asked.demand, held, shares.capacity, strict=True)
+    return min(part * top / each for each, part, top in pairs if each)
+
+
+@STEADY
+@given(problems(finite=False))
+def test_nobody_envies_another_for_his_weight(problem: tuple[FairShare, Wants]) -> None:
+    shares, wants = problem
+    tasks = theory.drf(shares, wants)
+    for one in wants:
+        for other in wants:
+            bundle = parts(shares, wants, tasks, other)
+            scale = weight_of(shares, one) / weight_of(shares, other)
+            assert useful(wants[one], [scale * part for part in bundle], shares) <= tasks[one]
+
+
+@STEADY
+@given(problems())
+def test_nobody_is_worse_off_than_with_a_part_of_the_machine_of_his_own(
+    problem: tuple[FairShare, Wants],
+) -> None:
+    """Sharing incentive, weighted."""
+    shares, wants = problem
+    tasks = theory.drf(shares, wants)
+    everybody = sum(weight_of(shares, leaf) for leaf in wants)
+    for leaf, asked in wants.items():
+        own = [weight_of(shares, leaf) / everybody] * len(shares.capacity)
+        alone = useful(asked, own, shares)
+        assert tasks[leaf] >= (alone if asked.tasks is None else min(alone, asked.tasks))
+
+
+@STEADY
+@given(problems(finite=False), some.data())
+def test_a_lie_gains_nothing(problem: tuple[FairShare, Wants], data: some.DataObject) -> None:
+    shares, wants = problem
+    leaf = data.draw(some.sampled_from(sorted(wants)))
+    lie = data.draw(some.tuples(*(some.just(Fraction(0)) | NUMBERS for _ in shares.capacity)))
+    if not any(lie):
+        return
+    honest = theory.drf(shares, wants)
+    told = {**wants, leaf: FlowDemand(demand=lie)}
+    held = parts(shares, told, theory.drf(shares, told), leaf)
+    assert useful(wants[leaf], held, shares) <= honest[leaf]
+
+
+@STEADY
+@given(problems(finite=False), some.data())
+def test_no_two_can_lie_so_that_both_gain(
+    problem: tuple[FairShare, Wants], data: some.DataObject
+) -> None:
+    """That one of them gains and the other loses nothing is possible: golden E16."""
+    shares, wants = problem
+    pair = data.draw(some.lists(some.sampled_from(sorted(wants)), min_size=2, max_size=2))
+    vector = some.tuples(*(some.just(Fraction(0)) | NUMBERS for _ in shares.capacity)).filter(any)
+    honest = theory.drf(shares, wants)
+    told = {**wants, **{leaf: FlowDemand(demand=data.draw(vector)) for leaf in pair}}
+    tasks = theory.drf(shares, told)
+    gains = [
+        useful(wants[leaf], parts(shares, told, tasks, leaf), shares) > honest[leaf]
+        for leaf in pair
+    ]
+    assert not all(gains)
+
+
+@STEADY
+@given(problems(zeros=False), some.data())
+def test_when_one_leaves_nobody_loses(
+    problem: tuple[FairShare, Wants], data: some.DataObject
+) -> None:
+    """Population monotonicity, where everybody needs some of everything."""
+    shares, wants = problem
+    before = theory.drf(shares, wants)
+    gone = data.draw(some.sampled_from(sorted(wants)))
+    left = {leaf: asked for leaf, asked in wants.items() if leaf != gone}
+    after = theory.drf(shares, left)
+    assert all(after[leaf] >= before[leaf] for leaf in left)
+
+
+def test_with_zero_demands_somebody_may_lose_when_another_leaves() -> None:
+    """So it is not asserted there: A keeps C from processors, and so from B's memory."""
+    shares = FairShare((1, 1), weighted(2, {"A": 2}))
+    wants = {"A": want(1, 0), "B": want(0, 1), "C": want(1, 1)}
+    assert theory.drf(shares, wants)["B"] == Fraction(2, 3)
+    assert theory.drf(shares, {leaf: wants[leaf] for leaf in "BC"})["B"] == Fraction(1, 2)
+
+
+@STEADY
+@given(some.integers(1, 60), some.lists(NUMBERS, min_size=1, max_size=6))
+def test_one_resource_is_filled_like_water(top: int, wanted: list[Fraction]) -> None:
+    """By sorting: whoever wants less than an equal part of the rest gets it all."""
+    wants = {str(at): want(1, tasks=each) for at, each in enumerate(wanted)}  # type: ignore[arg-type]
+    left, expected = Fraction(top), {}
+    for done, at in enumerate(sorted(range(len(wanted)), key=lambda at: wanted[at])):
+        expected[str(at)] = min(wanted[at], left / (len(wanted) - done))
+        left -= expected[str(at)]
+    assert theory.drf(FairShare((top,)), wants) == expected
+
+
+@STEADY
+@given(some.integers(1, 6), some.data())
+def test_a_resource_that_is_everybodys_bottleneck_is_split_evenly(
+    count: int, data: some.DataObject
+) -> None:
+    other = data.draw(some.lists(some.integers(0, 9), min_size=count, max_size=count))
+    wants = {str(at): want(10, each) for at, each in enumerate(other)}
+    tasks = theory.drf(FairShare((100, 100)), wants)
+    assert set(tasks.values()) == {Fraction(10, count)}
+
+
+@STEADY
+@given(problems(), some.data())
+def test_units_and_the_order_of_names_do_not_matter(
+    problem: tuple[FairShare, Wants], data: some.DataObject
+) -> None:
+    shares, wants = problem
+    tasks = theory.drf(shares, wants)
+    shuffled = data.draw(some.permutations(sorted(wants)))
+    assert theory.drf(shares, {leaf: wants[leaf] for leaf in shuffled}) == tasks
+    larger = FairShare((shares.capacity[0] * 1000, *shares.capacity[1:]), shares.rules)
+    scaled = {
+        leaf: FlowDemand(demand=(each.demand[0] * 1000, *each.demand[1:]), tasks=each.tasks)
+        for leaf, each in wants.items()
+    }
+    assert theory.drf(larger, scaled) == tasks
+
+
+def test_weights_of_single_resources_are_parts_of_each_resource() -> None:
+    """A counts three times where B counts once, and the other way round."""
+    rules = {
+        "A": NodeRule(weights=(Fraction(3), Fraction(1))),
+        "B": NodeRule(weights=(Fraction(1), Fraction(3))),
+    }
+    shares = FairShare((100, 100), rules)
+    assert theory.drf(shares, {"A": want(1, 0), "B": want(1, 0)}) == {"A": 75, "B": 25}
+    assert theory.drf(shares, {"A": want(0, 1), "B": want(0, 1)}) == {"A": 25, "B": 75}
+    both = theory.drf(shares, {"A": want(1, 1), "B": want(1, 1)})
+    assert both == {"A": 50, "B": 50}
+
+
+def test_who_wants_nothing_gets_nothing_and_takes_no_part() -> None:
+    shares = FairShare((9,))
+    wants = {"A": want(1, tasks=0), "B": want(1), "C": want(1, tasks=2)}
+    assert theory.drf(shares, wants) == {"A": 0, "B": 7, "C": 2}
+
+
+def test_what_the_machine_lacks_stops_only_those_who_ask_for_it() -> None:
+    shares = FairShare((9, 0))
+    assert theory.drf(shares, {"A": want(1, 1), "B": want(1, 0)}) == {"A": 0, "B": 9}
+
+
+# -- DRF in a tree ------------------------------------------------------------------------------
+
+
+@some.composite
+def trees(draw: some.DrawFn) -> tuple[FairShare, dict[str, FlowDemand]]:
+    """Up to three levels, some weights, zero demands, some finite."""
+    axes = draw(some.integers(1, 3))
+    capacity = tuple(draw(some.lists(some.integers(1, 20), min_size=axes, max_size=axes)))
+    vector = some.tuples(*(some.just(Fraction(0)) | NUMBERS for _ in capacity)).filter(any)
+    places = ["a", "b", "p.a", "p.b", "q.a", "q.r.a", "q.r.b", "q.s.a", "q.s.b"]
+    leaves = draw(some.lists(some.sampled_from(places), min_size=1, unique=True))
+    tasks = some.none() | NUMBERS
+    wants = {leaf: FlowDemand(demand=draw(vector), tasks=draw(tasks)) for leaf in leaves}
+    nodes = sorted({path for leaf in leaves for path in path_up(leaf)})
+    weights = draw(some.dictionaries(some.sampled_from(nodes), NUMBERS))
+    return FairShare(capacity, weighted(axes, weights)), wants
+
+
+def level_of(shares: FairShare, wants: Wants, tasks: Tasks, path: str) -> Fraction:
+    below = [leaf for leaf in wants if path in path_up(leaf)]
+    active = {leaf for leaf, each in wants.items() if each.tasks != 0}
+    entitled = shares.standing({}, active).entitled(path)
+    held = [sum(col) for col in zip(*(parts(shares, wants, tasks, leaf) for leaf in below))]  # noqa: B905
+    return max(Fraction(part) / own for part, own in zip(held, entitled, strict=True))
+
+
+@STEADY
+@given(trees())
+def test_in_a_tree_every_promise_is_kept_and_nothing_useful_is_left(
+    problem: tuple[FairShare, Wants],
+) -> None:
+    """Who wants more holds what is promised, and so does each pool that it is in."""
+    shares, wants = problem
+    tasks = theory.drf(shares, wants)
+    total = totals(shares, wants, tasks)
+    assert all(each <= 1 for each in total)
+    for leaf, asked in wants.items():
+        if is_content(wants, tasks, leaf):
+            continue
+        assert any(each and full == 1 for each, full in zip(asked.demand, total, strict=True))
+        for path in path_up(leaf):
+            assert level_of(shares, wants, tasks, path) >= 1
+
+
+@STEADY
+@given(trees())
+def test_on_one_resource_a_tree_is_filled_like_water_at_every_level(
+    problem: tuple[FairShare, Wants],
+) -> None:
+    shares, wants = problem
+    one = first_axis(shares)
+    only = {
+        leaf: FlowDemand(demand=(Fraction(1),), tasks=each.tasks) for leaf, each in wants.items()
+    }
+    tasks = theory.drf(one, only)
+    expected: dict[str, Fraction] = {}
+    pour("root", Fraction(one.capacity[0]), one, only, expected)
+    assert tasks == expected
+
+
+def pour(
+    path: str, amount: Fraction, shares: FairShare, wants: Wants, got: dict[str, Fraction]
+) -> None:
+    """Divide `amount` among the children of `path` by weight, each up to all that is wanted."""
+    if path in wants:
+        got[path] = amount
+        return
+    wanted: dict[str, Fraction] = {}
+    for leaf, each in wants.items():
+        line = [*path_up(leaf), "root"]
+        if path in line:
+            child = line[line.index(path) - 1]
+            enough = Fraction(10**9) if each.tasks is None else each.tasks
+            wanted[child] = wanted.get(child, Fraction(0)) + enough
+    left, open_ = amount, set(wanted)
+    while open_:
+        unit = left / sum(weight_of(shares, child) for child in open_)
+        low = {c for c in open_ if wanted[c] <= unit * weight_of(shares, c)}
+        for child in low or open_:
+            share = wanted[child] if low else unit * weight_of(shares, child)
+            pour(child, share, shares, wants, got)
+            left -= share
+        open_ -= low or open_
+
+
+def test_a_tree_of_one_level_and_a_pool_around_everybody_change_nothing() -> None:
+    wants = {"A": want(1, 4), "B": want(3, 1), "C": want(2, 2, tasks=1)}
+    flat = theory.drf(FairShare((9, 18)), wants)
+    pooled = theory.drf(FairShare((9, 18)), {f"p.{leaf}": w for leaf, w in wants.items()})
+    assert pooled == {f"p.{leaf}": tasks for leaf, tasks in flat.items()}
+
+
+def test_a_pool_that_is_served_in_vain_catches_up_before_others_go_on() -> None:
+    """The pool's processors decide its level when they are all taken; its memory lags behind, since
+    its member b counts a third of a. b rises alone until memory decides, and then with m."""
+    shares = FairShare((1, 1), weighted(2, {"p.a": 3}))
+    wants = {leaf: want(1, 0) for leaf in ("c", "d", "e", "p.a")}
+    wants |= {"m": want(0, 1), "p.b": want(0, 1, tasks="0.4")}
+    quarter = dict.fromkeys(("c", "d", "e", "p.a"), Fraction(1, 4))
+    assert theory.drf(shares, wants) == quarter | {"m": Fraction("0.6"), "p.b": Fraction("0.4")}
+    wants["p.b"] = want(0, 1)
+    half = Fraction(1, 2)
+    assert theory.drf(shares, wants) == quarter | {"m": half, "p.b": half}
+
+
+def test_limits_of_pools_stop_their_members_and_nobody_else() -> None:
+    shares = FairShare((10, 10), {"p": NodeRule(limit=(4, None))})
+    wants = {"a": want(1, 1), "p.x": want(1, 0), "p.y": want(0, 1)}
+    assert theory.drf(shares, wants) == {"a": 5, "p.x": 4, "p.y": 5}
+
+
+GRAIN = 20
+
+
+@some.composite
+def whole_trees(draw: some.DrawFn) -> tuple[FairShare, dict[str, FlowDemand]]:
+    """Long queues of small whole tasks: of a quarter of 1/GRAIN of the machine at most."""
+    axes = draw(some.integers(1, 3))
+    vector = some.tuples(*[some.integers(0, 3).map(Fraction)] * axes).filter(any)
+    places = ["a", "b", "p.a", "p.b", "q.a", "q.r.a", "q.r.b", "q.s.a", "q.s.b"]
+    leaves = draw(some.lists(some.sampled_from(places), min_size=2, max_size=6, unique=True))
+    tasks = some.none() | some.integers(1, 6 * GRAIN).map(Fraction)
+    wants = {leaf: FlowDemand(demand=draw(vector), tasks=draw(tasks)) for leaf in leaves}
+    nodes = sorted({path for leaf in leaves for path in path_up(leaf)})
+    weights = draw(some.dictionaries(some.sampled_from(nodes), some.integers(1, 3), max_size=4))
+    return FairShare((12 * GRAIN,) * axes, weighted(axes, weights)), wants
+
+
+def one_by_one(shares: FairShare, wants: Wants, *, looks_below: bool) -> dict[str, int]:
+    """Whole tasks, each to the least satisfied child at every level, all recomputed each time."""
+    standing = shares.standing({}, wants)
+    used = {path: [0] * len(shares.capacity) for leaf in wants for path in path_up(leaf)}
+    used["root"] = [0] * len(shares.capacity)
+    children: dict[str, set[str]] = {}
+    for path in used:
+        if path != "root":
+            children.setdefault(parent_of(path), set()).add(path)
+    ran = dict.fromkeys(wants, 0)
+
+    def next_below(path: str) -> tuple[Fraction, str] | None:
+        """(satisfaction, the leaf that is served)"""
+        if path in wants:
+            held = zip(used["root"], wants[path].demand, shares.capacity, strict=True)
+            if ran[path] == wants[path].tasks or any(d and h + d > top for h, d, top in held):
+                return None
+            least = None
+        else:
+            found = [each for child in sorted(children[path]) if (each := next_below(child))]
+            if not found or path == "root":
+                return min(found, default=None)
+            least = min(found)
+        pairs = zip(used[path], standing.entitled(path), strict=True)
+        own = max(held / part for held, part in pairs)
+        if least is None:
+            return own, path
+        return (min(own, least[0]) if looks_below else own), least[1]
+
+    while (turn := next_below("root")) is not None:
+        ran[turn[1]] += 1
+        for path in ("root", *path_up(turn[1])):
+            used[path] = [
+                h + int(d) for h, d in zip(used[path], wants[turn[1]].demand, strict=True)
+            ]
+    return ran
+
+
+@pytest.mark.parametrize("looks_below", [True, False], ids=["min-satisfaction", "naive"])
+@examples(15)
+@given(problem=whole_trees())
+def test_small_whole_tasks_given_out_one_by_one_come_close(
+    problem: tuple[FairShare, Wants], looks_below: bool
+) -> None:
+    """Whether siblings are compared by min-satisfaction or naively: see `sim.theory.continuous`."""
+    shares, wants = problem
+    tasks, ran = theory.drf(shares, wants), one_by_one(shares, wants, looks_below=looks_below)
+    for leaf, each in wants.items():
+        gap = abs(ran[leaf] - tasks[leaf]) * max(each.demand) / shares.capacity[0]
+        assert gap < Fraction(1, 20)
+
+
+def test_guarantees_count_as_promises_and_may_leave_nothing() -> None:
+    rules = {"a": NodeRule(guarantee=(6,)), "b": NodeRule(guarantee=(2,))}
+    wants = {"a": want(1), "b": want(1)}
+    assert theory.drf(FairShare((10,), rules), wants) == {"a": 6, "b": 4}
+    everything = {"a": NodeRule(guarantee=(10,))}
+    assert theory.drf(FairShare((10,), everything), wants) == {"a": 10, "b": 0}
+    little = {"a": want(1, tasks=4), "b": want(1)}
+    assert theory.drf(FairShare((10,), everything), little) == {"a": 4, "b": 0}
+
+
+# -- the others ---------------------------------------------------------------------------------
+
+
+@STEADY
+@given(problems())
+def test_asset_fairness_evens_out_what_all_resources_are_worth(
+    problem: tuple[FairShare, Wants],
+) -> None:
+    assert_max_min(*problem, theory.asset(*problem), measure=sum)
+
+
+@STEADY
+@given(problems())
+def test_cpu_fairness_evens_out_the_first_resource_and_forgets_the_others(
+    problem: tuple[FairShare, Wants],
+) -> None:
+    shares, wants = problem
+    asked = {leaf: each for leaf, each in wants.items() if each.demand[0]}
+    only = {
+        leaf: FlowDemand(demand=each.demand[:1], tasks=each.tasks) for leaf, each in asked.items()
+    }
+    assert_max_min(first_axis(shares), only, theory.cpu(shares, asked))
+
+
+def test_cpu_fairness_gives_all_to_who_asks_for_none_of_it() -> None:
+    wants = {"A": want(0, 5, tasks=7), "B": want(1, 1)}
+    assert theory.cpu(FairShare((4, 4)), wants) == {"A": 7, "B": 4}
+
+
+def test_slots_are_shared_whatever_is_in_them() -> None:
+    wants = {"A": want(1, 90), "B": want(8, 1, tasks=1), "C": want(1, 1)}
+    shares = FairShare((9, 18), weighted(2, {"C": 2}))
+    assert theory.slots(shares, wants, 10) == {"A": 3, "B": 1, "C": 6}
+
+
+def test_first_come_first_served_stops_at_the_first_that_is_cut_short() -> None:
+    wants = {"A": want(2, 1, tasks=2), "B": want(4, 1, tasks=9), "C": want(0, 1, tasks=1)}
+    shares = FairShare((9, 18))
+    assert theory.fifo(shares, wants) == {"A": 2, "B": Fraction(5, 4), "C": 0}
+    assert theory.fifo(shares, {leaf: wants[leaf] for leaf in "CAB"})["C"] == 1
+    assert theory.fifo(shares, {leaf: wants[leaf] for leaf in "AC"}) == {"A": 2, "C": 1}
+
+
+def test_algorithm_1_stops_for_all_where_progressive_filling_goes_on() -> None:
+    shares = FairShare((1, 1))
+    wants = {"A": want(1, 0), "B": want(1, 0), "C": want(0, 1)}
+    half = Fraction(1, 2)
+    assert theory.algorithm1(shares, wants) == {"A": half, "B": half, "C": half}
+    assert theory.drf(shares, wants) == {"A": half, "B": half, "C": 1}
+
+
+@STEADY
+@given(problems(zeros=False, finite=False))
+def test_algorithm_1_is_drf_where_everybody_needs_everything(
+    problem: tuple[FairShare, Wants],
+) -> None:
+    assert theory.algorithm1(*problem) == theory.drf(*problem)
+
+
+# -- the market ---------------------------------------------------------------------------------
+
+TINY = Fraction(1, 10**12)
+
+
+@STEADY
+@given(problems(finite=False))
+def test_the_market_is_feasible_envy_free_and_nobody_trades_for_less(
+    problem: tuple[FairShare, Wants],
+) -> None:
+    """Equal incomes: nobody prefers another's bundle, nor their part of the whole machine."""
+    shares, wants = problem
+    weights = {leaf: weight_of(shares, leaf) for leaf in wants}
+    tasks = ceei(shares.capacity, wants, weights)
+    total = totals(shares, wants, tasks)
+    assert all(each <= 1 + TINY for each in total)
+    for one, asked in wants.items():
+        assert any(
+            each and full >= 1 - TINY for each, full in zip(asked.demand, total, strict=True)
+        )
+        own = [weights[one] / sum(weights.values())] * len(shares.capacity)
+        assert useful(asked, own, shares) <= tasks[one] * (1 + TINY)
+        for other in wants:
+            scale = weights[one] / weights[other]
+            bundle = [scale * part for part in parts(shares, wants, tasks, other)]
+            assert useful(asked, bundle, shares) <= tasks[one] * (1 + TINY)
+
+
+@STEADY
+@given(problems())
+def test_two_in_the_market_share_as_a_search_along_the_frontier_says(
+    problem: tuple[FairShare, Wants],
+) -> None:
+    """Bisection over what the first one gets; the second one gets all that is possible then."""
+    shares, wants = problem
+    if len(wants) < 2:
+        return
+    one, other = sorted(wants)[:2]
+    weights = {leaf: weight_of(shares, leaf) for leaf in (one, other)}
+    tasks = ceei(shares.capacity, {leaf: wants[leaf] for leaf in (one, other)}, weights)
+    # The second one's lines: at most `start` tasks, less `fall` for each task of the first.
+    lines = [
+        (top / b, a / b)
+        for a, b, top in zip(wants[one].demand, wants[other].demand, shares.capacity, strict=True)
+        if b
+    ]
+    if wants[other].tasks is not None:
+        lines.append((wants[other].tasks, Fraction(0)))
+    high = min(top / a for a, top in zip(wants[one].demand, shares.capacity, strict=True) if a)
+    if wants[one].tasks is not None:
+        high = min(high, wants[one].tasks)
+    low, most = Fraction(0), high
+    for _ in range(90):
+        middle = (low + high) / 2
+        left, fall = min(((start - fall * middle, fall) for start, fall in lines))
+        rises = left > 0 and weights[one] / middle > weights[other] * fall / left
+        low, high = (middle, high) if rises else (low, middle)
+    assert abs(tasks[one] - high) <= most / 10**12
+    best = min(start - fall * high for start, fall in lines)
+    assert abs(tasks[other] - best) <= min(start for start, _ in lines) / 10**9
+
+
+def test_the_market_gives_all_that_is_wanted_where_there_is_enough() -> None:
+    """Limits of tasks are met exactly, though the machine is full at the same time."""
+    wants = {"A": want(1, 1, tasks=4), "B": want(1, 0, tasks="5.5"), "C": want(0, 1, tasks=0)}
+    assert ceei((10, 10), wants) == {"A": 4, "B": Fraction(11, 2), "C": 0}
+    assert ceei((9, 10), {"A": want(1, 1, tasks=4), "B": want(1, 0, tasks=5)}) == {"A": 4, "B": 5}
+
+
+def test_the_market_has_nothing_for_who_asks_for_what_is_not_there() -> None:
+    assert ceei((4, 0), {"A": want(1, 1), "B": want(1, 0)}) == {"A": 0, "B": 4}
+    assert ceei((0,), {"A": want(1)}) == {"A": 0}
+
+
+def test_incomes_may_differ() -> None:
+    found = ceei((12,), {"A": want(1), "B": want(2)}, {"B": Fraction(1, 3)})
+    assert found == {"A": 9, "B": Fraction(3, 2)}

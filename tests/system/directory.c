@@ -1,0 +1,46 @@
+/* A user directory for tests: a module of the C library's name service (nsswitch.conf(5)).
+ *
+ * It knows one user, and is as slow as the file at $DRFD_TEST_DIRECTORY says in milliseconds; with
+ * a negative number there it answers as a directory does that is not running. */
+
+#include <errno.h>
+#include <nss.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum nss_status _nss_drfdtest_getpwuid_r(uid_t uid, struct passwd *entry, char *text, size_t size,
+                                         int *error)
+{
+    const char *path = getenv("DRFD_TEST_DIRECTORY");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    int delay_ms = 0;
+
+    if (file) {
+        if (fscanf(file, "%d", &delay_ms) != 1)
+            delay_ms = 0;
+        fclose(file);
+    }
+    if (delay_ms < 0) {
+        *error = ECONNREFUSED;
+        return NSS_STATUS_UNAVAIL;
+    }
+    usleep(delay_ms * 1000);
+    if (uid != KNOWN_UID) {
+        *error = ENOENT;
+        return NSS_STATUS_NOTFOUND;
+    }
+    if (snprintf(text, size, "distant") >= (int)size) {
+        *error = ERANGE;
+        return NSS_STATUS_TRYAGAIN;
+    }
+    memset(entry, 0, sizeof *entry);
+    entry->pw_name = entry->pw_gecos = text;
+    entry->pw_passwd = "x";
+    entry->pw_dir = "/";
+    entry->pw_shell = "/bin/sh";
+    entry->pw_uid = entry->pw_gid = uid;
+    return NSS_STATUS_SUCCESS;
+}

@@ -1,0 +1,272 @@
+"""Private temporary space: what jobs see in /tmp, /var/tmp and /dev/shm, and what is left of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from instance import CONFIG, Instance, wait_for
+from system.accounts import Accounts
+
+pytestmark = pytest.mark.system
+
+PRIVATE = f"{CONFIG}private_tmp = true\n"
+#: Each place, and what is in there.
+LOOK = "for each in /tmp /var/tmp /dev/shm; do echo $each $(ls -A $each); done"
+EMPTY = ["/tmp", "/var/tmp", "/dev/shm"]
+
+
+@pytest.fixture
+def instance(lend: Callable[[str], Instance]) -> Instance:
+    return lend(PRIVATE)
+
+
+@pytest.fixture
+def work() -> Iterator[Path]:
+    """A directory for all users that jobs see too: tests have theirs below /var/tmp."""
+    place = Path(tempfile.mkdtemp(prefix="drfd-test-", dir="/opt"))
+    place.chmod(0o777)
+    yield place
+    shutil.rmtree(place)
+
+
+@pytest.fixture
+def spaces(instance: Instance) -> Path:
+    return instance.state / "launcher" / "private"
+
+
+def is_empty(spaces: Path) -> bool:
+    return list(spaces.iterdir()) == []
+
+
+def test_jobs_of_two_users_see_nothing_of_each_other(
+    instance: Instance, users: Accounts, work: Path, spaces: Path
+) -> None:
+    """Without it they share all three places, and what they leave there stays."""
+    marks = [Path(place, f"drfd-test-{os.getpid()}") for place in EMPTY]
+    jobs = []
+    for user in users:
+        fill = f"{LOOK}; for each in /tmp /var/tmp /dev/shm; do id -u >$each/{marks[0].name}; done"
+        script = f"{fill}; {LOOK}; touch {work}/{user.pw_uid}; sleep 600"
+        words = ("-o", work / f"{user.pw_uid}.out", "--", "sh", "-c", script)
+        jobs.append(instance.submit(*words, user=user.pw_uid, cwd=work))
+    for user in users:
+        wait_for("both to have looked", (work / f"{user.pw_uid}").exists)
+    # Both live now, and outside there is nothing.
+    assert not any(mark.exists() for mark in marks)
+    assert len(list(spaces.iterdir())) == 2
+    instance.drf("cancel", *jobs)
+    for job_id, user in zip(jobs, users, strict=True):
+        assert instance.wait_end(job_id)["state"] == "CANCELLED"
+        seen = (work / f"{user.pw_uid}.out").read_text().splitlines()
+        assert seen == [*EMPTY, *(f"{place} {marks[0].name}" for place in EMPTY)]
+    wait_for("the directories gone", lambda: is_empty(spaces))
+
+
+def test_nobody_else_can_enter_a_jobs_space(
+    instance: Instance, users: Accounts, work: Path, spaces: Path
+) -> None:
+    alice, bob = users
+    job_id = instance.submit("--", "sleep", "600", user=alice.pw_uid, cwd=work)
+    instance.wait_state(job_id, "RUNNING")
+    (place,) = spaces.iterdir()
+    for path in (spaces, place):
+        status = path.stat()
+        assert (status.st_uid, status.st_mode & 0o777) == (0, 0o700)
+    mine = instance.submit("--", "ls", place / "tmp", user=bob.pw_uid, cwd=work)
+    assert instance.wait_end(mine)["state"] == "FAILED"
+    instance.drf("cancel", job_id)
+    instance.wait_end(job_id)
+
+
+def test_shared_memory_is_charged_to_its_job_and_gone_with_it(
+    instance: Instance, users: Accounts, work: Path
+) -> None:
+    alice, _ = users
+    fill = f"dd if=/dev/zero of=/dev/shm/drfd-test-{os.getpid()} bs=1M count=700"
+    words = ("-m", "300M", "--", "sh", "-c", f"{fill}; sleep 600")
+    job = instance.wait_end(instance.submit(*words, user=alice.pw_uid, cwd=work))
+    # The file may take as much as the job, and with the job's processes that is too much.
+    assert job["state"] == "OUT_OF_MEMORY"
+    words = ("-m", "1G", "-o", "out", "--", "sh", "-c", f"{fill}; df -m --output=size /dev/shm")
+    job = instance.wait_end(instance.submit(*words, user=alice.pw_uid, cwd=work))
+    assert job["state"] == "COMPLETED"
+    assert (work / "out").read_text().split()[-1] == "1024"
+    assert job["usage"]["memory_peak"] >= 700 << 20
+    assert not os.path.exists(f"/dev/shm/drfd-test-{os.getpid()}")
+
+
+def test_links_in_a_space_lead_to_no_harm(
+    instance: Instance, users: Accounts, work: Path, spaces: Path
+) -> None:
+    """Neither as root nor as the user: the victim is the user's own."""
+    alice, _ = users
+    victim = work / "victim"
+    script = (
+        f"mkdir -p {victim}/inner; echo kept >{victim}/inner/file; cd /tmp; ln -s {victim} a; "
+        f"mkdir b; ln -s {victim}/inner b/c; ln -s / d; mkdir -m 0 e; mkdir f; touch f/g; "
+        "chmod 0 f; "
+        "cd /var/tmp; ln -s ../../../../../../../.. up; exit 0"
+    )
+    words = ("--", "sh", "-c", script)
+    job = instance.wait_end(instance.submit(*words, user=alice.pw_uid, cwd=work))
+    assert job["state"] == "COMPLETED"
+    wait_for("the directories gone", lambda: is_empty(spaces))
+    assert (victim / "inner" / "file").read_text() == "kept\n"
+
+
+def test_output_files_and_terminals_are_those_of_the_machine(
+    instance: Instance, users: Accounts, work: Path
+) -> None:
+    alice, _ = users
+    outside = Path(tempfile.mkdtemp(prefix="drfd-test-", dir="/tmp"))
+    os.chown(outside, alice.pw_uid, alice.pw_gid)
+    # A link to an absolute path, on the way to the file.
+    (work / "link").symlink_to(outside)
+    try:
+        words = ("-o", work / "link" / "out", "-e", outside / "err", "--")
+        words += ("sh", "-c", "echo yes; echo no >&2; echo /tmp/*")
+        job = instance.wait_end(instance.submit(*words, user=alice.pw_uid, cwd=work))
+        assert job["state"] == "COMPLETED"
+        assert (outside / "out").read_text() == "yes\n/tmp/*\n"
+        assert (outside / "err").read_text() == "no\n"
+        assert (outside / "out").stat().st_uid == alice.pw_uid
+        # The socket of `drf run` is below /tmp here.
+        env = {"XDG_RUNTIME_DIR": str(outside), "TMPDIR": str(outside)}
+        words = ("run", "--", "sh", "-c", "echo attached; ls -A /tmp; exit 7")
+        done = instance.drf(*words, user=alice.pw_uid, cwd=work, check=False, env=env)
+        assert (done.returncode, done.stdout) == (7, "attached\n")
+        # A descriptor of the job itself is no file outside.
+        job = instance.wait_end(
+            instance.submit("-o", "/dev/stdout", "--", "true", user=alice.pw_uid, cwd=work)
+        )
+        assert job["state"] in ("COMPLETED", "LAUNCH_FAILED")
+    finally:
+        shutil.rmtree(outside)
+
+
+def test_a_program_that_only_the_machine_has_is_explained(instance: Instance, work: Path) -> None:
+    refused = instance.drf("submit", "--", "true", cwd=instance.work, check=False)
+    assert refused.returncode == 1
+    assert "private_tmp" in refused.stderr
+    job = instance.wait_end(instance.submit("--", instance.work / "program", cwd=work))
+    assert job["state"] == "LAUNCH_FAILED"
+    assert "each job has a /var/tmp of its own here" in job["outcome"]["text"]
+    # Above: it is there, and empty.
+    job = instance.wait_end(instance.submit("-o", work / "out", "--", "pwd", cwd="/tmp"))
+    assert (work / "out").read_text() == "/tmp\n"
+
+
+def test_owners_commands_see_what_the_job_sees(
+    instance: Instance, users: Accounts, work: Path, spaces: Path
+) -> None:
+    alice, _ = users
+    told = f"cat /tmp/note >>{work}/told; echo $DRF_STATE >>{work}/told"
+    words = ("--notify", "start,end", "--notify-command", f"sleep 1; {told}")
+    words += (
+        "--",
+        "sh",
+        "-c",
+        # That of the start is a part of the job, and ends with it.
+        f"echo mine >/tmp/note; until grep -q RUNNING {work}/told; do sleep .1; done",
+    )
+    job = instance.wait_end(instance.submit(*words, user=alice.pw_uid, cwd=work))
+    assert job["state"] == "COMPLETED"
+    assert (work / "told").read_text() == "mine\nRUNNING\nmine\nCOMPLETED\n"
+    wait_for("the directories gone", lambda: is_empty(spaces))
+
+
+@pytest.mark.anew
+def test_spaces_survive_drfd_and_not_their_jobs(
+    instance: Instance, users: Accounts, work: Path, spaces: Path
+) -> None:
+    alice, _ = users
+    script = (
+        f"touch /tmp/here; while ! [ -e {work}/go ]; do sleep .1; done; ls -A /tmp; touch /tmp/x"
+    )
+    words = ("-o", "out", "--", "sh", "-c", script)
+    job_id = instance.submit(*words, user=alice.pw_uid, cwd=work)
+    instance.wait_state(job_id, "RUNNING")
+    # What a crash has left: of an attempt that nobody knows, and of a removal cut short.
+    for name in (f"999.1.{alice.pw_uid}", f"gone-0a-{alice.pw_uid}"):
+        (spaces / name / "tmp" / "inner").mkdir(parents=True)
+        (spaces / name / "tmp" / "inner" / "file").touch()
+    instance.kill_launcher()
+    instance.kill()
+    instance.start()
+    wait_for("the remains gone", lambda: len(list(spaces.iterdir())) == 1)
+    (work / "go").touch()
+    assert instance.wait_end(job_id)["state"] == "COMPLETED"
+    assert (work / "out").read_text() == "here\n"
+    wait_for("the directories gone", lambda: is_empty(spaces))
+
+
+@pytest.mark.anew
+def test_a_million_files_hold_up_nobody(
+    instance: Instance, users: Accounts, work: Path, spaces: Path
+) -> None:
+    """They are removed beside the launcher's loop, and a cleaner that is killed has a successor."""
+    alice, _ = users
+    count = int(os.environ.get("DRFD_TEST_FILES", "60000"))
+    fill = f"for i in range({count}): open(f'/tmp/{{i}}', 'w').close()"
+    words = ("-m", "2G", "--", "python3", "-c", fill)
+    job = instance.wait_end(instance.submit(*words, user=alice.pw_uid, cwd=work), seconds=300)
+    assert job["state"] == "COMPLETED"
+    (gone,) = wait_for("the removal", lambda: list(spaces.glob("gone-*")))
+    # Others start and end meanwhile.
+    assert instance.wait_end(instance.submit("--", "true", cwd=work))["state"] == "COMPLETED"
+    launcher = instance.launcher_pid()
+    for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().split()[18] == "10":
+                os.kill(int(pid), signal.SIGKILL)
+        except OSError:
+            continue
+    wait_for("all files gone", lambda: not gone.exists(), seconds=300)
+
+
+def test_it_can_be_said_where_they_are_kept(lend: Callable[[str], Instance], work: Path) -> None:
+    home = work / "spaces"
+    work.chmod(0o755)
+    instance = lend(f'{PRIVATE}private_tmp_dir = "{home}"\n')
+    doctor = instance.drf("doctor").stdout
+    assert f"of its own, on disk in {home}" in doctor
+    job_id = instance.submit("--", "sleep", "600", cwd="/")
+    instance.drf("cancel", job_id)
+    instance.wait_end(job_id)
+
+
+def test_a_home_that_others_can_change_is_refused(work: Path) -> None:
+    """Else a user could have root bind, or delete, another directory."""
+    instance = Instance(f'{PRIVATE}private_tmp_dir = "{work}/spaces"\n')
+    try:
+        instance.launch()
+        wait_for("the refusal", lambda: "others may write there" in instance.log.read_text())
+        assert not (work / "spaces").exists()
+    finally:
+        instance.destroy()
+
+
+def test_a_daemon_of_ones_own_refuses_it(users: Accounts, work: Path) -> None:
+    """Only root may make mount namespaces in which set-user-id programs still work."""
+    alice, _ = users
+    home = work / "home"
+    home.mkdir()
+    os.chown(home, alice.pw_uid, alice.pw_gid)
+    (home / "drfd.toml").write_text("[enforcement]\nprivate_tmp = true\n")
+    command = [sys.executable, "-I", "-m", "drfd.daemon", "serve", "--state", str(home / "state")]
+    command += ["--config", str(home / "drfd.toml")]
+    done = subprocess.run(
+        command, user=alice.pw_uid, group=alice.pw_gid, extra_groups=[], capture_output=True,
+        text=True, timeout=120, cwd=home,
+    )  # fmt: skip
+    assert done.returncode == 78
+    assert "only root can give jobs a /tmp of their own" in done.stderr

@@ -1,0 +1,269 @@
+"""Shortages of a moment, by real ones: jobs wait until there is enough again, and none ends by it.
+
+Processes are made short with the pids controller around the launcher, room on disks with small file
+systems in a mount namespace of the instance's own.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from instance import CONFIG, Instance, wait_for
+from kernel import Kernel
+from system.accounts import Accounts
+
+pytestmark = [pytest.mark.system, pytest.mark.anew]
+
+SMALL = ("-c", "0.1", "-m", "64M", "-e", "/dev/null")
+
+
+@pytest.fixture
+def small_disks() -> Iterator[Instance]:
+    """Its attempt files, and the directory `full`, are on file systems with room for few files."""
+    instance = Instance(CONFIG)
+    attempts, full = instance.state / "launcher" / "attempts", instance.work / "full"
+    mounts = (
+        f"umask 022; mkdir -p -m 711 {attempts}; chmod 700 {attempts}; mkdir {full}; "
+        f"mount -t tmpfs -o nr_inodes=8,mode=700 none {attempts}; "
+        f'mount -t tmpfs -o nr_inodes=2,mode=777 none {full}; exec "$@"'
+    )
+    instance.before = ["unshare", "-m", "--propagation", "private", "sh", "-c", mounts, "sh"]
+    try:
+        yield instance.start()
+    finally:
+        instance.destroy()
+
+
+def inside(instance: Instance, path: Path) -> Path:
+    """The path as the instance has it, in its own mount namespace."""
+    return Path(f"/proc/{instance.launcher_pid()}/root{path}")
+
+
+def fill(place: Path) -> list[Path]:
+    """Use up all files that there can be."""
+    made: list[Path] = []
+    while True:
+        try:
+            (place / f"filler{len(made)}").touch()
+        except OSError:
+            return made
+        made.append(place / f"filler{len(made)}")
+
+
+@contextmanager
+def no_new_processes(instance: Instance) -> Iterator[None]:
+    """While it lasts, neither the launcher nor its runners can fork."""
+    kernel, launcher = Kernel(), instance.launcher_pid()
+    home = kernel.cgroup(launcher, "pids")
+    cage = kernel.top("pids") / f"drfd-test-{os.getpid()}"
+    cage.mkdir()
+    children = Path(f"/proc/{launcher}/task/{launcher}/children")
+    try:
+        for pid in [launcher, *map(int, children.read_text().split())]:
+            # Another is the one that keeps the scope alive in which jobs are by version 2.
+            if kernel.cgroup(pid, "pids") == home:
+                (cage / "cgroup.procs").write_text(str(pid))
+        (cage / "pids.max").write_text("1")
+        yield
+    finally:
+        for pid in (cage / "cgroup.procs").read_text().split():
+            (home / "cgroup.procs").write_text(pid)
+        cage.rmdir()
+
+
+def events(instance: Instance, job_id: int) -> list[str]:
+    return [event["event"] for event in instance.show(job_id)["events"]]
+
+
+def wait_short(instance: Instance, job_id: int) -> str:
+    """The words of the reason, once the job is PENDING for want of something."""
+
+    def is_short() -> dict[str, Any] | None:
+        job = instance.show(job_id)
+        reason = job["reason"]
+        is_it = job["state"] == "PENDING" and reason and reason["code"] == "MACHINE_SHORT"
+        return reason if is_it else None
+
+    found = wait_for("a shortage", is_short, show=lambda: instance.show(job_id))
+    return str(found["text"])
+
+
+def all_completed(instance: Instance, ids: list[int]) -> None:
+    for job_id in ids:
+        job = instance.wait_end(job_id, seconds=120)
+        assert (job["state"], job["exit_code"]) == ("COMPLETED", 0), job["outcome"]
+        assert "LaunchFailed" not in events(instance, job_id)
+
+
+def test_jobs_wait_while_no_process_can_be_forked_and_then_all_complete(
+    instance: Instance, users: Accounts
+) -> None:
+    """Each job that was launched meanwhile ended as LAUNCH_FAILED: the queue burned."""
+    bob = users[1].pw_uid
+    with no_new_processes(instance):
+        ids = [instance.submit(*SMALL, "-o", "/dev/null", "--", "true", user=bob) for _ in range(6)]
+        text = wait_short(instance, ids[0])
+        assert "the machine is short of processes" in text
+        assert "a launch is tried again at" in text
+        for job_id in ids:
+            wait_short(instance, job_id)
+        told = wait_for(
+            "a second try",
+            lambda: re.search(r"after (\d+) tries in vain", wait_short(instance, ids[0])),
+        )
+        status = instance.drf("why", ids[5]).stdout
+        assert "MACHINE_SHORT" in status or "short of processes" in status
+        instance.drf("cancel", ids[5])
+        assert instance.show(ids[5])["state"] == "CANCELLED"
+        tried = sum(events(instance, job_id).count("Admitted") for job_id in ids)
+        # Six at first, and then one at a time, after longer and longer pauses.
+        assert tried < 15
+        assert 2 <= int(told[1]) <= tried
+    all_completed(instance, ids[:5])
+    assert instance.cgroups() == []
+
+
+def test_the_pause_is_kept_over_a_restart_of_both_daemons(
+    instance: Instance, users: Accounts
+) -> None:
+    with no_new_processes(instance):
+        job_id = instance.submit(*SMALL, "-o", "/dev/null", "--", "true", user=users[1].pw_uid)
+        wait_short(instance, job_id)
+        instance.kill()
+    instance.start()
+    all_completed(instance, [job_id])
+
+
+def test_jobs_wait_while_there_is_no_room_for_attempt_files(
+    small_disks: Instance, users: Accounts
+) -> None:
+    instance, bob = small_disks, users[1].pw_uid
+    fillers = fill(inside(instance, instance.state / "launcher" / "attempts"))
+    assert fillers
+    ids = [instance.submit(*SMALL, "-o", "/dev/null", "--", "true", user=bob) for _ in range(3)]
+    assert "the machine is short of room on a disk" in wait_short(instance, ids[0])
+    for filler in fillers:
+        filler.unlink()
+    all_completed(instance, ids)
+
+
+def test_a_job_waits_alone_for_room_for_its_output(small_disks: Instance, users: Accounts) -> None:
+    instance, bob = small_disks, users[1].pw_uid
+    (filler,) = fill(inside(instance, instance.work / "full"))
+    waits = instance.submit(*SMALL, "-o", "full/out", "--", "echo", "fine", user=bob)
+    text = wait_short(instance, waits)
+    assert "the disk is full (ENOSPC)" in text
+    assert "full/out" not in text, "everybody may read it"
+    others = [
+        instance.submit(*SMALL, "-o", "/dev/null", "--", "true", user=user.pw_uid)
+        for user in users
+        for _ in range(2)
+    ]
+    all_completed(instance, others)
+    assert instance.show(waits)["state"] in ("PENDING", "STARTING", "CLEANING")
+    filler.unlink()
+    all_completed(instance, [waits])
+    assert (inside(instance, instance.work / "full" / "out")).read_text() == "fine\n"
+
+
+def test_only_the_first_attempt_that_runs_empties_the_output(
+    instance: Instance, users: Accounts, tmp_path: Path
+) -> None:
+    """An attempt that was put off counted as the first one, so old output was kept."""
+    home = instance.root / "bobs"
+    home.mkdir()
+    os.chown(home, users[1].pw_uid, users[1].pw_gid)
+    (home / "out").write_text("old\n")
+    os.chown(home / "out", users[1].pw_uid, users[1].pw_gid)
+    with no_new_processes(instance):
+        job_id = instance.submit(
+            *SMALL, "-o", "out", "--", "echo", "new", user=users[1].pw_uid, cwd=home
+        )
+        wait_short(instance, job_id)
+    all_completed(instance, [job_id])
+    assert (home / "out").read_text() == "new\n"
+
+
+#: One user may have no more than 60 processes and threads, all jobs together no more than 100.
+BOUND = f"{CONFIG}processes_total = 100\nprocesses_per_user = 60\n"
+#: As many sleeping children as can be had, then word of their number; they end with the job.
+HOG = """
+import os, sys, time
+count = 0
+try:
+    while count < 5000:
+        if os.fork() == 0:
+            time.sleep(600)
+            os._exit(0)
+        count += 1
+except BlockingIOError:
+    pass
+print(count, flush=True)
+time.sleep(600)
+"""
+
+
+def hog(instance: Instance, user: pwd.struct_passwd, home: Path) -> tuple[int, int]:
+    """A job with as many processes as it can get: its id, and how many these are."""
+    home.mkdir(exist_ok=True)
+    os.chown(home, user.pw_uid, user.pw_gid)
+    job_id = instance.submit(
+        *("-c", "0.1", "-m", "300M", "-o", "%j", "-e", "%j"),
+        *("--", "/usr/bin/python3", "-c", HOG),
+        user=user.pw_uid,
+        cwd=home,
+    )
+    out = home / str(job_id)
+    count = wait_for("all its processes", lambda: out.exists() and out.read_text())
+    return job_id, int(count)
+
+
+def test_the_processes_of_one_user_keep_nobody_elses_jobs_from_starting(
+    lend: Callable[[str], Instance], users: Accounts
+) -> None:
+    """Three jobs of one user, each within its limits, used up all processes that the kernel has,
+    and the jobs of all others ended as LAUNCH_FAILED."""
+    instance = lend(BOUND)
+    alice, bob = users
+    home = instance.root / "alices"
+    hogs = [hog(instance, alice, home)]
+    assert hogs[0][1] in range(40, 61)
+    # The kernel lets one more become the user's before it says that there are too many.
+    one_more = instance.submit(*SMALL, "-o", "/dev/null", "--", "sleep", "600", user=alice.pw_uid)
+    instance.wait_state(one_more, "RUNNING")
+    waits = instance.submit(*SMALL, "-o", "/dev/null", "--", "true", user=alice.pw_uid)
+    text = wait_short(instance, waits)
+    assert "its user has as many processes as allowed (EAGAIN)" in text
+    assert "enforcement.processes_per_user" in text
+    others = [
+        instance.submit(*SMALL, "-o", "/dev/null", "--", "sh", "-c", "true; true", user=bob.pw_uid)
+        for _ in range(6)
+    ]
+    all_completed(instance, others)
+    assert instance.show(waits)["state"] != "COMPLETED"
+    instance.drf("cancel", hogs[0][0])
+    all_completed(instance, [waits])
+
+
+def test_all_jobs_together_have_no_more_processes_than_was_said(
+    lend: Callable[[str], Instance], users: Accounts
+) -> None:
+    instance = lend(f"{CONFIG}processes_total = 50\nprocesses_per_user = 50\n")
+    (alice, bob), found = users, []
+    for user in (alice, bob, alice):
+        if sum(found) < 45:
+            found.append(hog(instance, user, instance.root / user.pw_name)[1])
+    assert sum(found) + len(found) <= 50
+    doctor = instance._ask("doctor")
+    assert doctor["processes"] == {"total": 50, "per_user": 50}
+    last = instance.submit(*SMALL, "-o", "/dev/null", "--", "true", user=bob.pw_uid)
+    # It has one process, which the bound does not keep out; more it could not have.
+    all_completed(instance, [last])

@@ -1,0 +1,324 @@
+"""Where the controller is not root, a job runs only if its user has asked for just that."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from drfd.payload.pack import of_request
+from drfd.payload.signature import digest_of, proof_of
+from instance import CONFIG, Instance, wait_for
+from system.accounts import Accounts
+
+pytestmark = [pytest.mark.system, pytest.mark.anew]
+
+
+@pytest.fixture
+def controller() -> Iterator[pwd.struct_passwd]:
+    """The account that the controller runs as."""
+    name = f"drfdt{os.getpid()}c"
+    subprocess.run(["useradd", "--no-create-home", "--no-log-init", name], check=True)
+    yield pwd.getpwnam(name)
+    subprocess.run(["userdel", name], check=True)
+
+
+@pytest.fixture
+def instance(controller: pwd.struct_passwd) -> Iterator[Instance]:
+    instance = Instance(f'{CONFIG}\n[daemon]\nuser = "{controller.pw_name}"\n')
+    instance.as_root = False
+    try:
+        yield instance.start()
+    finally:
+        instance.destroy()
+
+
+def home_for(instance: Instance, user: pwd.struct_passwd) -> Path:
+    home = instance.root / user.pw_name
+    home.mkdir(mode=0o700, exist_ok=True)
+    os.chown(home, user.pw_uid, user.pw_gid)
+    return home
+
+
+def ask(
+    instance: Instance, user: pwd.struct_passwd, request: dict[str, object]
+) -> dict[str, object]:
+    """One request, as this user."""
+    code = (
+        "import socket, sys\n"
+        "s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])\n"
+        "s.sendall(sys.argv[2].encode() + b'\\n'); print(s.makefile().readline())"
+    )
+    command = [sys.executable, "-I", "-c", code, str(instance.socket), json.dumps(request)]
+    done = subprocess.run(
+        command, user=user.pw_uid, group=user.pw_gid, capture_output=True, check=True
+    )
+    return dict(json.loads(done.stdout))
+
+
+def key_of(instance: Instance, user: pwd.struct_passwd) -> bytes:
+    """As that user gets it."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from drfd.payload.signature import fetch_key; print(fetch_key(sys.argv[2]).hex())"
+    )
+    door = str(instance.state / "launcher" / "keys.sock")
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code, root, door],
+        user=user.pw_uid, group=user.pw_gid, capture_output=True, check=True,
+    )  # fmt: skip
+    return bytes.fromhex(done.stdout.decode())
+
+
+def job(home: Path, *argv: str) -> dict[str, object]:
+    return {"op": "submit", "v": 1, "argv": list(argv), "cwd": str(home), "stdout": "out"}
+
+
+def signed(key: bytes, fields: dict[str, object]) -> dict[str, object]:
+    return {**fields, "proof": proof_of(key, digest_of(of_request(fields)))}
+
+
+def test_what_users_submit_runs_in_every_way(instance: Instance, users: Accounts) -> None:
+    """The short way of drf, the whole one, arrays, and the command that tells of an end."""
+    for user in users:
+        home = home_for(instance, user)
+        options = {"user": user.pw_uid, "cwd": home, "env": {"MARK": "ü"}}
+        plain = instance.submit("-o", "plain", "--", "sh", "-c", "id -un; echo $MARK", **options)
+        tell = ("--notify", "end", "--notify-command", "echo $DRF_STATE $DRF_STDOUT > told")
+        whole = instance.submit(*tell, "-o", "%x", "-n", "whole", "--", "true", **options)
+        array = instance.submit(
+            "--array", "3-4", "--", "sh", "-c", "echo $DRF_ARRAY_INDEX", **options
+        )
+        for number in (plain, whole, array + 1, array + 2):
+            assert instance.wait_end(number)["state"] == "COMPLETED"
+        assert (home / "plain").read_text() == f"{user.pw_name}\nü\n"
+        assert (home / f"drf-{array}_4.out").read_text() == "4\n"
+        wait_for("the notice", (home / "told").exists)
+        assert (home / "told").read_text() == f"COMPLETED {home}/whole\n"
+
+
+def test_jobs_sent_ahead_of_their_answers_are_signed_too(
+    instance: Instance, users: Accounts
+) -> None:
+    user = users[0]
+    home = home_for(instance, user)
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from drfd.client.client import connect\n"
+        "jobs = [{'argv': ['true'], 'stdout': '/dev/null', 'stderr': '/dev/null'}] * 200\n"
+        "print(connect(sys.argv[2]).submit_many(jobs)[-1])"
+    )
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code, root, str(instance.socket)],
+        user=user.pw_uid, group=user.pw_gid, cwd=home, capture_output=True, check=True,
+    )  # fmt: skip
+    assert instance.wait_end(int(done.stdout))["state"] == "COMPLETED"
+
+
+def test_a_submission_without_a_signature_is_refused_at_once(
+    instance: Instance, users: Accounts
+) -> None:
+    reply = ask(instance, users[0], job(home_for(instance, users[0]), "true"))
+    assert reply["ok"] is False
+    error = reply["error"]
+    assert isinstance(error, dict)
+    assert error["code"] == "not-signed" and "update drf" in error["hint"]
+
+
+@pytest.mark.parametrize("forgery", ["another's key", "another command", "no key at all"])
+def test_what_another_has_signed_does_not_run(
+    instance: Instance, users: Accounts, forgery: str
+) -> None:
+    user, other = users
+    home = home_for(instance, user)
+    asked = job(home, "touch", "ran")
+    match forgery:
+        case "another's key":
+            asked = signed(key_of(instance, other), asked)
+        case "another command":
+            asked = {**signed(key_of(instance, user), job(home, "true")), "argv": ["touch", "ran"]}
+        case _:
+            asked = {**asked, "proof": "0" * 64}
+    reply = ask(instance, user, asked)
+    job_id = reply["id"]
+    assert isinstance(job_id, int)
+    ended = instance.wait_end(job_id)
+    assert ended["state"] == "LAUNCH_FAILED"
+    assert "not signed by its user" in ended["outcome"]["text"]
+    assert not (home / "ran").exists()
+
+
+def test_who_has_the_controllers_uid_cannot_run_anything_as_somebody_else(
+    instance: Instance, users: Accounts, controller: pwd.struct_passwd
+) -> None:
+    """The launcher took its word for who asked: it could run any command as any user."""
+    home = home_for(instance, users[0])
+    code = """
+import os, socket, sys
+sys.path.insert(0, sys.argv[1])
+from drfd.launcher.protocol import AttemptLimits, LaunchOrder, encode, launch_message
+from drfd.payload.pack import encode as payload
+from drfd.linux.sealed import seal
+uid, user, home = int(sys.argv[3]), sys.argv[4], sys.argv[5]
+limits = AttemptLimits(cores_milli=100, memory_bytes=1 << 26, pids=10)
+def order(number, proof, variables):
+    return LaunchOrder(
+        id=number, attempt=1, uid=uid, user=user, journal="0" * 32, submitted_us=1, gid=uid,
+        array_id=0, array_index=0, name="x", threads=1, variables=variables, hidden=(),
+        limits=limits, proof=proof,
+    )
+data = payload(
+    argv=["touch", "ran"], cwd=home, umask=0, stdout="/dev/null", stderr="/dev/null", env={},
+    script=None, attach=None, notify=(),
+)
+def say(*orders, sealed=True):
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect(sys.argv[2])
+        for each in orders:
+            fd = seal(data) if sealed else os.memfd_create("x")
+            socket.send_fds(line, [encode(launch_message(each))], [fd])
+        line.shutdown(socket.SHUT_WR)
+        print(line.makefile().read())
+say(order(91, None, {}), order(92, "0" * 64, {}))
+say(order(93, None, {"LD_PRELOAD": "/tmp/evil.so"}))
+say(order(94, None, {}), sealed=False)
+"""
+    instance.stop()
+    # As the controller would start it: the launcher alone.
+    end, ours = os.pipe()
+    room = instance.state / "launcher"
+    words = ["--state", str(room), "--controller-uid", str(controller.pw_uid), "--no-cgroups"]
+    launcher = subprocess.Popen(
+        [sys.executable, "-I", "-m", "drfd.launcher", *words, "--keep-fd", str(end)],
+        pass_fds=(end,), stderr=subprocess.PIPE,
+    )  # fmt: skip
+    os.close(end)
+    try:
+        door = room / "launcher.sock"
+        wait_for("a launcher", lambda: _answers(door))
+        user = users[0]
+        said = subprocess.run(
+            [
+                *(sys.executable, "-I", "-c", code, str(Path(__file__).parents[2]), str(door)),
+                *(str(user.pw_uid), user.pw_name, str(home)),
+            ],
+            user=controller.pw_uid, group=controller.pw_gid, capture_output=True, check=True,
+            text=True,
+        ).stdout  # fmt: skip
+    finally:
+        os.close(ours)
+        _, log = launcher.communicate(timeout=60)
+    broke = [json.loads(line) for line in said.split("\n") if '"broke"' in line]
+    assert [each["id"] for each in broke] == [91, 92]
+    assert all("not signed by its user" in each["text"] for each in broke)
+    assert b"no variable of drfd's" in log
+    assert b"can still be changed" in log
+    assert not (home / "ran").exists()
+
+
+def _answers(door: Path) -> bool:
+    try:
+        with socket.socket(socket.AF_UNIX) as line:
+            line.connect(str(door))
+            return b"hello" in line.recv(1 << 16)
+    except OSError:
+        return False
+
+
+def test_a_key_is_its_owners_alone(
+    instance: Instance, users: Accounts, controller: pwd.struct_passwd
+) -> None:
+    keys = {key_of(instance, user) for user in (*users, controller)}
+    assert len(keys) == 3
+    secret = instance.state / "launcher" / "secret"
+    assert (secret.stat().st_uid, secret.stat().st_mode & 0o777) == (0, 0o600)
+
+
+def test_a_door_that_dies_is_opened_again(instance: Instance, users: Accounts) -> None:
+    key = key_of(instance, users[0])
+    launcher = instance.launcher_pid()
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    (door,) = [
+        pid for pid in children if int(_status(pid, "Threads")) > 1
+    ]  # The only one with threads.
+    assert int(_status(door, "CapEff"), 16) == 0
+    os.kill(int(door), 9)
+    assert key_of(instance, users[0]) == key
+
+
+def _status(pid: str, field: str) -> str:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(line.split()[1] for line in lines if line.startswith(f"{field}:"))
+
+
+def test_what_waits_from_before_there_were_signatures_is_started(
+    instance: Instance, users: Accounts
+) -> None:
+    """And nothing else without one, not even of the same user."""
+    user = users[0]
+    home = home_for(instance, user)
+    old = instance.submit("--hold", "-o", "old", "--", "echo", "x", user=user.pw_uid, cwd=home)
+    array = instance.submit("--hold", "--array", "1-2", "--", "true", user=user.pw_uid, cwd=home)
+    instance.stop()
+    # As an older version has left it.
+    (instance.state / "launcher" / "secret").unlink()
+    database = instance.state / "controller" / "journal.sqlite"
+    code = (
+        "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]);"
+        "db.execute(\"update payloads set data = cast(json_remove(data, '$.proof') as blob)\");"
+        "db.commit(); print(db.execute('select count(*) from payloads').fetchone()[0])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(database)], capture_output=True, check=True
+    )
+    assert int(done.stdout) == 2
+    instance.start()
+    instance.drf("release", old, array)
+    for number in (old, array + 1, array + 2):
+        job = instance.wait_end(number)
+        assert job["state"] == "COMPLETED", job["outcome"]
+    assert (home / "old").read_text() == "x\n"
+    new = instance.submit("-o", "new", "--", "echo", "y", user=user.pw_uid, cwd=home)
+    assert instance.wait_end(new)["state"] == "COMPLETED"
+
+
+def test_no_root_process_holds_what_a_user_has_written(instance: Instance, users: Accounts) -> None:
+    """The launcher and each runner parsed arguments, environment and script of every user."""
+    user = users[0]
+    home = home_for(instance, user)
+    mark = f"mark-{os.getpid()}-of-the-user"
+    number = instance.submit(
+        *("--", "sleep", "1000"), user=user.pw_uid, cwd=home, env={"MARK": mark}
+    )
+    instance.wait_state(number, "RUNNING")
+    launcher = instance.launcher_pid()
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    assert len(children) >= 2
+    for pid in [str(launcher), *children]:
+        assert mark.encode() not in memory_of(pid), pid
+    assert mark.encode() in memory_of(str(instance.process.pid)), "else this proves nothing"
+
+
+def memory_of(pid: str) -> bytes:
+    found = []
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            span, rights, *_ = line.split()
+            if "rw" not in rights:
+                continue
+            low, high = (int(each, 16) for each in span.split("-"))
+            try:
+                memory.seek(low)
+                found.append(memory.read(high - low))
+            except OSError:
+                continue
+    return b"".join(found)

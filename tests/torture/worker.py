@@ -1,0 +1,203 @@
+"""A user who works, and keeps a record of it: what was asked for, and how it ought to end.
+
+Run as that user, who may not be able to read this file: its text is passed with `-c`. Jobs
+themselves write with O_APPEND when they run, one sign each, so that the files tell how often each
+has run. It ends when the file `stop` is in its directory, after all its jobs have ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from drfd.client.connection import Connection
+from drfd.common.errors import DrfdError, Refused, Unavailable
+
+#: Fate: the script, how often it is drawn, and the ends that are right (state, exit code).
+FATES: dict[str, tuple[str, int, tuple[tuple[str, int | None], ...]]] = {
+    "good": ("exit 0", 6, (("COMPLETED", 0),)),
+    "bad": ("exit 3", 3, (("FAILED", 3),)),
+    "short": ("sleep 0.2", 4, (("COMPLETED", 0),)),
+    "held": ("exit 4", 2, (("FAILED", 4),)),
+    "cancelled": ("exec sleep 1000", 2, (("CANCELLED", None),)),
+    "frozen": ("sleep 0.5; exit 5", 1, (("FAILED", 5),)),
+    "straggler": ("setsid sleep 1000 & exit 7", 1, (("FAILED", 7),)),
+    "signalled": (
+        "trap 'exit 6' USR1; touch ready; while :; do sleep 0.1; done",
+        1,
+        (("FAILED", 6),),
+    ),
+    "late": ("sleep 1000", 1, (("TIMEOUT", None),)),
+}
+#: What is measured: a job that writes down when its first instruction runs.
+PROBE = "probe"
+ENDS = {fate: ends for fate, (_, _, ends) in FATES.items()} | {PROBE: (("COMPLETED", 0),)}
+
+
+class Worker:
+    def __init__(self, socket_path: Path, home: Path, stamp: str, drf: str, seed: str) -> None:
+        self._connection = Connection(socket_path)
+        self._home, self._stamp, self._drf = home, stamp, drf
+        self._chance = Random(seed)
+        self._records = home.joinpath("records").open("a")
+        self._fates: dict[int, tuple[str, int]] = {}
+        self._later: list[tuple[float, str, int]] = []
+        self._count = 0
+
+    def run(self, per_second: float) -> None:
+        next_s = time.monotonic()
+        while not self._home.joinpath("stop").exists():
+            if time.monotonic() >= next_s:
+                self._submit()
+                next_s = max(next_s + 1 / per_second, time.monotonic() - 1)
+            self._do_what_is_due(time.monotonic())
+            time.sleep(max(0.0, min(0.01, next_s - time.monotonic())))
+        self._do_what_is_due(float("inf"))
+        self._await_all()
+        self._note(done=True)
+
+    def _submit(self) -> None:
+        number, self._count = self._count, self._count + 1
+        place = self._home / str(number // 1000)
+        place.mkdir(exist_ok=True)
+        draw = self._chance.random()
+        if draw < 0.2:
+            self._submit_by_program(number, place)
+            return
+        fate = PROBE
+        if draw < 0.6:
+            fate = self._chance.choices([*FATES], [weight for _, weight, _ in FATES.values()])[0]
+        fields: dict[str, Any] = {
+            "cwd": str(place),
+            "name": f"{fate}-{number}",
+            "env": {"PATH": os.environ["PATH"]},
+            "demand": {"cores_milli": 200, "memory_bytes": 32 << 20},
+            "stderr": "/dev/null",
+        }
+        if fate == PROBE:
+            fields |= {"argv": [self._stamp], "stdout": f"{place}/stamp-{number}"}
+        else:
+            # Where another job of that name has not been.
+            script = f"echo x >> ran-{number}; {FATES[fate][0]}".replace("ready", f"ready-{number}")
+            fields |= {"argv": ["sh", "-c", script], "stdout": "/dev/null"}
+            fields["held"] = fate == "held"
+            if fate == "late":
+                fields["time_limit_s"] = 1
+        begun_ns = time.monotonic_ns()
+        job_id = self._asked("submit", **fields)
+        ended_ns = time.monotonic_ns()
+        if job_id is None:
+            return
+        self._note(
+            id=job_id, number=number, fate=fate, how="submit", begun_ns=begun_ns, ended_ns=ended_ns
+        )
+        self._remember(job_id, fate, number)
+
+    def _submit_by_program(self, number: int, place: Path) -> None:
+        """As people do it."""
+        script = f"echo x >> ran-{number}; {FATES['bad'][0]}"
+        asked = ("-q", "-c", "0.2", "-m", "32M", "-o", "/dev/null", "-e", "/dev/null")
+        command = [self._drf, "submit", *asked, "--", "sh", "-c", script]
+        begun_ns = time.monotonic_ns()
+        done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=300)
+        ended_ns = time.monotonic_ns()
+        if done.returncode == os.EX_UNAVAILABLE:
+            # Nobody was there to ask; nothing is queued.
+            self._note(away=done.stderr.strip(), at_ns=ended_ns)
+            return
+        if done.returncode != 0:
+            self._note(refused=done.stderr.strip(), code=done.returncode, at_ns=ended_ns)
+            return
+        job_id = int(done.stdout)
+        self._note(
+            id=job_id, number=number, fate="bad", how="drf", begun_ns=begun_ns, ended_ns=ended_ns
+        )
+        self._remember(job_id, "bad", number)
+
+    def _remember(self, job_id: int, fate: str, number: int) -> None:
+        self._fates[job_id] = fate, number
+        now = time.monotonic()
+        if fate == "held":
+            self._later.append((now + self._chance.uniform(0, 2), "release", job_id))
+        elif fate == "cancelled":
+            self._later.append((now + self._chance.uniform(0, 2), "cancel", job_id))
+        elif fate == "frozen":
+            self._later.append((now + self._chance.uniform(0, 0.5), "suspend", job_id))
+            self._later.append((now + 2.0, "resume", job_id))
+        elif fate == "signalled":
+            self._later.append((now + 1.0, "signal", job_id))
+
+    def _asked(self, op: str, **fields: Any) -> int | None:
+        """Until it answers. None when it refuses, which is noted."""
+        key = f"{os.getpid()}-{self._count}"
+        while True:
+            try:
+                if op == "submit":
+                    return int(self._connection.request(op, key=key, **fields)["id"])
+                self._connection.request(op, **fields)
+                return 0
+            except Unavailable:
+                self._connection.close()
+                time.sleep(0.05)
+            except Refused as error:
+                self._note(refused=str(error), code=error.code, at_ns=time.monotonic_ns())
+                return None
+
+    def _do_what_is_due(self, now: float) -> None:
+        due = [each for each in self._later if each[0] <= now]
+        self._later = [each for each in self._later if each[0] > now]
+        for _, verb, job_id in due:
+            if verb != "signal":
+                self._asked(verb, select={"ids": [job_id]})
+            elif not self._signal(job_id):
+                self._later.append((now + 1.0, verb, job_id))
+
+    def _await_all(self) -> None:
+        """What could not be done, or while nobody answered, is asked for again."""
+        until = time.monotonic() + 300
+        while time.monotonic() < until:
+            try:
+                select = {"user": self._connection.request("hello")["user"]}
+                live = self._connection.request("status", select=select, limit=1000)["jobs"]
+            except DrfdError:
+                self._connection.close()
+                time.sleep(0.2)
+                continue
+            if not live:
+                return
+            for job in live:
+                fate, _ = self._fates.get(job["id"], ("", 0))
+                verb = {"HELD": "release", "SUSPENDED": "resume"}.get(job["state"])
+                if verb is None and fate == "cancelled":
+                    verb = "cancel"
+                if verb is not None:
+                    self._asked(verb, select={"ids": [job["id"]]})
+                self._signal(job["id"])
+            time.sleep(0.2)
+        self._note(refused="jobs do not end", code="stuck", at_ns=time.monotonic_ns())
+
+    def _signal(self, job_id: int) -> bool:
+        """Whether a job that waits for a signal was sent one. Before its trap is set, the signal
+        would end it with another exit code than its record says."""
+        fate, number = self._fates.get(job_id, ("", 0))
+        ready = self._home.joinpath(str(number // 1000), f"ready-{number}")
+        if fate != "signalled" or not ready.exists():
+            return False
+        self._asked("signal", select={"ids": [job_id]}, signal=10)
+        return True
+
+    def _note(self, **fields: Any) -> None:
+        self._records.write(json.dumps(fields) + "\n")
+        self._records.flush()
+
+
+if __name__ == "__main__":
+    _socket, _home, _stamp, _drf, _seed, _rate = sys.argv[1:7]
+    os.umask(0o077)
+    Worker(Path(_socket), Path(_home), _stamp, _drf, _seed).run(float(_rate))

@@ -1,0 +1,85 @@
+"""Advised and changed demands, as words of a command line that can be typed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as some
+
+from drfd.common.units import parse_cores, parse_disk_rates, parse_duration, parse_memory
+from drfd.core.explain.ended_jobs import Advice
+from drfd.wording.options import advice_options, changed_options
+from fakes import demand, spec
+
+MIB, GIB = 1 << 20, 1 << 30
+
+ADVICE = some.builds(
+    Advice,
+    cores_milli=some.integers(1, 2000).map(lambda halves: 500 * halves),
+    memory_bytes=some.integers(MIB, 1 << 50),
+    time_limit_s=some.integers(1, 1 << 30),
+    read_bps=some.integers(0, 1 << 40),
+    write_bps=some.integers(0, 1 << 40),
+    disk=some.sampled_from(["", "data"]),
+    gres=some.sampled_from([(), (("gpu", 2),)]),
+    jobs=some.just(3),
+    short_jobs=some.just(0),
+)
+
+
+@given(ADVICE)
+def test_advice_can_be_typed(advice: Advice) -> None:
+    words = advice_options(advice)
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    assert parse_cores(given["-c"]) == advice.cores_milli
+    assert parse_memory(given["-m"]) == advice.memory_bytes
+    assert parse_duration(given["-t"]) == advice.time_limit_s
+    rates = (advice.read_bps, advice.write_bps)
+    assert ("--io" in given) is any(rates)
+    if "--io" in given:
+        assert parse_disk_rates(given["--io"]) == (advice.disk or None, *rates)
+    assert given.get("--gres") == ("gpu=2" if advice.gres else None)
+
+
+def test_amounts_are_in_the_largest_unit_that_is_exact() -> None:
+    advice = Advice(
+        cores_milli=3500,
+        memory_bytes=1280 * MIB,
+        time_limit_s=1500,
+        read_bps=6 * MIB,
+        write_bps=0,
+        disk="data",
+        gres=(("gpu", 1),),
+        jobs=3,
+        short_jobs=0,
+    )
+    asked = ["-c", "3.5", "-m", "1280M", "-t", "25m"]
+    assert advice_options(advice) == [*asked, "--io", "data=6M/0", "--gres", "gpu=1"]
+
+
+# -- changes ----------------------------------------------------------------------------------
+
+
+def test_what_stays_as_it_was_is_not_said_again() -> None:
+    asked = spec(asks=demand(8, 16), time_limit_s=7200)
+    assert changed_options(asked, asked) == []
+    fewer_cores = replace(asked, demand=replace(asked.demand, cores_milli=5000))
+    assert changed_options(asked, fewer_cores) == ["-c", "5"]
+    less = replace(asked, demand=replace(asked.demand, cores_milli=500, memory_bytes=7680 * MIB))
+    assert changed_options(asked, less) == ["-c", "0.5", "-m", "7680M"]
+    assert changed_options(asked, replace(less, time_limit_s=29 * 60)) == [
+        *("-c", "0.5", "-m", "7680M", "-t", "29m"),
+    ]
+
+
+def test_a_changed_rate_is_said_with_the_other_one_and_with_the_disk_of_several() -> None:
+    asked = spec(asks=demand(1, 1, read=80 * MIB, write=10 * MIB))
+    slower = replace(asked, demand=replace(asked.demand, read_bps=60 * MIB))
+    assert changed_options(asked, slower) == ["--io", "60M/10M"]
+
+    def on(read_bps: int) -> tuple[tuple[str, int, int], ...]:
+        return ("data", read_bps, 0), ("scratch", 0, 0)
+
+    asked, slower = (spec(asks=replace(demand(1), disks=on(rate))) for rate in (60 * MIB, 40 * MIB))
+    assert changed_options(asked, slower) == ["--io", "data=40M/0"]

@@ -1,0 +1,256 @@
+"""Each kind of evidence on a wait has its sentence, word by word."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import get_args
+
+import pytest
+
+from drfd.core.decisions.outcome import Attempts
+from drfd.core.explain.reasons import (
+    ArrayLimit,
+    AwaitedJob,
+    BehindInFifo,
+    BeyondMachine,
+    DependenciesEnded,
+    Draining,
+    Evidence,
+    ExternalUse,
+    HasReservation,
+    HeldBy,
+    KeptFor,
+    LargestHolder,
+    LauncherAway,
+    MayNotPass,
+    NeverStarts,
+    NextPass,
+    PathLimit,
+    ReasonCode,
+    ResourceShortage,
+    ServedFirst,
+    SlotsTaken,
+    StartsFrom,
+    TooLittleFree,
+    WaitReason,
+    WaitsFor,
+)
+from drfd.core.model.job import JobState, Outcome, Postponed, RequiredOutcome, Whose
+from drfd.wording.waits import attempts_text, wait_text
+
+CORES = ResourceShortage("cores", 8000, 3000)
+KEPT = KeptFor("2", "alice", (("cores", 7000), ("memory", 1 << 30)), 3600, is_drain=False)
+POSTPONED = Postponed(
+    whose=Whose.JOB, text="no process", resource="processes", at_s=0.0, until_s=1, tries=1
+)
+RUNNING, STARTING, PENDING = JobState.RUNNING, JobState.STARTING, JobState.PENDING
+
+
+def job(*states: tuple[JobState, int], until_s: float | None = None) -> AwaitedJob:
+    return AwaitedJob("1", "bob", False, states, until_s)
+
+
+def array(*states: tuple[JobState, int]) -> AwaitedJob:
+    return AwaitedJob("1", "bob", True, states)
+
+
+def lacks(axis: str, needed: int, free: int, held: int) -> TooLittleFree:
+    return TooLittleFree(
+        ResourceShortage(axis, needed, free), LargestHolder("1", "bob", held, None)
+    )
+
+
+SENTENCES: list[tuple[Evidence, str]] = [
+    (HeldBy("alice", "1"), "held by alice; drf release 1 lets it go"),
+    (HeldBy("root", "4_7", is_suspended=True), "suspended by root; drf resume 4_7 lets it go on"),
+    (Draining(), "launching is stopped (drf drain) until drf undrain"),
+    (LauncherAway(), "the launcher is away; jobs start again when it is back"),
+    (NextPass(), "starts with the next pass"),
+    # Dependencies and begin times.
+    (
+        NeverStarts("2_0", "1", Outcome.FAILED, RequiredOutcome.OK),
+        "job 1 ended FAILED and was to end well, so this one never starts; "
+        "drf cancel 2_0, or drf set --after '' 2_0",
+    ),
+    (
+        NeverStarts("2", "1", Outcome.COMPLETED, RequiredOutcome.FAIL),
+        "job 1 ended COMPLETED and was to fail, so this one never starts; "
+        "drf cancel 2, or drf set --after '' 2",
+    ),
+    (DependenciesEnded(), "all that it waits for has ended: it is next"),
+    (WaitsFor(job((STARTING, 1))), "waits for job 1 (bob), which is STARTING"),
+    (
+        WaitsFor(job((RUNNING, 1), until_s=70)),
+        "waits for job 1 (bob), which is RUNNING and ends by T+70s at the latest",
+    ),
+    (WaitsFor(job((PENDING, 1)), 1), "waits for job 1 (bob), which is PENDING, and 1 more"),
+    (WaitsFor(job()), "waits for job 1 (bob), which never starts: see drf why 1"),
+    (
+        WaitsFor(job(), is_through_others=True),
+        "waits, over others, for job 1 (bob), which never starts: see drf why 1",
+    ),
+    (WaitsFor(array((PENDING, 10))), "waits for array 1 (bob), which is PENDING"),
+    (
+        WaitsFor(array((RUNNING, 2), (PENDING, 7))),
+        "waits for array 1 (bob), which is RUNNING (2 tasks) and PENDING (7)",
+    ),
+    (
+        WaitsFor(array((RUNNING, 1), (STARTING, 8), (JobState.HELD, 1), (PENDING, 2))),
+        "waits for array 1 (bob), which is RUNNING (1 task), STARTING (8), HELD (1) "
+        "and PENDING (2)",
+    ),
+    (StartsFrom(60, None), "it may start from T+60s on"),
+    (
+        StartsFrom(60, Attempts(2, 4, "attempt 1 ended FAILED (exit code 3)")),
+        "attempt 2 of 4; attempt 1 ended FAILED (exit code 3); it may start from T+60s on",
+    ),
+    # Launches for which something was short.
+    (POSTPONED, "no process; a launch is tried again at T+1s"),
+    (
+        replace(POSTPONED, whose=Whose.MACHINE, tries=2),
+        "no process; a launch is tried again at T+1s, after 2 tries in vain; processes that end "
+        "make room; an administrator can raise kernel.pid_max, or lower "
+        "enforcement.processes_total",
+    ),
+    # Resources.
+    (
+        BeyondMachine("1", "cores", 5000, 4000, is_dispensable=False),
+        "needs 5 cores, and the machine gives only 4 since its configuration was changed",
+    ),
+    (
+        BeyondMachine("1", "memory", 8 << 30, 4 << 30, is_dispensable=False),
+        "needs 8G of memory, and the machine gives only 4G since its configuration was changed",
+    ),
+    (
+        BeyondMachine("2", "read:scratch", 30, 0, is_dispensable=True),
+        "needs 30/s of disk reads on scratch, and the machine gives only 0/s "
+        "since its configuration was changed; drf set --io scratch=0 2 lets it do without",
+    ),
+    (
+        BeyondMachine("2", "gpu", 1, 0, is_dispensable=True),
+        "needs 1 gpu, and the machine gives only 0 "
+        "since its configuration was changed; drf set --gres gpu=0 2 lets it do without",
+    ),
+    (ArrayLimit(1, 4), "array 1 runs 4 tasks at once at the most"),
+    (
+        PathLimit("root.lab", "cores", 4000, 3000, 2000),
+        "root.lab may hold 4 cores and holds 3; the job needs 2",
+    ),
+    (
+        PathLimit("root.lab", "memory", 4 << 30, 3 << 30, 2 << 30),
+        "root.lab may hold 4G of memory and holds 3G; the job needs 2G",
+    ),
+    (TooLittleFree(ResourceShortage("cores", 1000, 0), None), "needs 1 core, 0 free"),
+    (
+        TooLittleFree(CORES, LargestHolder("2", "bob", 4000, 3800)),
+        "needs 8 cores, 3 free; job 2 (bob) holds 4 until T+3800s at the latest",
+    ),
+    (lacks("cores", 1500, 500, 8500), "needs 1.5 cores, 0.5 free; job 1 (bob) holds 8.5"),
+    (
+        lacks("memory", 8 << 30, 6 << 30, 12 << 30),
+        "needs 8G of memory, 6G free; job 1 (bob) holds 12G",
+    ),
+    (
+        lacks("read", 512, 300, 700),
+        "needs 512/s of disk reads, 300/s free; job 1 (bob) holds 700/s",
+    ),
+    (
+        lacks("write", 512, 300, 700),
+        "needs 512/s of disk writes, 300/s free; job 1 (bob) holds 700/s",
+    ),
+    (lacks("gpu", 2, 0, 2), "needs 2 gpu, 0 free; job 1 (bob) holds 2"),
+    (
+        HasReservation(CORES, 3600),
+        "needs 8 cores, 3 free; what others give back is kept for it, "
+        "and it starts by T+3600s if they end as expected",
+    ),
+    (
+        ExternalUse(ResourceShortage("memory", 10 << 30, 8 << 30), used=8 << 30, kept=6 << 30),
+        "needs 10G of memory, 8G free; "
+        "processes outside drfd use 8G, 6G of it out of what is for jobs",
+    ),
+    (
+        ExternalUse(CORES, used=6001, kept=6001),
+        "needs 8 cores, 3 free; processes outside drfd use 6.001",
+    ),
+    # Shares.
+    (
+        ServedFirst(CORES, (("root.alice", Fraction(0)),), 1, "root.bob", Fraction(4, 3)),
+        "needs 8 cores, 3 free; root.alice at 0% of the entitlement is served first; "
+        "root.bob is at 133%",
+    ),
+    (
+        ServedFirst(
+            CORES,
+            tuple((leaf, Fraction(5, 9)) for leaf in ("root.bob", "root.carol", "root.dave")),
+            4,
+            "root.alice",
+            Fraction(20, 9),
+        ),
+        "needs 8 cores, 3 free; root.bob at 56%, root.carol at 56%, root.dave at 56% "
+        "and 1 more of the entitlement are served first; root.alice is at 222%",
+    ),
+    # Reservations.
+    (
+        KEPT,
+        "it fits, but room is kept free for job 2 (alice), which needs 7 cores, 1G of memory "
+        "and is expected to start by T+3600s; this job would not have ended by then",
+    ),
+    (
+        replace(KEPT, own_start_s=7200),
+        "it fits, but room is kept free for job 2 (alice), which needs 7 cores, 1G of memory "
+        "and is expected to start by T+3600s; this job would not have ended by then; "
+        "it starts by T+7200s itself",
+    ),
+    (
+        replace(KEPT, behind="4"),
+        "it fits, but job 4, which needs the same, comes first; "
+        "room is kept free for job 2 (alice), which needs 7 cores, 1G of memory "
+        "and is expected to start by T+3600s",
+    ),
+    (
+        replace(KEPT, user=None, is_drain=True),
+        "it fits, but everything that it needs is kept free for job 2, "
+        "which needs 7 cores, 1G of memory and is expected to start by T+3600s",
+    ),
+    (
+        MayNotPass("4"),
+        "it fits, but job 4 comes first: it has waited so long that no later job may pass it",
+    ),
+    (
+        MayNotPass("4", own_start_s=60),
+        "it fits, but job 4 comes first: it has waited so long that no later job may pass it; "
+        "it starts by T+60s itself",
+    ),
+    # Other policies.
+    (SlotsTaken(2), "all 2 slots are taken (policy slots)"),
+    (
+        BehindInFifo("2", "alice"),
+        "job 2 (alice) comes first and waits itself; with the policy fifo nobody passes it",
+    ),
+]
+
+
+@pytest.mark.parametrize(("evidence", "sentence"), SENTENCES)
+def test_the_evidence_is_told_in_these_words(evidence: Evidence, sentence: str) -> None:
+    reason = WaitReason(ReasonCode.RESOURCES, evidence)
+    assert wait_text(reason, lambda at_s: f"T+{at_s}s") == sentence
+
+
+def test_every_kind_of_evidence_has_a_sentence_here() -> None:
+    assert {type(evidence) for evidence, _ in SENTENCES} == set(get_args(Evidence))
+
+
+@pytest.mark.parametrize(
+    ("attempts", "text"),
+    [
+        (None, ""),
+        (Attempts(2, 5, ""), "attempt 2 of 5"),
+        (Attempts(2, 4, "attempt 1 ended LOST"), "attempt 2 of 4; attempt 1 ended LOST"),
+    ],
+)
+def test_attempts_are_counted_with_the_end_of_the_last_one(
+    attempts: Attempts | None, text: str
+) -> None:
+    assert attempts_text(attempts) == text
