@@ -151,7 +151,8 @@ def test_disk_rates_hold_for_direct_and_buffered_transfers(service: Installed) -
     took_s = {name: job["ended_at"] - job["started_at"] for name, job in jobs.items()}
     assert all(0.8 * least_s < took < 10 * least_s for took in took_s.values()), took_s
     moved = {name: job["usage"][counter(name)] for name, job in jobs.items()}
-    assert min(moved.values()) >= SIZE_MIB << 20, moved
+    # Writing to drop_caches leaves a few pages that something holds: they are not read again.
+    assert min(moved.values()) >= 0.99 * (SIZE_MIB << 20), moved
 
 
 def counter(name: str) -> str:
