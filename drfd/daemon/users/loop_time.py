@@ -19,6 +19,8 @@ from collections.abc import Callable, Coroutine, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+T = TypeVar("T")
+
 #: Seconds of one part of long work.
 PART_S = 0.002
 
@@ -55,8 +57,6 @@ async def in_parts(do: Callable[[T], None], each: Iterable[T]) -> None:
         for one in left:
             do(one)
 
-
-T = TypeVar("T")
 
 #: Seconds of the loop's time that a user may take at once.
 QUANTUM_S = 0.005
@@ -197,7 +197,8 @@ class LoopTime:
         try:
             yield from turn
         finally:
-            if turn.done() and not turn.cancelled():
+            # A step that is closed before its release must not be released later.
+            if not turn.cancel() and not turn.cancelled():
                 share.released -= 1
 
     def _left_s(self, uid: int, share: _Share) -> float:
