@@ -157,7 +157,7 @@ write = "{exact_size(_DISK_BPS)}"
 [pools.B]
 [pools.C]
 [scheduling]
-external_load = false
+respect_external_load = false
 [enforcement]
 grace = "2s"
 """
