@@ -149,8 +149,8 @@ def total(vectors: Iterable[Vector], zero: Vector) -> Vector:
 
 def fits(demand: Vector, room: Vector) -> bool:
     """True if the demand fits; a demand of zero fits even where the room is negative."""
-    # `all` over a generator would cost three times as much on the hottest path of a pass.
-    for asked, there in zip(demand, room, strict=True):  # noqa: SIM110
+    # This is the hottest path of a pass.
+    for asked, there in zip(demand, room, strict=True):  # noqa: SIM110  # `all` takes thrice as long
         if asked > there and asked:
             return False
     return True
