@@ -19,12 +19,12 @@ from drfd.core.model.lifecycle import Effect
 from drfd.core.model.resources import Axes, Resources, Vector
 from drfd.core.model.stimuli import (
     Actor,
+    AttemptEnded,
+    AttemptRemoved,
+    AttemptStarted,
     CancelAsked,
-    CgroupGone,
     Frozen,
     Now,
-    RunnerEnded,
-    RunnerUp,
     Stimulus,
     SubmitAsked,
     SuspendAsked,
@@ -245,7 +245,7 @@ def tables(ledger: Ledger) -> dict[str, Any]:
     return deepcopy(known)
 
 
-def ended(job_id: int = 1, attempt: int = 1, at_s: float = 0.0, **changes: Any) -> RunnerEnded:
+def ended(job_id: int = 1, attempt: int = 1, at_s: float = 0.0, **changes: Any) -> AttemptEnded:
     """The runner reports an exit with code 0; `changes` replace its fields."""
     when = now(at_s)
     usual: dict[str, Any] = {
@@ -257,12 +257,12 @@ def ended(job_id: int = 1, attempt: int = 1, at_s: float = 0.0, **changes: Any) 
         "over_limit": False,
         "usage": Usage(cpu_s=1.0),
     }
-    return RunnerEnded(job_id=job_id, attempt=attempt, **(usual | changes))
+    return AttemptEnded(job_id=job_id, attempt=attempt, **(usual | changes))
 
 
-def runner_up(job_id: int = 1, attempt: int = 1, at_s: float = 0.0) -> RunnerUp:
+def attempt_started(job_id: int = 1, attempt: int = 1, at_s: float = 0.0) -> AttemptStarted:
     when = now(at_s)
-    return RunnerUp(job_id, attempt, when.at_s, when.mono_s, f"drfd/{job_id}.{attempt}")
+    return AttemptStarted(job_id, attempt, when.at_s, when.mono_s, f"drfd/{job_id}.{attempt}")
 
 
 def apply_and_append(journal: Journal, event: ev.Event, ledger: Ledger) -> Job | None:
@@ -339,7 +339,7 @@ class Bench:
         """A job that was submitted, admitted and launched, all at once."""
         job_id = self.submit(asked, at_s=at_s)
         assert job_id in self.schedule(at_s)
-        self.feed(runner_up(job_id, at_s=at_s))
+        self.feed(attempt_started(job_id, at_s=at_s))
         return job_id
 
     def bring(self, state: JobState) -> None:
@@ -350,7 +350,7 @@ class Bench:
         self.schedule()
         if state is JobState.STARTING:
             return
-        self.feed(runner_up())
+        self.feed(attempt_started())
         if state is JobState.SUSPENDED:
             self.suspend(1)
         if state is JobState.STOPPING:
@@ -358,7 +358,7 @@ class Bench:
         if state in (JobState.CLEANING, JobState.ENDED):
             self.feed(ended())
         if state is JobState.ENDED:
-            self.feed(CgroupGone(now(), 1, 1))
+            self.feed(AttemptRemoved(now(), 1, 1))
 
     def suspend(self, job_id: int, *, by: Actor | None = ALICE, at_s: float = 0.0) -> None:
         """The running job is frozen at once. `by` None: for another job, as preemption does it."""
@@ -380,7 +380,7 @@ class Bench:
     def finish(self, job_id: int, *, at_s: float = 0.0) -> None:
         """The job exits with code 0, and nothing of it is left."""
         self.feed(ended(job_id, at_s=at_s))
-        self.feed(CgroupGone(now(at_s), job_id, 1))
+        self.feed(AttemptRemoved(now(at_s), job_id, 1))
 
     def job(self, job_id: int) -> Job:
         return self.ledger.jobs[job_id]

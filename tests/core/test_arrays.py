@@ -48,11 +48,11 @@ from fakes import (
     ALICE,
     BOB,
     Bench,
+    attempt_started,
     demand,
     ended,
     now,
     rules,
-    runner_up,
     schedule,
     spec,
     tables,
@@ -165,10 +165,10 @@ def test_a_requeued_task_is_still_one_of_its_array() -> None:
     bench = Bench(rules(cores=1))
     array_id = submit(bench, (5, 9, 1))
     (job_id,) = bench.schedule()
-    bench.feed(runner_up(job_id))
+    bench.feed(attempt_started(job_id))
     bench.preempt(job_id)
     bench.feed(ended(job_id))
-    bench.feed(st.CgroupGone(now(), job_id, 1))
+    bench.feed(st.AttemptRemoved(now(), job_id, 1))
     task = bench.job(job_id)
     assert (task.state, task.array_id, task.array_index) == (S.PENDING, array_id, 5)
     assert bench.schedule() == [job_id], "in its old place"
@@ -226,7 +226,7 @@ def test_a_cancellation_ends_what_waits_and_stops_what_runs() -> None:
     bench = Bench(rules(cores=2))
     array_id = submit(bench, (0, 4, 1))
     first, second = bench.schedule()
-    bench.feed(runner_up(first))
+    bench.feed(attempt_started(first))
     events = bench.feed(st.CancelAsked(now(), array_id, ALICE))
     assert [type(event) for event in events] == [
         *(ev.Cancelled, ev.StopRequested, ev.StopRequested)
@@ -263,7 +263,7 @@ def test_what_one_task_refuses_the_others_take() -> None:
     bench = Bench(rules(cores=1))
     array_id = submit(bench, (0, 1, 1))
     (running,) = bench.schedule()
-    bench.feed(runner_up(running))
+    bench.feed(attempt_started(running))
     bench.feed(st.HoldAsked(now(), array_id, ALICE))
     assert states(bench, running, array_id + 2) == ["RUNNING", "HELD"]
     bench.feed(st.SuspendAsked(now(), array_id, ALICE))
@@ -341,7 +341,7 @@ def test_no_more_tasks_run_at_once_than_were_said() -> None:
     bench.finish(first)
     assert bench.schedule() == [array_id + 3]
     bench.feed(st.CancelAsked(now(), second, ALICE))
-    bench.feed(st.CgroupGone(now(), second, 1))
+    bench.feed(st.AttemptRemoved(now(), second, 1))
     assert bench.schedule() == [], "it is being stopped: it has not ended"
     bench.check()
 
@@ -478,7 +478,7 @@ class Twins:
             exit_code, attempt = self.random.choice([0, 0, 3]), self.together.job(job_id).attempt
             for bench in (self.together, self.singly):
                 bench.feed(ended(job_id, attempt, exit_code=exit_code))
-                bench.feed(st.CgroupGone(now(self.at_s), job_id, attempt))
+                bench.feed(st.AttemptRemoved(now(self.at_s), job_id, attempt))
 
     def compare(self) -> None:
         here, there = self.together.ledger, self.singly.ledger
@@ -579,7 +579,7 @@ def after(*wants: tuple[int, RequiredOutcome], **more: Any) -> JobSpec:
 
 def end(bench: Bench, job_id: int, exit_code: int = 0) -> list[ev.Event]:
     bench.feed(ended(job_id, exit_code=exit_code))
-    return bench.feed(st.CgroupGone(now(), job_id, 1))
+    return bench.feed(st.AttemptRemoved(now(), job_id, 1))
 
 
 def test_all_tasks_wait_for_another_job_with_one_event_for_all() -> None:
@@ -664,7 +664,7 @@ def test_the_cancellation_of_an_array_is_an_end_for_who_waits_for_it_or_for_a_ta
     for_all = bench.submit(after((array_id, RequiredOutcome.ANY)))
     for_one = bench.submit(after((array_id + 5, RequiredOutcome.OK)))
     (running,) = bench.schedule()
-    bench.feed(runner_up(running))
+    bench.feed(attempt_started(running))
     bench.feed(st.CancelAsked(now(), array_id, ALICE))
     assert bench.job(for_one).broken == Broken(array_id + 5, Outcome.CANCELLED)
     assert bench.job(for_all).awaits, "one task has not ended yet"
@@ -756,7 +756,7 @@ def test_of_an_array_that_runs_in_part_it_is_told_how_many_tasks_stand_how() -> 
     array_id = submit(bench, (0, 11, 1))
     other = bench.submit(after((array_id, RequiredOutcome.OK)))
     assert len(bench.schedule()) == 9
-    bench.feed(runner_up(array_id + 1))
+    bench.feed(attempt_started(array_id + 1))
     bench.feed(st.HoldAsked(now(), array_id + 12, ALICE))
     reason = explain_wait(bench.job(other), bench.ledger, None, bench.rules)
     states = {JobState.RUNNING: 1, JobState.STARTING: 8, JobState.HELD: 1, JobState.PENDING: 2}

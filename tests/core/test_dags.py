@@ -13,7 +13,7 @@ import pytest
 
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Dependency, JobState, Outcome, RequiredOutcome, Retry
-from fakes import ALICE, Bench, demand, ended, now, rules, runner_up, spec
+from fakes import ALICE, Bench, attempt_started, demand, ended, now, rules, spec
 from seeds import seeds
 
 SEEDS = range(60)
@@ -113,7 +113,7 @@ def test_all_that_can_run_runs_when_it_may_and_nothing_else_does(seed: int) -> N
             assert all(each.job_id in over for each in fate.after), "it started too early"
             assert fate.begin_s is None or fate.begin_s <= at_s
             starts[job_id] = starts.get(job_id, 0) + 1
-            bench.feed(runner_up(job_id, starts[job_id], at_s))
+            bench.feed(attempt_started(job_id, starts[job_id], at_s))
         waits = [job for job in bench.ledger.jobs.values() if bench.ledger.wanted(job)]
         free = bench.rules.room[0] - bench.ledger.allocated[0]
         assert all(bench.ledger.demand(job)[0] > free for job in waits), "it could have started"
@@ -121,7 +121,7 @@ def test_all_that_can_run_runs_when_it_may_and_nothing_else_does(seed: int) -> N
             if random.random() < 0.4:
                 code = fates[job.id].exit_codes[job.attempt - 1]
                 bench.feed(ended(job.id, job.attempt, at_s, exit_code=code))
-                bench.feed(st.CgroupGone(now(at_s), job.id, job.attempt))
+                bench.feed(st.AttemptRemoved(now(at_s), job.id, job.attempt))
                 if job.id not in bench.ledger.jobs:
                     over.add(job.id)
     bench.check()

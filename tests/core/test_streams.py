@@ -37,7 +37,7 @@ from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.scheduling.plan import Plan
 from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
 from drfd.core.scheduling.scheduling_pass import start_events
-from fakes import ADMIN, GIB, demand, ended, now, runner_up, schedule, spec, tables
+from fakes import ADMIN, GIB, attempt_started, demand, ended, now, schedule, spec, tables
 
 JOBS, USERS = 10_000, [f"u{number:02}" for number in range(50)]
 #: What happens within a step is heard of at its end, together.
@@ -151,7 +151,7 @@ class Life:
                 self._end(job, at_s + STEP_S)
             case ev.LaunchFailed():
                 self.gone_s[job.id] = at_s + STEP_S
-                self._later(at_s + STEP_S, st.CgroupGone(now(at_s), job.id, 1))
+                self._later(at_s + STEP_S, st.AttemptRemoved(now(at_s), job.id, 1))
             case ev.Cleaned() if job.started_at is not None and job.ended_at is not None:
                 share = self.rules.shares.dominant_share(self.ledger.demand(job))
                 self.history.add(job.spec.leaf, float(share), job.started_at, job.ended_at)
@@ -161,7 +161,7 @@ class Life:
         """Exit; and its cgroup is gone at once or a little later."""
         self._later(at_s, ended(job.id, at_s=at_s))
         gone_s = at_s + self.random.choice([0, 0, 0, STEP_S])
-        self._later(gone_s, st.CgroupGone(now(gone_s), job.id, 1))
+        self._later(gone_s, st.AttemptRemoved(now(gone_s), job.id, 1))
         self.gone_s[job.id] = gone_s
 
     def _pass(self) -> Plan:
@@ -176,8 +176,8 @@ class Life:
             job_id = event.job_id
             self._record(event)
             broken = self.random.random() < 0.01
-            up = runner_up(job_id, at_s=self.at_s)
-            self._feed(st.LaunchBroke(now(self.at_s), job_id, 1, "gone") if broken else up)
+            up = attempt_started(job_id, at_s=self.at_s)
+            self._feed(st.LaunchAborted(now(self.at_s), job_id, 1, "gone") if broken else up)
         return self.last
 
 

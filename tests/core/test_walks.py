@@ -186,11 +186,11 @@ class Walk:
         job, attempt = self._news()
         chance = self.random.random()
         if chance < 0.2:
-            return st.LaunchBroke(self.now, job.id, attempt, "no such file")
+            return st.LaunchAborted(self.now, job.id, attempt, "no such file")
         if chance < 0.4:
             whose = self.random.choice(list(Whose))
             return st.LaunchShort(self.now, job.id, attempt, "no room", whose, "processes")
-        return st.RunnerUp(job.id, attempt, self.now.at_s, self.now.mono_s, None)
+        return st.AttemptStarted(job.id, attempt, self.now.at_s, self.now.mono_s, None)
 
     def end_news(self) -> st.Stimulus:
         job, attempt = self._news()
@@ -210,7 +210,7 @@ class Walk:
 
     def removal(self) -> st.Stimulus:
         job, attempt = self._news()
-        return st.CgroupGone(self.now, job.id, attempt)
+        return st.AttemptRemoved(self.now, job.id, attempt)
 
     def breach(self) -> st.Stimulus:
         job, attempt = self._news()
@@ -309,7 +309,7 @@ def test_the_books_stay_right_and_everything_comes_to_its_end(seed: int) -> None
         bench.feed(st.CancelAsked(now(1e6), job_id, ADMIN))
     for job in sorted(bench.ledger.jobs.values(), key=lambda job: job.id):
         bench.feed(ended(job.id, job.attempt, 1e6))
-        bench.feed(st.CgroupGone(now(1e6), job.id, job.attempt))
+        bench.feed(st.AttemptRemoved(now(1e6), job.id, job.attempt))
     bench.check()
     ledger = bench.ledger
     assert (ledger.jobs, ledger.queues, ledger.job_counts.waiting, ledger.arrays) == (

@@ -14,7 +14,7 @@ from drfd.common.errors import DrfdError
 from drfd.core.fairness.rules import Rules
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job
-from drfd.core.model.stimuli import Actor, CgroupGone, Now, Stimulus
+from drfd.core.model.stimuli import Actor, AttemptRemoved, Now, Stimulus
 from drfd.daemon.config import Config
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.handlers.requests import Requests
@@ -25,7 +25,7 @@ from drfd.journal.records import Payload
 from drfd.protocol import replies
 from drfd.protocol.replies import BatchReply, SubmitReply
 from drfd.protocol.requests import decode_request
-from fakes import FakeHost, ended, now, runner_up
+from fakes import FakeHost, attempt_started, ended, now
 from shapes import misfits
 
 Result = list[ev.Event] | DrfdError
@@ -128,7 +128,9 @@ class Desk:
             await done
 
     async def finish(self, job_id: int, **facts: Any) -> None:
-        await self.feed(runner_up(job_id), ended(job_id, **facts), CgroupGone(now(), job_id, 1))
+        await self.feed(
+            attempt_started(job_id), ended(job_id, **facts), AttemptRemoved(now(), job_id, 1)
+        )
 
 
 class MakeDesk(Protocol):

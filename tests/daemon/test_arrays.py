@@ -17,10 +17,10 @@ from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import output_path
 from drfd.core.model.lifecycle import Launch
-from drfd.core.model.stimuli import CgroupGone
+from drfd.core.model.stimuli import AttemptRemoved
 from drfd.daemon.launcher_link.messages import LaunchSettings, order_for
 from drfd.journal.records import Payload
-from fakes import ADMIN, ALICE, BOB, ended, now, rules, runner_up, spec, tables
+from fakes import ADMIN, ALICE, BOB, attempt_started, ended, now, rules, spec, tables
 
 JOURNAL = "0" * 32
 
@@ -45,7 +45,9 @@ async def rows(desk: Desk, **fields: Any) -> list[tuple[Any, ...]]:
 
 
 async def end(desk: Desk, job_id: int, **facts: Any) -> None:
-    await desk.feed(runner_up(job_id), ended(job_id, **facts), CgroupGone(now(), job_id, 1))
+    await desk.feed(
+        attempt_started(job_id), ended(job_id, **facts), AttemptRemoved(now(), job_id, 1)
+    )
 
 
 # -- submit ------------------------------------------------------------------------------------
@@ -381,8 +383,8 @@ def test_the_payload_stays_until_the_last_task_has_ended(make_shell: MakeShell) 
     shell.turn((asked(3), payload))
     for job_id in (2, 3, 4):
         assert shell.journal.payload(1) == payload
-        shell.turn(runner_up(job_id), ended(job_id))
-        shell.turn(CgroupGone(now(), job_id, 1))
+        shell.turn(attempt_started(job_id), ended(job_id))
+        shell.turn(AttemptRemoved(now(), job_id, 1))
     assert shell.journal.payload(1) == Payload()
     shell.host.take()
 
@@ -393,13 +395,13 @@ def test_a_restarted_daemon_goes_on_with_the_tasks_that_are_left(
     shell = make_shell(by=rules(cores=2))
     shell.turn(asked(5, at_once=1))
     assert shell.host.take() == [Launch(2, 1)]
-    shell.turn(runner_up(2), ended(2), st.CancelAsked(now(), 4, ALICE))
+    shell.turn(attempt_started(2), ended(2), st.CancelAsked(now(), 4, ALICE))
     shell.host.take()
     again = make_shell(by=rules(cores=2))
     events = list(again.journal.events())
     replayed = Ledger.of_events(again.engine.rules.axes, events)
     assert tables(again.engine.ledger) == tables(replayed) == tables(shell.engine.ledger)
-    again.turn(CgroupGone(now(), 2, 1))
+    again.turn(AttemptRemoved(now(), 2, 1))
     assert [each for each in again.host.take() if isinstance(each, Launch)] == [Launch(3, 1)]
     admitted = [event.job_id for event in again.journal.events() if isinstance(event, ev.Admitted)]
     assert admitted == [2, 3]

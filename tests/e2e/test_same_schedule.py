@@ -149,13 +149,15 @@ def news_of(event: ev.Event, now: st.Now) -> st.Stimulus | None:
         case ev.IdsRaised():
             return st.IdsSeen(now, event.next_id - 1)
         case ev.Launched():
-            return st.RunnerUp(event.job_id, event.attempt, event.at_s, event.mono_s, event.cgroup)
+            return st.AttemptStarted(
+                event.job_id, event.attempt, event.at_s, event.mono_s, event.cgroup
+            )
         case ev.Exited():
-            return st.RunnerEnded(
+            return st.AttemptEnded(
                 event.job_id, event.attempt, event.at_s, now.mono_s, event.exit_code, event.signal,
                 False, False, event.usage,
             )  # fmt: skip
         case ev.Cleaned():
-            return st.CgroupGone(now, event.job_id, event.attempt)
+            return st.AttemptRemoved(now, event.job_id, event.attempt)
         case _:
             return None

@@ -39,12 +39,12 @@ from fakes import (
     ALICE,
     BOB,
     apply_and_append,
+    attempt_started,
     demand,
     ended,
     happened,
     now,
     rules,
-    runner_up,
     schedule,
     spec,
     tables,
@@ -495,15 +495,15 @@ def random_stimulus(ledger: Ledger, chance: random.Random, step: int) -> st.Stim
         case 5:
             return st.DrainAsked(when, chance.random() < 0.2, ADMIN)
         case 6 | 7 | 8:
-            return runner_up(job_id, attempt, step * 60.0)
+            return attempt_started(job_id, attempt, step * 60.0)
         case 9 if chance.random() < 0.3:
-            return st.LaunchBroke(when, job_id, attempt, "no such file")
+            return st.LaunchAborted(when, job_id, attempt, "no such file")
         case 10:
             return ended(job_id, attempt, step * 60.0, exit_code=chance.choice((0, 1)))
         case 11:
             return st.AttemptMissing(when, job_id, attempt)
         case 12:
-            return st.CgroupGone(when, job_id, attempt)
+            return st.AttemptRemoved(when, job_id, attempt)
         case 13 if chance.random() < 0.5:
             return st.Breached(when, job_id, attempt, Outcome.LIMIT_EXCEEDED, "read 2G/s")
         case 14 | 28 | 29 | 30:

@@ -15,7 +15,7 @@ from drfd.core.fairness.rules import Rules
 from drfd.core.model import events as ev
 from drfd.core.model.job import Dependency, JobSpec, Outcome, RequiredOutcome
 from drfd.core.model.resources import Resources
-from drfd.core.model.stimuli import RunnerEnded
+from drfd.core.model.stimuli import AttemptEnded
 from torture.claims import Broken, claim
 
 Amounts = dict[str, int]
@@ -83,7 +83,7 @@ class Turn:
     #: For whom the pass before had kept a place.
     reserved: frozenset[int]
     #: How an attempt has really ended, if its runner has written that down.
-    real_end: Callable[[tuple[int, int]], RunnerEnded | None]
+    real_end: Callable[[tuple[int, int]], AttemptEnded | None]
 
 
 @dataclass

@@ -53,7 +53,7 @@ class Attempt:
     left_s: float = inf
     since_s: float | None = None
     #: How it ended, as its runner wrote it down.
-    end: st.RunnerEnded | None = None
+    end: st.AttemptEnded | None = None
     broke: str | None = None
     is_being_removed: bool = False
     signals: int = 0
@@ -153,7 +153,7 @@ class Machine:
         odds = self.odds(key, f"launch {self.tries[key]}")
         fate = 1.0 if self.is_kind else odds.random()
         if fate < 0.05:
-            self._tell(st.LaunchBroke(self.time.now(), *key, text="it could not be set up"))
+            self._tell(st.LaunchAborted(self.time.now(), *key, text="it could not be set up"))
             return
         if 0.14 <= fate < 0.2:
             whose = Whose.JOB if fate < 0.17 else Whose.USER if fate < 0.19 else Whose.MACHINE
@@ -219,7 +219,7 @@ class Machine:
             # Killed while it was being started: it never ran.
             self._report(attempt)
             return
-        attempt.end = st.RunnerEnded(
+        attempt.end = st.AttemptEnded(
             *attempt.key, now.at_s, now.mono_s, None if oom else code, 9 if oom else signal,
             oom, oom, Usage(cpu_s=1.0),
         )  # fmt: skip
@@ -267,7 +267,7 @@ class Machine:
     def _remove(self, key: Key) -> None:
         attempt = self.attempts.get(key)
         if attempt is None:
-            self._tell(st.CgroupGone(self.time.now(), *key))
+            self._tell(st.AttemptRemoved(self.time.now(), *key))
             return
         if attempt.is_being_removed:
             return
@@ -280,7 +280,7 @@ class Machine:
                 return
             self._exit(attempt, None, 9)
             del self.attempts[key]
-            self._tell(st.CgroupGone(self.time.now(), *key))
+            self._tell(st.AttemptRemoved(self.time.now(), *key))
 
         self.time.later(slow_s, remove)
 
@@ -300,13 +300,13 @@ class Machine:
         key = attempt.key
         if attempt.has_run and attempt.broke is None:
             born = attempt.created
-            self._tell(st.RunnerUp(*key, born.at_s, born.mono_s, f"drfd/{key[0]}.{key[1]}"))
+            self._tell(st.AttemptStarted(*key, born.at_s, born.mono_s, f"drfd/{key[0]}.{key[1]}"))
         if attempt.broke is not None:
-            self._tell(st.LaunchBroke(self.time.now(), *key, text=attempt.broke))
+            self._tell(st.LaunchAborted(self.time.now(), *key, text=attempt.broke))
         elif attempt.end is not None:
             self._tell(attempt.end)
         elif attempt.has_run and not attempt.runner_lives:
-            unknown = st.RunnerEnded(
+            unknown = st.AttemptEnded(
                 *key, self.time.now().at_s, None, None, None, False, False, None
             )
             self._tell(unknown)

@@ -15,10 +15,10 @@ from drfd.core.model.job import Job, JobSpec, JobState, Outcome
 from drfd.core.model.lifecycle import Launch, RemoveAttempt, Terminate
 from drfd.core.model.resources import Axes
 from drfd.core.model.stimuli import (
-    CgroupGone,
+    AttemptEnded,
+    AttemptRemoved,
+    AttemptStarted,
     Now,
-    RunnerEnded,
-    RunnerUp,
     Stimulus,
     SubmitAsked,
     Tick,
@@ -66,16 +66,16 @@ class World:
         job_id = self.engine.ledger.next_id
         self.feed(SubmitAsked(self.now(), asked, False))
         assert Launch(job_id, 1) in self.host.take()
-        self.feed(RunnerUp(job_id, 1, self.at_s, self.mono_s, None))
+        self.feed(AttemptStarted(job_id, 1, self.at_s, self.mono_s, None))
         return job_id
 
     def end(self, job_id: int, **facts: object) -> None:
         when = {"at_s": self.at_s, "mono_s": self.mono_s}
         report = ended(job_id)
-        changed = {name: getattr(report, name) for name in RunnerEnded.__slots__}
-        self.feed(RunnerEnded(**{**changed, **when, **facts}))
+        changed = {name: getattr(report, name) for name in AttemptEnded.__slots__}
+        self.feed(AttemptEnded(**{**changed, **when, **facts}))
         assert RemoveAttempt(job_id, 1) in self.host.take()
-        self.feed(CgroupGone(self.now(), job_id, 1))
+        self.feed(AttemptRemoved(self.now(), job_id, 1))
 
 
 @pytest.fixture

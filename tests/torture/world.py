@@ -310,7 +310,7 @@ class World:
         load = self.engine.external
         return {} if load is None else amounts(load.kept)
 
-    def _real_end(self, key: Key) -> st.RunnerEnded | None:
+    def _real_end(self, key: Key) -> st.AttemptEnded | None:
         attempt = self.machine.attempts.get(key)
         return None if attempt is None else attempt.end
 
@@ -386,7 +386,7 @@ class World:
             if job is not None and job.state is JobState.STARTING:
                 self.engine.perform_owed(job)
 
-        frees = isinstance(report, st.AttemptMissing | st.CgroupGone)
+        frees = isinstance(report, st.AttemptMissing | st.AttemptRemoved)
         self.tell(report, perhaps_launch if frees else None)
 
     def _listed(self, known: set[Key]) -> None:

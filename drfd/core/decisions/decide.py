@@ -61,20 +61,20 @@ def decide(ledger: Ledger, stimulus: st.Stimulus, rules: Rules) -> list[ev.Event
             return change_each(ledger, stimulus, rules)
         case st.DrainAsked():
             return job_requests.drain(ledger, stimulus)
-        case st.RunnerUp():
-            return _runner_up(ledger, stimulus)
-        case st.LaunchBroke():
-            return _launch_broke(ledger, stimulus)
+        case st.AttemptStarted():
+            return _attempt_started(ledger, stimulus)
+        case st.LaunchAborted():
+            return _launch_aborted(ledger, stimulus)
         case st.LaunchShort():
             return _launch_short(ledger, stimulus)
-        case st.RunnerEnded():
-            return _runner_ended(ledger, stimulus)
+        case st.AttemptEnded():
+            return _attempt_ended(ledger, stimulus)
         case st.Frozen():
             return _frozen(ledger, stimulus)
         case st.AttemptMissing():
             return _attempt_missing(ledger, stimulus)
-        case st.CgroupGone():
-            return _cgroup_gone(ledger, stimulus)
+        case st.AttemptRemoved():
+            return _attempt_removed(ledger, stimulus)
         case st.IdsSeen():
             return _ids_seen(ledger, stimulus)
         case st.Breached():
@@ -91,7 +91,7 @@ def _current(ledger: Ledger, job_id: int, attempt: int, kind: type) -> Job | Non
     return job
 
 
-def _runner_up(ledger: Ledger, up: st.RunnerUp) -> list[ev.Event]:
+def _attempt_started(ledger: Ledger, up: st.AttemptStarted) -> list[ev.Event]:
     job = _current(ledger, up.job_id, up.attempt, ev.Launched)
     if job is None or job.started_at is not None:
         return []
@@ -102,16 +102,16 @@ def _runner_up(ledger: Ledger, up: st.RunnerUp) -> list[ev.Event]:
     ]
 
 
-def _launch_broke(ledger: Ledger, broke: st.LaunchBroke) -> list[ev.Event]:
-    job = _current(ledger, broke.job_id, broke.attempt, ev.LaunchFailed)
+def _launch_aborted(ledger: Ledger, abort: st.LaunchAborted) -> list[ev.Event]:
+    job = _current(ledger, abort.job_id, abort.attempt, ev.LaunchFailed)
     if job is None:
         return []
-    outcome, text = Outcome.LAUNCH_FAILED, broke.text
+    outcome, text = Outcome.LAUNCH_FAILED, abort.text
     if job.stop is not None and job.stop.outcome is not None:
         outcome, text = job.stop.outcome, job.stop.text
     return [
         ev.LaunchFailed(
-            job_id=job.id, at_s=broke.now.at_s, attempt=broke.attempt, text=text, outcome=outcome
+            job_id=job.id, at_s=abort.now.at_s, attempt=abort.attempt, text=text, outcome=outcome
         )
     ]
 
@@ -122,8 +122,8 @@ def _launch_short(ledger: Ledger, short: st.LaunchShort) -> list[ev.Event]:
         return []
     if job.stop is not None and job.stop.outcome is not None:
         # The job is to stop, so its launch is not tried again.
-        return _launch_broke(
-            ledger, st.LaunchBroke(short.now, short.job_id, short.attempt, short.text)
+        return _launch_aborted(
+            ledger, st.LaunchAborted(short.now, short.job_id, short.attempt, short.text)
         )
     at_s = short.now.at_s
     why = next_try(
@@ -140,7 +140,7 @@ def _launch_short(ledger: Ledger, short: st.LaunchShort) -> list[ev.Event]:
     ]
 
 
-def _runner_ended(ledger: Ledger, end: st.RunnerEnded) -> list[ev.Event]:
+def _attempt_ended(ledger: Ledger, end: st.AttemptEnded) -> list[ev.Event]:
     job = _current(ledger, end.job_id, end.attempt, ev.Exited)
     if job is None:
         return []
@@ -175,7 +175,7 @@ def _attempt_missing(ledger: Ledger, missing: st.AttemptMissing) -> list[ev.Even
     # A STARTING job has not been launched yet: the launch is still owed.
     if job is None or job.state is JobState.STARTING:
         return []
-    end = st.RunnerEnded(
+    end = st.AttemptEnded(
         job_id=missing.job_id,
         attempt=missing.attempt,
         at_s=missing.now.at_s,
@@ -187,10 +187,10 @@ def _attempt_missing(ledger: Ledger, missing: st.AttemptMissing) -> list[ev.Even
         usage=None,
         loss=missing.loss,
     )
-    return _runner_ended(ledger, end)
+    return _attempt_ended(ledger, end)
 
 
-def _cgroup_gone(ledger: Ledger, gone: st.CgroupGone) -> list[ev.Event]:
+def _attempt_removed(ledger: Ledger, gone: st.AttemptRemoved) -> list[ev.Event]:
     job = _current(ledger, gone.job_id, gone.attempt, ev.Cleaned)
     if job is None:
         return []

@@ -14,7 +14,7 @@ from signal import Signals
 from drfd.common.units import exact_size, show_duration, show_size
 from drfd.core.model.job import Job, JobState, Outcome
 from drfd.core.model.resources import Resources
-from drfd.core.model.stimuli import RunnerEnded
+from drfd.core.model.stimuli import AttemptEnded
 
 MACHINE_CRASH = "MACHINE_CRASH"
 #: Causes of an unknown outcome: the stable code that the launcher reports, and a sentence.
@@ -34,7 +34,7 @@ LOSSES = {
 UNKNOWN_LOSS = "UNKNOWN"
 
 
-def judge_end(job: Job, end: RunnerEnded) -> tuple[Outcome | None, str]:
+def judge_end(job: Job, end: AttemptEnded) -> tuple[Outcome | None, str]:
     """Return the outcome and its sentence; the outcome is None if the job goes back to the queue.
 
     A SIGKILL proves nothing by itself: the cause is the stop that drfd recorded before the first
@@ -65,14 +65,14 @@ def judge_end(job: Job, end: RunnerEnded) -> tuple[Outcome | None, str]:
     return Outcome.FAILED, f"exit code {end.exit_code}"
 
 
-def loss_of(outcome: Outcome | None, end: RunnerEnded) -> str | None:
+def loss_of(outcome: Outcome | None, end: AttemptEnded) -> str | None:
     """Return the code of the cause for LOST, or None for any other outcome."""
     if outcome is not Outcome.LOST:
         return None
     return end.loss if end.loss in LOSSES else UNKNOWN_LOSS
 
 
-def _ended_before_stop(job: Job, end: RunnerEnded) -> bool:
+def _ended_before_stop(job: Job, end: AttemptEnded) -> bool:
     return job.stop is not None and end.mono_s is not None and end.mono_s < job.stop.mono_s
 
 

@@ -152,7 +152,7 @@ class DrainAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class RunnerUp:
+class AttemptStarted:
     """The attempt's program runs. The launcher reports it again after every reconnection."""
 
     job_id: int
@@ -163,20 +163,25 @@ class RunnerUp:
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchBroke:
+class AttemptReport:
+    """A report on one attempt, by the launcher or from measurements."""
+
     now: Now
     job_id: int
     attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchAborted(AttemptReport):
+    """The attempt's program could not be started."""
+
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchShort:
+class LaunchShort(AttemptReport):
     """The attempt's program has not run, because of a temporary shortage."""
 
-    now: Now
-    job_id: int
-    attempt: int
     text: str
     whose: Whose
     #: As in `Postponed`.
@@ -184,7 +189,7 @@ class LaunchShort:
 
 
 @dataclass(frozen=True, slots=True)
-class RunnerEnded:
+class AttemptEnded:
     """The attempt's first process has ended; code and signal are both None if unknown."""
 
     job_id: int
@@ -204,32 +209,22 @@ class RunnerEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class Frozen:
+class Frozen(AttemptReport):
     """All processes of the attempt are frozen."""
-
-    now: Now
-    job_id: int
-    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptMissing:
+class AttemptMissing(AttemptReport):
     """The launcher has no trace of an attempt that should exist."""
 
-    now: Now
-    job_id: int
-    attempt: int
     #: The cause if it is known: one of `core.decisions.outcome.LOSSES`.
     loss: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class CgroupGone:
+class AttemptRemoved(AttemptReport):
     """No process and no cgroup of the attempt is left."""
 
-    now: Now
-    job_id: int
-    attempt: int
     #: Result of the notification command, or None if there was none.
     notice: str | None = None
 
@@ -243,12 +238,9 @@ class IdsSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Breached:
+class Breached(AttemptReport):
     """The job has exceeded a measured limit for so long that it must be stopped."""
 
-    now: Now
-    job_id: int
-    attempt: int
     outcome: Outcome
     text: str
 
@@ -272,13 +264,13 @@ Stimulus = (
     | SignalAsked
     | ChangeAsked
     | DrainAsked
-    | RunnerUp
-    | LaunchBroke
+    | AttemptStarted
+    | LaunchAborted
     | LaunchShort
-    | RunnerEnded
+    | AttemptEnded
     | Frozen
     | AttemptMissing
-    | CgroupGone
+    | AttemptRemoved
     | IdsSeen
     | Breached
     | Tick

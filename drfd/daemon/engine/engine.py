@@ -30,10 +30,10 @@ from drfd.core.model.job import Dependency, Job, JobState, Outcome
 from drfd.core.model.lifecycle import Effect, owed, signals_owed
 from drfd.core.model.resources import NOTHING, Resources
 from drfd.core.model.stimuli import (
+    AttemptStarted,
     ChangeAsked,
     Kept,
     Now,
-    RunnerUp,
     Stimulus,
     StoringAsked,
     SubmitAsked,
@@ -111,7 +111,7 @@ class Inbox:
     def add(self, work: Work) -> None:
         self._works.append(work)
         loop = asyncio.get_running_loop()
-        if not isinstance(work.stimulus, RunnerUp):
+        if not isinstance(work.stimulus, AttemptStarted):
             if not self._is_soon:
                 if self._next is not None:
                     self._next.cancel()

@@ -36,7 +36,14 @@ from drfd.core.model.lifecycle import (
     Terminate,
     Thaw,
 )
-from drfd.core.model.stimuli import AttemptMissing, CgroupGone, IdsSeen, LaunchBroke, Stimulus, Tick
+from drfd.core.model.stimuli import (
+    AttemptMissing,
+    AttemptRemoved,
+    IdsSeen,
+    LaunchAborted,
+    Stimulus,
+    Tick,
+)
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.launcher_link.messages import (
     AttemptReport,
@@ -220,7 +227,7 @@ class LauncherConnection:
             if missing:
                 # The disk was removed from the configuration after the job was admitted.
                 text = f"the disk {min(missing)} is not in the configuration any more"
-                self._submit(LaunchBroke(self._engine.clock(), job.id, job.attempt, text))
+                self._submit(LaunchAborted(self._engine.clock(), job.id, job.attempt, text))
                 return
             order, payload = self._order_and_payload(job)
             self.send(protocol.launch_message(order), payload_for(job.spec, payload))
@@ -243,9 +250,9 @@ class LauncherConnection:
         now = self._engine.clock()
         if isinstance(effect, Launch):
             text = f"processes of an earlier job {job.id} are in its place; drf doctor shows them"
-            return LaunchBroke(now, job.id, job.attempt, text)
+            return LaunchAborted(now, job.id, job.attempt, text)
         if isinstance(effect, RemoveAttempt):
-            return CgroupGone(now, job.id, job.attempt)
+            return AttemptRemoved(now, job.id, job.attempt)
         return AttemptMissing(now, job.id, job.attempt)
 
     def _order_and_payload(self, job: Job) -> tuple[protocol.LaunchOrder, Payload]:

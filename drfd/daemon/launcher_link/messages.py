@@ -382,15 +382,15 @@ def stimulus_for(report: AttemptReport, now: st.Now, measured: Usage | None) -> 
     job_id, attempt = report.key
     match report:
         case StartedReport():
-            return st.RunnerUp(job_id, attempt, report.at_s, report.mono_s, report.cgroup)
+            return st.AttemptStarted(job_id, attempt, report.at_s, report.mono_s, report.cgroup)
         case BrokenLaunchReport():
-            return st.LaunchBroke(now, job_id, attempt, report.text)
+            return st.LaunchAborted(now, job_id, attempt, report.text)
         case ShortageReport():
             return st.LaunchShort(
                 now, job_id, attempt, text=report.text, whose=report.whose, resource=report.resource
             )
         case EndedReport():
-            return st.RunnerEnded(
+            return st.AttemptEnded(
                 job_id=job_id,
                 attempt=attempt,
                 at_s=report.at_s,
@@ -407,7 +407,7 @@ def stimulus_for(report: AttemptReport, now: st.Now, measured: Usage | None) -> 
         case MissingReport():
             return st.AttemptMissing(now, job_id, attempt, loss=report.loss)
         case RemovedReport():
-            return st.CgroupGone(now, job_id, attempt, notice=report.notice)
+            return st.AttemptRemoved(now, job_id, attempt, notice=report.notice)
 
 
 def _final_usage(report: EndedReport, measured: Usage | None) -> Usage:

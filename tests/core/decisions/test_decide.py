@@ -22,13 +22,13 @@ from fakes import (
     BOB,
     ROADS,
     Bench,
+    attempt_started,
     demand,
     ended,
     happened,
     ledger_at,
     now,
     rules,
-    runner_up,
     schedule,
     spec,
 )
@@ -55,7 +55,7 @@ def test_a_job_that_has_exited_still_holds_its_resources_until_it_is_cleaned(ben
     bench.submit(spec(asks=demand(9)))
     bench.feed(ended(first))
     assert bench.schedule() == []
-    bench.feed(st.CgroupGone(now(), first, 1))
+    bench.feed(st.AttemptRemoved(now(), first, 1))
     assert bench.schedule() == [2]
 
 
@@ -72,7 +72,7 @@ def test_nothing_is_admitted_after_the_capacity_has_shrunk_below_what_is_booked(
 
 def test_a_runner_that_is_up_makes_the_job_running(bench: Bench) -> None:
     bench.bring(S.STARTING)
-    assert bench.feed(runner_up(at_s=2)) == [happened(ev.Launched, at_s=2)]
+    assert bench.feed(attempt_started(at_s=2)) == [happened(ev.Launched, at_s=2)]
     assert bench.job(1).state is S.RUNNING
 
 
@@ -80,22 +80,22 @@ def test_a_start_is_taken_once_however_often_it_is_reported(bench: Bench) -> Non
     """The launcher repeats its news after every reconnection."""
     bench.bring(S.RUNNING)
     started = bench.job(1)
-    assert bench.feed(runner_up(at_s=99)) == []
+    assert bench.feed(attempt_started(at_s=99)) == []
     bench.feed(st.CancelAsked(now(100), 1, ALICE))
-    assert bench.feed(runner_up(at_s=101)) == []
+    assert bench.feed(attempt_started(at_s=101)) == []
     assert bench.job(1).started_at == started.started_at
 
 
 def test_a_launch_that_broke_says_what_failed(bench: Bench) -> None:
     bench.bring(S.STARTING)
-    assert bench.feed(st.LaunchBroke(now(2), 1, 1, "no such directory")) == [
+    assert bench.feed(st.LaunchAborted(now(2), 1, 1, "no such directory")) == [
         happened(ev.LaunchFailed, at_s=2, text="no such directory")
     ]
 
 
 def test_a_launch_can_still_break_after_the_runner_was_up(bench: Bench) -> None:
     bench.bring(S.RUNNING)
-    assert bench.feed(st.LaunchBroke(now(2), 1, 1, "exec failed")) == [
+    assert bench.feed(st.LaunchAborted(now(2), 1, 1, "exec failed")) == [
         happened(ev.LaunchFailed, at_s=2, text="exec failed")
     ]
 
@@ -103,7 +103,7 @@ def test_a_launch_can_still_break_after_the_runner_was_up(bench: Bench) -> None:
 def test_a_launch_that_broke_because_it_was_stopped_ends_as_what_stopped_it(bench: Bench) -> None:
     bench.bring(S.STARTING)
     bench.feed(st.CancelAsked(now(1), 1, ADMIN))
-    assert bench.feed(st.LaunchBroke(now(2), 1, 1, "killed before exec")) == [
+    assert bench.feed(st.LaunchAborted(now(2), 1, 1, "killed before exec")) == [
         happened(ev.LaunchFailed, at_s=2, outcome=Outcome.CANCELLED, text="cancelled by root")
     ]
 
@@ -128,14 +128,14 @@ def test_an_exit_is_judged_and_its_usage_kept(bench: Bench, state: JobState) -> 
 
 def test_a_clean_cgroup_ends_the_job(bench: Bench) -> None:
     bench.bring(S.CLEANING)
-    assert bench.feed(st.CgroupGone(now(2), 1, 1)) == [happened(ev.Cleaned, at_s=2)]
+    assert bench.feed(st.AttemptRemoved(now(2), 1, 1)) == [happened(ev.Cleaned, at_s=2)]
     assert bench.ledger.jobs == {}
 
 
 def test_a_running_job_is_not_over_because_somebody_says_its_cgroup_is_gone(bench: Bench) -> None:
     """First the end, then the cleaning: resources never come back while the end is unknown."""
     bench.bring(S.RUNNING)
-    assert bench.feed(st.CgroupGone(now(), 1, 1)) == []
+    assert bench.feed(st.AttemptRemoved(now(), 1, 1)) == []
     assert bench.job(1).state is S.RUNNING
 
 
@@ -163,12 +163,12 @@ def test_an_attempt_that_should_have_no_runner_is_not_missed(bench: Bench, state
 #: Makes news of an attempt of a job.
 News = Callable[[int, int], st.Stimulus]
 NEWS: list[News] = [
-    lambda job_id, attempt: runner_up(job_id, attempt),
-    lambda job_id, attempt: st.LaunchBroke(now(), job_id, attempt, "no such file"),
+    lambda job_id, attempt: attempt_started(job_id, attempt),
+    lambda job_id, attempt: st.LaunchAborted(now(), job_id, attempt, "no such file"),
     lambda job_id, attempt: ended(job_id, attempt),
     lambda job_id, attempt: st.Frozen(now(), job_id, attempt),
     lambda job_id, attempt: st.AttemptMissing(now(), job_id, attempt),
-    lambda job_id, attempt: st.CgroupGone(now(), job_id, attempt),
+    lambda job_id, attempt: st.AttemptRemoved(now(), job_id, attempt),
     lambda job_id, attempt: st.Breached(now(), job_id, attempt, Outcome.LIMIT_EXCEEDED, "much"),
 ]
 NEWS_IDS = ["up", "broke", "ended", "frozen", "missing", "gone", "breached"]
@@ -256,10 +256,10 @@ def test_a_preempted_job_is_queued_again_when_nothing_of_it_is_left_and_runs_aga
         )
     ]  # fmt: skip
     assert bench.schedule(3) == []
-    assert bench.feed(st.CgroupGone(now(4), 1, 1)) == [happened(ev.Requeued, at_s=4)]
+    assert bench.feed(st.AttemptRemoved(now(4), 1, 1)) == [happened(ev.Requeued, at_s=4)]
     admitted = happened(ev.Admitted, at_s=5, attempt=2, why=ev.StartReason.TURN)
     assert bench.run_pass(5) == [admitted]
-    assert bench.feed(runner_up(attempt=2, at_s=6)) != []
+    assert bench.feed(attempt_started(attempt=2, at_s=6)) != []
     (exited,) = bench.feed(ended(attempt=2, at_s=7))
     assert exited == happened(ev.Exited, at_s=7, attempt=2, usage=ended().usage)
 
@@ -279,17 +279,17 @@ def test_a_job_that_was_over_before_it_was_preempted_is_over(bench: Bench) -> No
     bench.bring(S.RUNNING)
     bench.preempt(1, at_s=5)
     assert bench.feed(ended(at_s=4.9)) == [happened(ev.Exited, at_s=4.9, usage=ended().usage)]
-    assert bench.feed(st.CgroupGone(now(6), 1, 1)) == [happened(ev.Cleaned, at_s=6)]
+    assert bench.feed(st.AttemptRemoved(now(6), 1, 1)) == [happened(ev.Cleaned, at_s=6)]
 
 
 def test_a_preempted_job_whose_program_could_not_be_run_is_not_tried_again(bench: Bench) -> None:
     """The runner is up and says so before exec has succeeded."""
     bench.bring(S.RUNNING)
     bench.preempt(1, at_s=1)
-    assert bench.feed(st.LaunchBroke(now(2), 1, 1, "exec failed")) == [
+    assert bench.feed(st.LaunchAborted(now(2), 1, 1, "exec failed")) == [
         happened(ev.LaunchFailed, at_s=2, text="exec failed")
     ]
-    assert bench.feed(st.CgroupGone(now(3), 1, 1)) == [happened(ev.Cleaned, at_s=3)]
+    assert bench.feed(st.AttemptRemoved(now(3), 1, 1)) == [happened(ev.Cleaned, at_s=3)]
 
 
 @pytest.mark.parametrize("missing", [False, True])
@@ -303,7 +303,7 @@ def test_a_preempted_job_of_whose_end_nothing_is_known_is_queued_again_all_the_s
     unseen = ended(at_s=2, exit_code=None, signal=None, mono_s=None, usage=None)
     lost = happened(ev.Exited, at_s=2, exit_code=None, signal=None, outcome=None, text=WHY)
     assert bench.feed(news if missing else unseen) == [lost]
-    assert bench.feed(st.CgroupGone(now(3), 1, 1)) == [happened(ev.Requeued, at_s=3)]
+    assert bench.feed(st.AttemptRemoved(now(3), 1, 1)) == [happened(ev.Requeued, at_s=3)]
 
 
 def test_news_of_the_earlier_attempt_means_nothing_to_a_job_that_is_queued_again(
@@ -312,7 +312,7 @@ def test_news_of_the_earlier_attempt_means_nothing_to_a_job_that_is_queued_again
     bench.bring(S.RUNNING)
     bench.preempt(1)
     bench.feed(ended())
-    bench.feed(st.CgroupGone(now(), 1, 1))
+    bench.feed(st.AttemptRemoved(now(), 1, 1))
     for again in (False, True):
         if again:
             assert bench.schedule(1) == [1]
@@ -427,9 +427,9 @@ def test_an_attempt_after_a_requeueing_has_its_whole_wall_time(bench: Bench) -> 
     bench.schedule(20)
     bench.preempt(1, at_s=30)
     bench.feed(ended(at_s=30))
-    bench.feed(st.CgroupGone(now(30), 1, 1))
+    bench.feed(st.AttemptRemoved(now(30), 1, 1))
     bench.schedule(40)
-    bench.feed(runner_up(attempt=2, at_s=100))
+    bench.feed(attempt_started(attempt=2, at_s=100))
     assert bench.feed(st.Tick(now(159.9))) == []
     assert len(bench.feed(st.Tick(now(160)))) == 1
 
@@ -446,7 +446,7 @@ def test_a_cancelled_job_is_killed_after_the_grace_time_that_is_configured() -> 
 def test_the_grace_time_is_not_counted_anew_when_the_start_is_reported_late(bench: Bench) -> None:
     bench.bring(S.STARTING)
     bench.feed(st.CancelAsked(now(10), 1, ALICE))
-    bench.feed(runner_up(at_s=15))
+    bench.feed(attempt_started(at_s=15))
     assert bench.feed(st.Tick(now(20))) == [happened(ev.Escalated, at_s=20)]
 
 

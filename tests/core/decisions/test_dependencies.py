@@ -37,7 +37,7 @@ from drfd.core.ledger.queue import Line
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Broken, Dependency, Job, JobSpec, JobState, Outcome, RequiredOutcome
-from fakes import ALICE, BOB, Bench, demand, ended, now, rules, runner_up, spec
+from fakes import ALICE, BOB, Bench, attempt_started, demand, ended, now, rules, spec
 from seeds import seeds
 
 
@@ -49,7 +49,7 @@ def end(bench: Bench, job_id: int, *, exit_code: int = 0, at_s: float = 0.0) -> 
     """The running job exits; what the removal of its cgroup brings about."""
     attempt = bench.job(job_id).attempt
     bench.feed(ended(job_id, attempt, at_s, exit_code=exit_code))
-    return bench.feed(st.CgroupGone(now(at_s), job_id, attempt))
+    return bench.feed(st.AttemptRemoved(now(at_s), job_id, attempt))
 
 
 def reason(bench: Bench, job_id: int) -> WaitReason:
@@ -97,7 +97,7 @@ def test_a_job_whose_first_process_is_gone_has_not_ended(bench: Bench) -> None:
     bench.feed(ended(first))
     assert bench.job(first).state is JobState.CLEANING
     assert bench.schedule() == []
-    bench.feed(st.CgroupGone(now(), first, 1))
+    bench.feed(st.AttemptRemoved(now(), first, 1))
     assert bench.schedule() == [second]
 
 
@@ -611,9 +611,9 @@ class Parts:
     def run(self, job_id: int, exit_code: int, at_s: float) -> None:
         """From its start to its end."""
         self.ledger.apply(ev.Admitted(job_id=job_id, at_s=now(at_s).at_s, attempt=1))
-        self.feed(runner_up(job_id))
+        self.feed(attempt_started(job_id))
         self.feed(ended(job_id, 1, at_s, exit_code=exit_code))
-        self.feed(st.CgroupGone(now(at_s), job_id, 1))
+        self.feed(st.AttemptRemoved(now(at_s), job_id, 1))
 
 
 def results(ledger: Ledger) -> dict[int, Any]:

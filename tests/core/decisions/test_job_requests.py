@@ -34,12 +34,12 @@ from fakes import (
     ALICE,
     BOB,
     Bench,
+    attempt_started,
     demand,
     ended,
     happened,
     now,
     rules,
-    runner_up,
     spec,
     with_gpus,
 )
@@ -273,7 +273,7 @@ def test_a_job_cancelled_while_it_starts_ends_as_cancelled_however_the_news_come
 ) -> None:
     bench.bring(S.STARTING)
     bench.feed(st.CancelAsked(now(1), 1, ALICE))
-    bench.feed(runner_up(at_s=2))
+    bench.feed(attempt_started(at_s=2))
     assert bench.job(1).state is S.STOPPING
     (event,) = bench.feed(ended(at_s=3, exit_code=None, signal=15))
     assert event == happened(
@@ -337,7 +337,7 @@ def test_cancelling_a_job_that_was_to_be_queued_again_ends_it_for_good(
         ]
     job = bench.job(1)
     assert (job.state, job.outcome, job.outcome_text) == (S.CLEANING, Outcome.CANCELLED, text)
-    assert bench.feed(st.CgroupGone(now(6), 1, 1)) == [happened(ev.Cleaned, at_s=6)]
+    assert bench.feed(st.AttemptRemoved(now(6), 1, 1)) == [happened(ev.Cleaned, at_s=6)]
     assert bench.ledger.jobs == {}
 
 
@@ -353,7 +353,7 @@ def test_a_job_that_is_queued_again_can_be_cancelled_like_any_that_waits(bench: 
     bench.bring(S.RUNNING)
     bench.preempt(1)
     bench.feed(ended())
-    bench.feed(st.CgroupGone(now(), 1, 1))
+    bench.feed(st.AttemptRemoved(now(), 1, 1))
     assert bench.feed(st.CancelAsked(now(5), 1, ALICE)) == [happened(ev.Cancelled, at_s=5)]
     assert bench.ledger.jobs == {}
 
@@ -463,7 +463,7 @@ def test_a_suspended_job_goes_on_when_it_may_and_there_is_room(bench: Bench) -> 
     assert bench.schedule(2) == [], "nobody has resumed it"
     bench.submit(spec("root.bob", actor=BOB, asks=demand(9)))
     assert bench.schedule(3) == [2]
-    bench.feed(runner_up(2))
+    bench.feed(attempt_started(2))
     assert bench.feed(st.ResumeAsked(now(4), 1, ALICE)) == [
         ev.ResumeRequested(job_id=1, at_s=now(4).at_s, by="alice")
     ]
@@ -781,9 +781,9 @@ def test_jobs_count_until_they_have_ended(bench: Bench) -> None:
     size = long().stored_bytes
     assert bench.schedule() == [1]
     assert bench.ledger.job_counts.stored_bytes == {"alice": size}
-    bench.feed(runner_up(1))
+    bench.feed(attempt_started(1))
     bench.feed(ended(1))
-    bench.feed(st.CgroupGone(now(), 1, 1))
+    bench.feed(st.AttemptRemoved(now(), 1, 1))
     assert bench.ledger.job_counts.stored_bytes == {}
     assert bench.ledger.job_counts.all_stored_bytes == 0
     bench.check()
@@ -804,9 +804,9 @@ def test_an_array_counts_as_one_job_and_each_task_that_has_started(bench: Bench)
     bench.check()
     bench.feed(st.CancelAsked(now(), 1, ALICE, unmaterialized_only=True))
     for job_id in started:
-        bench.feed(runner_up(job_id))
+        bench.feed(attempt_started(job_id))
         bench.feed(ended(job_id))
-        bench.feed(st.CgroupGone(now(), job_id, 1))
+        bench.feed(st.AttemptRemoved(now(), job_id, 1))
     assert bench.ledger.job_counts.stored_bytes == {}
     bench.check()
 

@@ -44,8 +44,20 @@ from drfd.core.model.job import (
 )
 from drfd.core.model.lifecycle import SendSignals, signals_owed
 from drfd.core.model.resources import Resources
-from drfd.core.model.stimuli import RunnerEnded
-from fakes import ALICE, BOB, GIB, Bench, demand, ended, happened, ledger_at, now, runner_up, spec
+from drfd.core.model.stimuli import AttemptEnded
+from fakes import (
+    ALICE,
+    BOB,
+    GIB,
+    Bench,
+    attempt_started,
+    demand,
+    ended,
+    happened,
+    ledger_at,
+    now,
+    spec,
+)
 from seeds import examples
 
 MIB = 1 << 20
@@ -109,7 +121,7 @@ OVER: Fields = {"oom_killed": True, "over_limit": True}
     ],
 )
 def test_an_end_that_nobody_asked_for_is_judged_by_what_was_seen(
-    end: RunnerEnded, cause: tuple[Outcome, str]
+    end: AttemptEnded, cause: tuple[Outcome, str]
 ) -> None:
     assert judge_end(RUNNING, end) == cause
 
@@ -234,14 +246,14 @@ def fail(bench: Bench, job_id: int, at_s: float = 0.0, **how: object) -> ev.Even
     """The running attempt ends badly; what its removal brings about."""
     attempt = bench.job(job_id).attempt
     bench.feed(ended(job_id, attempt, at_s, **({"exit_code": 3} | how)))
-    (event,) = bench.feed(st.CgroupGone(now(at_s), job_id, attempt))
+    (event,) = bench.feed(st.AttemptRemoved(now(at_s), job_id, attempt))
     return event
 
 
 def start_again(bench: Bench, job_id: int, at_s: float) -> None:
     bench.feed(st.Tick(now(at_s)))
     assert bench.schedule(at_s) == [job_id]
-    bench.feed(runner_up(job_id, bench.job(job_id).attempt, at_s))
+    bench.feed(attempt_started(job_id, bench.job(job_id).attempt, at_s))
 
 
 def test_a_failed_job_waits_a_little_and_is_tried_again(bench: Bench) -> None:
@@ -323,8 +335,8 @@ def test_only_after_what_was_named_it_is_tried_again(
 def test_a_launch_that_failed_is_tried_again(bench: Bench) -> None:
     job_id = bench.submit(trying())
     bench.schedule()
-    bench.feed(st.LaunchBroke(now(), job_id, 1, "no such file"))
-    (event,) = bench.feed(st.CgroupGone(now(), job_id, 1))
+    bench.feed(st.LaunchAborted(now(), job_id, 1, "no such file"))
+    (event,) = bench.feed(st.AttemptRemoved(now(), job_id, 1))
     assert isinstance(event, ev.Retried)
     assert bench.job(job_id).last_end == "attempt 1 ended LAUNCH_FAILED (no such file)"
 
@@ -336,7 +348,7 @@ def test_what_was_cancelled_is_never_tried_again(bench: Bench) -> None:
     assert isinstance(fail(bench, jobs[0]), ev.Cleaned)
     bench.feed(ended(jobs[1], exit_code=3))
     bench.feed(st.CancelAsked(now(), jobs[1], ALICE))
-    (event,) = bench.feed(st.CgroupGone(now(), jobs[1], 1))
+    (event,) = bench.feed(st.AttemptRemoved(now(), jobs[1], 1))
     assert isinstance(event, ev.Cleaned)
     fail(bench, jobs[2])
     (event,) = bench.feed(st.CancelAsked(now(), jobs[2], ALICE))
@@ -369,7 +381,7 @@ def test_who_waits_for_it_waits_for_its_last_try(bench: Bench) -> None:
     assert bench.job(other).awaits == (Dependency(job_id),)
     start_again(bench, job_id, 5)
     bench.feed(ended(job_id, 2))
-    bench.feed(st.CgroupGone(now(), job_id, 2))
+    bench.feed(st.AttemptRemoved(now(), job_id, 2))
     assert bench.schedule(6) == [other]
 
 

@@ -36,11 +36,11 @@ from fakes import (
     BOB,
     GIB,
     Bench,
+    attempt_started,
     demand,
     happened,
     now,
     rules,
-    runner_up,
     spec,
     with_gpus,
 )
@@ -140,7 +140,7 @@ def test_what_is_starting_or_being_cleared_away_is_counted_too() -> None:
     bench.schedule(0)
     bench.submit(of(BOB, 4, 100))
     bench.schedule(0)
-    bench.feed(runner_up(2))
+    bench.feed(attempt_started(2))
     bench.befall(happened(ev.Exited, 2, 20))
     bench.submit(of(ALICE, 9, 60))
     assert bench.job(1).state is JobState.STARTING

@@ -232,7 +232,7 @@ def test_only_holders_of_what_is_short_are_named(bench: Bench) -> None:
     bench.start(spec("root.bob", actor=BOB, asks=demand(1, 1, read=999)))
     bench.submit(spec(asks=demand(0.01, 1, read=5)))
     bench.feed(ended(1))
-    bench.feed(st.CgroupGone(now(), 1, 1))
+    bench.feed(st.AttemptRemoved(now(), 1, 1))
     assert why(bench, 3) == too_little("read", 5, 1, holder("2", "bob", 999, 3600))
 
 

@@ -26,12 +26,12 @@ from fakes import (
     ALICE,
     BOB,
     Bench,
+    attempt_started,
     demand,
     ended,
     happened,
     now,
     of_gpus,
-    runner_up,
     spec,
     tables,
     with_gpus,
@@ -92,7 +92,7 @@ def test_they_are_given_back_when_nothing_is_left_of_the_job_and_not_earlier() -
     bench.feed(ended(first))
     assert bench.ledger.taken == {("gpu", "0"): 1}
     assert bench.schedule() == []
-    bench.feed(st.CgroupGone(now(), first, 1))
+    bench.feed(st.AttemptRemoved(now(), first, 1))
     assert bench.ledger.taken == {}
     assert bench.schedule() == [second]
 
@@ -125,7 +125,7 @@ def test_a_requeued_job_gets_new_ones() -> None:
     first = bench.start(of_gpus(1, preemptible=True))
     bench.preempt(first)
     bench.feed(ended(first))
-    bench.feed(st.CgroupGone(now(), first, 1))
+    bench.feed(st.AttemptRemoved(now(), first, 1))
     assert bench.job(first).instances == ()
     other = bench.submit(of_gpus(1, priority=9))
     assert bench.schedule() == [other, first]
@@ -202,7 +202,7 @@ def test_gpus_are_kept_for_a_big_job_and_short_ones_may_use_them_meanwhile() -> 
 
     first = submit(of_gpus(1, time_limit_s=3600), 0)
     assert run(0) == [first]
-    bench.feed(runner_up(first))
+    bench.feed(attempt_started(first))
     scheduler.note(bench.job(first))
     big = submit(of_gpus(2, pool="root.bob", actor=BOB), 0)
     assert run(100) == []
@@ -317,7 +317,7 @@ def steps(bench: Bench, random: Random) -> Iterator[str]:
                 bench.schedule()
                 yield "pass"
             case "up" if job is not None and job.state is JobState.STARTING:
-                bench.feed(runner_up(job.id, job.attempt))
+                bench.feed(attempt_started(job.id, job.attempt))
                 yield "up"
             case "end" if job is not None and job.state in (JobState.RUNNING, JobState.SUSPENDED):
                 if random.random() < 0.3 and job.state is JobState.RUNNING and not job.freezing:
@@ -325,7 +325,7 @@ def steps(bench: Bench, random: Random) -> Iterator[str]:
                 bench.feed(ended(job.id, job.attempt))
                 yield "end"
             case "gone" if job is not None and job.state is JobState.CLEANING:
-                bench.feed(st.CgroupGone(now(), job.id, job.attempt))
+                bench.feed(st.AttemptRemoved(now(), job.id, job.attempt))
                 yield "gone"
             case "freeze" if job is not None and job.state is JobState.RUNNING:
                 bench.feed(st.SuspendAsked(now(), job.id, ADMIN))
@@ -359,6 +359,6 @@ def test_no_instance_is_ever_shared_and_all_are_given_back(seed: int) -> None:
         for job in list(bench.ledger.allocated_jobs()):
             bench.feed(st.CancelAsked(now(), job.id, ADMIN))
             bench.feed(ended(job.id, job.attempt))
-            bench.feed(st.CgroupGone(now(), job.id, job.attempt))
+            bench.feed(st.AttemptRemoved(now(), job.id, job.attempt))
     assert bench.ledger.taken == {}
     bench.check()

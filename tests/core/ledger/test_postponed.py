@@ -12,7 +12,7 @@ from drfd.core.ledger.postponed import MOST_PAUSE_S, pause_s
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import JobSpec, JobState, Outcome, Postponed, Retry, Whose
-from fakes import ADMIN, ALICE, BOB, Bench, now, rules, runner_up, schedule, spec
+from fakes import ADMIN, ALICE, BOB, Bench, attempt_started, now, rules, schedule, spec
 
 #: The Unix time of `now(0)`.
 ZERO_S = 1_700_000_000
@@ -28,7 +28,7 @@ def short(
     """The launch of the job was not to be, and nothing is left of it."""
     attempt = bench.job(job_id).attempt
     found = bench.feed(st.LaunchShort(now(at_s), job_id, attempt, "no process", whose, "processes"))
-    return found + bench.feed(st.CgroupGone(now(at_s), job_id, attempt))
+    return found + bench.feed(st.AttemptRemoved(now(at_s), job_id, attempt))
 
 
 def why(bench: Bench, job_id: int, at_s: float) -> WaitReason:
@@ -58,10 +58,10 @@ def test_its_output_is_still_to_be_emptied_by_the_first_attempt_that_runs(bench:
         short(bench, 1, at_s)
     assert bench.schedule(40) == [1]
     assert bench.job(1).is_first_run
-    bench.feed(runner_up(1, 4, 40))
+    bench.feed(attempt_started(1, 4, 40))
     bench.preempt(1, at_s=41)
     bench.feed(st.AttemptMissing(now(42), 1, 4))
-    bench.feed(st.CgroupGone(now(42), 1, 4))
+    bench.feed(st.AttemptRemoved(now(42), 1, 4))
     assert bench.schedule(43) == [1]
     assert not bench.job(1).is_first_run
 
@@ -80,7 +80,7 @@ def test_a_shortage_of_the_machine_keeps_back_all_launches_and_then_one_is_tried
     short(bench, tried, 2)
     assert bench.schedule(3.5) == [], "the second pause is longer"
     assert bench.schedule(4) == [tried]
-    bench.feed(runner_up(tried, bench.job(tried).attempt, 4.5))
+    bench.feed(attempt_started(tried, bench.job(tried).attempt, 4.5))
     assert set(bench.schedule(5)) == {1, 2, 3, 4} - {tried}
 
 
@@ -108,7 +108,7 @@ def test_a_shortage_of_one_user_keeps_back_that_user_alone(bench: Bench) -> None
     assert why(bench, 2, 0.6).code is ReasonCode.MACHINE_SHORT
     bench.feed(st.Tick(now(2)))
     assert bench.schedule(2) in ([3, 1, 4], [1, 3, 4], [3, 4, 1])
-    bench.feed(runner_up(1, 2, 2))
+    bench.feed(attempt_started(1, 2, 2))
     assert bench.schedule(3) == [2]
 
 
@@ -123,7 +123,7 @@ def test_pauses_double_up_to_a_minute_and_begin_anew_after_a_success(bench: Benc
         pauses.append(postponed.why.until_s - now(at_s).at_s)
         at_s += pauses[-1]
     bench.schedule(at_s)
-    bench.feed(runner_up(1, 4, at_s))
+    bench.feed(attempt_started(1, 4, at_s))
     bench.submit(of(BOB))
     assert bench.schedule(at_s) == [2]
     (postponed, _) = short(bench, 2, at_s)
@@ -172,7 +172,7 @@ def test_what_was_put_off_can_be_cancelled_held_and_changed(bench: Bench, whose:
     bench.feed(st.Tick(now(5)))
     assert bench.schedule(5) == [3]
     bench.feed(st.ReleaseAsked(now(6), 2, ALICE))
-    bench.feed(runner_up(3, 2, 6))
+    bench.feed(attempt_started(3, 2, 6))
     assert bench.schedule(7) == [2]
 
 
@@ -191,7 +191,7 @@ def test_a_cancellation_after_the_bad_news_wins_too(bench: Bench) -> None:
     bench.schedule()
     bench.feed(st.LaunchShort(now(1), 1, 1, "no process", Whose.MACHINE, "processes"))
     bench.feed(st.CancelAsked(now(2), 1, ALICE))
-    (cleaned,) = bench.feed(st.CgroupGone(now(3), 1, 1))
+    (cleaned,) = bench.feed(st.AttemptRemoved(now(3), 1, 1))
     assert isinstance(cleaned, ev.Cleaned)
     assert 1 not in bench.ledger.jobs
 
@@ -202,8 +202,8 @@ def test_it_costs_none_of_the_tries_that_the_submitter_asked_for(bench: Bench) -
         bench.schedule(at_s)
         short(bench, 1, at_s)
     bench.schedule(60)
-    bench.feed(st.LaunchBroke(now(60), 1, 4, "no such file"))
-    (retried,) = bench.feed(st.CgroupGone(now(60), 1, 4))
+    bench.feed(st.LaunchAborted(now(60), 1, 4, "no such file"))
+    (retried,) = bench.feed(st.AttemptRemoved(now(60), 1, 4))
     assert isinstance(retried, ev.Retried)
 
 

@@ -12,7 +12,7 @@ from drfd.core.model.resources import Resources
 from drfd.core.scheduling.kept_free import RUNNER_BYTES, ExternalLoad
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.scheduling.scheduling_pass import free_of
-from fakes import ALICE, Bench, now, rules, runner_up, spec
+from fakes import ALICE, Bench, attempt_started, now, rules, spec
 from seeds import seeds
 
 MIB = 1 << 20
@@ -65,7 +65,7 @@ def test_what_they_take_is_in_nobodys_share_and_comes_back_with_them() -> None:
     assert bench.ledger.used["root.alice"][axis] == 24 * TINY.memory_bytes
     assert free_of(bench.ledger, bench.rules, None)[axis] == 0
     for job_id in (1, 2):
-        bench.feed(runner_up(job_id))
+        bench.feed(attempt_started(job_id))
         bench.finish(job_id)
     assert started(bench) == 2
 
@@ -76,7 +76,7 @@ def test_a_job_that_asks_for_everything_starts_alone() -> None:
     bench.submit(spec(asks=everything))
     bench.submit(spec(asks=TINY))
     assert started(bench) == 1
-    bench.feed(runner_up(1))
+    bench.feed(attempt_started(1))
     bench.finish(1)
     assert started(bench) == 1
 
@@ -93,7 +93,7 @@ def test_a_suspended_job_goes_on_with_the_process_that_it_has() -> None:
     for _ in range(COUNT):
         bench.submit(spec(asks=TINY))
     assert started(bench) == 24
-    bench.feed(runner_up(1))
+    bench.feed(attempt_started(1))
     bench.suspend(1)
     bench.feed(st.ResumeAsked(now(), 1, ALICE))
     assert bench.schedule() == [1]
@@ -124,7 +124,7 @@ def test_pass_after_pass_the_scheduler_comes_to_the_same_end() -> None:
             assert job is not None
             scheduler.note(job)
     assert len(list(bench.ledger.allocated_jobs())) == 24
-    bench.feed(runner_up(1))
+    bench.feed(attempt_started(1))
     bench.finish(1)
     scheduler.note(replace(bench.job(2), id=1))
     events = list(scheduler.run(bench.ledger, bench.rules, now()))

@@ -22,7 +22,7 @@ from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState, Outcome
 from drfd.core.scheduling.preemption import Departures, Room, Starvation, Starving, preempt
-from fakes import Bench, demand, ended, happened, now, rules, runner_up, spec
+from fakes import Bench, attempt_started, demand, ended, happened, now, rules, spec
 from seeds import seeds
 
 HOW = Preempting()
@@ -48,7 +48,7 @@ class World:
         self.clock_s += 1
         job_id = self.wait(pool, cores, memory_gib, **({"preemptible": True} | more))
         self._apply(ev.Admitted(job_id=job_id, at_s=self.clock_s, attempt=1))
-        self.bench.feed(runner_up(job_id, at_s=self.clock_s))
+        self.bench.feed(attempt_started(job_id, at_s=self.clock_s))
         return job_id
 
     def wait(self, pool: str, cores: float, memory_gib: float = 0.0, **more: Any) -> int:
@@ -350,7 +350,7 @@ def test_a_job_is_a_victim_once_an_hour_at_most() -> None:
     world.bench.feed(ended(last, at_s=101.0))
     world._apply(ev.Requeued(job_id=last, at_s=now(102.0).at_s, attempt=1))
     world._apply(ev.Admitted(job_id=last, at_s=now(103.0).at_s, attempt=2))
-    world.bench.feed(runner_up(last, 2, at_s=103.0))
+    world.bench.feed(attempt_started(last, 2, at_s=103.0))
     assert world.victims("b", mine, at_s=100.0 + 3599) == [1]
     assert world.victims("b", mine, at_s=100.0 + 3600) == [last]
 

@@ -16,7 +16,7 @@ from drfd.core.model.resources import Vector
 from drfd.core.scheduling import release_times as ends_module
 from drfd.core.scheduling.backfill import PassContext, Reservation
 from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
-from fakes import ADMIN, ALICE, BOB, GIB, Bench, demand, now, rules, runner_up, schedule, spec
+from fakes import ADMIN, ALICE, BOB, GIB, Bench, attempt_started, demand, now, rules, schedule, spec
 
 
 def running(limit_s: int | None, started_s: float = 1000.0) -> Job:
@@ -125,7 +125,7 @@ def lives(seed: int, steps: int) -> Iterator[tuple[Bench, RunTimes, Ends, float]
                 bench.submit(asked, at_s=at_s)
                 for job_id in bench.schedule(at_s):
                     if how == "start":
-                        bench.feed(runner_up(job_id, at_s=at_s))
+                        bench.feed(attempt_started(job_id, at_s=at_s))
             case "end" if running:
                 job = bench.job(random.choice(running))
                 bench.finish(job.id, at_s=at_s)

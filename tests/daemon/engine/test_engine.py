@@ -35,11 +35,11 @@ from fakes import (
     ALICE,
     BOB,
     GIB,
+    attempt_started,
     demand,
     ended,
     now,
     rules,
-    runner_up,
     schedule,
     spec,
     tables,
@@ -52,8 +52,8 @@ def asks(cores: float = 1, *, actor: st.Actor = ALICE, held: bool = False) -> st
     return st.SubmitAsked(now(), spec(f"root.{actor.user}", actor=actor, asks=demand(cores)), held)
 
 
-def gone(job_id: int, attempt: int = 1) -> st.CgroupGone:
-    return st.CgroupGone(now(), job_id, attempt)
+def gone(job_id: int, attempt: int = 1) -> st.AttemptRemoved:
+    return st.AttemptRemoved(now(), job_id, attempt)
 
 
 def states(shell: Shell) -> dict[int, str]:
@@ -94,7 +94,7 @@ def test_each_step_of_a_life_owes_exactly_one_effect(shell: Shell) -> None:
     seen = []
     for stimulus in (
         asks(),
-        runner_up(1),
+        attempt_started(1),
         st.CancelAsked(now(1), 1, ALICE),
         st.Tick(now(20)),
         ended(1, signal=9, exit_code=None),
@@ -115,7 +115,7 @@ def test_each_step_of_a_life_owes_exactly_one_effect(shell: Shell) -> None:
 def test_what_ends_makes_room_for_what_waits_in_the_same_turn(shell: Shell) -> None:
     shell.turn(asks(9), asks(9, actor=BOB))
     assert shell.host.take() == [Launch(1, 1)]
-    shell.turn(runner_up(1), ended(1))
+    shell.turn(attempt_started(1), ended(1))
     assert shell.host.take() == [RemoveAttempt(1, 1)]
     shell.turn(gone(1))
     assert shell.host.take() == [Launch(2, 1)]
@@ -174,7 +174,7 @@ def test_the_end_of_a_task_lets_one_start_that_is_in_another_pool(make_shell: Ma
     shell.turn(st.ChangeAsked(now(), 2, ALICE, st.Change(pool="open")))
     shell.turn(st.DrainAsked(now(), False, ADMIN))
     assert shell.host.take() == [Launch(2, 1)]
-    shell.turn(st.LaunchBroke(now(), 2, 1, "no such file"), gone(2))
+    shell.turn(st.LaunchAborted(now(), 2, 1, "no such file"), gone(2))
     assert shell.host.take() == [Launch(3, 1)]
 
 
@@ -264,7 +264,7 @@ def test_each_step_of_a_suspension_owes_exactly_one_effect(shell: Shell) -> None
     seen = []
     for stimulus in (
         asks(9),
-        runner_up(1),
+        attempt_started(1),
         asks(9, actor=BOB),
         st.SuspendAsked(now(1), 1, ALICE),
         st.Frozen(now(2), 1, 1),
@@ -291,7 +291,7 @@ def test_each_step_of_a_suspension_owes_exactly_one_effect(shell: Shell) -> None
 def test_a_restarted_daemon_knows_who_is_suspended_and_by_whom(make_shell: MakeShell) -> None:
     before = make_shell()
     before.turn(asks(), asks())
-    before.turn(runner_up(1), runner_up(2))
+    before.turn(attempt_started(1), attempt_started(2))
     before.turn(st.SuspendAsked(now(), 1, ADMIN), st.SuspendAsked(now(), 2, ALICE))
     before.turn(st.Frozen(now(), 1, 1))
     before.host.take()
@@ -316,7 +316,7 @@ def small(make_shell: MakeShell, request: pytest.FixtureRequest) -> Shell:
     how = Preempting(suspends=getattr(request, "param", False), after_s=0)
     shell = make_shell(by=replace(rules(2, 18), preempting=how))
     shell.turn(preemptible(), preemptible())
-    shell.turn(runner_up(1, at_s=1), runner_up(2, at_s=2))
+    shell.turn(attempt_started(1, at_s=1), attempt_started(2, at_s=2))
     shell.host.take()
     return shell
 
@@ -333,7 +333,7 @@ def test_a_starving_job_gets_the_place_of_the_one_started_last_which_then_waits(
     small.turn(gone(2))
     assert small.host.take() == [Launch(3, 1)]
     assert states(small) == {1: "RUNNING", 2: "PENDING", 3: "STARTING"}
-    small.turn(runner_up(3), ended(3), gone(3))
+    small.turn(attempt_started(3), ended(3), gone(3))
     assert small.host.take() == [Launch(2, 2)]
     assert states(small) == {1: "RUNNING", 2: "STARTING"}
 
@@ -344,7 +344,7 @@ def test_a_starving_job_gets_the_cores_of_the_one_that_is_frozen_for_it(small: S
     assert small.host.take() == [Freeze(2, 1)]
     small.turn(st.Frozen(now(3), 2, 1))
     assert small.host.take() == [Freeze(2, 1), Launch(3, 1)]
-    small.turn(runner_up(3))
+    small.turn(attempt_started(3))
     small.turn(ended(3))
     assert small.host.take() == [RemoveAttempt(3, 1)]
     small.turn(gone(3))
@@ -374,7 +374,7 @@ def test_a_victim_that_never_freezes_keeps_others_waiting_for_a_minute_only(
     by = replace(rules(3, 18), preempting=how)
     shell = make_shell(by=by, clock=lambda: now(at_s[0]))
     shell.turn(*[preemptible() for _ in range(3)])
-    shell.turn(*[runner_up(job_id, at_s=job_id) for job_id in (1, 2, 3)])
+    shell.turn(*[attempt_started(job_id, at_s=job_id) for job_id in (1, 2, 3)])
     shell.host.take()
     shell.turn(asks(actor=BOB))
     assert shell.host.take() == [Freeze(3, 1)]
@@ -398,7 +398,7 @@ def test_nobody_else_is_stopped_because_the_clock_was_set(
     how = Preempting(suspends=suspends, after_s=0)
     shell = make_shell(by=replace(rules(3, 18), preempting=how), clock=lambda: time[0])
     shell.turn(*[preemptible() for _ in range(3)])
-    shell.turn(*[runner_up(job_id, at_s=job_id) for job_id in (1, 2, 3)])
+    shell.turn(*[attempt_started(job_id, at_s=job_id) for job_id in (1, 2, 3)])
     shell.host.take()
     shell.turn(asks(actor=BOB))
     assert shell.host.take() == [Freeze(3, 1) if suspends else Terminate(3, 1)]
@@ -413,7 +413,7 @@ def test_nobody_starves_sooner_because_the_clock_was_set(make_shell: MakeShell) 
     by = replace(rules(2, 18), preempting=Preempting(after_s=300))
     shell = make_shell(by=by, clock=lambda: time[0])
     shell.turn(preemptible(), preemptible())
-    shell.turn(runner_up(1), runner_up(2))
+    shell.turn(attempt_started(1), attempt_started(2))
     shell.turn(asks(actor=BOB))
     shell.host.take()
     for mono_s, orders in ((299.0, 0), (300.0, 1)):
@@ -429,7 +429,7 @@ def test_with_many_who_wait_it_is_asked_once_a_second_who_starves(make_shell: Ma
     by = replace(rules(2, 18), preempting=how)
     shell = make_shell(by=by, clock=lambda: now(at_s[0]))
     shell.turn(preemptible(2), asks(actor=BOB))
-    shell.turn(runner_up(1))
+    shell.turn(attempt_started(1))
     crowd = [
         st.Actor(user=f"u{number}", uid=2000 + number, is_admin=False) for number in range(101)
     ]
@@ -481,7 +481,7 @@ def test_the_time_that_a_job_was_frozen_is_neither_usage_nor_run_time(
 ) -> None:
     """It ran for 1000 s, was frozen for 4000, and ended then, or after 500 s more."""
     shell.turn(asks(3))
-    shell.turn(runner_up(1))
+    shell.turn(attempt_started(1))
     shell.turn(st.SuspendAsked(now(1000), 1, ALICE), st.Frozen(now(1000), 1, 1))
     ran_s = 1000.0
     if is_resumed:
@@ -523,7 +523,7 @@ def test_what_happens_meanwhile_does_not_reach_who_looks_ahead(shell: Shell) -> 
     ledger = shell.engine.ledger
     changes = LedgerChanges.of(ledger.jobs, ledger)
     circumstances = pickle.loads(pickle.dumps(shell.engine.circumstances()))
-    shell.turn(runner_up(1), ended(1))
+    shell.turn(attempt_started(1), ended(1))
     shell.turn(gone(1))
     assert states(shell) == {2: "STARTING"}
     books = LedgerCopy()
@@ -555,7 +555,7 @@ def test_nothing_is_admitted_while_the_host_is_away(make_shell: MakeShell) -> No
 
 def test_what_was_owed_while_the_host_was_away_is_performed_when_it_is_back(shell: Shell) -> None:
     shell.turn(asks(), asks(), asks())
-    shell.turn(runner_up(3))
+    shell.turn(attempt_started(3))
     shell.host.take()
     shell.host.ready = False
     shell.turn(st.CancelAsked(now(), 2, ALICE))
@@ -569,7 +569,7 @@ def test_what_was_owed_while_the_host_was_away_is_performed_when_it_is_back(shel
 def test_a_restarted_daemon_owes_what_the_dead_one_owed(make_shell: MakeShell) -> None:
     before = make_shell()
     before.turn(asks(), asks(), asks(held=True))
-    before.turn(runner_up(2), st.CancelAsked(now(), 2, ALICE))
+    before.turn(attempt_started(2), st.CancelAsked(now(), 2, ALICE))
     assert before.host.take() == [Launch(1, 1), Launch(2, 1), Terminate(2, 1)]
     after = make_shell()
     assert tables(after.engine.ledger) == tables(before.engine.ledger)
@@ -730,7 +730,7 @@ def test_the_turn_after_a_failed_one_works(full: Shell) -> None:
 def test_what_waited_before_a_failed_turn_is_scheduled_after_it(make_shell: MakeShell) -> None:
     shell = make_shell(journal=FullDisk)
     shell.turn(asks(9), asks(9))
-    shell.turn(runner_up(1), ended(1))
+    shell.turn(attempt_started(1), ended(1))
     shell.host.take()
     shell.journal.is_full = True
     shell.turn(gone(1))
@@ -757,7 +757,7 @@ def test_a_news_that_could_not_be_written_is_not_half_taken(make_shell: MakeShel
     """The job still runs in the books, so that the news counts when it is told again."""
     shell = make_shell(journal=FullDisk)
     shell.turn(asks())
-    shell.turn(runner_up(1))
+    shell.turn(attempt_started(1))
     shell.host.take()
     shell.journal.is_full = True
     shell.turn(ended(1))
@@ -772,12 +772,12 @@ def test_what_an_ended_job_has_used_counts_once_however_often_its_end_is_told(
 ) -> None:
     shell = make_shell(journal=FullDisk, clock=lambda: now(5))
     shell.turn(asks(), asks())
-    shell.turn(runner_up(1), ended(1, at_s=5.0))
+    shell.turn(attempt_started(1), ended(1, at_s=5.0))
     shell.journal.is_full = True
     shell.turn(gone(1))
     shell.journal.is_full = False
     # Another turn is written before the end is told again.
-    shell.turn(runner_up(2))
+    shell.turn(attempt_started(2))
     shell.turn(gone(1))
     shell.host.take()
     again = make_shell(clock=lambda: now(5))
@@ -805,7 +805,7 @@ def test_a_real_lock_on_the_file_fails_the_turn_and_not_the_daemon(shell: Shell)
 def test_outcomes_come_from_what_was_recorded_first(shell: Shell) -> None:
     """A job that was killed for its wall time has not simply died of signal 9."""
     shell.turn(asks())
-    shell.turn(runner_up(1))
+    shell.turn(attempt_started(1))
     shell.turn(st.Tick(now(3600)))
     shell.turn(st.Tick(now(3610)))
     shell.turn(ended(1, at_s=3611.0, exit_code=None, signal=9))
@@ -825,7 +825,7 @@ def crowded(make_shell: MakeShell, depth: int) -> Shell:
     )
     shell = make_shell(by=by, clock=lambda: now(seconds[0]))
     shell.turn(asks(6))
-    shell.turn(runner_up(1))
+    shell.turn(attempt_started(1))
     shell.turn(asks(7, actor=BOB), asks(7))
     seconds[0] = 60.0
     shell.engine.want_pass()
@@ -921,7 +921,7 @@ def test_a_job_in_a_pool_that_is_gone_starts_beside_a_reservation_once_it_is_kno
     by = replace(rules(weights={"old": "1"}), patience=ReservationSettings(patience_s=0))
     shell = make_shell(by=by, clock=lambda: now(seconds[0]))
     shell.turn(asks(7, actor=BOB), asks(1))
-    shell.turn(runner_up(1), runner_up(2))
+    shell.turn(attempt_started(1), attempt_started(2))
     shell.turn(asks(9, actor=BOB))
     seconds[0] = 10.0
     shell.turn(st.SubmitAsked(now(), spec("root.old", time_limit_s=None), False))
@@ -951,9 +951,9 @@ def random_news(random: Random, shell: Shell, at_s: float) -> list[st.Stimulus]:
         chance = random.random()
         match job.state:
             case JobState.STARTING:
-                news.append(runner_up(job.id, at_s=at_s))
+                news.append(attempt_started(job.id, at_s=at_s))
             case JobState.RUNNING if chance < 0.4:
-                news += [ended(job.id, at_s=at_s), st.CgroupGone(now(at_s), job.id, 1)]
+                news += [ended(job.id, at_s=at_s), st.AttemptRemoved(now(at_s), job.id, 1)]
             case JobState.PENDING if chance < 0.05:
                 news.append(st.HoldAsked(now(at_s), job.id, ADMIN))
             case JobState.HELD if chance < 0.1:
@@ -985,7 +985,7 @@ def test_a_job_that_took_a_second_counts_for_ten(
     by = replace(rules(), min_hold_s=min_hold_s)
     shell = make_shell(by=by, clock=lambda: now(seconds[0]))
     shell.turn(asks(4), asks(1, actor=BOB), asks(4, actor=ADMIN))
-    shell.turn(*(runner_up(job_id, at_s=0) for job_id in (1, 2, 3)))
+    shell.turn(*(attempt_started(job_id, at_s=0) for job_id in (1, 2, 3)))
     seconds[0] = 1.0
     shell.turn(ended(1, at_s=1.0), gone(1))
     shell.host.take()
@@ -1004,7 +1004,7 @@ def test_a_short_job_counts_no_longer_when_the_clock_is_set_back(
     clock = [now(0.0)]
     shell = make_shell(clock=lambda: clock[0])
     shell.turn(asks())
-    shell.turn(runner_up(1), ended(1, at_s=1.0))
+    shell.turn(attempt_started(1), ended(1, at_s=1.0))
     if ends_first:
         shell.turn(gone(1))
     clock[0] = st.Now(now(-9999.0).at_s, now(1.0).mono_s)
@@ -1134,7 +1134,7 @@ def test_jobs_that_name_a_disk_that_is_gone_wait_and_all_others_go_on(
     assert after.engine.rules.axes.lost == ("scratch",), "after a restart too"
     assert tables(after.engine.ledger) == tables(ledger)
     shell.engine.adopt(with_disks(data=100, scratch=50))
-    shell.turn(runner_up(1), ended(1), st.CgroupGone(now(), 1, 1))
+    shell.turn(attempt_started(1), ended(1), st.AttemptRemoved(now(), 1, 1))
     assert 2 in started(shell), "it starts when the disk is there again"
 
 
@@ -1176,7 +1176,7 @@ def test_a_disk_more_is_taken_up_while_jobs_run(make_shell: MakeShell) -> None:
 
 def test_a_grace_time_begins_when_somebody_can_send_the_signal(shell: Shell) -> None:
     """It ran while the launcher was away, so that the job was killed without a SIGTERM."""
-    shell.turn(asks(), runner_up(1))
+    shell.turn(asks(), attempt_started(1))
     shell.host.take()
     shell.host.ready = False
     shell.turn(st.CancelAsked(now(1), 1, ALICE))
@@ -1197,7 +1197,7 @@ def with_dependents(shell: Shell, count: int) -> tuple[int, list[int]]:
     shell.engine.turn([Work(asks(9))])
     waiting = st.SubmitAsked(now(), spec(asks=demand(1, 2), after=after))
     shell.engine.turn([Work(waiting, answer=answers.append) for _ in range(count)])
-    shell.engine.turn([Work(runner_up(1)), Work(ended(1))])
+    shell.engine.turn([Work(attempt_started(1)), Work(ended(1))])
     assert shell.host.take() == [Launch(1, 1), RemoveAttempt(1, 1)]
     return 1, [events[0].job_id for events in answers]
 
@@ -1290,7 +1290,7 @@ def test_when_the_machine_has_other_resources_jobs_are_still_told_of_ends(
     for job_id, waits in ((1, 2), (3, 4)):
         shell.turn(asks(1), replace(asks(), spec=spec(asks=demand(1), after=(Dependency(job_id),))))
         assert started(shell)[-1] == job_id
-        shell.turn(runner_up(job_id), ended(job_id))
+        shell.turn(attempt_started(job_id), ended(job_id))
         shell.turn(gone(job_id))
         assert untold(shell, [waits]) == []
         assert not shell.engine.wants_turn

@@ -9,9 +9,9 @@ import pytest
 from drfd.core.model.stimuli import Tick
 from drfd.daemon.engine import engine as engine_module
 from drfd.daemon.engine.engine import Inbox, Work
-from fakes import now, runner_up
+from fakes import attempt_started, now
 
-TICK, UP = Work(Tick(now())), Work(runner_up(1))
+TICK, UP = Work(Tick(now())), Work(attempt_started(1))
 #: Of which a turn leaves something undone.
 CUT = Work(Tick(now(1)))
 

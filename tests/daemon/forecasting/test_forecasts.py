@@ -34,7 +34,7 @@ from drfd.daemon.forecasting.messages import (
     TrialQuestion,
     changed_by,
 )
-from fakes import ADMIN, ALICE, BOB, demand, ended, now, rules, runner_up, spec, tables
+from fakes import ADMIN, ALICE, BOB, attempt_started, demand, ended, now, rules, spec, tables
 from instance import Instance, is_alive, wait_for
 
 #: Nothing here takes as long on an idle machine; a busy one may need it.
@@ -60,7 +60,7 @@ async def until(is_so: Callable[[], object], what: str) -> None:
 
 async def waiting_job(desk: Desk) -> int:
     """A job of alice's that starts in 600 seconds."""
-    await desk.feed(runner_up(await desk.submit(BOB, 8, time_limit_s=600)))
+    await desk.feed(attempt_started(await desk.submit(BOB, 8, time_limit_s=600)))
     job_id = await desk.submit(ALICE, 9)
     assert isinstance(job_id, int)
     return job_id
@@ -224,9 +224,9 @@ def test_the_copy_of_the_books_is_exact_after_whatever_has_changed(shell: Shell,
                 shell.turn(random.choice([st.HoldAsked, st.CancelAsked])(now(), job_id, ADMIN))
             case _:
                 for job in [each for each in ledger.jobs.values() if each.state == "STARTING"]:
-                    shell.turn(runner_up(job.id, job.attempt))
+                    shell.turn(attempt_started(job.id, job.attempt))
                     shell.turn(ended(job.id, job.attempt))
-                    shell.turn(st.CgroupGone(now(), job.id, job.attempt))
+                    shell.turn(st.AttemptRemoved(now(), job.id, job.attempt))
         if random.random() < 0.5:
             books.take(LedgerChanges.of(changed, ledger))
             changed.clear()

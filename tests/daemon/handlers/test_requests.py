@@ -18,7 +18,7 @@ from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.model import events as ev
 from drfd.core.model.job import Usage, Words
 from drfd.core.model.lifecycle import Freeze, Launch, SendSignals, Terminate, Thaw
-from drfd.core.model.stimuli import Actor, CgroupGone, Frozen
+from drfd.core.model.stimuli import Actor, AttemptRemoved, Frozen
 from drfd.daemon.config import Config, Defaults, HistorySettings
 from drfd.daemon.engine.engine import Work
 from drfd.daemon.handlers import requests as requests_module
@@ -27,7 +27,19 @@ from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.lookup import lookup as lookup_module
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
-from fakes import ADMIN, ALICE, BOB, GIB, ended, happened, now, rules, runner_up, tables, with_gpus
+from fakes import (
+    ADMIN,
+    ALICE,
+    BOB,
+    GIB,
+    attempt_started,
+    ended,
+    happened,
+    now,
+    rules,
+    tables,
+    with_gpus,
+)
 
 
 async def refusal(asked: Awaitable[Any]) -> tuple[type, str]:
@@ -323,7 +335,7 @@ async def test_why_tells_when_a_waiting_job_will_start_or_go_on(desk: Desk) -> N
     for minutes in (20, 50, 30):
         await desk.submit(ALICE, 9, time_limit_s=minutes * 60)
     assert [await expected(desk, job_id) for job_id in (1, 2, 3)] == [None, 20 * 60, 70 * 60]
-    await desk.feed(runner_up(1))
+    await desk.feed(attempt_started(1))
     await desk.ask(ALICE, op="suspend", select={"ids": [1]})
     await desk.feed(Frozen(now(), 1, 1))
     assert await expected(desk, 1) is None, "nobody knows when she will resume it"
@@ -370,10 +382,10 @@ async def test_wait_returns_when_all_have_ended_with_their_exit_codes(desk: Desk
 async def test_a_job_counts_as_ended_only_when_nothing_of_it_is_left(desk: Desk) -> None:
     await desk.submit(ALICE)
     waiting = asyncio.create_task(desk.ask(ALICE, op="wait", ids=[1]))
-    await desk.feed(runner_up(1), ended(1))
+    await desk.feed(attempt_started(1), ended(1))
     await asyncio.sleep(0)
     assert not waiting.done()
-    await desk.feed(CgroupGone(now(), 1, 1))
+    await desk.feed(AttemptRemoved(now(), 1, 1))
     assert (await waiting)["done"] is True
 
 
@@ -429,7 +441,7 @@ async def test_waits_that_are_over_leave_nothing_behind(desk: Desk) -> None:
 async def test_cancel_ends_waiting_jobs_and_stops_running_ones(desk: Desk) -> None:
     await desk.submit(ALICE, 9)
     await desk.submit(ALICE, 9)
-    await desk.feed(runner_up(1))
+    await desk.feed(attempt_started(1))
     assert desk.shell.host.take() == [Launch(1, 1)]
     reply = await desk.ask(ALICE, op="cancel", select={"ids": [1, 2, 1]})
     assert reply == {"done": [1, 2], "failed": []}
@@ -492,7 +504,7 @@ async def test_hold_and_release(desk: Desk) -> None:
 async def test_suspend_and_resume(desk: Desk) -> None:
     await desk.submit(ALICE, 5)
     await desk.submit(BOB, 5)
-    await desk.feed(runner_up(1))
+    await desk.feed(attempt_started(1))
     desk.shell.host.take()
     suspended = await desk.ask(ALICE, op="suspend", select={"ids": [1, 2, 77]})
     assert suspended["done"] == [1]
@@ -526,23 +538,23 @@ async def test_a_wait_outlasts_suspensions_and_requeueings(desk: Desk) -> None:
     """It is for the end of the job, not of an attempt."""
 
     await desk.submit(ALICE, 9)
-    await desk.feed(runner_up(1))
+    await desk.feed(attempt_started(1))
     waiting = asyncio.create_task(desk.ask(ALICE, op="wait", ids=[1]))
     await desk.ask(ALICE, op="suspend", select={"ids": [1]})
     await desk.feed(Frozen(now(), 1, 1))
     await desk.ask(ALICE, op="resume", select={"ids": [1]})
     desk.shell.engine.ledger.apply(happened(ev.PreemptRequested))
-    await desk.feed(ended(1, exit_code=None, signal=15), CgroupGone(now(), 1, 1))
+    await desk.feed(ended(1, exit_code=None, signal=15), AttemptRemoved(now(), 1, 1))
     await asyncio.sleep(0)
     assert not waiting.done()
-    await desk.feed(runner_up(1, 2), ended(1, 2, exit_code=5), CgroupGone(now(), 1, 2))
+    await desk.feed(attempt_started(1, 2), ended(1, 2, exit_code=5), AttemptRemoved(now(), 1, 2))
     reply = await waiting
     assert [(job["status"], job["attempt"]) for job in reply["ended"]] == [(5, 2)]
 
 
 async def test_what_an_administrator_suspends_its_owner_cannot_resume(desk: Desk) -> None:
     await desk.submit(ALICE)
-    await desk.feed(runner_up(1))
+    await desk.feed(attempt_started(1))
     await desk.ask(ALICE, op="suspend", select={"ids": [1]})
     await desk.ask(ADMIN, op="suspend", select={"ids": [1]})
     reply = await desk.ask(ALICE, op="resume", select={"ids": [1]})
@@ -557,7 +569,7 @@ async def test_what_an_administrator_suspends_its_owner_cannot_resume(desk: Desk
 @pytest.mark.parametrize("verb", ["suspend", "resume"])
 async def test_a_selection_of_running_jobs_reaches_only_the_askers(desk: Desk, verb: str) -> None:
     await desk.submit(ALICE, name="target")
-    await desk.feed(runner_up(1))
+    await desk.feed(attempt_started(1))
     for select in ({"everything": True}, {"user": "alice"}, {"name": "target"}, {}):
         reply = await desk.ask(BOB, op=verb, select=select)
         assert reply == {"done": [], "failed": []}
@@ -571,8 +583,8 @@ async def test_a_job_may_wait_for_one_that_ended_in_the_same_turn(desk: Desk) ->
     """The journal is asked when the turn decides, not when the request comes in."""
 
     first = await desk.submit(ALICE)
-    await desk.feed(runner_up(first), ended(first))
-    gone = asyncio.create_task(desk.feed(CgroupGone(now(), first, 1)))
+    await desk.feed(attempt_started(first), ended(first))
+    gone = asyncio.create_task(desk.feed(AttemptRemoved(now(), first, 1)))
     await asyncio.sleep(0)
     second = await desk.submit(BOB, after=[{"id": first}])
     await gone
@@ -599,7 +611,7 @@ async def test_how_jobs_ended_long_ago_is_known(desk: Desk) -> None:
 async def test_a_start_after_others_and_at_a_time_is_forecast(desk: Desk) -> None:
     at_s = int(now().at_s)
     first = await desk.submit(ALICE, time_limit_s=600)
-    await desk.feed(runner_up(first))
+    await desk.feed(attempt_started(first))
     asked = {"op": "submit", "argv": ["true"], "cwd": "/", "dry_run": True}
     reply = await desk.ask(ALICE, **asked, after=[{"id": first}])
     assert reply["reason"]["code"] == "DEPENDENCY"
@@ -616,8 +628,8 @@ async def test_show_and_why_tell_what_was_said_of_start_and_retries(desk: Desk) 
     job_id = await desk.submit(
         ALICE, retry={"times": 2}, warn={"signal": 10, "before_s": 60}, begin_s=5
     )
-    await desk.feed(runner_up(job_id), ended(job_id, exit_code=3))
-    await desk.feed(CgroupGone(now(), job_id, 1))
+    await desk.feed(attempt_started(job_id), ended(job_id, exit_code=3))
+    await desk.feed(AttemptRemoved(now(), job_id, 1))
     for verb in ("show", "why"):
         view = (await desk.ask(ALICE, op=verb, id=job_id))["job"]
         assert (
@@ -635,7 +647,7 @@ async def test_show_and_why_tell_what_was_said_of_start_and_retries(desk: Desk) 
 
 async def test_a_signal_is_owed_to_the_running_job_again_and_again(desk: Desk) -> None:
     job_id = await desk.submit(ALICE)
-    await desk.feed(runner_up(job_id))
+    await desk.feed(attempt_started(job_id))
     desk.shell.host.take()
     reply = await desk.ask(ALICE, op="signal", select={"ids": [job_id]}, signal=10)
     assert reply == {"done": [job_id], "failed": []}
@@ -912,7 +924,7 @@ async def test_what_waits_for_the_launcher_is_said_to_wait(
 
     await desk.submit(ALICE)
     await desk.submit(ALICE, 9)
-    await desk.feed(runner_up(1))
+    await desk.feed(attempt_started(1))
     monkeypatch.setattr(desk.link, "away_s", lambda: 12.34)
     reply = await desk.ask(ALICE, op=op, select={"ids": [1]})
     assert reply["done"] == [1]
@@ -953,7 +965,7 @@ async def test_a_shutdown_that_kills_stops_what_runs_and_starts_nothing_in_its_p
 ) -> None:
     await desk.submit(ALICE, 9)
     await desk.submit(BOB, 9)
-    await desk.feed(runner_up(1))
+    await desk.feed(attempt_started(1))
     reply = await desk.ask(ADMIN, op="shutdown", kill_jobs=True)
     assert reply == {"done": [1], "failed": [], "running": [1]} | THERE
     assert desk.told_to_end == [True]
@@ -1236,7 +1248,7 @@ async def test_the_end_of_an_array_wakes_those_who_wait_for_its_tasks_and_looks_
 
 
 async def test_of_a_waiting_job_it_is_told_what_would_start_now(desk: Desk) -> None:
-    await desk.feed(runner_up(await desk.submit(BOB, 4)))
+    await desk.feed(attempt_started(await desk.submit(BOB, 4)))
     waiting = await desk.submit(ALICE, 8)
     reply = await desk.ask(ALICE, op="why", id=waiting)
     assert reply["job"]["reason"]["code"] == "RESOURCES"
@@ -1249,13 +1261,13 @@ async def test_in_a_very_long_queue_nothing_is_tried(
 ) -> None:
     monkeypatch.setattr(requests_module, "MOST_JOBS", 1)
 
-    await desk.feed(runner_up(await desk.submit(BOB, 4)))
+    await desk.feed(attempt_started(await desk.submit(BOB, 4)))
     waiting = await desk.submit(ALICE, 8)
     assert (await desk.ask(ALICE, op="why", id=waiting))["notes"] == []
 
 
 async def test_a_held_or_running_job_has_no_notes(desk: Desk) -> None:
-    await desk.feed(runner_up(await desk.submit(ALICE)))
+    await desk.feed(attempt_started(await desk.submit(ALICE)))
     await desk.submit(ALICE, held=True)
     for job_id in (1, 2):
         assert (await desk.ask(ALICE, op="why", id=job_id))["notes"] == []

@@ -299,7 +299,7 @@ def brief(orders: Sequence[Message]) -> list[Message]:
 
 
 #: Reports of a job that runs, which an earlier daemon took.
-UP_1 = st.RunnerUp(1, 1, now().at_s, now().mono_s, None)
+UP_1 = st.AttemptStarted(1, 1, now().at_s, now().mono_s, None)
 CANCEL_1 = st.CancelAsked(now(), 1, ALICE)
 
 
@@ -497,8 +497,8 @@ async def test_what_an_earlier_daemon_owed_is_sent_when_the_launcher_has_listed(
     history = [
         asks(), asks(), asks(),
         UP_1, CANCEL_1,
-        st.RunnerUp(2, 1, now().at_s, now().mono_s, None),
-        st.RunnerEnded(2, 1, now().at_s, None, 0, None, False, False, None),
+        st.AttemptStarted(2, 1, now().at_s, now().mono_s, None),
+        st.AttemptEnded(2, 1, now().at_s, None, 0, None, False, False, None),
     ]  # fmt: skip
 
     async with bench(history=history, known=[(1, 1), (2, 1)], news=[up(1), ended(2)]) as b:
@@ -558,7 +558,7 @@ async def test_strays_are_removed_but_nothing_that_was_never_ours(bench: OpenBen
     """An id beyond our last one may mean that the journal is an old copy: hands off."""
     gone = [asks(), st.CancelAsked(now(), 1, ALICE)]
 
-    history = [*gone, st.LaunchBroke(now(), 1, 1, "x"), st.CgroupGone(now(), 1, 1)]
+    history = [*gone, st.LaunchAborted(now(), 1, 1, "x"), st.AttemptRemoved(now(), 1, 1)]
     async with bench(history=history, known=[(1, 1), (1, 2), (77, 1)]) as b:
         await b.ready()
         await b.quiet()

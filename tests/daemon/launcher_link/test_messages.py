@@ -206,22 +206,22 @@ ENDED: dict[str, Any] = {
         (
             {"report": "up", **KEY, "at_s": 5.0, "mono_s": 6.0, "cgroup": "drfd/7.2",
              "runner_pid": 99},
-            st.RunnerUp(job_id=7, attempt=2, at_s=5.0, mono_s=6.0, cgroup="drfd/7.2"),
+            st.AttemptStarted(job_id=7, attempt=2, at_s=5.0, mono_s=6.0, cgroup="drfd/7.2"),
         ),
         (
             {"report": "up", **KEY, "at_s": 5.0, "mono_s": 6.0, "cgroup": None, "runner_pid": 99},
-            st.RunnerUp(job_id=7, attempt=2, at_s=5.0, mono_s=6.0, cgroup=None),
+            st.AttemptStarted(job_id=7, attempt=2, at_s=5.0, mono_s=6.0, cgroup=None),
         ),
         (
             {"report": "broke", **KEY, "text": "no such file"},
-            st.LaunchBroke(now(), job_id=7, attempt=2, text="no such file"),
+            st.LaunchAborted(now(), job_id=7, attempt=2, text="no such file"),
         ),
         ({"report": "frozen", **KEY}, st.Frozen(now(), job_id=7, attempt=2)),
         ({"report": "missing", **KEY}, st.AttemptMissing(now(), job_id=7, attempt=2)),
-        ({"report": "removed", **KEY}, st.CgroupGone(now(), job_id=7, attempt=2)),
+        ({"report": "removed", **KEY}, st.AttemptRemoved(now(), job_id=7, attempt=2)),
         (
             ENDED,
-            st.RunnerEnded(
+            st.AttemptEnded(
                 job_id=7, attempt=2, at_s=5.0, mono_s=6.0, exit_code=None, signal=9,
                 oom_killed=True, over_limit=True,
                 usage=Usage(
@@ -234,7 +234,7 @@ ENDED: dict[str, Any] = {
             # The runner was killed too: the launcher knows no more than that.
             {"report": "ended", **KEY, "at_s": 5.0, "mono_s": None, "exit_code": None,
              "signal": None, "oom_killed": False, "over_limit": False},
-            st.RunnerEnded(
+            st.AttemptEnded(
                 job_id=7, attempt=2, at_s=5.0, mono_s=None, exit_code=None, signal=None,
                 oom_killed=False, over_limit=False, usage=Usage(),
             ),
@@ -259,7 +259,7 @@ def test_the_cgroups_peak_is_preferred_and_the_larger_of_two_counters_counts() -
         read_peak_bps=5,
     )
     end = stimulus_for(decode_report(ENDED), now(), measured)
-    assert isinstance(end, st.RunnerEnded)
+    assert isinstance(end, st.AttemptEnded)
     assert end.usage == Usage(
         memory_peak_bytes=100,
         read_bytes=50,
@@ -278,7 +278,7 @@ def test_what_only_the_launcher_has_counted_is_taken() -> None:
     """Nobody measured: drfd was away from the start to the end."""
     counted = {"memory_peak_bytes": 250, "cpu_us": 3_500_000, "oom_kills": 1}
     end = stimulus_for(decode_report({**ENDED, "counted": counted}), now(), None)
-    assert isinstance(end, st.RunnerEnded)
+    assert isinstance(end, st.AttemptEnded)
     assert end.usage is not None
     assert (end.usage.memory_peak_bytes, end.usage.cpu_s) == (250, 3.5)
     assert (end.usage.oom_kills, end.usage.limit_hits) == (1, None)

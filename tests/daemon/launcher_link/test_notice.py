@@ -100,7 +100,7 @@ def test_who_asked_for_nothing_is_told_nothing() -> None:
 
 def test_what_became_of_it_is_in_the_report_of_the_removal() -> None:
     report = {"report": "removed", "id": 7, "attempt": 2, "notice": "told"}
-    assert stimulus_for(decode_report(report), now(), None) == st.CgroupGone(
+    assert stimulus_for(decode_report(report), now(), None) == st.AttemptRemoved(
         now(), 7, 2, notice="told"
     )
 

@@ -12,10 +12,10 @@ import pytest
 from daemon.desk import Desk, MakeShell, Shell
 from drfd.common.errors import Refused
 from drfd.core.model.job import Job, JobState
-from drfd.core.model.stimuli import Actor, CgroupGone, Now, SubmitAsked
+from drfd.core.model.stimuli import Actor, AttemptRemoved, Now, SubmitAsked
 from drfd.daemon.monitoring.meter import ENDED_POINTS, Curves, Meter
 from drfd.journal.journal import Journal
-from fakes import BOB, ended, now, runner_up, spec
+from fakes import BOB, attempt_started, ended, now, spec
 
 ALICE = Actor("alice", 1001, False)
 MIB = 1 << 20
@@ -172,7 +172,7 @@ def test_an_end_is_kept_in_few_points_with_the_same_sums(
     run(world, curves, desk_job, 100)
     shell.turn(ended(1))
     assert shell.journal.curve(1) is None, "it is not over as yet"
-    shell.turn(CgroupGone(now(), 1, 1))
+    shell.turn(AttemptRemoved(now(), 1, 1))
     kept = shell.journal.curve(1)
     assert kept is not None and ENDED_POINTS // 2 < len(kept) <= ENDED_POINTS
     assert sum(kept.spans_ms) == 99 * 2000
@@ -192,7 +192,7 @@ def test_of_a_very_short_job_nothing_is_kept(world: World) -> None:
 
 def submit_and_start(shell: Shell) -> Job:
     shell.turn(SubmitAsked(now(), spec(), False))
-    shell.turn(runner_up(1))
+    shell.turn(attempt_started(1))
     found = shell.engine.ledger.jobs[1]
     assert isinstance(found, Job)
     return found

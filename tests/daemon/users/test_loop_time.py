@@ -22,7 +22,7 @@ from drfd.daemon.users import loop_time as breath_module
 from drfd.daemon.users.loop_time import ALONE_QUANTUM_S, ALONE_S, QUANTUM_S, LoopTime
 from drfd.daemon.users.quotas import QuotaSlot
 from drfd.protocol.requests import decode_request
-from fakes import ALICE, BOB, rules, runner_up
+from fakes import ALICE, BOB, attempt_started, rules
 from seeds import seeds
 
 #: Tasks of an array that is over, and jobs that wait.
@@ -111,7 +111,7 @@ async def test_what_waits_is_cancelled_before_what_runs(desk: Desk) -> None:
 
     ids = [await desk.submit(ALICE, 9) for _ in range(120)]
     other = await desk.submit(BOB, 9)
-    await desk.feed(runner_up(ids[0]))
+    await desk.feed(attempt_started(ids[0]))
     reply = await desk.ask(ALICE, op="cancel", select={"user": ALICE.user})
     assert reply == {"done": ids, "failed": []}
     asked = [

@@ -16,7 +16,7 @@ from drfd.daemon.lookup.lookup import Lookup, Row
 from drfd.daemon.watching import snapshots as snapshots_module
 from drfd.daemon.watching.snapshots import Overview, SnapshotFeed
 from drfd.protocol.replies import CommonSnapshot
-from fakes import now, runner_up
+from fakes import attempt_started, now
 
 ALICE = Actor("alice", 1001, False)
 BOB = Actor("bob", 1002, False)
@@ -102,7 +102,7 @@ async def test_a_snapshot_has_all_that_there_is_in_the_order_of_starts_and_held_
     desk = stand.desk
     await desk.submit(ALICE, held=True)
     await desk.submit(ALICE, cores=8)
-    await desk.feed(runner_up(2))
+    await desk.feed(attempt_started(2))
     await desk.submit(ALICE, cores=8)
     await desk.submit(ALICE, cores=8, priority=5)
     await desk.submit(BOB, cores=8)
@@ -137,7 +137,7 @@ async def test_nothing_in_it_is_only_for_its_owner(stand: Stand) -> None:
     asked = {"env": {"SECRET": "secret"}, "script": "#!/bin/sh\nsecret\n", **words}
     for more in ({}, {"held": True}, {"array": "1-3"}, {"cores": 9}):
         await stand.desk.submit(BOB, **asked, **more)
-    await stand.desk.feed(runner_up(1))
+    await stand.desk.feed(attempt_started(1))
     await stand.desk.finish(1, exit_code=3)
     await stand.desk.submit(BOB, **asked)
     for actor in (ALICE, BOB):
