@@ -18,7 +18,7 @@ from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import NO_WORDS, Job, JobSpec, Outcome
-from drfd.core.model.resources import Resources
+from drfd.core.model.resources import Vector
 from drfd.core.model.stimuli import Now
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
@@ -73,7 +73,7 @@ class Run:
     #: The number of scheduling passes.
     passes: int
 
-    def changes(self) -> Iterator[tuple[float, str, Resources, int]]:
+    def changes(self) -> Iterator[tuple[float, str, Vector, int]]:
         """Yield (time, leaf, demand, 1 or -1) for each allocation (1) and release (-1).
 
         They come in order of time, releases first. Use over time is their running sum.
@@ -81,7 +81,8 @@ class Run:
         found = [(each.start_s, 1, at, each) for at, each in enumerate(self.ran)]
         found += [(each.end_s, -1, at, each) for at, each in enumerate(self.ran)]
         for at_s, sign, _, each in sorted(found, key=lambda change: change[:3]):
-            yield at_s, self.leaves[each.job.id], each.job.demand, sign
+            demand = self.rules.axes.vector(each.job.demand)
+            yield at_s, self.leaves[each.job.id], demand, sign
 
 
 #: Called now and then with the number of jobs that have ended or were refused.

@@ -7,9 +7,10 @@ what happened to be held at single moments.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from itertools import accumulate
+from typing import Any
 
 from drfd.core.model.resources import Vector
 from drfd.sim.driver import Run
@@ -42,6 +43,8 @@ class Panel:
     x: str
     y: str
     #: Name → the points from left to right.
+    #: The names of bars, drawn in place of curves; the x of a point is an index of this list.
+    names: Sequence[str] = ()
     curves: dict[str, list[Point]]
     #: The largest y of the scale, or None to fit the curves.
     top: float | None = None
@@ -49,8 +52,6 @@ class Panel:
     steps: bool = False
     #: Whether the x axis is logarithmic; then no x is below 1.
     log_x: bool = False
-    #: The names of bars, drawn in place of curves; the x of a point is an index of this list.
-    names: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,44 +63,27 @@ class Figure:
     about: Sequence[str] = ()
     tables: Sequence[Table] = ()
     panels: Sequence[Panel] = ()
-    notes: Sequence[str] = field(default_factory=tuple)
+    notes: Sequence[str] = ()
 
     def view(self) -> dict[str, object]:
         """Return the figure as JSON values. Equal runs give equal text."""
-        return {
-            "name": self.name,
-            "title": self.title,
-            "about": list(self.about),
-            "tables": [
-                {
-                    "title": table.title,
-                    "columns": [{"name": each.name, "unit": each.unit} for each in table.columns],
-                    "rows": [[_plain(cell) for cell in row] for row in table.rows],
-                }
-                for table in self.tables
-            ],
-            "panels": [
-                {
-                    "title": panel.title,
-                    "x": panel.x,
-                    "y": panel.y,
-                    "names": list(panel.names),
-                    "curves": {
-                        name: [[_plain(x), _plain(y)] for x, y in points]
-                        for name, points in panel.curves.items()
-                    },
-                }
-                for panel in self.panels
-            ],
-            "notes": list(self.notes),
-        }
+        view = _plain(asdict(self))
+        for panel in view["panels"]:
+            for key in ("top", "steps", "log_x"):
+                del panel[key]
+        return dict(view)
 
 
-def _plain(cell: Cell | Fraction) -> Cell:
-    """Round numbers to six digits, to hide rounding errors."""
-    if isinstance(cell, float | Fraction):
-        return round(float(cell), 6)
-    return cell
+def _plain(value: Any) -> Any:
+    """Return JSON values, with numbers rounded to six digits to hide rounding errors."""
+    match value:
+        case dict():
+            return {name: _plain(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_plain(each) for each in value]
+        case float() | Fraction():
+            return round(float(value), 6)
+    return value
 
 
 #: Number of intervals of a curve over time.
@@ -177,7 +161,7 @@ def _held(run: Run, span: _Span) -> _Held:
     """
     axes = len(run.rules.room)
     changes: _Held = {}
-    for at_s, leaf, demand, sign in _changes(run):
+    for at_s, leaf, demand, sign in run.changes():
         rows = changes.setdefault(leaf, [[0.0] * (_STRETCHES + 1) for _ in range(axes)])
         whole, part = span.place(at_s)
         for axis, amount in enumerate(demand):
@@ -187,11 +171,6 @@ def _held(run: Run, span: _Span) -> _Held:
     return {
         leaf: [list(accumulate(row))[:_STRETCHES] for row in rows] for leaf, rows in changes.items()
     }
-
-
-def _changes(run: Run) -> Iterator[tuple[float, str, Vector, int]]:
-    for at_s, leaf, demand, sign in run.changes():
-        yield at_s, leaf, run.rules.axes.vector(demand), sign
 
 
 def _use(runs: Mapping[str, Run], held: Mapping[str, _Held], span: _Span) -> Iterator[Panel]:

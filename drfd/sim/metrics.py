@@ -64,7 +64,7 @@ def over_time(run: Run) -> OverTime:
 _Change = tuple[float, int, int, SimJob, str]
 
 
-def _changes(run: Run) -> Iterator[_Change]:
+def _changes(run: Run) -> list[_Change]:
     found: list[_Change] = []
     for at, ran in enumerate(run.ran):
         found.append((ran.job.submit_s, 1, ran.job.id, ran.job, "waits"))
@@ -72,8 +72,7 @@ def _changes(run: Run) -> Iterator[_Change]:
         # A job of no length must end after its start.
         found.append((ran.end_s, 0 if ran.job.run_s else 3, at, ran.job, "ends"))
     found += [(left.job.submit_s, 1, left.job.id, left.job, "waits") for left in run.unstarted]
-    found.sort(key=itemgetter(0, 1, 2))
-    yield from found
+    return sorted(found, key=itemgetter(0, 1, 2))
 
 
 class _Watch:
@@ -255,8 +254,6 @@ SIZES = (0.01, 0.1)
 
 
 def measure(run: Run) -> View:
-    waits = [ran.wait_s for ran in run.ran]
-    slowdowns = [slowdown(ran) for ran in run.ran]
     first_s = min((ran.job.submit_s for ran in run.ran), default=0.0)
     last_s = max((ran.end_s for ran in run.ran), default=0.0)
     span_s = last_s - first_s
@@ -271,9 +268,9 @@ def measure(run: Run) -> View:
         "passes": run.passes,
         "span_s": span_s,
         "jobs_per_hour": len(run.ran) / span_s * 3600 if span_s else None,
-        "wait_s": spread(waits),
-        "slowdown": spread(slowdowns),
-        "use": _use(run, span_s),
+        "wait_s": spread([ran.wait_s for ran in run.ran]),
+        "slowdown": spread([slowdown(ran) for ran in run.ran]),
+        "use": _parts_held(run, run.ran, span_s),
         "promise_kept": {
             "mean": _mean(list(found.kept.values())),
             "least": _least(found.kept),
@@ -289,7 +286,7 @@ def measure(run: Run) -> View:
         "envy": found.envy,
         "longest_wait_s": _by_size(run),
         "largest_job": _largest(run),
-        "users": _users(run, found.kept),
+        "users": _users(run, found.kept, span_s),
     }
 
 
@@ -322,11 +319,11 @@ def _least(by_leaf: dict[str, float]) -> View | None:
     return None if leaf is None else {"kept": by_leaf[leaf], "leaf": leaf}
 
 
-def _use(run: Run, span_s: float) -> View:
-    """Return the mean part of each resource held, from the first submission to the last end."""
+def _parts_held(run: Run, rans: Iterable[FinishedJob], span_s: float) -> View:
+    """Return the mean part of each resource that these jobs held over the span of the run."""
     rules = run.rules
     sums = [0.0] * len(rules.room)
-    for ran in run.ran:
+    for ran in rans:
         for axis, amount in enumerate(rules.axes.vector(ran.job.demand)):
             sums[axis] += amount * ran.job.run_s
     rows = zip(rules.axes.names, sums, rules.room, strict=True)
@@ -359,7 +356,7 @@ def _largest(run: Run) -> View | None:
     return {"name": ran.job.name, "share": size(ran.job, run), "wait_s": ran.wait_s}
 
 
-def _users(run: Run, kept: dict[str, float]) -> View:
+def _users(run: Run, kept: dict[str, float], span_s: float) -> View:
     by_leaf: dict[str, list[FinishedJob]] = {}
     for ran in run.ran:
         by_leaf.setdefault(run.leaves[ran.job.id], []).append(ran)
@@ -370,20 +367,8 @@ def _users(run: Run, kept: dict[str, float]) -> View:
             "wait_s": spread([ran.wait_s for ran in rans]),
             "slowdown": spread([slowdown(ran) for ran in rans]),
             "promise_kept": kept.get(leaf),
-            "share": _held(run, rans),
+            # The mean dominant share.
+            "share": max(_parts_held(run, rans, span_s).values(), default=0.0),
         }
         for leaf, rans in sorted(by_leaf.items())
     }
-
-
-def _held(run: Run, rans: Iterable[FinishedJob]) -> float:
-    """Return the mean dominant share that these jobs of a user held over the run."""
-    rules = run.rules
-    mine = [0.0] * len(rules.room)
-    for ran in rans:
-        for axis, amount in enumerate(rules.axes.vector(ran.job.demand)):
-            mine[axis] += amount * ran.job.run_s
-    first_s = min(ran.job.submit_s for ran in run.ran)
-    span_s = max(ran.end_s for ran in run.ran) - first_s
-    pairs = zip(mine, rules.room, strict=True)
-    return max((held / (top * span_s) for held, top in pairs if top and span_s), default=0.0)

@@ -30,7 +30,7 @@ from drfd.common.units import parse_size
 from drfd.core.fairness.rules import NodeKeywords, NodeSettings, Pool
 from drfd.core.model.resources import Resources
 from drfd.sim.machine import Shape
-from drfd.sim.workload import NotAJob, ParsedJob, Workload, collect, name, number, seconds
+from drfd.sim.workload import NotAJob, SimJob, Workload, collect, name, number, seconds
 
 #: Column → cell of a line.
 Row = Mapping[str, str]
@@ -53,7 +53,7 @@ class TraceFormat:
     kind: str
     #: The columns by which it is recognised; all of them must be there.
     marks: frozenset[str]
-    read: Callable[[Row], ParsedJob]
+    read: Callable[[Row], SimJob]
     notes: tuple[str, ...] = ()
     #: All permitted columns, or None if others are ignored.
     columns: tuple[str, ...] | None = None
@@ -81,8 +81,8 @@ def recognise(header: list[str], rates: tuple[int, int]) -> TraceFormat:
     )
 
 
-def _own(row: Row) -> ParsedJob:
-    return ParsedJob(
+def _own(row: Row) -> SimJob:
+    return SimJob(
         name=row.get("name") or "-",
         submit_s=seconds(row["submit_s"], "submit_s"),
         run_s=seconds(row["run_s"], "run_s"),
@@ -114,12 +114,12 @@ def _limit(text: str, what: str) -> float | None:
     return seconds(text, what) or None
 
 
-def _history(row: Row) -> ParsedJob:
+def _history(row: Row) -> SimJob:
     if not row["started_at"]:
         raise NotAJob("it never started")
     started_s, ended_s = seconds(row["started_at"], "start"), seconds(row["ended_at"], "end")
     frozen_s = seconds(row.get("suspended_seconds") or "0", "suspended_seconds")
-    return ParsedJob(
+    return SimJob(
         name=row["id"],
         submit_s=seconds(row["submitted_at"], "submission"),
         run_s=max(0.0, ended_s - started_s - frozen_s),
@@ -144,25 +144,22 @@ def pool_name(path: str, user: str) -> str | None:
     return None if short in ("", "root", user) else short
 
 
-def _cluster(group: str) -> Callable[[Row], ParsedJob]:
-    def read(row: Row) -> ParsedJob:
-        return ParsedJob(
-            name=row["job"],
-            submit_s=seconds(row["submit_s"], "submit_s"),
-            run_s=seconds(row["run_s"], "run_s"),
-            demand=Resources(
-                cores_milli=round(number(row["cores"], "cores", 1e9) * 1000),
-                memory_bytes=round(number(row["mem_mb"], "mem_mb") * _MIB),
-            ),
-            limit_s=_limit(row["limit_s"], "limit_s"),
-            user=name(row["user"], "user"),
-            group=row[group] or None,
-        )
-
-    return read
+def _cluster(row: Row) -> SimJob:
+    return SimJob(
+        name=row["job"],
+        submit_s=seconds(row["submit_s"], "submit_s"),
+        run_s=seconds(row["run_s"], "run_s"),
+        demand=Resources(
+            cores_milli=round(number(row["cores"], "cores", 1e9) * 1000),
+            memory_bytes=round(number(row["mem_mb"], "mem_mb") * _MIB),
+        ),
+        limit_s=_limit(row["limit_s"], "limit_s"),
+        user=name(row["user"], "user"),
+        group=row["queue" if "queue" in row else "group"] or None,
+    )
 
 
-def _pods(row: Row) -> ParsedJob:
+def _pods(row: Row) -> SimJob:
     if not row["scheduled_s"]:
         raise NotAJob("it never started")
     started_s = seconds(row["scheduled_s"], "scheduled_s")
@@ -170,7 +167,7 @@ def _pods(row: Row) -> ParsedJob:
     if ended_s < started_s:
         raise NotAJob("it ended before it started")
     gpus = round(number(row["num_gpu"], "num_gpu"))
-    return ParsedJob(
+    return SimJob(
         name=row["pod"],
         submit_s=seconds(row["creation_s"], "creation_s"),
         run_s=ended_s - started_s,
@@ -181,7 +178,6 @@ def _pods(row: Row) -> ParsedJob:
         ),
         limit_s=None,
         user=name(row["qos"], "qos"),
-        group=None,
     )
 
 
@@ -192,7 +188,7 @@ def _swim(rates: tuple[int, int]) -> TraceFormat:
     each task moves SWIM_TASK_BPS, and all together at most what the machine does.
     """
 
-    def read(row: Row) -> ParsedJob:
+    def read(row: Row) -> SimJob:
         names = ("input_bytes", "shuffle_bytes", "output_bytes")
         given, shuffled, written = (number(row[each], each) for each in names)
         reads, writes = given + shuffled, shuffled + written
@@ -203,14 +199,13 @@ def _swim(rates: tuple[int, int]) -> TraceFormat:
             if amount:
                 run_s = max(run_s, amount / most) if most else run_s
         run_s = max(1.0, float(ceil(run_s)))
-        return ParsedJob(
+        return SimJob(
             name=row["job"],
             submit_s=seconds(row["submit_s"], "submit_s"),
             run_s=run_s,
             demand=Resources(read_bps=ceil(reads / run_s), write_bps=ceil(writes / run_s)),
             limit_s=None,
             user="all",
-            group=None,
         )
 
     return TraceFormat(
@@ -228,15 +223,13 @@ def _swim(rates: tuple[int, int]) -> TraceFormat:
 _FORMS = (
     TraceFormat("a table of jobs", frozenset(OWN_NEEDED), _own, columns=OWN),
     TraceFormat("drf history", frozenset(("submitted_at", "declared_cores", "ended_at")), _history),
-    TraceFormat(
-        "CERIT-SC",
-        frozenset(("job", "submit_s", "run_s", "cores", "mem_mb", "limit_s", "user", "queue")),
-        _cluster("queue"),
-    ),
-    TraceFormat(
-        "RICC",
-        frozenset(("job", "submit_s", "run_s", "cores", "mem_mb", "limit_s", "user", "group")),
-        _cluster("group"),
+    *(
+        TraceFormat(
+            kind,
+            frozenset(("job", "submit_s", "run_s", "cores", "mem_mb", "limit_s", "user", group)),
+            _cluster,
+        )
+        for kind, group in (("CERIT-SC", "queue"), ("RICC", "group"))
     ),
     TraceFormat(
         "Alibaba OpenB",
@@ -263,7 +256,7 @@ def read_swf(lines: Iterable[str], *, source: str) -> Workload:
         notes.append(f"{reader.unmeasured} jobs say nothing of memory, and ask for none here")
     if reader.used:
         notes.append(f"{reader.used} jobs ask for the memory that they used: no other is recorded")
-    return Workload(jobs=work.jobs, source=source, kind=work.kind, bad=work.bad, notes=tuple(notes))
+    return replace(work, notes=tuple(notes))
 
 
 def is_swf(line: str) -> bool:
@@ -281,13 +274,13 @@ class _Reader:
         #: Numbers of jobs without any memory, and of jobs whose requested memory is unknown.
         self.unmeasured = self.used = 0
 
-    def found(self, lines: Iterable[str]) -> Iterator[tuple[int, Callable[[], ParsedJob]]]:
+    def found(self, lines: Iterable[str]) -> Iterator[tuple[int, Callable[[], SimJob]]]:
         for at, line in enumerate(lines, start=1):
             words = line.partition(";")[0].split()
             if words:
                 yield at, partial(self._job, words)
 
-    def _job(self, words: list[str]) -> ParsedJob:
+    def _job(self, words: list[str]) -> SimJob:
         if len(words) != FIELDS:
             raise NotAJob(f"it has {len(words)} fields, not {FIELDS}")
         job, submit, _, run, allocated, _, used, asked, limit, memory, status, user, group = words[
@@ -308,7 +301,7 @@ class _Reader:
             self.used += 1
         if not each_kb:
             self.unmeasured += 1
-        return ParsedJob(
+        return SimJob(
             name=job,
             submit_s=submit_s,
             run_s=run_s,
@@ -366,7 +359,13 @@ def read_lines(lines: Iterable[str], *, source: str, rates: tuple[int, int] = (0
     if doubled:
         raise Refused("bad-trace", f"line 1: there are two columns {doubled[0]!r}")
     form = recognise(header, rates)
-    return collect(_rows(rest, header, form), source=source, kind=form.kind, notes=form.notes)
+    # Each line is parsed by itself, so that a stray quote spoils one job, not all after it.
+    found = (
+        (at, partial(_parsed, form, header, line))
+        for at, line in enumerate(rest, start=2)
+        if line.strip()
+    )
+    return collect(found, source=source, kind=form.kind, notes=form.notes)
 
 
 def _decoded(file: BufferedReader) -> Iterator[str]:
@@ -376,27 +375,14 @@ def _decoded(file: BufferedReader) -> Iterator[str]:
             yield line
 
 
-def _rows(
-    lines: Iterator[str], header: list[str], form: TraceFormat
-) -> Iterator[tuple[int, Callable[[], ParsedJob]]]:
-    for at, line in enumerate(lines, start=2):
-        if line.strip():
-            # Each line is parsed by itself, so that a stray quote spoils one job, not all after it.
-            yield at, partial(_parsed, form, header, line)
-
-
-def _parsed(form: TraceFormat, header: list[str], line: str) -> ParsedJob:
-    return form.read(_row(line, header))
-
-
-def _row(line: str, header: list[str]) -> Row:
+def _parsed(form: TraceFormat, header: list[str], line: str) -> SimJob:
     try:
         cells = next(csv.reader([line], strict=True))
     except csv.Error:
         raise NotAJob("its quotes do not match") from None
     if len(cells) != len(header):
         raise NotAJob(f"it has {len(cells)} fields, not {len(header)}")
-    return dict(zip(header, cells, strict=True))
+    return form.read(dict(zip(header, cells, strict=True)))
 
 
 #: One object of the daemon's JSON.
@@ -414,8 +400,10 @@ def of_history(jobs: Iterable[View]) -> Workload:
         notes.append(_SEVERAL_DISKS)
     if any(job["attempt"] > 1 for job in seen):
         notes.append(_PREEMPTED)
-    found = collect(_found(seen), source="the history of this machine", kind="drf history")
-    return replace(found, notes=tuple(notes), unit="job")
+    seen.sort(key=lambda job: int(job["id"]))
+    found = ((job["id"], partial(_job, job)) for job in seen)
+    work = collect(found, source="the history of this machine", kind="drf history")
+    return replace(work, notes=tuple(notes), unit="job")
 
 
 def amount_of(view: View) -> Resources:
@@ -452,16 +440,11 @@ def _weight(weight: float | Mapping[str, float]) -> NodeKeywords:
     return {"weight": Fraction(str(weight))}
 
 
-def _found(jobs: Iterable[View]) -> Iterator[tuple[int, Callable[[], ParsedJob]]]:
-    for job in sorted(jobs, key=lambda job: int(job["id"])):
-        yield job["id"], partial(_job, job)
-
-
-def _job(job: View) -> ParsedJob:
+def _job(job: View) -> SimJob:
     if job["started_at"] is None:
         raise NotAJob("it never started")
     frozen_s = (job.get("used") or {}).get("suspended_seconds") or 0.0
-    return ParsedJob(
+    return SimJob(
         name=str(job["id"]),
         submit_s=job["submitted_at"],
         run_s=max(0.0, job["ended_at"] - job["started_at"] - frozen_s),

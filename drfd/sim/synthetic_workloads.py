@@ -23,7 +23,7 @@ from pathlib import Path
 from random import Random
 
 from drfd.common.errors import Refused
-from drfd.core.model.resources import Resources
+from drfd.core.model.resources import Axes, Resources
 from drfd.sim.recorded_workloads import OWN
 from drfd.sim.workload import NotAJob, SimJob, Workload, number
 
@@ -76,38 +76,23 @@ def parse_mix(text: str) -> dict[str, float]:
     for part in text.split(","):
         name, _, weight = (each.strip() for each in part.partition("="))
         if name not in HABITS:
-            raise Refused(
-                "bad-value", f"mix: there is no habit {name!r}", hint=f"known are {_known()}"
-            )
+            hint = f"known are {', '.join(HABITS)}"
+            raise Refused("bad-value", f"mix: there is no habit {name!r}", hint=hint)
         if not weight.replace(".", "", 1).isdecimal() or not float(weight):
             raise Refused("bad-value", f"mix: {part!r} is not NAME=WEIGHT", hint="write cpu=2")
         mix[name] = float(weight)
     return mix
 
 
-def _known() -> str:
-    return ", ".join(HABITS)
-
-
 def generate(recipe: Recipe) -> Workload:
     random = Random(recipe.seed)  # noqa: S311  # chance, not secrets
     habits = _assigned(recipe, random)
-    drawn = sorted(_drawn(recipe, habits, random), key=lambda each: each[0])
-    span_s = _span_s(recipe, [job for _, job in drawn])
-    jobs = []
-    for id, (at, job) in enumerate(drawn, start=1):
-        jobs.append(
-            SimJob(
-                id=id,
-                name=f"j{id}",
-                submit_s=float(int(at * span_s)),
-                run_s=job.run_s,
-                demand=job.demand,
-                limit_s=job.limit_s,
-                user=job.user,
-                group=job.group,
-            )
-        )
+    drawn = sorted(_drawn(recipe, habits, random), key=lambda job: job.submit_s)
+    span_s = _span_s(recipe, drawn)
+    jobs = [
+        replace(job, id=id, name=f"j{id}", submit_s=float(int(job.submit_s * span_s)))
+        for id, job in enumerate(drawn, start=1)
+    ]
     return Workload(jobs=jobs, source=f"generated, seed {recipe.seed}", kind="generated")
 
 
@@ -139,8 +124,8 @@ def _assigned(recipe: Recipe, random: Random) -> list[str]:
     return slots[: recipe.users]
 
 
-def _drawn(recipe: Recipe, habits: list[str], random: Random) -> Iterable[tuple[float, SimJob]]:
-    """Yield jobs with the time of their submission as a part of the whole time."""
+def _drawn(recipe: Recipe, habits: list[str], random: Random) -> Iterable[SimJob]:
+    """Yield jobs without names, whose `submit_s` is a part of the whole time."""
     # The n-th user submits an n-th of what the first one does.
     weights = [1 / (1 + user) for user in range(recipe.users)]
     # Shuffled, so that the number of jobs does not depend on the habit.
@@ -162,19 +147,10 @@ def _drawn(recipe: Recipe, habits: list[str], random: Random) -> Iterable[tuple[
         for _ in range(count):
             run_s = float(max(1, round(habit.run_s * exp(habit.sigma * _normal(random)))))
             at += 1e-4 * random.random() / recipe.jobs
-            yield (
-                at,
-                SimJob(
-                    id=0,
-                    name="",
-                    submit_s=0.0,
-                    run_s=min(run_s, limit_s),
-                    demand=demand,
-                    limit_s=limit_s,
-                    user=f"u{user + 1}",
-                    group=habits[user],
-                ),
-            )
+            yield SimJob(
+                name="", submit_s=at, run_s=min(run_s, limit_s), demand=demand, limit_s=limit_s,
+                user=f"u{user + 1}", group=habits[user],
+            )  # fmt: skip
 
 
 def _pick(weights: list[float], random: Random) -> int:
@@ -221,14 +197,11 @@ def _limit_s(at_least_s: float) -> float:
 
 
 def _span_s(recipe: Recipe, jobs: list[SimJob]) -> float:
-    capacity = recipe.capacity
-    tops = (capacity.cores_milli, capacity.memory_bytes, capacity.read_bps, capacity.write_bps)
+    axes = Axes()
+    tops = axes.vector(recipe.capacity)
     sums = [0.0] * len(tops)
     for job in jobs:
-        amounts = job.demand
-        for axis, amount in enumerate(
-            (amounts.cores_milli, amounts.memory_bytes, amounts.read_bps, amounts.write_bps)
-        ):
+        for axis, amount in enumerate(axes.vector(job.demand)):
             sums[axis] += amount * job.run_s
     return max(held / top for held, top in zip(sums, tops, strict=True) if top) / recipe.load
 

@@ -1,12 +1,12 @@
 """Workloads: jobs with submission times and true run times, and the lines that are no jobs.
 
-Readers of traces and histories make a `ParsedJob` of each line; `collect` makes a workload of them.
+Readers of traces and histories make a `SimJob` of each line; `collect` makes a workload of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 
 from drfd.common.errors import Refused
@@ -20,19 +20,8 @@ class NotAJob(Exception):
     """Raised for a line that is no job; the text says why in a few words."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedJob:
-    name: str
-    submit_s: float
-    run_s: float
-    demand: Resources
-    limit_s: float | None
-    user: str
-    group: str | None
-
-
 def collect(
-    found: Iterable[tuple[int, Callable[[], ParsedJob]]],
+    found: Iterable[tuple[int, Callable[[], SimJob]]],
     *,
     source: str,
     kind: str,
@@ -42,7 +31,7 @@ def collect(
 
     Raises Refused if no line is a job.
     """
-    jobs: list[tuple[float, int, ParsedJob]] = []
+    jobs: list[tuple[float, int, SimJob]] = []
     bad: list[BadLine] = []
     # Equal demands share one object, since a trace has hundreds of thousands of lines.
     demands: dict[Resources, Resources] = {}
@@ -59,16 +48,7 @@ def collect(
     jobs.sort(key=lambda entry: entry[:2])
     return Workload(
         jobs=[
-            SimJob(
-                id=id,
-                name=each.name,
-                submit_s=each.submit_s,
-                run_s=each.run_s,
-                demand=demands.setdefault(each.demand, each.demand),
-                limit_s=each.limit_s,
-                user=each.user,
-                group=each.group,
-            )
+            replace(each, id=id, demand=demands.setdefault(each.demand, each.demand))
             for id, (_, _, each) in enumerate(jobs, start=1)
         ],
         source=source,
@@ -106,8 +86,8 @@ def name(text: str, what: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimJob:
-    #: Unique in a workload, in the order of submission.
-    id: int
+    #: Unique in a workload, in the order of submission; 0 for a job that is not yet part of one.
+    id: int = 0
     #: Its name in the trace.
     name: str
     submit_s: float

@@ -137,7 +137,7 @@ def test_every_policy_runs_all_jobs_within_the_machine(policy: str, estimates: s
 
 def test_changes_are_what_is_held_over_time() -> None:
     run = simulate([job(1, 0, 10, 4), job(2, 3, 10, 2, user="bob")], machine())
-    shown = [(at_s, leaf, demand.cores_milli, by) for at_s, leaf, demand, by in run.changes()]
+    shown = [(at_s, leaf, demand[0], by) for at_s, leaf, demand, by in run.changes()]
     assert shown == [
         (0, "root.ann", 4000, 1),
         (10, "root.ann", 4000, -1),

@@ -88,7 +88,7 @@ def test_a_real_trace_runs_at_reduced_size(trace: str, policy: str) -> None:
     held = dict.fromkeys(run.leaves.values(), 0)
     most = 0
     for _, leaf, demand, sign in run.changes():
-        held[leaf] += sign * demand.cores_milli
+        held[leaf] += sign * demand[0]
         most = max(most, sum(held.values()))
     assert most <= machine.cores_milli
     assert set(held.values()) == {0}

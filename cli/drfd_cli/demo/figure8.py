@@ -127,17 +127,6 @@ class Scenario:
         return found
 
 
-def filled(phase: Phase) -> list[float]:
-    """Return the dominant share of each job when an empty machine is filled with whole tasks."""
-    from drfd.sim.paper.sharing import JOBS, NODE
-    from drfd.sim.paper.worked import divide
-
-    machine = tuple(zip(("CPU", "memory"), (each * _NODES for each in NODE), strict=True))
-    users = tuple(zip(JOBS, phase.demands, strict=True))
-    found = divide(machine, users, mode="discrete")
-    return [float(found.dominant_share(job)) for job in JOBS]
-
-
 @click.command("fig8")
 @click.option(
     "--seconds",
@@ -258,12 +247,12 @@ def _panels(play: Scenario) -> list[Panel]:
 def _figure(play: Scenario, phase_s: int) -> tuple[Figure, list[str]]:
     """Return the figure, and a sentence for each result that contradicts a promise of DRF."""
     from drfd.sim.figures import Column, Figure, Table
-    from drfd.sim.paper.sharing import JOBS, NODE, PHASES, phase_table, steady
+    from drfd.sim.paper.sharing import JOBS, NODE, PHASES, expected, phase_table, steady
 
     wrong = []
     used = play.used()
     for number, phase in enumerate(PHASES):
-        rows = zip(JOBS, phase.demands, filled(phase), strict=True)
+        rows = zip(JOBS, phase.demands, expected(phase, _NODES, "discrete"), strict=True)
         for job, demand, goal in rows:
             share = max(steady(play.shares, job, number, phase_s))
             task = max(part / (top * _NODES) for part, top in zip(demand, NODE, strict=True))

@@ -140,19 +140,13 @@ def about(nodes: int, run_s: int, swap_cost: int) -> list[str]:
 
 
 def _table(found: Sequence[MacroResult]) -> Table:
-    rows: list[list[Cell]] = []
-    for each in found:
-        rows.append(
-            [
-                each.way.name,
-                each.jobs(LARGE),
-                PAPER_LARGE[each.way.name],
-                each.jobs(SMALL),
-                each.response_s(LARGE),
-                each.response_s(SMALL),
-                float(each.outcome.overcommitted),
-            ]
-        )
+    rows: list[list[Cell]] = [
+        [
+            each.way.name, each.jobs(LARGE), PAPER_LARGE[each.way.name], each.jobs(SMALL),
+            each.response_s(LARGE), each.response_s(SMALL), float(each.outcome.overcommitted),
+        ]
+        for each in found
+    ]  # fmt: skip
     columns = [
         Column("SHARED BY"), Column("LARGE JOBS"), Column("PAPER"), Column("SMALL JOBS"),
         Column("LARGE TAKE", "s"), Column("SMALL TAKE", "s"), Column("OVERCOMMITTED", "%"),

@@ -34,10 +34,10 @@ PHASES = (
 )
 
 
-def expected(phase: Phase, nodes: int) -> list[float]:
-    """Return the dominant share of each job if tasks were divisible."""
+def expected(phase: Phase, nodes: int, mode: str = "continuous") -> list[float]:
+    """Return the dominant share of each job on an empty machine, by a mode of `sim.alloc`."""
     machine = tuple(zip(("CPU", "memory"), (each * nodes for each in NODE), strict=True))
-    found = divide(machine, tuple(zip(JOBS, phase.demands, strict=True)))
+    found = divide(machine, tuple(zip(JOBS, phase.demands, strict=True)), mode=mode)
     return [float(found.dominant_share(job)) for job in JOBS]
 
 
