@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -132,20 +132,8 @@ def _held(jobs: Sequence[SimJob], axes: Axes, name: str) -> float:
 FROM_TRACE = "trace"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """Pools and users with their settings, and the settings of the scheduler."""
-
-    pools: Mapping[str, Pool] = field(default_factory=dict)
-    members: Mapping[tuple[str, str], NodeSettings] = field(default_factory=dict)
-    patience: ReservationSettings = field(default_factory=ReservationSettings)
-    half_life_s: int = 7 * 86400
-    min_hold_s: int = 10
-    slots: int | None = None
-
-
-def read_shape(path: Path, gres: Sequence[str] = ()) -> Shape:
-    """Read a TOML file, in which limits may name these `gres`. Raises ConfigError."""
+def configured(rules: Rules, path: Path) -> Rules:
+    """Return `rules` with the pools, users and scheduling of a TOML file. Raises ConfigError."""
     try:
         values = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
@@ -154,12 +142,13 @@ def read_shape(path: Path, gres: Sequence[str] = ()) -> Shape:
         raise ConfigError("config", f"{path} is not TOML: {error}") from None
     tables = ("pools", "users", "scheduling")
     top = TomlTable({name: values[name] for name in tables if name in values}, str(path), "")
-    tree = PoolTables((), gres)
+    tree = PoolTables((), rules.axes.gres)
     tree.read_pools(top.table("pools"))
     tree.read_users(top.table("users"))
     scheduling = top.table("scheduling")
     patience_s = scheduling.take("reservation_delay", read_duration_or_zero, 30, old="patience")
-    shape = Shape(
+    rules = replace(
+        rules,
         pools=tree.pools,
         members=tree.members,
         patience=ReservationSettings(
@@ -177,7 +166,7 @@ def read_shape(path: Path, gres: Sequence[str] = ()) -> Shape:
     for name in _ELSEWHERE:
         scheduling.take(name, lambda value: value, None)
     top.done()
-    return shape
+    return rules
 
 
 #: Keys of [scheduling] that matter to a daemon only.
@@ -192,14 +181,13 @@ def of_groups(jobs: Iterable[SimJob]) -> dict[str, Pool]:
     return {group: Pool() for group in sorted({job.group for job in jobs if job.group})}
 
 
-def weighted(shape: Shape, weights: Mapping[str, Fraction], users: Iterable[str]) -> Shape:
-    """Return `shape` with other weights for pools and users.
+def weighted(rules: Rules, weights: Mapping[str, Fraction], users: Iterable[str]) -> Rules:
+    """Return `rules` with other weights for pools and users.
 
     A key is a pool ("lab"), a user in every pool that accepts them ("alice"), or a user in one pool
     ("lab.alice"). Raises Refused for an unknown name.
     """
-    pools, members = dict(shape.pools), dict(shape.members)
-    known = set(users)
+    pools, members, known = dict(rules.pools), dict(rules.members), set(users)
     for name, weight in weights.items():
         above, _, last = name.rpartition(".")
         if name in pools:
@@ -207,28 +195,13 @@ def weighted(shape: Shape, weights: Mapping[str, Fraction], users: Iterable[str]
         elif above in pools and last in known:
             members[above, last] = _heavier(members.get((above, last)), weight)
         elif name in known:
-            for pool in ("", *(each for each in pools if _takes(pools[each], name))):
-                members[pool, name] = _heavier(members.get((pool, name)), weight)
+            takers = [at for at, pool in pools.items() if pool.users is None or name in pool.users]
+            for at in ("", *takers):
+                members[at, name] = _heavier(members.get((at, name)), weight)
         else:
             raise Refused("no-such-user", f"there is no pool or user {name!r} in the trace")
-    return replace(shape, pools=pools, members=members)
-
-
-def _takes(pool: Pool, user: str) -> bool:
-    return pool.users is None or user in pool.users
+    return replace(rules, pools=pools, members=members)
 
 
 def _heavier(claim: NodeSettings | None, weight: Fraction) -> NodeSettings:
     return replace(claim or NodeSettings(), weight=weight, weights={})
-
-
-def shaped(rules: Rules, shape: Shape) -> Rules:
-    return replace(
-        rules,
-        pools=shape.pools,
-        members=shape.members,
-        patience=shape.patience,
-        half_life_s=shape.half_life_s,
-        min_hold_s=shape.min_hold_s,
-        slots=shape.slots,
-    )

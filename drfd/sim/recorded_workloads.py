@@ -27,9 +27,8 @@ from typing import Any
 
 from drfd.common.errors import Refused
 from drfd.common.units import parse_size
-from drfd.core.fairness.rules import NodeKeywords, NodeSettings, Pool
+from drfd.core.fairness.rules import NodeKeywords, NodeSettings, Pool, Rules
 from drfd.core.model.resources import Resources
-from drfd.sim.machine import Shape
 from drfd.sim.workload import NotAJob, SimJob, Workload, collect, name, number, seconds
 
 #: Column → cell of a line.
@@ -416,8 +415,8 @@ def amount_of(view: View) -> Resources:
     )
 
 
-def shape_of(nodes: Iterable[View], workload: Workload) -> Shape:
-    """Return the present weights of the daemon; pools and users without a node have weight 1.
+def with_weights(rules: Rules, nodes: Iterable[View], workload: Workload) -> Rules:
+    """Return the rules with the daemon's present weights; pools and users without a node have 1.
 
     The daemon does not return limits and guarantees.
     """
@@ -431,7 +430,7 @@ def shape_of(nodes: Iterable[View], workload: Workload) -> Shape:
         name = job.user if job.group is None else f"{job.group}.{job.user}"
         if name in weights and weights[name] != 1:
             members[job.group or "", job.user] = NodeSettings(**_weight(weights[name]))
-    return Shape(pools=pools, members=members)
+    return replace(rules, pools=pools, members=members)
 
 
 def _weight(weight: float | Mapping[str, float]) -> NodeKeywords:

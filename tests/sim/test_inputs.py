@@ -14,8 +14,8 @@ import pytest
 from drfd.common.errors import ConfigError, Refused
 from drfd.core.model.resources import Resources
 from drfd.sim import machine
-from drfd.sim.machine import Shape, of_groups, read_shape, shaped, weighted
-from drfd.sim.recorded_workloads import of_history, read_lines, shape_of
+from drfd.sim.machine import configured, of_groups, rules_of, weighted
+from drfd.sim.recorded_workloads import of_history, read_lines, with_weights
 from drfd.sim.synthetic_workloads import (
     HABITS,
     Recipe,
@@ -105,11 +105,10 @@ respect_external_load = false
 def test_pools_are_read_from_a_daemons_configuration(tmp_path: Path) -> None:
     path = tmp_path / "drfd.toml"
     path.write_text(TOML)
-    shape = read_shape(path, ["gpu"])
-    assert (shape.pools["lab"].weight, shape.pools["lab"].limit) == (3, {"gpu": 1})
-    assert shape.members["", "bob"].weight == Fraction(1, 2)
-    assert (shape.patience.patience_s, shape.patience.drain_after_s) == (600, 2400 + 86400)
-    rules = shaped(machine.rules_of(NODE), shape)
+    rules = configured(rules_of(replace(NODE, gres=(("gpu", 1),))), path)
+    assert (rules.pools["lab"].weight, rules.pools["lab"].limit) == (3, {"gpu": 1})
+    assert rules.members["", "bob"].weight == Fraction(1, 2)
+    assert (rules.patience.patience_s, rules.patience.drain_after_s) == (600, 2400 + 86400)
     assert (rules.policy, rules.pool_for("ann", None)) == ("drf", "root.lab")
 
 
@@ -127,21 +126,22 @@ def test_a_bad_file_of_pools_is_refused_with_its_place(
     path = tmp_path / "pools.toml"
     path.write_text(text)
     with pytest.raises(ConfigError) as refusal:
-        read_shape(path)
+        configured(rules_of(NODE), path)
     assert str(path) in str(refusal.value) and said in str(refusal.value)
 
 
 def test_a_weight_is_given_to_a_pool_or_to_a_user_wherever_he_is() -> None:
-    shape = Shape(pools=of_groups([job(group="lab"), job(group="den"), job()]))
-    changed = weighted(shape, {"lab": Fraction(2), "ann": Fraction(5)}, ["ann"])
+    pools = of_groups([job(group="lab"), job(group="den"), job()])
+    rules = replace(rules_of(NODE), pools=pools)
+    changed = weighted(rules, {"lab": Fraction(2), "ann": Fraction(5)}, ["ann"])
     assert (changed.pools["lab"].weight, changed.pools["den"].weight) == (2, 1)
     assert {key: claim.weight for key, claim in changed.members.items()} == {
         ("", "ann"): 5, ("lab", "ann"): 5, ("den", "ann"): 5,
     }  # fmt: skip
-    one = weighted(shape, {"den.ann": Fraction(7)}, ["ann"])
+    one = weighted(rules, {"den.ann": Fraction(7)}, ["ann"])
     assert {key: claim.weight for key, claim in one.members.items()} == {("den", "ann"): 7}
     with pytest.raises(Refused, match="no pool or user 'nn'"):
-        weighted(shape, {"nn": Fraction(2)}, ["ann"])
+        weighted(rules, {"nn": Fraction(2)}, ["ann"])
 
 
 # -- synthetic parts -----------------------------------------------------------------------------
@@ -262,8 +262,8 @@ def test_weights_of_the_past_are_those_of_now() -> None:
         {"path": "root.bob", "weight": {"cores": 2.0, "memory": 1.0}},
         {"path": "root.lab.eve", "weight": 0.5},
     ]
-    shape = shape_of(nodes, work)
-    assert shape.pools["lab"].weight == 3
-    assert shape.members["", "bob"].weights == {"cores": 2, "memory": 1}
-    assert shape.members["lab", "eve"].weight == Fraction(1, 2)
-    assert len(shape.members) == 2
+    rules = with_weights(rules_of(NODE), nodes, work)
+    assert rules.pools["lab"].weight == 3
+    assert rules.members["", "bob"].weights == {"cores": 2, "memory": 1}
+    assert rules.members["lab", "eve"].weight == Fraction(1, 2)
+    assert len(rules.members) == 2

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from drfd.core.fairness.rules import Rules
     from drfd.core.model.resources import Resources
     from drfd.sim.driver import Run
-    from drfd.sim.machine import Shape
     from drfd.sim.workload import Workload
 
 #: The file name of `--plot` that means the terminal.
@@ -99,7 +98,7 @@ def _patience(text: str) -> int:
 @prints_result()
 def trace(**options: Any) -> Result:
     """Policies, or weights, side by side on the jobs of a trace; see `drf simulate --help`."""
-    from drfd.sim.machine import check, suggestion
+    from drfd.sim.machine import check, rules_of, suggestion
     from drfd.sim.synthetic_workloads import read_profiles, with_disk_rates
     from drfd_cli import charts
     from drfd_cli.simulate import trace_view as view
@@ -114,9 +113,10 @@ def trace(**options: Any) -> Result:
     if asked.plot_path != _HERE:
         charts.check_plot(asked.plot_path)
     capacity = asked.capacity
-    shape: Shape | None = None
+    rules: Rules | None = None
     if asked.history:
-        work, capacity, shape = _past(asked.since, capacity)
+        work, rules = _past(asked.since, capacity)
+        capacity = rules.capacity
     else:
         work = _read(str(asked.source), capacity)
     if asked.number is not None:
@@ -129,7 +129,7 @@ def trace(**options: Any) -> Result:
             hint=f"for this trace for instance --capacity {suggestion(work.jobs)}",
         )  # fmt: skip
     check(work.jobs, capacity)
-    variants = _variants(work, capacity, shape, asked)
+    variants = _variants(work, rules or rules_of(capacity), asked)
     runs = list(_runs(work, variants, asked.policies, asked.estimates))
     machine, has_users = capacity, asked.users or bool(asked.weights)
     return Result(
@@ -187,8 +187,9 @@ def _read(source: str, capacity: Resources | None) -> Workload:
     return read_trace(Path(source), rates=rates)
 
 
-def _past(since: float | None, capacity: Resources | None) -> tuple[Workload, Resources, Shape]:
-    from drfd.sim.recorded_workloads import amount_of, of_history, shape_of
+def _past(since: float | None, capacity: Resources | None) -> tuple[Workload, Rules]:
+    from drfd.sim.machine import rules_of
+    from drfd.sim.recorded_workloads import amount_of, of_history, with_weights
 
     client = connect()
     asked = {} if since is None else {"since_s": since}
@@ -198,45 +199,29 @@ def _past(since: float | None, capacity: Resources | None) -> tuple[Workload, Re
         work = of_history(jobs)
     except Refused:
         raise Refused("no-jobs", "no job has run here", hint="try a TRACE") from None
-    return work, capacity or amount_of(shares["capacity"]), shape_of(shares["nodes"], work)
+    rules = rules_of(capacity or amount_of(shares["capacity"]))
+    return work, with_weights(rules, shares["nodes"], work)
 
 
-def _variants(
-    work: Workload, capacity: Resources, shape: Shape | None, asked: TraceOptions
-) -> dict[str, Rules]:
+def _variants(work: Workload, rules: Rules, asked: TraceOptions) -> dict[str, Rules]:
     """Return the rules to simulate, by label: "" for those without --weight, and, if that is given,
     those with its weights."""
-    from drfd.core.fairness.rules import ReservationSettings
-    from drfd.sim.machine import (
-        FROM_TRACE,
-        Shape,
-        of_groups,
-        read_shape,
-        rules_of,
-        shaped,
-        weighted,
-    )
+    from drfd.sim.machine import FROM_TRACE, configured, of_groups, weighted
 
     if asked.pools == FROM_TRACE:
-        shape = replace(shape or Shape(), pools=of_groups(work.jobs))
+        rules = replace(rules, pools=of_groups(work.jobs))
     elif asked.pools is not None:
-        shape = read_shape(Path(asked.pools), [name for name, _ in capacity.gres])
-    shape = shape or Shape()
-    patience_s = asked.patience_s
-    if patience_s is not None:
-        kept = shape.patience
-        patience = ReservationSettings(
-            patience_s=patience_s, drain_after_s=4 * patience_s + 86400,
-            reserves=kept.reserves, depth=kept.depth,
-        )  # fmt: skip
-        shape = replace(shape, patience=patience)
-    plain = rules_of(capacity)
-    found = {"": shaped(plain, shape)}
+        rules = configured(rules, Path(asked.pools))
+    delay_s = asked.patience_s
+    if delay_s is not None:
+        drain_after_s = 4 * delay_s + 86400
+        patience = replace(rules.patience, patience_s=delay_s, drain_after_s=drain_after_s)
+        rules = replace(rules, patience=patience)
+    found = {"": rules}
     weights = dict(asked.weights)
     if weights:
-        changed = weighted(shape, weights, {job.user for job in work.jobs})
         name = ",".join(f"{each}={float(weight):g}" for each, weight in weights.items())
-        found[name] = shaped(plain, changed)
+        found[name] = weighted(rules, weights, {job.user for job in work.jobs})
     return found
 
 
