@@ -18,8 +18,9 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from drfd.common.errors import HostError
 from drfd.common.failpoints import reach

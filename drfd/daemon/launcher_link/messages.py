@@ -22,7 +22,10 @@ both meant for the whole machine would leave nothing (AMD, "GPU isolation techni
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec import Struct
 
 from drfd.common.errors import HostError
 from drfd.common.units import show_cores
@@ -206,22 +209,28 @@ class ListedReport:
     owners: dict[AttemptKey, Owner]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _AttemptReport:
-    """A report about one attempt."""
+class _AttemptReport(Struct, tag_field="report", frozen=True, kw_only=True):
+    """A report about one attempt. Its fields are the keys of the message."""
 
-    key: AttemptKey
-    #: Without known facts if the launcher does not name the owner.
-    owner: Owner = field(default_factory=Owner)
+    id: int
+    attempt: int
+    #: The known facts of `Owner`; none if the launcher does not name the owner.
+    owner_facts: dict[str, object] = msgspec.field(default_factory=dict, name="of")
+
+    @property
+    def key(self) -> AttemptKey:
+        return self.id, self.attempt
+
+    @property
+    def owner(self) -> Owner:
+        return read_owner(self.owner_facts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StuckReport(_AttemptReport):
+class StuckReport(_AttemptReport, tag="stuck", frozen=True):
     """Processes of the attempt cannot be killed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartedReport(_AttemptReport):
+class StartedReport(_AttemptReport, tag="up", frozen=True, kw_only=True):
     """The job's program runs."""
 
     at_s: float
@@ -231,15 +240,13 @@ class StartedReport(_AttemptReport):
     cgroup: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokenLaunchReport(_AttemptReport):
+class BrokenLaunchReport(_AttemptReport, tag="broke", frozen=True, kw_only=True):
     """The program could not be started, for a lasting reason."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShortageReport(_AttemptReport):
+class ShortageReport(_AttemptReport, tag="shortage", frozen=True, kw_only=True):
     """The program could not be started for want of a resource."""
 
     text: str
@@ -247,8 +254,7 @@ class ShortageReport(_AttemptReport):
     resource: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndedReport(_AttemptReport):
+class EndedReport(_AttemptReport, tag="ended", frozen=True, kw_only=True):
     """All processes of the attempt have ended; its cgroup is still there."""
 
     at_s: float
@@ -265,23 +271,20 @@ class EndedReport(_AttemptReport):
     read_bytes: int = 0
     written_bytes: int = 0
     #: The counters of the cgroup, by the names of `launcher.confinement.cgroup_files`.
-    counted: Mapping[str, int] = field(default_factory=dict)
+    counted: dict[str, int] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrozenReport(_AttemptReport):
+class FrozenReport(_AttemptReport, tag="frozen", frozen=True):
     """All processes of the attempt are frozen."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MissingReport(_AttemptReport):
+class MissingReport(_AttemptReport, tag="missing", frozen=True, kw_only=True):
     """The launcher knows no such attempt, or none that ever ran."""
 
     loss: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemovedReport(_AttemptReport):
+class RemovedReport(_AttemptReport, tag="removed", frozen=True, kw_only=True):
     """Nothing of the attempt is left: no process, no cgroup, no file."""
 
     #: The result of notifying the owner, or None.
@@ -301,8 +304,7 @@ Report = HelloReport | ListedReport | StuckReport | AttemptReport
 
 
 def decode_report(message: Message) -> Report:
-    """Return the typed value of one report. Raises HostError for an unknown kind, and KeyError for
-    a report without a key that it must have."""
+    """Return the typed value of one report. Raises HostError for one that cannot be understood."""
     match message["report"]:
         case "hello":
             is_measured = message["controls"].get("read", "").startswith("measured")
@@ -315,65 +317,11 @@ def decode_report(message: Message) -> Report:
                     for job_id, attempt in message["known"]
                 }
             )
-        case kind:
-            key = (message["id"], message["attempt"])
-            return _attempt_report(kind, message, key, read_owner(message.get("of", {})))
-
-
-def _attempt_report(
-    kind: str, message: Message, key: AttemptKey, owner: Owner
-) -> StuckReport | AttemptReport:
-    match kind:
-        case "up":
-            return StartedReport(
-                key=key,
-                owner=owner,
-                at_s=message["at_s"],
-                mono_s=message["mono_s"],
-                runner_pid=message["runner_pid"],
-                cgroup=message["cgroup"],
-            )
-        case "broke":
-            return BrokenLaunchReport(key=key, owner=owner, text=message["text"])
-        case "shortage":
-            return ShortageReport(
-                key=key,
-                owner=owner,
-                text=message["text"],
-                whose=Whose(message["whose"]),
-                resource=message["resource"],
-            )
-        case "ended":
-            return _ended(message, key, owner)
-        case "frozen":
-            return FrozenReport(key=key, owner=owner)
-        case "missing":
-            return MissingReport(key=key, owner=owner, loss=message.get("loss"))
-        case "removed":
-            return RemovedReport(key=key, owner=owner, notice=message.get("notice"))
-        case "stuck":
-            return StuckReport(key=key, owner=owner)
-        case _:
-            raise HostError("launcher", f"the launcher reports {kind!r}, which is unknown here")
-
-
-def _ended(message: Message, key: AttemptKey, owner: Owner) -> EndedReport:
-    return EndedReport(
-        key=key,
-        owner=owner,
-        at_s=message["at_s"],
-        mono_s=message["mono_s"],
-        exit_code=message["exit_code"],
-        signal=message["signal"],
-        oom_killed=message["oom_killed"],
-        over_limit=message["over_limit"],
-        loss=message.get("loss"),
-        cpu_s=message.get("cpu_s", 0.0),
-        peak_bytes=message.get("peak_bytes", 0),
-        read_bytes=message.get("read_bytes", 0),
-        written_bytes=message.get("written_bytes", 0),
-        counted=message.get("counted", {}),
-    )
+    try:
+        return msgspec.convert(message, StuckReport | AttemptReport)
+    except msgspec.ValidationError as error:
+        text = f"the launcher's report {message['report']!r} cannot be understood: {error}"
+        raise HostError("launcher", text) from None
 
 
 def stimulus_for(report: AttemptReport, now: st.Now, measured: Usage | None) -> st.Stimulus:

@@ -285,5 +285,5 @@ def test_what_only_the_launcher_has_counted_is_taken() -> None:
 
 
 def test_a_report_that_is_unknown_here_is_an_error() -> None:
-    with pytest.raises(HostError, match="'exploded', which is unknown here"):
+    with pytest.raises(HostError, match="the launcher's report 'exploded' cannot be understood"):
         decode_report({"report": "exploded", **KEY})
