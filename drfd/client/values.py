@@ -7,8 +7,8 @@ that the daemon sent, as `drf … --json` prints it; `drfd.protocol.replies` dec
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import (
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
         CommonSnapshot,
         EndedArrayView,
         JobView,
-        NodeView,
         NowView,
         ResourcesView,
         SharesReply,
@@ -24,6 +23,15 @@ if TYPE_CHECKING:
         SnapshotView,
         UsageReply,
     )
+
+T = TypeVar("T")
+
+
+def _read(kind: type[T], view: Mapping[str, Any], **others: object) -> T:
+    """Return a value whose fields are the keys of `view` with the same names. `others` are fields
+    that differ from the key, or have none."""
+    names = (each.name for each in fields(kind))  # type: ignore[arg-type]
+    return kind(**{name: others[name] if name in others else view[name] for name in names})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +53,7 @@ class Amounts:
 
     @classmethod
     def of(cls, view: ResourcesView) -> Amounts:
-        return cls(view["cores"], view["memory"], view["read"], view["write"])
+        return _read(cls, view)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,31 +106,19 @@ class JobInfo:
         index, argv = view["array_index"], view["argv"]
         # An array as a whole has no attempt, exit code or end of its own.
         raw: Mapping[str, Any] = view
-        return cls(
-            id=view["id"],
+        own = ("exit_code", "signal", "started_at", "ended_at")
+        return _read(
+            cls,
+            view,
             label=str(view["id"]) if index is None else f"{view['array_id']}_{index}",
-            name=view["name"],
-            user=view["user"],
-            pool=view["pool"],
-            state=view["state"],
             reason=_reason(view["reason"]),
             outcome=_reason(view["outcome"]),
-            exit_code=raw.get("exit_code"),
-            signal=raw.get("signal"),
-            attempt=raw.get("attempt", 0),
             demand=Amounts.of(view["demand"]),
-            time_limit_s=view["time_limit_s"],
-            submitted_at=view["submitted_at"],
-            started_at=raw.get("started_at"),
-            ended_at=raw.get("ended_at"),
             argv=None if argv is None else tuple(argv),
-            cwd=view["cwd"],
-            stdout=view["stdout"],
-            stderr=view["stderr"],
-            array_id=view["array_id"],
-            array_index=index,
-            tasks=view.get("tasks", 1),
+            attempt=raw.get("attempt", 0),
+            tasks=raw.get("tasks", 1),
             raw=raw,
+            **{name: raw.get(name) for name in own},
         )
 
 
@@ -155,7 +151,10 @@ class Shares:
 
     @classmethod
     def of(cls, view: SharesReply | CommonSnapshot) -> Shares:
-        nodes = {each["path"]: _node(each) for each in view["nodes"]}
+        nodes = {
+            each["path"]: _read(Node, each, usage=Amounts.of(each["usage"]))
+            for each in view["nodes"]
+        }
         return cls(Amounts.of(view["capacity"]), Amounts.of(view["free"]), nodes)
 
 
@@ -170,7 +169,7 @@ class Use:
 
     @classmethod
     def of(cls, view: NowView) -> Use:
-        return cls(view["cores"], view["memory"], view["read"], view["write"])
+        return _read(cls, view)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,19 +195,11 @@ class Row:
 
     @classmethod
     def of(cls, view: SnapshotRow) -> Row:
-        return cls(
-            id=view["id"],
-            label=view["label"],
-            tasks=view["tasks"],
-            name=view["name"],
-            user=view["user"],
-            pool=view["pool"],
-            state=view["state"],
+        return _read(
+            cls,
+            view,
             reason=_reason(view["reason"]),
             demand=Amounts.of(view["demand"]),
-            submitted_at=view["submitted_at"],
-            started_at=view["started_at"],
-            ended_at=view["ended_at"],
             now=None if view["now"] is None else Use.of(view["now"]),
             raw=view,
         )
@@ -237,19 +228,10 @@ class Snapshot:
 
     @classmethod
     def of(cls, view: SnapshotView) -> Snapshot:
-        return cls(
-            at=view["at"],
-            host=view["host"],
-            draining=view["draining"],
-            shares=Shares.of(view),
-            counts=view["counts"],
-            running=tuple(map(Row.of, view["running"])),
-            pending=tuple(map(Row.of, view["pending"])),
-            pending_more=view["pending_more"],
-            mine=tuple(map(Row.of, view["mine"])),
-            ended=tuple(map(Row.of, view["ended"])),
-            raw=view,
-        )
+        rows = {
+            name: tuple(map(Row.of, view[name])) for name in ("running", "pending", "mine", "ended")
+        }
+        return _read(cls, view, shares=Shares.of(view), raw=view, **rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,28 +249,10 @@ class UsagePoints:
 
     @classmethod
     def of(cls, reply: UsageReply) -> UsagePoints:
-        usage, demand = reply["usage"], reply["demand"]
-        return cls(
-            at=tuple(usage["at"]),
-            cores=tuple(usage["cores"]),
-            memory=tuple(usage["memory"]),
-            read=tuple(usage["read"]),
-            write=tuple(usage["write"]),
-            demand=None if demand is None else Amounts.of(demand),
-        )
-
-
-def _node(view: NodeView) -> Node:
-    return Node(
-        path=view["path"],
-        entitlement=view["entitlement"],
-        dominant_share=view["dominant_share"],
-        dominant_resource=view["dominant_resource"],
-        satisfaction=view["satisfaction"],
-        usage=Amounts.of(view["usage"]),
-        running=view["running"],
-        pending=view["pending"],
-    )
+        usage: Mapping[str, Any] = reply["usage"]
+        points = {name: tuple(each) for name, each in usage.items()}
+        demand = reply["demand"]
+        return _read(cls, points, demand=None if demand is None else Amounts.of(demand))
 
 
 def _reason(view: CodeText | None) -> Reason | None:
