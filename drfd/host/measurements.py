@@ -196,6 +196,8 @@ def _avg10(line: str | None) -> float | None:
 
 T = TypeVar("T")
 
+#: Key in `mounts`, as the launcher sends them, for the one hierarchy of cgroup v2.
+UNIFIED = "cgroup2"
 #: Fields of memory.stat of cgroup v2 with memory that the kernel can neither drop nor write back.
 _KEPT = (
     *("anon", "shmem", "kernel_stack", "pagetables", "sec_pagetables", "percpu", "vmalloc"),
@@ -203,51 +205,35 @@ _KEPT = (
 )
 
 
-def sample_cgroup_v1(mounts: Mapping[str, str], cgroup: str, mono_s: float) -> Sample:
-    """Return a sample of one attempt's cgroups of version 1.
-
-    Memory is the anonymous and shared memory, without page cache.
-    """
-    cpu_ns = _number(mounts, "cpuacct", cgroup, "cpuacct.usage")
-    stat = _table(mounts, "memory", cgroup, "memory.stat")
-    memory = None if stat is None else stat.get("total_rss", 0) + stat.get("total_shmem", 0)
-    read_bytes, written_bytes = _disk_bytes(mounts, cgroup)
-    return Sample(
-        mono_s=mono_s,
-        memory_bytes=memory,
-        read_bytes=read_bytes,
-        written_bytes=written_bytes,
-        cpu_s=None if cpu_ns is None else cpu_ns / 1e9,
-    )
-
-
-def peak_memory_v1(mounts: Mapping[str, str], cgroup: str) -> int | None:
-    """Return the most memory ever charged, page cache included, as the limit counts it."""
-    return _number(mounts, "memory", cgroup, "memory.max_usage_in_bytes")
-
-
-def sample_cgroup_v2(mount: str, cgroup: str, mono_s: float) -> Sample:
-    """Return a sample of one attempt's cgroup of version 2.
+def sample_cgroup(mounts: Mapping[str, str], cgroup: str, mono_s: float) -> Sample:
+    """Return a sample of one attempt's cgroup, or cgroups of version 1.
 
     Memory is all memory that the kernel cannot drop.
     """
-    mounts = {"": mount}
-    cpu = _table(mounts, "", cgroup, "cpu.stat") or {}
-    memory = _table(mounts, "", cgroup, "memory.stat")
-    usage_us = cpu.get("usage_usec")
-    read_bytes, written_bytes = _read(mounts, "", cgroup, "io.stat", _io_stat) or (None, None)
+    cpu_s = None
+    if UNIFIED in mounts:
+        cpu_us = (_read(mounts, "cpu", cgroup, "cpu.stat", _table) or {}).get("usage_usec")
+        cpu_s = None if cpu_us is None else cpu_us / 1e6
+        moved = _read(mounts, "io", cgroup, "io.stat", _io_stat)
+    else:
+        cpu_ns = _read(mounts, "cpuacct", cgroup, "cpuacct.usage", _count)
+        cpu_s = None if cpu_ns is None else cpu_ns / 1e9
+        moved = _read(mounts, "blkio", cgroup, "blkio.throttle.io_service_bytes", _io_service_bytes)
+    read_bytes, written_bytes = moved or (None, None)
     return Sample(
         mono_s=mono_s,
-        memory_bytes=None if memory is None else sum(memory.get(name, 0) for name in _KEPT),
+        memory_bytes=_read(mounts, "memory", cgroup, "memory.stat", _kept_memory),
         read_bytes=read_bytes,
         written_bytes=written_bytes,
-        cpu_s=None if usage_us is None else usage_us / 1e6,
+        cpu_s=cpu_s,
     )
 
 
-def peak_memory_v2(mount: str, cgroup: str) -> int | None:
-    """Return the most memory ever charged on version 2, or None before Linux 5.19."""
-    return _number({"": mount}, "", cgroup, "memory.peak")
+def peak_memory(mounts: Mapping[str, str], cgroup: str) -> int | None:
+    """Return the most memory ever charged, page cache included, as the limit counts it. None if it
+    is not known: cgroup v2 counts it from Linux 5.19 on."""
+    name = "memory.peak" if UNIFIED in mounts else "memory.max_usage_in_bytes"
+    return _read(mounts, "memory", cgroup, name, _count)
 
 
 def refusal(mounts: Mapping[str, str], cgroup: str) -> PermissionError | None:
@@ -262,32 +248,32 @@ def refusal(mounts: Mapping[str, str], cgroup: str) -> PermissionError | None:
     return None
 
 
-def pinned_cpus_v1(mounts: Mapping[str, str], cgroup: str) -> str | None:
+def pinned_cpus(mounts: Mapping[str, str], cgroup: str) -> str | None:
     """Return the CPUs that an attempt is pinned to, as "0-3,8", or None if it is not pinned.
 
-    The cgroup of a pinned attempt migrates memory to its own nodes.
+    The cgroup of a pinned attempt has memory nodes of its own and, on version 1, migrates memory to
+    them.
     """
-    if _text(mounts, "cpuset", cgroup, "cpuset.memory_migrate") != "1\n":
-        return None
-    return (_text(mounts, "cpuset", cgroup, "cpuset.cpus") or "").strip() or None
 
+    def text(name: str) -> str:
+        return (_read(mounts, "cpuset", cgroup, name, str) or "").strip()
 
-def pinned_cpus_v2(mount: str, cgroup: str) -> str | None:
-    """Return the CPUs that an attempt is pinned to on version 2, or None if it is not pinned.
-
-    The cgroup of a pinned attempt has memory nodes of its own.
-    """
-    if not (_text({"": mount}, "", cgroup, "cpuset.mems") or "").strip():
-        return None
-    return (_text({"": mount}, "", cgroup, "cpuset.cpus") or "").strip() or None
+    if UNIFIED in mounts:
+        is_pinned = bool(text("cpuset.mems"))
+    else:
+        is_pinned = text("cpuset.memory_migrate") == "1"
+    return (text("cpuset.cpus") or None) if is_pinned else None
 
 
 def kept_memory(directory: Path) -> int | None:
     """Return the memory that the kernel cannot drop in a cgroup, of either version, and below."""
-    stat = _table({"": str(directory)}, "", ".", "memory.stat")
-    if stat is None:
-        return None
+    return _read({UNIFIED: str(directory)}, "memory", ".", "memory.stat", _kept_memory)
+
+
+def _kept_memory(text: str) -> int:
+    stat = _table(text)
     if "total_rss" in stat:
+        # Version 1, whose figures without "total" leave out the cgroups below.
         return stat["total_rss"] + stat.get("total_shmem", 0)
     return sum(stat.get(name, 0) for name in _KEPT)
 
@@ -345,17 +331,14 @@ def _own_memory(member: psutil.Process) -> int:
         return int(member.memory_info().rss)
 
 
-def _disk_bytes(mounts: Mapping[str, str], cgroup: str) -> tuple[int | None, int | None]:
-    def read(text: str) -> tuple[int, int]:
-        totals = {"Read": 0, "Write": 0}
-        for line in text.splitlines():
-            words = line.split()
-            if len(words) == 3 and words[1] in totals:
-                totals[words[1]] += _count(words[2])
-        return totals["Read"], totals["Write"]
-
-    found = _read(mounts, "blkio", cgroup, "blkio.throttle.io_service_bytes", read)
-    return found or (None, None)
+def _io_service_bytes(text: str) -> tuple[int, int]:
+    """Return the bytes read and written on all disks, on version 1."""
+    totals = {"Read": 0, "Write": 0}
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 3 and words[1] in totals:
+            totals[words[1]] += _count(words[2])
+    return totals["Read"], totals["Write"]
 
 
 def _io_stat(text: str) -> tuple[int, int]:
@@ -380,21 +363,8 @@ def _is_stacked(device: str) -> bool:
         return False
 
 
-def _number(mounts: Mapping[str, str], controller: str, cgroup: str, name: str) -> int | None:
-    return _read(mounts, controller, cgroup, name, _count)
-
-
-def _table(
-    mounts: Mapping[str, str], controller: str, cgroup: str, name: str
-) -> dict[str, int] | None:
-    def read(text: str) -> dict[str, int]:
-        return {key: _count(value) for key, value in (line.split() for line in text.splitlines())}
-
-    return _read(mounts, controller, cgroup, name, read)
-
-
-def _text(mounts: Mapping[str, str], controller: str, cgroup: str, name: str) -> str | None:
-    return _read(mounts, controller, cgroup, name, str)
+def _table(text: str) -> dict[str, int]:
+    return {key: _count(value) for key, value in (line.split() for line in text.splitlines())}
 
 
 def _count(text: str) -> int:
@@ -408,11 +378,15 @@ def _count(text: str) -> int:
 def _read(
     mounts: Mapping[str, str], controller: str, cgroup: str, name: str, read: Callable[[str], T]
 ) -> T | None:
-    """Return the parsed content, or None if the file is missing or has an unknown form."""
-    if controller not in mounts:
+    """Return the parsed content, or None if the file is missing or has an unknown form.
+
+    `controller` names its hierarchy on version 1.
+    """
+    mount = mounts.get(UNIFIED) or mounts.get(controller)
+    if mount is None:
         return None
     try:
-        with open(os.path.join(mounts[controller], cgroup, name)) as file:
+        with open(os.path.join(mount, cgroup, name)) as file:
             return read(file.read())
     except (OSError, ValueError):
         return None

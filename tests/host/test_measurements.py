@@ -19,13 +19,11 @@ from drfd.host.measurements import (
     busy_s,
     default_reserve,
     own_memory_limit,
-    peak_memory_v1,
-    peak_memory_v2,
+    peak_memory,
     read_machine,
     read_machine_use,
     read_pressure,
-    sample_cgroup_v1,
-    sample_cgroup_v2,
+    sample_cgroup,
     sample_processes,
     spare_arc,
     usage_between,
@@ -60,27 +58,27 @@ def test_a_sample_is_what_cannot_be_dropped_and_what_went_to_all_disks(
     mounts: dict[str, str],
 ) -> None:
     """Page cache is not counted: the kernel takes it back by itself."""
-    assert sample_cgroup_v1(mounts, CGROUP, 5.0) == Sample(
+    assert sample_cgroup(mounts, CGROUP, 5.0) == Sample(
         mono_s=5.0, memory_bytes=3200, read_bytes=101, written_bytes=12, cpu_s=1.5
     )
-    assert peak_memory_v1(mounts, CGROUP) == 7777
+    assert peak_memory(mounts, CGROUP) == 7777
 
 
 def test_a_job_that_has_not_touched_a_disk_has_read_nothing(mounts: dict[str, str]) -> None:
     path = Path(mounts["blkio"], CGROUP, "blkio.throttle.io_service_bytes")
     path.write_text("Total 0\n")
-    sample = sample_cgroup_v1(mounts, CGROUP, 5.0)
+    sample = sample_cgroup(mounts, CGROUP, 5.0)
     assert (sample.read_bytes, sample.written_bytes) == (0, 0)
 
 
 def test_a_cgroup_that_has_vanished_reads_as_none(mounts: dict[str, str]) -> None:
-    assert sample_cgroup_v1(mounts, "drfd/job-2.1", 5.0) == NOTHING
-    assert peak_memory_v1(mounts, "drfd/job-2.1") is None
+    assert sample_cgroup(mounts, "drfd/job-2.1", 5.0) == NOTHING
+    assert peak_memory(mounts, "drfd/job-2.1") is None
 
 
 def test_a_controller_that_is_not_mounted_reads_as_none() -> None:
-    assert sample_cgroup_v1({}, CGROUP, 5.0) == NOTHING
-    assert peak_memory_v1({}, CGROUP) is None
+    assert sample_cgroup({}, CGROUP, 5.0) == NOTHING
+    assert peak_memory({}, CGROUP) is None
 
 
 @pytest.mark.parametrize("gone", sorted(FILES))
@@ -88,7 +86,7 @@ def test_one_file_that_is_missing_hides_only_its_own_reading(
     mounts: dict[str, str], gone: str
 ) -> None:
     controller, _, file = gone.partition("/")
-    whole = sample_cgroup_v1(mounts, CGROUP, 5.0)
+    whole = sample_cgroup(mounts, CGROUP, 5.0)
     Path(mounts[controller], CGROUP, file).unlink()
     fields = {
         "cpuacct.usage": {"cpu_s": None},
@@ -97,7 +95,7 @@ def test_one_file_that_is_missing_hides_only_its_own_reading(
         "blkio.throttle.io_service_bytes": {"read_bytes": None, "written_bytes": None},
     }[file]
     expected = {name: getattr(whole, name) for name in Sample.__slots__} | fields
-    assert sample_cgroup_v1(mounts, CGROUP, 5.0) == Sample(**expected)
+    assert sample_cgroup(mounts, CGROUP, 5.0) == Sample(**expected)
 
 
 # -- cgroup v2 ---------------------------------------------------------------------------------
@@ -130,17 +128,17 @@ def unified(tmp_path: Path) -> Path:
 def test_on_version_2_too_a_sample_is_what_cannot_be_dropped(unified: Path) -> None:
     """What the kernel holds for the job is in it; file cache and reclaimable slabs are not."""
     kept = 1000 + 70 + 20 + 300 + 4 + 5 + 6 + 40
-    assert sample_cgroup_v2(str(unified), CGROUP, 5.0) == Sample(
+    assert sample_cgroup({measurements.UNIFIED: str(unified)}, CGROUP, 5.0) == Sample(
         mono_s=5.0, memory_bytes=kept, read_bytes=101, written_bytes=12, cpu_s=2.5
     )
-    assert peak_memory_v2(str(unified), CGROUP) == 8888
+    assert peak_memory({measurements.UNIFIED: str(unified)}, CGROUP) == 8888
 
 
 def test_an_older_kernel_has_fewer_kinds_of_memory_and_no_peak(unified: Path) -> None:
     (unified / CGROUP / "memory.stat").write_text("anon 1000\nshmem 1\n")
     (unified / CGROUP / "memory.peak").unlink()
-    assert sample_cgroup_v2(str(unified), CGROUP, 5.0).memory_bytes == 1001
-    assert peak_memory_v2(str(unified), CGROUP) is None
+    assert sample_cgroup({measurements.UNIFIED: str(unified)}, CGROUP, 5.0).memory_bytes == 1001
+    assert peak_memory({measurements.UNIFIED: str(unified)}, CGROUP) is None
 
 
 def test_bytes_that_pass_a_disk_made_of_others_are_counted_once(
@@ -150,20 +148,20 @@ def test_bytes_that_pass_a_disk_made_of_others_are_counted_once(
     (tmp_path / "sys/8:0/slaves/259:0").mkdir(parents=True)
     (tmp_path / "sys/259:0/slaves").mkdir(parents=True)
     monkeypatch.setattr(measurements, "SYS_DEV_BLOCK", str(tmp_path / "sys"))
-    sample = sample_cgroup_v2(str(unified), CGROUP, 5.0)
+    sample = sample_cgroup({measurements.UNIFIED: str(unified)}, CGROUP, 5.0)
     assert (sample.read_bytes, sample.written_bytes) == (1, 2)
 
 
 def test_a_cgroup_of_version_2_that_has_vanished_reads_as_none(unified: Path) -> None:
-    assert sample_cgroup_v2(str(unified), "drfd/job-2.1", 5.0) == NOTHING
-    assert peak_memory_v2(str(unified), "drfd/job-2.1") is None
+    assert sample_cgroup({measurements.UNIFIED: str(unified)}, "drfd/job-2.1", 5.0) == NOTHING
+    assert peak_memory({measurements.UNIFIED: str(unified)}, "drfd/job-2.1") is None
 
 
 @pytest.mark.parametrize("gone", ["cpu.stat", "memory.stat", "io.stat"])
 def test_a_controller_that_is_not_given_hides_only_its_own_reading(
     unified: Path, gone: str
 ) -> None:
-    whole = sample_cgroup_v2(str(unified), CGROUP, 5.0)
+    whole = sample_cgroup({measurements.UNIFIED: str(unified)}, CGROUP, 5.0)
     (unified / CGROUP / gone).unlink()
     fields = {
         "cpu.stat": {"cpu_s": None},
@@ -171,7 +169,7 @@ def test_a_controller_that_is_not_given_hides_only_its_own_reading(
         "io.stat": {"read_bytes": None, "written_bytes": None},
     }[gone]
     expected = {name: getattr(whole, name) for name in Sample.__slots__} | fields
-    assert sample_cgroup_v2(str(unified), CGROUP, 5.0) == Sample(**expected)
+    assert sample_cgroup({measurements.UNIFIED: str(unified)}, CGROUP, 5.0) == Sample(**expected)
 
 
 # -- processes ---------------------------------------------------------------------------------
@@ -283,11 +281,14 @@ def test_files_in_no_known_form_read_as_unknown_and_are_no_error(tmp_path: Path,
     for name in (*names, "blkio.throttle.io_service_bytes", "memory.max_usage_in_bytes"):
         (tmp_path / name).write_text(text)
     mounts = dict.fromkeys(("memory", "cpuacct", "blkio"), str(tmp_path))
-    for sample in (sample_cgroup_v1(mounts, ".", 1.0), sample_cgroup_v2(str(tmp_path), ".", 1.0)):
+    for sample in (
+        sample_cgroup(mounts, ".", 1.0),
+        sample_cgroup({measurements.UNIFIED: str(tmp_path)}, ".", 1.0),
+    ):
         assert sample.cpu_s is None
         assert sample.read_bytes in (None, 0)
-    assert peak_memory_v1(mounts, ".") is None
-    assert peak_memory_v2(str(tmp_path), ".") is None
+    assert peak_memory(mounts, ".") is None
+    assert peak_memory({measurements.UNIFIED: str(tmp_path)}, ".") is None
 
 
 LINE = "avg10={} avg60=0.50 avg300=0.10 total=123\n"
@@ -366,7 +367,7 @@ def test_max_is_no_limit(tmp_path: Path, cgroup: Path) -> None:
     assert own_memory_limit(proc_file(tmp_path, line)) == UNLIMITED
 
 
-def test_the_limit_of_our_own_cgroup_v1_counts(tmp_path: Path, cgroup: Path) -> None:
+def test_the_limit_of_our_own_cgroup_counts(tmp_path: Path, cgroup: Path) -> None:
     (cgroup / "memory.limit_in_bytes").write_text(f"{2 * GIB}\n")
     path = below("/sys/fs/cgroup/memory", cgroup)
     assert own_memory_limit(proc_file(tmp_path, f"4:memory:{path}", "0::/nowhere")) == 2 * GIB

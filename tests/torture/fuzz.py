@@ -182,12 +182,10 @@ class Files:
         self._file.write_bytes(data)
         place, directory = Path(self._place.name), self._place.name
         v1 = dict.fromkeys(("memory", "cpuacct", "cpu", "blkio", "cpuset", "pids"), directory)
-        measurements.sample_cgroup_v1(v1, ".", 1.0)
-        measurements.sample_cgroup_v2(directory, ".", 1.0)
-        for read in (measurements.peak_memory_v1, measurements.pinned_cpus_v1):
-            read(v1, ".")
-        for look in (measurements.peak_memory_v2, measurements.pinned_cpus_v2):
-            look(directory, ".")
+        for mounts in (v1, {measurements.UNIFIED: directory}):
+            measurements.sample_cgroup(mounts, ".", 1.0)
+            measurements.peak_memory(mounts, ".")
+            measurements.pinned_cpus(mounts, ".")
         measurements.kept_memory(place)
         cgroup_files.count_v1(v1)
         cgroup_files.count_v2(directory)

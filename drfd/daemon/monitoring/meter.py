@@ -30,7 +30,6 @@ from drfd.daemon.engine.engine import Engine, Work
 from drfd.host import measurements
 from drfd.host.measurements import MachineUse, read_machine_use
 from drfd.journal.journal import Journal
-from drfd.launcher.protocol import UNIFIED
 
 log = logging.getLogger("drfd")
 
@@ -174,18 +173,12 @@ class Meter:
             sample = measurements.sample_processes(watched.runner_pid, self.mono())
             watched.add(sample, peak_bytes=None)
             return judge_samples(job, list(watched.samples))
-        if UNIFIED not in self.mounts:
-            sample = measurements.sample_cgroup_v1(self.mounts, watched.cgroup, self.mono())
-            self._log_refusal(job, watched.cgroup, sample)
-            watched.add(sample, measurements.peak_memory_v1(self.mounts, watched.cgroup))
-            return None
-        mount = self.mounts[UNIFIED]
-        sample = measurements.sample_cgroup_v2(mount, watched.cgroup, self.mono())
+        sample = measurements.sample_cgroup(self.mounts, watched.cgroup, self.mono())
         self._log_refusal(job, watched.cgroup, sample)
         if self.judges_io:
             seen = measurements.sample_processes(watched.runner_pid, sample.mono_s)
             sample = replace(sample, read_bytes=seen.read_bytes, written_bytes=seen.written_bytes)
-        watched.add(sample, measurements.peak_memory_v2(mount, watched.cgroup))
+        watched.add(sample, measurements.peak_memory(self.mounts, watched.cgroup))
         return judge_io(job, list(watched.samples)) if self.judges_io else None
 
     def _log_refusal(self, job: Job, cgroup: str, sample: Sample) -> None:
@@ -233,9 +226,7 @@ class Meter:
         """Return the CPUs that the job has for itself now, as "0-3,8", or None."""
         if job.cgroup is None or job.state is JobState.SUSPENDED:
             return None
-        if UNIFIED in self.mounts:
-            return measurements.pinned_cpus_v2(self.mounts[UNIFIED], job.cgroup)
-        return measurements.pinned_cpus_v1(self.mounts, job.cgroup)
+        return measurements.pinned_cpus(self.mounts, job.cgroup)
 
 
 def _higher(peak: int | None, before: int | None, after: int | None, span_s: float) -> int | None:
