@@ -83,14 +83,15 @@ def serve(options: argparse.Namespace) -> None:
             spawn.approve_queued(places.journal, places.launcher, account)
         else:
             spawn.forget_secret(places.launcher)
-        launcher = spawn.start_launcher(
-            places,
+        command = spawn.launcher_command(
+            places.launcher,
             config,
             controller_uid=account.pw_uid if account else owner,
             allow=allow,
             group="drfd/system" if is_system else spawn.group_for(places.state),
             failpoints=options.failpoints,
         )
+        launcher = spawn.start_launcher(command)
     if account is not None:
         spawn.become(account, places)
     for text in site.warnings:

@@ -18,7 +18,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -158,26 +158,10 @@ def launcher_command(
     return command
 
 
-def start_launcher(
-    places: Places,
-    config: Config,
-    *,
-    controller_uid: int,
-    allow: Iterable[int],
-    group: str,
-    failpoints: Path | None = None,
-) -> OwnLauncher:
+def start_launcher(command: Sequence[str]) -> OwnLauncher:
     """Start a launcher with a keeper, which restarts it when it dies, and which ends with this
-    daemon because it then reads the end of a pipe."""
+    daemon because it then reads the end of a pipe. `command`: see `launcher_command`."""
     end_for_it, ours = os.pipe()
-    command = launcher_command(
-        places.launcher,
-        config,
-        controller_uid=controller_uid,
-        allow=allow,
-        group=group,
-        failpoints=failpoints,
-    )
     # A session of its own: ^C at the terminal is for the controller alone.
     keeper = subprocess.Popen(
         [*command, "--keep-fd", str(end_for_it)],

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NoReturn, Protocol
 
 from drfd.common.errors import DrfdError, HostError, Refused, short_of_memory
@@ -381,19 +382,18 @@ class Engine:
 
     def see_external(self, use: Resources) -> bool:
         """Take note of the present external load. Returns whether it asks for a pass."""
-        was_seen = self.external is not None
-        has_changed = self.scheduler.see_external(use, self.rules, self.clock())
-        return self._apply_external(was_seen, has_changed)
+        return self._take_external(partial(self.scheduler.see_external, use))
 
     def note_left(self, memory_bytes: int) -> None:
         """Count memory that a removed job has left in use as external load, before the memory of
         the job is allocated again."""
-        was_seen = self.external is not None
-        has_changed = self.scheduler.note_left(memory_bytes, self.rules, self.clock())
-        self._apply_external(was_seen, has_changed)
+        self._take_external(partial(self.scheduler.note_left, memory_bytes))
 
-    def _apply_external(self, was_seen: bool, has_changed: bool) -> bool:
-        """Act on the present external load, and return whether it asks for a pass."""
+    def _take_external(self, take: Callable[[Rules, Now], bool]) -> bool:
+        """Have the scheduler take a change of the external load, act on the load as it is then, and
+        return whether it asks for a pass."""
+        was_seen = self.external is not None
+        has_changed = take(self.rules, self.clock())
         load = self.external
         kept = NOTHING if load is None else load.kept
         if not self.audit.see_load(kept, self.rules.capacity) and not has_changed:

@@ -43,15 +43,14 @@ BatchStimulus = (
 )
 #: Makes a stimulus from the time, the id of the job or array, and the sender.
 MakeStimulus = Callable[[st.Now, int, st.Actor], BatchStimulus]
-Request = (
-    msg.CancelRequest
-    | msg.HoldRequest
-    | msg.ReleaseRequest
-    | msg.SuspendRequest
-    | msg.ResumeRequest
-    | msg.SignalRequest
-    | msg.SetRequest
-)
+#: The stimuli of verbs without further fields.
+_PLAIN: dict[type[msg.BatchRequest], MakeStimulus] = {
+    msg.CancelRequest: st.CancelAsked,
+    msg.HoldRequest: st.HoldAsked,
+    msg.ReleaseRequest: st.ReleaseAsked,
+    msg.SuspendRequest: st.SuspendAsked,
+    msg.ResumeRequest: st.ResumeAsked,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,23 +241,15 @@ def _size_of(stimulus: BatchStimulus) -> int:
     return DEPENDENCY_BYTES * len(after or ())
 
 
-def stimulus_maker(request: Request) -> MakeStimulus:
+def stimulus_maker(request: msg.BatchRequest) -> MakeStimulus:
     """Return what makes the stimulus of this request for a job."""
     match request:
-        case msg.CancelRequest():
-            return st.CancelAsked
-        case msg.HoldRequest():
-            return st.HoldAsked
-        case msg.ReleaseRequest():
-            return st.ReleaseAsked
-        case msg.SuspendRequest():
-            return st.SuspendAsked
-        case msg.ResumeRequest():
-            return st.ResumeAsked
         case msg.SignalRequest():
             return partial(st.SignalAsked, signal=request.signal)
         case msg.SetRequest():
             return partial(st.ChangeAsked, change=_change(request))
+        case _:
+            return _PLAIN[type(request)]
 
 
 def _change(request: msg.SetRequest) -> st.Change:

@@ -486,12 +486,7 @@ class Server:
 
     async def _serve(self, client: _Client) -> None:
         """Serve one client; never raises. Nearly all of its time is charged to its user."""
-        connection, uid, quota_uid, stack = (
-            client.connection,
-            client.uid,
-            client.quota_uid,
-            client.stack,
-        )
+        connection, uid, quota_uid = client.connection, client.uid, client.quota_uid
         metered = self.loop_time.metered
         writer = None
         flush_s = FRAME_S
@@ -501,7 +496,7 @@ class Server:
                 actor = await metered(quota_uid, self._introduce(connection, uid))
             quota_uid = uid if actor.has_account else STRANGERS
             if quota_uid != uid:
-                stack.enter_context(self._quotas.connection(quota_uid))
+                client.stack.enter_context(self._quotas.connection(quota_uid))
             await metered(quota_uid, self._converse(reader, writer, uid, client.gid, quota_uid))
         except (Refused, Unavailable, HostError) as error:
             # The connection ends: after an invalid line nothing that follows can be trusted.
