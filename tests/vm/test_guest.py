@@ -14,6 +14,8 @@ fact() { echo "$DRFD_VM_BOOT $*"; }
 fact pid 1: "$(cat /proc/1/comm)"
 fact cgroups: "$(stat -fc %T /sys/fs/cgroup)"
 if [ "$DRFD_VM_BOOT" = 1 ]; then
+    # This command is one of the last things that a boot starts, but not the last one.
+    while [ "$(systemctl is-system-running)" = starting ]; do sleep 0.5; done
     fact units: "$(systemctl is-system-running)"
     fact version 1: "$(awk '$3 == "cgroup"' /proc/self/mounts | wc -l)"
     fact controllers: "$(cat /sys/fs/cgroup/cgroup.controllers)"
