@@ -116,8 +116,7 @@ class Suite:
 @pytest.fixture(scope="module")
 def suite(drfd_guest: Guest, notes: list[str]) -> Suite:
     """The system tests beside the others: one of them for each of the guest's processors."""
-    timeout_s = 7200 if IS_FULL else 3600
-    done = drfd_guest.run(["bash", "-c", script()], timeout_s=timeout_s, copy=COPY).check()
+    done = drfd_guest.run(["bash", "-c", script()], timeout_s=7200, copy=COPY).check()
     files = json.loads(done.stdout)
     outcomes = {lot: read_outcome(files, lot) for lot in ("system", "root", "alice", "matrix")}
     enforcement = json.loads(files["doctor"])["enforcement"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from vm.service.installed import Installed, unit
+from instance import wait_for
+from vm.service.installed import Installed, journal, unit
 from vm.service.leave import left
 
 
@@ -26,5 +27,11 @@ def check_accounts(installed: Installed, reason: str) -> None:
 def check_services(installed: Installed) -> None:
     installed.await_answer()
     for name in ("drfd-jobs", "drfd-launcher", "drfd"):
+        # They answer a moment before systemd knows that they are ready.
+        wait_for(
+            f"{name} to be active",
+            lambda name=name: unit(name, "ActiveState") == {"ActiveState": "active"},
+            show=lambda: journal("drfd*"),
+        )
         found = unit(name, "ActiveState", "NRestarts")
         assert found == {"ActiveState": "active", "NRestarts": "0"}

@@ -18,8 +18,10 @@ collect_ignore_glob = [] if "DRFD_VM_BOOT" in os.environ else ["*_boot"]
 
 @pytest.fixture(scope="session")
 def installed() -> Installed:
-    """It has been installed by the script that runs these tests."""
-    return Installed()
+    """It has been installed by the script that runs these tests, or has come up at the boot."""
+    found = Installed()
+    found.await_answer()
+    return found
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from instance import wait_for
 from vm.service.installed import Installed, demand
 
 LEFT = Path("/var/lib/left.json")
@@ -44,6 +45,8 @@ def leave() -> None:
     )
     for job_id in (*running, retried):
         installed.wait_state(job_id, "RUNNING")
+        # Before its trap is set, it would end without a word.
+        wait_for(f"a word of job {job_id}", lambda job_id=job_id: installed.output(job_id))
     (installed.work("bob") / "order").unlink(missing_ok=True)
     waiting = [retried + 1 + number for number in range(QUEUED)]
     LEFT.write_text(json.dumps({"running": running, "retried": retried, "waiting": waiting}))
