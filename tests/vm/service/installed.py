@@ -14,14 +14,14 @@ from drfd.client.connection import Connection
 from drfd.common import paths
 from drfd.common.errors import DrfdError, Unavailable
 from drfd.payload.signature import fetch_key
-from instance import wait_for
+from instance import PATIENCE, wait_for
 
 USERS = ("alice", "bob", "carol")
 BIN = Path(sys.executable).parent
 #: All that jobs live in.
 JOBS = Path("/sys/fs/cgroup/drfd.slice/drfd-jobs.service/jobs")
-#: Of a job's cgroup: what limits it.
-LIMIT_FILES = ("cpu.max", "cpu.weight", "io.max", "memory.max", "memory.oom.group",
+#: Of a job's cgroup: what limits it, besides its quota of processors.
+LIMIT_FILES = ("cpu.weight", "io.max", "memory.max", "memory.oom.group",
                "memory.swap.max", "pids.max")  # fmt: skip
 
 
@@ -93,7 +93,7 @@ class Installed:
     def wait_end(self, job_id: int) -> dict[str, Any]:
         client = Connection(paths.SYSTEM_SOCKET)
         try:
-            client.wait([job_id], any_one=False, timeout_s=300.0)
+            client.wait([job_id], any_one=False, timeout_s=300.0 * PATIENCE)
         finally:
             client.close()
         return self.show(job_id)
@@ -174,9 +174,14 @@ def cgroup(job: dict[str, Any]) -> Path:
 
 
 def confinement(job: dict[str, Any]) -> dict[str, object]:
-    """What the kernel has of a job: its cgroup, who is in it, and each limit."""
+    """What the kernel has of a job: its cgroup, who is in it, and each limit.
+
+    Of a quota's period, only the share of it: a kernel that comes late to the ends of several
+    periods doubles both (sched_cfs_period_timer in kernel/sched/fair.c)."""
     place = cgroup(job)
     facts: dict[str, object] = {name: (place / name).read_text() for name in LIMIT_FILES}
+    quota, period = (place / "cpu.max").read_text().split()
+    facts["cores"] = int(quota) / int(period)
     return {**facts, "inode": place.stat().st_ino, "pids": pids_in(job)}
 
 

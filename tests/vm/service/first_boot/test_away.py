@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from instance import is_alive, wait_for
-from vm.service.installed import BIN, Installed, ask, main_pid, pids_in, run, unit
+from vm.service.installed import BIN, Installed, ask, journal, main_pid, pids_in, run, unit
 
 #: While it is there, systemd starts no launcher.
 BAR = Path("/run/no-launcher")
@@ -114,7 +114,12 @@ def test_jobs_that_systemd_has_stopped_are_lost_and_all_runs_again(
     service.await_answer()
     assert service.wait_end(service.submit("carol", "true"))["state"] == "COMPLETED"
     for name in ("drfd-jobs", "drfd-launcher", "drfd"):
-        assert unit(name, "ActiveState") == {"ActiveState": "active"}
+        # They answer a moment before systemd knows that they are ready.
+        wait_for(
+            f"{name} to be active",
+            lambda name=name: unit(name, "ActiveState") == {"ActiveState": "active"},
+            show=lambda: journal("drfd*"),
+        )
 
 
 def test_jobs_that_were_killed_with_their_unit_say_by_which_signal(service: Installed) -> None:
@@ -141,8 +146,9 @@ def test_a_wrong_configuration_is_refused_and_the_log_of_the_unit_names_the_key(
     config.write_text(before.replace("[scheduling]", "[scheduling]\nno_such_key = 1"))
     try:
         assert run("systemctl", "reload", "drfd", check=False).returncode != 0
-        said = run("journalctl", "--no-pager", "-o", "cat", "-n", "20", "-u", "drfd").stdout
-        assert "no_such_key" in said
+        words = ("journalctl", "--no-pager", "-o", "cat", "-n", "20", "-u", "drfd")
+        # What a service says goes through journald, which may be late.
+        wait_for("the key in the log", lambda: "no_such_key" in run(*words).stdout)
         assert "no_such_key" in run("systemctl", "status", "drfd", "--no-pager").stdout
     finally:
         config.write_text(before)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from instance import is_alive, wait_for
-from vm.service.installed import JOBS, Installed, cgroup, gated, pids_in, run
+from vm.service.installed import JOBS, Installed, cgroup, gated, pids_in, run, unit
 
 PYTHON = "/usr/bin/python3"
 #: Ways out of a process tree and a session; each ends in a `sleep` that says its pid.
@@ -83,7 +83,9 @@ def test_what_systemd_moves_out_for_its_user_still_ends_with_the_job(service: In
     scopes, and has the system's move them there."""
     run("loginctl", "enable-linger", "alice")
     uid = pwd.getpwnam("alice").pw_uid
-    wait_for("her manager", lambda: Path(f"/run/user/{uid}/systemd/private").exists())
+    # That of an earlier log-in may be just about to end; its socket is there until then.
+    manager = f"user@{uid}.service"
+    wait_for("her manager", lambda: unit(manager, "ActiveState") == {"ActiveState": "active"})
     script = (
         f"export XDG_RUNTIME_DIR=/run/user/{uid}; (exec setsid sleep 1001) &"
         " exec systemd-run -q --user --scope"

@@ -44,7 +44,9 @@ start, used = time.time(), time.process_time()
 while time.time() < start + 3: pass
 print((time.process_time() - used) / (time.time() - start))
 """
-STUBBORN = "trap 'echo term; date +%s.%N' TERM; echo ready; while :; do sleep 0.1; done"
+STUBBORN = "trap 'echo term $EPOCHREALTIME' TERM; echo ready; while :; do sleep 0.1; done"
+#: In seconds: longer than what is shipped, so that no kill before its end shows that it holds.
+GRACE_S = 12
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -52,7 +54,7 @@ def small_limits(installed: Installed) -> Iterator[None]:
     """By a reload of the service; back to what was shipped at the end."""
     before = CONFIG.read_text()
     after = before.replace("#processes = 4096", "processes = 40")
-    CONFIG.write_text(after.replace('#grace = "10s"', 'grace = "2s"'))
+    CONFIG.write_text(after.replace('#grace = "10s"', f'grace = "{GRACE_S}s"'))
     run("systemctl", "reload", "drfd")
     yield
     CONFIG.write_text(before)
@@ -87,15 +89,17 @@ def test_wall_time_ends_by_term_then_the_new_grace_then_kill(service: Installed)
     assert (job["state"], job["signal"]) == ("TIMEOUT", 9)
     ready, term, at_s = service.output(job["id"]).split()
     assert (ready, term) == ("ready", "term")
-    # A busy machine may be late, but nothing may be early.
+    # A busy machine may be late, but nothing may be early. The job may hear of it late as well.
+    (stop_s,) = [each["at"] for each in job["events"] if each["event"] == "StopRequested"]
     assert 4.9 < float(at_s) - job["started_at"] < 20
-    assert 1.7 < job["ended_at"] - float(at_s) < 15
+    assert stop_s - 0.1 < float(at_s) < job["ended_at"]
+    assert GRACE_S - 0.3 < job["ended_at"] - stop_s < GRACE_S + 13
 
 
 def test_half_a_core_is_half_a_core(service: Installed) -> None:
-    """A machine that is busy disturbs the measurement: one of three has to be right."""
+    """A machine that is busy disturbs the measurement: one of six has to be right."""
     took = []
-    for _ in range(3):
+    for _ in range(6):
         job_id = service.submit("alice", PYTHON, "-c", BURN, demand=demand(cores_milli=500))
         assert service.wait_end(job_id)["state"] == "COMPLETED"
         took.append(float(service.output(job_id)))
@@ -117,7 +121,14 @@ def test_what_a_job_uses_is_seen_while_it_runs_and_is_its_own(service: Installed
     assert usage["cpu_seconds"] > 0
     # So long it takes a load from outside to be believed.
     time.sleep((SAMPLES + 2) * PERIOD_S)
-    assert ask("doctor")["external"] is None
+    # Before and meanwhile there may be one: it goes, while the job goes on.
+    wait_for(
+        "no load from outside",
+        lambda: ask("doctor")["external"] is None,
+        pause_s=PERIOD_S,
+        show=lambda: ask("doctor")["external"],
+    )
+    assert service.show(job_id)["state"] == "RUNNING"
     service.as_user("alice", "cancel", select={"ids": [job_id]})
     service.await_no_jobs()
 
@@ -141,7 +152,7 @@ def test_disk_rates_hold_for_direct_and_buffered_transfers(service: Installed) -
     ids = {
         name: service.submit(
             *("alice", "dd", *words, "bs=1M", f"count={SIZE_MIB}", "status=none"),
-            demand=demand(memory_bytes=64 << 20, io_bps=RATE),
+            demand=demand(cores_milli=200, memory_bytes=64 << 20, io_bps=RATE),
         )
         for name, words in transfers.items()
     }

@@ -109,14 +109,11 @@ def twenty(installed: Installed) -> Iterator[Twenty]:
 
 
 def limits_of(confined: dict[int, dict[str, object]]) -> dict[int, dict[str, object]]:
-    """By job. Of a quota's period, only the share of it: a kernel that comes late to the ends of
-    several periods doubles both (sched_cfs_period_timer in kernel/sched/fair.c)."""
-    found = {}
-    for job_id, facts in confined.items():
-        quota, period = (int(word) for word in str(facts["cpu.max"]).split())
-        kept = {name: value for name, value in facts.items() if name not in ("pids", "cpu.max")}
-        found[job_id] = {**kept, "cores": quota / period}
-    return found
+    """By job: all but its processes."""
+    return {
+        job_id: {name: value for name, value in facts.items() if name != "pids"}
+        for job_id, facts in confined.items()
+    }
 
 
 @pytest.mark.parametrize("blow", BLOWS)
