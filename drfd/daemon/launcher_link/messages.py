@@ -48,6 +48,11 @@ from drfd.payload.pack import encode
 
 #: The countable resource whose instances are GPUs, and the device list of a job that has none.
 _GPU, _NONE = "gpu", "-1"
+#: Fields of `Usage` that the cgroup alone counts.
+_COUNTERS = (
+    *("quota_periods", "throttled_periods", "throttled_us", "limit_hits", "oom_kills"),
+    *("io_stalled_us", "processes_peak", "largest_process_bytes"),
+)
 #: Most characters of a reason in a notification.
 _MAX_REASON = 4096
 
@@ -362,23 +367,14 @@ def _final_usage(report: EndedReport, measured: Usage | None) -> Usage:
     """Return the usage as counted by the cgroup or, without one, as the runner measured it."""
     measured, counted = measured or Usage(), report.counted
     peak = max(measured.memory_peak_bytes, counted.get("memory_peak_bytes", 0))
-    return Usage(
+    return replace(
+        measured,
+        cores_milli=0,
+        memory_bytes=0,
         # The runner's peak counts pages that the cgroup does not, so it is the second choice.
         memory_peak_bytes=peak or report.peak_bytes,
         read_bytes=max(measured.read_bytes, report.read_bytes),
         written_bytes=max(measured.written_bytes, report.written_bytes),
         cpu_s=max(measured.cpu_s, report.cpu_s, counted.get("cpu_us", 0) / 1e6),
-        memory_mean_bytes=measured.memory_mean_bytes,
-        memory_working_bytes=measured.memory_working_bytes,
-        late_cores_milli=measured.late_cores_milli,
-        read_peak_bps=measured.read_peak_bps,
-        write_peak_bps=measured.write_peak_bps,
-        quota_periods=counted.get("quota_periods"),
-        throttled_periods=counted.get("throttled_periods"),
-        throttled_us=counted.get("throttled_us"),
-        limit_hits=counted.get("limit_hits"),
-        oom_kills=counted.get("oom_kills"),
-        io_stalled_us=counted.get("io_stalled_us"),
-        processes_peak=counted.get("processes_peak"),
-        largest_process_bytes=counted.get("largest_process_bytes"),
+        **{name: counted.get(name) for name in _COUNTERS},
     )

@@ -264,7 +264,7 @@ class Lookup:
 
     def row_view(self, row: Row, actor: st.Actor) -> JobView:
         """Return a row of a list as this user may see it."""
-        view = self.view(_job_of(row), actor)
+        view = self.view(job_of(row), actor)
         return views.group_view(row, view) if isinstance(row, Group) else view
 
     async def array_view(self, array: Array) -> ArrayView:
@@ -347,11 +347,11 @@ def _last_ended(path: Path, request: msg.StatusRequest) -> tuple[int, list[Row]]
     past = PastFilter(user=select.user, states=tuple(sorted(select.states)), limit=most)
     over = read_last_ended(path, past, most=most)
     rows = _with_cancelled(over.jobs, over.arrays)
-    return over.mark, _latest((row for row in rows if passes(_job_of(row), select)), most)
+    return over.mark, _latest((row for row in rows if passes(job_of(row), select)), most)
 
 
 def _first_passing(rows: Iterable[Row], select: Selection, most: int) -> Iterator[Row]:
-    return islice((row for row in rows if passes(_job_of(row), select)), most)
+    return islice((row for row in rows if passes(job_of(row), select)), most)
 
 
 def _id_of(row: Row) -> tuple[int, bool]:
@@ -370,10 +370,10 @@ def _with_cancelled(jobs: Iterable[Job], arrays: Iterable[Array]) -> Iterator[Ro
 
 
 def _latest(rows: Iterable[Row], most: int) -> list[Row]:
-    return sorted(rows, key=lambda row: -(_job_of(row).ended_at or 0))[:most]
+    return sorted(rows, key=lambda row: -(job_of(row).ended_at or 0))[:most]
 
 
-def _job_of(row: Row) -> Job:
+def job_of(row: Row) -> Job:
     return row.job if isinstance(row, Group) else row
 
 

@@ -255,10 +255,10 @@ def _signal(number: int) -> str:
 def row_view(
     row: Job | Group,
     *,
-    reason: CodeText | None,
-    expected_start_s: float | None,
-    now: Point | None,
-    peak_bytes: int | None,
+    reason: CodeText | None = None,
+    expected_start_s: float | None = None,
+    now: Point | None = None,
+    peak_bytes: int | None = None,
 ) -> SnapshotRow:
     """Return a row of a snapshot: a job, or tasks of an array that are all alike.
 

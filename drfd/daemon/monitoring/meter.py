@@ -192,11 +192,10 @@ class Meter:
 
     def usage(self, job: Job) -> Usage | None:
         """Return the latest reading, or None before the first."""
-        watched = self._watched.get((job.id, job.attempt))
-        if watched is None or not watched.samples:
+        watched, pair = self._watched.get((job.id, job.attempt)), self.latest(job)
+        if watched is None or pair is None:
             return None
-        before = watched.samples[-2] if len(watched.samples) > 1 else None
-        usage = measurements.usage_between(before, watched.samples[-1], watched.peak_bytes)
+        usage = measurements.usage_between(*pair, watched.peak_bytes)
         count = watched.memory_count
         return replace(
             usage,

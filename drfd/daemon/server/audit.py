@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import cast
 
 from drfd.common.errors import DrfdError
+from drfd.common.indices import joined
 from drfd.common.journald import about
 from drfd.core.model.stimuli import Actor
 from drfd.protocol import requests as msg
@@ -59,13 +60,8 @@ def verb_of(request: msg.AnyRequest) -> str | None:
 
 def ranges(ids: Iterable[int]) -> str:
     """Return ids in short form, such as `1-3,7`."""
-    found: list[list[int]] = []
-    for number in sorted(set(ids)):
-        if found and found[-1][1] == number - 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in found)
+    pairs = joined(set(ids))
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in pairs)
 
 
 def _refused(refs: list[Ref]) -> str:

@@ -24,7 +24,7 @@ from drfd.core.model.job import Group, Job, JobState, leaf_path
 from drfd.core.model.stimuli import Actor
 from drfd.core.scheduling.plan import Plan
 from drfd.daemon.engine.engine import Engine
-from drfd.daemon.lookup.lookup import Lookup, Row
+from drfd.daemon.lookup.lookup import Lookup, Row, job_of
 from drfd.daemon.lookup.views import Sums, external_view, now_view, row_view, shares_view
 from drfd.daemon.monitoring.meter import Curves
 from drfd.host.measurements import read_pressure
@@ -122,7 +122,7 @@ class Overview:
             if row_id not in shown and len(found) < MOST_PENDING:
                 found[row_id] = row
         if left and len(found) < MOST_PENDING:
-            rest = (row for row in self._unqueued(seen) if _user_of(row) == user)
+            rest = (row for row in self._unqueued(seen) if job_of(row).spec.user == user)
             fresh = ((_id_of(row), row) for row in rest if _id_of(row) not in shown)
             found.update(islice(fresh, MOST_PENDING - len(found)))
         return found
@@ -151,7 +151,6 @@ class Overview:
         return row_view(
             job,
             reason=self.lookup.reason(job) if waits else None,
-            expected_start_s=None,
             now=self.curves.last(job),
             peak_bytes=self.curves.meter.peak_bytes(job),
         )
@@ -221,17 +220,11 @@ class Overview:
         return waiting - sum(sizes) + len(sizes)
 
     def _waiting_row(self, row: Row) -> SnapshotRow:
-        job = row.job if isinstance(row, Group) else row
+        job = job_of(row)
         known = self._reasons.get(job.id)
         if known is None or known[0] is not job:
             known = self._reasons[job.id] = job, self.lookup.reason(job)
-        return row_view(
-            row,
-            reason=known[1],
-            expected_start_s=self.lookup.expected_start_s(job),
-            now=None,
-            peak_bytes=None,
-        )
+        return row_view(row, reason=known[1], expected_start_s=self.lookup.expected_start_s(job))
 
     def _forget_reasons(self) -> None:
         """Drop the reasons after a scheduling pass, and after their time."""
@@ -248,27 +241,18 @@ class Overview:
         if self._ended is None:
             rows = self.lookup.latest_ended(MOST_ENDED)
             self._cancelled = {
-                each: self._cancelled.get(each) or _over_view(self.lookup.cancelled_of(each))
+                each: self._cancelled.get(each) or row_view(self.lookup.cancelled_of(each))
                 for each in rows
                 if isinstance(each, int)
             }
             self._ended = [
-                self._cancelled[each] if isinstance(each, int) else _over_view(each)
-                for each in rows
+                self._cancelled[each] if isinstance(each, int) else row_view(each) for each in rows
             ]
         return self._ended
 
 
-def _over_view(row: Row) -> SnapshotRow:
-    return row_view(row, reason=None, expected_start_s=None, now=None, peak_bytes=None)
-
-
 def _id_of(row: Row) -> int:
     return row.array.id if isinstance(row, Group) else row.id
-
-
-def _user_of(row: Row) -> str:
-    return row.array.spec.user if isinstance(row, Group) else row.spec.user
 
 
 @dataclass(frozen=True, slots=True)
