@@ -139,13 +139,13 @@ class Instance:
         return bool(self._ask("doctor")["enforcement"] != "none")
 
     def kill(self) -> None:
-        """SIGKILL to the controller; its keeper and launcher see that and leave."""
+        """SIGKILL to the controller; its supervisor and launcher see that and leave."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
 
     def kill_launcher(self) -> None:
-        """SIGKILL to the launcher; its keeper starts another."""
+        """SIGKILL to the launcher; its supervisor starts another."""
         pid = self.launcher_pid()
         os.kill(pid, signal.SIGKILL)
         wait_for("another launcher", lambda: self.launcher_pid() != pid and self.answers())
@@ -164,11 +164,11 @@ class Instance:
             self.process.wait(20 * PATIENCE)
 
     def launcher_pid(self) -> int:
-        """The launcher itself: the keeper's child that listens."""
+        """The launcher itself: the supervisor's child that listens."""
         return int(wait_for("a launcher", lambda: self._launchers()[-1:])[0])
 
     def _launchers(self) -> list[int]:
-        """Processes of this instance's launcher, keeper first, runners left out."""
+        """Processes of this instance's launcher, supervisor first, runners left out."""
         found = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdecimal():
@@ -181,8 +181,8 @@ class Instance:
             if b"drfd.launcher" in command and os.fsencode(self.state / "launcher") in command:
                 found.append((parent, int(entry.name)))
         assert self.process is not None
-        keeper = [pid for parent, pid in found if parent == self.process.pid]
-        return keeper and [pid for parent, pid in found if parent == keeper[0]]
+        supervisor = [pid for parent, pid in found if parent == self.process.pid]
+        return supervisor and [pid for parent, pid in found if parent == supervisor[0]]
 
     # -- the command line ---------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ def parse_ids(text: str) -> list[Ref]:
             found.append(part.strip())
             continue
         if tasks := _TASKS.fullmatch(part.strip()):
-            found += _tasks(text, tasks[1], tasks[2], room=_MOST_IDS - len(found))
+            found += _tasks(text, tasks[1], tasks[2], most=_MOST_IDS - len(found))
             continue
         match = _RANGE.fullmatch(part.strip())
         if match is None:
@@ -88,9 +88,9 @@ def parse_ids(text: str) -> list[Ref]:
     return found
 
 
-def _tasks(text: str, array: str, indices: str, *, room: int) -> list[Ref]:
+def _tasks(text: str, array: str, indices: str, *, most: int) -> list[Ref]:
     spans, _ = read_array(indices)
-    if count_of(spans) > room:
+    if count_of(spans) > most:
         raise _too_many(text)
     return [f"{array}_{at}" for first, last, step in spans for at in range(first, last + 1, step)]
 

@@ -127,7 +127,7 @@ class Daemon:
             rules=site.rules,
             host=self._link,
             clock=clock,
-            curve_of=self._curves.to_keep,
+            curve_of=self._curves.final_curve,
             on_failure=_end_after,
         )
         self._engine.changes.listen(self._curves.job_changed)
@@ -182,13 +182,13 @@ class Daemon:
             asyncio.create_task(self._sampler.run()),
             asyncio.create_task(self._retention.run()),
             asyncio.create_task(self._server.run(listener)),
-            asyncio.create_task(self._watch_keeper()),
+            asyncio.create_task(self._watch_supervisor()),
             asyncio.create_task(self._pass_now_and_then()),
-            asyncio.create_task(self._until_told()),
+            asyncio.create_task(self._until_shutdown()),
             asyncio.create_task(self._notifier.feed_watchdog()),
             asyncio.create_task(self._notifier.report_status()),
             asyncio.create_task(self._mark_alive()),
-            asyncio.create_task(self._reserves.keep()),
+            asyncio.create_task(self._reserves.maintain()),
             asyncio.create_task(collect_garbage()),
         ]
         if idle_exit_s is not None:
@@ -271,15 +271,15 @@ class Daemon:
         except DrfdError as error:
             log.error("event=reload-refused error=%s", error)
 
-    async def _watch_keeper(self) -> None:
-        """Raise HostError when the keeper of the launcher has died: no job could be started any
+    async def _watch_supervisor(self) -> None:
+        """Raise HostError when the supervisor of the launcher has died: no job could be started any
         more after the launcher's end, so the whole daemon has to be restarted. A launcher of
         another unit is restarted by the service manager."""
         gone = asyncio.Event()
         if self._launcher is not None:
-            asyncio.get_running_loop().add_reader(self._launcher.keeper, gone.set)
+            asyncio.get_running_loop().add_reader(self._launcher.supervisor, gone.set)
         await gone.wait()
-        raise HostError("launcher", "the keeper of the launcher has died; start drfd again")
+        raise HostError("launcher", "the supervisor of the launcher has died; start drfd again")
 
     async def _pass_now_and_then(self) -> None:
         """Ask for passes while jobs wait: delays and estimates expire without any event."""
@@ -298,7 +298,7 @@ class Daemon:
             except OSError as error:
                 log.warning("event=not-marked-alive error=%s", error.strerror)
 
-    async def _until_told(self) -> None:
+    async def _until_shutdown(self) -> None:
         """Return after `drf shutdown`; if that was asked for, only when no job runs any more."""
         await self._end.wait()
         await asyncio.sleep(_REPLY_S)
@@ -373,7 +373,7 @@ class ServiceNotifier:
 
     async def report_status(self) -> None:
         """Report the status whenever it has changed, and ask for a launcher that is away."""
-        said = ""
+        reported = ""
         while True:
             await asyncio.sleep(_STATUS_S)
             if (self._away_s() or 0.0) >= _STATUS_S:
@@ -382,9 +382,9 @@ class ServiceNotifier:
                 self.reloading()
                 self.ready()
             text = self._status()
-            if self._manager.is_heard and text != said:
+            if self._manager.is_heard and text != reported:
                 self._manager.say(f"STATUS={text}")
-                said = text
+                reported = text
 
     def _status(self) -> str:
         text = status(self._engine.ledger)

@@ -118,7 +118,7 @@ def serve(options: argparse.Namespace) -> None:
         daemon.journal.close()
         listening.close()
         if launcher is not None:
-            launcher.let_go()
+            launcher.release()
         os.close(lock)
 
 

@@ -71,12 +71,14 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class OwnLauncher:
-    """A launcher that ends with this daemon. `keeper`: pidfd of the process that restarts it."""
+    """A launcher that ends with this daemon."""
 
-    keeper: int
+    #: Pidfd of the process that restarts the launcher.
+    supervisor: int
+    #: The end of a pipe whose closing ends the launcher.
     _pipe: int
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         os.close(self._pipe)
 
 
@@ -125,7 +127,7 @@ def group_for(state: Path) -> str:
 
 
 def launcher_command(
-    room: Path,
+    directory: Path,
     config: Config,
     *,
     controller_uid: int,
@@ -135,7 +137,7 @@ def launcher_command(
 ) -> list[str]:
     command = [
         *(sys.executable, "-I", "-m", "drfd.launcher"),
-        *("--state", str(room)),
+        *("--state", str(directory)),
         *("--controller-uid", str(controller_uid)),
         *("--group", group),
     ]
@@ -159,18 +161,18 @@ def launcher_command(
 
 
 def start_launcher(command: Sequence[str]) -> OwnLauncher:
-    """Start a launcher with a keeper, which restarts it when it dies, and which ends with this
+    """Start a launcher with a supervisor, which restarts it when it dies, and which ends with this
     daemon because it then reads the end of a pipe. `command`: see `launcher_command`."""
     end_for_it, ours = os.pipe()
     # A session of its own: ^C at the terminal is for the controller alone.
-    keeper = subprocess.Popen(
+    supervisor = subprocess.Popen(
         [*command, "--keep-fd", str(end_for_it)],
         pass_fds=(end_for_it,),
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )
     os.close(end_for_it)
-    return OwnLauncher(os.pidfd_open(keeper.pid), ours)
+    return OwnLauncher(os.pidfd_open(supervisor.pid), ours)
 
 
 def system_uids(config: Config) -> list[int]:
@@ -248,18 +250,19 @@ def _switch_to(account: pwd.struct_passwd) -> None:
 
 
 #: Flags with which neither a link nor a FIFO is followed.
-_NO_TRICKS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_SAFE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-def hand_over(room: Path, account: pwd.struct_passwd) -> None:
-    """Give the account the controller's directory, and in it the files of a controller that ran as
-    root before. Links are not followed, because a user who may write there may have made them."""
-    directory = os.open(room, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+def hand_over(path: Path, account: pwd.struct_passwd) -> None:
+    """Give the account the controller's directory `path`, and in it the files of a controller that
+    ran as root before. Links are not followed, because a user who may write there may have made
+    them."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         os.fchown(directory, account.pw_uid, account.pw_gid)
         for name in ("lock", *JOURNAL_FILES):
             try:
-                file = os.open(name, _NO_TRICKS, dir_fd=directory)
+                file = os.open(name, _SAFE_FLAGS, dir_fd=directory)
             except OSError:
                 # There is no such file, or it is a link.
                 continue
@@ -286,32 +289,32 @@ def _can_reach(account: pwd.struct_passwd, places: Places) -> bool:
     return os.waitpid(pid, 0)[1] == 0
 
 
-def approve_queued(journal: Path, room: Path, controller: pwd.struct_passwd) -> None:
-    """Write the digests of all live jobs of the journal into the launcher's directory `room`, if it
-    has no secret. This process runs as the launcher's user: root, or the controller's own user, and
+def approve_queued(journal: Path, directory: Path, controller: pwd.struct_passwd) -> None:
+    """Write the digests of all live jobs of the journal into `directory`, the launcher's, if it has
+    no secret. This process runs as the launcher's user: root, or the controller's own user, and
     then nothing is signed. Raises HostError when the journal cannot be read."""
     if controller.pw_uid == os.getuid():
-        forget_secret(room)
+        forget_secret(directory)
         return
-    if (room / SECRET_NAME).exists() or not journal.exists():
+    if (directory / SECRET_NAME).exists() or not journal.exists():
         return
     lines = _digests_as(journal, controller)
-    new = room / f"{ALLOWED_NAME}.new"
+    new = directory / f"{ALLOWED_NAME}.new"
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as file:
         file.write(lines)
         file.flush()
         os.fsync(file.fileno())
-    os.rename(new, room / ALLOWED_NAME)
-    log.info("event=vouched jobs=%d", lines.count(b"\n"))
+    os.rename(new, directory / ALLOWED_NAME)
+    log.info("event=unsigned-jobs-approved jobs=%d", lines.count(b"\n"))
 
 
-def forget_secret(room: Path) -> None:
+def forget_secret(directory: Path) -> None:
     """Remove the secret and the digests where controller and launcher are one user: nothing is
     signed there. If they become two users again, root approves once more the jobs that were queued
     meanwhile."""
     for name in (SECRET_NAME, ALLOWED_NAME):
-        (room / name).unlink(missing_ok=True)
+        (directory / name).unlink(missing_ok=True)
 
 
 def _digests_as(journal: Path, controller: pwd.struct_passwd) -> bytes:
@@ -325,7 +328,7 @@ def _digests_as(journal: Path, controller: pwd.struct_passwd) -> bytes:
                 file.write(_digest_lines(journal))
             os._exit(0)
         except Exception as error:
-            log.error("event=vouching-failed error=%s", error)
+            log.error("event=approval-failed error=%s", error)
         finally:
             os._exit(1)
     os.close(into)
@@ -341,7 +344,7 @@ def _digests_as(journal: Path, controller: pwd.struct_passwd) -> bytes:
 
 
 def _digest_lines(journal: Path) -> bytes:
-    with tempfile.TemporaryDirectory(dir=journal.parent, prefix="vouching-") as directory:
+    with tempfile.TemporaryDirectory(dir=journal.parent, prefix="approval-") as directory:
         return b"".join(
             _digest_line(spec.uid, digest_of(payload_for(spec, payload)), spec.user)
             for spec, payload in waiting_jobs(journal, Path(directory))

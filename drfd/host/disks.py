@@ -34,7 +34,7 @@ _MOST_BYTES = 1 << 30
 #: Shortest and longest time of writing and of reading, in seconds.
 _LEAST_S, _MOST_S = 2.0, 10.0
 #: Free bytes that a measurement needs; half of them stay free.
-ROOM_BYTES = 2 * _LEAST_BYTES
+NEEDED_BYTES = 2 * _LEAST_BYTES
 #: Errors of file systems without O_TMPFILE (open(2)).
 _NO_UNNAMED_FILES = (errno.EISDIR, errno.EOPNOTSUPP, errno.EINVAL)
 
@@ -54,11 +54,11 @@ def measure(directory: Path) -> Speed:
     try:
         system = os.statvfs(directory)
         free_bytes = system.f_bavail * system.f_frsize
-        if free_bytes < ROOM_BYTES:
+        if free_bytes < NEEDED_BYTES:
             raise HostError(
                 "no-room",
                 f"{directory}: {show_size(free_bytes)} is free, and measuring takes "
-                f"{show_size(ROOM_BYTES)}",
+                f"{show_size(NEEDED_BYTES)}",
                 hint="make room, or name another directory on the same disk with --path",
             )
         with _unnamed_file(directory) as fd:

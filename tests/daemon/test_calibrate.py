@@ -16,7 +16,7 @@ import pytest
 from drfd.daemon import main as main_module
 from drfd.daemon.config import DiskConfig, load
 from drfd.daemon.main import main
-from drfd.host.disks import ROOM_BYTES, Speed
+from drfd.host.disks import NEEDED_BYTES, Speed
 
 Captured = pytest.CaptureFixture[str]
 MIB = 1 << 20
@@ -117,7 +117,7 @@ def test_what_is_not_there_is_one_line_and_nothing_is_measured(
 @pytest.fixture
 def roomy(tmp_path: Path) -> Iterator[Path]:
     system = os.statvfs(tmp_path)
-    if system.f_bavail * system.f_frsize < ROOM_BYTES:
+    if system.f_bavail * system.f_frsize < NEEDED_BYTES:
         pytest.skip("the tests' own disk is nearly full")
     place = tmp_path / "measured"
     place.mkdir()

@@ -112,8 +112,8 @@ leave(7)
 
 
 def test_a_daemon_that_ends_does_not_wait_for_what_its_threads_compute() -> None:
-    """While a hundred forecasts were computed, a daemon that was told to end, or whose keeper had
-    died, stayed for two minutes, and those who connected meanwhile were not answered."""
+    """While a hundred forecasts were computed, a daemon that was told to end, or whose supervisor
+    had died, stayed for two minutes, and those who connected meanwhile were not answered."""
     begun = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=90, check=False

@@ -16,7 +16,7 @@ import pytest
 from drfd.common.errors import HostError
 from drfd.host import disks
 from drfd.host import disks as speed
-from drfd.host.disks import ROOM_BYTES, Disk, Location, Speed, disk_of, locate, measure
+from drfd.host.disks import NEEDED_BYTES, Disk, Location, Speed, disk_of, locate, measure
 
 #: A system with plain, encrypted and mirrored disks, btrfs on two of them, and much without.
 MOUNTINFO = """\
@@ -264,7 +264,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def roomy(tmp_path: Path) -> Path:
     system = os.statvfs(tmp_path)
-    if system.f_bavail * system.f_frsize < ROOM_BYTES:
+    if system.f_bavail * system.f_frsize < NEEDED_BYTES:
         pytest.skip("the tests' own disk is nearly full")
     return tmp_path
 
@@ -318,7 +318,7 @@ def test_where_direct_io_is_refused_it_is_measured_without_and_said(
 def test_without_room_it_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blocks = ROOM_BYTES // 4096 - 1
+    blocks = NEEDED_BYTES // 4096 - 1
     small = SimpleNamespace(f_bavail=blocks, f_frsize=4096)
     monkeypatch.setattr(os, "statvfs", lambda path: small)
     with pytest.raises(HostError) as error:

@@ -1,4 +1,4 @@
-"""The launcher as a program: its options, its lock, its keeper. Every one is a real process."""
+"""The launcher as a program: its options, its lock, its supervisor. Every one is a real process."""
 
 from __future__ import annotations
 
@@ -171,16 +171,16 @@ def test_interrupt_from_a_terminal_is_not_for_it(launcher: LauncherProcess) -> N
     assert controller.list() == [{"report": "listed", "known": []}]
 
 
-# -- its keeper -----------------------------------------------------------------------------
+# -- its supervisor -------------------------------------------------------------------------
 
 
 class Kept:
-    """A launcher with a keeper, as `drfd serve` starts it; `let_go` is the controller's end."""
+    """A launcher with a supervisor, as `drfd serve` starts it; `let_go` is the controller's end."""
 
     def __init__(self, launcher: LauncherProcess) -> None:
         self.launcher = launcher
         out, self._pipe = os.pipe()
-        self.keeper = launcher.start("--keep-fd", str(out), pass_fds=(out,))
+        self.supervisor = launcher.start("--keep-fd", str(out), pass_fds=(out,))
         os.close(out)
 
     def let_go(self) -> None:
@@ -203,7 +203,7 @@ def kept(make_launcher: MakeLauncher) -> Iterator[Kept]:
     kept = Kept(make_launcher())
     yield kept
     kept.let_go()
-    kept.keeper.wait(WAIT_S)
+    kept.supervisor.wait(WAIT_S)
 
 
 def test_a_kept_launcher_is_restarted_when_it_is_killed(kept: Kept, work: Path) -> None:
@@ -213,39 +213,39 @@ def test_a_kept_launcher_is_restarted_when_it_is_killed(kept: Kept, work: Path) 
     pid_in(work / "pid")
     for _ in range(2):
         pid = controller.peer_pid
-        assert pid != kept.keeper.pid
+        assert pid != kept.supervisor.pid
         os.kill(pid, signal.SIGKILL)
         controller = kept.reconnect(pid)
         assert [report["report"] for report in controller.list()] == ["up", "listed"]
     go(work)
     assert controller.take("ended")["exit_code"] == 7
-    assert kept.keeper.poll() is None
+    assert kept.supervisor.poll() is None
 
 
-def test_keeper_and_launcher_end_when_the_controller_is_gone(kept: Kept, work: Path) -> None:
+def test_supervisor_and_launcher_end_when_the_controller_is_gone(kept: Kept, work: Path) -> None:
     """And the job goes on, for the next."""
     controller = kept.launcher.connect()
     controller.launch(shell("echo $$ > pid; sleep 60", cwd=work))
     controller.take("up")
     job, pid = pid_in(work / "pid"), controller.peer_pid
     kept.let_go()
-    assert kept.keeper.wait(WAIT_S) == 0
+    assert kept.supervisor.wait(WAIT_S) == 0
     assert not lives(pid)
     assert lives(job)
     kept.launcher.start()
     assert [report["report"] for report in kept.launcher.connect().list()] == ["up", "listed"]
 
 
-def test_a_launcher_whose_keeper_was_killed_ends_with_the_controller(kept: Kept) -> None:
+def test_a_launcher_whose_supervisor_was_killed_ends_with_the_controller(kept: Kept) -> None:
     controller = kept.launcher.connect()
-    kept.keeper.kill()
-    kept.keeper.wait(WAIT_S)
+    kept.supervisor.kill()
+    kept.supervisor.wait(WAIT_S)
     assert controller.list() == [{"report": "listed", "known": []}]
     kept.let_go()
     until("an end of the launcher", lambda: not lives(controller.peer_pid))
 
 
-def test_no_job_holds_the_keepers_pipe(kept: Kept, work: Path) -> None:
+def test_no_job_holds_the_supervisors_pipe(kept: Kept, work: Path) -> None:
     """Whoever holds an end of it keeps the other side waiting for its close."""
     controller = kept.launcher.connect()
     controller.launch(shell("echo $$ > pid; sleep 60", cwd=work))

@@ -4,7 +4,7 @@
 Two users work, each with a record of their own; a third one does all that tests/bench/attackers.py
 knows, one attack after the other. It goes in rounds: for some seconds nobody attacks; then an
 attack goes on; then it goes on while somebody is killed again and again: the controller, the
-launcher, both, the launcher's keeper, a runner, any other process of drfd's, or stopped for a
+launcher, both, the launcher's supervisor, a runner, any other process of drfd's, or stopped for a
 while. What the two users' submissions and starts take is compared between the first two, so that
 they have the same neighbours.
 
@@ -61,7 +61,7 @@ _DEATHS = {
     "controller": 4,
     "launcher": 4,
     "both": 3,
-    "keeper": 2,
+    "supervisor": 2,
     "runner": 6,
     "anybody": 2,
     "controller told to end": 2,
@@ -233,7 +233,7 @@ class Siege:
                 case "both":
                     os.kill(self.victim.launcher_pid(), signal.SIGKILL)
                     process.kill()
-                case "keeper":
+                case "supervisor":
                     os.kill(_parent_of(self.victim.launcher_pid()), signal.SIGKILL)
                 case "runner":
                     self._kill_a_runner()

@@ -207,12 +207,12 @@ def test_a_launcher_without_memory_launches_each_job_once_or_its_successor_does(
     victim.check_at_rest()
 
 
-def test_a_keeper_that_may_start_no_launcher_starts_one_when_it_may(victim: Victim) -> None:
+def test_a_supervisor_that_may_start_no_launcher_starts_one_when_it_may(victim: Victim) -> None:
     old = start_gated(victim, 5)
     launcher = victim.launcher_pid()
-    keeper = int(Path(f"/proc/{launcher}/stat").read_text().rpartition(")")[2].split()[1])
+    supervisor = int(Path(f"/proc/{launcher}/stat").read_text().rpartition(")")[2].split()[1])
     waiting = None
-    with without_new_processes(keeper):
+    with without_new_processes(supervisor):
         os.kill(launcher, signal.SIGKILL)
         said = lambda: lines_about(victim, "event=launcher-not-started")  # noqa: E731
         wait_for("its word", said, show=victim.tail)

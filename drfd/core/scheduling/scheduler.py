@@ -171,14 +171,14 @@ class Scheduler:
         if self._wait_index is not None:
             self._wait_index.touch(leaf, ())
 
-    def forget_books(self) -> None:
+    def forget_derived_state(self) -> None:
         """Drop what was derived from the ledger, because another one takes its place."""
         self.last_plan = None
         self._wait_index = self._ends = None
 
     def forget_axes(self) -> None:
         """Drop everything that is counted in the machine's resources: these have changed."""
-        self.forget_books()
+        self.forget_derived_state()
         self._short_jobs = ShortJobs()
 
     def forget_reservation(self, job_id: int, ledger: Ledger) -> None:

@@ -457,9 +457,9 @@ class Engine:
         for event in events:
             self._record(event, touched)
             if isinstance(event, ev.Submitted):
-                self._keep(event.job_id, event.spec.uid, work)
+                self._store_submission(event.job_id, event.spec.uid, work)
             elif isinstance(event, ev.ArraySubmitted):
-                self._keep(event.array_id, event.spec.uid, work)
+                self._store_submission(event.array_id, event.spec.uid, work)
         return events
 
     def _repeated(self, work: Work) -> ev.Event | None:
@@ -505,7 +505,7 @@ class Engine:
         ids = {each.job_id for each in after}
         return self.journal.arrays.labels(each for each in ids if self.ledger.find(each) is None)
 
-    def _keep(self, job_id: int, uid: int, work: Work) -> None:
+    def _store_submission(self, job_id: int, uid: int, work: Work) -> None:
         """Store the payload and the key that came with a submission."""
         if work.payload is not None:
             self.journal.put_payload(job_id, work.payload)
@@ -550,10 +550,10 @@ class Engine:
         if job is not None:
             self.scheduler.note(job)
             touched[job.id] = job
-            self._keep_curve(event, job)
+            self._store_curve(event, job)
             self._log_entries.append((job, type(event).__name__))
 
-    def _keep_curve(self, event: ev.Event, job: Job) -> None:
+    def _store_curve(self, event: ev.Event, job: Job) -> None:
         curve = self.curve_of(job) if isinstance(event, ev.Cleaned) else None
         if curve is not None:
             self.journal.put_curve(job.id, curve)
@@ -579,7 +579,7 @@ class Engine:
         """Read the ledger from the journal again after a turn that could not be recorded."""
         self.journal.rollback()
         self._use_ledger(self.journal.load(self.rules.axes))
-        self.scheduler.forget_books()
+        self.scheduler.forget_derived_state()
         self._log_entries.clear()
         self._wants_pass = True
 

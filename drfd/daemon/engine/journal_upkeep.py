@@ -54,7 +54,7 @@ class AuditRecords:
         """Record that the daemon starts. `seen_alive_s` is when a daemon was last seen alive by the
         lock file, in Unix time; the last event of the journal may be later."""
         last_s = self._journal.audit.last_event_at()
-        self._rules_digest = self._keep(rules)
+        self._rules_digest = self._note_text(rules)
         self._pending.append(
             ev.DaemonStarted(
                 at_s=self._clock().at_s,
@@ -73,7 +73,7 @@ class AuditRecords:
         changed, or before `started`, which records those of the start."""
         if self._rules_digest is None:
             return
-        found = self._keep(rules)
+        found = self._note_text(rules)
         if found != self._rules_digest:
             self._rules_digest = found
             self._pending.append(ev.Configured(at_s=self._clock().at_s, rules=found))
@@ -103,7 +103,7 @@ class AuditRecords:
         self._pending.clear()
         self._texts.clear()
 
-    def _keep(self, rules: Rules) -> str:
+    def _note_text(self, rules: Rules) -> str:
         text = rules_text(rules)
         found = digest(text)
         self._texts[found] = text
@@ -123,19 +123,19 @@ _LEAST_S = 3600.0
 #: Time until a greater leap is believed: a divisor of its length, and the most seconds.
 _PART, _MOST_S = 10, 86400.0
 #: Seconds between two records of the believed time.
-_KEEP_S = 1800.0
+_SAVE_S = 1800.0
 
 
 class TrustedClock:
     """A clock that returns Unix time when called. A leap back is believed at once."""
 
     def __init__(
-        self, clock: Callable[[], Now], believed_s: float | None, keep: Callable[[float], None]
+        self, clock: Callable[[], Now], believed_s: float | None, save: Callable[[float], None]
     ) -> None:
-        """`believed_s` is the Unix time that an earlier daemon believed last, or None; `keep`
+        """`believed_s` is the Unix time that an earlier daemon believed last, or None; `save`
         records the believed time for the next daemon."""
         self._clock = clock
-        self._keep = keep
+        self._save = save
         now = clock()
         start_s = now.at_s if believed_s is None else believed_s
         #: The believed Unix time when the monotonic clock was zero.
@@ -143,16 +143,16 @@ class TrustedClock:
         #: For a clock that is ahead: Unix time at monotonic zero, and when it will be believed, on
         #: the monotonic clock.
         self._ahead: tuple[float, float] | None = None
-        self._kept_s = float("-inf")
+        self._saved_s = float("-inf")
 
     def __call__(self) -> float:
         now = self._clock()
         self._judge(now)
         believed_s = self._zero_s + now.mono_s
-        if not 0 <= believed_s - self._kept_s < _KEEP_S:
-            self._kept_s = believed_s
+        if not 0 <= believed_s - self._saved_s < _SAVE_S:
+            self._saved_s = believed_s
             try:
-                self._keep(believed_s)
+                self._save(believed_s)
             except HostError as error:
                 log.warning("event=time-not-kept error=%s", error.text)
         return believed_s
@@ -222,11 +222,11 @@ class Retention:
         if keep_s is not None:
             removed = self.journal.remove_ended(self.clock() - keep_s)
         if removed is None and most:
-            removed = await self._make_room(most)
+            removed = await self._shrink(most)
         has_more = self.journal.give_back()
         return removed is not None or has_more
 
-    async def _make_room(self, most: int) -> int | None:
+    async def _shrink(self, most: int) -> int | None:
         used = self.journal.used_bytes()
         if used <= most:
             self._is_over = False

@@ -51,7 +51,7 @@ class TooLong(BaseException):
 
 
 def main() -> None:
-    _settle()
+    _limit_process()
     channel = socket.socket(fileno=0)
     ledger, rules = LedgerCopy(), None
     with channel.makefile("rb") as messages:
@@ -71,7 +71,7 @@ def main() -> None:
                     channel.sendall(msgspec.json.encode(answer) + b"\n")
 
 
-def _settle() -> None:
+def _limit_process() -> None:
     """Lower the priority of this process: for the scheduler, in memory, and for the OOM killer.
     Steps that a sandbox does not allow are skipped."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -118,7 +118,7 @@ def answer(question: Question, build: Callable[[], Forecast]) -> ForecastReply:
     try:
         signal.signal(signal.SIGPROF, _stop)
         signal.setitimer(signal.ITIMER_PROF, MOST_CPU_S, _AGAIN_S)
-        for found in _look(question, build):  # noqa: B007 (the last of them is the answer)
+        for found in _answers(question, build):  # noqa: B007 (the last of them is the answer)
             pass
     except TooLong:
         pass
@@ -128,7 +128,7 @@ def answer(question: Question, build: Callable[[], Forecast]) -> ForecastReply:
     return found
 
 
-def _look(question: Question, build: Callable[[], Forecast]) -> Iterator[ForecastReply]:
+def _answers(question: Question, build: Callable[[], Forecast]) -> Iterator[ForecastReply]:
     """Yield what is known so far, more each time."""
     future = build()
     if isinstance(question, StartQuestion):
@@ -149,9 +149,9 @@ def _look(question: Question, build: Callable[[], Forecast]) -> Iterator[Forecas
     reason = explain_wait(
         job, future.ledger, plan, future.rules, name_of=question.names.__getitem__
     )
-    told = None if reason is None else (reason.code.value, wait_text(reason, clock_time))
-    yield ForecastReply(reason=told, missing=_too_long())
-    yield ForecastReply(start_s=future.start_s(job.id), reason=told)
+    shown = None if reason is None else (reason.code.value, wait_text(reason, clock_time))
+    yield ForecastReply(reason=shown, missing=_too_long())
+    yield ForecastReply(start_s=future.start_s(job.id), reason=shown)
 
 
 def _too_long() -> ErrorMessage:

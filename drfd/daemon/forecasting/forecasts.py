@@ -58,7 +58,7 @@ _PAUSE_S, _MOST_PAUSE_S = 0.1, 5.0
 #: The number of forecasters that die of one question before it fails.
 _MOST_DEATHS = 5
 #: Seconds between two log lines about forecasters that cannot be started.
-_TELL_S = 60.0
+_LOG_PAUSE_S = 60.0
 #: Jobs encoded at a time, and the following pause as a multiple of the time that took.
 _PART, _REST = 100, 4
 #: Changed jobs that are sent without a pause, and the most rounds in which more are sent in parts.
@@ -85,7 +85,7 @@ class Forecasts:
         self._idle = 0
         self._forecasters: set[Forecaster] = set()
         #: When it was last logged that no process can be started.
-        self._told_mono_s = float("-inf")
+        self._logged_mono_s = float("-inf")
 
     def _job_changed(self, job: Job) -> None:
         for each in self._forecasters:
@@ -150,7 +150,7 @@ class Forecasts:
                             # Another forecaster answers the question.
                             self._waiting.appendleft((question, answer))
                             return
-                        self._tell(error)
+                        self._log_failure(error)
                         _end(answer, error)
                     except DrfdError as error:
                         _end(answer, error)
@@ -179,9 +179,9 @@ class Forecasts:
             self._workers.discard(task)
             await self._dismiss(forecaster)
 
-    def _tell(self, error: DrfdError) -> None:
-        if time.monotonic() - self._told_mono_s >= _TELL_S:
-            self._told_mono_s = time.monotonic()
+    def _log_failure(self, error: DrfdError) -> None:
+        if time.monotonic() - self._logged_mono_s >= _LOG_PAUSE_S:
+            self._logged_mono_s = time.monotonic()
             log.warning("event=no-forecaster error=%s", error)
 
     async def _is_asked(self) -> bool:

@@ -78,7 +78,7 @@ class BatchActions:
     lookup: Lookup
     quotas: Quotas
     #: One part at a time per user.
-    _turns: PerUserLocks = field(default_factory=PerUserLocks)
+    _locks: PerUserLocks = field(default_factory=PerUserLocks)
     _asking: set[asyncio.Future[BatchReply]] = field(default_factory=set)
 
     async def ask(self, actor: st.Actor, select: Selection, make: MakeStimulus) -> BatchReply:
@@ -168,7 +168,7 @@ class BatchActions:
             await self._ask_some(targets, actor, make, result)
             return
         for at in range(0, len(targets), most):
-            async with self._turns[actor.uid]:
+            async with self._locks[actor.uid]:
                 await self._ask_some(targets[at : at + most], actor, make, result)
 
     async def _ask_some(

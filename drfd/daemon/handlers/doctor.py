@@ -168,14 +168,14 @@ def private_view(hello: Message) -> dict[str, str]:
 
 def cores_control(hello: Message, cores_by: str) -> dict[str, str]:
     """Return how the launcher controls cores in the configured way; empty while it is away."""
-    said: Mapping[str, str] = hello.get("cores", {})
-    return {"cores": said[cores_by]} if cores_by in said else {}
+    reported: Mapping[str, str] = hello.get("cores", {})
+    return {"cores": reported[cores_by]} if cores_by in reported else {}
 
 
 def disk_control(disk: Disk, hello: Message) -> dict[str, str]:
     """Return how the launcher controls reads and writes, as far as this disk allows it."""
-    said: Mapping[str, str] = hello.get("controls", {})
-    control = {name: said[name] for name in _DIRECTIONS if name in said}
+    reported: Mapping[str, str] = hello.get("controls", {})
+    control = {name: reported[name] for name in _DIRECTIONS if name in reported}
     for name, text in control.items():
         if text.startswith("enforced") and not disk.devices:
             control[name] = f"not controlled: {disk.why_none}"

@@ -19,7 +19,7 @@ from drfd.core.model.job import Job
 from drfd.core.usage import Curve, thinned
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup
-from drfd.daemon.lookup.views import curve_view, ended_job_view, kept
+from drfd.daemon.lookup.views import curve_view, ended_job_view, packed
 from drfd.daemon.users.loop_time import CooperativeYield
 from drfd.journal.history import PastFilter, read_curves, read_ended
 from drfd.protocol import requests as msg
@@ -66,7 +66,7 @@ class HistoryHandler:
         yielding = CooperativeYield()
         for job in page:
             row = ended_job_view(job, private=may_touch(actor, job.spec))
-            shown.append(kept(row, len(shown)))
+            shown.append(packed(row, len(shown)))
             await yielding.maybe_yield()
         return {"jobs": shown, "after": after}
 
@@ -77,14 +77,14 @@ class HistoryHandler:
         return advice_view(advise(similar))
 
     def _report(self, request: msg.ReportRequest, past: PastFilter) -> ReportReply:
-        books = UsageAccounts(request.by)
-        books.take(read_ended(self.engine.journal.path, past, commands=False))
-        view = report_view(books, limit=request.limit, least=request.least)
+        accounts = UsageAccounts(request.by)
+        accounts.take(read_ended(self.engine.journal.path, past, commands=False))
+        view = report_view(accounts, limit=request.limit, least=request.least)
         if request.by in ("user", "pool"):
             # The curve of one job says little about all jobs of a user or pool.
             return view
-        ids = [job.id for job in books.latest.values()]
-        return add_curves(view, books, read_curves(self.engine.journal.path, ids))
+        ids = [job.id for job in accounts.latest.values()]
+        return add_curves(view, accounts, read_curves(self.engine.journal.path, ids))
 
     def _read(self, past: PastFilter) -> list[Job]:
         return list(read_ended(self.engine.journal.path, past))
@@ -125,21 +125,23 @@ KEYS: dict[str, tuple[_KeyPart, ...]] = {
 }
 
 
-def report_view(books: UsageAccounts, *, limit: int, least: int) -> ReportReply:
+def report_view(accounts: UsageAccounts, *, limit: int, least: int) -> ReportReply:
     """Return the report. Rows and `others` add up to `total`; advice needs `least` successes."""
-    rows, others = books.largest(limit)
+    rows, others = accounts.largest(limit)
     return {
-        "by": books.by,
-        "rows": [_row(books, row, account, least) for row, account in rows],
+        "by": accounts.by,
+        "rows": [_row(accounts, row, account, least) for row, account in rows],
         "others": None if others is None else account_view(others),
-        "total": account_view(books.total()),
+        "total": account_view(accounts.total()),
     }
 
 
-def add_curves(view: ReportReply, books: UsageAccounts, curves: Mapping[int, Curve]) -> ReportReply:
+def add_curves(
+    view: ReportReply, accounts: UsageAccounts, curves: Mapping[int, Curve]
+) -> ReportReply:
     """Add to each row the curve of its last job, in few points, or null if there is none."""
     for shown in view["rows"]:
-        job = books.latest[cast(Row, tuple(shown[key] for key in KEYS[books.by]))]
+        job = accounts.latest[cast(Row, tuple(shown[key] for key in KEYS[accounts.by]))]
         curve = curves.get(job.id)
         shown["curve"] = None if curve is None else _curve_view(job, curve)
     return view
@@ -155,9 +157,9 @@ def _curve_view(job: Job, curve: Curve) -> JobCurveView:
     }
 
 
-def _row(books: UsageAccounts, row: Row, account: Account, least: int) -> ReportRow:
-    advice = advise(books.similar(row), least=least)
-    key: dict[str, object] = dict(zip(KEYS[books.by], row, strict=True))
+def _row(accounts: UsageAccounts, row: Row, account: Account, least: int) -> ReportRow:
+    advice = advise(accounts.similar(row), least=least)
+    key: dict[str, object] = dict(zip(KEYS[accounts.by], row, strict=True))
     found: dict[str, object] = {**key, **account_view(account), "advice": advice_view(advice)}
     return cast(ReportRow, found)
 

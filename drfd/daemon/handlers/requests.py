@@ -266,7 +266,7 @@ class Requests:
                 break
             view = self._lookup.row_view(row, actor)
             views.count_row(counts, view)
-            shown.append(views.kept(view, len(shown)))
+            shown.append(views.packed(view, len(shown)))
             last = place_of(row)
         ledger = self.engine.ledger
         return {

@@ -340,7 +340,7 @@ class LauncherConnection:
         """Compare the ledger with the launcher's list, once the engine has processed the reports of
         all listed attempts, which are in its inbox already."""
 
-        def settle() -> None:
+        def reconcile() -> None:
             reach("reconcile.before-settling")
             if self._is_closed:
                 return
@@ -362,7 +362,7 @@ class LauncherConnection:
             self._submit(Tick(engine.clock()))
 
         # A tick changes nothing; its answer comes after all reports before it are recorded.
-        self._submit(Tick(self._engine.clock()), settle)
+        self._submit(Tick(self._engine.clock()), reconcile)
 
     def _note_strays(self, strays: dict[AttemptKey, Owner]) -> None:
         for key in strays.keys() - self._link.strays.keys():

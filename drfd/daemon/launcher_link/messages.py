@@ -159,14 +159,14 @@ def notice_for(job: Job, launch: LaunchOrder) -> LaunchOrder | None:
     ran_s = 0.0
     if job.started_at is not None and job.ended_at is not None:
         ran_s = max(0.0, job.ended_at - job.started_at)
-    told = {
+    variables = {
         "DRF_STATE": job.outcome.value,
         "DRF_REASON": job.outcome_text.replace("\0", "")[:_MAX_REASON],
         "DRF_EXIT_CODE": "" if job.exit_code is None else str(job.exit_code),
         "DRF_SIGNAL": "" if job.signal is None else str(job.signal),
         "DRF_ELAPSED": str(round(ran_s)),
     }
-    return replace(launch, tells_start=False, variables=launch.variables | told)
+    return replace(launch, tells_start=False, variables=launch.variables | variables)
 
 
 def _array_variables(job: Job, array: Array) -> dict[str, str]:
@@ -245,7 +245,7 @@ class StartedReport(_AttemptReport, tag="up", frozen=True, kw_only=True):
     cgroup: str | None
 
 
-class BrokenLaunchReport(_AttemptReport, tag="broke", frozen=True, kw_only=True):
+class LaunchAbortedReport(_AttemptReport, tag="broke", frozen=True, kw_only=True):
     """The program could not be started, for a lasting reason."""
 
     text: str
@@ -298,7 +298,7 @@ class RemovedReport(_AttemptReport, tag="removed", frozen=True, kw_only=True):
 
 AttemptReport = (
     StartedReport
-    | BrokenLaunchReport
+    | LaunchAbortedReport
     | ShortageReport
     | EndedReport
     | FrozenReport
@@ -336,7 +336,7 @@ def stimulus_for(report: AttemptReport, now: st.Now, measured: Usage | None) -> 
     match report:
         case StartedReport():
             return st.AttemptStarted(job_id, attempt, report.at_s, report.mono_s, report.cgroup)
-        case BrokenLaunchReport():
+        case LaunchAbortedReport():
             return st.LaunchAborted(now, job_id, attempt, report.text)
         case ShortageReport():
             return st.LaunchShort(

@@ -50,7 +50,7 @@ from drfd.wording.waits import attempts_text, wait_text
 #: The most ended dependencies that the line of an event names; there may be a thousand.
 _NAMED = 10
 #: The most indices, or ranges of indices, in a sentence.
-_MOST_TOLD = 20
+_MOST_INDICES = 20
 #: The most ranges of indices in a label.
 _MOST_RANGES = 8
 _SUMMED: tuple[Literal["cores", "memory", "read", "write"], ...] = (
@@ -460,8 +460,8 @@ def array_view(array: Array, roll: TaskCountsView, unmaterialized: Group | None)
 def ended_array_view(view: ArrayView, bad: Job | None) -> EndedArrayView:
     """Return an array that has ended. `bad` is the first task that did not complete, or None."""
     code = Outcome.COMPLETED if bad is None or bad.outcome is None else bad.outcome
-    told = [f"{view['counts'].get(Outcome.COMPLETED, 0)} of {view['tasks']} tasks completed"]
-    told += [
+    parts = [f"{view['counts'].get(Outcome.COMPLETED, 0)} of {view['tasks']} tasks completed"]
+    parts += [
         f"{view['counts'][state]} {state} ({_first(indices)})"
         for state, indices in view["indices"].items()
     ]
@@ -469,7 +469,7 @@ def ended_array_view(view: ArrayView, bad: Job | None) -> EndedArrayView:
         **view,
         "state": code.value,
         "reason": None,
-        "outcome": {"code": code.value, "text": "; ".join(told)},
+        "outcome": {"code": code.value, "text": "; ".join(parts)},
         "status": 0 if bad is None else exit_status(bad),
     }
 
@@ -477,7 +477,7 @@ def ended_array_view(view: ArrayView, bad: Job | None) -> EndedArrayView:
 def _first(indices: str) -> str:
     """Return the first indices, and an ellipsis if there are more than a sentence may name."""
     pieces = indices.split(",")
-    return ",".join([*pieces[:_MOST_TOLD], *["…"] * (len(pieces) > _MOST_TOLD)])
+    return ",".join([*pieces[:_MOST_INDICES], *["…"] * (len(pieces) > _MOST_INDICES)])
 
 
 def _indices(array: Array, ids: Iterable[Ids]) -> str:
@@ -577,7 +577,7 @@ _encoder = msgspec.json.Encoder()
 T = TypeVar("T")
 
 
-def kept(row: T, before: int) -> T:
+def packed(row: T, before: int) -> T:
     """Return a row as it is kept until the reply is complete: encoded, if many rows come `before`
     it. Otherwise Python's garbage collector, which stops the loop, would visit each dictionary of
     a long list."""

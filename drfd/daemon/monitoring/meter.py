@@ -304,7 +304,7 @@ class Curves:
         series = self._users.get(user)
         return None if series is None else self._curve(0, series)
 
-    def to_keep(self, job: Job) -> Curve | None:
+    def final_curve(self, job: Job) -> Curve | None:
         """Return the curve of an ended job for the journal, or None if it has too few points or the
         journal has it already."""
         kept = self._present(job)

@@ -25,7 +25,7 @@ DISK, MEMORY = "SHORT_OF_DISK", "SHORT_OF_MEMORY"
 #: Seconds for which a reading is used again.
 _FRESH_S = 0.5
 #: Seconds between two looks at whether the reserve file can be made again.
-_KEEP_S = 10.0
+_MAINTAIN_S = 10.0
 #: Reserve of memory at most, as a divisor of what a limit allows.
 _MEMORY_PART = 16
 
@@ -92,7 +92,7 @@ class Reserves:
         given = self._limits().reserve_disk_bytes
         return default_reserve_disk(total_bytes(self._directory)) if given is None else given
 
-    async def keep(self) -> None:
+    async def maintain(self) -> None:
         """Make the reserve file, and make it whole again at intervals. Never returns."""
         is_logged = False
         while True:
@@ -103,7 +103,7 @@ class Reserves:
                 if not is_logged:
                     log.error("event=no-reserve path=%s error=%s", self.reserve.path, error)
                 is_logged = True
-            await asyncio.sleep(_KEEP_S)
+            await asyncio.sleep(_MAINTAIN_S)
 
     def warnings(self) -> list[str]:
         """Return sentences for `drf doctor`."""

@@ -309,19 +309,19 @@ class Pipeline:
         self.last: asyncio.Task[None] | None = None
         self._count = self._size_bytes = 0
 
-    def add(self, taking: Coroutine[None, None, None], size_bytes: int) -> None:
-        self.last = asyncio.ensure_future(taking)
-        self.last.add_done_callback(self._look)
+    def add(self, processing: Coroutine[None, None, None], size_bytes: int) -> None:
+        self.last = asyncio.ensure_future(processing)
+        self.last.add_done_callback(self._on_done)
         self._count += 1
         self._size_bytes += size_bytes
 
-    def _look(self, taking: asyncio.Task[None]) -> None:
+    def _on_done(self, processing: asyncio.Task[None]) -> None:
         """Break the connection if a submission has failed: its reply will not come."""
-        error = None if taking.cancelled() else taking.exception()
+        error = None if processing.cancelled() else processing.exception()
         if isinstance(error, Exception):
             self._reader.set_exception(error)
 
-    async def make_room(self, size_bytes: int) -> None:
+    async def wait_for_capacity(self, size_bytes: int) -> None:
         """Wait until one more submission of this size is within the limits."""
         too_many = self._count >= _MAX_PIPELINED
         if too_many or self._size_bytes + size_bytes > MAX_REQUEST_BYTES:
@@ -363,7 +363,7 @@ class _Client:
     gid: int
     #: The uid whose quota is charged until the user is known, and the slot held until then.
     quota_uid: int
-    place: ExitStack
+    lookup_slot: ExitStack
     #: Everything that is released when the client leaves, the connection included.
     stack: ExitStack
 
@@ -422,7 +422,7 @@ class Server:
         stack.callback(connection.close)
         try:
             stack.enter_context(self._quotas.connection(uid))
-            quota_uid, place = self._place_of(uid, stack)
+            quota_uid, lookup_slot = self._lookup_slot(uid, stack)
         except (DrfdError, OSError) as error:
             if isinstance(error, DrfdError):
                 with suppress(OSError):
@@ -432,19 +432,19 @@ class Server:
         except MemoryError as error:
             _drop(error, stack)
             return
-        client = _Client(connection, uid, gid, quota_uid, place, stack)
+        client = _Client(connection, uid, gid, quota_uid, lookup_slot, stack)
         try:
             # A user who must be looked up holds one of few slots, so the look-up begins at once.
             if quota_uid == uid and is_silent:
                 self._silent.add(client)
-                asyncio.get_running_loop().add_reader(connection, self._hear, client)
+                asyncio.get_running_loop().add_reader(connection, self._on_first_bytes, client)
             else:
                 self._begin(client)
         except MemoryError as error:
             self._silent.discard(client)
             _drop(error, stack)
 
-    def _hear(self, client: _Client) -> None:
+    def _on_first_bytes(self, client: _Client) -> None:
         """Begin to serve a peer that has sent its first bytes, or close the connection if it has
         left: most of the cost of a connection is spent on peers that send something."""
         asyncio.get_running_loop().remove_reader(client.connection)
@@ -468,21 +468,21 @@ class Server:
         self._tasks.discard(task)
         stack.close()
 
-    def _place_of(self, uid: int, stack: ExitStack) -> tuple[int, ExitStack]:
+    def _lookup_slot(self, uid: int, stack: ExitStack) -> tuple[int, ExitStack]:
         """Return the uid whose quota is charged until the client's user is known, and the slot
         held until then. Raises Unavailable if no slot is free."""
-        place = stack.enter_context(ExitStack())
+        slot = stack.enter_context(ExitStack())
         actor = self._accounts.at_hand(uid)
         if actor is not None:
-            return (uid if actor.has_account else STRANGERS), place
+            return (uid if actor.has_account else STRANGERS), slot
         if self._accounts.is_known(uid):
-            return uid, place
+            return uid, slot
         quota_uid = STRANGERS if self._accounts.is_subordinate(uid) else UNKNOWN
         try:
-            place.enter_context(self._quotas.connection(quota_uid))
+            slot.enter_context(self._quotas.connection(quota_uid))
         except Refused:
             raise directory_slow(uid, "has too many others to find first") from None
-        return quota_uid, place
+        return quota_uid, slot
 
     async def _serve(self, client: _Client) -> None:
         """Serve one client; never raises. Nearly all of its time is charged to its user."""
@@ -492,7 +492,7 @@ class Server:
         flush_s = FRAME_S
         try:
             reader, writer = await metered(quota_uid, _open(connection))
-            with client.place:
+            with client.lookup_slot:
                 actor = await metered(quota_uid, self._introduce(connection, uid))
             quota_uid = uid if actor.has_account else STRANGERS
             if quota_uid != uid:
@@ -543,38 +543,38 @@ class Server:
                 with ExitStack() as stack:
                     try:
                         line = await frames.next(
-                            stack.enter_context(self._quotas.coming(quota_uid))
+                            stack.enter_context(self._quotas.incoming(quota_uid))
                         )
                         if not line:
                             return
                         # The user is looked up before the request is queued: a look-up takes
                         # time, and requests keep their order.
                         actor = self._accounts.at_hand(uid) or await self._accounts.actor(uid)
-                        if self._quotas.is_far_ahead(quota_uid):
+                        if self._quotas.is_pipeline_full(quota_uid):
                             await pipeline.catch_up()
-                        async with self._quotas.look(quota_uid):
+                        async with self._quotas.decoding_slot(quota_uid):
                             request = _decode(line)
                     except MemoryError:
                         raise short_of_memory() from None
                     if isinstance(request, SubmitRequest) and not request.dry_run:
-                        await pipeline.make_room(len(line))
-                        stack.enter_context(self._quotas.ahead(quota_uid, len(line)))
-                        taking = self._process_submission(
+                        await pipeline.wait_for_capacity(len(line))
+                        stack.enter_context(self._quotas.pipelined(quota_uid, len(line)))
+                        processing = self._process_submission(
                             stack.pop_all(),
                             pipeline.last,
                             _Sender(writer, actor, gid, quota_uid),
                             line,
                             request,
                         )
-                        pipeline.add(self.loop_time.metered(quota_uid, taking), len(line))
-                        del line, request, taking
+                        pipeline.add(self.loop_time.metered(quota_uid, processing), len(line))
+                        del line, request, processing
                         continue
                     await pipeline.catch_up()
                     if isinstance(request, BatchRequest | _FOR_ADMINS) and not actor.is_admin:
-                        request = await self._when_due(actor, request)
-                    async with self._quotas.turn(quota_uid) as turn:
+                        request = await self._delay_change(actor, request)
+                    async with self._quotas.processing_slot(quota_uid) as slot:
                         reply = await self._answer_or_leave(
-                            _Sender(writer, actor, gid, quota_uid), request, turn
+                            _Sender(writer, actor, gid, quota_uid), request, slot
                         )
                 if reply is None:
                     return
@@ -589,7 +589,7 @@ class Server:
 
     async def _process_submission(
         self,
-        coming: ExitStack,
+        quotas_held: ExitStack,
         before: asyncio.Task[None] | None,
         sender: _Sender,
         line: bytes,
@@ -598,16 +598,16 @@ class Server:
         """Process a submission and answer it after the one before; `line` is the request's text."""
         assert isinstance(request, SubmitRequest)
         actor = sender.actor
-        with coming:
-            early_s = 0.0
+        with quotas_held:
+            delay_s = 0.0
             if not actor.is_admin:
-                early_s = self._quotas.early_s(actor.uid, size_of(request))
-            if early_s or len(line) > _MAX_DECODED_BYTES:
+                delay_s = self._quotas.submission_delay_s(actor.uid, size_of(request))
+            if delay_s or len(line) > _MAX_DECODED_BYTES:
                 request = None
-            async with self._quotas.turn(sender.quota_uid) as turn:
-                if early_s:
-                    turn.leave()
-                    await asyncio.sleep(early_s)
+            async with self._quotas.processing_slot(sender.quota_uid) as slot:
+                if delay_s:
+                    slot.release()
+                    await asyncio.sleep(delay_s)
                 if request is None:
                     request = _decode(line)
                     assert isinstance(request, SubmitRequest)
@@ -616,10 +616,10 @@ class Server:
                 await before
         await self._send_reply(sender.writer, reply, actor.uid)
 
-    async def _when_due(self, actor: Actor, request: AnyRequest) -> AnyRequest | DrfdError:
+    async def _delay_change(self, actor: Actor, request: AnyRequest) -> AnyRequest | DrfdError:
         """Wait until the user may change jobs again, and return the request, or its refusal."""
         try:
-            early_s = self._quotas.change_early_s(
+            delay_s = self._quotas.change_delay_s(
                 actor.uid, is_cancel=isinstance(request, CancelRequest)
             )
         except Refused as error:
@@ -627,8 +627,8 @@ class Server:
             await asyncio.sleep(quotas.MAX_CANCEL_DELAY_S)
             audit.record(actor, request, error)
             return error
-        if early_s:
-            await asyncio.sleep(early_s)
+        if delay_s:
+            await asyncio.sleep(delay_s)
         return request
 
     async def _send_reply(self, writer: asyncio.StreamWriter, reply: bytes, uid: int) -> None:
@@ -648,7 +648,7 @@ class Server:
                 await writer.drain()
 
     async def _answer_or_leave(
-        self, sender: _Sender, request: AnyRequest | DrfdError, turn: QuotaSlot
+        self, sender: _Sender, request: AnyRequest | DrfdError, slot: QuotaSlot
     ) -> bytes | None:
         """Return the reply or the last line of a stream, or None if the peer hangs up first (a
         `wait` may take days)."""
@@ -658,7 +658,7 @@ class Server:
             return encode_error(request)
         if isinstance(request, WaitRequest | EventsRequest | SnapshotsRequest):
             # These wait, and so need no slot.
-            turn.leave()
+            slot.release()
         if isinstance(request, EventsRequest):
             answer = self._stream_events(writer, actor, request)
         elif isinstance(request, SnapshotsRequest):
@@ -697,7 +697,7 @@ class Server:
         """Send a stream of events as fast as the peer reads it, and return its last line."""
         try:
             with self._quotas.awaiting(actor.uid, _count_awaited(request)):
-                async with aclosing(self._feed.tell(actor, request)) as stream:
+                async with aclosing(self._feed.stream(actor, request)) as stream:
                     async for views in stream:
                         lines = b"".join(map(encode, views))
                         await self._send(writer, lines, actor.uid)

@@ -30,7 +30,7 @@ from drfd.linux.user_database import DirectoryAnswer, LocalAccounts, Subordinate
 log = logging.getLogger("drfd")
 
 #: Seconds between two log lines about failures of the directory.
-_TELL_S = 60.0
+_LOG_PAUSE_S = 60.0
 
 A = TypeVar("A")
 
@@ -66,7 +66,7 @@ class Inquiries(Generic[A]):
         self._open: dict[int, _Inquiry[A]] = {}
         self._waiting: deque[_Inquiry[A]] = deque()
         self._idle = self._threads = threads
-        self._told_mono_s = float("-inf")
+        self._logged_mono_s = float("-inf")
         self._orders: SimpleQueue[tuple[_Inquiry[A], asyncio.AbstractEventLoop] | None]
         self._orders = SimpleQueue()
         try:
@@ -144,7 +144,7 @@ class Inquiries(Generic[A]):
         self._idle += 1
         del self._open[inquiry.uid]
         if isinstance(answered, Exception):
-            self._tell(answered)
+            self._log_failure(answered)
             if inquiry.wanted:
                 inquiry.answer.set_exception(directory_slow(inquiry.uid, f"fails: {answered}"))
         else:
@@ -152,9 +152,9 @@ class Inquiries(Generic[A]):
             inquiry.answer.set_result(answered)
         self._begin()
 
-    def _tell(self, error: Exception) -> None:
-        if time.monotonic() - self._told_mono_s >= _TELL_S:
-            self._told_mono_s = time.monotonic()
+    def _log_failure(self, error: Exception) -> None:
+        if time.monotonic() - self._logged_mono_s >= _LOG_PAUSE_S:
+            self._logged_mono_s = time.monotonic()
             log.warning("event=directory-fails error=%s", error)
 
 

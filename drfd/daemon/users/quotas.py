@@ -26,10 +26,10 @@ MAX_DELAY_S = 30.0
 MAX_CANCEL_DELAY_S = 1.0
 #: Bytes of requests that have begun and are not answered, on all connections of one user together,
 #: except short requests.
-MAX_COMING_BYTES = 16 << 20
+MAX_INCOMING_BYTES = 16 << 20
 #: Bytes of submissions that are read before earlier ones are answered, on all connections of one
 #: user together. A decoded submission takes up to twenty times its bytes in memory.
-MAX_AHEAD_BYTES = 4 << 20
+MAX_PIPELINED_BYTES = 4 << 20
 #: Jobs that one user's connections may wait for or listen to by their ids, all together.
 MAX_AWAITED = 200_000
 #: Bytes of unread replies on all connections of one user together. Beyond it only short replies,
@@ -53,8 +53,8 @@ class Quotas:
         self._limits = limits
         self._mono = mono
         self._connections: Counter[int] = Counter()
-        self._coming: Counter[int] = Counter()
-        self._ahead: Counter[int] = Counter()
+        self._incoming: Counter[int] = Counter()
+        self._pipelined: Counter[int] = Counter()
         self._awaited: Counter[int] = Counter()
         self._unread: Counter[int] = Counter()
         self._working: dict[int, asyncio.Semaphore] = {}
@@ -79,7 +79,7 @@ class Quotas:
         return _held(self._connections, uid, 1)
 
     @contextmanager
-    def coming(self, uid: int) -> Iterator[Callable[[int], None]]:
+    def incoming(self, uid: int) -> Iterator[Callable[[int], None]]:
         """Count a request for the length of the block, from its first byte to its answer. The block
         calls the yielded function with the bytes of a long request, which raises Refused for too
         many."""
@@ -87,27 +87,27 @@ class Quotas:
 
         def count(size: int) -> None:
             nonlocal own
-            if self._coming[uid] + size > MAX_COMING_BYTES:
+            if self._incoming[uid] + size > MAX_INCOMING_BYTES:
                 raise Refused(
                     "too-much-at-once",
                     f"uid {uid} has long requests under way on other connections",
                     hint="send them one after the other",
                 )
-            self._coming[uid] += size
+            self._incoming[uid] += size
             own += size
 
         try:
             yield count
         finally:
-            _give_back(self._coming, uid, own)
+            _give_back(self._incoming, uid, own)
 
-    def ahead(self, uid: int, size: int) -> AbstractContextManager[None]:
+    def pipelined(self, uid: int, size: int) -> AbstractContextManager[None]:
         """Count a submission of `size` bytes until it is answered."""
-        return _held(self._ahead, uid, size)
+        return _held(self._pipelined, uid, size)
 
-    def is_far_ahead(self, uid: int) -> bool:
+    def is_pipeline_full(self, uid: int) -> bool:
         """Whether a connection should wait for its replies before its next request is read."""
-        return self._ahead[uid] >= MAX_AHEAD_BYTES
+        return self._pipelined[uid] >= MAX_PIPELINED_BYTES
 
     def awaiting(self, uid: int, count: int) -> AbstractContextManager[None]:
         """Count ids that a client waits for, as each takes memory. Raises Refused for too many."""
@@ -131,27 +131,27 @@ class Quotas:
             )
         return _held(self._unread, uid, size)
 
-    def turn(self, uid: int) -> QuotaSlot:
+    def processing_slot(self, uid: int) -> QuotaSlot:
         """Return a slot for the work on one request."""
         return QuotaSlot(self._working.setdefault(uid, asyncio.Semaphore(AT_ONCE)))
 
-    def look(self, uid: int) -> QuotaSlot:
+    def decoding_slot(self, uid: int) -> QuotaSlot:
         """Return a slot for decoding one request: decoding all requests of one user at once would
         take seconds."""
         return QuotaSlot(self._reading.setdefault(uid, asyncio.Semaphore(AT_ONCE)))
 
-    def early_s(self, uid: int, size: int = 0) -> float:
+    def submission_delay_s(self, uid: int, size: int = 0) -> float:
         """Count one more submission with `size` bytes to be stored, and return for how many seconds
         it must wait: 0 below the allowed rate."""
         return self._submissions.take(uid, 1 + size // WEIGHT_BYTES)
 
-    def change_early_s(self, uid: int, *, is_cancel: bool) -> float:
+    def change_delay_s(self, uid: int, *, is_cancel: bool) -> float:
         """Count one more request to change jobs, and return for how many seconds it must wait.
         Raises Refused if that is too long."""
-        early_s = self._changes.take(uid, 1)
+        delay_s = self._changes.take(uid, 1)
         if is_cancel:
-            return min(early_s, MAX_CANCEL_DELAY_S)
-        if early_s > MAX_DELAY_S:
+            return min(delay_s, MAX_CANCEL_DELAY_S)
+        if delay_s > MAX_DELAY_S:
             # A refused request is not counted, or a client that repeats it would never succeed.
             self._changes.take(uid, -1)
             rate = self._limits().changes_per_s
@@ -159,9 +159,9 @@ class Quotas:
                 "too-many-changes",
                 f"uid {uid} has changed jobs more than {rate * BURST_S:.0f} times lately, and "
                 f"{rate} a second are allowed",
-                hint=f"try again in {early_s:.0f} s, or name fewer jobs; cancel works",
+                hint=f"try again in {delay_s:.0f} s, or name fewer jobs; cancel works",
             )
-        return early_s
+        return delay_s
 
     def changed(self, uid: int, count: int, size: int = 0) -> None:
         """Count jobs that one request has changed, with `size` bytes to be stored for each. The
@@ -205,23 +205,23 @@ def _give_back(counter: Counter[int], uid: int, amount: int) -> None:
 
 
 class QuotaSlot:
-    """A slot of a user, held for the length of the block or until `leave`."""
+    """A slot of a user, held for the length of the block or until `release`."""
 
-    def __init__(self, places: asyncio.Semaphore) -> None:
-        self._places = places
+    def __init__(self, semaphore: asyncio.Semaphore) -> None:
+        self._semaphore = semaphore
         self._is_in = False
 
     async def __aenter__(self) -> QuotaSlot:
-        await self._places.acquire()
+        await self._semaphore.acquire()
         self._is_in = True
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        self.leave()
+        self.release()
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Release the slot early, when the rest of the work takes no time of the loop."""
         if self._is_in:
             # Released in the next round of the loop, so that others have their turn before.
-            asyncio.get_running_loop().call_soon(self._places.release)
+            asyncio.get_running_loop().call_soon(self._semaphore.release)
         self._is_in = False

@@ -215,7 +215,7 @@ class WaitHandler:
     engine: Engine
     lookup: Lookup
     #: One list of ids at a time for each user is looked up or shown.
-    _turns: PerUserLocks = field(default_factory=PerUserLocks)
+    _locks: PerUserLocks = field(default_factory=PerUserLocks)
 
     def __post_init__(self) -> None:
         self._waiting = Waiting(self.engine)
@@ -224,8 +224,8 @@ class WaitHandler:
     async def wait(self, actor: st.Actor, request: msg.WaitRequest) -> WaitReply:
         """Wait for the jobs of a request. The reply has the jobs that have ended, and as `never`
         those that can never start."""
-        yielding, turn = CooperativeYield(), self._turns[actor.uid]
-        async with turn:
+        yielding, lock = CooperativeYield(), self._locks[actor.uid]
+        async with lock:
             ids = await ids_of(self.lookup, request.ids, yielding)
             for job_id in ids:
                 if self.lookup.own_array(actor, job_id) is None:
@@ -237,7 +237,7 @@ class WaitHandler:
         done = len(found) == len(ids) or (request.any and bool(found))
         ended: list[EndedJobView | EndedArrayView] = []
         never: list[JobView] = []
-        async with turn:
+        async with lock:
             for job_id in found:
                 ended.append(await self._ended_view(job_id, actor))
                 await yielding.maybe_yield()
@@ -268,7 +268,7 @@ class Listener:
     is_behind: bool = False
     woken: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def hear(self, job_id: int) -> None:
+    def note(self, job_id: int) -> None:
         self.changed.pop(job_id, None)
         self.changed[job_id] = None
         if len(self.changed) > _MOST_CHANGED:
@@ -294,7 +294,7 @@ class EventFeed:
     #: the listeners that it may concern.
     _listeners: dict[int | str, set[Listener]] = field(default_factory=dict)
     #: One at a time for each user, so that nobody can slow others down with many streams.
-    _turns: PerUserLocks = field(default_factory=PerUserLocks)
+    _locks: PerUserLocks = field(default_factory=PerUserLocks)
 
     def __post_init__(self) -> None:
         self._lookup = Lookup(self.engine, self.meter)
@@ -309,16 +309,16 @@ class EventFeed:
             keys.append(-job.id)
         for key in set(keys):
             for listener in self._listeners.get(key, ()) if key is not None else ():
-                listener.hear(job.id)
+                listener.note(job.id)
 
-    async def tell(
+    async def stream(
         self, actor: st.Actor, request: msg.EventsRequest
     ) -> AsyncGenerator[list[EventLine], None]:
         """Yield `{"event": job}` for each change, and `{"mark": place}` at the beginning and after
         each run of changes: another stream can go on from there. The stream ends when all jobs that
         were requested by id have ended, and otherwise never."""
         yielding = CooperativeYield()
-        async with self._turns[actor.uid]:
+        async with self._locks[actor.uid]:
             ids = sorted(await ids_of(self._lookup, request.select.ids, yielding))
         # Jobs that had not ended when they were last checked.
         left = list(ids)
@@ -342,13 +342,13 @@ class EventFeed:
             yield [{"mark": mark}]
             if request.standing or not is_known:
                 rows = self._lookup.rows(msg.StatusRequest(v=request.v, select=select))
-                async for views in self._told(rows, actor):
+                async for views in self._event_lines(rows, actor):
                     yield views
             listener.is_behind |= mark < now
             while True:
                 if listener.is_behind:
                     listener.is_behind, before = False, mark
-                    async with self._turns[actor.uid]:
+                    async with self._locks[actor.uid]:
                         changed, mark = await asyncio.to_thread(
                             read_changed, self.engine.journal.path, after=mark, limit=_PAGE
                         )
@@ -357,7 +357,7 @@ class EventFeed:
                 else:
                     mark = self.engine.journal.mark()
                     changed = listener.take()
-                async for views in self._told(self._concerned(changed, ids, select), actor):
+                async for views in self._event_lines(self._concerned(changed, ids, select), actor):
                     yield views
                 yield [{"mark": mark}]
                 if listener.is_behind or listener.woken.is_set():
@@ -370,27 +370,27 @@ class EventFeed:
         finally:
             await in_parts(lambda key: self._forget(key, listener), keys)
 
-    async def _told(
+    async def _event_lines(
         self, rows: Iterable[Row | None], actor: st.Actor
     ) -> AsyncGenerator[list[EventLine], None]:
-        turn = self._turns[actor.uid]
+        lock = self._locks[actor.uid]
         left = iter(rows)
         while True:
-            async with turn:
+            async with lock:
                 views: list[EventLine] = []
-                looked, until_s = 0, time.monotonic() + PART_S
+                count, until_s = 0, time.monotonic() + PART_S
                 for row in islice(left, _AT_ONCE):
-                    looked += 1
+                    count += 1
                     if row is not None:
                         views.append({"event": self._lookup.row_view(row, actor)})
                     # Finding the reason why a job waits may take long.
                     if time.monotonic() > until_s:
                         break
                 await asyncio.sleep(0)
-            # The turn is over: sending may take as long as the client likes.
+            # The lock is released: sending may take as long as the client likes.
             if views:
                 yield views
-            if not looked:
+            if not count:
                 return
 
     def _concerned(

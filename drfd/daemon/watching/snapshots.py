@@ -35,7 +35,7 @@ MOST_RUNNING, MOST_PENDING, MOST_ENDED = 2000, 300, 50
 #: started has many entries and one row.
 _MOST_PIECES = 4 * MOST_PENDING
 #: Seconds for which reasons for waiting are cached: they contain times of day.
-_SAID_FOR_S = 5.0
+_REASONS_S = 5.0
 _WAITING = (JobState.PENDING, JobState.HELD)
 #: Seconds for which a common part is shown again. It is less than the shortest interval between
 #: two snapshots (1 s), so that no client gets the same one twice.
@@ -46,7 +46,7 @@ _PART = 50
 #: Seconds after which a user's own rows are computed anew even if that part is used up.
 _OWN_FRESH_S = 10.0
 #: Seconds between two checks whether a slow client has read its snapshot.
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Overview:
         if job.state is JobState.ENDED:
             self._ended = None
 
-    def look(self) -> tuple[CommonSnapshot, frozenset[int]]:
+    def common_part(self) -> tuple[CommonSnapshot, frozenset[int]]:
         """Return the part that is the same for all users, and the ids of its pending rows."""
         engine = self.engine
         ledger, external = engine.ledger, engine.external
@@ -235,7 +235,7 @@ class Overview:
             self._reasons.clear()
         if not self._reasons:
             self._reasons_of = plan, is_ready
-            self._reasons_until_s = now_s + _SAID_FOR_S
+            self._reasons_until_s = now_s + _REASONS_S
 
     def _ended_rows(self) -> list[SnapshotRow]:
         if self._ended is None:
@@ -312,7 +312,7 @@ class SnapshotFeed:
                 due_s = max(due_s + every_s, self.mono())
                 await asyncio.sleep(due_s - self.mono())
                 while not has_read():
-                    await asyncio.sleep(_LOOK_S)
+                    await asyncio.sleep(_POLL_S)
                 if shown is not None and shown is self._common:
                     # The common part takes long to compute: wait for the next one.
                     await asyncio.sleep(shown.until_s - self.mono())
@@ -327,7 +327,7 @@ class SnapshotFeed:
         now_s = self.mono()
         common = self._common
         if common is None or now_s >= common.until_s:
-            common = self._common = self._look(now_s)
+            common = self._common = self._compute_common(now_s)
         own = self._own.get(user)
         if own is None or own.common is not common:
             at_s, rows = self._rows_of(user, common, now_s)
@@ -336,9 +336,9 @@ class SnapshotFeed:
             own = self._own[user] = _Own(at_s, common, rows, head)
         return own.head, common.tail
 
-    def _look(self, now_s: float) -> _Common:
+    def _compute_common(self, now_s: float) -> _Common:
         begin_s = self.spent_s()
-        view, shown = self.overview.look()
+        view, shown = self.overview.common_part()
         tail = self._encoder.encode(view)[1:] + b"}\n"
         until_s = now_s + max(_FRESH_S, _PART * (self.spent_s() - begin_s))
         self._budget_s = (until_s - now_s) / _PART

@@ -161,7 +161,7 @@ def run_notice(
         inheritance.leave_keyring()
         has_room = inheritance.has_room_for_keys(order.uid)
         confinement.enter((order.id, order.attempt), order.limits, order.uid, pid=0)
-        inheritance.leave_launcher(order.uid)
+        inheritance.set_privileged_attributes(order.uid)
         if place is not None and os.path.isdir(place):
             private_tmp.enter(place, order.limits.memory_bytes)
         identity.become(user, groups, order.gid)
@@ -203,7 +203,7 @@ def _become_job(start: JobStart) -> None:
     setsid()
     if read(go_fd, 1) != b"+":
         os._exit(125)
-    inheritance.leave_launcher(order.uid)
+    inheritance.set_privileged_attributes(order.uid)
     outside = None if place is None else _enter(place, order)
     identity.become(user, start.groups, order.gid)
     inheritance.join_keyring(start.has_room)

@@ -159,7 +159,7 @@ def _take_personality() -> None:
 # -- in a job's own process ---------------------------------------------------------------------
 
 
-def leave_launcher(uid: int) -> None:
+def set_privileged_attributes(uid: int) -> None:
     """Set what requires root's rights, before they are dropped: OOM score and login uid."""
     reset_oom_score()
     if _may_set_login():
@@ -209,7 +209,7 @@ def _may_set_login() -> bool:
 
 
 def warm_up() -> None:
-    """Do once, without effect, what `leave_launcher` and `allow_core` do; see `child.warm_up`."""
+    """Do once, without effect, what `set_privileged_attributes` and `allow_core` do; see `child.warm_up`."""
     oom_score()
     _may_set_login()
     allow_core()

@@ -166,7 +166,7 @@ def test_an_end_is_kept_in_few_points_with_the_same_sums(
 ) -> None:
     shell = make_shell(clock=world.clock)
     curves = replace(world.curves(), journal=shell.journal)
-    shell.engine.curve_of = curves.to_keep
+    shell.engine.curve_of = curves.final_curve
     shell.engine.changes.listen(curves.job_changed)
     desk_job = submit_and_start(shell)
     run(world, curves, desk_job, 100)
@@ -185,9 +185,9 @@ def test_an_end_is_kept_in_few_points_with_the_same_sums(
 def test_of_a_very_short_job_nothing_is_kept(world: World) -> None:
     curves = world.curves()
     run(world, curves, job(), 2)
-    assert curves.to_keep(job()) is None
+    assert curves.final_curve(job()) is None
     run(world, curves, job(), 1)
-    assert curves.to_keep(job()) is not None
+    assert curves.final_curve(job()) is not None
 
 
 def submit_and_start(shell: Shell) -> Job:

@@ -37,7 +37,7 @@ from drfd.daemon.users import accounts as accounts_module
 from drfd.daemon.users import quotas as quotas_module
 from drfd.daemon.users.accounts import Accounts
 from drfd.daemon.users.loop_time import LoopTime
-from drfd.daemon.users.quotas import AT_ONCE, MAX_COMING_BYTES, STRANGERS
+from drfd.daemon.users.quotas import AT_ONCE, MAX_INCOMING_BYTES, STRANGERS
 from drfd.daemon.watching import follow as follow_module
 from drfd.daemon.watching.follow import EventFeed
 from drfd.daemon.watching.snapshots import Overview, SnapshotFeed
@@ -621,7 +621,7 @@ async def test_long_requests_that_do_not_end_are_bounded_over_all_connections(
 
     async with front() as f:
         loop, refusals = asyncio.get_running_loop(), []
-        slow = [socket.socket(socket.AF_UNIX) for _ in range(MAX_COMING_BYTES // (1 << 20) + 4)]
+        slow = [socket.socket(socket.AF_UNIX) for _ in range(MAX_INCOMING_BYTES // (1 << 20) + 4)]
         for each in slow:
             each.setblocking(False)
             await loop.sock_connect(each, str(f.path))
@@ -634,7 +634,7 @@ async def test_long_requests_that_do_not_end_are_bounded_over_all_connections(
         assert 1 <= len(refusals) <= 5
         assert set(refusals) == {"too-much-at-once"}
         await f.idle()
-        assert not f.server._quotas._coming
+        assert not f.server._quotas._incoming
         long = encoded(op="submit", cwd="/", argv=["true", *["x" * 100_000] * 4])
         c = await f.client()
         await c.send(long)
@@ -696,7 +696,7 @@ async def test_submissions_that_wait_for_their_turn_are_few_on_all_connections_t
     monkeypatch.setattr(quotas_module, "BURST_S", 0.0)
     config = Config(limits=UserLimits(submissions_per_s=1))
     line = encoded(**SUBMIT, env={f"V{number}": "" for number in range(1000)})
-    monkeypatch.setattr(quotas_module, "MAX_AHEAD_BYTES", 3 * len(line))
+    monkeypatch.setattr(quotas_module, "MAX_PIPELINED_BYTES", 3 * len(line))
 
     async with front(config=config, admins=frozenset()) as f:
         quotas = f.desk.requests.quotas
@@ -706,7 +706,7 @@ async def test_submissions_that_wait_for_their_turn_are_few_on_all_connections_t
         most = 0
         for _ in range(20):
             assert (await f.ask(op="hello"))["ok"]
-            most = max(most, quotas._ahead.total())
+            most = max(most, quotas._pipelined.total())
         assert 3 * len(line) <= most <= (3 + len(clients)) * len(line)
 
 

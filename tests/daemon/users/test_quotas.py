@@ -9,7 +9,7 @@ import pytest
 from drfd.common.errors import Refused
 from drfd.daemon.config import UserLimits
 from drfd.daemon.users import quotas as quotas_module
-from drfd.daemon.users.quotas import AT_ONCE, BURST_S, MAX_COMING_BYTES, Quotas
+from drfd.daemon.users.quotas import AT_ONCE, BURST_S, MAX_INCOMING_BYTES, Quotas
 
 ALICE, BOB = 1001, 1002
 
@@ -51,18 +51,18 @@ def test_the_bound_is_that_of_the_configuration_as_it_is_now() -> None:
 
 def test_long_requests_of_one_user_have_a_bound_together() -> None:
     q = quotas()
-    with q.coming(ALICE) as first:
-        first(MAX_COMING_BYTES - 10)
-        with q.coming(ALICE) as second:
+    with q.incoming(ALICE) as first:
+        first(MAX_INCOMING_BYTES - 10)
+        with q.incoming(ALICE) as second:
             second(10)
             with pytest.raises(Refused) as refusal:
                 second(1)
             assert refusal.value.code == "too-much-at-once"
-        with q.coming(BOB) as others:
-            others(MAX_COMING_BYTES)
+        with q.incoming(BOB) as others:
+            others(MAX_INCOMING_BYTES)
         first(10)
-    with q.coming(ALICE) as again:
-        again(MAX_COMING_BYTES)
+    with q.incoming(ALICE) as again:
+        again(MAX_INCOMING_BYTES)
 
 
 async def test_so_many_requests_of_one_user_are_worked_on_at_a_time_and_of_others_as_many() -> None:
@@ -71,7 +71,7 @@ async def test_so_many_requests_of_one_user_are_worked_on_at_a_time_and_of_other
     go_on = asyncio.Event()
 
     async def work(uid: int) -> None:
-        async with q.turn(uid):
+        async with q.processing_slot(uid):
             working.append(uid)
             await go_on.wait()
 
@@ -91,10 +91,10 @@ async def test_who_leaves_his_turn_makes_room_in_the_next_round_of_the_loop() ->
     order: list[str] = []
 
     async def flood(number: int) -> None:
-        async with q.turn(ALICE) as turn:
+        async with q.processing_slot(ALICE) as slot:
             order.append(f"alice {number}")
-            turn.leave()
-            turn.leave()
+            slot.release()
+            slot.release()
 
     async def other() -> None:
         await asyncio.sleep(0)
@@ -107,27 +107,27 @@ async def test_who_leaves_his_turn_makes_room_in_the_next_round_of_the_loop() ->
     assert len(order) == 3 * AT_ONCE + 1
     # Every place is free again, and there is none too many.
     async with asyncio.timeout(5):
-        places = [q.turn(ALICE) for _ in range(AT_ONCE)]
+        places = [q.processing_slot(ALICE) for _ in range(AT_ONCE)]
         for each in places:
             await each.__aenter__()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            await q.turn(ALICE).__aenter__()
+            await q.processing_slot(ALICE).__aenter__()
 
 
 def test_a_burst_of_submissions_is_not_held_up_and_what_goes_on_and_on_is() -> None:
     clock = Clock()
     q = quotas(clock, submissions_per_s=10)
     burst = round(10 * BURST_S)
-    assert [q.early_s(ALICE) for _ in range(burst + 1)] == [0.0] * (burst + 1)
-    assert q.early_s(ALICE) == pytest.approx(0.1)
-    assert q.early_s(ALICE) == pytest.approx(0.2)
-    assert q.early_s(BOB) == 0.0
+    assert [q.submission_delay_s(ALICE) for _ in range(burst + 1)] == [0.0] * (burst + 1)
+    assert q.submission_delay_s(ALICE) == pytest.approx(0.1)
+    assert q.submission_delay_s(ALICE) == pytest.approx(0.2)
+    assert q.submission_delay_s(BOB) == 0.0
     clock.now_s += BURST_S / 2
-    assert [q.early_s(ALICE) for _ in range(burst // 2 - 2)] == [0.0] * (burst // 2 - 2)
+    assert [q.submission_delay_s(ALICE) for _ in range(burst // 2 - 2)] == [0.0] * (burst // 2 - 2)
     clock.now_s += 10 * BURST_S
-    assert [q.early_s(ALICE) for _ in range(burst + 1)] == [0.0] * (burst + 1)
-    assert q.early_s(ALICE) > 0
+    assert [q.submission_delay_s(ALICE) for _ in range(burst + 1)] == [0.0] * (burst + 1)
+    assert q.submission_delay_s(ALICE) > 0
 
 
 def test_the_usual_burst_is_more_than_a_script_submits_in_a_minute() -> None:
@@ -137,8 +137,8 @@ def test_the_usual_burst_is_more_than_a_script_submits_in_a_minute() -> None:
 def test_a_submission_counts_for_what_it_brings() -> None:
     """200 a second of half a megabyte each were allowed."""
     q = quotas(Clock(), submissions_per_s=10)
-    assert q.early_s(ALICE, round(10 * BURST_S) * quotas_module.WEIGHT_BYTES) == 0.0
-    assert q.early_s(ALICE) == pytest.approx(0.1)
+    assert q.submission_delay_s(ALICE, round(10 * BURST_S) * quotas_module.WEIGHT_BYTES) == 0.0
+    assert q.submission_delay_s(ALICE) == pytest.approx(0.1)
 
 
 def test_changes_have_a_rate_of_their_own_and_each_job_counts() -> None:
@@ -146,15 +146,15 @@ def test_changes_have_a_rate_of_their_own_and_each_job_counts() -> None:
     clock = Clock()
     q = quotas(clock, changes_per_s=10)
     burst = round(10 * BURST_S)
-    assert q.change_early_s(ALICE, is_cancel=False) == 0.0
+    assert q.change_delay_s(ALICE, is_cancel=False) == 0.0
     q.changed(ALICE, burst)
-    assert q.change_early_s(ALICE, is_cancel=False) == pytest.approx(0.1)
-    assert q.early_s(ALICE) == 0.0
-    assert q.change_early_s(BOB, is_cancel=False) == 0.0
+    assert q.change_delay_s(ALICE, is_cancel=False) == pytest.approx(0.1)
+    assert q.submission_delay_s(ALICE) == 0.0
+    assert q.change_delay_s(BOB, is_cancel=False) == 0.0
     clock.now_s += 3 * BURST_S
     q.changed(ALICE, burst // 2, quotas_module.WEIGHT_BYTES)
-    assert q.change_early_s(ALICE, is_cancel=False) == 0.0
-    assert q.change_early_s(ALICE, is_cancel=False) == pytest.approx(0.1)
+    assert q.change_delay_s(ALICE, is_cancel=False) == 0.0
+    assert q.change_delay_s(ALICE, is_cancel=False) == pytest.approx(0.1)
 
 
 def test_who_has_changed_far_too_much_is_refused_and_may_cancel_all_the_same() -> None:
@@ -163,12 +163,12 @@ def test_who_has_changed_far_too_much_is_refused_and_may_cancel_all_the_same() -
     q.changed(ALICE, round(10 * (BURST_S + quotas_module.MAX_DELAY_S)) + 1)
     for _ in range(1000):
         with pytest.raises(Refused) as caught:
-            q.change_early_s(ALICE, is_cancel=False)
+            q.change_delay_s(ALICE, is_cancel=False)
     assert (caught.value.code, caught.value.exit_code) == ("too-many-changes", 1)
     assert str(caught.value) == (
         f"uid {ALICE} has changed jobs more than 1000 times lately, and 10 a second are allowed "
         "(try again in 30 s, or name fewer jobs; cancel works)"
     )
-    assert q.change_early_s(ALICE, is_cancel=True) == quotas_module.MAX_CANCEL_DELAY_S
+    assert q.change_delay_s(ALICE, is_cancel=True) == quotas_module.MAX_CANCEL_DELAY_S
     clock.now_s += 1.0
-    assert q.change_early_s(ALICE, is_cancel=False) > 0
+    assert q.change_delay_s(ALICE, is_cancel=False) > 0

@@ -39,7 +39,7 @@ class Ear:
         self, feed: EventFeed, actor: Actor, *, after: int | None = None, **select: Any
     ) -> None:
         request = msg.EventsRequest(v=1, select=Selection(**select), after=after)
-        self._stream = feed.tell(actor, request)
+        self._stream = feed.stream(actor, request)
         #: Two come before the first change: at once, and when all has been told that there was.
         self.mark = -1
         self._marks = 0
@@ -263,11 +263,11 @@ async def test_a_mark_comes_first_so_that_a_line_that_is_lost_at_once_loses_no_e
 ) -> None:
     await desk.submit(ALICE)
     await desk.submit(ALICE, held=True)
-    first = feed.tell(ALICE, msg.EventsRequest(v=1))
+    first = feed.stream(ALICE, msg.EventsRequest(v=1))
     ((mark,),) = [await anext(first)]
     await first.aclose()
     await desk.finish(1)
-    again = feed.tell(ALICE, msg.EventsRequest(v=1, after=mark["mark"], standing=True))
+    again = feed.stream(ALICE, msg.EventsRequest(v=1, after=mark["mark"], standing=True))
     heard: list[Any] = []
     while len(heard) < 2:
         heard += [view["event"] for view in await anext(again) if "event" in view]

@@ -29,9 +29,9 @@ class Counting(Overview):
     looks: int = 0
     owns: list[str] = field(default_factory=list)
 
-    def look(self) -> tuple[CommonSnapshot, frozenset[int]]:
+    def common_part(self) -> tuple[CommonSnapshot, frozenset[int]]:
         self.looks += 1
-        return super().look()
+        return super().common_part()
 
     def own(self, user: str, shown: Container[int]) -> dict[int, Row]:
         self.owns.append(user)
@@ -259,9 +259,9 @@ class Slow(Counting):
     clock: Clock = field(default_factory=Clock)
     takes_s: float = 0.2
 
-    def look(self) -> tuple[CommonSnapshot, frozenset[int]]:
+    def common_part(self) -> tuple[CommonSnapshot, frozenset[int]]:
         self.clock.spent_s += self.takes_s
-        return super().look()
+        return super().common_part()
 
     def own(self, user: str, shown: Container[int]) -> dict[int, Row]:
         self.clock.spent_s += 0.1
@@ -325,7 +325,7 @@ async def test_rows_that_are_shown_again_leave_out_what_does_not_wait_any_more(
     assert [row["label"] for row in (await eye.see())["mine"]] == ["3", "4"]
     await stand.desk.ask(ALICE, op="cancel", select={"ids": [3]})
     stand.clock.now_s += 1
-    common = stand.snapshots._look(stand.clock.now_s)
+    common = stand.snapshots._compute_common(stand.clock.now_s)
     stand.snapshots._budget_s = -1.0
     _, rows = stand.snapshots._rows_of("alice", common, 0)
     assert [json.loads(row)["label"] for row in rows.values()] == ["4"]
