@@ -200,6 +200,13 @@ def clock_time(at_s: float) -> str:
     return time.strftime("%H:%M" if same_day else "%Y-%m-%d %H:%M", then)
 
 
+def short_clock(at_s: float) -> str:
+    """Return a time of day, with the date if it is not today: "14:05", "Nov 23 14:05"."""
+    then = time.localtime(at_s)
+    same_day = then[:3] == time.localtime()[:3]
+    return time.strftime("%H:%M" if same_day else "%b %d %H:%M", then)
+
+
 def _word(text: object) -> str:
     """Return the stripped text, or "" (which no parser accepts) if it is too long."""
     word = str(text).strip()

@@ -124,6 +124,27 @@ class CodeText(TypedDict):
     text: str
 
 
+class EvidenceView(TypedDict):
+    """The reason of a wait in short phrases and values, for tables. What does not apply is left
+    out."""
+
+    #: What lets the job start: "cores", "share of memory", "job 41", "release".
+    waits_for: str
+    #: What stands in the way: "job 40 (bob)", "external load".
+    blocked_by: NotRequired[str]
+    #: The resource that is short, and the amounts needed and free, in cores, bytes, bytes per
+    #: second, or instances.
+    resource: NotRequired[str]
+    needed: NotRequired[float]
+    free: NotRequired[float]
+    #: Unix time at which the obstacle is expected to end, or at which the launch is tried again.
+    until: NotRequired[float]
+
+
+class WaitView(CodeText):
+    evidence: EvidenceView
+
+
 class OutcomeView(CodeText):
     #: What was lost, if the outcome is LOST.
     reason: NotRequired[str]
@@ -571,7 +592,7 @@ class SnapshotRow(TypedDict):
     user: str
     pool: str
     state: str
-    reason: CodeText | None
+    reason: WaitView | None
     demand: ResourcesView
     time_limit_s: int | None
     priority: int

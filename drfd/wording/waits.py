@@ -1,8 +1,10 @@
-"""Why a job waits, in a sentence: one for each kind of evidence in `drfd.core.explain.reasons`."""
+"""Why a job waits: a sentence, and short phrases for tables, for each kind of evidence in
+`drfd.core.explain.reasons`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from drfd.common.units import show_amount, show_need
 from drfd.core.decisions.outcome import Attempts
@@ -31,7 +33,7 @@ from drfd.core.explain.reasons import (
     WaitReason,
     WaitsFor,
 )
-from drfd.core.model.job import Postponed, RequiredOutcome, Whose
+from drfd.core.model.job import Postponed, RequiredOutcome, Whose, show_path
 
 #: Formats a Unix time as a clock time for people.
 ShowClock = Callable[[float], str]
@@ -58,6 +60,19 @@ _REMEDIES = {
     ("directory", Whose.USER): "it starts when the directory of users (LDAP, SSSD, …) answers",
     ("launcher", Whose.MACHINE): "it starts when other jobs have ended",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class WaitColumns:
+    """A reason in short phrases and values, of which a table shows as many as fit."""
+
+    #: What lets the job start: "cores", "share of memory", "job 41", "release".
+    waits_for: str
+    #: What stands in the way: "job 40 (bob)", "external load". Empty if `waits_for` says it.
+    blocked_by: str = ""
+    shortage: ResourceShortage | None = None
+    #: Unix time at which the obstacle is expected to end, or at which the launch is tried again.
+    until_s: float | None = None
 
 
 def wait_text(reason: WaitReason, show_clock: ShowClock) -> str:
@@ -129,6 +144,71 @@ def wait_text(reason: WaitReason, show_clock: ShowClock) -> str:
                 f"job {told.job} ({told.user}) comes first and waits itself; "
                 "with the policy fifo nobody passes it"
             )
+
+
+def wait_columns(reason: WaitReason, show_clock: ShowClock) -> WaitColumns:
+    told = reason.evidence
+    match told:
+        case HeldBy():
+            return WaitColumns("resume" if told.is_suspended else "release", told.by)
+        case Draining():
+            return WaitColumns("undrain")
+        case LauncherAway():
+            return WaitColumns("launcher")
+        case NextPass() | DependenciesEnded():
+            return WaitColumns("next pass")
+        case NeverStarts():
+            return WaitColumns("never starts", f"job {told.on} {told.outcome}")
+        case WaitsFor():
+            job = told.awaited
+            more = f" +{told.others}" if told.others else ""
+            name = f"{'array' if job.is_array else 'job'} {job.label}{more}"
+            return WaitColumns(name, job.user, until_s=job.until_s)
+        case StartsFrom():
+            return WaitColumns(show_clock(told.at_s), until_s=told.at_s)
+        case Postponed():
+            scopes = {Whose.MACHINE: "machine", Whose.USER: "user's limit", Whose.JOB: "own limit"}
+            return WaitColumns(told.resource, scopes[told.whose], until_s=told.until_s)
+        case BeyondMachine():
+            capacity = show_amount(told.axis, told.capacity)
+            return WaitColumns(f"more {_axis_name(told.axis)}", f"capacity {capacity}")
+        case ArrayLimit():
+            return WaitColumns(f"array {told.array_id}", f"{told.at_once} tasks at once")
+        case PathLimit():
+            free = ResourceShortage(told.axis, told.needed, max(0, told.limit - told.held))
+            name = f"limit of {_axis_name(told.axis)}"
+            return WaitColumns(name, show_path(told.path), free)
+        case TooLittleFree():
+            name, holder = _axis_name(told.shortage.axis), told.holder
+            if holder is None:
+                return WaitColumns(name, shortage=told.shortage)
+            by = f"job {holder.job} ({holder.user})"
+            return WaitColumns(name, by, told.shortage, holder.until_s)
+        case HasReservation():
+            name = _axis_name(told.shortage.axis)
+            return WaitColumns(name, "running jobs", told.shortage, told.start_s)
+        case ExternalUse():
+            return WaitColumns(_axis_name(told.shortage.axis), "external load", told.shortage)
+        case ServedFirst():
+            more = f" +{told.count - 1}" if told.count > 1 else ""
+            by = show_path(told.leaves[0][0])
+            name = f"share of {_axis_name(told.shortage.axis)}"
+            return WaitColumns(name, f"{by}{more}", told.shortage)
+        case KeptFor():
+            by = "reservation" if told.user is None else f"reservation ({told.user})"
+            return WaitColumns(f"start of {told.job}", by, until_s=told.start_s)
+        case MayNotPass():
+            return WaitColumns(f"start of {told.job}", "starvation guard")
+        case SlotsTaken():
+            return WaitColumns("a slot", f"{told.count} slots taken")
+        case BehindInFifo():
+            return WaitColumns(f"start of {told.job}", f"job {told.job} ({told.user})")
+
+
+def _axis_name(axis: str) -> str:
+    """Return the name of a resource: "cores", "gpu", "disk reads", "scratch writes"."""
+    kind, _, disk = axis.partition(":")
+    return f"{disk or 'disk'} {kind}s" if kind in ("read", "write") else axis
 
 
 def attempts_text(told: Attempts | None) -> str:

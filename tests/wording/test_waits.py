@@ -37,7 +37,7 @@ from drfd.core.explain.reasons import (
     WaitsFor,
 )
 from drfd.core.model.job import JobState, Outcome, Postponed, RequiredOutcome, Whose
-from drfd.wording.waits import attempts_text, wait_text
+from drfd.wording.waits import WaitColumns, attempts_text, wait_columns, wait_text
 
 CORES = ResourceShortage("cores", 8000, 3000)
 KEPT = KeptFor("2", "alice", (("cores", 7000), ("memory", 1 << 30)), 3600, is_drain=False)
@@ -240,6 +240,70 @@ def test_the_evidence_is_told_in_these_words(evidence: Evidence, sentence: str) 
 
 def test_every_kind_of_evidence_has_a_sentence_here() -> None:
     assert {type(evidence) for evidence, _ in SENTENCES} == set(get_args(Evidence))
+
+
+COLUMNS: list[tuple[Evidence, WaitColumns]] = [
+    (HeldBy("alice", "1"), WaitColumns("release", "alice")),
+    (HeldBy("root", "4_7", is_suspended=True), WaitColumns("resume", "root")),
+    (Draining(), WaitColumns("undrain")),
+    (LauncherAway(), WaitColumns("launcher")),
+    (NextPass(), WaitColumns("next pass")),
+    (
+        NeverStarts("2_0", "1", Outcome.FAILED, RequiredOutcome.OK),
+        WaitColumns("never starts", "job 1 FAILED"),
+    ),
+    (DependenciesEnded(), WaitColumns("next pass")),
+    (WaitsFor(job((RUNNING, 1), until_s=70)), WaitColumns("job 1", "bob", until_s=70)),
+    (WaitsFor(array((PENDING, 10)), 3), WaitColumns("array 1 +3", "bob")),
+    (StartsFrom(60, None), WaitColumns("T+60s", until_s=60)),
+    (POSTPONED, WaitColumns("processes", "own limit", until_s=1)),
+    (
+        replace(POSTPONED, whose=Whose.MACHINE, resource="memory"),
+        WaitColumns("memory", "machine", until_s=1),
+    ),
+    (
+        BeyondMachine("2", "read:scratch", 30, 0, is_dispensable=True),
+        WaitColumns("more scratch reads", "capacity 0/s"),
+    ),
+    (ArrayLimit(1, 4), WaitColumns("array 1", "4 tasks at once")),
+    (
+        PathLimit("root.lab", "cores", 4000, 3000, 2000),
+        WaitColumns("limit of cores", "lab", ResourceShortage("cores", 2000, 1000)),
+    ),
+    (
+        TooLittleFree(ResourceShortage("read", 1000, 0), None),
+        WaitColumns("disk reads", shortage=ResourceShortage("read", 1000, 0)),
+    ),
+    (
+        TooLittleFree(CORES, LargestHolder("2", "bob", 4000, 3800)),
+        WaitColumns("cores", "job 2 (bob)", CORES, 3800),
+    ),
+    (HasReservation(CORES, 3600), WaitColumns("cores", "running jobs", CORES, 3600)),
+    (ExternalUse(CORES, used=6001, kept=6001), WaitColumns("cores", "external load", CORES)),
+    (
+        ServedFirst(CORES, (("root.alice", Fraction(0)),), 1, "root.bob", Fraction(4, 3)),
+        WaitColumns("share of cores", "alice", CORES),
+    ),
+    (
+        ServedFirst(CORES, (("root.lab.bob", Fraction(0)),), 4, "root.alice", Fraction(1)),
+        WaitColumns("share of cores", "lab/bob +3", CORES),
+    ),
+    (KEPT, WaitColumns("start of 2", "reservation (alice)", until_s=3600)),
+    (replace(KEPT, user=None), WaitColumns("start of 2", "reservation", until_s=3600)),
+    (MayNotPass("4", own_start_s=60), WaitColumns("start of 4", "starvation guard")),
+    (SlotsTaken(2), WaitColumns("a slot", "2 slots taken")),
+    (BehindInFifo("2", "alice"), WaitColumns("start of 2", "job 2 (alice)")),
+]
+
+
+@pytest.mark.parametrize(("evidence", "columns"), COLUMNS)
+def test_the_evidence_has_these_columns(evidence: Evidence, columns: WaitColumns) -> None:
+    reason = WaitReason(ReasonCode.RESOURCES, evidence)
+    assert wait_columns(reason, lambda at_s: f"T+{at_s}s") == columns
+
+
+def test_every_kind_of_evidence_has_columns_here() -> None:
+    assert {type(evidence) for evidence, _ in COLUMNS} == set(get_args(Evidence))
 
 
 @pytest.mark.parametrize(

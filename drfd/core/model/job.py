@@ -118,6 +118,11 @@ def leaf_name(user: str) -> str:
     return user.replace("%", "%25").replace(".", "%2E")
 
 
+def show_path(path: str) -> str:
+    """Return the path of a node for people: "lab/alice"."""
+    return path.removeprefix("root.").replace(".", "/").replace("%2E", ".").replace("%25", "%")
+
+
 class RequiredOutcome(StrEnum):
     """The outcome of another job that a dependency requires."""
 

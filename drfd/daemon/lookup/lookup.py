@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.core.decisions.job_requests import may_touch
-from drfd.core.explain.reasons import explain_wait
+from drfd.core.explain.reasons import WaitReason, explain_wait
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Array, Group, Job
 from drfd.daemon.engine.engine import Engine
@@ -36,7 +36,7 @@ from drfd.journal.history import (
     read_roll,
 )
 from drfd.protocol import requests as msg
-from drfd.protocol.replies import ArrayView, CodeText, DetailedJobView, EndedArrayView, JobView
+from drfd.protocol.replies import ArrayView, DetailedJobView, EndedArrayView, JobView
 from drfd.protocol.requests import Ref, Selection
 
 
@@ -304,9 +304,9 @@ class Lookup:
         assert array is not None
         return Group(array, array.cancelled)
 
-    def reason(self, job: Job) -> CodeText | None:
+    def reason(self, job: Job) -> WaitReason | None:
         """Return why the job waits, or None if it does not."""
-        reason = explain_wait(
+        return explain_wait(
             job,
             self.engine.ledger,
             self.engine.scheduler.last_plan,
@@ -314,12 +314,11 @@ class Lookup:
             can_launch=self.engine.host.is_ready(),
             name_of=self.name_of,
         )
-        return views.reason_view(reason)
 
     def view(self, job: Job, actor: st.Actor) -> JobView:
         return views.job_view(
             job,
-            reason=self.reason(job),
+            reason=views.reason_view(self.reason(job)),
             usage=self.meter.usage(job),
             private=may_touch(actor, job.spec),
             expected_start_s=self.expected_start_s(job),

@@ -11,7 +11,7 @@ import msgspec
 
 from drfd.common.errors import DrfdError
 from drfd.common.indices import Ids, count_of, merged, show_spans
-from drfd.common.units import clock_time
+from drfd.common.units import clock_time, short_clock
 from drfd.core.decisions.outcome import attempts_of, signal_name
 from drfd.core.explain.reasons import WaitReason
 from drfd.core.fairness.rules import ROOT, Rules
@@ -31,6 +31,7 @@ from drfd.protocol.replies import (
     EndedArrayView,
     ErrorView,
     EventView,
+    EvidenceView,
     ExternalView,
     JobView,
     NodeView,
@@ -44,8 +45,9 @@ from drfd.protocol.replies import (
     UsageReply,
     UsageView,
     UsedView,
+    WaitView,
 )
-from drfd.wording.waits import attempts_text, wait_text
+from drfd.wording.waits import attempts_text, wait_columns, wait_text
 
 #: The most ended dependencies that the line of an event names; there may be a thousand.
 _NAMED = 10
@@ -146,6 +148,29 @@ def reason_view(reason: WaitReason | None) -> CodeText | None:
     if reason is None:
         return None
     return {"code": reason.code.value, "text": wait_text(reason, clock_time)}
+
+
+def wait_view(reason: WaitReason | None) -> WaitView | None:
+    """Return the reason with its evidence for tables."""
+    shown = reason_view(reason)
+    if reason is None or shown is None:
+        return None
+    columns = wait_columns(reason, short_clock)
+    evidence: EvidenceView = {"waits_for": columns.waits_for}
+    if columns.blocked_by:
+        evidence["blocked_by"] = columns.blocked_by
+    if columns.shortage is not None:
+        axis = columns.shortage.axis
+        evidence["resource"] = axis
+        evidence["needed"] = _shown_amount(axis, columns.shortage.needed)
+        evidence["free"] = _shown_amount(axis, columns.shortage.free)
+    if columns.until_s is not None:
+        evidence["until"] = columns.until_s
+    return {**shown, "evidence": evidence}
+
+
+def _shown_amount(axis: str, amount: int) -> float:
+    return amount / 1000 if axis == "cores" else amount
 
 
 def exit_status(job: Job) -> int:
@@ -255,7 +280,7 @@ def _signal(number: int) -> str:
 def row_view(
     row: Job | Group,
     *,
-    reason: CodeText | None = None,
+    reason: WaitView | None = None,
     expected_start_s: float | None = None,
     now: Point | None = None,
     peak_bytes: int | None = None,

@@ -25,10 +25,10 @@ from drfd.core.model.stimuli import Actor
 from drfd.core.scheduling.plan import Plan
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, Row, job_of
-from drfd.daemon.lookup.views import Sums, external_view, now_view, row_view, shares_view
+from drfd.daemon.lookup.views import Sums, external_view, now_view, row_view, shares_view, wait_view
 from drfd.daemon.monitoring.meter import Curves
 from drfd.host.measurements import read_pressure
-from drfd.protocol.replies import CodeText, CommonSnapshot, SnapshotRow
+from drfd.protocol.replies import CodeText, CommonSnapshot, SnapshotRow, WaitView
 
 MOST_RUNNING, MOST_PENDING, MOST_ENDED = 2000, 300, 50
 #: The most queue entries that are read for the pending rows. An array of which single tasks have
@@ -63,7 +63,7 @@ class Overview:
     #: The rows among them that stand for cancelled tasks, by the array's id.
     _cancelled: dict[int, SnapshotRow] = field(default_factory=dict)
     #: Reasons for waiting since the last pass, by the job's id.
-    _reasons: dict[int, tuple[Job, CodeText | None]] = field(default_factory=dict)
+    _reasons: dict[int, tuple[Job, WaitView | None]] = field(default_factory=dict)
     _reasons_of: tuple[Plan | None, bool] = (None, True)
     _reasons_until_s: float = 0.0
 
@@ -150,7 +150,7 @@ class Overview:
         waits = job.state is JobState.SUSPENDED
         return row_view(
             job,
-            reason=self.lookup.reason(job) if waits else None,
+            reason=wait_view(self.lookup.reason(job)) if waits else None,
             now=self.curves.last(job),
             peak_bytes=self.curves.meter.peak_bytes(job),
         )
@@ -223,7 +223,7 @@ class Overview:
         job = job_of(row)
         known = self._reasons.get(job.id)
         if known is None or known[0] is not job:
-            known = self._reasons[job.id] = job, self.lookup.reason(job)
+            known = self._reasons[job.id] = job, wait_view(self.lookup.reason(job))
         return row_view(row, reason=known[1], expected_start_s=self.lookup.expected_start_s(job))
 
     def _forget_reasons(self) -> None:

@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 
 from drfd.common.errors import HostError, NotPermitted, Refused
-from drfd.core.explain.reasons import HeldBy, ReasonCode, WaitReason
+from drfd.core.explain.reasons import (
+    Evidence,
+    HeldBy,
+    LargestHolder,
+    ReasonCode,
+    ResourceShortage,
+    TooLittleFree,
+    WaitReason,
+)
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import (
@@ -35,6 +43,7 @@ from drfd.daemon.lookup.views import (
     resources_view,
     shares_view,
     used_view,
+    wait_view,
 )
 from drfd.protocol.replies import USED, CodeText
 from fakes import ALICE, BOB, GIB, demand, postponed, rules, spec
@@ -193,6 +202,35 @@ def test_a_reason_is_its_code_and_its_words_and_none_is_null() -> None:
         "text": "held by alice; drf release 42 lets it go",
     }
     assert reason_view(None) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "evidence"),
+    [
+        (HeldBy("alice", "42"), {"waits_for": "release", "blocked_by": "alice"}),
+        (
+            TooLittleFree(
+                ResourceShortage("cores", 1500, 0), LargestHolder("2", "bob", 9000, 3800.5)
+            ),
+            {
+                "waits_for": "cores", "blocked_by": "job 2 (bob)", "resource": "cores",
+                "needed": 1.5, "free": 0, "until": 3800.5,
+            },
+        ),
+        (
+            TooLittleFree(ResourceShortage("memory", 2 * GIB, GIB), None),
+            {"waits_for": "memory", "resource": "memory", "needed": 2 * GIB, "free": GIB},
+        ),
+    ],
+)  # fmt: skip
+def test_the_evidence_of_a_wait_has_only_keys_that_apply(
+    found: Evidence, evidence: dict[str, object]
+) -> None:
+    reason = WaitReason(ReasonCode.RESOURCES, found)
+    told = reason_view(reason)
+    assert told is not None
+    assert wait_view(reason) == {**told, "evidence": evidence}
+    assert wait_view(None) is None
 
 
 def test_countable_resources_are_shown_by_name() -> None:

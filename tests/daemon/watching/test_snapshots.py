@@ -117,6 +117,10 @@ async def test_a_snapshot_has_all_that_there_is_in_the_order_of_starts_and_held_
     assert codes == {
         "5": "RESOURCES", "4": "FAIR_SHARE", "3": "FAIR_SHARE", "6": "DEPENDENCY", "1": "HELD"
     }  # fmt: skip
+    evidence = {row["label"]: row["reason"]["evidence"] for row in seen["pending"]}
+    short = {"resource": "cores", "needed": 8, "free": 1}
+    assert evidence["3"] == {"waits_for": "share of cores", "blocked_by": "bob", **short}
+    assert evidence["6"] == {"waits_for": "job 5", "blocked_by": "bob"}
     assert seen["counts"] == {"HELD": 1, "RUNNING": 1, "PENDING": 4}
     assert (seen["user"], seen["mine"], seen["pending_more"]) == ("alice", [], 0)
     assert (seen["draining"], seen["ended"], seen["external"]) == (False, [], None)
