@@ -39,7 +39,11 @@ def waits(job_id: int, user: str = "alice", **changes: Any) -> Row:
     reason = {
         "code": "RESOURCES",
         "text": "needs 8 cores, 3 free; job 40 (bob) holds 5 until 14:05 at the latest",
-    }
+        "evidence": {
+            "waits_for": "cores", "blocked_by": "job 40 (bob)", "resource": "cores",
+            "needed": 8.0, "free": 3.0, "until": AT_S + 6600,
+        },
+    }  # fmt: skip
     return row(
         job_id, user,
         **{"state": "PENDING", "reason": reason, "started_at": None, "now": None, **changes},
@@ -95,10 +99,14 @@ def three_jobs() -> Row:
               expected_start_at=AT_S + 4200),
         waits(44, "carol", label="44_[8-99%4]", array_id=44, tasks=92, name="sweep",
               reason={"code": "FAIR_SHARE",
-                      "text": "carol has 25% of cores, dave 0%: 1 job goes before"},
+                      "text": "needs 2 cores, 1 free; root.dave at 0% of the entitlement is "
+                              "served first; root.carol is at 50%",
+                      "evidence": {"waits_for": "share of cores", "blocked_by": "dave",
+                                   "resource": "cores", "needed": 2.0, "free": 1.0}},
               expected_start_at=AT_S + 750),
         waits(46, "bob", pool="root.lab", state="HELD", name="nightly",
-              reason={"code": "HELD", "text": "drf release 46 lets it start"}),
+              reason={"code": "HELD", "text": "held by bob; drf release 46 lets it go",
+                      "evidence": {"waits_for": "release", "blocked_by": "bob"}}),
     ]  # fmt: skip
     used = {"read": 210 * MIB, "write": 12 * MIB}
     return snapshot(
@@ -153,12 +161,45 @@ def many(users: int, queued: int) -> Row:
                      "write": number % 3 * MIB},
             )
         )  # fmt: skip
-    codes = ("FAIR_SHARE", "RESOURCES", "RESERVATION", "LIMIT", "DEPENDENCY", "BEGIN_TIME")
+    short = {"resource": "memory", "needed": 4 * GIB, "free": 1536 * MIB}
+    found = (
+        ("FAIR_SHARE", {"waits_for": "share of memory", "blocked_by": "user07 +11", **short}),
+        (
+            "RESOURCES",
+            {
+                "waits_for": "memory",
+                "blocked_by": "job 1000 (user07)",
+                **short,
+                "until": AT_S + 7200,
+            },
+        ),
+        (
+            "RESERVATION",
+            {
+                "waits_for": "start of 20001",
+                "blocked_by": "reservation (user13)",
+                "until": AT_S + 3 * 86400,
+            },
+        ),
+        (
+            "LIMIT",
+            {
+                "waits_for": "limit of gpu",
+                "blocked_by": "lab/user07",
+                "resource": "gpu",
+                "needed": 2,
+                "free": 1,
+            },
+        ),
+        ("DEPENDENCY", {"waits_for": "job 1007 +3", "blocked_by": "user49"}),
+        ("BEGIN_TIME", {"waits_for": "Nov 23 14:05", "until": AT_S + 9 * 86400}),
+    )
     pending = [
         waits(
             20_000 + number, names[number * 13 % users],
-            reason={"code": codes[number % len(codes)],
-                    "text": f"{number} others are further below their entitlement"},
+            reason={"code": found[number % len(found)][0],
+                    "text": f"{number} others are further below their entitlement",
+                    "evidence": found[number % len(found)][1]},
             expected_start_at=None if number > 40 else AT_S + 90 * number,
         )
         for number in range(min(300, queued))
@@ -206,7 +247,23 @@ def hostile() -> Row:
         for number, word in enumerate(HOSTILE)
     ]
     pending = [
-        waits(80 + number, word, name=word, reason={"code": word, "text": word})
+        waits(
+            80 + number,
+            word,
+            name=word,
+            reason={
+                "code": word,
+                "text": word,
+                "evidence": {
+                    "waits_for": word,
+                    "blocked_by": word,
+                    "resource": word,
+                    "needed": 1e300,
+                    "free": -1,
+                    "until": AT_S,
+                },
+            },
+        )
         for number, word in enumerate(HOSTILE)
     ]
     return snapshot(

@@ -137,7 +137,7 @@ def test_it_shows_machine_shares_and_jobs_and_leaves_one_line(sit: Sit, shared: 
     row(terminal, " cores ", "▒▒▒", " 9/9 ")
     row(terminal, "■ B/", "89%", "cores")
     row(terminal, " 3 ", "wide", "/8", "/1h")
-    row(terminal, "4_[0-9]", "sweep", "RESOURCES: ")
+    row(terminal, "4_[0-9]", "sweep", " cores ", " 2 ", "   0")
     row(terminal, " 1 ", "quick", "COMPLETED")
     assert raw(terminal)
     terminal.type(b"q")
@@ -178,7 +178,7 @@ def test_a_job_is_cancelled_after_a_question(sit: Sit, instance: Instance) -> No
 
 def test_waiting_tasks_are_held_and_released(sit: Sit, instance: Instance) -> None:
     terminal = sit(instance)
-    row(terminal, "4_[0-9]", "RESOURCES")
+    row(terminal, "4_[0-9]", " cores ")
     terminal.type(b"3h")
     row(terminal, "held job 4_[0-9]")
     row(terminal, "WAITING 11, 11 held")
@@ -343,7 +343,7 @@ def test_without_a_terminal_it_prints_one_screen(shared: Instance) -> None:
         assert "\x1b" not in shown
         lines = shown.splitlines()
         assert any(line.startswith(" cores ") and "9/9" in line for line in lines)
-        assert any("4_[0-9]" in line and "RESOURCES: " in line for line in lines)
+        assert any("4_[0-9]" in line and " cores " in line for line in lines)
         assert "q quit" not in shown
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import ascii_letters
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -178,10 +178,10 @@ def _figures(
     name: str, parts: Sequence[_Part], external: float, capacity: float
 ) -> tuple[str, str, str]:
     held, used = sum(part.held for part in parts), sum(part.used for part in parts)
-    shown = f"{_amount(name, held)}/{_amount(name, capacity)}"
+    shown = f"{show_axis(name, held)}/{show_axis(name, capacity)}"
     if name.startswith("gres:"):
         return shown, "", ""
-    return shown, _amount(name, used), _amount(name, external) if external else ""
+    return shown, show_axis(name, used), show_axis(name, external) if external else ""
 
 
 def _pressure(snapshot: SnapshotView, name: str) -> float | None:
@@ -191,10 +191,15 @@ def _pressure(snapshot: SnapshotView, name: str) -> float | None:
     return found["some"] if found else None
 
 
-def _amount(name: str, amount: float) -> str:
-    if name == "cores":
-        return f"{amount:.1f}".removesuffix(".0") if amount < 100 else f"{amount:.0f}"
-    return f"{amount:g}" if name.startswith("gres:") else show_size(amount)
+def show_axis(axis: str, amount: float) -> str:
+    """Return an amount in the units of replies, short enough for a column."""
+    kind = axis.partition(":")[0]
+    if kind in ("memory", "read", "write"):
+        return show_size(amount)
+    if kind != "cores":
+        return f"{amount:g}"
+    decimals = 2 if 0.005 <= amount < 0.1 else 1 if amount < 100 else 0
+    return f"{amount:.{decimals}f}".removesuffix(".0")
 
 
 def _cells(cells: tuple[str, str, str, str], style: Style, *, hot: Style) -> Line:
@@ -238,8 +243,8 @@ def in_words(snapshot: SnapshotView) -> str:
     draining = "; draining" if snapshot["draining"] else ""
     draining += "".join(f"; {clean(each['text'], 300)}" for each in snapshot.get("notices") or ())
     return (
-        f"{snapshot['host']} at {clock}: {_amount('cores', held['cores'])} of"
-        f" {_amount('cores', capacity['cores'])} cores and {show_size(held['memory'])} of"
+        f"{snapshot['host']} at {clock}: {show_axis('cores', held['cores'])} of"
+        f" {show_axis('cores', capacity['cores'])} cores and {show_size(held['memory'])} of"
         f" {show_size(capacity['memory'])} held;"
         f" {sum(counts.values()) - waiting} running, {waiting} waiting{draining}"
     )
@@ -247,91 +252,20 @@ def in_words(snapshot: SnapshotView) -> str:
 
 # -- the panels ----------------------------------------------------------------------------------
 
-#: Ends of the scale of shares; the first is used that no share or entitlement exceeds.
-_SCALES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-_NAME, _WIDE_NAME = 14, 28
-#: Least columns of a screen with long names.
-_WIDE = 100
-
-
-def tree_table(
-    rows: list[TreeRow],
-    marks: dict[str, LeafMark],
-    theme: Theme,
-    columns: int,
-    *,
-    user: str,
-    state: State,
-) -> PanelTable:
-    """Return the panel of the fair-share tree, in which the row of `user` is highlighted."""
-    below, order = state.row_filter.below, state.orders()[TopPanel.TREE]
-    name = PanelColumn("", _WIDE_NAME if columns >= _WIDE else _NAME)
-    weight, entitled = PanelColumn("WEIGHT", 6, True), PanelColumn("ENTITLED", 8, True)
-    share, of = PanelColumn("SHARE", 5, True), PanelColumn("OF", 6)
-    satisfied, running = PanelColumn("SAT", 4, True), PanelColumn("RUN", 4, True)
-    waiting = PanelColumn("WAIT", 6, True)
-    fixed = (name, weight, entitled, share, of, satisfied, running, waiting)
-    own = leaf_path("root", user).removeprefix("root.")
-    room = columns - 5 - sum(column.width + 1 for column in fixed)
-    most = max((max(row["dominant_share"], row["entitlement"]) for row in rows), default=0.0)
-    scale = next((each for each in _SCALES if each >= most), 1.0)
-    bar = PanelColumn(f"0{f'{scale:.0%}':>{max(0, room - 1)}}", room)
-
-    def cells(row: TreeRow) -> list[Line]:
-        mark = marks.get(row["path"])
-        style = mark.style if mark is not None else theme["plain"]
-        swatch = " " if mark is None else "■" if theme.has_colour else mark.letter
-        level = row["satisfaction"]
-        is_short = row["pending"] and level < 1
-        shown = f"{row['title']} ◂" if row["path"] == below else row["title"]
-        is_own = row["is_leaf"] and row["path"].rpartition(".")[2] == own
-        return [
-            [Segment(swatch, style)],
-            [Segment(fit(shown, name.width), theme["title" if is_own else "plain"])],
-            text(weight_words(row["weight"]), weight, theme),
-            text(_percent(row["entitlement"]), entitled, theme),
-            marked_bar(
-                part_of(row["dominant_share"], scale),
-                part_of(row["entitlement"], scale),
-                room,
-                (style, theme["free"], theme["mark"]),
-            ),
-            text(_percent(row["dominant_share"]), share, theme),
-            text(row["dominant_resource"] or "-", of, theme, "dim"),
-            text(
-                f"{level:.0%}" if level < 100 else "many",
-                satisfied, theme, "warm" if is_short else "good" if level >= 1 else "dim",
-            ),
-            text(str(row["running"]), running, theme, "plain" if row["running"] else "dim"),
-            text(str(row["pending"]), waiting, theme, "plain" if row["pending"] else "dim"),
-        ]  # fmt: skip
-
-    heads = (
-        PanelColumn("", 1),
-        name,
-        weight,
-        entitled,
-        bar,
-        share,
-        of,
-        satisfied,
-        running,
-        waiting,
-    )
-    by = "" if order == "share" else f" by {order}"
-    return PanelTable(f"SHARES{by}", heads, cells, rows, "nobody has jobs")
-
-
-def _percent(part: float) -> str:
-    """Return a percentage; small shares have a decimal, so that they differ from zero."""
-    return f"{part:.0%}" if part >= 0.1 or part == 0 else f"{part:.1%}"
-
 
 @dataclass(frozen=True)
 class PanelColumn:
     title: str
     width: int
+    #: Returns the cell of a row, exactly as wide as the second argument.
+    cell: Callable[[Any, int], Line]
     is_right: bool = False
+    #: Text at the right end of the heading.
+    title_end: str = ""
+    #: The order in which columns are added to a narrow screen; 0 for those that it always has.
+    rank: int = 0
+    #: The width up to which the column grows where there is room.
+    most: int = 0
 
 
 @dataclass(frozen=True)
@@ -340,8 +274,6 @@ class PanelTable:
 
     title: str
     columns: Sequence[PanelColumn]
-    #: Returns a cell of exactly its width for each column.
-    cells: Callable[[Any], list[Line]]
     rows: Sequence[Any]
     #: The text if there are no rows.
     nothing: str
@@ -373,8 +305,8 @@ def draw(
         first = max(0, min(cursor - room // 2, len(table.rows) - room))
     for at, row in enumerate(table.rows[first : first + room], first):
         line: Line = [Segment(" ")]
-        for cell in table.cells(row):
-            line += [*cell, Segment(" ")]
+        for column in table.columns:
+            line += [*column.cell(row, column.width), Segment(" ")]
         line = joined(line, columns)
         lines.append(marked(line, theme["cursor"]) if is_focus and at == cursor else line)
     if not table.rows:
@@ -387,8 +319,9 @@ def draw(
 
 def _head(table: PanelTable, theme: Theme, columns: int, *, is_focus: bool) -> Line:
     names = [
-        (fit_right if column.is_right else fit)(column.title, column.width)
-        for column in table.columns
+        (fit_right if each.is_right else fit)(each.title, each.width - len(each.title_end))
+        + each.title_end
+        for each in table.columns
     ]
     words = " " + " ".join(names)
     # The title may be wider than the first column, and then hides headings.
@@ -401,50 +334,166 @@ def _head(table: PanelTable, theme: Theme, columns: int, *, is_focus: bool) -> L
     return [Segment(fit(title + rest, columns), theme["head_focus" if is_focus else "head"])]
 
 
-def text(word: str, column: PanelColumn, theme: Theme, style: str = "plain") -> Line:
-    cut = fit_right(word, column.width) if column.is_right else fit(word, column.width)
-    return [Segment(cut, theme[style])]
+def words_column(
+    title: str,
+    width: int,
+    words: Callable[[Any], str],
+    style: Style | Callable[[Any], Style] | None = None,
+    *,
+    is_right: bool = False,
+    rank: int = 0,
+    most: int = 0,
+) -> PanelColumn:
+    """Return a column of text. `style` may depend on the row."""
+
+    def cell(row: Any, width: int) -> Line:
+        cut = (fit_right if is_right else fit)(words(row), width)
+        return [Segment(cut, style(row) if callable(style) else style)]
+
+    return PanelColumn(title, width, cell, is_right, rank=rank, most=most)
 
 
-#: Least columns of a screen with rates of disks, and with pools.
-_WITH_RATES, _WITH_POOLS = 112, 150
+def _laid_out(columns: Sequence[PanelColumn], room: int) -> list[PanelColumn]:
+    """Return the columns that fit, in their order, with the rest of the room shared out.
+
+    `room` includes a blank before the first column and after each.
+    """
+    left = room - 1 - sum(each.width + 1 for each in columns if not each.rank)
+    kept = []
+    for column in sorted(columns, key=lambda each: each.rank):
+        if not column.rank:
+            kept.append(column)
+        elif column.width < left:
+            kept.append(column)
+            left -= column.width + 1
+    found = []
+    for column in columns:
+        if column in kept:
+            wider = max(0, min(left, column.most - column.width))
+            found.append(replace(column, width=column.width + wider))
+            left -= wider
+    return found
+
+
+#: Ends of the scale of shares; the first is used that no share or entitlement exceeds.
+_SCALES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_NAME, _WIDE_NAME = 14, 28
+_LEAST_BAR = 10
+#: Least columns of a screen with long names.
+_WIDE = 100
+#: A width that no screen has.
+_ENDLESS = 1000
+
+
+def tree_table(
+    rows: list[TreeRow],
+    marks: dict[str, LeafMark],
+    theme: Theme,
+    columns: int,
+    *,
+    user: str,
+    state: State,
+) -> PanelTable:
+    """Return the panel of the fair-share tree, in which the row of `user` is highlighted."""
+    below, order = state.row_filter.below, state.orders()[TopPanel.TREE]
+    own = leaf_path("root", user).removeprefix("root.")
+    most = max((max(row["dominant_share"], row["entitlement"]) for row in rows), default=0.0)
+    scale = next((each for each in _SCALES if each >= most), 1.0)
+    dim, plain = theme["dim"], theme["plain"]
+
+    def owner(row: TreeRow) -> Style:
+        return marks[row["path"]].style if row["path"] in marks else plain
+
+    def swatch(row: TreeRow) -> str:
+        mark = marks.get(row["path"])
+        return " " if mark is None else "■" if theme.has_colour else mark.letter
+
+    def name_style(row: TreeRow) -> Style:
+        return theme["title"] if row["is_leaf"] and row["path"].endswith(f".{own}") else plain
+
+    def bar_cell(row: TreeRow, width: int) -> Line:
+        share, entitlement = row["dominant_share"], row["entitlement"]
+        styles = (owner(row), theme["free"], theme["mark"])
+        return marked_bar(part_of(share, scale), part_of(entitlement, scale), width, styles)
+
+    def level_style(row: TreeRow) -> Style:
+        level = row["satisfaction"]
+        return theme["warm" if row["pending"] and level < 1 else "good" if level >= 1 else "dim"]
+
+    all_columns = [
+        words_column("", 1, swatch, owner),
+        words_column(
+            "", _WIDE_NAME if columns >= _WIDE else _NAME,
+            lambda row: f"{row['title']} ◂" if row["path"] == below else row["title"], name_style,
+        ),
+        words_column("WEIGHT", 6, lambda row: weight_words(row["weight"]), is_right=True, rank=2),
+        words_column("ENTITLED", 8, lambda row: _percent(row["entitlement"]), is_right=True),
+        PanelColumn("0", _LEAST_BAR, bar_cell, title_end=f"{scale:.0%}", most=_ENDLESS),
+        words_column("SHARE", 5, lambda row: _percent(row["dominant_share"]), is_right=True),
+        words_column("DOMINANT", 8, lambda row: row["dominant_resource"] or "-", dim, rank=1),
+        words_column(
+            "SATISFIED", 9,
+            lambda row: f"{row['satisfaction']:.0%}" if row["satisfaction"] < 100 else "many",
+            level_style, is_right=True,
+        ),
+        words_column(
+            "RUN", 4, lambda row: str(row["running"]),
+            lambda row: plain if row["running"] else dim, is_right=True,
+        ),
+        words_column(
+            "WAIT", 6, lambda row: str(row["pending"]),
+            lambda row: plain if row["pending"] else dim, is_right=True,
+        ),
+    ]  # fmt: skip
+    by = "" if order == "share" else f" by {order}"
+    shown = _laid_out(all_columns, columns)
+    return PanelTable(f"SHARES{by}", shown, rows, "nobody has jobs")
+
+
+def _percent(part: float) -> str:
+    """Return a percentage; small shares have a decimal, so that they differ from zero."""
+    return f"{part:.0%}" if part >= 0.1 or part == 0 else f"{part:.1%}"
+
+
+#: Least columns of a screen with rates of disks, with codes of reasons, and with pools.
+_WITH_RATES, _WITH_CODES, _WITH_POOLS = 112, 140, 150
 #: Fractions of the demand from which a bar shows a job as near its limit, and as at its limit.
 _WARM, _HOT = 0.8, 0.95
-_LABEL, _MOST_NAME = 9, 32
+_LABEL, _LEAST_NAME, _MOST_NAME = 9, 4, 32
 
 
-@dataclass(frozen=True)
-class _Gauge:
-    """A column with a bar and the text "now/declared".
+def _gauge(
+    title: str, width: int, axis: Axis, bar_columns: int, theme: Theme, at_limit: str = ""
+) -> PanelColumn:
+    """Return a column with a bar and the text "now/declared".
 
     `at_limit` is the style of a full bar if the limit only throttles the job. It is empty if the
     limit ends the job; then the bar changes its colour near the limit, too.
     """
 
-    column: PanelColumn
-    bar_columns: int
-    show: Callable[[float], str]
-    at_limit: str = ""
-
-    def cell(self, now: float | None, declared: float, theme: Theme) -> Line:
+    def cell(row: SnapshotRow, width: int) -> Line:
+        now, declared = None if row["now"] is None else row["now"].get(axis), row["demand"][axis]
         if not declared and not now:
-            return text("-", self.column, theme, "dim")
+            return [Segment(fit_right("-", width), theme["dim"])]
         part = part_of(now or 0.0, declared)
         style = "good"
         if part >= _HOT:
-            style = self.at_limit or "hot"
-        elif part >= _WARM and not self.at_limit:
+            style = at_limit or "hot"
+        elif part >= _WARM and not at_limit:
             style = "warm"
-        room = self.column.width - self.bar_columns - 1
-        words = fit_right(
-            f"{'?' if now is None else self.show(now)}/{self.show(declared) if declared else '-'}",
-            room,
+        room = width - bar_columns - 1
+        figures = (
+            "?" if now is None else show_axis(axis, now),
+            show_axis(axis, declared) if declared else "-",
         )
+        words = fit_right("/".join(figures), room)
         is_near = style in ("hot", "warm") and not theme.has_colour
         words = f"!{words.lstrip()}".rjust(room) if is_near and words[0] == " " else words
         plain = theme[style if style in ("hot", "warm") else "plain"]
-        filled = bar(part, self.bar_columns, theme[style], theme["free"], "·" if declared else " ")
+        filled = bar(part, bar_columns, theme[style], theme["free"], "·" if declared else " ")
         return [*filled, Segment(f" {words}", plain)]
+
+    return PanelColumn(title, width, cell, is_right=True)
 
 
 def running_table(
@@ -456,108 +505,137 @@ def running_table(
     at_s: float,
     title: str,
 ) -> PanelTable:
-    has_rates = columns >= _WITH_RATES
-    gauge = 4 if columns < _WITH_POOLS else 8
-    label, user = PanelColumn("", _LABEL), PanelColumn("USER", 8 if columns < _WITH_POOLS else 12)
-    pool = PanelColumn("POOL", 14)
-    cores, memory = PanelColumn("CORES", gauge + 9, True), PanelColumn("MEMORY", gauge + 12, True)
-    read, write = PanelColumn("READ", gauge + 11, True), PanelColumn("WRITE", gauge + 11, True)
-    spent = PanelColumn("TIME", 13, True)
-    others = [label, user, *([pool] if columns >= _WITH_POOLS else []), cores, memory]
-    others += [*([read, write] if has_rates else []), spent]
-    name = PanelColumn("NAME", columns - 4 - sum(column.width + 1 for column in others))
+    is_wide = columns >= _WITH_POOLS
+    gauge = 8 if is_wide else 4
 
-    gauges: dict[Axis, _Gauge] = {
-        "cores": _Gauge(cores, gauge, _cores, "good"),
-        "memory": _Gauge(memory, gauge, show_size),
-    }
-    if has_rates:
-        gauges["read"] = _Gauge(read, gauge, show_size, "warm")
-        gauges["write"] = _Gauge(write, gauge, show_size, "warm")
+    def mark_of(row: SnapshotRow) -> LeafMark:
+        return marks.get(leaf_of(row)) or LeafMark(theme["plain"], " ")
 
-    def cells(row: SnapshotRow) -> list[Line]:
-        now, demand = row["now"], row["demand"]
-        mark = marks.get(leaf_of(row))
-        owner = mark.style if mark is not None else theme["plain"]
-        made = [
-            [Segment("▍" if theme.has_colour else mark.letter if mark else " ", owner)],
-            text(row["label"], label, theme),
-            text(row["name"], name, theme, "title"),
-            [Segment(fit(row["user"], user.width), owner)],
+    def owner(row: SnapshotRow) -> Style:
+        return mark_of(row).style
+
+    shown = [
+        words_column("", 1, lambda row: "▍" if theme.has_colour else mark_of(row).letter, owner),
+        words_column("", _LABEL, lambda row: row["label"]),
+        words_column("NAME", _LEAST_NAME, lambda row: row["name"], theme["title"], most=_ENDLESS),
+        words_column("USER", 12 if is_wide else 8, lambda row: row["user"], owner),
+    ]
+    if is_wide:
+        shown.append(
+            words_column("POOL", 14, lambda row: row["pool"].removeprefix("root."), theme["dim"])
+        )
+    shown += [
+        _gauge("CORES", gauge + 9, "cores", gauge, theme, "good"),
+        _gauge("MEMORY", gauge + 12, "memory", gauge, theme),
+    ]
+    if columns >= _WITH_RATES:
+        shown += [
+            _gauge("READ", gauge + 11, "read", gauge, theme, "warm"),
+            _gauge("WRITE", gauge + 11, "write", gauge, theme, "warm"),
         ]
-        if pool in others:
-            made.append(text(row["pool"].removeprefix("root."), pool, theme, "dim"))
-        made += [
-            each.cell(None if now is None else now.get(what), demand[what], theme)
-            for what, each in gauges.items()
-        ]
-        return [*made, _spent(row, spent, at_s, theme)]
-
-    heads = [PanelColumn("", 1), label, name, *others[1:]]
-    return PanelTable(title, heads, cells, rows, "nothing runs")
+    shown.append(
+        words_column(
+            "TIME", 13, lambda row: _spent(row, at_s),
+            lambda row: theme[_spent_style(row, at_s)], is_right=True,
+        )
+    )  # fmt: skip
+    return PanelTable(title, _laid_out(shown, columns), rows, "nothing runs")
 
 
 def waiting_table(
     rows: list[SnapshotRow], theme: Theme, columns: int, *, at_s: float, title: str, more: str
 ) -> PanelTable:
-    is_wide = columns >= _WITH_RATES
-    label = PanelColumn("", _LABEL + 2)
-    name, user = PanelColumn("NAME", 16 if is_wide else 10), PanelColumn("USER", 8)
-    cores, memory = PanelColumn("CORES", 5, True), PanelColumn("MEM", 5, True)
-    io, gres = PanelColumn("IO R/W", 9, True), PanelColumn("GRES", 8)
-    start = PanelColumn("START", 7, True)
-    # The reason has the rest of the width.
-    has_io = is_wide and any(row["demand"]["read"] or row["demand"]["write"] for row in rows)
-    has_gres = is_wide and any(any(row["demand"]["gres"].values()) for row in rows)
-    others = [label, name, user, cores, memory, *([io] if has_io else [])]
-    others += [*([gres] if has_gres else []), start]
-    why = PanelColumn("WHY", columns - 2 - sum(column.width + 1 for column in others))
+    """Return the panel of waiting jobs, with the evidence of their reasons in columns."""
 
-    def cells(row: SnapshotRow) -> list[Line]:
-        demand = row["demand"]
-        is_held = row["state"] == "HELD"
-        made = [
-            text(row["label"], label, theme),
-            text(row["name"], name, theme, "title"),
-            text(row["user"], user, theme),
-            text(_cores(demand["cores"]), cores, theme),
-            text(show_size(demand["memory"]), memory, theme),
+    def piece(key: str) -> Callable[[SnapshotRow], str]:
+        return lambda row: str(_evidence(row).get(key, ""))
+
+    def amount(key: str) -> Callable[[SnapshotRow], str]:
+        def words(row: SnapshotRow) -> str:
+            found = _evidence(row)
+            return show_axis(found["resource"], found[key]) if key in found else "-"
+
+        return words
+
+    def demand_column(title: str, axis: Axis) -> PanelColumn:
+        return words_column(
+            title, 5, lambda row: show_axis(axis, row["demand"][axis]), is_right=True
+        )
+
+    def code(row: SnapshotRow) -> str:
+        return row["reason"]["code"] if row["reason"] else ""
+
+    def waits_for(row: SnapshotRow) -> str:
+        return piece("waits_for")(row) or code(row)
+
+    def until(row: SnapshotRow) -> str:
+        found = _evidence(row)
+        return _clock(found["until"], at_s) if "until" in found else "-"
+
+    found = [_evidence(row) for row in rows]
+    demands = [row["demand"] for row in rows]
+    shown = [
+        words_column("", _LABEL + 2, lambda row: row["label"]),
+        words_column("NAME", 8, lambda row: row["name"], theme["title"], most=16),
+        words_column("USER", 8, lambda row: row["user"]),
+        demand_column("CORES", "cores"),
+        demand_column("MEM", "memory"),
+    ]
+    # Columns without content are left out.
+    if any(demand["read"] or demand["write"] for demand in demands):
+        shown.append(
+            words_column("IO R/W", 9, lambda row: show_io(row["demand"]), is_right=True, rank=5)
+        )
+    if any(any(demand["gres"].values()) for demand in demands):
+        shown.append(words_column("GRES", 8, lambda row: show_gres(row["demand"]["gres"]), rank=6))
+    shown += [
+        words_column("START", 6, lambda row: _start(row, at_s), is_right=True),
+        words_column(
+            "WAITS FOR", 15, waits_for,
+            lambda row: theme["held" if row["state"] == "HELD" else "plain"], most=18,
+        ),
+    ]  # fmt: skip
+    if any("needed" in each for each in found):
+        shown += [
+            words_column("NEEDS", 5, amount("needed"), is_right=True, rank=2),
+            words_column("FREE", 5, amount("free"), is_right=True, rank=1),
         ]
-        if has_io:
-            made.append(text(show_io(demand), io, theme))
-        if has_gres:
-            made.append(text(show_gres(demand["gres"]), gres, theme))
-        made.append(text(_start(row, at_s), start, theme))
-        return [*made, text(reason_words(row), why, theme, "held" if is_held else "plain")]
+    if any("blocked_by" in each for each in found):
+        shown.append(words_column("BLOCKED BY", 14, piece("blocked_by"), rank=3, most=26))
+    if any("until" in each for each in found):
+        shown.append(words_column("UNTIL", 6, until, is_right=True, rank=4))
+    if columns >= _WITH_CODES:
+        shown.append(words_column("REASON", 16, code, theme["dim"], rank=7))
+    return PanelTable(title, _laid_out(shown, columns), rows, "nothing waits", more)
 
-    return PanelTable(title, [*others, why], cells, rows, "nothing waits", more)
+
+def _evidence(row: SnapshotRow) -> Mapping[str, Any]:
+    """Return the evidence of the reason, which an older daemon does not send."""
+    reason: Mapping[str, Any] = row["reason"] or {}
+    return reason.get("evidence") or {}
 
 
 def ended_table(
     rows: list[SnapshotRow], theme: Theme, columns: int, *, at_s: float, title: str
 ) -> PanelTable:
-    label, user = PanelColumn("", _LABEL + 2), PanelColumn("USER", 8)
-    outcome, code = PanelColumn("OUTCOME", 14), PanelColumn("EXIT", 8)
-    ran, ago = PanelColumn("RAN", 7, True), PanelColumn("ENDED", 12, True)
-    others = (label, user, outcome, code, ran, ago)
-    room = columns - 2 - sum(column.width + 1 for column in others)
-    name = PanelColumn("NAME", min(_MOST_NAME, room))
+    def outcome(row: SnapshotRow) -> str:
+        return row["outcome"] or row["state"]
 
-    def cells(row: SnapshotRow) -> list[Line]:
-        state = row["outcome"] or row["state"]
-        style = {"COMPLETED": "good", "CANCELLED": "dim"}.get(state, "hot")
-        ran_s = (row["ended_at"] or at_s) - (row["started_at"] or row["ended_at"] or at_s)
-        return [
-            text(row["label"], label, theme),
-            text(row["name"], name, theme),
-            text(row["user"], user, theme),
-            text(state, outcome, theme, style),
-            text(_code(row), code, theme),
-            text(show_duration(ran_s) if row["started_at"] else "-", ran, theme),
-            text(_ago(row["ended_at"], at_s), ago, theme),
-        ]
+    def ran(row: SnapshotRow) -> str:
+        began_s = row["started_at"]
+        return show_duration((row["ended_at"] or at_s) - began_s) if began_s else "-"
 
-    return PanelTable(title, [label, name, *others[1:]], cells, rows, "nothing has ended lately")
+    styles = {"COMPLETED": theme["good"], "CANCELLED": theme["dim"]}
+    shown = [
+        words_column("", _LABEL + 2, lambda row: row["label"]),
+        words_column("NAME", _LEAST_NAME, lambda row: row["name"], most=_MOST_NAME),
+        words_column("USER", 8, lambda row: row["user"]),
+        words_column("OUTCOME", 14, outcome, lambda row: styles.get(outcome(row), theme["hot"])),
+        words_column("EXIT", 8, _code),
+        words_column("RAN", 7, ran, is_right=True),
+        words_column("ENDED", 12, lambda row: _ago(row["ended_at"], at_s), is_right=True),
+    ]
+    return PanelTable(title, _laid_out(shown, columns), rows, "nothing has ended lately")
 
 
 def reason_words(row: SnapshotRow) -> str:
@@ -568,20 +646,21 @@ def reason_words(row: SnapshotRow) -> str:
     return f"{reason['code']}: {reason['text']}".removesuffix(": ")
 
 
-def _cores(cores: float) -> str:
-    return f"{cores:.1f}".removesuffix(".0") if cores >= 0.1 or cores < 0.005 else f"{cores:.2f}"
-
-
-def _spent(row: SnapshotRow, column: PanelColumn, at_s: float, theme: Theme) -> Line:
+def _spent(row: SnapshotRow, at_s: float) -> str:
     """Return the run time and the time limit, or the state if that is not RUNNING."""
     if row["state"] != "RUNNING" or row["started_at"] is None:
-        return text(row["state"].lower(), column, theme, "held")
-    limit_s, left = row["time_limit_s"], left_s(row, at_s)
+        return row["state"].lower()
+    limit_s = row["time_limit_s"]
     words = show_duration(at_s - row["started_at"])
-    if limit_s is None or left is None:
-        return text(words, column, theme)
-    near = left <= limit_s * (1 - _HOT)
-    return text(f"{words}/{_limit(limit_s)}", column, theme, "hot" if near else "plain")
+    return words if limit_s is None else f"{words}/{_limit(limit_s)}"
+
+
+def _spent_style(row: SnapshotRow, at_s: float) -> str:
+    if row["state"] != "RUNNING" or row["started_at"] is None:
+        return "held"
+    limit_s, left = row["time_limit_s"], left_s(row, at_s)
+    is_near = limit_s is not None and left is not None and left <= limit_s * (1 - _HOT)
+    return "hot" if is_near else "plain"
 
 
 def _limit(limit_s: float) -> str:
@@ -594,6 +673,12 @@ def _start(row: SnapshotRow, at_s: float) -> str:
     if expected_s is None:
         return "-"
     return show_duration(expected_s - at_s) if expected_s >= at_s + 1 else "now"
+
+
+def _clock(then_s: float, at_s: float) -> str:
+    """Return a time within a day as "14:05", another one as "Nov 23"."""
+    is_near = abs(then_s - at_s) < 86400
+    return time.strftime("%H:%M" if is_near else "%b %d", time.localtime(then_s))
 
 
 def _ago(ended_s: float | None, at_s: float) -> str:

@@ -450,9 +450,10 @@ HELP = (
     "                     a colour (or a letter) is one user in one pool",
     "  PRESSURE           percent of the last 10 s in which processes waited",
     "  SHARES             the bar: dominant share; ┃ or │ on it: the entitlement",
-    "  SAT                share over entitlement: from 100% on the promise is kept",
+    "  SATISFIED          share over entitlement: from 100% on the promise is kept",
     "  RUNNING            used/declared; the bar turns (or ! comes) near the limit",
-    "  WAITING            in the order in which they would start now",
+    "  WAITING            in the order in which they would start now; the cursor",
+    "                     there shows the whole reason below",
 )
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rich.segment import Segment
 
-from drfd.common.units import show_cores, show_duration, show_size
+from drfd.common.units import show_duration
+from drfd.core.model.job import show_path
 from drfd_cli.commands.show import array_lines, job_lines
 from drfd_cli.output import ESTIMATE, advice_line, clean, show_time, show_when
 from drfd_cli.top.paint import (
@@ -37,6 +38,7 @@ from drfd_cli.top.panels import (
     leaf_marks,
     reason_words,
     running_table,
+    show_axis,
     tree_table,
     waiting_table,
 )
@@ -53,10 +55,13 @@ if TYPE_CHECKING:
     )
 
 #: Least columns of a screen with the tree beside the jobs, and the width of the tree then.
-_WIDE, _TREE_COLUMNS = 170, 80
+_WIDE, _TREE_COLUMNS = 170, 84
 #: Least size of a usable screen.
 LEAST_COLUMNS, LEAST_ROWS = 72, 16
-_FOOT_ROWS = 2
+#: Least rows of a screen for whole sentences, and the length of a long one.
+_WITH_SENTENCES, _SENTENCE = 20, 240
+#: Most lines of a reason on the page of a job.
+_MOST_REASON = 8
 #: Least rows of a screen that shows the machine above the page of a job.
 _ROOMY = 36
 #: Most rows of each list of `drf top --once`.
@@ -111,7 +116,8 @@ def screen(scene: Scene, size: Size, theme: Theme) -> list[Line]:
         return lines[:rows]
     listed = shown(scene.snapshot, scene.state)
     top = _top(scene, size, theme)
-    room = rows - len(top) - _FOOT_ROWS
+    foot = _foot(scene, listed, theme, size)
+    room = rows - len(top) - len(foot)
     if scene.state.page is Page.MAIN:
         body = _panels(scene, listed, size, room, theme)
     else:
@@ -119,7 +125,7 @@ def screen(scene: Scene, size: Size, theme: Theme) -> list[Line]:
         first = min(scene.state.scroll, max(0, len(page) - room))
         body = [joined(line, columns) for line in page[first : first + room]]
         body += [[spaces(columns)]] * (room - len(body))
-    return [*top, *body, *_foot(scene, listed, theme, columns)]
+    return [*top, *body, *foot]
 
 
 def settled(scene: Scene, size: Size, theme: Theme) -> State:
@@ -127,7 +133,8 @@ def settled(scene: Scene, size: Size, theme: Theme) -> State:
     state = scene.state
     if state.page is Page.MAIN or not state.scroll:
         return state
-    room = max(1, size.rows - len(_top(scene, size, theme)) - _FOOT_ROWS)
+    # A page has two lines below it.
+    room = max(1, size.rows - len(_top(scene, size, theme)) - 2)
     most = max(0, len(_page(scene, size.columns, room, theme)) - room)
     return replace(state, scroll=min(state.scroll, most))
 
@@ -259,50 +266,60 @@ _KEYS = {
 }  # fmt: skip
 
 
-def _foot(scene: Scene, listed: Lists, theme: Theme, columns: int) -> list[Line]:
-    """Return the question or message, and the line of keys."""
-    state = scene.state
-    line: Line = []
+def _foot(scene: Scene, listed: Lists, theme: Theme, size: Size) -> list[Line]:
+    """Return the question, message, filter or reason, and below it the line of keys."""
+    state, columns = scene.state, size.columns
+    told: list[Line] = []
+    if state.page is Page.MAIN and not state.row_filter.is_empty():
+        told = [[Segment(fit(f" only {_choice(state)}; Esc shows all", columns), theme["held"])]]
+    height = 1
+    about = _about_selected(state, listed)
+    if about and size.rows >= _WITH_SENTENCES:
+        # The same for each job, so that the panels keep their places when the cursor moves.
+        height = len(told) + -(-_SENTENCE // columns)
+    lines = wrap(about, columns - 1, height - len(told))
+    told += [[Segment(fit(f" {line}", columns), theme["dim"])] for line in lines]
+    pressing = _pressing(state, theme, columns)
+    if pressing is not None:
+        told = [pressing]
+    told += [[spaces(columns)]] * (height - len(told))
+    keys: Line = []
     for key, what in _KEYS[state.page]:
         pieces = [Segment(f" {key} ", theme["key"]), Segment(what, theme["foot"])]
-        if width_of([*line, *pieces]) <= columns:
-            line += pieces
-    return [_told(scene, listed, theme, columns), joined(line, columns)]
+        if width_of([*keys, *pieces]) <= columns:
+            keys += pieces
+    return [*told, joined(keys, columns)]
 
 
-def _told(scene: Scene, listed: Lists, theme: Theme, columns: int) -> Line:
-    state = scene.state
+def _pressing(state: State, theme: Theme, columns: int) -> Line | None:
+    """Return the question, the text that is being typed, or the message, or None without any."""
     if state.question is not None:
         # Also with a long name of the job, the possible answers must be visible.
         answer = " y: yes, any other key: no "
-        words = fit(f" {state.question.text}", columns - len(answer)).rstrip()
-        return joined([Segment(words + answer, theme["notice"])], columns)
-    if state.is_typing:
-        return joined(
-            [Segment(fit(f" / {state.row_filter.text}▏", columns).rstrip(), theme["notice"])],
-            columns,
-        )
-    if state.message:
-        style = theme["alarm" if state.is_bad else "title"]
-        return joined([Segment(fit(f" {state.message} ", columns).rstrip(), style)], columns)
-    if state.page is Page.MAIN and not state.row_filter.is_empty():
-        return [Segment(fit(f" only {_choice(state)}; Esc shows all", columns), theme["held"])]
-    return [Segment(fit(f" {_about_selected(scene.state, listed)}", columns), theme["dim"])]
+        words = fit(f" {state.question.text}", columns - len(answer)).rstrip() + answer
+        style = "notice"
+    elif state.is_typing:
+        words, style = fit(f" / {state.row_filter.text}▏", columns).rstrip(), "notice"
+    elif state.message:
+        words = fit(f" {state.message} ", columns).rstrip()
+        style = "alarm" if state.is_bad else "title"
+    else:
+        return None
+    return joined([Segment(words, theme[style])], columns)
 
 
 def _choice(state: State) -> str:
     row_filter = state.row_filter
-    below = row_filter.below.removeprefix("root.").replace(".", "/")
     parts = [
         *(["mine"] if row_filter.only_mine else []),
-        *([f"those of {below}"] if below else []),
+        *([f"those of {show_path(row_filter.below)}"] if row_filter.below else []),
         *([f"with “{row_filter.text}”"] if row_filter.text else []),
     ]
     return ", ".join(parts)
 
 
 def _about_selected(state: State, listed: Lists) -> str:
-    """Return the whole reason of the waiting job under the cursor, because its column is short."""
+    """Return the whole reason of the waiting job under the cursor."""
     if state.page is not Page.MAIN or state.panel is not TopPanel.WAITING:
         return ""
     rows = listed[TopPanel.WAITING]
@@ -392,7 +409,7 @@ def _facts(detail: Detail, theme: Theme, columns: int, room: int) -> Iterator[Li
         if value == "-":
             continue
         # The reason is the main content of the page.
-        most = 3 if label == "why" else 1
+        most = _MOST_REASON if label == "why" else 1
         for at, words in enumerate(wrap(value, columns - _LABEL - 2, most) or [""]):
             name = label if at == 0 else ""
             yield [Segment(fit(f" {name}", _LABEL + 1), theme["dim"]), Segment(words)]
@@ -434,8 +451,8 @@ def _graphs(
             style = "hot" if part >= 0.95 else "warm" if part >= 0.8 else "good"
         last = samples[name][-1]
         figures = (
-            f"{'?' if last is None else _amount(name, last)} of "
-            f"{_amount(name, declared) if declared else '-'}, most {_amount(name, max(known))}"
+            f"{'?' if last is None else show_axis(name, last)} of "
+            f"{show_axis(name, declared) if declared else '-'}, most {show_axis(name, max(known))}"
         )
         for row, chars in enumerate(spark(moments(at, samples[name], room), top, height)):
             # The text stands beside the lowest line of the graph.
@@ -469,7 +486,3 @@ def moments(
 
 def _head(words: str, theme: Theme, columns: int) -> Line:
     return [Segment(fit(f" {words} ", columns), theme["head"])]
-
-
-def _amount(name: str, amount: float) -> str:
-    return show_cores(1000 * amount) if name == "cores" else show_size(amount)

@@ -8,6 +8,7 @@ difference.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +34,7 @@ from canned_snapshots import (
 from drfd_cli.output import clean
 from drfd_cli.top.paint import Line, Theme
 from drfd_cli.top.screen import encode
-from drfd_cli.top.state import Act, Page, Question, RowFilter, State, TopPanel, Verb
+from drfd_cli.top.state import Act, CursorPlace, Page, Question, RowFilter, State, TopPanel, Verb
 from drfd_cli.top.view import (
     LEAST_COLUMNS,
     LEAST_ROWS,
@@ -216,6 +217,50 @@ def test_a_waiting_job_under_the_cursor_tells_its_whole_reason() -> None:
     shown = snapshot(pending=[waits(7, reason=reason)], counts={"PENDING": 1})
     lines = text(screen(at(shown, State(panel=TopPanel.WAITING)), Size(80, 24), PLAIN))
     assert "\n 7: LIMIT: root.physics may hold 2 cores and holds 2 " in lines
+
+
+def test_a_long_reason_under_the_cursor_is_wrapped_and_the_panels_stay() -> None:
+    text_of = {"long": "it fits, but " + "room is kept free for job 2 (alice), " * 5, "short": "x"}
+    rows = [
+        waits(at, reason={"code": "RESERVATION", "text": text_of[name]})
+        for at, name in enumerate(text_of)
+    ]
+    shown = snapshot(pending=rows, counts={"PENDING": 2})
+    first, second = (
+        text(screen(
+            at(shown, State(panel=TopPanel.WAITING, places={TopPanel.WAITING: place})),
+            Size(80, 24), PLAIN,
+        )).splitlines()
+        for place in (CursorPlace("0", 0), CursorPlace("1", 1))
+    )  # fmt: skip
+    assert first[:20] == second[:20]
+    told = " ".join(line.strip() for line in first[20:23])
+    assert told == f"0: RESERVATION: {text_of['long']}".rstrip()
+    assert [line.strip() for line in second[20:23]] == ["1: RESERVATION: x", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("columns", "heads"),
+    [
+        (72, "WAITS FOR FREE"),
+        (80, "WAITS FOR NEEDS FREE"),
+        (100, "WAITS FOR NEEDS FREE BLOCKED BY UNTIL"),
+        (140, "WAITS FOR NEEDS FREE BLOCKED BY UNTIL REASON"),
+    ],
+)
+def test_a_narrow_screen_has_fewer_columns_of_evidence(columns: int, heads: str) -> None:
+    shown = snapshot(pending=[waits(7)], counts={"PENDING": 1})
+    lines = text(screen(at(shown, State()), Size(columns, 24), PLAIN)).splitlines()
+    head = next(line for line in lines if line.startswith(" WAITING"))
+    assert " ".join(head.partition("START ")[2].split()) == heads
+
+
+def test_a_reason_without_evidence_is_shown_by_its_code() -> None:
+    """An older daemon sends none."""
+    told = {"code": "RESOURCES", "text": "needs 8 cores, 3 free"}
+    shown = snapshot(pending=[waits(7, reason=told)], counts={"PENDING": 1})
+    lines = text(screen(at(shown, State()), Size(80, 24), PLAIN))
+    assert re.search(r"\n 7 .* RESOURCES +\n", lines)
 
 
 @pytest.mark.parametrize(
