@@ -39,7 +39,6 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
-from drfd.launcher import attempt_files
 from instance import BIN, CONFIG, PATIENCE, wait_for
 from kernel import Kernel
 from tests.bench.attackers import ATTACKS
@@ -224,6 +223,8 @@ class Siege:
                     process.kill()
                 case "controller told to end":
                     process.terminate()
+                    # Until then it may still answer.
+                    wait_for("the end of the controller", self.victim.is_dead)
                 case "controller stopped":
                     self._stop_for(process.pid)
                 case "launcher":
@@ -251,24 +252,16 @@ class Siege:
         os.kill(pid, signal.SIGCONT)
 
     def _kill_a_runner(self) -> None:
-        runners = self._runners()
+        runners = self.victim.runners()
         if runners:
-            self._kill_runner(self.chance.choice([*runners]))
-
-    def _kill_runner(self, pid: int) -> None:
-        """It stands still first, so that it is known which job it has."""
-        os.kill(pid, signal.SIGSTOP)
-        wait_for("a runner that stands still", lambda: _state_of(pid) in ("T", "t", "Z", ""))
-        self.orphans |= self._runners().get(pid, set())
-        os.kill(pid, signal.SIGKILL)
-        self.orphans |= self._runners().get(pid, set())
+            self.orphans |= self.victim.kill_runner(self.chance.choice([*runners]))
 
     def _kill_anybody(self) -> None:
         """Of drfd's processes, whatever it is there for."""
-        runners = self._runners()
+        runners = self.victim.runners()
         pid = self.chance.choice([pid for pid in _pids() if self._is_drfds(pid)])
         if pid in runners:
-            self._kill_runner(pid)
+            self.orphans |= self.victim.kill_runner(pid)
             return
         # A job's own process looks as its runner does, from the fork to its exec. It stands still
         # first, so that it is known whether it is still before that.
@@ -278,8 +271,10 @@ class Siege:
             os.kill(pid, signal.SIGCONT)
             return
         parent = _parent_of(pid)
-        self.unmaterialized |= runners.get(parent, set()) | self._runners().get(parent, set())
-        os.kill(pid, signal.SIGKILL)
+        for found in (runners, self.victim.runners()):
+            self.unmaterialized |= found.get(parent, set())
+        # It may have become a runner meanwhile.
+        self.orphans |= self.victim.kill_runner(pid)
 
     def _is_drfds(self, pid: int) -> bool:
         try:
@@ -289,19 +284,6 @@ class Siege:
         room = os.fsencode(self.victim.state)
         is_ours = any(word.startswith(room) for word in words)
         return is_ours and any(word.startswith(b"drfd.") for word in words)
-
-    def _runners(self) -> dict[int, set[int]]:
-        """Runner → the jobs that it has, by the attempt files."""
-        found: dict[int, set[int]] = {}
-        for path in (self.victim.state / "launcher" / "attempts").glob("*.*"):
-            try:
-                attempt = attempt_files.parse(path.read_bytes())
-            except OSError:
-                continue
-            if attempt is not None and attempt.runner is not None:
-                job_id = int(path.name.partition(".")[0])
-                found.setdefault(int(attempt.runner["pid"]), set()).add(job_id)
-        return found
 
     # -- what must hold ------------------------------------------------------------------------
 
@@ -362,8 +344,9 @@ class Siege:
             self.deviations.append(f"{name} has not come to the end: {errors[-2000:]}")
         for record in records:
             if "away" in record:
-                # Right only while somebody was killed.
-                if self._phase_at(record["at_ns"]) not in ("deaths", "after"):
+                # Right only while somebody was killed, at some time from its start to its end.
+                phases = {self._phase_at(record[when]) for when in ("begun_ns", "at_ns")}
+                if not phases & {"deaths", "after"}:
                     self.deviations.append(f"{name} found nobody: {record}")
                 self.counts["drf submit: no daemon, not queued"] += 1
             elif "refused" in record:
@@ -445,14 +428,18 @@ def _pids() -> list[int]:
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
 
 
-def _end_all_of(uid: int) -> None:
-    """Of a user that we have made."""
+def _has_ended_all_of(uid: int) -> bool:
+    """Kill what lives of a user that we have made. Whether there was nothing: only then can the
+    user be removed."""
+    killed = []
     for pid in _pids():
         try:
-            if os.stat(f"/proc/{pid}").st_uid == uid:
+            if os.stat(f"/proc/{pid}").st_uid == uid and _state_of(pid) not in ("Z", ""):
                 os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
         except OSError:
             continue
+    return not killed
 
 
 def _parent_of(pid: int) -> int:
@@ -492,7 +479,8 @@ def siege(
             wait_for("a daemon to end all jobs", victim.has_come_back, show=victim.tail)
         victim.destroy()
         for name in made:
-            _end_all_of(pwd.getpwnam(name).pw_uid)
+            uid = pwd.getpwnam(name).pw_uid
+            wait_for(f"the end of all of {name}", lambda uid=uid: _has_ended_all_of(uid))
             subprocess.run(["userdel", name], check=True)
 
 

@@ -158,8 +158,7 @@ class Soak:
         job_id = self.chance.choice(running)["id"]
         runner = self.victim.runner_of(job_id)
         if runner is not None:
-            self.orphans.add(job_id)
-            os.kill(runner, signal.SIGKILL)
+            self.orphans |= self.victim.kill_runner(runner)
 
     # -- looks ---------------------------------------------------------------------------------
 

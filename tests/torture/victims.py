@@ -93,11 +93,29 @@ class Victim(Instance):
         return int(text) if text.endswith("\n") and _state_of(int(text)) == "T" else None
 
     def runner_of(self, job_id: int) -> int | None:
-        for path in (self.state / "launcher" / "attempts").glob(f"{job_id}.*"):
-            attempt = attempt_files.parse(path.read_bytes())
+        return next((pid for pid, jobs in self.runners().items() if job_id in jobs), None)
+
+    def runners(self) -> dict[int, set[int]]:
+        """Runner → the jobs that it has, by the attempt files, which may go at any time."""
+        found: dict[int, set[int]] = {}
+        for path in (self.state / "launcher" / "attempts").glob("*.*"):
+            try:
+                attempt = attempt_files.parse(path.read_bytes())
+            except FileNotFoundError:
+                continue
             if attempt is not None and attempt.runner is not None:
-                return int(attempt.runner["pid"])
-        return None
+                job_id = int(path.name.partition(".")[0])
+                found.setdefault(int(attempt.runner["pid"]), set()).add(job_id)
+        return found
+
+    def kill_runner(self, pid: int) -> set[int]:
+        """The jobs that it had. It stands still first: a runner may be given another job at any
+        time."""
+        os.kill(pid, signal.SIGSTOP)
+        wait_for("a runner that stands still", lambda: _state_of(pid) in ("T", "t", "Z", None))
+        had = self.runners().get(pid, set())
+        os.kill(pid, signal.SIGKILL)
+        return had | self.runners().get(pid, set())
 
     def kill_victim(self, victim: str, *, point: str, at: int, job_id: int | None) -> None:
         """And then let go whoever stands at the point, `at`."""

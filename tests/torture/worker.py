@@ -109,7 +109,7 @@ class Worker:
         ended_ns = time.monotonic_ns()
         if done.returncode == os.EX_UNAVAILABLE:
             # Nobody was there to ask; nothing is queued.
-            self._note(away=done.stderr.strip(), at_ns=ended_ns)
+            self._note(away=done.stderr.strip(), begun_ns=begun_ns, at_ns=ended_ns)
             return
         if done.returncode != 0:
             self._note(refused=done.stderr.strip(), code=done.returncode, at_ns=ended_ns)
