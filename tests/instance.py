@@ -150,6 +150,14 @@ class Instance:
         os.kill(pid, signal.SIGKILL)
         wait_for("another launcher", lambda: self.launcher_pid() != pid and self.answers())
 
+    def arm(self, point: str, whom: object) -> Path:
+        """Have `whom` die at a failpoint. The file that says so is there with all its words at
+        once: a daemon may pass at any moment, and must not find an empty one."""
+        armed, written = self.failpoints / point, self.root / f"{point}.armed"
+        written.write_text(f"{whom}\n")
+        written.rename(armed)
+        return armed
+
     def is_dead(self) -> bool:
         return self.process is None or self.process.poll() is not None
 
@@ -272,7 +280,8 @@ class Instance:
         try:
             if not self.is_dead():
                 for armed in self.failpoints.iterdir():
-                    armed.unlink()
+                    # Somebody may reach the point just now.
+                    armed.unlink(missing_ok=True)
                 self._end_all_jobs()
         finally:
             if not self.is_dead():

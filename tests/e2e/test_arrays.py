@@ -6,7 +6,6 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,11 +48,16 @@ def test_each_task_runs_once_with_its_index_and_writes_to_its_own_file(
 
 
 def test_no_more_run_at_once_than_were_asked_for(instance: Instance) -> None:
-    """Both lines of a task go to one file, which the kernel appends to in one piece."""
-    array_id = array(instance, "0-9%3", "echo + >> log; sleep 0.2; echo - >> log")
+    """Both lines of a task go to one file, which the kernel appends to in one piece. The first ones
+    wait for each other, however slowly they are started."""
+    together = "while ! [ -e gate ]; do sleep 0.05; done"
+    array_id = array(instance, "0-9%3", f"echo + >> log; {together}; sleep 0.2; echo - >> log")
+    log = instance.work / "log"
+    wait_for("three to run", lambda: log.exists() and log.read_text().count("+") >= 3)
+    (instance.work / "gate").touch()
     instance.drf("wait", array_id)
     level = most = 0
-    for sign in (instance.work / "log").read_text().split():
+    for sign in log.read_text().split():
         level += 1 if sign == "+" else -1
         most = max(most, level)
     assert (level, most) == (0, 3)
@@ -153,8 +157,7 @@ def test_killed_again_and_again_each_task_runs_once_and_none_is_forgotten(
 def test_dying_at(make_instance: Callable[..., Instance], point: str) -> None:
     """Whoever reaches the point dies there, and is started again."""
     instance = make_instance(ROOMY).start()
-    armed: Path = instance.failpoints / point
-    armed.write_text("self")
+    armed = instance.arm(point, "self")
     said: list[int] = []
     asking = threading.Thread(
         target=lambda: said.append(array(instance, "0-5%2", MARK + "sleep 0.1; exit 3"))

@@ -9,10 +9,10 @@ would show. (Every failpoint, one job at a time: tests/torture/test_crash_matrix
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,14 +40,11 @@ def run_of_jobs(instance: Instance) -> dict[int, tuple[str, int | None]]:
         marked = f"echo x >> ran-{name}-{number}; {script}"
         submit_surely(instance, f"{name}-{number}", marked)
     for number in range(2):
-        instance.drf("cancel", "--name", f"stopped-{number}", "--yes", check=False)
-        instance.restart_if_dead()
-        # A cancel whose daemon died before it was durable was never acknowledged: ask again.
-        instance.drf("cancel", "--name", f"stopped-{number}", "--yes", check=False)
+        cancel_surely(instance, f"stopped-{number}")
     ask_until(instance, "suspend", "SUSPENDED")
     ask_until(instance, "resume", "RUNNING")
     (instance.work / "gate").touch()
-    wait_for("the end of all jobs", lambda: all_over(instance), seconds=40,
+    wait_for("the end of all jobs", lambda: all_over(instance),
              show=lambda: (instance.status(), instance.log.read_text()[-3000:]))  # fmt: skip
     return {job["id"]: fates[job["name"].split("-")[0]][1] for job in all_jobs(instance)}
 
@@ -73,6 +70,18 @@ def submit_surely(instance: Instance, name: str, script: str) -> None:
         asking.join(0.05)
     accepted = [job["id"] for job in all_jobs(instance) if job["name"] == name]
     assert accepted == [int(said[0])], "what was acknowledged is there, once"
+
+
+def cancel_surely(instance: Instance, name: str) -> None:
+    """A cancel whose daemon died before it was durable was never acknowledged: ask again, until
+    somebody answers."""
+
+    def is_answered() -> bool:
+        instance.restart_if_dead()
+        done = instance.drf("cancel", "--name", name, "--yes", check=False)
+        return done.returncode != os.EX_UNAVAILABLE
+
+    wait_for(f"an answer about {name}", is_answered, show=instance.log.read_text)
 
 
 def all_jobs(instance: Instance) -> list[dict[str, Any]]:
@@ -129,12 +138,6 @@ def check_all(instance: Instance, fates: dict[int, tuple[str, int | None]]) -> N
     assert list((instance.state / "launcher" / "attempts").iterdir()) == []
 
 
-def arm(instance: Instance, point: str, whom: object) -> Path:
-    armed = instance.failpoints / point
-    armed.write_text(str(whom))
-    return armed
-
-
 #: One of each process and of each kind: before and after what is written, and what is done.
 POINTS = ["journal.after-commit", "server.before-reply", "launch.after-fork", "remove.after-unlink"]
 
@@ -143,7 +146,7 @@ POINTS = ["journal.after-commit", "server.before-reply", "launch.after-fork", "r
 def test_dying_at(make_instance: Callable[..., Instance], point: str) -> None:
     """The process that reaches the point dies there."""
     instance = make_instance(ROOMY).start()
-    armed = arm(instance, point, "self")
+    armed = instance.arm(point, "self")
     fates = run_of_jobs(instance)
     assert not armed.exists(), "the point was never reached"
     check_all(instance, fates)
@@ -157,7 +160,7 @@ def test_others_die_while_a_runner_is_at(
     instance = make_instance(ROOMY).start()
     assert instance.process is not None
     pid = instance.process.pid if whom == "controller" else instance.launcher_pid()
-    armed = arm(instance, point, pid)
+    armed = instance.arm(point, pid)
     fates = run_of_jobs(instance)
     assert not armed.exists(), "the point was never reached"
     check_all(instance, fates)
@@ -168,7 +171,7 @@ def test_a_runner_dies_at(make_instance: Callable[..., Instance], point: str) ->
     """Before its job is let go, the job is launched again; after that its end cannot be known,
     unless it is on record already. The other jobs notice nothing."""
     instance = make_instance(ROOMY).start()
-    arm(instance, point, "self")
+    instance.arm(point, "self")
     job_id = instance.submit("-c", "0.1", "--", "sh", "-c", "echo x >> ran; exit 3")
     job = instance.wait_end(job_id)
     ran = instance.work / "ran"
@@ -189,7 +192,7 @@ def test_an_answer_that_is_lost_is_asked_for_again_and_nothing_is_queued_twice(
     """The daemon dies between the commit and the reply, and is started again a moment later."""
 
     instance = make_instance(ROOMY).start()
-    arm(instance, "server.before-reply", "self")
+    instance.arm("server.before-reply", "self")
     said: list[str] = []
     asking = threading.Thread(
         target=lambda: said.append(

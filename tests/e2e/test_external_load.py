@@ -121,5 +121,7 @@ def test_what_drfds_own_jobs_use_is_not_from_outside(
     wait_for("its memory", lambda: instance.show(job_id)["usage"]["memory"] > OUTSIDE)
     big = instance.submit("-c", "0.05", "-m", "64M", "-t", "60s", "--", "sleep", "16")
     assert instance.wait_end(big)["state"] == "COMPLETED"
-    assert instance._ask("shares").get("external") is None
+    # Others may really use more than before, but not so much as the job.
+    external = instance._ask("shares").get("external")
+    assert external is None or external["kept"]["memory"] < OUTSIDE - 2 * GIB
     assert instance.show(job_id)["state"] == "RUNNING"

@@ -8,12 +8,13 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from drfd.common.paths import SYSTEM_SOCKET
-from instance import ALONE, BIN, is_alive, wait_for
+from instance import ALONE, BIN, PATIENCE, wait_for
 
 pytestmark = pytest.mark.skipif(
     SYSTEM_SOCKET.parent.exists(), reason="a system daemon is, or was, running here"
@@ -35,22 +36,29 @@ def home() -> Iterator[Path]:
             "the end of its jobs", lambda: '"jobs": []' in drf(place, "status", "--json").stdout
         )
     for pid in daemons(place):
-        os.kill(pid, signal.SIGTERM)
-    wait_for("the end of the daemon", lambda: not any(map(is_alive, daemons(place))))
+        # One that has found the state directory taken leaves by itself.
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    # The launcher ends a moment after the daemon, and writes below this place until then.
+    wait_for("the end of all its processes", lambda: not processes(place))
     shutil.rmtree(place)
 
 
 def daemons(home: Path) -> list[int]:
     """Controllers whose state is below this home."""
-    found = []
+    return [pid for pid, words in processes(home).items() if b"serve" in words]
+
+
+def processes(home: Path) -> dict[int, list[bytes]]:
+    """The command lines of those that are told of a path below this home."""
+    found = {}
     for entry in Path("/proc").iterdir():
         try:
             command = (entry / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        mine = any(word.startswith(os.fsencode(home)) for word in command)
-        if mine and b"serve" in command:
-            found.append(int(entry.name))
+        if any(word.startswith(os.fsencode(home)) for word in command):
+            found[int(entry.name)] = command
     return found
 
 
@@ -58,7 +66,7 @@ def drf(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     env = {"HOME": str(home), "PATH": os.environ["PATH"]}
     return subprocess.run(
         [str(BIN / "drf"), *words],
-        capture_output=True, text=True, env=env, cwd=home, timeout=60, check=False,
+        capture_output=True, text=True, env=env, cwd=home, timeout=120 * PATIENCE, check=False,
     )  # fmt: skip
 
 
@@ -86,7 +94,7 @@ def test_two_first_commands_at_once_start_one(home: Path) -> None:
         )
         for _ in range(2)
     ]  # fmt: skip
-    said = sorted(process.communicate(timeout=60)[0] for process in both)
+    said = sorted(process.communicate(timeout=120 * PATIENCE)[0] for process in both)
     assert said == ["submitted job 1\n", "submitted job 2\n"]
     assert [process.returncode for process in both] == [0, 0]
     # The other one finds the state directory taken, and leaves.

@@ -18,6 +18,10 @@ from instance import CONFIG, Instance, is_alive, wait_for
 ROOMY = CONFIG.replace("cores = 9", "cores = 100").replace('"18G"', '"100G"')
 
 
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def kill_launcher(instance: Instance) -> None:
     instance.kill_launcher()
 
@@ -65,10 +69,14 @@ def test_jobs_of_every_kind_come_through(
 
 def test_ends_while_nobody_looks_are_recorded(make_instance: Callable[..., Instance]) -> None:
     instance = make_instance(ROOMY).start()
-    job_id = instance.submit("-c", "0.1", "--", "sh", "-c", "sleep 1; exit 7")
+    script = "echo $$; while ! [ -e gate ]; do sleep 0.05; done; exit 7"
+    job_id = instance.submit("-c", "0.1", "--", "sh", "-c", script)
     instance.wait_state(job_id, "RUNNING")
+    runner = parent(int(wait_for("its pid", lambda: instance.output(job_id))))
     instance.kill()
-    time.sleep(3)
+    (instance.work / "gate").touch()
+    # It writes the end down, and leaves.
+    wait_for("the runner's end", lambda: not is_alive(runner))
     back_s = time.time()
     instance.start()
     job = instance.wait_end(job_id)
@@ -80,10 +88,12 @@ def test_a_time_limit_that_passed_meanwhile_is_enforced_at_once(
     make_instance: Callable[..., Instance],
 ) -> None:
     instance = make_instance(ROOMY).start()
-    job_id = instance.submit("-c", "0.1", "-t", "1s", "--", "sleep", "600")
-    instance.wait_state(job_id, "RUNNING")
+    # Not so short that it might have passed before anybody has looked.
+    limit_s = 10
+    job_id = instance.submit("-c", "0.1", "-t", f"{limit_s}s", "--", "sleep", "600")
+    started_s = instance.wait_state(job_id, "RUNNING")["started_at"]
     instance.kill()
-    time.sleep(1.5)
+    wait_for("the time limit", lambda: time.time() > started_s + limit_s + 0.5)
     instance.start()
     assert instance.wait_end(job_id)["state"] == "TIMEOUT"
 
@@ -124,9 +134,7 @@ def test_a_runner_that_is_killed_loses_only_its_own_job(
     other = instance.submit("-c", "0.1", "--", "sh", "-c", "sleep 1; exit 3")
     instance.wait_state(job_id, "RUNNING")
     pid = int(wait_for("its pid", lambda: instance.output(job_id)))
-    with open(f"/proc/{pid}/stat") as stat:
-        runner = int(stat.read().rpartition(")")[2].split()[1])
-    os.kill(runner, signal.SIGKILL)
+    os.kill(parent(pid), signal.SIGKILL)
     job = instance.wait_end(job_id)
     assert (job["state"], job["exit_code"], job["signal"]) == ("LOST", None, None)
     assert job["outcome"]["reason"] == "RUNNER_KILLED", "not taken for a restart of the machine"
@@ -184,12 +192,13 @@ def test_a_job_that_comes_before_the_launcher_is_ready_starts_when_it_is(
 
 def test_when_the_launchers_keeper_dies_the_daemon_ends_and_says_so(instance: Instance) -> None:
     """Nobody would start a launcher, nor any job, any more; jobs that run go on."""
-    job_id = instance.submit("--", "sh", "-c", "sleep 2; exit 5")
+    script = "while ! [ -e gate ]; do sleep 0.05; done; exit 5"
+    job_id = instance.submit("--", "sh", "-c", script)
     instance.wait_state(job_id, "RUNNING")
-    keeper = int(Path(f"/proc/{instance.launcher_pid()}/stat").read_text().split()[3])
-    os.kill(keeper, signal.SIGKILL)
+    os.kill(parent(instance.launcher_pid()), signal.SIGKILL)
     wait_for("the daemon's end", instance.is_dead)
     assert "the keeper of the launcher has died" in instance.log.read_text()
+    (instance.work / "gate").touch()
     instance.start()
     assert instance.wait_end(job_id)["exit_code"] == 5
 

@@ -114,7 +114,8 @@ def test_it_is_ready_when_it_answers_and_not_before(manager: Manager) -> None:
     manager.instance.launch()
     manager.await_word("READY=1")
     assert manager.instance.drf("status").returncode == 0
-    assert "STATUS=0 running, 0 waiting, the launcher is away" in manager.words
+    status = "STATUS=0 running, 0 waiting, the launcher is away"
+    wait_for("its status", lambda: status in manager.words, show=lambda: manager.words)
     manager.start_launcher()
     wait_for("the launcher", manager.instance.answers)
 
@@ -173,11 +174,13 @@ def test_either_service_may_be_killed_and_no_job_is_lost(
 
 
 def test_a_shutdown_leaves_jobs_to_the_next_daemon(service: Instance) -> None:
-    job_id = service.submit("--", "sh", "-c", "sleep 3; exit 4")
+    script = "while ! [ -e gate ]; do sleep 0.05; done; exit 4"
+    job_id = service.submit("--", "sh", "-c", script)
     service.wait_state(job_id, "RUNNING")
     done = service.drf("shutdown")
     assert done.stdout == "drfd has ended; 1 running job left to the next one\n"
     assert end_of(service) == 0, "a service that ends so is not started again"
+    (service.work / "gate").touch()
     service.start()
     assert service.wait_end(job_id)["exit_code"] == 4
 

@@ -75,7 +75,8 @@ def fill(instance: Instance) -> Instance:
     submit("B", "sweep", "sleep", "600", cores=2, array="0-9")
     submit("A", "kept", "true", held=True)
     client.close()
-    instance.wait_state(3, "RUNNING")
+    for job_id in (2, 3):
+        instance.wait_state(job_id, "RUNNING")
     return instance
 
 

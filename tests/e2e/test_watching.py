@@ -61,6 +61,10 @@ class Watcher:
         assert line.endswith(b"\n"), "the stream has ended"
         return dict(json.loads(line)["snapshot"])
 
+    def is_told(self) -> None:
+        """Return when a line has begun to arrive; it is not taken."""
+        assert self._socket.recv(1, socket.MSG_PEEK), "the stream has ended"
+
     def has_ended(self) -> bool:
         """When all has been read that was still to come."""
         try:
@@ -99,7 +103,8 @@ def test_who_reads_nothing_for_ten_seconds_costs_nobody_anything(
     with watchers(instance, 20) as slow, watchers(instance, 2) as quick:
         for each in quick:
             assert len(json.dumps(each.see())) > 212_992, "a shorter line would lie in the kernel"
-        time.sleep(2)
+        for each in slow:
+            each.is_told()
         begin_s, before = time.time(), memory_bytes(instance)
         seen = 0
         while time.time() - begin_s < 10:
@@ -107,7 +112,8 @@ def test_who_reads_nothing_for_ten_seconds_costs_nobody_anything(
             assert all(abs(time.time() - at) < 10 * PATIENCE for at in ats)
             seen += 1
         assert seen >= 5, "others have waited for those who did not read"
-        assert memory_bytes(instance) - before < 4 * MIB
+        # What was kept for each of the slow ones would be 40 MiB; some comes and goes by itself.
+        assert memory_bytes(instance) - before < 12 * MIB
         for each in slow:
             assert each.see()["at"] < begin_s, "what was begun is told to its end"
         # Nothing of the ten seconds in between, in which others were told ten times.
@@ -145,7 +151,7 @@ def test_what_a_job_uses_is_seen_and_kept_over_a_restart(instance: Instance, bus
         instance.start()
         after = client.usage(busy)
         # To the millisecond, as it is kept; the clock of the world may be slewed meanwhile.
-        assert [round(at) for at in after.at[: len(before.at)]] == [round(at) for at in before.at]
+        assert after.at[: len(before.at)] == pytest.approx(before.at, abs=0.5)
         assert next(at for at in (each.at for each in stream) if at > first.at)
         stream.close()
         wait_for("a new point", lambda: len(client.usage(busy).at) > len(before.at))
