@@ -10,10 +10,13 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from math import inf
 
 import pytest
 
+from drfd.core.model import events as ev
+from drfd.journal.journal import Journal
 from instance import CONFIG, Instance, wait_for
 
 
@@ -27,17 +30,11 @@ def test_table_1_of_the_paper(instance: Instance) -> None:
         instance.submit("-p", "A", "-c", "1", "-m", "4G", "--", "sleep", "600")
     assert {job["reason"]["code"] for job in instance.status()} == {"DRAINING"}
     instance.drf("undrain")
-    running = wait_for(
+    wait_for(
         "five running jobs",
-        lambda: [
-            found
-            for found in [[job for job in instance.status() if job["state"] == "RUNNING"]]
-            if len(found) == 5
-        ],
+        lambda: [job["state"] for job in instance.status()].count("RUNNING") == 5,
         show=instance.status,
-    )[0]
-    order = [job["pool"][-1] for job in sorted(running, key=lambda job: job["started_at"])]
-    assert order == list("BAABA")
+    )
     shares = json.loads(instance.drf("shares", "--json").stdout)
     nodes = {node["path"]: node for node in shares["nodes"]}
     user = f".{getpass.getuser()}"
@@ -48,6 +45,12 @@ def test_table_1_of_the_paper(instance: Instance) -> None:
         assert nodes[path]["running"] == count
     assert shares["free"]["cores"] == 0
     assert shares["free"]["memory"] == 4 << 30
+    # Not by their own times: processes that are started together are not as fast as each other.
+    instance.stop()
+    with closing(Journal(instance.state / "controller" / "journal.sqlite")) as journal:
+        launched = [event.job_id for event in journal.events() if isinstance(event, ev.Admitted)]
+    instance.start()
+    assert [instance.show(job_id)["pool"][-1] for job_id in launched] == list("BAABA")
 
 
 def test_waits_are_explained_by_what_is_short_and_who_holds_it(instance: Instance) -> None:
@@ -124,14 +127,16 @@ def test_weights_of_three_to_one_to_one_are_kept_with_long_queues_of_short_jobs(
     }
     instance.drf("cancel", block)
     seen: dict[str, list[int]] = {"A": [], "B": [], "C": []}
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        running = [job for job in instance.status() if job["state"] == "RUNNING"]
-        counts = Counter(ids[job["id"]] for job in running if job["id"] in ids)
+    while True:
+        jobs = [job for job in instance._ask("status", select={})["jobs"] if job["id"] in ids]
+        # Who has no more queued gives its place to the others.
+        if {ids[job["id"]] for job in jobs if job["state"] == "PENDING"} != {*seen}:
+            break
+        counts = Counter(ids[job["id"]] for job in jobs if job["state"] == "RUNNING")
         if sum(counts.values()) == 10:
             for pool, row in seen.items():
                 row.append(counts[pool])
-        time.sleep(0.4)
+        time.sleep(0.1)
     assert len(seen["A"]) >= 2, instance.status()
     means = {pool: sum(row) / len(row) for pool, row in seen.items()}
     for pool, expected in (("A", 6), ("B", 2), ("C", 2)):
@@ -170,14 +175,16 @@ def test_a_job_of_most_of_the_machine_in_a_busy_stream(
             ],
         )[0]
         assert told["started_at"] or "is kept for it" in told["reason"]["text"]
-    started = wait_for("its start", lambda: instance.show(big)["started_at"], seconds=60)
-    waiting = [job for job in instance.status() if job["state"] == "PENDING"]
+    started = wait_for("its start", lambda: instance.show(big)["started_at"])
     if reserves:
-        assert waiting, "it passed the small jobs"
+        # By their times: some may have started before we look.
+        later = [job for job in instance.status("--all") if (job["started_at"] or inf) > started]
+        assert later, "it passed the small jobs"
         job = instance.show(big)
         # Patience, the longest small job by its limit, and a pass.
         assert started - job["submitted_at"] < 1 + 4 + 5 + 3
     else:
+        waiting = [job for job in instance.status() if job["state"] == "PENDING"]
         assert not waiting, "it waited for all of them"
 
 
