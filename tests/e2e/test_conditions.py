@@ -135,12 +135,18 @@ def test_the_controller_is_killed_while_jobs_wait_for_each_other(
 def test_a_failed_job_is_tried_again_after_a_pause_and_appends_to_its_output(
     instance: Instance,
 ) -> None:
-    job_id = sh(instance, "echo try $DRF_ATTEMPT; [ $DRF_ATTEMPT = 2 ] || exit 3", "--retry", "3")
+    script = f"echo try $DRF_ATTEMPT; {GATE}; [ $DRF_ATTEMPT = 2 ] || exit 3"
+    job_id = sh(instance, script, "--retry", "3")
     other = sh(instance, "true", "--after", str(job_id))
-    wait_for("a pause", lambda: instance.show(job_id)["reason"])
+    instance.wait_state(job_id, "RUNNING")
+    # The pause is short: nothing starts before it has been seen.
+    instance.drf("drain")
+    (instance.work / "gate").touch()
+    instance.wait_state(job_id, "PENDING")
     assert instance.show(other)["reason"]["code"] == "DEPENDENCY"
     text = instance.drf("why", job_id).stdout
     assert "attempt 2 of 4; attempt 1 ended FAILED (exit code 3)" in text
+    instance.drf("undrain")
     job = instance.wait_end(job_id)
     assert (job["state"], job["attempt"]) == ("COMPLETED", 2)
     assert instance.output(job_id) == "try 1\ntry 2\n"
