@@ -64,7 +64,9 @@ def newer(place: Path) -> Path:
     for name in ("README.md", "LICENSE", "pyproject.toml"):
         shutil.copy(ROOT / name, source)
     for name in ("drfd", "cli", "docs", "systemd"):
-        shutil.copytree(ROOT / name, source / name)
+        # Python puts files there and renames them, also for what runs beside this.
+        compiled = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, source / name, ignore=compiled)
     for name, pattern in VERSIONS.items():
         text = (source / name).read_text()
         assert len(re.findall(pattern, text)) == 1

@@ -71,6 +71,9 @@ def test_installed_once_more_it_goes_on_where_it_was(installed: Installed) -> No
 
 
 def test_with_purge_nothing_is_left(installed: Installed) -> None:
+    # That of the last job goes a moment after its end is known; until then it is refused.
+    attempts = Path("/var/lib/drfd/launcher/attempts")
+    wait_for("no attempt to be left", lambda: not os.listdir(attempts))
     run(BIN / "drfd", "uninstall", "--purge")
     assert listed() - BEFORE_ALL == set()
     assert not GROUP.exists() and not Path("/run/drfd").exists()
