@@ -209,7 +209,8 @@ def _may_set_login() -> bool:
 
 
 def warm_up() -> None:
-    """Do once, without effect, what `set_privileged_attributes` and `allow_core` do; see `child.warm_up`."""
+    """Do once, without effect, what `set_privileged_attributes` and `allow_core` do; see
+    `child.warm_up`."""
     oom_score()
     _may_set_login()
     allow_core()
