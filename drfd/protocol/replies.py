@@ -150,31 +150,41 @@ class OutcomeView(CodeText):
     reason: NotRequired[str]
 
 
-class JobView(TypedDict):
-    """A job, or pending tasks of an array that are all alike (then `tasks` is sent)."""
+class SubmittedView(TypedDict):
+    """A job or an array as it was submitted."""
 
     id: int
     array_id: int | None
     array_index: int | None
     name: str
     user: str
-    uid: int
     pool: str
-    state: str
-    #: Null for a job that does not wait.
-    reason: CodeText | None
     demand: ResourcesView
     #: Null for no limit.
     time_limit_s: int | None
     priority: int
-    attempt: int
     submitted_at: float
-    eligible_at: float | None
+
+
+class ProgressView(SubmittedView):
+    """A job with its state and its latest attempt."""
+
+    state: str
+    attempt: int
     started_at: float | None
     ended_at: float | None
     expected_start_at: float | None
     exit_code: int | None
     signal: int | None
+
+
+class JobView(ProgressView):
+    """A job, or pending tasks of an array that are all alike (then `tasks` is sent)."""
+
+    uid: int
+    #: Null for a job that does not wait.
+    reason: CodeText | None
+    eligible_at: float | None
     #: Null for a job that has not ended.
     outcome: OutcomeView | None
     usage: UsageView
@@ -232,26 +242,16 @@ class PastJobView(JobView):
     used: UsedView
 
 
-class ArrayView(TypedDict):
+class ArrayView(SubmittedView):
     """An array as a whole, for its owner."""
 
-    id: int
-    array_id: int | None
-    array_index: int | None
+    uid: int
     array_tasks: str
     tasks: int
-    name: str
-    user: str
-    uid: int
-    pool: str
     #: Tasks by state.
     counts: dict[str, int]
     #: Indices of the tasks that did not complete, by state.
     indices: dict[str, str]
-    demand: ResourcesView
-    time_limit_s: int | None
-    priority: int
-    submitted_at: float
     cwd: str
     argv: list[str]
     stdout: str
@@ -580,30 +580,13 @@ class EventLine(TypedDict):
     mark: NotRequired[int]
 
 
-class SnapshotRow(TypedDict):
+class SnapshotRow(ProgressView):
     """A job, or tasks of an array that are all alike; visible to everybody."""
 
-    id: int
     label: str
-    array_id: int | None
-    array_index: int | None
     tasks: int
-    name: str
-    user: str
-    pool: str
-    state: str
     reason: WaitView | None
-    demand: ResourcesView
-    time_limit_s: int | None
-    priority: int
-    attempt: int
-    submitted_at: float
-    started_at: float | None
-    ended_at: float | None
-    expected_start_at: float | None
     outcome: str | None
-    exit_code: int | None
-    signal: int | None
     now: NowView | None
 
 

@@ -497,7 +497,7 @@ class Server:
             quota_uid = uid if actor.has_account else STRANGERS
             if quota_uid != uid:
                 client.stack.enter_context(self._quotas.connection(quota_uid))
-            await metered(quota_uid, self._converse(reader, writer, uid, client.gid, quota_uid))
+            await metered(quota_uid, self._converse(reader, writer, client, quota_uid))
         except (Refused, Unavailable, HostError) as error:
             # The connection ends: after an invalid line nothing that follows can be trusted.
             if writer is not None:
@@ -533,10 +533,10 @@ class Server:
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        uid: int,
-        gid: int,
+        client: _Client,
         quota_uid: int,
     ) -> None:
+        uid = client.uid
         frames, pipeline = Frames(reader), Pipeline(reader)
         try:
             while True:
@@ -550,6 +550,7 @@ class Server:
                         # The user is looked up before the request is queued: a look-up takes
                         # time, and requests keep their order.
                         actor = self._accounts.at_hand(uid) or await self._accounts.actor(uid)
+                        sender = _Sender(writer, actor, client.gid, quota_uid)
                         if self._quotas.is_pipeline_full(quota_uid):
                             await pipeline.catch_up()
                         async with self._quotas.decoding_slot(quota_uid):
@@ -560,11 +561,7 @@ class Server:
                         await pipeline.wait_for_capacity(len(line))
                         stack.enter_context(self._quotas.pipelined(quota_uid, len(line)))
                         processing = self._process_submission(
-                            stack.pop_all(),
-                            pipeline.last,
-                            _Sender(writer, actor, gid, quota_uid),
-                            line,
-                            request,
+                            stack.pop_all(), pipeline.last, sender, line, request
                         )
                         pipeline.add(self.loop_time.metered(quota_uid, processing), len(line))
                         del line, request, processing
@@ -573,9 +570,7 @@ class Server:
                     if isinstance(request, BatchRequest | _FOR_ADMINS) and not actor.is_admin:
                         request = await self._delay_change(actor, request)
                     async with self._quotas.processing_slot(quota_uid) as slot:
-                        reply = await self._answer_or_leave(
-                            _Sender(writer, actor, gid, quota_uid), request, slot
-                        )
+                        reply = await self._answer_or_leave(sender, request, slot)
                 if reply is None:
                     return
                 await self._send_reply(writer, reply, uid)
