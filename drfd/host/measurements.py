@@ -8,6 +8,7 @@ are the container's.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -159,6 +160,7 @@ def default_kept(memory_bytes: int) -> int:
 
 PRESSURE = Path("/proc/pressure")
 _RESOURCES = ("cpu", "memory", "io")
+_AVG10 = re.compile(r"^(\w+) avg10=(\d+(?:\.\d+)?)\b", re.MULTILINE | re.ASCII)
 
 #: Resource → "some" and "full": the percentage of the last ten seconds in which some process, or
 #: all, waited for it (accounting/psi.rst), or None if the kernel does not report it.
@@ -182,16 +184,8 @@ def _read_pressure(path: Path) -> dict[str, float | None] | None:
 
 def _figures(text: str) -> dict[str, float | None]:
     """Parse lines like "some avg10=0.12 avg60=0.05 avg300=0.01 total=123"."""
-    lines = {line.split()[0]: line for line in text.splitlines() if line}
-    return {kind: _avg10(lines.get(kind)) for kind in ("some", "full")}
-
-
-def _avg10(line: str | None) -> float | None:
-    words = dict(word.partition("=")[::2] for word in (line or "").split()[1:])
-    try:
-        return float(words["avg10"])
-    except (KeyError, ValueError):
-        return None
+    found = dict(_AVG10.findall(text))
+    return {kind: float(found[kind]) if kind in found else None for kind in ("some", "full")}
 
 
 T = TypeVar("T")
