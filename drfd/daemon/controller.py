@@ -352,14 +352,14 @@ class ServiceNotifier:
 
     def ready(self) -> None:
         """Report readiness, at the start and after a reload."""
-        self._manager.say("READY=1", f"STATUS={self._status()}")
+        self._manager.notify("READY=1", f"STATUS={self._status()}")
 
     def reloading(self) -> None:
         mono_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-        self._manager.say("RELOADING=1", f"MONOTONIC_USEC={mono_us}")
+        self._manager.notify("RELOADING=1", f"MONOTONIC_USEC={mono_us}")
 
     def stopping(self) -> None:
-        self._manager.say("STOPPING=1", "STATUS=stopping; jobs run on")
+        self._manager.notify("STOPPING=1", "STATUS=stopping; jobs run on")
 
     async def feed_watchdog(self) -> None:
         """Feed the watchdog at intervals, each time through a whole turn of the engine: if turns
@@ -383,7 +383,7 @@ class ServiceNotifier:
                 self.ready()
             text = self._status()
             if self._manager.is_heard and text != reported:
-                self._manager.say(f"STATUS={text}")
+                self._manager.notify(f"STATUS={text}")
                 reported = text
 
     def _status(self) -> str:
@@ -392,7 +392,7 @@ class ServiceNotifier:
 
     def _on_turn(self, result: object) -> None:
         # Also after an error of the journal: the loop is alive.
-        self._manager.say("WATCHDOG=1")
+        self._manager.notify("WATCHDOG=1")
 
 
 def status(ledger: Ledger) -> str:

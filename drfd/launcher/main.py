@@ -163,7 +163,7 @@ def _run(options: argparse.Namespace, manager: Service) -> None:
         # An ordinary user's launcher is itself one of the user's processes.
         removes_ipc=os.getuid() == 0 and not options.keep_ipc,
     )
-    manager.say("READY=1")
+    manager.notify("READY=1")
     # A collection writes to every object, so memory shared with the runners would be copied.
     gc.freeze()
     launcher.serve()

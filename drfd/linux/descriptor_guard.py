@@ -48,7 +48,7 @@ class PeerSign(Enum):
     DESCRIPTORS = "has sent descriptors before anything else"
 
 
-def look(connection: socket.socket) -> PeerSign:
+def peek(connection: socket.socket) -> PeerSign:
     """Return the state of the client, without reading or blocking.
 
     A connection whose client has left may be closed with a plain close.

@@ -53,7 +53,7 @@ class Service:
     def is_heard(self) -> bool:
         return self.notify_socket is not None
 
-    def say(self, *words: str) -> None:
+    def notify(self, *words: str) -> None:
         """Send the manager messages such as `READY=1`. Errors are ignored, and a slow manager is
         waited for at most a second."""
         if self.notify_socket is None:

@@ -19,13 +19,13 @@ def test_what_is_said_arrives_as_one_datagram(tmp_path: Path, name: str) -> None
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind("\0" + path[1:] if name == "@" else path)
         manager.settimeout(5)
-        Service(notify_socket=path).say("READY=1", "STATUS=2 jobs run")
+        Service(notify_socket=path).notify("READY=1", "STATUS=2 jobs run")
         assert manager.recv(100) == b"READY=1\nSTATUS=2 jobs run"
 
 
 def test_nobody_listening_is_no_harm(tmp_path: Path) -> None:
-    Service(notify_socket=str(tmp_path / "gone")).say("READY=1")
-    Service().say("READY=1")
+    Service(notify_socket=str(tmp_path / "gone")).notify("READY=1")
+    Service().notify("READY=1")
     assert not Service().is_heard
 
 

@@ -41,7 +41,7 @@ from drfd.daemon.users.loop_time import CooperativeYield
 from drfd.daemon.users.quotas import STRANGERS, UNKNOWN, QuotaSlot
 from drfd.daemon.watching.follow import EventFeed
 from drfd.daemon.watching.snapshots import SnapshotFeed
-from drfd.linux.descriptor_guard import PeerSign, guarded, look
+from drfd.linux.descriptor_guard import PeerSign, guarded, peek
 from drfd.linux.unix_sockets import at_socket, peer_of
 from drfd.protocol.codec import MAX_REQUEST_BYTES
 from drfd.protocol.requests import (
@@ -197,7 +197,7 @@ class Acceptor:
                 self._loop.remove_reader(self._listener)
                 self._retry = self._loop.call_later(_RETRY_S, self._start)
                 return
-            sign = look(connection)
+            sign = peek(connection)
             if sign is PeerSign.LEFT:
                 socket.socket.close(connection)
             elif sign is PeerSign.DESCRIPTORS:
@@ -450,7 +450,7 @@ class Server:
         asyncio.get_running_loop().remove_reader(client.connection)
         self._silent.discard(client)
         try:
-            if look(client.connection) is PeerSign.LEFT:
+            if peek(client.connection) is PeerSign.LEFT:
                 client.stack.close()
             else:
                 self._begin(client)

@@ -187,18 +187,18 @@ class LoopTime:
         others_s = self._others_s if uid == self._last_uid else self._last_s
         return now_s - others_s >= ALONE_S
 
-    def turn(self, uid: int) -> Generator[Any, Any, None]:
-        """Wait for the user's turn, in the order of the calls."""
+    def wait(self, uid: int) -> Generator[Any, Any, None]:
+        """Wait until the user's next step may run, in the order of the calls."""
         share = self._shares.get(uid) or self._add(uid, self._mono())
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        share.waiting.append(turn)
+        permit: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        share.waiting.append(permit)
         if share.next is None:
             share.next = self._plan(uid, share)
         try:
-            yield from turn
+            yield from permit
         finally:
             # A step that is closed before its release must not be released later.
-            if not turn.cancel() and not turn.cancelled():
+            if not permit.cancel() and not permit.cancelled():
                 share.released -= 1
 
     def _left_s(self, uid: int, share: _Share) -> float:
@@ -224,9 +224,9 @@ class LoopTime:
         if left_s <= 0:
             count = max(1, int(-left_s / share.step_s)) if share.step_s > 0 else 1
             while share.waiting and count:
-                turn = share.waiting.popleft()
-                if not turn.done():
-                    turn.set_result(None)
+                permit = share.waiting.popleft()
+                if not permit.done():
+                    permit.set_result(None)
                     share.released += 1
                     count -= 1
         if share.waiting:
@@ -287,7 +287,7 @@ def _steps(loop_time: LoopTime, uid: int, work: Coroutine[Any, Any, T]) -> Gener
         since_s = loop_time.begin()
         if error is None and not loop_time.may_go(uid, since_s):
             try:
-                yield from loop_time.turn(uid)
+                yield from loop_time.wait(uid)
             except BaseException as caught:
                 # A cancelled task ends at once.
                 error = caught
