@@ -44,6 +44,7 @@ INSTALLED = [
 ]
 
 
+@pytest.mark.slow
 def test_install_say_it_do_it_do_nothing_and_undo_it(tmp_path: Path) -> None:
     """One after the other, since each start of Python takes its time."""
     root = tmp_path / "image"

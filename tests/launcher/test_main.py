@@ -25,6 +25,9 @@ from launcher.rig import (
     until,
 )
 
+#: Each test starts launchers.
+pytestmark = pytest.mark.slow
+
 MAIN = "from drfd.launcher.main import main; main(sys.argv[1:])"
 
 

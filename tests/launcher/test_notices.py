@@ -29,6 +29,9 @@ from launcher.rig import (
     until,
 )
 
+#: Each test starts a launcher and commands.
+pytestmark = pytest.mark.slow
+
 KEY = (1, 1)
 
 

@@ -47,6 +47,9 @@ from launcher.rig import (
 )
 from seeds import seeds
 
+#: Each test starts a launcher and jobs.
+pytestmark = pytest.mark.slow
+
 KEY = (1, 1)
 NOTHING_KNOWN = [{"report": "listed", "known": []}]
 
@@ -669,7 +672,6 @@ LINGERING = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("said", LINGERING.values(), ids=LINGERING.keys())
 def test_a_descriptor_whose_close_lasts_keeps_no_launcher_from_its_work(
     launcher: LauncherProcess, controller: Controller, work: Path, said: Callable[[Path], Any]

@@ -96,12 +96,14 @@ def test_only_who_looks_at_memory_keeps_within_it(
     assert min(over["4 slots"], over["5 slots"], over["6 slots"], over["CPU-fair"]) > 0.2
 
 
+@pytest.mark.slow
 def test_without_a_cost_of_swapping_more_slots_are_better() -> None:
     """The model of contention is all that speaks against overcommitting."""
     free = {each.way.name: each.jobs(macro.LARGE) for each in macro.results(1, 0, FEW, 200)}
     assert free["4 slots"] > free["3 slots"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [9, 10, 11, 12])
 def test_each_macro_figure_shows_its_own_measure(number: int) -> None:
     figure = macro.figure(number, 1, SWAP_COST, nodes=HALF)

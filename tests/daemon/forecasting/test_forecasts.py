@@ -37,6 +37,9 @@ from drfd.daemon.forecasting.messages import (
 from fakes import ADMIN, ALICE, BOB, attempt_started, demand, ended, now, rules, spec, tables
 from instance import Instance, is_alive, wait_for
 
+#: Forecasts are made in processes that most tests start.
+pytestmark = pytest.mark.slow
+
 #: Nothing here takes as long on an idle machine; a busy one may need it.
 _MOST_S = 120.0
 
@@ -105,7 +108,6 @@ async def long_question(desk: Desk) -> View:
 # -- whose work it is --------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 async def test_a_look_ahead_takes_no_processor_time_of_the_controller(busy_desk: Desk) -> None:
     """In a thread of the controller it would take Python's lock, and everybody's submissions would
     wait for it."""
@@ -125,7 +127,6 @@ async def test_a_look_ahead_takes_no_processor_time_of_the_controller(busy_desk:
     assert own_s < its_s / 5, f"{own_s:.2f} s here, {its_s:.2f} s there"
 
 
-@pytest.mark.slow
 async def test_the_loop_is_there_for_others_while_a_long_queue_is_looked_ahead_in(
     busy_desk: Desk,
 ) -> None:

@@ -58,6 +58,7 @@ def test_a_link_in_the_place_of_the_tree_is_deleted_and_not_followed(tmp_path: P
     assert (tmp_path / "victim" / "file").read_text() == "kept"
 
 
+@pytest.mark.slow
 def test_a_tree_deeper_than_any_path_or_stack_is_deleted(tree: Path) -> None:
     fd = os.open(tree, os.O_RDONLY)
     for _ in range(3000):
