@@ -173,7 +173,7 @@ def wait_columns(reason: WaitReason, show_clock: ShowClock) -> WaitColumns:
             capacity = show_amount(told.axis, told.capacity)
             return WaitColumns(f"more {_axis_name(told.axis)}", f"capacity {capacity}")
         case ArrayLimit():
-            return WaitColumns(f"array {told.array_id}", f"{told.at_once} tasks at once")
+            return WaitColumns(f"array {told.array_id}", f"{told.at_once} at once")
         case PathLimit():
             free = ResourceShortage(told.axis, told.needed, max(0, told.limit - told.held))
             name = f"limit of {_axis_name(told.axis)}"

@@ -265,7 +265,7 @@ COLUMNS: list[tuple[Evidence, WaitColumns]] = [
         BeyondMachine("2", "read:scratch", 30, 0, is_dispensable=True),
         WaitColumns("more scratch reads", "capacity 0/s"),
     ),
-    (ArrayLimit(1, 4), WaitColumns("array 1", "4 tasks at once")),
+    (ArrayLimit(1, 4), WaitColumns("array 1", "4 at once")),
     (
         PathLimit("root.lab", "cores", 4000, 3000, 2000),
         WaitColumns("limit of cores", "lab", ResourceShortage("cores", 2000, 1000)),
