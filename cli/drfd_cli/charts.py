@@ -54,21 +54,28 @@ def usage_lines(curve: CurveView | None, demand: ResourcesView, columns: int) ->
 
 
 def spark(at: Sequence[float], values: Sequence[float | None], top: float, columns: int) -> str:
-    """Return a bar for each of `columns` equal parts of the time, as high as the highest point that
-    covers a moment of it. A blank is an unknown or zero value."""
+    """Return a bar for each of `columns` equal parts of the time, or for each point if there are
+    fewer. A blank is an unknown or zero value."""
     chars = _LEVELS if _can_show(_LEVELS) else _PLAIN_LEVELS
-    columns = min(columns, len(at))
+    found = highest(at, values, min(columns, len(at)))
+    return "".join(chars[_level(each, top)] for each in found).rstrip() or "-"
+
+
+def highest(
+    at: Sequence[float], values: Sequence[float | None], columns: int
+) -> list[float | None]:
+    """Return for each of `columns` equal parts of the time the highest point that covers a moment
+    of it, or None. A point covers the time since the point before it."""
     whole_s = (at[-1] - at[0]) or 1.0
-    highest: list[float | None] = [None] * columns
+    found: list[float | None] = [None] * columns
     before = 0
     for moment, value in zip(at, values, strict=True):
-        # A point covers the time since the point before it.
         last = min(columns - 1, int((moment - at[0]) / whole_s * columns))
         for column in range(min(before + 1, last), last + 1):
             if value is not None:
-                highest[column] = max(highest[column] or 0, value)
+                found[column] = max(found[column] or 0, value)
         before = last
-    return "".join(chars[_level(each, top)] for each in highest).rstrip() or "-"
+    return found
 
 
 def _level(value: float | None, top: float) -> int:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from drfd.protocol.replies import (
         AdviceView,
         BatchReply,
+        CodeText,
         EndedArrayView,
         HelloReply,
         JobView,
@@ -314,7 +315,10 @@ ESTIMATE = "if running jobs end as estimated and nobody submits anything before"
 
 def why_line(job: JobView | EndedArrayView) -> str:
     """Return the reason or outcome in one line."""
-    about = job["reason"] or job["outcome"]
+    return code_line(job["reason"] or job["outcome"])
+
+
+def code_line(about: CodeText | None) -> str:
     # For jobs of other users the text of the outcome is empty.
     return "" if about is None else f"{about['code']}: {about['text']}".removesuffix(": ")
 

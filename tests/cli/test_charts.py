@@ -44,6 +44,12 @@ def test_points_far_apart_stand_for_all_the_time_before_them() -> None:
     assert charts.spark(at, [1, 2, 4, 4, 4, 4, 4], 4, 7) == "▂▄▄▄▄▄█"
 
 
+def test_a_point_covers_the_time_before_it_and_of_many_the_highest_is_seen() -> None:
+    assert charts.highest([0, 60, 100], [1, None, 3], 5) == [1, None, None, None, 3]
+    assert charts.highest([0, 1, 2, 100], [1, 9, 2, 4], 2) == [9, 4]
+    assert charts.highest([7], [5], 3) == [5, None, None]
+
+
 def test_nothing_at_all_is_a_dash() -> None:
     assert bars([None, 0, None], top=4) == "-"
     assert bars([0, 0, 0], top=0) == "-"

@@ -19,8 +19,8 @@ from drfd.client.connection import Connection, Reconnect
 from drfd.client.words import Ref, parse_id, parse_ids
 from drfd.common.errors import DrfdError, Refused, Unavailable
 from drfd.common.units import show_duration
+from drfd_cli.commands.job_actions import refusals
 from drfd_cli.commands.log import Unreadable, last_bytes
-from drfd_cli.output import clean
 from drfd_cli.top.state import Act, Verb
 from drfd_cli.top.view import Detail
 
@@ -73,9 +73,7 @@ def request_action(connection: Connection, action: Act) -> ActionResult:
     select = {"ids": _refs(action)}
     reply = connection.request(action.verb.value, select=select)
     if reply["failed"]:
-        error = reply["failed"][0]["error"]
-        hint = f" ({error['hint']})" if error["hint"] else ""
-        return ActionResult(clean(f"{error['text']}{hint}", 400), is_bad=True)
+        return ActionResult(refusals(reply["failed"])[0], is_bad=True)
     if not reply["done"]:
         return ActionResult(f"job {action.label} is not there any more", is_bad=True)
     return ActionResult(f"{_DONE[action.verb]} job {action.label}")

@@ -638,14 +638,6 @@ def ended_table(
     return PanelTable(title, _laid_out(shown, columns), rows, "nothing has ended lately")
 
 
-def reason_words(row: SnapshotRow) -> str:
-    """Return the reason of a pending job, as `drf status` prints it."""
-    reason = row["reason"]
-    if reason is None:
-        return "held" if row["state"] == "HELD" else ""
-    return f"{reason['code']}: {reason['text']}".removesuffix(": ")
-
-
 def _spent(row: SnapshotRow, at_s: float) -> str:
     """Return the run time and the time limit, or the state if that is not RUNNING."""
     if row["state"] != "RUNNING" or row["started_at"] is None:

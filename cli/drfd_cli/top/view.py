@@ -7,7 +7,7 @@ and the end of its output.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,8 +15,9 @@ from rich.segment import Segment
 
 from drfd.common.units import show_duration
 from drfd.core.model.job import show_path
+from drfd_cli.charts import highest
 from drfd_cli.commands.show import array_lines, job_lines
-from drfd_cli.output import ESTIMATE, advice_line, clean, show_time, show_when
+from drfd_cli.output import ESTIMATE, advice_line, clean, code_line, show_time, show_when
 from drfd_cli.top.paint import (
     Line,
     Theme,
@@ -36,7 +37,6 @@ from drfd_cli.top.panels import (
     first_line,
     header,
     leaf_marks,
-    reason_words,
     running_table,
     show_axis,
     tree_table,
@@ -326,7 +326,7 @@ def _about_selected(state: State, listed: Lists) -> str:
     if not rows:
         return ""
     row = rows[cursor(state, TopPanel.WAITING, rows)]
-    return f"{row['label']}: {reason_words(row)}"
+    return f"{row['label']}: {code_line(row['reason'])}"
 
 
 # -- the page about one job --------------------------------------------------------------------
@@ -454,7 +454,7 @@ def _graphs(
             f"{'?' if last is None else show_axis(name, last)} of "
             f"{show_axis(name, declared) if declared else '-'}, most {show_axis(name, max(known))}"
         )
-        for row, chars in enumerate(spark(moments(at, samples[name], room), top, height)):
+        for row, chars in enumerate(spark(highest(at, samples[name], room), top, height)):
             # The text stands beside the lowest line of the graph.
             is_foot = row == height - 1
             yield [
@@ -462,26 +462,6 @@ def _graphs(
                 Segment(chars, theme[style]),
                 Segment(" " + fit_right(figures if is_foot else "", _FIGURES)),
             ]
-
-
-def moments(
-    at: Sequence[float], values: Sequence[float | None], columns: int
-) -> list[float | None]:
-    """Return the largest sample in each of `columns` equal parts of the time. A part without
-    samples has the value of the part before it."""
-    found: list[float | None] = [None] * columns
-    has_sample = [False] * columns
-    span = (at[-1] - at[0]) or 1.0
-    for moment, value in zip(at, values, strict=True):
-        column = min(columns - 1, int((moment - at[0]) / span * columns))
-        before = found[column]
-        if value is not None:
-            found[column] = value if before is None else max(before, value)
-        has_sample[column] = True
-    for column in range(1, columns):
-        if not has_sample[column]:
-            found[column] = found[column - 1]
-    return found
 
 
 def _head(words: str, theme: Theme, columns: int) -> Line:

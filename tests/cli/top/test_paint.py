@@ -12,7 +12,6 @@ from rich.style import Style
 
 from canned_snapshots import HOSTILE
 from drfd_cli.top.paint import bar, fit, fit_right, marked_bar, spark, wrap
-from drfd_cli.top.view import moments
 
 NONE = Style.null()
 #: Releases of rich do not agree on how wide these are; whatever they say, it holds.
@@ -83,12 +82,6 @@ def test_a_marked_bar_has_one_mark_at_its_place(part: float, mark: float, column
 )
 def test_a_graph(values: list[float | None], top: float, rows: int, lines: list[str]) -> None:
     assert spark(values, top, rows) == lines
-
-
-def test_samples_far_apart_go_on_until_the_next_and_of_many_the_largest_is_seen() -> None:
-    assert moments([0, 60, 100], [1, None, 3], 5) == [1, 1, 1, None, 3]
-    assert moments([0, 1, 2, 100], [1, 9, 2, 4], 2) == [9, 4]
-    assert moments([7], [5], 3) == [5, 5, 5]
 
 
 @given(WORDS, st.integers(4, 40), st.integers(1, 4))
