@@ -35,8 +35,6 @@ FORM = ("as_json", "as_csv", "parsable", "no_header", "chosen")
 
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import ArrayView, JobView
-
     _AnyType = click.ParamType[Any]
 else:
     # In older releases of click ParamType is not generic.
@@ -103,13 +101,6 @@ def _flat(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     if isinstance(param, click.Option) and not value:
         return None
     return tuple(dict.fromkeys(each for part in value for each in part))
-
-
-def label(job: JobView | ArrayView) -> str:
-    """Return the label of a job: `42`, or `42_7` for a task of an array."""
-    if job["array_index"] is None:
-        return str(job["id"])
-    return f"{job['array_id']}_{job['array_index']}"
 
 
 #: The values of `--state`: the words of the state column.

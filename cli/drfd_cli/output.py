@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from drfd.protocol.replies import (
         AdviceView,
+        ArrayView,
         BatchReply,
         CodeText,
         EndedArrayView,
@@ -278,6 +279,13 @@ def show_held(job: JobView) -> str:
     return ", ".join(f"{clean(name)} {clean(','.join(each))}" for name, each in held.items())
 
 
+def label(job: JobView | ArrayView) -> str:
+    """Return the label of a job: `42`, or `42_7` for a task of an array."""
+    if job["array_index"] is None:
+        return str(job["id"])
+    return f"{job['array_id']}_{job['array_index']}"
+
+
 def show_elapsed(job: JobView) -> str:
     if job["started_at"] is None:
         return "-"
@@ -325,11 +333,8 @@ def code_line(about: CodeText | None) -> str:
 
 def tell_never(job: JobView) -> None:
     """Print that a job that is being waited for can never start."""
-    name = str(job["id"])
-    if job["array_id"] is not None:
-        name = f"{job['array_id']}_{job['array_index']}"
     why = "" if job["reason"] is None else job["reason"]["text"]
-    say(clean(f"job {name} never starts: {why}", 1000))
+    say(clean(f"job {label(job)} never starts: {why}", 1000))
 
 
 def advice_line(advice: AdviceView) -> str:

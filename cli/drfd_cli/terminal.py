@@ -24,6 +24,11 @@ from enum import Enum
 _LFLAG, _CC = 3, 6
 
 
+#: Escape sequences that enter the alternate screen, hide the cursor and cut long lines; and that
+#: restore all of it.
+ENTER_SCREEN, LEAVE_SCREEN = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
+
+
 class Terminal:
     """The terminal that drf was started from.
 
@@ -311,6 +316,11 @@ class PtyRelay:
     def close(self) -> None:
         os.close(self._master)
         self.terminal.restore()
+
+
+def end_by_signal(number: int, frame: object) -> None:
+    """Handle a signal by leaving the program, so that the terminal is restored on the way out."""
+    raise SystemExit(128 + number)
 
 
 def write_all(fd: int, data: bytes) -> None:

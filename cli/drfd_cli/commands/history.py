@@ -10,7 +10,7 @@ import click
 
 from drfd.common.units import show_size
 from drfd_cli import output
-from drfd_cli.options import connect, label, past_options, past_selection, prints_result
+from drfd_cli.options import connect, past_options, past_selection, prints_result
 from drfd_cli.output import Csv, Result
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _row(job: PastJobView, *, names: int, is_wide: bool, users: bool) -> list[ob
     peak = "-" if used["memory_peak"] is None else show_size(used["memory_peak"])
     # Each pair is used/declared.
     cells: list[object] = [
-        label(job),
+        output.label(job),
         output.shorten(job["name"], names),
         *([output.shorten(job["user"], names)] if is_wide or users else []),
         job["state"],

@@ -18,7 +18,8 @@ from drfd.client.streams import Watch
 from drfd.client.words import Ref
 from drfd.common.errors import Refused
 from drfd_cli import output
-from drfd_cli.options import colour_option, connect, job_ids, label
+from drfd_cli.options import colour_option, connect, job_ids
+from drfd_cli.output import label
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import JobView

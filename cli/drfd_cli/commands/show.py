@@ -12,7 +12,6 @@ from drfd.client.words import Ref
 from drfd.common.units import show_duration, show_size
 from drfd_cli import charts, output
 from drfd_cli.options import connect, job_id, prints_result
-from drfd_cli.options import label as name_of
 from drfd_cli.output import Result, pick
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ def job_lines(
     limit = job["time_limit_s"]
     attempt = f"attempt {job['attempt']}"
     lines = [
-        ("job", f"{name_of(job)} ({job['name']}) of {job['user']}, pool {job['pool']}"),
+        ("job", f"{output.label(job)} ({job['name']}) of {job['user']}, pool {job['pool']}"),
         ("state", f"{job['state']}, {job.get('attempts') or attempt}"),
         ("why", output.why_line(job) or "-"),
         ("demand", _demand(job["demand"])),

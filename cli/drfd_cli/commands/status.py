@@ -27,12 +27,11 @@ from drfd_cli.options import (
     colour_option,
     connect,
     job_ids,
-    label,
     prints_result,
     state_option,
 )
 from drfd_cli.output import JOB_COLUMNS, Result
-from drfd_cli.terminal import write_all
+from drfd_cli.terminal import ENTER_SCREEN, LEAVE_SCREEN, end_by_signal, write_all
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import JobView, StatusReply
@@ -40,9 +39,6 @@ if TYPE_CHECKING:
 #: Least seconds between two drawings, and least ratio of that pause to the time that a request
 #: takes, which bounds the load of the daemon.
 _EVERY_S, _TIMES = 2.0, 10.0
-#: Escape sequences that enter the alternate screen, hide the cursor and cut long lines; and that
-#: restore all of it.
-_ENTER, _LEAVE = b"\x1b[?1049h\x1b[?25l\x1b[?7l", b"\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 
 
 class _Screen(io.StringIO):
@@ -54,9 +50,11 @@ class _Screen(io.StringIO):
 
 def again(title: str, show: Callable[[], None]) -> None:
     """Draw what `show` prints, repeatedly until ^C. If not all lines fit, the last one is shown."""
-    ending = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    ending = {
+        number: signal.signal(number, end_by_signal) for number in (signal.SIGTERM, signal.SIGHUP)
+    }
     try:
-        write_all(1, _ENTER)
+        write_all(1, ENTER_SCREEN.encode())
         listing: list[str] = []
         while True:
             begin_s = time.monotonic()
@@ -74,7 +72,7 @@ def again(title: str, show: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         pass
     finally:
-        write_all(1, _LEAVE)
+        write_all(1, LEAVE_SCREEN.encode())
         for number, handler in ending.items():
             signal.signal(number, handler)
 
@@ -85,10 +83,6 @@ def _draw(lines: list[str]) -> None:
         lines = [*lines[: rows - 2], "…", lines[-1]]
     text = "\x1b[H" + "\x1b[K\r\n".join(lines[: rows or 24]) + "\x1b[K\x1b[J"
     write_all(1, text.encode(sys.__stdout__.encoding if sys.__stdout__ else "utf-8", "replace"))
-
-
-def _end(number: int, frame: object) -> None:
-    raise SystemExit(128 + number)
 
 
 #: Ended jobs shown with --all.
@@ -189,7 +183,7 @@ def _counted(pages: Iterator[StatusReply], counts: Counter[str]) -> Iterator[Sta
 
 def _id(job: JobView) -> str:
     if "array_tasks" not in job:
-        return label(job)
+        return output.label(job)
     return f"{job['id']}_[{output.shorten(job['array_tasks'], _INDICES)}]"
 
 

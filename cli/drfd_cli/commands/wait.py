@@ -12,7 +12,7 @@ from drfd.client.connection import Connection
 from drfd.client.words import Ref
 from drfd.common.errors import DrfdError
 from drfd_cli import output
-from drfd_cli.options import DURATION, connect, job_ids, label, prints_result
+from drfd_cli.options import DURATION, connect, job_ids, prints_result
 from drfd_cli.output import NEVER_RAN, Result
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _view(reply: WaitReply) -> Mapping[str, object]:
 def _show(reply: WaitReply) -> None:
     for job in reply["ended"]:
         kind = "array" if "array_tasks" in job else "job"
-        output.tell(f"{kind} {label(job)} {output.clean(output.why_line(job), 1000)}")
+        output.tell(f"{kind} {output.label(job)} {output.clean(output.why_line(job), 1000)}")
 
 
 def _finish(reply: WaitReply, *, any_one: bool) -> int:

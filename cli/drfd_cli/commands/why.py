@@ -9,7 +9,7 @@ import click
 
 from drfd.client.words import Ref
 from drfd_cli import output
-from drfd_cli.options import connect, job_id, label, prints_result
+from drfd_cli.options import connect, job_id, prints_result
 from drfd_cli.output import Result, pick
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _show(reply: WhyReply) -> None:
         line = "not started yet"
         if job["started_at"] is not None:
             line = f"started {output.show_when(job['started_at'])}"
-    output.tell(f"job {label(job)} {verb}: {output.clean(line, 1000)}")
+    output.tell(f"job {output.label(job)} {verb}: {output.clean(line, 1000)}")
     attempts = job.get("attempts", "")
     if attempts and attempts not in line:
         output.tell(attempts)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from drfd.client.connection import Connection
 from drfd.common.errors import DrfdError
 from drfd_cli.output import clean
+from drfd_cli.terminal import end_by_signal
 from drfd_cli.top.feed import ActionResult, Asker, SnapshotReader, fetch_detail, request_action
 from drfd_cli.top.paint import Theme
 from drfd_cli.top.panels import in_words
@@ -163,7 +164,7 @@ class App:
         for number in _NOTICED:
             signal.signal(number, self._notice)
         for number in _ENDING:
-            signal.signal(number, _end)
+            signal.signal(number, end_by_signal)
         wakeup = signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         try:
             yield
@@ -207,7 +208,3 @@ class App:
         while not self._screen.terminal.is_ours():
             os.kill(0, signal.SIGTTOU)
             time.sleep(_BACKGROUND_S)
-
-
-def _end(number: int, frame: object) -> None:
-    raise SystemExit(128 + number)

@@ -20,7 +20,7 @@ from rich.segment import Segment, Segments
 from rich.style import Style
 
 from drfd_cli import output
-from drfd_cli.terminal import Terminal, write_all
+from drfd_cli.terminal import ENTER_SCREEN, LEAVE_SCREEN, Terminal, write_all
 from drfd_cli.top.paint import Line, Theme
 from drfd_cli.top.state import State
 from drfd_cli.top.view import Scene, Size, screen, whole
@@ -57,10 +57,6 @@ def save_svg(snapshot: SnapshotView, path: str) -> None:
         file.write(_FONT_FACE.sub("", picture))
 
 
-#: Enter the alternate screen, without cursor and without line breaks after characters that are
-#: wider than expected; and leave it.
-_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
-_LEAVE = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 _SYSTEMS = {
     "standard": ColorSystem.STANDARD,
     "256": ColorSystem.EIGHT_BIT,
@@ -84,13 +80,13 @@ class AlternateScreen:
         self.terminal.go_raw(discard_input=False)
         self._is_entered = True
         self.forget()
-        self._write(_ENTER)
+        self._write(ENTER_SCREEN + "\x1b[2J")
 
     def leave(self) -> None:
         if self._is_entered:
             self._is_entered = False
             try:
-                self._write(_LEAVE)
+                self._write(LEAVE_SCREEN)
             except OSError:
                 # The terminal has been closed.
                 pass
