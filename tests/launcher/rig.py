@@ -15,7 +15,8 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -41,13 +42,17 @@ from drfd.linux.unix_sockets import at_socket
 from drfd.payload import pack as payload
 from drfd.payload import unpack
 from drfd.payload.unpack import LaunchPayload
+from instance import PATIENCE
 
 #: The tree under test, also where another one is installed.
 ROOT = Path(drfd.__file__).parent.parent
 #: Nothing that is waited for takes so long, unless it never comes.
-WAIT_S = 60.0
+WAIT_S = 60.0 * PATIENCE
 
 T = TypeVar("T")
+
+#: Else a launcher reports a start twice where a pause of the machine keeps a job from its exec.
+_UNHURRIED = "import drfd.launcher.runner.attempt_process as a; a._EXEC_S = 60.0\n"
 
 #: The fixture `start`.
 Start = Callable[..., subprocess.Popen[bytes]]
@@ -395,7 +400,7 @@ class LauncherProcess:
     ) -> subprocess.Popen[bytes]:
         """`prelude`: Python to run first, to shorten a waiting time."""
         me = str(os.getuid())
-        command = [sys.executable, "-I", "-c", _BOOT, str(ROOT), prelude]
+        command = [sys.executable, "-I", "-c", _BOOT, str(ROOT), _UNHURRIED + prelude]
         command += ["--state", str(self.state), "--controller-uid", me, "--allow-uid", me]
         command += ["--failpoints", str(self.failpoints)]
         if not cgroups:
@@ -483,6 +488,16 @@ class Controller:
         """The launcher behind the socket."""
         credentials = self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         return int(struct.unpack("3i", credentials)[0])
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """What is sent meanwhile is there as a whole before the launcher reads any of it."""
+        os.kill(self.peer_pid, signal.SIGSTOP)
+        try:
+            until("a stop of the launcher", lambda: state_of(self.peer_pid) == "T")
+            yield
+        finally:
+            os.kill(self.peer_pid, signal.SIGCONT)
 
     def send(self, message: Message) -> None:
         self.send_raw(encode(message))

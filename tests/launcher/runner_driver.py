@@ -67,6 +67,8 @@ class Stopped(Unconfined):
         os.kill(pid, signal.SIGSTOP)
 
 
+# Else a runner rings twice where a pause of the machine keeps a job from its exec.
+attempt_process._EXEC_S = 60.0
 #: Runners that are given another attempt after the present one.
 kept: dict[int, socket.socket] = {}
 

@@ -16,8 +16,8 @@ import pytest
 from drfd.payload.signature import fetch_key
 from kernel import send_lingering
 
-#: Stands for a directory: what it says of a uid, and of which it says nothing for ever. Callers
-#: have the uids of a list, one after the other.
+#: Stands for a directory: what it says of a uid, of which it says nothing for ever, and of which
+#: once there is a file. Callers have the uids of a list, one after the other.
 _SERVE = """
 import pwd, socket, sys, threading, time
 from pathlib import Path
@@ -33,8 +33,8 @@ def look_up(uid):
     asked.append(uid)
     if uid == SILENT or uid >= 100000:
         threading.Event().wait()
-    if uid in SLOW:
-        time.sleep(1)
+    while uid in SLOW and not Path(f"{sys.argv[2]}.{uid}").exists():
+        time.sleep(0.01)
     if uid in (BROKEN, NOBODY):
         raise KeyError(uid)
     if uid == RENAMED:
@@ -158,9 +158,10 @@ def test_a_descriptor_that_a_caller_sends_keeps_nobody_waiting(
     nobody a key meanwhile."""
     doors.append(Door(tmp_path / "keys.sock", [61004, 1000, 61005, 1000]))
     with ExitStack() as stack:
-        for _ in range(2):
+        for uid in (61004, 61005):
             with socket.socket(socket.AF_UNIX) as caller:
                 caller.connect(str(doors[0].path))
                 send_lingering(caller, stack)
+                (tmp_path / f"keys.sock.{uid}").touch()
                 assert len(caller.recv(64)) == 32
             assert fetched(doors[0]) == b"u1000".ljust(32, b".")

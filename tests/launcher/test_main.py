@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -149,12 +149,11 @@ def test_a_second_launcher_gives_up_when_the_first_stays(
 def test_a_job_does_not_hold_the_launchers_lock(launcher: LauncherProcess, work: Path) -> None:
     """Nor does its runner: else no launcher could follow while a job runs."""
     controller = launcher.connect()
-    controller.launch(shell("echo $$ > pid; sleep 60", cwd=work))
+    controller.launch(shell("echo $$ > pid; sleep 600", cwd=work))
     controller.take("up")
     job = pid_in(work / "pid")
-    started = time.monotonic()
+    # It would give up after ten seconds, and the job holds on for longer.
     again = launcher.restart()
-    assert time.monotonic() - started < 5, "it has waited for the lock"
     assert [report["report"] for report in again.list()] == ["up", "listed"]
     assert lives(job)
 
@@ -261,4 +260,9 @@ def test_no_job_holds_the_supervisors_pipe(kept: Kept, work: Path) -> None:
 
 
 def opened(pid: int) -> set[str]:
-    return {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+    found = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        # A shell has one more for a moment, when it has written to a file.
+        with suppress(FileNotFoundError):
+            found.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return found

@@ -194,7 +194,9 @@ def test_an_order_that_is_repeated_starts_one_job(controller: Controller, work: 
     pid_in(work / "pid")
     controller.list()
     controller.launch(asked)
-    assert controller.list()[:-1] == [up, up]
+    # A runner may have rung meanwhile, for a start that is known by then.
+    reports = controller.list()[:-1]
+    assert len(reports) in (2, 3) and all(report == up for report in reports)
     go(work)
     assert ended(controller) == (7, None)
     controller.launch(asked)
@@ -262,9 +264,12 @@ def test_a_job_that_is_told_to_leave_before_its_program_begins_leaves(
 
 
 def test_a_program_that_is_long_in_coming_counts_as_started(
-    controller: Controller, work: Path
+    make_launcher: MakeLauncher, work: Path
 ) -> None:
     """From a mount that hangs, or because its user keeps it: else no time limit would count."""
+    launcher = make_launcher()
+    launcher.start(prelude="a._EXEC_S = 1.0")
+    controller = launcher.connect()
     program = work / "program"
     program.write_text("#!/bin/sh\nexit 3\n")
     program.chmod(0o755)
@@ -275,7 +280,7 @@ def test_a_program_that_is_long_in_coming_counts_as_started(
     try:
         controller.launch(order(str(program), cwd=work))
         controller.take("up", id=1, attempt=1)
-        assert fcntl.fcntl(lease, fcntl.F_GETLEASE) != fcntl.F_WRLCK, "it is being opened"
+        until("its opening", lambda: fcntl.fcntl(lease, fcntl.F_GETLEASE) != fcntl.F_WRLCK)
     finally:
         os.close(lease)
     assert ended(controller) == (3, None)

@@ -234,8 +234,9 @@ def test_a_launch_does_not_wait_for_the_payload_of_another(
     launchers.start("--controller-uid", "64321")
     controller = launchers.connect()
     long = order("true", cwd=work, uid=ALICE, payload=b"x" * MAX_BYTES)
-    controller.launch(replace(long, id=1))
-    controller.launch(order("true", cwd=work, id=2, uid=BOB))
+    with controller.at_once():
+        controller.launch(replace(long, id=1))
+        controller.launch(order("true", cwd=work, id=2, uid=BOB))
     for number in (2, 1):
         report = controller.take("broke", id=number)
         assert "not signed by its user" in report["text"]
@@ -251,8 +252,9 @@ def test_a_launch_that_is_called_off_while_it_is_looked_at_never_comes(
     launchers.start("--controller-uid", "64321")
     controller = launchers.connect()
     long = order("true", cwd=work, uid=ALICE, payload=b"x" * MAX_BYTES)
-    controller.launch(long)
-    controller.ask(command)
+    with controller.at_once():
+        controller.launch(long)
+        controller.ask(command)
     controller.take("removed" if command == "remove" else "missing", id=1)
     controller.launch(replace(long, id=2))
     assert controller.take("broke")["id"] == 2

@@ -15,7 +15,7 @@ import pytest
 
 from drfd.linux import descriptor_guard
 from instance import wait_for
-from kernel import send_lingering
+from kernel import LINGER_S, send_lingering
 
 ROOT = str(Path(__file__).parents[2])
 
@@ -70,7 +70,7 @@ def test_a_descriptor_that_nobody_wants_keeps_nobody_waiting(
     client.connect(path)
     client.sendall(b"x" * before)
     send_lingering(client, stack)
-    out, _ = server.communicate(b"\n", timeout=45)
+    out, _ = server.communicate(b"\n", timeout=LINGER_S - 10)
     assert out == b"done\n"
 
 

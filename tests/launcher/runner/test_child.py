@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -491,7 +492,18 @@ def test_a_terminal_that_is_made_for_the_job_is_its_sessions_own(
     terminal.hand_over(terminal.accept(), theirs, theirs, theirs, kind=b"t")
     name = os.ttyname(theirs)
     succeeded(files.over())
-    assert os.read(ours, 100).decode().split("\r\n") == [name, "to it", ""]
+    # The kernel hands each piece over a moment after it was written.
+    os.set_blocking(ours, False)
+    seen = b""
+
+    def is_all() -> bool:
+        nonlocal seen
+        with suppress(BlockingIOError):
+            seen += os.read(ours, 100)
+        return seen.endswith(b"to it\r\n")
+
+    until("what was written", is_all, lambda: seen)
+    assert seen.decode().split("\r\n") == [name, "to it", ""]
     os.close(theirs)
     os.close(ours)
 

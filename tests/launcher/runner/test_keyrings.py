@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from itertools import count
 
 import pytest
 
@@ -46,11 +47,14 @@ def fill():
 """
 
 
-def run(code: str) -> str:
-    """What it prints. What it leaves behind is killed with its process group."""
-    with subprocess.Popen(
-        python(HELPERS + code), stdout=subprocess.PIPE, text=True, process_group=0
-    ) as process:
+#: Users whose keys nobody else has counted: neither another test nor another run on this machine.
+_uids = count(1_000_000 + 10 * os.getpid())
+
+
+def run(code: str, uid: int = 0) -> str:
+    """What it prints. What it leaves behind is killed with its process group. `uid`: its UID."""
+    command = python(f"UID = {uid}\n{HELPERS}{code}")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0) as process:
         try:
             out, _ = process.communicate(timeout=120)
         finally:
@@ -123,15 +127,15 @@ except OSError as error:
 def test_a_users_own_launcher_runs_more_jobs_than_the_user_may_have_keys() -> None:
     """The kernel allows an ordinary user 200 keys (keys/maxkeys)."""
     code = """
-os.setgroups([]); os.setresgid(*[64321] * 3); os.setresuid(*[64321] * 3)
+os.setgroups([]); os.setresgid(*[UID] * 3); os.setresuid(*[UID] * 3)
 inheritance.why_no_keyrings()
 mine = syscalls.session_keyring()
 made, why = fill()
 inheritance.leave_keyring()
-inheritance.join_keyring(inheritance.has_room_for_keys(64321))
+inheritance.join_keyring(inheritance.has_room_for_keys(UID))
 print(made > 50, why, syscalls.session_keyring() == mine)
 """
-    assert run(code) == "True EDQUOT True"
+    assert run(code, next(_uids)) == "True EDQUOT True"
 
 
 #: Becomes an ordinary user in the way of a job, and says whose keyring it has, and whether it takes
@@ -145,8 +149,8 @@ def add(name):
     return libc.syscall(ADD, b"user", name, b"x", ctypes.c_size_t(1), SESSION)
 def become():
     inheritance.leave_keyring()
-    os.setgroups([]); os.setresgid(*[64323] * 3); os.setresuid(*[64323] * 3)
-    inheritance.join_keyring(inheritance.has_room_for_keys(64323))
+    os.setgroups([]); os.setresgid(*[UID] * 3); os.setresuid(*[UID] * 3)
+    inheritance.join_keyring(inheritance.has_room_for_keys(UID))
 def describe():
     ring = syscalls.session_keyring()
     owner = next(l.split()[5] for l in open("/proc/keys") if int(l.split()[0], 16) == ring)
@@ -161,14 +165,15 @@ def test_what_a_user_can_fill_is_counted_against_the_user() -> None:
     """It was counted against root, whose room for keys the keyrings of some ten thousand jobs use
     up, each full of keys and kept by a file that the job has handed to a process outside. No job
     of anybody's could start any more."""
-    assert run(BECOME + "become(); describe()") == "64323 True True"
+    uid = next(_uids)
+    assert run(BECOME + "become(); describe()", uid) == f"{uid} True True"
 
 
 @as_root
 def test_who_has_used_half_the_room_gets_one_that_cannot_be_filled_nor_kept() -> None:
     code = """
 if os.fork() == 0:
-    os.setresgid(*[64323] * 3); os.setresuid(*[64323] * 3)
+    os.setresgid(*[UID] * 3); os.setresuid(*[UID] * 3)
     syscalls.join_session_keyring()
     for number in range(105):
         assert add(b"%d" % number) > 0
@@ -178,4 +183,4 @@ os.waitpid(-1, os.WUNTRACED)
 become()
 describe()
 """
-    assert run(BECOME + code) == "0 False False"
+    assert run(BECOME + code, next(_uids)) == "0 False False"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from drfd.launcher.runner import settling
-from launcher.rig import AttemptFiles, Driver, order, python, shell, until
+from launcher.rig import UNTIL_GO, AttemptFiles, Driver, go, order, python, shell, until
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root")
 filters = pytest.mark.skipif(
@@ -156,7 +155,7 @@ def test_a_runner_settles_once_its_job_has_run_for_a_while(
 ) -> None:
     """It kept all of root's rights for the whole life of the job. Its job has none of the filter,
     and the end is on record as ever."""
-    runner = driver.start(shell("(setsid sleep 60 &); sleep 3; exit 7", cwd=work), files)
+    runner = driver.start(shell(f"(setsid sleep 60 &); {UNTIL_GO}", cwd=work), files)
     job = files.running().running
     assert job is not None
     settled = until("a settled runner", lambda: status_of(runner)["Seccomp"] == "2")
@@ -172,6 +171,7 @@ def test_a_runner_settles_once_its_job_has_run_for_a_while(
         mine["NoNewPrivs"],
         mine["Seccomp"],
     ]
+    go(work)
     assert driver.reap(runner) == 0
     ended = files.over().ended
     assert ended is not None
@@ -182,11 +182,12 @@ def test_a_runner_settles_once_its_job_has_run_for_a_while(
 def test_a_runner_has_few_rights_from_the_start(
     driver: Driver, files: AttemptFiles, work: Path
 ) -> None:
-    runner = driver.start(shell("sleep 0.5", cwd=work), files)
+    runner = driver.start(shell(UNTIL_GO, cwd=work), files, settles=False)
     files.running()
     kept = settling.needed(enters_spaces=False, serves_root=True)
     mine = int(status_of(os.getpid())["CapPrm"], 16)
     assert status_of(runner)["CapEff"] == f"{kept & mine:016x}"
+    go(work)
     files.over()
 
 
@@ -210,7 +211,4 @@ def test_a_settled_runner_still_kills_what_its_job_leaves(
     runner = driver.start(shell(script, cwd=work), files)
     assert driver.reap(runner) == 0
     left = int((work / "left").read_text())
-    deadline = time.monotonic() + 10
-    while Path(f"/proc/{left}").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not Path(f"/proc/{left}").exists()
+    until("the end of what is left", lambda: not Path(f"/proc/{left}").exists())

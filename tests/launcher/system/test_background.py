@@ -88,13 +88,17 @@ def test_work_that_cannot_end_yet_keeps_nobody_waiting(
     background, ended = BackgroundWork(selector), list[str]()
     pid = background.start(lambda: time.sleep(600), lambda: ended.append("done"))
     (freezer / "cgroup.procs").write_text(str(pid))
-    (freezer / "freezer.state").write_text("FROZEN")
+    state = freezer / "freezer.state"
+    state.write_text("FROZEN")
+    # A process that has not run yet is frozen when it does.
+    until(selector, lambda: state.read_text() == "FROZEN\n")
     # Else a launcher that waits would wait for ever.
-    thaw = f"sleep 5; echo THAWED >{freezer}/freezer.state"
-    with subprocess.Popen(["sh", "-c", thaw]):
+    with subprocess.Popen(["sh", "-c", f"sleep 30; echo THAWED >{state}"]) as thawing:
         background.kill(pid)
-        assert (freezer / "freezer.state").read_text() == "FROZEN\n"
+        assert state.read_text() == "FROZEN\n"
         assert ended == []
+        thawing.kill()
+    state.write_text("THAWED")
     until(selector, lambda: ended)
     assert not selector.get_map()
 

@@ -130,13 +130,15 @@ def test_a_user_without_processes_counts_none() -> None:
 @pytest.mark.parametrize("hidepid", [1, 2])
 def test_processes_that_are_hidden_are_passed_over(start: Start, hidepid: int) -> None:
     """An ordinary user's drfd on a machine whose /proc shows nobody the others' (proc(5))."""
+    # No other run on this machine has a process of this one's.
+    uid = 1_000_000 + os.getpid()
     mount = f'mount -t proc -o hidepid={hidepid} proc /proc || exit 99; exec "$@"'
     code = (
         "import os; from drfd.linux import syscalls; from drfd.launcher.system import process\n"
-        "os.setgroups([]); os.setresgid(*[64321] * 3); os.setresuid(*[64321] * 3)\n"
+        f"os.setgroups([]); os.setresgid(*[{uid}] * 3); os.setresuid(*[{uid}] * 3)\n"
         "syscalls.set_dumpable(True)  # As after exec: /proc/self is ours.\n"
         "print(process.descendants(1), process.session_members(1), process.start_ticks(1))\n"
-        "print(process.count_of_user(64321))\n"
+        f"print(process.count_of_user({uid}))\n"
     )
     command = ["unshare", "--mount", "sh", "-c", mount, "sh", *python(code)]
     there = start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -202,8 +204,9 @@ def test_of_an_environment_only_the_first_part_is_looked_at(
         env = dict.fromkeys(names, "1")
         with subprocess.Popen(["/bin/sleep", "60"], env=env) as sleep:
             deadline = time.monotonic() + 60
-            path = f"/proc/{sleep.pid}/comm"
-            while Path(path).read_text() != "sleep\n" and time.monotonic() < deadline:
+            # The kernel shows its environment last of all that exec changes.
+            environ, first = Path(f"/proc/{sleep.pid}/environ"), f"{names[0]}=".encode()
+            while not environ.read_bytes().startswith(first) and time.monotonic() < deadline:
                 time.sleep(0.01)
             found = process.has_in_environment(sleep.pid, os.getuid(), {"A": "1"})
             sleep.kill()
