@@ -169,11 +169,17 @@ class Instance:
         """SIGTERM: in order, jobs run on."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait(20 * PATIENCE)
+            self.process.wait(120 * PATIENCE)
 
     def launcher_pid(self) -> int:
         """The launcher itself: the supervisor's child that listens."""
         return int(wait_for("a launcher", lambda: self._launchers()[-1:])[0])
+
+    def stop_with_launcher(self) -> None:
+        """SIGTERM, and wait until the launcher is gone too: it leaves a moment after the daemon."""
+        launcher = self.launcher_pid()
+        self.stop()
+        wait_for("the launcher's end", lambda: not is_alive(launcher))
 
     def _launchers(self) -> list[int]:
         """Processes of this instance's launcher, supervisor first, runners left out."""
@@ -234,7 +240,7 @@ class Instance:
     def status(self, *words: object) -> list[dict[str, Any]]:
         return list(json.loads(self.drf("status", "--json", *words).stdout)["jobs"])
 
-    def wait_end(self, job_id: int, *, seconds: float = 60) -> dict[str, Any]:
+    def wait_end(self, job_id: int, *, seconds: float = 120) -> dict[str, Any]:
         client = Connection(self.socket)
         try:
             client.wait([job_id], any_one=False, timeout_s=seconds * PATIENCE)
@@ -323,7 +329,7 @@ class Instance:
                 self._ask("cancel", select={"ids": waiting})
             return not live
 
-        wait_for("all jobs gone", are_gone, seconds=15)
+        wait_for("all jobs gone", are_gone, seconds=60)
 
     def _live_jobs(self) -> list[Any]:
         return list(self._ask("status", select={})["jobs"])
@@ -336,7 +342,8 @@ class Instance:
         for job in self._job_groups():
             with suppress(OSError):
                 for pid in (job / "cgroup.procs").read_text().split():
-                    os.kill(int(pid), signal.SIGKILL)
+                    with suppress(ProcessLookupError):
+                        os.kill(int(pid), signal.SIGKILL)
         for job in [*self._job_groups(), *self._groups()]:
             deadline = time.monotonic() + 5
             while job.exists() and time.monotonic() < deadline:

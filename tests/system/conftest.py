@@ -7,11 +7,12 @@ import pwd
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
 from instance import CONFIG, Instance
-from system.accounts import Accounts
+from system.accounts import Accounts, delete_account
 
 
 @pytest.fixture(scope="module")
@@ -70,17 +71,17 @@ def open_python() -> None:
 def users(open_python: None) -> Iterator[Accounts]:
     """Accounts that exist while the tests run, each in one more group of its own."""
     names = [f"drfdt{os.getpid()}{letter}" for letter in "ab"]
-    made = []
+    made: list[Callable[[], object]] = []
     try:
         for name in names:
             subprocess.run(["groupadd", f"{name}x"], check=True)
-            made.append(["groupdel", f"{name}x"])
+            made.append(partial(subprocess.run, ["groupdel", f"{name}x"], check=True))
             subprocess.run(
                 ["useradd", "--no-create-home", "--no-log-init", "-G", f"{name}x", name], check=True
             )
-            made.append(["userdel", name])
+            made.append(partial(delete_account, name))
         first, second = (pwd.getpwnam(name) for name in names)
         yield first, second
     finally:
         for undo in reversed(made):
-            subprocess.run(undo, check=True)
+            undo()

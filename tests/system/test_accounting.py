@@ -13,7 +13,7 @@ from drfd.common.units import parse_memory
 from drfd.core.model.job import Usage
 from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
-from instance import Instance, wait_for
+from instance import PATIENCE, Instance, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -51,7 +51,7 @@ def test_a_job_that_wants_more_cores_than_it_has_is_recorded_as_held_back(
 ) -> None:
     job = instance.wait_end(instance.submit("-c", "0.1", "--", *python(BURN, seconds=0.2)))
     usage = used(instance, job["id"])
-    assert 0.4 <= usage.cpu_s < 5
+    assert 0.4 <= usage.cpu_s < 5 * PATIENCE
     assert usage.quota_periods and usage.throttled_periods and usage.throttled_us
     assert usage.throttled_periods <= usage.quota_periods + 1
     # With a tenth of a core it stands still for most of the time, however busy others are.
@@ -60,7 +60,8 @@ def test_a_job_that_wants_more_cores_than_it_has_is_recorded_as_held_back(
 
 
 def test_a_job_that_asked_for_enough_was_never_held_back(instance: Instance) -> None:
-    job = instance.wait_end(instance.submit("-c", "1", "-m", "1G", "--", "sleep", "0.2"))
+    # A single process never takes two cores, however the kernel's clock ticks.
+    job = instance.wait_end(instance.submit("-c", "2", "-m", "1G", "--", "sleep", "0.2"))
     usage = used(instance, job["id"])
     assert (usage.limit_hits, usage.oom_kills) == (0, 0)
     assert (usage.throttled_periods or 0) * 4 < max(4, usage.quota_periods or 0)
@@ -77,7 +78,12 @@ def test_a_kill_for_memory_is_on_record_with_what_led_to_it(instance: Instance) 
 
 
 def test_the_mean_is_of_what_it_held_while_it_ran(instance: Instance) -> None:
-    hold = "import time; block = bytearray(100 << 20); time.sleep(6)"
+    """It holds it for most of its life, however long its interpreter takes to start."""
+    hold = (
+        "import time; block = bytearray(100 << 20)\n"
+        "began_s = int(open('/proc/self/stat').read().split()[21]) / 100\n"
+        "time.sleep(6 + 2 * (time.clock_gettime(time.CLOCK_BOOTTIME) - began_s))"
+    )
     job = instance.wait_end(instance.submit("-m", "1G", "--", *python(hold)))
     usage = used(instance, job["id"])
     assert usage.memory_mean_bytes is not None
@@ -115,7 +121,9 @@ def test_a_program_of_one_core_and_300_megabytes_is_told_so(instance: Instance) 
     (job,) = json.loads(instance.drf("history", "--json", "-n", "1").stdout)["jobs"]
     used = job["used"]
     got = used["cpu_seconds"] / used["wall_seconds"]
-    assert words[4] == ("1" if got > 0.52 else "0.5"), (got, line)
+    # What is said follows from figures that are not rounded as these are.
+    said = {"0.5"} if got < 0.51 else {"1"} if got > 0.52 else {"0.5", "1"}
+    assert words[4] in said, (got, line)
     assert words[5] == "-m"
     assert 320 << 20 <= parse_memory(words[6]) <= 448 << 20
     assert job["demand"]["cores"] == 9, "it had room"

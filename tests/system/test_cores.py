@@ -82,6 +82,15 @@ def end(instance: Instance, *jobs: dict[str, Any]) -> None:
         instance.wait_end(job["id"])
 
 
+def both_s(jobs: list[dict[str, Any]]) -> tuple[float, float]:
+    """What two jobs have used by the same moment: read anew if the first has gone on meanwhile."""
+    first, second = jobs
+    while True:
+        found = cpu_s(first), cpu_s(second)
+        if cpu_s(first) - found[0] < 0.1:
+            return found
+
+
 # -- weight ---------------------------------------------------------------------------------
 
 
@@ -89,10 +98,11 @@ def test_two_jobs_that_want_one_cpu_share_it_as_they_have_declared(start: Start)
     instance = start("weight")
     jobs = [run(instance, cores, *python(BURN_ON, CPUS[0])) for cores in (1.5, 0.5)]
     assert not any(map(has_quota, jobs))
-    time.sleep(0.5)
-    before = [cpu_s(job) for job in jobs]
+    one_cpu = {CPUS[0]}
+    wait_for("both on one CPU", lambda: all(allowed(job) == one_cpu for job in jobs))
+    before = both_s(jobs)
     time.sleep(4)
-    first, second = (cpu_s(job) - was for job, was in zip(jobs, before, strict=True))
+    first, second = (now - was for now, was in zip(both_s(jobs), before, strict=True))
     assert first / second == pytest.approx(3, rel=0.2)
 
 
@@ -103,9 +113,12 @@ def test_only_with_weights_a_job_takes_what_nobody_else_wants(start: Start, mode
     job = run(instance, 0.02, *python(BURN))
     took = []
     for _ in range(5):
-        before, began = cpu_s(job), time.monotonic()
+        # The span is never shorter than that of the use: what comes between the readings only
+        # makes the use look smaller.
+        began, before = time.monotonic(), cpu_s(job)
         time.sleep(1)
-        took.append((cpu_s(job) - before) / (time.monotonic() - began))
+        used = cpu_s(job) - before
+        took.append(used / (time.monotonic() - began))
     assert (max(took) > 0.06) == (mode == "weight"), took
 
 
@@ -119,6 +132,10 @@ def test_whole_cores_are_cpus_that_nobody_else_runs_on(start: Start) -> None:
     assert len(allowed(whole)) == len(CPUS) - 1
     assert [allowed(job) for job in parts] == [set(CPUS) - allowed(whole)] * 2
     assert [has_quota(job) for job in (whole, *parts)] == [False, True, True]
+    # One that sleeps is last seen where it ran before, until it goes on.
+    before = {job["id"]: cpu_s(job) for job in parts}
+    for job in parts:
+        wait_for("work", lambda job=job: cpu_s(job) > before[job["id"]] + 0.05)
     seen = {job["id"]: set[int]() for job in parts}
     for _ in range(100):
         for job in parts:

@@ -100,7 +100,8 @@ def test_a_flood_of_uids_that_a_slow_directory_does_not_know_locks_nobody_out(
     stage: tuple[Instance, Directory], users: Accounts
 ) -> None:
     """With a third of a second for each, users whom the daemon did not know yet were told for the
-    rest of the quarter of an hour that they have no account."""
+    rest of the quarter of an hour that they have no account. A busy machine may take its time, but
+    nothing near to that."""
     instance, directory = stage
     assert ask(instance, users[0].pw_uid) == users[0].pw_name
     directory.answers_after(0.3)
@@ -111,13 +112,13 @@ def test_a_flood_of_uids_that_a_slow_directory_does_not_know_locks_nobody_out(
     with flood:
         # In memory, so that no directory is asked.
         assert ask(instance, users[0].pw_uid) == users[0].pw_name
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < 60
         # New to the daemon, and only in the slow directory.
         answer = ask(instance, DISTANT)
-        while is_told_to_try_again(answer) and time.monotonic() - begun < 30:
+        while is_told_to_try_again(answer) and time.monotonic() - begun < 120:
             answer = ask(instance, DISTANT)
         assert answer == "distant"
-        assert time.monotonic() - begun < 30
+        assert time.monotonic() - begun < 120
 
 
 def test_a_directory_that_does_not_run_means_try_again_and_never_no_account(

@@ -6,11 +6,13 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from instance import Instance, is_alive, wait_for
+from instance import CONFIG, PATIENCE, Instance, is_alive, wait_for
 from kernel import Kernel
 
 pytestmark = pytest.mark.system
@@ -48,7 +50,8 @@ def test_memory_over_the_limit_kills_the_whole_tree(instance: Instance) -> None:
     job = instance.wait_end(instance.submit("-m", "64M", "--", sys.executable, "-c", program))
     assert job["state"] == "OUT_OF_MEMORY"
     assert "64M" in job["outcome"]["text"] and "-m 96M" in job["outcome"]["text"]
-    assert 60 << 20 <= job["usage"]["memory_peak"] <= 64 << 20
+    # The kernel lets what it has killed go a few pages beyond the limit, so that it can end.
+    assert 60 << 20 <= job["usage"]["memory_peak"] <= 65 << 20
     assert [pid for pid in map(int, instance.output(job["id"]).split()) if is_alive(pid)] == []
     assert instance.cgroups() == []
 
@@ -75,22 +78,39 @@ def test_waiting_for_a_job_out_of_memory_exits_137(instance: Instance) -> None:
     assert instance.drf("submit", *words, check=False).returncode == 137
 
 
+def held_to_its_rate(instance: Instance, command: list[str]) -> dict[str, Any]:
+    """The job of a command that moves 50 MiB with 10 MiB in a second, which takes no less than it
+    should; without a declared rate the same bytes take a fraction of that. What others do with the
+    disk lengthens either: the shortest of three times counts."""
+
+    def run(most_s: float, *words: str) -> tuple[float, dict[str, Any]]:
+        took: list[tuple[float, dict[str, Any]]] = []
+        while len(took) < 3 and (not took or took[-1][0] >= most_s):
+            job = instance.wait_end(instance.submit(*words, "--", *command))
+            assert job["state"] == "COMPLETED", job
+            took.append((job["ended_at"] - job["started_at"], job))
+        took.sort(key=lambda each: each[0])
+        assert took[0][0] < most_s, took
+        return took[0]
+
+    took_s, job = run(9.0, "--io", "10M")
+    assert took_s > 4.0
+    run(took_s / 2)
+    return job
+
+
 @pytest.mark.parametrize("direction", ["read", "write"])
 def test_disk_bandwidth_is_what_was_declared(instance: Instance, direction: str) -> None:
     data = instance.work / "data"
-    data.write_bytes(bytes(50 << 20))
+    with data.open("wb") as file:
+        file.write(bytes(50 << 20))
+        os.fsync(file.fileno())
     words = {
         "read": [f"if={data}", "of=/dev/null", "iflag=direct"],
         "write": ["if=/dev/zero", f"of={data}", "oflag=direct"],
     }[direction]
     command = ["dd", *words, "bs=1M", "count=50", "status=none"]
-    free = instance.wait_end(instance.submit("--", *command))
-    job = instance.wait_end(instance.submit("--io", "10M", "--", *command))
-    took = job["ended_at"] - job["started_at"]
-    assert job["state"] == free["state"] == "COMPLETED"
-    assert 4.0 < took < 9.0
-    # Without a declared rate the same bytes take a fraction of that.
-    assert free["ended_at"] - free["started_at"] < took / 2
+    job = held_to_its_rate(instance, command)
     assert job["usage"][{"read": "read_bytes", "write": "written_bytes"}[direction]] >= 50 << 20
 
 
@@ -98,14 +118,8 @@ def test_writes_that_the_kernel_does_later_are_held_to_the_rate_too(instance: In
     """On version 2 they are attributed to who wrote. The sync at the end waits for them."""
     if Kernel().v2 is None:
         pytest.skip("cgroup v1 does not attribute buffered writes")
-    command = ["dd", "if=/dev/zero", "of=data", "bs=1M", "count=50", "conv=fsync", "status=none"]
-    free = instance.wait_end(instance.submit("--", *command))
-    (instance.work / "data").unlink()
-    job = instance.wait_end(instance.submit("--io", "10M", "--", *command))
-    took = job["ended_at"] - job["started_at"]
-    assert job["state"] == free["state"] == "COMPLETED"
-    assert 4.0 < took < 9.0
-    assert free["ended_at"] - free["started_at"] < took / 2
+    dd = "rm -f data; dd if=/dev/zero of=data bs=1M count=50 conv=fsync status=none"
+    job = held_to_its_rate(instance, ["sh", "-c", dd])
     assert job["usage"]["written_bytes"] >= 50 << 20
 
 
@@ -166,16 +180,18 @@ def test_a_bomb_that_forks_for_ever_is_killed_whole(instance: Instance) -> None:
     assert instance.cgroups() == []
 
 
-def test_wall_time_ends_by_term_then_grace_then_kill(instance: Instance) -> None:
-    stubborn = "trap 'echo term; date +%s.%N' TERM; echo ready; while :; do sleep 0.1; done"
-    job = instance.wait_end(instance.submit("-t", "1s", "--", "bash", "-c", stubborn))
+def test_wall_time_ends_by_term_then_grace_then_kill(lend: Callable[[str], Instance]) -> None:
+    """Both are so long that the job can set and run its trap also where it is kept waiting."""
+    instance = lend(CONFIG.replace('grace = "1s"', 'grace = "4s"'))
+    stubborn = "trap 'echo term' TERM; echo ready; while :; do sleep 0.1; done"
+    job = instance.wait_end(instance.submit("-t", "4s", "--", "bash", "-c", stubborn))
     assert job["state"] == "TIMEOUT"
     assert job["signal"] == 9
-    words = instance.output(job["id"]).split()
-    assert words[:2] == ["ready", "term"]
+    assert instance.output(job["id"]).split() == ["ready", "term"]
+    (asked_at_s,) = (event["at"] for event in job["events"] if event["event"] == "StopRequested")
     # A busy machine may be late, but nothing may be early.
-    assert 0.9 < float(words[2]) - job["started_at"] < 6
-    assert 0.7 < job["ended_at"] - float(words[2]) < 6
+    assert 3.9 < asked_at_s - job["started_at"] < 30 * PATIENCE
+    assert 3.9 < job["ended_at"] - asked_at_s < 30 * PATIENCE
 
 
 def test_what_a_job_leaves_behind_is_reaped_before_its_resources_return(
@@ -190,6 +206,8 @@ def test_what_a_job_leaves_behind_is_reaped_before_its_resources_return(
 
 def test_limits_of_running_jobs_in_the_kernel_are_those_in_the_books(instance: Instance) -> None:
     ids = [instance.submit("-c", "1.5", "-m", "1G", "--", "sleep", "600") for _ in range(8)]
+    for job_id in ids[:6]:
+        instance.wait_state(job_id, "RUNNING")
     running = [job for job in instance.status() if job["state"] == "RUNNING"]
     assert len(running) == 6, "nine cores hold six jobs of one and a half"
     limits = [Kernel().limits(job) for job in running]
@@ -213,8 +231,11 @@ def test_a_limit_that_cannot_be_set_keeps_the_job_from_starting(instance: Instan
     assert instance.cgroups() == []
 
 
-def test_a_job_cancelled_while_the_launcher_is_away_has_its_grace_time(instance: Instance) -> None:
+def test_a_job_cancelled_while_the_launcher_is_away_has_its_grace_time(
+    lend: Callable[[str], Instance],
+) -> None:
     """The grace time ran while nobody could send SIGTERM: the job was killed without a warning."""
+    instance = lend(CONFIG.replace('grace = "1s"', 'grace = "4s"'))
     polite = "trap 'echo term; exit 7' TERM; echo ready; while :; do sleep 0.05; done"
     job_id = instance.submit("--", "bash", "-c", polite)
     instance.wait_state(job_id, "RUNNING")
@@ -228,7 +249,7 @@ def test_a_job_cancelled_while_the_launcher_is_away_has_its_grace_time(instance:
         wait_for("its end", lambda: not is_alive(killed))
         instance.drf("cancel", job_id)
         # Longer than its grace time.
-        time.sleep(2.5)
+        time.sleep(5.5)
         assert instance.show(job_id)["state"] == "STOPPING"
     finally:
         os.kill(keeper, signal.SIGCONT)

@@ -63,10 +63,12 @@ def inside(instance: Sheltered, *names: str) -> Path:
 
 
 def reserve_bytes(instance: Sheltered) -> int:
+    """Its length is set when all its blocks are there."""
     try:
-        return inside(instance, "controller", "journal.reserve").stat().st_blocks * 512
+        status = inside(instance, "controller", "journal.reserve").stat()
     except FileNotFoundError:
         return 0
+    return status.st_blocks * 512 if status.st_size else 0
 
 
 def test_on_a_full_disk_ends_are_kept_and_cancelling_works_and_the_daemon_starts(

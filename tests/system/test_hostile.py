@@ -12,6 +12,7 @@ import signal
 import statistics
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -202,14 +203,15 @@ def test_a_flood_of_one_user_leaves_the_others_latency_bounded(
     instance: Instance, users: Accounts, kind: str
 ) -> None:
     """`python -m tests.bench.scale` has the figures; here the machine may be busy with other
-    things, so the bound is wide. One round of 200 requests at once took longer than that."""
+    things, so the bound is wide, and a tenth of the submissions may have met a pause of its
+    processors or of its disk. One round of 200 requests at once took longer than that."""
     attacker, other = users
     instance.drf("drain")
     alone_s = submissions_s(instance, other.pw_uid, 30)
     with flood(instance.socket, attacker.pw_uid, REQUESTS[kind]):
         flooded_s = submissions_s(instance, other.pw_uid, 60)
     assert statistics.median(flooded_s) < max(0.15, 15 * statistics.median(alone_s)), flooded_s
-    assert flooded_s[-2] < max(1.0, 20 * alone_s[-1]), flooded_s
+    assert flooded_s[-7] < max(1.0, 20 * alone_s[-1]), flooded_s
 
 
 def test_a_user_with_too_many_jobs_is_refused_and_nobody_else_is(
@@ -293,11 +295,12 @@ def test_connections_that_never_finish_hold_nobody_up_and_cost_little(
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
-        goes_on(instance, users[1], homes[1])
-        assert resident_bytes(instance) - before < 100 * MIB
+        # First, as connections whose request is not complete in time are closed.
         refused = instance.drf("status", user=users[0].pw_uid, cwd="/", check=False)
         assert refused.returncode == (1 if count > 250 else 0)
         assert ("connections open" in refused.stderr) == (count > 250)
+        goes_on(instance, users[1], homes[1])
+        assert resident_bytes(instance) - before < 100 * MIB
     finally:
         process.kill()
         process.wait()
@@ -409,7 +412,7 @@ def test_a_debugger_outside_keeps_no_job_beyond_its_time(
     been given was nobody else's, whatever its time limit, and whoever cancelled it."""
     attacker = users[0]
     job_id = instance.submit(
-        *("-t", "1s", "-o", "out", "--", "sh", "-c", "echo $$; exec sleep 600"),
+        *("-t", "1h", "-o", "out", "--", "sh", "-c", "echo $$; exec sleep 600"),
         user=attacker.pw_uid,
         cwd=homes[0],
     )
@@ -430,6 +433,8 @@ def test_a_debugger_outside_keeps_no_job_beyond_its_time(
             assert tracer.stdout is not None
             assert tracer.stdout.readline() == b"traced\n"
             traced = str(tracer.pid)
+        # Its time ends when both are there.
+        instance.drf("set", "-t", "1s", job_id)
         job = instance.wait_end(job_id)
         assert job["state"] == "TIMEOUT"
         wait_for("its cgroups to go", lambda: not instance.cgroups())
@@ -547,14 +552,16 @@ def test_a_runner_that_is_stopped_or_killed_harms_its_own_job_alone(instance: In
     for job_id in jobs:
         instance.wait_state(job_id, "RUNNING")
     stopped, killed, fine = jobs
-    os.kill(runner_of(instance, stopped), signal.SIGSTOP)
+    runner = runner_of(instance, stopped)
+    os.kill(runner, signal.SIGSTOP)
     os.kill(runner_of(instance, killed), signal.SIGKILL)
     assert instance.wait_end(killed)["state"] == "LOST"
     assert instance.wait_end(instance.submit("--", "true"))["state"] == "COMPLETED"
     instance.drf("cancel", stopped)
     assert instance.wait_end(instance.submit("--", "true"))["state"] == "COMPLETED"
-    # Else the launcher does this after ten seconds.
-    os.kill(runner_of(instance, stopped), signal.SIGCONT)
+    # Else the launcher does this after ten seconds, and it may be gone by now.
+    with suppress(ProcessLookupError):
+        os.kill(runner, signal.SIGCONT)
     assert instance.wait_end(stopped)["state"] == "CANCELLED"
     assert instance.show(fine)["state"] == "RUNNING"
     client = Connection(instance.socket)

@@ -115,15 +115,20 @@ def test_a_file_in_memory_keeps_the_next_job_waiting_until_it_is_gone(
     """The next job was started at once, with limits that add up to more than there is."""
     uid = users[0].pw_uid
     file = Path(f"/dev/shm/{NAME}")
-    fill = f"dd if=/dev/zero of={file} bs=1M count=300; sleep 1"
+    gate = small.work / "gate"
+    fill = (
+        f"dd if=/dev/zero of={file} bs=1M count=300; sleep 1; "
+        f"while ! [ -e {gate} ]; do sleep 0.05; done"
+    )
     try:
         first = small.submit("-m", "400M", "--", "sh", "-c", fill, user=uid)
         # It has to wait for the first one, and would have all that is left then.
         second = small.submit("-m", "780M", "--", "true", user=uid)
-        assert reason(small, second) == "RESOURCES"
+        wait_for("its reason", lambda: reason(small, second) == "RESOURCES")
+        gate.touch()
         assert small.wait_end(first)["state"] == "COMPLETED"
         assert file.stat().st_size == 300 * MIB
-        wait_for("the reason", lambda: reason(small, second) == "EXTERNAL_LOAD", seconds=5)
+        wait_for("the reason", lambda: reason(small, second) == "EXTERNAL_LOAD")
         # 200 MiB of it are covered by what is there besides; drfd's own needs are too.
         assert 90 * MIB <= external(small) < 300 * MIB
         # What fits beside it starts.
@@ -135,7 +140,7 @@ def test_a_file_in_memory_keeps_the_next_job_waiting_until_it_is_gone(
         assert reason(small, second) == "EXTERNAL_LOAD"
         file.unlink()
         assert small.wait_end(second)["state"] == "COMPLETED"
-        assert external(small) == 0
+        wait_for("nothing kept free", lambda: external(small) == 0)
     finally:
         file.unlink(missing_ok=True)
 

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from drfd.common.errors import Unavailable
 from instance import CONFIG, Instance, is_alive, wait_for
-from system.accounts import Accounts
+from system.accounts import Accounts, delete_account
 
 pytestmark = [pytest.mark.system, pytest.mark.anew]
 
@@ -86,6 +87,14 @@ def test_an_earlier_users_process_is_not_taken_for_a_new_job(
     assert not list(instance.state.glob("launcher/attempts/*"))
 
 
+def is_open(instance: Instance) -> bool:
+    """The daemon takes connections, with a launcher or without."""
+    try:
+        return bool(instance._ask("doctor"))
+    except Unavailable:
+        return False
+
+
 def test_a_job_submitted_before_the_launcher_was_heard_does_not_get_a_strays_place(
     instance: Instance, users: Accounts
 ) -> None:
@@ -94,7 +103,7 @@ def test_a_job_submitted_before_the_launcher_was_heard_does_not_get_a_strays_pla
     pid_file = home_for(instance, alice) / "pid"
     old = submit(instance, alice, "--", "sh", "-c", f"echo $$ > {pid_file}; exec sleep 1000")
     pid = int(wait_for("a pid", lambda: pid_file.exists() and pid_file.read_text()))
-    instance.stop()
+    instance.stop_with_launcher()
     for path in journal_files(instance):
         path.unlink()
     # No launcher tells of the old one before the job is there: its room is moved away until then,
@@ -105,7 +114,7 @@ def test_a_job_submitted_before_the_launcher_was_heard_does_not_get_a_strays_pla
     instance.launch()
     stopped = instance.failpoints / "serve.before-adoption.reached"
     launcher = int(wait_for("its launcher", lambda: stopped.exists() and stopped.read_text()))
-    wait_for("the door", instance.socket.exists)
+    wait_for("the door", lambda: is_open(instance))
     new = submit(instance, bob, "--hold", "-o", "out", "--", "echo", "mine")
     instance.kill()
     with suppress(ProcessLookupError):
@@ -136,7 +145,7 @@ def test_cgroups_without_a_record_are_no_jobs_place(instance: Instance, users: A
         for line in path.read_text().splitlines()
         if json.loads(line)["record"] == "runner"
     }
-    instance.stop()
+    instance.stop_with_launcher()
     os.kill(runner, 9)
     for path in [*journal_files(instance), *instance.state.glob("launcher/attempts/*")]:
         path.unlink()
@@ -157,7 +166,7 @@ def short_lived(open_python: None) -> Iterator[Callable[[str, int | None], pwd.s
 
     def make(name: str, uid: int | None) -> pwd.struct_passwd:
         while made:
-            subprocess.run(["userdel", made.pop()], check=True)
+            delete_account(made.pop())
         as_uid = [] if uid is None else ["-u", str(uid)]
         words = ["useradd", "--no-create-home", "--no-log-init", *as_uid, name]
         subprocess.run(words, check=True)
@@ -166,7 +175,7 @@ def short_lived(open_python: None) -> Iterator[Callable[[str, int | None], pwd.s
 
     yield make
     while made:
-        subprocess.run(["userdel", made.pop()], check=True)
+        delete_account(made.pop())
 
 
 def test_the_job_of_a_deleted_account_is_not_its_heirs(

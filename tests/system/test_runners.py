@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from drfd.launcher.runner import settling
-from instance import Instance, wait_for
+from instance import CONFIG, Instance, wait_for
 from system.accounts import Accounts
 
 pytestmark = pytest.mark.system
@@ -21,6 +22,10 @@ if settling.program() is None or settling.why_no_filter() is not None:
 
 @pytest.fixture
 def home(instance: Instance, users: Accounts) -> Path:
+    return home_for(instance, users)
+
+
+def home_for(instance: Instance, users: Accounts) -> Path:
     found = instance.root / "home"
     found.mkdir()
     os.chown(found, users[0].pw_uid, users[0].pw_gid)
@@ -46,7 +51,7 @@ def test_the_runner_of_a_job_that_runs_can_do_little_but_kill(
     """It had all of root's rights and all system calls for the whole life of its job. The job gets
     none of that: set-user-id programs work there, by its whole bounding set."""
     script = (
-        "echo $PPID > runner; grep -E 'NoNewPrivs|Seccomp:|CapBnd' /proc/self/status; sleep 600"
+        "grep -E 'NoNewPrivs|Seccomp:|CapBnd' /proc/self/status; echo $PPID > runner; sleep 600"
     )
     job_id = instance.submit("--", "sh", "-c", script, user=users[0].pw_uid, cwd=home)
     instance.wait_state(job_id, "RUNNING")
@@ -59,9 +64,12 @@ def test_the_runner_of_a_job_that_runs_can_do_little_but_kill(
 
 
 def test_a_settled_runner_sweeps_after_a_cancel_and_keeps_the_record(
-    instance: Instance, users: Accounts, home: Path
+    lend: Callable[[str], Instance], users: Accounts
 ) -> None:
-    script = "echo $PPID > runner; (setsid sleep 600 & echo $! > left); trap 'exit 5' TERM; "
+    """With so long a grace time that its trap is run also where it is kept waiting."""
+    instance = lend(CONFIG.replace('grace = "1s"', 'grace = "30s"'))
+    home = home_for(instance, users)
+    script = "trap 'exit 5' TERM; (setsid sleep 600 & echo $! > left); echo $PPID > runner; "
     script += "while :; do sleep 0.1; done"
     job_id = instance.submit("--", "sh", "-c", script, user=users[0].pw_uid, cwd=home)
     instance.wait_state(job_id, "RUNNING")

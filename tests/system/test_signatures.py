@@ -15,8 +15,8 @@ import pytest
 
 from drfd.payload.pack import of_request
 from drfd.payload.signature import digest_of, proof_of
-from instance import CONFIG, Instance, wait_for
-from system.accounts import Accounts
+from instance import CONFIG, Instance, is_alive, wait_for
+from system.accounts import Accounts, delete_account
 
 pytestmark = [pytest.mark.system, pytest.mark.anew]
 
@@ -27,7 +27,7 @@ def controller() -> Iterator[pwd.struct_passwd]:
     name = f"drfdt{os.getpid()}c"
     subprocess.run(["useradd", "--no-create-home", "--no-log-init", name], check=True)
     yield pwd.getpwnam(name)
-    subprocess.run(["userdel", name], check=True)
+    delete_account(name)
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ say(order(91, None, {}), order(92, "0" * 64, {}))
 say(order(93, None, {"LD_PRELOAD": "/tmp/evil.so"}))
 say(order(94, None, {}), sealed=False)
 """
-    instance.stop()
+    instance.stop_with_launcher()
     # As the controller would start it: the launcher alone.
     end, ours = os.pipe()
     room = instance.state / "launcher"
@@ -252,6 +252,8 @@ def test_a_door_that_dies_is_opened_again(instance: Instance, users: Accounts) -
     ]  # The only one with threads.
     assert int(_status(door, "CapEff"), 16) == 0
     os.kill(int(door), 9)
+    # Until then it may accept a connection, and end it with itself.
+    wait_for("its end", lambda: not is_alive(int(door)))
     assert key_of(instance, users[0]) == key
 
 

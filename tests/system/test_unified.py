@@ -17,7 +17,7 @@ from drfd.daemon.spawn import group_for
 from drfd.linux import service
 from instance import ALONE, BIN, Instance, is_alive, wait_for
 from kernel import Kernel, scope
-from launcher.rig import LauncherProcess, pid_in, shell
+from launcher.rig import WAIT_S, LauncherProcess, pid_in, shell
 from system.accounts import Accounts
 
 pytestmark = [
@@ -217,7 +217,7 @@ def test_jobs_live_below_the_holder_also_when_its_keeper_takes_its_time(
     controller.ask("remove")
     controller.take("removed")
     launcher.process.send_signal(signal.SIGTERM)
-    assert launcher.process.wait(15) == 0
+    assert launcher.process.wait(WAIT_S) == 0
     assert show(UNIT, "ActiveState") == "active", "the holder is not ours to end"
 
 
@@ -238,7 +238,7 @@ def test_a_holder_that_cannot_have_jobs_ends_the_launcher_in_one_line(
     if properties is not None:
         start_holder(*properties)
     process = launcher.start("--holder", UNIT, cgroups=True)
-    assert process.wait(30) == 1
+    assert process.wait(WAIT_S) == 1
     assert launcher.log() == said
 
 
@@ -287,7 +287,7 @@ class Own:
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
-        self.process.wait(20)
+        self.process.wait(WAIT_S)
 
 
 @pytest.fixture
