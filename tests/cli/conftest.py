@@ -108,7 +108,7 @@ def spawn(daemon: CannedDaemon, tmp_path: Path) -> Iterator[Spawn]:
 @pytest.fixture
 def finish() -> Finish:
     def wait(process: subprocess.Popen[bytes]) -> Result:
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
         return Result(process.returncode, (out or b"").decode(), (err or b"").decode())
 
     return wait

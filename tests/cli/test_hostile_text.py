@@ -324,6 +324,6 @@ def test_a_terminal_of_any_encoding_shows_what_it_can(
         "why": {"job": strange},
     }
     process = spawn(*words, env={"PYTHONIOENCODING": encoding})
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, b"")
     assert "42" in out.decode(encoding, "replace")

@@ -29,7 +29,7 @@ class Ending:
         self.has_come = threading.Event()
 
     def __call__(self, request: object) -> Message:
-        self.has_come.wait(20)
+        self.has_come.wait(60)
         return {"done": True, "ended": []}
 
 
@@ -60,7 +60,7 @@ def test_the_output_comes_byte_for_byte(
 ) -> None:
     output.write_bytes(data)
     process = spawn("log", "42")
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, b"")
     assert out == data
     assert daemon.requests == [{"op": "show", "id": 42}]
@@ -147,7 +147,7 @@ def test_the_last_lines_alone(
     spawn: Spawn, output: Path, data: bytes, lines: int, shown: bytes
 ) -> None:
     output.write_bytes(data)
-    out, err = spawn("log", "-n", lines, "42").communicate(timeout=20)
+    out, err = spawn("log", "-n", lines, "42").communicate(timeout=60)
     assert (out, err) == (shown, b"")
 
 
@@ -193,7 +193,7 @@ def test_several_jobs_are_followed_line_by_line_until_all_have_ended(
     ends = iter([42, 7])
 
     def wait(request: object) -> Message:
-        next_end.acquire(timeout=20)
+        next_end.acquire(timeout=60)
         return {"done": True, "ended": [job(id=next(ends))]}
 
     daemon.replies["wait"] = wait

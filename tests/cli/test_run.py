@@ -50,7 +50,7 @@ class Attached:
     def descriptors(self) -> Iterator[list[int]]:
         """What the runner is given when it connects, as the job's user."""
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(10)
+            connection.settimeout(60)
             connection.connect(self.path())
             _, fds, _, _ = socket.recv_fds(connection, 1, 3)
         try:
@@ -77,7 +77,7 @@ def test_the_job_has_the_terminals_own_input_output_and_errors(
         os.write(fd_out, b"printed\xff\n")
         os.write(fd_err, b"complained\n")
     attached.end()
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (0, b"printed\xff\n", b"complained\n")
 
 

@@ -295,20 +295,20 @@ def test_what_is_left_of_the_timeout_is_asked_for_after_a_restart(
     client: Connection, daemon: CannedDaemon
 ) -> None:
     daemon.replies = {"wait": [None, {"done": False, "ended": []}]}
-    client.wait([1], any_one=False, timeout_s=100.0)
+    client.wait([1], any_one=False, timeout_s=1000.0)
     first, second = (request["timeout_s"] for request in daemon.requests)
-    assert 99 < second <= first - 0.1 < 100
+    assert 900 < second <= first - 0.1 < 1000
 
 
 def test_a_timeout_holds_while_the_daemon_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who says --timeout 1 has somebody waiting for them."""
-    monkeypatch.setattr(connection_module, "RECONNECT_S", 2.0)
+    monkeypatch.setattr(connection_module, "RECONNECT_S", 60.0)
     started = time.monotonic()
     with pytest.raises(DrfdError):
         Connection(tmp_path / "none").wait([1], any_one=False, timeout_s=0.1)
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < 30
 
 
 def test_a_refusal_of_a_wait_is_not_retried(

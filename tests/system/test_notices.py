@@ -106,7 +106,7 @@ def test_what_it_leaves_behind_is_ended_with_the_job(instance: Instance) -> None
 def test_an_end_is_told_once_at_most_whoever_dies_meanwhile(instance: Instance, point: str) -> None:
     """Of launchers: the next one finds the mark in the attempt file, or none yet."""
     instance.launcher_pid()
-    (instance.failpoints / point).write_text("self")
+    instance.arm(point, "self")
     words = ("--notify-command", "echo x >> told; sleep 0.3")
     job_id = instance.submit(*words, "--", "true")
     job = instance.wait_end(job_id)

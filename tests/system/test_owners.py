@@ -110,7 +110,7 @@ def test_a_job_submitted_before_the_launcher_was_heard_does_not_get_a_strays_pla
     # and the launcher of another room stops before it has looked at the cgroups.
     room, away = instance.state / "launcher", instance.root / "away"
     room.rename(away)
-    (instance.failpoints / "serve.before-adoption").write_text("stop")
+    instance.arm("serve.before-adoption", "stop")
     instance.launch()
     stopped = instance.failpoints / "serve.before-adoption.reached"
     launcher = int(wait_for("its launcher", lambda: stopped.exists() and stopped.read_text()))

@@ -329,7 +329,7 @@ def test_each_phase_reaches_the_failpoints_that_the_matrix_says(
     try:
         for point in failpoints.NAMES:
             others[point] = subprocess.Popen(["sleep", "600"])
-            (victim.failpoints / point).write_text(f"{others[point].pid}\n")
+            victim.arm(point, others[point].pid)
         acting, errors = start_acting(play)
         finish(play, acting, errors)
         victim.check_at_rest()
@@ -358,7 +358,7 @@ def test_every_promise_holds_when(room: Room, victim: Victim, cell: Cell) -> Non
     if cell.point == "launch.before-limits" and not victim.has_cgroups():
         pytest.skip("without cgroups there is nothing to limit")
     play = played(victim, cell.phase, next(room.numbers))
-    (victim.failpoints / cell.point).write_text("stop")
+    victim.arm(cell.point, "stop")
     acting, errors = start_acting(play)
     reached = victim.failpoints / f"{cell.point}.reached"
     try:

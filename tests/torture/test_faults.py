@@ -370,7 +370,7 @@ def test_a_job_that_cannot_be_killed_is_a_state_that_is_told_and_no_loop(
         def is_stuck() -> bool:
             return job_id in instance._ask("doctor")["stuck_jobs"]
 
-        wait_for("doctor's word", is_stuck, seconds=40)
+        wait_for("doctor's word", is_stuck)
         assert instance.show(job_id)["state"] in ("STOPPING", "CLEANING")
         spent = _cpu_s(launcher)
         time.sleep(3)

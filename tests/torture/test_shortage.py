@@ -288,6 +288,9 @@ def test_a_runner_keeps_the_end_of_its_job_until_it_can_be_written_down(
             assert end(victim, job_id)["exit_code"] == 5
         else:
             wait_for("the end of the job's process", lambda: not children(runner))
+            if what == "descriptors":
+                said = lambda: lines_about(victim, "event=runner-waits")  # noqa: E731
+                wait_for("its word", said, show=victim.tail)
             time.sleep(1)
             assert victim.state_of(job_id) == "RUNNING"
         if what == "descriptors":

@@ -205,7 +205,7 @@ class Victim(Instance):
     def check_at_rest(self) -> None:
         """Nothing runs: no cgroup, no process, no attempt is left, and the books say so."""
         rest = {"cgroups": [], "attempts": [], "jobs": [], "booked": []}
-        wait_for("nothing to be left", lambda: self._left() == rest, show=self._left, seconds=30)
+        wait_for("nothing to be left", lambda: self._left() == rest, show=self._left)
 
     def _left(self) -> dict[str, list[Any]]:
         live = self.ask("status", select={})["jobs"]

@@ -7,6 +7,7 @@ import os
 import select
 import time
 from collections.abc import Iterator
+from statistics import median
 
 import pytest
 from rich.color import ColorSystem
@@ -88,9 +89,12 @@ def test_a_busy_machines_snapshot_costs_a_small_part_of_its_second() -> None:
     """5 % of a core is the promise: read, listed, drawn, encoded; in processor time."""
     line = json.dumps({"ok": True, "snapshot": many(60, 10_000)}).encode()
     theme, rounds = Theme(has_colour=True), 20
-    begin_s = time.process_time()
+    took_s = []
     for number in range(rounds):
+        begin_s = time.process_time()
         snapshot = decode(line)["snapshot"]
         lines = screen(Scene(snapshot, State(), snapshot["at"] + number), Size(200, 60), theme)
         assert sum(len(encode(each, ColorSystem.EIGHT_BIT)) for each in lines) > 200 * 60
-    assert (time.process_time() - begin_s) / rounds < 0.05
+        took_s.append(time.process_time() - begin_s)
+    # The middle one: on a busy machine some rounds take longer, also in processor time.
+    assert median(took_s) < 0.05

@@ -118,7 +118,7 @@ class Front:
 
     async def idle(self) -> None:
         """Until the server has noticed that everybody has left, and nobody is waited for."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not self.server.is_idle or self.desk.requests._waits._waiting._waiters:
                 await asyncio.sleep(0.005)
 
@@ -159,7 +159,7 @@ def front(make_desk: MakeDesk, short: Path) -> OpenFront:
         running = asyncio.create_task(server.run(listener))
         clients: list[Client] = []
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 yield Front(desk, server, running, path, clients)
         finally:
             for client in clients:
@@ -591,7 +591,8 @@ def test_stopping_does_not_wait_for_those_who_are_connected(
             await c.send(last_words)
             await asyncio.sleep(0.02)
             f.running.cancel()
-            done, _ = await asyncio.wait([f.running], timeout=2)
+            # It would be there for as long as the client.
+            done, _ = await asyncio.wait([f.running], timeout=30)
             assert done, "the server does not stop while a client is connected"
 
     # In a loop of its own: what asyncio logs when the loop closes counts, too.
@@ -651,11 +652,13 @@ async def test_a_submission_too_early_waits_and_holds_nothing_else_up(
         clients = [await f.client() for _ in range(AT_ONCE + 3)]
         first = await clients[0].ask(**SUBMIT)
         assert first["ok"] is True
+        begun_s = time.monotonic()
         for client in clients:
             await client.send(encoded(**SUBMIT))
         replies = [asyncio.create_task(client.reply()) for client in clients]
         done, _ = await asyncio.wait(replies, timeout=0.2)
-        assert len(done) <= 1
+        # Two a second, however long that has taken.
+        assert len(done) <= 1 + 2 * (time.monotonic() - begun_s)
         assert (await f.ask(op="hello"))["ok"] is True
         await asyncio.wait(replies, return_when=asyncio.FIRST_COMPLETED)
         for reply in replies:
@@ -965,7 +968,7 @@ def test_a_directory_that_hangs_does_not_keep_the_server_from_ending(
             while not directory.asked:
                 await asyncio.sleep(0.005)
             f.running.cancel()
-            _, late = await asyncio.wait([f.running], timeout=5)
+            _, late = await asyncio.wait([f.running], timeout=30)
             assert not late
 
     # In a loop of its own, which closes while the directory still hangs.

@@ -176,10 +176,10 @@ async def test_two_hundred_listeners_cost_little_and_those_of_others_nothing(
     ears += [Ear(feed, ALICE) for _ in range(200)]
     for ear in ears:
         await ear.hear()
-    begin = time.perf_counter()
+    begin = time.process_time()
     for _ in range(1000):
         feed.job_changed(job)
-    took_s = time.perf_counter() - begin
+    took_s = time.process_time() - begin
     listeners = [each for some in feed._listeners.values() for each in some]
     assert sum(len(each.changed) for each in listeners) == 200
     # 200,000 notes; a look at a job for each of them would take ten times as long.
