@@ -72,6 +72,8 @@ class Soak:
     per_second: float = 20.0
     #: Seconds from one death to the next.
     deaths_s: float = 6.0
+    #: It goes on until so many have died: on a busy machine each takes a while to come back.
+    least_deaths: int = 0
     fates: dict[int, str] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     #: Runs of jobs whose runner was killed.
@@ -84,7 +86,7 @@ class Soak:
         next_job, next_death = started, started + self.deaths_s / 2
         next_look = started
         first: tuple[Vital, Vital] | None = None
-        while (now := time.monotonic()) < until:
+        while (now := time.monotonic()) < until or self._deaths() < self.least_deaths:
             if now >= next_job:
                 self._submit()
                 next_job = max(next_job + 1 / self.per_second, now - 1)
@@ -92,7 +94,8 @@ class Soak:
             if now >= next_look:
                 self._look()
                 next_look = now + 0.5
-            if now >= next_death and until - now > self.deaths_s:
+            is_wanted = until - now > self.deaths_s or self._deaths() < self.least_deaths
+            if now >= next_death and is_wanted:
                 self._kill_somebody()
                 next_death = now + self.deaths_s
             if first is None and now > started + seconds / 10 and not self.victim.is_dead():
@@ -131,6 +134,9 @@ class Soak:
         for _, verb, job_id in due:
             reply = self.victim.ask(verb, select={"ids": [job_id]})
             self.counts[f"{verb}: {'done' if reply['done'] else 'refused'}"] += 1
+
+    def _deaths(self) -> int:
+        return sum(count for name, count in self.counts.items() if name.startswith("killed: "))
 
     def _kill_somebody(self) -> None:
         whom = self.chance.choice(("controller", "launcher", "both", "runner"))
@@ -245,12 +251,12 @@ class Soak:
             assert runs == 1 or (runs == 0 and may_miss), (job_id, fate, runs)
 
 
-def soak(seconds: float, *, seed: int = 1, per_second: float = 20.0) -> Soak:
+def soak(seconds: float, *, seed: int = 1, per_second: float = 20.0, least_deaths: int = 0) -> Soak:
     """Raises AssertionError for what must not happen."""
     victim = Victim(SETTINGS)
     try:
         victim.start()
-        made = Soak(victim, Random(seed), per_second)
+        made = Soak(victim, Random(seed), per_second, least_deaths=least_deaths)
         made.run(seconds)
         return made
     finally:
