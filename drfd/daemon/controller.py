@@ -136,7 +136,7 @@ class Daemon:
         self._retention = Retention(
             self.journal,
             lambda: self._requests.config.history,
-            TrustedClock(clock, self.journal.believed_s(), self.journal.keep_believed),
+            TrustedClock(clock, self.journal.trusted_time_s(), self.journal.store_trusted_time),
         )
         self._end = asyncio.Event()
         self._end_needs_idle = False

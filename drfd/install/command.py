@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drfd.common.errors import HostError, NotPermitted
-from drfd.install import look, plan
+from drfd.install import plan, probe
 from drfd.install.steps import Note, RunProgram, Step, perform
 from drfd.linux import service
 
@@ -40,30 +40,30 @@ def install(
     _need_root_and_systemd(where)
     if not where.is_staged:
         _need_safe_environment()
-    before = look.record(where.root)
+    before = probe.record(where.root)
     wanted = plan.wanted_installation(
-        look.environment(),
+        probe.environment(),
         prefix or (before.prefix if before else _DEFAULT_PREFIX),
-        look.shipped(),
-        look.generated(),
+        probe.shipped(),
+        probe.generated(),
         grace_s=grace_s,
         has_cgroups=has_cgroups,
     )
-    steps = plan.plan_install(wanted, look.seen(where.root, wanted), is_staged=where.is_staged)
+    steps = plan.plan_install(wanted, probe.seen(where.root, wanted), is_staged=where.is_staged)
     is_as_before = all(isinstance(step, Note) for step in steps)
     if is_as_before:
         steps.append(Note("nothing has changed since the last installation"))
     _carry_out(steps, where)
     if not where.is_staged and not where.is_dry:
-        for line in plan.closing_words(look.standing(), is_as_before=is_as_before):
+        for line in plan.closing_words(probe.standing(), is_as_before=is_as_before):
             print(line)
 
 
 def uninstall(where: InstallTarget, *, kill_jobs: bool, purge: bool, grace_s: int) -> None:
     """Remove drfd. Running jobs have `grace_s` seconds to end. Raises Refused while jobs run."""
     _need_root_and_systemd(where)
-    seen = look.seen(where.root, None)
-    steps = plan.plan_uninstall(seen, look.ASK, kill_jobs=kill_jobs, purge=purge, grace_s=grace_s)
+    seen = probe.seen(where.root, None)
+    steps = plan.plan_uninstall(seen, probe.ASK, kill_jobs=kill_jobs, purge=purge, grace_s=grace_s)
     if where.is_staged:
         steps = [step for step in steps if not isinstance(step, RunProgram)]
     _carry_out(steps, where)
@@ -87,7 +87,7 @@ def _need_root_and_systemd(where: InstallTarget) -> None:
 
 
 def _need_safe_environment() -> None:
-    why_not = look.distrust()
+    why_not = probe.distrust()
     if why_not is not None:
         raise HostError(
             "untrusted",

@@ -27,7 +27,7 @@ _BAD = tuple(outcome.value for outcome in Outcome if outcome is not Outcome.COMP
 _WHOLE_KEPT, _HEADS_KEPT = 4, 64
 
 
-class _Latest:
+class _LruCache:
     """A cache of the arrays that were read last."""
 
     def __init__(self, most: int) -> None:
@@ -40,7 +40,7 @@ class _Latest:
             self._arrays[array_id] = array
         return array
 
-    def keep(self, array: Array) -> None:
+    def put(self, array: Array) -> None:
         self._arrays[array.id] = array
         if len(self._arrays) > self._most:
             del self._arrays[next(iter(self._arrays))]
@@ -72,8 +72,8 @@ class Arrays:
         self._db = database
         self._reported = reported
         #: Caches of ended arrays, which do not change: complete, and without cancelled tasks.
-        self._whole = _Latest(_WHOLE_KEPT)
-        self._heads = _Latest(_HEADS_KEPT)
+        self._whole = _LruCache(_WHOLE_KEPT)
+        self._heads = _LruCache(_HEADS_KEPT)
 
     def forget(self) -> None:
         """Clear the caches after a rollback."""
@@ -124,7 +124,7 @@ class Arrays:
             return self._read(row[0], bool(row[2]), self._heads, self._records.array_head)
 
     def _read(
-        self, array_id: int, is_live: bool, known: _Latest, decode: Callable[[bytes], Array]
+        self, array_id: int, is_live: bool, known: _LruCache, decode: Callable[[bytes], Array]
     ) -> Array:
         """Read an array, from the cache if it has ended.
 
@@ -135,7 +135,7 @@ class Arrays:
             query = "select data from arrays where id = ?"
             array = decode(self._db.execute(query, (array_id,)).fetchone()[0])
             if not is_live:
-                known.keep(array)
+                known.put(array)
         return array
 
     def labels(self, job_ids: Iterable[int]) -> dict[int, str]:

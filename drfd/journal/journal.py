@@ -66,7 +66,7 @@ class Journal:
             row = self._db.execute(query, (name,)).fetchone()
         return None if row is None else str(row[0])
 
-    def believed_s(self) -> float | None:
+    def trusted_time_s(self) -> float | None:
         """Return the Unix time that a daemon last trusted, else that of the last event.
 
         None if the journal is new.
@@ -74,7 +74,7 @@ class Journal:
         value = self._fact("believed_s")
         return self.audit.last_event_at() if value is None else float(value)
 
-    def keep_believed(self, at_s: float) -> None:
+    def store_trusted_time(self, at_s: float) -> None:
         """Make durable that a daemon trusts this Unix time. Must not be called within a turn."""
         try:
             with self._reported("write"):
@@ -91,10 +91,10 @@ class Journal:
             try:
                 return open_database(self._path)
             except HostError as error:
-                if not self.make_room(error):
+                if not self.release_reserve(error):
                     raise
 
-    def make_room(self, error: HostError) -> bool:
+    def release_reserve(self, error: HostError) -> bool:
         """Release a part of the reserve if the disk is full; return whether it was released."""
         return self.reserve.is_called_for(error) and self.reserve.give_up()
 

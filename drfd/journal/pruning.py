@@ -151,11 +151,11 @@ class Finished:
 #: Maximum number of rows and bytes removed in one step, except for a single longer row.
 _ROWS, _BYTES = 100, 256 << 10
 #: Number of ended jobs read by one query, and in one step.
-_LOOKED_AT, _LOOKS = 20, 500
+_READ_AT_ONCE, _MOST_READ = 20, 500
 #: Number of pages returned to the file system in one step, and of unused pages that are kept.
 _PAGES_AT_ONCE, _PAGES_KEPT = 128, 256
 #: Kinds of records that belong to no job. The newest of each stays, because it is still valid.
-_LONELY = ("Drained", *ev.AUDIT_KINDS)
+_JOBLESS_KINDS = ("Drained", *ev.AUDIT_KINDS)
 #: Length in bytes above which the log is written back and truncated while there is no reader.
 _LOG_BYTES = 64 << 20
 #: Decodes a long command line as its row number, without reading it.
@@ -168,7 +168,7 @@ class _Left:
 
     rows: int = _ROWS
     bytes: int = _BYTES
-    looks: int = _LOOKS
+    reads: int = _MOST_READ
 
     def take(self, size: int) -> None:
         self.rows -= 1
@@ -226,12 +226,12 @@ class Pruning:
             while not left.is_none and self._remove_one(before_s, user, left):
                 pass
             if user is None:
-                self._remove_lonely(before_s, left)
+                self._remove_jobless(before_s, left)
             if has_begun and not left.has_removed:
                 self._db.execute("rollback")
         if left.has_removed:
             return left.removed_bytes
-        if left.looks <= 0:
+        if left.reads <= 0:
             return 0
         # The next search begins from the start.
         self._passed.pop(user, None)
@@ -263,18 +263,18 @@ class Pruning:
 
     def _write_back(self) -> None:
         """Write the log back as far as no reader needs it, without waiting for readers."""
-        patience_ms = self._value("pragma busy_timeout")
+        timeout_ms = self._value("pragma busy_timeout")
         self._db.execute("pragma busy_timeout = 0")
         try:
             self._db.execute("pragma wal_checkpoint(truncate)").fetchone()
         finally:
-            self._db.execute(f"pragma busy_timeout = {patience_ms}")
+            self._db.execute(f"pragma busy_timeout = {timeout_ms}")
 
     def _remove_one(self, before_s: float, user: str | None, left: _Left) -> bool:
         """Remove the oldest job or array, or a part of it; return whether there was one."""
         array = self._oldest_array(before_s, user)
         job = self._oldest_job(before_s, user, left)
-        if job is None and left.looks <= 0:
+        if job is None and left.reads <= 0:
             # A job that was not read yet may be older than the array.
             return False
         if array is not None and (job is None or array[1] <= job[1]):
@@ -313,20 +313,20 @@ class Pruning:
         query = f"""
             select id, ended_at, exists (select 1 from arrays where id = array_id) from jobs
             where live = 0 and ended_at < :before and (ended_at, id) > (:at_s, :id){whose}
-            order by ended_at, id limit {_LOOKED_AT}
+            order by ended_at, id limit {_READ_AT_ONCE}
         """  # noqa: S608
-        while left.looks > 0:
+        while left.reads > 0:
             at_s, job_id = self._passed.get(user, (float("-inf"), 0))
             values = {"before": before_s, "at_s": at_s, "id": job_id, "user": user}
             rows = self._db.execute(query, values).fetchall()
-            left.looks -= len(rows)
+            left.reads -= len(rows)
             for job_id, ended_at, has_array in rows:
                 if not has_array and job_id < self._highest_id() and self._has_later_events(job_id):
                     return job_id, ended_at
                 self._passed[user] = ended_at, job_id
-            if len(rows) < _LOOKED_AT:
-                # There are no more jobs, so the search did not end for lack of `looks`.
-                left.looks = max(1, left.looks)
+            if len(rows) < _READ_AT_ONCE:
+                # There are no more jobs, so the search did not end for lack of `reads`.
+                left.reads = max(1, left.reads)
                 return None
         return None
 
@@ -378,12 +378,12 @@ class Pruning:
             # Only constants of this module are put into the statement.
             self._db.execute(f"delete from {table} where job_id = ?", (job_id,))  # noqa: S608
 
-    def _remove_lonely(self, before_s: float, left: _Left) -> None:
+    def _remove_jobless(self, before_s: float, left: _Left) -> None:
         query = (
             "select seq, at_s, length(data) from events where job_id is null and kind = ?"
             " order by seq limit 2"
         )
-        for kind in _LONELY:
+        for kind in _JOBLESS_KINDS:
             while not left.is_none:
                 rows = self._db.execute(query, (kind,)).fetchall()
                 # The first record is valid until the time of the second.

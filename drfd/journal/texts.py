@@ -186,8 +186,8 @@ def store_all(
 
 
 def _long(spec: JobSpec) -> list[Words]:
-    told = () if spec.notify is None else (spec.notify.argv,)
-    return [words for words in (spec.argv, *told) if len(words.data) > INLINE_BYTES]
+    notify = () if spec.notify is None else (spec.notify.argv,)
+    return [words for words in (spec.argv, *notify) if len(words.data) > INLINE_BYTES]
 
 
 def _mapped(spec: JobSpec, change: Callable[[Words], Words]) -> JobSpec:

@@ -62,11 +62,11 @@ class JobsStopRecord:
         return ended is None or ended.get("at_s", self.at_s) >= self.at_s
 
 
-def read_jobs_stop(room: Path) -> JobsStopRecord | None:
+def read_jobs_stop(directory: Path) -> JobsStopRecord | None:
     """Return the latest record, or None if there is none, or only a part of one: the machine may
     have gone down while it was written."""
     try:
-        boot_id, at_s = (room / JOBS_STOP_FILE).read_text().split()
+        boot_id, at_s = (directory / JOBS_STOP_FILE).read_text().split()
         return JobsStopRecord(boot_id, float(at_s))
     except (FileNotFoundError, ValueError):
         return None

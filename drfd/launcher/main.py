@@ -23,7 +23,7 @@ from drfd.launcher.confinement.interface import Confinement, JobGroupGone
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.port import Policy, Port
 from drfd.launcher.protocol import SOCKET_NAME
-from drfd.launcher.runner import inheritance, settling
+from drfd.launcher.runner import inheritance, privileges
 from drfd.launcher.server import Launcher
 from drfd.launcher.signatures import SigningKeys
 from drfd.launcher.system.files import get
@@ -133,7 +133,7 @@ def _run(options: argparse.Namespace, manager: Service) -> None:
     # SIGINT from a terminal is for the controller, which ends the launcher in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     warnings = [
-        text for text in (inheritance.keyring_warning(), *settling.warnings()) if text is not None
+        text for text in (inheritance.keyring_warning(), *privileges.warnings()) if text is not None
     ]
     state: Path = options.state
     _lock_state(state)

@@ -45,7 +45,7 @@ class Notices:
     most: int = 256
     _wanted: dict[Key, Assignment] = field(default_factory=dict)
     _live: set[Key] = field(default_factory=set)
-    _told: dict[Key, str] = field(default_factory=dict)
+    _results: dict[Key, str] = field(default_factory=dict)
 
     def add(self, assignment: Assignment) -> Key:
         """Add a notification, to be run when the attempt has no process left. Returns its key."""
@@ -65,7 +65,7 @@ class Notices:
     def is_full(self, key: Key) -> bool:
         """Return whether the attempt's command must wait for the end of other commands."""
         each_users = max(1, self.most // 2)
-        if key not in self._wanted or key in self._told or len(self._live) < each_users:
+        if key not in self._wanted or key in self._results or len(self._live) < each_users:
             return False
         self._live = {each for each in self._live if self.is_watched(each)}
         uid = self._wanted[key].order.uid
@@ -76,7 +76,7 @@ class Notices:
     def start(self, key: Key) -> bool:
         """Start the attempt's command if one is ordered and has not run; return whether it runs."""
         assignment = self._wanted.get(key)
-        if assignment is None or key in self._told:
+        if assignment is None or key in self._results:
             return False
         order = assignment.order
         attempt = attempt_files.read(self.attempts_fd, key)
@@ -84,16 +84,16 @@ class Notices:
             return False
         if order.uid != attempt.created["uid"] or not attempt.owner.may_be(order.owner):
             # The launch has checked only whether jobs of the attempt's own user may run.
-            self._told[key] = "not told: it is not for the job's own user"
+            self._results[key] = "not told: it is not for the job's own user"
             return False
         reach("notice.before-fork")
         try:
             pid = _start_notifier(assignment, self.confinement, attempt, self.attempts_fd)
         except OSError as error:
-            self._told[key] = f"not told: {error.strerror}"
+            self._results[key] = f"not told: {error.strerror}"
             return False
         # Set before the result is known: a notifier that cannot write its record starts only once.
-        self._told[key] = _UNKNOWN
+        self._results[key] = _UNKNOWN
         self._live.add(key)
         self.watch(key, pid)
         reach("notice.after-fork")
@@ -101,22 +101,22 @@ class Notices:
 
     def read(self, key: Key) -> None:
         """Read the result of the notification, before the attempt's file is removed."""
-        if key not in self._wanted or self._told.get(key, _UNKNOWN) != _UNKNOWN:
+        if key not in self._wanted or self._results.get(key, _UNKNOWN) != _UNKNOWN:
             return
         attempt = attempt_files.read(self.attempts_fd, key)
         if attempt is None:
-            self._told[key] = "not told: nothing was left of the job"
+            self._results[key] = "not told: nothing was left of the job"
         elif attempt.notified is None:
-            self._told[key] = _UNKNOWN
+            self._results[key] = _UNKNOWN
         else:
-            self._told[key] = str(attempt.notified["text"])
+            self._results[key] = str(attempt.notified["text"])
 
     def take(self, key: Key) -> dict[str, str]:
         """Return the result of the notification as a fact for the report, and forget it."""
         assignment = self._wanted.pop(key, None)
         if assignment is not None:
             assignment.close()
-        text = self._told.pop(key, None)
+        text = self._results.pop(key, None)
         return {} if text is None else {"notice": text}
 
 

@@ -36,7 +36,7 @@ from drfd.launcher.protocol import (
     SignalCommand,
     read_command,
 )
-from drfd.launcher.runner import settling
+from drfd.launcher.runner import privileges
 from drfd.launcher.runner.runner import Runners, fork_runner
 from drfd.launcher.runner.shortage import (
     LAUNCHER,
@@ -125,10 +125,10 @@ def _loss(attempt: Attempt, jobs_stop: JobsStopRecord | None, boot_id: str) -> M
     born_in = attempt.created.get("boot_id")
     if born_in is None or attempt.is_damaged:
         return {}
-    was_told = jobs_stop is not None and jobs_stop.affected(attempt)
+    was_stopped = jobs_stop is not None and jobs_stop.affected(attempt)
     if born_in != boot_id:
-        return {"loss": SHUTDOWN if was_told else CRASH}
-    return {"loss": STOPPED if was_told else RUNNER_GONE}
+        return {"loss": SHUTDOWN if was_stopped else CRASH}
+    return {"loss": STOPPED if was_stopped else RUNNER_GONE}
 
 
 log = logging.getLogger("drfd.launcher")
@@ -186,7 +186,7 @@ class Launcher:
     _lost_runners: dict[Key, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        capabilities = settling.needed(
+        capabilities = privileges.needed(
             enters_spaces=self.space_home is not None, serves_root=self.policy.refusal(0) is None
         )
         self._runners = Runners(
@@ -251,15 +251,15 @@ class Launcher:
                 # An earlier handler of this round may have closed the descriptor.
                 if chosen.fd in self._selector.get_map():
                     chosen.data()
-            self._runners.look()
+            self._runners.run_due()
             for key in list(self._runners.unreported):
-                self._look_at_runner(key)
-            self._freezing.look()
-            self._signalling.look()
-            self._sweeps.look()
-            self._checks.look()
+                self._report_start(key)
+            self._freezing.run_due()
+            self._signalling.run_due()
+            self._sweeps.run_due()
+            self._checks.run_due()
             if self._key_service is not None:
-                self._key_service.look()
+                self._key_service.run_due()
             for key, ending in self._endings.due():
                 try:
                     self._continue(key, ending)
@@ -317,7 +317,7 @@ class Launcher:
             raise BadMessage(str(error)) from None
         match command:
             case PayloadCommand(name, order):
-                take = self._add_notice if name == protocol.NOTIFY else self._go_on
+                take = self._add_notice if name == protocol.NOTIFY else self._launch_or_close
                 take(Assignment(order, payload_fd))
             case AttemptCommand(name, key):
                 self._checks.cancel(key)
@@ -342,7 +342,7 @@ class Launcher:
             assignment.close()
             self._endings.add((order.id, order.attempt), remove=True)
 
-    def _go_on(self, assignment: Assignment) -> None:
+    def _launch_or_close(self, assignment: Assignment) -> None:
         if not self._try_launch(assignment):
             assignment.close()
 
@@ -382,7 +382,7 @@ class Launcher:
         if refusal is None and full is None:
             is_signed = self._checks.check_now(assignment)
             if is_signed is None:
-                self._checks.begin(assignment, self._go_on, is_launch=True)
+                self._checks.begin(assignment, self._launch_or_close, is_launch=True)
                 return True
             assignment = replace(assignment, is_signed=is_signed)
             refusal = None if is_signed else _NOT_SIGNED
@@ -497,9 +497,9 @@ class Launcher:
     def _on_notify(self) -> None:
         for name in set(os.read(self._notify_out, 1 << 16).decode().split()):
             number, _, count = name.partition(".")
-            self._look_at_runner((int(number), int(count)))
+            self._report_start((int(number), int(count)))
 
-    def _look_at_runner(self, key: Key) -> None:
+    def _report_start(self, key: Key) -> None:
         """Report the start of a job. Its end is reported when the runner is gone, not before."""
         attempt = attempt_files.read(self.attempts_fd, key)
         if attempt is None or attempt.may_have_run:
@@ -564,7 +564,7 @@ class Launcher:
             reach("remove.after-unlink")
         self._endings.finish(key)
         if ending.relaunch is not None:
-            self._go_on(ending.relaunch)
+            self._launch_or_close(ending.relaunch)
         elif ending.remove:
             self._lost_runners.pop(key, None)
             self._tell("removed", key, **self._notices.take(key))

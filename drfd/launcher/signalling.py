@@ -152,7 +152,7 @@ class Freezing:
             return None
         return max(0.0, min(wait.due_mono_s for wait in self._slow.values()) - time.monotonic())
 
-    def look(self) -> None:
+    def run_due(self) -> None:
         """Check the attempts that are due."""
         now = time.monotonic()
         for key in [key for key, wait in self._slow.items() if wait.due_mono_s <= now]:
@@ -206,15 +206,15 @@ class Signalling:
         self._asked.discard(key)
 
     def add(self, key: Key, count: int, signals: tuple[int, ...]) -> None:
-        """Have `look` send those of the last `signals`, of `count` in all, that have not been sent
-        yet. They include the signals added for the attempt before."""
+        """Have `run_due` send those of the last `signals`, of `count` in all, that have not been
+        sent yet. They include the signals added for the attempt before."""
         self._unsent[key] = count, signals
 
     def pause_s(self) -> float | None:
-        """Return the seconds until `look` has something to do, or None if nothing is pending."""
+        """Return the seconds until `run_due` has something to do, or None if nothing is pending."""
         return max(0.0, self._due_mono_s - time.monotonic()) if self._unsent else None
 
-    def look(self) -> None:
+    def run_due(self) -> None:
         """Send pending signals, attempt after attempt, for at most `_TURN_S`."""
         until_s = time.monotonic() + _TURN_S
         while self._unsent and self._due_mono_s <= time.monotonic() < until_s:

@@ -51,11 +51,11 @@ _LINE = re.compile(rb"([0-9]{1,10}) ([0-9a-f]{64})(?: ((?:[0-9a-f]{2})+))?")
 class SigningKeys:
     """The users' keys, and the jobs that need no signature."""
 
-    def __init__(self, room: Path) -> None:
+    def __init__(self, directory: Path) -> None:
         """Read the secret in the launcher's directory, or make it. Raises OSError or ValueError if
         neither is possible: without it no job that was signed with it could be started."""
-        self._secret = _read_secret(room) or _make_secret(room)
-        self._allowed_path = room / ALLOWED_NAME
+        self._secret = _read_secret(directory) or _make_secret(directory)
+        self._allowed_path = directory / ALLOWED_NAME
         self._allowed = _read_allowed(self._allowed_path)
 
     def warning(self) -> str | None:
@@ -100,32 +100,34 @@ class SealedDigest:
         return self._digest.value() if self._at >= self._size else None
 
 
-def _read_secret(room: Path) -> bytes | None:
+def _read_secret(directory: Path) -> bytes | None:
     try:
-        secret = (room / SECRET_NAME).read_bytes()
+        secret = (directory / SECRET_NAME).read_bytes()
     except FileNotFoundError:
         return None
     if len(secret) != KEY_BYTES:
-        raise ValueError(f"{room / SECRET_NAME} is damaged: restore it, or remove it with {room}")
+        raise ValueError(
+            f"{directory / SECRET_NAME} is damaged: restore it, or remove it with {directory}"
+        )
     return secret
 
 
-def _make_secret(room: Path) -> bytes:
+def _make_secret(directory: Path) -> bytes:
     """Make the secret and write it to the disk, before anything is signed with it."""
     secret = os.urandom(KEY_BYTES)
-    new = room / f"{SECRET_NAME}.new"
+    new = directory / f"{SECRET_NAME}.new"
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         os.write(fd, secret)
         os.fsync(fd)
     finally:
         os.close(fd)
-    os.rename(new, room / SECRET_NAME)
-    directory = os.open(room, os.O_RDONLY | os.O_DIRECTORY)
+    os.rename(new, directory / SECRET_NAME)
+    directory_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(directory)
+        os.fsync(directory_fd)
     finally:
-        os.close(directory)
+        os.close(directory_fd)
     return secret
 
 
@@ -155,7 +157,7 @@ _SHORTAGE_S = 0.1
 class _Check:
     assignment: Assignment
     #: Called with the assignment, whose `is_signed` is set then.
-    go_on: Callable[[Assignment], None]
+    on_checked: Callable[[Assignment], None]
     is_launch: bool
     digest: SealedDigest
 
@@ -189,14 +191,14 @@ class SignatureChecks:
         return self._accepts(assignment, found)
 
     def begin(
-        self, assignment: Assignment, go_on: Callable[[Assignment], None], *, is_launch: bool
+        self, assignment: Assignment, on_checked: Callable[[Assignment], None], *, is_launch: bool
     ) -> None:
-        """Check an assignment in turns with others, and call `go_on` with the result. An order to
-        launch replaces an earlier one for the same attempt."""
+        """Check an assignment in turns with others, and call `on_checked` with the result. An order
+        to launch replaces an earlier one for the same attempt."""
         order = assignment.order
         if is_launch:
             self.cancel((order.id, order.attempt))
-        check = _Check(assignment, go_on, is_launch, SealedDigest(assignment.payload_fd))
+        check = _Check(assignment, on_checked, is_launch, SealedDigest(assignment.payload_fd))
         self._waiting.setdefault(order.uid, deque()).append(check)
         self._count += 1
 
@@ -215,10 +217,10 @@ class SignatureChecks:
                 self._drop(checks.popleft())
 
     def pause_s(self) -> float | None:
-        """Return the seconds until `look` has something to do, or None if nothing is waiting."""
+        """Return the seconds until `run_due` has something to do, or None if nothing is waiting."""
         return max(0.0, self._due_s - time.monotonic()) if self._count else None
 
-    def look(self) -> None:
+    def run_due(self) -> None:
         """Read the next piece of a payload."""
         if self._due_s > time.monotonic():
             return
@@ -241,7 +243,7 @@ class SignatureChecks:
             checks.popleft()
             self._count -= 1
             is_signed = self._accepts(check.assignment, found)
-            check.go_on(replace(check.assignment, is_signed=is_signed))
+            check.on_checked(replace(check.assignment, is_signed=is_signed))
 
     def _drop(self, check: _Check) -> None:
         self._count -= 1
@@ -274,7 +276,7 @@ class KeyService:
         """Return the seconds until the process is to be started, or None if it is running."""
         return None if self._due_s is None else max(0.0, self._due_s - time.monotonic())
 
-    def look(self) -> None:
+    def run_due(self) -> None:
         if self._due_s is None or self._due_s > time.monotonic():
             return
         try:

@@ -39,16 +39,16 @@ def guarded(listener: socket.socket) -> socket.socket:
     return _Listener(listener.family, listener.type, listener.proto, fileno=listener.detach())
 
 
-class PeerSign(Enum):
+class PeerState(Enum):
     """The state of the client of a new connection."""
 
     LEFT = "has sent nothing, not even a descriptor, and will not any more"
     SILENT = "has sent nothing so far"
-    SPEAKS = "has sent something"
+    HAS_SENT = "has sent something"
     DESCRIPTORS = "has sent descriptors before anything else"
 
 
-def peek(connection: socket.socket) -> PeerSign:
+def peek(connection: socket.socket) -> PeerState:
     """Return the state of the client, without reading or blocking.
 
     A connection whose client has left may be closed with a plain close.
@@ -56,12 +56,12 @@ def peek(connection: socket.socket) -> PeerSign:
     try:
         data, _, answer, _ = connection.recvmsg(1, 0, _PEEK | _NOW)
     except BlockingIOError:
-        return PeerSign.SILENT
+        return PeerState.SILENT
     except OSError:
-        return PeerSign.SPEAKS
+        return PeerState.HAS_SENT
     if answer & _DID_NOT_FIT:
-        return PeerSign.DESCRIPTORS
-    return PeerSign.SPEAKS if data else PeerSign.LEFT
+        return PeerState.DESCRIPTORS
+    return PeerState.HAS_SENT if data else PeerState.LEFT
 
 
 class _Listener(socket.socket):

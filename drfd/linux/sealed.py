@@ -65,8 +65,8 @@ def receive(connection: socket.socket, size: int, most: int) -> tuple[bytes, lis
     Returns the bytes, the descriptors, and whether more descriptors came than that. The descriptors
     are closed on exec, for which `socket.recv_fds` of Python 3.11 does not set the flag.
     """
-    room = socket.CMSG_SPACE(most * _FD_BYTES)
-    data, parts, flags, _ = connection.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
+    ancillary_bytes = socket.CMSG_SPACE(most * _FD_BYTES)
+    data, parts, flags, _ = connection.recvmsg(size, ancillary_bytes, socket.MSG_CMSG_CLOEXEC)
     fds = array.array("i")
     for level, kind, content in parts:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):

@@ -71,15 +71,15 @@ class Service:
 
 def take(env: MutableMapping[str, str]) -> Service:
     """Read our settings, and remove all variables of this kind from the environment."""
-    told = {name: env.pop(name) for name in VARIABLES if name in env}
+    given = {name: env.pop(name) for name in VARIABLES if name in env}
     watchdog_s = None
-    if told.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid()):
-        microseconds = told.get("WATCHDOG_USEC", "")
+    if given.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid()):
+        microseconds = given.get("WATCHDOG_USEC", "")
         watchdog_s = int(microseconds) / 1e6 if microseconds.isdecimal() else None
     return Service(
-        notify_socket=told.get("NOTIFY_SOCKET") or None,
+        notify_socket=given.get("NOTIFY_SOCKET") or None,
         watchdog_s=watchdog_s,
-        has_journal=told.get("JOURNAL_STREAM") == _device_and_inode(2),
+        has_journal=given.get("JOURNAL_STREAM") == _device_and_inode(2),
     )
 
 

@@ -41,13 +41,13 @@ def encode(
     notify: Iterable[str],
 ) -> bytes:
     """Encode a payload. Raises ValueError if a text other than the script contains a NUL."""
-    words, told = list(argv), list(notify)
+    words, notice = list(argv), list(notify)
     variables = [f"{name}={value}" for name, value in sorted(env.items())]
     fields = [
         *(f"{umask:o}", cwd, stdout, stderr, attach or ""),
-        *(str(len(words)), str(len(told)), str(len(variables)), "0" if script is None else "1"),
+        *(str(len(words)), str(len(notice)), str(len(variables)), "0" if script is None else "1"),
     ]
-    texts = [*fields, *words, *told, *variables]
+    texts = [*fields, *words, *notice, *variables]
     text = "\0".join((*texts, ""))
     if text.count("\0") != len(texts):
         raise ValueError("a text holds a NUL")

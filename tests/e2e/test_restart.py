@@ -197,7 +197,7 @@ def test_when_the_launchers_keeper_dies_the_daemon_ends_and_says_so(instance: In
     instance.wait_state(job_id, "RUNNING")
     os.kill(parent(instance.launcher_pid()), signal.SIGKILL)
     wait_for("the daemon's end", instance.is_dead)
-    assert "the keeper of the launcher has died" in instance.log.read_text()
+    assert "the supervisor of the launcher has died" in instance.log.read_text()
     (instance.work / "gate").touch()
     instance.start()
     assert instance.wait_end(job_id)["exit_code"] == 5

@@ -10,7 +10,7 @@ import pytest
 
 from drfd.daemon.config import Config, parse
 from drfd.install import plan
-from drfd.install.look import shipped
+from drfd.install.probe import shipped
 
 ROOT = Path(__file__).parent.parent.parent
 FILES = shipped()

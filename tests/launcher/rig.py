@@ -334,11 +334,12 @@ class Driver:
         place: str = "plain",
         runner: int | None = None,
         keep: bool = False,
-        settles: bool | None = None,
+        drops_privileges: bool | None = None,
     ) -> int:
         """Start a runner; its pid. `bell`: a FIFO. `place`: a confinement of runner_driver.py.
-        `runner`: one that was told to `keep` itself for this attempt. `settles`: whether a new
-        runner does so after a second, as they do; None: unless it is to be kept."""
+        `runner`: one that was told to `keep` itself for this attempt.
+        `drops_privileges`: whether a new runner does so after a second, as they do; None: unless it
+        is to be kept."""
         return self._ask(
             do="start",
             order=launch_message(order.order),
@@ -349,7 +350,7 @@ class Driver:
             place=place,
             runner=runner,
             keep=keep,
-            settles=not keep if settles is None else settles,
+            drops_privileges=not keep if drops_privileges is None else drops_privileges,
         )
 
     def reap(self, pid: int) -> int:

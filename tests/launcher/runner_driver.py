@@ -15,7 +15,7 @@ from drfd.launcher import attempt_files
 from drfd.launcher.confinement.interface import LimitFailed
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment, read_order
-from drfd.launcher.runner import attempt_process, settling
+from drfd.launcher.runner import attempt_process, privileges
 from drfd.launcher.runner.runner import fork_runner, hand_over
 from drfd.launcher.system import process
 from drfd.linux.sealed import seal
@@ -55,7 +55,7 @@ class Sticky(Unconfined):
         return False
 
 
-CAPABILITIES = settling.needed(enters_spaces=False, serves_root=True)
+CAPABILITIES = privileges.needed(enters_spaces=False, serves_root=True)
 #: How long a runner insists on an end.
 SWEEP_S = attempt_process._SWEEP_S
 
@@ -83,7 +83,7 @@ def start(request: dict) -> int:
         "sticky": Sticky,
         "stopped": Stopped,
     }
-    settling.SETTLE_S = 1.0 if request["settles"] else 600.0
+    privileges.DROP_AFTER_S = 1.0 if request["drops_privileges"] else 600.0
     confinement = places[request["place"]]("a test")
     # In vain is not tried for long.
     attempt_process._SWEEP_S = 0.05 if request["place"] == "sticky" else SWEEP_S

@@ -51,16 +51,16 @@ def test_pauses_double_up_to_a_second_and_end_when_all_stands_still(
         assert pause_s is not None
         pauses.append(round(pause_s, 6))
         clock.now += pause_s / 2
-        freezing.look()
+        freezing.run_due()
         assert freezing.pause_s() == pytest.approx(pause_s / 2), "not before it is due"
         clock.now += pause_s
-        freezing.look()
+        freezing.run_due()
     assert pauses == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0]
     freezing.freeze(B)
     freezing.discard(B)
     still.update((A, B))
     clock.now += 1.0
-    freezing.look()
+    freezing.run_due()
     assert told == [("frozen", A)]
     assert freezing.pause_s() is None
 

@@ -54,7 +54,7 @@ def test_what_is_told_again_is_not_sent_again(
 ) -> None:
     for told in ((1, (10,)), (1, (10,)), (3, (10, 12, 10))):
         signals.add(A, *told)
-        signals.look()
+        signals.run_due()
     assert sent == [(A, "SIGUSR1"), (A, "SIGUSR2"), (A, "SIGUSR1")]
     assert signals.pause_s() is None
 
@@ -78,12 +78,12 @@ def test_signals_that_wait_are_sent_in_turns_and_the_same_one_once(
         signals.add(A, count, (10,) * count)
         signals.add(B, count, (10,) * count)
     assert (sent, signals.pause_s()) == ([], 0.0)
-    signals.look()
+    signals.run_due()
     assert (sent, signals.pause_s()) == ([(A, "SIGUSR1")], 0.0)
     signals.add(A, 9, (10,) * 9)
-    signals.look()
+    signals.run_due()
     assert sent[1:] == [(B, "SIGUSR1")], "A has had its turn"
-    signals.look()
+    signals.run_due()
     assert (sent[2:], signals.pause_s()) == ([(A, "SIGUSR1")], None)
 
 
@@ -95,7 +95,7 @@ def test_what_was_asked_for_before_the_end_is_sent_before_it(
     assert attempt is not None
     signals.terminate(A, attempt)
     assert [name for _, name in sent] == ["SIGUSR1", "SIGTERM", "SIGCONT"]
-    signals.look()
+    signals.run_due()
     assert len(sent) == 3
 
 
@@ -112,23 +112,23 @@ def test_while_it_cannot_be_written_down_it_waits_and_is_sent_once(
 
     monkeypatch.setattr(attempt_files, "note_signals", full)
     signals.add(A, 1, (10,))
-    signals.look()
+    signals.run_due()
     signals.add(A, 2, (10, 12))
     signals.add(B, 1, (15,))
-    signals.look()
+    signals.run_due()
     assert (sent, signals.pause_s()) == ([], pytest.approx(1.0))
     clock.now += 0.5
-    signals.look()
+    signals.run_due()
     assert (sent, signals.pause_s()) == ([], pytest.approx(0.5))
     clock.now += 0.5
-    signals.look()
+    signals.run_due()
     assert (sent, signals.pause_s()) == ([], pytest.approx(1.0)), "it is still full"
     monkeypatch.setattr(attempt_files, "note_signals", note)
     clock.now += 1.0
-    signals.look()
+    signals.run_due()
     assert sent == [(A, "SIGUSR1"), (A, "SIGUSR2"), (B, "SIGTERM")]
     clock.now += 5.0
-    signals.look()
+    signals.run_due()
     assert (len(sent), signals.pause_s()) == (3, None)
 
 
@@ -156,13 +156,13 @@ sent = []
 place = SimpleNamespace(signal=lambda key, attempt, number: sent.append(number))
 signals = Signalling(place, fd)
 signals.add((1, 1), 1, (10,))
-signals.look()
+signals.run_due()
 print(sent)
 os.unlink("filler")
 os.close(filler)
 signals._due_mono_s = 0.0
-signals.look()
-signals.look()
+signals.run_due()
+signals.run_due()
 print(sent, signals.pause_s())
 """
 

@@ -142,7 +142,7 @@ class Desk:
         """Look until nothing waits; how often that was."""
         count = 0
         while self.checks.pause_s() is not None:
-            self.checks.look()
+            self.checks.run_due()
             count += 1
         return count
 
@@ -192,7 +192,7 @@ def test_what_is_to_be_ended_is_not_launched_later(desk: Desk) -> None:
     for number in (1, 2):
         desk.take(asked(number, ALICE, PIECES * PIECE_BYTES))
     desk.take(asked(1, ALICE, PIECES * PIECE_BYTES), is_launch=False)
-    desk.checks.look()
+    desk.checks.run_due()
     desk.checks.cancel((1, 1))
     assert len(desk.checks) == 2
     assert [is_open(fd) for fd in desk.fds] == [False, True, True]
@@ -204,7 +204,7 @@ def test_an_order_that_is_repeated_is_looked_at_once(desk: Desk) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         desk.take(asked(1, ALICE, PIECES * PIECE_BYTES))
-        desk.checks.look()
+        desk.checks.run_due()
     desk.turns()
     assert desk.results() == [(1, True)]
     assert len(os.listdir("/proc/self/fd")) == before + 1

@@ -241,9 +241,9 @@ def test_a_job_cancelled_while_the_launcher_is_away_has_its_grace_time(
     instance.wait_state(job_id, "RUNNING")
     wait_for("the trap", lambda: instance.output(job_id) == "ready\n")
     killed = instance.launcher_pid()
-    keeper = int(Path(f"/proc/{killed}/stat").read_text().rpartition(")")[2].split()[1])
-    # A keeper that is stopped starts no other launcher.
-    os.kill(keeper, signal.SIGSTOP)
+    supervisor = int(Path(f"/proc/{killed}/stat").read_text().rpartition(")")[2].split()[1])
+    # A supervisor that is stopped starts no other launcher.
+    os.kill(supervisor, signal.SIGSTOP)
     try:
         os.kill(killed, signal.SIGKILL)
         wait_for("its end", lambda: not is_alive(killed))
@@ -252,7 +252,7 @@ def test_a_job_cancelled_while_the_launcher_is_away_has_its_grace_time(
         time.sleep(5.5)
         assert instance.show(job_id)["state"] == "STOPPING"
     finally:
-        os.kill(keeper, signal.SIGCONT)
+        os.kill(supervisor, signal.SIGCONT)
     job = instance.wait_end(job_id)
     assert (job["state"], job["exit_code"], job["signal"]) == ("CANCELLED", 7, None)
     assert instance.output(job_id) == "ready\nterm\n"

@@ -57,7 +57,9 @@ def test_jobs_run_as_their_users_and_survive_the_death_of_both(
     dropped.wait_state(job_id, "RUNNING")
     launcher = dropped.launcher_pid()
     os.kill(launcher, signal.SIGKILL)
-    wait_for("a launcher that root's keeper started", lambda: dropped.launcher_pid() != launcher)
+    wait_for(
+        "a launcher that root's supervisor started", lambda: dropped.launcher_pid() != launcher
+    )
     dropped.kill()
     dropped.start()
     (home / "gate").touch()

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from drfd.launcher.runner import settling
+from drfd.launcher.runner import privileges
 from instance import CONFIG, Instance, wait_for
 from system.accounts import Accounts
 
 pytestmark = pytest.mark.system
 
 
-if settling.program() is None or settling.why_no_filter() is not None:
+if privileges.program() is None or privileges.why_no_filter() is not None:
     pytest.skip("no filter of system calls can be had here", allow_module_level=True)
 
 
@@ -32,11 +32,12 @@ def home_for(instance: Instance, users: Accounts) -> Path:
     return found
 
 
-def settled_runner(instance: Instance, job_id: int, home: Path) -> int:
-    """The runner of a job that writes the pid of its parent into `runner`, once it has settled."""
+def restricted_runner(instance: Instance, job_id: int, home: Path) -> int:
+    """The runner of a job that writes the pid of its parent into `runner`, once it has dropped its
+    privileges."""
     pid = int(wait_for("the runner's pid", lambda: (home / "runner").exists()
                        and (home / "runner").read_text()))  # fmt: skip
-    wait_for("a settled runner", lambda: status_of(pid)["Seccomp"] == "2")
+    wait_for("a runner without privileges", lambda: status_of(pid)["Seccomp"] == "2")
     return pid
 
 
@@ -55,15 +56,15 @@ def test_the_runner_of_a_job_that_runs_can_do_little_but_kill(
     )
     job_id = instance.submit("--", "sh", "-c", script, user=users[0].pw_uid, cwd=home)
     instance.wait_state(job_id, "RUNNING")
-    status = status_of(settled_runner(instance, job_id, home))
+    status = status_of(restricted_runner(instance, job_id, home))
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
-    assert {status["CapEff"], status["CapPrm"]} == {f"{1 << settling.KILL:016x}"}
+    assert {status["CapEff"], status["CapPrm"]} == {f"{1 << privileges.KILL:016x}"}
     theirs = dict(line.split(":\t") for line in instance.output(job_id).splitlines())
     mine = status_of(os.getpid())
     assert theirs == {name: mine[name] for name in ("NoNewPrivs", "Seccomp", "CapBnd")}
 
 
-def test_a_settled_runner_sweeps_after_a_cancel_and_keeps_the_record(
+def test_a_runner_without_privileges_sweeps_after_a_cancel_and_keeps_the_record(
     lend: Callable[[str], Instance], users: Accounts
 ) -> None:
     """With so long a grace time that its trap is run also where it is kept waiting."""
@@ -73,7 +74,7 @@ def test_a_settled_runner_sweeps_after_a_cancel_and_keeps_the_record(
     script += "while :; do sleep 0.1; done"
     job_id = instance.submit("--", "sh", "-c", script, user=users[0].pw_uid, cwd=home)
     instance.wait_state(job_id, "RUNNING")
-    settled_runner(instance, job_id, home)
+    restricted_runner(instance, job_id, home)
     instance.drf("cancel", job_id, user=users[0].pw_uid)
     job = instance.wait_end(job_id)
     assert (job["state"], job["exit_code"]) == ("CANCELLED", 5)
@@ -94,7 +95,7 @@ time.sleep(600)
 """
 
 
-def test_a_settled_runner_ends_a_job_that_is_out_of_memory(
+def test_a_runner_without_privileges_ends_a_job_that_is_out_of_memory(
     instance: Instance, users: Accounts, home: Path
 ) -> None:
     """The kernel kills one process; the runner takes the rest, and tells why."""
@@ -105,7 +106,7 @@ def test_a_settled_runner_ends_a_job_that_is_out_of_memory(
         "--mem", "100M", "--", sys.executable, "greedy.py", user=users[0].pw_uid, cwd=home
     )
     instance.wait_state(job_id, "RUNNING")
-    settled_runner(instance, job_id, home)
+    restricted_runner(instance, job_id, home)
     (home / "go").touch()
     assert instance.wait_end(job_id)["state"] == "OUT_OF_MEMORY"
 

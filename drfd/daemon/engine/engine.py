@@ -291,7 +291,7 @@ class Engine:
             except HostError as error:
                 self._reload_ledger()
                 touched.clear()
-                if self.journal.make_room(error):
+                if self.journal.release_reserve(error):
                     continue
                 log.error("event=%s-failed error=%s", error.code, error.text)
                 self._leftovers_due_mono_s = self.clock().mono_s + _AGAIN_S

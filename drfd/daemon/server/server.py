@@ -41,7 +41,7 @@ from drfd.daemon.users.loop_time import CooperativeYield
 from drfd.daemon.users.quotas import STRANGERS, UNKNOWN, QuotaSlot
 from drfd.daemon.watching.follow import EventFeed
 from drfd.daemon.watching.snapshots import SnapshotFeed
-from drfd.linux.descriptor_guard import PeerSign, guarded, peek
+from drfd.linux.descriptor_guard import PeerState, guarded, peek
 from drfd.linux.unix_sockets import at_socket, peer_of
 from drfd.protocol.codec import MAX_REQUEST_BYTES
 from drfd.protocol.requests import (
@@ -197,14 +197,14 @@ class Acceptor:
                 self._loop.remove_reader(self._listener)
                 self._retry = self._loop.call_later(_RETRY_S, self._start)
                 return
-            sign = peek(connection)
-            if sign is PeerSign.LEFT:
+            state = peek(connection)
+            if state is PeerState.LEFT:
                 socket.socket.close(connection)
-            elif sign is PeerSign.DESCRIPTORS:
+            elif state is PeerState.DESCRIPTORS:
                 connection.close()
             else:
                 connection.setblocking(False)
-                self._take(connection, sign is PeerSign.SILENT)
+                self._take(connection, state is PeerState.SILENT)
 
 
 class Frames:
@@ -450,7 +450,7 @@ class Server:
         asyncio.get_running_loop().remove_reader(client.connection)
         self._silent.discard(client)
         try:
-            if peek(client.connection) is PeerSign.LEFT:
+            if peek(client.connection) is PeerState.LEFT:
                 client.stack.close()
             else:
                 self._begin(client)

@@ -113,7 +113,7 @@ class CgroupV2:
             put(path, str(pid))
         except OSError as error:
             raise LimitFailed(f"{path}: {error.strerror}") from error
-        self._affinity.keep(key, pid)
+        self._affinity.apply(key, pid)
 
     def oom_descriptor(self, key: Key) -> int | None:
         """Return None: with memory.oom.group the kernel kills the whole job at once."""

@@ -106,7 +106,7 @@ def _numbers(cpus: Iterable[LogicalCpu]) -> Cpus:
 
 _SYS = Path("/sys/devices/system")
 #: Fields of a node's meminfo: free memory, and page cache that the kernel can drop at once.
-_ROOM = ("MemFree:", "Active(file):", "Inactive(file):")
+_AVAILABLE = ("MemFree:", "Active(file):", "Inactive(file):")
 
 
 def usable_cpus() -> Cpus:
@@ -130,13 +130,13 @@ def read_machine(cpus: Iterable[int], sys: Path = _SYS) -> tuple[LogicalCpu, ...
     return tuple(found)
 
 
-def room_bytes(node: int, sys: Path = _SYS) -> int:
+def available_bytes(node: int, sys: Path = _SYS) -> int:
     """Return the memory, in bytes, that a node has available now."""
     total = 0
     for line in _text(sys / f"node/node{node}/meminfo").splitlines():
         # "Node 0 MemFree:  123456 kB"
         words = line.split()
-        if len(words) >= 4 and words[2] in _ROOM:
+        if len(words) >= 4 and words[2] in _AVAILABLE:
             total += int(words[3]) * 1024
     return total
 
@@ -211,7 +211,7 @@ class Affinity:
         if is_whole:
             self._alone.add(key)
 
-    def keep(self, key: Key, pid: int) -> None:
+    def apply(self, key: Key, pid: int) -> None:
         """Set the affinity of a process that enters the job: see `Confinement.enter`."""
         if key in self._kept:
             os.sched_setaffinity(pid, self._kept[key])
@@ -341,16 +341,16 @@ class Pins:
         *,
         is_frozen: Callable[[Key], bool],
         memory_bytes: Callable[[Key], int],
-        room_bytes: Callable[[int], int] = room_bytes,
+        available_bytes: Callable[[int], int] = available_bytes,
     ) -> None:
         """`machine` lists the CPUs that jobs may use. `memory_bytes` returns a job's memory limit,
-        and `room_bytes` the memory that a node has left now."""
+        and `available_bytes` the memory that a node has left now."""
         self._cpusets = cpusets
         self._machine = machine
         self._all = frozenset(cpu.number for cpu in machine)
         self._is_frozen = is_frozen
         self._memory_bytes = memory_bytes
-        self._room_bytes = room_bytes
+        self._available_bytes = available_bytes
         self._pinned: dict[Key, Cpus] = {}
         #: The CPUs of frozen jobs, which others may use meanwhile.
         self._parked: dict[Key, Cpus] = {}
@@ -429,7 +429,7 @@ class Pins:
         return self._free() or self._cpusets.cpus()
 
     def _nodes(self, key: Key, cpus: Cpus) -> frozenset[int]:
-        """Return the memory nodes for a job: those of its CPUs if they have room for its memory
+        """Return the memory nodes for a job: those of its CPUs if they have enough memory for its
         limit beside the limits of the jobs pinned there, otherwise all nodes, so that the job is
         not killed while another node has free memory."""
         everywhere = self._cpusets.memory_nodes()
@@ -441,8 +441,8 @@ class Pins:
             for other, theirs in self._pinned.items()
             if other != key and nodes_of(theirs, self._machine) & own
         )
-        room = sum(map(self._room_bytes, own)) - promised
-        return own if self._memory_bytes(key) <= room else everywhere
+        available = sum(map(self._available_bytes, own)) - promised
+        return own if self._memory_bytes(key) <= available else everywhere
 
     def _others(self, key: Key) -> list[Key]:
         """Return the jobs, other than `key`, that have no CPUs of their own."""

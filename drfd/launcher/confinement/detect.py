@@ -283,7 +283,7 @@ def _last_line(said: str) -> str:
 #: Seconds that a scope may take to become active, or the previous scope to vanish.
 _SCOPE_S = 60.0
 #: Seconds after its start at which a scope that systemd does not know counts as lost.
-_BIRTH_S = 15.0
+_START_S = 15.0
 #: Number of starts that systemd may refuse, because the previous scope may not have vanished
 #: yet, and the pause between two starts in seconds.
 _STARTS, _RESTART_S = 3, 0.5
@@ -317,7 +317,7 @@ def in_unit(mount: str, unit: str, manager: Manager) -> DelegatedGroup:
     if found.get("Delegate") != "yes":
         raise NoJobGroup(f"{unit} has no Delegate=yes, so its cgroups belong to systemd")
     try:
-        return _furnish(mount, found["ControlGroup"], release=lambda: None)
+        return _make_group(mount, found["ControlGroup"], release=lambda: None)
     except OSError as error:
         raise NoJobGroup(f"{unit}: {error.filename}: {error.strerror}") from None
 
@@ -329,12 +329,12 @@ def in_scope(mount: str, unit: str, manager: Manager) -> DelegatedGroup:
     started, refused = 0.0, 0
     deadline = time.monotonic() + _SCOPE_S
     while time.monotonic() < deadline:
-        found = _look(manager, unit)
+        found = _scope_state(manager, unit)
         top = f"{mount}{found['ControlGroup']}"
-        if _lives(found, top):
-            place = _settle(mount, found["ControlGroup"])
+        if _is_alive(found, top):
+            place = _prepare_scope(mount, found["ControlGroup"])
             # It may have been declared dead meanwhile (systemd/systemd#36781).
-            if place is not None and _lives(_look(manager, unit), top):
+            if place is not None and _is_alive(_scope_state(manager, unit), top):
                 return place
         elif found["LoadState"] == "not-found":
             if keeper is not None and keeper.has_failed():
@@ -343,13 +343,13 @@ def in_scope(mount: str, unit: str, manager: Manager) -> DelegatedGroup:
                     raise NoJobGroup(f"systemd-run: {keeper.why()}")
                 time.sleep(_RESTART_S)
                 keeper = None
-            elif keeper is not None and time.monotonic() - started > _BIRTH_S:
+            elif keeper is not None and time.monotonic() - started > _START_S:
                 keeper.kill()
                 keeper = None
             if keeper is None:
                 started = time.monotonic()
                 keeper = manager.start_scope(unit, "The jobs of drfd")
-                _await_birth(keeper, unit)
+                _await_start(keeper, unit)
                 continue
         time.sleep(_POLL_S)
     if keeper is not None:
@@ -362,11 +362,11 @@ def below_root(mount: str, group: str) -> DelegatedGroup:
     process of others is moved for that. Raises NoJobGroup."""
     top = mount
     try:
-        _enable(top, patience_s=0)
+        _enable(top, timeout_s=0)
         for part in group.split("/"):
             top = f"{top}/{part}"
             Path(top).mkdir(exist_ok=True)
-            controllers = _enable(top, patience_s=0)
+            controllers = _enable(top, timeout_s=0)
     except (OSError, NoJobGroup) as error:
         _remove_up(mount, top)
         if isinstance(error, NoJobGroup):
@@ -376,43 +376,43 @@ def below_root(mount: str, group: str) -> DelegatedGroup:
     return DelegatedGroup(mount, group, controllers, lambda: _remove_up(mount, parent))
 
 
-def _await_birth(keeper: Keeper, unit: str) -> None:
+def _await_start(keeper: Keeper, unit: str) -> None:
     """Wait until the scope's process is in its unit, or has failed. This reads /proc, whereas each
     question to systemd needs a process."""
-    deadline = time.monotonic() + _BIRTH_S
+    deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline and not keeper.has_failed() and not keeper.is_in(unit):
         time.sleep(_POLL_S / 10)
 
 
-def _settle(mount: str, control_group: str) -> DelegatedGroup | None:
+def _prepare_scope(mount: str, control_group: str) -> DelegatedGroup | None:
     """Keep a scope alive and make the group for jobs in it; None if the scope has vanished."""
     top = f"{mount}{control_group}"
     try:
-        _settle_keeper(top)
-        return _furnish(mount, control_group, lambda: _dissolve(top))
+        _ensure_keeper(top)
+        return _make_group(mount, control_group, lambda: _dissolve(top))
     except OSError as error:
         if error.errno in VANISHED:
             return None
         raise NoJobGroup(f"{top}: {error.strerror}") from None
 
 
-def _furnish(mount: str, control_group: str, release: Callable[[], None]) -> DelegatedGroup:
+def _make_group(mount: str, control_group: str, release: Callable[[], None]) -> DelegatedGroup:
     """Make the cgroup for jobs in the one that was delegated."""
     group = f"{control_group.lstrip('/')}/jobs"
-    _enable(f"{mount}{control_group}", patience_s=_MOVE_S)
+    _enable(f"{mount}{control_group}", timeout_s=_MOVE_S)
     Path(mount, group).mkdir(exist_ok=True)
-    return DelegatedGroup(mount, group, _enable(f"{mount}/{group}", patience_s=0), release)
+    return DelegatedGroup(mount, group, _enable(f"{mount}/{group}", timeout_s=0), release)
 
 
-def _enable(directory: str, *, patience_s: float) -> frozenset[str]:
+def _enable(directory: str, *, timeout_s: float) -> frozenset[str]:
     """Enable all wanted controllers that the cgroup has for its children, and return their names.
-    The kernel refuses while a process is in the cgroup itself, so this is tried for `patience_s`
+    The kernel refuses while a process is in the cgroup itself, so this is tried for `timeout_s`
     seconds. Raises NoJobGroup, OSError."""
     available = Path(directory, "cgroup.controllers").read_text().split()
     missing = [name for name in REQUIRED if name not in available]
     if missing:
         raise NoJobGroup(f"{directory} has no controller {', '.join(missing)}")
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + timeout_s
     control = Path(directory, "cgroup.subtree_control")
     for name in (*REQUIRED, *OPTIONAL):
         while name in available:
@@ -433,11 +433,11 @@ def _enable(directory: str, *, patience_s: float) -> frozenset[str]:
     return frozenset(control.read_text().split()).intersection((*REQUIRED, *OPTIONAL))
 
 
-def _look(manager: Manager, unit: str) -> dict[str, str]:
+def _scope_state(manager: Manager, unit: str) -> dict[str, str]:
     return manager.show(unit, "--property=LoadState,ActiveState,ControlGroup")
 
 
-def _lives(found: dict[str, str], top: str) -> bool:
+def _is_alive(found: dict[str, str], top: str) -> bool:
     """Return whether a scope is active and has a process. One without a process is about to go,
     even if systemd does not know that yet."""
     if found["ActiveState"] != "active" or not found["ControlGroup"]:
@@ -448,7 +448,7 @@ def _lives(found: dict[str, str], top: str) -> bool:
         return False
 
 
-def _settle_keeper(top: str) -> None:
+def _ensure_keeper(top: str) -> None:
     """Make sure that there is a process in the keeper's own cgroup and none directly in `top`."""
     home = Path(top, "keeper")
     home.mkdir(exist_ok=True)

@@ -30,7 +30,7 @@ _FREEZE_WAIT_S, _FREEZE_WALKS = 0.05, 3
 #: Number of times that the runner's children are listed between two walks.
 _CHASE_ROUNDS = 10
 #: Largest number of members of a leaderless session whose variables are read at a time.
-_MOST_LOOKED_AT = 16
+_MOST_SAMPLED = 16
 
 
 class Unconfined:
@@ -75,7 +75,7 @@ class Unconfined:
         self._affinity.choose(key, limits)
 
     def enter(self, key: Key, limits: AttemptLimits, uid: int, pid: int) -> None:
-        self._affinity.keep(key, pid)
+        self._affinity.apply(key, pid)
         hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
         wanted = process.count_of_user(uid) + limits.pids
         if hard != resource.RLIM_INFINITY:
@@ -110,7 +110,7 @@ class Unconfined:
         if runner is None:
             return not self._stop(key, attempt)
         known_dead: set[int] = set()
-        told: set[int] = set()
+        signalled: set[int] = set()
         seen: object = None
         deadline = time.monotonic() + _FREEZE_WAIT_S
         for walk in count(1):
@@ -118,7 +118,7 @@ class Unconfined:
             family = process.family(runner)
             dead = {pid for pid, one in family.items() if one.state in "ZX"}
             held = {one.parent for one in family.values() if one.state in "TtD"}
-            waiting = {pid for pid in held & told if family[pid].state == "D"}
+            waiting = {pid for pid in held & signalled if family[pid].state == "D"}
             moving = {pid for pid, one in family.items() if one.state not in "TtZX"} - waiting
             earlier, seen = seen, (set(family), {pid: process.rest(pid) for pid in waiting})
             is_quiet = before is not None and process.rest(runner) == before
@@ -128,8 +128,8 @@ class Unconfined:
             if walk >= _FREEZE_WALKS and time.monotonic() > deadline:
                 break
             process.signal_all(moving, SIGSTOP)
-            process.signal_threads(moving & told, SIGSTOP)
-            told |= moving
+            process.signal_threads(moving & signalled, SIGSTOP)
+            signalled |= moving
             known_dead = dead
             _chase(runner)
         return False
@@ -217,6 +217,6 @@ def _session(key: Key, uid: int, running: Record) -> list[int]:
         return members if started == running["start_ticks"] else []
     mine = {"DRF_JOB_ID": str(key[0]), "DRF_ATTEMPT": str(key[1])}
     # A process can make the reading of its variables slow.
-    some = random.sample(members, min(len(members), _MOST_LOOKED_AT))
+    some = random.sample(members, min(len(members), _MOST_SAMPLED))
     is_mine = any(process.has_in_environment(pid, uid, mine) for pid in some)
     return members if is_mine else []

@@ -16,7 +16,7 @@ from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.confinement.interface import Confinement, LimitFailed
 from drfd.launcher.protocol import Assignment, LaunchOrder
-from drfd.launcher.runner import identity, inheritance, settling
+from drfd.launcher.runner import identity, inheritance, privileges
 from drfd.launcher.runner.child import (
     MAX_REPORT_BYTES,
     MAX_TEXT,
@@ -47,7 +47,7 @@ _EXEC_S = 1.0
 _SWEEP_S = 10.0
 #: After an OOM event, the kill counter is read at this interval (milliseconds), for this long
 #: (seconds).
-_OOM_LOOK_MS, _OOM_LOOK_S = 5, 30.0
+_OOM_POLL_MS, _OOM_POLL_S = 5, 30.0
 
 
 @dataclass
@@ -108,13 +108,13 @@ class AttemptProcess:
     #: True once the job's program may run or have run: only its end is left to be recorded.
     is_released: bool = False
     #: True once the runner has given up rights that another attempt would need.
-    is_settled: bool = False
-    #: When the runner settles, unless the job is over by then (monotonic clock).
-    _settle_at_s: float = 0.0
+    has_dropped_privileges: bool = False
+    #: When the runner drops its privileges, unless the job is over by then (monotonic clock).
+    _drop_at_s: float = 0.0
     #: Readable when the kernel has killed for memory; None if this machine has no such descriptor.
     _oom_fd: int | None = None
     #: Until when the kill counter is read (monotonic clock).
-    _look_until_s: float = 0.0
+    _poll_until_s: float = 0.0
     _used: UsageAtEnd = field(default_factory=UsageAtEnd)
 
     @property
@@ -147,7 +147,7 @@ class AttemptProcess:
             self._tell_start(channel_fd)
         # The payload is not read any more.
         self.assignment.close()
-        self._settle_at_s = time.monotonic() + settling.SETTLE_S
+        self._drop_at_s = time.monotonic() + privileges.DROP_AFTER_S
         status = retry_while_exhausted(self.key, self._await_end, pid, channel_fd)
         at_s, mono_s = time.time(), time.monotonic()
         retry_while_exhausted(self.key, self._record_end, status, at_s, mono_s)
@@ -161,7 +161,7 @@ class AttemptProcess:
             # Done here and not in the job's process, whose cgroup is charged for each page that it
             # touches.
             inheritance.leave_keyring()
-            has_room = inheritance.has_room_for_keys(order.uid)
+            has_quota = inheritance.has_key_quota(order.uid)
         except identity.Denied as error:
             return 0, failure(str(error), None)
         except identity.DirectoryFailed as error:
@@ -173,7 +173,7 @@ class AttemptProcess:
         report_out, report_in = os.pipe()
         go_out, go_in = os.pipe()
         place = self.created.get("space")
-        start = JobStart(self.assignment, user, groups, report_in, go_out, has_room, place)
+        start = JobStart(self.assignment, user, groups, report_in, go_out, has_quota, place)
         pid = syscalls.fork()
         if pid == 0:
             # They include the lock and the channel, which show that the runner is alive.
@@ -224,14 +224,14 @@ class AttemptProcess:
             return failure("the job's process died before exec", None)
         return self._attributed(_parse_failure(problem))
 
-    def _attributed(self, told: attempt_files.Record) -> attempt_files.Record:
+    def _attributed(self, reported: attempt_files.Record) -> attempt_files.Record:
         """Return the record of a reported failure. A shortage of memory becomes a final failure if
         the job has hit its own limit, because it would hit it again."""
-        short = read_failure(told)
+        short = read_failure(reported)
         is_own = short is not None and short["resource"] == MEMORY
         if is_own and self.confinement.counted(self.key).get("limit_hits"):
-            return failure(told["text"], None)
-        return told
+            return failure(reported["text"], None)
+        return reported
 
     def _kill_hung_start(self, pid: int) -> str:
         """Kill a child that hangs before exec, and return the reason for the user. Its time limit
@@ -264,9 +264,9 @@ class AttemptProcess:
 
     def _await_end(self, pid: int, channel_fd: int) -> int:
         """Reap until `pid` is gone, and return its wait status. After an OOM kill all processes of
-        the job are killed. When the job has run for `settling.SETTLE_S`, the runner settles and
-        closes `channel_fd`, which tells the launcher that it takes no further attempt. May be
-        called again after an error."""
+        the job are killed. When the job has run for `privileges.DROP_AFTER_S`, the runner drops
+        its privileges and closes `channel_fd`, which tells the launcher that it takes no further
+        attempt. May be called again after an error."""
         poll = select.poll()
         poll.register(self.children_fd, select.POLLIN)
         if self._oom_fd is not None:
@@ -274,21 +274,21 @@ class AttemptProcess:
         # Reap before waiting: an event that was read before an error may not have been handled.
         while (status := self._used.reap(pid)) is None:
             now_s = time.monotonic()
-            if not self.is_settled and now_s >= self._settle_at_s:
-                settling.settle(self._cgroup())
-                self.is_settled = True
+            if not self.has_dropped_privileges and now_s >= self._drop_at_s:
+                privileges.drop_privileges(self._cgroup())
+                self.has_dropped_privileges = True
                 os.close(channel_fd)
-            is_looking = now_s < self._look_until_s
-            pause_ms = None if self.is_settled else (self._settle_at_s - now_s) * 1000 + 1
-            for fd, _ in poll.poll(_OOM_LOOK_MS if is_looking else pause_ms):
+            is_polling = now_s < self._poll_until_s
+            pause_ms = None if self.has_dropped_privileges else (self._drop_at_s - now_s) * 1000 + 1
+            for fd, _ in poll.poll(_OOM_POLL_MS if is_polling else pause_ms):
                 os.read(fd, 4096)
                 if fd == self._oom_fd:
                     # The kernel signals before it kills: the counter follows a moment later.
-                    is_looking, self._look_until_s = True, time.monotonic() + _OOM_LOOK_S
-            if is_looking and self.confinement.oom_kills(self.key)[0]:
+                    is_polling, self._poll_until_s = True, time.monotonic() + _OOM_POLL_S
+            if is_polling and self.confinement.oom_kills(self.key)[0]:
                 # Survivors are killed after the job's first process, by `_sweep`.
                 self._kill_all()
-                self._look_until_s = 0.0
+                self._poll_until_s = 0.0
         return status
 
     def _cgroup(self) -> list[str]:
@@ -358,8 +358,8 @@ def _parse_failure(problem: bytes) -> attempt_files.Record:
     """Parse the failure that the job's process has reported. The user may control that process by
     then, so only what drfd's own code can report is accepted: never a shortage of the machine."""
     try:
-        told = json.loads(problem)
-        text, short = str(told["text"])[:MAX_TEXT], read_failure(told)
+        fields = json.loads(problem)
+        text, short = str(fields["text"])[:MAX_TEXT], read_failure(fields)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return failure("the job's process died before exec", None)
     if short is None or short["whose"] == MACHINE:

@@ -123,7 +123,7 @@ class JobStart:
     #: Pipe from the runner: a "+" when the process is in its cgroup, and another to release it.
     go_fd: int
     #: Whether the user's quota of keys allows a keyring of the job's own.
-    has_room: bool
+    has_quota: bool
     #: Parent of the directories of the attempt's private temporary space; None if it has none.
     place: str | None
 
@@ -140,8 +140,8 @@ def run_child(start: JobStart, others: tuple[int, ...]) -> NoReturn:
             close(fd)
         _become_job(start)
     except BaseException as error:
-        told = _failure_in_job(error)
-        os.write(report_fd, json.dumps(told | {"text": told["text"][:MAX_TEXT]}).encode())
+        record = _failure_in_job(error)
+        os.write(report_fd, json.dumps(record | {"text": record["text"][:MAX_TEXT]}).encode())
     finally:
         os._exit(125)
 
@@ -159,13 +159,13 @@ def run_notice(
         groups = identity.groups_of(user)
         # Done before it enters its cgroup, which is charged for each page that it touches.
         inheritance.leave_keyring()
-        has_room = inheritance.has_room_for_keys(order.uid)
+        has_quota = inheritance.has_key_quota(order.uid)
         confinement.enter((order.id, order.attempt), order.limits, order.uid, pid=0)
         inheritance.set_privileged_attributes(order.uid)
         if place is not None and os.path.isdir(place):
             private_tmp.enter(place, order.limits.memory_bytes)
         identity.become(user, groups, order.gid)
-        inheritance.join_keyring(has_room)
+        inheritance.join_keyring(has_quota)
         payload = _read(assignment)
         os.umask(payload.umask)
         try:
@@ -206,7 +206,7 @@ def _become_job(start: JobStart) -> None:
     inheritance.set_privileged_attributes(order.uid)
     outside = None if place is None else _enter(place, order)
     identity.become(user, start.groups, order.gid)
-    inheritance.join_keyring(start.has_room)
+    inheritance.join_keyring(start.has_quota)
     # From here on the process has only the user's rights.
     payload = _read(assignment)
     env = identity.environment(user, order, payload)

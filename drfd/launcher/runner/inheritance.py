@@ -272,12 +272,12 @@ def leave_keyring() -> None:
         _raise_keyring_error(error)
 
 
-def join_keyring(has_room: bool) -> None:
-    """Give this process, which has become its user's, a new session keyring, if the user `has_room`
-    for it. Otherwise it keeps its present one.
+def join_keyring(has_quota: bool) -> None:
+    """Give this process, which has become its user's, a new session keyring, if the user
+    `has_quota` for it. Otherwise it keeps its present one.
 
     Raises Denied, or OSError for a shortage that passes."""
-    if why_no_keyrings() is not None or not has_room:
+    if why_no_keyrings() is not None or not has_quota:
         return
     try:
         join_session_keyring()
@@ -286,7 +286,7 @@ def join_keyring(has_room: bool) -> None:
             _raise_keyring_error(error)
 
 
-def has_room_for_keys(uid: int) -> bool:
+def has_key_quota(uid: int) -> bool:
     """Return whether a uid has used less than half of its quota of keys, or it is unknown."""
     try:
         text = get(_KEY_USERS)

@@ -29,7 +29,7 @@ from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.confinement.interface import Confinement
 from drfd.launcher.protocol import Assignment, checked_order, decode, encode, launch_message
-from drfd.launcher.runner import child, identity, inheritance, settling
+from drfd.launcher.runner import child, identity, inheritance, privileges
 from drfd.launcher.runner.attempt_process import AttemptProcess
 from drfd.launcher.runner.child import describe, ignored_signals
 from drfd.launcher.system import process
@@ -47,7 +47,7 @@ def fork_runner(
 ) -> tuple[int, socket.socket]:
     """Fork a runner. Returns its pid and the launcher's end of its channel. `notify_fd` is a pipe
     to the launcher: a line on it names an attempt file that has changed. `capabilities` are the
-    bits of those that the runner keeps (`settling.needed`). Raises OSError."""
+    bits of those that the runner keeps (`privileges.needed`). Raises OSError."""
     ours, theirs = socket.socketpair()
     ours.settimeout(_HAND_OVER_S)
     try:
@@ -92,7 +92,7 @@ def _serve(
         signal.signal(number, _do_nothing)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     inheritance.take_policy()
-    settling.keep_capabilities(capabilities)
+    privileges.limit_capabilities(capabilities)
     process.close_all_but(channel.fileno(), notify_fd)
     syscalls.become_subreaper()
     me = {"pid": os.getpid(), "start_ticks": process.start_ticks(os.getpid())}
@@ -116,7 +116,7 @@ def _serve(
             return
         # This gives up the lock, too.
         os.close(attempt_fd)
-        if not attempt_process.is_clean or attempt_process.is_settled:
+        if not attempt_process.is_clean or attempt_process.has_dropped_privileges:
             return
         try:
             channel.send(b".")
@@ -155,7 +155,7 @@ _IDLE_S = 5.0
 #: Largest number of idle runners; each serves the jobs of only one user.
 _MAX_IDLE = 64
 #: Seconds between readings of the attempt files of runners that cannot notify this launcher.
-_LOOK_S = 0.02
+_POLL_S = 0.02
 
 
 @dataclass(eq=False, slots=True)
@@ -200,9 +200,9 @@ class Runners:
         return len(self._busy) + len(self._nameless)
 
     def pause_s(self) -> float | None:
-        """Return the seconds until `look` has something to do, or None if it has nothing to do."""
+        """Return the seconds until `run_due` has something to do, or None if it has nothing."""
         if self.unreported or self._nameless:
-            return _LOOK_S
+            return _POLL_S
         return self._spare_s()
 
     def wake(self, key: Key) -> None:
@@ -273,7 +273,7 @@ class Runners:
             if not attempt.may_have_run:
                 self.unreported.add(key)
 
-    def look(self) -> None:
+    def run_due(self) -> None:
         """Check on runners that had not written their pids, and end idle ones that are too many."""
         for key in list(self._nameless):
             self._nameless.discard(key)
@@ -313,7 +313,7 @@ class Runners:
         if not is_done:
             self._dismiss(runner)
             if runner.key is not None:
-                # The runner has settled. The next attempt is not to wait for a fork.
+                # The runner has dropped its privileges. The next attempt is not to wait for a fork.
                 self.prepare()
             return
         key, runner.key = runner.key, None

@@ -122,16 +122,16 @@ def retry_while_exhausted(
 ) -> Result:
     """Take a step, again and again while it meets a shortage. For a runner that has released its
     job, because no other process can record the job's end."""
-    is_told = False
+    is_logged = False
     while True:
         try:
             return step(*args, **kwargs)
         except (MemoryError, OSError) as error:
             if not is_shortage(error):
                 raise
-            if not is_told:
+            if not is_logged:
                 _say_why(key, error)
-            is_told = True
+            is_logged = True
         time.sleep(_PAUSE_S)
 
 

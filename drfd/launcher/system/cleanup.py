@@ -89,7 +89,7 @@ class IpcSweeps:
             return None
         return max(0.0, next(iter(self._due.values())) - self._mono())
 
-    def look(self) -> None:
+    def run_due(self) -> None:
         """Begin the sweeps that are due."""
         while self.pause_s() == 0:
             uid = next(iter(self._due))

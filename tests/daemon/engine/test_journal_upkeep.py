@@ -314,7 +314,9 @@ def test_a_clock_that_is_ten_years_ahead_for_an_hour_removes_no_history(journal:
     """All that had ended before went within seconds, for ever."""
     fill(journal, lambda _: ALICE, 50)
     at_s, mono_s = 51 * DAY_S, 0.0
-    clock = TrustedClock(lambda: Now(at_s, mono_s), journal.believed_s(), journal.keep_believed)
+    clock = TrustedClock(
+        lambda: Now(at_s, mono_s), journal.trusted_time_s(), journal.store_trusted_time
+    )
     retention = Retention(journal, lambda: HistorySettings(keep_s=round(400 * DAY_S)), clock)
     for jump_s in (0.0, 3650 * DAY_S, 0.0):
         at_s = 51 * DAY_S + jump_s
@@ -324,4 +326,4 @@ def test_a_clock_that_is_ten_years_ahead_for_an_hour_removes_no_history(journal:
             asyncio.run(to_the_end(retention))
     assert there(journal, 50) == list(range(1, 51))
     # A daemon that starts meanwhile takes the last one's word, and not the clock's.
-    assert journal.believed_s() == pytest.approx(51 * DAY_S, abs=0.2 * DAY_S)
+    assert journal.trusted_time_s() == pytest.approx(51 * DAY_S, abs=0.2 * DAY_S)

@@ -91,7 +91,7 @@ class Kernel:
             MACHINE,
             is_frozen=self.frozen.__contains__,
             memory_bytes=lambda key: self.memory.get(key, GIB),
-            room_bytes=self.room.__getitem__,
+            available_bytes=self.room.__getitem__,
         )
 
     def pin(self, pins: Pins, number: int, count: int) -> Cpus:

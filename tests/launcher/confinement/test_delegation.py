@@ -398,7 +398,7 @@ def test_a_scope_that_is_lost_at_birth_is_started_again(
     systemd: Systemd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """systemd/systemd#36781: declared dead at once, while its process lives."""
-    monkeypatch.setattr(detect, "_BIRTH_S", 0.01)
+    monkeypatch.setattr(detect, "_START_S", 0.01)
     systemd.births = [systemd.be_lost, systemd.live]
     in_scope(str(systemd.kernel.root), SCOPE, systemd)
     lost, living = systemd.started
@@ -445,7 +445,7 @@ def test_a_scope_that_never_comes_up_is_given_up(
 ) -> None:
     """And no keeper is left that would sleep for nothing."""
     monkeypatch.setattr(detect, "_SCOPE_S", 0.02)
-    monkeypatch.setattr(detect, "_BIRTH_S", 0.03)
+    monkeypatch.setattr(detect, "_START_S", 0.03)
     systemd.births = [systemd.be_lost]
     with pytest.raises(NoJobGroup, match="did not come up"):
         in_scope(str(systemd.kernel.root), SCOPE, systemd)

@@ -17,11 +17,11 @@ from drfd.launcher.confinement.cores import (
     Affinity,
     Cpus,
     LogicalCpu,
+    available_bytes,
     choose_cpus,
     nodes_of,
     parse_list,
     read_machine,
-    room_bytes,
     usable_cpus,
 )
 from drfd.launcher.protocol import PIN, QUOTA, WEIGHT, AttemptLimits
@@ -42,7 +42,7 @@ def limits(cores_milli: int, cores_by: str = QUOTA) -> AttemptLimits:
 def kept(affinity: Affinity, cores_milli: int, cpus: list[int], by: str = QUOTA) -> set[int]:
     """The CPUs that the next job of so many cores is on."""
     affinity.choose((1, 1), limits(cores_milli, by))
-    affinity.keep((1, 1), 0)
+    affinity.apply((1, 1), 0)
     found = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cpus)
     return found
@@ -86,7 +86,7 @@ def place(machine: Affinity, monkeypatch: pytest.MonkeyPatch) -> Place:
 
     def place(number: int, cores_milli: int) -> Cpus:
         machine.choose((number, 1), limits(cores_milli, PIN))
-        machine.keep((number, 1), 0)
+        machine.apply((number, 1), 0)
         return asked.pop()
 
     return place
@@ -305,7 +305,7 @@ def test_two_nodes_of_two_threads_a_core(tmp_path: Path) -> None:
 
 def test_a_machine_that_tells_nothing_is_one_node_of_single_threads(tmp_path: Path) -> None:
     assert read_machine({0, 1}, tmp_path) == (LogicalCpu(0, 0, 0), LogicalCpu(1, 0, 1))
-    assert room_bytes(0, tmp_path) == 0
+    assert available_bytes(0, tmp_path) == 0
 
 
 def test_a_node_has_room_for_what_is_free_and_what_can_be_dropped(tmp_path: Path) -> None:
@@ -317,10 +317,10 @@ def test_a_node_has_room_for_what_is_free_and_what_can_be_dropped(tmp_path: Path
         "Inactive(file): 4",
     )
     write(tmp_path / "node/node1/meminfo", "".join(f"Node 1 {line} kB\n" for line in lines))
-    assert room_bytes(1, tmp_path) == 7 * 1024
+    assert available_bytes(1, tmp_path) == 7 * 1024
 
 
 def test_this_machine_can_be_read() -> None:
     machine = read_machine(usable_cpus())
     assert {cpu.number for cpu in machine} == os.sched_getaffinity(0)
-    assert sum(room_bytes(node) for node in {cpu.node for cpu in machine}) > 0
+    assert sum(available_bytes(node) for node in {cpu.node for cpu in machine}) > 0

@@ -25,7 +25,7 @@ def refuse(number):
     syscalls.filter_calls(b"".join(struct.pack("=HBBI", *step) for step in steps))
 def take():
     inheritance.leave_keyring()
-    inheritance.join_keyring(inheritance.has_room_for_keys(os.getuid()))
+    inheritance.join_keyring(inheritance.has_key_quota(os.getuid()))
 def fill():
     made = 0
     while True:
@@ -72,7 +72,7 @@ before = syscalls.session_keyring()
 assert inheritance.why_no_keyrings() is None and inheritance.keyring_warning() is None
 mine = syscalls.session_keyring()
 inheritance.leave_keyring()
-inheritance.join_keyring(inheritance.has_room_for_keys(os.getuid()))
+inheritance.join_keyring(inheritance.has_key_quota(os.getuid()))
 print(len({before, mine, syscalls.session_keyring()}))
 """
     assert run(code) == "3"
@@ -132,7 +132,7 @@ inheritance.why_no_keyrings()
 mine = syscalls.session_keyring()
 made, why = fill()
 inheritance.leave_keyring()
-inheritance.join_keyring(inheritance.has_room_for_keys(UID))
+inheritance.join_keyring(inheritance.has_key_quota(UID))
 print(made > 50, why, syscalls.session_keyring() == mine)
 """
     assert run(code, next(_uids)) == "True EDQUOT True"
@@ -150,7 +150,7 @@ def add(name):
 def become():
     inheritance.leave_keyring()
     os.setgroups([]); os.setresgid(*[UID] * 3); os.setresuid(*[UID] * 3)
-    inheritance.join_keyring(inheritance.has_room_for_keys(UID))
+    inheritance.join_keyring(inheritance.has_key_quota(UID))
 def describe():
     ring = syscalls.session_keyring()
     owner = next(l.split()[5] for l in open("/proc/keys") if int(l.split()[0], 16) == ring)

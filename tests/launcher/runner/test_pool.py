@@ -186,12 +186,12 @@ def test_a_runner_counts_as_alive_however_late_it_writes_its_pid(
     fd = attempt_file(files)
     watch.runners.adopt(KEY)
     for _ in range(3):
-        watch.runners.look()
+        watch.runners.run_due()
         assert KEY in watch.runners
         assert watch.runners.pause_s() == 0.02
     me = {"pid": runner.pid, "start_ticks": process.start_ticks(runner.pid)}
     attempt_files.append(fd, "runner", me)
-    watch.runners.look()
+    watch.runners.run_due()
     assert KEY in watch.runners
     assert watch.runners.unreported == {KEY}
     assert watch.gone == []
@@ -208,11 +208,11 @@ def test_a_runner_that_dies_before_it_has_written_its_pid_is_seen_to_be_gone(
     watch.runners.adopt(KEY)
     os.close(fd)
     assert KEY in watch.runners
-    watch.runners.look()
+    watch.runners.run_due()
     assert watch.gone == [KEY]
     assert KEY not in watch.runners
     assert watch.runners.pause_s() is None
-    watch.runners.look()
+    watch.runners.run_due()
     assert watch.gone == [KEY], "once"
 
 
@@ -238,7 +238,7 @@ def test_as_many_as_were_needed_at_a_time_are_kept_for_a_while_and_one_for_longe
         channel.send(b".")
         assert watch.hear()[-1] == (number, 1)
     assert watch.runners.pause_s() == pytest.approx(5 - 3.9)
-    watch.runners.look()
+    watch.runners.run_due()
     for number in range(41, 81):
         begin(watch, watch.runners, files, work, number, channel=watch.channels[80 - number])
     assert (len(watch.forked), watch.runners.pause_s()) == (40, None)
@@ -246,9 +246,9 @@ def test_as_many_as_were_needed_at_a_time_are_kept_for_a_while_and_one_for_longe
         channel.send(b".")
         watch.hear()
     watch.mono_s += 4.9
-    watch.runners.look()
+    watch.runners.run_due()
     watch.mono_s += 0.2
-    watch.runners.look()
+    watch.runners.run_due()
     assert watch.runners.pause_s() is None
     left = [channel for channel in watch.channels if not is_told_to_leave(channel)]
     assert left == [watch.channels[-1]]

@@ -65,10 +65,10 @@ def test_a_sweep_begins_a_moment_after_the_last_attempt(
     assert sweeps.pause_s() is None
     sweeps.gone((2, 1))
     assert sweeps.pause_s() == 1.0
-    sweeps.look()
+    sweeps.run_due()
     assert background.started == []
     clock.now_s += 1.0
-    sweeps.look()
+    sweeps.run_due()
     assert (background.started, sweeps.pause_s()) == ([1000], None)
 
 
@@ -79,7 +79,7 @@ def test_whoever_runs_one_job_after_the_other_is_left_alone(
         sweeps.begun((number, 1), 1000)
         sweeps.gone((number, 1))
         clock.now_s += 0.5
-        sweeps.look()
+        sweeps.run_due()
     assert background.started == []
 
 
@@ -89,7 +89,7 @@ def test_a_job_that_starts_ends_the_sweep_first(
     sweeps.begun((1, 1), 1000)
     sweeps.gone((1, 1))
     clock.now_s += 1.0
-    sweeps.look()
+    sweeps.run_due()
     sweeps.begun((2, 1), 1001)
     assert background.killed == []
     sweeps.begun((3, 1), 1000)
@@ -107,12 +107,12 @@ def test_a_sweep_that_does_not_end_is_the_only_one(
         sweeps.begun((number, 1), 1000)
         sweeps.gone((number, 1))
         clock.now_s += 1.0
-        sweeps.look()
+        sweeps.run_due()
     assert (background.started, background.killed) == ([1000], [1])
     assert sweeps.pause_s() == 1.0
     background.end(1)
     clock.now_s += 1.0
-    sweeps.look()
+    sweeps.run_due()
     assert (background.started, sweeps.pause_s()) == ([1000, 1000], None)
 
 
@@ -123,7 +123,7 @@ def test_one_sweep_of_a_user_at_a_time(
         sweeps.begun((1, 1), 1000)
         sweeps.gone((1, 1))
         clock.now_s += 1.0
-        sweeps.look()
+        sweeps.run_due()
         background.end(len(background.started))
     assert (background.started, background.killed) == ([1000, 1000], [])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from drfd.install import look as trust
+from drfd.install import probe as trust
 
 ME = frozenset({0, os.getuid()})
 

@@ -1,12 +1,12 @@
 """Rights that a runner gives up: some at its start, later all but those to wait and to kill.
 
 A runner that waits for a job of hours is a process of root's that does hardly anything. When its
-job has run for a while, the runner *settles*: it keeps only the right to kill and the system calls
-that it needs to record the job's end. After that it can no longer change its uid, execute a
-program, trace a process, mount or open a socket; it can open only the files of its job's cgroup,
-and read /proc. It takes no further attempt, because children would inherit all of this. It cannot
-load a Python module any more, so everything it needs is imported before. Short jobs are over before
-that time, and share a runner.
+job has run for a while, the runner drops its privileges: it keeps only the right to kill and the
+system calls that it needs to record the end of the job. After that it can no longer change its uid,
+execute a program, trace a process, mount or open a socket; it can open only the files of its job's
+cgroup, and read /proc. It takes no further attempt, because children would inherit all of this. It
+cannot load a Python module any more, so everything it needs is imported before. Short jobs are over
+before that time, and share a runner.
 
 The bounding set is never reduced, so set-user-id programs work in jobs.
 """
@@ -24,17 +24,17 @@ from drfd.common import failpoints
 from drfd.linux import syscalls
 from drfd.linux.syscalls import Capabilities
 
-#: Seconds that a job runs before its runner settles. Another runner has to be forked then, which
-#: costs as much as a short job.
-SETTLE_S = 1.0
+#: Seconds that a job runs before its runner drops its privileges. Another runner has to be forked
+#: then, which costs as much as a short job.
+DROP_AFTER_S = 1.0
 
 #: Numbers of capabilities(7).
 DAC_OVERRIDE, DAC_READ_SEARCH, KILL, SETGID, SETUID = 1, 2, 5, 6, 7
 SYS_ADMIN, SYS_RESOURCE, AUDIT_CONTROL = 21, 24, 30
 
 #: Architecture → its number in struct seccomp_data; and system call → its numbers on these
-#: architectures, for the calls that a settled runner is refused. Where an architecture lacks a
-#: call, another call in this table does its work there.
+#: architectures, for the calls that a runner without privileges is refused. Where an
+#: architecture lacks a call, another call in this table does its work there.
 _ARCHITECTURES: dict[str, int] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _REFUSED: dict[str, tuple[int | None, int | None]] = {
     # Programs and processes.
@@ -144,7 +144,7 @@ _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | errno.EPERM
 
 
 def needed(*, enters_spaces: bool, serves_root: bool) -> int:
-    """Return the capabilities of a runner until it settles, as bits. `enters_spaces` is set if jobs
+    """Return the capabilities of a runner at its start, as bits. `enters_spaces` is set if jobs
     have a /tmp of their own, and `serves_root` if root's own jobs run here, whose directories and
     output files may belong to any user."""
     found = [KILL, SETGID, SETUID, SYS_RESOURCE, AUDIT_CONTROL]
@@ -152,7 +152,7 @@ def needed(*, enters_spaces: bool, serves_root: bool) -> int:
     return sum(1 << number for number in found)
 
 
-def keep_capabilities(bits: int) -> None:
+def limit_capabilities(bits: int) -> None:
     """Give up all capabilities but these, for good. None is added that the process lacks."""
     if os.getuid() != 0:
         return
@@ -164,11 +164,11 @@ def keep_capabilities(bits: int) -> None:
         return
 
 
-def settle(cgroup: Iterable[str] = ()) -> None:
+def drop_privileges(cgroup: Iterable[str] = ()) -> None:
     """Give up all rights but those needed to wait for a job's end. `cgroup` lists the directories
     of the job's cgroup. A part that this kernel lacks is skipped; `warnings` has reported it at the
     launcher's start."""
-    keep_capabilities(1 << KILL)
+    limit_capabilities(1 << KILL)
     for give_up in (partial(_restrict_files, cgroup), _filter):
         try:
             give_up()
@@ -177,9 +177,9 @@ def settle(cgroup: Iterable[str] = ()) -> None:
 
 
 def _restrict_files(cgroup: Iterable[str]) -> None:
-    look = syscalls.READ_FILE | syscalls.READ_DIRECTORY
-    change = look | syscalls.WRITE_FILE | syscalls.TRUNCATE
-    allowed = {"/proc": look} | dict.fromkeys(cgroup, change)
+    read = syscalls.READ_FILE | syscalls.READ_DIRECTORY
+    change = read | syscalls.WRITE_FILE | syscalls.TRUNCATE
+    allowed = {"/proc": read} | dict.fromkeys(cgroup, change)
     if (tests := failpoints.directory()) is not None:
         allowed[tests] = ~0
     directories: dict[int, int] = {}

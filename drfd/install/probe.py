@@ -106,9 +106,9 @@ DRF = (sys.executable, "-I", "-m", "drfd_cli")
 ASK = (*DRF, "--socket", str(paths.SYSTEM_SOCKET))
 
 #: Timeout of a program that only reads, in seconds.
-_LOOK_S = 120.0
+_ANSWER_S = 120.0
 #: Number of attempts to see a launcher that was just started, and seconds between them.
-_LOOKS, _BETWEEN_S = 10, 1.0
+_TRIES, _BETWEEN_S = 10, 1.0
 
 
 def environment() -> Environment:
@@ -188,7 +188,7 @@ def standing() -> dict[str, object] | None:
     Waits for a launcher that has just been started.
     """
     found: dict[str, object] | None = None
-    for _ in range(_LOOKS):
+    for _ in range(_TRIES):
         done = _output_of((*ASK, "doctor", "--json"))
         found = json.loads(done.stdout) if done.returncode == 0 else None
         if found is not None and found.get("launcher") == "connected":
@@ -201,10 +201,10 @@ def _output_of(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run a program that only reads. Raises HostError if it does not end in time."""
     try:
         return subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_LOOK_S
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ANSWER_S
         )
     except subprocess.TimeoutExpired:
-        text = f"{shlex.join(command)} is not over after {_LOOK_S:.0f} s"
+        text = f"{shlex.join(command)} is not over after {_ANSWER_S:.0f} s"
         raise HostError("install", text) from None
 
 

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from drfd.launcher.runner import settling
+from drfd.launcher.runner import privileges
 from launcher.rig import UNTIL_GO, AttemptFiles, Driver, go, order, python, shell, until
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root")
 filters = pytest.mark.skipif(
-    settling.program() is None or settling.why_no_filter() is not None,
-    reason=f"no filter can be had here: {settling.why_no_filter()}",
+    privileges.program() is None or privileges.why_no_filter() is not None,
+    reason=f"no filter can be had here: {privileges.why_no_filter()}",
 )
 
 
 def run(code: str) -> str:
     setup = "import errno, os, signal, socket, subprocess\n"
-    setup += "from drfd.linux import syscalls\nfrom drfd.launcher.runner import settling\n"
+    setup += "from drfd.linux import syscalls\nfrom drfd.launcher.runner import privileges\n"
     setup += """
 def errno_of(call, *words):
     try:
@@ -40,9 +40,9 @@ def status_of(pid: int) -> dict[str, str]:
 
 
 @filters
-def test_a_settled_process_runs_nothing_and_becomes_nobody() -> None:
+def test_a_process_without_privileges_runs_nothing_and_becomes_nobody() -> None:
     code = """
-settling.settle()
+privileges.drop_privileges()
 print(*(errno_of(call, *words) for call, *words in (
     (os.execv, "/bin/true", ["true"]), (os.fork,), (syscalls.fork,), (socket.socket,),
     (os.setresuid, -1, -1, -1), (os.setgroups, []), (os.chmod, "/tmp", 0o1777),
@@ -56,13 +56,13 @@ print(*(errno_of(call, *words) for call, *words in (
 
 
 @filters
-def test_a_settled_process_goes_on_with_files_signals_and_time() -> None:
+def test_a_process_without_privileges_goes_on_with_files_signals_and_time() -> None:
     code = """
 import tempfile, time
 import resource  # wait4 does it.
 child = subprocess.Popen(["sleep", "60"])
 file = tempfile.TemporaryFile()
-settling.settle()
+privileges.drop_privileges()
 file.write(b"end")
 file.flush()
 print(os.listdir("/proc/self/task") == [str(os.getpid())], os.pread(file.fileno(), 3, 0))
@@ -74,12 +74,12 @@ time.sleep(0.01)
 
 
 landlocks = pytest.mark.skipif(
-    settling.why_open_files() is not None, reason=f"no Landlock: {settling.why_open_files()}"
+    privileges.why_open_files() is not None, reason=f"no Landlock: {privileges.why_open_files()}"
 )
 
 
 @landlocks
-def test_a_settled_process_opens_its_jobs_cgroup_and_proc_alone(tmp_path: Path) -> None:
+def test_a_process_without_privileges_opens_its_jobs_cgroup_and_proc_alone(tmp_path: Path) -> None:
     """It could open, and write, every file that root may."""
     (tmp_path / "cgroup").mkdir()
     for name in ("cgroup/state", "secret", "open"):
@@ -87,7 +87,7 @@ def test_a_settled_process_opens_its_jobs_cgroup_and_proc_alone(tmp_path: Path) 
     code = f"""
 os.chdir({str(tmp_path)!r})
 kept = open("open", "r+")
-settling.settle(["{tmp_path}/cgroup"])
+privileges.drop_privileges(["{tmp_path}/cgroup"])
 tried = [
     *(("secret", mode) for mode in ("r", "r+", "w")), ("new", "x"),
     ("/proc/self/root{tmp_path}/secret", "r"), ("cgroup/../secret", "r"),
@@ -110,9 +110,9 @@ def test_a_job_opens_what_it_likes_while_its_runner_does_not(
     driver: Driver, files: AttemptFiles, work: Path
 ) -> None:
     (work / "secret").write_text("mine")
-    script = f"sleep {settling.SETTLE_S + 2}; cat secret > copy; cat /etc/passwd > /dev/null"
+    script = f"sleep {privileges.DROP_AFTER_S + 2}; cat secret > copy; cat /etc/passwd > /dev/null"
     runner = driver.start(shell(script, cwd=work), files)
-    until("a settled runner", lambda: status_of(runner)["NoNewPrivs"] == "1")
+    until("a runner without privileges", lambda: status_of(runner)["NoNewPrivs"] == "1")
     assert driver.reap(runner) == 0
     ended = files.over().ended
     assert ended is not None
@@ -122,8 +122,8 @@ def test_a_job_opens_what_it_likes_while_its_runner_does_not(
 @as_root
 def test_of_roots_rights_only_that_to_kill_is_left() -> None:
     code = """
-settling.settle()
-print(syscalls.capabilities() == (1 << settling.KILL,) * 2 + (0,))
+privileges.drop_privileges()
+print(syscalls.capabilities() == (1 << privileges.KILL,) * 2 + (0,))
 print(errno_of(open, "/proc/1/mem"))
 """
     assert run(code) == "True\nEACCES"
@@ -132,7 +132,7 @@ print(errno_of(open, "/proc/1/mem"))
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_a_filter_names_each_call_once_and_each_jump_has_its_end(machine: str) -> None:
     """A jump is eight bits; the last two steps let go and refuse."""
-    program = settling.program(machine)
+    program = privileges.program(machine)
     assert program is not None
     steps = [program[at : at + 8] for at in range(0, len(program), 8)]
     calls = [int.from_bytes(step[4:], "little") for step in steps[5:-2]]
@@ -143,14 +143,14 @@ def test_a_filter_names_each_call_once_and_each_jump_has_its_end(machine: str) -
 
 
 def test_a_machine_whose_numbers_are_not_known_has_no_filter() -> None:
-    assert settling.program("pdp11") is None
+    assert privileges.program("pdp11") is None
 
 
 # -- in a runner ----------------------------------------------------------------------------
 
 
 @filters
-def test_a_runner_settles_once_its_job_has_run_for_a_while(
+def test_a_runner_drops_its_privileges_once_its_job_has_run_for_a_while(
     driver: Driver, files: AttemptFiles, work: Path
 ) -> None:
     """It kept all of root's rights for the whole life of the job. Its job has none of the filter,
@@ -158,10 +158,10 @@ def test_a_runner_settles_once_its_job_has_run_for_a_while(
     runner = driver.start(shell(f"(setsid sleep 60 &); {UNTIL_GO}", cwd=work), files)
     job = files.running().running
     assert job is not None
-    settled = until("a settled runner", lambda: status_of(runner)["Seccomp"] == "2")
-    assert settled
+    dropped = until("a runner without privileges", lambda: status_of(runner)["Seccomp"] == "2")
+    assert dropped
     status = status_of(runner)
-    kept = 1 << settling.KILL if os.getuid() == 0 else 0
+    kept = 1 << privileges.KILL if os.getuid() == 0 else 0
     assert {status[name] for name in ("CapPrm", "CapEff")} == {f"{kept:016x}"}
     assert (status["NoNewPrivs"], int(status["CapInh"], 16)) == ("1", 0)
     assert status["CapBnd"] == status_of(os.getpid())["CapBnd"]
@@ -184,7 +184,7 @@ def test_a_runner_has_few_rights_from_the_start(
 ) -> None:
     runner = driver.start(shell(UNTIL_GO, cwd=work), files, settles=False)
     files.running()
-    kept = settling.needed(enters_spaces=False, serves_root=True)
+    kept = privileges.needed(enters_spaces=False, serves_root=True)
     mine = int(status_of(os.getpid())["CapPrm"], 16)
     assert status_of(runner)["CapEff"] == f"{kept & mine:016x}"
     go(work)
@@ -196,7 +196,9 @@ def test_a_short_job_leaves_its_runner_for_the_next_and_a_long_one_does_not(
 ) -> None:
     runner = driver.start(order("true", cwd=work), files, keep=True)
     files.over((1, 1))
-    driver.start(shell(f"sleep {settling.SETTLE_S + 1}", cwd=work, id=2), files, runner=runner)
+    driver.start(
+        shell(f"sleep {privileges.DROP_AFTER_S + 1}", cwd=work, id=2), files, runner=runner
+    )
     assert driver.reap(runner) == 0
     ended = files.over((2, 1)).ended
     assert ended is not None
@@ -204,10 +206,10 @@ def test_a_short_job_leaves_its_runner_for_the_next_and_a_long_one_does_not(
 
 
 @pytest.mark.slow
-def test_a_settled_runner_still_kills_what_its_job_leaves(
+def test_a_runner_without_privileges_still_kills_what_its_job_leaves(
     driver: Driver, files: AttemptFiles, work: Path
 ) -> None:
-    script = f"(setsid sleep 600 & echo $! > left); sleep {settling.SETTLE_S + 1}"
+    script = f"(setsid sleep 600 & echo $! > left); sleep {privileges.DROP_AFTER_S + 1}"
     runner = driver.start(shell(script, cwd=work), files)
     assert driver.reap(runner) == 0
     left = int((work / "left").read_text())
