@@ -5,15 +5,14 @@ No query reads more than the index entries of one array.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from drfd.common.indices import Ids, gaps, joined
 from drfd.core.ledger.queue import FailedTask, LiveArray
 from drfd.core.model.job import Array, Job, JobState, Outcome
 from drfd.journal import records
+from drfd.journal.database import Database
 from drfd.journal.pruning import EventCount
 from drfd.journal.records import Records
 
@@ -61,16 +60,9 @@ class TaskCounts:
 class Arrays:
     """The table of arrays; writes belong to the journal's open transaction."""
 
-    def __init__(
-        self,
-        database: sqlite3.Connection,
-        reported: Callable[[str], AbstractContextManager[None]],
-        reading: Records,
-    ) -> None:
-        """`reported` makes a context that turns errors into HostError, given the failing verb."""
+    def __init__(self, database: Database, reading: Records) -> None:
         self._records = reading
         self._db = database
-        self._reported = reported
         #: Caches of ended arrays, which do not change: complete, and without cancelled tasks.
         self._whole = _LruCache(_WHOLE_KEPT)
         self._heads = _LruCache(_HEADS_KEPT)
@@ -82,33 +74,24 @@ class Arrays:
 
     def put(self, array: Array, events: EventCount, *, ended_at: float | None) -> None:
         """Store an array; `ended_at` is the Unix time of its last task's end, or None if live."""
-        with self._reported("write"):
-            self._db.execute(
-                "insert or replace into arrays (id, last_id, uid, user, live, cancelled_at, data,"
-                " ended_at, events, event_bytes, events_dropped)"
-                " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    array.id,
-                    array.last_id,
-                    array.spec.uid,
-                    array.spec.user,
-                    ended_at is None,
-                    array.common.ended_at,
-                    records.encode(array),
-                    ended_at,
-                    *events,
-                ),
-            )
+        spec, cancelled_at = array.spec, array.common.ended_at
+        self._db.write(
+            "insert or replace into arrays (id, last_id, uid, user, live, cancelled_at, data,"
+            " ended_at, events, event_bytes, events_dropped)"
+            " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                *(array.id, array.last_id, spec.uid, spec.user, ended_at is None, cancelled_at),
+                *(records.encode(array), ended_at, *events),
+            ),
+        )
 
     def end(self, array_id: int, at_s: float) -> None:
         """Mark an array as ended, after the end of its last task."""
-        with self._reported("write"):
-            query = "update arrays set live = 0, ended_at = ? where id = ?"
-            self._db.execute(query, (at_s, array_id))
+        self._db.write("update arrays set live = 0, ended_at = ? where id = ?", (at_s, array_id))
 
     def get(self, array_id: int) -> Array | None:
         """Return an array, live or ended, or None if there is none with this id."""
-        with self._reported("read"):
+        with self._db.reported("read"):
             row = self._db.execute("select live from arrays where id = ?", (array_id,)).fetchone()
             if row is None:
                 return None
@@ -117,7 +100,7 @@ class Arrays:
     def of_task(self, job_id: int) -> Array | None:
         """Return the array that has a task with this id, without its cancelled tasks, or None."""
         query = "select id, last_id, live from arrays where id < ? order by id desc limit 1"
-        with self._reported("read"):
+        with self._db.reported("read"):
             row = self._db.execute(query, (job_id,)).fetchone()
             if row is None or job_id > row[1]:
                 return None
@@ -152,28 +135,26 @@ class Arrays:
     def is_cancelled(self, job_id: int) -> bool:
         """Return whether a job without a record is a task that was cancelled."""
         query = "select last_id, cancelled_at from arrays where id < ? order by id desc limit 1"
-        with self._reported("read"):
-            row = self._db.execute(query, (job_id,)).fetchone()
+        row = self._db.row(query, (job_id,))
         return row is not None and job_id <= row[0] and row[1] is not None
 
     def live(self) -> list[LiveArray]:
         """Return the live arrays with their remaining tasks."""
         query = "select data from arrays where live = 1 order by id"
-        with self._reported("read"):
+        with self._db.reported("read"):
             arrays = [self._records.array(data) for (data,) in self._db.execute(query)]
             return [(array, self._unmaterialized(array), self._bad(array)) for array in arrays]
 
     def last_id(self) -> int:
         """Return the highest id of an array's task, or 0 if there is no array."""
-        with self._reported("read"):
-            row = self._db.execute("select last_id from arrays order by id desc limit 1").fetchone()
+        row = self._db.row("select last_id from arrays order by id desc limit 1")
         return 0 if row is None else int(row[0])
 
     def roll(self, array: Array) -> TaskCounts:
         """Count the tasks that have a record of their own, by state or outcome."""
         query = "select state, count(*) from jobs where array_id = ? group by state"
         named = "select id from jobs where array_id = ? and state = ? order by id limit ?"
-        with self._reported("read"):
+        with self._db.reported("read"):
             counts = dict(self._db.execute(query, (array.id,)).fetchall())
             bad = {
                 state: joined(
@@ -187,7 +168,7 @@ class Arrays:
     def first_bad(self, array: Array) -> Job | None:
         """Return the first task, by index, that has ended and did not complete, or None."""
         query = "select min(id) from jobs where array_id = ? and state = ?"
-        with self._reported("read"):
+        with self._db.reported("read"):
             found = [self._db.execute(query, (array.id, state)).fetchone()[0] for state in _BAD]
             first = min((each for each in found if each is not None), default=None)
             if array.cancelled and (first is None or array.cancelled[0][0] < first):
@@ -202,7 +183,7 @@ class Arrays:
         query = (
             "select data from jobs where id > ? and id <= ? and live = 0 order by id desc limit ?"
         )
-        with self._reported("read"):
+        with self._db.reported("read"):
             rows = self._db.execute(query, (array.id, array.last_id, limit)).fetchall()
             return [self._records.job(data) for (data,) in rows]
 
@@ -212,7 +193,7 @@ class Arrays:
             "select data from arrays where cancelled_at is not null"
             " and (:user is null or user = :user) order by cancelled_at desc limit :limit"
         )
-        with self._reported("read"):
+        with self._db.reported("read"):
             rows = self._db.execute(query, {"user": user, "limit": limit}).fetchall()
             return [self._records.array(data) for (data,) in rows]
 
@@ -226,7 +207,7 @@ class Arrays:
             " cross join arrays on arrays.id = job_id where cancelled_at is not null"
             " and (:user is null or user = :user) order by cancelled_at desc"
         )
-        with self._reported("read"):
+        with self._db.reported("read"):
             for (data,) in self._db.execute(query, {"mark": mark, "user": user}):
                 yield self._records.array(data)
 
@@ -236,8 +217,7 @@ class Arrays:
             "select id, cancelled_at from arrays where cancelled_at is not null"
             " order by cancelled_at desc limit ?"
         )
-        with self._reported("read"):
-            return self._db.execute(query, (limit,)).fetchall()
+        return self._db.rows(query, (limit,))
 
     def _bad(self, array: Array) -> FailedTask | None:
         job = self.first_bad(array)

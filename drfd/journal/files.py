@@ -19,13 +19,12 @@ import os
 import sqlite3
 import struct
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
-from functools import partial
+from contextlib import closing, suppress
 from importlib.resources import files
 from pathlib import Path
 
 from drfd.common.errors import HostError
+from drfd.journal.database import Database, reported
 from drfd.journal.texts import store_all
 
 #: `PRAGMA user_version` of the schema that this code writes.
@@ -43,7 +42,7 @@ _COMPACTED_BYTES = 64 << 20
 _VERSION_BYTES, _APPLICATION_BYTES = slice(60, 64), slice(68, 72)
 
 
-def open_database(path: Path) -> sqlite3.Connection:
+def open_database(path: Path) -> Database:
     """Open or create the journal, with the tables of the present version.
 
     Raises HostError, and leaves the file as it was, if it cannot be read.
@@ -53,32 +52,16 @@ def open_database(path: Path) -> sqlite3.Connection:
     with reported(path, "open"):
         # Created with its final mode: it holds the users' environments.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        db = sqlite3.connect(path, isolation_level=None, timeout=10)
+        db = Database.open(path)
         try:
-            _set_up(db, path)
+            _set_up(db)
         except BaseException:
             db.close()
             raise
     return db
 
 
-@contextmanager
-def reported(path: Path, verb: str) -> Iterator[None]:
-    """Turn errors of SQLite and of the system into a HostError with one line naming the file."""
-    try:
-        yield
-    except (sqlite3.Error, OSError, ValueError) as error:
-        # SQLite may quote text from a damaged file.
-        text = "".join(sign if sign.isprintable() else "?" for sign in str(error))
-        raise HostError(
-            "journal",
-            f"cannot {verb} the journal {path}: {text}",
-            hint="the file was left as it is; free space, mend its access rights, "
-            "or restore it from a copy",
-        ) from error
-
-
-def _set_up(db: sqlite3.Connection, path: Path) -> None:
+def _set_up(db: Database) -> None:
     version = db.execute("pragma user_version").fetchone()[0]
     is_new = version == 0
     if is_new and db.execute("select 1 from sqlite_master").fetchone():
@@ -95,8 +78,8 @@ def _set_up(db: sqlite3.Connection, path: Path) -> None:
     if is_new:
         _create(db)
     elif version < VERSION:
-        _migrate(db, version, path)
-        if path.stat().st_size <= _COMPACTED_BYTES:
+        _migrate(db, version)
+        if db.path.stat().st_size <= _COMPACTED_BYTES:
             db.execute("pragma auto_vacuum = incremental")
             # This only saves room later, so a full disk must not prevent the start.
             with suppress(sqlite3.OperationalError):
@@ -114,12 +97,12 @@ def _create(db: sqlite3.Connection) -> None:
     _show_version(db)
 
 
-def _migrate(db: sqlite3.Connection, version: int, path: Path) -> None:
+def _migrate(db: Database, version: int) -> None:
     """Migrate the tables to the present version, by all steps or none."""
     steps = "".join(STEPS[each] for each in range(version, VERSION))
     try:
         db.executescript(f"begin; {steps} pragma user_version = {VERSION};")
-        store_all(db, partial(reported, path))
+        store_all(db)
         db.execute("commit")
     except BaseException:
         if db.in_transaction:

@@ -10,18 +10,16 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
-from drfd.common.errors import HostError
 from drfd.core.model import events as ev
 from drfd.core.model.job import NO_WORDS, Array, Job, Words
 from drfd.core.usage import Curve
 from drfd.journal import records
 from drfd.journal.arrays import Arrays, TaskCounts
-from drfd.journal.files import reported
+from drfd.journal.database import open_snapshot
 from drfd.journal.records import Records, without_words
 
 #: Number of first events, and of last ones, in a story.
@@ -44,7 +42,7 @@ def read_story(path: Path, job_id: int, array_id: int | None) -> Story:
 
     The events of a task include those of its array from before it had a record of its own.
     """
-    with _reading(path) as db:
+    with open_snapshot(path) as db:
         (born,) = db.execute("select min(seq) from events where job_id = ?", (job_id,)).fetchone()
         # Each of them is a range of one index.
         parts = [(job_id, _AT_THE_END)]
@@ -70,8 +68,8 @@ def read_story(path: Path, job_id: int, array_id: int | None) -> Story:
 
 def read_roll(path: Path, array: Array) -> TaskCounts:
     """Count the tasks of an array that have a record of their own. Raises HostError."""
-    with _reading(path) as db:
-        return Arrays(db, partial(reported, path), without_words).roll(array)
+    with open_snapshot(path) as db:
+        return Arrays(db, without_words).roll(array)
 
 
 def read_mark(path: Path) -> int:
@@ -79,7 +77,7 @@ def read_mark(path: Path) -> int:
 
     The daemon's own connection sees uncommitted events besides.
     """
-    with _reading(path) as db:
+    with open_snapshot(path) as db:
         return _mark(db)
 
 
@@ -102,17 +100,17 @@ def read_last_ended(path: Path, past: PastFilter, *, most: int) -> EndedJobs:
 
     Both are read in one transaction. Raises HostError.
     """
-    with _reading(path) as db:
+    with open_snapshot(path) as db:
         read = Records(finder(db))
         jobs = [read.job(data) for (data,) in db.execute(*query(past))]
-        arrays = Arrays(db, partial(reported, path), read).cancelled(limit=most, user=past.user)
+        arrays = Arrays(db, read).cancelled(limit=most, user=past.user)
         return EndedJobs(_mark(db), jobs, arrays)
 
 
 def read_ended_tasks(path: Path, array: Array, *, limit: int) -> list[Job]:
     """Return the last ended tasks of an array, by index. Raises HostError."""
-    with _reading(path) as db:
-        return Arrays(db, partial(reported, path), Records(finder(db))).ended_of(array, limit=limit)
+    with open_snapshot(path) as db:
+        return Arrays(db, Records(finder(db))).ended_of(array, limit=limit)
 
 
 _AT_THE_END = 1 << 62
@@ -137,18 +135,6 @@ def _rows(
         rows = db.execute(statement, (*part, most)).fetchall()
         most -= len(rows)
         yield from rows
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a connection that sees the journal as it is now, until it is closed."""
-    with (
-        reported(path, "read"),
-        closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10)) as db,
-    ):
-        db.isolation_level = None
-        db.execute("begin")
-        yield db
 
 
 #: Number of long command lines cached while jobs are read.
@@ -209,25 +195,18 @@ def read_ended(path: Path, past: PastFilter, *, commands: bool = True) -> Iterat
 
     Without `commands`, long command lines are left out.
     """
-    statement, values = query(past)
-    try:
-        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10)) as db:
-            read = Records(finder(db)) if commands else records.without_words
-            for (data,) in db.execute(statement, values):
-                yield read.job(data)
-    except (sqlite3.Error, ValueError) as error:
-        raise HostError("journal", f"cannot read the journal {path}: {error}") from error
+    with open_snapshot(path) as db:
+        read = Records(finder(db)) if commands else without_words
+        for (data,) in db.execute(*query(past)):
+            yield read.job(data)
 
 
 def read_curves(path: Path, ids: Iterable[int]) -> dict[int, Curve]:
     """Return the usage curves of these jobs, of those that have one. Raises HostError."""
     statement = "select job_id, data from curves where job_id in (select value from json_each(?))"
-    try:
-        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10)) as db:
-            rows = db.execute(statement, (json.dumps(list(ids)),)).fetchall()
-            return {job_id: records.decode_curve(data) for job_id, data in rows}
-    except (sqlite3.Error, ValueError) as error:
-        raise HostError("journal", f"cannot read the journal {path}: {error}") from error
+    with open_snapshot(path) as db:
+        rows = db.execute(statement, (json.dumps(list(ids)),)).fetchall()
+        return {job_id: records.decode_curve(data) for job_id, data in rows}
 
 
 def read_changed(path: Path, *, after: int, limit: int) -> tuple[list[int], int]:
@@ -236,11 +215,8 @@ def read_changed(path: Path, *, after: int, limit: int) -> tuple[list[int], int]
     They are in the order of their last event. Raises HostError.
     """
     statement = "select seq, job_id from events where seq > ? order by seq limit ?"
-    try:
-        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10)) as db:
-            rows = db.execute(statement, (after, limit)).fetchall()
-    except sqlite3.Error as error:
-        raise HostError("journal", f"cannot read the journal {path}: {error}") from error
+    with open_snapshot(path) as db:
+        rows = db.execute(statement, (after, limit)).fetchall()
     latest = {job_id: seq for seq, job_id in rows if job_id is not None}
     return sorted(latest, key=latest.__getitem__), rows[-1][0] if rows else after
 

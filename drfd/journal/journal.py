@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from drfd.common.errors import HostError
@@ -26,7 +25,8 @@ from drfd.core.model.stimuli import Kept
 from drfd.core.usage import Curve
 from drfd.journal import records
 from drfd.journal.arrays import Arrays
-from drfd.journal.files import Reserve, open_database, reported
+from drfd.journal.database import Database
+from drfd.journal.files import Reserve, open_database
 from drfd.journal.history import PastFilter, query
 from drfd.journal.pruning import EventTally, Finished, Pruning
 from drfd.journal.records import Payload, Records
@@ -41,16 +41,15 @@ class Journal:
     def __init__(self, path: Path) -> None:
         """Open or create the file. Raises HostError, and changes nothing, if it cannot be read."""
         self._path = path
-        self._reported = partial(reported, path)
         self.reserve = Reserve(path.with_name("journal.reserve"))
         self._db = self._open()
-        self.payloads = Payloads(self._db, self._reported)
-        self.commands = Commands(self._db, self._reported)
+        self.payloads = Payloads(self._db)
+        self.commands = Commands(self._db)
         self._records = Records(self.commands.find)
-        self.arrays = Arrays(self._db, self._reported, self._records)
-        self.audit = Audit(self._db, self._reported)
-        self._pruning = Pruning(self._db, self._reported, self.commands)
-        with self._reported("read"):
+        self.arrays = Arrays(self._db, self._records)
+        self.audit = Audit(self._db)
+        self._pruning = Pruning(self._db, self.commands)
+        with self._db.reported("read"):
             self._tally = EventTally(self._db)
             self._finished = Finished(self._db)
         #: Random id, created with the journal. Job ids are unique within one journal only.
@@ -61,9 +60,7 @@ class Journal:
         return self._path
 
     def _fact(self, name: str) -> str | None:
-        query = "select value from facts where name = ?"
-        with self._reported("read"):
-            row = self._db.execute(query, (name,)).fetchone()
+        row = self._db.row("select value from facts where name = ?", (name,))
         return None if row is None else str(row[0])
 
     def trusted_time_s(self) -> float | None:
@@ -77,16 +74,14 @@ class Journal:
     def store_trusted_time(self, at_s: float) -> None:
         """Make durable that a daemon trusts this Unix time. Must not be called within a turn."""
         try:
-            with self._reported("write"):
-                self._begin()
-                query = "insert or replace into facts values ('believed_s', ?)"
-                self._db.execute(query, (repr(at_s),))
+            query = "insert or replace into facts values ('believed_s', ?)"
+            self._db.write(query, (repr(at_s),))
             self.commit()
         except HostError:
             self.rollback()
             raise
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self) -> Database:
         while True:
             try:
                 return open_database(self._path)
@@ -109,8 +104,8 @@ class Journal:
         """
         if not isinstance(event, ev.Submitted | ev.ArraySubmitted):
             return event
-        with self._reported("write"):
-            self._begin()
+        with self._db.reported("write"):
+            self._db.begin()
         spec = self.commands.stored(event.spec)
         return event if spec is event.spec else replace(event, spec=spec)
 
@@ -124,9 +119,8 @@ class Journal:
             return
         self._append_for_job(event, job)
         if isinstance(event, ev.IdsRaised):
-            with self._reported("write"):
-                query = "insert or replace into facts values ('next_id', ?)"
-                self._db.execute(query, (str(event.next_id),))
+            query = "insert or replace into facts values ('next_id', ?)"
+            self._db.write(query, (str(event.next_id),))
         if job is not None and array_state is not None and array_state.is_over:
             array = array_state.array
             self.arrays.end(array.id, event.at_s)
@@ -138,7 +132,7 @@ class Journal:
     def _append_for_array(self, event: ev.Event, array_state: ArrayState) -> None:
         """Add an event of all tasks of the array that have no record of their own."""
         array, is_over = array_state.array, array_state.is_over
-        with self._reported("write"):
+        with self._db.reported("write"):
             size = self._append_event(event, array.id)
             events = self._tally.added(array.id, array.spec, size, live=not is_over)
         self.arrays.put(array, events, ended_at=event.at_s if is_over else None)
@@ -148,7 +142,7 @@ class Journal:
             self._finished.forget(array.id, array.spec.uid)
 
     def _append_for_job(self, event: ev.Event, job: Job | None) -> None:
-        with self._reported("write"):
+        with self._db.reported("write"):
             size = self._append_event(event, job.id if job else None)
             if job is None:
                 return
@@ -172,22 +166,18 @@ class Journal:
 
     def append_audit(self, event: ev.AuditEvent) -> None:
         """Add a record for a later audit to the open transaction."""
-        with self._reported("write"):
+        with self._db.reported("write"):
             self._append_event(event, None)
 
     def _append_event(self, event: ev.Event | ev.AuditEvent, job_id: int | None) -> int:
         """Append the event and return its length in bytes."""
-        self._begin()
+        self._db.begin()
         data = records.encode(event)
         self._db.execute(
             "insert into events (at_s, job_id, kind, data) values (?, ?, ?, ?)",
             (event.at_s, job_id, type(event).__name__, data),
         )
         return len(data)
-
-    def _begin(self) -> None:
-        if not self._db.in_transaction:
-            self._db.execute("begin immediate")
 
     def put_payload(self, job_id: int, payload: Payload) -> None:
         self.payloads.put(job_id, payload)
@@ -197,30 +187,23 @@ class Journal:
 
         It replaces a record of another account that had the same uid.
         """
-        with self._reported("write"):
-            self._db.execute(
-                "insert or replace into submissions values (?, ?, ?)", (uid, key, job_id)
-            )
+        query = "insert or replace into submissions values (?, ?, ?)"
+        self._db.write(query, (uid, key, job_id))
 
     def submission(self, uid: int, key: str) -> int | None:
         """Return the job of an earlier submission with this key, or None."""
         query = "select job_id from submissions where uid = ? and key = ?"
-        with self._reported("read"):
-            row = self._db.execute(query, (uid, key)).fetchone()
+        row = self._db.row(query, (uid, key))
         return None if row is None else int(row[0])
 
     def put_curve(self, job_id: int, curve: Curve) -> None:
         """Store the job's usage curve in place of an earlier one."""
-        with self._reported("write"):
-            self._begin()
-            self._db.execute(
-                "insert or replace into curves (job_id, data) values (?, ?)",
-                (job_id, records.encode(curve)),
-            )
+        query = "insert or replace into curves (job_id, data) values (?, ?)"
+        self._db.write(query, (job_id, records.encode(curve)))
 
     def curve(self, job_id: int) -> Curve | None:
         query = "select data from curves where job_id = ?"
-        with self._reported("read"):
+        with self._db.reported("read"):
             row = self._db.execute(query, (job_id,)).fetchone()
             return None if row is None else records.decode_curve(row[0])
 
@@ -229,7 +212,7 @@ class Journal:
         if not self._db.in_transaction:
             return
         reach("journal.before-commit")
-        with self._reported("write"):
+        with self._db.reported("write"):
             self._db.execute("commit")
         reach("journal.after-commit")
 
@@ -240,13 +223,13 @@ class Journal:
         self.payloads.count()
         self.commands.count()
         self.arrays.forget()
-        with self._reported("read"):
+        with self._db.reported("read"):
             self._tally.count()
             self._finished.count()
 
     def load(self, axes: Axes) -> Ledger:
         """Return the ledger as of the last commit, from the job table."""
-        with self._reported("read"):
+        with self._db.reported("read"):
             rows = self._db.execute("select data from jobs where live = 1 order by id")
             jobs = [self._records.job(data) for (data,) in rows]
             last_id = self._db.execute("select max(id) from jobs").fetchone()[0] or 0
@@ -310,7 +293,7 @@ class Journal:
                 " ifnull((select min(seq) from events where job_id = :job), 1 << 62) order by seq"
             )
         ids = {"job": job_id, "array": None if array is None else array.id}
-        with self._reported("read"):
+        with self._db.reported("read"):
             for kind, data in self._db.execute(query, ids):
                 if kind not in ev.AUDIT_KINDS:
                     yield self._records.event(kind, data)
@@ -347,7 +330,7 @@ class Journal:
     def file_bytes(self) -> int:
         """Return the bytes that the journal takes on its disk, the log included."""
         log = self._path.with_name(f"{self._path.name}-wal")
-        with self._reported("read"):
+        with self._db.reported("read"):
             return self._path.stat().st_size + (log.stat().st_size if log.exists() else 0)
 
     def used_bytes(self) -> int:
@@ -378,12 +361,11 @@ class Journal:
 
     def mark(self) -> int:
         """Return the sequence number of the last event, or 0."""
-        with self._reported("read"):
-            return int(self._db.execute("select max(seq) from events").fetchone()[0] or 0)
+        return int(self._db.row("select max(seq) from events")[0] or 0)
 
     def job(self, job_id: int) -> Job | None:
         """Return any job or task that is in the journal, live or ended, or None."""
-        with self._reported("read"):
+        with self._db.reported("read"):
             row = self._db.execute("select data from jobs where id = ?", (job_id,)).fetchone()
             if row is not None:
                 return self._records.job(row[0])
@@ -397,7 +379,7 @@ class Journal:
         task that is not.
         """
         query = "select live, state from jobs where id = ?"
-        with self._reported("read"):
+        with self._db.reported("read"):
             row = self._db.execute(query, (job_id,)).fetchone()
             if row is not None:
                 return None if row[0] else Outcome(row[1])
@@ -412,7 +394,7 @@ class Journal:
 
         Tasks of an array share its payload, so only the array is among them.
         """
-        with self._reported("read"):
+        with self._db.reported("read"):
             rows = self._db.execute("select data from jobs where live = 1 and array_id is null")
             for (data,) in rows.fetchall():
                 job = self._records.job(data)
@@ -427,7 +409,7 @@ class Journal:
         self, *, limit: int, user: str | None = None, states: Sequence[str] = ()
     ) -> list[Job]:
         """Return the jobs that ended last, newest first, of this user and with these outcomes."""
-        with self._reported("read"):
+        with self._db.reported("read"):
             rows = self._db.execute(
                 *query(PastFilter(user=user, states=tuple(states), limit=limit))
             )
@@ -447,7 +429,7 @@ class Journal:
             " and (:user is null or user = :user) and (:array is null or array_id = :array)"
             " order by ended_at desc"
         )
-        with self._reported("read"):
+        with self._db.reported("read"):
             for (data,) in self._db.execute(query, {"mark": mark, "user": user, "array": array_id}):
                 yield self._records.job(data)
 
@@ -465,12 +447,8 @@ class Audit:
     the journal's open transaction.
     """
 
-    def __init__(
-        self, database: sqlite3.Connection, reported: Callable[[str], AbstractContextManager[None]]
-    ) -> None:
-        """`reported` makes a context that turns errors into HostError, given the failing verb."""
+    def __init__(self, database: Database) -> None:
         self._db = database
-        self._reported = reported
 
     def events(self) -> Iterator[tuple[int, ev.AuditEvent]]:
         """Yield every record with its sequence number, in order."""
@@ -478,22 +456,18 @@ class Audit:
             "select seq, kind, data from events"
             " where job_id is null and kind in (select value from json_each(?)) order by seq"
         )
-        with self._reported("read"):
+        with self._db.reported("read"):
             for seq, kind, data in self._db.execute(query, (_KINDS,)):
                 yield seq, records.decode_audit_event(kind, data)
 
     def put_rules(self, text: str) -> None:
         """Store the text of the rules under its digest, unless it is there already."""
-        with self._reported("write"):
-            self._db.execute(
-                "insert or ignore into rules_in_force values (?, ?)", (digest(text), text)
-            )
+        query = "insert or ignore into rules_in_force values (?, ?)"
+        self._db.write(query, (digest(text), text))
 
     def rules(self, digest: str) -> str | None:
         """Return the text with this digest, or None if there is none."""
-        query = "select text from rules_in_force where digest = ?"
-        with self._reported("read"):
-            row = self._db.execute(query, (digest,)).fetchone()
+        row = self._db.row("select text from rules_in_force where digest = ?", (digest,))
         return None if row is None else str(row[0])
 
     def last_load(self) -> Resources:
@@ -502,8 +476,7 @@ class Audit:
             "select data from events where job_id is null and kind = 'ExternalLoadChanged'"
             " order by seq desc limit 1"
         )
-        with self._reported("read"):
-            row = self._db.execute(query).fetchone()
+        row = self._db.row(query)
         if row is None:
             return NOTHING
         event = records.decode_audit_event("ExternalLoadChanged", row[0])
@@ -512,8 +485,7 @@ class Audit:
 
     def last_event_at(self) -> float | None:
         """Return the Unix time of the last event of any kind, or None if the journal is new."""
-        with self._reported("read"):
-            row = self._db.execute("select at_s from events order by seq desc limit 1").fetchone()
+        row = self._db.row("select at_s from events order by seq desc limit 1")
         return None if row is None else float(row[0])
 
 

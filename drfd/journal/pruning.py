@@ -10,17 +10,15 @@ sequence numbers are never given out twice.
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from drfd.core.model import events as ev
 from drfd.core.model.job import JobSpec
-from drfd.journal.files import reported
+from drfd.journal.database import Database, open_snapshot, reported
 from drfd.journal.records import Records, StoredWords
 from drfd.journal.texts import Commands
 
@@ -58,7 +56,7 @@ class EventTally:
     The counts are stored in the rows of jobs and arrays, so opening a journal reads no events.
     """
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
         self._of: dict[int, EventCount] = {}
         #: Bytes of the events of live jobs and arrays, by uid.
@@ -118,7 +116,7 @@ class EventTally:
 class Finished:
     """Bytes of the records of ended tasks of live arrays, which cannot be removed yet."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
         self._of: Counter[int] = Counter()
         #: Bytes of these records, by uid.
@@ -190,15 +188,8 @@ class _Left:
 class Pruning:
     """Removes ended jobs; writes belong to the journal's open transaction."""
 
-    def __init__(
-        self,
-        db: sqlite3.Connection,
-        reported: Callable[[str], AbstractContextManager[None]],
-        commands: Commands,
-    ) -> None:
-        """`reported` makes a context that turns errors into HostError, given the failing verb."""
+    def __init__(self, db: Database, commands: Commands) -> None:
         self._db = db
-        self._reported = reported
         self._commands = commands
         #: End and id of the last job that a search has skipped, by the searched user. Tasks are
         #: skipped while their array is in the journal.
@@ -208,7 +199,7 @@ class Pruning:
 
     def used_bytes(self) -> int:
         """Return the length of the journal without its unused pages."""
-        with self._reported("read"):
+        with self._db.reported("read"):
             sizes = [self._value(f"pragma {each}") for each in ("page_count", "freelist_count")]
             return (sizes[0] - sizes[1]) * self._value("pragma page_size")
 
@@ -219,10 +210,9 @@ class Pruning:
         if many jobs had to be skipped, or None if there is nothing more to remove.
         """
         left = _Left()
-        with self._reported("write"):
+        with self._db.reported("write"):
             has_begun = not self._db.in_transaction
-            if has_begun:
-                self._db.execute("begin immediate")
+            self._db.begin()
             while not left.is_none and self._remove_one(before_s, user, left):
                 pass
             if user is None:
@@ -242,7 +232,7 @@ class Pruning:
 
         A long journal of an older version only reuses its pages, until it is compacted.
         """
-        with self._reported("write"):
+        with self._db.reported("write"):
             unused = self._value("pragma freelist_count")
             if unused <= _PAGES_KEPT or self._value("pragma auto_vacuum") != _INCREMENTAL:
                 if self._has_given:
@@ -257,7 +247,7 @@ class Pruning:
 
     def cut_log(self, log: Path) -> None:
         """Write a long log back into the file and truncate it, unless there is a reader."""
-        with self._reported("write"):
+        with self._db.reported("write"):
             if log.exists() and log.stat().st_size > _LOG_BYTES:
                 self._write_back()
 
@@ -437,10 +427,7 @@ def read_shares(path: Path) -> StoredBytes:
         ) group by user, uid, stays
     """  # noqa: S608
     commands = "select uid, live > 0, sum(bytes) from commands group by uid, live > 0"
-    with (
-        reported(path, "read"),
-        closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10)) as db,
-    ):
+    with open_snapshot(path) as db:
         shares = StoredBytes()
         long: dict[int, int] = {}
         for uid, is_live, size in db.execute(commands):
@@ -465,7 +452,7 @@ def compact(path: Path) -> tuple[int, int]:
     """
     with reported(path, "compact"):
         before = path.stat().st_size
-        with closing(sqlite3.connect(path, isolation_level=None, timeout=10)) as db:
+        with closing(Database.open(path)) as db:
             db.execute("pragma auto_vacuum = incremental")
             db.execute("vacuum")
             db.execute("pragma wal_checkpoint(truncate)").fetchone()

@@ -8,16 +8,15 @@ an environment or a script has a row until the last live job that has it has end
 from __future__ import annotations
 
 import hashlib
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from drfd.core.model.job import LONG_BYTES, JobSpec, Words
+from drfd.journal.database import Database
 from drfd.journal.records import Payload, Records, StoredWords, decode_payload, encode
 
 #: Length in bytes above which a command line has a row of its own.
@@ -27,12 +26,8 @@ INLINE_BYTES = LONG_BYTES
 class Commands:
     """The table of long command lines; writes belong to the journal's open transaction."""
 
-    def __init__(
-        self, db: sqlite3.Connection, reported: Callable[[str], AbstractContextManager[None]]
-    ) -> None:
-        """`reported` makes a context that turns errors into HostError, given the failing verb."""
+    def __init__(self, db: Database) -> None:
         self._db = db
-        self._reported = reported
         #: Command lines in use in memory, by uid and text, and by row number.
         self._by_text: WeakValueDictionary[tuple[int, bytes], StoredWords] = WeakValueDictionary()
         self._by_number: WeakValueDictionary[int, StoredWords] = WeakValueDictionary()
@@ -44,19 +39,17 @@ class Commands:
         """Count again, after a rollback."""
         self._by_text.clear()
         self._by_number.clear()
-        with self._reported("read"):
-            query = "select uid, sum(bytes) from commands where live > 0 group by uid"
-            self.live_bytes = Counter(dict(self._db.execute(query)))
+        query = "select uid, sum(bytes) from commands where live > 0 group by uid"
+        self.live_bytes = Counter(dict(self._db.rows(query)))
 
     def bytes_with(self, uid: int, spec: JobSpec) -> int:
         """Return the bytes of the user's long command lines if this job were added."""
         new = {words.data: len(words.data) for words in _long(spec)}
-        with self._reported("read"):
-            for data in list(new):
-                query = "select live from commands where uid = ? and digest = ? and bytes = ?"
-                row = self._db.execute(query, (uid, _digest(data), len(data))).fetchone()
-                if row is not None and row[0] > 0:
-                    del new[data]
+        query = "select live from commands where uid = ? and digest = ? and bytes = ?"
+        for data in list(new):
+            row = self._db.row(query, (uid, _digest(data), len(data)))
+            if row is not None and row[0] > 0:
+                del new[data]
         return self.live_bytes[uid] + sum(new.values())
 
     def stored(self, spec: JobSpec) -> JobSpec:
@@ -66,7 +59,7 @@ class Commands:
         """
         if len(spec.argv.data) <= INLINE_BYTES and spec.notify is None:
             return spec
-        with self._reported("write"):
+        with self._db.reported("write"):
             return _mapped(spec, lambda words: self._add(spec.uid, words))
 
     def named(self, spec: JobSpec) -> JobSpec:
@@ -91,7 +84,7 @@ class Commands:
         """Count a job or array with this specification as ended; the journal keeps its record."""
         if len(spec.argv.data) <= INLINE_BYTES and spec.notify is None:
             return
-        with self._reported("write"):
+        with self._db.reported("write"):
             for words in _long(spec):
                 if isinstance(words, StoredWords):
                     query = "update commands set live = live - 1 where id = ? returning live, uid"
@@ -104,7 +97,7 @@ class Commands:
         `spec` must have been read from the journal. Returns the number of bytes freed.
         """
         freed = 0
-        with self._reported("write"):
+        with self._db.reported("write"):
             for words in (spec.argv, None if spec.notify is None else spec.notify.argv):
                 if isinstance(words, StoredWords):
                     freed += self._release(words.number)
@@ -161,14 +154,12 @@ class Commands:
             del self.live_bytes[uid]
 
 
-def store_all(
-    db: sqlite3.Connection, reported: Callable[[str], AbstractContextManager[None]]
-) -> None:
+def store_all(db: Database) -> None:
     """Store the command lines of live jobs and arrays, when the table is introduced.
 
     Ended jobs keep theirs in their records.
     """
-    commands = Commands(db, reported)
+    commands = Commands(db)
     read = Records(commands.find)
     query = "select id, data from arrays where live = 1 and length(data) > ?"
     for array_id, data in db.execute(query, (INLINE_BYTES,)).fetchall():
@@ -224,35 +215,29 @@ _refs = msgspec.json.Decoder(_Refs)
 class Payloads:
     """The tables of payloads and texts; writes belong to the journal's open transaction."""
 
-    def __init__(
-        self, db: sqlite3.Connection, reported: Callable[[str], AbstractContextManager[None]]
-    ) -> None:
-        """`reported` makes a context that turns errors into HostError, given the failing verb."""
+    def __init__(self, db: Database) -> None:
         self._db = db
-        self._reported = reported
         #: Bytes of the stored texts, by uid.
         self.bytes: Counter[int] = Counter()
         self.count()
 
     def count(self) -> None:
         """Count again, after a rollback."""
-        with self._reported("read"):
-            query = "select uid, sum(bytes) from texts group by uid"
-            self.bytes = Counter(dict(self._db.execute(query)))
+        query = "select uid, sum(bytes) from texts group by uid"
+        self.bytes = Counter(dict(self._db.rows(query)))
 
     def bytes_with(self, uid: int, payload: Payload) -> int:
         """Return the bytes of the user's texts if this payload were added."""
         new = 0
-        with self._reported("read"):
-            for text in _texts(payload):
-                query = "select 1 from texts where uid = ? and digest = ? and bytes = ?"
-                if not self._db.execute(query, (uid, _digest(text), len(text))).fetchone():
-                    new += len(text)
+        query = "select 1 from texts where uid = ? and digest = ? and bytes = ?"
+        for text in _texts(payload):
+            if not self._db.row(query, (uid, _digest(text), len(text))):
+                new += len(text)
         return self.bytes[uid] + new
 
     def put(self, job_id: int, payload: Payload) -> None:
         """Store the payload of a job or array that has been appended."""
-        with self._reported("write"):
+        with self._db.reported("write"):
             uid = self._uid_of(job_id)
             env = self._add(uid, _env_text(payload)) if payload.env else None
             script = None if payload.script is None else self._add(uid, payload.script.encode())
@@ -263,7 +248,7 @@ class Payloads:
 
     def get(self, job_id: int) -> Payload:
         """Return the payload; an empty one if the job has none or has ended."""
-        with self._reported("read"):
+        with self._db.reported("read"):
             query = "select data from payloads where job_id = ?"
             row = self._db.execute(query, (job_id,)).fetchone()
             if row is None:
@@ -281,7 +266,7 @@ class Payloads:
 
     def drop(self, job_id: int) -> None:
         """Remove the payload of a job or array that has ended."""
-        with self._reported("write"):
+        with self._db.reported("write"):
             query = "delete from payloads where job_id = ? returning data"
             for (data,) in self._db.execute(query, (job_id,)).fetchall():
                 for number in _refs.decode(data).numbers:
