@@ -17,9 +17,8 @@ from typing import Any, NamedTuple, NoReturn
 
 # -- prctl(2) ---------------------------------------------------------------------------------
 
-_PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 1, 3, 4
-_PR_SET_SECCOMP = 22
-_PR_GET_SECUREBITS, _PR_SET_SECUREBITS = 27, 28
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
+_PR_SET_SECCOMP, _PR_GET_SECUREBITS = 22, 27
 _PR_SET_TIMERSLACK, _PR_SET_CHILD_SUBREAPER = 29, 36
 _PR_SET_NO_NEW_PRIVS = 38
 _SECCOMP_MODE_FILTER = 2
@@ -27,11 +26,10 @@ _SECCOMP_MODE_FILTER = 2
 #: Bits of `securebits` (capabilities(7)).
 NO_SETUID_FIXUP, KEEP_CAPS = 1 << 2, 1 << 4
 
-# -- mount(2), umount2(2), unshare(2) ---------------------------------------------------------
+# -- mount(2), unshare(2) ---------------------------------------------------------------------
 
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1 << 1, 1 << 2, 1 << 3, 1 << 5
 MS_BIND, MS_REC, MS_PRIVATE, MS_SLAVE = 1 << 12, 1 << 14, 1 << 18, 1 << 19
-MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
 CLONE_NEWNS = 0x00020000
 #: With unshare(2): a descriptor table of its own for this thread.
 CLONE_FILES = 0x00000400
@@ -51,8 +49,7 @@ _LANDLOCK_RIGHTS = ((1, 13), (2, 14), (3, 15), (5, 16))
 
 # -- keyctl(2) --------------------------------------------------------------------------------
 
-_KEYCTL_GET_KEYRING_ID, _KEYCTL_JOIN_SESSION_KEYRING, _KEYCTL_SETPERM = 0, 1, 5
-_SESSION_KEYRING = -3
+_KEYCTL_JOIN_SESSION_KEYRING, _KEYCTL_SETPERM = 1, 5
 
 # -- ioprio_set(2), personality(2) ------------------------------------------------------------
 
@@ -131,7 +128,6 @@ _fork = _declared(_held_libc, "fork")
 _prctl = _declared(_libc, "prctl", _int, _ulong, _ulong, _ulong, _ulong)
 _prctl_pointer = _declared(_libc, "prctl", _int, _ulong, _pointer, _ulong, _ulong)
 _mount = _declared(_libc, "mount", _text, _text, _text, _ulong, _text)
-_umount2 = _declared(_libc, "umount2", _text, _int)
 _unshare = _declared(_libc, "unshare", _int)
 _openat2 = _numbered("openat2", _int, _text, _pointer, _ulong)
 _shmctl = _declared(_libc, "shmctl", _int, _int, _pointer)
@@ -140,7 +136,6 @@ _msgctl = _declared(_libc, "msgctl", _int, _int, _pointer)
 _personality = _declared(_libc, "personality", _ulong)
 _tgkill = _numbered("tgkill", _int, _int, _int)
 _keyctl_join = _numbered("keyctl", _int, _text)
-_keyctl_id = _numbered("keyctl", _int, _int, _int)
 _keyctl_setperm = _numbered("keyctl", _int, _int, _uint)
 _landlock_create = _numbered("landlock_create_ruleset", _pointer, _size, _uint)
 _landlock_add = _numbered("landlock_add_rule", _int, _int, _pointer, _uint)
@@ -205,11 +200,6 @@ def clear_io_priority() -> None:
 # -- rights -----------------------------------------------------------------------------------
 
 
-def is_dumpable() -> bool:
-    """Return whether this process may leave a core and be traced by other processes of its user."""
-    return _checked(_prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0), "prctl(PR_GET_DUMPABLE)") == 1
-
-
 def set_dumpable(dumpable: bool) -> None:
     """Allow cores and tracing of this process, or forbid them; exec allows them again."""
     _checked(_prctl(_PR_SET_DUMPABLE, int(dumpable), 0, 0, 0), "prctl(PR_SET_DUMPABLE)")
@@ -223,11 +213,6 @@ def set_no_new_privileges() -> None:
 def securebits() -> int:
     """Return the flags that control how a change of uid affects capabilities (capabilities(7))."""
     return _checked(_prctl(_PR_GET_SECUREBITS, 0, 0, 0, 0), "prctl(PR_GET_SECUREBITS)")
-
-
-def set_securebits(bits: int) -> None:
-    """Set how a change of uid affects capabilities. Needs CAP_SETPCAP."""
-    _checked(_prctl(_PR_SET_SECUREBITS, bits, 0, 0, 0), "prctl(PR_SET_SECUREBITS)")
 
 
 def capabilities() -> Capabilities:
@@ -311,12 +296,6 @@ def set_key_permissions(key: int, bits: int) -> None:
     _checked(_keyctl_setperm(_KEYCTL_SETPERM, key, bits), "keyctl")
 
 
-def session_keyring() -> int:
-    """Return the serial number of this process's session keyring. The call gives a process that has
-    none the user's default one."""
-    return _checked(_keyctl_id(_KEYCTL_GET_KEYRING_ID, _SESSION_KEYRING, 0), "keyctl")
-
-
 # -- namespaces and mounts --------------------------------------------------------------------
 
 
@@ -329,11 +308,6 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
     """Mount `source` at `target` (mount(2)). Empty arguments are passed as NULL."""
     given = (os.fsencode(text) if text else None for text in (source, target, kind))
     _checked(_mount(*given, flags, os.fsencode(options) if options else None), "mount")
-
-
-def unmount(target: str, flags: int = 0) -> None:
-    """Unmount what is mounted at `target` (umount2(2))."""
-    _checked(_umount2(os.fsencode(target), flags), "umount2")
 
 
 # -- the user directory (getpwuid_r(3), getgrgid_r(3)) -----------------------------------------

@@ -173,7 +173,7 @@ def go(work: Path) -> None:
 
 def python(code: str, *words: object) -> list[str]:
     """A command that runs `code` with this tree importable; `words` from sys.argv[1] on."""
-    setup = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+    setup = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests')!r}]\n"
     return [sys.executable, "-I", "-c", setup + code, *map(str, words)]
 
 

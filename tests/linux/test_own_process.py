@@ -16,8 +16,8 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root")
 
 
 def run(code: str) -> str:
-    setup = f"import os, sys; sys.path.insert(0, {str(ROOT)!r})\n"
-    setup += "from drfd.linux import own_process, syscalls\n"
+    setup = f"import os, sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests')!r}]\n"
+    setup += "import kernel_calls\nfrom drfd.linux import own_process, syscalls\n"
     command = [sys.executable, "-I", "-c", setup + code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
@@ -73,8 +73,8 @@ print(open(own_process.OOM_SCORE).read() == before)
 
 def test_a_session_is_left() -> None:
     code = """
-before = syscalls.session_keyring()
+before = kernel_calls.session_keyring()
 own_process.leave_session_keyring()
-print(syscalls.session_keyring() != before)
+print(kernel_calls.session_keyring() != before)
 """
     assert run(code) == "True"

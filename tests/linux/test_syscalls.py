@@ -20,7 +20,7 @@ from drfd.linux import syscalls
 ROOT = Path(syscalls.__file__).parents[2]
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root")
 HELPERS = """
-import errno, os, signal, struct
+import errno, kernel_calls, os, signal, struct
 from drfd.linux import syscalls
 def status():
     lines = open("/proc/self/status").read().splitlines()
@@ -36,7 +36,7 @@ def errno_of(call, *words):
 
 def run(code: str, **options: object) -> str:
     """What the code prints, in a process of its own."""
-    setup = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{HELPERS}"
+    setup = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests')!r}]\n{HELPERS}"
     command = [sys.executable, "-I", "-c", setup + code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, **options)  # type: ignore[call-overload]
     assert done.stderr == ""
@@ -107,9 +107,9 @@ print(os.read(out, 9))  # The end of the pipe: the grandchild had it open until 
 
 def test_a_process_can_be_made_undumpable() -> None:
     code = """
-before = syscalls.is_dumpable()
+before = kernel_calls.is_dumpable()
 syscalls.set_dumpable(False)
-print(before, syscalls.is_dumpable(), os.stat("/proc/self/mem").st_uid)
+print(before, kernel_calls.is_dumpable(), os.stat("/proc/self/mem").st_uid)
 """
     assert run(code) == "True False 0"
 
@@ -137,7 +137,7 @@ print(errno_of(syscalls.set_capabilities, syscalls.Capabilities(1, 1, 0)))
 @as_root
 def test_securebits_are_set() -> None:
     code = """
-syscalls.set_securebits(syscalls.NO_SETUID_FIXUP)
+kernel_calls.set_securebits(syscalls.NO_SETUID_FIXUP)
 print(syscalls.securebits() == syscalls.NO_SETUID_FIXUP)
 """
     assert run(code) == "True"
@@ -166,7 +166,7 @@ def test_a_filter_that_is_none_is_an_error() -> None:
 def test_a_session_keyring_is_new_each_time() -> None:
     code = """
 one = syscalls.join_session_keyring()
-print(syscalls.session_keyring() == one, syscalls.join_session_keyring() != one)
+print(kernel_calls.session_keyring() == one, syscalls.join_session_keyring() != one)
 """
     assert run(code) == "True True"
 
@@ -193,8 +193,8 @@ syscalls.mount("", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
 syscalls.mount("tmpfs", where, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "size=64k")
 open(where + "/inside", "w").close()
 print(os.listdir(where), os.statvfs(where).f_blocks * os.statvfs(where).f_frsize)
-syscalls.unmount(where, syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW)
-print(os.listdir(where), errno_of(syscalls.unmount, where))
+kernel_calls.unmount(where, kernel_calls.MNT_DETACH | kernel_calls.UMOUNT_NOFOLLOW)
+print(os.listdir(where), errno_of(kernel_calls.unmount, where))
 """
     assert run(code) == "['inside'] 65536\n[] EINVAL"
     assert list(tmp_path.iterdir()) == []

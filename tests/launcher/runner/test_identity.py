@@ -210,11 +210,12 @@ def test_root_drops_everything_and_prefers_only_groups_of_the_user(
 
 #: prctl(PR_SET_SECUREBITS, …) before it becomes somebody else; -1: the kernel does not tell.
 KEEP = """
+import kernel_calls
 from drfd.linux import syscalls
 bits = int(sys.argv[1])
 def refused(): raise OSError(22, "prctl")
 if bits < 0: syscalls.securebits = refused
-else: syscalls.set_securebits(bits)
+else: kernel_calls.set_securebits(bits)
 user = pwd.struct_passwd(("x", "x", 64321, 64320, "", "/", "/bin/sh"))
 try: identity.become(user, [], 64320)
 except identity.Denied as error: print(json.dumps(str(error)))

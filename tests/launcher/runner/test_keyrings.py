@@ -14,7 +14,7 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot become a
 
 #: `refuse` has keyctl fail from then on, as a container's filter does.
 HELPERS = """
-import errno, os, struct
+import errno, kernel_calls, os, struct
 from drfd.linux import syscalls
 from drfd.launcher.runner import identity, inheritance
 def refuse(number):
@@ -68,12 +68,12 @@ def run(code: str, uid: int = 0) -> str:
 
 def test_the_launcher_and_each_job_have_one_of_their_own() -> None:
     code = """
-before = syscalls.session_keyring()
+before = kernel_calls.session_keyring()
 assert inheritance.why_no_keyrings() is None and inheritance.keyring_warning() is None
-mine = syscalls.session_keyring()
+mine = kernel_calls.session_keyring()
 inheritance.leave_keyring()
 inheritance.join_keyring(inheritance.has_key_quota(os.getuid()))
-print(len({before, mine, syscalls.session_keyring()}))
+print(len({before, mine, kernel_calls.session_keyring()}))
 """
     assert run(code) == "3"
 
@@ -129,11 +129,11 @@ def test_a_users_own_launcher_runs_more_jobs_than_the_user_may_have_keys() -> No
     code = """
 os.setgroups([]); os.setresgid(*[UID] * 3); os.setresuid(*[UID] * 3)
 inheritance.why_no_keyrings()
-mine = syscalls.session_keyring()
+mine = kernel_calls.session_keyring()
 made, why = fill()
 inheritance.leave_keyring()
 inheritance.join_keyring(inheritance.has_key_quota(UID))
-print(made > 50, why, syscalls.session_keyring() == mine)
+print(made > 50, why, kernel_calls.session_keyring() == mine)
 """
     assert run(code, next(_uids)) == "True EDQUOT True"
 
@@ -152,7 +152,7 @@ def become():
     os.setgroups([]); os.setresgid(*[UID] * 3); os.setresuid(*[UID] * 3)
     inheritance.join_keyring(inheritance.has_key_quota(UID))
 def describe():
-    ring = syscalls.session_keyring()
+    ring = kernel_calls.session_keyring()
     owner = next(l.split()[5] for l in open("/proc/keys") if int(l.split()[0], 16) == ring)
     linked = libc.syscall(KEYCTL, 8, ring, USER)
     print(owner, add(b"mine") > 0, linked == 0)

@@ -19,7 +19,7 @@ filters = pytest.mark.skipif(
 
 
 def run(code: str) -> str:
-    setup = "import errno, os, signal, socket, subprocess\n"
+    setup = "import errno, kernel_calls, os, signal, socket, subprocess\n"
     setup += "from drfd.linux import syscalls\nfrom drfd.launcher.runner import privileges\n"
     setup += """
 def errno_of(call, *words):
@@ -48,7 +48,7 @@ print(*(errno_of(call, *words) for call, *words in (
     (os.setresuid, -1, -1, -1), (os.setgroups, []), (os.chmod, "/tmp", 0o1777),
     (os.rename, "/a", "/b"), (os.link, "/a", "/b"), (os.chown, "/tmp", -1, -1),
     (os.chroot, "/"), (syscalls.unshare, syscalls.CLONE_NEWNS), (syscalls.mount, "a", "/b"),
-    (syscalls.unmount, "/b"), (syscalls.join_session_keyring,),
+    (kernel_calls.unmount, "/b"), (syscalls.join_session_keyring,),
     (syscalls.set_personality, 0),
 )))
 """

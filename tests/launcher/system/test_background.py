@@ -16,7 +16,7 @@ import pytest
 from alone import alone
 from drfd.launcher.runner import inheritance
 from drfd.launcher.system.background import BackgroundWork, become_bare
-from drfd.linux import syscalls
+from kernel_calls import is_dumpable
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_who_becomes_a_user_keeps_nothing_and_shows_nothing(
     def work() -> None:
         inheritance.allow_no_core()
         become_bare(61_234)
-        found = [os.getresuid(), os.getresgid(), os.getgroups(), syscalls.is_dumpable()]
+        found = [os.getresuid(), os.getresgid(), os.getgroups(), is_dumpable()]
         try:
             os.setuid(0)
         except PermissionError:

@@ -1,0 +1,37 @@
+"""System calls that only tests make; a failure is an error, as in `drfd.linux.syscalls`."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+from drfd.linux import syscalls
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PR_GET_DUMPABLE, _PR_SET_SECUREBITS = 3, 28
+_KEYCTL_GET_KEYRING_ID, _SESSION_KEYRING = 0, -3
+MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
+
+
+def is_dumpable() -> bool:
+    return _checked(_LIBC.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0)) == 1
+
+
+def set_securebits(bits: int) -> None:
+    _checked(_LIBC.prctl(_PR_SET_SECUREBITS, bits, 0, 0, 0))
+
+
+def session_keyring() -> int:
+    """The serial number of this process's session keyring; who has none gets the user's."""
+    number = syscalls._NUMBERS["keyctl"][os.uname().machine]
+    return _checked(_LIBC.syscall(number, _KEYCTL_GET_KEYRING_ID, _SESSION_KEYRING, 0))
+
+
+def unmount(target: str, flags: int = 0) -> None:
+    _checked(_LIBC.umount2(os.fsencode(target), flags))
