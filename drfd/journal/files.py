@@ -26,6 +26,7 @@ from pathlib import Path
 from drfd.common.errors import HostError
 from drfd.journal.database import Database, reported
 from drfd.journal.texts import store_all
+from drfd.linux.descriptors import opened
 
 #: `PRAGMA user_version` of the schema that this code writes.
 VERSION = 5
@@ -329,23 +330,19 @@ class Reserve:
     """The file that reserves disk space for the journal."""
 
     def __init__(self, path: Path, most_bytes: int = RESERVE_BYTES) -> None:
-        self._path = path
+        self.path = path
         self._most_bytes = most_bytes
-
-    @property
-    def path(self) -> Path:
-        return self._path
 
     def size_bytes(self) -> int:
         """Return the present length of the file."""
         try:
-            return os.lstat(self._path).st_size
+            return os.lstat(self.path).st_size
         except OSError:
             return 0
 
     def wanted_bytes(self) -> int:
         """Return the length that the file should have on this file system."""
-        return min(self._most_bytes, total_bytes(self._path.parent) // _RESERVE_PART)
+        return min(self._most_bytes, total_bytes(self.path.parent) // _RESERVE_PART)
 
     def is_whole(self) -> bool:
         return self.size_bytes() >= self.wanted_bytes()
@@ -356,11 +353,10 @@ class Reserve:
         This may take a moment on file systems that cannot allocate without writing.
         """
         wanted, have = self.wanted_bytes(), self.size_bytes()
-        if have >= wanted or free_bytes(self._path.parent) < _PLENTY * (wanted - have):
+        if have >= wanted or free_bytes(self.path.parent) < _PLENTY * (wanted - have):
             return False
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        fd = os.open(self._path, flags, 0o600)
-        try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        with opened(self.path, flags, 0o600) as fd:
             before = os.fstat(fd).st_size
             try:
                 os.posix_fallocate(fd, 0, wanted)
@@ -369,29 +365,22 @@ class Reserve:
                 if error.errno not in _DISK_FULL:
                     raise
                 return False
-        finally:
-            os.close(fd)
-        log.info("event=reserve-made bytes=%d path=%s", wanted, self._path)
+        log.info("event=reserve-made bytes=%d path=%s", wanted, self.path)
         return True
 
     def give_up(self) -> bool:
         """Release a part of the reserve; return False if nothing is left of it."""
         try:
-            fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            with opened(self.path, os.O_RDWR | os.O_NOFOLLOW) as fd:
+                size = os.fstat(fd).st_size
+                left = max(0, size - max(1, self.wanted_bytes() // RESERVE_PIECES))
+                if not size:
+                    return False
+                os.ftruncate(fd, left)
+                # Some file systems reuse freed blocks only after this.
+                os.fsync(fd)
         except OSError:
             return False
-        try:
-            size = os.fstat(fd).st_size
-            left = max(0, size - max(1, self.wanted_bytes() // RESERVE_PIECES))
-            if not size:
-                return False
-            os.ftruncate(fd, left)
-            # Some file systems reuse freed blocks only after this.
-            os.fsync(fd)
-        except OSError:
-            return False
-        finally:
-            os.close(fd)
         log.warning("event=reserve-given-up bytes=%d left_bytes=%d", size - left, left)
         return True
 
@@ -404,7 +393,7 @@ class Reserve:
             return False
         code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
         if code in _SQLITE_UNSPECIFIC:
-            return free_bytes(self._path.parent) < _FULL_BYTES
+            return free_bytes(self.path.parent) < _FULL_BYTES
         return code == _SQLITE_FULL
 
 

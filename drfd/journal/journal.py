@@ -40,7 +40,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         """Open or create the file. Raises HostError, and changes nothing, if it cannot be read."""
-        self._path = path
+        self.path = path
         self.reserve = Reserve(path.with_name("journal.reserve"))
         self._db = self._open()
         self.payloads = Payloads(self._db)
@@ -54,10 +54,6 @@ class Journal:
             self._finished = Finished(self._db)
         #: Random id, created with the journal. Job ids are unique within one journal only.
         self.id = self._fact("id") or ""
-
-    @property
-    def path(self) -> Path:
-        return self._path
 
     def _fact(self, name: str) -> str | None:
         row = self._db.row("select value from facts where name = ?", (name,))
@@ -84,7 +80,7 @@ class Journal:
     def _open(self) -> Database:
         while True:
             try:
-                return open_database(self._path)
+                return open_database(self.path)
             except HostError as error:
                 if not self.release_reserve(error):
                     raise
@@ -327,12 +323,6 @@ class Journal:
             more += self.payloads.bytes_with(uid, payload) - self.payloads.bytes[uid]
         return Kept(self.live_bytes(uid) + more, self.live_bytes_in_total() + more)
 
-    def file_bytes(self) -> int:
-        """Return the bytes that the journal takes on its disk, the log included."""
-        log = self._path.with_name(f"{self._path.name}-wal")
-        with self._db.reported("read"):
-            return self._path.stat().st_size + (log.stat().st_size if log.exists() else 0)
-
     def used_bytes(self) -> int:
         """Return the length of the journal without its unused pages."""
         return self._pruning.used_bytes()
@@ -356,7 +346,7 @@ class Journal:
 
         Returns whether there are more pages to return.
         """
-        self._pruning.cut_log(self._path.with_name(f"{self._path.name}-wal"))
+        self._pruning.cut_log(self.path.with_name(f"{self.path.name}-wal"))
         return self._pruning.give_back()
 
     def mark(self) -> int:

@@ -115,18 +115,10 @@ without_words = Records(lambda number: NO_WORDS)
 _audit_events: dict[str, msgspec.json.Decoder[ev.AuditEvent]] = {
     kind: msgspec.json.Decoder(cls) for kind, cls in ev.AUDIT_KINDS.items()
 }
-_curves = msgspec.json.Decoder(Curve)
-_payloads = msgspec.json.Decoder(Payload)
+decode_curve = msgspec.json.Decoder(Curve).decode
+decode_payload = msgspec.json.Decoder(Payload).decode
 
 
 def decode_audit_event(kind: str, data: bytes) -> ev.AuditEvent:
     """Decode an audit event. Raises KeyError for a kind that is not in `events.AUDIT_KINDS`."""
     return _audit_events[kind].decode(data)
-
-
-def decode_curve(data: bytes) -> Curve:
-    return _curves.decode(data)
-
-
-def decode_payload(data: bytes) -> Payload:
-    return _payloads.decode(data)

@@ -43,6 +43,7 @@ from pathlib import Path
 from typing import Any
 
 from drfd.core.model.job import Owner, read_owner
+from drfd.linux.descriptors import opened
 
 #: Written by drfd-jobs.service when it is stopped: the boot's id, and the time in seconds.
 JOBS_STOP_FILE = "jobs-stopped"
@@ -189,34 +190,25 @@ def _write(fd: int, line: bytes) -> None:
 def note_signals(dir_fd: int, key: Key, count: int) -> None:
     """Write how many signals have been ordered, in place of the earlier record of them."""
     line = _checked(f'{_SIGNALLED},"count":{count:<{_COUNT_WIDTH}}}}')
-    fd = os.open(file_name(key), os.O_RDWR | os.O_CLOEXEC, dir_fd=dir_fd)
-    try:
+    with opened(file_name(key), os.O_RDWR, dir_fd=dir_fd) as fd:
         data = os.pread(fd, os.fstat(fd).st_size, 0)
         at = data.rfind(_SIGNALLED.encode())
         # An older drfd appended a line for each order, of varying length.
         if at >= 0 and data.find(b"\n", at) + 1 - at == len(line):
             os.pwrite(fd, line, at)
             return
-    finally:
-        os.close(fd)
-    fd = os.open(file_name(key), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, dir_fd=dir_fd)
-    try:
+    with opened(file_name(key), os.O_WRONLY | os.O_APPEND, dir_fd=dir_fd) as fd:
         _write(fd, line)
-    finally:
-        os.close(fd)
 
 
 def read(dir_fd: int, key: Key) -> Attempt | None:
     """Read an attempt file. Returns None if there is none, or if its creation was interrupted, in
     which case nothing was started."""
     try:
-        fd = os.open(file_name(key), os.O_RDONLY | os.O_CLOEXEC, dir_fd=dir_fd)
+        with opened(file_name(key), os.O_RDONLY, dir_fd=dir_fd) as fd:
+            return parse(b"".join(iter(lambda: os.read(fd, 1 << 16), b"")))
     except FileNotFoundError:
         return None
-    try:
-        return parse(b"".join(iter(lambda: os.read(fd, 1 << 16), b"")))
-    finally:
-        os.close(fd)
 
 
 def parse(data: bytes) -> Attempt | None:
@@ -270,15 +262,12 @@ def exists(dir_fd: int, key: Key) -> bool:
 def is_locked(dir_fd: int, key: Key) -> bool:
     """Return whether a runner of this attempt is alive."""
     try:
-        fd = os.open(file_name(key), os.O_RDONLY | os.O_CLOEXEC, dir_fd=dir_fd)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with opened(file_name(key), os.O_RDONLY, dir_fd=dir_fd) as fd:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    finally:
-        os.close(fd)
+    except FileNotFoundError:
+        pass
     return False
 
 

@@ -37,6 +37,7 @@ from drfd.launcher.protocol import ALLOWED_NAME, SECRET_NAME, Assignment
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux import syscalls
 from drfd.linux.descriptor_guard import guarded
+from drfd.linux.descriptors import opened
 from drfd.linux.unix_sockets import peer_of
 from drfd.linux.user_database import DirectoryAnswer, LocalAccounts, Subordinates, look_up_name
 from drfd.payload.signature import KEY_BYTES, NO_ACCOUNT, Digest, proof_of, user_key
@@ -116,18 +117,12 @@ def _make_secret(directory: Path) -> bytes:
     """Make the secret and write it to the disk, before anything is signed with it."""
     secret = os.urandom(KEY_BYTES)
     new = directory / f"{SECRET_NAME}.new"
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
+    with opened(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600) as fd:
         os.write(fd, secret)
         os.fsync(fd)
-    finally:
-        os.close(fd)
     os.rename(new, directory / SECRET_NAME)
-    directory_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory_fd)
-    finally:
-        os.close(directory_fd)
+    with opened(directory, os.O_RDONLY | os.O_DIRECTORY) as fd:
+        os.fsync(fd)
     return secret
 
 

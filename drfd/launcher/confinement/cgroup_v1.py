@@ -30,6 +30,7 @@ from drfd.launcher.confinement.interface import Counted, LimitFailed, reach_befo
 from drfd.launcher.confinement.processes import MembersV1, remove_all
 from drfd.launcher.protocol import AttemptLimits, DiskLimit
 from drfd.launcher.system.files import put, unless_gone
+from drfd.linux.descriptors import opened
 
 #: Controllers without which no job is started. Of the optional ones, cpuacct serves accounting,
 #: blkio disk limits, and cpuset pinned CPUs.
@@ -114,14 +115,12 @@ class CgroupV1:
         section 10)."""
         event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         directory = self._directory("memory", key)
-        control_fd = os.open(f"{directory}/memory.oom_control", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            put(f"{directory}/cgroup.event_control", f"{event_fd} {control_fd}")
+            with opened(f"{directory}/memory.oom_control", os.O_RDONLY) as control_fd:
+                put(f"{directory}/cgroup.event_control", f"{event_fd} {control_fd}")
         except OSError:
             os.close(event_fd)
             raise
-        finally:
-            os.close(control_fd)
         return event_fd
 
     def oom_kills(self, key: Key) -> tuple[bool, bool]:

@@ -15,11 +15,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import ParamSpec
 
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.system.background import BackgroundWork, become_bare
 from drfd.launcher.system.files import get
 from drfd.linux import syscalls
+from drfd.linux.descriptors import opened
+
+Given = ParamSpec("Given")
 
 #: Seconds that a user must be without a job, so that jobs in a row cause no sweep each.
 _QUIET_S = 1.0
@@ -233,12 +237,12 @@ def remove_tree(name: str, above: int, until_mono_s: float) -> bool:
         return True
     except OSError:
         # A link or a file.
-        return _unlink(name, above)
+        return _is_done(os.unlink, name, dir_fd=above)
     try:
         is_empty = empty_directory(fd, until_mono_s)
     finally:
         os.close(fd)
-    return is_empty and _rmdir(name, above)
+    return is_empty and _is_done(os.rmdir, name, dir_fd=above)
 
 
 def _pass(directory: int, top: int, device: int, until_mono_s: float) -> int:
@@ -250,11 +254,15 @@ def _pass(directory: int, top: int, device: int, until_mono_s: float) -> int:
             if time.monotonic() > until_mono_s:
                 break
             if not entry.is_dir(follow_symlinks=False):
-                done += _unlink(entry.name, directory)
-            elif _rmdir(entry.name, directory):
+                done += _is_done(os.unlink, entry.name, dir_fd=directory)
+            elif _is_done(os.rmdir, entry.name, dir_fd=directory):
                 done += 1
             elif directory != top:
-                done += _move_up(entry.name, directory, top)
+                # No other entry has this name.
+                unique = f".drfd-{os.urandom(12).hex()}"
+                done += _is_done(
+                    os.rename, entry.name, unique, src_dir_fd=directory, dst_dir_fd=top
+                )
             else:
                 done += _descend(entry.name, top, device, until_mono_s)
     return done
@@ -262,42 +270,20 @@ def _pass(directory: int, top: int, device: int, until_mono_s: float) -> int:
 
 def _descend(name: str, top: int, device: int, until_mono_s: float) -> int:
     try:
-        fd = os.open(name, _DIRECTORY, dir_fd=top)
+        with opened(name, _DIRECTORY, dir_fd=top) as fd:
+            # Another file system may be mounted here; it is not part of the tree.
+            if os.fstat(fd).st_dev != device:
+                return 0
+            done = _pass(fd, top, device, until_mono_s)
     except OSError:
         return 0
+    return done + _is_done(os.rmdir, name, dir_fd=top)
+
+
+def _is_done(step: Callable[Given, object], *args: Given.args, **kwargs: Given.kwargs) -> bool:
+    """Take a step and return whether the kernel has let it pass."""
     try:
-        # Another file system may be mounted here; it is not part of the tree.
-        if os.fstat(fd).st_dev != device:
-            return 0
-        done = _pass(fd, top, device, until_mono_s)
-    except OSError:
-        return 0
-    finally:
-        os.close(fd)
-    return done + _rmdir(name, top)
-
-
-def _move_up(name: str, directory: int, top: int) -> bool:
-    # No other entry has this name.
-    unique = f".drfd-{os.urandom(12).hex()}"
-    try:
-        os.rename(name, unique, src_dir_fd=directory, dst_dir_fd=top)
-    except OSError:
-        return False
-    return True
-
-
-def _unlink(name: str, directory: int) -> bool:
-    try:
-        os.unlink(name, dir_fd=directory)
-    except OSError:
-        return False
-    return True
-
-
-def _rmdir(name: str, directory: int) -> bool:
-    try:
-        os.rmdir(name, dir_fd=directory)
+        step(*args, **kwargs)
     except OSError:
         return False
     return True

@@ -26,7 +26,7 @@ import re
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from errno import EAGAIN, EINTR, ELOOP, ENOSYS, EXDEV
 from os import open as open_fd
 
@@ -36,6 +36,7 @@ from drfd.launcher.system import process
 from drfd.launcher.system.background import BackgroundWork, become_bare
 from drfd.launcher.system.cleanup import empty_directory, remove_tree
 from drfd.linux import syscalls
+from drfd.linux.descriptors import opened
 from drfd.linux.syscalls import (
     CLONE_NEWNS,
     MS_BIND,
@@ -239,14 +240,11 @@ class PrivateSpaces:
             self._throw_away(home, name)
             os.mkdir(name, 0o700, dir_fd=above)
         self._places[key] = place
-        fd = os.open(name, _DIRECTORY, dir_fd=above)
-        try:
+        with opened(name, _DIRECTORY, dir_fd=above) as fd:
             for each in COVERED:
                 os.mkdir(each, dir_fd=fd)
                 # The mode is that of /tmp; only the job's user can reach this directory.
                 os.chmod(each, 0o1777, dir_fd=fd)  # noqa: S103
-        finally:
-            os.close(fd)
 
     def adopt(self, key: Key, place: str | None) -> None:
         """Take over the space of an attempt of an earlier launcher."""
@@ -332,7 +330,7 @@ class PrivateSpaces:
     def _cleaned(self) -> None:
         self._is_cleaning = False
         for (home, name), turns in list(self._waste.items()):
-            is_gone = not _exists(name, self._homes[home])
+            is_gone = not os.access(name, os.F_OK, dir_fd=self._homes[home], follow_symlinks=False)
             if not is_gone and turns >= _MOST_TURNS:
                 log.error("event=space-not-removed path=%s/%s", home, name)
             if is_gone or turns >= _MOST_TURNS:
@@ -342,14 +340,6 @@ class PrivateSpaces:
 
 def _uid_in(name: str) -> int:
     return int(re.split("[.-]", name)[-1])
-
-
-def _exists(name: str, above: int) -> bool:
-    try:
-        os.stat(name, dir_fd=above, follow_symlinks=False)
-    except OSError:
-        return False
-    return True
 
 
 def _empty_all(waste: list[tuple[int, str]]) -> None:
@@ -394,14 +384,7 @@ def _as_user(uid: int, places: list[tuple[int, str]]) -> None:
 def _opened(name: str, above: int) -> list[int]:
     """Return descriptors of the directories of a space that exist."""
     found: list[int] = []
-    try:
-        fd = os.open(name, _DIRECTORY, dir_fd=above)
-    except OSError:
-        return found
     for inner in COVERED:
-        try:
+        with suppress(OSError), opened(name, _DIRECTORY, dir_fd=above) as fd:
             found.append(os.open(inner, _DIRECTORY, dir_fd=fd))
-        except OSError:
-            continue
-    os.close(fd)
     return found
