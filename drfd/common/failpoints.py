@@ -14,42 +14,21 @@ import os
 import signal
 
 CONTROLLER = (
-    "journal.before-commit",
-    "journal.after-commit",
-    "engine.some-untold",
-    "engine.before-effect",
-    "engine.after-effect",
-    "server.before-reply",
-    "reconcile.before-settling",
+    *("journal.before-commit", "journal.after-commit"),
+    *("engine.some-untold", "engine.before-effect", "engine.after-effect"),
+    *("server.before-reply", "reconcile.before-settling"),
 )
 LAUNCHER = (
     "serve.before-adoption",
-    "launch.before-attempt-file",
-    "launch.before-cgroup",
-    "launch.before-limits",
-    "launch.before-fork",
-    "launch.after-fork",
-    "report.before-send",
-    "signal.before-signal",
-    "signal.after-signal",
-    "signals.before-mark",
-    "signals.after-mark",
-    "freeze.before-report",
-    "thaw.before-thaw",
-    "notice.before-fork",
-    "notice.after-fork",
-    "remove.before-kill",
-    "remove.before-rmdir",
-    "remove.before-unlink",
-    "remove.after-unlink",
+    *("launch.before-attempt-file", "launch.before-cgroup", "launch.before-limits"),
+    *("launch.before-fork", "launch.after-fork", "report.before-send"),
+    *("signal.before-signal", "signal.after-signal", "signals.before-mark", "signals.after-mark"),
+    *("freeze.before-report", "thaw.before-thaw", "notice.before-fork", "notice.after-fork"),
+    *("remove.before-kill", "remove.before-rmdir", "remove.before-unlink", "remove.after-unlink"),
 )
 RUNNER = (
-    "runner.before-child",
-    "runner.before-running-record",
-    "runner.after-running-record",
-    "runner.after-exec",
-    "runner.before-end-record",
-    "runner.after-end-record",
+    *("runner.before-child", "runner.before-running-record", "runner.after-running-record"),
+    *("runner.after-exec", "runner.before-end-record", "runner.after-end-record"),
 )
 #: The process that notifies the owner of a job.
 NOTIFIER = ("notifier.before-mark", "notifier.after-mark", "notifier.before-record")

@@ -33,12 +33,10 @@ def parse_size(text: str | int, *, what: str = "size") -> int:
     """Return the bytes of "16G", "1.5 GiB", "512M" or a plain number, at least 1."""
     match = _SIZE.fullmatch(_word(text))
     if match is None:
-        raise Refused(
-            "bad-value", f"{what}: {_quote(text)} is not a size", hint="write 512M, 16G or 1.5T"
-        )
+        raise _bad(what, text, "is not a size", "write 512M, 16G or 1.5T")
     size = int(Decimal(match[1]) * _FACTORS[match[2].upper()])
     if size > _MOST_BYTES:
-        raise Refused("bad-value", f"{what}: {_quote(text)} is more than there is in the world")
+        raise _bad(what, text, "is more than there is in the world")
     if size < 1:
         raise Refused("bad-value", f"{what} must be more than zero", hint="write 512M or 16G")
     return size
@@ -56,9 +54,7 @@ def parse_rates(text: str, *, what: str = "io") -> tuple[int, int]:
     """Return read and write bytes per second of "10M" (both) or "200M/50M"; 0 declares none."""
     parts = str(text).removesuffix("/s").split("/")
     if len(parts) > 2:
-        raise Refused(
-            "bad-value", f"{what}: {_quote(text)} is not READ[/WRITE]", hint="write 200M/50M"
-        )
+        raise _bad(what, text, "is not READ[/WRITE]", "write 200M/50M")
     rates = [0 if part.strip() == "0" else parse_size(part, what=what) for part in parts]
     return rates[0], rates[-1]
 
@@ -86,15 +82,9 @@ def parse_duration(text: str | int, *, what: str = "time") -> int:
             (Decimal(number) * _SPANS[unit] for number, unit in _SPAN.findall(word)), Decimal(0)
         )
     else:
-        raise Refused(
-            "bad-value", f"{what}: {_quote(text)} is not a time", hint="write 90s, 30m, 12h or 2d"
-        )
+        raise _bad(what, text, "is not a time", "write 90s, 30m, 12h or 2d")
     if seconds > _MOST_SECONDS:
-        raise Refused(
-            "bad-value",
-            f"{what}: {_quote(text)} is longer than anything lasts",
-            hint="write 90s, 30m, 12h or 2d",
-        )
+        raise _bad(what, text, "is longer than anything lasts", "write 90s, 30m, 12h or 2d")
     if seconds < 1:
         raise Refused("bad-value", f"{what} must be at least one second", hint="write 90s or 30m")
     return int(seconds)
@@ -103,14 +93,11 @@ def parse_duration(text: str | int, *, what: str = "time") -> int:
 def parse_cores(text: str | float, *, what: str = "cores") -> int:
     """Return the milli-cores of "2" or "0.5": at least 10, as the least quota is 1 ms in 100 ms."""
     if not _NUMBER.fullmatch(_word(text)):
-        raise Refused("bad-value", f"{what}: {_quote(text)} is not a number", hint="write 4 or 0.5")
+        raise _bad(what, text, "is not a number", "write 4 or 0.5")
     milli = Decimal(_word(text)) * 1000
     if milli != milli.to_integral_value() or not 10 <= milli <= _MOST_CORES * 1000:
-        raise Refused(
-            "bad-value",
-            f"{what}: {_quote(text)} is not a number of cores from 0.01 up, in steps of 0.001",
-            hint="write 4 or 0.5",
-        )
+        fault = "is not a number of cores from 0.01 up, in steps of 0.001"
+        raise _bad(what, text, fault, "write 4 or 0.5")
     return int(milli)
 
 
@@ -213,6 +200,7 @@ def _word(text: object) -> str:
     return word if len(word) <= 40 else ""
 
 
-def _quote(text: object) -> str:
+def _bad(what: str, text: object, fault: str, hint: str = "") -> Refused:
     word = str(text)
-    return repr(word if len(word) <= 40 else word[:37] + "...")
+    quoted = repr(word if len(word) <= 40 else word[:37] + "...")
+    return Refused("bad-value", f"{what}: {quoted} {fault}", hint=hint)

@@ -9,14 +9,12 @@ import hashlib
 import json
 import os
 import pwd
-import shlex
 import stat
-import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +23,7 @@ from drfd.common import paths
 from drfd.common.errors import HostError
 from drfd.install import plan
 from drfd.install.plan import Environment, InstalledState, Record, Wanted
-from drfd.install.steps import below
+from drfd.install.steps import below, run
 
 _ROOT = frozenset({0})
 
@@ -142,7 +140,7 @@ def generated() -> dict[str, str]:
     """Return man pages and completions, which `drf man` writes, by their path below the prefix."""
     with tempfile.TemporaryDirectory(prefix="drfd-install-") as place:
         command = (*DRF, "man", place)
-        done = _output_of(command)
+        done = run(command, _ANSWER_S)
         if done.returncode != 0:
             raise HostError("install", f"the man pages cannot be made: {done.stderr.strip()}")
         pages = (path for path in Path(place).rglob("*") if path.is_file())
@@ -189,23 +187,12 @@ def standing() -> dict[str, object] | None:
     """
     found: dict[str, object] | None = None
     for _ in range(_TRIES):
-        done = _output_of((*ASK, "doctor", "--json"))
+        done = run((*ASK, "doctor", "--json"), _ANSWER_S)
         found = json.loads(done.stdout) if done.returncode == 0 else None
         if found is not None and found.get("launcher") == "connected":
             break
         time.sleep(_BETWEEN_S)
     return found
-
-
-def _output_of(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run a program that only reads. Raises HostError if it does not end in time."""
-    try:
-        return subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ANSWER_S
-        )
-    except subprocess.TimeoutExpired:
-        text = f"{shlex.join(command)} is not over after {_ANSWER_S:.0f} s"
-        raise HostError("install", text) from None
 
 
 def _texts(root: Path, names: Iterable[str]) -> dict[str, str]:
@@ -245,7 +232,7 @@ def _unit_states() -> dict[str, tuple[str, str]]:
     """Return unit → (ActiveState, UnitFileState)."""
     names = ("Id", "ActiveState", "UnitFileState")
     command = ("systemctl", "show", f"--property={','.join(names)}", *plan.UNITS)
-    done = _output_of(command)
+    done = run(command, _ANSWER_S)
     if done.returncode != 0:
         raise HostError("install", f"systemctl show failed: {done.stderr.strip()}")
     states = {}

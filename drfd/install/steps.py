@@ -10,9 +10,11 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import CompletedProcess
+from typing import ClassVar
 
 from drfd.common.errors import HostError
 
@@ -21,57 +23,53 @@ from drfd.common.errors import HostError
 LIMIT_S = 900.0
 
 
-@dataclass(frozen=True, slots=True)
-class MakeDirectory:
-    path: str
+class _Described:
+    """A step with a text that says what it does; `_form` has the step's fields in braces."""
+
+    __slots__ = ()
+    _form: ClassVar[str]
 
     @property
     def text(self) -> str:
-        return f"make the directory {self.path}"
+        return self._form.format(self)
 
 
 @dataclass(frozen=True, slots=True)
-class WriteFile:
+class MakeDirectory(_Described):
+    path: str
+    _form: ClassVar = "make the directory {0.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFile(_Described):
     path: str
     content: str
-
-    @property
-    def text(self) -> str:
-        return f"write {self.path}"
+    _form: ClassVar = "write {0.path}"
 
 
 @dataclass(frozen=True, slots=True)
-class MakeLink:
+class MakeLink(_Described):
     path: str
     target: str
-
-    @property
-    def text(self) -> str:
-        return f"link {self.path} to {self.target}"
+    _form: ClassVar = "link {0.path} to {0.target}"
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveFile:
+class RemoveFile(_Described):
     """Removes a file, a link, or a directory with its contents."""
 
     path: str
-
-    @property
-    def text(self) -> str:
-        return f"remove {self.path}"
+    _form: ClassVar = "remove {0.path}"
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveEmpty:
+class RemoveEmpty(_Described):
     path: str
-
-    @property
-    def text(self) -> str:
-        return f"remove {self.path} if it is empty"
+    _form: ClassVar = "remove {0.path} if it is empty"
 
 
 @dataclass(frozen=True, slots=True)
-class RunProgram:
+class RunProgram(_Described):
     """Runs a program that acts on the running system."""
 
     command: tuple[str, ...]
@@ -86,14 +84,11 @@ class RunProgram:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class Note(_Described):
     """Does nothing but inform the administrator."""
 
     words: str
-
-    @property
-    def text(self) -> str:
-        return f"note: {self.words}"
+    _form: ClassVar = "note: {0.words}"
 
 
 Step = MakeDirectory | WriteFile | MakeLink | RemoveFile | RemoveEmpty | RunProgram | Note
@@ -162,20 +157,20 @@ def _remove_empty(path: Path) -> None:
             raise
 
 
-def _run(step: RunProgram) -> None:
-    command = shlex.join(step.command)
+def run(command: Sequence[str], limit_s: float, hint: str = "") -> CompletedProcess[str]:
+    """Run a program to its end. Raises HostError with this hint if it takes too long."""
     try:
-        done = subprocess.run(
-            step.command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=step.limit_s,
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s
         )
     except subprocess.TimeoutExpired:
-        text = f"{command} is not over after {step.limit_s:.0f} s"
-        raise HostError("install", text, hint=step.hint) from None
+        text = f"{shlex.join(command)} is not over after {limit_s:.0f} s"
+        raise HostError("install", text, hint=hint) from None
+
+
+def _run(step: RunProgram) -> None:
+    done = run(step.command, step.limit_s, step.hint)
     if done.returncode != 0:
         words = (done.stderr or done.stdout).strip().partition("\n")[0]
-        text = f"{command} failed: {words or f'status {done.returncode}'}"
+        text = f"{shlex.join(step.command)} failed: {words or f'status {done.returncode}'}"
         raise HostError("install", text, hint=step.hint)

@@ -55,9 +55,6 @@ CORES_MODES = (QUOTA, WEIGHT, PIN)
 NO_PIN = "by quota, pin cannot be had"
 
 
-_PROOF = re.compile("[0-9a-f]{64}")
-
-
 class BadMessage(Exception):
     """The other side sent something outside the protocol."""
 
@@ -176,8 +173,7 @@ def _shallow(value: LaunchOrder | AttemptLimits | DiskLimit) -> Message:
 def read_order(message: Message) -> LaunchOrder:
     """Read the order in a `launch` or `notify` message. Raises BadMessage for a missing, unknown or
     malformed field: the launcher runs as root and guesses nothing."""
-    body = {key: value for key, value in message.items() if key != "cmd"}
-    return LaunchOrder(**_read_fields("order", body, _ORDER))
+    return LaunchOrder(**_read_fields("order", _body(message), _ORDER))
 
 
 def checked_order(message: Message) -> LaunchOrder:
@@ -185,7 +181,7 @@ def checked_order(message: Message) -> LaunchOrder:
     limits = message["limits"]
     disks = tuple(DiskLimit(**disk) for disk in limits["disks"])
     return LaunchOrder(
-        **{name: value for name, value in message.items() if name != "cmd"}
+        **_body(message)
         | {"hidden": tuple(message["hidden"]), "limits": AttemptLimits(**limits | {"disks": disks})}
     )
 
@@ -229,8 +225,7 @@ def read_command(message: Message) -> Command:
     if name in WITH_PAYLOAD:
         return PayloadCommand(name, read_order(message))
     if name in ABOUT_ONE:
-        body = {key: value for key, value in message.items() if key != "cmd"}
-        return AttemptCommand(name, read_attempt(body))
+        return AttemptCommand(name, read_attempt(message))
     if name == SIGNAL:
         return SignalCommand(*read_signals(message))
     if name == LIST:
@@ -240,21 +235,29 @@ def read_command(message: Message) -> Command:
 
 def signal_message(key: tuple[int, int], count: int, signals: tuple[int, ...]) -> Message:
     """Return the order that an attempt be sent `count` signals in all; `signals` are the last."""
-    body = {"id": key[0], "attempt": key[1], "count": count, "signals": list(signals)}
-    return {"cmd": SIGNAL, **body}
+    return {
+        "cmd": SIGNAL,
+        "id": key[0],
+        "attempt": key[1],
+        "count": count,
+        "signals": list(signals),
+    }
 
 
 def read_signals(message: Message) -> tuple[tuple[int, int], int, tuple[int, ...]]:
     """Read (attempt, count, signals) of a `signal` message. Raises BadMessage."""
-    body = {key: value for key, value in message.items() if key != "cmd"}
-    fields = _read_fields("command", body, _SIGNAL)
+    fields = _read_fields("command", _body(message), _SIGNAL)
     return (fields["id"], fields["attempt"]), fields["count"], fields["signals"]
 
 
 def read_attempt(message: Message) -> tuple[int, int]:
     """Read (job id, attempt) of a command about one attempt. Raises BadMessage."""
-    fields = _read_fields("command", message, {"id": _ordinal, "attempt": _ordinal})
+    fields = _read_fields("command", _body(message), {"id": _ordinal, "attempt": _ordinal})
     return fields["id"], fields["attempt"]
+
+
+def _body(message: Message) -> Message:
+    return {name: value for name, value in message.items() if name != "cmd"}
 
 
 def _read_fields(
@@ -325,22 +328,22 @@ def _user(what: str, value: object) -> str:
     return value
 
 
+def _matching(pattern: str, fault: str) -> Callable[[str, object], str]:
+    def read(what: str, value: object) -> str:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            raise BadMessage(f"{what} is {fault}")
+        return value
+
+    return read
+
+
+_signature = _matching("[0-9a-f]{64}", "no signature")
+_journal = _matching("[0-9a-f]{32}", "not the id of a journal")
+_device = _matching("[0-9]{1,9}:[0-9]{1,9}", "not major:minor")
+
+
 def _proof(what: str, value: object) -> str | None:
-    if value is not None and (not isinstance(value, str) or not _PROOF.fullmatch(value)):
-        raise BadMessage(f"{what} is no signature")
-    return value
-
-
-def _journal(what: str, value: object) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"[0-9a-f]{32}", value):
-        raise BadMessage(f"{what} is not the id of a journal")
-    return value
-
-
-def _device(what: str, value: object) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"[0-9]{1,9}:[0-9]{1,9}", value):
-        raise BadMessage(f"{what} is not major:minor")
-    return value
+    return None if value is None else _signature(what, value)
 
 
 def _cores_mode(what: str, value: object) -> str:

@@ -206,13 +206,15 @@ class Launcher:
         )  # fmt: skip
         self._checks = SignatureChecks(self.keys)
         self._background = background = BackgroundWork(self._selector)
-        self._key_service = None
-        if self.keys is not None and self.key_listener is not None:
-            self._key_service = KeyService(self.key_listener, self.keys, background)
         self._spaces = PrivateSpaces(background, self.space_home)
         self._sweeps = IpcSweeps(
             background, min_uid=self.policy.min_uid if self.removes_ipc else None
         )
+        #: Parts with work that is due at some time.
+        self._timed: list[Freezing | Signalling | IpcSweeps | SignatureChecks | KeyService]
+        self._timed = [self._freezing, self._signalling, self._sweeps, self._checks]
+        if self.keys is not None and self.key_listener is not None:
+            self._timed.append(KeyService(self.key_listener, self.keys, background))
         self._about_one: dict[str, Callable[[Key], None]] = {
             protocol.TERMINATE: self._terminate,
             protocol.KILL: self._kill,
@@ -254,12 +256,8 @@ class Launcher:
             self._runners.run_due()
             for key in list(self._runners.unreported):
                 self._report_start(key)
-            self._freezing.run_due()
-            self._signalling.run_due()
-            self._sweeps.run_due()
-            self._checks.run_due()
-            if self._key_service is not None:
-                self._key_service.run_due()
+            for part in self._timed:
+                part.run_due()
             for key, ending in self._endings.due():
                 try:
                     self._continue(key, ending)
@@ -270,13 +268,7 @@ class Launcher:
         self.confinement.close()
 
     def _pause_s(self) -> float | None:
-        parts = [
-            self._runners.pause_s, self._endings.pause_s, self._freezing.pause_s,
-            self._signalling.pause_s, self._sweeps.pause_s, self._checks.pause_s,
-        ]  # fmt: skip
-        if self._key_service is not None:
-            parts.append(self._key_service.pause_s)
-        pauses = [pause_s() for pause_s in parts]
+        pauses = [part.pause_s() for part in (self._runners, self._endings, *self._timed)]
         return min((pause_s for pause_s in pauses if pause_s is not None), default=None)
 
     def _adopt(self, key: Key, attempt: Attempt | None) -> None:

@@ -25,6 +25,7 @@ from cgroupspy.controllers import BlkIOController, CpuController, MemoryControll
 from cgroupspy.interfaces import BaseFileInterface, DictFile, FlagFile, TypedFile
 from cgroupspy.nodes import Node
 
+from drfd.launcher.attempt_files import Key, cgroup_key
 from drfd.launcher.confinement.interface import Counted, LimitFailed
 from drfd.launcher.system.files import Plain, get
 
@@ -60,6 +61,15 @@ def ancestors(mount: str, group: str) -> list[str]:
     """Return the ancestors of a cgroup below a mount point, the mount point first."""
     parts = Path(group.strip("/")).parts
     return [str(Path(mount, *parts[:depth])) for depth in range(len(parts))]
+
+
+def keys_of(parent: str) -> list[Key]:
+    """Return the attempts that have a cgroup below `parent`, in ascending order."""
+    try:
+        names = os.listdir(parent)
+    except FileNotFoundError:
+        return []
+    return sorted(key for name in names if (key := cgroup_key(name)) is not None)
 
 
 def limit_processes(cgroup: str, most: int) -> None:

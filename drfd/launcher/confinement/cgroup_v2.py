@@ -10,9 +10,15 @@ import os
 from collections.abc import Callable
 from signal import SIGKILL
 
-from drfd.launcher.attempt_files import Attempt, Key, cgroup_key, cgroup_name
+from drfd.launcher.attempt_files import Attempt, Key, cgroup_name
 from drfd.launcher.confinement import cores
-from drfd.launcher.confinement.cgroup_files import JobCgroup, ancestors, count_v2, limit_processes
+from drfd.launcher.confinement.cgroup_files import (
+    JobCgroup,
+    ancestors,
+    count_v2,
+    keys_of,
+    limit_processes,
+)
 from drfd.launcher.confinement.cores import PERIOD_US, Affinity, Cores, Cpusets, Pins
 from drfd.launcher.confinement.interface import (
     Counted,
@@ -175,11 +181,7 @@ class CgroupV2:
         return True
 
     def leftovers(self) -> list[Key]:
-        try:
-            names = os.listdir(self._parent)
-        except FileNotFoundError:
-            return []
-        return sorted(key for name in names if (key := cgroup_key(name)) is not None)
+        return keys_of(self._parent)
 
     def close(self) -> None:
         try:

@@ -26,7 +26,8 @@ from cgroupspy.controllers import Controller
 from cgroupspy.interfaces import CommaDashSetFile, FlagFile
 from cgroupspy.nodes import Node
 
-from drfd.launcher.attempt_files import Attempt, Key, cgroup_key, cgroup_name
+from drfd.launcher.attempt_files import Attempt, Key, cgroup_name
+from drfd.launcher.confinement.cgroup_files import keys_of
 from drfd.launcher.confinement.interface import LimitFailed
 from drfd.launcher.protocol import NO_PIN, PIN, QUOTA, WEIGHT, AttemptLimits
 from drfd.launcher.system.files import VANISHED, Plain, unless_gone
@@ -264,11 +265,7 @@ class Cpusets:
 
     def jobs(self) -> list[Key]:
         """Return the jobs that have a cpuset; on version 1, jobs of an older drfd may have none."""
-        try:
-            names = os.listdir(self._parent)
-        except FileNotFoundError:
-            return []
-        return sorted(key for name in names if (key := cgroup_key(name)) is not None)
+        return keys_of(self._parent)
 
     def pinned(self, key: Key) -> Cpus | None:
         """Return the CPUs of a pinned job, or None if the job is not pinned."""

@@ -46,10 +46,8 @@ def choose(group: str, delegated_unit: str | None, mountinfo: str) -> Confinemen
     DelegationFailed."""
     reasons = []
     try:
-        mount = _usable_mount(mountinfo)
-        if delegated_unit is not None:
-            return _confine(_in_delegated_unit(mount, delegated_unit))
-        return _confine(_place(mount, group))
+        place = _place(_usable_mount(mountinfo), group, delegated_unit)
+        return CgroupV2(place.mount, place.group, place.controllers, place.release)
     except (NoJobGroup, NoAnswer) as error:
         reasons.append(str(error))
     if layout(mountinfo) != "unified":
@@ -86,14 +84,12 @@ def _usable_mount(mountinfo: str) -> str:
     return mount
 
 
-def _in_delegated_unit(mount: str, unit: str) -> DelegatedGroup:
-    try:
-        return in_unit(mount, unit, _SYSTEM)
-    except (NoJobGroup, NoAnswer) as error:
-        raise DelegationFailed(str(error)) from None
-
-
-def _place(mount: str, group: str) -> DelegatedGroup:
+def _place(mount: str, group: str, delegated_unit: str | None) -> DelegatedGroup:
+    if delegated_unit is not None:
+        try:
+            return in_unit(mount, delegated_unit, _SYSTEM)
+        except (NoJobGroup, NoAnswer) as error:
+            raise DelegationFailed(str(error)) from None
     if not has_systemd():
         return below_root(mount, group)
     scope = f"{group.replace('/', '-')}.scope"
@@ -115,10 +111,6 @@ def _is_managed() -> bool:
     own = Path("/proc/self/cgroup").read_text().splitlines()
     here = next((line[3:] for line in own if line.startswith("0::")), "")
     return manager != "" and here.startswith(f"{manager}/")
-
-
-def _confine(place: DelegatedGroup) -> CgroupV2:
-    return CgroupV2(place.mount, place.group, place.controllers, place.release)
 
 
 def _on_v1(mountinfo: str, group: str) -> CgroupV1:

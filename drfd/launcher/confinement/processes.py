@@ -204,12 +204,8 @@ class MembersV2(Members):
         Each becomes one at the latest when its parent has died. Users cannot move processes out
         of the cgroup, but systemd does so for them (systemd-run --user --scope)."""
         # After the job's end, its runner may have children of another job.
-        if attempt is None or attempt.is_over or attempt.runner is None:
-            return []
-        if attempt.created["boot_id"] not in (None, process.boot_id()):
-            return []
-        runner = attempt.runner["pid"]
-        if process.start_ticks(runner) != attempt.runner["start_ticks"]:
+        runner = None if attempt is None or attempt.is_over else living_runner(attempt)
+        if runner is None:
             return []
         living = filter(process.start_ticks, process.children(runner))
         return sorted({*living} - {*self.pids()})
@@ -223,6 +219,20 @@ class MembersV2(Members):
     @property
     def _cgroup(self) -> JobCgroup:
         return JobCgroup.at(self._directory)
+
+
+def living_runner(attempt: Attempt | None) -> int | None:
+    """Return the pid of the attempt's runner, or None if it is not alive."""
+    if attempt is None or attempt.runner is None or not is_of_this_boot(attempt):
+        return None
+    pid: int = attempt.runner["pid"]
+    return pid if process.start_ticks(pid) == attempt.runner["start_ticks"] else None
+
+
+def is_of_this_boot(attempt: Attempt) -> bool:
+    """Return whether the attempt is of this boot, or its record is damaged: then the start times of
+    its processes tell."""
+    return attempt.created["boot_id"] in (None, process.boot_id())
 
 
 def _listed(directory: str) -> list[int]:

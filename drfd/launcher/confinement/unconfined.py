@@ -18,6 +18,7 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 from drfd.launcher.attempt_files import Attempt, Key, Record
 from drfd.launcher.confinement.cores import Affinity, affinity_controls
 from drfd.launcher.confinement.interface import Counted
+from drfd.launcher.confinement.processes import is_of_this_boot, living_runner
 from drfd.launcher.protocol import QUOTA, AttemptLimits
 from drfd.launcher.system import process
 
@@ -106,7 +107,7 @@ class Unconfined:
         the child has executed its program: once signalled, it counts as stopped while that child
         is. A thread that waits for another thread's memory map before it forks looks the same for a
         moment, so two walks must find the same, with no process awake in between."""
-        runner = _runner(attempt)
+        runner = living_runner(attempt)
         if runner is None:
             return not self._stop(key, attempt)
         known_dead: set[int] = set()
@@ -158,7 +159,7 @@ class Unconfined:
     def _stop(self, key: Key, attempt: Attempt | None) -> set[int]:
         """Stop all processes, repeatedly until no new one appears, and return their pids. Stopped
         processes cannot fork, so a job that forks cannot outrun this."""
-        runner = _runner(attempt)
+        runner = living_runner(attempt)
         if runner is not None:
             _chase(runner)
         stopped: set[int] = set()
@@ -173,20 +174,12 @@ class Unconfined:
 
 def _members(key: Key, attempt: Attempt | None) -> list[int]:
     """Return the living processes of the attempt."""
-    runner = _runner(attempt)
+    runner = living_runner(attempt)
     if runner is not None:
         return process.descendants(runner)
-    if attempt is None or attempt.running is None or not _is_of_this_boot(attempt):
+    if attempt is None or attempt.running is None or not is_of_this_boot(attempt):
         return []
     return _session(key, attempt.created["uid"], attempt.running)
-
-
-def _runner(attempt: Attempt | None) -> int | None:
-    """Return the pid of the attempt's runner, or None if it is not alive."""
-    if attempt is None or attempt.runner is None or not _is_of_this_boot(attempt):
-        return None
-    pid: int = attempt.runner["pid"]
-    return pid if process.start_ticks(pid) == attempt.runner["start_ticks"] else None
 
 
 def _chase(runner: int) -> None:
@@ -198,12 +191,6 @@ def _chase(runner: int) -> None:
             group = process.group_of(pid)
             if group is not None and group != own_group:
                 process.signal_all([-group], SIGSTOP)
-
-
-def _is_of_this_boot(attempt: Attempt) -> bool:
-    """Return whether the attempt is of this boot, or its record is damaged: then the start times of
-    its processes tell."""
-    return attempt.created["boot_id"] in (None, process.boot_id())
 
 
 def _session(key: Key, uid: int, running: Record) -> list[int]:

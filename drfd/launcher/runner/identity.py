@@ -20,9 +20,6 @@ from drfd.linux.user_database import PASSWD, Version, version_of
 from drfd.payload.environment import GRES_PREFIX, thread_counts
 from drfd.payload.unpack import LaunchPayload
 
-#: Variables of the service in which drfd, or the submitter, was started; no job inherits them.
-_FOREIGN = service.VARIABLES
-
 #: Seconds that an answer of the user directory is kept, unless a file in `_FILES` changes.
 _FRESH_S = 1.0
 _FILES = PASSWD, Path("/etc/group")
@@ -151,7 +148,8 @@ def environment(
         if name not in order.hidden and not name.startswith(GRES_PREFIX)
     }
     env = (thread_counts(order.threads, own) if order.threads else {}) | own
-    for name in _FOREIGN:
+    # Those of the service in which drfd, or the submitter, was started.
+    for name in service.VARIABLES:
         env.pop(name, None)
     env.setdefault("PATH", _DEFAULT_PATH)
     env |= {
