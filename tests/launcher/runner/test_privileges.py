@@ -182,7 +182,7 @@ def test_a_runner_drops_its_privileges_once_its_job_has_run_for_a_while(
 def test_a_runner_has_few_rights_from_the_start(
     driver: Driver, files: AttemptFiles, work: Path
 ) -> None:
-    runner = driver.start(shell(UNTIL_GO, cwd=work), files, settles=False)
+    runner = driver.start(shell(UNTIL_GO, cwd=work), files, drops_privileges=False)
     files.running()
     kept = privileges.needed(enters_spaces=False, serves_root=True)
     mine = int(status_of(os.getpid())["CapPrm"], 16)
