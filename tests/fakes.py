@@ -15,7 +15,7 @@ from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Postponed, Usage, Whose, Words
-from drfd.core.model.lifecycle import Effect
+from drfd.core.model.lifecycle import TRANSITIONS, Effect
 from drfd.core.model.resources import Axes, Resources, Vector
 from drfd.core.model.stimuli import (
     Actor,
@@ -240,9 +240,19 @@ def ledger_at(
 def tables(ledger: Ledger) -> dict[str, Any]:
     """All that a ledger knows, as a value to compare; later changes do not reach it."""
     known = {name: value for name, value in vars(ledger).items() if name[0] != "_"}
-    for name in ("axes", "latest_array"):
+    for name in ("axes", "latest_array", "shortages"):
         del known[name]
     return deepcopy(known)
+
+
+def table_rows() -> list[str]:
+    """The table of transitions as lines of Markdown, for docs/architecture.md."""
+    rows = ["| state | event | next state |", "|---|---|---|"]
+    for state, moves in TRANSITIONS.items():
+        rows += [f"| {state} | {kind.__name__} | {after} |" for kind, after in moves.items()]
+        if not moves:
+            rows.append(f"| {state} | – | – |")
+    return rows
 
 
 def ended(job_id: int = 1, attempt: int = 1, at_s: float = 0.0, **changes: Any) -> AttemptEnded:
@@ -276,7 +286,7 @@ def apply_and_append(journal: Journal, event: ev.Event, ledger: Ledger) -> Job |
 def schedule(
     ledger: Ledger,
     rules: Rules,
-    spent: Mapping[str, float] | None = None,
+    past_usage: Mapping[str, float] | None = None,
     pass_context: PassContext | None = None,
     recent: Mapping[str, Vector] | None = None,
     at_s: float = 0.0,
@@ -288,7 +298,7 @@ def schedule(
         now_s=now(at_s).at_s,
         before=(),
     )
-    wait_index = build_wait_index(ledger, rules, spent or {}, recent or {})
+    wait_index = build_wait_index(ledger, rules, past_usage or {}, recent or {})
     return scheduling_pass.schedule(ledger, rules, wait_index, context)
 
 
@@ -398,5 +408,5 @@ class Bench:
             draining=self.ledger.draining,
         )
         assert tables(rebuilt) == tables(self.ledger), "the live jobs give other books"
-        pairs = zip(self.ledger.allocated, self.rules.room, strict=True)
+        pairs = zip(self.ledger.allocated, self.rules.shares.capacity, strict=True)
         assert all(0 <= booked <= room for booked, room in pairs), "more is booked than there is"

@@ -159,7 +159,7 @@ def _held(run: Run, span: _Span) -> _Held:
     A job changes the means from the interval in which it starts, and again from that in which it
     ends; running sums give the others.
     """
-    axes = len(run.rules.room)
+    axes = len(run.rules.shares.capacity)
     changes: _Held = {}
     for at_s, leaf, demand, sign in run.changes():
         rows = changes.setdefault(leaf, [[0.0] * (_STRETCHES + 1) for _ in range(axes)])
@@ -176,7 +176,7 @@ def _held(run: Run, span: _Span) -> _Held:
 def _use(runs: Mapping[str, Run], held: Mapping[str, _Held], span: _Span) -> Iterator[Panel]:
     """Yield a panel for each resource that a job asks for."""
     rules = next(iter(runs.values())).rules
-    for axis, (name, top) in enumerate(zip(rules.axes.names, rules.room, strict=True)):
+    for axis, (name, top) in enumerate(zip(rules.axes.names, rules.shares.capacity, strict=True)):
         curves = {
             label: span.points([amount / top for amount in _together(leaves, axis)])
             for label, leaves in held.items()
@@ -195,7 +195,7 @@ def _together(leaves: _Held, axis: int) -> list[float]:
 
 def _shares(label: str, run: Run, leaves: _Held, span: _Span) -> Panel:
     """Return the panel of the dominant shares of those who held most."""
-    shares = {leaf: _dominant(rows, run.rules.room) for leaf, rows in leaves.items()}
+    shares = {leaf: _dominant(rows, run.rules.shares.capacity) for leaf, rows in leaves.items()}
     most = sorted(shares, key=lambda leaf: (-sum(shares[leaf]), leaf))[:_MOST_CURVES]
     left = len(shares) - len(most)
     others = f"; {left} others held less" if left else ""

@@ -86,8 +86,8 @@ class _Watch:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._rules = run.rules
-        self._standing = ShareTree(run.rules.shares)
-        self._nothing: Vector = (0,) * len(run.rules.room)
+        self._share_tree = ShareTree(run.rules.shares)
+        self._nothing: Vector = (0,) * len(run.rules.shares.capacity)
         self._used: dict[str, Vector] = {}
         self._running: Counter[str] = Counter()
         #: Leaf → its waiting jobs, in the order of submission.
@@ -119,14 +119,14 @@ class _Watch:
 
     def take(self, changes: Iterator[_Change]) -> None:
         touched: dict[str, None] = {}
-        before = len(self._standing.nodes), self._competing()
+        before = len(self._share_tree.nodes), self._competing()
         for _, _, _, job, what in changes:
             leaf = self._run.leaves[job.id]
             touched[leaf] = None
             self._change(leaf, job, what)
         entered = [leaf for leaf in touched if self._enter_or_leave(leaf)]
-        if entered or (len(self._standing.nodes), self._competing()) != before:
-            self._standing.settle()
+        if entered or (len(self._share_tree.nodes), self._competing()) != before:
+            self._share_tree.redivide()
             self._entitled.clear()
             touched |= dict.fromkeys(self._keeps)
         for leaf in touched:
@@ -174,14 +174,14 @@ class _Watch:
             del self._running[leaf], self._used[leaf]
 
     def _enter_or_leave(self, leaf: str) -> bool:
-        node = self._standing.nodes.get(leaf)
+        node = self._share_tree.nodes.get(leaf)
         competes = node is not None and node.competes
         if competes == (leaf in self._used or leaf in self._waiting):
             return False
         if competes:
-            self._standing.leave(leaf)
+            self._share_tree.leave(leaf)
         else:
-            self._standing.enter(leaf)
+            self._share_tree.enter(leaf)
         return True
 
     def _settle(self, leaf: str) -> None:
@@ -196,8 +196,8 @@ class _Watch:
     def _promised(self, leaf: str) -> list[float]:
         found = self._entitled.get(leaf)
         if found is None:
-            node = self._standing.nodes[leaf]
-            parts, capacity = node.entitlement.parts, self._rules.room
+            node = self._share_tree.nodes[leaf]
+            parts, capacity = node.entitlement.parts, self._rules.shares.capacity
             factor = 1.0
             while node.above is not None:
                 factor *= float(node.weight) / float(node.above.total)
@@ -322,11 +322,11 @@ def _least(by_leaf: dict[str, float]) -> View | None:
 def _parts_held(run: Run, rans: Iterable[FinishedJob], span_s: float) -> View:
     """Return the mean part of each resource that these jobs held over the span of the run."""
     rules = run.rules
-    sums = [0.0] * len(rules.room)
+    sums = [0.0] * len(rules.shares.capacity)
     for ran in rans:
         for axis, amount in enumerate(rules.axes.vector(ran.job.demand)):
             sums[axis] += amount * ran.job.run_s
-    rows = zip(rules.axes.names, sums, rules.room, strict=True)
+    rows = zip(rules.axes.names, sums, rules.shares.capacity, strict=True)
     return {name: held / (top * span_s) if span_s else 0.0 for name, held, top in rows if top}
 
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from drfd.common.errors import Refused
 from drfd.common.units import parse_size
-from drfd.core.fairness.rules import NodeKeywords, NodeSettings, Pool, Rules
+from drfd.core.fairness.rules import NodeSettings, Pool, Rules
 from drfd.core.model.resources import Resources
 from drfd.sim.workload import NotAJob, SimJob, Workload, collect, name, number, seconds
 
@@ -433,7 +433,7 @@ def with_weights(rules: Rules, nodes: Iterable[View], workload: Workload) -> Rul
     return replace(rules, pools=pools, members=members)
 
 
-def _weight(weight: float | Mapping[str, float]) -> NodeKeywords:
+def _weight(weight: float | Mapping[str, float]) -> dict[str, Any]:
     if isinstance(weight, Mapping):
         return {"weights": {name: Fraction(str(each)) for name, each in weight.items()}}
     return {"weight": Fraction(str(weight))}

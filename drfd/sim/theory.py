@@ -447,11 +447,11 @@ def _asked(shares: FairShare, wants: Mapping[str, FlowDemand]) -> dict[str, Shar
 def _entitled(shares: FairShare, wants: Mapping[str, FlowDemand]) -> dict[str, Shares]:
     """Return the entitlement of each active node, zero on an axis that the machine lacks."""
     active = {leaf for leaf, want in wants.items() if want.tasks != 0}
-    standing = shares.standing({}, active)
+    share_tree = shares.share_tree({}, active)
     return {
         path: tuple(
             part * _whole(top)
-            for part, top in zip(standing.entitled(path), shares.capacity, strict=True)
+            for part, top in zip(share_tree.entitled(path), shares.capacity, strict=True)
         )
         for leaf in sorted(active)
         for path in path_up(leaf)

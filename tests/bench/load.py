@@ -53,7 +53,7 @@ class Load:
             self.run_times.add(f"user{user}", self._run_s(f"user{user}"))
         self.last: Plan | None = None
         self.ledger = Ledger.of_jobs(self.rules.axes, self._jobs())
-        self.wait_index = build_wait_index(self.ledger, self.rules, self.history.spent, {})
+        self.wait_index = build_wait_index(self.ledger, self.rules, self.history.past_usage, {})
         self.turn()
 
     def step(self) -> None:

@@ -3,7 +3,7 @@
 Everything is computed anew at each step, in fractions. Where the text leaves a choice:
 
 - which job is next in an inner node is not said, so that no order is defined between it and a
-  sibling that is as satisfied and has spent as much, nor among nodes that hold what they are
+  sibling that is as satisfied and has used as much, nor among nodes that hold what they are
   promised nothing of: `Pass.choices` gives all launches that the text allows, and a `guide` chooses
   among them;
 - guarantees that sum to more than there is are cut in proportion;
@@ -55,11 +55,11 @@ class Ask(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What is kept for a big job: its shadow time and what is spare then."""
+    """What is kept for a big job: its shadow time and the extra then."""
 
     job_id: int
     shadow_s: float
-    spare: Vector
+    extra: Vector
     missed: int
     drains: bool
     #: The first shadow time that was given.
@@ -164,7 +164,7 @@ class Pass:
     tree: Tree
     waiting: dict[int, Ask]
     held: dict[str, Vector]
-    spent: Mapping[str, float]
+    past_usage: Mapping[str, float]
     times: Times | None
     promised: dict[str, list[Fraction]]
     #: The launches of another pass, to be followed where the text leaves a choice.
@@ -278,11 +278,11 @@ class Pass:
         return {leaf for child in firsts for leaf in self._next_leaves(child, leaves)}
 
     def _turn(self, path: str, leaves: set[str]) -> Turn:
-        spent = self.spent.get(path, float("-inf"))
+        past_usage = self.past_usage.get(path, float("-inf"))
         if path in leaves:
-            return self.level(path), spent, self.jobs(path)[0], path
+            return self.level(path), past_usage, self.jobs(path)[0], path
         least = self._turns(path, leaves)[0]
-        return min(self.level(path), least[0]), spent, least[2], path
+        return min(self.level(path), least[0]), past_usage, least[2], path
 
     def _turns(self, path: str, leaves: set[str]) -> list[Turn]:
         """Of the node's children, in order."""
@@ -364,7 +364,7 @@ class Pass:
             end_s = self.times.now_s + ask.length_s
             kept = self.kept
             if kept is not None and not kept.drains and end_s > kept.shadow_s:
-                self.kept = kept._replace(spare=taken(kept.spare, ask.demand))
+                self.kept = kept._replace(extra=taken(kept.extra, ask.demand))
             self._given.append((end_s, ask.demand))
         del self.waiting[job_id]
         self.held[ask.leaf] = added(self.held[ask.leaf], ask.demand)
@@ -409,7 +409,7 @@ class Pass:
             needed = zip(self.free, self._demand_of_kept(), strict=True)
             return within(demand, [max(0, there - asked) for there, asked in needed])
         end_s = self.times.now_s + self.waiting[job_id].length_s
-        return end_s <= kept.shadow_s or within(demand, kept.spare)
+        return end_s <= kept.shadow_s or within(demand, kept.extra)
 
     def _demand_of_kept(self) -> Vector:
         assert self.kept is not None
@@ -420,14 +420,14 @@ def begin(
     tree: Tree,
     waiting: Mapping[int, Ask],
     held: Mapping[str, Vector],
-    spent: Mapping[str, float] | None = None,
+    past_usage: Mapping[str, float] | None = None,
     times: Times | None = None,
 ) -> Pass:
     """A pass that has launched nothing yet."""
     leaves = {ask.leaf for ask in waiting.values()}
     nothing = dict.fromkeys(leaves, (0,) * len(tree.capacity))
     return Pass(
-        tree, dict(waiting), nothing | dict(held), spent or {}, times,
+        tree, dict(waiting), nothing | dict(held), past_usage or {}, times,
         promises(tree, leaves | set(held)),
     )  # fmt: skip
 

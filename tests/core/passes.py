@@ -20,14 +20,14 @@ def plan(
     used: Mapping[str, Vector],
     free: Vector,
     shares: FairShare,
-    spent: Mapping[str, float] | None = None,
+    past_usage: Mapping[str, float] | None = None,
     pass_context: PassContext | None = None,
     recent: Mapping[str, Vector] | None = None,
     terms: PolicyOptions | None = None,
 ) -> Plan:
     """A pass over an index of its own."""
     tables = LeafTables(
-        queues=queues, used=used, shares=shares, spent=spent or {}, recent=recent or {}
+        queues=queues, used=used, shares=shares, past_usage=past_usage or {}, recent=recent or {}
     )
     given = PassInput(
         wait_index=WaitIndex(tables),

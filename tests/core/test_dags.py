@@ -115,7 +115,7 @@ def test_all_that_can_run_runs_when_it_may_and_nothing_else_does(seed: int) -> N
             starts[job_id] = starts.get(job_id, 0) + 1
             bench.feed(attempt_started(job_id, starts[job_id], at_s))
         waits = [job for job in bench.ledger.jobs.values() if bench.ledger.wanted(job)]
-        free = bench.rules.room[0] - bench.ledger.allocated[0]
+        free = bench.rules.shares.capacity[0] - bench.ledger.allocated[0]
         assert all(bench.ledger.demand(job)[0] > free for job in waits), "it could have started"
         for job in sorted(bench.ledger.allocated_jobs(), key=lambda job: job.id):
             if random.random() < 0.4:

@@ -125,7 +125,7 @@ def test_a_pass_gives_no_more_than_there_is_and_no_node_more_than_its_limit(worl
 @given(worlds(), some.randoms(use_true_random=False))
 def test_the_order_of_tables_decides_nothing_in_a_tree(world: World, random: Random) -> None:
     """The same jobs give the same pass, whatever order a restart has put them in."""
-    jobs, held, lately = list(world.waiting.items()), list(world.held.items()), [*world.spent]
+    jobs, held, lately = list(world.waiting.items()), list(world.held.items()), [*world.past_usage]
     for table in (jobs, held, lately):
         random.shuffle(table)
     again = plan(
@@ -133,7 +133,7 @@ def test_the_order_of_tables_decides_nothing_in_a_tree(world: World, random: Ran
         used=dict(held),
         free=start(world).free,
         shares=fair_share(world.tree),
-        spent={path: world.spent[path] for path in lately},
+        past_usage={path: world.past_usage[path] for path in lately},
     )
     first = run(world)
     assert (again.admitted, again.free) == (first.admitted, first.free)

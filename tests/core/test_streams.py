@@ -171,7 +171,7 @@ class Life:
             now_s=now(self.at_s).at_s,
             before=all_reserved(self.last),
         )
-        self.last = schedule(self.ledger, self.rules, self.history.spent, view)
+        self.last = schedule(self.ledger, self.rules, self.history.past_usage, view)
         for event in start_events(self.ledger, self.last, now(self.at_s)):
             job_id = event.job_id
             self._record(event)
@@ -204,7 +204,7 @@ class Watch:
     heads: dict[str, Job] = field(default_factory=dict)
 
     def look(self, done: Plan) -> None:
-        ledger, room = self.life.ledger, self.life.rules.room
+        ledger, room = self.life.ledger, self.life.rules.shares.capacity
         holders = [job for job in ledger.jobs.values() if job.is_allocated]
         booked = tuple(map(sum, zip((0,) * 4, *map(ledger.demand, holders), strict=True)))
         self.free = tuple(top - sum_ for top, sum_ in zip(room, booked, strict=True))
@@ -256,7 +256,7 @@ class Watch:
             pairs = zip(self.free, kept.demand, strict=True)
             return within(asked, [max(0, there - needed) for there, needed in pairs])
         end_s = now(self.life.at_s).at_s + self.life.run_times.length_s(job.spec)
-        return end_s <= kept.start_s or within(asked, kept.spare)
+        return end_s <= kept.start_s or within(asked, kept.extra)
 
     def look_at_big_jobs(self, done: Plan) -> None:
         """Once something is kept for a job, it starts when at most all have ended that ran when it

@@ -293,7 +293,9 @@ def walk(seed: int) -> Bench:
         )
         assert all(
             booked <= room
-            for booked, room in zip(bench.ledger.allocated, bench.rules.room, strict=True)
+            for booked, room in zip(
+                bench.ledger.allocated, bench.rules.shares.capacity, strict=True
+            )
         )
         if number % 10 == 0:
             bench.check()

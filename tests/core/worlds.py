@@ -33,7 +33,7 @@ class World(NamedTuple):
     asks: Sequence[Ask]
     held: Mapping[str, Vector] = {}
     #: Usage lately, by path; decides ties.
-    spent: Mapping[str, float] = {}
+    past_usage: Mapping[str, float] = {}
 
     @property
     def waiting(self) -> dict[int, Ask]:
@@ -68,20 +68,20 @@ def run(world: World) -> Plan:
         used=world.held,
         free=start(world).free,
         shares=fair_share(world.tree),
-        spent=world.spent,
+        past_usage=world.past_usage,
     )
 
 
 def entitled(tree: Tree, leaves: set[str]) -> dict[str, list[Fraction]]:
     """What the product promises each node while `leaves` are active, per resource."""
-    standing = fair_share(tree).standing({}, leaves)
+    share_tree = fair_share(tree).share_tree({}, leaves)
     nodes = {"root"} | {path for leaf in leaves for path in line(leaf)}
-    return {path: list(standing.entitled(path)) for path in nodes}
+    return {path: list(share_tree.entitled(path)) for path in nodes}
 
 
 def start(world: World) -> Pass:
     """The state before a pass, to be carried on by hand."""
-    return begin(world.tree, world.waiting, world.held, world.spent)
+    return begin(world.tree, world.waiting, world.held, world.past_usage)
 
 
 def after(world: World) -> Pass:

@@ -89,7 +89,7 @@ def test_each_of_several_disks_has_rates_of_its_own(tmp_path: Path) -> None:
     assert (rules.capacity.read_bps, rules.capacity.write_bps) == (0, 0)
     names = ("cores", "memory", "read:data", "write:data", "read:b", "write:b")
     assert rules.axes.names == names
-    assert rules.room == (8000, 60 * GIB, 2000, 1000, 500, 3000)
+    assert rules.shares.capacity == (8000, 60 * GIB, 2000, 1000, 500, 3000)
 
 
 def test_two_names_for_one_device_are_told(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_what_is_counted_is_capacity_with_an_axis_each(tmp_path: Path) -> None:
     assert rules.axes.names == ("cores", "memory", "read", "write", "fpga", "gpu")
     assert rules.axes.instances == gres
     assert rules.capacity.gres == (("gpu", 3),)
-    assert rules.room[4:] == (0, 3)
+    assert rules.shares.capacity[4:] == (0, 3)
 
 
 def test_the_policy_and_its_slots_go_to_the_core(tmp_path: Path) -> None:

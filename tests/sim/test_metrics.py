@@ -156,11 +156,11 @@ def kept_by_the_second(run: Run, seconds: int) -> dict[str, float]:
                 used[leaf] = plus(used.get(leaf, minus(demand, demand)), demand)
             elif ran.job.submit_s <= at_s < ran.start_s:
                 waiting.add(leaf)
-        standing: ShareTree = run.rules.shares.standing(used, waiting)
+        share_tree: ShareTree = run.rules.shares.share_tree(used, waiting)
         for leaf in waiting:
             both = sums.setdefault(leaf, [0, 0])
             both[0] += 1
-            both[1] += min(1.0, float(standing.satisfaction(leaf)))
+            both[1] += min(1.0, float(share_tree.satisfaction(leaf)))
     return {leaf: kept / waited for leaf, (waited, kept) in sums.items()}
 
 

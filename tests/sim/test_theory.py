@@ -281,7 +281,7 @@ def trees(draw: some.DrawFn) -> tuple[FairShare, dict[str, FlowDemand]]:
 def level_of(shares: FairShare, wants: Wants, tasks: Tasks, path: str) -> Fraction:
     below = [leaf for leaf in wants if path in path_up(leaf)]
     active = {leaf for leaf, each in wants.items() if each.tasks != 0}
-    entitled = shares.standing({}, active).entitled(path)
+    entitled = shares.share_tree({}, active).entitled(path)
     held = [sum(col) for col in zip(*(parts(shares, wants, tasks, leaf) for leaf in below))]  # noqa: B905
     return max(Fraction(part) / own for part, own in zip(held, entitled, strict=True))
 
@@ -390,7 +390,7 @@ def whole_trees(draw: some.DrawFn) -> tuple[FairShare, dict[str, FlowDemand]]:
 
 def one_by_one(shares: FairShare, wants: Wants, *, looks_below: bool) -> dict[str, int]:
     """Whole tasks, each to the least satisfied child at every level, all recomputed each time."""
-    standing = shares.standing({}, wants)
+    share_tree = shares.share_tree({}, wants)
     used = {path: [0] * len(shares.capacity) for leaf in wants for path in path_up(leaf)}
     used["root"] = [0] * len(shares.capacity)
     children: dict[str, set[str]] = {}
@@ -411,7 +411,7 @@ def one_by_one(shares: FairShare, wants: Wants, *, looks_below: bool) -> dict[st
             if not found or path == "root":
                 return min(found, default=None)
             least = min(found)
-        pairs = zip(used[path], standing.entitled(path), strict=True)
+        pairs = zip(used[path], share_tree.entitled(path), strict=True)
         own = max(held / part for held, part in pairs)
         if least is None:
             return own, path

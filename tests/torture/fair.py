@@ -16,10 +16,12 @@ from drfd.core.scheduling.plan import Plan
 from torture.claims import claim
 
 
-def look_at_choices(plan: Plan, ledger: Ledger, rules: Rules, spent: Mapping[str, float]) -> None:
+def look_at_choices(
+    plan: Plan, ledger: Ledger, rules: Rules, past_usage: Mapping[str, float]
+) -> None:
     """`plan`: of a pass that is not in the books as yet."""
     tree = Tree(
-        rules.room,
+        rules.shares.capacity,
         {
             path: Rule(each.weights, each.limit, each.guarantee)
             for path, each in rules.shares.rules.items()
@@ -31,7 +33,7 @@ def look_at_choices(plan: Plan, ledger: Ledger, rules: Rules, spent: Mapping[str
         for demand, line in queue.groups.items()
         for order, job_id in line
     }
-    state = begin(tree, waiting, ledger.used, spent)
+    state = begin(tree, waiting, ledger.used, past_usage)
     for job_id in plan.admitted:
         could = state.choices()
         claim(job_id in could, "somebody starts out of turn", job_id, could, plan.admitted)

@@ -44,7 +44,7 @@ def look_at_victims(world: World, events: list[ev.Event]) -> None:
     place = world.engine.scheduler.reservations[0]
     claim(place.is_forced, "room is made for nobody", victims, place)
     world.counts["preemptions"] += 1
-    left, free = dict(ledger.used), minus(rules.room, ledger.allocated)
+    left, free = dict(ledger.used), minus(rules.shares.capacity, ledger.allocated)
     for job in ledger.allocated_jobs():
         held = ledger.allocation(job)
         if job.state in (JobState.STOPPING, JobState.CLEANING):
@@ -56,12 +56,12 @@ def look_at_victims(world: World, events: list[ev.Event]) -> None:
         left[job.spec.leaf] = minus(left[job.spec.leaf], gift)
         free = plus(free, gift)
     claim(fits(place.demand, free), "it is made room, and not enough", victims, place, free)
-    standing = rules.shares.standing(left, ledger.queues)
+    share_tree = rules.shares.share_tree(left, ledger.queues)
     gaining = path_up(place.leaf)
     for job_id in victims:
         for path in path_up(ledger.jobs[job_id].spec.leaf):
             if path not in gaining:
-                kept = standing.satisfaction(path) >= 1
+                kept = share_tree.satisfaction(path) >= 1
                 claim(kept, "who pays does not keep its promise", path, job_id, place)
 
 

@@ -176,7 +176,7 @@ class World:
         )  # fmt: skip
         # In some runs passes are cut soon.
         self.engine.scheduler.limits = PassLimits(
-            looks=Random(f"{self.seed} looks").choice([None, 2, 10]),
+            examined=Random(f"{self.seed} looks").choice([None, 2, 10]),
             starts=Random(f"{self.seed} starts").choice([64, 2]),
         )
         # And few jobs are told of an end at once.
@@ -425,7 +425,7 @@ class World:
         self.counts["passes"] += 1
         fresh = None
         if self.counts["passes"] % 2:
-            afresh = build_wait_index(ledger, rules, wait_index.spent, wait_index._recent)
+            afresh = build_wait_index(ledger, rules, wait_index.past_usage, wait_index._recent)
             fresh = schedule(ledger, rules, afresh, pass_context, limits)
             order = list(fresh.order)
         kept = schedule(ledger, rules, wait_index, pass_context, limits)
@@ -441,7 +441,7 @@ class World:
         is_plain = is_plain and rules.policy == "drf" and not kept.reservations
         if is_plain and kept.admitted and not pass_context.before:
             self.counts["choices"] += 1
-            look_at_choices(kept, ledger, rules, wait_index.spent)
+            look_at_choices(kept, ledger, rules, wait_index.past_usage)
         return kept
 
 

@@ -116,8 +116,7 @@ def refuse_impossible(
     _refuse_too_many(ledger, after, user, job_id)
     _refuse_crowded(ledger, after, user, job_id)
     for each in after:
-        array_state = ledger.arrays.get(each.job_id)
-        on = ledger.find(each.job_id) if array_state is None else array_state.array.common
+        on = ledger.find_common(each.job_id)
         if on is None and each.job_id not in ended:
             raise Refused("no-such-job", f"there is no job {each.job_id} to wait for")
         if on is None:
@@ -144,10 +143,8 @@ def refuse_impossible(
 def _refuse_too_many(
     ledger: Ledger, after: Sequence[Dependency], user: str, job_id: int | None
 ) -> None:
-    array_state = None if job_id is None else ledger.arrays.get(job_id)
-    job = None if job_id is None else ledger.find(job_id)
-    spec = array_state.array.spec if array_state is not None else None if job is None else job.spec
-    own = more_dependencies(after) - (0 if spec is None else more_dependencies(spec.after))
+    job = None if job_id is None else ledger.find_common(job_id)
+    own = more_dependencies(after) - (0 if job is None else more_dependencies(job.spec.after))
     total = ledger.job_counts.more_dependencies[user] + own
     if own > 0 and total > MOST_MORE:
         raise Refused(
@@ -236,7 +233,7 @@ def awaited(job: Job, ledger: Ledger) -> list[Job]:
     def place(each: Job) -> tuple[bool, int, int]:
         return each.broken is None, order.get(each.state, 4), each.id
 
-    def standing_for(job_id: int) -> Job:
+    def representative(job_id: int) -> Job:
         array_state = ledger.arrays.get(job_id)
         if array_state is None:
             return ledger.job(job_id)
@@ -249,7 +246,7 @@ def awaited(job: Job, ledger: Ledger) -> list[Job]:
 
     gone = ledger.dependents.ended
     ids = dict.fromkeys(each.job_id for each in job.awaits if each.job_id not in gone)
-    return sorted(map(standing_for, ids), key=place)
+    return sorted(map(representative, ids), key=place)
 
 
 def stuck_on(job: Job, ledger: Ledger) -> Job | None:
@@ -337,7 +334,7 @@ class Settlement:
                 left -= sum(map(len, line.users)) // _ORDERED
             job = _next(ledger, line)
             if job is not None:
-                yield _told(ledger, job)
+                yield _settled_for(ledger, job)
                 left -= 1 + len(job.awaits) // _DEPENDENCIES
             elif len(lines) > 1:
                 lines.popleft()
@@ -362,18 +359,19 @@ class Settlement:
 
 def settle_all(ledger: Ledger) -> list[ev.Event]:
     """Report all ends in this ledger at once, and return the applied events."""
-    told: list[ev.Event] = []
+    applied: list[ev.Event] = []
     for event in Settlement().take(ledger):
         ledger.apply(event)
-        told.append(event)
-    return told
+        applied.append(event)
+    return applied
 
 
 def _in_order(ledger: Ledger, on: int) -> deque[list[int]]:
     users: dict[str, list[tuple[int, int]]] = {}
     for job_id in ledger.dependents.get(on, ()):
-        spec = _waiting(ledger, job_id).spec
-        users.setdefault(spec.user, []).append((spec.priority, -job_id))
+        job = ledger.find_common(job_id)
+        assert job is not None
+        users.setdefault(job.spec.user, []).append((job.spec.priority, -job_id))
     return deque([-negative for _, negative in sorted(each)] for _, each in sorted(users.items()))
 
 
@@ -387,17 +385,11 @@ def _next(ledger: Ledger, line: _Line) -> Job | None:
         if not jobs:
             line.users.pop()
         if job_id in ledger.dependents.get(line.on, ()):
-            return _waiting(ledger, job_id)
+            return ledger.find_common(job_id)
     return None
 
 
-def _waiting(ledger: Ledger, job_id: int) -> Job:
-    """Return the job, or for an array the job that represents its tasks without a record."""
-    array_state = ledger.arrays.get(job_id)
-    return ledger.job(job_id) if array_state is None else array_state.array.common
-
-
-def _told(ledger: Ledger, job: Job) -> ev.DependencySettled:
+def _settled_for(ledger: Ledger, job: Job) -> ev.DependencySettled:
     """Return the event for all ends that the job waits for, in the order in which they happened."""
     ended = ledger.dependents.ended
     ids = {each.job_id for each in job.awaits if each.job_id in ended}

@@ -100,12 +100,12 @@ def refuse_unfit(spec: JobSpec, rules: Rules) -> None:
     if gone is not None:
         raise Refused("no-such-disk", f"this machine has no disk {gone!r}")
     asked = rules.axes.vector(spec.demand)
-    for axis in short_axes(asked, rules.room):
+    for axis in short_axes(asked, rules.shares.capacity):
         name = rules.axes.names[axis]
         raise Refused(
             "too-big",
             f"the job asks for {show_need(name, asked[axis])}, and this machine has "
-            f"{show_amount(name, rules.room[axis])} for jobs: it could never start",
+            f"{show_amount(name, rules.shares.capacity[axis])} for jobs: it could never start",
             hint="not queued; ask for less",
         )
     for path in path_up(spec.leaf):
@@ -533,10 +533,11 @@ def refuse_change(ledger: Ledger, asked: st.StoringAsked, rules: Rules) -> None:
     The limits are a sixteenth higher than for submissions, so that jobs that fill them can still be
     held, released and reordered.
     """
-    spec = spec_of(ledger, asked.job_id)
-    if spec is None or asked.actor.is_admin or asked.actor.uid != spec.uid:
+    job = ledger.find_common(asked.job_id)
+    if job is None or asked.actor.is_admin or asked.actor.uid != job.spec.uid:
         # The request itself is refused for another user's job, without showing that user's bytes.
         return
+    spec = job.spec
     most = rules.max_kept_bytes_per_user
     more = _more_bytes(asked, spec)
     own = ledger.job_counts.stored_bytes[spec.user] + asked.kept.own_bytes + more
@@ -556,15 +557,6 @@ def refuse_change(ledger: Ledger, asked: st.StoringAsked, rules: Rules) -> None:
             f"{show_size(all_users)} of drfd's memory and journal, and may take {show_size(most)}",
             hint="cancel some jobs, or wait for some to end",
         )
-
-
-def spec_of(ledger: Ledger, job_id: int) -> JobSpec | None:
-    """Return the specification of a live job or array, or None if there is none."""
-    array_state = ledger.arrays.get(job_id)
-    if array_state is not None:
-        return array_state.array.spec
-    job = ledger.find(job_id)
-    return None if job is None else job.spec
 
 
 def _more_bytes(asked: st.StoringAsked, spec: JobSpec) -> int:

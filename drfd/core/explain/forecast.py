@@ -10,6 +10,7 @@ So a forecast is as good as the estimates, and no promise.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush, merge
@@ -21,14 +22,13 @@ from drfd.core.decisions.decide import decide
 from drfd.core.decisions.dependencies import begin, settle_all
 from drfd.core.fairness.priority_tree import PriorityTree
 from drfd.core.fairness.rules import Rules
-from drfd.core.fairness.share_tree import path_up
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import Shortages
 from drfd.core.ledger.queue import LeafQueue, LiveArray, Run
 from drfd.core.ledger.transitions import End
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome
-from drfd.core.model.resources import Resources, Vector, minus
+from drfd.core.model.resources import Axes, Resources, Vector, minus
 from drfd.core.model.stimuli import Now, SubmitAsked
 from drfd.core.scheduling.backfill import Reservation
 from drfd.core.scheduling.kept_free import ExternalLoad
@@ -53,7 +53,7 @@ class Circumstances:
     #: The ends that some dependent jobs have not been told.
     ended: Mapping[int, End]
     run_times: RunTimes
-    spent: Mapping[str, float]
+    past_usage: Mapping[str, float]
     before: tuple[Reservation, ...]
     now: Now
     external: ExternalLoad | None
@@ -71,7 +71,7 @@ class Circumstances:
         )
         settle_all(ledger)
         return Forecast(
-            ledger, rules, self.run_times, self.spent, self.before, self.now, self.external
+            ledger, rules, self.run_times, self.past_usage, self.before, self.now, self.external
         )
 
 
@@ -82,7 +82,7 @@ class Forecast:
     ledger: Ledger
     rules: Rules
     run_times: RunTimes
-    spent: Mapping[str, float]
+    past_usage: Mapping[str, float]
     before: tuple[Reservation, ...]
     #: The virtual time; both clocks advance together.
     now: Now
@@ -169,7 +169,7 @@ class Forecast:
 
     def _updated_wait_index(self) -> WaitIndex:
         if self._wait_index is None:
-            self._wait_index = build_wait_index(self.ledger, self.rules, self.spent, {})
+            self._wait_index = build_wait_index(self.ledger, self.rules, self.past_usage, {})
         self._wait_index.catch_up(self.ledger.queues)
         return self._wait_index
 
@@ -233,12 +233,14 @@ def smaller_demand(build: Callable[[], Forecast], job: Job) -> JobSpec | None:
 def _changes(future: Forecast, job: Job) -> Iterator[JobSpec]:
     """Yield the specifications to try, the smallest change first."""
     spec, demand = job.spec, job.spec.demand
-    room = _room(future, spec.leaf)
-    shrunk = _within(demand, future.rules.axes.resources(room))
+    ledger, shares = future.ledger, future.rules.shares
+    share_tree = shares.share_tree(ledger.used, [spec.leaf])
+    headroom = share_tree.headroom(spec.leaf, minus(shares.capacity, ledger.allocated))
+    shrunk = _within(demand, headroom, future.rules.axes)
     if shrunk is not None and shrunk != demand:
         yield replace(spec, demand=shrunk)
     # Times until the reservations of other jobs begin.
-    kept_s = [kept.start_s - future.now.at_s for kept in future.before if kept.job_id != job.id]
+    kept_s = [each.start_s - future.now.at_s for each in future.before if each.job_id != job.id]
     if shrunk is not None and kept_s:
         most_s = int(min(kept_s)) // 60 * 60
         limit_s = spec.time_limit_s
@@ -257,58 +259,34 @@ def _starts(future: Forecast, job: Job, spec: JobSpec) -> bool:
     return added.id in future.pass_now().admitted
 
 
-def _room(future: Forecast, leaf: str) -> Vector:
-    """Return the free resources within the limits of the leaf and of the pools above it."""
-    ledger, shares = future.ledger, future.rules.shares
-    free = minus(future.rules.room, ledger.allocated)
-    standing = shares.standing(ledger.used, ledger.queues)
-    for path in path_up(leaf):
-        limit = shares.rule(path).limit
-        if limit is None:
-            continue
-        held = standing.held(path) if path in standing.used else (0,) * len(free)
-        left = tuple(
-            amount if most is None else min(amount, most - has)
-            for amount, most, has in zip(free, limit, held, strict=True)
-        )
-        free = left
-    return tuple(max(0, amount) for amount in free)
-
-
-def _within(demand: Resources, room: Resources) -> Resources | None:
-    """Return the demand cut down to the room, in round figures, or None if too little is left."""
-    counts = dict(room.gres)
+def _within(demand: Resources, headroom: Vector, axes: Axes) -> Resources | None:
+    """Return the demand cut down to the headroom, rounded, or None if too little is left."""
+    free = axes.resources(headroom)
+    counts = dict(free.gres)
     if any(count > counts.get(name, 0) for name, count in demand.gres):
         return None
     cut = replace(
         demand,
-        cores_milli=_cut(demand.cores_milli, room.cores_milli, 500),
-        memory_bytes=_cut(demand.memory_bytes, room.memory_bytes, 16 * _MIB),
-        read_bps=_cut(demand.read_bps, room.read_bps, _MIB),
-        write_bps=_cut(demand.write_bps, room.write_bps, _MIB),
+        cores_milli=_cut(demand.cores_milli, free.cores_milli, 500),
+        memory_bytes=_cut(demand.memory_bytes, free.memory_bytes, 16 * _MIB),
+        read_bps=_cut(demand.read_bps, free.read_bps, _MIB),
+        write_bps=_cut(demand.write_bps, free.write_bps, _MIB),
         disks=tuple(
-            (name, _cut(read, room.rates(name)[0], _MIB), _cut(write, room.rates(name)[1], _MIB))
+            (name, _cut(read, free.rates(name)[0], _MIB), _cut(write, free.rates(name)[1], _MIB))
             for name, read, write in demand.disks
         ),
     )
-    pairs = [
-        (demand.cores_milli, cut.cores_milli),
-        (demand.memory_bytes, cut.memory_bytes),
-        (demand.read_bps, cut.read_bps),
-        (demand.write_bps, cut.write_bps),
-    ]
-    for name, *rates in demand.disks:
-        pairs += zip(rates, cut.rates(name), strict=True)
+    pairs = zip(axes.vector(demand), axes.vector(cut), strict=True)
     return cut if all(left * _LEAST_PART >= asked for asked, left in pairs) else None
 
 
-def _cut(asked: int, room: int, step: int) -> int:
-    if asked <= room:
+def _cut(asked: int, free: int, step: int) -> int:
+    if asked <= free:
         return asked
     # Round down to as few digits as `round_size` leaves.
-    while step * 16 < room:
+    while step * 16 < free:
         step *= 2
-    return room // step * step
+    return free // step * step
 
 
 class Next(NamedTuple):
@@ -324,15 +302,15 @@ class Next(NamedTuple):
 
 
 def upcoming(
-    ledger: Ledger, last: Plan | None, rules: Rules, spent: Mapping[str, float]
+    ledger: Ledger, last: Plan | None, rules: Rules, past_usage: Mapping[str, float]
 ) -> Iterator[Next]:
     """Yield the jobs of all queues; the ledger may not change while they are read.
 
-    `last` is the latest pass, or None before the first one; `spent` decides ties (see
+    `last` is the latest pass, or None before the first one; `past_usage` decides ties (see
     `core.fairness.priority_tree`).
     """
     if rules.policy == "drf":
-        return _by_shares(ledger, last, rules, spent)
+        return _by_shares(ledger, last, rules, past_usage)
     if rules.policy == "fifo":
         return _by_age(ledger)
     return _in_turn(ledger, last)
@@ -348,13 +326,13 @@ def _entries(demand: Vector, queue: LeafQueue) -> Iterator[Next]:
 
 
 def _by_shares(
-    ledger: Ledger, last: Plan | None, rules: Rules, spent: Mapping[str, float]
+    ledger: Ledger, last: Plan | None, rules: Rules, past_usage: Mapping[str, float]
 ) -> Iterator[Next]:
-    known = None if last is None else last.standing
+    known = None if last is None else last.share_tree
     if known is None or not all(leaf in known.nodes for leaf in ledger.queues):
-        known = rules.shares.standing(ledger.used, ledger.queues)
-    standing = known.as_held()
-    priority_tree = PriorityTree(standing, spent)
+        known = rules.shares.share_tree(ledger.used, ledger.queues)
+    share_tree = known.as_held()
+    priority_tree = PriorityTree(share_tree, past_usage)
     lines = {leaf: line(queue) for leaf, queue in ledger.queues.items()}
     heads = {leaf: next(entries) for leaf, entries in lines.items()}
     for leaf, head in heads.items():
@@ -362,7 +340,7 @@ def _by_shares(
     while (leaf_ := priority_tree.next_leaf()) is not None:
         given = heads[leaf_]
         yield given
-        standing.hold(leaf_, tuple([amount * given.size for amount in given.demand]))
+        share_tree.hold(leaf_, tuple([amount * given.size for amount in given.demand]))
         following = next(lines[leaf_], None)
         if following is not None:
             heads[leaf_] = following
@@ -371,26 +349,17 @@ def _by_shares(
 
 def _by_age(ledger: Ledger) -> Iterator[Next]:
     """Yield jobs by id, among the first jobs of all leaves."""
-    lines = {leaf: line(queue) for leaf, queue in ledger.queues.items()}
-    heads = [(each.run[1], leaf, each) for leaf, some in lines.items() for each in [next(some)]]
-    heapify(heads)
-    while heads:
-        _, leaf, given = heappop(heads)
-        yield given
-        following = next(lines[leaf], None)
-        if following is not None:
-            heappush(heads, (following.run[1], leaf, following))
+    return merge(*map(line, ledger.queues.values()), key=lambda each: each.run[1])
 
 
 def _in_turn(ledger: Ledger, last: Plan | None) -> Iterator[Next]:
     """Yield one job of each leaf in turn."""
     known = [] if last is None else [leaf for leaf in last.order if leaf in ledger.queues]
-    lines = [line(ledger.queues[leaf]) for leaf in dict.fromkeys([*known, *ledger.queues])]
+    lines = deque(line(ledger.queues[leaf]) for leaf in dict.fromkeys([*known, *ledger.queues]))
     while lines:
-        left = []
-        for each in lines:
-            given = next(each, None)
-            if given is not None:
-                yield given
-                left.append(each)
-        lines = left
+        given = next(lines[0], None)
+        if given is None:
+            lines.popleft()
+        else:
+            yield given
+            lines.rotate(-1)

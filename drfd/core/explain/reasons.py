@@ -315,7 +315,7 @@ def explain_wait(
         if shut_by is not None:
             return WaitReason(ReasonCode.MACHINE_SHORT, shut_by)
         blocks = None
-    beyond = short_axes(demand, rules.room)
+    beyond = short_axes(demand, rules.shares.capacity)
     if beyond:
         return WaitReason(ReasonCode.RESOURCES, _beyond_machine(job, demand, beyond[0], rules))
     if ledger.queues.is_shut_out(job):
@@ -329,11 +329,11 @@ def explain_wait(
     kept_by = None if blocks is None else blocks.delaying(job)
     if kept_by is not None and fits(demand, last.free):
         return WaitReason(ReasonCode.MACHINE_SHORT, kept_by)
-    standing = last.standing or rules.shares.standing(ledger.used, ledger.queues)
+    share_tree = last.share_tree or rules.shares.share_tree(ledger.used, ledger.queues)
     leaf = job.spec.leaf
     short = short_axes(demand, last.free)
     if not short:
-        limit = _path_limit(leaf, demand, standing, rules)
+        limit = _path_limit(leaf, demand, share_tree, rules)
         if limit is not None:
             return WaitReason(ReasonCode.LIMIT, limit)
         kept_back = _kept_back(job, demand, ledger, last, rules)
@@ -350,10 +350,10 @@ def explain_wait(
     if ahead is not None and ahead.count:
         served_first = ServedFirst(
             _shortage(rules, short[0], demand, last),
-            tuple([(other, standing.satisfaction(other)) for other in ahead.names]),
+            tuple([(other, share_tree.satisfaction(other)) for other in ahead.names]),
             ahead.count,
             leaf,
-            standing.satisfaction(leaf),
+            share_tree.satisfaction(leaf),
         )
         return WaitReason(ReasonCode.FAIR_SHARE, served_first)
     return WaitReason(ReasonCode.RESOURCES, _too_little(rules, short[0], demand, last, ledger))
@@ -384,15 +384,15 @@ def _beyond_machine(job: Job, demand: Vector, axis: int, rules: Rules) -> Beyond
     name = rules.axes.names[axis]
     is_lost = name.partition(":")[2] in rules.axes.lost or name in rules.lost_gres
     is_dispensable = is_lost and job.state is JobState.PENDING
-    return BeyondMachine(job.label, name, demand[axis], rules.room[axis], is_dispensable)
+    return BeyondMachine(job.label, name, demand[axis], rules.shares.capacity[axis], is_dispensable)
 
 
-def _path_limit(leaf: str, demand: Vector, standing: ShareTree, rules: Rules) -> PathLimit | None:
+def _path_limit(leaf: str, demand: Vector, share_tree: ShareTree, rules: Rules) -> PathLimit | None:
     """Return the limit of the leaf, or of a pool above it, that delays the job, or None."""
     for path in path_up(leaf):
         limit = rules.shares.rule(path).limit
         for axis, most in enumerate(limit or ()):
-            held = standing.held(path)[axis] if path in standing.used else 0
+            held = share_tree.held(path)[axis] if path in share_tree.used else 0
             if most is not None and demand[axis] and held + demand[axis] > most:
                 return PathLimit(path, rules.axes.names[axis], most, held, demand[axis])
     return None
@@ -482,7 +482,7 @@ def _kept_back(
     hurt = last.delayed_reservation(alike, demand)
     if alike != job.id and hurt is not None:
         return _kept_for(hurt, ledger, rules, ledger.job(alike).label, own_start_s)
-    most = rules.shares.standing({}, [job.spec.leaf]).most(job.spec.leaf)
+    most = rules.shares.share_tree({}, [job.spec.leaf]).most(job.spec.leaf)
     able = ((line.first, asks) for asks, line in groups.items() if fits(asks, most))
     (_, first), _ = min(able, default=((0, job.id), demand))
     if first == last.starvation_guard and first != job.id:
@@ -491,16 +491,16 @@ def _kept_back(
 
 
 def _kept_for(
-    kept: Reservation, ledger: Ledger, rules: Rules, behind: str | None, own_start_s: float | None
+    hurt: Reservation, ledger: Ledger, rules: Rules, behind: str | None, own_start_s: float | None
 ) -> KeptFor:
-    job = ledger.find(kept.job_id)
-    needs = zip(rules.axes.names, kept.demand, strict=True)
+    job = ledger.find(hurt.job_id)
+    needs = zip(rules.axes.names, hurt.demand, strict=True)
     return KeptFor(
-        str(kept.job_id) if job is None else job.label,
+        str(hurt.job_id) if job is None else job.label,
         None if job is None else job.spec.user,
         tuple([(axis, amount) for axis, amount in needs if amount]),
-        kept.start_s,
-        kept.is_drain,
+        hurt.start_s,
+        hurt.is_drain,
         behind,
         own_start_s,
     )
@@ -541,6 +541,8 @@ def _by_policy(job: Job, ledger: Ledger, last: Plan, rules: Rules) -> WaitReason
 def _first_of(leaf: str, ledger: Ledger, rules: Rules) -> int | None:
     """Return the first waiting job of the leaf that fits the machine, or None."""
     groups = ledger.queues[leaf].groups if leaf in ledger.queues else {}
-    able = (entries.first for demand, entries in groups.items() if fits(demand, rules.room))
+    able = (
+        entries.first for demand, entries in groups.items() if fits(demand, rules.shares.capacity)
+    )
     _, job_id = min(able, default=(0, None))
     return job_id

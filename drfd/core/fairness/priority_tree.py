@@ -26,7 +26,7 @@ count against limits, so that nothing idles.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, UserList
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -53,40 +53,26 @@ class EarlierLeaves:
     count: int = 0
 
 
-class ServingOrder(Sequence[str]):
+class ServingOrder(UserList[str]):
     """The waiting leaves in the order in which they are served, computed on first use."""
 
     def __init__(self, work_out: Callable[[], list[str]]) -> None:
         self._work_out = work_out
 
     @cached_property
-    def _items(self) -> list[str]:
+    def data(self) -> list[str]:  # type: ignore[override]  # the attribute of the base class
         return self._work_out()
 
-    def __len__(self) -> int:
-        return len(self._items)
-
     def __iter__(self) -> Iterator[str]:
-        return iter(self._items)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._items[index]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, list | ServingOrder) and self._items == list(other)
-
-    __hash__ = None  # type: ignore[assignment]  # as lists
-
-    def __repr__(self) -> str:
-        return repr(self._items)
+        return iter(self.data)
 
 
 class Queueing:
     """Finds the leaves that are served before a leaf of one pass; each answer is computed once."""
 
-    def __init__(self, order: Sequence[str], standing: ShareTree) -> None:
+    def __init__(self, order: Sequence[str], share_tree: ShareTree) -> None:
         self._order = order
-        self._standing = standing
+        self._share_tree = share_tree
         self._levels: dict[str, Fraction] = {}
         self._known: dict[str, EarlierLeaves] = {}
 
@@ -111,7 +97,7 @@ class Queueing:
 
     def _level(self, path: str) -> Fraction:
         if path not in self._levels:
-            self._levels[path] = self._standing.satisfaction_key(path)
+            self._levels[path] = self._share_tree.satisfaction_key(path)
         return self._levels[path]
 
 
@@ -125,7 +111,7 @@ class SiblingKey(NamedTuple):
     #: The integer part of the level, which makes most comparisons of fractions unnecessary.
     rough: int
     level: Level
-    spent: float
+    past_usage: float
     #: The next job.
     head: int
     path: str
@@ -169,16 +155,16 @@ class PriorityTree:
 
     def __init__(
         self,
-        standing: ShareTree,
-        spent: Mapping[str, float],
+        share_tree: ShareTree,
+        past_usage: Mapping[str, float],
         demand: Vector | None = None,
         *,
         is_after: bool = False,
     ) -> None:
         """Leave out nodes whose limits a job of this `demand` would break. With `is_after`,
         nodes are compared as if they also held `demand`."""
-        self._standing = standing
-        self._spent = spent
+        self._share_tree = share_tree
+        self._past_usage = past_usage
         self._demand = demand
         self._more = demand if is_after else None
         #: The next job of each leaf in the tree.
@@ -200,7 +186,7 @@ class PriorityTree:
         """Update the keys of the node and of all nodes above it, after a change of what the node
         holds or of the leaves below it."""
         for each, above in _road(path):
-            self._settle(each, above)
+            self._update(each, above)
 
     def set_aside(self, path: str) -> None:
         """Exclude the node until `take_back`."""
@@ -218,14 +204,14 @@ class PriorityTree:
         rank = self._ranks.get(path)
         return None if rank is None else rank.least()
 
-    def turn(self, path: str) -> SiblingKey | None:
+    def key_of(self, path: str) -> SiblingKey | None:
         """Return the key of the node, or None if it cannot be served."""
         rank = self._ranks.get(parent_of(path))
         return None if rank is None else rank.keys.get(path)
 
     def share(self, node: ShareNode) -> Level:
         """Return the node's level over its weight."""
-        used = self._standing.used[node.path]
+        used = self._share_tree.used[node.path]
         level = node.entitlement.level(used if self._more is None else plus(used, self._more))
         return over(level, node.weight)
 
@@ -233,38 +219,38 @@ class PriorityTree:
         """Return the leaf that is served first, or None if no leaf waits."""
         path = TOP
         while path not in self.heads:
-            turn = self.least(path)
-            if turn is None:
+            key = self.least(path)
+            if key is None:
                 return None
-            path = turn.path
+            path = key.path
         return path
 
-    def _settle(self, path: str, above: str) -> None:
-        turn = self._turn(path)
+    def _update(self, path: str, above: str) -> None:
+        key = self._make_key(path)
         rank = self._ranks.get(above)
-        if turn is not None:
+        if key is not None:
             if rank is None:
                 rank = self._ranks[above] = IndexedHeap()
-            rank.put(turn)
+            rank.put(key)
         elif rank is not None:
             rank.drop(path)
             if not rank.keys:
                 del self._ranks[above]
 
-    def _turn(self, path: str) -> SiblingKey | None:
+    def _make_key(self, path: str) -> SiblingKey | None:
         head = self.heads.get(path)
         least = self.least(path) if head is None else None
-        node = self._standing.nodes.get(path)
+        node = self._share_tree.nodes.get(path)
         if node is None or (head is None and least is None) or path in self._aside:
             return None
-        if self._demand is not None and not self._standing.may_hold(node, self._demand):
+        if self._demand is not None and not self._share_tree.may_hold(node, self._demand):
             return None
         level = self.share(node)
         if least is not None:
             level, head = min(level, over(node.total * least.level, node.weight)), least.head
         assert head is not None
         rough = level if isinstance(level, int) else level.numerator // level.denominator
-        return SiblingKey(rough, level, self._spent.get(path, NEVER), head, path)
+        return SiblingKey(rough, level, self._past_usage.get(path, NEVER), head, path)
 
 
 def over(level: Level, weight: Level) -> Level:
@@ -323,7 +309,7 @@ class DecayedUsage:
 
     half_life_s: float
     #: log2 of the usage of each node that has any; a larger value means more usage.
-    spent: dict[str, float] = field(default_factory=dict)
+    past_usage: dict[str, float] = field(default_factory=dict)
     #: The latest time of any use (Unix time).
     _newest_s: float = -inf
 
@@ -337,9 +323,9 @@ class DecayedUsage:
         worth = -dominant_share * self.half_life_s / _LN2 * expm1(-_LN2 * life_s / self.half_life_s)
         term = log2(worth) + end_s / self.half_life_s
         for path in path_up(leaf):
-            self.spent[path] = _log2_sum(self.spent.get(path), term)
+            self.past_usage[path] = _log2_sum(self.past_usage.get(path), term)
 
-    def settle(self, now_s: float) -> bool:
+    def clamp(self, now_s: float) -> bool:
         """Treat usage that is dated after `now_s` (Unix time) as if it had happened at `now_s`.
         Returns whether the order of nodes may have changed: only if the usage of a node was more
         than the whole machine can have used since the epoch."""
@@ -348,9 +334,9 @@ class DecayedUsage:
             return False
         # The integral of 2^(-t / half life) over all t that have passed.
         most = log2(self.half_life_s / _LN2) + now_s / self.half_life_s
-        over = {path: spent for path, spent in self.spent.items() if spent > most}
-        for path, spent in over.items():
-            self.spent[path] = min(spent - ahead_s / self.half_life_s, most)
+        over = {path: used for path, used in self.past_usage.items() if used > most}
+        for path, used in over.items():
+            self.past_usage[path] = min(used - ahead_s / self.half_life_s, most)
         return bool(over)
 
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from fractions import Fraction
-from typing import Any, TypedDict, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.strict_table import (
@@ -28,9 +29,10 @@ from drfd.common.strict_table import (
 from drfd.common.units import parse_cores, parse_size
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.model.job import leaf_path
-from drfd.core.model.resources import Axes, Resources, Vector, kind_of
+from drfd.core.model.resources import Axes, Resources, kind_of
 
 T = TypeVar("T")
+N = TypeVar("N", bound="NodeSettings")
 
 
 def rules_text(rules: Rules) -> str:
@@ -122,15 +124,6 @@ class Pool(NodeSettings):
     users: frozenset[str] | None = None
 
 
-class NodeKeywords(TypedDict, total=False):
-    """Keywords of `NodeSettings`."""
-
-    weight: Fraction
-    weights: Mapping[str, Fraction]
-    limit: Mapping[str, int]
-    guarantee: Mapping[str, int]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Rules:
     axes: Axes = field(default_factory=Axes)
@@ -172,10 +165,8 @@ class Rules:
         for (pool, user), claim in self.members.items():
             above = f"{ROOT}.{pool}" if pool else f"{ROOT}.{user}"
             rules[leaf_path(above, user)] = claim.rule(self.axes)
-        object.__setattr__(self, "room", vector)
         object.__setattr__(self, "shares", FairShare(vector, rules))
 
-    room: Vector = field(init=False, compare=False)
     shares: FairShare = field(init=False, compare=False)
 
     def also_for(self, demands: Iterable[Resources]) -> Rules:
@@ -272,11 +263,11 @@ class PoolTables:
     def read_users(self, table: TomlTable) -> None:
         """Read [users.NAME], the users in no pool."""
         for name in table.names():
-            self.members["", name] = NodeSettings(**self._settings(table.table(name)))
+            self.members["", name] = self._settings(table.table(name), NodeSettings)
 
     def _read_pool(self, table: TomlTable, path: str) -> None:
         users = self._members(table, path)
-        self.pools[path] = Pool(**self._settings(table), users=users)
+        self.pools[path] = self._settings(table, partial(Pool, users=users))
         self.read_pools(table.table("pools"), f"{path}.")
 
     def _members(self, table: TomlTable, path: str) -> frozenset[str] | None:
@@ -291,25 +282,26 @@ class PoolTables:
         if isinstance(names, dict):
             each = table.table("users")
             for name in names:
-                self.members[path, name] = NodeSettings(**self._settings(each.table(name)))
+                self.members[path, name] = self._settings(each.table(name), NodeSettings)
         return frozenset(names)
 
-    def _settings(self, table: TomlTable) -> NodeKeywords:
+    def _settings(self, table: TomlTable, make: Callable[..., N]) -> N:
         readers = dict(_AMOUNTS) | dict.fromkeys(self.gres, read_count_or_zero)
         if len(self.disks) > 1:
             readers |= {
                 f"{kind}:{disk}": parse_size for disk in self.disks for kind in ("read", "write")
             }
         weight = table.take("weight", _weight_or_table, Fraction(1))
-        is_split = isinstance(weight, dict)
-        return {
-            "weight": Fraction(1) if is_split else weight,
-            "weights": _by_axis(table, "weight", dict.fromkeys(readers, read_weight))
-            if is_split
-            else {},
-            "limit": _by_axis(table, "limit", readers),
-            "guarantee": _by_axis(table, "guarantee", readers),
-        }
+        weights: dict[str, Fraction] = {}
+        if isinstance(weight, dict):
+            weight = Fraction(1)
+            weights = _by_axis(table, "weight", dict.fromkeys(readers, read_weight))
+        return make(
+            weight=weight,
+            weights=weights,
+            limit=_by_axis(table, "limit", readers),
+            guarantee=_by_axis(table, "guarantee", readers),
+        )
 
 
 def _by_axis(table: TomlTable, key: str, readers: Mapping[str, Callable[..., T]]) -> dict[str, T]:

@@ -141,7 +141,7 @@ class Division:
     def forget(self, node: ShareNode) -> None:
         self._watched.pop(node.path, None)
 
-    def settle(self) -> list[ShareNode]:
+    def redivide(self) -> list[ShareNode]:
         """Divide, and return the nodes below which some entitlement has changed."""
         watched = sorted(self._watched.values(), key=lambda node: len(path_up(node.path)))
         return [node for node in watched if self._divide(node)]
@@ -215,15 +215,15 @@ class FairShare:
         most = max(shares, default=ZERO)
         return shares.index(most) if most else None
 
-    def standing(self, used: Mapping[str, Vector], active: Iterable[str]) -> ShareTree:
+    def share_tree(self, used: Mapping[str, Vector], active: Iterable[str]) -> ShareTree:
         """Return the tree in which the leaves of `used` and `active` compete."""
-        standing = ShareTree(self)
+        share_tree = ShareTree(self)
         for leaf in sorted({*used, *active}):
-            standing.enter(leaf)
+            share_tree.enter(leaf)
         for leaf, held in used.items():
-            standing.hold(leaf, held)
-        standing.settle()
-        return standing
+            share_tree.hold(leaf, held)
+        share_tree.redivide()
+        return share_tree
 
     def claims(self, path: str) -> list[AxisClaim]:
         """Return what the node claims on each axis."""
@@ -254,7 +254,7 @@ class ShareTree:
 
     When a leaf enters or leaves, its siblings are promised other parts, but in the same
     proportions, so nothing is computed for them. Only where there are guarantees, limits that bind,
-    or weights by resource, `settle` divides the siblings again.
+    or weights by resource, `redivide` divides the siblings again.
     """
 
     def __init__(self, shares: FairShare) -> None:
@@ -267,7 +267,7 @@ class ShareTree:
         #: The part of `used` that is charged for recently ended short jobs.
         self._past: dict[str, Vector] = {}
         self._division = Division(shares.claims)
-        self._is_settled = True
+        self._is_divided = True
 
     def enter(self, leaf: str) -> None:
         """Let the leaf compete."""
@@ -297,13 +297,13 @@ class ShareTree:
         past = self._past.get(path)
         return self.used[path] if past is None else minus(self.used[path], past)
 
-    def settle(self) -> list[ShareNode]:
+    def redivide(self) -> list[ShareNode]:
         """Bring the promises up to date after leaves have entered or left. Returns the nodes
         below which entitlements have changed by more than the sums of weights."""
-        if self._is_settled:
+        if self._is_divided:
             return []
-        self._is_settled = True
-        return self._division.settle()
+        self._is_divided = True
+        return self._division.redivide()
 
     def entitled(self, path: str) -> Shares:
         """Return the promised part of the machine on each axis."""
@@ -345,22 +345,22 @@ class ShareTree:
             <= node.factor * node.entitlement.unit
         )
 
-    def promised_room(self, path: str) -> tuple[float, ...]:
+    def promised_headroom(self, path: str) -> tuple[float, ...]:
         """Return how much more the node may hold within its promise; negative on an axis on
         which it holds more than that already."""
         node = self.nodes[path]
         most = node.entitlement.most(node.factor * node.entitlement.unit)
         return tuple([top - held for top, held in zip(most, self.used[path], strict=True)])
 
-    def room_within_limits(self, leaf: str, room: Vector) -> Vector:
-        """Return the part of the room that the leaf may use under its limits and those of all
-        nodes above it. No amount is negative: a resource that is not asked for breaks no limit."""
+    def headroom(self, leaf: str, free: Vector) -> Vector:
+        """Return the part of the free resources that the limits of the leaf, and of all nodes
+        above it, let it use. No amount is negative: what is not asked for breaks no limit."""
         for path in path_up(leaf):
             limit = self.nodes[path].limit
             if limit is not None:
                 left = minus(limit, self.held(path))
-                room = tuple([min(pair) for pair in zip(room, left, strict=True)])
-        return tuple([max(0, amount) for amount in room])
+                free = tuple([min(pair) for pair in zip(free, left, strict=True)])
+        return tuple([max(0, amount) for amount in free])
 
     def is_within_limits(self, leaf: str, demand: Vector) -> bool:
         """Return whether the limits let the leaf, and all nodes above it, hold `demand` more."""
@@ -368,12 +368,12 @@ class ShareTree:
 
     def most(self, leaf: str) -> Vector:
         """Return the largest amounts that one job of the leaf could ever hold."""
-        room = self._shares.capacity
+        most = self._shares.capacity
         for path in path_up(leaf):
             limit = self.nodes[path].limit
             if limit is not None:
-                room = tuple([min(pair) for pair in zip(room, limit, strict=True)])
-        return room
+                most = tuple([min(pair) for pair in zip(most, limit, strict=True)])
+        return most
 
     def may_hold(self, node: ShareNode, demand: Vector) -> bool:
         return node.limit is None or fits(demand, minus(node.limit, self.held(node.path)))
@@ -387,7 +387,7 @@ class ShareTree:
             above.special[path] = node
             self._division.watch(above)
         above.weigh(node.own_weight)
-        self._is_settled = False
+        self._is_divided = False
         return node
 
     def _remove(self, node: ShareNode, above: ShareNode) -> None:
@@ -396,4 +396,4 @@ class ShareTree:
         self._division.forget(node)
         self._past.pop(node.path, None)
         above.weigh(-node.own_weight)
-        self._is_settled = False
+        self._is_divided = False

@@ -174,7 +174,8 @@ class Ledger:
         #: The array that the latest event was about, as a whole or through one of its tasks, even
         #: if that event ended it; None if it was about no array.
         self.latest_array: ArrayState | None = None
-        self._shortages = Shortages()
+        #: The shortages for which launches were postponed.
+        self.shortages = Shortages()
 
     @classmethod
     def of_jobs(
@@ -201,7 +202,7 @@ class Ledger:
             ledger._put(None, job)
         ledger.next_id = max(next_id, ledger.next_id)
         ledger.draining = draining
-        ledger._shortages = Shortages(ledger.jobs.values()) if shortages is None else shortages
+        ledger.shortages = Shortages(ledger.jobs.values()) if shortages is None else shortages
         if ended is not None:
             gone = [each for each in ledger.dependents if not ledger.lives(each)]
             ledger.dependents.resume(ended(gone) if gone else {})
@@ -222,7 +223,7 @@ class Ledger:
             arrays=self.arrays.live(),
             next_id=self.next_id,
             draining=self.draining,
-            shortages=self._shortages,
+            shortages=self.shortages,
             ended=lambda ids: self.dependents.ended,
         )
 
@@ -240,9 +241,15 @@ class Ledger:
         """Return a live job or task, with or without a record of its own, or None."""
         return self.jobs.get(job_id) or self.arrays.unmaterialized(job_id)
 
+    def find_common(self, job_id: int) -> Job | None:
+        """Return a live job or task, or for an array the job that represents its tasks without a
+        record of their own; None if there is none."""
+        array_state = self.arrays.get(job_id)
+        return self.find(job_id) if array_state is None else array_state.array.common
+
     def lives(self, job_id: int) -> bool:
         """True if this is the id of a live job, task or array."""
-        return self.find(job_id) is not None or job_id in self.arrays
+        return self.find_common(job_id) is not None
 
     def job(self, job_id: int) -> Job:
         """Return the live job. Raises KeyError if there is none."""
@@ -251,11 +258,6 @@ class Ledger:
             raise KeyError(job_id)
         return job
 
-    @property
-    def shortages(self) -> Shortages:
-        """The shortages for which launches were postponed."""
-        return self._shortages
-
     def launch_blocks(self, now_s: float) -> LaunchBlocks:
         """Return whose launches are blocked by shortages at that Unix time."""
 
@@ -263,7 +265,7 @@ class Ledger:
             job = self.jobs.get(job_id)
             return job is not None and job.state is JobState.STARTING
 
-        return self._shortages.launch_blocks(now_s, is_starting)
+        return self.shortages.launch_blocks(now_s, is_starting)
 
     @property
     def nothing(self) -> Vector:
@@ -353,21 +355,21 @@ class Ledger:
         if job.state is JobState.ENDED:
             self._note_end(job.id, job, event.at_s)
             self._note_end_of(array_state, event.at_s)
-        if self._shortages or isinstance(event, ev.LaunchPostponed):
+        if self.shortages or isinstance(event, ev.LaunchPostponed):
             self._note_shortage(job, event)
         return job
 
     def _note_shortage(self, job: Job, event: ev.JobEvent) -> None:
         match event:
             case ev.LaunchPostponed():
-                self._shortages.note(job)
+                self.shortages.note(job)
             case ev.Admitted():
-                self._shortages.note_try(job, event.at_s)
+                self.shortages.note_try(job, event.at_s)
             case ev.Launched():
-                self._shortages.note_start(job)
+                self.shortages.note_start(job)
             case ev.Exited() if event.exit_code is not None or event.signal is not None:
                 # The report of its start has been lost.
-                self._shortages.note_start(job)
+                self.shortages.note_start(job)
             case _:
                 pass
 
@@ -385,7 +387,7 @@ class Ledger:
         array_state.become(job)
         self.job_counts.charge(before.spec, job.spec)
         self._count_unmaterialized(array_state, 1)
-        self._settle(array_state)
+        self._open_tasks(array_state)
         self._drop_if_over(array_state)
         for task in ids:
             self._note_end(task, job, event.at_s)
@@ -420,7 +422,7 @@ class Ledger:
         self.job_counts.charge(None, array_state.array.spec)
         self.job_counts.charge_spans(array_state.array.spec.user, len(array_state.array.spans))
         self._count_unmaterialized(array_state, 1)
-        self._settle(array_state)
+        self._open_tasks(array_state)
         self.next_id = max(self.next_id, array_state.array.last_id + 1)
 
     def _put(self, before: Job | None, job: Job) -> None:
@@ -462,10 +464,10 @@ class Ledger:
             if job.state is JobState.ENDED:
                 array_state.live.remove(job.id)
                 array_state.note_failure(job.id, job.outcome)
-            self._settle(array_state)
+            self._open_tasks(array_state)
             self._drop_if_over(array_state)
 
-    def _settle(self, array_state: ArrayState) -> None:
+    def _open_tasks(self, array_state: ArrayState) -> None:
         """Bring as many tasks of the array into the queue as may start."""
         for sign, run in array_state.moves():
             # Only tasks without a record share a run with others.

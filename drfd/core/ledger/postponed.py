@@ -75,10 +75,10 @@ class Shortages:
 
     def note(self, job: Job) -> None:
         """Record that the launch of the job was postponed."""
-        told = job.postponed
-        if told is not None and told.whose is not Whose.JOB:
-            key = _key(told.whose, job.spec.user)
-            self._of[key] = told
+        postponed = job.postponed
+        if postponed is not None and postponed.whose is not Whose.JOB:
+            key = _key(postponed.whose, job.spec.user)
+            self._of[key] = postponed
             self._tried.pop(key, None)
 
     def note_try(self, job: Job, at_s: float) -> None:
@@ -110,7 +110,7 @@ class Shortages:
             is_tried = tried is not None and 0 <= now_s - tried[1] < _TRY_S
             return not (is_tried and tried is not None and is_starting(tried[0]))
 
-        users = {user: told for (whose, user), told in self._of.items() if whose is Whose.USER}
+        users = {user: each for (whose, user), each in self._of.items() if whose is Whose.USER}
         machine = _key(Whose.MACHINE, "")
         return LaunchBlocks(
             machine=self._of.get(machine),
@@ -121,7 +121,7 @@ class Shortages:
 
     def next_s(self, now_s: float) -> float | None:
         """Return the Unix time at which the next pause ends, or None if there is no pause."""
-        times = (told.until_s for told in self._of.values() if is_waited_for(told, now_s))
+        times = (each.until_s for each in self._of.values() if is_waited_for(each, now_s))
         return min(times, default=None)
 
     def copy(self) -> Shortages:
@@ -131,13 +131,13 @@ class Shortages:
 
     def forget(self, now_s: float) -> None:
         """Drop the shortages whose pause is over, as a forecast does."""
-        self._of = {key: told for key, told in self._of.items() if is_waited_for(told, now_s)}
+        self._of = {key: each for key, each in self._of.items() if is_waited_for(each, now_s)}
 
 
-def is_waited_for(told: Postponed, now_s: float) -> bool:
+def is_waited_for(postponed: Postponed, now_s: float) -> bool:
     """True if the pause is not over. A remaining time above the longest pause counts as over,
     because the clock was set back."""
-    return 0 < told.until_s - now_s <= MOST_PAUSE_S
+    return 0 < postponed.until_s - now_s <= MOST_PAUSE_S
 
 
 def next_try(
@@ -171,14 +171,14 @@ def pause_s(tries: int) -> int:
     return min(FIRST_PAUSE_S << min(tries - 1, 6), MOST_PAUSE_S)
 
 
-def alone_until_s(told: Postponed) -> int | None:
+def alone_until_s(postponed: Postponed) -> int | None:
     """Return the Unix time until which the job alone must wait, or None if it need not."""
-    if told.whose is Whose.JOB:
-        return ceil(told.until_s)
-    if told.own_tries <= _TRIES_OF_ONE:
+    if postponed.whose is Whose.JOB:
+        return ceil(postponed.until_s)
+    if postponed.own_tries <= _TRIES_OF_ONE:
         return None
     # After the common pause, another job is tried first.
-    return ceil(told.until_s + pause_s(told.own_tries))
+    return ceil(postponed.until_s + pause_s(postponed.own_tries))
 
 
 def _key(whose: Whose, user: str) -> _Key:

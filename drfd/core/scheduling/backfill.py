@@ -11,9 +11,9 @@ starts if it fits and delays no earlier reservation; otherwise its reservation i
 
 A job's shadow time is the first moment at which it fits for as long as it is estimated to run, if
 the running jobs end as estimated and the jobs reserved before it start at their own shadow times;
-what is free then beyond all of them is spare. Between those starts free resources only grow, so
+what is free then beyond all of them is extra. Between those starts free resources only grow, so
 another job may start if, for each reservation, it ends before the shadow time or fits into the
-spare, on every resource by itself.
+extra, on every resource by itself.
 
 When the first shadow time that a job was given is past by `drain_after_s`, or when its shadow time
 has passed twice, its reservation becomes a drain: no other job may start in what it needs of the
@@ -24,7 +24,6 @@ each of them would follow one another, and most of the machine would idle.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import merge
@@ -49,7 +48,7 @@ class Reservation:
     #: The estimated end of the job if it starts at the shadow time (Unix time).
     end_s: float
     #: The resources that other jobs may hold beyond the shadow time.
-    spare: Vector
+    extra: Vector
     #: The first shadow time that it was given.
     due_s: float
     #: How many times the shadow time has passed without a start of the job.
@@ -67,11 +66,14 @@ _time = itemgetter(0)
 Coming = Iterable[tuple[float, Vector]]
 
 
-class InOrder(ABC):
+@dataclass(frozen=True, slots=True)
+class InOrder:
     """An iterable of `Coming` in order of time, of which no more are read than are needed."""
 
-    @abstractmethod
-    def __iter__(self) -> Iterator[tuple[float, Vector]]: ...
+    read: Callable[[], Iterator[tuple[float, Vector]]]
+
+    def __iter__(self) -> Iterator[tuple[float, Vector]]:
+        return self.read()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +109,7 @@ def reserve(
     found = shadow(asked.demand, asked.length_s, availability)
     if found is None:
         return None
-    start_s, spare = found
+    start_s, extra = found
     now_s, before = availability.now_s, asked.before
     missed, due_s = 0, start_s
     if before is not None:
@@ -120,7 +122,7 @@ def reserve(
         demand=asked.demand,
         start_s=start_s,
         end_s=start_s + asked.length_s,
-        spare=spare,
+        extra=extra,
         due_s=due_s,
         missed=missed,
         is_drain=now_s - due_s > settings.drain_after_s or missed >= 2 or is_forced,
@@ -136,7 +138,7 @@ def forced(job_id: int, leaf: str, demand: Vector, now_s: float) -> Reservation:
         demand=demand,
         start_s=now_s,
         end_s=now_s,
-        spare=minus(demand, demand),
+        extra=minus(demand, demand),
         due_s=now_s,
         is_drain=True,
         is_forced=True,
@@ -146,7 +148,7 @@ def forced(job_id: int, leaf: str, demand: Vector, now_s: float) -> Reservation:
 def shadow(
     demand: Vector, length_s: float, availability: Availability
 ) -> tuple[float, Vector] | None:
-    """Return (shadow time, spare) for this demand and run time, or None if it never fits."""
+    """Return (shadow time, extra) for this demand and run time, or None if it never fits."""
     free, now_s, ends = availability.free, availability.now_s, availability.ends
     reservations = availability.reservations
     nothing = minus(free, free)
@@ -157,7 +159,7 @@ def shadow(
     if others:
         changes = merge(changes, sorted(others, key=_time), key=_time)
     if not reservations:
-        return _first_room(demand, free, changes, now_s)
+        return _first_fit(demand, free, changes, now_s)
     change, at_s = next(changes, None), now_s
     while True:
         # Apply all changes of one moment together.
@@ -175,7 +177,7 @@ def shadow(
         at_s = change[0]
 
 
-def _first_room(
+def _first_fit(
     demand: Vector, free: Vector, changes: Iterator[tuple[float, Vector]], now_s: float
 ) -> tuple[float, Vector] | None:
     """Compute the shadow time without earlier reservations. Resources then only come back, so it
@@ -205,21 +207,21 @@ def _sum(vectors: list[Vector]) -> Vector:
     return tuple(map(sum, zip(*vectors, strict=True)))
 
 
-def allows(kept: Reservation, demand: Vector, end_s: float, free: Vector) -> bool:
+def allows(reservation: Reservation, demand: Vector, end_s: float, free: Vector) -> bool:
     """Return whether a job with this demand and estimated end may start in `free`, before the
     shadow time, without delaying the reservation."""
-    if kept.is_drain:
-        left = tuple([max(0, a - b) for a, b in zip(free, kept.demand, strict=True)])
+    if reservation.is_drain:
+        left = tuple([max(0, a - b) for a, b in zip(free, reservation.demand, strict=True)])
         if not fits(demand, left):
             return False
-    return end_s <= kept.start_s or fits(demand, kept.spare)
+    return end_s <= reservation.start_s or fits(demand, reservation.extra)
 
 
-def taken(kept: Reservation, demand: Vector, end_s: float) -> Reservation:
+def taken(reservation: Reservation, demand: Vector, end_s: float) -> Reservation:
     """Return the reservation after a job has been started before its shadow time."""
-    if end_s <= kept.start_s:
-        return kept
-    return replace(kept, spare=minus(kept.spare, demand))
+    if end_s <= reservation.start_s:
+        return reservation
+    return replace(reservation, extra=minus(reservation.extra, demand))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,7 +340,7 @@ class Backfill:
         return next((each for each in others if not allows(each, demand, end_s, free)), None)
 
     def admit(self, demand: Vector, job_id: int) -> None:
-        """Take a job that starts now out of the spare room of the reservations."""
+        """Take a job that starts now out of the extra of the reservations."""
         if self.reservations:
             end_s = self.pass_context.end_s(job_id)
             self.reservations = [taken(each, demand, end_s) for each in self.reservations]

@@ -17,7 +17,7 @@ have been bugs of comparators like this one).
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
@@ -26,22 +26,15 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from drfd.core.fairness.entitlement import ONE, ZERO, Shares
-from drfd.core.fairness.priority_tree import NEVER
+from drfd.core.fairness.priority_tree import NEVER, IndexedHeap
 from drfd.core.fairness.share_tree import TOP, ShareTree, parent_of, path_up
 from drfd.core.ledger.queue import Entry, Line
 from drfd.core.model.events import StartReason
 from drfd.core.model.resources import Vector, fits, minus
-from drfd.core.scheduling.backfill import (
-    Availability,
-    PassContext,
-    Reservation,
-    allows,
-    shadow,
-    taken,
-)
+from drfd.core.scheduling.backfill import Backfill, Reservation
 from drfd.core.scheduling.plan import PassInput, Plan
 
-#: More than any demand: the room on an axis that does not bind.
+#: More than any demand: the amount on an axis that does not bind.
 _ENDLESS = 1 << 200
 
 #: A waiting job: its entry in its leaf's queue, and its demand.
@@ -54,7 +47,7 @@ class BaselinePass:
         tables = pass_input.wait_index.tables
         self.queues = pass_input.wait_index.open_queues()
         self.free = pass_input.free
-        self.standing: ShareTree = tables.shares.standing(tables.used, self.queues)
+        self.share_tree: ShareTree = tables.shares.share_tree(tables.used, self.queues)
         #: The admitted jobs with their demands, in order.
         self.admitted: dict[int, Vector] = {}
         #: The rule by which a job starts, for each that does not start by its own turn.
@@ -101,18 +94,12 @@ class BaselinePass:
 
     def first_fit(self, leaf: str) -> Head | None:
         """Return the first job of the leaf for which there is room, or None."""
-        room = self.room(leaf)
-        return min((head for head in self.heads(leaf) if fits(head[1], room)), default=None)
+        headroom = self.headroom(leaf)
+        return min((head for head in self.heads(leaf) if fits(head[1], headroom)), default=None)
 
-    def room(self, leaf: str) -> Vector:
+    def headroom(self, leaf: str) -> Vector:
         """Return what is free within the limits of the leaf and of the pools that it is in."""
-        room = self._loosened(self.free)
-        for path in path_up(leaf):
-            limit = self.standing.nodes[path].limit
-            if limit is not None:
-                left = minus(limit, self.standing.used[path])
-                room = tuple([min(a, b) for a, b in zip(room, left, strict=True)])
-        return room
+        return self.share_tree.headroom(leaf, self._loosened(self.free))
 
     def fits_free(self, demand: Vector) -> bool:
         """Return whether there is room, apart from limits."""
@@ -122,7 +109,7 @@ class BaselinePass:
         (_, job_id), demand = head
         self.admitted[job_id] = demand
         self.free = minus(self.free, demand)
-        self.standing.hold(leaf, demand)
+        self.share_tree.hold(leaf, demand)
         self._add(leaf, 1)
         self._passed.setdefault(leaf, Counter())[demand] += 1
 
@@ -130,29 +117,29 @@ class BaselinePass:
         """Resume suspended jobs first: others may wait for the memory that these keep."""
         waiting = {} if self._pass_context is None else self._pass_context.suspended
         for job_id, (leaf, demand) in sorted(waiting.items()):
-            if fits(demand, self.room(leaf)):
+            if fits(demand, self.headroom(leaf)):
                 self.admit(leaf, ((0, job_id), demand))
                 self._passed[leaf][demand] -= 1
                 self._early.add(job_id)
 
-    def plan(self, order: list[str], reservation: Reservation | None = None) -> Plan:
+    def plan(self, order: list[str], reservations: tuple[Reservation, ...] = ()) -> Plan:
         return Plan(
             admitted=list(self.admitted),
             reasons=self.reasons,
             free=self.free,
             order=order,
-            reservations=() if reservation is None else (reservation,),
-            standing=self.standing,
+            reservations=reservations,
+            share_tree=self.share_tree,
         )
 
     def _add(self, leaf: str, number: int) -> None:
         for path in path_up(leaf):
             self.count[path] = self.count.get(path, 0) + number
 
-    def _loosened(self, room: Vector) -> Vector:
+    def _loosened(self, free: Vector) -> Vector:
         if not self._loose:
-            return room
-        return tuple([_ENDLESS if at in self._loose else each for at, each in enumerate(room)])
+            return free
+        return tuple([_ENDLESS if at in self._loose else each for at, each in enumerate(free)])
 
 
 #: Returns the job of a leaf that would be next.
@@ -176,12 +163,13 @@ def easy(pass_input: PassInput) -> Plan:
     """
     baseline = BaselinePass(pass_input)
     blocked = _serve_until_blocked(baseline)
-    kept = None
-    if blocked is not None and pass_input.pass_context is not None:
-        kept = _reserve(baseline, *blocked, pass_input.pass_context)
-        if kept is not None:
-            kept = _backfill(baseline, pass_input.pass_context, kept)
-    return baseline.plan(_order(baseline), kept)
+    if blocked is None or pass_input.pass_context is None:
+        return baseline.plan(_order(baseline))
+    leaf, ((_, job_id), demand) = blocked
+    backfill = Backfill(pass_input.pass_context)
+    if backfill.reserve(job_id, leaf, demand, free=baseline.free, admitted=baseline.admitted):
+        _backfill(baseline, backfill)
+    return baseline.plan(_order(baseline), tuple(backfill.reservations))
 
 
 def _serve_until_blocked(baseline: BaselinePass) -> tuple[str, Head] | None:
@@ -192,7 +180,7 @@ def _serve_until_blocked(baseline: BaselinePass) -> tuple[str, Head] | None:
         _, leaf = heappop(line)
         head = baseline.head(leaf)
         assert head is not None
-        if fits(head[1], baseline.room(leaf)):
+        if fits(head[1], baseline.headroom(leaf)):
             baseline.admit(leaf, head)
             _push(line, leaf, baseline.head(leaf))
         elif not baseline.fits_free(head[1]):
@@ -215,41 +203,17 @@ def _order(baseline: BaselinePass) -> list[str]:
     return [leaf for _, leaf in sorted(_line(baseline, baseline.head))]
 
 
-def _reserve(
-    baseline: BaselinePass, leaf: str, head: Head, pass_context: PassContext
-) -> Reservation | None:
-    (_, job_id), demand = head
-    started = [(pass_context.end_s(other), held) for other, held in baseline.admitted.items()]
-    length_s = pass_context.length_s(job_id)
-    availability = Availability(
-        free=baseline.free, now_s=pass_context.now_s, ends=pass_context.ends, started=started
-    )
-    found = shadow(demand, length_s, availability)
-    if found is None:
-        return None
-    start_s, spare = found
-    return Reservation(
-        job_id=job_id,
-        leaf=leaf,
-        demand=demand,
-        start_s=start_s,
-        end_s=start_s + length_s,
-        spare=spare,
-        due_s=start_s,
-    )
-
-
-def _backfill(baseline: BaselinePass, pass_context: PassContext, kept: Reservation) -> Reservation:
-    """Start jobs that do not delay the reservation. Returns the reservation after that."""
+def _backfill(baseline: BaselinePass, backfill: Backfill) -> None:
+    """Start jobs that do not delay the reservation."""
 
     def choose(leaf: str) -> Head | None:
-        room = baseline.room(leaf)
+        headroom = baseline.headroom(leaf)
         able = (
-            head
-            for head in baseline.heads(leaf)
-            if head[0][1] != kept.job_id
-            and fits(head[1], room)
-            and allows(kept, head[1], pass_context.end_s(head[0][1]), baseline.free)
+            (entry, demand)
+            for entry, demand in baseline.heads(leaf)
+            if fits(demand, headroom)
+            and not backfill.is_reserved(entry[1])
+            and backfill.allows(demand, entry[1], baseline.free)
         )
         return min(able, default=None)
 
@@ -261,10 +225,9 @@ def _backfill(baseline: BaselinePass, pass_context: PassContext, kept: Reservati
         if head is not None and head[0][1] == job_id:
             baseline.admit(leaf, head)
             baseline.reasons[job_id] = StartReason.BACKFILL
-            kept = taken(kept, head[1], pass_context.end_s(job_id))
+            backfill.admit(head[1], job_id)
             head = choose(leaf)
         _push(line, leaf, head)
-    return kept
 
 
 #: (0 for a needy queue or 1, then the quotients to compare); a quotient is (0, value), or (1, 0) if
@@ -297,29 +260,29 @@ def _over(amount: int, least: int) -> tuple[int, Fraction]:
 Key = Callable[[str], Any]
 
 
-class _Turn(NamedTuple):
+class _SiblingKey(NamedTuple):
     key: Any
-    spent: float
-    #: The job whose turn it would be.
+    past_usage: float
+    #: The next job.
     job_id: int
     path: str
 
 
 class TreeOrder:
-    """Heaps of the children of each node; stale entries are dropped when they reach the top."""
+    """The leaves that wait, in the order of service by a key of each node."""
 
-    def __init__(self, baseline: BaselinePass, key: Key, spent: Mapping[str, float]) -> None:
-        self._tally, self._key, self._spent = baseline, key, spent
+    def __init__(self, baseline: BaselinePass, key: Key, past_usage: Mapping[str, float]) -> None:
+        self._baseline, self._key, self._past_usage = baseline, key, past_usage
         self._build()
 
     def least(self) -> str | None:
         """Return the leaf that is served next, or None if no leaf waits."""
         path = TOP
-        while path not in self._tally.queues:
-            turn = self._top(path)
-            if turn is None:
+        while path not in self._baseline.queues:
+            least = self._children[path].least()
+            if least is None:
                 return None
-            path = turn.path
+            path = least.path
         return path
 
     def drop(self, leaf: str) -> None:
@@ -329,7 +292,7 @@ class TreeOrder:
 
     def refresh(self, leaf: str) -> None:
         """Update the leaf, which holds more now and has another first job."""
-        head = self._tally.head(leaf)
+        head = self._baseline.head(leaf)
         self._set(leaf, None if head is None else head[0][1])
         self._lift(leaf)
 
@@ -343,49 +306,42 @@ class TreeOrder:
         return found
 
     def _build(self) -> None:
-        self._turns: dict[str, _Turn] = {}
-        self._heaps: dict[str, list[_Turn]] = {}
-        for leaf in self._tally.queues:
+        #: The keys of the children of each node.
+        self._children: defaultdict[str, IndexedHeap[_SiblingKey]] = defaultdict(IndexedHeap)
+        for leaf in self._baseline.queues:
             self.refresh(leaf)
 
     def _lift(self, leaf: str) -> None:
         for path in path_up(leaf)[1:]:
-            least = self._top(path)
+            least = self._children[path].least()
             self._set(path, None if least is None else least.job_id)
 
     def _set(self, path: str, job_id: int | None) -> None:
+        siblings = self._children[parent_of(path)]
         if job_id is None:
-            self._turns.pop(path, None)
-            return
-        turn = _Turn(self._key(path), self._spent.get(path, NEVER), job_id, path)
-        if self._turns.get(path) != turn:
-            self._turns[path] = turn
-            heappush(self._heaps.setdefault(parent_of(path), []), turn)
-
-    def _top(self, path: str) -> _Turn | None:
-        heap = self._heaps.get(path, [])
-        while heap and self._turns.get(heap[0].path) != heap[0]:
-            heappop(heap)
-        return heap[0] if heap else None
+            siblings.drop(path)
+        else:
+            past_usage = self._past_usage.get(path, NEVER)
+            siblings.put(_SiblingKey(self._key(path), past_usage, job_id, path))
 
 
 def algorithm1(pass_input: PassInput) -> Plan:
     """Follow algorithm 1 of the DRF paper literally: serve the least dominant share, and stop
     when its next job does not fit."""
     baseline = BaselinePass(pass_input)
-    turns = _order_by_parts(baseline, pass_input, max)
-    while leaf := turns.least():
+    tree_order = _order_by_parts(baseline, pass_input, max)
+    while leaf := tree_order.least():
         head = baseline.head(leaf)
         assert head is not None
         if not baseline.fits_free(head[1]):
             break
-        if fits(head[1], baseline.room(leaf)):
+        if fits(head[1], baseline.headroom(leaf)):
             baseline.admit(leaf, head)
-            turns.refresh(leaf)
+            tree_order.refresh(leaf)
         else:
             # A limit of its own keeps the job back, which does not stop the others.
-            turns.drop(leaf)
-    return baseline.plan(turns.order())
+            tree_order.drop(leaf)
+    return baseline.plan(tree_order.order())
 
 
 def hdrf_naive(pass_input: PassInput) -> Plan:
@@ -412,14 +368,14 @@ def slots(pass_input: PassInput) -> Plan:
     assert pass_input.options.slots is not None, "how many slots?"
     baseline = BaselinePass(pass_input, binding=() if pass_input.options.overcommit else None)
     factors = _factors(
-        {path: (baseline.standing.entitlement(path),) for path in _nodes(baseline)}, (1,)
+        {path: (baseline.share_tree.entitlement(path),) for path in _nodes(baseline)}, (1,)
     )
 
     def key(path: str) -> int:
         return baseline.count.get(path, 0) * factors[path][0]
 
     left = pass_input.options.slots - sum(pass_input.options.running.values())
-    return _served(baseline, TreeOrder(baseline, key, pass_input.wait_index.spent), most=left)
+    return _served(baseline, TreeOrder(baseline, key, pass_input.wait_index.past_usage), most=left)
 
 
 def yarn(pass_input: PassInput) -> Plan:
@@ -429,22 +385,22 @@ def yarn(pass_input: PassInput) -> Plan:
 
     def key(path: str) -> YarnKey:
         rule = pass_input.wait_index.shares.rule(path)
-        held = baseline.standing.used[path]
+        held = baseline.share_tree.used[path]
         return yarn_key(held, pass_input.wait_index.shares.capacity, rule.weights, rule.guarantee)
 
     return _served(baseline, TreeOrder(baseline, key, {}))
 
 
-def _served(baseline: BaselinePass, turns: TreeOrder, *, most: int | None = None) -> Plan:
+def _served(baseline: BaselinePass, tree_order: TreeOrder, *, most: int | None = None) -> Plan:
     """Start jobs, at most `most`. A leaf in which no job fits is passed over."""
-    while (most is None or len(baseline.admitted) < most) and (leaf := turns.least()):
+    while (most is None or len(baseline.admitted) < most) and (leaf := tree_order.least()):
         head = baseline.first_fit(leaf)
         if head is None:
-            turns.drop(leaf)
+            tree_order.drop(leaf)
         else:
             baseline.admit(leaf, head)
-            turns.refresh(leaf)
-    return baseline.plan(turns.order())
+            tree_order.refresh(leaf)
+    return baseline.plan(tree_order.order())
 
 
 def _order_by_parts(
@@ -452,15 +408,15 @@ def _order_by_parts(
 ) -> TreeOrder:
     """Return the order of the tree by the quotients of a node's holdings and its entitlements,
     measured as one number."""
-    entitled = {path: baseline.standing.entitled(path) for path in _nodes(baseline)}
+    entitled = {path: baseline.share_tree.entitled(path) for path in _nodes(baseline)}
     factors = _factors(entitled, pass_input.wait_index.shares.capacity)
-    used = baseline.standing.used
+    used = baseline.share_tree.used
 
     def key(path: str) -> int:
         pairs = zip(used[path], factors[path], strict=True)
         return measure([amount * factor for amount, factor in pairs])
 
-    return TreeOrder(baseline, key, pass_input.wait_index.spent)
+    return TreeOrder(baseline, key, pass_input.wait_index.past_usage)
 
 
 def _nodes(baseline: BaselinePass) -> set[str]:

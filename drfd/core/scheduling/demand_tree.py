@@ -80,7 +80,7 @@ class Demands:
         self._shifts = [max(widths, default=0) - width for width in widths]
         self._root: _TreeNode | None = None
         #: How many items and nodes have been read in searches so far.
-        self.looks = 0
+        self.examined = 0
 
     def put(self, demand: Vector, entry: Entry, least_s: int = 0) -> None:
         """Let `entry` be the first job of this demand; it runs for at least `least_s` seconds."""
@@ -123,7 +123,7 @@ class Demands:
         may: Callable[[Item], bool] | None,
         before: Entry,
     ) -> Item | None:
-        self.looks += 1
+        self.examined += 1
         if node.first.entry >= before or not _is_within(node.low, bounds):
             return None
         if may is None and _is_within(node.high, bounds):
@@ -135,7 +135,7 @@ class Demands:
                 if better is not None:
                     found, before = better, better.entry
             return found
-        self.looks += len(node.items)
+        self.examined += len(node.items)
         for item in node.items:
             if item.entry < before and _is_within(item.point, bounds) and (not may or may(item)):
                 found, before = item, item.entry

@@ -77,7 +77,7 @@ class StarvationGuard:
                 and not fits(demand, free)
                 and not self._backfill.is_reserved(job_id)
                 # A reservation does not help a job that a limit of its pool holds back.
-                and self._wait_index.standing.is_within_limits(leaf, demand)
+                and self._wait_index.share_tree.is_within_limits(leaf, demand)
             ):
                 return job_id
         return None
@@ -100,9 +100,9 @@ def drf(pass_input: PassInput) -> Plan:
         reservations=tuple(walk.backfill.reservations) if walk.backfill is not None else (),
         starvation_guard=None if walk.starvation_guard is None else walk.starvation_guard.job_id,
         pass_context=pass_context,
-        standing=wait_index.standing,
+        share_tree=wait_index.share_tree,
         is_cut=walk.is_cut,
-        looks=walk.looks,
+        examined=walk.examined,
     )
 
 
@@ -112,7 +112,7 @@ class _Walk:
     def __init__(self, pass_input: PassInput) -> None:
         wait_index, pass_context = pass_input.wait_index, pass_input.pass_context
         self.wait_index = wait_index
-        self.standing = wait_index.standing
+        self.share_tree = wait_index.share_tree
         self.free = pass_input.free
         self.backfill = Backfill(pass_context) if pass_context is not None else None
         #: The job that no later job of its leaf may pass.
@@ -128,8 +128,8 @@ class _Walk:
         self._apart = DemandSearch(wait_index, self.backfill)
         #: Whether a job has started or got a reservation since leaves were last searched.
         self._has_moved = False
-        self._looks, self._limits = 0, pass_input.limits
-        self._looked_before = self._apart.looks
+        self._examined, self._limits = 0, pass_input.limits
+        self._examined_before = self._apart.examined
         #: The trees in which nodes are excluded until the end of the phase, with repetitions.
         self._changed: list[PriorityTree] = []
         #: Demands that would not fit even after the end of all running jobs.
@@ -143,7 +143,7 @@ class _Walk:
             entry = self.backfill.pass_context.entry(before.job_id)
             if entry is None or not self.backfill.may_renew(before):
                 continue
-            is_within = self.standing.is_within_limits(before.leaf, before.demand)
+            is_within = self.share_tree.is_within_limits(before.leaf, before.demand)
             has_room = fits(before.demand, self.free)
             may_start = self.backfill.allows(before.demand, before.job_id, self.free)
             if is_within and has_room and may_start:
@@ -166,7 +166,7 @@ class _Walk:
                 entry is not None
                 and job_id not in self.admitted
                 and fits(demand, self.free)
-                and self.standing.is_within_limits(leaf, demand)
+                and self.share_tree.is_within_limits(leaf, demand)
                 and backfill.allows(demand, job_id, self.free)
             ):
                 self._admit(leaf, demand, entry)
@@ -191,16 +191,16 @@ class _Walk:
 
     @property
     def is_cut(self) -> bool:
-        most_looks, most_starts = self._limits.looks, self._limits.starts
+        most_examined, most_starts = self._limits.examined, self._limits.starts
         if most_starts is not None and len(self.admitted) >= most_starts:
             return True
-        is_far = most_looks is not None and self.looks >= most_looks
+        is_far = most_examined is not None and self.examined >= most_examined
         return is_far and bool(self.admitted)
 
     @property
-    def looks(self) -> int:
+    def examined(self) -> int:
         """Return the number of times that a demand vector was examined."""
-        return self._looks + self._apart.looks - self._looked_before
+        return self._examined + self._apart.examined - self._examined_before
 
     def _next(self, *, promise_only: bool) -> tuple[str, list[DemandGroup]] | None:
         """Return the leaf that is served next, and the demand groups in which the phase lets it
@@ -211,9 +211,9 @@ class _Walk:
             if fits(demand_group.demand, self.free)
             and (priority_tree := self._without_delay(demand_group)) is not None
         }
-        self._looks += len(self._open)
+        self._examined += len(self._open)
         if self._has_moved:
-            self._apart.settle(self.free)
+            self._apart.recheck(self.free)
             self._has_moved = False
         while True:
             before = len(self._changed)
@@ -233,7 +233,7 @@ class _Walk:
 
     def _descend(self, *, promise_only: bool) -> tuple[str, list[DemandGroup]] | None:
         """Descend from the top, always to the child that is served first."""
-        path, node = TOP, self.standing.nodes[TOP]
+        path, node = TOP, self.share_tree.nodes[TOP]
         promised = Fraction(node.entitlement.unit)
         # Each demand group with whether a node on the way keeps its promise, so that all below may
         # start.
@@ -241,22 +241,22 @@ class _Walk:
         late = [] if promise_only else self._late_trees()
         while path not in self.wait_index.first:
             most = promised / node.total if node.total else promised
-            turns = [
+            keys = [
                 self._first(demand_group, path, None if kept else most)
                 for demand_group, kept in demand_groups
             ]
-            turns += [
+            keys += [
                 priority_tree.least(path) for priority_tree in (self._apart.priority_tree, *late)
             ]
-            turn = min([turn for turn in turns if turn is not None], default=None)
-            if turn is None:
+            key = min([key for key in keys if key is not None], default=None)
+            if key is None:
                 return None
-            path, node = turn.path, self.standing.nodes[turn.path]
+            path, node = key.path, self.share_tree.nodes[key.path]
             promised = most * node.weight
             demand_groups = [
                 (demand_group, kept or demand_group.after.share(node) <= most)
                 for demand_group, kept in demand_groups
-                if self._open[demand_group].turn(path) is not None
+                if self._open[demand_group].key_of(path) is not None
             ]
         return path, [demand_group for demand_group, kept in demand_groups if kept]
 
@@ -271,11 +271,11 @@ class _Walk:
         best = demand_group.after.least(path)
         if best is None or best.level > most:
             return None
-        while (turn := priority_tree.least(path)) is not None:
-            after = demand_group.after.turn(turn.path)
+        while (key := priority_tree.least(path)) is not None:
+            after = demand_group.after.key_of(key.path)
             if after is not None and after.level <= most:
-                return turn
-            self._set_aside(priority_tree, turn.path)
+                return key
+            self._set_aside(priority_tree, key.path)
         return None
 
     def _late_trees(self) -> list[PriorityTree]:
@@ -326,7 +326,7 @@ class _Walk:
             self.backfill is not None
             and self.backfill.may_reserve(job_id)
             # A reservation does not help a job that a limit of its pool holds back.
-            and self.standing.is_within_limits(leaf, demand)
+            and self.share_tree.is_within_limits(leaf, demand)
             and not (fits(demand, self.free) and self.backfill.allows(demand, job_id, self.free))
         ):
             self._reserve(leaf, demand, job_id)
@@ -366,7 +366,7 @@ class _Walk:
         self._apart.drop(leaf)
 
     def _set_aside(self, priority_tree: PriorityTree, path: str) -> None:
-        if priority_tree.turn(path) is not None:
+        if priority_tree.key_of(path) is not None:
             priority_tree.set_aside(path)
             self._changed.append(priority_tree)
 
@@ -402,7 +402,7 @@ class DemandSearch:
             if leaf in self._wait_index.first and leaf not in self._shut:
                 self._search(leaf, free)
 
-    def settle(self, free: Vector) -> None:
+    def recheck(self, free: Vector) -> None:
         """Check all that was found again, after a job has started or got a reservation."""
         for leaf in list(self.found):
             self.first(leaf, free)
@@ -428,32 +428,32 @@ class DemandSearch:
             self.priority_tree.put(leaf, None)
 
     @property
-    def looks(self) -> int:
+    def examined(self) -> int:
         """Return the number of items and nodes read in searches."""
-        return sum(demands.looks for demands in self._wait_index.apart.values())
+        return sum(demands.examined for demands in self._wait_index.apart.values())
 
     def _may_start(self, leaf: str, item: Item, free: Vector) -> bool:
         """Return whether the job that was found may still start."""
-        standing, demand = self._wait_index.standing, item.demand
+        share_tree, demand = self._wait_index.share_tree, item.demand
         return (
             self._wait_index.head(leaf, demand) == item.entry
             and fits(demand, free)
-            and standing.is_within_limits(leaf, demand)
+            and share_tree.is_within_limits(leaf, demand)
             and self._may_pass(item, free)
-            and (not self._promise_only or standing.keeps_promise(leaf, demand))
+            and (not self._promise_only or share_tree.keeps_promise(leaf, demand))
         )
 
     def _no_tree(self) -> PriorityTree:
-        return PriorityTree(self._wait_index.standing, self._wait_index.spent)
+        return PriorityTree(self._wait_index.share_tree, self._wait_index.past_usage)
 
     def _search(self, leaf: str, free: Vector) -> None:
         demands = self._wait_index.apart[leaf]
-        room = self._wait_index.standing.room_within_limits(leaf, free)
-        item = self._first(leaf, demands, room, free)
+        headroom = self._wait_index.share_tree.headroom(leaf, free)
+        item = self._first(leaf, demands, headroom, free)
         if item is None:
             self._shut.add(leaf)
         elif self._promise_only:
-            item = self._first_promised(leaf, demands, room, free, item)
+            item = self._first_promised(leaf, demands, headroom, free, item)
         if item is None:
             self.drop(leaf)
         else:
@@ -461,18 +461,18 @@ class DemandSearch:
             self.priority_tree.put(leaf, self._wait_index.first[leaf][0][1])
 
     def _first_promised(
-        self, leaf: str, demands: Demands, room: Vector, free: Vector, any_item: Item
+        self, leaf: str, demands: Demands, headroom: Vector, free: Vector, any_item: Item
     ) -> Item | None:
         """Return the first job that keeps the promise of the leaf or of a pool that it is in, or
         None. `any_item` is the first job without that condition."""
-        standing = self._wait_index.standing
-        if standing.keeps_promise(leaf, any_item.demand):
+        share_tree = self._wait_index.share_tree
+        if share_tree.keeps_promise(leaf, any_item.demand):
             return any_item
         found: Item | None = None
         for path in path_up(leaf):
-            promised = standing.promised_room(path)
+            promised = share_tree.promised_headroom(path)
             if min(promised) >= 0:
-                within = tuple([min(pair) for pair in zip(room, promised, strict=True)])
+                within = tuple([min(pair) for pair in zip(headroom, promised, strict=True)])
                 found = self._first(leaf, demands, within, free, before=found) or found
         return found
 
@@ -480,37 +480,39 @@ class DemandSearch:
         self,
         leaf: str,
         demands: Demands,
-        room: tuple[float, ...],
+        headroom: tuple[float, ...],
         free: Vector,
         *,
         before: Item | None = None,
     ) -> Item | None:
-        """Return the first job within the room that delays no reservation, or None."""
+        """Return the first job within the headroom that delays no reservation, or None."""
         if self._backfill is None or not self._backfill.reservations:
-            return demands.first((*room, ANY_LENGTH), before=before)
+            return demands.first((*headroom, ANY_LENGTH), before=before)
         found: Item | None = before
-        for bounds in self._bounds(leaf, room, free, self._backfill):
+        for bounds in self._bounds(leaf, headroom, free, self._backfill):
             better = demands.first(bounds, lambda item: self._may_pass(item, free), before=found)
             found = better or found
         return None if found is before else found
 
     def _bounds(
-        self, leaf: str, room: tuple[float, ...], free: Vector, backfill: Backfill
+        self, leaf: str, headroom: tuple[float, ...], free: Vector, backfill: Backfill
     ) -> Iterator[tuple[float, ...]]:
         """Yield bounds that together contain every job that delays no reservation: jobs that end
-        before the first reservation, or fit into its spare room and end before the second, and
+        before the first reservation, or fit into its extra and end before the second, and
         so on."""
         pass_context = backfill.pass_context
         guess_s = pass_context.guess_s(self._wait_index.first[leaf][0][1])
-        for kept in backfill.reservations:
-            if kept.is_drain:
-                room = _least(room, [max(0, a - b) for a, b in zip(free, kept.demand, strict=True)])
-        in_order = sorted(backfill.reservations, key=lambda kept: kept.start_s)
-        for kept in in_order:
-            most_s = kept.start_s - pass_context.now_s + _SLACK_S
-            yield *room, ANY_LENGTH if guess_s <= most_s else most_s
-            room = _least(room, [max(0, amount) for amount in kept.spare])
-        yield *room, ANY_LENGTH
+        for each in backfill.reservations:
+            if each.is_drain:
+                headroom = _least(
+                    headroom, [max(0, a - b) for a, b in zip(free, each.demand, strict=True)]
+                )
+        in_order = sorted(backfill.reservations, key=lambda each: each.start_s)
+        for each in in_order:
+            most_s = each.start_s - pass_context.now_s + _SLACK_S
+            yield *headroom, ANY_LENGTH if guess_s <= most_s else most_s
+            headroom = _least(headroom, [max(0, amount) for amount in each.extra])
+        yield *headroom, ANY_LENGTH
 
     def _may_pass(self, item: Item, free: Vector) -> bool:
         """Return whether the job delays no reservation."""
@@ -523,5 +525,5 @@ class DemandSearch:
         return backfill.pass_context.end_s(item.entry[1]) <= deadline_s
 
 
-def _least(room: tuple[float, ...], other: list[int]) -> tuple[float, ...]:
-    return tuple([min(pair) for pair in zip(room, other, strict=True)])
+def _least(headroom: tuple[float, ...], other: list[int]) -> tuple[float, ...]:
+    return tuple([min(pair) for pair in zip(headroom, other, strict=True)])

@@ -118,15 +118,39 @@ class ExternalLoadEstimator:
     #: The time since which anything has been kept free (Unix time).
     _since_s: float = 0.0
 
-    def see(self, use: Resources, *, beside: Resources, capacity: Resources, now_s: float) -> bool:
+    def see(self, use: Resources, rules: Rules, now_s: float) -> bool:
         """Take a sample of what processes other than drfd and its jobs use. Returns whether it
-        changes what is kept free. `beside` is what the machine has besides its capacity."""
+        changes what is kept free."""
+        if rules.beside is None:
+            before, self.kept, self._level = self.kept, NOTHING, (0, 0)
+            self._samples.clear()
+            return before != NOTHING
         self._samples.append((use.cores_milli, use.memory_bytes))
         if len(self._samples) < SAMPLES:
             return False
         cores, memory = zip(*self._samples, strict=True)
         self._level = _drawn(self._level[0], cores), _drawn(self._level[1], memory)
-        return self._judge(beside, capacity, now_s)
+        return self._judge(rules.beside, rules.capacity, now_s)
+
+    def leave(self, memory_bytes: int, rules: Rules, now_s: float) -> bool:
+        """Count memory that a job has left in use at its end as load from outside. Returns
+        whether it changes what is kept free. It counts before samples show it: otherwise a job
+        that starts earlier would be given the same memory."""
+        if rules.beside is None:
+            return False
+        self._level = self._level[0], self._level[1] + memory_bytes
+        # Earlier samples lack this memory, and must not draw the level back.
+        self._samples = deque(
+            ((cores, memory + memory_bytes) for cores, memory in self._samples), maxlen=SAMPLES
+        )
+        return self._judge(rules.beside, rules.capacity, now_s)
+
+    def resume(self, kept: Resources, rules: Rules, now_s: float) -> None:
+        """Start with as much memory kept free as before a restart, until there are enough
+        samples: jobs that start earlier must not be given memory that is in use."""
+        if rules.beside is not None and kept.memory_bytes:
+            self._level = self._level[0], kept.memory_bytes + rules.beside.memory_bytes
+            self._judge(rules.beside, rules.capacity, now_s)
 
     def _judge(self, beside: Resources, capacity: Resources, now_s: float) -> bool:
         """Compute what is kept free from the level. Returns whether that has changed."""
@@ -146,27 +170,6 @@ class ExternalLoadEstimator:
         if before == NOTHING:
             self._since_s = now_s
         return self.kept != before
-
-    def leave(
-        self, memory_bytes: int, *, beside: Resources, capacity: Resources, now_s: float
-    ) -> bool:
-        """Count memory that a job has left in use at its end as load from outside. Returns
-        whether it changes what is kept free. It counts before samples show it: otherwise a job
-        that starts earlier would be given the same memory."""
-        self._level = self._level[0], self._level[1] + memory_bytes
-        # Earlier samples lack this memory, and must not draw the level back.
-        self._samples = deque(
-            ((cores, memory + memory_bytes) for cores, memory in self._samples), maxlen=SAMPLES
-        )
-        return self._judge(beside, capacity, now_s)
-
-    def resume(
-        self, kept_bytes: int, *, beside: Resources, capacity: Resources, now_s: float
-    ) -> None:
-        """Start with this much memory kept free, as before a restart, until there are enough
-        samples: jobs that start earlier must not be given memory that is in use."""
-        self._level = self._level[0], kept_bytes + beside.memory_bytes
-        self._judge(beside, capacity, now_s)
 
     def load(self, now_s: float) -> ExternalLoad | None:
         if self.kept == NOTHING:

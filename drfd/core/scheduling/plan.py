@@ -21,7 +21,7 @@ class PassLimits:
     """The limits at which a pass stops and leaves the rest to the next one. None means no limit."""
 
     #: The number of times that a demand vector is examined; only the policy "drf" counts this.
-    looks: int | None = None
+    examined: int | None = None
     #: Jobs started.
     starts: int | None = None
 
@@ -68,7 +68,7 @@ class Plan:
     #: Whether the pass reached one of its `PassLimits`, so that more jobs may be able to start.
     is_cut: bool = False
     #: The number of times that a demand vector was examined.
-    looks: int = field(default=0, compare=False)
+    examined: int = field(default=0, compare=False)
     #: The reservations for big jobs, in order; the next pass gets them.
     reservations: tuple[Reservation, ...] = ()
     #: The job that no later one of its leaf may pass.
@@ -79,11 +79,11 @@ class Plan:
     blocks: LaunchBlocks | None = None
     pass_context: PassContext | None = field(default=None, compare=False)
     #: The share tree after the pass; the next pass changes it. None in plans made by tests.
-    standing: ShareTree | None = field(default=None, compare=False)
+    share_tree: ShareTree | None = field(default=None, compare=False)
 
     @cached_property
     def queueing(self) -> Queueing | None:
-        return None if self.standing is None else Queueing(self.order, self.standing)
+        return None if self.share_tree is None else Queueing(self.order, self.share_tree)
 
     def start_reason(self, job_id: int) -> StartReason:
         """Return the rule by which one of the admitted jobs starts."""

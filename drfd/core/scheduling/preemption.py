@@ -43,11 +43,16 @@ class Starvation:
 
     since_mono_s: dict[str, float] = field(default_factory=dict)
 
-    def look(
-        self, ledger: Ledger, standing: ShareTree, shares: FairShare, how: Preempting, mono_s: float
+    def update(
+        self,
+        ledger: Ledger,
+        share_tree: ShareTree,
+        shares: FairShare,
+        how: Preempting,
+        mono_s: float,
     ) -> list[Starving]:
         """Return the nodes for which jobs may be preempted now, the least satisfied first."""
-        starving = _starving(ledger, standing, how)
+        starving = _starving(ledger, share_tree, how)
         self.since_mono_s = {path: self.since_mono_s.get(path, mono_s) for path in starving}
         due = []
         for path, job_id in starving.items():
@@ -55,21 +60,21 @@ class Starvation:
             if shares.rule(path).guarantee is not None:
                 after_s /= 2
             if mono_s - self.since_mono_s[path] >= after_s:
-                due.append((standing.satisfaction(path), path, job_id))
+                due.append((share_tree.satisfaction(path), path, job_id))
         return [Starving(path, job_id) for _, path, job_id in sorted(due)]
 
 
-def _starving(ledger: Ledger, standing: ShareTree, how: Preempting) -> dict[str, int]:
+def _starving(ledger: Ledger, share_tree: ShareTree, how: Preempting) -> dict[str, int]:
     """Return each starving node with the first job, of the least satisfied leaf, that would keep
     the node within its entitlement."""
     found: dict[str, int] = {}
-    for leaf in sorted(ledger.queues, key=lambda leaf: (standing.satisfaction(leaf), leaf)):
-        short = [path for path in path_up(leaf) if standing.satisfaction(path) < how.below]
+    for leaf in sorted(ledger.queues, key=lambda leaf: (share_tree.satisfaction(leaf), leaf)):
+        short = [path for path in path_up(leaf) if share_tree.satisfaction(path) < how.below]
         groups = ledger.queues[leaf].groups.items() if short else ()
         for (_, job_id), demand in sorted((group.first, demand) for demand, group in groups):
-            if standing.is_within_limits(leaf, demand):
+            if share_tree.is_within_limits(leaf, demand):
                 for path in short:
-                    if standing.keeps_promise_of(path, demand):
+                    if share_tree.keeps_promise_of(path, demand):
                         found.setdefault(path, job_id)
     return found
 
@@ -85,7 +90,7 @@ class Departures:
 
     since_mono_s: dict[tuple[int, int, JobState, int], float] = field(default_factory=dict)
 
-    def look(self, ledger: Ledger, mono_s: float, grace_s: float) -> Releases:
+    def update(self, ledger: Ledger, mono_s: float, grace_s: float) -> Releases:
         """Return the resources that jobs which are being stopped or frozen will release. Those not
         released a minute after `grace_s`, the time between SIGTERM and SIGKILL, do not count:
         some processes never freeze, or never end."""
@@ -120,7 +125,7 @@ def _release_of(ledger: Ledger, job: Job) -> Vector | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class Supply:
     """The machine's capacity, and the resources that jobs will release without preemption."""
 
     capacity: Vector
@@ -130,26 +135,31 @@ class Room:
 
 
 def preempt(
-    ledger: Ledger, standing: ShareTree, room: Room, starving: Starving, how: Preempting, now: Now
+    ledger: Ledger,
+    share_tree: ShareTree,
+    supply: Supply,
+    starving: Starving,
+    how: Preempting,
+    now: Now,
 ) -> list[ev.PreemptRequested | ev.SuspendRequested]:
     """Return the requests to the victims that make the starving job fit. There are none if victims
     cannot make it fit, or if it will fit without. No job is stopped to make room for external load,
     nor in vain because of it."""
-    leaving = room.leaving
+    leaving = supply.leaving
     demand = ledger.wanted(ledger.job(starving.job_id))
     free = plus(
-        minus(room.capacity, ledger.allocated),
+        minus(supply.capacity, ledger.allocated),
         total((release for _, release in leaving), ledger.nothing),
     )
     if demand is None or fits(demand, free):
         return []
     candidates = (job for job in ledger.allocated_jobs() if _is_candidate(job, how, now.at_s))
-    left = standing.as_held()
+    left = share_tree.as_held()
     for leaf, release in leaving:
         left.hold(leaf, minus(ledger.nothing, release))
     search = _Search(ledger, left, starving, demand, free, how)
     victims = search.victims(candidates)
-    if room.external is not None and not fits(demand, minus(search.free, room.external)):
+    if supply.external is not None and not fits(demand, minus(search.free, supply.external)):
         return []
     return [_request(ledger, victim, starving, how, now) for victim in victims]
 
@@ -190,15 +200,15 @@ class _Search:
     def __init__(
         self,
         ledger: Ledger,
-        standing: ShareTree,
+        share_tree: ShareTree,
         starving: Starving,
         demand: Vector,
         free: Vector,
         how: Preempting,
     ) -> None:
         self._ledger = ledger
-        self._before = standing
-        self._standing = standing.as_held()
+        self._before = share_tree
+        self._share_tree = share_tree.as_held()
         self._starving = starving
         self._leaf = ledger.job(starving.job_id).spec.leaf
         self._demand = demand
@@ -231,15 +241,15 @@ class _Search:
         return [job for job in chosen if job.id in needed]
 
     def _move(self, job: Job, change: Vector) -> None:
-        self._standing.hold(job.spec.leaf, change)
+        self._share_tree.hold(job.spec.leaf, change)
         self.free = minus(self.free, change)
 
     def _starves_a_common_pool(self) -> bool:
         """Return whether a pool above the job and a victim would starve: it may lose more with the
         victims than it gains."""
-        self._standing.hold(self._leaf, self._demand)
+        self._share_tree.hold(self._leaf, self._demand)
         for path in path_up(self._leaf):
-            after = self._standing.satisfaction(path)
+            after = self._share_tree.satisfaction(path)
             if after < self._how.below and after < self._before.satisfaction(path):
                 return True
         return False
@@ -255,7 +265,7 @@ class _Search:
     def _next(self, left: dict[str, list[Job]]) -> Job | None:
         """Return the next victim: from the top down where most is held, the job started last."""
         ranks = {
-            leaf: [-self._standing.satisfaction(path) for path in reversed(path_up(leaf))]
+            leaf: [-self._share_tree.satisfaction(path) for path in reversed(path_up(leaf))]
             for leaf in left
         }
         for _, leaves in groupby(sorted(left, key=ranks.__getitem__), key=ranks.__getitem__):
@@ -284,11 +294,11 @@ class _Search:
         # Within the starving node, neither job has a better claim than the other.
         if self._starving.path not in ours:
             return False
-        standing = self._standing
-        standing.hold(job.spec.leaf, self._less(job))
-        keeps = all(standing.satisfaction(path) >= 1 for path in theirs)
-        standing.hold(self._leaf, self._demand)
-        is_just = standing.satisfaction(ours[-1]) <= standing.satisfaction(theirs[-1])
-        standing.hold(self._leaf, minus(self._ledger.nothing, self._demand))
-        standing.hold(job.spec.leaf, self._release(job))
+        share_tree = self._share_tree
+        share_tree.hold(job.spec.leaf, self._less(job))
+        keeps = all(share_tree.satisfaction(path) >= 1 for path in theirs)
+        share_tree.hold(self._leaf, self._demand)
+        is_just = share_tree.satisfaction(ours[-1]) <= share_tree.satisfaction(theirs[-1])
+        share_tree.hold(self._leaf, minus(self._ledger.nothing, self._demand))
+        share_tree.hold(job.spec.leaf, self._release(job))
         return keeps and is_just

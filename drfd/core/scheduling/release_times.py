@@ -115,7 +115,7 @@ class Ends:
         """Estimate the user's running jobs again: one of the user's jobs has ended."""
         self._stale.update(self._of_user.get(user, ()))
 
-    def settle(self) -> None:
+    def read_noted(self) -> None:
         """Read the noted jobs."""
         for job_id in self._noted:
             self._forget(job_id)
@@ -246,11 +246,15 @@ def make_pass_context(
             return None
         return -job.spec.priority, job_id
 
-    ends.settle()
+    ends.read_noted()
+    others: list[tuple[float, Vector]] = []
+    if external is not None and isfinite(external.until_s):
+        others.append((external.until_s, ledger.axes.vector(external.kept)))
     return PassContext(
         now_s=now_s,
         patience=patience,
-        ends=_LazyEnds(ends, now_s, _external_end(ledger, external)),
+        # Most passes reserve nothing, and need not have the ends sorted.
+        ends=InOrder(lambda: merge(others, ends.at(now_s))),
         since_s=since_s,
         length_s=length_s,
         guess_s=guess_s,
@@ -259,23 +263,3 @@ def make_pass_context(
         suspended=ends.suspended,
         external=external,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _LazyEnds(InOrder):
-    """The estimated ends, sorted only for a pass that reads them: most passes reserve nothing."""
-
-    ends: Ends
-    now_s: float
-    others: tuple[tuple[float, Vector], ...]
-
-    def __iter__(self) -> Iterator[tuple[float, Vector]]:
-        return merge(self.others, self.ends.at(self.now_s))
-
-
-def _external_end(
-    ledger: Ledger, external: ExternalLoad | None
-) -> tuple[tuple[float, Vector], ...]:
-    if external is None or not isfinite(external.until_s):
-        return ()
-    return ((external.until_s, ledger.axes.vector(external.kept)),)

@@ -15,19 +15,18 @@ from drfd.core.fairness.rules import ROOT, Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, leaf_path
-from drfd.core.model.resources import Resources
 from drfd.core.model.stimuli import Now
 from drfd.core.scheduling.backfill import Reservation, forced
 from drfd.core.scheduling.kept_free import ExternalLoad, ExternalLoadEstimator
 from drfd.core.scheduling.plan import PassLimits, Plan
-from drfd.core.scheduling.preemption import Departures, Room, Starvation, preempt
+from drfd.core.scheduling.preemption import Departures, Starvation, Supply, preempt
 from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
 from drfd.core.scheduling.scheduling_pass import build_wait_index, schedule, start_events
 from drfd.core.scheduling.wait_index import WaitIndex
 
 #: The search for starving nodes reads all waiting leaves. With more leaves than this it runs at
 #: most once in this many seconds, far less than a node must starve before anything happens.
-_FEW_LEAVES, _LOOK_S = 100, 1.0
+_FEW_LEAVES, _SEARCH_S = 100, 1.0
 
 
 class Scheduler:
@@ -44,13 +43,15 @@ class Scheduler:
         #: The latest scheduling pass: waits are explained from it.
         self.last_plan: Plan | None = None
         self._history = DecayedUsage(half_life_s)
-        self._run_times = RunTimes() if run_times is None else run_times
+        #: The estimates of how long jobs will run.
+        self.run_times = RunTimes() if run_times is None else run_times
         self._starvation = Starvation()
         self._departures = Departures()
         #: The time of the last search for starving nodes, on the monotonic clock.
-        self._looked_mono_s = -inf
+        self._searched_mono_s = -inf
         self._short_jobs = ShortJobs()
-        self._external_load = ExternalLoadEstimator()
+        #: The load of processes outside drfd; it is given what is measured.
+        self.external_load = ExternalLoadEstimator()
         self._wait_index: WaitIndex | None = None
         self._ends: Ends | None = None
         #: The pools in which users may have jobs: those of the configuration, and those that were
@@ -58,34 +59,31 @@ class Scheduler:
         self._pools: set[str] = set()
         #: Whether the room that the latest pass kept for a starving job was given up after it, so
         #: that other jobs may start there.
-        self._has_given_room_up = False
+        self._has_dropped_reservation = False
 
     @property
     def reservations(self) -> tuple[Reservation, ...]:
         return () if self.last_plan is None else tuple(self.last_plan.reservations)
 
     @property
-    def spent(self) -> Mapping[str, float]:
+    def past_usage(self) -> Mapping[str, float]:
         """Return the decayed usage of each node (see `core.fairness.priority_tree`)."""
-        return self._history.spent
-
-    @property
-    def run_times(self) -> RunTimes:
-        """Return the estimates of how long jobs will run."""
-        return self._run_times
+        return self._history.past_usage
 
     @property
     def is_cut(self) -> bool:
         """Return whether more jobs may be able to start than the latest pass considered."""
-        return self._has_given_room_up or (self.last_plan is not None and self.last_plan.is_cut)
+        return self._has_dropped_reservation or (
+            self.last_plan is not None and self.last_plan.is_cut
+        )
 
     def run(self, ledger: Ledger, rules: Rules, now: Now) -> Iterator[ev.Event]:
         """Make a pass and yield its events; each must be applied and noted before the next."""
-        external = self.external(now)
-        if self._history.settle(now.at_s):
+        external = self.external_load.load(now.at_s)
+        if self._history.clamp(now.at_s):
             self._wait_index = None
         if self._ends is None:
-            self._ends = Ends(ledger, self._run_times)
+            self._ends = Ends(ledger, self.run_times)
         pass_context = make_pass_context(
             self._ends,
             patience=rules.patience,
@@ -93,7 +91,7 @@ class Scheduler:
             before=self.reservations,
             external=external,
         )
-        self._has_given_room_up = False
+        self._has_dropped_reservation = False
         wait_index = self._updated_wait_index(ledger, rules)
         for leaf in self._short_jobs.forget(now.mono_s):
             wait_index.touch(leaf, ())
@@ -106,7 +104,7 @@ class Scheduler:
         """Return the kept index, brought up to date, or a new one if rules or ledger are new."""
         if self._wait_index is None or self._wait_index.shares is not rules.shares:
             self._wait_index = build_wait_index(
-                ledger, rules, self._history.spent, self._short_jobs.counted
+                ledger, rules, self._history.past_usage, self._short_jobs.counted
             )
             specs = [job.spec for job in ledger.jobs.values()]
             specs += [array.spec for array, *_ in ledger.arrays.live()]
@@ -122,32 +120,32 @@ class Scheduler:
         """Yield the requests that jobs make room for a starving one. Room is made for one job at
         a time, until it has started, or until nothing more comes back."""
         how, last = rules.preempting, self.last_plan
-        if how is None or last is None or last.standing is None or ledger.draining:
+        if how is None or last is None or last.share_tree is None or ledger.draining:
             return
         blocks = last.blocks
         if blocks is not None and blocks.machine is not None:
             # No job could be launched in room made now.
             return
         kept = None if external is None else rules.axes.vector(external.kept)
-        if len(ledger.queues) > _FEW_LEAVES and now.mono_s - self._looked_mono_s < _LOOK_S:
+        if len(ledger.queues) > _FEW_LEAVES and now.mono_s - self._searched_mono_s < _SEARCH_S:
             return
-        self._looked_mono_s = now.mono_s
-        due = self._starvation.look(ledger, last.standing, rules.shares, how, now.mono_s)
+        self._searched_mono_s = now.mono_s
+        due = self._starvation.update(ledger, last.share_tree, rules.shares, how, now.mono_s)
         is_awaited = any(each.is_forced for each in last.reservations)
         if not due and not is_awaited:
             return
-        leaving = self._departures.look(ledger, now.mono_s, rules.grace_s)
+        leaving = self._departures.update(ledger, now.mono_s, rules.grace_s)
         if is_awaited:
             if leaving:
                 return
             left = tuple(each for each in last.reservations if not each.is_forced)
             self.last_plan = replace(last, reservations=left)
-            self._has_given_room_up = True
-        room = Room(capacity=rules.room, leaving=leaving, external=kept)
+            self._has_dropped_reservation = True
+        supply = Supply(capacity=rules.shares.capacity, leaving=leaving, external=kept)
         for starving in due:
             if blocks is not None and ledger.job(starving.job_id).spec.user in blocks.users:
                 continue
-            requests = preempt(ledger, last.standing, room, starving, how, now)
+            requests = preempt(ledger, last.share_tree, supply, starving, how, now)
             if requests:
                 job = ledger.job(starving.job_id)
                 demand = ledger.wanted(job)
@@ -157,7 +155,7 @@ class Scheduler:
                 self.last_plan = replace(last, reservations=(place, *others))
                 yield from requests
                 # The grace time of the victims begins now.
-                self._departures.look(ledger, now.mono_s, rules.grace_s)
+                self._departures.update(ledger, now.mono_s, rules.grace_s)
                 return
 
     def note(self, job: Job) -> None:
@@ -208,7 +206,7 @@ class Scheduler:
                 job.spec.leaf, float(share), started_s - ahead_s, job.ended_at - ahead_s
             )
             if job.outcome is not None:
-                self._run_times.add(job.spec.user, job.ended_at - started_s)
+                self.run_times.add(job.spec.user, job.ended_at - started_s)
                 if self._ends is not None:
                     self._ends.note_user(job.spec.user)
                 # After the clock was set back, the start may be in the future.
@@ -218,33 +216,3 @@ class Scheduler:
             # The estimates of the user's other jobs have changed, in whichever pool they wait.
             for pool in (f"{ROOT}.{job.spec.user}", *self._pools):
                 self._touch(leaf_path(pool, job.spec.user))
-
-    def external(self, now: Now) -> ExternalLoad | None:
-        """Return the load from outside drfd, or None if there is none."""
-        return self._external_load.load(now.at_s)
-
-    def see_external(self, use: Resources, rules: Rules, now: Now) -> bool:
-        """Take a sample of the external load. Returns whether what is kept free changes."""
-        before = self._external_load.kept
-        if rules.beside is None:
-            self._external_load = ExternalLoadEstimator()
-        else:
-            self._external_load.see(
-                use, beside=rules.beside, capacity=rules.capacity, now_s=now.at_s
-            )
-        return self._external_load.kept != before
-
-    def resume_external(self, kept: Resources, rules: Rules, now: Now) -> None:
-        """Resume with the resources that the last daemon kept free for processes outside drfd."""
-        if rules.beside is not None and kept.memory_bytes:
-            self._external_load.resume(
-                kept.memory_bytes, beside=rules.beside, capacity=rules.capacity, now_s=now.at_s
-            )
-
-    def note_left(self, memory_bytes: int, rules: Rules, now: Now) -> bool:
-        """Count memory that an ended job left in use. Returns whether what is kept free changes."""
-        if rules.beside is None:
-            return False
-        return self._external_load.leave(
-            memory_bytes, beside=rules.beside, capacity=rules.capacity, now_s=now.at_s
-        )

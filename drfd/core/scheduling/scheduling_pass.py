@@ -25,17 +25,8 @@ from drfd.core.model.resources import (
     minus,
 )
 from drfd.core.model.stimuli import Now
+from drfd.core.scheduling import baseline_policies as baselines
 from drfd.core.scheduling.backfill import PassContext, Reservation
-from drfd.core.scheduling.baseline_policies import (
-    algorithm1,
-    asset,
-    cpu,
-    easy,
-    fifo,
-    hdrf_naive,
-    slots,
-    yarn,
-)
 from drfd.core.scheduling.demand_tree import ANY_LENGTH
 from drfd.core.scheduling.drf_policy import drf
 from drfd.core.scheduling.kept_free import ExternalLoad, kept, launches_with_room
@@ -48,14 +39,14 @@ Policy = Callable[[PassInput], Plan]
 
 POLICIES: Mapping[str, Policy] = {
     "drf": drf,
-    "fifo": fifo,
-    "easy": easy,
-    "slots": slots,
-    "cpu": cpu,
-    "asset": asset,
-    "algorithm1": algorithm1,
-    "hdrf-naive": hdrf_naive,
-    "yarn": yarn,
+    "fifo": baselines.fifo,
+    "easy": baselines.easy,
+    "slots": baselines.slots,
+    "cpu": baselines.cpu,
+    "asset": baselines.asset,
+    "algorithm1": baselines.algorithm1,
+    "hdrf-naive": baselines.hdrf_naive,
+    "yarn": baselines.yarn,
 }
 #: The policies that the daemon can be configured to use; the others are for simulations.
 CONFIGURABLE = ("drf", "fifo", "asset", "cpu", "slots")
@@ -126,7 +117,7 @@ def start_events(ledger: Ledger, plan: Plan, now: Now) -> Iterator[ev.Admitted |
 
 
 def build_wait_index(
-    ledger: Ledger, rules: Rules, spent: Mapping[str, float], recent: Mapping[str, Vector]
+    ledger: Ledger, rules: Rules, past_usage: Mapping[str, float], recent: Mapping[str, Vector]
 ) -> WaitIndex:
     """Return an index of all waiting jobs, for any number of passes with these rules. It must be
     told of every leaf that an event changes."""
@@ -143,7 +134,7 @@ def build_wait_index(
             queues=ledger.queues,
             used=ledger.used,
             shares=rules.shares,
-            spent=spent,
+            past_usage=past_usage,
             recent=recent,
             limit_s=limit_s,
         )
@@ -152,7 +143,7 @@ def build_wait_index(
 
 def free_of(ledger: Ledger, rules: Rules, external: ExternalLoad | None) -> Vector:
     """Return the free resources; an amount is negative where more is held than there is."""
-    free = minus(rules.room, ledger.allocated)
+    free = minus(rules.shares.capacity, ledger.allocated)
     taken = kept(ledger, rules, external)
     return free if taken is NOTHING else minus(free, rules.axes.vector(taken))
 

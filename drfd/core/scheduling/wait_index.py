@@ -29,13 +29,15 @@ from drfd.core.scheduling.demand_tree import ANY_LENGTH, Demands
 class DemandGroup:
     """The leaves that wait for one demand vector, in the orders in which a pass reads them."""
 
-    def __init__(self, demand: Vector, standing: ShareTree, spent: Mapping[str, float]) -> None:
+    def __init__(
+        self, demand: Vector, share_tree: ShareTree, past_usage: Mapping[str, float]
+    ) -> None:
         self.demand = demand
         #: The leaves by what they hold, and by what they would hold with one more such job.
-        self.now = PriorityTree(standing, spent, demand)
-        self.after = PriorityTree(standing, spent, demand, is_after=True)
+        self.now = PriorityTree(share_tree, past_usage, demand)
+        self.after = PriorityTree(share_tree, past_usage, demand, is_after=True)
         #: The leaves whose job is short enough for the latest deadline; see `in_time`.
-        self._short = PriorityTree(standing, spent, demand)
+        self._short = PriorityTree(share_tree, past_usage, demand)
         self._jobs: dict[str, int] = {}
         #: The run times of the jobs in seconds: (negative run time, leaf) of the leaves in
         #: `_short`, (run time, leaf) of the others. Those of `_unmeasured` leaves are outdated.
@@ -113,7 +115,7 @@ class _Place(NamedTuple):
     #: The first job, or None if no job waits.
     head: int | None
     #: The decayed usage of the leaf and of the pools above it.
-    spent: tuple[float, ...]
+    past_usage: tuple[float, ...]
     #: The first job of each demand; empty for a leaf that stands apart.
     heads: Mapping[Vector, int]
 
@@ -140,7 +142,7 @@ class LeafTables:
     used: Mapping[str, Vector]
     shares: FairShare
     #: The decayed usage of each node, which decides ties; see `core.fairness.priority_tree`.
-    spent: Mapping[str, float] = field(default_factory=dict)
+    past_usage: Mapping[str, float] = field(default_factory=dict)
     #: The resources of recently ended short jobs by leaf, which count as held, but not against
     #: limits; see `core.fairness.priority_tree.ShortJobs`.
     recent: Mapping[str, Vector] = field(default_factory=dict)
@@ -155,10 +157,10 @@ class WaitIndex:
     def __init__(self, tables: LeafTables, *, few: int = FEW_VECTORS) -> None:
         """Build an index over `tables`. A leaf with more than `few` demand vectors stands apart."""
         queues, used, recent = tables.queues, tables.used, tables.recent
-        shares, spent, limit_s = tables.shares, tables.spent, tables.limit_s
+        shares, past_usage, limit_s = tables.shares, tables.past_usage, tables.limit_s
         self.tables = tables
         self.shares = shares
-        self.standing = ShareTree(shares)
+        self.share_tree = ShareTree(shares)
         #: The groups of the leaves that do not stand apart, by demand vector.
         self.demand_groups: dict[Vector, DemandGroup] = {}
         self.apart: dict[str, Demands] = {}
@@ -166,7 +168,7 @@ class WaitIndex:
         #: that job and whether the leaf stands apart.
         self.late: dict[tuple[Vector, bool], PriorityTree] = {}
         #: The decayed usage of each node.
-        self.spent = spent
+        self.past_usage = past_usage
         #: The first waiting job of each leaf with its demand. Jobs that can never start (which a
         #: change of the configuration leaves behind) count only if the leaf has no others.
         self.first: dict[str, tuple[Entry, Vector]] = {}
@@ -177,7 +179,7 @@ class WaitIndex:
         self._touched: dict[str, set[Vector] | None] = dict.fromkeys([*queues, *used, *recent])
         #: Leaves whose jobs may not be looked at.
         self._shut: frozenset[str] = frozenset()
-        #: The `used` and `recent` resources of each active leaf that are entered in `standing`.
+        #: The `used` and `recent` resources of each active leaf that are entered in `share_tree`.
         self._held: dict[str, tuple[Vector, Vector]] = {}
         self._places: dict[str, _Place] = {}
         #: (start of the wait of the first job, Unix time; leaf) for leaves that are not late.
@@ -233,7 +235,7 @@ class WaitIndex:
         }
         self._touched.clear()
         moved = {leaf for leaf in touched if self._weigh(leaf)}
-        remeasured = self.standing.settle()
+        remeasured = self.share_tree.redivide()
         for leaf, demands in touched.items():
             self._build(leaf, demands, has_moved=leaf in moved)
         for node in remeasured:
@@ -273,7 +275,7 @@ class WaitIndex:
         self._admitted.add(job_id)
         held, recent = self._held[leaf]
         self._held[leaf] = plus(held, demand), recent
-        self.standing.hold(leaf, demand)
+        self.share_tree.hold(leaf, demand)
         is_apart = leaf in self.apart
         if is_apart:
             self._read(leaf, demand)
@@ -296,7 +298,7 @@ class WaitIndex:
 
     def order(self) -> list[str]:
         """Return the leaves that still wait, in the order of service if everything fitted."""
-        priority_tree = PriorityTree(self.standing, self.spent)
+        priority_tree = PriorityTree(self.share_tree, self.past_usage)
         for leaf in self.first:
             priority_tree.put(leaf, self._job(leaf))
         found = []
@@ -315,16 +317,16 @@ class WaitIndex:
         is_active = self._is_active(leaf)
         if is_active:
             if before is None:
-                self.standing.enter(leaf)
+                self.share_tree.enter(leaf)
             now = self._used.get(leaf, self._nothing), self._recent.get(leaf, self._nothing)
             self._held[leaf] = now
         else:
             now = self._nothing, self._nothing
-        self.standing.hold(leaf, minus(now[0], held))
+        self.share_tree.hold(leaf, minus(now[0], held))
         if now[1] != recent:
-            self.standing.remember(leaf, minus(now[1], recent))
+            self.share_tree.remember(leaf, minus(now[1], recent))
         if not is_active:
-            self.standing.leave(leaf)
+            self.share_tree.leave(leaf)
         return now != before
 
     def _build(self, leaf: str, demands: set[Vector] | None, *, has_moved: bool) -> None:
@@ -341,7 +343,7 @@ class WaitIndex:
             demand_group = self.demand_groups.get(demand)
             if demand_group is None:
                 demand_group = self.demand_groups[demand] = DemandGroup(
-                    demand, self.standing, self.spent
+                    demand, self.share_tree, self.past_usage
                 )
             demand_group.put(leaf, place.head, place.heads.get(demand))
             if not demand_group.now.heads:
@@ -380,11 +382,11 @@ class WaitIndex:
         self._find_first(leaf)
         if leaf not in self.first:
             return _Place(None, (), {})
-        spent = tuple([self.spent.get(path, NEVER) for path in path_up(leaf)])
+        past_usage = tuple([self.past_usage.get(path, NEVER) for path in path_up(leaf)])
         heads = {}
         if leaf not in self.apart:
             heads = {each: line.first[1] for each, line in self._queues[leaf].groups.items()}
-        self._places[leaf] = _Place(self._job(leaf), spent, heads)
+        self._places[leaf] = _Place(self._job(leaf), past_usage, heads)
         return self._places[leaf]
 
     def _find_first(self, leaf: str) -> None:
@@ -399,7 +401,7 @@ class WaitIndex:
             if (head := self.head(leaf, each)) is not None
         ]
         if found:
-            most = self.standing.most(leaf)
+            most = self.share_tree.most(leaf)
             able = [each for each in found if fits(each[1], most)]
             self.first[leaf] = min(able or found)
         else:
@@ -409,7 +411,7 @@ class WaitIndex:
         """Find the first job of a leaf that stands apart."""
         item = None
         if leaf not in self._shut:
-            item = demands.first((*self.standing.most(leaf), ANY_LENGTH)) or demands.first()
+            item = demands.first((*self.share_tree.most(leaf), ANY_LENGTH)) or demands.first()
         if item is not None:
             self.first[leaf] = item.entry, item.demand
         else:
@@ -461,7 +463,7 @@ class WaitIndex:
             now = self.first[leaf][1], leaf in self.apart
             self._late[leaf] = now
             if now not in self.late:
-                self.late[now] = PriorityTree(self.standing, self.spent, now[0])
+                self.late[now] = PriorityTree(self.share_tree, self.past_usage, now[0])
             self.late[now].put(leaf, self._job(leaf))
         if before is not None and before != now:
             self.late[before].put(leaf, None)

@@ -21,7 +21,6 @@ from drfd.common.failpoints import reach
 from drfd.common.journald import about
 from drfd.core.decisions.decide import decide
 from drfd.core.decisions.dependencies import Settlement, is_any_due
-from drfd.core.decisions.job_requests import spec_of
 from drfd.core.decisions.outcome import deadline_mono_s
 from drfd.core.explain.forecast import Circumstances
 from drfd.core.fairness.rules import Rules
@@ -206,7 +205,7 @@ class Engine:
         self.audit = AuditRecords(self.journal, self.clock)
         self.ledger = self.journal.load(self.rules.axes)
         self.scheduler = Scheduler(
-            self.rules.half_life_s, limits=PassLimits(looks=_MOST_LOOKS, starts=_MOST_STARTS)
+            self.rules.half_life_s, limits=PassLimits(examined=_MOST_LOOKS, starts=_MOST_STARTS)
         )
         self.adopt(self.rules)
         now, span_s = self.clock(), _REMEMBERED_HALF_LIVES * self.rules.half_life_s
@@ -359,7 +358,7 @@ class Engine:
             shortages=self.ledger.shortages,
             ended=self.ledger.dependents.ended,
             run_times=self.scheduler.run_times,
-            spent=self.scheduler.spent,
+            past_usage=self.scheduler.past_usage,
             before=self.scheduler.reservations,
             now=self.clock(),
             external=self.external,
@@ -378,22 +377,22 @@ class Engine:
     @property
     def external(self) -> ExternalLoad | None:
         """The load from outside drfd, if any has been seen."""
-        return self.scheduler.external(self.clock())
+        return self.scheduler.external_load.load(self.clock().at_s)
 
     def see_external(self, use: Resources) -> bool:
         """Take note of the present external load. Returns whether it asks for a pass."""
-        return self._take_external(partial(self.scheduler.see_external, use))
+        return self._take_external(partial(self.scheduler.external_load.see, use))
 
     def note_left(self, memory_bytes: int) -> None:
         """Count memory that a removed job has left in use as external load, before the memory of
         the job is allocated again."""
-        self._take_external(partial(self.scheduler.note_left, memory_bytes))
+        self._take_external(partial(self.scheduler.external_load.leave, memory_bytes))
 
-    def _take_external(self, take: Callable[[Rules, Now], bool]) -> bool:
+    def _take_external(self, take: Callable[[Rules, float], bool]) -> bool:
         """Have the scheduler take a change of the external load, act on the load as it is then, and
         return whether it asks for a pass."""
         was_seen = self.external is not None
-        has_changed = take(self.rules, self.clock())
+        has_changed = take(self.rules, self.clock().at_s)
         load = self.external
         kept = NOTHING if load is None else load.kept
         if not self.audit.see_load(kept, self.rules.capacity) and not has_changed:
@@ -420,7 +419,8 @@ class Engine:
         `seen_alive_s` is when a daemon was last seen alive, in Unix time."""
         self.audit.started(self._configured, seen_alive_s)
         # Until the first measurement the external load is taken to be as before the restart.
-        self.scheduler.resume_external(self.journal.audit.last_load(), self.rules, self.clock())
+        load, now_s = self.journal.audit.last_load(), self.clock().at_s
+        self.scheduler.external_load.resume(load, self.rules, now_s)
 
     def stopped(self) -> None:
         """Record that the daemon ends in order, if the journal can be written."""
@@ -484,8 +484,8 @@ class Engine:
                 return replace(stimulus, ended=self.ended(stimulus.spec.after), kept=kept)
             case ChangeAsked() if stimulus.change.after is not None:
                 wanted = stimulus.change.after
-                spec = spec_of(self.ledger, stimulus.job_id)
-                names = self._names((*wanted, *(spec.after if spec else ())))
+                job = self.ledger.find_common(stimulus.job_id)
+                names = self._names((*wanted, *(job.spec.after if job else ())))
                 kept = self._kept(stimulus.job_id)
                 return replace(stimulus, ended=self.ended(wanted), names=names, kept=kept)
             case StoringAsked():
@@ -497,8 +497,8 @@ class Engine:
 
     def _kept(self, job_id: int) -> Kept:
         """Return the bytes that the journal keeps for the owner of a live job or array."""
-        spec = spec_of(self.ledger, job_id)
-        return Kept() if spec is None else self.journal.kept(spec.uid)
+        job = self.ledger.find_common(job_id)
+        return Kept() if job is None else self.journal.kept(job.spec.uid)
 
     def _names(self, after: Sequence[Dependency]) -> dict[int, str]:
         """Return the labels of array tasks that are no longer in the ledger."""

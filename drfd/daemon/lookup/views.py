@@ -531,7 +531,7 @@ def shares_view(ledger: Ledger, rules: Rules, external: ExternalLoad | None = No
     """Return every active node of the tree and every configured pool, in order of their paths."""
     free = free_of(ledger, rules, external)
     active = ledger.active_leaves()
-    tree = rules.shares.standing(ledger.used, active)
+    tree = rules.shares.share_tree(ledger.used, active)
     counts: dict[str, tuple[int, int]] = {}
     for leaf in active:
         running, pending = len(ledger.allocations.get(leaf, ())), len(ledger.queues.get(leaf, ()))
@@ -544,7 +544,7 @@ def shares_view(ledger: Ledger, rules: Rules, external: ExternalLoad | None = No
         if path not in nodes:
             # An idle pool is shown as it would be with its first job.
             tree.enter(path)
-            tree.settle()
+            tree.redivide()
             nodes[path] = _node_view(path, tree, rules, (0, 0))
             tree.leave(path)
     view: SharesReply = {

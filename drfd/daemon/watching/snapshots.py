@@ -170,7 +170,7 @@ class Overview:
         """Return the pending rows in the order of their start; those without one come last."""
         engine = self.engine
         scheduler = engine.scheduler
-        order = upcoming(engine.ledger, scheduler.last_plan, engine.rules, scheduler.spent)
+        order = upcoming(engine.ledger, scheduler.last_plan, engine.rules, scheduler.past_usage)
         rows = self._rows(islice(order, _MOST_PIECES), MOST_PENDING)
         if len(rows) < MOST_PENDING and len(rows) < self._count_waiting_rows():
             rest = islice(self._unqueued(rows), MOST_PENDING - len(rows))

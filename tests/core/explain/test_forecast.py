@@ -66,7 +66,7 @@ def ahead(bench: Bench, at_s: float, run_times: RunTimes | None = None) -> Forec
         ledger=bench.ledger,
         rules=bench.rules,
         run_times=run_times or RunTimes(),
-        spent={},
+        past_usage={},
         before=(),
         now=now(at_s),
     )

@@ -40,8 +40,8 @@ def test_the_least_satisfied_comes_first_at_every_level() -> None:
     """The lab as a whole has had its half, and alice in it has nothing."""
     shares = FairShare((12, 12), {"root.lab": NodeRule(weights=(Fraction(2),) * 2)})
     used = {"root.lab.bob": (8, 0), "root.carol": (1, 0)}
-    standing = shares.standing(used, ["root.lab.alice"])
-    priority_tree = PriorityTree(standing, {})
+    share_tree = shares.share_tree(used, ["root.lab.alice"])
+    priority_tree = PriorityTree(share_tree, {})
     order = []
     for head, leaf in enumerate(("root.carol", "root.lab.bob", "root.lab.alice")):
         priority_tree.put(leaf, head)
@@ -52,8 +52,8 @@ def test_the_least_satisfied_comes_first_at_every_level() -> None:
 
 
 def test_what_is_set_aside_is_passed_over_until_it_is_taken_back() -> None:
-    standing = FairShare((9,)).standing({}, ["root.lab.a", "root.lab.b", "root.c"])
-    priority_tree = PriorityTree(standing, {})
+    share_tree = FairShare((9,)).share_tree({}, ["root.lab.a", "root.lab.b", "root.c"])
+    priority_tree = PriorityTree(share_tree, {})
     for head, leaf in enumerate(("root.lab.a", "root.lab.b", "root.c")):
         priority_tree.put(leaf, head)
     priority_tree.set_aside("root.lab.a")
@@ -66,13 +66,13 @@ def test_what_is_set_aside_is_passed_over_until_it_is_taken_back() -> None:
 
 def test_a_node_at_its_limit_does_not_stand_in_a_ladder_for_that_demand() -> None:
     shares = FairShare((9, 9), {"root.lab": NodeRule(limit=(4, None))})
-    standing = shares.standing({"root.lab.a": (3, 0)}, ["root.lab.b", "root.c"])
-    two_cores, memory = PriorityTree(standing, {}, (2, 0)), PriorityTree(standing, {}, (0, 5))
+    share_tree = shares.share_tree({"root.lab.a": (3, 0)}, ["root.lab.b", "root.c"])
+    two_cores, memory = PriorityTree(share_tree, {}, (2, 0)), PriorityTree(share_tree, {}, (0, 5))
     for priority_tree in (two_cores, memory):
         priority_tree.put("root.lab.b", 1)
         priority_tree.put("root.c", 2)
     assert two_cores.next_leaf() == "root.c"
     assert memory.next_leaf() == "root.lab.b"
-    standing.hold("root.lab.a", (-1, 0))
+    share_tree.hold("root.lab.a", (-1, 0))
     two_cores.lift("root.lab.a")
     assert two_cores.next_leaf() == "root.lab.b"

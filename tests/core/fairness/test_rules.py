@@ -100,7 +100,7 @@ def test_another_users_name_is_not_a_pool() -> None:
 def test_the_weights_of_the_pools_are_those_of_their_nodes() -> None:
     assert RULES.shares.rule("root.lab").weights == (3, 3, 3, 3)
     assert RULES.shares.rule("root.open").weights == (1, 1, 1, 1)
-    assert RULES.room == (9000, 18 << 30, 0, 0)
+    assert RULES.shares.capacity == (9000, 18 << 30, 0, 0)
 
 
 def test_what_is_not_configured_has_its_documented_default() -> None:
@@ -137,7 +137,7 @@ def test_rules_get_axes_for_disks_that_are_gone_and_no_capacity_on_them() -> Non
     assert plain.also_for([on("a")]) is plain
     lost = plain.also_for([on("a"), on("z"), on("b")])
     assert lost.axes == Axes(disks=("a",), lost=("b", "z"))
-    assert lost.room == (*plain.room, 0, 0, 0, 0)
+    assert lost.shares.capacity == (*plain.shares.capacity, 0, 0, 0, 0)
 
 
 def test_rules_get_axes_for_countables_that_are_gone_and_no_capacity_on_them() -> None:
@@ -147,7 +147,7 @@ def test_rules_get_axes_for_countables_that_are_gone_and_no_capacity_on_them() -
     assert plain.also_for(asked[:1]) is plain
     lost = plain.also_for(asked)
     assert lost.axes.gres == ("gpu", "fpga", "tape")
-    assert lost.room == (*plain.room, 0, 0)
+    assert lost.shares.capacity == (*plain.shares.capacity, 0, 0)
     assert (lost.lost_gres, plain.lost_gres) == (("fpga", "tape"), ())
 
 

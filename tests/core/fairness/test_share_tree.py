@@ -59,9 +59,9 @@ def test_a_resource_that_the_machine_lacks_is_in_nobodys_share() -> None:
     assert shares.dominant_share((1, 7)) == Fraction(1, 4)
     assert shares.dominant_axis((1, 7)) == 0
     assert shares.dominant_axis((0, 7)) is None
-    standing = shares.standing({"a": (0, 7)}, ())
-    assert standing.satisfaction("a") == 0
-    assert standing.keeps_promise("a", (4, 0))
+    share_tree = shares.share_tree({"a": (0, 7)}, ())
+    assert share_tree.satisfaction("a") == 0
+    assert share_tree.keeps_promise("a", (4, 0))
 
 
 def test_a_machine_with_nothing_to_give_has_no_shares() -> None:
@@ -74,34 +74,34 @@ def test_shares_of_a_large_machine_are_exact() -> None:
     shares = FairShare((64_000, capacity))
     third = capacity // 3
     assert shares.dominant_share((0, third)) == Fraction(1, 3)
-    standing = shares.standing({}, {"a", "b", "c"})
-    assert standing.keeps_promise("a", (0, third))
-    assert not standing.keeps_promise("a", (0, third + 1))
+    share_tree = shares.share_tree({}, {"a", "b", "c"})
+    assert share_tree.keeps_promise("a", (0, third))
+    assert not share_tree.keeps_promise("a", (0, third + 1))
 
 
 def test_entitlements_are_weights_over_the_weights_of_the_active_leaves() -> None:
     shares = flat((9, 18), {"lab": Fraction(3)})
-    both = shares.standing({}, {"lab", "carol"})
+    both = shares.share_tree({}, {"lab", "carol"})
     assert both.entitlement("lab") == Fraction(3, 4)
     assert both.entitlement("carol") == Fraction(1, 4)
-    assert shares.standing({}, {"carol"}).entitlement("carol") == 1
+    assert shares.share_tree({}, {"carol"}).entitlement("carol") == 1
 
 
 def test_satisfaction_is_the_share_held_of_the_share_promised() -> None:
     shares = flat((9, 18), {"lab": Fraction(3)})
-    standing = shares.standing({"lab": (3, 2), "carol": (0, 9)}, ())
-    assert standing.satisfaction("lab") == Fraction(1, 3) / Fraction(3, 4)
-    assert standing.satisfaction("carol") == 2
+    share_tree = shares.share_tree({"lab": (3, 2), "carol": (0, 9)}, ())
+    assert share_tree.satisfaction("lab") == Fraction(1, 3) / Fraction(3, 4)
+    assert share_tree.satisfaction("carol") == 2
 
 
 def test_in_a_flat_tree_of_equal_weights_satisfaction_is_the_share_times_the_number() -> None:
-    assert PAPER.standing({"a": (3, 1)}, {"b", "c"}).satisfaction("a") == 3 * Fraction(1, 3)
+    assert PAPER.share_tree({"a": (3, 1)}, {"b", "c"}).satisfaction("a") == 3 * Fraction(1, 3)
 
 
 def test_a_dotted_path_is_a_place_in_the_tree_and_the_roots_name_may_be_left_out() -> None:
-    standing = PAPER.standing({"root.lab.a": (1, 0), "lab.b": (2, 0)}, ())
-    assert standing.used["root.lab"] == (1, 0)
-    assert standing.used["lab"] == (2, 0)
+    share_tree = PAPER.share_tree({"root.lab.a": (1, 0), "lab.b": (2, 0)}, ())
+    assert share_tree.used["root.lab"] == (1, 0)
+    assert share_tree.used["lab"] == (2, 0)
     assert path_up("root.lab.a") == ["root.lab.a", "root.lab"]
     assert path_up("lab.b") == ["lab.b", "lab"]
 
@@ -110,11 +110,11 @@ def test_a_dotted_path_is_a_place_in_the_tree_and_the_roots_name_may_be_left_out
 @given(machines())
 def test_keys_order_leaves_as_their_satisfaction_does(machine: Machine) -> None:
     capacity, weights, used = machine
-    standing = flat(capacity, weights).standing(used, ())
+    share_tree = flat(capacity, weights).share_tree(used, ())
     for left in used:
         for right in used:
-            keys = [standing.satisfaction_key(leaf) for leaf in (left, right)]
-            levels = [standing.satisfaction(leaf) for leaf in (left, right)]
+            keys = [share_tree.satisfaction_key(leaf) for leaf in (left, right)]
+            levels = [share_tree.satisfaction(leaf) for leaf in (left, right)]
             assert (keys[0] < keys[1]) is (levels[0] < levels[1])
 
 
@@ -123,16 +123,16 @@ def test_keys_order_leaves_as_their_satisfaction_does(machine: Machine) -> None:
 def test_shares_agree_with_plain_fractions(machine: Machine) -> None:
     capacity, weights, used = machine
     shares = flat(capacity, weights)
-    standing = shares.standing(used, ())
+    share_tree = shares.share_tree(used, ())
     nothing = (0,) * len(capacity)
     everyone = sum((weights.get(leaf, Fraction(1)) for leaf in used), Fraction(0))
     for leaf, held in used.items():
         promised = weights.get(leaf, Fraction(1)) / everyone
         share = slow_share(capacity, held)
         assert shares.dominant_share(held) == share
-        assert standing.entitlement(leaf) == promised or not any(capacity)
-        assert standing.satisfaction(leaf) == share / promised
-        assert standing.keeps_promise(leaf, nothing) is (share <= promised)
+        assert share_tree.entitlement(leaf) == promised or not any(capacity)
+        assert share_tree.satisfaction(leaf) == share / promised
+        assert share_tree.keeps_promise(leaf, nothing) is (share <= promised)
         axis = shares.dominant_axis(held)
         assert (axis is None) is (share == 0)
         assert axis is None or Fraction(held[axis], capacity[axis]) == share
@@ -148,7 +148,7 @@ def test_a_standing_that_is_kept_up_to_date_is_as_one_made_anew(
     nodes = ["root.p", "root.p.a", "root.p.b", "root.p.q", "root.p.q.c", "root.d", "root.e"]
     rules = {path: rule for path in nodes if (rule := some_rule(random, capacity)) is not None}
     shares = FairShare(capacity, rules)
-    kept = shares.standing({}, ())
+    kept = shares.share_tree({}, ())
     active: dict[str, tuple[int, ...]] = {}
     for _ in range(12):
         leaf = random.choice(["root.p.a", "root.p.b", "root.p.q.c", "root.d", "root.e"])
@@ -159,8 +159,8 @@ def test_a_standing_that_is_kept_up_to_date_is_as_one_made_anew(
             active[leaf] = amounts()
             kept.enter(leaf)
             kept.hold(leaf, active[leaf])
-        kept.settle()
-        fresh = shares.standing(active, ())
+        kept.redivide()
+        fresh = shares.share_tree(active, ())
         assert kept.used == fresh.used
         for path in fresh.used:
             assert kept.entitled(path) == fresh.entitled(path) == entitled(shares, path, active)

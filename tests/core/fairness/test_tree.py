@@ -68,8 +68,8 @@ def test_e17_entitlements_of_three_levels() -> None:
         ),
     )  # fmt: skip
     leaves = [f"root.{leaf}" for leaf in ("a.x", "a.y.p", "a.y.q", "b", "c.u", "c.v")]
-    standing = shares.standing({}, leaves)
-    found = [standing.entitlement(leaf) for leaf in leaves]
+    share_tree = shares.share_tree({}, leaves)
+    found = [share_tree.entitlement(leaf) for leaf in leaves]
     assert found == [Fraction(part, 100) for part in (6, 12, 12, 20, 15, 35)]
 
 
@@ -131,9 +131,9 @@ def test_e19_a_pool_with_members_of_three_resources_keeps_its_promise() -> None:
 def test_weights_may_differ_by_resource() -> None:
     """The lab is promised three quarters of the cores and a quarter of the memory."""
     rules = {"root.lab": NodeRule(weights=(Fraction(3), Fraction(1, 3)))}
-    standing = FairShare((100, 100), rules).standing({}, {"root.lab.a", "root.b"})
-    assert standing.entitled("root.lab.a") == (Fraction(3, 4), Fraction(1, 4))
-    assert standing.entitled("root.b") == (Fraction(1, 4), Fraction(3, 4))
+    share_tree = FairShare((100, 100), rules).share_tree({}, {"root.lab.a", "root.b"})
+    assert share_tree.entitled("root.lab.a") == (Fraction(3, 4), Fraction(1, 4))
+    assert share_tree.entitled("root.b") == (Fraction(1, 4), Fraction(3, 4))
 
 
 def test_a_limit_of_a_pool_bounds_its_users_together() -> None:
@@ -159,6 +159,6 @@ def test_a_tie_goes_to_who_has_used_less_lately() -> None:
     queues = waiting(a=((4,), 1), b=((4,), 1))
     shares = FairShare((4,))
     first = plan(queues=queues, used={}, free=(4,), shares=shares)
-    after = plan(queues=queues, used={}, free=(4,), shares=shares, spent={"root.a": 1.0})
+    after = plan(queues=queues, used={}, free=(4,), shares=shares, past_usage={"root.a": 1.0})
     assert [leaf_of(queues, job_id) for job_id in first.admitted] == ["root.a"]
     assert [leaf_of(queues, job_id) for job_id in after.admitted] == ["root.b"]

@@ -16,31 +16,33 @@ DAY = 86400.0
 YEAR = 365 * DAY
 
 
-def spent(*jobs: tuple[str, float, float, float]) -> dict[str, float]:
+def past_usage(*jobs: tuple[str, float, float, float]) -> dict[str, float]:
     history = DecayedUsage(half_life_s=7 * DAY)
     for job in jobs:
         history.add(*job)
-    return history.spent
+    return history.past_usage
 
 
 def test_more_for_longer_is_more() -> None:
-    found = spent(("root.a", 0.5, 0, 100), ("root.b", 0.5, 0, 200), ("root.c", 0.6, 0, 100))
+    found = past_usage(("root.a", 0.5, 0, 100), ("root.b", 0.5, 0, 200), ("root.c", 0.6, 0, 100))
     assert sorted(found, key=lambda path: found[path]) == ["root.a", "root.c", "root.b"]
 
 
 def test_what_was_used_a_half_life_ago_counts_half() -> None:
-    found = spent(("root.old", 1.0, 0, 10), ("root.new", 0.5, 7 * DAY, 7 * DAY + 10))
+    found = past_usage(("root.old", 1.0, 0, 10), ("root.new", 0.5, 7 * DAY, 7 * DAY + 10))
     assert found["root.old"] == pytest.approx(found["root.new"])
 
 
 def test_pools_have_spent_what_is_spent_below_them() -> None:
-    found = spent(("root.lab.a", 0.5, 0, 100), ("root.lab.b", 0.5, 0, 100), ("root.c", 1.0, 0, 100))
+    found = past_usage(
+        ("root.lab.a", 0.5, 0, 100), ("root.lab.b", 0.5, 0, 100), ("root.c", 1.0, 0, 100)
+    )
     assert found["root.lab"] == pytest.approx(found["root.c"])
     assert "root" not in found
 
 
 def test_years_of_unix_time_do_not_overflow() -> None:
-    found = spent(
+    found = past_usage(
         ("root.a", 1.0, 0, 1), ("root.a", 1.0, 4e9, 4e9 + 1), ("root.b", 1.0, 4e9, 4e9 + 1)
     )
     assert found["root.a"] == found["root.b"]
@@ -54,28 +56,28 @@ def test_use_from_the_future_counts_as_of_now() -> None:
     history.add("root.before", 0.5, now_s - DAY, now_s)
     history.add("root.ahead", 0.5, now_s + ahead_s - 100, now_s + ahead_s)
     history.add("root.across", 0.5, now_s, now_s + ahead_s)
-    assert history.settle(now_s + 10)
-    assert history.spent["root.ahead"] < history.spent["root.before"]
-    assert history.spent["root.ahead"] == pytest.approx(
-        spent(("root.ahead", 0.5, now_s - 90, now_s + 10))["root.ahead"]
+    assert history.clamp(now_s + 10)
+    assert history.past_usage["root.ahead"] < history.past_usage["root.before"]
+    assert history.past_usage["root.ahead"] == pytest.approx(
+        past_usage(("root.ahead", 0.5, now_s - 90, now_s + 10))["root.ahead"]
     )
     # Nobody knows how long that job ran. Two weeks of the whole machine are more, all the same.
     history.add("root.more", 1.0, now_s, now_s + 14 * DAY)
-    assert history.spent["root.across"] < history.spent["root.more"]
-    assert not history.settle(now_s + 14 * DAY)
+    assert history.past_usage["root.across"] < history.past_usage["root.more"]
+    assert not history.clamp(now_s + 14 * DAY)
 
 
 def test_a_clock_that_is_set_back_a_little_changes_no_order() -> None:
     history = DecayedUsage(half_life_s=7 * DAY)
     history.add("root.a", 0.5, 0, 100)
     history.add("root.b", 0.5, 100, 200)
-    before = dict(history.spent)
-    assert not history.settle(150)
-    assert history.spent == before
+    before = dict(history.past_usage)
+    assert not history.clamp(150)
+    assert history.past_usage == before
 
 
 def test_a_job_that_held_nothing_or_no_time_has_spent_nothing() -> None:
-    assert spent(("root.a", 0.0, 0, 100), ("root.b", 1.0, 5, 5)) == {}
+    assert past_usage(("root.a", 0.0, 0, 100), ("root.b", 1.0, 5, 5)) == {}
 
 
 def test_a_scheduler_dates_use_from_the_future_back_when_it_hears_of_it_and_in_each_pass() -> None:
@@ -86,15 +88,15 @@ def test_a_scheduler_dates_use_from_the_future_back_when_it_hears_of_it_and_in_e
     usual = replace(job, started_at=now(-50).at_s, ended_at=now(0).at_s)
     # As a restarted daemon reads it in the journal.
     scheduler.remember([ahead], rules, now(0))
-    read = dict(scheduler.spent)
+    read = dict(scheduler.past_usage)
     scheduler = Scheduler(half_life_s=7 * DAY)
     scheduler.remember([usual], rules, now(0))
-    assert read == pytest.approx(scheduler.spent)
+    assert read == pytest.approx(scheduler.past_usage)
     # As it happens while the clock is ahead.
     scheduler = Scheduler(half_life_s=7 * DAY)
     scheduler.remember([ahead], rules, now(10 * YEAR))
     list(scheduler.run(bench.ledger, rules, now(0)))
-    assert scheduler.spent == pytest.approx(read)
+    assert scheduler.past_usage == pytest.approx(read)
 
 
 def test_nobody_has_waited_less_than_no_time() -> None:

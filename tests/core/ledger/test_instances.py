@@ -17,7 +17,7 @@ from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.lifecycle import Launch, owed
 from drfd.core.model.resources import choose_instances, each_instance
-from drfd.core.scheduling.preemption import Room, Starving, preempt
+from drfd.core.scheduling.preemption import Starving, Supply, preempt
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.scheduling.scheduling_pass import CONFIGURABLE
@@ -172,8 +172,8 @@ def test_a_limit_of_none_of_a_countable_refuses_it_and_stands_in_no_other_way(
         bench.submit(of_gpus(1, pool="root.lab"))
     plain = bench.submit(spec(pool="root.lab"))
     assert plain in bench.schedule()
-    standing = bench.rules.shares.standing(bench.ledger.used, ())
-    assert standing.entitlement("root.lab") == Fraction(1, 2)
+    share_tree = bench.rules.shares.share_tree(bench.ledger.used, ())
+    assert share_tree.entitlement("root.lab") == Fraction(1, 2)
 
 
 def test_gpus_are_shared_fairly_as_a_dominant_resource() -> None:
@@ -218,10 +218,15 @@ def test_who_starves_for_a_gpu_is_served_by_a_requeue_and_not_by_a_freeze() -> N
     for at_s in (0, 10):
         last = bench.start(of_gpus(1, preemptible=True), at_s=at_s)
     starving = Starving("root.bob", bench.submit(of_gpus(1, pool="root.bob", actor=BOB)))
-    standing = bench.rules.shares.standing(bench.ledger.used, bench.ledger.queues)
+    share_tree = bench.rules.shares.share_tree(bench.ledger.used, bench.ledger.queues)
     for how, victims in ((Preempting(), [last]), (Preempting(suspends=True), [])):
         found = preempt(
-            bench.ledger, standing, Room(capacity=bench.rules.room), starving, how, now(5000)
+            bench.ledger,
+            share_tree,
+            Supply(capacity=bench.rules.shares.capacity),
+            starving,
+            how,
+            now(5000),
         )
         assert [event.job_id for event in found] == victims
 

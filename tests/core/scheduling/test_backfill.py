@@ -201,7 +201,7 @@ def test_each_pass_is_what_the_slow_pass_says(stream: Stream) -> None:
         kept, real = slow.kept, reserved(done)
         assert (kept is None) is (real is None)
         if kept is not None and real is not None:
-            told = real.job_id, real.start_s, real.spare, real.missed, real.is_drain
+            told = real.job_id, real.start_s, real.extra, real.missed, real.is_drain
             assert kept == (*told, real.due_s)
         assert done.starvation_guard in (None, slow.starvation_guard)
 
@@ -298,7 +298,7 @@ def test_after_each_pass_nothing_waits_that_the_reservation_allows(stream: Strea
                 assert not within(ask.demand, left)
             else:
                 assert machine.now_s + ask.length_s > kept.start_s
-                assert not within(ask.demand, kept.spare)
+                assert not within(ask.demand, kept.extra)
 
 
 @STEADY

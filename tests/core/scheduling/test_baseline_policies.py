@@ -246,7 +246,7 @@ def slow_turns(world: World, measure: Callable[[list[Fraction]], Any], *, stops:
     """Always the least (measure of shares over entitlements, head, name), level by level."""
     shares = FairShare(world.capacity, world.rules)
     leaves = {*world.used, *(ask.leaf for ask in world.asks)}
-    standing = shares.standing({}, leaves)
+    share_tree = shares.share_tree({}, leaves)
     waiting = dict(enumerate(world.asks, start=1))
     held = {path: (0,) * len(world.capacity) for leaf in leaves for path in path_up(leaf)}
     for leaf, amount in world.used.items():
@@ -270,7 +270,7 @@ def slow_turns(world: World, measure: Callable[[list[Fraction]], Any], *, stops:
             [
                 Fraction(amount, top) / part if part else Fraction(0)
                 for amount, top, part in zip(
-                    held[path], world.capacity, standing.entitled(path), strict=True
+                    held[path], world.capacity, share_tree.entitled(path), strict=True
                 )
             ]
         )
@@ -346,10 +346,10 @@ def test_a_tie_goes_to_who_has_used_less_lately_where_shares_are_compared(
     """At every level; Hadoop's scheduler forgets, and a queue has no memory at all."""
     for leaves in (("a", "b"), ("p.a", "q.b"), ("p.a", "p.b")):
         asks = [Ask(leaf, (3,)) for leaf in leaves]
-        spent = dict.fromkeys(path_up(leaves[0]), 1.0)
+        past_usage = dict.fromkeys(path_up(leaves[0]), 1.0)
         done = plan(
             policy, queues=queues_of(asks), used={}, free=(4,), shares=FairShare((4,)),
-            spent=spent, terms=PolicyOptions(slots=1),
+            past_usage=past_usage, terms=PolicyOptions(slots=1),
         )  # fmt: skip
         assert done.admitted == [first]
 
@@ -471,18 +471,18 @@ def test_without_knowing_when_jobs_end_easy_is_first_come_first_served() -> None
 
 
 def test_easy_lets_pass_what_ends_in_time_or_leaves_enough() -> None:
-    """x holds 6 of 10 until 10; the first job needs 8, so 2 are spare from then on."""
+    """x holds 6 of 10 until 10; the first job needs 8, so 2 are to spare from then on."""
     asks = [Ask("A", (8,)), Ask("B", (3,)), Ask("B", (1,)), Ask("C", (2,)), Ask("C", (1,))]
     world = World((10,), asks, used={"x": (6,)})
     lengths = {2: 11.0, 3: 99.0, 4: 10.0, 5: 99.0}
     done = run(
         "easy", world, pass_context=outlook_of(world, lambda job_id: lengths.get(job_id, 99.0))
     )
-    # 2 is too long for what is spare; 3 takes one of two, 4 ends in time, 5 takes the other one.
+    # 2 is too long for the extra; 3 takes one of two, 4 ends in time, 5 takes the other one.
     assert done.admitted == [3, 4, 5]
     assert done.order == ["A", "B"]
     (kept,) = done.reservations
-    assert (kept.job_id, kept.start_s, kept.spare) == (
+    assert (kept.job_id, kept.start_s, kept.extra) == (
         1,
         10.0,
         (0,),

@@ -19,7 +19,7 @@ from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
 from seeds import seeds
 
 ALL = 1 << 30
-#: Between pools that are as satisfied and have spent as much, nothing is said of who comes first.
+#: Between pools that are as satisfied and have used as much, nothing is said of who comes first.
 POOLS = {"root.p": 0.11, "root.q": 0.12, "root.q.x": 0.13}
 
 
@@ -33,11 +33,11 @@ class Unlike(Stream):
             self.capacity = tuple(10 * amount for amount in self.capacity)
         self.menu = [self._demand() for _ in range(self.random.choice([1, 3, 8, 20, 60]))]
         self.shares = FairShare(self.capacity, self._rules() if self.with_rules else {})
-        self.spent.update(POOLS)
+        self.past_usage.update(POOLS)
 
     def move(self) -> None:
         super().move()
-        self.spent.update(POOLS)
+        self.past_usage.update(POOLS)
 
     def limit_s(self, job_id: int) -> int:
         return int(self.waiting[job_id].length_s)
@@ -48,7 +48,7 @@ class Unlike(Stream):
 
     def lined_up(self, few: int) -> WaitIndex:
         tables = LeafTables(
-            queues=self.queues, used=self.used, shares=self.shares, spent=self.spent,
+            queues=self.queues, used=self.used, shares=self.shares, past_usage=self.past_usage,
             recent=self.short.counted, limit_s=self.limit_s,
         )  # fmt: skip
         return WaitIndex(tables, few=few)
@@ -127,7 +127,7 @@ def test_few_of_many_unlike_demands_are_read_in_a_search() -> None:
             demands.put(demand, (0, at), 60)
         bounds = [(count // 2, count // 2, ANY_LENGTH), (count, count, 59), (count // 3, count, 99)]
         assert [bool(demands.first(each)) for each in bounds] == [False, False, True]
-        return demands.looks
+        return demands.examined
 
     assert looks(4_000) < 400
     assert looks(16_000) < 800
@@ -155,7 +155,7 @@ def test_another_users_submission_does_not_look_at_the_unlike_jobs_of_one(is_ful
         with counted() as lines:
             done = run_pass(wait_index, free=free, pass_context=None)
         assert done.admitted == [count]
-        return done.looks, lines[0]
+        return done.examined, lines[0]
 
     (few_looks, few_lines), (many_looks, many_lines) = cost(100), cost(4_000)
     assert many_looks < few_looks + 300

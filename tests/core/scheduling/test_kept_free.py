@@ -15,7 +15,7 @@ from drfd.core.explain.reasons import (
     WaitReason,
     explain_wait,
 )
-from drfd.core.fairness.rules import ReservationSettings
+from drfd.core.fairness.rules import ReservationSettings, Rules
 from drfd.core.model.job import JobSpec
 from drfd.core.model.resources import NOTHING, Resources
 from drfd.core.scheduling.kept_free import SAMPLES, ExternalLoad, ExternalLoadEstimator
@@ -39,9 +39,9 @@ def show(
     at_s: float = 0.0,
 ) -> int:
     """How many of the samples, two seconds apart, have changed what is kept."""
+    machine = Rules(capacity=CAPACITY, beside=beside)
     return sum(
-        gauge.see(each, beside=beside, capacity=CAPACITY, now_s=now(at_s + 2 * number).at_s)
-        for number, each in enumerate(samples)
+        gauge.see(each, machine, now(at_s + 2 * number).at_s) for number, each in enumerate(samples)
     )
 
 
@@ -59,8 +59,8 @@ def test_a_load_is_seen_when_all_the_latest_samples_show_it() -> None:
 
 def leave(gauge: ExternalLoadEstimator, memory_gib: float, *, beside: Resources = NOTHING) -> bool:
     """A job has ended and left so much memory in use."""
-    left_bytes = use(0, memory_gib).memory_bytes
-    return gauge.leave(left_bytes, beside=beside, capacity=CAPACITY, now_s=now(0).at_s)
+    machine = Rules(capacity=CAPACITY, beside=beside)
+    return gauge.leave(use(0, memory_gib).memory_bytes, machine, now(0).at_s)
 
 
 def test_what_a_job_leaves_in_memory_is_seen_at_once() -> None:
@@ -216,10 +216,10 @@ def test_it_does_not_change_what_anybody_is_entitled_to(bench: Bench) -> None:
     bench.submit()
     one, other = (a_pass(bench, load) for load in (None, loaded(2, 4)))
     for path in ("root.alice", "root.bob"):
-        assert one.standing is not None
-        assert other.standing is not None
-        assert one.standing.entitlement(path) == other.standing.entitlement(path)
-        assert one.standing.satisfaction("root.bob") == other.standing.satisfaction("root.bob")
+        assert one.share_tree is not None
+        assert other.share_tree is not None
+        assert one.share_tree.entitlement(path) == other.share_tree.entitlement(path)
+        assert one.share_tree.satisfaction("root.bob") == other.share_tree.satisfaction("root.bob")
 
 
 def why(bench: Bench, job_id: int, last: Plan) -> WaitReason | None:

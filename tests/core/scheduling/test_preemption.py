@@ -21,7 +21,7 @@ from drfd.core.fairness.rules import Preempting
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState, Outcome
-from drfd.core.scheduling.preemption import Departures, Room, Starvation, Starving, preempt
+from drfd.core.scheduling.preemption import Departures, Starvation, Starving, Supply, preempt
 from fakes import Bench, attempt_started, demand, ended, happened, now, rules, spec
 from seeds import seeds
 
@@ -40,7 +40,7 @@ class World:
 
     def __post_init__(self) -> None:
         given = rules(self.cores, self.memory_gib)
-        object.__setattr__(given, "shares", FairShare(given.room, self.rules_by_path))
+        object.__setattr__(given, "shares", FairShare(given.shares.capacity, self.rules_by_path))
         self.bench = Bench(given)
 
     def run(self, pool: str, cores: float, memory_gib: float = 0.0, **more: Any) -> int:
@@ -64,21 +64,28 @@ class World:
         self, path: str, job_id: int, how: Preempting = HOW, at_s: float = 100.0
     ) -> Sequence[ev.PreemptRequested | ev.SuspendRequested]:
         starving = Starving(f"root.{path}", job_id)
-        ledger, room = self.bench.ledger, self.bench.rules.room
-        leaving = Departures().look(ledger, now(at_s).mono_s, 0.0)
+        ledger, room = self.bench.ledger, self.bench.rules.shares.capacity
+        leaving = Departures().update(ledger, now(at_s).mono_s, 0.0)
         return preempt(
-            ledger, self.standing(), Room(capacity=room, leaving=leaving), starving, how, now(at_s)
+            ledger,
+            self.share_tree(),
+            Supply(capacity=room, leaving=leaving),
+            starving,
+            how,
+            now(at_s),
         )
 
     def starving(
         self, starvation: Starvation, at_s: float, how: Preempting = HOW
     ) -> list[Starving]:
         shares = self.bench.rules.shares
-        return starvation.look(self.bench.ledger, self.standing(), shares, how, now(at_s).mono_s)
+        return starvation.update(
+            self.bench.ledger, self.share_tree(), shares, how, now(at_s).mono_s
+        )
 
-    def standing(self) -> Any:
+    def share_tree(self) -> Any:
         ledger = self.bench.ledger
-        return self.bench.rules.shares.standing(ledger.used, ledger.queues)
+        return self.bench.rules.shares.share_tree(ledger.used, ledger.queues)
 
     def _apply(self, event: ev.Event) -> None:
         self.bench.ledger.apply(event)
@@ -202,11 +209,11 @@ def test_what_has_ended_early_keeps_no_promise() -> None:
     world.run("a", 3)
     world.run("b", 4, preemptible=False)
     mine = world.wait("b", 1)
-    standing = world.standing()
-    standing.remember("root.a.alice", (4000, 0, 0, 0))
-    ledger, room = world.bench.ledger, world.bench.rules.room
+    share_tree = world.share_tree()
+    share_tree.remember("root.a.alice", (4000, 0, 0, 0))
+    ledger, room = world.bench.ledger, world.bench.rules.shares.capacity
     assert (
-        preempt(ledger, standing, Room(capacity=room), Starving("root.b", mine), HOW, now(100))
+        preempt(ledger, share_tree, Supply(capacity=room), Starving("root.b", mine), HOW, now(100))
         == []
     )
 
@@ -316,9 +323,9 @@ def test_what_comes_back_is_counted_on_for_a_minute_whoever_sets_the_clock(
     world._apply(happened(event, going, 10.0 + jump_s))
     departures = Departures()
     gifts = [("root.a.alice", (5000, 0, 0, 0))]
-    assert departures.look(world.bench.ledger, 10.0, 5.0) == gifts
-    assert departures.look(world.bench.ledger, 74.9, 5.0) == gifts
-    assert departures.look(world.bench.ledger, 75.0, 5.0) == []
+    assert departures.update(world.bench.ledger, 10.0, 5.0) == gifts
+    assert departures.update(world.bench.ledger, 74.9, 5.0) == gifts
+    assert departures.update(world.bench.ledger, 75.0, 5.0) == []
 
 
 def test_each_part_of_an_end_has_its_own_minute() -> None:
@@ -326,10 +333,10 @@ def test_each_part_of_an_end_has_its_own_minute() -> None:
     going = world.run("a", 5)
     world._apply(happened(ev.StopRequested, going, 10.0))
     departures = Departures()
-    departures.look(world.bench.ledger, 10.0, 5.0)
-    assert departures.look(world.bench.ledger, 80.0, 5.0) == []
+    departures.update(world.bench.ledger, 10.0, 5.0)
+    assert departures.update(world.bench.ledger, 80.0, 5.0) == []
     world._apply(happened(ev.Exited, going, 80.0))
-    assert departures.look(world.bench.ledger, 81.0, 5.0) == [("root.a.alice", (5000, 0, 0, 0))]
+    assert departures.update(world.bench.ledger, 81.0, 5.0) == [("root.a.alice", (5000, 0, 0, 0))]
 
 
 def test_a_job_that_fits_needs_nobody() -> None:
@@ -552,10 +559,10 @@ def test_the_random_worlds_have_preemptions_in_them() -> None:
 
 def asked_of(world: World, job_id: int, kept: tuple[int, ...]) -> list[int]:
     """The victims when so much is kept for processes outside drfd."""
-    ledger, room = world.bench.ledger, world.bench.rules.room
+    ledger, room = world.bench.ledger, world.bench.rules.shares.capacity
     starving = Starving("root.b", job_id)
     found = preempt(
-        ledger, world.standing(), Room(capacity=room, external=kept), starving, HOW, now(100)
+        ledger, world.share_tree(), Supply(capacity=room, external=kept), starving, HOW, now(100)
     )
     return [event.job_id for event in found]
 

@@ -149,7 +149,7 @@ def test_what_is_kept_is_what_would_be_read(
     monkeypatch.setattr(ends_module, "_FEW", few)
     most = 0
     for bench, run_times, ends, now_s in lives(seed, 60):
-        ends.settle()
+        ends.read_noted()
         found = list(ends.at(now_s))
         assert found == sorted(found, key=lambda end: end[0])
         assert sorted(found) == read(bench.ledger, run_times, now_s)
@@ -168,13 +168,13 @@ def test_nothing_is_read_again_that_no_event_was_about(monkeypatch: pytest.Monke
     for _ in range(20):
         bench.start(spec(asks=demand(0.1, 0.1), time_limit_s=3600))
     ends = Ends(bench.ledger, run_times)
-    ends.settle()
+    ends.read_noted()
     assert len(list(ends.at(now(10).at_s))) == 20
     asked = []
     length_s, allocation = RunTimes.length_s, Ledger.allocation
     monkeypatch.setattr(RunTimes, "length_s", lambda *of: asked.append(of) or length_s(*of))
     monkeypatch.setattr(Ledger, "allocation", lambda *of: asked.append(of) or allocation(*of))
-    ends.settle()
+    ends.read_noted()
     assert len(list(ends.at(now(20).at_s))) == 20
     assert asked == []
 
@@ -278,7 +278,7 @@ def test_a_drain_lets_go_on_what_holds_the_memory_that_it_waits_for(bench: Bench
         demand=bench.ledger.demand(bench.job(2)),
         start_s=now(20).at_s,
         end_s=now(20).at_s,
-        spare=(0, 0, 0, 0),
+        extra=(0, 0, 0, 0),
         due_s=now(20).at_s,
     )
     pass_context = replace(seen(bench, 1_000_000), before=(drained,))

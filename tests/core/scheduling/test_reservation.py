@@ -337,7 +337,7 @@ def test_a_reservation_is_kept_until_its_job_starts() -> None:
 def kept(**changes: object) -> Reservation:
     plain: dict[str, object] = {
         "job_id": 1, "leaf": "a", "demand": (4, 0), "start_s": 100.0, "end_s": 200.0,
-        "spare": (1, 9), "due_s": 100.0,
+        "extra": (1, 9), "due_s": 100.0,
     }  # fmt: skip
     return Reservation(**(plain | changes))  # type: ignore[arg-type]
 
@@ -372,7 +372,7 @@ def test_with_nothing_kept_it_is_found_as_beside_what_hurts_nobody() -> None:
             for _ in range(random.randrange(7))
         ]
         asked = vector(random, size, 5)
-        harmless = kept(demand=(0,) * size, start_s=1e9, end_s=2e9, spare=(99,) * size)
+        harmless = kept(demand=(0,) * size, start_s=1e9, end_s=2e9, extra=(99,) * size)
         found = shadow_of(asked, 1.0, free, ends, 0.0)
         beside = shadow_of(asked, 1.0, free, ends, 0.0, [harmless])
         assert found == (None if beside is None or beside[0] >= 1e9 else beside)
@@ -389,11 +389,11 @@ def test_all_that_ends_at_the_shadow_time_is_spare_then() -> None:
 def test_the_shadow_time_of_a_later_one_lies_where_it_hurts_none_before_it() -> None:
     """Of eight, five are held until 10; six are kept from 10 to 20, with two to spare."""
     ends = [(10.0, (5,))]
-    first = kept(demand=(6,), start_s=10.0, end_s=20.0, spare=(2,))
+    first = kept(demand=(6,), start_s=10.0, end_s=20.0, extra=(2,))
     assert shadow_of((3,), 10.0, (3,), ends, 0.0, [first]) == (0.0, (0,)), "ends in time"
-    assert shadow_of((2,), 99.0, (3,), ends, 0.0, [first]) == (0.0, (1,)), "fits into the spare"
+    assert shadow_of((2,), 99.0, (3,), ends, 0.0, [first]) == (0.0, (1,)), "fits into the extra"
     assert shadow_of((3,), 11.0, (3,), ends, 0.0, [first]) == (20.0, (5,)), "neither"
-    drain = kept(demand=(6,), start_s=10.0, end_s=20.0, spare=(2,), is_drain=True)
+    drain = kept(demand=(6,), start_s=10.0, end_s=20.0, extra=(2,), is_drain=True)
     assert shadow_of((3,), 10.0, (3,), ends, 0.0, [drain]) == (20.0, (5,))
     assert shadow_of((2,), 99.0, (3,), ends, 0.0, [drain]) == (10.0, (0,))
 
@@ -402,8 +402,8 @@ def test_a_job_may_pass_if_it_ends_before_or_fits_into_the_spare() -> None:
     assert allows(kept(), (4, 0), 100.0, (4, 0))
     assert allows(kept(), (1, 9), 999.0, (4, 9))
     assert not allows(kept(), (2, 0), 100.1, (4, 9))
-    assert taken(kept(), (1, 2), 999.0).spare == (0, 7)
-    assert taken(kept(), (1, 2), 50.0).spare == (1, 9)
+    assert taken(kept(), (1, 2), 999.0).extra == (0, 7)
+    assert taken(kept(), (1, 2), 50.0).extra == (1, 9)
 
 
 def test_in_a_drain_nothing_starts_in_what_the_job_needs() -> None:
@@ -471,12 +471,12 @@ def test_each_place_lies_behind_those_before_it() -> None:
     machine, _ = crowded(ReservationSettings(patience_s=5, drain_after_s=10_000, depth=3))
     assert machine.last is not None
     assert [
-        (each.start_s, each.end_s, each.spare) for each in machine.last.reservations
+        (each.start_s, each.end_s, each.extra) for each in machine.last.reservations
     ] == [(100, 150, (3,)), (150, 200, (3,)), (200, 250, (3,))]  # fmt: skip
 
 
 def test_what_would_hurt_only_the_second_place_is_kept_back_by_it() -> None:
-    """It fits into the spare of the first, so that with one place it delays the other big job."""
+    """It fits into the extra of the first, so that with one place it delays the other big job."""
     for patience, starts in ((TWO, False), (SOON, True)):
         machine = Machine((8,), patience)
         machine.submit("x", (6,), 100.0)

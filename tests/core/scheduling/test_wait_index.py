@@ -60,7 +60,7 @@ class Stream:
     now_s: float = 0.0
     queues: dict[str, LeafQueue] = field(default_factory=dict)
     used: dict[str, Vector] = field(default_factory=dict)
-    spent: dict[str, float] = field(default_factory=dict)
+    past_usage: dict[str, float] = field(default_factory=dict)
     waiting: dict[int, Waiting] = field(default_factory=dict)
     #: Running jobs with their real ends.
     running: dict[int, tuple[Waiting, float, float]] = field(default_factory=dict)
@@ -119,7 +119,9 @@ class Stream:
                 self.short.add(job.leaf, job.demand, self.now_s + random.choice([1, 5]))
             self._hold(job.leaf, minus(tuple(0 for _ in job.demand), job.demand))
             for path in road(job.leaf):
-                self.spent[path] = self.spent.get(path, 0.0) + random.choice([0.0, 0.5, 1.0])
+                self.past_usage[path] = self.past_usage.get(path, 0.0) + random.choice(
+                    [0.0, 0.5, 1.0]
+                )
         for job_id in sorted(self.waiting):
             if random.random() < 0.04:
                 job = self.waiting[job_id]
@@ -179,12 +181,12 @@ class Stream:
     def fresh(self, pass_context: PassContext | None) -> Plan:
         return plan(
             queues=self.queues, used=self.used, free=self.free(), shares=self.shares,
-            spent=self.spent, pass_context=pass_context, recent=self.short.counted,
+            past_usage=self.past_usage, pass_context=pass_context, recent=self.short.counted,
         )  # fmt: skip
 
     def wait_index(self) -> WaitIndex:
         tables = LeafTables(
-            queues=self.queues, used=self.used, shares=self.shares, spent=self.spent,
+            queues=self.queues, used=self.used, shares=self.shares, past_usage=self.past_usage,
             recent=self.short.counted,
         )  # fmt: skip
         wait_index = WaitIndex(tables)
@@ -417,18 +419,18 @@ class SlowTree:
     def turn_in(
         self, path: str, vector: Vector, ready: Mapping[int, Waiting]
     ) -> tuple[Fraction, float, int, str]:
-        spent = self.stream.spent.get(path, float("-inf"))
+        past_usage = self.stream.past_usage.get(path, float("-inf"))
         leaves = {job.leaf for job in ready.values() if job.demand == vector}
         if path in leaves:
             own = [(job.entry(n), n) for n, job in self.waiting.items() if job.leaf == path]
             able = [each for each in own if self.could_start(self.waiting[each[1]])]
-            return self.satisfaction(path), spent, min(able)[1], path
+            return self.satisfaction(path), past_usage, min(able)[1], path
         least = min(
             self.turn_in(each, vector, ready)
             for each in self.children[path]
             if any(each in road(leaf) for leaf in leaves)
         )
-        return min(self.satisfaction(path), least[0]), spent, least[2], path
+        return min(self.satisfaction(path), least[0]), past_usage, least[2], path
 
 
 @pytest.mark.parametrize("with_rules", seeds([True, False], quick=1))

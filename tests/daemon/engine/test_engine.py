@@ -180,7 +180,7 @@ def test_the_end_of_a_task_lets_one_start_that_is_in_another_pool(make_shell: Ma
 
 def test_a_pass_over_very_many_demands_is_cut_and_goes_on_in_the_next_turn(shell: Shell) -> None:
     """In the order of one that is not; what comes between has its turn."""
-    shell.engine.scheduler.limits = PassLimits(looks=8)
+    shell.engine.scheduler.limits = PassLimits(examined=8)
     shell.turn(st.DrainAsked(now(), True, ADMIN))
     few = [spec(asks=demand(0.5 + at / 1000)) for at in range(10)]
     few += [spec("root.bob", actor=BOB, asks=demand(0.75 + at / 1000)) for at in range(10)]
@@ -436,8 +436,8 @@ def test_with_many_who_wait_it_is_asked_once_a_second_who_starves(make_shell: Ma
     shell.turn(*[asks(2, actor=each, held=True) for each in crowd])
     shell.host.take()
     looks: list[int] = []
-    look = shell.engine.scheduler._starvation.look
-    shell.engine.scheduler._starvation.look = lambda *about: looks.append(1) or look(*about)
+    look = shell.engine.scheduler._starvation.update
+    shell.engine.scheduler._starvation.update = lambda *about: looks.append(1) or look(*about)
     shell.turn(*[st.ReleaseAsked(now(), job_id, ADMIN) for job_id in range(3, 104)])
     for at_s[0] in (0.5, 0.9, 1.0, 1.4, 2.5):
         shell.engine.want_pass()
@@ -467,7 +467,7 @@ def test_an_attempt_that_was_preempted_is_usage_but_no_guess_how_long_jobs_run(
     future = ahead(small)
     half_of_the_machine = DecayedUsage(rules().half_life_s)
     half_of_the_machine.add("root.alice", 0.5, now(2).at_s, now(102).at_s)
-    assert future.spent == half_of_the_machine.spent
+    assert future.past_usage == half_of_the_machine.past_usage
     assert future.run_times.length_s(spec(time_limit_s=None)) == UNKNOWN_S
     small.turn(ended(1, at_s=801))
     small.turn(gone(1))
@@ -494,7 +494,7 @@ def test_the_time_that_a_job_was_frozen_is_neither_usage_nor_run_time(
     future = ahead(shell)
     used = DecayedUsage(rules().half_life_s)
     used.add("root.alice", float(Fraction(3, 9)), now(4000).at_s, now(4000 + ran_s).at_s)
-    assert future.spent == used.spent
+    assert future.past_usage == used.past_usage
     assert future.run_times.length_s(spec(time_limit_s=None)) == 2 * ran_s
     shell.host.take()
 
@@ -783,8 +783,8 @@ def test_what_an_ended_job_has_used_counts_once_however_often_its_end_is_told(
     again = make_shell(clock=lambda: now(5))
     for engine in (shell.engine, again.engine):
         assert engine.scheduler._short_jobs.counted == {"root.alice": (1000, GIB, 0, 0)}
-    assert shell.engine.scheduler._history.spent == again.engine.scheduler._history.spent
-    assert shell.engine.scheduler._run_times == again.engine.scheduler._run_times
+    assert shell.engine.scheduler._history.past_usage == again.engine.scheduler._history.past_usage
+    assert shell.engine.scheduler.run_times == again.engine.scheduler.run_times
 
 
 def test_a_real_lock_on_the_file_fails_the_turn_and_not_the_daemon(shell: Shell) -> None:
@@ -891,7 +891,7 @@ def test_after_every_turn_a_fresh_pass_would_find_nothing_more_to_do(
         admitted += len(engine.scheduler.last_plan.admitted)
         reserved += len(engine.scheduler.last_plan.reservations)
         pass_context = make_pass_context(
-            Ends(engine.ledger, engine.scheduler._run_times),
+            Ends(engine.ledger, engine.scheduler.run_times),
             patience=engine.rules.patience,
             now_s=seconds[0] + now().at_s,
             before=engine.scheduler.last_plan.reservations,
@@ -899,7 +899,7 @@ def test_after_every_turn_a_fresh_pass_would_find_nothing_more_to_do(
         fresh = schedule(
             engine.ledger,
             engine.rules,
-            engine.scheduler._history.spent,
+            engine.scheduler._history.past_usage,
             pass_context,
             engine.scheduler._short_jobs.counted,
         )
