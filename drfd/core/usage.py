@@ -134,25 +134,22 @@ def total(points: Iterable[Point], end_ms: int) -> Point:
     Cores and rates are the sums of those that are known, scaled to the longest span among them.
     """
     found = list(points)
-    cpu = [each for each in found if each.cpu_ms]
-    read = [each for each in found if each.read_ms]
-    written = [each for each in found if each.written_ms]
     memory = [each.memory_bytes or 0 for each in found if each.memory_count]
-    cpu_ms = max((each.cpu_ms for each in cpu), default=0)
-    read_ms = max((each.read_ms for each in read), default=0)
-    written_ms = max((each.written_ms for each in written), default=0)
     return Point(
         end_ms,
         max((each.span_ms for each in found), default=0),
-        sum(each.cpu_us * cpu_ms // each.cpu_ms for each in cpu),
-        cpu_ms,
+        *_scaled_sum([(each.cpu_us, each.cpu_ms) for each in found]),
         sum(memory),
         1 if memory else 0,
-        sum(each.read_bytes * read_ms // each.read_ms for each in read),
-        read_ms,
-        sum(each.written_bytes * written_ms // each.written_ms for each in written),
-        written_ms,
+        *_scaled_sum([(each.read_bytes, each.read_ms) for each in found]),
+        *_scaled_sum([(each.written_bytes, each.written_ms) for each in found]),
     )
+
+
+def _scaled_sum(amounts: list[tuple[int, int]]) -> tuple[int, int]:
+    """Return the sum of amounts, each scaled from its milliseconds to the most, and the most."""
+    longest_ms = max((ms for _, ms in amounts), default=0)
+    return sum(amount * longest_ms // ms for amount, ms in amounts if ms), longest_ms
 
 
 def thinned(points: Iterable[Point], most: int) -> list[Point]:

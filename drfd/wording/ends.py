@@ -3,27 +3,7 @@
 from __future__ import annotations
 
 from drfd.common.units import show_cores, show_duration, show_size
-from drfd.core.explain.ended_jobs import (
-    DemandNotAtFault,
-    EndNote,
-    FaultSignal,
-    FirstProcessExited,
-    HasErrorOutput,
-    InKernelLog,
-    KilledForMemory,
-    LargestProcess,
-    LaunchFault,
-    MachineShort,
-    NearMemoryLimit,
-    Ran,
-    ResourcesUsed,
-    ShellRefused,
-    ShellSawSignal,
-    SignalFromElsewhere,
-    UsedBeforeLoss,
-    UsedNearEnd,
-    WorkUnknown,
-)
+from drfd.core.explain import ended_jobs as end
 
 #: Meaning of signals that end programs.
 _SIGNALS = {
@@ -46,58 +26,58 @@ _CODES = {
 }
 #: Remedies for a failed launch.
 _REMEDIES = {
-    LaunchFault.NOT_IN_PATH: (
+    end.LaunchFault.NOT_IN_PATH: (
         "write its full path, or set PATH before you submit: the job has yours"
     ),
-    LaunchFault.NO_PROGRAM: "look at its path, and for a script at its first line",
-    LaunchFault.NO_INTERPRETER: "mend the script's first line",
-    LaunchFault.NO_FIRST_LINE: "give it one, or submit it as a script: drf submit FILE",
-    LaunchFault.NO_DIRECTORY: "submit from a directory that exists and that you may enter",
-    LaunchFault.NO_OUTPUT: "name other files with -o and -e",
-    LaunchFault.NO_TERMINAL: "the drf run that started it has ended; run it again",
-    LaunchFault.NO_USER: "the account was removed after the job had been submitted",
-    LaunchFault.NO_LIMITS: "drf doctor tells what is wrong with this machine's limits",
+    end.LaunchFault.NO_PROGRAM: "look at its path, and for a script at its first line",
+    end.LaunchFault.NO_INTERPRETER: "mend the script's first line",
+    end.LaunchFault.NO_FIRST_LINE: "give it one, or submit it as a script: drf submit FILE",
+    end.LaunchFault.NO_DIRECTORY: "submit from a directory that exists and that you may enter",
+    end.LaunchFault.NO_OUTPUT: "name other files with -o and -e",
+    end.LaunchFault.NO_TERMINAL: "the drf run that started it has ended; run it again",
+    end.LaunchFault.NO_USER: "the account was removed after the job had been submitted",
+    end.LaunchFault.NO_LIMITS: "drf doctor tells what is wrong with this machine's limits",
 }
 
 
-def end_text(note: EndNote) -> str:
+def end_text(note: end.EndNote) -> str:
     """Return the sentence, without a full stop."""
     match note:
-        case Ran():
+        case end.Ran():
             return f"it ran for {_span(note.ran_ms)} and used {_used(note.used)}"
-        case UsedBeforeLoss():
+        case end.UsedBeforeLoss():
             return f"until then it had used {_used(note.used)}"
-        case WorkUnknown():
+        case end.WorkUnknown():
             return "whether its work was done only its output can tell; submit it again if not"
-        case KilledForMemory():
+        case end.KilledForMemory():
             return (
                 f"it was killed {_span(note.ran_ms)} after its start, with a peak of "
                 f"{show_size(note.peak_bytes)} and a limit of {show_size(note.limit_bytes)}"
             )
-        case MachineShort(by_kernel=True):
+        case end.MachineShort(by_kernel=True):
             return "the kernel chose it when the whole machine was short; journalctl -k tells more"
-        case MachineShort():
+        case end.MachineShort():
             return (
                 "the kernel has counted no kill in it: systemd-oomd or somebody else did it; "
                 "journalctl -u systemd-oomd tells more"
             )
-        case DemandNotAtFault():
+        case end.DemandNotAtFault():
             return (
                 "its demand was not the fault: submit it again; an administrator can keep more "
                 "memory for the system with capacity.reserve_memory"
             )
-        case FirstProcessExited():
+        case end.FirstProcessExited():
             return f"its first process was not the one: it ended with exit code {note.exit_code}"
-        case LargestProcess():
+        case end.LargestProcess():
             largest = show_size(note.size_bytes)
             together = "; all of them together reached the limit" if note.is_one_of_many else ""
             return f"the largest of its processes had {largest}, shared pages included{together}"
-        case InKernelLog():
+        case end.InKernelLog():
             return (
                 "the kernel's log names the process that it killed first: "
                 "journalctl -k --grep oom-kill"
             )
-        case UsedNearEnd():
+        case end.UsedNearEnd():
             shown = show_cores(round(note.cores_milli, -1))
             if note.is_idle:
                 return (
@@ -105,37 +85,37 @@ def end_text(note: EndNote) -> str:
                     "it may have waited for something, not computed"
                 )
             return f"near its end it still used {shown} cores: it was at work"
-        case ShellRefused():
+        case end.ShellRefused():
             return f"{note.exit_code} is {_CODES[note.exit_code]}"
-        case ShellSawSignal():
+        case end.ShellSawSignal():
             return (
                 f"{note.exit_code} is a shell's word for: what it ran was killed by {note.signal}"
             )
-        case FaultSignal():
+        case end.FaultSignal():
             return _SIGNALS[note.signal]
-        case SignalFromElsewhere():
+        case end.SignalFromElsewhere():
             memory = (
                 ", and the kernel has counted no kill for memory in it"
                 if note.is_not_for_memory
                 else ""
             )
             return f"somebody else sent it, or a program of the job's own: drfd did not{memory}"
-        case NearMemoryLimit():
+        case end.NearMemoryLimit():
             peak, limit = show_size(note.peak_bytes), show_size(note.limit_bytes)
             return f"its memory came up to {peak} of {limit}"
-        case HasErrorOutput():
+        case end.HasErrorOutput():
             return f"what it said: drf log --err {note.job_id}"
-        case LaunchFault():
+        case end.LaunchFault():
             return _REMEDIES[note]
 
 
-def _used(told: ResourcesUsed) -> str:
-    cpu = show_duration(told.cpu_s) if told.cpu_s >= 60 else f"{told.cpu_s:.1f}s"
+def _used(fact: end.ResourcesUsed) -> str:
+    cpu = show_duration(fact.cpu_s) if fact.cpu_s >= 60 else f"{fact.cpu_s:.1f}s"
     mean = ""
-    if told.mean_cores_milli is not None:
-        cores = show_cores(told.mean_cores_milli)
-        mean = f" ({cores} of {show_cores(told.cores_milli)} cores on average)"
-    peak, limit = show_size(told.memory_peak_bytes), show_size(told.memory_bytes)
+    if fact.mean_cores_milli is not None:
+        cores = show_cores(fact.mean_cores_milli)
+        mean = f" ({cores} of {show_cores(fact.cores_milli)} cores on average)"
+    peak, limit = show_size(fact.memory_peak_bytes), show_size(fact.memory_bytes)
     return f"{cpu} of CPU time{mean} and {peak} of {limit} of memory"
 
 

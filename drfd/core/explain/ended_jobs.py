@@ -276,6 +276,7 @@ def _resources_used(job: Job, usage: Usage) -> ResourcesUsed:
 
 
 def _ran_ms(job: Job) -> int:
+    """Return the run time of the last attempt in milliseconds, without the time frozen."""
     if job.started_at is None or job.ended_at is None:
         return 0
     return max(0, round((job.ended_at - job.started_at - job.frozen_s(job.ended_at)) * 1000))
@@ -367,13 +368,6 @@ def _used(job: Job) -> Usage:
     return job.usage
 
 
-def _run_ms(job: Job) -> int:
-    """Return the run time of the last attempt in milliseconds, without the time frozen."""
-    assert job.started_at is not None
-    assert job.ended_at is not None
-    return max(1, round((job.ended_at - job.started_at - job.frozen_s(job.ended_at)) * 1000))
-
-
 def _memory(job: Job) -> int:
     usage, declared = _used(job), job.spec.demand.memory_bytes
     peak = usage.memory_peak_bytes
@@ -390,7 +384,7 @@ def _memory(job: Job) -> int:
 
 def _cores(job: Job) -> int:
     usage, declared = _used(job), job.spec.demand.cores_milli
-    mean = round(usage.cpu_s * 1_000_000) // _run_ms(job)
+    mean = round(usage.cpu_s * 1_000_000) // max(1, _ran_ms(job))
     # A job cannot exceed its quota for long.
     needed = min(mean * (100 - _NOISE_PERCENT) // 100, max(declared, 500))
     periods, held_back = usage.quota_periods, usage.throttled_periods
@@ -415,7 +409,7 @@ def _rate(job: Job, what: str) -> int:
     )
     if not declared:
         return 0
-    seen = max(peak or 0, moved * 1000 // max(1000, _run_ms(job)))
+    seen = max(peak or 0, moved * 1000 // max(1000, _ran_ms(job)))
     if seen * 10 >= declared * 9:
         # The limit may have prevented a higher rate.
         return declared
@@ -424,7 +418,7 @@ def _rate(job: Job, what: str) -> int:
 
 def _longer_s(job: Job) -> int:
     """Return 150 % of the run time in whole seconds, rounded up."""
-    return -(-_run_ms(job) * 3 // 2000)
+    return -(-max(1, _ran_ms(job)) * 3 // 2000)
 
 
 def round_time(seconds: int) -> int:

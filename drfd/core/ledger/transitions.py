@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from drfd.core.ledger.queue import Line
 from drfd.core.model import events as ev
-from drfd.core.model.job import Broken, Job, JobState, Outcome, Stop
+from drfd.core.model.job import Broken, Job, JobSpec, JobState, Outcome, Stop
 
 #: Number of requested signals that a job remembers. Older ones that could not be sent meanwhile are
 #: lost, much as the kernel merges equal pending signals.
@@ -141,12 +141,7 @@ def settled(job: Job, event: ev.DependencySettled) -> Job:
 
 
 def changed(job: Job, event: ev.Changed) -> Job:
-    job = replace(job, spec=event.spec)
-    if event.sets_after:
-        job = replace(job, awaits=event.spec.after, broken=None)
-    if event.sets_begin:
-        job = replace(job, not_before_s=event.spec.begin_s)
-    return eligible(job, event.at_s) if event.sets_after or event.sets_begin else job
+    return _with_spec(job, event.spec, event.sets_after, event.sets_begin, event.at_s)
 
 
 def altered(job: Job, event: ev.Altered) -> Job:
@@ -161,14 +156,16 @@ def altered(job: Job, event: ev.Altered) -> Job:
         after=spec.after if event.after is None else event.after,
         begin_s=spec.begin_s if event.begin_s is None else event.begin_s or None,
     )
+    return _with_spec(job, spec, event.after is not None, event.begin_s is not None, event.at_s)
+
+
+def _with_spec(job: Job, spec: JobSpec, sets_after: bool, sets_begin: bool, at_s: float) -> Job:
     job = replace(job, spec=spec)
-    if event.after is not None:
-        job = replace(job, awaits=event.after, broken=None)
-    if event.begin_s is not None:
+    if sets_after:
+        job = replace(job, awaits=spec.after, broken=None)
+    if sets_begin:
         job = replace(job, not_before_s=spec.begin_s)
-    elif event.after is None:
-        return job
-    return eligible(job, event.at_s)
+    return eligible(job, at_s) if sets_after or sets_begin else job
 
 
 def queued_again(job: Job, event: ev.Requeued | ev.Retried) -> Job:
@@ -176,7 +173,6 @@ def queued_again(job: Job, event: ev.Requeued | ev.Retried) -> Job:
 
     It is eligible from now on, except that a job whose launch was postponed keeps its earlier time.
     """
-    is_postponed = job.postponed is not None and job.outcome is None
     again = Job(
         id=job.id,
         spec=job.spec,
@@ -190,7 +186,7 @@ def queued_again(job: Job, event: ev.Requeued | ev.Retried) -> Job:
         array_index=job.array_index,
         postponements=job.postponements,
     )
-    if is_postponed:
+    if job.postponed is not None and job.outcome is None:
         again = replace(
             again,
             postponed=job.postponed,

@@ -1,7 +1,7 @@
 """Events, named in the past tense: only events are appended to the journal and applied.
 
 A kind, once released, is never edited, because its old records must stay readable. A new meaning
-gets a new kind. Events have no subclasses.
+gets a new kind. No kind is a subclass of another.
 """
 
 from __future__ import annotations
@@ -26,33 +26,35 @@ class StartReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admitted:
-    """The job starts: its demand and these instances are allocated, and its launch is owed."""
-
+class _OfJob:
     job_id: int
     at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfAttempt(_OfJob):
     attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted(_OfAttempt):
+    """The job starts: its demand and these instances are allocated, and its launch is owed."""
+
     instances: Instances = ()
     #: None in events of versions that did not record it.
     why: StartReason | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
-    job_id: int
-    at_s: float
-    attempt: int
+class Launched(_OfAttempt):
     mono_s: float
     cgroup: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchFailed:
+class LaunchFailed(_OfAttempt):
     """The job's program never ran: a limit could not be applied, a directory is missing, …"""
 
-    job_id: int
-    at_s: float
-    attempt: int
     #: A sentence for the submitter that says what failed.
     text: str
     #: LAUNCH_FAILED, or the outcome of the stop requested while the job was starting.
@@ -60,37 +62,30 @@ class LaunchFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchPostponed:
+class LaunchPostponed(_OfAttempt):
     """The job's program has not run, because of a temporary shortage.
 
     Once the attempt is removed, the job waits again at its old place in the queue.
     """
 
-    job_id: int
-    at_s: float
-    attempt: int
     why: Postponed
     #: Unix time before which this job may not start, or None if only the shortage delays it.
     not_before_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopRequested:
+class StopRequested(_OfJob):
     """A user or a limit requires the job to stop; recorded before the first signal is sent."""
 
-    job_id: int
-    at_s: float
     mono_s: float
     outcome: Outcome
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreemptRequested:
+class PreemptRequested(_OfJob):
     """The job is stopped for another and queued again; recorded before the first signal."""
 
-    job_id: int
-    at_s: float
     mono_s: float
     #: The starving job that gets the released resources.
     for_job: int
@@ -98,20 +93,14 @@ class PreemptRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Escalated:
+class Escalated(_OfJob):
     """The grace time is over, and SIGKILL is owed from now on."""
-
-    job_id: int
-    at_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exited:
+class Exited(_OfAttempt):
     """The job's first process has ended; its cgroup may not be empty yet."""
 
-    job_id: int
-    at_s: float
-    attempt: int
     #: Both are None if the exit status cannot be known.
     exit_code: int | None
     signal: int | None
@@ -124,122 +113,91 @@ class Exited:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cleaned:
+class Cleaned(_OfAttempt):
     """No process and no cgroup of the attempt is left, so its resources are free."""
 
-    job_id: int
-    at_s: float
-    attempt: int
     #: Result of the notification command, or None if there was none.
     notice: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Requeued:
+class Requeued(_OfAttempt):
     """The attempt is removed, and the job waits again at its old place in the queue."""
-
-    job_id: int
-    at_s: float
-    attempt: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SuspendRequested:
+class SuspendRequested(_OfJob):
     """The job is to be frozen; it keeps its whole allocation until then."""
 
-    job_id: int
-    at_s: float
     #: The user who must resume it, or None if drfd resumes it as soon as there is room.
     by: str | None
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Suspended:
+class Suspended(_OfAttempt):
     """All processes of the job are frozen; it keeps its memory and releases cores and rates."""
 
-    job_id: int
-    at_s: float
-    attempt: int
     mono_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResumeRequested:
+class ResumeRequested(_OfJob):
     """The job is to go on as soon as the resources that it released are free."""
 
-    job_id: int
-    at_s: float
     by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resumed:
+class Resumed(_OfJob):
     """The job's whole demand is allocated again, and its thaw is owed."""
 
-    job_id: int
-    at_s: float
     mono_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retried:
+class Retried(_OfAttempt):
     """The attempt is removed, and its outcome is one after which the job is tried again."""
 
-    job_id: int
-    at_s: float
-    attempt: int
     #: Unix time before which the next attempt may not start.
     not_before_s: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Warned:
+class Warned(_OfJob):
     """The time limit is near, and the signal that the job asked for is owed."""
 
-    job_id: int
-    at_s: float
     signal: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SignalRequested:
+class SignalRequested(_OfJob):
     """A user has requested a signal for the job; recorded before it is sent."""
 
-    job_id: int
-    at_s: float
     signal: int
     by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submitted:
-    job_id: int
-    at_s: float
+class Submitted(_OfJob):
     spec: JobSpec
     held: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    job_id: int
-    at_s: float
+class Held(_OfJob):
     by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Released:
-    job_id: int
-    at_s: float
+class Released(_OfJob):
     by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cancelled:
+class Cancelled(_OfJob):
     """The job ended without having run."""
 
-    job_id: int
-    at_s: float
     by: str
 
 
@@ -255,11 +213,9 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DependencySettled:
+class DependencySettled(_OfJob):
     """One or more jobs that this one waits for have ended; `on` is the first of them."""
 
-    job_id: int
-    at_s: float
     on: int
     outcome: Outcome
     is_met: bool
@@ -274,22 +230,17 @@ class DependencySettled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BeginReached:
+class BeginReached(_OfJob):
     """The earliest start time of the job has passed."""
-
-    job_id: int
-    at_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changed:
+class Changed(_OfJob):
     """The specification of the job was changed; `spec` is the whole new one.
 
     Only older versions wrote this event; the present one writes `Altered`.
     """
 
-    job_id: int
-    at_s: float
     by: str
     spec: JobSpec
     #: Whether the dependencies, and the begin time, were set, perhaps to the same values.
@@ -299,11 +250,9 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Altered:
+class Altered(_OfJob):
     """The specification of the job was changed; a field that is None is unchanged."""
 
-    job_id: int
-    at_s: float
     by: str
     text: str
     name: str | None = None

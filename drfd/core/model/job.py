@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, Self
 
@@ -417,12 +417,7 @@ class Owner:
 
     def may_be(self, other: Owner) -> bool:
         """True if no field that is known to both differs."""
-        pairs = (
-            (self.uid, other.uid),
-            (self.user, other.user),
-            (self.journal, other.journal),
-            (self.submitted_us, other.submitted_us),
-        )
+        pairs = zip(astuple(self), astuple(other), strict=True)
         return all(mine is None or its is None or mine == its for mine, its in pairs)
 
     def facts(self) -> dict[str, int | str]:
@@ -446,17 +441,11 @@ def read_owner(record: Mapping[str, object]) -> Owner:
 
     A missing field, or one of a wrong type, is not known.
     """
-
-    def known(name: str, kind: type) -> Any:
-        value = record.get(name)
-        return value if type(value) is kind else None
-
-    return Owner(
-        uid=known("uid", int),
-        user=known("user", str),
-        journal=known("journal", str),
-        submitted_us=known("submitted_us", int),
-    )
+    kinds = {"uid": int, "user": str, "journal": str, "submitted_us": int}
+    known: dict[str, Any] = {
+        name: record[name] for name, kind in kinds.items() if type(record.get(name)) is kind
+    }
+    return Owner(**known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

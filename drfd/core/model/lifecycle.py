@@ -104,16 +104,6 @@ def next_state(state: S, event: ev.JobEvent) -> S:
         raise InvalidTransition(f"{state} does not allow {event!r}") from None
 
 
-def table_rows() -> list[str]:
-    """Return the table as lines of Markdown, for docs/architecture.md."""
-    rows = ["| state | event | next state |", "|---|---|---|"]
-    for state, moves in TRANSITIONS.items():
-        rows += [f"| {state} | {kind.__name__} | {after} |" for kind, after in moves.items()]
-        if not moves:
-            rows.append(f"| {state} | – | – |")
-    return rows
-
-
 @dataclass(frozen=True, slots=True)
 class _AttemptEffect:
     job_id: int
@@ -123,37 +113,25 @@ class _AttemptEffect:
 class Launch(_AttemptEffect):
     """Start a runner for this attempt, unless it has already had one."""
 
-    __slots__ = ()
-
 
 class Terminate(_AttemptEffect):
     """Send SIGTERM to the attempt's processes, unless that has been done."""
-
-    __slots__ = ()
 
 
 class Kill(_AttemptEffect):
     """Kill all processes of the attempt."""
 
-    __slots__ = ()
-
 
 class Freeze(_AttemptEffect):
     """Freeze all processes of the attempt until it is thawed."""
-
-    __slots__ = ()
 
 
 class Thaw(_AttemptEffect):
     """Thaw the attempt's processes."""
 
-    __slots__ = ()
-
 
 class RemoveAttempt(_AttemptEffect):
     """Remove all that is left of the attempt: processes, cgroup, files."""
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)

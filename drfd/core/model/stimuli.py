@@ -72,7 +72,6 @@ class JobAsked:
     unmaterialized_only: bool = field(default=False, kw_only=True)
 
 
-@dataclass(frozen=True, slots=True)
 class CancelAsked(JobAsked):
     """A request to end a job, or to take it out of the queue."""
 
@@ -84,22 +83,18 @@ class StoringAsked(JobAsked):
     kept: Kept = field(default=Kept(), kw_only=True)
 
 
-@dataclass(frozen=True, slots=True)
 class HoldAsked(StoringAsked):
     """A request to keep a waiting job from starting until it is released."""
 
 
-@dataclass(frozen=True, slots=True)
 class ReleaseAsked(StoringAsked):
     """A request to let a held job start."""
 
 
-@dataclass(frozen=True, slots=True)
 class SuspendAsked(StoringAsked):
     """A request to freeze a running job."""
 
 
-@dataclass(frozen=True, slots=True)
 class ResumeAsked(StoringAsked):
     """A request to let a suspended job go on."""
 
@@ -208,7 +203,6 @@ class AttemptEnded:
     loss: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class Frozen(AttemptReport):
     """All processes of the attempt are frozen."""
 

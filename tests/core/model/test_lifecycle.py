@@ -20,9 +20,8 @@ from drfd.core.model.lifecycle import (
     Thaw,
     next_state,
     owed,
-    table_rows,
 )
-from fakes import ROADS, happened, ledger_at
+from fakes import ROADS, happened, ledger_at, table_rows
 
 S = JobState
 KINDS = list(get_args(ev.JobEvent))
