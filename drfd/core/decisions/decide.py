@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from drfd.core.decisions import job_requests
 from drfd.core.decisions.dependencies import begin
@@ -62,38 +64,43 @@ def decide(ledger: Ledger, stimulus: st.Stimulus, rules: Rules) -> list[ev.Event
         case st.DrainAsked():
             return job_requests.drain(ledger, stimulus)
         case st.AttemptStarted():
-            return _attempt_started(ledger, stimulus)
+            return _about(ledger, stimulus, ev.Launched, _attempt_started)
         case st.LaunchAborted():
-            return _launch_aborted(ledger, stimulus)
+            return _about(ledger, stimulus, ev.LaunchFailed, _launch_aborted)
         case st.LaunchShort():
-            return _launch_short(ledger, stimulus)
+            return _about(ledger, stimulus, ev.LaunchPostponed, partial(_launch_short, ledger))
         case st.AttemptEnded():
-            return _attempt_ended(ledger, stimulus)
+            return _about(ledger, stimulus, ev.Exited, _attempt_ended)
         case st.Frozen():
-            return _frozen(ledger, stimulus)
+            return _about(ledger, stimulus, ev.Suspended, _frozen)
         case st.AttemptMissing():
             return _attempt_missing(ledger, stimulus)
         case st.AttemptRemoved():
-            return _attempt_removed(ledger, stimulus)
+            return _about(ledger, stimulus, ev.Cleaned, _attempt_removed)
         case st.IdsSeen():
             return _ids_seen(ledger, stimulus)
         case st.Breached():
-            return _breached(ledger, stimulus)
+            return _about(ledger, stimulus, ev.StopRequested, _breached)
         case st.Tick():
             return _tick(ledger, stimulus, rules)
 
 
-def _current(ledger: Ledger, job_id: int, attempt: int, kind: type) -> Job | None:
-    """Return the job if the report is about its present attempt and its state allows `kind`."""
-    job = ledger.jobs.get(job_id)
-    if job is None or job.attempt != attempt or kind not in TRANSITIONS[job.state]:
-        return None
-    return job
+Report = TypeVar("Report", bound=st.AttemptStarted | st.AttemptEnded | st.AttemptReport)
 
 
-def _attempt_started(ledger: Ledger, up: st.AttemptStarted) -> list[ev.Event]:
-    job = _current(ledger, up.job_id, up.attempt, ev.Launched)
-    if job is None or job.started_at is not None:
+def _about(
+    ledger: Ledger, report: Report, kind: type, judge: Callable[[Job, Report], list[ev.Event]]
+) -> list[ev.Event]:
+    """Return the events of `judge` if the report is about the present attempt of its job, and the
+    job's state allows `kind`."""
+    job = ledger.jobs.get(report.job_id)
+    if job is None or job.attempt != report.attempt or kind not in TRANSITIONS[job.state]:
+        return []
+    return judge(job, report)
+
+
+def _attempt_started(job: Job, up: st.AttemptStarted) -> list[ev.Event]:
+    if job.started_at is not None:
         return []
     return [
         ev.Launched(
@@ -102,10 +109,7 @@ def _attempt_started(ledger: Ledger, up: st.AttemptStarted) -> list[ev.Event]:
     ]
 
 
-def _launch_aborted(ledger: Ledger, abort: st.LaunchAborted) -> list[ev.Event]:
-    job = _current(ledger, abort.job_id, abort.attempt, ev.LaunchFailed)
-    if job is None:
-        return []
+def _launch_aborted(job: Job, abort: st.LaunchAborted) -> list[ev.Event]:
     outcome, text = Outcome.LAUNCH_FAILED, abort.text
     if job.stop is not None and job.stop.outcome is not None:
         outcome, text = job.stop.outcome, job.stop.text
@@ -116,15 +120,11 @@ def _launch_aborted(ledger: Ledger, abort: st.LaunchAborted) -> list[ev.Event]:
     ]
 
 
-def _launch_short(ledger: Ledger, short: st.LaunchShort) -> list[ev.Event]:
-    job = _current(ledger, short.job_id, short.attempt, ev.LaunchPostponed)
-    if job is None:
-        return []
+def _launch_short(ledger: Ledger, job: Job, short: st.LaunchShort) -> list[ev.Event]:
     if job.stop is not None and job.stop.outcome is not None:
         # The job is to stop, so its launch is not tried again.
-        return _launch_aborted(
-            ledger, st.LaunchAborted(short.now, short.job_id, short.attempt, short.text)
-        )
+        abort = st.LaunchAborted(short.now, short.job_id, short.attempt, short.text)
+        return _launch_aborted(job, abort)
     at_s = short.now.at_s
     why = next_try(
         ledger.shortages, job, short.whose, text=short.text, resource=short.resource, at_s=at_s
@@ -140,10 +140,7 @@ def _launch_short(ledger: Ledger, short: st.LaunchShort) -> list[ev.Event]:
     ]
 
 
-def _attempt_ended(ledger: Ledger, end: st.AttemptEnded) -> list[ev.Event]:
-    job = _current(ledger, end.job_id, end.attempt, ev.Exited)
-    if job is None:
-        return []
+def _attempt_ended(job: Job, end: st.AttemptEnded) -> list[ev.Event]:
     outcome, text = judge_end(job, end)
     return [
         ev.Exited(
@@ -160,10 +157,9 @@ def _attempt_ended(ledger: Ledger, end: st.AttemptEnded) -> list[ev.Event]:
     ]
 
 
-def _frozen(ledger: Ledger, news: st.Frozen) -> list[ev.Event]:
-    job = _current(ledger, news.job_id, news.attempt, ev.Suspended)
+def _frozen(job: Job, news: st.Frozen) -> list[ev.Event]:
     # Ignore a report that is repeated after a restart, or that a thaw has overtaken.
-    if job is None or not job.freezing:
+    if not job.freezing:
         return []
     return [
         ev.Suspended(job_id=job.id, at_s=news.now.at_s, attempt=job.attempt, mono_s=news.now.mono_s)
@@ -187,13 +183,10 @@ def _attempt_missing(ledger: Ledger, missing: st.AttemptMissing) -> list[ev.Even
         usage=None,
         loss=missing.loss,
     )
-    return _attempt_ended(ledger, end)
+    return _about(ledger, end, ev.Exited, _attempt_ended)
 
 
-def _attempt_removed(ledger: Ledger, gone: st.AttemptRemoved) -> list[ev.Event]:
-    job = _current(ledger, gone.job_id, gone.attempt, ev.Cleaned)
-    if job is None:
-        return []
+def _attempt_removed(job: Job, gone: st.AttemptRemoved) -> list[ev.Event]:
     if job.outcome is None:
         return [ev.Requeued(job_id=job.id, at_s=gone.now.at_s, attempt=gone.attempt)]
     if is_to_retry(job):
@@ -218,9 +211,8 @@ def _ids_seen(ledger: Ledger, seen: st.IdsSeen) -> list[ev.Event]:
     return [ev.IdsRaised(at_s=seen.now.at_s, next_id=seen.highest + 1)]
 
 
-def _breached(ledger: Ledger, breach: st.Breached) -> list[ev.Event]:
-    job = _current(ledger, breach.job_id, breach.attempt, ev.StopRequested)
-    return [] if job is None else job_requests.stop(job, breach.now, breach.outcome, breach.text)
+def _breached(job: Job, breach: st.Breached) -> list[ev.Event]:
+    return job_requests.stop(job, breach.now, breach.outcome, breach.text)
 
 
 def _tick(ledger: Ledger, tick: st.Tick, rules: Rules) -> list[ev.Event]:

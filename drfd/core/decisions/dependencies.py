@@ -2,7 +2,7 @@
 
 `Settlement` tells the waiting jobs of an end, some of them in each turn: an end may be news for ten
 thousand jobs, and telling all of them at once would block everybody else for more than a second.
-The ledger knows which ends have not been told to all jobs, so a restart continues at any point.
+The ledger knows which ends have not been reported to all jobs, so a restart continues at any point.
 """
 
 from __future__ import annotations

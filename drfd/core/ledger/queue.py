@@ -403,13 +403,13 @@ class ArrayState:
         """Move tasks between the lines; yield runs that may start now (1) or no longer (-1)."""
         if self.array.at_once is None:
             return
-        room = max(0, self.array.at_once - self.active)
-        while len(self.open) < room and self.shut:
-            run = self.shut.take_first(room - len(self.open))
+        startable = max(0, self.array.at_once - self.active)
+        while len(self.open) < startable and self.shut:
+            run = self.shut.take_first(startable - len(self.open))
             self.open.add_run(run)
             yield 1, run
-        while len(self.open) > room:
-            run = self.open.take_last(len(self.open) - room)
+        while len(self.open) > startable:
+            run = self.open.take_last(len(self.open) - startable)
             self.shut.add_run(run)
             yield -1, run
 

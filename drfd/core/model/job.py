@@ -221,9 +221,9 @@ class JobSpec:
         texts = (self.name, self.cwd, self.stdout, self.stderr, *attach)
         # A character may take four bytes in Python and in UTF-8.
         size = sum(len(each) if each.isascii() else 4 * len(each) for each in texts)
-        told = () if self.notify is None else (self.notify.argv,)
-        size += sum(len(each.data) for each in (self.argv, *told) if len(each.data) <= LONG_BYTES)
-        count = len(texts) + 1 + len(told)
+        notify = () if self.notify is None else (self.notify.argv,)
+        size += sum(len(each.data) for each in (self.argv, *notify) if len(each.data) <= LONG_BYTES)
+        count = len(texts) + 1 + len(notify)
         return JOB_BYTES + size + TEXT_BYTES * count + DEPENDENCY_BYTES * len(self.after)
 
 

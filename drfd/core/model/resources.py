@@ -147,18 +147,18 @@ def total(vectors: Iterable[Vector], zero: Vector) -> Vector:
     return zero
 
 
-def fits(demand: Vector, room: Vector) -> bool:
-    """True if the demand fits; a demand of zero fits even where the room is negative."""
+def fits(demand: Vector, free: Vector) -> bool:
+    """True if the demand fits; a demand of zero fits even where `free` is negative."""
     # This is the hottest path of a pass.
-    for asked, there in zip(demand, room, strict=True):  # noqa: SIM110  # `all` takes thrice as long
+    for asked, there in zip(demand, free, strict=True):  # noqa: SIM110  # `all` takes thrice as long
         if asked > there and asked:
             return False
     return True
 
 
-def short_axes(demand: Vector, room: Vector) -> list[int]:
-    """Return the axes on which `demand` does not fit into `room`."""
-    pairs = enumerate(zip(demand, room, strict=True))
+def short_axes(demand: Vector, free: Vector) -> list[int]:
+    """Return the axes on which `demand` does not fit into `free`."""
+    pairs = enumerate(zip(demand, free, strict=True))
     return [axis for axis, (asked, there) in pairs if asked > there and asked]
 
 
