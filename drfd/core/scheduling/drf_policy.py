@@ -89,7 +89,7 @@ def drf(pass_input: PassInput) -> Plan:
     wait_index, pass_context = pass_input.wait_index, pass_input.pass_context
     wait_index.begin(pass_context)
     walk = _Walk(pass_input)
-    walk.keep_reservations()
+    walk.renew_reservations()
     walk.serve(promise_only=True)
     walk.serve(promise_only=False)
     return Plan(
@@ -135,7 +135,7 @@ class _Walk:
         #: Demands that would not fit even after the end of all running jobs.
         self._hopeless: set[Vector] = set()
 
-    def keep_reservations(self) -> None:
+    def renew_reservations(self) -> None:
         """Take the jobs that had reservations first: each starts, or its reservation is renewed."""
         if self.backfill is None:
             return
