@@ -190,7 +190,7 @@ def test_a_job_that_comes_before_the_launcher_is_ready_starts_when_it_is(
         instance.stop()
 
 
-def test_when_the_launchers_keeper_dies_the_daemon_ends_and_says_so(instance: Instance) -> None:
+def test_when_the_launchers_supervisor_dies_the_daemon_ends_and_says_so(instance: Instance) -> None:
     """Nobody would start a launcher, nor any job, any more; jobs that run go on."""
     script = "while ! [ -e gate ]; do sleep 0.05; done; exit 5"
     job_id = instance.submit("--", "sh", "-c", script)
