@@ -275,36 +275,28 @@ class Connection:
     def submit(self, **fields: object) -> replies.SubmitReply:
         """Submit a job. A submission whose reply was lost is sent again with the same key, so that
         it is queued once."""
-        key, was_lost = Connection.submission_key, Connection.submission_key is not None
-        Connection.submission_key = None
-        key = key or os.urandom(12).hex()
-        reconnect = Reconnect(self, was_there=was_lost, is_renewed=False)
-        while True:
-            try:
-                self._learn_key()
-                return self.request("submit", key=key, **self._signed(fields))
-            except Refused as error:
-                if error.code != "not-signed" or self._key is not None:
-                    raise
-                self._ask_for_key()
-                if self._key is None:
-                    raise
-            except Unavailable as error:
-                # A lost submission may have been accepted.
-                reconnect.pause(error)
+        key, Connection.submission_key = Connection.submission_key, None
+        job = {"key": key or os.urandom(12).hex(), **fields}
+        [reply] = self.submit_all([job], was_there=key is not None)
+        if isinstance(reply, DrfdError):
+            # The next submission asks again for a key that could not be had now.
+            self._key = self._key or None
+            raise reply
+        return reply
 
     def submit_all(
-        self, jobs: Iterable[Mapping[str, object]]
+        self, jobs: Iterable[Mapping[str, object]], *, was_there: bool = False
     ) -> Iterator[replies.SubmitReply | DrfdError]:
         """Submit many jobs, and yield the reply or the refusal of each, in order.
 
         Many are sent before the first is answered, so that they share commits of the daemon's
         journal. Those without a reply when the connection is lost are sent again with their keys.
+        `was_there`: the daemon has been reached before.
         """
         left = ({"key": os.urandom(12).hex(), **fields} for fields in jobs)
         open_ones: deque[Mapping[str, object]] = deque()
         unsent: list[Mapping[str, object]] = []
-        reconnect = Reconnect(self, is_renewed=False)
+        reconnect = Reconnect(self, was_there=was_there, is_renewed=False)
         while True:
             if len(open_ones) <= _AHEAD // 2:
                 new = list(islice(left, _AHEAD - len(open_ones)))

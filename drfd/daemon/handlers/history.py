@@ -57,7 +57,7 @@ class HistoryHandler:
     async def _history(self, actor: st.Actor, request: msg.HistoryRequest) -> HistoryReply:
         """Return a page, newest first. `after` in it asks for the next page, or is null."""
         past = self._past(request.past, after=request.after, limit=request.limit + 1)
-        jobs = await asyncio.to_thread(self._read, past)
+        jobs = await asyncio.to_thread(lambda: list(read_ended(self.engine.journal.path, past)))
         page = jobs[: request.limit]
         after = None
         if len(jobs) > len(page):
@@ -85,9 +85,6 @@ class HistoryHandler:
             return view
         ids = [job.id for job in accounts.latest.values()]
         return add_curves(view, accounts, read_curves(self.engine.journal.path, ids))
-
-    def _read(self, past: PastFilter) -> list[Job]:
-        return list(read_ended(self.engine.journal.path, past))
 
     def _past(
         self,

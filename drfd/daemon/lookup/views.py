@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from signal import SIGTERM
-from typing import Literal, Protocol, TypeVar, cast
+from typing import Literal, TypeVar, cast
 
 import msgspec
 
@@ -23,6 +23,7 @@ from drfd.core.model.resources import Axes, Resources, Vector
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.scheduling_pass import free_of
 from drfd.core.usage import Curve, Point
+from drfd.journal.arrays import TaskCounts
 from drfd.protocol.replies import (
     ArrayView,
     CodeText,
@@ -426,15 +427,6 @@ def _seconds(microseconds: int | None) -> float | None:
 # -- arrays ---------------------------------------------------------------------------------------
 
 
-class TaskCountsView(Protocol):
-    """Counts of the tasks that have records of their own; see `journal.arrays`."""
-
-    @property
-    def counts(self) -> Mapping[str, int]: ...
-    @property
-    def bad(self) -> Mapping[str, list[Ids]]: ...
-
-
 def group_view(group: Group, view: JobView) -> JobView:
     """Return the row of tasks that are all alike, from the view of a job that represents them."""
     private = view["stdout"] is not None
@@ -449,7 +441,7 @@ def group_view(group: Group, view: JobView) -> JobView:
     }
 
 
-def array_view(array: Array, roll: TaskCountsView, unmaterialized: Group | None) -> ArrayView:
+def array_view(array: Array, roll: TaskCounts, unmaterialized: Group | None) -> ArrayView:
     """Return an array; `unmaterialized` are its live tasks without records of their own."""
     counts, bad = dict(roll.counts), {state: list(ids) for state, ids in roll.bad.items()}
     for group in [unmaterialized, Group(array, array.cancelled)]:
