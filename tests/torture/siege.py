@@ -235,7 +235,10 @@ class Siege:
                     os.kill(self.victim.launcher_pid(), signal.SIGKILL)
                     process.kill()
                 case "supervisor":
-                    os.kill(_parent_of(self.victim.launcher_pid()), signal.SIGKILL)
+                    keeper = _parent_of(self.victim.launcher_pid())
+                    # It may be dying already, and then the launcher's parent is a stranger.
+                    if self._is_drfds(keeper):
+                        os.kill(keeper, signal.SIGKILL)
                 case "runner":
                     self._kill_a_runner()
                 case "anybody":
