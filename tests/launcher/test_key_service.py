@@ -102,7 +102,7 @@ def fetched(door: Door) -> bytes | None:
         target=lambda: found.append(fetch_key(str(door.path), patience_s=0)), daemon=True
     )
     asker.start()
-    asker.join(20)
+    asker.join(60)
     return found[0] if found else None
 
 
