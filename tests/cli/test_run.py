@@ -206,7 +206,7 @@ def test_a_second_interrupt_leaves_at_once(
         process.send_signal(signal.SIGINT)
         daemon.asked("cancel")
         process.send_signal(signal.SIGINT)
-        process.wait(20)
+        process.wait(60)
     assert process.returncode == 130
     assert finish(process).err == ""
     assert len(daemon.asked("cancel")) == 1

@@ -20,7 +20,7 @@ def serve_with(instance: Instance, text: str) -> subprocess.CompletedProcess[str
         [*command, "--state", instance.state, "--socket", instance.socket],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
 

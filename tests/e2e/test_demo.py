@@ -10,7 +10,7 @@ from instance import BIN
 
 def test_the_demo_shows_the_paper_and_stops_the_liar() -> None:
     done = subprocess.run(
-        [str(BIN / "drf"), "demo"], capture_output=True, text=True, timeout=120, check=False
+        [str(BIN / "drf"), "demo"], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "First launches: B A A B A " in done.stdout

@@ -147,10 +147,17 @@ def test_ten_thousand_queued_jobs_are_all_there_after_a_restart(instance: Instan
     import json
     import socket
 
-    instance.kill()
-    started = time.monotonic()
-    instance.start()
-    empty_s = time.monotonic() - started
+    def restart_s() -> float:
+        """The shortest of three: the machine may stand still during one of them."""
+        took_s = []
+        for _ in range(3):
+            instance.kill()
+            started = time.monotonic()
+            instance.start()
+            took_s.append(time.monotonic() - started)
+        return min(took_s)
+
+    empty_s = restart_s()
     instance.drf("drain")
     request = {"op": "submit", "v": 1, "argv": ["true"], "cwd": "/", "env": {"A": "b" * 500}}
     line = json.dumps(request).encode() + b"\n"
@@ -161,10 +168,7 @@ def test_ten_thousand_queued_jobs_are_all_there_after_a_restart(instance: Instan
             connection.sendall(line * 100)
             answers = [json.loads(replies.readline()) for _ in range(100)]
             assert all(answer["ok"] for answer in answers)
-    instance.kill()
-    started = time.monotonic()
-    instance.start()
-    took_s = time.monotonic() - started
+    took_s = restart_s()
     jobs = instance.status()
     assert [job["id"] for job in jobs] == list(range(1, 10_001))
     assert {job["state"] for job in jobs} == {"PENDING"}

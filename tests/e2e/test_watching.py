@@ -124,13 +124,14 @@ def test_two_hundred_watchers_all_see_each_second_and_others_are_answered(
     instance: Instance, busy: int
 ) -> None:
     with watchers(instance, 200) as many:
+        begin_s = time.monotonic()
         firsts = [each.see() for each in many]
         thirds = [[each.see() for each in many] for _ in range(2)][-1]
         for first, third in zip(firsts, thirds, strict=True):
             assert third["at"] - first["at"] > 1.5
             assert third["counts"]["HELD"] == QUEUED
-        # All of them were shown few pictures: each was made for all.
-        assert len({each["at"] for each in thirds}) < 20
+        # All of them were shown few pictures: each was made for all, and one a second.
+        assert len({each["at"] for each in thirds}) < 20 + time.monotonic() - begin_s
         assert instance.show(busy)["state"] == "RUNNING"
 
 

@@ -482,8 +482,9 @@ def test_a_directory_service_that_hangs_stalls_nobody_but_whom_it_is_asked_about
             time.sleep(0.05)
         asking.join()
         # glibc gives it up after some seconds, and reads the file.
-        assert took[0] > 2 and len(quick) > 3
-        assert max(quick) < took[0] / 2, "the loop was held up"
+        assert took[0] > 2
+        # Held up, the loop would answer once it has been given up, and a few times while that ends.
+        assert len(quick) > 10, (took, quick)
     finally:
         directory.close()
 
