@@ -57,8 +57,6 @@ class Commands:
 
         They must be released once, when the job is removed.
         """
-        if len(spec.argv.data) <= INLINE_BYTES and spec.notify is None:
-            return spec
         with self._db.reported("write"):
             return _mapped(spec, lambda words: self._add(spec.uid, words))
 
@@ -82,8 +80,6 @@ class Commands:
 
     def ended(self, spec: JobSpec) -> None:
         """Count a job or array with this specification as ended; the journal keeps its record."""
-        if len(spec.argv.data) <= INLINE_BYTES and spec.notify is None:
-            return
         with self._db.reported("write"):
             for words in _long(spec):
                 if isinstance(words, StoredWords):

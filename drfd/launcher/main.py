@@ -30,6 +30,7 @@ from drfd.launcher.system.files import get
 from drfd.launcher.system.private_tmp import SPACES, Unsafe
 from drfd.linux import service
 from drfd.linux.service import Service
+from drfd.linux.unix_sockets import at_socket
 from drfd.payload.signature import KEY_SOCKET_NAME
 
 log = logging.getLogger("drfd.launcher")
@@ -223,17 +224,11 @@ def _listen(state: Path, controller_uid: int) -> socket.socket:
 
 
 def _bind(state: Path, name: str, mode: int, *, backlog: int) -> socket.socket:
-    # The path goes through a descriptor, because it may be too long for a socket address.
-    directory = os.open(state, os.O_RDONLY | os.O_DIRECTORY)
-    path = f"/proc/self/fd/{directory}/{name}"
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
+    (state / name).unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
     before = os.umask(0o777 & ~mode)
-    listener.bind(path)
+    with at_socket(state / name) as address:
+        listener.bind(address)
     os.umask(before)
     listener.listen(backlog)
-    os.close(directory)
     return listener

@@ -106,10 +106,9 @@ class Notices:
         attempt = attempt_files.read(self.attempts_fd, key)
         if attempt is None:
             self._results[key] = "not told: nothing was left of the job"
-        elif attempt.notified is None:
-            self._results[key] = _UNKNOWN
         else:
-            self._results[key] = str(attempt.notified["text"])
+            notified = attempt.notified
+            self._results[key] = _UNKNOWN if notified is None else str(notified["text"])
 
     def take(self, key: Key) -> dict[str, str]:
         """Return the result of the notification as a fact for the report, and forget it."""
