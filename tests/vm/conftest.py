@@ -90,7 +90,7 @@ def guest(image: None, notes: list[str]) -> Guest:
 def drfd_guest(guest: Guest, wheels: Path, place: Path, notes: list[str]) -> Guest:
     """The project and its tests' needs are installed in /opt/drfd, from wheels."""
     disk = place / "installed.qcow2"
-    guest.run(INSTALL, timeout_s=1200, wheels=wheels, disk=disk).check()
+    guest.run(INSTALL, timeout_s=3600, wheels=wheels, disk=disk).check()
     return Guest(notes, disk)
 
 

@@ -35,7 +35,7 @@ fi
 
 @pytest.fixture(scope="module")
 def finished(guest: Guest) -> Finished:
-    return guest.run(SCRIPT, timeout_s=900)
+    return guest.run(SCRIPT, timeout_s=1800)
 
 
 @pytest.fixture(scope="module")
