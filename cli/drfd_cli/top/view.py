@@ -60,8 +60,8 @@ _WIDE, _TREE_COLUMNS = 170, 84
 LEAST_COLUMNS, LEAST_ROWS = 72, 16
 #: Least rows of a screen for whole sentences, and the length of a long one.
 _WITH_SENTENCES, _SENTENCE = 20, 240
-#: Most lines of a reason on the page of a job.
-_MOST_REASON = 8
+#: Most lines of a sentence on the page of a job.
+_MOST_LINES = 8
 #: Least rows of a screen that shows the machine above the page of a job.
 _ROOMY = 36
 #: Most rows of each list of `drf top --once`.
@@ -409,7 +409,7 @@ def _facts(detail: Detail, theme: Theme, columns: int, room: int) -> Iterator[Li
         if value == "-":
             continue
         # The reason is the main content of the page.
-        most = _MOST_REASON if label == "why" else 1
+        most = _MOST_LINES if label == "why" else 1
         for at, words in enumerate(wrap(value, columns - _LABEL - 2, most) or [""]):
             name = label if at == 0 else ""
             yield [Segment(fit(f" {name}", _LABEL + 1), theme["dim"]), Segment(words)]
@@ -426,7 +426,8 @@ def _notes(why: WhyReply | None, theme: Theme, columns: int, at_s: float) -> Ite
     if advice is not None:
         words.append(f"next time: {advice_line(advice)}")
     for note in words:
-        yield [Segment(fit(f" {note}", columns), theme["good"])]
+        for line in wrap(note, columns - 1, _MOST_LINES):
+            yield [Segment(fit(f" {line}", columns), theme["good"])]
 
 
 def _graphs(

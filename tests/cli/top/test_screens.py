@@ -239,6 +239,18 @@ def test_a_long_reason_under_the_cursor_is_wrapped_and_the_panels_stay() -> None
     assert [line.strip() for line in second[20:23]] == ["1: RESERVATION: x", "", ""]
 
 
+def test_the_page_of_a_job_has_its_sentences_whole() -> None:
+    show, why, _ = replies()
+    told = "it fits, but " + "room is kept free for job 2 (alice), " * 6 + "as expected"
+    job = {**show["job"], "state": "PENDING", "reason": {"code": "RESERVATION", "text": told}}
+    note = "it starts in an hour, " + "if running jobs end as estimated, " * 3 + "or later"
+    page = detail(show={**show, "job": job}, why={**why, "notes": [note]}, usage=None)
+    shown = text(screen(at(three_jobs(), of_a_job(), page), Size(80, 40), PLAIN))
+    words = " ".join(shown.split())
+    assert f"why RESERVATION: {told} " in words
+    assert f"{note} " in words
+
+
 @pytest.mark.parametrize(
     ("columns", "heads"),
     [
