@@ -14,78 +14,62 @@ from drfd.common.errors import DrfdError
 from drfd_cli.options import colour_option
 from drfd_cli.output import clean, say
 
-#: Every verb, in the order of the help. The module of a verb is imported when the verb is used.
+#: Every verb, in the order of the help, with its text there and the arguments of its example. The
+#: module of a verb is imported when the verb is used.
 GROUPS = {
     "Jobs": {
-        "submit": "queue a job",
-        "run": "run a job and wait for it, attached to this terminal",
-        "profile": "run a command once, and learn what to ask for",
-        "set": "change what waiting jobs ask for",
-        "cancel": "cancel waiting jobs, stop running ones",
-        "hold": "keep waiting jobs from starting",
-        "release": "let held jobs start",
-        "suspend": "freeze running jobs",
-        "resume": "let suspended jobs go on",
-        "signal": "send running jobs a signal",
+        "submit": ("queue a job", "-c 4 -m 8G -t 2h -n train -- python3 train.py"),
+        "run": ("run a job and wait for it, attached to this terminal", "-c 4 -m 8G -- python3"),
+        "profile": ("run a command once, and learn what to ask for", "-- ./simulate --steps 1000"),
+        "set": ("change what waiting jobs ask for", "-t 4h -m 16G 42"),
+        "cancel": ("cancel waiting jobs, stop running ones", "--state pending --name train"),
+        "hold": ("keep waiting jobs from starting", "41 42"),
+        "release": ("let held jobs start", "--all"),
+        "suspend": ("freeze running jobs", "42"),
+        "resume": ("let suspended jobs go on", "42"),
+        "signal": ("send running jobs a signal", "USR1 42"),
     },
     "What goes on": {
-        "top": "the live view: the machine, who has how much, what runs and waits",
-        "status": "the queue now, with reasons",
-        "show": "everything about one job",
-        "why": "why a job waits, or how it ended",
-        "wait": "wait until jobs have ended",
-        "log": "the output of jobs",
-        "shares": "who holds how much, and who is entitled to it",
+        "top": ("the live view: the machine, who has how much, what runs and waits", "--once"),
+        "status": ("the queue now, with reasons", "-u alice -s pending"),
+        "show": ("everything about one job", "42"),
+        "why": ("why a job waits, or how it ended", "42"),
+        "wait": ("wait until jobs have ended", "--timeout 1h 41 42 && drf log 42"),
+        "log": ("the output of jobs", "-f 41 42"),
+        "shares": ("who holds how much, and who is entitled to it", "--json"),
     },
     "What has been": {
-        "history": "jobs that have ended, and what they used",
-        "report": "what was declared, what was used, what to ask for next time",
+        "history": ("jobs that have ended, and what they used", "-s failed --since 7d"),
+        "report": (
+            "what was declared, what was used, what to ask for next time",
+            "--by user --since 30d",
+        ),
     },
     "The daemon": {
-        "drain": "stop launching jobs (administrators)",
-        "undrain": "launch jobs again (administrators)",
-        "shutdown": "end the daemon; jobs run on, or are stopped first (administrators)",
-        "reload": "read the configuration again (administrators)",
-        "doctor": "what is enforced on this machine, and what is not",
+        "drain": ("stop launching jobs (administrators)", ""),
+        "undrain": ("launch jobs again (administrators)", ""),
+        "shutdown": (
+            "end the daemon; jobs run on, or are stopped first (administrators)",
+            "--kill-jobs",
+        ),
+        "reload": ("read the configuration again (administrators)", ""),
+        "doctor": ("what is enforced on this machine, and what is not", ""),
     },
     "Trying it out": {
-        "simulate": "what other policies or weights would have done",
-        "demo": "half a minute of fair scheduling on this machine",
+        "simulate": (
+            "what other policies or weights would have done",
+            "jobs.csv --capacity cores=64,memory=256G",
+        ),
+        "demo": ("half a minute of fair scheduling on this machine", ""),
     },
 }
-VERBS = {verb: text for verbs in GROUPS.values() for verb, text in verbs.items()}
-
+VERBS = {verb: text for verbs in GROUPS.values() for verb, (text, _) in verbs.items()}
 #: The example at the end of each verb's help.
 EXAMPLES = {
-    "submit": "drf submit -c 4 -m 8G -t 2h -n train -- python3 train.py",
-    "run": "drf run -c 4 -m 8G -- python3",
-    "profile": "drf profile -- ./simulate --steps 1000",
-    "set": "drf set -t 4h -m 16G 42",
-    "signal": "drf signal USR1 42",
-    "top": "drf top --once",
-    "status": "drf status -u alice -s pending",
-    "show": "drf show 42",
-    "why": "drf why 42",
-    "wait": "drf wait --timeout 1h 41 42 && drf log 42",
-    "cancel": "drf cancel --state pending --name train",
-    "hold": "drf hold 41 42",
-    "release": "drf release --all",
-    "suspend": "drf suspend 42",
-    "resume": "drf resume 42",
-    "log": "drf log -f 41 42",
-    "shares": "drf shares --json",
-    "history": "drf history -s failed --since 7d",
-    "report": "drf report --by user --since 30d",
-    "drain": "drf drain",
-    "undrain": "drf undrain",
-    "shutdown": "drf shutdown --kill-jobs",
-    "reload": "drf reload",
-    "doctor": "drf doctor",
-    "simulate": "drf simulate jobs.csv --capacity cores=64,memory=256G",
-    "demo": "drf demo",
+    verb: f"drf {verb} {words}".rstrip()
+    for verbs in GROUPS.values()
+    for verb, (_, words) in verbs.items()
 }
-
-
 #: Verbs that the help does not list; `drfd install` calls them.
 _HIDDEN = ("man",)
 #: The verbs that share a module; each other verb has the module of its name in `commands`.
@@ -141,7 +125,7 @@ class _Verbs(click.Group):
         width = max(map(len, VERBS))
         for title, verbs in GROUPS.items():
             with formatter.section(title):
-                formatter.write_dl([(f"{verb:<{width}}", text) for verb, text in verbs.items()])
+                formatter.write_dl([(f"{verb:<{width}}", VERBS[verb]) for verb in verbs])
 
 
 @click.group(
@@ -181,9 +165,7 @@ def main(submission_key: str | None = None) -> None:
         where = about.command_path if about is not None else "drf"
         click.echo(clean(f"{where}: {error.format_message()}", 1000), err=True)
         sys.exit(error.exit_code)
-    except click.exceptions.Abort:
-        sys.exit(130)
-    except KeyboardInterrupt:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         sys.exit(130)
     except DrfdError as error:
         say(str(error))

@@ -85,8 +85,18 @@ LINES = QuantityParam("N", lambda text: _whole(text, 1, 1000))
 SIGNAL = QuantityParam("SIGNAL", parse_signal)
 IDS = QuantityParam("IDS", parse_ids)
 
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 job_id = click.argument("job_id", metavar="ID", type=QuantityParam("ID", parse_id))
+
+
+def all_of(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Return a decorator that adds several arguments and options to a command, in this order."""
+
+    def add(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
 
 
 def job_ids(*, required: bool) -> Callable[[F], F]:
@@ -151,20 +161,16 @@ def prints_result(
                 )
         return chosen
 
-    options = [_as_json]
+    options = [click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")]
     if csv is not None:
-        options.append(click.option("--csv", "as_csv", is_flag=True, help=csv))
+        options.insert(0, click.option("--csv", "as_csv", is_flag=True, help=csv))
     if columns is not None:
-        options = [
-            click.option(
-                "--columns", "chosen", metavar="NAMES", callback=split,
-                help="Only these of --parsable, such as id,state.",
-            ),
+        options += [
+            click.option("--parsable", is_flag=True,
+                         help="Print lines for programs, split by tabs."),
             click.option("--no-header", is_flag=True, help="Without the line of column names."),
-            click.option(
-                "--parsable", is_flag=True, help="Print lines for programs, split by tabs."
-            ),
-            *options,
+            click.option("--columns", "chosen", metavar="NAMES", callback=split,
+                         help="Only these of --parsable, such as id,state."),
         ]  # fmt: skip
 
     def add(function: F) -> F:
@@ -174,9 +180,7 @@ def prints_result(
             result = function(*args, **asked)
             return result if isinstance(result, int) else render(result, form, columns or {})
 
-        for option in options:
-            option(printing)
-        return cast(F, printing)
+        return cast(F, all_of(*options)(printing))
 
     return add
 
@@ -216,38 +220,22 @@ def _group_of(parameter: str | None) -> str:
     return next((title for title, names in _GROUPS.items() if parameter in names), "Options")
 
 
-def demand_options(function: F) -> F:
-    """Add the options for what a job requests, which `submit`, `run` and `profile` have."""
-    for option in reversed(
-        (
-            click.option("-c", "--cores", type=CORES, help="CPU cores, such as 4 or 0.5."),
-            click.option("-m", "--mem", type=MEMORY, help="Memory, such as 16G."),
-            click.option(
-                "--io",
-                type=RATES,
-                multiple=True,
-                help="Disk bandwidth per second, once for each disk.",
-            ),
-            click.option(
-                "--gres",
-                type=GRES,
-                multiple=True,
-                help="What is counted here, such as gpu=2; gpu is one.",
-            ),
-            click.option("-t", "--time", type=LIMIT, help="Wall time: 90s, 12h, unlimited."),
-            click.option("-n", "--name", help="A name for lists."),
-            click.option("-p", "--pool", help="The pool that pays for it."),
-            click.option(
-                "--priority", type=PRIORITY, default=0, help="Order among the jobs of your leaf."
-            ),
-            click.option(
-                "--export", multiple=True, metavar="NAME", help="Keep a secret variable too."
-            ),
-        )
-    ):
-        function = option(function)
-    return function
-
+#: The options for what a job requests, which `submit`, `run` and `profile` have.
+demand_options = all_of(
+    click.option("-c", "--cores", type=CORES, help="CPU cores, such as 4 or 0.5."),
+    click.option("-m", "--mem", type=MEMORY, help="Memory, such as 16G."),
+    click.option(
+        "--io", type=RATES, multiple=True, help="Disk bandwidth per second, once for each disk."
+    ),
+    click.option(
+        "--gres", type=GRES, multiple=True, help="What is counted here, such as gpu=2; gpu is one."
+    ),
+    click.option("-t", "--time", type=LIMIT, help="Wall time: 90s, 12h, unlimited."),
+    click.option("-n", "--name", help="A name for lists."),
+    click.option("-p", "--pool", help="The pool that pays for it."),
+    click.option("--priority", type=PRIORITY, default=0, help="Order among the jobs of your leaf."),
+    click.option("--export", multiple=True, metavar="NAME", help="Keep a secret variable too."),
+)
 
 after_option = click.option(
     "--after", metavar="ID[:HOW],...", type=QuantityParam("IDS", parse_after),
@@ -258,30 +246,22 @@ begin_option = click.option(
     "--begin", type=QuantityParam("TIME", parse_begin),
     help="Not before 18:00, now+2h, 2026-11-21T08:00, …",
 )  # fmt: skip
-
-
-def condition_options(function: F) -> F:
-    """Add the options for start conditions, retries and warnings."""
-    for option in reversed(
-        (
-            after_option,
-            begin_option,
-            click.option(
-                "--retry", metavar="N", type=TIMES,
-                help="Try again when it fails, up to N times.",
-            ),
-            click.option(
-                "--retry-on", metavar="WHAT,...", type=QuantityParam("WHAT", parse_outcomes),
-                help="On fail,launch,lost (default),timeout,memory,limit.",
-            ),
-            click.option(
-                "--warn", metavar="SIGNAL@TIME", type=QuantityParam("SIGNAL@TIME", parse_warning),
-                help="A signal before the time limit, as USR1@60.",
-            ),
-        )
-    ):  # fmt: skip
-        function = option(function)
-    return function
+#: The options for start conditions, retries and warnings.
+condition_options = all_of(
+    after_option,
+    begin_option,
+    click.option(
+        "--retry", metavar="N", type=TIMES, help="Try again when it fails, up to N times.",
+    ),
+    click.option(
+        "--retry-on", metavar="WHAT,...", type=QuantityParam("WHAT", parse_outcomes),
+        help="On fail,launch,lost (default),timeout,memory,limit.",
+    ),
+    click.option(
+        "--warn", metavar="SIGNAL@TIME", type=QuantityParam("SIGNAL@TIME", parse_warning),
+        help="A signal before the time limit, as USR1@60.",
+    ),
+)  # fmt: skip
 
 
 def connect(*, may_start: bool = True) -> Connection:
@@ -347,24 +327,17 @@ def _local(now_s: float, *, days: int = 0, hour: int = 0, minute: int = 0) -> fl
 
 
 MOMENT = QuantityParam("TIME", parse_moment)
-
-
-def past_options(function: F) -> F:
-    """Add the arguments and options that select ended jobs."""
-    for option in reversed(
-        (
-            job_ids(required=False),
-            click.option("-u", "--user", help="Jobs of this user."),
-            click.option("-a", "--all", "everybody", is_flag=True, help="Jobs of everybody."),
-            state_option("Jobs that ended so."),
-            click.option("--name", help="Jobs of this name."),
-            click.option("-p", "--pool", help="Jobs of this pool and those below it."),
-            click.option("--since", type=MOMENT, help="Ended since then: 2026-03-01, 14:30, 7d."),
-            click.option("--until", type=MOMENT, help="Ended before then."),
-        )
-    ):
-        function = option(function)
-    return function
+#: The arguments and options that select ended jobs.
+past_options = all_of(
+    job_ids(required=False),
+    click.option("-u", "--user", help="Jobs of this user."),
+    click.option("-a", "--all", "everybody", is_flag=True, help="Jobs of everybody."),
+    state_option("Jobs that ended so."),
+    click.option("--name", help="Jobs of this name."),
+    click.option("-p", "--pool", help="Jobs of this pool and those below it."),
+    click.option("--since", type=MOMENT, help="Ended since then: 2026-03-01, 14:30, 7d."),
+    click.option("--until", type=MOMENT, help="Ended before then."),
+)
 
 
 def past_selection(client: Connection, **asked: Any) -> dict[str, object]:

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
@@ -403,29 +404,27 @@ Columns = Mapping[str, Callable[[V], object]]
 #: The heading of a table in CSV, and its rows.
 Csv = tuple[Sequence[str], Iterable[Sequence[object]]]
 
+_AMOUNTS = ("cores", "memory", "read", "write")
+
+
+def _fields(*names: str, of: str | None = None) -> Columns[Any]:
+    """Return a column for each of these fields of a view, or of the object `of` in it."""
+    return {name: partial(_field, name=name, of=of) for name in names}
+
+
+def _field(view: Any, *, name: str, of: str | None) -> object:
+    return (view if of is None else view[of])[name]
+
+
 #: The columns of jobs. A new column is added at the end, and no column is ever renamed.
 JOB_COLUMNS: Columns[JobView] = {
-    "id": lambda job: job["id"],
-    "name": lambda job: job["name"],
-    "user": lambda job: job["user"],
-    "pool": lambda job: job["pool"],
-    "state": lambda job: job["state"],
+    **_fields("id", "name", "user", "pool", "state"),
     "code": lambda job: _code(job),
-    "cores": lambda job: job["demand"]["cores"],
-    "memory": lambda job: job["demand"]["memory"],
-    "read": lambda job: job["demand"]["read"],
-    "write": lambda job: job["demand"]["write"],
-    "time_limit_s": lambda job: job["time_limit_s"],
-    "priority": lambda job: job["priority"],
-    "attempt": lambda job: job["attempt"],
-    "submitted_at": lambda job: job["submitted_at"],
-    "started_at": lambda job: job["started_at"],
-    "ended_at": lambda job: job["ended_at"],
-    "exit_code": lambda job: job["exit_code"],
-    "signal": lambda job: job["signal"],
+    **_fields(*_AMOUNTS, of="demand"),
+    **_fields("time_limit_s", "priority", "attempt", "submitted_at", "started_at", "ended_at"),
+    **_fields("exit_code", "signal"),
     "why": why_line,
-    "array_id": lambda job: job["array_id"],
-    "array_index": lambda job: job["array_index"],
+    **_fields("array_id", "array_index"),
     "array_tasks": lambda job: job.get("array_tasks"),
     "gres": lambda job: _counts(job["demand"]["gres"]),
     "gres_instances": lambda job: _lists(job.get("gres_instances", {})),
@@ -433,17 +432,9 @@ JOB_COLUMNS: Columns[JobView] = {
 
 #: The columns of nodes of the fair-share tree. New ones are added at the end, too.
 NODE_COLUMNS: Columns[NodeView] = {
-    "path": lambda node: node["path"],
-    "entitlement": lambda node: node["entitlement"],
-    "dominant_share": lambda node: node["dominant_share"],
-    "dominant_resource": lambda node: node["dominant_resource"],
-    "satisfaction": lambda node: node["satisfaction"],
-    "cores": lambda node: node["usage"]["cores"],
-    "memory": lambda node: node["usage"]["memory"],
-    "read": lambda node: node["usage"]["read"],
-    "write": lambda node: node["usage"]["write"],
-    "running": lambda node: node["running"],
-    "pending": lambda node: node["pending"],
+    **_fields("path", "entitlement", "dominant_share", "dominant_resource", "satisfaction"),
+    **_fields(*_AMOUNTS, of="usage"),
+    **_fields("running", "pending"),
     "gres": lambda node: _counts(node["usage"]["gres"]),
 }
 

@@ -160,13 +160,7 @@ def _signed(connection: socket.socket, request: dict[str, object]) -> bytes | No
         # and the complete program signs it.
         return None
     connection.sendall(b'{"op": "hello", "v": 1}\n')
-    hello = b""
-    while not hello.endswith(b"\n"):
-        piece = connection.recv(1 << 16)
-        if not piece:
-            raise ConnectionResetError
-        hello += piece
-    key_socket = loads(hello).get("key_socket")
+    key_socket = loads(_received(connection)).get("key_socket")
     if key_socket is None:
         return None
     key = fetch_key(key_socket, patience_s=0)
@@ -177,18 +171,23 @@ def _signed(connection: socket.socket, request: dict[str, object]) -> bytes | No
 
 
 def _answer(connection: socket.socket, line: bytes) -> bytes:
-    answer = b""
     try:
         try:
             connection.sendall(line)
         except (BrokenPipeError, ConnectionResetError):
             # The daemon refused the connection before it read the request; its reply can be read.
             pass
-        while not answer.endswith(b"\n"):
-            piece = connection.recv(1 << 16)
-            if not piece:
-                raise ConnectionResetError
-            answer += piece
+        return _received(connection)
     except OSError as error:
         raise Lost from error
-    return answer
+
+
+def _received(connection: socket.socket) -> bytes:
+    """Return the next line that the daemon sends. Raises OSError."""
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = connection.recv(1 << 16)
+        if not piece:
+            raise ConnectionResetError
+        line += piece
+    return line

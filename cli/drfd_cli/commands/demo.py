@@ -10,20 +10,21 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import click
 
 from drfd.client.connection import Connection
-from drfd.common.units import exact_size
 from drfd_cli import output
-from drfd_cli.demo import figure8, figure9, private_daemon
+from drfd_cli.demo import figure8, figure9, private_daemon, scaling
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from drfd.protocol.replies import DoctorReply, JobView, NodeView, SharesReply
 
 #: Seconds between two drawings.
@@ -36,7 +37,6 @@ MIB = 1 << 20
 #: Seconds between the jobs of the first two pools and those of the third.
 SECOND_WAVE_S = 3.0
 _TASK_S = 5
-_DISK_BPS = 200 * MIB
 #: Most bytes that all processes together touch; they also touch at most a quarter of free memory.
 _TOUCH_BYTES = 1 * GIB
 _DECLARED_BYTES = 14 * GIB
@@ -58,13 +58,21 @@ def command(context: click.Context, keep: bool) -> int:
         return 0
     with (
         private_daemon.directory(keep=keep) as directory,
-        private_daemon.private_daemon(directory, config_for(directory)) as client,
+        private_daemon.private_daemon(directory, _config(directory)) as client,
     ):
         return _play(client, directory)
 
 
 command.add_command(figure8.command)
 command.add_command(figure9.command)
+
+
+def _config(directory: Path) -> str:
+    """Return the configuration of section 4.1 of the DRF paper: 9 CPUs and 18 GB."""
+    return scaling.config_for(
+        directory, ["A", "B", "C"], cores_milli=9000, memory_bytes=18 * GIB, disk="200M",
+        scheduling="",
+    )  # fmt: skip
 
 
 def _play(client: Connection, directory: Path) -> int:
@@ -76,7 +84,7 @@ def _play(client: Connection, directory: Path) -> int:
     for task in first_wave():
         names[_submit(client, task, directory, scale)] = task
     client.request("drain", on=False)
-    with demo_view() as view:
+    with demo_view() as show:
         started = time.monotonic()
         later = second_wave()
         peak: dict[str, float] = {}
@@ -87,7 +95,7 @@ def _play(client: Connection, directory: Path) -> int:
             shares = client.request("shares")
             jobs = client.request("status", ended=100)["jobs"]
             _remember_first(peak, shares)
-            view.show(shares, jobs, time.monotonic() - started)
+            show(shares, jobs, time.monotonic() - started)
             if not later and all(job["ended_at"] for job in jobs):
                 break
             time.sleep(_FRAME_S)
@@ -106,19 +114,11 @@ def _remember_first(peak: dict[str, float], shares: SharesReply) -> None:
 
 
 def _submit(client: Connection, task: Task, directory: Path, scale: float) -> int:
+    argv = argv_for(task, directory, scale)
     out = str(directory / "%x-%j.out")
-    return client.request(
-        "submit",
-        argv=argv_for(task, directory, scale),
-        cwd="/",
-        name=task.name,
-        pool=task.pool,
-        demand=task.demand,
-        time_limit_s=60,
-        stdout=out,
-        stderr=out,
-        env={"PATH": "/usr/bin:/bin"},
-    )["id"]
+    return private_daemon.submit(
+        client, directory, argv, task.pool, task.demand, out=out, name=task.name
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,28 +139,6 @@ class Task:
             "memory_bytes": self.memory_bytes,
             "write_bps": self.write_bps,
         }
-
-
-def config_for(directory: Path) -> str:
-    """Return the configuration of section 4.1 of the DRF paper: 9 CPUs and 18 GB."""
-    return f"""
-[capacity]
-cores = 9
-memory = "18G"
-reserve_memory = 0
-[[disk]]
-name = "demo"
-path = "{directory}"
-read = "{exact_size(_DISK_BPS)}"
-write = "{exact_size(_DISK_BPS)}"
-[pools.A]
-[pools.B]
-[pools.C]
-[scheduling]
-respect_external_load = false
-[enforcement]
-grace = "2s"
-"""
 
 
 def first_wave() -> list[Task]:
@@ -204,10 +182,6 @@ def went_as_planned(jobs: list[JobView], tasks: dict[int, Task]) -> bool:
     )
 
 
-class DemoView(Protocol):
-    def show(self, shares: SharesReply, jobs: list[JobView], at_s: float) -> None: ...
-
-
 def pools(shares: SharesReply) -> list[NodeView]:
     """Return the nodes of the three pools, without the user below each."""
     return [node for node in shares["nodes"] if node["path"].count(".") == 1]
@@ -220,50 +194,41 @@ def opening(doctor: DoctorReply, scale: float) -> str:
         "  B  tasks of 3 cores, 1 GB     its dominant resource is the CPU",
         "  C  tasks of 60 MB/s of disk   comes later, with one job that lies about its memory",
         f"Each process touches {scale:.0%} of the memory it declares, to do this machine no harm.",
-        "Limits here: "
-        + ", ".join(f"{name} {text.split(':')[0]}" for name, text in doctor["controls"].items()),
+        private_daemon.limits_line(doctor),
     ]
     lines += [f"warning: {output.clean(text)}" for text in doctor["warnings"]]
     return "\n".join(lines)
 
 
 @contextmanager
-def demo_view() -> Iterator[DemoView]:
+def demo_view() -> Iterator[Callable[[SharesReply, list[JobView], float], None]]:
+    """Yield a function that shows the pools and jobs at a time in seconds."""
     if not output.is_terminal():
-        yield _Lines()
+        yield _Lines().show
         return
     from rich.live import Live
 
     with Live(auto_refresh=False) as live:
-        yield _Table(live)
+        yield lambda *now: live.update(_table(*now), refresh=True)
 
 
-class _Table:
-    def __init__(self, live: Any) -> None:
-        self._live = live
-
-    def show(self, shares: SharesReply, jobs: list[JobView], at_s: float) -> None:
-        table = output.new_table(
-            "POOL", ("RUN", "right"), ("WAIT", "right"), ("CORES", "right"), ("MEM", "right"),
-            ("IO R/W", "right"), "DOMINANT", "SHARE",
-        )  # fmt: skip
-        for node in pools(shares):
-            share = node["dominant_share"]
-            bar = ("█" * round(share * _BAR)).ljust(_BAR, "·")
-            output.add_row(
-                table,
-                [
-                    node["path"].removeprefix("root."),
-                    node["running"],
-                    node["pending"],
-                    *output.show_demand(node["usage"]),
-                    node["dominant_resource"] or "-",
-                    f"{bar} {share:4.0%}",
-                ],
-            )
-        ended = [job for job in jobs if job["ended_at"]]
-        table.caption = f"{at_s:.0f} s, {len(ended)} of {len(jobs)} jobs have ended"
-        self._live.update(table, refresh=True)
+def _table(shares: SharesReply, jobs: list[JobView], at_s: float) -> Table:
+    table = output.new_table(
+        "POOL", ("RUN", "right"), ("WAIT", "right"), ("CORES", "right"), ("MEM", "right"),
+        ("IO R/W", "right"), "DOMINANT", "SHARE",
+    )  # fmt: skip
+    for node in pools(shares):
+        share = node["dominant_share"]
+        bar = ("█" * round(share * _BAR)).ljust(_BAR, "·")
+        cells = [
+            node["path"].removeprefix("root."), node["running"], node["pending"],
+            *output.show_demand(node["usage"]), node["dominant_resource"] or "-",
+            f"{bar} {share:4.0%}",
+        ]  # fmt: skip
+        output.add_row(table, cells)
+    ended = [job for job in jobs if job["ended_at"]]
+    table.caption = f"{at_s:.0f} s, {len(ended)} of {len(jobs)} jobs have ended"
+    return table
 
 
 class _Lines:

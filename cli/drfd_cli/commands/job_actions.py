@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,13 +12,11 @@ from drfd.client.connection import Connection
 from drfd.common.errors import BY_KIND, NotPermitted, Refused
 from drfd.common.indices import joined, show_spans
 from drfd_cli import output
-from drfd_cli.options import SIGNAL, connect, job_ids, prints_result, state_option
+from drfd_cli.options import SIGNAL, all_of, connect, job_ids, prints_result, state_option
 from drfd_cli.output import Result, pick
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import BatchReply, BatchVerb, Failure
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 #: On a terminal, more jobs than this need a confirmation.
 _MANY = 5
@@ -28,19 +26,16 @@ _FEW = 5
 _ALIKE = {"ended": "jobs had ended already", "no-such-job": "jobs are not there"}
 
 
-def selecting(function: F) -> F:
-    """Add the arguments and options that select jobs, and --json."""
-    for option in (
-        prints_result(),
-        click.option("-y", "--yes", is_flag=True, help="Do not ask."),
-        click.option("-a", "--all", "everything", is_flag=True, help="All; as root, everybody's."),
-        state_option("Jobs in this state."),
-        click.option("-n", "--name", help="Jobs of this name, or like `train-*`."),
-        click.option("-u", "--user", help="Jobs of this user."),
-        job_ids(required=False),
-    ):
-        function = option(function)
-    return function
+#: The arguments and options that select jobs, and --json.
+selecting = all_of(
+    job_ids(required=False),
+    click.option("-u", "--user", help="Jobs of this user."),
+    click.option("-n", "--name", help="Jobs of this name, or like `train-*`."),
+    state_option("Jobs in this state."),
+    click.option("-a", "--all", "everything", is_flag=True, help="All; as root, everybody's."),
+    click.option("-y", "--yes", is_flag=True, help="Do not ask."),
+    prints_result(),
+)
 
 
 def act(
@@ -54,12 +49,9 @@ def act(
     """Request `verb` for the chosen jobs, with `asked` as further fields, and return the result."""
     client = connect()
     select = {
-        "ids": list(chosen["ids"]),
-        "user": chosen["user"],
-        "name": chosen["name"],
-        "states": list(chosen["states"]),
-        "everything": chosen["everything"],
-    }
+        "ids": list(chosen["ids"]), "user": chosen["user"], "name": chosen["name"],
+        "states": list(chosen["states"]), "everything": chosen["everything"],
+    }  # fmt: skip
     if not any(select.values()):
         raise click.UsageError(
             "name jobs by their ids, or choose with --user, --name, --state, --all"
@@ -164,40 +156,34 @@ def _exit_code(failed: list[Failure]) -> int:
     return Refused.exit_code if kinds else 0
 
 
-@click.command("cancel")
-@selecting
-def cancel(**chosen: Any) -> Result:
-    """Cancel jobs: waiting ones end at once, running ones are stopped (TERM, grace time, KILL)."""
-    return act("cancel", "cancelled", **chosen)
+def _action(verb: BatchVerb, done_word: str, text: str) -> click.Command:
+    """Return the command of a verb that needs nothing but the jobs, with `text` as its help."""
+
+    @click.command(verb, help=text)
+    @selecting
+    def command(**chosen: Any) -> Result:
+        return act(verb, done_word, **chosen)
+
+    return command
 
 
-@click.command("hold")
-@selecting
-def hold(**chosen: Any) -> Result:
-    """Hold waiting jobs: they keep their place and do not start before `drf release`."""
-    return act("hold", "held", **chosen)
-
-
-@click.command("release")
-@selecting
-def release(**chosen: Any) -> Result:
-    """Release held jobs."""
-    return act("release", "released", **chosen)
-
-
-@click.command("suspend")
-@selecting
-def suspend(**chosen: Any) -> Result:
-    """Freeze running jobs: they keep their memory and give back cores and bandwidth until
-    `drf resume`. Their wall time stands still; cancelled, they get no grace time."""
-    return act("suspend", "suspended", **chosen)
-
-
-@click.command("resume")
-@selecting
-def resume(**chosen: Any) -> Result:
-    """Let suspended jobs go on, as soon as what they gave back is free again."""
-    return act("resume", "resumed", **chosen)
+cancel = _action(
+    "cancel", "cancelled",
+    "Cancel jobs: waiting ones end at once, running ones are stopped (TERM, grace time, KILL).",
+)  # fmt: skip
+hold = _action(
+    "hold", "held",
+    "Hold waiting jobs: they keep their place and do not start before `drf release`.",
+)  # fmt: skip
+release = _action("release", "released", "Release held jobs.")
+suspend = _action(
+    "suspend", "suspended",
+    "Freeze running jobs: they keep their memory and give back cores and bandwidth until "
+    "`drf resume`. Their wall time stands still; cancelled, they get no grace time.",
+)  # fmt: skip
+resume = _action(
+    "resume", "resumed", "Let suspended jobs go on, as soon as what they gave back is free again."
+)
 
 
 @click.command("signal")

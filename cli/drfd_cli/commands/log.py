@@ -85,7 +85,7 @@ def _job(client: Connection, job_id: Ref) -> JobView:
 
 def _print(job: JobView, tail: Tail) -> None:
     if os.path.exists(tail.path):
-        _copy(tail)
+        tail.copy()
         tail.finish()
     elif job["started_at"] is None:
         raise Refused("no-output", f"job {label(job)} has not started: {output.why_line(job)}")
@@ -103,7 +103,7 @@ def _follow(client: Connection, jobs: list[JobView], tails: dict[int, Tail]) -> 
     while True:
         for job_id, tail in list(tails.items()):
             try:
-                _copy(tail)
+                tail.copy()
             except Refused as error:
                 if len(jobs) == 1:
                     raise
@@ -118,22 +118,11 @@ def _follow(client: Connection, jobs: list[JobView], tails: dict[int, Tail]) -> 
             for job_id in over & set(tails):
                 # The job may have written between the last copy and its end.
                 tail = tails.pop(job_id)
-                _copy(tail)
+                tail.copy()
                 tail.finish()
             if not tails:
                 return status
             watch = Watch(client, *tails)
-
-
-def _copy(tail: Tail) -> None:
-    try:
-        tail.copy()
-    except Unreadable as error:
-        raise Refused("no-output", str(error)) from None
-
-
-class Unreadable(Exception):
-    """The path exists but cannot be read; the text says why."""
 
 
 class Tail:
@@ -148,7 +137,7 @@ class Tail:
         self._file: BinaryIO | None = None
 
     def copy(self) -> None:
-        """Write what was added to the file since the last call. Raises Unreadable."""
+        """Write what was added to the file since the last call. Raises Refused."""
         if self._file is None and not self._open():
             return
         self._copy_file()
@@ -199,7 +188,7 @@ class Tail:
 
 def last_bytes(path: str, most: int) -> bytes | None:
     """Return at most the last `most` bytes of a file, from the beginning of a line if one begins
-    among them, or None if there is no such file. Raises Unreadable."""
+    among them, or None if there is no such file. Raises Refused."""
     fd = _open_file(path)
     if fd is None:
         return None
@@ -213,20 +202,21 @@ def last_bytes(path: str, most: int) -> bytes | None:
 
 
 def _open_file(path: str) -> int | None:
-    """Return a descriptor of a regular file, or None if there is no file. Raises Unreadable."""
+    """Return a descriptor of a regular file, or None if there is no file. Raises Refused if
+    there is something else, or it cannot be read."""
     try:
         # Without O_NONBLOCK, open of a FIFO without a writer would block (fifo(7)).
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise Unreadable(f"cannot read {path}: {error.strerror}") from None
+        raise Refused("no-output", f"cannot read {path}: {error.strerror}") from None
     mode = os.fstat(fd).st_mode
     if not stat.S_ISREG(mode):
         os.close(fd)
         if stat.S_ISDIR(mode):
-            raise Unreadable(f"cannot read {path}: Is a directory")
-        raise Unreadable(f"the output went to {path}, which is no file that keeps it")
+            raise Refused("no-output", f"cannot read {path}: Is a directory")
+        raise Refused("no-output", f"the output went to {path}, which is no file that keeps it")
     return fd
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import Any
 
 import click
@@ -11,6 +10,9 @@ from drfd.client.submission import demand_fields, dependencies
 from drfd_cli.commands.job_actions import act, selecting
 from drfd_cli.options import CORES, GRES, LIMIT, MEMORY, PRIORITY, RATES, after_option, begin_option
 from drfd_cli.output import Result
+
+#: (disk or None, bytes read and bytes written per second) for each --io.
+Rates = tuple[tuple[str | None, int, int], ...]
 
 
 @click.command("set")
@@ -25,43 +27,25 @@ from drfd_cli.output import Result
 @click.option("--rename", metavar="NAME", help="Another name for lists.")
 @after_option
 @begin_option
-def command(**asked: Any) -> Result:
+def command(
+    cores: int | None, mem: int | None, io: Rates, gres: tuple[tuple[str, int], ...],
+    time: int | None, pool: str | None, priority: int | None, rename: str | None,
+    after: tuple[tuple[int, str], ...] | None, begin: int | None, **chosen: Any,
+) -> Result:  # fmt: skip
     """Change what waiting jobs ask for, or the time limit of running ones, which only an
     administrator may lengthen. `--after ''` takes conditions away."""
-    changes = SetOptions(**{each.name: asked.pop(each.name) for each in fields(SetOptions)})
-    return act("set", "changed", asked=_fields(changes), **asked)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SetOptions:
-    """The values of the options that say what to change."""
-
-    cores: int | None
-    mem: int | None
-    io: tuple[tuple[str | None, int, int], ...]
-    gres: tuple[tuple[str, int], ...]
-    time: int | None
-    pool: str | None
-    priority: int | None
-    rename: str | None
-    after: tuple[tuple[int, str], ...] | None
-    begin: int | None
-
-
-def _fields(changes: SetOptions) -> dict[str, object]:
-    """Return the fields of the request. Raises UsageError if there are none."""
-    if changes.rename is not None and not 1 <= len(changes.rename) <= 256:
+    if rename is not None and not 1 <= len(rename) <= 256:
         raise click.UsageError("a name has 1 to 256 signs")
     given: dict[str, object] = {
-        "demand": demand_fields(changes.cores, changes.mem, changes.io, changes.gres) or None,
-        "time_limit_s": changes.time,
-        "pool": changes.pool,
-        "priority": changes.priority,
-        "name": changes.rename,
-        "after": dependencies(changes.after),
-        "begin_s": changes.begin,
+        "demand": demand_fields(cores, mem, io, gres) or None,
+        "time_limit_s": time,
+        "pool": pool,
+        "priority": priority,
+        "name": rename,
+        "after": dependencies(after),
+        "begin_s": begin,
     }
     asked = {key: value for key, value in given.items() if value is not None}
     if not asked:
         raise click.UsageError("say what to change: -c, -m, --io, --gres, -t, -p, --priority, ...")
-    return asked
+    return act("set", "changed", asked=asked, **chosen)

@@ -6,10 +6,10 @@ Two jobs of many tasks share the machine. In each of three phases their tasks ha
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -56,7 +56,8 @@ class Scenario:
         #: The parts of CPUs and memory allocated to each job, one pair each second.
         self.shares: dict[str, list[tuple[float, float]]] = {job: [] for job in JOBS}
 
-    def play(self, screen: ProgressLines) -> None:
+    def play(self, show: Show) -> None:
+        """Run all phases, and call `show` after each sample."""
         started = time.monotonic()
         while (at_s := time.monotonic() - started) < self._phase_s * len(self._phases):
             phase = int(at_s // self._phase_s)
@@ -68,7 +69,7 @@ class Scenario:
                 self._submit(self._phases[phase])
                 self._client.request("drain", on=False)
             self._sample(int(at_s))
-            screen.show(self, at_s)
+            show(self, at_s)
             time.sleep(_FRAME_S)
 
     def _submit(self, phase: Phase) -> None:
@@ -76,19 +77,11 @@ class Scenario:
         most = int(2 * self._tops[0] * self._phase_s / self._task_s)
         for pool, (cpus, gb) in zip(self._pools.values(), phase.demands, strict=True):
             demand = self._scale.demand(cpus, gb)
-            self._client.request(
-                "submit",
-                argv=scaling.argv_for(demand, self._task_s, greedy=self._greedy),
-                cwd="/",
-                name=f"phase{self._phase + 1}",
-                pool=pool,
-                demand=demand,
-                array=f"0-{most}",
-                time_limit_s=60,
-                stdout=str(self._place / f"{pool}.out"),
-                stderr=str(self._place / f"{pool}.out"),
-                env={"PATH": "/usr/bin:/bin", scaling.MARK: self._place.name},
-            )
+            argv = scaling.argv_for(demand, self._task_s, greedy=self._greedy)
+            private_daemon.submit(
+                self._client, self._place, argv, pool, demand, out=str(self._place / f"{pool}.out"),
+                name=f"phase{self._phase + 1}", array=f"0-{most}",
+            )  # fmt: skip
 
     def _sample(self, second: int) -> None:
         nodes = {each["path"]: each for each in self._client.request("shares")["nodes"]}
@@ -161,8 +154,8 @@ def command(seconds: int, plot_path: str | None) -> Result:
             play = Scenario(client, place, scale, phase_s)
             if not quiet:
                 opening(play.doctor, scale, f"{cpus} CPUs and {gb} GB: {_NODES} of its 48 nodes.")
-            with _screen(quiet=quiet) as screen:
-                play.play(screen)
+            with _screen(quiet=quiet) as show:
+                play.play(show)
             found, wrong = _figure(play, phase_s)
     return closing(found, wrong, plot_path)
 
@@ -186,56 +179,47 @@ def closing(found: Figure, wrong: list[str], plot_path: str | None) -> Result:
 
 def opening(doctor: DoctorReply, scale: Scale, machine: str) -> None:
     click.echo(f"{machine} {scale.words}")
-    controls = doctor["controls"].items()
-    words = ", ".join(f"{name} {text.split(':')[0]}" for name, text in controls)
-    output.tell(f"Limits here: {words}")
+    output.tell(private_daemon.limits_line(doctor))
     for name in ("cores", "memory"):
         if doctor["controls"][name] != "enforced":
             output.tell(f"Of {name}, tasks keep to what they declare because they are honest.")
 
 
-class ProgressLines:
-    """Prints the dominant shares every two seconds."""
-
-    def __init__(self) -> None:
-        self._next_s = 0.0
-
-    def show(self, play: Scenario, at_s: float) -> None:
-        if at_s >= self._next_s:
-            self._next_s = at_s + 2
-            levels = ", ".join(f"{job} {max(rows[-1]):.0%}" for job, rows in play.shares.items())
-            click.echo(f"{at_s:5.1f} s  dominant shares: {levels}")
+#: Shows the dominant shares at a time in seconds.
+Show = Callable[["Scenario", float], None]
 
 
-class _Silent(ProgressLines):
-    def show(self, play: Scenario, at_s: float) -> None:
-        pass
+def _every(period_s: float, show: Show) -> Show:
+    """Return a function that shows the shares at most once in so many seconds."""
+    next_s = 0.0
+
+    def show_now(play: Scenario, at_s: float) -> None:
+        nonlocal next_s
+        if at_s >= next_s:
+            next_s = at_s + period_s
+            show(play, at_s)
+
+    return show_now
 
 
-class _Chart(ProgressLines):
-    """Draws the dominant shares so far every second."""
-
-    def __init__(self, live: Any) -> None:
-        super().__init__()
-        self._live = live
-
-    def show(self, play: Scenario, at_s: float) -> None:
-        from rich.text import Text
-
-        if at_s >= self._next_s:
-            self._next_s = at_s + 1
-            self._live.update(Text(charts.draw(_panels(play)[-1])), refresh=True)
+def _print_levels(play: Scenario, at_s: float) -> None:
+    levels = ", ".join(f"{job} {max(rows[-1]):.0%}" for job, rows in play.shares.items())
+    click.echo(f"{at_s:5.1f} s  dominant shares: {levels}")
 
 
 @contextmanager
-def _screen(*, quiet: bool) -> Iterator[ProgressLines]:
+def _screen(*, quiet: bool) -> Iterator[Show]:
+    """Yield a function that draws the shares on a terminal, and prints lines elsewhere."""
     if quiet or not output.is_terminal():
-        yield _Silent() if quiet else ProgressLines()
+        yield (lambda play, at_s: None) if quiet else _every(2, _print_levels)
         return
     from rich.live import Live
+    from rich.text import Text
 
     with Live(auto_refresh=False, transient=True) as live:
-        yield _Chart(live)
+        yield _every(
+            1, lambda play, at_s: live.update(Text(charts.draw(_panels(play)[-1])), refresh=True)
+        )
 
 
 def _panels(play: Scenario) -> list[Panel]:

@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -106,7 +107,7 @@ def _config(place: Path, scale: Scale, way: SharingScheme) -> str:
 
     slots = (way.slots or 0) * _NODES
     cpus, gb = float(NODE[0] * _NODES), float(NODE[1] * _NODES)
-    scheduling = f'policy = "{way.policy}"'
+    scheduling = f'{scaling.SHORT_TASKS}\npolicy = "{way.policy}"'
     if way.policy == "slots":
         scheduling += f"\nslots = {slots}"
         cpus, gb = max(cpus, slots * float(LARGE.cpus)), max(gb, slots * float(LARGE.gb))
@@ -174,26 +175,8 @@ def _probe(client: Connection, place: Path, scale: Scale) -> str | None:
     return job["cgroup"]
 
 
-def _submit(
-    client: Connection,
-    place: Path,
-    argv: list[str],
-    pool: str,
-    demand: dict[str, int],
-    **more: object,
-) -> int:
-    return client.request(
-        "submit",
-        argv=argv,
-        cwd="/",
-        pool=pool,
-        demand=demand,
-        time_limit_s=600,
-        stdout="/dev/null",
-        stderr="/dev/null",
-        env={"PATH": "/usr/bin:/bin", scaling.MARK: place.name},
-        **more,
-    )["id"]
+#: Submits a task that may run for longer than the demo, and whose output is lost.
+_submit = partial(private_daemon.submit, out="/dev/null", time_limit_s=600)
 
 
 def _figure(results: list[Figure9Result], seconds: int) -> tuple[Figure, list[str]]:
@@ -279,7 +262,7 @@ class MemoryBound(Protocol):
 
 def memory_bound(cgroup: str | None, mark: str, most_bytes: int) -> MemoryBound:
     """Return a bound for all tasks. `cgroup` is the cgroup of any one job, if jobs have cgroups;
-    `mark` is the value of the variable `scaling.MARK` in the environment of all tasks."""
+    `mark` is the value of the variable `private_daemon.MARK` in the environment of all tasks."""
     if cgroup is not None:
         place = _memory_group(str(Path(cgroup).parent))
         if place is not None:
@@ -329,7 +312,7 @@ class _ByHand:
     reclaims = False
 
     def __init__(self, mark: str, most_bytes: int) -> None:
-        self._mark, self._most_bytes = f"{scaling.MARK}={mark}".encode(), most_bytes
+        self._mark, self._most_bytes = f"{private_daemon.MARK}={mark}".encode(), most_bytes
 
     def held_bytes(self) -> int:
         sizes = {pid: size for pid in self._tasks() if (size := _size(pid)) is not None}

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from drfd.protocol.replies import DoctorReply
 
 
+#: The environment variable by which the tasks of a demo are found.
+MARK = "DRF_DEMO"
 #: Timeouts of a client that the start of the daemon may take.
 _TRIES = 4
 
@@ -83,6 +85,22 @@ def controls_of(client: Connection) -> DoctorReply:
         time.sleep(0.05)
         doctor = client.request("doctor")
     return doctor
+
+
+def limits_line(doctor: DoctorReply) -> str:
+    controls = doctor["controls"].items()
+    return "Limits here: " + ", ".join(f"{name} {text.split(':')[0]}" for name, text in controls)
+
+
+def submit(
+    client: Connection, place: Path, argv: list[str], pool: str, demand: dict[str, int], *,
+    out: str, time_limit_s: int = 60, **more: object,
+) -> int:  # fmt: skip
+    """Submit a task of a demo, whose output and errors go to the file `out`, and return its id."""
+    return client.request(
+        "submit", argv=argv, cwd="/", pool=pool, demand=demand, stdout=out, stderr=out,
+        env={"PATH": "/usr/bin:/bin", MARK: place.name}, time_limit_s=time_limit_s, **more,
+    )["id"]  # fmt: skip
 
 
 def _end_jobs(socket_path: Path) -> None:

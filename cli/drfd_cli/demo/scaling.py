@@ -10,8 +10,6 @@ from pathlib import Path
 from drfd.common.errors import Refused
 from drfd.common.units import exact_size, show_size
 
-#: The environment variable by which the tasks of a demo are found.
-MARK = "DRF_DEMO"
 MIB = 1 << 20
 #: Bytes that the interpreter of a task needs; the task touches the rest of its memory.
 _INTERPRETER_BYTES = 16 * MIB
@@ -19,6 +17,8 @@ _INTERPRETER_BYTES = 16 * MIB
 _LEAST_TASK_BYTES = 24 * MIB
 #: Most bytes that stand for a GB of the paper.
 _MOST_GB_BYTES = 64 * MIB
+#: Keys of [scheduling] for tasks that are as short as here.
+SHORT_TASKS = 'min_charge_time = 0\nreservation_delay = "1s"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,10 @@ def scale_for(cpus: int, gb: int, *, smallest_gb: float = 1) -> Scale:
 
 
 def config_for(
-    place: Path, pools: list[str], *, cores_milli: int, memory_bytes: int, scheduling: str = ""
-) -> str:
-    """Return the configuration of a machine with this capacity, and periods for short tasks."""
+    place: Path, pools: list[str], *, cores_milli: int, memory_bytes: int, disk: str = "1G",
+    scheduling: str = SHORT_TASKS,
+) -> str:  # fmt: skip
+    """Return the configuration of a machine with this capacity. `disk` is the rate of its disk."""
     tables = "\n".join(f"[pools.{name}]" for name in pools)
     return f"""
 [capacity]
@@ -66,13 +67,11 @@ reserve_memory = 0
 [[disk]]
 name = "demo"
 path = "{place}"
-read = "1G"
-write = "1G"
+read = "{disk}"
+write = "{disk}"
 {tables}
 [scheduling]
 respect_external_load = false
-min_charge_time = 0
-reservation_delay = "1s"
 {scheduling}
 [enforcement]
 grace = "2s"

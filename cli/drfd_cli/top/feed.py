@@ -20,7 +20,7 @@ from drfd.client.words import Ref, parse_id, parse_ids
 from drfd.common.errors import DrfdError, Refused, Unavailable
 from drfd.common.units import show_duration
 from drfd_cli.commands.job_actions import refusals
-from drfd_cli.commands.log import Unreadable, last_bytes
+from drfd_cli.commands.log import last_bytes
 from drfd_cli.top.state import Act, Verb
 from drfd_cli.top.view import Detail
 
@@ -119,7 +119,7 @@ def _output(show: ShowReply, errors: bool) -> tuple[tuple[str, ...], str, str]:
         return (), path, "not started yet"
     try:
         data = last_bytes(path, _TAIL_BYTES)
-    except Unreadable as error:
+    except Refused as error:
         return (), path, str(error)
     if data is None:
         return (), path, "the file is not there"
