@@ -41,8 +41,11 @@ if TYPE_CHECKING:
 
 #: The exit code of waiting for a job that can never run.
 NEVER_RAN = 125
+V = TypeVar("V")
 #: A heading, or a heading with the alignment of its column.
 Column = str | tuple[str, str]
+#: The columns of a table, with the function that returns the cell of a row.
+Cells = Mapping[Column, Callable[[V], object]]
 
 #: Characters that change the direction of text: they can make one name look like another.
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -236,6 +239,16 @@ def _squeezed(
     return found
 
 
+def visible(cells: Cells[V], *hidden: str) -> Cells[V]:
+    """Return the columns without those that have these headings."""
+    return {column: show for column, show in cells.items() if parts(column)[0] not in hidden}
+
+
+def rows_of(cells: Cells[V], items: Iterable[V]) -> list[list[object]]:
+    """Return a row for each item."""
+    return [[show(item) for show in cells.values()] for item in items]
+
+
 def print_pages(columns: Sequence[Column], pages: Iterable[Sequence[Sequence[object]]]) -> None:
     """Print a list page by page as the pages arrive. A later page may widen a column."""
     names = [parts(column)[0] for column in columns]
@@ -335,7 +348,7 @@ def code_line(about: CodeText | None) -> str:
 def tell_never(job: JobView) -> None:
     """Print that a job that is being waited for can never start."""
     why = "" if job["reason"] is None else job["reason"]["text"]
-    say(clean(f"job {label(job)} never starts: {why}", 1000))
+    say(f"job {label(job)} never starts: {why}")
 
 
 def advice_line(advice: AdviceView) -> str:
@@ -398,7 +411,6 @@ def show_state(state: str) -> Painted:
 # Sizes are in bytes, rates in bytes per second, times in Unix seconds; an unknown value is empty.
 # No value contains a tab or a line end, whatever the name of a job.
 
-V = TypeVar("V")
 #: The columns of a line by name, with the function that returns the value.
 Columns = Mapping[str, Callable[[V], object]]
 #: The heading of a table in CSV, and its rows.

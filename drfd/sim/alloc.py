@@ -26,7 +26,7 @@ from drfd.core.scheduling import scheduling_pass
 from drfd.core.scheduling.plan import PassInput, PolicyOptions
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
 from drfd.sim import theory
-from drfd.sim.theory import FlowDemand, Tasks, ceei
+from drfd.sim.theory import FlowDemand, Tasks
 
 #: The policies of `drf simulate alloc`, the default first.
 POLICIES = (
@@ -226,23 +226,14 @@ class Allocation:
         return max(self.shares[user].values())
 
 
-@dataclass(frozen=True, slots=True)
-class _Problem:
-    """The input in whole units, with users as leaves of a tree."""
-
-    shares: FairShare
-    #: Leaf → the amounts of one task.
-    demands: dict[str, Vector]
-
-
 def allocate(spec: Spec) -> Allocation:
     """Divide the machine. Raises Refused for too many tasks, or too fine units."""
-    problem = _problem(spec)
-    leaves = dict(zip(problem.demands, spec.users, strict=True))
+    shares, demands = _in_whole_units(spec)
+    leaves = dict(zip(demands, spec.users, strict=True))
     if spec.mode == "continuous":
-        order, tasks = [], _cut(spec, problem, leaves)
+        order, tasks = [], _cut(spec, shares, demands, leaves)
     else:
-        order = _launched(spec, problem, leaves)
+        order = _launched(spec, shares, demands, leaves)
         count = Counter(order)
         tasks = {leaf: Fraction(count[leaf]) for leaf in leaves}
     return Allocation(
@@ -265,7 +256,8 @@ def dominant_resource(spec: Spec, user: User) -> str:
     return max(parts, key=lambda name: parts[name])
 
 
-def _problem(spec: Spec) -> _Problem:
+def _in_whole_units(spec: Spec) -> tuple[FairShare, dict[str, Vector]]:
+    """Return the tree whose leaves are the users, and by leaf the amounts of one task."""
     rows = [tuple(spec.capacity.values()), *(user.demand for user in spec.users)]
     units = [lcm(*(each.denominator for each in column)) for column in zip(*rows, strict=True)]
     whole = [tuple(int(each * unit) for each, unit in zip(row, units, strict=True)) for row in rows]
@@ -283,27 +275,31 @@ def _problem(spec: Spec) -> _Problem:
     nodes: dict[str, WorkloadNode] = dict(zip(leaves, spec.users, strict=True))
     nodes |= {path_of(name): pool for name, pool in spec.pools.items()}
     rules = {path: NodeRule(weights=node.weights) for path, node in nodes.items()}
-    return _Problem(FairShare(whole[0], rules), dict(zip(leaves, whole[1:], strict=True)))
+    return FairShare(whole[0], rules), dict(zip(leaves, whole[1:], strict=True))
 
 
-def _cut(spec: Spec, problem: _Problem, leaves: Mapping[str, User]) -> Tasks:
+def _cut(
+    spec: Spec, shares: FairShare, demands: Mapping[str, Vector], leaves: Mapping[str, User]
+) -> Tasks:
     wants = {
-        leaf: FlowDemand(demand=tuple(map(Fraction, problem.demands[leaf])), tasks=user.tasks)
+        leaf: FlowDemand(demand=tuple(map(Fraction, demands[leaf])), tasks=user.tasks)
         for leaf, user in leaves.items()
     }
     if spec.policy == "ceei":
         weights = {leaf: user.weights[0] for leaf, user in leaves.items()}
-        return ceei(problem.shares.capacity, wants, weights)
+        return theory.ceei(shares.capacity, wants, weights)
     if spec.policy == "slots":
         assert spec.slots is not None
-        return theory.slots(problem.shares, wants, spec.slots)
-    return _SOLVERS[spec.policy](problem.shares, wants)
+        return theory.slots(shares, wants, spec.slots)
+    return _SOLVERS[spec.policy](shares, wants)
 
 
-def _launched(spec: Spec, problem: _Problem, leaves: Mapping[str, User]) -> list[str]:
+def _launched(
+    spec: Spec, shares: FairShare, demands: Mapping[str, Vector], leaves: Mapping[str, User]
+) -> list[str]:
     """Return the leaves of the tasks that start, in order. Raises Refused."""
-    capacity = problem.shares.capacity
-    if max([*capacity, *(max(demand) for demand in problem.demands.values())]) > _MOST_UNITS:
+    capacity = shares.capacity
+    if max([*capacity, *(max(demand) for demand in demands.values())]) > _MOST_UNITS:
         raise Refused(
             "bad-spec",
             "capacity: counted in the finest digit of any demand, it is more than 2^60",
@@ -312,11 +308,11 @@ def _launched(spec: Spec, problem: _Problem, leaves: Mapping[str, User]) -> list
     in_turn = list(leaves)
     if spec.policy != "fifo":
         # All users wait from the start, so this decides every tie. The sort is stable.
-        in_turn.sort(key=lambda leaf: -problem.shares.dominant_share(problem.demands[leaf]))
+        in_turn.sort(key=lambda leaf: -shares.dominant_share(demands[leaf]))
     queues: dict[str, LeafQueue] = {}
     owners: list[str] = []
     for leaf in in_turn:
-        count = _count(spec, leaves[leaf].tasks, problem.demands[leaf], capacity)
+        count = _count(spec, leaves[leaf].tasks, demands[leaf], capacity)
         if len(owners) + count > _MOST_TASKS:
             raise Refused(
                 "bad-spec",
@@ -324,10 +320,10 @@ def _launched(spec: Spec, problem: _Problem, leaves: Mapping[str, User]) -> list
                 hint='ask for larger tasks, or for "mode": "continuous"',
             )
         for _ in range(count):
-            queues.setdefault(leaf, LeafQueue()).add(problem.demands[leaf], (0, len(owners)))
+            queues.setdefault(leaf, LeafQueue()).add(demands[leaf], (0, len(owners)))
             owners.append(leaf)
     given = PassInput(
-        wait_index=WaitIndex(LeafTables(queues=queues, used={}, shares=problem.shares)),
+        wait_index=WaitIndex(LeafTables(queues=queues, used={}, shares=shares)),
         free=capacity,
         options=PolicyOptions(slots=spec.slots, overcommit=True),
     )

@@ -123,8 +123,11 @@ def slowdown(held: Vector, node: Vector, swap_cost: int) -> Fraction:
 
 @dataclass(slots=True)
 class _Job:
-    #: The index of its batch.
-    batch: int
+    batch: Batch
+    #: The index of the batch.
+    number: int
+    #: The node of its user in the fair-share tree.
+    leaf: str
     submitted_us: int
     #: Tasks that have neither ended nor been withdrawn.
     left: int
@@ -254,18 +257,16 @@ class _Run:
         batch = self._batches[number]
         ids = range(self._next_id, self._next_id + batch.tasks)
         self._next_id = ids.stop
-        job = _Job(number, self._now_us, batch.tasks, ids)
+        job = _Job(batch, number, self._leaf_of[batch.user], self._now_us, batch.tasks, ids)
         self._jobs[number] = job
         self._waiting.update(dict.fromkeys(ids, job))
-        queue = self._queues[self._leaf_of[batch.user]]
-        queue.add_runs(batch.demand, [(0, ids.start, ids.stop - 1)])
+        self._queues[job.leaf].add_runs(batch.demand, [(0, ids.start, ids.stop - 1)])
 
     def _withdraw(self, number: int) -> None:
         job = self._jobs[number]
-        batch = self._batches[number]
         for task_id in job.ids:
             if self._waiting.pop(task_id, None) is not None:
-                self._queues[self._leaf_of[batch.user]].remove(batch.demand, (0, task_id))
+                self._queues[job.leaf].remove(job.batch.demand, (0, task_id))
                 job.left -= 1
 
     def _fill(self, number: int) -> None:
@@ -291,38 +292,28 @@ class _Run:
             return
         for task_id in found.admitted:
             job = self._waiting.pop(task_id)
-            batch = self._batches[job.batch]
-            leaf = self._leaf_of[batch.user]
-            self._queues[leaf].remove(batch.demand, (0, task_id))
-            self._used[leaf] = plus(self._used[leaf], batch.demand)
+            leaf, demand = job.leaf, job.batch.demand
+            self._queues[leaf].remove(demand, (0, task_id))
+            self._used[leaf] = plus(self._used[leaf], demand)
             self._running[leaf] += 1
-            node.held = plus(node.held, batch.demand)
-            node.tasks.append(_Task(job, self._length(batch)))
+            node.held = plus(node.held, demand)
+            spread_us = job.batch.task_us // 5
+            length_us = job.batch.task_us + self._random.randint(-spread_us, spread_us)
+            node.tasks.append(_Task(job, length_us))
         self._plan(number)
 
     def _pass_context(self, node: _ClusterNode) -> PassContext:
         """Return a context in which all run times are known and room is reserved without delay."""
         now_s = self._now_us / SECOND
-
-        def length_s(task_id: int) -> float:
-            return self._batches[self._waiting[task_id].batch].task_us / SECOND
-
         return PassContext(
             now_s=now_s,
             patience=ReservationSettings(patience_s=0),
-            ends=[
-                (now_s + task.left_us / SECOND, self._batches[task.job.batch].demand)
-                for task in node.tasks
-            ],
+            ends=[(now_s + task.left_us / SECOND, task.job.batch.demand) for task in node.tasks],
             since_s=lambda task_id: self._waiting[task_id].submitted_us / SECOND,
-            length_s=length_s,
+            length_s=lambda task_id: self._waiting[task_id].batch.task_us / SECOND,
             entry=lambda task_id: (0, task_id) if task_id in self._waiting else None,
             before=node.kept,
         )
-
-    def _length(self, batch: Batch) -> int:
-        spread = batch.task_us // 5
-        return batch.task_us + self._random.randint(-spread, spread)
 
     def _wake(self, number: int) -> None:
         """End the tasks of a node that have no work left."""
@@ -331,17 +322,15 @@ class _Run:
         for task in [task for task in node.tasks if task.left_us <= 0]:
             node.tasks.remove(task)
             job = task.job
-            batch = self._batches[job.batch]
-            leaf = self._leaf_of[batch.user]
-            self._used[leaf] = minus(self._used[leaf], batch.demand)
-            self._running[leaf] -= 1
-            node.held = minus(node.held, batch.demand)
+            self._used[job.leaf] = minus(self._used[job.leaf], job.batch.demand)
+            self._running[job.leaf] -= 1
+            node.held = minus(node.held, job.batch.demand)
             self._outcome.tasks += 1
             job.left -= 1
             if job.left == 0:
-                self._outcome.ended.append(BatchEnd(batch, job.submitted_us, self._now_us))
-                if batch.repeats:
-                    heappush(self._events, (self._now_us, _Kind.BATCH_COMES, job.batch, 0))
+                self._outcome.ended.append(BatchEnd(job.batch, job.submitted_us, self._now_us))
+                if job.batch.repeats:
+                    heappush(self._events, (self._now_us, _Kind.BATCH_COMES, job.number, 0))
         self._plan(number)
 
     def _advance(self, node: _ClusterNode) -> None:

@@ -258,7 +258,9 @@ def _profiles(rows: csv.DictReader[str]) -> Iterator[Profile]:
     found = 0
     for row in rows:
         try:
-            weight, read_mb, write_mb, rate = _figures(row)
+            weight, read_mb, write_mb, rate = (number(row[name] or "", name) for name in COLUMNS)
+            if weight < 1:
+                raise NotAJob("n is below 1")
         except NotAJob as reason:
             raise Refused("bad-profile", f"line {rows.line_num}: {reason}") from None
         moved = read_mb + write_mb
@@ -267,10 +269,3 @@ def _profiles(rows: csv.DictReader[str]) -> Iterator[Profile]:
         yield round(weight), round(rate * part * _MB), round(rate * (1 - part) * _MB)
     if not found:
         raise Refused("bad-profile", "there is no task in it")
-
-
-def _figures(row: dict[str, str]) -> Iterable[float]:
-    figures = [number(row[name] or "", name) for name in COLUMNS]
-    if figures[0] < 1:
-        raise NotAJob("n is below 1")
-    return figures

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
-from enum import Enum
 from fractions import Fraction
 
 from drfd.core.fairness.entitlement import ONE, ZERO, Shares
@@ -31,15 +30,6 @@ class FlowDemand:
     demand: Shares
     #: The number of tasks, or None if there is no end of them.
     tasks: Fraction | None = None
-
-
-class Measure(Enum):
-    """A measure of how much a node holds, from its parts of each resource."""
-
-    #: The largest part: DRF.
-    DOMINANT = "dominant"
-    #: The sum of all parts: asset fairness.
-    ASSETS = "assets"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +63,15 @@ class Flow:
         wants: Mapping[str, FlowDemand],
         asked: Mapping[str, Shares],
         caps: Mapping[str, Caps],
-        measure: Measure = Measure.DOMINANT,
+        by_assets: bool = False,
         goes_on: bool = True,
     ) -> None:
         """`entitled` has all active nodes, `asked` one task of each leaf, and `caps` the machine as
-        the cap of the root. With `goes_on`, a full resource stops only those who need it."""
+        the cap of the root. With `by_assets`, a node holds the sum of its parts of all resources
+        (asset fairness), else the largest part (DRF). With `goes_on`, a full resource stops only
+        those who need it."""
         self._entitled, self._wants, self._asked, self._caps = entitled, wants, asked, caps
-        self._measure, self._goes_on = measure, goes_on
+        self._by_assets, self._goes_on = by_assets, goes_on
         self._children: dict[str, list[str]] = {}
         for path in entitled:
             self._children.setdefault(parent_of(path), []).append(path)
@@ -158,7 +150,7 @@ class Flow:
             for held, each, part in zip(self._held[path], flow, self._entitled[path], strict=True)
             if part
         ]
-        if self._measure is Measure.ASSETS:
+        if self._by_assets:
             return sum((slope for _, slope in lines), ZERO), None
         level = max(at for at, _ in lines)
         rise = max(slope for at, slope in lines if at == level)
@@ -377,7 +369,7 @@ def algorithm1(shares: FairShare, wants: Mapping[str, FlowDemand]) -> Tasks:
 
 def asset(shares: FairShare, wants: Mapping[str, FlowDemand]) -> Tasks:
     """Asset fairness: equal sums of the parts of all resources (section 5.1 of the paper)."""
-    return _flow(shares, wants, measure=Measure.ASSETS).run()
+    return _flow(shares, wants, by_assets=True).run()
 
 
 def cpu(shares: FairShare, wants: Mapping[str, FlowDemand]) -> Tasks:
@@ -417,13 +409,13 @@ def _flow(
     shares: FairShare,
     wants: Mapping[str, FlowDemand],
     *,
-    measure: Measure = Measure.DOMINANT,
+    by_assets: bool = False,
     goes_on: bool = True,
 ) -> Flow:
     entitled = _entitled(shares, wants)
     caps: dict[str, Caps] = {path: _limit(shares, path) for path in entitled}
     caps[TOP] = tuple(map(_whole, shares.capacity))
-    return Flow(entitled, wants, _asked(shares, wants), caps, measure, goes_on)
+    return Flow(entitled, wants, _asked(shares, wants), caps, by_assets, goes_on)
 
 
 def _whole(top: int) -> Fraction:

@@ -94,37 +94,32 @@ def _values(view: Mapping[str, object], names: Iterable[str]) -> Iterator[object
 def _print_table(jobs: list[PastJobView]) -> None:
     is_wide = output.width() >= _WIDE
     names = _NAME if is_wide else _SHORT_NAME
-    users = len({job["user"] for job in jobs}) > 1
-    wide: list[output.Column] = [("IO R/W", "right"), "CAUSE"]
-    columns: list[output.Column] = [
-        ("ID", "right"), "NAME", *(["USER"] if is_wide or users else []), "STATE",
-        "ENDED", ("TIME", "right"), ("CORES", "right"), ("MEM", "right"),
-        *(wide if is_wide else []),
-    ]  # fmt: skip
-    rows = [_row(job, names=names, is_wide=is_wide, users=users) for job in jobs]
-    output.print_rows(columns, rows, fixed=("ID", "STATE"), last_width=_WHY if is_wide else 0)
+    cells: output.Cells[PastJobView] = {
+        ("ID", "right"): output.label,
+        "NAME": lambda job: output.shorten(job["name"], names),
+        "USER": lambda job: output.shorten(job["user"], names),
+        "STATE": lambda job: job["state"],
+        "ENDED": lambda job: _ended(job["ended_at"], is_wide=is_wide),
+        ("TIME", "right"): output.show_elapsed,
+        # Each pair is used/declared.
+        ("CORES", "right"): lambda job: f"{_mean_cores(job['used'])}/{job['demand']['cores']:g}",
+        ("MEM", "right"): lambda job: (
+            f"{_size(job['used']['memory_peak'])}/{show_size(job['demand']['memory'])}"
+        ),
+        ("IO R/W", "right"): lambda job: (
+            f"{_size(job['used']['read_bytes'])}/{_size(job['used']['written_bytes'])}"
+        ),
+        "CAUSE": lambda job: "" if job["outcome"] is None else job["outcome"]["text"],
+    }
+    if not is_wide:
+        has_users = len({job["user"] for job in jobs}) > 1
+        cells = output.visible(cells, "IO R/W", "CAUSE", *([] if has_users else ["USER"]))
+    rows = output.rows_of(cells, jobs)
+    output.print_rows(list(cells), rows, fixed=("ID", "STATE"), last_width=_WHY if is_wide else 0)
 
 
-def _row(job: PastJobView, *, names: int, is_wide: bool, users: bool) -> list[object]:
-    cores, memory, _ = output.show_demand(job["demand"])
-    used = job["used"]
-    peak = "-" if used["memory_peak"] is None else show_size(used["memory_peak"])
-    # Each pair is used/declared.
-    cells: list[object] = [
-        output.label(job),
-        output.shorten(job["name"], names),
-        *([output.shorten(job["user"], names)] if is_wide or users else []),
-        job["state"],
-        _ended(job["ended_at"], is_wide=is_wide),
-        output.show_elapsed(job),
-        f"{_mean_cores(used)}/{cores}",
-        f"{peak}/{memory}",
-    ]
-    if is_wide:
-        moved = (used["read_bytes"], used["written_bytes"])
-        cells.append("/".join("-" if each is None else show_size(each) for each in moved))
-        cells.append("" if job["outcome"] is None else job["outcome"]["text"])
-    return cells
+def _size(amount: int | None) -> str:
+    return "-" if amount is None else show_size(amount)
 
 
 def _mean_cores(used: UsedView) -> str:

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -43,6 +43,8 @@ _POLL_S = 0.5
 _DETACHED_POLL_S = 5.0
 #: Seconds until the reason of a wait is shown, and between two updates.
 _PATIENCE_S, _REFRESH_S = 1.0, 2.0
+#: Signals that ask drf to end.
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Return to the beginning of the line and erase it (ECMA-48 EL).
 _CLEAR = "\r\x1b[K"
 _HELP = (
@@ -366,13 +368,11 @@ def detach(relay: PtyRelay, watch: Watch, job_id: int) -> str:
 
 def _output_path(job_id: int) -> str:
     """Return the path of the job's output file, which `drf log` reads."""
-    client = connect()
-    try:
-        return str(client.request("show", id=job_id)["job"]["stdout"])
-    except DrfdError:
-        return os.path.abspath(f"drf-{job_id}.out")
-    finally:
-        client.close()
+    with closing(connect()) as client:
+        try:
+            return str(client.request("show", id=job_id)["job"]["stdout"])
+        except DrfdError:
+            return os.path.abspath(f"drf-{job_id}.out")
 
 
 def _keep_terminal(relay: PtyRelay, watch: Watch, fd: int) -> None:
@@ -402,20 +402,16 @@ def catch_signals() -> list[int]:
     caught: list[int] = []
     asked_to_end = False
 
-    def note(number: int, frame: object) -> None:
-        caught.append(number)
-
     def catch(number: int, frame: object) -> None:
         nonlocal asked_to_end
-        if asked_to_end:
-            sys.exit(128 + number)
-        asked_to_end = True
+        if number in _ENDING:
+            if asked_to_end:
+                sys.exit(128 + number)
+            asked_to_end = True
         caught.append(number)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (*_ENDING, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH):
         signal.signal(number, catch)
-    for number in (signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH):
-        signal.signal(number, note)
     return caught
 
 
@@ -435,13 +431,11 @@ def _signal_wakeup() -> Iterator[int]:
 
 def _cancel(job_id: int) -> bool:
     """Cancel the job. Returns False if the daemon is away."""
-    other = connect()
-    try:
-        other.request("cancel", select={"ids": [job_id]})
-    except Unavailable:
-        return False
-    finally:
-        other.close()
+    with closing(connect()) as other:
+        try:
+            other.request("cancel", select={"ids": [job_id]})
+        except Unavailable:
+            return False
     return True
 
 

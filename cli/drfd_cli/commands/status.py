@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
-from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ import click
 
 from drfd.client.words import Ref
 from drfd.common.errors import Unavailable
+from drfd.common.units import show_size
 from drfd_cli import output
 from drfd_cli.options import (
     asked_form,
@@ -154,22 +154,13 @@ def _print(pages: Iterator[StatusReply], say: Callable[[str], None]) -> None:
     if not reply["jobs"]:
         say("no jobs")
         return
-    is_wide, is_narrow = output.width() >= _WIDE, output.width() < _NARROW
-    names = _NAME if is_wide else _NARROW_NAME if is_narrow else _SHORT_NAME
-    has_gres = bool(reply.get("gres")) and not is_narrow
-    columns: list[output.Column] = [
-        ("ID", "right"), "NAME", "USER", *(["POOL"] if is_wide else []), "STATE",
-        *([] if is_narrow else [("CORES", "right"), ("MEM", "right")]),
-        *([("IO R/W", "right")] if is_wide else []), *(["GRES"] if has_gres else []),
-        ("TIME", "right"), "WHY",
-    ]  # fmt: skip
-    row = partial(_row, names=names, is_wide=is_wide, is_narrow=is_narrow, has_gres=has_gres)
-    rows = [row(job) for job in reply["jobs"]]
+    cells = _cells(has_gres=bool(reply.get("gres")))
+    columns, rows = list(cells), output.rows_of(cells, reply["jobs"])
     if reply.get("after") is None:
         output.print_rows(columns, rows, fixed=("ID", "STATE"), last_width=_WHY)
     else:
         # The first page is printed before the others are requested.
-        later = ([row(job) for job in page["jobs"]] for page in pages)
+        later = (output.rows_of(cells, page["jobs"]) for page in pages)
         output.print_pages(columns, chain([rows], later))
     click.echo(" ".join(f"{count} {state}" for state, count in sorted(counts.items())))
 
@@ -187,19 +178,23 @@ def _id(job: JobView) -> str:
     return f"{job['id']}_[{output.shorten(job['array_tasks'], _INDICES)}]"
 
 
-def _row(
-    job: JobView, *, names: int, is_wide: bool, is_narrow: bool, has_gres: bool
-) -> list[object]:
-    cores, memory, io = output.show_demand(job["demand"])
-    return [
-        _id(job),
-        output.shorten(job["name"], names),
-        output.shorten(job["user"], names),
-        *([output.shorten(job["pool"], names)] if is_wide else []),
-        output.show_state(job["state"]),
-        *([] if is_narrow else [cores, memory]),
-        *([io] if is_wide else []),
-        *([output.shorten(output.show_held(job), names)] if has_gres else []),
-        output.show_elapsed(job),
-        output.why_line(job),
-    ]
+def _cells(*, has_gres: bool) -> output.Cells[JobView]:
+    """Return the columns for which the screen is wide enough."""
+    is_wide, is_narrow = output.width() >= _WIDE, output.width() < _NARROW
+    names = _NAME if is_wide else _NARROW_NAME if is_narrow else _SHORT_NAME
+    cells: output.Cells[JobView] = {
+        ("ID", "right"): _id,
+        "NAME": lambda job: output.shorten(job["name"], names),
+        "USER": lambda job: output.shorten(job["user"], names),
+        "POOL": lambda job: output.shorten(job["pool"], names),
+        "STATE": lambda job: output.show_state(job["state"]),
+        ("CORES", "right"): lambda job: f"{job['demand']['cores']:g}",
+        ("MEM", "right"): lambda job: show_size(job["demand"]["memory"]),
+        ("IO R/W", "right"): lambda job: output.show_io(job["demand"]),
+        "GRES": lambda job: output.shorten(output.show_held(job), names),
+        ("TIME", "right"): output.show_elapsed,
+        "WHY": output.why_line,
+    }
+    hidden = [] if is_wide else ["POOL", "IO R/W"]
+    hidden += ["CORES", "MEM", "GRES"] if is_narrow else [] if has_gres else ["GRES"]
+    return output.visible(cells, *hidden)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import click
@@ -92,15 +93,13 @@ class LauncherWatch:
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _LOOK_S
-        # It is closed at once, because hundreds of processes of a user may be waiting.
-        other = Connection(self._path)
         try:
-            reply = other.request("hello")
+            # It is closed at once, because hundreds of processes of a user may be waiting.
+            with closing(Connection(self._path)) as other:
+                reply = other.request("hello")
         except DrfdError:
             # The daemon is being restarted, or is busy.
             return
-        finally:
-            other.close()
         away = output.launcher_away(reply)
         if away is not None and not self._is_away:
             if (reply.get("launcher_away_s") or 0.0) < _WORTH_TELLING_S:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,66 +96,49 @@ def _patience(text: str) -> int:
 @click.option("--plot", "plot_path", metavar="FILE",
               help="Draw shares, waits and use: FILE.svg, FILE.png, or - for here.")  # fmt: skip
 @prints_result()
-def trace(**options: Any) -> Result:
+def trace(
+    source: str | None, capacity: Resources | None, policies: list[str], estimates: list[str],
+    io_profile: str | None, history: bool, since: float | None, number: int | None, users: bool,
+    plot_path: str | None, weights: tuple[tuple[str, Fraction], ...], **changes: Any,
+) -> Result:  # fmt: skip
     """Policies, or weights, side by side on the jobs of a trace; see `drf simulate --help`."""
     from drfd.sim.machine import check, rules_of, suggestion
     from drfd.sim.synthetic_workloads import read_profiles, with_disk_rates
     from drfd_cli import charts
     from drfd_cli.simulate import trace_view as view
 
-    asked = TraceOptions(**options)
-    if asked.history == (asked.source is not None):
+    if history == (source is not None):
         raise click.UsageError("name one TRACE, or --history")
-    if asked.since is not None and not asked.history:
+    if since is not None and not history:
         raise click.UsageError("--since goes with --history")
-    if asked.plot_path == _HERE and asked_form().as_json:
+    if plot_path == _HERE and asked_form().as_json:
         raise click.UsageError("--plot - goes without --json")
-    if asked.plot_path != _HERE:
-        charts.check_plot(asked.plot_path)
-    capacity = asked.capacity
+    if plot_path != _HERE:
+        charts.check_plot(plot_path)
     rules: Rules | None = None
-    if asked.history:
-        work, rules = _past(asked.since, capacity)
+    if history:
+        work, rules = _past(since, capacity)
         capacity = rules.capacity
     else:
-        work = _read(str(asked.source), capacity)
-    if asked.number is not None:
-        work = replace(work, jobs=work.jobs[: asked.number])
-    if asked.io_profile is not None:
-        work = with_disk_rates(work, read_profiles(Path(asked.io_profile)))
+        work = _read(str(source), capacity)
+    if number is not None:
+        work = replace(work, jobs=work.jobs[:number])
+    if io_profile is not None:
+        work = with_disk_rates(work, read_profiles(Path(io_profile)))
     if capacity is None:
         raise Refused(
             "no-capacity", "say what the machine has",
             hint=f"for this trace for instance --capacity {suggestion(work.jobs)}",
         )  # fmt: skip
     check(work.jobs, capacity)
-    variants = _variants(work, rules or rules_of(capacity), asked)
-    runs = list(_runs(work, variants, asked.policies, asked.estimates))
-    machine, has_users = capacity, asked.users or bool(asked.weights)
+    variants = _variants(work, rules or rules_of(capacity), dict(weights), **changes)
+    runs = list(_runs(work, variants, policies, estimates))
+    machine, has_users = capacity, users or bool(weights)
     return Result(
         show=lambda: view.print_tables(work, machine, runs, users=has_users),
         view=lambda: view.as_view(work, machine, runs),
-        finish=lambda: _plot(asked.plot_path, work, dict(runs)),
+        finish=lambda: _plot(plot_path, work, dict(runs)),
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TraceOptions:
-    """The argument and the options of `drf simulate trace`."""
-
-    source: str | None
-    capacity: Resources | None
-    policies: list[str]
-    estimates: list[str]
-    pools: str | None
-    weights: tuple[tuple[str, Fraction], ...]
-    patience_s: int | None
-    io_profile: str | None
-    history: bool
-    since: float | None
-    number: int | None
-    users: bool
-    plot_path: str | None
 
 
 def _plot(path: str | None, work: Workload, runs: dict[str, Run]) -> int:
@@ -203,22 +186,23 @@ def _past(since: float | None, capacity: Resources | None) -> tuple[Workload, Ru
     return work, with_weights(rules, shares["nodes"], work)
 
 
-def _variants(work: Workload, rules: Rules, asked: TraceOptions) -> dict[str, Rules]:
+def _variants(
+    work: Workload, rules: Rules, weights: dict[str, Fraction], *, pools: str | None,
+    patience_s: int | None,
+) -> dict[str, Rules]:  # fmt: skip
     """Return the rules to simulate, by label: "" for those without --weight, and, if that is given,
     those with its weights."""
     from drfd.sim.machine import FROM_TRACE, configured, of_groups, weighted
 
-    if asked.pools == FROM_TRACE:
+    if pools == FROM_TRACE:
         rules = replace(rules, pools=of_groups(work.jobs))
-    elif asked.pools is not None:
-        rules = configured(rules, Path(asked.pools))
-    delay_s = asked.patience_s
-    if delay_s is not None:
-        drain_after_s = 4 * delay_s + 86400
-        patience = replace(rules.patience, patience_s=delay_s, drain_after_s=drain_after_s)
+    elif pools is not None:
+        rules = configured(rules, Path(pools))
+    if patience_s is not None:
+        drain_after_s = 4 * patience_s + 86400
+        patience = replace(rules.patience, patience_s=patience_s, drain_after_s=drain_after_s)
         rules = replace(rules, patience=patience)
     found = {"": rules}
-    weights = dict(asked.weights)
     if weights:
         name = ",".join(f"{each}={float(weight):g}" for each, weight in weights.items())
         found[name] = weighted(rules, weights, {job.user for job in work.jobs})
