@@ -151,14 +151,12 @@ def prints_result(
     """
 
     def split(context: click.Context, param: click.Parameter, value: str | None) -> Any:
-        if value is None:
-            return None
-        chosen = value.split(",")
-        for name in chosen:
-            if name not in (columns or ()):
-                raise click.BadParameter(
-                    f"there is no column {name!r}; there are {', '.join(columns or ())}"
-                )
+        known = columns or ()
+        chosen = None if value is None else value.split(",")
+        for name in chosen or ():
+            if name not in known:
+                text = f"there is no column {name!r}; there are {', '.join(known)}"
+                raise click.BadParameter(text)
         return chosen
 
     options = [click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")]

@@ -128,13 +128,13 @@ def parts(column: Column) -> tuple[str, str]:
     return (column, "left") if isinstance(column, str) else column
 
 
-def new_table(*columns: Column, title: str | None = None) -> Table:
+def new_table(*columns: Column) -> Table:
     """Return a table with these headings; ("NAME", "right") aligns the column to the right."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         name, align = parts(column)
         # The last column takes the rest of the width, on as many lines as it needs.

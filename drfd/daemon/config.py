@@ -23,7 +23,6 @@ from drfd.common.strict_table import (
     one_of,
     read_count,
     read_disk_name,
-    read_duration_or_zero,
     read_flag,
     read_name,
     read_names,
@@ -47,6 +46,7 @@ from drfd.core.fairness.rules import (
     Preempting,
     ReservationSettings,
     Rules,
+    read_scheduling,
 )
 from drfd.core.model.resources import Axes, Instances, Resources
 from drfd.core.scheduling.scheduling_pass import CONFIGURABLE
@@ -259,11 +259,8 @@ def parse(tree: Toml, source: str) -> Config:
         user=daemon.take("user", read_name, None),
         system_users=frozenset(daemon.take("system_users", read_names, [])),
         policy=policy,
-        slots=scheduling.take("slots", read_count, None),
-        patience=_patience(scheduling),
+        **read_scheduling(scheduling),
         preempting=_preempting(scheduling, policy),
-        half_life_s=scheduling.take("half_life", parse_duration, 7 * 86400),
-        min_hold_s=scheduling.take("min_charge_time", read_duration_or_zero, 10, old="min_hold"),
         external_load=scheduling.take(
             "respect_external_load", read_flag, True, old="external_load"
         ),
@@ -329,19 +326,6 @@ def _history(table: TomlTable) -> HistorySettings:
     return HistorySettings(
         keep_s=table.take("keep", read_time, plain.keep_s),
         max_bytes=table.take("max_size", read_size_or_zero, plain.max_bytes),
-    )
-
-
-def _patience(table: TomlTable) -> ReservationSettings:
-    patience_s = table.take("reservation_delay", parse_duration, 30, old="patience")
-    drain_after_s = table.take(
-        "reservation_drain_after", parse_duration, 4 * patience_s + 86400, old="drain_after"
-    )
-    return ReservationSettings(
-        patience_s=patience_s,
-        drain_after_s=drain_after_s,
-        reserves=table.take("reservation", read_flag, True),
-        depth=table.take("reservation_depth", read_count, 1),
     )
 
 

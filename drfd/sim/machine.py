@@ -14,9 +14,9 @@ from fractions import Fraction
 from pathlib import Path
 
 from drfd.common.errors import ConfigError, Refused
-from drfd.common.strict_table import TomlTable, read_count, read_duration_or_zero, read_flag
-from drfd.common.units import exact_size, parse_cores, parse_duration, parse_size, show_amount
-from drfd.core.fairness.rules import NodeSettings, Pool, PoolTables, ReservationSettings, Rules
+from drfd.common.strict_table import TomlTable, read_duration_or_zero
+from drfd.common.units import exact_size, parse_cores, parse_size, show_amount
+from drfd.core.fairness.rules import NodeSettings, Pool, PoolTables, Rules, read_scheduling
 from drfd.core.model.resources import Axes, Resources, Vector, kind_of
 from drfd.sim.workload import SimJob
 
@@ -146,23 +146,8 @@ def configured(rules: Rules, path: Path) -> Rules:
     tree.read_pools(top.table("pools"))
     tree.read_users(top.table("users"))
     scheduling = top.table("scheduling")
-    patience_s = scheduling.take("reservation_delay", read_duration_or_zero, 30, old="patience")
-    rules = replace(
-        rules,
-        pools=tree.pools,
-        members=tree.members,
-        patience=ReservationSettings(
-            patience_s=patience_s,
-            drain_after_s=scheduling.take(
-                "reservation_drain_after", parse_duration, 4 * patience_s + 86400, old="drain_after"
-            ),
-            reserves=scheduling.take("reservation", read_flag, True),
-            depth=scheduling.take("reservation_depth", read_count, 1),
-        ),
-        half_life_s=scheduling.take("half_life", parse_duration, 7 * 86400),
-        min_hold_s=scheduling.take("min_charge_time", read_duration_or_zero, 10, old="min_hold"),
-        slots=scheduling.take("slots", read_count, None),
-    )
+    settings = read_scheduling(scheduling, read_duration_or_zero)
+    rules = replace(rules, pools=tree.pools, members=tree.members, **settings)
     for name in _ELSEWHERE:
         scheduling.take(name, lambda value: value, None)
     top.done()

@@ -6,13 +6,10 @@ from typing import Any
 
 import click
 
-from drfd.client.submission import demand_fields, dependencies
+from drfd.client.submission import Rates, demand_fields, dependencies
 from drfd_cli.commands.job_actions import act, selecting
 from drfd_cli.options import CORES, GRES, LIMIT, MEMORY, PRIORITY, RATES, after_option, begin_option
 from drfd_cli.output import Result
-
-#: (disk or None, bytes read and bytes written per second) for each --io.
-Rates = tuple[tuple[str | None, int, int], ...]
 
 
 @click.command("set")
@@ -28,7 +25,7 @@ Rates = tuple[tuple[str | None, int, int], ...]
 @after_option
 @begin_option
 def command(
-    cores: int | None, mem: int | None, io: Rates, gres: tuple[tuple[str, int], ...],
+    cores: int | None, mem: int | None, io: tuple[Rates, ...], gres: tuple[tuple[str, int], ...],
     time: int | None, pool: str | None, priority: int | None, rename: str | None,
     after: tuple[tuple[int, str], ...] | None, begin: int | None, **chosen: Any,
 ) -> Result:  # fmt: skip

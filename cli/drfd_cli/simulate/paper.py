@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from drfd.common.errors import Refused
+from drfd.common.strict_table import suggestion
 from drfd_cli import charts, output
 from drfd_cli.options import prints_result
 from drfd_cli.output import Result
@@ -75,7 +76,10 @@ def paper(
         output.print_rows(["EXPERIMENT", "WHAT IT SHOWS"], list(EXPERIMENTS.items()), fixed=())
         return 0
     for name in names:
-        _check_name(name)
+        if name not in EXPERIMENTS:
+            text = f"there is no experiment {output.clean(name)}"
+            hint = suggestion(name, EXPERIMENTS, others=", ".join(EXPERIMENTS))
+            raise Refused("no-experiment", text, hint=hint)
     if trace is not None and not {"fig13", "fig14"}.intersection(names):
         raise Refused("bad-trace", "--trace is for fig13 and fig14")
     charts.check_plot(plot_path)
@@ -93,15 +97,6 @@ def paper(
     )
 
 
-def _check_name(name: str) -> None:
-    if name not in EXPERIMENTS:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, EXPERIMENTS, 1)
-        hint = f"did you mean {near[0]}?" if near else ", ".join(EXPERIMENTS)
-        raise Refused("no-experiment", f"there is no experiment {output.clean(name)}", hint=hint)
-
-
 def _run(
     name: str, seed: int, nodes: int | None, swap_cost: int | None, trace: str | None
 ) -> Figure:
@@ -109,25 +104,16 @@ def _run(
     from drfd.sim.cluster import SWAP_COST
     from drfd.sim.paper import facebook, macro, sharing, worked
 
-    match name:
-        case "table1":
-            return worked.table1()
-        case "fig4":
-            return worked.figure4()
-        case "fig5":
-            return worked.figure5()
-        case "fig6":
-            return worked.figure6()
-        case "fig7":
-            return worked.figure7()
-        case "fig8":
-            return sharing.figure8(seed, nodes=nodes or sharing.NODES)
-        case "fig13" | "fig14":
-            load = facebook.generated(seed)
-            if trace is not None:
-                load = facebook.read_swim(_read(trace), output.clean(trace))
-            draw = facebook.figure13 if name == "fig13" else facebook.figure14
-            return draw(load, seed, nodes or facebook.NODES)
+    if name in worked.EXAMPLES:
+        return worked.EXAMPLES[name]()
+    if name == "fig8":
+        return sharing.figure8(seed, nodes=nodes or sharing.NODES)
+    if name in ("fig13", "fig14"):
+        load = facebook.generated(seed)
+        if trace is not None:
+            load = facebook.read_swim(_read(trace), output.clean(trace))
+        draw = facebook.figure13 if name == "fig13" else facebook.figure14
+        return draw(load, seed, nodes or facebook.NODES)
     cost = SWAP_COST if swap_cost is None else swap_cost
     number = int(name.removeprefix("fig"))
     return macro.figure(number, seed, cost, nodes=nodes or macro.NODES)

@@ -100,7 +100,7 @@ def _print_measures(runs: list[View]) -> None:
 
 
 def _rows(runs: list[View]) -> list[tuple[str, Callable[[View], str]]]:
-    def of(*path: str, by: Callable[[Any], str]) -> Callable[[View], str]:
+    def of(*path: str | int, by: Callable[[Any], str]) -> Callable[[View], str]:
         def show(run: Any) -> str:
             for key in path:
                 run = None if run is None else run[key]
@@ -121,7 +121,10 @@ def _rows(runs: list[View]) -> list[tuple[str, Callable[[View], str]]]:
         (f"… in the worst {_window(runs)}", of("promise_kept", "worst_window", by=_kept)),
         ("waiting users who envy another", of("envy", by=_percent)),
         *(
-            (f"longest wait, jobs {_size(at)}", _longest(at))
+            (
+                f"longest wait, jobs {_size(at)}",
+                of("longest_wait_s", at, "longest_wait_s", by=show_duration),
+            )
             for at in range(len(SIZES) + 1)
             if any(run["longest_wait_s"][at]["jobs"] for run in runs)
         ),
@@ -129,14 +132,6 @@ def _rows(runs: list[View]) -> list[tuple[str, Callable[[View], str]]]:
         ("jobs per hour", of("jobs_per_hour", by=_figure)),
         ("last end", of("span_s", by=show_duration)),
     ]
-
-
-def _longest(at: int) -> Callable[[View], str]:
-    def show(run: View) -> str:
-        longest = run["longest_wait_s"][at]["longest_wait_s"]
-        return "-" if longest is None else show_duration(longest)
-
-    return show
 
 
 def _size(at: int) -> str:

@@ -15,18 +15,21 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from fractions import Fraction
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.strict_table import (
     Toml,
     TomlTable,
+    read_count,
     read_count_or_zero,
+    read_duration_or_zero,
+    read_flag,
     read_names,
     read_weight,
     wrong,
 )
-from drfd.common.units import parse_cores, parse_size
+from drfd.common.units import parse_cores, parse_duration, parse_size
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.model.job import leaf_path
 from drfd.core.model.resources import Axes, Resources, kind_of
@@ -75,6 +78,36 @@ class ReservationSettings:
     reserves: bool = True
     #: The number of reservations at a time.
     depth: int = 1
+
+
+class SchedulingKeywords(TypedDict):
+    """Keywords of `Rules` that are keys of [scheduling]."""
+
+    patience: ReservationSettings
+    half_life_s: int
+    min_hold_s: int
+    slots: int | None
+
+
+def read_scheduling(
+    table: TomlTable, read_delay: Callable[[str | int], int] = parse_duration
+) -> SchedulingKeywords:
+    """Read the keys of [scheduling] that a simulation has in common with the daemon."""
+    patience_s = table.take("reservation_delay", read_delay, 30, old="patience")
+    drain_after_s = table.take(
+        "reservation_drain_after", parse_duration, 4 * patience_s + 86400, old="drain_after"
+    )
+    return {
+        "patience": ReservationSettings(
+            patience_s=patience_s,
+            drain_after_s=drain_after_s,
+            reserves=table.take("reservation", read_flag, True),
+            depth=table.take("reservation_depth", read_count, 1),
+        ),
+        "half_life_s": table.take("half_life", parse_duration, 7 * 86400),
+        "min_hold_s": table.take("min_charge_time", read_duration_or_zero, 10, old="min_hold"),
+        "slots": table.take("slots", read_count, None),
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -166,3 +166,9 @@ def _compared(
     columns = [Column("POLICY"), Column("USER"), Column("TASKS")]
     columns += [Column(name, "%") for name, _ in machine]
     return Table(title=title, columns=columns, rows=rows)
+
+
+#: The worked examples by the name of their experiment.
+EXAMPLES = {
+    "table1": table1, "fig4": figure4, "fig5": figure5, "fig6": figure6, "fig7": figure7,
+}  # fmt: skip
