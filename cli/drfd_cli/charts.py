@@ -45,7 +45,8 @@ def usage_lines(curve: CurveView | None, demand: ResourcesView, columns: int) ->
         if len(values) < _LEAST_POINTS:
             continue
         asked, most = demand[kind], max(values)
-        words = f"most {show(most)} of {show(asked)}, over {_length(curve)}"
+        length = show_duration(curve["at"][-1] - curve["at"][0])
+        words = f"most {show(most)} of {show(asked)}, over {length}"
         room = columns - len(kind) - len(words) - 4
         if room >= _LEAST_POINTS:
             bars = spark(curve["at"], curve[kind], max(asked, most), room)
@@ -85,10 +86,6 @@ def _level(value: float | None, top: float) -> int:
     return max(1, min(8, round(8 * value / top)))
 
 
-def _length(curve: CurveView) -> str:
-    return show_duration(curve["at"][-1] - curve["at"][0])
-
-
 def _can_show(chars: str) -> bool:
     try:
         chars.encode(sys.stdout.encoding or "ascii")
@@ -119,7 +116,7 @@ def _curves(panel: Panel, columns: int) -> list[str]:
     labels = [_show(panel, most * row / _ROWS) for row in range(_ROWS, -1, -1)]
     margin = max(map(len, labels)) + 2
     wide = max(10, columns - margin)
-    at = _log if panel.log_x else float
+    at = (lambda x: log10(max(1.0, x))) if panel.log_x else float
     last = max((points[-1][0] for points in panel.curves.values() if points), default=1.0)
     first = min((points[0][0] for points in panel.curves.values() if points), default=1.0)
     grid = [[" "] * wide for _ in range(_ROWS + 1)]
@@ -144,10 +141,6 @@ def _curves(panel: Panel, columns: int) -> list[str]:
         legend.append(f"{_SEVERAL} several")
     lines.append(" " * margin + "   ".join(legend))
     return lines
-
-
-def _log(x: float) -> float:
-    return log10(max(1.0, x))
 
 
 def _sampled(

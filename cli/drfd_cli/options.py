@@ -26,7 +26,7 @@ from drfd.common.errors import Refused
 from drfd.common.indices import read_array
 from drfd.common.units import parse_cores, parse_disk_rates, parse_duration, parse_memory
 from drfd_cli import output
-from drfd_cli.output import Columns, Form, render
+from drfd_cli.output import Columns, Form, local_time, render
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -294,15 +294,15 @@ def parse_moment(text: str, now_s: float | None = None) -> float:
     if low == "now":
         return now_s
     if low in ("today", "yesterday"):
-        return _local(now_s, days=-1 if low == "yesterday" else 0)
+        return local_time(now_s, days=-1 if low == "yesterday" else 0)
     if word.startswith("@") and word[1:].isdecimal() and len(word) < 14:
         return float(word[1:])
     clock = re.fullmatch(_CLOCK, word, re.ASCII)
     if clock is not None:
         hour, minute = int(clock[1]), int(clock[2])
-        today = _local(now_s, hour=hour, minute=minute)
+        today = local_time(now_s, hour=hour, minute=minute)
         # Times are past ones: at noon, 23:00 is yesterday's.
-        return today if today <= now_s else _local(now_s, days=-1, hour=hour, minute=minute)
+        return today if today <= now_s else local_time(now_s, days=-1, hour=hour, minute=minute)
     if re.fullmatch(_AGO, low, re.ASCII):
         return max(0.0, now_s - parse_duration(low))
     for form in _DATES:
@@ -315,13 +315,6 @@ def parse_moment(text: str, now_s: float | None = None) -> float:
         f"time: {text[:40]!r} is not a time",
         hint="write 2026-03-01, '2026-03-01 14:30', 14:30, yesterday, or 7d for seven days ago",
     )
-
-
-def _local(now_s: float, *, days: int = 0, hour: int = 0, minute: int = 0) -> float:
-    """Return the Unix time of a time of day, `days` days from today. mktime allows for days on
-    which the clock changes."""
-    then = time.localtime(now_s)
-    return time.mktime((then.tm_year, then.tm_mon, then.tm_mday + days, hour, minute, 0, 0, 0, -1))
 
 
 MOMENT = QuantityParam("TIME", parse_moment)

@@ -164,31 +164,13 @@ class _Kind(IntEnum):
     BATCH_COMES = 2
 
 
-def run(
-    batches: Sequence[Batch],
-    cluster: Cluster,
-    way: SharingScheme,
-    *,
-    end_us: int | None,
-    step_us: int,
-    seed: int,
-) -> ClusterRun:
-    """Simulate until `end_us`, or until all tasks have ended if it is None.
+class Simulation:
+    """A run of batches on a cluster. Each task must fit on an empty node."""
 
-    Without an end, no batch may repeat. Each task must fit on an empty node.
-    """
-    return _Run(batches, cluster, way, step_us, seed).until(end_us)
-
-
-class _Run:
     def __init__(
-        self,
-        batches: Sequence[Batch],
-        cluster: Cluster,
-        way: SharingScheme,
-        step_us: int,
+        self, batches: Sequence[Batch], cluster: Cluster, way: SharingScheme, *, step_us: int,
         seed: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._cluster, self._way = cluster, way
         self._random = Random(seed)  # noqa: S311  # chance, not secrets
         self._shares = FairShare(cluster.capacity)
@@ -218,6 +200,8 @@ class _Run:
         self._outcome = ClusterRun(step_us=step_us, held={name: [] for name in names})
 
     def until(self, end_us: int | None) -> ClusterRun:
+        """Simulate until a time, or until all tasks have ended if it is None. Then no batch may
+        repeat."""
         out = self._outcome
         while self._events and (end_us is None or self._events[0][0] < end_us):
             self._sample(self._events[0][0])

@@ -72,11 +72,12 @@ def check(jobs: Sequence[SimJob], capacity: Resources) -> None:
     there = dict(zip(asked.names, asked.vector(capacity), strict=True))
     for name, amount in zip(asked.names, most, strict=True):
         if amount and not there[name]:
+            mean = show_amount(name, round(_held(jobs, asked, name)))
             raise Refused(
                 "bad-value",
                 f"capacity: jobs of this trace ask for {name}, up to "
                 f"{show_amount(name, amount)} each, and none is given",
-                hint=f"add {name}=… to --capacity; on average {_mean(jobs, name)} is in use",
+                hint=f"add {name}=… to --capacity; on average {mean} is in use",
             )
 
 
@@ -115,10 +116,6 @@ def _asked(jobs: Sequence[SimJob]) -> tuple[Axes, Vector]:
     axes = Axes(gres=tuple(sorted({name for demand in demands for name, _ in demand.gres})))
     vectors = [axes.vector(demand) for demand in demands]
     return axes, tuple(max(column) for column in zip(*vectors, strict=True))
-
-
-def _mean(jobs: Sequence[SimJob], name: str) -> str:
-    return show_amount(name, round(_held(jobs, _asked(jobs)[0], name)))
 
 
 def _held(jobs: Sequence[SimJob], axes: Axes, name: str) -> float:

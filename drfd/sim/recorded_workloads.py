@@ -260,12 +260,9 @@ def read_swf(lines: Iterable[str], *, source: str) -> Workload:
 
 def is_swf(line: str) -> bool:
     """Return whether a file that begins with this line is in the Standard Workload Format."""
-    return line.startswith(";") or len(_numbers(line)) == FIELDS
-
-
-def _numbers(line: str) -> list[str]:
     words = line.split()
-    return words if all(word.lstrip("-").replace(".", "", 1).isdigit() for word in words) else []
+    are_numbers = all(word.lstrip("-").replace(".", "", 1).isdigit() for word in words)
+    return line.startswith(";") or (are_numbers and len(words) == FIELDS)
 
 
 class _Reader:

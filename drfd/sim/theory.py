@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
+from operator import mul
 
 from drfd.core.fairness.entitlement import ONE, ZERO, Shares
 from drfd.core.fairness.share_tree import TOP, FairShare, parent_of, path_up
@@ -226,19 +227,16 @@ def ceei(
     can = {
         leaf: want
         for leaf, want in wants.items()
-        if want.tasks != 0 and all(top or not each for each, top in _pairs(want, capacity))
+        if want.tasks != 0
+        and all(top or not each for each, top in zip(want.demand, capacity, strict=True))
     }
     got = dict.fromkeys(wants, Fraction(0))
     if can:
         with localcontext(Context(prec=_DIGITS)):
             market = _market(capacity, can, weights or {})
             for leaf, tasks in zip(can, market.equilibrium(), strict=True):
-                got[leaf] = _rounded(tasks)
+                got[leaf] = Fraction(Context(prec=_SHOWN_DIGITS).plus(tasks))
     return got
-
-
-def _pairs(want: FlowDemand, capacity: Vector) -> list[tuple[Fraction, int]]:
-    return list(zip(want.demand, capacity, strict=True))
 
 
 def _market(
@@ -258,10 +256,6 @@ def _market(
 
 def _decimal(number: Fraction) -> Decimal:
     return Decimal(number.numerator) / number.denominator
-
-
-def _rounded(number: Decimal) -> Fraction:
-    return Fraction(Context(prec=_SHOWN_DIGITS).plus(number))
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +300,7 @@ class _Market:
 
     def _newton(self, tasks: Row, pull: Decimal) -> tuple[Row, Decimal]:
         """Return the Newton step of pull · product + barrier, and its squared decrement."""
-        slack = [1 - sum(map(_times, row, tasks)) for row in self.asked]
+        slack = [1 - sum(map(mul, row, tasks)) for row in self.asked]
         # Each resource's row over its slack: the gradient of its barrier.
         push = [[each / left for each in row] for row, left in zip(self.asked, slack, strict=True)]
         gradient, curvature = [], []
@@ -319,19 +313,15 @@ class _Market:
         soft = [slope / bend for slope, bend in zip(gradient, curvature, strict=True)]
         thin = [[each / bend for each, bend in zip(row, curvature, strict=True)] for row in push]
         inner = [
-            [sum(map(_times, row, other)) + Decimal(int(i == j)) for j, other in enumerate(thin)]
+            [sum(map(mul, row, other)) + Decimal(int(i == j)) for j, other in enumerate(thin)]
             for i, row in enumerate(push)
         ]
-        share = _solve(inner, [sum(map(_times, row, soft), Decimal(0)) for row in push])
+        share = _solve(inner, [sum(map(mul, row, soft), Decimal(0)) for row in push])
         step = [
             sum((part * row[at] for part, row in zip(share, thin, strict=True)), -each)
             for at, each in enumerate(soft)
         ]
-        return step, -sum(map(_times, gradient, step), Decimal(0))
-
-
-def _times(left: Decimal, right: Decimal) -> Decimal:
-    return left * right
+        return step, -sum(map(mul, gradient, step), Decimal(0))
 
 
 def _solve(matrix: Sequence[Row], right: Row) -> Row:
@@ -347,9 +337,7 @@ def _solve(matrix: Sequence[Row], right: Row) -> Row:
     found: Row = []
     for row in reversed(rows):
         known = row[len(rows) - len(found) : -1]
-        found.insert(
-            0, (row[-1] - sum(map(_times, known, found))) / row[len(rows) - len(found) - 1]
-        )
+        found.insert(0, (row[-1] - sum(map(mul, known, found))) / row[len(rows) - len(found) - 1])
     return found
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drfd.sim.cluster import SECOND, Batch, Cluster, ClusterRun, SharingScheme, run, slowdown
+from drfd.sim.cluster import SECOND, Batch, Cluster, ClusterRun, SharingScheme, Simulation, slowdown
 
 DRF = SharingScheme(name="DRF", policy="drf")
 TEN_S = Batch(user="a", tasks=1, demand=(1000, 1024), task_us=10 * SECOND)
@@ -24,14 +24,9 @@ def ran(
     seed: int = 1,
     swap_cost: int = 40,
 ) -> ClusterRun:
-    return run(
-        batches,
-        Cluster(nodes=nodes, node=node, swap_cost=swap_cost),
-        way,
-        end_us=None if end_s is None else end_s * SECOND,
-        step_us=SECOND,
-        seed=seed,
-    )
+    cluster = Cluster(nodes=nodes, node=node, swap_cost=swap_cost)
+    simulation = Simulation(batches, cluster, way, step_us=SECOND, seed=seed)
+    return simulation.until(None if end_s is None else end_s * SECOND)
 
 
 def test_a_task_takes_its_time_more_or_less() -> None:

@@ -91,7 +91,8 @@ def _conditions(job: ConditionsView) -> list[tuple[str, str]]:
 def _demand(demand: ResourcesView) -> str:
     cores, memory, io = output.show_demand(demand)
     unit = "core" if cores == "1" else "cores"
-    return f"{cores} {unit}, {memory} memory, io {_io(demand) or io}{_gres(demand)}"
+    gres = f", {output.show_gres(demand['gres'])}" if demand["gres"] else ""
+    return f"{cores} {unit}, {memory} memory, io {_io(demand) or io}{gres}"
 
 
 def array_lines(array: DetailedArrayView) -> list[tuple[str, str]]:
@@ -157,10 +158,6 @@ def _curve_lines(points: CurveView | None, demand: ResourcesView) -> list[tuple[
     room = min(_CURVE, output.width() - _LABEL - 1)
     found = charts.usage_lines(points, demand, room)
     return [("over time" if not at else "", line) for at, line in enumerate(found)]
-
-
-def _gres(demand: ResourcesView) -> str:
-    return f", {output.show_gres(demand['gres'])}" if demand["gres"] else ""
 
 
 def _io(demand: ResourcesView) -> str:

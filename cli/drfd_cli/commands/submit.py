@@ -172,11 +172,9 @@ def _tell_of_one_file(stdout: str | None, stderr: str | None) -> None:
 def _tell_forecast(forecast: DryRunReply) -> None:
     start_s, reason = forecast["expected_start_at"], forecast["reason"]
     missing = output.clean(forecast["no_estimate"]["text"]) if "no_estimate" in forecast else None
-    if reason is None and missing is not None:
-        output.tell(f"it would be accepted; nobody can say when it would start: {missing}")
-        return
     if reason is None:
-        output.tell("it would start now")
+        unknown = f"it would be accepted; nobody can say when it would start: {missing}"
+        output.tell("it would start now" if missing is None else unknown)
         return
     if missing is not None:
         output.tell(f"it would wait; nobody can say for how long: {missing}")
@@ -184,9 +182,8 @@ def _tell_forecast(forecast: DryRunReply) -> None:
         output.tell("it would wait; no start is in sight")
     else:
         output.tell(f"it would start about {output.show_when(start_s)}, {output.ESTIMATE}")
-    if reason is not None:
-        code, text = output.clean(reason["code"]), output.clean(reason["text"], 1000)
-        output.tell(f"until then it waits: {code}: {text}")
+    code, text = output.clean(reason["code"]), output.clean(reason["text"], 1000)
+    output.tell(f"until then it waits: {code}: {text}")
 
 
 def _again(ctx: click.Context, args: list[str]) -> int:

@@ -22,7 +22,7 @@ from drfd_cli.output import Result
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import DoctorReply
-    from drfd.sim.figures import Figure, Panel
+    from drfd.sim.figures import Figure
     from drfd.sim.paper.sharing import Phase
 
 #: Nodes of the demo; the paper has 48.
@@ -77,7 +77,9 @@ class Scenario:
         most = int(2 * self._tops[0] * self._phase_s / self._task_s)
         for pool, (cpus, gb) in zip(self._pools.values(), phase.demands, strict=True):
             demand = self._scale.demand(cpus, gb)
-            argv = scaling.argv_for(demand, self._task_s, greedy=self._greedy)
+            # Where cores are enforced, the tasks try to use a whole one.
+            cores = 1.0 if self._greedy else demand["cores_milli"] / 1000
+            argv = scaling.argv_for(demand, self._task_s, "--cores", f"{cores:.3f}")
             private_daemon.submit(
                 self._client, self._place, argv, pool, demand, out=str(self._place / f"{pool}.out"),
                 name=f"phase{self._phase + 1}", array=f"0-{most}",
@@ -216,22 +218,21 @@ def _screen(*, quiet: bool) -> Iterator[Show]:
     from rich.live import Live
     from rich.text import Text
 
-    with Live(auto_refresh=False, transient=True) as live:
-        yield _every(
-            1, lambda play, at_s: live.update(Text(charts.draw(_panels(play)[-1])), refresh=True)
-        )
-
-
-def _panels(play: Scenario) -> list[Panel]:
     from drfd.sim.paper.sharing import panels
 
-    return panels(play.shares)
+    with Live(auto_refresh=False, transient=True) as live:
+        yield _every(
+            1,
+            lambda play, at_s: live.update(
+                Text(charts.draw(panels(play.shares)[-1])), refresh=True
+            ),
+        )
 
 
 def _figure(play: Scenario, phase_s: int) -> tuple[Figure, list[str]]:
     """Return the figure, and a sentence for each result that contradicts a promise of DRF."""
     from drfd.sim.figures import Column, Figure, Table
-    from drfd.sim.paper.sharing import JOBS, NODE, PHASES, expected, phase_table, steady
+    from drfd.sim.paper.sharing import JOBS, NODE, PHASES, expected, panels, phase_table, steady
 
     wrong = []
     used = play.used()
@@ -256,7 +257,7 @@ def _figure(play: Scenario, phase_s: int) -> tuple[Figure, list[str]]:
                 rows=[[number + 1, *row] for number, row in enumerate(used)],
             ),
         ],
-        panels=_panels(play),
+        panels=panels(play.shares),
         notes=[
             "IF CUT is the share of tasks that could be cut. Expected is the share of whole tasks, "
             f"give or take {_TOLERANCE:.0%} or {_TASK_TOLERANCE:.0%} of a task: "

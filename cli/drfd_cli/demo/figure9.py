@@ -141,9 +141,8 @@ def _play(
     client.request("drain", on=True)
     for user, kind in _users():
         demand = scale.demand(float(kind.cpus), float(kind.gb))
-        argv = scaling.argv_for_rounds(
-            demand, _TASK_S, rounds=_ROUNDS, cache=str(place) if bound.reclaims else None
-        )
+        cache = ("--cache", str(place)) if bound.reclaims else ()
+        argv = scaling.argv_for(demand, _TASK_S, "--rounds", str(_ROUNDS), *cache)
         # More tasks than can run, so that each user always has some pending.
         most = int(NODE[0] * _NODES * seconds)
         _submit(client, place, argv, user, demand, name=kind.name, array=f"1-{most}")

@@ -78,23 +78,11 @@ grace = "2s"
 """
 
 
-def argv_for(demand: dict[str, int], seconds: float, *, greedy: bool) -> list[str]:
-    """Return the command of a task that uses its demand; a greedy one tries to use a whole core."""
-    cores = 1.0 if greedy else demand["cores_milli"] / 1000
-    return [*_workload(demand, seconds), *("--cores", f"{cores:.3f}")]
-
-
-def argv_for_rounds(
-    demand: dict[str, int], seconds: float, *, rounds: int, cache: str | None
-) -> list[str]:
-    """Return the command of a task that touches all its memory `rounds` times."""
-    argv = [*_workload(demand, seconds), "--rounds", str(rounds)]
-    return argv if cache is None else [*argv, "--cache", cache]
-
-
-def _workload(demand: dict[str, int], seconds: float) -> list[str]:
+def argv_for(demand: dict[str, int], seconds: float, *options: str) -> list[str]:
+    """Return the command of a task that uses the demanded memory, with `options` of
+    `demo.workload`."""
     touched = max(MIB, demand["memory_bytes"] - _INTERPRETER_BYTES)
     return [
         *(sys.executable, "-I", "-m", "drfd_cli.demo.workload"),
-        *("--seconds", f"{seconds:.1f}", "--memory", str(touched)),
+        *("--seconds", f"{seconds:.1f}", "--memory", str(touched), *options),
     ]

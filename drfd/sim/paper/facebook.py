@@ -14,7 +14,7 @@ from itertools import pairwise
 from random import Random
 
 from drfd.common.errors import Refused
-from drfd.sim.cluster import SECOND, Batch, Cluster, ClusterRun, SharingScheme, run
+from drfd.sim.cluster import SECOND, Batch, Cluster, ClusterRun, SharingScheme, Simulation
 from drfd.sim.figures import Cell, Column, Figure, Panel, Point, Table
 
 #: CPUs and GB of the paper's nodes, and the number of slots that it gives them.
@@ -108,12 +108,9 @@ def outcomes(load: Load, seed: int, nodes: int = NODES) -> tuple[ClusterRun, ...
         )
     cluster = Cluster(nodes=nodes, node=(NODE[0] * 1000, NODE[1] * 1024))
     return tuple(
-        run(
-            batches, cluster, way,
-            end_us=None, step_us=_STEP_S * SECOND, seed=seed,
-        )
+        Simulation(batches, cluster, way, step_us=_STEP_S * SECOND, seed=seed).until(None)
         for way in _WAYS
-    )  # fmt: skip
+    )
 
 
 def figure13(load: Load, seed: int, nodes: int = NODES) -> Figure:

@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import cache
 
 from drfd.core.model.resources import Vector
-from drfd.sim.cluster import SECOND, Batch, Cluster, ClusterRun, SharingScheme, run
+from drfd.sim.cluster import SECOND, Batch, Cluster, ClusterRun, SharingScheme, Simulation
 from drfd.sim.figures import Cell, Column, Figure, Panel, Table
 
 NODE = (8, 6)
@@ -83,16 +83,8 @@ def results(
         for kind in (LARGE, SMALL)
         for number in range(1, _USERS_OF_A_KIND + 1)
     ]
-    return tuple(
-        MacroResult(
-            way,
-            run(
-                batches, cluster, way,
-                end_us=run_s * SECOND, step_us=SECOND, seed=seed,
-            ),
-        )
-        for way in WAYS
-    )  # fmt: skip
+    runs = {way: Simulation(batches, cluster, way, step_us=SECOND, seed=seed) for way in WAYS}
+    return tuple(MacroResult(way, run.until(run_s * SECOND)) for way, run in runs.items())
 
 
 def figure(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from drfd.core.model.resources import Vector
-from drfd.sim.cluster import SECOND, Batch, Cluster, ClusterRun, SharingScheme, run
+from drfd.sim.cluster import SECOND, Batch, Cluster, ClusterRun, SharingScheme, Simulation
 from drfd.sim.figures import Cell, Column, Figure, Panel, Point, Table
 from drfd.sim.paper.worked import divide
 
@@ -57,10 +57,8 @@ def figure8(seed: int, *, nodes: int = NODES, phase_s: int = _PHASE_S) -> Figure
         for job, demand in zip(JOBS, phase.demands, strict=True)
     ]
     end_us = phase_s * len(PHASES) * SECOND
-    outcome = run(
-        batches, cluster, SharingScheme(name="DRF", policy="drf", reserves=True),
-        end_us=end_us, step_us=SECOND, seed=seed,
-    )  # fmt: skip
+    way = SharingScheme(name="DRF", policy="drf", reserves=True)
+    outcome = Simulation(batches, cluster, way, step_us=SECOND, seed=seed).until(end_us)
     shares = shares_of(outcome, cluster)
     return Figure(
         name="fig8",
