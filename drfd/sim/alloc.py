@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
@@ -134,7 +134,7 @@ def _user(
         weights=_weights(table, capacity),
         demand=tuple(demand.get(name, Fraction(0)) for name in capacity),
         tasks=table.take("tasks", read_amount, None),
-        pool=table.take("pool", name_of(pools, "pool"), None),
+        pool=table.take("pool", pool_of(pools), None),
     )
 
 
@@ -144,7 +144,7 @@ def _pools(
     pools = {}
     for name, value in values.items():
         table = JsonTable(value, f"pools.{shown(name)}", ("weight", "parent"))
-        parent = table.take("parent", name_of(values, "pool"), None)
+        parent = table.take("parent", pool_of(values), None)
         pools[name] = WorkloadNode(name=name, weights=_weights(table, capacity), pool=parent)
     for name in pools:
         above, at = 0, pools[name].pool
@@ -425,21 +425,21 @@ def read_name(value: object, place: str) -> str:
 
 
 def one_of(words: Sequence[str]) -> Read[str]:
+    return _among(words, "{} is not known", f"one of {', '.join(words)}")
+
+
+def pool_of(names: Mapping[str, object]) -> Read[str]:
+    known = ", ".join(map(shown, names)) or "none"
+    return _among(names, "there is no pool {}", f"there are: {known}")
+
+
+def _among(words: Collection[str], text: str, others: str) -> Read[str]:
+    """Return a reader that refuses other words, with `others` as the hint if none is similar."""
+
     def read(value: object, place: str) -> str:
-        if value not in words:
-            hint = suggestion(str(value), words, others=f"one of {', '.join(words)}")
-            refuse(place, f"{shown(value)} is not known", hint)
-        return str(value)
-
-    return read
-
-
-def name_of(names: Mapping[str, object], what: str) -> Read[str]:
-    def read(value: object, place: str) -> str:
-        if not isinstance(value, str) or value not in names:
-            known = ", ".join(map(shown, names)) or "none"
-            hint = suggestion(str(value), names, shown, others=f"there are: {known}")
-            refuse(place, f"there is no {what} {shown(value)}", hint)
+        if not isinstance(value, str) or value not in words:
+            hint = suggestion(str(value), words, shown, others=others)
+            refuse(place, text.format(shown(value)), hint)
         return value
 
     return read

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from math import ceil
 from operator import itemgetter
@@ -30,11 +30,11 @@ _EPSILON = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Window:
+    #: The mean part of the entitlement that was held, at most 1.
+    kept: float
     leaf: str
     start_s: float
     length_s: int
-    #: The mean part of the entitlement that was held, at most 1.
-    kept: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +145,7 @@ class _Watch:
                 worst is None or kept_s / waited_s < worst.kept
             ):
                 start_s = self._start_s + at * self._window_s
-                worst = Window(leaf, start_s, self._window_s, kept_s / waited_s)
+                worst = Window(kept_s / waited_s, leaf, start_s, self._window_s)
         return OverTime(
             kept={leaf: kept_s / waited_s for leaf, (waited_s, kept_s) in sums.items()},
             waited_s={leaf: waited_s for leaf, (waited_s, _) in sums.items()},
@@ -274,14 +274,7 @@ def measure(run: Run) -> View:
         "promise_kept": {
             "mean": _mean(list(found.kept.values())),
             "least": _least(found.kept),
-            "worst_window": None
-            if worst is None
-            else {
-                "kept": worst.kept,
-                "leaf": worst.leaf,
-                "start_s": worst.start_s - first_s,
-                "length_s": worst.length_s,
-            },
+            "worst_window": worst and asdict(worst) | {"start_s": worst.start_s - first_s},
         },
         "envy": found.envy,
         "longest_wait_s": _by_size(run),

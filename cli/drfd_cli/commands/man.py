@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import metadata
+from itertools import takewhile
 from pathlib import Path
 
 import click
@@ -168,9 +169,9 @@ def _blocks(lines: list[str]) -> Iterator[str]:
             yield from (".PP", ".RS 4", ".EX", *map(plain, lines[at + 1 : end]), ".EE", ".RE")
             at = end + 1
         elif line.startswith("|"):
-            end = _end(lines, at, "|")
-            yield from _table(lines[at:end])
-            at = end
+            rows = list(takewhile(lambda each: each.startswith("|"), lines[at:]))
+            yield from _table(rows)
+            at += len(rows)
         elif line.startswith("### "):
             yield f'.SS "{plain(line[4:])}"'
             at += 1
@@ -180,24 +181,14 @@ def _blocks(lines: list[str]) -> Iterator[str]:
         elif not line.strip():
             at += 1
         else:
-            yield ".PP"
-            while at < len(lines) and _is_prose(lines[at]):
-                yield styled(lines[at])
-                at += 1
+            prose = list(takewhile(_is_prose, lines[at:]))
+            yield from (".PP", *map(styled, prose))
+            at += len(prose)
 
 
 def _is_prose(line: str) -> bool:
-    return (
-        bool(line.strip())
-        and not line.startswith(("|", "```", "#"))
-        and not (_LIST_ITEM.match(line))
-    )
-
-
-def _end(lines: list[str], at: int, start: str) -> int:
-    while at < len(lines) and lines[at].startswith(start):
-        at += 1
-    return at
+    is_special = line.startswith(("|", "```", "#")) or _LIST_ITEM.match(line)
+    return bool(line.strip()) and not is_special
 
 
 def _table(rows: list[str]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import click
 
@@ -246,19 +246,6 @@ def _figure(results: list[Figure9Result], seconds: int) -> tuple[Figure, list[st
     return found, wrong
 
 
-class MemoryBound(Protocol):
-    """A bound on the memory of all tasks together."""
-
-    #: The text that says what enforces the bound.
-    keeper: str
-    #: Whether tasks beyond the bound are slowed down, not killed.
-    reclaims: bool
-
-    def held_bytes(self) -> int:
-        """Return the memory of all tasks in bytes. Above the bound, this may kill tasks."""
-        ...
-
-
 def memory_bound(cgroup: str | None, mark: str, most_bytes: int) -> MemoryBound:
     """Return a bound for all tasks. `cgroup` is the cgroup of any one job, if jobs have cgroups;
     `mark` is the value of the variable `private_daemon.MARK` in the environment of all tasks."""
@@ -287,7 +274,9 @@ def _memory_group(group: str) -> Path | None:
 
 
 class _ByKernel:
+    #: The text that says what enforces the bound.
     keeper = "the kernel: from tasks that together want more, it takes pages away"
+    #: Whether tasks beyond the bound are slowed down, not killed.
     reclaims = True
 
     def __init__(self, place: Path, most_bytes: int) -> None:
@@ -303,6 +292,7 @@ class _ByKernel:
                 (place / name).write_text(str(most_bytes))
 
     def held_bytes(self) -> int:
+        """Return the memory of all tasks in bytes."""
         return int(self._held.read_text())
 
 
@@ -314,6 +304,7 @@ class _ByHand:
         self._mark, self._most_bytes = f"{private_daemon.MARK}={mark}".encode(), most_bytes
 
     def held_bytes(self) -> int:
+        """Return the memory of all tasks in bytes, and kill the largest ones above the bound."""
         sizes = {pid: size for pid in self._tasks() if (size := _size(pid)) is not None}
         held = sum(sizes.values())
         while sum(sizes.values()) > self._most_bytes:
@@ -347,6 +338,10 @@ class _ByHand:
             pass
         finally:
             os.close(process)
+
+
+#: A bound on the memory of all tasks together.
+MemoryBound = _ByKernel | _ByHand
 
 
 def _size(pid: int) -> int | None:
