@@ -66,7 +66,9 @@ def place() -> Iterator[Path]:
 def wheels(place: Path) -> Path:
     """The project, its tests' needs, and all that these depend on, for the guest's Python."""
     ours = place / "ours"
-    _pip("wheel", "-w", ours, f"{ROOT}[test]")
+    # One of them comes as source without pyproject.toml, which pip itself can build only where the
+    # package `wheel` is installed.
+    _pip("wheel", "--use-pep517", "-w", ours, f"{ROOT}[test]")
     if platform.python_version_tuple()[:2] == tuple(PYTHON.split(".")):
         return ours
     # What is made for no Python in particular is as good there; the rest is to be had ready-made.
