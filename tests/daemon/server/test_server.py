@@ -41,6 +41,7 @@ from drfd.daemon.users.quotas import AT_ONCE, MAX_INCOMING_BYTES, STRANGERS
 from drfd.daemon.watching import follow as follow_module
 from drfd.daemon.watching.follow import EventFeed
 from drfd.daemon.watching.snapshots import Overview, SnapshotFeed
+from drfd.linux import descriptor_guard
 from drfd.linux.descriptor_guard import guarded
 from drfd.linux.user_database import Subordinates, look_up_name
 from drfd.protocol.codec import MAX_REQUEST_BYTES
@@ -1110,9 +1111,12 @@ async def test_a_crowd_is_let_in_by_small_numbers_and_who_has_left_costs_nobody_
         each.close()
 
 
-async def test_who_brings_descriptors_first_is_not_taken(short: Path) -> None:
+async def test_who_brings_descriptors_first_is_not_taken(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A task and a transport were made for him before that was seen."""
-
+    # The thread that closes his connection waits no longer for others.
+    monkeypatch.setattr(descriptor_guard, "_STAYS_S", 0.1)
     path = short / "door.sock"
     taken: list[tuple[socket.socket, bool]] = []
     entrance = Acceptor(guarded(listening(path)), lambda *each: taken.append(each))
