@@ -15,6 +15,9 @@ import pytest
 
 from drfd.daemon import controller
 
+#: Each test starts an interpreter.
+pytestmark = pytest.mark.slow
+
 
 class Thing:
     """May refer to itself."""

@@ -8,6 +8,9 @@ import pytest
 
 from bench.paper import BLOCK, RESULTS, printed
 
+#: Each test computes recorded results again.
+pytestmark = pytest.mark.slow
+
 #: What takes longer than a moment is only compared when asked for.
 QUICK = ("table1", "fig4", "fig8")
 BLOCKS = BLOCK.findall(RESULTS.read_text())

@@ -22,6 +22,9 @@ from drfd.sim.synthetic_workloads import Recipe, generate
 from drfd.sim.workload import SimJob
 from seeds import seeds
 
+#: Each test computes recorded results again.
+pytestmark = pytest.mark.slow
+
 FOLDER = os.environ.get("DRFD_TRACES")
 NODE = Resources(cores_milli=64_000, memory_bytes=256 << 30)
 BLOCKS = blocks(RESULTS.read_text())

@@ -13,6 +13,9 @@ import pytest
 
 from cli.drf import Drf
 
+#: Each test computes a figure of the paper.
+pytestmark = pytest.mark.slow
+
 
 def test_without_a_name_the_experiments_are_listed(drf: Drf) -> None:
     lines = drf("simulate", "paper").screen.splitlines()

@@ -22,6 +22,9 @@ from drfd.launcher.system import process
 from drfd.launcher.system.process import count_of_user
 from launcher.rig import AttemptFiles, Driver, Terminal, order, python, shell, until
 
+#: Most tests fork the process of a job.
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., Attempt]
 
 not_root = pytest.mark.skipif(os.getuid() == 0, reason="root may enter and write everything")

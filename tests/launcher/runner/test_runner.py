@@ -31,6 +31,9 @@ from launcher.rig import (
     written,
 )
 
+#: Each test starts a runner.
+pytestmark = pytest.mark.slow
+
 KEY = (1, 1)
 PLACE = Unconfined("a test")
 
