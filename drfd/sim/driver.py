@@ -182,15 +182,7 @@ class _Simulation:
         for event in self._scheduler.run(self.ledger, self.rules, self.now):
             self._apply(event)
             assert isinstance(event, ev.Admitted), "nothing is preempted or suspended here"
-            self._apply(
-                ev.Launched(
-                    job_id=event.job_id,
-                    at_s=self.now.at_s,
-                    attempt=event.attempt,
-                    mono_s=self.now.mono_s,
-                    cgroup=None,
-                )
-            )
+            self._apply(event.launched(self.now.mono_s))
             job = self.asked[event.job_id]
             self.ran.append(FinishedJob(job, self.now.at_s))
             heappush(self.ends, (self.now.at_s + job.run_s, job.id))

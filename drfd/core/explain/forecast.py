@@ -155,15 +155,7 @@ class Forecast:
         for event in start_events(self.ledger, plan, self.now):
             self.ledger.apply(event)
             if isinstance(event, ev.Admitted):
-                self.ledger.apply(
-                    ev.Launched(
-                        job_id=event.job_id,
-                        at_s=self.now.at_s,
-                        attempt=event.attempt,
-                        mono_s=self.now.mono_s,
-                        cgroup=None,
-                    )
-                )
+                self.ledger.apply(event.launched(self.now.mono_s))
             self._note(self.ledger.job(event.job_id))
         return plan
 

@@ -44,6 +44,12 @@ class Admitted(_OfAttempt):
     #: None in events of versions that did not record it.
     why: StartReason | None = None
 
+    def launched(self, mono_s: float) -> Launched:
+        """Return the event of a launch that takes no time, as in simulations and forecasts."""
+        return Launched(
+            job_id=self.job_id, at_s=self.at_s, attempt=self.attempt, mono_s=mono_s, cgroup=None
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched(_OfAttempt):
