@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from drfd.protocol.replies import (
         CodeText,
         CommonSnapshot,
@@ -24,13 +26,13 @@ if TYPE_CHECKING:
         UsageReply,
     )
 
-T = TypeVar("T")
+T = TypeVar("T", bound="DataclassInstance")
 
 
 def _read(kind: type[T], view: Mapping[str, Any], **others: object) -> T:
     """Return a value whose fields are the keys of `view` with the same names. `others` are fields
     that differ from the key, or have none."""
-    names = (each.name for each in fields(kind))  # type: ignore[arg-type]
+    names = (each.name for each in fields(kind))
     return kind(**{name: others[name] if name in others else view[name] for name in names})
 
 
