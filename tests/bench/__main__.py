@@ -2,7 +2,8 @@
 
 Each line is the median of several runs, with its multiple of a baseline taken in the same run:
 B is a loop in C that does for each job what only the kernel can do (baseline.c); as root with the
-same cgroups as the jobs. A C compiler is needed. Figures of runs are in RESULTS.md.
+same cgroups as the jobs. A C compiler is needed. Figures of runs are in RESULTS.md, with what each
+benchmark measures.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.bench.place import Place
-from tests.bench.speed import BENCHMARKS, QUEUED, Chosen, Figure
+from tests.bench.figures import Chosen, Figure
+from tests.bench.speed import BENCHMARKS
 
 
 def main() -> None:
@@ -23,16 +24,17 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=BENCHMARKS, help="may be repeated")
     parser.add_argument("--runs", type=int, default=5, help="of each (5)")
     parser.add_argument("--jobs", type=int, default=2000, help="in a run of many (2,000)")
-    parser.add_argument("--queued", type=int, default=QUEUED, help="for deep (100,000)")
+    parser.add_argument("--queued", type=int, default=100_000, help="for deep (100,000)")
     chosen = parser.parse_args()
     # All that was made is taken away, too, when we are told to end.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     print(f"{'':<46}{'median':>12}  {'of baseline':<26}aim", flush=True)
     for name in chosen.only or BENCHMARKS:
-        place = Place()
+        benchmark = BENCHMARKS[name]
+        place = benchmark.make()
         try:
             place.start()
-            for figure in BENCHMARKS[name](place, Chosen(chosen.runs, chosen.jobs, chosen.queued)):
+            for figure in benchmark.measure(place, Chosen(chosen.runs, chosen.jobs, chosen.queued)):
                 print(line(figure), flush=True)
         finally:
             place.destroy()

@@ -98,7 +98,8 @@ class Stage(Place):
     """A drfd with two users: the attacker and the one who works."""
 
     def __init__(self, attack: str) -> None:
-        super().__init__()
+        # The attackers sign nothing.
+        super().__init__(signs=False)
         cores = os.cpu_count() or 1 if attack in ATTACKS_BY_JOBS else 64
         limit = cores / 2 if attack in ATTACKS_BY_JOBS else 8
         text = CONFIG.replace("cores = 9", f"cores = {cores}").replace('"18G"', '"64G"')

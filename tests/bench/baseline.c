@@ -1,10 +1,10 @@
 /* What the kernel alone needs for a job: for each, one after the other, a cgroup in every
  * controller, a fork, joining the cgroups, becoming a user, /bin/true, waiting, and the removal.
  *
- *   baseline JOBS UID DIRECTORY...
+ *   baseline JOBS UID PAUSE_MS DIRECTORY...
  *
  * DIRECTORY: an existing cgroup of each controller, in which a job gets one of its own. UID 0: stay
- * who we are. Nothing is limited, counted or written down: whoever does so too cannot be faster. */
+ * who we are. PAUSE_MS: so long nothing is done before each. What each took is written in nanoseconds. Nothing is limited, counted or written down: whoever does so too cannot be faster. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MOST 16
@@ -73,6 +74,14 @@ static void become(uid_t uid)
 		die("becoming the user");
 }
 
+static long long now(void)
+{
+	struct timespec at;
+
+	clock_gettime(CLOCK_MONOTONIC, &at);
+	return at.tv_sec * 1000000000LL + at.tv_nsec;
+}
+
 static void run(uid_t uid)
 {
 	char *const words[] = {"true", NULL}, *const none[] = {NULL};
@@ -111,22 +120,33 @@ static void run(uid_t uid)
 
 int main(int argc, char **argv)
 {
-	long left;
+	struct timespec pause;
+	long left, pause_ms;
 	int i;
 
-	if (argc < 3 || argc > 3 + MOST) {
-		fprintf(stderr, "usage: baseline JOBS UID DIRECTORY...\n");
+	if (argc < 4 || argc > 4 + MOST) {
+		fprintf(stderr, "usage: baseline JOBS UID PAUSE_MS DIRECTORY...\n");
 		return 2;
 	}
-	count = argc - 3;
+	count = argc - 4;
+	pause_ms = strtol(argv[3], NULL, 10);
+	pause.tv_sec = pause_ms / 1000;
+	pause.tv_nsec = pause_ms % 1000 * 1000000;
 	for (i = 0; i < count; i++) {
-		const char *parent = argv[3 + i];
+		const char *parent = argv[4 + i];
 
 		snprintf(places[i].job, sizeof places[i].job, "%s/baseline-%d", parent, (int)getpid());
 		get(parent, "cpuset.cpus", places[i].cpus, sizeof places[i].cpus);
 		get(parent, "cpuset.mems", places[i].mems, sizeof places[i].mems);
 	}
-	for (left = strtol(argv[1], NULL, 10); left > 0; left--)
+	for (left = strtol(argv[1], NULL, 10); left > 0; left--) {
+		long long begin;
+
+		if (pause_ms > 0)
+			nanosleep(&pause, NULL);
+		begin = now();
 		run((uid_t)strtol(argv[2], NULL, 10));
+		printf("%lld\n", now() - begin);
+	}
 	return 0;
 }

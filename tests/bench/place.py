@@ -1,5 +1,9 @@
 """Where the benchmarks run: a private drfd, an ordinary user of it, and the programs in C.
 
+The drfd is as its users have it: the controller has an account of its own, so that each submission
+is signed and checked. Two things differ. `respect_external_load` is off, because the benchmark
+itself is load; and there are no failpoints, which only tests have.
+
 The baseline has its cgroups beside those of the jobs, in the instance's own directories, so that
 both are as deep and below the same controllers, and all goes with the instance.
 """
@@ -9,6 +13,7 @@ from __future__ import annotations
 import os
 import pwd
 import resource
+import statistics
 import subprocess
 import time
 from collections.abc import Iterator
@@ -20,6 +25,7 @@ from drfd.client.connection import Connection
 from drfd.daemon.spawn import group_for
 from instance import CONFIG, Instance
 from kernel import Kernel
+from system.accounts import delete_account
 
 HERE = Path(__file__).parent
 #: More than can be in progress at a time.
@@ -27,55 +33,89 @@ CORES = 16
 
 
 class Place:
-    def __init__(self) -> None:
-        config = CONFIG.replace("cores = 9", f"cores = {CORES}")
-        self.instance = Instance(config)
+    def __init__(
+        self, cores: int = CORES, *, private_tmp: bool = False, signs: bool = True
+    ) -> None:
+        """`cores`: the capacity. `signs`: whether the controller has an account of its own, if we
+        are root; otherwise it has ours, and nothing is signed."""
+        config = CONFIG.replace("cores = 9", f"cores = {cores}")
+        self.instance = Instance(config + ("private_tmp = true\n" if private_tmp else ""))
         # The places where a test may kill a process cost a look at a directory each.
         self.instance.has_failpoints = False
         self.uid = os.getuid()
-        self._user: str | None = None
+        self._signs = signs
+        self._accounts: list[str] = []
 
     def start(self) -> Place:
         if self.uid == 0:
-            self._user = self._add_user()
-            self.uid = pwd.getpwnam(self._user).pw_uid
+            self.uid = self._add_account("u").pw_uid
             os.chown(self.instance.work, self.uid, -1)
+            if self._signs:
+                controller = self._add_account("c").pw_name
+                self.instance.as_root = False
+                self.instance.configured += f'[daemon]\nuser = "{controller}"\n'
+                self.instance.config.write_text(self.instance.configured)
         self._baseline = self._compile("baseline")
+        self._migrate = self._compile("migrate")
         self.stamp = self._compile("stamp", "-static")
         self.instance.start()
         return self
 
     def connect(self) -> Connection:
-        """As the user: the kernel tells the daemon who we were when we connected."""
+        """As the user: the kernel tells the daemon who we were when we connected, and gives out the
+        user's key."""
         connection = Connection(self.instance.socket)
         before = os.geteuid()
         os.seteuid(self.uid)
         try:
             connection.request("hello")
+            connection._learn_key()
         finally:
             os.seteuid(before)
         return connection
 
-    def fields(self, *argv: str, cores: int = 1, stdout: str = "/dev/null") -> dict[str, Any]:
-        """Of a submission whose output goes there. `cores`: of CORES."""
+    def as_user(self) -> dict[str, Any]:
+        """Options of `subprocess` for a program of the user's that speaks to this drfd."""
+        env = {**os.environ, "DRFD_SOCKET": str(self.instance.socket)}
+        options: dict[str, Any] = {"env": env, "cwd": self.instance.work}
+        if self._accounts:
+            account = pwd.getpwuid(self.uid)
+            options |= {"user": self.uid, "group": account.pw_gid, "extra_groups": []}
+        return options
+
+    def fields(
+        self, *argv: str, cores: int = 1, stdout: str | None = "/dev/null"
+    ) -> dict[str, Any]:
+        """Of a submission whose output goes there, or where it goes unless a user says otherwise.
+        `cores`: of the capacity."""
         demand = {"cores_milli": cores * 1000, "memory_bytes": 64 << 20}
-        output = {"stdout": stdout, "stderr": "/dev/null"}
+        output = {} if stdout is None else {"stdout": stdout, "stderr": "/dev/null"}
         return {"argv": list(argv), "cwd": str(self.instance.work), "demand": demand, **output}
 
     def run_baseline(self, jobs: int, workers: int) -> tuple[float, float]:
         """Seconds for a job on the wall and of processor time, when so many jobs are done by so
         many processes side by side."""
-        groups = [str(path) for path in self._groups()]
-        uid = "0" if self._user is None else str(self.uid)
-        command = [self._baseline, str(jobs // workers), uid, *groups]
+        command = self._baseline_command(jobs // workers, pause_ms=0)
         jobs = jobs // workers * workers
         before, begin_s = _children_cpu_s(), time.perf_counter()
-        running = [subprocess.Popen(command) for _ in range(workers)]
+        running = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(workers)]
         codes = [each.wait() for each in running]
         if any(codes):
             raise SystemExit(f"the baseline has failed: {codes}")
         wall_s = time.perf_counter() - begin_s
         return wall_s / jobs, (_children_cpu_s() - before) / jobs
+
+    def baseline_ms(self, jobs: int, *, pause_ms: int) -> float:
+        """The median of what single jobs take, of which each begins so long after the last."""
+        return statistics.median(_lines_ms(self._baseline_command(jobs, pause_ms=pause_ms)))
+
+    def migrations_ms(self, times: int, *, pause_ms: int, who: str) -> list[float]:
+        """What it takes to enter a cgroup, each time so long after the last one (migrate.c). None
+        without cgroups. `who`: `pid` or `self`."""
+        groups = self._groups()
+        if not groups:
+            return []
+        return _lines_ms([self._migrate, str(groups[0]), str(times), str(pause_ms), who])
 
     @contextmanager
     def stamps(self) -> Iterator[tuple[str, Iterator[int]]]:
@@ -104,14 +144,20 @@ class Place:
         try:
             self.instance.destroy()
         finally:
-            if self._user is not None:
-                subprocess.run(["userdel", self._user], check=True)
+            while self._accounts:
+                delete_account(self._accounts.pop())
 
-    def _add_user(self) -> str:
+    def _add_account(self, letter: str) -> pwd.struct_passwd:
         """Jobs of system accounts are not taken, nor root's where others are looked at."""
-        name = f"drfdbench{os.getpid()}"
+        name = f"drfdbench{os.getpid()}{letter}"
         subprocess.run(["useradd", "--no-create-home", "--no-log-init", name], check=True)
-        return name
+        self._accounts.append(name)
+        return pwd.getpwnam(name)
+
+    def _baseline_command(self, jobs: int, *, pause_ms: int) -> list[str]:
+        uid = str(self.uid) if self._accounts else "0"
+        groups = [str(path) for path in self._groups()]
+        return [self._baseline, str(jobs), uid, str(pause_ms), *groups]
 
     def _groups(self) -> list[Path]:
         return [top for top in Kernel().groups(group_for(self.instance.state)) if top.exists()]
@@ -121,6 +167,12 @@ class Place:
         command = ["cc", "-O2", "-Wall", *options, "-o", str(made), str(HERE / f"{name}.c")]
         subprocess.run(command, check=True)
         return str(made)
+
+
+def _lines_ms(command: list[str]) -> list[float]:
+    """The times that a program writes, in nanoseconds, one a line."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return [int(line) / 1e6 for line in done.stdout.splitlines()]
 
 
 def _children_cpu_s() -> float:
