@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -29,3 +30,19 @@ def test_a_short_run_has_a_line_for_each_figure() -> None:
     ):
         (line,) = [line for line in lines if line.startswith(what)]
         assert " of " in line, "beside its baseline"
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="the job is in C: no compiler")
+@pytest.mark.skipif(os.getuid() != 0, reason="not root, who makes a user for it")
+def test_drfd_is_measured_beside_other_programs_and_which_are_missing_is_said() -> None:
+    few = ["--runs", "1", "--jobs", "5", "--starts", "2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.bench.others", *few],
+        cwd=ROOT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert {"drf submit", "drfd, Python"} <= {line[:22].rstrip() for line in lines}
+    for name in ("hq", "sbatch"):
+        if not shutil.which(name):
+            assert any(line.startswith(f"(not measured: no {name}") for line in lines)
