@@ -289,6 +289,7 @@ class Launcher:
             "kind": self.confinement.kind,
             "controls": self.confinement.controls(),
             "cores": self.confinement.cores(),
+            "entry": self.confinement.entry(),
             "mounts": self.confinement.mounts(),
             "warnings": self.warnings,
             "private_tmp": self._spaces.home,

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import os
+import signal
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NoReturn
@@ -33,6 +35,12 @@ MS_BIND, MS_REC, MS_PRIVATE, MS_SLAVE = 1 << 12, 1 << 14, 1 << 18, 1 << 19
 CLONE_NEWNS = 0x00020000
 #: With unshare(2): a descriptor table of its own for this thread.
 CLONE_FILES = 0x00000400
+
+# -- clone3(2), prctl(2): a fork into a cgroup ------------------------------------------------
+
+_CLONE_CHILD_CLEARTID, _CLONE_CHILD_SETTID = 0x0020_0000, 0x0100_0000
+_CLONE_INTO_CGROUP = 0x2_0000_0000
+_PR_GET_TID_ADDRESS = 40
 
 # -- openat2(2), shmctl(2), semctl(2), msgctl(2) ----------------------------------------------
 
@@ -67,6 +75,7 @@ _GENERIC = ("aarch64", "riscv64", "loongarch64")
 _NUMBERS: dict[str, dict[str, int]] = {
     "keyctl": {"x86_64": 250, "ppc64le": 271, "s390x": 280} | dict.fromkeys(_GENERIC, 219),
     "ioprio_set": {"x86_64": 251, "ppc64le": 273, "s390x": 282} | dict.fromkeys(_GENERIC, 30),
+    "clone3": dict.fromkeys(("x86_64", "ppc64le", "s390x", *_GENERIC), 435),
     "tgkill": {"x86_64": 234, "ppc64le": 250, "s390x": 241} | dict.fromkeys(_GENERIC, 131),
     "openat2": dict.fromkeys(("x86_64", "ppc64le", "s390x", *_GENERIC), 437),
     "landlock_create_ruleset": dict.fromkeys(("x86_64", "ppc64le", "s390x", *_GENERIC), 444),
@@ -103,12 +112,12 @@ def _declared(library: Any, name: str, *arguments: type, result: type = _int) ->
     return function  # type: ignore[no-any-return]  # ctypes cannot say it
 
 
-def _numbered(name: str, *arguments: type) -> Callable[..., int]:
+def _numbered(name: str, *arguments: type, library: Any = _libc) -> Callable[..., int]:
     """Return the system call `name`, for which the C library may have no function."""
     number = _NUMBERS[name].get(_MACHINE)
     if number is None:
         return lambda *values: _refuse(name)
-    function = _declared(_libc, "syscall", _long, *arguments, result=_long)
+    function = _declared(library, "syscall", _long, *arguments, result=_long)
     return lambda *values: function(number, *values)
 
 
@@ -125,8 +134,10 @@ def _checked(result: int, name: str) -> int:
 
 
 _fork = _declared(_held_libc, "fork")
+_clone3 = _numbered("clone3", _pointer, _size, library=_held_libc)
 _prctl = _declared(_libc, "prctl", _int, _ulong, _ulong, _ulong, _ulong)
 _prctl_pointer = _declared(_libc, "prctl", _int, _ulong, _pointer, _ulong, _ulong)
+_prctl_address = _declared(_libc, "prctl", _int, _pointer, _ulong, _ulong, _ulong)
 _mount = _declared(_libc, "mount", _text, _text, _text, _ulong, _text)
 _unshare = _declared(_libc, "unshare", _int)
 _openat2 = _numbered("openat2", _int, _text, _pointer, _ulong)
@@ -156,9 +167,58 @@ def fork() -> int:
     rest of the fork, and each page that is touched is copied. Raises RuntimeError in a process with
     a second thread, whose locks would stay held in the child.
     """
+    _require_single_thread()
+    return _checked(_fork(), "fork")
+
+
+def fork_into(cgroup_fd: int) -> int:
+    """Fork as `fork` does, with the child in the cgroup of version 2 whose directory is open as
+    `cgroup_fd`: unlike a move, that never waits for the end of other forks and exits. Only where
+    `why_no_fork_into` returns None.
+
+    Raises OSError: EACCES if the cgroup may not be written to, EAGAIN at a limit of processes,
+    ENOENT or ENODEV if it is gone, EBUSY if it gives controllers to cgroups of its own, ENOMEM.
+    """
+    _require_single_thread()
+    return _checked(_clone_into(cgroup_fd), "clone3")
+
+
+@functools.cache
+def why_no_fork_into() -> str | None:
+    """Return the reason why `fork_into` cannot be used here, or None if it can."""
+    if not _tid_address():
+        return "the kernel does not say where the C library keeps the thread's id"
+    # No descriptor has this number, which the kernel notices after all that it may not know.
+    number = ctypes.get_errno() if _clone_into(_NO_DESCRIPTOR) < 0 else 0
+    return None if number == errno.EBADF else f"clone3: {os.strerror(number)}"
+
+
+_NO_DESCRIPTOR = (1 << 31) - 1
+
+
+def _clone_into(cgroup_fd: int) -> int:
+    # struct clone_args (clone3(2)): flags, pidfd, child_tid, parent_tid, exit_signal, stack,
+    # stack_size, tls, set_tid, set_tid_size, cgroup. The C library keeps the thread's id in memory
+    # for raise(3) and others, so the kernel writes the child's there, as at a fork of glibc's own.
+    flags = _CLONE_INTO_CGROUP | _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID
+    values = (flags, 0, _tid_address(), 0, signal.SIGCHLD, 0, 0, 0, 0, 0, cgroup_fd)
+    arguments = struct.pack("=11Q", *values)
+    return _clone3(arguments, len(arguments))
+
+
+@functools.cache
+def _tid_address() -> int:
+    """Return where the C library keeps the id of this process's only thread, or 0 if the kernel
+    does not say it (prctl(2): PR_GET_TID_ADDRESS)."""
+    where = ctypes.c_void_p()
+    if _prctl_address(_PR_GET_TID_ADDRESS, ctypes.byref(where), 0, 0, 0) != 0 or not where.value:
+        return 0
+    return where.value if _int.from_address(where.value).value == os.getpid() else 0
+
+
+def _require_single_thread() -> None:
     if len(os.listdir("/proc/self/task")) != 1:
         raise RuntimeError("fork in a process that has more than one thread")
-    return _checked(_fork(), "fork")
 
 
 def signal_thread(pid: int, thread: int, number: int) -> None:

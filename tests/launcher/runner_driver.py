@@ -3,6 +3,7 @@ launcher is, and with a few habits that a job must not inherit."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -24,8 +25,15 @@ from drfd.linux.sealed import seal
 class Closed(Unconfined):
     """A place that cannot be entered."""
 
-    def enter(self, key: object, limits: object, uid: object, pid: int) -> None:
+    def enter(self, key: object, limits: object, uid: object) -> None:
         raise LimitFailed("/cgroup.procs: No space left on device")
+
+
+class NoMemory(Unconfined):
+    """A place that the kernel has no memory for."""
+
+    def enter(self, key: object, limits: object, uid: object) -> None:
+        raise LimitFailed("/tasks: no memory") from OSError(errno.ENOMEM, "no memory")
 
 
 class Short(Unconfined):
@@ -63,8 +71,8 @@ SWEEP_S = attempt_process._SWEEP_S
 class Stopped(Unconfined):
     """A place where a user stops each process as soon as it is his."""
 
-    def enter(self, key: object, limits: object, uid: object, pid: int) -> None:
-        os.kill(pid, signal.SIGSTOP)
+    def enter(self, key: object, limits: object, uid: object) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 # Else a runner rings twice where a pause of the machine keeps a job from its exec.
@@ -79,6 +87,7 @@ def start(request: dict) -> int:
     places = {
         "plain": Unconfined,
         "closed": Closed,
+        "no memory": NoMemory,
         "short": lambda _: Short(request["cwd"]),
         "sticky": Sticky,
         "stopped": Stopped,

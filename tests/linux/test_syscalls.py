@@ -77,6 +77,23 @@ print(errno_of(syscalls.fork))
     assert run(code) == "EAGAIN"
 
 
+@pytest.mark.skipif(syscalls.why_no_fork_into() is not None, reason="no clone3 into a cgroup here")
+def test_a_fork_into_what_is_no_cgroup_is_an_error(tmp_path: Path) -> None:
+    code = f"print(errno_of(syscalls.fork_into, os.open({str(tmp_path)!r}, os.O_PATH)))"
+    assert run(code) == "EBADF"
+
+
+def test_where_the_call_is_refused_the_reason_is_told() -> None:
+    code = """
+steps = [(0x20, 0, 0, 0), (0x15, 0, 1, 435), (0x06, 0, 0, 0x50000 | errno.ENOSYS)]
+steps += [(0x06, 0, 0, 0x7FFF0000)]
+syscalls.set_no_new_privileges()
+syscalls.filter_calls(b"".join(struct.pack("=HBBI", *step) for step in steps))
+print(syscalls.why_no_fork_into())
+"""
+    assert run(code) == "clone3: Function not implemented"
+
+
 def test_a_signal_to_a_thread_that_is_gone_is_an_error() -> None:
     """Its result was not looked at before, whatever it was."""
     with pytest.raises(ProcessLookupError):

@@ -18,7 +18,7 @@ from drfd.daemon.lookup.views import resources_view
 from drfd.daemon.monitoring.reserves import Reserves
 from drfd.host.disks import Disk
 from drfd.launcher.protocol import NO_PIN, Message
-from drfd.protocol.replies import CodeText, DiskView, EnforcementView
+from drfd.protocol.replies import CodeText, DiskView, EnforcementView, EntryView
 
 LAUNCHER_AWAY = "LAUNCHER_AWAY"
 
@@ -130,6 +130,7 @@ def doctor_view(site: Site, link: Link, journal_id: str) -> EnforcementView:
             **{name: _GIVEN_OUT for name, _ in site.rules.axes.instances},
         },
         "private": private_view(link.hello),
+        "entry": entry_view(link.hello),
         "processes": link.hello.get("processes"),
         "gres": {name: list(each) for name, each in site.rules.axes.instances},
         "disks": disks,
@@ -148,6 +149,14 @@ def doctor_view(site: Site, link: Link, journal_id: str) -> EnforcementView:
         ],
         "launcher": "connected" if link.is_ready() else "away",
     }
+
+
+def entry_view(hello: Message) -> EntryView | None:
+    """Return how a job's process enters its cgroup, or None if the launcher has not said it."""
+    if "entry" not in hello:
+        return None
+    way, text = hello["entry"]
+    return {"way": way, "text": text}
 
 
 def private_view(hello: Message) -> dict[str, str]:

@@ -21,6 +21,8 @@ from drfd.launcher.confinement.cgroup_files import (
 )
 from drfd.launcher.confinement.cores import PERIOD_US, Affinity, Cores, Cpusets, Pins
 from drfd.launcher.confinement.interface import (
+    FORKED,
+    MOVED,
     Counted,
     JobGroupGone,
     LimitFailed,
@@ -30,6 +32,8 @@ from drfd.launcher.confinement.processes import MembersV2, remove_all
 from drfd.launcher.protocol import QUOTA, UNIFIED, AttemptLimits, DiskLimit
 from drfd.launcher.system import process
 from drfd.launcher.system.files import put, unless_gone
+from drfd.linux import syscalls
+from drfd.linux.descriptors import opened
 
 #: Controllers without which jobs are not confined; an ordinary user may lack the optional ones.
 REQUIRED = ("memory", "pids")
@@ -49,6 +53,10 @@ class CgroupV2:
         self._controllers = controllers
         self._release = release
         self._affinity = Affinity()
+        #: Why processes cannot be forked into a cgroup here; None if they can.
+        self._why_moved = syscalls.why_no_fork_into()
+        #: The attempt in whose cgroup this process was forked.
+        self._forked_into: Key | None = None
         #: Without the cpu controller, affinities are kept in memory (`cores.Affinity`).
         self.keeps_runners = "cpu" in controllers
         self._cores = Cores(self._open_pins(), self._set_quota)
@@ -113,13 +121,38 @@ class CgroupV2:
             self.remove(key)
             raise
 
-    def enter(self, key: Key, limits: AttemptLimits, uid: int, pid: int) -> None:
-        path = f"{self._directory(key)}/cgroup.procs"
+    def entry(self) -> tuple[str, str]:
+        why = self._why_moved
+        if why is None:
+            return (
+                FORKED,
+                "a job's process is forked into its cgroup, without a wait for the kernel",
+            )
+        slow = "a job's process is moved into its cgroup, for which the kernel may take 10 to 20 ms"
+        cure = f"mount -o remount,favordynmods {self._mount} (Linux 6.0) avoids that"
+        return MOVED, f"{slow}; {cure}, at some cost for every fork and exit; {why}"
+
+    def fork(self, key: Key) -> int:
+        if self._why_moved is not None:
+            return syscalls.fork()
+        directory = self._directory(key)
         try:
-            put(path, str(pid))
+            with opened(directory, os.O_PATH | os.O_DIRECTORY) as cgroup_fd:
+                pid = syscalls.fork_into(cgroup_fd)
         except OSError as error:
-            raise LimitFailed(f"{path}: {error.strerror}") from error
-        self._affinity.apply(key, pid)
+            raise LimitFailed(f"{directory}: {error.strerror}") from error
+        if pid == 0:
+            self._forked_into = key
+        return pid
+
+    def enter(self, key: Key, limits: AttemptLimits, uid: int) -> None:
+        if self._forked_into != key:
+            path = f"{self._directory(key)}/cgroup.procs"
+            try:
+                put(path, "0")
+            except OSError as error:
+                raise LimitFailed(f"{path}: {error.strerror}") from error
+        self._affinity.apply(key)
 
     def oom_descriptor(self, key: Key) -> int | None:
         """Return None: with memory.oom.group the kernel kills the whole job at once."""

@@ -212,10 +212,10 @@ class Affinity:
         if is_whole:
             self._alone.add(key)
 
-    def apply(self, key: Key, pid: int) -> None:
-        """Set the affinity of a process that enters the job: see `Confinement.enter`."""
+    def apply(self, key: Key) -> None:
+        """Set the affinity of the calling process, which enters the job."""
         if key in self._kept:
-            os.sched_setaffinity(pid, self._kept[key])
+            os.sched_setaffinity(0, self._kept[key])
 
     def forget(self, key: Key) -> None:
         self._kept.pop(key, None)

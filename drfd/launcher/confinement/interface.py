@@ -15,6 +15,11 @@ from drfd.launcher.protocol import AttemptLimits
 Counted = dict[str, int]
 
 
+#: How a job's process enters its cgroup: it is forked into it (v2) or writes itself into `tasks`
+#: (v1), neither of which waits for an RCU grace period; it is moved, which may; or it has none.
+ENTRIES = FORKED, WRITTEN, MOVED, NONE = "forked", "written", "moved", "none"
+
+
 class LimitFailed(Exception):
     """A limit could not be applied, so the job must not start; the text names it and the reason."""
 
@@ -43,6 +48,10 @@ class Confinement(Protocol):
         colon. An enforced limit is applied or the job does not start; a measured one is checked by
         the controller."""
 
+    def entry(self) -> tuple[str, str]:
+        """Return how a job's process enters its cgroup: one of ENTRIES, and what that costs, in a
+        sentence for the administrator."""
+
     def cores(self) -> dict[str, str]:
         """Return how cores are controlled in each of CORES_MODES; `controls` has that of quotas."""
 
@@ -64,9 +73,13 @@ class Confinement(Protocol):
     def create(self, key: Key, limits: AttemptLimits) -> None:
         """Make the attempt's cgroup with limits, read back. Raises LimitFailed, JobGroupGone."""
 
-    def enter(self, key: Key, limits: AttemptLimits, uid: int, pid: int) -> None:
-        """Put a process into the attempt's cgroup; it is about to become `uid` and has done nothing
-        yet. A `pid` of 0 is the calling process. Raises LimitFailed, OSError."""
+    def fork(self, key: Key) -> int:
+        """Fork a process that is to `enter` the attempt's cgroup, and is in it already where the
+        kernel can do that. Returns its pid, or 0 in it. Raises LimitFailed, OSError."""
+
+    def enter(self, key: Key, limits: AttemptLimits, uid: int) -> None:
+        """Put the calling process, which has a single thread, into the attempt's cgroup, unless
+        `fork` has. It is about to become `uid`. Raises LimitFailed, OSError."""
 
     def oom_descriptor(self, key: Key) -> int | None:
         """Return a descriptor that is readable when the kernel has killed a process of the attempt

@@ -17,10 +17,11 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 
 from drfd.launcher.attempt_files import Attempt, Key, Record
 from drfd.launcher.confinement.cores import Affinity, affinity_controls
-from drfd.launcher.confinement.interface import Counted
+from drfd.launcher.confinement.interface import NONE, Counted
 from drfd.launcher.confinement.processes import is_of_this_boot, living_runner
 from drfd.launcher.protocol import QUOTA, AttemptLimits
 from drfd.launcher.system import process
+from drfd.linux import syscalls
 
 #: Largest number of listings in one stop; without a fork bomb far fewer suffice.
 _STOP_ROUNDS = 100
@@ -75,13 +76,19 @@ class Unconfined:
     def create(self, key: Key, limits: AttemptLimits) -> None:
         self._affinity.choose(key, limits)
 
-    def enter(self, key: Key, limits: AttemptLimits, uid: int, pid: int) -> None:
-        self._affinity.apply(key, pid)
+    def entry(self) -> tuple[str, str]:
+        return NONE, self._why
+
+    def fork(self, key: Key) -> int:
+        return syscalls.fork()
+
+    def enter(self, key: Key, limits: AttemptLimits, uid: int) -> None:
+        self._affinity.apply(key)
         hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
         wanted = process.count_of_user(uid) + limits.pids
         if hard != resource.RLIM_INFINITY:
             wanted = min(wanted, hard)
-        resource.prlimit(pid, resource.RLIMIT_NPROC, (wanted, wanted))
+        resource.setrlimit(resource.RLIMIT_NPROC, (wanted, wanted))
 
     def oom_descriptor(self, key: Key) -> int | None:
         return None

@@ -14,7 +14,7 @@ from errno import errorcode
 from drfd.common.failpoints import reach
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
-from drfd.launcher.confinement.interface import Confinement, LimitFailed
+from drfd.launcher.confinement.interface import Confinement
 from drfd.launcher.protocol import Assignment, LaunchOrder
 from drfd.launcher.runner import identity, inheritance, privileges
 from drfd.launcher.runner.child import (
@@ -170,44 +170,42 @@ class AttemptProcess:
             return 0, failure(str(error), Shortage(USER, DIRECTORY, number))
         except OSError as error:
             return 0, describe(error)
+        entry_out, entry_in = os.pipe()
         report_out, report_in = os.pipe()
         go_out, go_in = os.pipe()
-        place = self.created.get("space")
-        start = JobStart(self.assignment, user, groups, report_in, go_out, has_quota, place)
-        pid = syscalls.fork()
+        start = JobStart(
+            self.assignment, user, groups, self.confinement, entry_in, report_in, go_out,
+            has_quota, place=self.created.get("space"),
+        )  # fmt: skip
+        pid = self.confinement.fork(self.key)
         if pid == 0:
             # They include the lock and the channel, which show that the runner is alive.
-            others = (report_out, go_in, self.attempt_fd, channel_fd)
+            others = (entry_out, report_out, go_in, self.attempt_fd, channel_fd)
             run_child(start, others)
-        os.close(report_in)
-        os.close(go_out)
+        for fd in (entry_in, report_in, go_out):
+            os.close(fd)
         try:
-            return pid, self._confine_and_release(pid, report_out, go_in)
+            return pid, self._release(pid, entry_out, report_out, go_in)
         finally:
+            os.close(entry_out)
             os.close(report_out)
 
-    def _confine_and_release(
-        self, pid: int, report_fd: int, go_fd: int
+    def _release(
+        self, pid: int, entry_fd: int, report_fd: int, go_fd: int
     ) -> attempt_files.Record | None:
-        """Put the child into its cgroup and let it become the job's program. Returns the `failed`
+        """Let the child become the job's program once that is on record. Returns the `failed`
         record, or None if the program runs."""
-        try:
-            self.confinement.enter(self.key, self.order.limits, self.order.uid, pid)
-        except (LimitFailed, OSError) as error:
-            os.close(go_fd)
-            os.waitpid(pid, 0)
-            return describe(error)
-        _write_go(go_fd)
+        # Done while the child prepares itself.
+        job = {"pid": pid, "start_ticks": process.start_ticks(pid)}
+        self._oom_fd = self.confinement.oom_descriptor(self.key)
         if not process.is_readable(report_fd, _START_S):
             os.close(go_fd)
             return failure(self._kill_hung_start(pid), None)
         ready = os.read(report_fd, 1)
         if ready == b"+":
             reach("runner.before-running-record")
-            job = {"pid": pid, "start_ticks": process.start_ticks(pid)}
             attempt_files.append(self.attempt_fd, "running", job)
             reach("runner.after-running-record")
-            self._oom_fd = self.confinement.oom_descriptor(self.key)
             self.is_released = True
             _write_go(go_fd)
             if not process.is_readable(report_fd, _EXEC_S):
@@ -220,8 +218,8 @@ class AttemptProcess:
         if ready == b"+" and not problem:
             return None
         os.waitpid(pid, 0)
-        if not problem:
-            return failure("the job's process died before exec", None)
+        if entry_problem := _read_all(entry_fd):
+            return self._attributed(json.loads(entry_problem))
         return self._attributed(_parse_failure(problem))
 
     def _attributed(self, reported: attempt_files.Record) -> attempt_files.Record:

@@ -42,7 +42,7 @@ from drfd.launcher.runner.shortage import (
     shortage_of,
 )
 from drfd.launcher.system import private_tmp, process
-from drfd.launcher.system.files import get
+from drfd.launcher.system.files import get, put
 from drfd.linux.sealed import read_sealed
 from drfd.linux.unix_sockets import at_socket
 from drfd.payload.pack import encode
@@ -103,6 +103,7 @@ def warm_up() -> None:
         set_blocking(fd, True)
         _move_descriptor(os.dup(fd), fd)
         close(fd)
+        put("/dev/null", "0")
         identity.environment(pwd.struct_passwd(_NOBODY), _ORDER, decode(_PAYLOAD))
         execve("/", ["/"], {"PATH": "/"})
     except OSError:
@@ -117,10 +118,14 @@ class JobStart:
     assignment: Assignment
     user: pwd.struct_passwd
     groups: list[int]
-    #: Pipe to the runner: a "+" when only the release is missing, or the report of a failure. It is
-    #: closed at exec.
+    confinement: Confinement
+    #: Pipe to the runner: the report of a failure to enter the cgroup. It is closed while no user
+    #: can control the process, so the runner may believe what it reads there.
+    entry_fd: int
+    #: Pipe to the runner: a "+" when only the release is missing, or the report of a failure after
+    #: that. It is closed at exec.
     report_fd: int
-    #: Pipe from the runner: a "+" when the process is in its cgroup, and another to release it.
+    #: Pipe from the runner: a "+" to release the process.
     go_fd: int
     #: Whether the user's quota of keys allows a keyring of the job's own.
     has_quota: bool
@@ -134,13 +139,18 @@ def run_child(start: JobStart, others: tuple[int, ...]) -> NoReturn:
 
     Everything that a runner can do before or after the fork is done there: after a fork, each page
     that is touched has to be copied first."""
-    report_fd = start.report_fd
+    order = start.assignment.order
+    report_fd, record_of = start.entry_fd, describe
     try:
         for fd in others:
             close(fd)
+        setsid()
+        start.confinement.enter((order.id, order.attempt), order.limits, order.uid)
+        close(start.entry_fd)
+        report_fd, record_of = start.report_fd, _failure_in_job
         _become_job(start)
     except BaseException as error:
-        record = _failure_in_job(error)
+        record = record_of(error)
         os.write(report_fd, json.dumps(record | {"text": record["text"][:MAX_TEXT]}).encode())
     finally:
         os._exit(125)
@@ -160,7 +170,7 @@ def run_notice(
         # Done before it enters its cgroup, which is charged for each page that it touches.
         inheritance.leave_keyring()
         has_quota = inheritance.has_key_quota(order.uid)
-        confinement.enter((order.id, order.attempt), order.limits, order.uid, pid=0)
+        confinement.enter((order.id, order.attempt), order.limits, order.uid)
         inheritance.set_privileged_attributes(order.uid)
         if place is not None and os.path.isdir(place):
             private_tmp.enter(place, order.limits.memory_bytes)
@@ -200,9 +210,6 @@ def run_notice(
 def _become_job(start: JobStart) -> None:
     assignment, user, place, go_fd = start.assignment, start.user, start.place, start.go_fd
     order = assignment.order
-    setsid()
-    if read(go_fd, 1) != b"+":
-        os._exit(125)
     inheritance.set_privileged_attributes(order.uid)
     outside = None if place is None else _enter(place, order)
     identity.become(user, start.groups, order.gid)

@@ -95,7 +95,8 @@ class Kernel:
         for controller in self.hierarchies[hierarchy]:
             for name, text in FRESH[controller].items():
                 (Path(path) / name).write_text(text + "\n" if text else "")
-        (Path(path) / "cgroup.procs").write_text("")
+        for name in ("cgroup.procs", "tasks"):
+            (Path(path) / name).write_text("")
 
     def rmdir(self, path: str) -> None:
         if not os.path.isdir(path):
@@ -383,18 +384,19 @@ def test_a_cgroup_that_is_there_already_is_not_taken_over(kernel: Kernel, place:
 
 def test_a_process_enters_every_hierarchy_once(kernel: Kernel, place: CgroupV1) -> None:
     place.create(KEY, LIMITS)
-    place.enter(KEY, LIMITS, 0, pid=0)
-    found = {path.parts[-5]: path.read_text() for path in kernel.root.glob("*/*/*/*/cgroup.procs")}
+    place.enter(KEY, LIMITS, 0)
+    found = {path.parts[-5]: path.read_text() for path in kernel.root.glob("*/*/*/*/tasks")}
     assert found == dict.fromkeys(kernel.hierarchies, "0")
 
 
 def test_a_cgroup_that_cannot_be_entered_is_named(kernel: Kernel, place: CgroupV1) -> None:
     """The job's own process finds that out, and its submitter is to read it."""
     place.create(KEY, LIMITS)
-    procs(kernel, "pids").unlink()
-    procs(kernel, "pids").mkdir()
-    with pytest.raises(LimitFailed, match=f"^{procs(kernel, 'pids')}: Is a directory$"):
-        place.enter(KEY, LIMITS, os.getuid(), pid=0)
+    tasks = file(kernel, "pids.x").with_name("tasks")
+    tasks.unlink()
+    tasks.mkdir()
+    with pytest.raises(LimitFailed, match=f"^{tasks}: Is a directory$"):
+        place.enter(KEY, LIMITS, os.getuid())
 
 
 # -- cores ----------------------------------------------------------------------------------

@@ -533,7 +533,7 @@ def test_a_process_enters_and_only_then_is_kept_on_its_cpus(
     place = open_place(frozenset({"memory", "pids"}))
     place.create(KEY, AttemptLimits(cores_milli=1000, memory_bytes=PAGE, pids=1))
     try:
-        place.enter(KEY, AttemptLimits(cores_milli=1000, memory_bytes=PAGE, pids=1), 0, pid=0)
+        place.enter(KEY, AttemptLimits(cores_milli=1000, memory_bytes=PAGE, pids=1), 0)
         assert len(os.sched_getaffinity(0)) == 1
     finally:
         os.sched_setaffinity(0, before)
@@ -543,7 +543,7 @@ def test_a_process_enters_and_only_then_is_kept_on_its_cpus(
 def test_with_a_quota_a_process_keeps_all_cpus(kernel: Kernel, place: CgroupV2) -> None:
     before = os.sched_getaffinity(0)
     place.create(KEY, LIMITS)
-    place.enter(KEY, LIMITS, 0, pid=0)
+    place.enter(KEY, LIMITS, 0)
     assert kernel.file("cgroup.procs").read_text() == "0"
     assert os.sched_getaffinity(0) == before
 
@@ -555,7 +555,7 @@ def test_a_cgroup_that_cannot_be_entered_is_named(kernel: Kernel, place: CgroupV
     procs.unlink()
     procs.mkdir()
     with pytest.raises(LimitFailed, match=f"^{procs}: Is a directory$"):
-        place.enter(KEY, LIMITS, os.getuid(), pid=0)
+        place.enter(KEY, LIMITS, os.getuid())
 
 
 # -- out of memory --------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def limits(cores_milli: int, cores_by: str = QUOTA) -> AttemptLimits:
 def kept(affinity: Affinity, cores_milli: int, cpus: list[int], by: str = QUOTA) -> set[int]:
     """The CPUs that the next job of so many cores is on."""
     affinity.choose((1, 1), limits(cores_milli, by))
-    affinity.apply((1, 1), 0)
+    affinity.apply((1, 1))
     found = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cpus)
     return found
@@ -86,7 +86,7 @@ def place(machine: Affinity, monkeypatch: pytest.MonkeyPatch) -> Place:
 
     def place(number: int, cores_milli: int) -> Cpus:
         machine.choose((number, 1), limits(cores_milli, PIN))
-        machine.apply((number, 1), 0)
+        machine.apply((number, 1))
         return asked.pop()
 
     return place

@@ -104,7 +104,7 @@ for cores_milli in json.loads(sys.argv[1]):
     limits = AttemptLimits(cores_milli=cores_milli, memory_bytes=1, pids=100)
     place.create((1, 1), limits)
     os.sched_setaffinity(0, everything)
-    place.enter((1, 1), limits, os.getuid(), 0)
+    place.enter((1, 1), limits, os.getuid())
     found.append(sorted(os.sched_getaffinity(0)))
 print(json.dumps(found))
 """
@@ -149,7 +149,7 @@ from drfd.launcher.confinement.unconfined import Unconfined
 import os
 soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
 limits = AttemptLimits(cores_milli=1000, memory_bytes=1, pids=5000)
-Unconfined("x").enter((1, 1), limits, os.getuid(), 0)
+Unconfined("x").enter((1, 1), limits, os.getuid())
 now = resource.getrlimit(resource.RLIMIT_NPROC)
 print(json.dumps([now, hard, count_of_user(os.getuid())]))
 """

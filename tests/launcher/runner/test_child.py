@@ -409,6 +409,16 @@ def test_limits_that_cannot_be_applied_keep_the_program_from_starting(run: Run, 
     assert list(work.iterdir()) == [], "not even an output file was made"
 
 
+def test_a_shortage_at_the_entry_of_the_cgroup_is_the_machines(run: Run, work: Path) -> None:
+    """The process that reports it belongs to no user yet, so it is believed."""
+    attempt = run(order("touch", "ran", cwd=work), place="no memory")
+    assert attempt.failed == {
+        "text": "the machine is short of memory: /tasks: no memory",
+        "shortage": {"whose": "machine", "resource": "memory", "errno": "ENOMEM"},
+    }
+    assert list(work.iterdir()) == []
+
+
 def test_a_user_without_account_is_refused(run: Run, work: Path) -> None:
     attempt = run(order(cwd=work, uid=3_999_999_999))
     broke(attempt, "there is no user with uid 3999999999 any more", let_go=False)
