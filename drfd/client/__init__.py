@@ -8,24 +8,39 @@
 
 It needs the standard library alone. Errors are `DrfdError`: `Refused`, `NotPermitted` or
 `Unavailable`.
+
+The modules are imported at the first use of a name, because `drf` needs only some of them, and
+every command waits for those.
 """
 
-from drfd.client.client import Client, connect
-from drfd.client.values import (
-    Amounts,
-    JobInfo,
-    Node,
-    Reason,
-    Row,
-    Shares,
-    Snapshot,
-    UsagePoints,
-    Use,
-)
-from drfd.common.errors import DrfdError, NotPermitted, Refused, Unavailable
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from drfd.client.client import Client, connect
+    from drfd.client.values import (
+        Amounts,
+        JobInfo,
+        Node,
+        Reason,
+        Row,
+        Shares,
+        Snapshot,
+        UsagePoints,
+        Use,
+    )
+    from drfd.common.errors import DrfdError, NotPermitted, Refused, Unavailable
 
-#: Names in the first version of the interface.
-Job, Usage = JobInfo, UsagePoints
+    Job, Usage = JobInfo, UsagePoints
+
+_CLIENT, _VALUES, _ERRORS = "drfd.client.client", "drfd.client.values", "drfd.common.errors"
+#: The module of each name of the interface.
+_MODULES = {
+    **dict.fromkeys(("Client", "connect"), _CLIENT),
+    **dict.fromkeys(("Amounts", "JobInfo", "Node", "Reason", "Row", "Shares"), _VALUES),
+    **dict.fromkeys(("Snapshot", "UsagePoints", "Use"), _VALUES),
+    **dict.fromkeys(("DrfdError", "NotPermitted", "Refused", "Unavailable"), _ERRORS),
+}
+#: Names in the first version of the interface → their present names.
+_FORMER = {"Job": "JobInfo", "Usage": "UsagePoints"}
 
 __all__ = [
     "Amounts",
@@ -46,3 +61,18 @@ __all__ = [
     "Use",
     "connect",
 ]
+
+
+def __getattr__(name: str) -> object:
+    present = _FORMER.get(name, name)
+    if present not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value: object = getattr(import_module(_MODULES[present]), present)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
