@@ -136,10 +136,12 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "output": set(),
         "charts": {"output"},
         "terminal": set(),
-        "quick_submit": set(),
+        "quick_request": set(),
+        "quick_submit": {"quick_request"},
         "options": {"output"},
         "demo": {"options", "output", "charts"},
         "simulate": {"options", "output", "charts"},
+        "main": {"options", "output"},
         # Lines that a verb prints about a job, a node or an output, and the live view shows.
         "top": {
             *("terminal", "output", "charts"),
@@ -148,7 +150,6 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "commands": {
             *("output", "charts", "options", "terminal", "demo", "simulate", "top"),
         },
-        "main": {"options", "output"},
         "start": {"quick_submit", "main"},
         "__main__": {"start"},
     },

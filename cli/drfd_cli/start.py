@@ -8,17 +8,20 @@ import sys
 
 def main() -> None:
     key = None
-    if sys.argv[1:2] == ["submit"]:
-        from drfd_cli import quick_submit
+    try:
+        match sys.argv[1:2]:
+            case ["submit"]:
+                from drfd_cli import quick_submit
 
-        tried = os.urandom(12).hex()
-        try:
-            if quick_submit.submit(sys.argv[2:], tried):
-                return
-        except quick_submit.Lost:
-            key = tried
-        except KeyboardInterrupt:
-            sys.exit(130)
+                tried = os.urandom(12).hex()
+                try:
+                    if quick_submit.submit(sys.argv[2:], tried):
+                        # Python's own end takes a fifth of the time, and only tidies up its memory.
+                        os._exit(0)
+                except quick_submit.Lost:
+                    key = tried
+    except KeyboardInterrupt:
+        sys.exit(130)
     from drfd_cli.main import main as whole
 
     whole(key)

@@ -1,12 +1,14 @@
 """Unix sockets: addresses of any length, connecting where many others wait, the peer's identity.
 
-Imports must stay few: `drf submit` loads this module first.
+Imports must stay few: `drf submit` loads this module first. Therefore these functions take the
+sockets of `_socket`, the part of `socket` that is written in C and is their base class; `socket`
+takes longer to load than a submission lasts.
 """
 
 from __future__ import annotations
 
+import _socket
 import os
-import socket
 import struct
 
 #: Longest path, in bytes, that fits a unix socket address (unix(7)).
@@ -39,22 +41,29 @@ class at_socket:
             os.close(self._directory)
 
 
-def connect_in_line(connection: socket.socket, path: str, timeout_s: int) -> None:
+def connect_in_line(connection: _socket.socket, path: str, timeout_s: int) -> None:
     """Connect a blocking socket to `path`, waiting in line where the socket's backlog is full.
 
     This call, and each later sending and receiving, raises OSError after `timeout_s`. With Python's
     own timeout the socket would not block, and each attempt would fail for as long as processes of
     another user fill the backlog (EAGAIN of connect(2) on a unix socket).
     """
-    for limit in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
-        connection.setsockopt(socket.SOL_SOCKET, limit, struct.pack("ll", timeout_s, 0))
+    for limit in (_socket.SO_SNDTIMEO, _socket.SO_RCVTIMEO):
+        connection.setsockopt(_socket.SOL_SOCKET, limit, struct.pack("ll", timeout_s, 0))
     with at_socket(path) as address:
         connection.connect(address)
 
 
-def peer_of(connection: socket.socket) -> tuple[int, int]:
+def without_limits(connection: _socket.socket) -> _socket.socket:
+    """Remove the limits that `connect_in_line` has set, and return the socket."""
+    for limit in (_socket.SO_SNDTIMEO, _socket.SO_RCVTIMEO):
+        connection.setsockopt(_socket.SOL_SOCKET, limit, struct.pack("ll", 0, 0))
+    return connection
+
+
+def peer_of(connection: _socket.socket) -> tuple[int, int]:
     """Return the uid and the gid that the peer had when it connected (SO_PEERCRED, unix(7))."""
     size = struct.calcsize(_UCRED)
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    credentials = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, size)
     _, uid, gid = struct.unpack(_UCRED, credentials)
     return uid, gid

@@ -3,12 +3,16 @@
 The submitter's are passed on except for secrets and variables of a login session. Those that drfd
 sets are a closed set of names: the launcher accepts no others from the controller, so that whoever
 controls the controller cannot put a library or a path into another user's job.
+
+Names are compared without regular expressions, which take longer to load than a submission lasts:
+`drf submit` loads this module.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
 
 _OPENMP = "OMP_NUM_THREADS"
 
@@ -52,12 +56,15 @@ BELOW_DEVICE_LISTS = ("ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 #: Prefix of the variable for each countable resource.
 GRES_PREFIX = "DRF_GRES_"
 
-_OWN = re.compile(r"DRF_[A-Z0-9_]{1,128}", re.ASCII)
+#: Prefix of drfd's own variables, the characters after it, and the most of them.
+_OWN, _OWN_CHARACTERS, _OWN_MOST = "DRF_", frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"), 128
 
 
 def may_set(name: str) -> bool:
     """Return whether drfd may set this variable, overriding the submitter's."""
-    return name in (*DEVICE_LISTS, DEVICE_ORDER) or _OWN.fullmatch(name) is not None
+    rest = name.removeprefix(_OWN)
+    is_own = len(name) - len(rest) == len(_OWN) and 1 <= len(rest) <= _OWN_MOST
+    return name in (*DEVICE_LISTS, DEVICE_ORDER) or (is_own and _OWN_CHARACTERS.issuperset(rest))
 
 
 def may_hide(name: str) -> bool:
@@ -70,15 +77,23 @@ def threads_of(cores_milli: int) -> int:
     return max(1, cores_milli // 1000)
 
 
-#: TOKENIZERS_PARALLELISM holds no token.
-_SECRET = re.compile(
-    r"TOKENS?(?:_|$)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|(?:API|ACCESS|PRIVATE)_?KEY|_(?:PWD|PAT)$",
-    re.IGNORECASE,
+#: What the names of secrets contain, in lower case, and how they end. TOKENIZERS_PARALLELISM holds
+#: no token.
+_SECRET_PARTS = (
+    *("token_", "tokens_", "secret", "passw", "passphrase", "credential"),
+    *("apikey", "api_key", "accesskey", "access_key", "privatekey", "private_key"),
 )
-_SESSION = re.compile(
-    r"SSH_\w+|XDG_SESSION_\w+|XDG_RUNTIME_DIR|XDG_VTNR|XDG_SEAT|DBUS_\w+|DISPLAY|WAYLAND_DISPLAY|"
-    r"XAUTHORITY|WINDOWID|TMUX\w*|STY|TERM_SESSION_ID|GPG_AGENT_INFO|SUDO_\w+|INVOCATION_ID|"
-    r"NOTIFY_SOCKET|LISTEN_\w+|WATCHDOG_\w+|JOURNAL_STREAM|MAINPID|DRFD_\w+|DRF_\w+|_|SHLVL|OLDPWD"
+_SECRET_ENDS = ("token", "tokens", "_pwd", "_pat")
+#: Variables of a login session: whole names, and prefixes before letters, digits and underscores.
+_SESSION = frozenset(
+    (
+        *("XDG_RUNTIME_DIR", "XDG_VTNR", "XDG_SEAT", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY"),
+        *("WINDOWID", "TMUX", "STY", "TERM_SESSION_ID", "GPG_AGENT_INFO", "INVOCATION_ID"),
+        *("NOTIFY_SOCKET", "JOURNAL_STREAM", "MAINPID", "_", "SHLVL", "OLDPWD"),
+    )
+)
+_SESSION_PREFIXES = (
+    *("SSH_", "XDG_SESSION_", "DBUS_", "TMUX", "SUDO_", "LISTEN_", "WATCHDOG_", "DRFD_", "DRF_"),
 )
 
 
@@ -87,8 +102,15 @@ def capture(env: Mapping[str, str], keep: Collection[str]) -> dict[str, str]:
     return {
         name: value
         for name, value in env.items()
-        if name in keep or not (_SECRET.search(name) or _SESSION.fullmatch(name))
+        if name in keep or not (is_secret(name) or _is_of_session(name))
     }
+
+
+def _is_of_session(name: str) -> bool:
+    return name in _SESSION or any(
+        name.startswith(prefix) and name[len(prefix) :].replace("_", "a").isalnum()
+        for prefix in _SESSION_PREFIXES
+    )
 
 
 def as_given(env: Mapping[str, str]) -> dict[str, str]:
@@ -97,6 +119,8 @@ def as_given(env: Mapping[str, str]) -> dict[str, str]:
     Python does so where the locale is C, and a job must see the variables of its submitter.
     """
     kept = dict(env)
+    if "LC_CTYPE" not in kept:
+        return kept
     try:
         with open("/proc/self/environ", "rb") as file:
             given = file.read().split(b"\0")
@@ -109,7 +133,10 @@ def as_given(env: Mapping[str, str]) -> dict[str, str]:
 
 def is_secret(name: str) -> bool:
     """Return whether a variable looks like a secret, which is passed on only if it is named."""
-    return bool(_SECRET.search(name))
+    # The upper case of some letters is that of others, such as ſ, and the lower case of İ has a dot
+    # of its own.
+    word = name.upper().lower().replace("\u0307", "").removesuffix("\n")
+    return word.endswith(_SECRET_ENDS) or any(part in word for part in _SECRET_PARTS)
 
 
 def not_text(env: Mapping[str, str]) -> list[str]:

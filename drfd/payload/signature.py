@@ -10,7 +10,7 @@ submit` loads this module.
 
 from __future__ import annotations
 
-import socket
+import _socket
 import time
 
 from drfd.linux.unix_sockets import connect_in_line
@@ -74,10 +74,12 @@ def fetch_key(key_socket: str, *, patience_s: float = _PATIENCE_S) -> bytes | No
 
 def _ask(key_socket: str) -> bytes:
     """Return the answer, cut to one byte more than a key has."""
+    connection = _socket.socket(_socket.AF_UNIX)
     try:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connect_in_line(connection, key_socket, _ANSWER_S)
-            # MSG_WAITALL: one timeout for the whole answer.
-            return connection.recv(KEY_BYTES + 1, socket.MSG_WAITALL)
+        connect_in_line(connection, key_socket, _ANSWER_S)
+        # MSG_WAITALL: one timeout for the whole answer.
+        return connection.recv(KEY_BYTES + 1, _socket.MSG_WAITALL)
     except OSError:
         return b""
+    finally:
+        connection.close()

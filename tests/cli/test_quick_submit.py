@@ -12,23 +12,32 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 
 from canned import CannedDaemon, MakeJob, Refuse
+from drfd.common.errors import Refused
+from drfd.common.units import parse_cores, parse_duration, parse_memory
 from drfd_cli import quick_submit
+from drfd_cli.quick_request import amount_of
 
 #: Runs drf: its exit code, output, complaints, and the way that it went.
 Start = Callable[..., tuple[int, str, list[str], str]]
 
 #: Loaded by the whole command line alone.
 _PROGRAM = (
-    "import sys\n"
+    "import os, sys\n"
     "sys.argv[0] = 'drf'\n"
+    # It does not wait for the end of the interpreter, which would do what follows.
+    "os._exit = sys.exit\n"
     "from drfd_cli.start import main\n"
     "try:\n"
     "    main()\n"
     "finally:\n"
     "    print('long' if 'click' in sys.modules else 'short', file=sys.stderr)\n"
 )
+#: What `drf submit` loads in no case of its own: each of them takes a tenth of its time, or more.
+_HEAVY = {"re", "enum", "collections", "socket", "json", "typing", "pathlib", "signal", "inspect"}
 
 
 @pytest.fixture
@@ -62,6 +71,8 @@ SHORT = [
     ["--hold", "--preemptible", "--", "true"],
     ["-n", "x y", "-p", "lab.night", "-o", "%j.out", "-e", "/tmp/%j", "--", "true"],
     ["--name", "x", "--pool", "lab", "--output", "o", "--error", "e", "--", "true"],
+    ["-c4", "-m16g", "--time=90", "--name=x=y", "-n=z", "--", "true"],
+    ["-c", "1.5", "-m", "1.5T", "-t", "1-12:00:00", "--", "true"],
 ]
 #: What the daemon takes where nothing is said.
 LEFT_OUT = {"priority": 0, "held": False, "preemptible": False}
@@ -89,8 +100,8 @@ def test_the_short_way_asks_for_what_the_long_one_asks_for(
     [
         ["-w", "--", "true"],
         ["--gres", "gpu", "--", "true"],
-        ["-c4", "--", "true"],
-        ["--cores=4", "--", "true"],
+        ["-qc", "4", "--", "true"],
+        ["--cores=", "--", "true"],
         ["-n", "", "--", "true"],
         ["-n", "--", "--", "true"],
         ["-c", "many", "--", "true"],
@@ -107,6 +118,40 @@ def test_what_takes_more_is_left_to_the_whole_program(
 ) -> None:
     daemon.replies = {"submit": {"id": 42}, "wait": {"done": True, "ended": [ended()]}}
     assert start("submit", *words)[3] == "long"
+
+
+@given(some.text("0123456789KMGTkmgtBisdh:.-+ ٤", max_size=9))
+@pytest.mark.parametrize(
+    ("option", "parse"), [("-c", parse_cores), ("--mem", parse_memory), ("-t", parse_duration)]
+)
+def test_amounts_are_read_as_everywhere(
+    option: str, parse: Callable[[str], int], value: str
+) -> None:
+    try:
+        wanted = parse(value)
+    except Refused:
+        wanted = None
+    assert amount_of(option, value) == wanted
+
+
+def test_nothing_slow_is_loaded(start: Start, daemon: CannedDaemon) -> None:
+    """Scripts wait for each start of drf."""
+    daemon.replies = {"submit": {"id": 42}}
+    program = _PROGRAM.replace("'long' if 'click' in sys.modules else 'short'", "*sys.modules")
+    program = program.replace("import os, sys", "import os, sys; before = {*sys.modules}")
+    program = program.replace("*sys.modules,", "*{*sys.modules} - before,")
+    for words in (["-q"], ["-c", "4", "-m", "16G", "-t", "12h"]):
+        code, _, _, loaded = start("submit", *words, "--", "true", program=program)
+        assert code == 0
+        assert "drfd_cli.quick_submit" in loaded.split()
+        assert _HEAVY & set(loaded.split()) == set()
+
+
+def test_a_variable_that_python_adds_is_not_sent(start: Start, daemon: CannedDaemon) -> None:
+    """In the C locale, as under cron, Python sets LC_CTYPE."""
+    daemon.replies = {"submit": {"id": 42}}
+    assert start("submit", "--", "true")[3] == "short"
+    assert daemon.requests[0]["env"] == {"PATH": "/usr/bin"}
 
 
 def test_a_refusal_is_told_by_the_whole_program(
@@ -140,9 +185,12 @@ def test_without_a_daemon_the_whole_program_says_so(start: Start, daemon: Canned
     assert (code, out, way, len(talk)) == (69, "", "long", 1)
 
 
-def test_where_many_come_at_a_time_it_waits_for_its_turn(tmp_path: Path) -> None:
+def test_where_many_come_at_a_time_it_waits_for_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was turned away, and the whole program took three times as long."""
     path = str(tmp_path / "s")
+    monkeypatch.setenv("DRFD_SOCKET", path)
     with ExitStack() as stack:
         listener = stack.enter_context(socket.socket(socket.AF_UNIX))
         listener.bind(path)
@@ -165,7 +213,7 @@ def test_where_many_come_at_a_time_it_waits_for_its_turn(tmp_path: Path) -> None
 
         server = threading.Thread(target=serve)
         server.start()
-        assert quick_submit._ask(path, {"op": "submit"}) == 7
+        assert quick_submit._ask({}) == 7
         server.join()
 
 

@@ -3,12 +3,62 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
 import pytest
+from hypothesis import given as for_all
+from hypothesis import strategies as some
 
-from drfd.payload.environment import capture, may_hide, may_set, not_text, thread_counts, threads_of
+from drfd.payload.environment import (
+    capture,
+    is_secret,
+    may_hide,
+    may_set,
+    not_text,
+    thread_counts,
+    threads_of,
+)
+
+#: The rules as patterns.
+SECRET = re.compile(
+    r"TOKENS?(?:_|$)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|(?:API|ACCESS|PRIVATE)_?KEY|_(?:PWD|PAT)$",
+    re.IGNORECASE,
+)
+SESSION = re.compile(
+    r"SSH_\w+|XDG_SESSION_\w+|XDG_RUNTIME_DIR|XDG_VTNR|XDG_SEAT|DBUS_\w+|DISPLAY|WAYLAND_DISPLAY|"
+    r"XAUTHORITY|WINDOWID|TMUX\w*|STY|TERM_SESSION_ID|GPG_AGENT_INFO|SUDO_\w+|INVOCATION_ID|"
+    r"NOTIFY_SOCKET|LISTEN_\w+|WATCHDOG_\w+|JOURNAL_STREAM|MAINPID|DRFD_\w+|DRF_\w+|_|SHLVL|OLDPWD"
+)
+OWN = re.compile(r"DRF_[A-Z0-9_]{1,128}", re.ASCII)
+#: Characters that are like others without regard to case, and some that are not part of a word.
+STRANGE = ("token", "ſecret", "credentİal", "to\u212aen", *"S_ßé-7 x\n")
+#: Names made of the words of the patterns, and of what is strange.
+NAMES = some.text() | some.lists(
+    some.sampled_from(
+        [*re.findall(r"[A-Z]+_?|_", f"{SECRET.pattern}|{SESSION.pattern}"), *STRANGE]
+    ),
+    max_size=6,
+).map("".join)
+
+
+@for_all(NAMES)
+def test_names_are_told_apart_as_the_patterns_do(name: str) -> None:
+    if SECRET.search(name):
+        assert is_secret(name)
+    if name.isascii():
+        assert is_secret(name) == bool(SECRET.search(name))
+    is_kept = not is_secret(name) and SESSION.fullmatch(name) is None
+    assert capture({name: "x"}, ()) == ({name: "x"} if is_kept else {})
+    is_drfds = name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+    assert may_set(name) == (is_drfds or OWN.fullmatch(name) is not None)
+
+
+@pytest.mark.parametrize("length", [0, 1, 127, 128, 129])
+def test_drfds_own_variables_have_a_length(length: int) -> None:
+    name = "DRF_" + "A" * length
+    assert may_set(name) == (OWN.fullmatch(name) is not None)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,220 @@
+"""The request of an ordinary `drf submit` or `drf run`, without click and the client library.
+
+Scripts submit thousands of jobs, and wait for each start of drf. This module knows few options and
+prints no errors: where it returns None, or raises OSError or ValueError, the complete program
+(`drfd_cli.main`) starts over. Only modules that Python loads in a millisecond are imported, neither
+regular expressions nor `socket`; `tests/bench` measures the time.
+"""
+
+from __future__ import annotations
+
+import _socket
+import os
+import sys
+
+from drfd.common.quick_json import decode, encode
+from drfd.linux.unix_sockets import connect_in_line, peer_of
+from drfd.payload.environment import as_given, capture, is_secret
+from drfd.payload.pack import of_request
+from drfd.payload.signature import digest_of, fetch_key, proof_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: Options of both verbs with a text as their value → the field of the request that each sets.
+TEXTS = {"-n": "name", "--name": "name", "-p": "pool", "--pool": "pool"}
+_CORES, _MEMORY, _TIME = ("-c", "--cores"), ("-m", "--mem"), ("-t", "--time")
+#: The size units that occur in practice, as powers of two.
+_UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
+_SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+#: Most digits of a number that is read here.
+_DIGITS = 6
+_LEAST_MEMORY = 1 << 20
+_SYSTEM_SOCKET = "/run/drfd/drfd.sock"
+#: Seconds that each exchange with the daemon may take.
+_ANSWER_S = 120
+_LONGEST_NAME = 256
+
+
+def read(
+    args: list[str], texts: Mapping[str, str], flags: Mapping[str, str], *, is_dashed: bool
+) -> tuple[dict[str, object], list[str]] | None:
+    """Return the fields of a request, and the values of the `flags` that were given, or None if the
+    arguments need the complete program.
+
+    `texts`: options with a value → the field that each sets. `is_dashed`: the command must stand
+    after `--`.
+    """
+    demand: dict[str, object] = {}
+    fields: dict[str, object] = {"demand": demand}
+    given: list[str] = []
+    words = iter(args)
+    for word in words:
+        if word == "--":
+            argv = list(words)
+            return ({**fields, "argv": argv}, given) if argv else None
+        if not word.startswith("-") or word == "-":
+            return None if is_dashed else ({**fields, "argv": [word, *words]}, given)
+        if word in flags:
+            given.append(flags[word])
+            continue
+        option, value = _split(word)
+        value = next(words, "") if value is None else value
+        # An empty value, or one that looks like an option, is a typing error.
+        if not value or value.startswith("-"):
+            return None
+        if option in texts:
+            fields[texts[option]] = value
+        elif option in (*_CORES, *_MEMORY, *_TIME):
+            if not _read_amount(option, value, demand, fields):
+                return None
+        else:
+            return None
+    return None
+
+
+def _split(word: str) -> tuple[str, str | None]:
+    """Return option and value of `--cores=4` or `-c4`; None if the next word is the value."""
+    if not word.startswith("--"):
+        return word[:2], word[2:] or None
+    option, sign, value = word.partition("=")
+    return option, value if sign else None
+
+
+def _read_amount(
+    option: str, value: str, demand: dict[str, object], fields: dict[str, object]
+) -> bool:
+    number = amount_of(option, value)
+    if number is None:
+        return False
+    if option in _CORES:
+        demand["cores_milli"] = number
+    elif option in _MEMORY:
+        demand["memory_bytes"] = number
+    else:
+        fields["time_limit_s"] = number
+    return True
+
+
+def amount_of(option: str, value: str) -> int | None:
+    """Return the number that the option's value stands for in a request, or None if the complete
+    program must say what is wrong with it."""
+    if option in _TIME and value == "unlimited":
+        return 0
+    number = _whole_amount(option, value)
+    return _any_amount(option, value) if number is None else number
+
+
+def _whole_amount(option: str, value: str) -> int | None:
+    """Return the number of `4`, `16G` or `90m`, or None for all that is written otherwise."""
+    unit = "" if option in _CORES else value[-1:]
+    digits = value.removesuffix(unit)
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS):
+        return None
+    count = int(digits)
+    if option in _CORES:
+        return count * 1000 or None
+    if option in _TIME:
+        return count * _SPANS.get(unit, 0) or None
+    size = count << _UNITS[unit] if unit in _UNITS else 0
+    return size if size >= _LEAST_MEMORY else None
+
+
+def _any_amount(option: str, value: str) -> int | None:
+    # Imported here because these modules take long to load.
+    from drfd.common.errors import Refused
+    from drfd.common.units import parse_cores, parse_duration, parse_memory
+
+    parse = parse_cores if option in _CORES else parse_memory
+    try:
+        return parse_duration(value) if option in _TIME else parse(value)
+    except Refused:
+        return None
+
+
+def surroundings(name: object) -> dict[str, object] | None:
+    """Return the fields that the job takes from this process: environment, directory and umask.
+    Returns None if a message to the user is needed, also about the job's `name`."""
+    # A file that drf opens would get the number of a closed standard descriptor.
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        return None
+    env = capture(as_given(os.environ), ())
+    if sys.stderr.isatty() and any(map(is_secret, os.environ.keys() - env.keys())):
+        return None
+    try:
+        cwd = os.getcwd()
+    except OSError:
+        return None
+    if not os.access(cwd, os.X_OK) or (isinstance(name, str) and len(name) > _LONGEST_NAME):
+        return None
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return {"cwd": cwd, "umask": umask, "env": env}
+
+
+def connect() -> _socket.socket:
+    """Return a connection to the daemon. Raises OSError if none answers where
+    `drfd.client.connection.choose` would look, or only `choose` can find it."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if named := os.environ.get("DRFD_SOCKET"):
+        path = named
+    elif os.path.isdir(os.path.dirname(_SYSTEM_SOCKET)):
+        path = _SYSTEM_SOCKET
+    elif runtime:
+        path = f"{runtime}/drfd.sock"
+    else:
+        raise FileNotFoundError
+    connection = _socket.socket(_socket.AF_UNIX)
+    try:
+        connect_in_line(connection, path, _ANSWER_S)
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def key_for(connection: _socket.socket) -> bytes | None:
+    """Return the user's signing key, or None if the daemon needs no signature. Raises OSError if
+    there is no key to be had, and ValueError if no drfd answers."""
+    if peer_of(connection)[0] == os.getuid():
+        # A daemon of the same user seldom needs a signature. If it does, it refuses the request,
+        # which is then sent once more.
+        return None
+    connection.sendall(b'{"op":"hello","v":1}\n')
+    hello = decode(received(connection))
+    key_socket = hello.get("key_socket") if isinstance(hello, dict) else None
+    if key_socket is None:
+        return None
+    key = fetch_key(str(key_socket), patience_s=0)
+    if key is None:
+        raise PermissionError
+    return key
+
+
+def line_of(request: Mapping[str, object], key: bytes | None) -> bytes:
+    """Return the line that submits this job, signed with the key if there is one. Raises ValueError
+    for text that is not UTF-8."""
+    if key is not None:
+        request = {**request, "proof": proof_of(key, digest_of(of_request(request)))}
+    return encode({"op": "submit", "v": 1, **request}).encode() + b"\n"
+
+
+def send(connection: _socket.socket, line: bytes) -> None:
+    """Send a request. Raises OSError."""
+    try:
+        connection.sendall(line)
+    except (BrokenPipeError, ConnectionResetError):
+        # The daemon refused the connection before it read the request; its reply can be read.
+        pass
+
+
+def received(connection: _socket.socket) -> bytes:
+    """Return the next line that the daemon sends. Raises OSError."""
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = connection.recv(1 << 16)
+        if not piece:
+            raise ConnectionResetError
+        line += piece
+    return line
