@@ -136,12 +136,15 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "output": set(),
         "charts": {"output"},
         "terminal": set(),
+        "attachment": {"terminal"},
+        "attached": {"output", "terminal", "attachment"},
         "quick_request": set(),
         "quick_submit": {"quick_request"},
         "options": {"output"},
         "demo": {"options", "output", "charts"},
         "simulate": {"options", "output", "charts"},
         "main": {"options", "output"},
+        "quick_run": {"attached", "attachment", "main", "options", "quick_request"},
         # Lines that a verb prints about a job, a node or an output, and the live view shows.
         "top": {
             *("terminal", "output", "charts"),
@@ -149,8 +152,9 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         },
         "commands": {
             *("output", "charts", "options", "terminal", "demo", "simulate", "top"),
+            *("attached", "attachment", "quick_run"),
         },
-        "start": {"quick_submit", "main"},
+        "start": {"quick_submit", "quick_run", "main"},
         "__main__": {"start"},
     },
 }

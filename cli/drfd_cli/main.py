@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from importlib import import_module
+from typing import NoReturn
 
 import click
 
@@ -159,22 +160,31 @@ def main(submission_key: str | None = None) -> None:
     try:
         status = cli.main(prog_name="drf", standalone_mode=False)
         sys.stdout.flush()
-        sys.exit(status if isinstance(status, int) else 0)
-    except click.ClickException as error:
-        about = getattr(error, "ctx", None)
-        where = about.command_path if about is not None else "drf"
-        click.echo(clean(f"{where}: {error.format_message()}", 1000), err=True)
-        sys.exit(error.exit_code)
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        sys.exit(130)
-    except DrfdError as error:
-        say(str(error))
-        sys.exit(error.exit_code)
-    except OSError as error:
-        # A full disk, or a directory that cannot be made: print the system's message in one line.
-        _to_nowhere(1)
-        say(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror))
-        sys.exit(1)
+    except (Exception, KeyboardInterrupt) as error:
+        leave(error)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def leave(error: BaseException) -> NoReturn:
+    """Print what has ended the program in one line, and exit. An error that is a bug is raised."""
+    match error:
+        case click.ClickException():
+            about = getattr(error, "ctx", None)
+            where = about.command_path if about is not None else "drf"
+            click.echo(clean(f"{where}: {error.format_message()}", 1000), err=True)
+            sys.exit(error.exit_code)
+        case click.exceptions.Abort() | KeyboardInterrupt():
+            sys.exit(130)
+        case DrfdError():
+            say(str(error))
+            sys.exit(error.exit_code)
+        case OSError():
+            # A full disk, or a directory that cannot be made: print the system's message in one
+            # line.
+            _to_nowhere(1)
+            say(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror))
+            sys.exit(1)
+    raise error
 
 
 def _to_nowhere(fd: int) -> None:

@@ -266,10 +266,11 @@ def connect(*, may_start: bool = True) -> Connection:
     """Return a connection to the daemon that the command line names. Unless `may_start` is false,
     a user's own daemon is started if no daemon is running."""
     named = click.get_current_context().find_root().obj
-    return choose(named, start=_start_own if may_start else None)
+    return choose(named, start=start_own if may_start else None)
 
 
-def _start_own(socket_path: Path) -> None:
+def start_own(socket_path: Path) -> None:
+    """Start the user's own daemon, and tell the user."""
     from drfd.client.autostart import start_daemon
 
     start_daemon(socket_path)

@@ -1,4 +1,5 @@
-"""The program `drf`: an ordinary `drf submit` takes a light path, all other commands use click."""
+"""The program `drf`: an ordinary `drf submit` or `drf run` takes a light path, all other commands
+use click."""
 
 from __future__ import annotations
 
@@ -20,6 +21,10 @@ def main() -> None:
                         os._exit(0)
                 except quick_submit.Lost:
                     key = tried
+            case ["run"]:
+                from drfd_cli import quick_run
+
+                quick_run.run(sys.argv[2:])
     except KeyboardInterrupt:
         sys.exit(130)
     from drfd_cli.main import main as whole

@@ -277,7 +277,19 @@ class Connection:
         it is queued once."""
         key, Connection.submission_key = Connection.submission_key, None
         job = {"key": key or os.urandom(12).hex(), **fields}
-        [reply] = self.submit_all([job], was_there=key is not None)
+        return self._only(self.submit_all([job], was_there=key is not None))
+
+    def submitted(
+        self, connected: socket.socket, job: Mapping[str, object], key: bytes | None
+    ) -> replies.SubmitReply:
+        """Return the reply to a submission that has been sent over this new connection, without its
+        `proof`. `key`: the signing key if it is known. If the reply is lost, the submission is sent
+        again, as by `submit`."""
+        self._socket, self._key = connected, key
+        return self._only(self.submit_all([job], is_sent=True))
+
+    def _only(self, found: Iterator[replies.SubmitReply | DrfdError]) -> replies.SubmitReply:
+        [reply] = found
         if isinstance(reply, DrfdError):
             # The next submission asks again for a key that could not be had now.
             self._key = self._key or None
@@ -285,16 +297,17 @@ class Connection:
         return reply
 
     def submit_all(
-        self, jobs: Iterable[Mapping[str, object]], *, was_there: bool = False
-    ) -> Iterator[replies.SubmitReply | DrfdError]:
+        self, jobs: Iterable[Mapping[str, object]], *, was_there: bool = False,
+        is_sent: bool = False,
+    ) -> Iterator[replies.SubmitReply | DrfdError]:  # fmt: skip
         """Submit many jobs, and yield the reply or the refusal of each, in order.
 
         Many are sent before the first is answered, so that they share commits of the daemon's
         journal. Those without a reply when the connection is lost are sent again with their keys.
-        `was_there`: the daemon has been reached before.
+        `was_there`: the daemon has been reached before. `is_sent`: the first one has been sent.
         """
         left = ({"key": os.urandom(12).hex(), **fields} for fields in jobs)
-        open_ones: deque[Mapping[str, object]] = deque()
+        open_ones: deque[Mapping[str, object]] = deque(islice(left, int(is_sent)))
         unsent: list[Mapping[str, object]] = []
         reconnect = Reconnect(self, was_there=was_there, is_renewed=False)
         while True:

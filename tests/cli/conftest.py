@@ -84,7 +84,7 @@ def spawn(daemon: CannedDaemon, tmp_path: Path) -> Iterator[Spawn]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(
-        *args: object, env: dict[str, str] | None = None, **options: Any
+        *args: object, env: dict[str, str] | None = None, program: str = DRF, **options: Any
     ) -> subprocess.Popen[bytes]:
         options.setdefault("stdin", subprocess.DEVNULL)
         options.setdefault("stdout", subprocess.PIPE)
@@ -92,7 +92,7 @@ def spawn(daemon: CannedDaemon, tmp_path: Path) -> Iterator[Spawn]:
         options.setdefault("cwd", tmp_path)
         environment = {"DRFD_SOCKET": str(daemon.path), "PATH": os.environ["PATH"], "TZ": "UTC"}
         process: subprocess.Popen[bytes] = subprocess.Popen(
-            [sys.executable, "-P", "-c", DRF, *map(str, args)],
+            [sys.executable, "-P", "-c", program, *map(str, args)],
             env=environment | (env or {}),
             **options,
         )

@@ -1,4 +1,7 @@
-"""drf run: the terminal's descriptors go to the job, and the job's end comes back."""
+"""drf run: the terminal's descriptors go to the job, and the job's end comes back.
+
+Each test goes both ways: the complete program's, and the light one of `drfd_cli.quick_run`.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,14 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from canned import CannedDaemon, MakeJob, Message, Refuse
-from cli.drf import Finish, Spawn
+from cli.drf import DRF, LIGHT_DRF, Finish, Spawn
 
 
 class Attached:
@@ -60,6 +64,25 @@ class Attached:
                 os.close(fd)
 
 
+@pytest.fixture(params=[DRF, LIGHT_DRF], ids=["whole", "light"])
+def way(request: pytest.FixtureRequest) -> str:
+    program: str = request.param
+    return program
+
+
+@pytest.fixture(autouse=True)
+def goes_that_way(way: str, daemon: CannedDaemon) -> Iterator[None]:
+    """The complete program alone writes what the daemon takes where nothing is said."""
+    yield
+    for submission in [each for each in daemon.requests if each["op"] == "submit"]:
+        assert ("priority" in submission) == (way == DRF)
+
+
+@pytest.fixture
+def spawn(spawn: Spawn, way: str) -> Spawn:
+    return partial(spawn, program=way)
+
+
 @pytest.fixture
 def attached(daemon: CannedDaemon, ended: MakeJob) -> Attached:
     return Attached(daemon, ended)
@@ -91,7 +114,7 @@ def test_the_request_is_a_submission_with_an_attachment_and_then_a_wait(
     submit, wait = daemon.requests
     umask = os.umask(0o077)
     os.umask(umask)
-    assert submit == {
+    assert {"priority": 0, "held": False, "preemptible": False} | submit == {
         "op": "submit",
         "argv": ["echo", "--", "a b"],
         "cwd": str(tmp_path),

@@ -1,0 +1,401 @@
+"""An attached job, from its submission to its end: `drf run`, and the run of `drf profile`.
+
+The job's process connects to a socket of drf, as its user, and receives its descriptors there. No
+input or output goes through the daemon, so a restart of the daemon interrupts nothing.
+
+To detach, a process in the background keeps the terminal: it copies what the job writes into the
+job's output file, and ends with the job. If it is killed, the job loses its terminal as if drf had
+hung up.
+
+`drf run` loads this module while the daemon starts the job. What only some jobs need is imported
+where it is used: terminals, messages.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, NoReturn, cast
+
+from drfd.client.connection import Connection
+from drfd.client.streams import Watch
+from drfd.common.errors import DrfdError, Unavailable
+
+if TYPE_CHECKING:
+    from drfd.protocol.replies import EndedJobView, JobView
+    from drfd_cli.attachment import AttachSocket
+    from drfd_cli.terminal import EscapeCommand, PtyRelay, Terminal
+
+#: Seconds between two checks whether drf is in the foreground and the job's terminal is open.
+_POLL_S = 0.5
+#: Seconds between attempts to read a detached job's closed terminal, which may be opened again.
+_DETACHED_POLL_S = 5.0
+#: Seconds until the reason of a wait is shown, and between two updates.
+_PATIENCE_S, _REFRESH_S = 1.0, 2.0
+#: Return to the beginning of the line and erase it (ECMA-48 EL).
+_CLEAR = "\r\x1b[K"
+_HELP = (
+    "escapes, after Enter:",
+    "  {0}.   hang up: the job is stopped",
+    "  {0}d   detach: the job goes on without this terminal",
+    "  {0}^Z  suspend drf and the job; fg resumes both",
+    "  {0}{0}   the sign itself",
+)
+
+
+def is_interactive() -> bool:
+    """Return whether input is a terminal and output is no pipe: the reader of a pipe, such as a
+    pager, may use the terminal itself."""
+    return os.isatty(0) and not stat.S_ISFIFO(os.fstat(1).st_mode)
+
+
+def attend(
+    client: Connection,
+    attach_socket: AttachSocket,
+    signals: list[int],
+    submit: Callable[[], int],
+    *,
+    is_quiet: bool,
+    escape: str,
+) -> EndedJobView:
+    """Relay the terminal of a job until it has ended, and return the ended job.
+
+    `submit` returns the id of the job, which connects to `attach_socket`; the socket is closed at
+    the end. `signals`: the list to which arriving signals are added; the first that asks drf to end
+    cancels the job.
+    """
+    terminal = None
+    try:
+        if is_interactive():
+            terminal = _terminal()
+        job_id = submit()
+        relay = None
+        if terminal is not None:
+            terminal.disable_echo()
+            relay = _relay(terminal, escape)
+        attached_run = AttachedRun(client, job_id, attach_socket, relay, signals, is_quiet=is_quiet)
+        return attached_run.attend()
+    finally:
+        if terminal is not None:
+            terminal.restore()
+        attach_socket.close()
+
+
+def _terminal() -> Terminal:
+    from drfd_cli.terminal import Terminal
+
+    return Terminal(0)
+
+
+def _relay(terminal: Terminal, escape: str) -> PtyRelay:
+    from drfd_cli.terminal import PtyRelay
+
+    return PtyRelay(terminal, escape.encode() if escape != "none" else None)
+
+
+class AttachedRun:
+    """Stays with a submitted job until it ends: relays its terminal and forwards signals."""
+
+    def __init__(
+        self, client: Connection, job_id: int, attach_socket: AttachSocket, relay: PtyRelay | None,
+        signals: list[int], *, is_quiet: bool,
+    ) -> None:  # fmt: skip
+        """`relay` is None if the job gets the descriptors of drf itself. `signals` is the list to
+        which arriving signals are added; the first that asks drf to end cancels the job."""
+        self._client = client
+        self._job_id = job_id
+        self._attach_socket = attach_socket
+        self._relay = relay
+        self._signals = signals
+        self._watch = Watch(client, job_id, attended=True)
+        self._is_cancelled = False
+        self._line: WaitingLine | None = None
+        if not is_quiet:
+            self._line = WaitingLine(client.another(), job_id)
+
+    def attend(self) -> EndedJobView:
+        """Relay until the job has ended, and return the ended job."""
+        relay = self._relay
+        with _signal_wakeup() as wakeup:
+            while True:
+                streams = [self._attach_socket.fileno(), wakeup, *(relay.reads() if relay else [])]
+                writes = relay.writes() if relay else []
+                reply, ready = self._watch.poll(_POLL_S, streams, writes)
+                if reply is None and not ready:
+                    _load_messages()
+                if wakeup in ready:
+                    os.read(wakeup, 4096)
+                if self._attach_socket.fileno() in ready:
+                    self._serve()
+                self._handle_signals()
+                if relay is not None:
+                    self._relay_bytes(relay, ready)
+                if reply is not None and not reply["ended"]:
+                    return self._give_up(reply["never"][0])
+                if reply is not None:
+                    ended = cast("EndedJobView", reply["ended"][0])
+                    self._finish(ended)
+                    return ended
+                if self._line is not None:
+                    self._line.refresh()
+
+    def _serve(self) -> None:
+        if self._relay is None:
+            # The job may write here as soon as it is served.
+            self._clear_line()
+        if self._attach_socket.serve(self._relay):
+            # A pty discards keys that were typed before this moment, so the line disappears only
+            # now: a user who sees that can type.
+            self._clear_line()
+            self._line = None
+            # From now on drf waits for a daemon that is away: to exit would hang up the job.
+            self._watch.is_patient = True
+
+    def _relay_bytes(self, relay: PtyRelay, ready: set[int]) -> None:
+        if relay.is_open and not relay.terminal.is_raw:
+            # Take the terminal back if we are in the foreground again.
+            relay.terminal.go_raw(discard_input=False)
+        for command in relay.transfer(ready):
+            self._obey(command, relay)
+
+    def _obey(self, command: EscapeCommand, relay: PtyRelay) -> None:
+        from drfd_cli.terminal import EscapeCommand
+
+        match command:
+            case EscapeCommand.HANG_UP:
+                self._hang_up(relay)
+            case EscapeCommand.SUSPEND:
+                self._suspend(relay)
+            case EscapeCommand.HELP:
+                sign = (relay.escape or b"").decode()
+                _announce(*(line.format(sign) for line in _HELP))
+            case EscapeCommand.DETACH:
+                self._detach(relay)
+
+    def _hang_up(self, relay: PtyRelay) -> NoReturn:
+        """Close the pty, as if the terminal had been closed, and exit."""
+        from drfd_cli import output
+
+        relay.close()
+        output.say(f"job {self._job_id}: hung up")
+        sys.exit(128 + signal.SIGHUP)
+
+    def _suspend(self, relay: PtyRelay | None) -> None:
+        """Stop the process group of drf until a SIGCONT, as the shell expects of ^Z."""
+        self._clear_line()
+        if relay is not None:
+            relay.stop_job()
+            relay.terminal.restore()
+        before = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(0, signal.SIGTSTP)
+        # Execution continues here after the SIGCONT.
+        signal.signal(signal.SIGTSTP, before)
+        self._resume()
+
+    def _resume(self) -> None:
+        if self._relay is None:
+            return
+        if self._relay.is_open:
+            self._relay.terminal.go_raw(discard_input=False)
+        else:
+            self._relay.terminal.disable_echo()
+        self._relay.resize()
+        self._relay.continue_job()
+
+    def _detach(self, relay: PtyRelay) -> None:
+        from drfd_cli import output
+
+        try:
+            path = detach(self._client, relay, self._watch, self._job_id)
+        except OSError as error:
+            _announce(f"cannot detach: {error.filename}: {error.strerror}")
+            return
+        relay.terminal.restore()
+        job = self._job_id
+        output.say(f"job {job} goes on; its output goes to {path}: drf log -f {job}")
+        sys.exit(0)
+
+    def _handle_signals(self) -> None:
+        # One at a time: more may arrive at any moment.
+        for _ in range(len(self._signals)):
+            match number := self._signals.pop(0):
+                case signal.SIGTSTP:
+                    self._suspend(self._relay)
+                case signal.SIGCONT:
+                    self._resume()
+                case signal.SIGWINCH:
+                    if self._relay is not None:
+                        self._relay.resize()
+                case signal.SIGHUP if self._relay is not None:
+                    self._hang_up(self._relay)
+                case _ if not self._is_cancelled:
+                    self._is_cancelled = self._cancel()
+                    if not self._is_cancelled:
+                        # The daemon is away: try again, or the job would run on.
+                        self._signals.append(number)
+
+    def _cancel(self) -> bool:
+        """Cancel the job. Returns False if the daemon is away."""
+        with closing(self._client.another()) as other:
+            try:
+                other.request("cancel", select={"ids": [self._job_id]})
+            except Unavailable:
+                return False
+        return True
+
+    def _give_up(self, job: JobView) -> EndedJobView:
+        """Cancel a job that can never start, and return it with an exit status."""
+        from drfd_cli import output
+
+        self._clear_line()
+        if self._relay is not None:
+            self._relay.terminal.restore()
+        self._client.another().request("cancel", select={"ids": [self._job_id]})
+        output.tell_never(job)
+        return {**job, "status": output.NEVER_RAN}
+
+    def _finish(self, ended: EndedJobView) -> None:
+        self._clear_line()
+        if self._relay is not None:
+            self._relay.drain()
+            self._relay.terminal.restore()
+            if ended["signal"] == signal.SIGINT:
+                # The shell's prompt begins on a new line, as after any ^C.
+                self._relay.end_line()
+        code = "" if ended["outcome"] is None else ended["outcome"]["code"]
+        if code not in ("COMPLETED", "FAILED") and not (self._is_cancelled and code == "CANCELLED"):
+            from drfd_cli import output
+
+            output.say(f"job {ended['id']} {output.why_line(ended)}")
+
+    def _clear_line(self) -> None:
+        if self._line is not None:
+            self._line.clear()
+
+
+class WaitingLine:
+    """The line that says why an attached job waits; on a terminal it is kept up to date."""
+
+    def __init__(self, client: Connection, job_id: int) -> None:
+        """`client` is a connection that is used for nothing else."""
+        self._client = client
+        self._job_id = job_id
+        self._next = time.monotonic() + _PATIENCE_S
+        self._is_live = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self._shown = ""
+
+    def refresh(self) -> None:
+        """Update the line if `_REFRESH_S` have passed since the last time."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _REFRESH_S
+        try:
+            job = self._client.request("status", select={"ids": [self._job_id]})["jobs"][0]
+        except DrfdError:
+            # The daemon is being restarted, or is busy.
+            self._client.close()
+            return
+        if job["reason"] is not None:
+            self._show(job)
+
+    def _show(self, job: JobView) -> None:
+        from drfd_cli import output
+
+        text = f"job {self._job_id} waits: {output.why_line(job)}"
+        if self._is_live:
+            line = output.shorten(f"drf: {text}", output.width(sys.stderr) - 1)
+            sys.stderr.write(_CLEAR + line)
+            sys.stderr.flush()
+            self._shown = line
+        elif job["reason"] is not None and job["reason"]["code"] != self._shown:
+            # In a log, a line is added only if the code of the reason changes.
+            output.say(text)
+            self._shown = job["reason"]["code"]
+
+    def clear(self) -> None:
+        """Erase the line, because the job has started or another message follows."""
+        if self._is_live and self._shown:
+            sys.stderr.write(_CLEAR)
+            sys.stderr.flush()
+            self._shown = ""
+
+
+def detach(client: Connection, relay: PtyRelay, watch: Watch, job_id: int) -> str:
+    """Fork a process that keeps the terminal, and return the path that the output goes to. Raises
+    OSError if the path cannot be written; nothing has changed then."""
+    path = _output_path(client, job_id)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
+    if os.fork():
+        os.close(fd)
+        return path
+    try:
+        _keep_terminal(relay, watch, fd)
+    finally:
+        os._exit(0)
+
+
+def _output_path(client: Connection, job_id: int) -> str:
+    """Return the path of the job's output file, which `drf log` reads."""
+    with closing(client.another()) as other:
+        try:
+            return str(other.request("show", id=job_id)["job"]["stdout"])
+        except DrfdError:
+            return os.path.abspath(f"drf-{job_id}.out")
+
+
+def _keep_terminal(relay: PtyRelay, watch: Watch, fd: int) -> None:
+    """Copy what the job writes to the file `fd` until the job has ended."""
+    from drfd_cli.terminal import write_all
+
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT):
+        signal.signal(number, signal.SIG_DFL)
+    # The process must survive the hang-up of the shell.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for each in (0, 1, 2):
+        os.dup2(null, each)
+    reply = None
+    while reply is None:
+        reply, _ = watch.poll(_DETACHED_POLL_S, relay.outputs())
+        while piece := relay.read():
+            try:
+                write_all(fd, piece)
+            except OSError:
+                # The disk is full: the output is lost, but the job does not block.
+                continue
+
+
+@contextmanager
+def _signal_wakeup() -> Iterator[int]:
+    """Yield a descriptor that becomes readable when a signal has arrived."""
+    out, into = os.pipe()
+    os.set_blocking(into, False)
+    before = signal.set_wakeup_fd(into, warn_on_full_buffer=False)
+    try:
+        yield out
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(out)
+        os.close(into)
+
+
+def _load_messages() -> None:
+    """Import now what will be needed for messages: the job may outlast this release of drf."""
+    import drfd_cli.output  # noqa: F401
+
+
+def _announce(*lines: str) -> None:
+    """Print messages on a raw terminal, where a newline does not return to the left margin."""
+    from drfd_cli import output
+
+    for line in lines:
+        sys.stderr.write(f"\r\ndrf: {output.clean(line, 1000)}")
+    sys.stderr.write("\r\n")
+    sys.stderr.flush()

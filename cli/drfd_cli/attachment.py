@@ -1,0 +1,107 @@
+"""What must be there before an attached job is submitted: the socket that it will connect to, and
+the handlers of signals.
+
+`drf run` loads this module before it sends its request. Therefore it imports neither `socket` nor
+`signal`, which take longer to load than a submission lasts, but their parts that are written in C.
+"""
+
+from __future__ import annotations
+
+import _signal
+import _socket
+import os
+import sys
+
+from drfd.linux.unix_sockets import at_socket, peer_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from drfd_cli.terminal import PtyRelay
+
+#: Signals that ask drf to end, and those that it acts on and goes on.
+_ENDING = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP)
+_OTHERS = (_signal.SIGTSTP, _signal.SIGCONT, _signal.SIGWINCH)
+#: Connections that may wait to be accepted.
+_BACKLOG = 4
+
+
+class AttachSocket:
+    """The socket from which the job's process receives its standard descriptors.
+
+    Its directory is open to the user alone.
+    """
+
+    def __init__(self) -> None:
+        """Raises OSError."""
+        self._directory = _new_directory()
+        self.path = os.path.join(self._directory, "attach")
+        self._socket = _socket.socket(_socket.AF_UNIX)
+        try:
+            with at_socket(self.path) as address:
+                self._socket.bind(address)
+            self._socket.listen(_BACKLOG)
+        except BaseException:
+            self.close()
+            raise
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def serve(self, relay: PtyRelay | None) -> bool:
+        """Send descriptors to one process: those of the `relay`, or the ones of drf. Returns False
+        if the process belongs to another user."""
+        # Loaded here, when the daemon has been asked; no job has connected before.
+        import socket
+
+        with socket.socket(fileno=os.dup(self.fileno())) as listener:
+            connection, _ = listener.accept()
+        with connection:
+            # Only a process of the same user may have this terminal.
+            if peer_of(connection)[0] != os.getuid():
+                return False
+            if relay is not None:
+                relay.hand_over(connection)
+            else:
+                socket.send_fds(connection, [b"+"], [0, 1, 2])
+        return True
+
+    def close(self) -> None:
+        self._socket.close()
+        for remove, path in ((os.unlink, self.path), (os.rmdir, self._directory)):
+            try:
+                remove(path)
+            except OSError:
+                # Somebody has removed it, or put something beside it.
+                pass
+
+
+def _new_directory() -> str:
+    """Make a directory for this user alone where temporary files are kept."""
+    named = next(filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP"))), "/tmp")  # noqa: S108
+    path = os.path.join(os.path.abspath(named), f"drf-run-{os.urandom(6).hex()}")
+    try:
+        os.mkdir(path, 0o700)
+    except OSError:
+        # Loaded here because it takes long: it knows other places.
+        import tempfile
+
+        return tempfile.mkdtemp(prefix="drf-run-")
+    return path
+
+
+def catch_signals() -> list[int]:
+    """Collect signals in the returned list. The second signal that asks drf to end does end it."""
+    caught: list[int] = []
+    asked_to_end = False
+
+    def catch(number: int, frame: object) -> None:
+        nonlocal asked_to_end
+        if number in _ENDING:
+            if asked_to_end:
+                sys.exit(128 + number)
+            asked_to_end = True
+        caught.append(number)
+
+    for number in (*_ENDING, *_OTHERS):
+        _signal.signal(number, catch)
+    return caught

@@ -1,0 +1,104 @@
+"""A light path for an ordinary `drf run`, which leaves all others to the complete program.
+
+The request is sent before anything else is loaded that the run needs; meanwhile the daemon starts
+the job. Once it is sent, the complete program cannot start over, because the job connects to the
+socket named in the request.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from drfd.common.quick_json import encode
+from drfd.linux.unix_sockets import without_limits
+from drfd_cli.attachment import AttachSocket, catch_signals
+from drfd_cli.quick_request import TEXTS, connect, key_for, line_of, read, send, surroundings
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import _socket
+    from pathlib import Path
+    from typing import NoReturn
+
+_TEXTS = {**TEXTS, "--escape": "escape"}
+_FLAGS = {"-q": "quiet", "--quiet": "quiet"}
+
+
+def run(args: list[str]) -> None:
+    """Run the job of the arguments after `run`, and exit as it does. Returns if the complete
+    program must do it; no job is queued then."""
+    found = read(args, _TEXTS, _FLAGS, is_dashed=False)
+    if found is None:
+        return
+    fields, given = found
+    escape = str(fields.pop("escape", "~"))
+    around = surroundings(fields.get("name"))
+    if around is None or not is_sign(escape) or not _shows_all_text():
+        return
+    fields |= around
+    try:
+        # Text that is not UTF-8 cannot be sent; the complete program says so.
+        encode(fields).encode()
+        connection = connect()
+    except (OSError, ValueError):
+        return
+    try:
+        key = key_for(connection)
+    except (OSError, ValueError):
+        connection.close()
+        return
+    _run(connection, key, fields, is_quiet=bool(given), escape=escape)
+
+
+def is_sign(value: str) -> bool:
+    """Return whether this is a value of `--escape`."""
+    return value == "none" or (len(value) == 1 and value.isascii() and value.isprintable())
+
+
+def _shows_all_text() -> bool:
+    """Return whether messages can be printed as they are; otherwise the complete program replaces
+    characters."""
+    return {sys.stdout.encoding, sys.stderr.encoding} == {"utf-8"}
+
+
+def _run(
+    connection: _socket.socket, key: bytes | None, fields: dict[str, object], *, is_quiet: bool,
+    escape: str,
+) -> NoReturn:  # fmt: skip
+    """Submit the job over the connection, attend to it, and exit."""
+    signals = catch_signals()
+    try:
+        attach_socket = AttachSocket()
+        try:
+            job = {"key": os.urandom(12).hex(), **fields, "attach": attach_socket.path}
+            send(without_limits(connection), line_of(job, key))
+
+            # From here on the daemon is at work; what follows is slow to load.
+            import socket
+
+            from drfd.client.connection import choose
+            from drfd_cli.attached import attend
+
+            client = choose(None, start=_start_own)
+
+            def submit() -> int:
+                known = socket.socket(fileno=connection.detach())
+                return client.submitted(known, job, key)["id"]
+
+            ended = attend(client, attach_socket, signals, submit, is_quiet=is_quiet, escape=escape)
+        finally:
+            attach_socket.close()
+    except (Exception, KeyboardInterrupt) as error:
+        from drfd_cli.main import leave
+
+        leave(error)
+    sys.stdout.flush()
+    # Python's own end takes some milliseconds, in which it only tidies up its memory.
+    os._exit(ended["status"])
+
+
+def _start_own(socket_path: Path) -> None:
+    from drfd_cli.options import start_own
+
+    start_own(socket_path)
