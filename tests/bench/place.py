@@ -18,6 +18,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from system.accounts import delete_account
 HERE = Path(__file__).parent
 #: More than can be in progress at a time.
 CORES = 16
+#: Of the accounts that this process makes.
+_NUMBERS = count()
 
 
 class Place:
@@ -149,7 +152,7 @@ class Place:
 
     def _add_account(self, letter: str) -> pwd.struct_passwd:
         """Jobs of system accounts are not taken, nor root's where others are looked at."""
-        name = f"drfdbench{os.getpid()}{letter}"
+        name = f"drfdbench{os.getpid()}{letter}{next(_NUMBERS)}"
         subprocess.run(["useradd", "--no-create-home", "--no-log-init", name], check=True)
         self._accounts.append(name)
         return pwd.getpwnam(name)
