@@ -264,8 +264,9 @@ def main() -> None:
         with place.stamps() as (path, stamps):
             scene = Scene(place, [place.stamp, path])
             programs = (
-                *(drfd, hyperqueue_commands, task_spooler, at, slurm),
+                *(drfd, hyperqueue_commands),
                 lambda scene: hyperqueue_library(scene, chosen.hyperqueue),
+                *(task_spooler, at, slurm),
             )
             with ExitStack() as stack:
                 ways: dict[str, Way] = {}
@@ -274,7 +275,7 @@ def main() -> None:
                         ways |= stack.enter_context(program(scene))
                     except Missing as error:
                         print(f"(not measured: {error})")
-                print(f"{'':<22}{'start':>9}{'95 %':>9}{'submit':>9}{'jobs':>9}{'at once':>9}")
+                print(f"{'':<22}{'start':>11}{'95 %':>11}{'submit':>9}{'jobs':>9}{'at once':>9}")
                 for _ in range(chosen.runs):
                     for way in ways.values():
                         measure(way, stamps, chosen.jobs, chosen.starts)
@@ -306,7 +307,7 @@ def line(name: str, way: Way) -> str:
         f"{statistics.median(found):>9,.0f}" if found else f"{'–':>9}"
         for found in (way.submitted, way.looped, way.arrays)
     ]
-    return f"{name:<22}{start:>6.1f} ms{most:>6.1f} ms" + "".join(rates)
+    return f"{name:<22}{start:>8,.1f} ms{most:>8,.1f} ms" + "".join(rates)
 
 
 def _last(stamps: Iterator[int], count: int) -> int:
