@@ -26,6 +26,8 @@ struct place {
 	char job[PATH_MAX];
 	/* What a job's cpuset begins with, without which nothing can join it on version 1. */
 	char cpus[256], mems[256];
+	/* The file for who enters it. Version 1 has one that needs no lock (cgroup_attach_lock). */
+	const char *entry;
 };
 
 static struct place places[MOST];
@@ -101,7 +103,7 @@ static void run(uid_t uid)
 		die("fork");
 	if (pid == 0) {
 		for (i = 0; i < count; i++)
-			put(places[i].job, "cgroup.procs", "0");
+			put(places[i].job, places[i].entry, "0");
 		if (uid != 0)
 			become(uid);
 		execve("/bin/true", words, none);
@@ -120,6 +122,7 @@ static void run(uid_t uid)
 
 int main(int argc, char **argv)
 {
+	char tasks[PATH_MAX + NAME];
 	struct timespec pause;
 	long left, pause_ms;
 	int i;
@@ -136,6 +139,8 @@ int main(int argc, char **argv)
 		const char *parent = argv[4 + i];
 
 		snprintf(places[i].job, sizeof places[i].job, "%s/baseline-%d", parent, (int)getpid());
+		snprintf(tasks, sizeof tasks, "%s/tasks", parent);
+		places[i].entry = access(tasks, F_OK) == 0 ? "tasks" : "cgroup.procs";
 		get(parent, "cpuset.cpus", places[i].cpus, sizeof places[i].cpus);
 		get(parent, "cpuset.mems", places[i].mems, sizeof places[i].mems);
 	}
