@@ -414,10 +414,13 @@ def _program(payload: LaunchPayload) -> tuple[str, list[str]]:
 
 
 def ignored_signals() -> tuple[int, ...]:
-    """Return the signals that this process ignores; a program that it executes inherits that."""
+    """Return the signals that this process ignores; a program that it executes inherits that.
+
+    Those that the C library keeps for itself are left out, because nobody can set them. A process
+    that was started by posix_spawn(3) of glibc ignores them."""
     line = next(line for line in get("/proc/self/status").split("\n") if line.startswith("SigIgn:"))
     mask = int(line.split()[1], 16)
-    return tuple(number for number in range(1, signal.NSIG) if mask >> (number - 1) & 1)
+    return tuple(number for number in signal.valid_signals() if mask >> (number - 1) & 1)
 
 
 def _reset_signals() -> None:

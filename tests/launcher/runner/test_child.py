@@ -101,6 +101,22 @@ def test_signals_are_as_for_a_fresh_program(run: Run, work: Path) -> None:
     assert (work / "out").read_text() == f"SigBlk:\t{0:016x}\nSigIgn:\t{0:016x}\n"
 
 
+def test_a_launcher_started_by_posix_spawn_can_reset_what_it_ignores(work: Path) -> None:
+    """It ignores two signals more, which the C library lets nobody set."""
+    code = f"""
+import signal
+from drfd.launcher.runner import child
+with open({str(work / "reset")!r}, "w") as file:
+    for number in child.ignored_signals():
+        signal.signal(number, signal.SIG_DFL)
+    print(child.ignored_signals(), file=file)
+"""
+    command = python(code)
+    pid = os.posix_spawn(command[0], command, dict(os.environ))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert (work / "reset").read_text() == "()\n"
+
+
 def test_a_job_leads_a_session_without_terminal(run: Run, work: Path) -> None:
     succeeded(run(shell("cat /proc/$$/stat; (: </dev/tty) || echo none", cwd=work)))
     stat, none = (work / "out").read_text().splitlines()
