@@ -552,7 +552,8 @@ def life(size: int) -> Iterator[tuple[str, int]]:
             st.HoldAsked(now(), 1, ALICE),
             st.ReleaseAsked(now(), 1, ALICE),
             now(),
-            st.CancelAsked(now(), 1 + size // 3, ALICE),
+            # Of the middle: to leave from the front is cheaper.
+            st.CancelAsked(now(), 2 + 2 * size // 3, ALICE),
             now(),
         )
         for stimulus in stimuli:

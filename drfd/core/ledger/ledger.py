@@ -140,9 +140,11 @@ def more_dependencies(after: Sequence[Dependency]) -> int:
 
 
 def _add(counter: Counter[Any], key: object, change: int) -> None:
-    counter[key] += change
-    if not counter[key]:
-        del counter[key]
+    count = counter.get(key, 0) + change
+    if count:
+        counter[key] = count
+    else:
+        counter.pop(key, None)
 
 
 class Ledger:
@@ -150,6 +152,7 @@ class Ledger:
 
     def __init__(self, axes: Axes) -> None:
         self.axes = axes
+        self._nothing: Vector = (0,) * len(axes.names)
         #: Live jobs with a record of their own, by id; `find` also finds tasks without one.
         self.jobs: dict[int, Job] = {}
         #: Live arrays by id.
@@ -269,7 +272,7 @@ class Ledger:
 
     @property
     def nothing(self) -> Vector:
-        return (0,) * len(self.axes.names)
+        return self._nothing
 
     def demand(self, job: Job) -> Vector:
         return self.axes.vector(job.spec.demand)

@@ -105,6 +105,16 @@ class Line:
     def remove_run(self, run: Run) -> None:
         """Remove the run. Raises KeyError, and changes nothing, unless all of it is present."""
         priority, first, last = run
+        if first == last and self._blocks:
+            # Single jobs leave from the front, mostly.
+            head = self._blocks[0][0]
+            if head[:2] == (priority, first):
+                self._length -= 1
+                if last == head[2]:
+                    self._cut(0, 0)
+                else:
+                    self._blocks[0][0] = priority, last + 1, head[2]
+                return
         if not self._covers(run):
             raise KeyError(run)
         self._length -= last - first + 1
@@ -244,7 +254,10 @@ class LeafQueue:
         self.add_runs(demand, [(*entry, entry[1])])
 
     def add_runs(self, demand: Vector, runs: Sequence[Run]) -> None:
-        self.groups.setdefault(demand, Line()).add_runs(runs)
+        group = self.groups.get(demand)
+        if group is None:
+            group = self.groups[demand] = Line()
+        group.add_runs(runs)
 
     def remove(self, demand: Vector, entry: Entry) -> None:
         self.remove_runs(demand, [(*entry, entry[1])])
@@ -288,14 +301,19 @@ class Queues(dict[str, LeafQueue]):
         leaf = job.spec.leaf
         self._note(leaf, wanted)
         if sign > 0:
-            self.setdefault(leaf, LeafQueue()).add_runs(wanted, runs)
+            queue = self.get(leaf)
+            if queue is None:
+                queue = self[leaf] = LeafQueue()
+            queue.add_runs(wanted, runs)
         else:
             self[leaf].remove_runs(wanted, runs)
             if not self[leaf]:
                 del self[leaf]
 
     def _note(self, leaf: str, wanted: Vector) -> None:
-        changed = self.changed.setdefault(leaf, set())
+        if leaf not in self.changed:
+            self.changed[leaf] = set()
+        changed = self.changed[leaf]
         if changed is not None:
             changed.add(wanted)
             if len(changed) > _MOST_NOTED:

@@ -10,11 +10,18 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from drfd.core.ledger.queue import Line
 from drfd.core.model import events as ev
+from drfd.core.model.copying import copier
 from drfd.core.model.job import Broken, Job, JobSpec, JobState, Outcome, Stop
+
+if TYPE_CHECKING:
+    # So that the names and types of the fields are checked.
+    from dataclasses import replace as replace_in
+else:
+    replace_in = copier(Job)
 
 #: Number of requested signals that a job remembers. Older ones that could not be sent meanwhile are
 #: lost, much as the kernel merges equal pending signals.
@@ -107,27 +114,28 @@ class Begins(Line):
 def submitted(event: ev.Submitted | ev.ArraySubmitted) -> Job:
     """Return the new job, or the job that represents all tasks of the new array."""
     spec = event.spec
-    array_id = event.array_id if isinstance(event, ev.ArraySubmitted) else None
-    job = Job(
+    is_early = spec.begin_s is not None and spec.begin_s > event.at_s
+    must_wait = event.held or bool(spec.after) or is_early
+    return Job(
         id=event.job_id if isinstance(event, ev.Submitted) else event.array_id,
-        array_id=array_id,
+        array_id=event.array_id if isinstance(event, ev.ArraySubmitted) else None,
         spec=spec,
         state=JobState.HELD if event.held else JobState.PENDING,
         submitted_at=event.at_s,
+        eligible_at=None if must_wait else event.at_s,
         held_by=spec.user if event.held else None,
         awaits=spec.after,
-        not_before_s=spec.begin_s,
+        not_before_s=spec.begin_s if must_wait else None,
     )
-    return eligible(job, event.at_s)
 
 
 def eligible(job: Job, at_s: float) -> Job:
     """Return the job, marked eligible if no condition delays it at that Unix time."""
     is_early = job.not_before_s is not None and job.not_before_s > at_s
     if job.state is not JobState.PENDING or job.awaits or job.broken is not None or is_early:
-        return replace(job, eligible_at=None)
+        return replace_in(job, eligible_at=None)
     since_s = at_s if job.eligible_at is None else job.eligible_at
-    return replace(job, eligible_at=since_s, not_before_s=None)
+    return replace_in(job, eligible_at=since_s, not_before_s=None)
 
 
 def settled(job: Job, event: ev.DependencySettled) -> Job:
@@ -137,7 +145,7 @@ def settled(job: Job, event: ev.DependencySettled) -> Job:
     if broken is None:
         unmet = (Broken(each.on, each.outcome) for each in event.all if not each.is_met)
         broken = next(unmet, None)
-    return eligible(replace(job, awaits=awaits, broken=broken), event.at_s)
+    return eligible(replace_in(job, awaits=awaits, broken=broken), event.at_s)
 
 
 def changed(job: Job, event: ev.Changed) -> Job:
@@ -160,11 +168,11 @@ def altered(job: Job, event: ev.Altered) -> Job:
 
 
 def _with_spec(job: Job, spec: JobSpec, sets_after: bool, sets_begin: bool, at_s: float) -> Job:
-    job = replace(job, spec=spec)
+    job = replace_in(job, spec=spec)
     if sets_after:
-        job = replace(job, awaits=spec.after, broken=None)
+        job = replace_in(job, awaits=spec.after, broken=None)
     if sets_begin:
-        job = replace(job, not_before_s=spec.begin_s)
+        job = replace_in(job, not_before_s=spec.begin_s)
     return eligible(job, at_s) if sets_after or sets_begin else job
 
 
@@ -187,14 +195,14 @@ def queued_again(job: Job, event: ev.Requeued | ev.Retried) -> Job:
         postponements=job.postponements,
     )
     if job.postponed is not None and job.outcome is None:
-        again = replace(
+        again = replace_in(
             again,
             postponed=job.postponed,
             not_before_s=job.not_before_s,
             eligible_at=job.eligible_at,
         )
     if isinstance(event, ev.Retried):
-        again = replace(
+        again = replace_in(
             again,
             not_before_s=event.not_before_s,
             retries=job.retries + 1,
@@ -205,7 +213,7 @@ def queued_again(job: Job, event: ev.Requeued | ev.Retried) -> Job:
 
 def signalled(job: Job, number: int) -> Job:
     signals = (*job.signals, number)[-SIGNALS_KEPT:]
-    return replace(job, signals=signals, signal_count=job.signal_count + 1)
+    return replace_in(job, signals=signals, signal_count=job.signal_count + 1)
 
 
 def recount_conditions(before: Job, job: Job, dependents: Dependents, begins: Begins) -> None:
@@ -248,11 +256,11 @@ def moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
     """Return the job after the event; `state` is its next state by the state table."""
     match event:
         case ev.Held():
-            return replace(job, state=state, held_by=event.by, eligible_at=None)
+            return replace_in(job, state=state, held_by=event.by, eligible_at=None)
         case ev.Released():
-            return eligible(replace(job, state=state, held_by=None), event.at_s)
+            return eligible(replace_in(job, state=state, held_by=None), event.at_s)
         case ev.Cancelled():
-            return replace(
+            return replace_in(
                 job,
                 state=state,
                 ended_at=event.at_s,
@@ -261,9 +269,9 @@ def moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
                 + ("was tried again" if job.retries else "started"),
             )
         case ev.Admitted():
-            return replace(job, state=state, attempt=event.attempt, instances=event.instances)
+            return replace_in(job, state=state, attempt=event.attempt, instances=event.instances)
         case ev.Launched():
-            return replace(
+            return replace_in(
                 job,
                 state=state,
                 started_at=event.at_s,
@@ -272,7 +280,7 @@ def moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
                 postponed=None,
             )
         case ev.LaunchFailed():
-            return replace(
+            return replace_in(
                 job,
                 state=state,
                 freezing=False,
@@ -281,7 +289,7 @@ def moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
                 outcome_text=event.text,
             )
         case ev.LaunchPostponed():
-            return replace(
+            return replace_in(
                 job,
                 state=state,
                 freezing=False,
@@ -304,18 +312,18 @@ def moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
             if job.stop is not None:
                 # The job was to be requeued, and its grace time has begun already.
                 stop = replace(job.stop, outcome=event.outcome, text=event.text)
-            job = replace(job, state=state, stop=stop, freezing=False)
+            job = replace_in(job, state=state, stop=stop, freezing=False)
             if state is JobState.CLEANING:
-                return replace(job, outcome=event.outcome, outcome_text=event.text)
+                return replace_in(job, outcome=event.outcome, outcome_text=event.text)
             return job
         case ev.PreemptRequested():
             stop = Stop(outcome=None, text=event.text, at_s=event.at_s, mono_s=event.mono_s)
-            return replace(job, state=state, stop=stop, freezing=False, preempted_at=event.at_s)
+            return replace_in(job, state=state, stop=stop, freezing=False, preempted_at=event.at_s)
         case ev.Escalated():
             assert job.stop is not None
-            return replace(job, state=state, stop=replace(job.stop, escalated=True))
+            return replace_in(job, state=state, stop=replace(job.stop, escalated=True))
         case ev.Exited():
-            return replace(
+            return replace_in(
                 job,
                 state=state,
                 freezing=False,
@@ -328,28 +336,28 @@ def moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
                 usage=event.usage,
             )
         case ev.Cleaned():
-            return replace(job, state=state)
+            return replace_in(job, state=state)
         case ev.Requeued() | ev.Retried():
             return queued_again(job, event)
         case ev.DependencySettled():
             return settled(job, event)
         case ev.BeginReached():
-            return eligible(replace(job, not_before_s=None), event.at_s)
+            return eligible(replace_in(job, not_before_s=None), event.at_s)
         case ev.Changed():
             return changed(job, event)
         case ev.Altered():
             return altered(job, event)
         case ev.Warned():
-            return signalled(replace(job, warned=True), event.signal)
+            return signalled(replace_in(job, warned=True), event.signal)
         case ev.SignalRequested():
             return signalled(job, event.signal)
         case ev.SuspendRequested():
             if state is JobState.RUNNING:
-                job = replace(job, freezing=True)
+                job = replace_in(job, freezing=True)
             preempted_at = event.at_s if event.by is None else job.preempted_at
-            return replace(job, held_by=event.by, preempted_at=preempted_at)
+            return replace_in(job, held_by=event.by, preempted_at=preempted_at)
         case ev.Suspended():
-            return replace(
+            return replace_in(
                 job,
                 state=state,
                 freezing=False,
@@ -358,10 +366,10 @@ def moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
                 suspensions=job.suspensions + 1,
             )
         case ev.ResumeRequested():
-            return replace(job, held_by=None)
+            return replace_in(job, held_by=None)
         case ev.Resumed():
             assert job.suspended_mono_s is not None
-            return replace(
+            return replace_in(
                 job,
                 state=state,
                 suspended_at=None,

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, astuple, dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final, Self
 
 from drfd.common.indices import MAX_INDEX, Ids, Span, Spans, show_spans
@@ -106,6 +107,7 @@ class Whose(StrEnum):
     JOB = "job"
 
 
+@lru_cache(maxsize=1 << 14)
 def leaf_path(pool: str, user: str) -> str:
     """Return the path of a user's leaf; of a user in no pool, pool and leaf are "root.alice"."""
     name = leaf_name(user)

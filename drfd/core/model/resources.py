@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
+from operator import add, sub
 
 #: Amounts in the order of `Axes.names`.
 Vector = tuple[int, ...]
@@ -133,12 +134,19 @@ def _of_each(disks: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"{kind}:{disk}" for disk in disks for kind in ("read", "write"))
 
 
+_UNLIKE = "vectors of machines with different resources"
+
+
 def plus(left: Vector, right: Vector) -> Vector:
-    return tuple([a + b for a, b in zip(left, right, strict=True)])
+    if len(left) != len(right):
+        raise ValueError(_UNLIKE)
+    return tuple(map(add, left, right))
 
 
 def minus(left: Vector, right: Vector) -> Vector:
-    return tuple([a - b for a, b in zip(left, right, strict=True)])
+    if len(left) != len(right):
+        raise ValueError(_UNLIKE)
+    return tuple(map(sub, left, right))
 
 
 def total(vectors: Iterable[Vector], zero: Vector) -> Vector:
