@@ -64,16 +64,19 @@ _time = itemgetter(0)
 
 #: (estimated end, resources that it gives back) of each job.
 Coming = Iterable[tuple[float, Vector]]
+#: An end in a line of ends: (estimated time, job id, resources that come back). The id is 0
+#: where it is not the end of one job.
+LineEnd = tuple[float, int, Vector]
 
 
 @dataclass(frozen=True, slots=True)
 class InOrder:
-    """An iterable of `Coming` in order of time, of which no more are read than are needed."""
+    """Ends in order of time, which are read, and brought up to date, when they are needed."""
 
-    read: Callable[[], Iterator[tuple[float, Vector]]]
+    read: Callable[[], Sequence[LineEnd]]
 
     def __iter__(self) -> Iterator[tuple[float, Vector]]:
-        return self.read()
+        return ((end_s, held) for end_s, _, held in self.read())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,20 +154,21 @@ def shadow(
     """Return (shadow time, extra) for this demand and run time, or None if it never fits."""
     free, now_s, ends = availability.free, availability.now_s, availability.ends
     reservations = availability.reservations
-    nothing = minus(free, free)
-    others = [*availability.started]
-    for each in reservations:
-        others += [(each.start_s, minus(nothing, each.demand)), (each.end_s, each.demand)]
-    changes = iter(ends if isinstance(ends, InOrder) else sorted(ends, key=_time))
-    if others:
-        changes = merge(changes, sorted(others, key=_time), key=_time)
+    line = ends.read() if isinstance(ends, InOrder) else _line(ends)
+    if availability.started:
+        line = sorted([*line, *_line(availability.started)], key=_time)
     if not reservations:
-        return _first_fit(demand, free, changes, now_s)
+        return _first_fit(demand, free, line, now_s)
+    nothing = minus(free, free)
+    others = []
+    for each in reservations:
+        others += [(each.start_s, 0, minus(nothing, each.demand)), (each.end_s, 0, each.demand)]
+    changes = merge(line, sorted(others, key=_time), key=_time)
     change, at_s = next(changes, None), now_s
     while True:
         # Apply all changes of one moment together.
         while change is not None and change[0] <= at_s:
-            free = plus(free, change[1])
+            free = plus(free, change[2])
             change = next(changes, None)
         if fits(demand, free) and all(
             allows(each, demand, at_s + length_s, free)
@@ -177,30 +181,51 @@ def shadow(
         at_s = change[0]
 
 
+def _line(coming: Coming) -> list[LineEnd]:
+    return [(end_s, 0, held) for end_s, held in sorted(coming, key=_time)]
+
+
+#: The number of ends that are summed before it is asked whether enough has come back.
+_SUMMED = 64
+
+
 def _first_fit(
-    demand: Vector, free: Vector, changes: Iterator[tuple[float, Vector]], now_s: float
+    demand: Vector, free: Vector, line: Sequence[LineEnd], now_s: float
 ) -> tuple[float, Vector] | None:
     """Compute the shadow time without earlier reservations. Resources then only come back, so it
-    is enough to follow the axes on which something is missing."""
-    at_s, back = now_s, [free]
-    lacking = short_axes(demand, free)
-    axis = lacking[0] if lacking else 0
-    lack = demand[axis] - free[axis]
-    for end_s, held in changes:
-        if not lacking and end_s > at_s:
-            break
-        back.append(held)
-        if end_s > at_s:
-            at_s = end_s
-        lack -= held[axis]
-        if lacking and lack <= 0:
-            free = _sum(back)
-            back = [free]
-            lacking = short_axes(demand, free)
-            if lacking:
-                axis = lacking[0]
-                lack = demand[axis] - free[axis]
-    return None if lacking else (at_s, minus(_sum(back), demand))
+    is enough to follow the axes on which something is missing, one after the other."""
+    count, at_s = 0, now_s
+    while lacking := short_axes(demand, free):
+        before = count
+        count = _count_until(line, count, lacking[0], demand[lacking[0]] - free[lacking[0]])
+        if count > len(line):
+            return None
+        free = _sum([free, *[held for _, _, held in line[before:count]]])
+    if count:
+        at_s = max(now_s, line[count - 1][0])
+    # All that comes back at one moment is there together.
+    after = count
+    while after < len(line) and line[after][0] <= at_s:
+        after += 1
+    free = _sum([free, *[held for _, _, held in line[count:after]]])
+    return at_s, minus(free, demand)
+
+
+def _count_until(line: Sequence[LineEnd], count: int, axis: int, lack: int) -> int:
+    """Return how many ends it takes, beyond the first `count`, until as much as `lack` has come
+    back on the axis; more than there are, if all do not give that much."""
+    while count < len(line):
+        amounts = [held[axis] for _, _, held in line[count : count + _SUMMED]]
+        amount = sum(amounts)
+        if amount >= lack:
+            for amount in amounts:
+                lack -= amount
+                count += 1
+                if lack <= 0:
+                    return count
+        lack -= amount
+        count += len(amounts)
+    return count + 1
 
 
 def _sum(vectors: list[Vector]) -> Vector:
@@ -210,11 +235,15 @@ def _sum(vectors: list[Vector]) -> Vector:
 def allows(reservation: Reservation, demand: Vector, end_s: float, free: Vector) -> bool:
     """Return whether a job with this demand and estimated end may start in `free`, before the
     shadow time, without delaying the reservation."""
-    if reservation.is_drain:
-        left = tuple([max(0, a - b) for a, b in zip(free, reservation.demand, strict=True)])
-        if not fits(demand, left):
-            return False
+    if reservation.is_drain and not _fits_beside(reservation, demand, free):
+        return False
     return end_s <= reservation.start_s or fits(demand, reservation.extra)
+
+
+def _fits_beside(reservation: Reservation, demand: Vector, free: Vector) -> bool:
+    """Return whether the demand fits into what the reserved job does not need of `free`."""
+    left = tuple([max(0, a - b) for a, b in zip(free, reservation.demand, strict=True)])
+    return fits(demand, left)
 
 
 def taken(reservation: Reservation, demand: Vector, end_s: float) -> Reservation:
@@ -318,9 +347,9 @@ class Backfill:
         this demand may start, however short."""
         found = inf
         for each in self.reservations:
-            if not allows(each, demand, each.start_s, free):
+            if each.is_drain and not _fits_beside(each, demand, free):
                 return None
-            if not allows(each, demand, inf, free):
+            if not fits(demand, each.extra):
                 found = min(found, each.start_s)
         return found
 

@@ -41,6 +41,8 @@ def kept(ledger: Ledger, rules: Rules, external: ExternalLoad | None) -> Resourc
     """Return the resources kept free for external load and for runners. The measured load includes
     the runners, so the larger of the two counts."""
     load = NOTHING if external is None else external.kept
+    if rules.root_room_bytes is None:
+        return load
     own = runner_bytes(runner_count(ledger), rules)
     if own <= load.memory_bytes:
         return load
@@ -48,7 +50,7 @@ def kept(ledger: Ledger, rules: Rules, external: ExternalLoad | None) -> Resourc
 
 
 def runner_count(ledger: Ledger) -> int:
-    return sum(ledger.job_counts.states[state] for state in ALLOCATED_STATES)
+    return sum([ledger.job_counts.states[state] for state in ALLOCATED_STATES])
 
 
 def launches_with_room(
@@ -59,6 +61,8 @@ def launches_with_room(
 
     A job alone on the machine always starts, since it may ask for the whole capacity.
     """
+    if rules.root_room_bytes is None:
+        return None
     count, unit = runner_count(ledger), Resources(memory_bytes=1)
     if not runner_bytes(count + len(admitted), rules):
         return None

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from heapq import merge
 from math import isfinite
 from typing import NamedTuple
 
@@ -27,7 +26,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import Entry
 from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.resources import Vector
-from drfd.core.scheduling.backfill import InOrder, PassContext, Reservation
+from drfd.core.scheduling.backfill import InOrder, LineEnd, PassContext, Reservation
 from drfd.core.scheduling.kept_free import ExternalLoad
 
 #: The estimated run time for a user without ended jobs, and the shortest estimate, in seconds.
@@ -74,7 +73,36 @@ def estimated_end_s(started_s: float, length_s: float, limit_s: int | None, now_
 
 
 #: The line is sorted again if more than one in this many of its times have changed.
-_FEW = 10
+_FEW = 32
+
+
+class _Alike:
+    """The jobs of one user with one time limit that hold resources: their run times are estimated
+    as one."""
+
+    __slots__ = ("count", "length_s", "spec", "started")
+
+    def __init__(self, spec: JobSpec, length_s: float) -> None:
+        #: The specification of one of them, and the estimate.
+        self.spec, self.length_s = spec, length_s
+        #: The number of jobs, those included that do not run.
+        self.count = 0
+        #: The start (as in `_Holder`) and the resources of those that run, by id.
+        self.started: dict[int, tuple[float, Vector]] = {}
+
+    def ends(self, now_s: float) -> list[LineEnd]:
+        """Return the estimated ends of those that run."""
+        length_s, limit_s = self.length_s, self.spec.time_limit_s
+        found = [
+            (started_s + length_s, job_id, held)
+            for job_id, (started_s, held) in self.started.items()
+        ]
+        if found and min(found)[0] > now_s:
+            return found
+        return [
+            (estimated_end_s(started_s, length_s, limit_s, now_s), job_id, held)
+            for job_id, (started_s, held) in self.started.items()
+        ]
 
 
 class _Holder(NamedTuple):
@@ -85,6 +113,7 @@ class _Holder(NamedTuple):
     #: The start (Unix time), later by the time that the job was frozen; None if it is frozen now or
     #: has not started, so that its end moves with the clock.
     started_s: float | None
+    alike: _Alike
 
 
 class Ends:
@@ -96,14 +125,16 @@ class Ends:
         #: Suspended jobs that wait to be resumed: id → (leaf, the resources that they wait for).
         self.suspended: dict[int, tuple[str, Vector]] = {}
         self._holders: dict[int, _Holder] = {}
-        self._of_user: dict[str, set[int]] = {}
+        #: By user and time limit; as of the last call of `note_user` that `_noted_users` lacks.
+        self._alike: dict[str, dict[int | None, _Alike]] = {}
         #: The jobs whose end moves with the clock.
         self._moving: set[int] = set()
         self._noted = {job.id for job in ledger.allocated_jobs()}
-        #: (estimated end, id) in order as of `_read_at_s`; the times of `_stale` jobs are outdated.
-        self._line: list[tuple[float, int]] = []
-        #: The times in it, by id.
-        self._places: dict[int, float] = {}
+        self._noted_users: set[str] = set()
+        #: The ends in order as of `_read_at_s`; the times of `_stale` jobs are outdated.
+        self._line: list[LineEnd] = []
+        #: The job's end in it, by id.
+        self._places: dict[int, LineEnd] = {}
         self._stale: set[int] = set()
         self._read_at_s = float("-inf")
 
@@ -113,7 +144,7 @@ class Ends:
 
     def note_user(self, user: str) -> None:
         """Estimate the user's running jobs again: one of the user's jobs has ended."""
-        self._stale.update(self._of_user.get(user, ()))
+        self._noted_users.add(user)
 
     def read_noted(self) -> None:
         """Read the noted jobs."""
@@ -124,11 +155,11 @@ class Ends:
                 self._enter(job)
         self._noted.clear()
 
-    def at(self, now_s: float) -> Iterator[tuple[float, Vector]]:
-        """Return (time, what comes back) in order of time, for the jobs that have been read. No
-        time is in the past."""
+    def at(self, now_s: float) -> Sequence[LineEnd]:
+        """Return the ends of the jobs that have been read, in order of time; none of them is in the
+        past. The list changes with the next call."""
         self._sort(now_s)
-        return ((end_s, self._holders[job_id].held) for end_s, job_id in self._line)
+        return self._line
 
     def _enter(self, job: Job) -> None:
         wanted = self.ledger.wanted(job)
@@ -137,44 +168,79 @@ class Ends:
         elif job.state is JobState.SUSPENDED:
             # Nobody knows when a job that a user keeps suspended will be resumed.
             return
+        alike = self._alike_of(job.spec)
         started_s = None
         if job.started_at is not None and job.suspended_at is None:
             started_s = job.started_at + job.suspended_s
         if started_s is None:
             self._moving.add(job.id)
-        self._holders[job.id] = _Holder(job, self.ledger.allocation(job), started_s)
-        self._of_user.setdefault(job.spec.user, set()).add(job.id)
+        held = self.ledger.allocation(job)
+        if started_s is not None:
+            alike.started[job.id] = started_s, held
+        alike.count += 1
+        self._holders[job.id] = _Holder(job, held, started_s, alike)
         self._stale.add(job.id)
+
+    def _alike_of(self, spec: JobSpec) -> _Alike:
+        by_limit = self._alike.setdefault(spec.user, {})
+        alike = by_limit.get(spec.time_limit_s)
+        if alike is None:
+            alike = _Alike(spec, self.run_times.length_s(spec))
+            by_limit[spec.time_limit_s] = alike
+        return alike
 
     def _forget(self, job_id: int) -> None:
         self.suspended.pop(job_id, None)
         holder = self._holders.pop(job_id, None)
         if holder is not None:
-            user = holder.job.spec.user
-            self._of_user[user].remove(job_id)
-            if not self._of_user[user]:
-                del self._of_user[user]
+            spec, alike = holder.job.spec, holder.alike
+            alike.started.pop(job_id, None)
+            alike.count -= 1
+            if not alike.count:
+                by_limit = self._alike[spec.user]
+                del by_limit[spec.time_limit_s]
+                if not by_limit:
+                    del self._alike[spec.user]
             self._moving.discard(job_id)
             self._stale.add(job_id)
 
+    def _estimate_again(self) -> list[_Alike]:
+        """Estimate the run times of the noted users' jobs; return those that have changed."""
+        changed = []
+        for user in self._noted_users:
+            for alike in self._alike.get(user, {}).values():
+                length_s = self.run_times.length_s(alike.spec)
+                if length_s != alike.length_s:
+                    alike.length_s = length_s
+                    changed.append(alike)
+        self._noted_users.clear()
+        return changed
+
     def _sort(self, now_s: float) -> None:
+        changed = self._estimate_again()
         if now_s < self._read_at_s:
             # The clock has been set back.
             self._stale.update(self._holders)
         self._read_at_s = now_s
-        for end_s, job_id in self._line:
+        for end_s, job_id, _ in self._line:
             if end_s > now_s:
                 break
             self._stale.add(job_id)
-        stale, line = self._stale, self._line
+        stale, line, places = self._stale, self._line, self._places
         stale |= self._moving
+        fresh: list[LineEnd] = []
+        for alike in changed:
+            fresh += alike.ends(now_s)
+            stale.difference_update(alike.started)
+        fresh += self._estimated(stale, now_s)
+        for alike in changed:
+            stale.update(alike.started)
         if not stale:
             return
-        fresh = list(self._estimated([each for each in stale if each in self._holders], now_s))
         if len(stale) * _FEW < len(line):
             for job_id in stale:
-                if job_id in self._places:
-                    del line[bisect_left(line, (self._places.pop(job_id), job_id))]
+                if job_id in places:
+                    del line[bisect_left(line, places[job_id])]
             for each in fresh:
                 insort(line, each)
         else:
@@ -183,27 +249,28 @@ class Ends:
             # The list is mostly in order already, which `sort` exploits.
             line.sort()
             self._line = line
-            for job_id in stale:
-                self._places.pop(job_id, None)
-        self._places.update((job_id, end_s) for end_s, job_id in fresh)
+        for job_id in stale.difference(self._holders):
+            places.pop(job_id, None)
+        places.update([(each[1], each) for each in fresh])
         stale.clear()
 
-    def _estimated(self, job_ids: Iterable[int], now_s: float) -> Iterator[tuple[float, int]]:
-        lengths: dict[tuple[str, int | None], float] = {}
+    def _estimated(self, job_ids: Iterable[int], now_s: float) -> list[LineEnd]:
+        """Return the ends of those of the jobs that hold resources."""
+        found = []
         for job_id in job_ids:
-            job, _, started_s = self._holders[job_id]
-            if started_s is None:
-                yield self.run_times.end_s(job, now_s), job_id
+            holder = self._holders.get(job_id)
+            if holder is None:
                 continue
-            limit_s = job.spec.time_limit_s
-            key = job.spec.user, limit_s
-            length_s = lengths.get(key)
-            if length_s is None:
-                length_s = lengths[key] = self.run_times.length_s(job.spec)
-            end_s = started_s + length_s
-            if end_s <= now_s:
-                end_s = estimated_end_s(started_s, length_s, limit_s, now_s)
-            yield end_s, job_id
+            job, held, started_s, alike = holder
+            if started_s is None:
+                end_s = self.run_times.end_s(job, now_s)
+            else:
+                end_s = started_s + alike.length_s
+                if end_s <= now_s:
+                    limit_s = job.spec.time_limit_s
+                    end_s = estimated_end_s(started_s, alike.length_s, limit_s, now_s)
+            found.append((end_s, job_id, held))
+        return found
 
 
 #: A job whose wait begins more than this many seconds in the future came before the clock was set
@@ -247,14 +314,19 @@ def make_pass_context(
         return -job.spec.priority, job_id
 
     ends.read_noted()
-    others: list[tuple[float, Vector]] = []
+    others: list[LineEnd] = []
     if external is not None and isfinite(external.until_s):
-        others.append((external.until_s, ledger.axes.vector(external.kept)))
+        others.append((external.until_s, 0, ledger.axes.vector(external.kept)))
+
+    def read() -> Sequence[LineEnd]:
+        line = ends.at(now_s)
+        return sorted([*others, *line]) if others else line
+
     return PassContext(
         now_s=now_s,
         patience=patience,
         # Most passes reserve nothing, and need not have the ends sorted.
-        ends=InOrder(lambda: merge(others, ends.at(now_s))),
+        ends=InOrder(read),
         since_s=since_s,
         length_s=length_s,
         guess_s=guess_s,

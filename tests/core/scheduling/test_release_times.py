@@ -150,7 +150,7 @@ def test_what_is_kept_is_what_would_be_read(
     most = 0
     for bench, run_times, ends, now_s in lives(seed, 60):
         ends.read_noted()
-        found = list(ends.at(now_s))
+        found = [(end_s, held) for end_s, _, held in ends.at(now_s)]
         assert found == sorted(found, key=lambda end: end[0])
         assert sorted(found) == read(bench.ledger, run_times, now_s)
         suspended = {
@@ -169,13 +169,13 @@ def test_nothing_is_read_again_that_no_event_was_about(monkeypatch: pytest.Monke
         bench.start(spec(asks=demand(0.1, 0.1), time_limit_s=3600))
     ends = Ends(bench.ledger, run_times)
     ends.read_noted()
-    assert len(list(ends.at(now(10).at_s))) == 20
+    assert len(ends.at(now(10).at_s)) == 20
     asked = []
     length_s, allocation = RunTimes.length_s, Ledger.allocation
     monkeypatch.setattr(RunTimes, "length_s", lambda *of: asked.append(of) or length_s(*of))
     monkeypatch.setattr(Ledger, "allocation", lambda *of: asked.append(of) or allocation(*of))
     ends.read_noted()
-    assert len(list(ends.at(now(20).at_s))) == 20
+    assert len(ends.at(now(20).at_s)) == 20
     assert asked == []
 
 

@@ -575,3 +575,23 @@ def test_a_plan_says_by_which_rule_each_job_starts() -> None:
         machine.run_until(machine.now_s + 1.0)
     assert machine.last.admitted == [big]
     assert machine.last.start_reason(big) is StartReason.RESERVATION
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_shadow_time_is_the_first_moment_at_which_enough_has_come_back(seed: int) -> None:
+    """Of hundreds of ends, which are summed many at a time; some come at one moment."""
+    random = Random(seed)
+    ends = [
+        (float(random.randint(0, 150)), (random.choice((0, 1, 2)), random.randint(0, 5)))
+        for _ in range(random.choice((1, 63, 64, 65, 300)))
+    ]
+    free, now_s = (random.randint(-3, 3), random.randint(0, 3)), 10.0
+    demand = (random.randint(0, 300), random.randint(0, 500))
+    availability = Availability(free=free, now_s=now_s, ends=ends)
+    expected = None
+    for at_s in sorted({now_s, *(end_s for end_s, _ in ends if end_s > now_s)}):
+        back = total((held for end_s, held in ends if end_s <= at_s), free)
+        if fits(demand, back):
+            expected = at_s, minus(back, demand)
+            break
+    assert shadow(demand, 60.0, availability) == expected
