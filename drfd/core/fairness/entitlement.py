@@ -143,3 +143,7 @@ def _scale(unit: int, part: Fraction, top: int) -> Level:
 
 def plain(number: Fraction) -> Level:
     return number.numerator if number.denominator == 1 else number
+
+
+def over(level: Level, weight: Level) -> Level:
+    return level if weight == 1 else plain(Fraction(level) / weight)

@@ -36,7 +36,7 @@ from itertools import islice, takewhile
 from math import expm1, inf, log, log2
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from drfd.core.fairness.entitlement import Level, plain
+from drfd.core.fairness.entitlement import Level, over
 from drfd.core.fairness.share_tree import TOP, ShareNode, ShareTree, parent_of, path_up
 from drfd.core.model.resources import Vector, minus, plus
 
@@ -150,8 +150,17 @@ class IndexedHeap(Generic[Key]):
         return heap[0] if heap else None
 
 
+#: The number of nodes whose keys are outdated in one tree at most, so that a tree that has not been
+#: read for long is brought up to date in a few milliseconds.
+_MOST_STALE = 1000
+
+
 class PriorityTree:
-    """The leaves with waiting jobs of one demand vector, or of any, in the order of service."""
+    """The leaves with waiting jobs of one demand vector, or of any, in the order of service.
+
+    Keys are made when they are read: there is a tree for each demand, every change of a leaf
+    concerns all trees in which it waits, and a pass reads those whose demand fits.
+    """
 
     def __init__(
         self,
@@ -173,6 +182,8 @@ class PriorityTree:
         self._ranks: dict[str, IndexedHeap[SiblingKey]] = {}
         #: Nodes that are excluded until `take_back`.
         self._aside: set[str] = set()
+        #: Nodes whose keys, and those of the nodes above them, are made anew when a key is read.
+        self._stale: set[str] = set()
 
     def put(self, leaf: str, head: int | None) -> None:
         """Enter the leaf with its next job `head`, or remove it if `head` is None."""
@@ -185,8 +196,9 @@ class PriorityTree:
     def lift(self, path: str) -> None:
         """Update the keys of the node and of all nodes above it, after a change of what the node
         holds or of the leaves below it."""
-        for each, above in _road(path):
-            self._update(each, above)
+        self._stale.add(path)
+        if len(self._stale) > _MOST_STALE:
+            self.refresh()
 
     def set_aside(self, path: str) -> None:
         """Exclude the node until `take_back`."""
@@ -201,19 +213,24 @@ class PriorityTree:
 
     def least(self, path: str) -> SiblingKey | None:
         """Return the key of the child that is served first, or None if no leaf waits below."""
+        if self._stale:
+            self.refresh()
         rank = self._ranks.get(path)
         return None if rank is None else rank.least()
 
     def key_of(self, path: str) -> SiblingKey | None:
         """Return the key of the node, or None if it cannot be served."""
+        if self._stale:
+            self.refresh()
         rank = self._ranks.get(parent_of(path))
         return None if rank is None else rank.keys.get(path)
 
     def share(self, node: ShareNode) -> Level:
         """Return the node's level over its weight."""
+        if self._more is None:
+            return self._share_tree.share(node)
         used = self._share_tree.used[node.path]
-        level = node.entitlement.level(used if self._more is None else plus(used, self._more))
-        return over(level, node.weight)
+        return over(node.entitlement.level(plus(used, self._more)), node.weight)
 
     def next_leaf(self) -> str | None:
         """Return the leaf that is served first, or None if no leaf waits."""
@@ -224,6 +241,23 @@ class PriorityTree:
                 return None
             path = key.path
         return path
+
+    def refresh(self) -> None:
+        """Make the keys of stale nodes anew, and those of the nodes above them."""
+        stale, self._stale = self._stale, set()
+        if len(stale) == 1:
+            for path, above in _road(*stale):
+                self._update(path, above)
+            return
+        by_depth: dict[int, dict[str, str]] = {}
+        for leaf in stale:
+            road = _road(leaf)
+            for depth, (path, above) in enumerate(reversed(road)):
+                by_depth.setdefault(depth, {})[path] = above
+        # A node is known by its children's keys, so the deepest come first.
+        for depth in sorted(by_depth, reverse=True):
+            for path, above in by_depth[depth].items():
+                self._update(path, above)
 
     def _update(self, path: str, above: str) -> None:
         key = self._make_key(path)
@@ -238,8 +272,10 @@ class PriorityTree:
                 del self._ranks[above]
 
     def _make_key(self, path: str) -> SiblingKey | None:
-        head = self.heads.get(path)
-        least = self.least(path) if head is None else None
+        head, least = self.heads.get(path), None
+        if head is None:
+            rank = self._ranks.get(path)
+            least = None if rank is None else rank.least()
         node = self._share_tree.nodes.get(path)
         if node is None or (head is None and least is None) or path in self._aside:
             return None
@@ -251,10 +287,6 @@ class PriorityTree:
         assert head is not None
         rough = level if isinstance(level, int) else level.numerator // level.denominator
         return SiblingKey(rough, level, self._past_usage.get(path, NEVER), head, path)
-
-
-def over(level: Level, weight: Level) -> Level:
-    return level if weight == 1 else plain(Fraction(level) / weight)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
+from math import floor
 
 from drfd.core.fairness.entitlement import (
     ONE,
@@ -30,6 +32,7 @@ from drfd.core.fairness.entitlement import (
     Level,
     Shares,
     divide_all,
+    over,
     plain,
 )
 from drfd.core.model.resources import Vector, fits, minus, plus
@@ -59,13 +62,14 @@ def parent_of(path: str) -> str:
     return path.rpartition(".")[0] or TOP
 
 
-def path_up(leaf: str) -> list[str]:
+@lru_cache(maxsize=1 << 16)
+def path_up(leaf: str) -> tuple[str, ...]:
     """Return the leaf and the nodes above it, up to the children of the root."""
     nodes = []
     while leaf != TOP:
         nodes.append(leaf)
         leaf = parent_of(leaf)
-    return nodes
+    return tuple(nodes)
 
 
 class ShareNode:
@@ -209,6 +213,11 @@ class FairShare:
     def dominant_share(self, used: Vector) -> Fraction:
         return max(self._shares(used), default=ZERO)
 
+    def rounded_dominant_share(self, used: Vector) -> float:
+        """Return the float nearest to the dominant share, without fractions, which take longer."""
+        pairs = zip(used, self.capacity, strict=True)
+        return max([amount / top for amount, top in pairs if top > 0], default=0.0)
+
     def dominant_axis(self, used: Vector) -> int | None:
         """Return the axis of the largest share, the first of equals, or None if nothing is held."""
         shares = self._shares(used)
@@ -266,6 +275,10 @@ class ShareTree:
         self.used: dict[str, Vector] = {}
         #: The part of `used` that is charged for recently ended short jobs.
         self._past: dict[str, Vector] = {}
+        #: Results of `share` by path, until what the node holds changes, or any promise.
+        self._shares_held: dict[str, Level] = {}
+        #: Results of `promised` by path, until a node enters or leaves, or a promise changes.
+        self._promised: dict[str, tuple[int, Level]] = {}
         self._division = Division(shares.claims)
         self._is_divided = True
 
@@ -285,6 +298,25 @@ class ShareTree:
         """Add `demand` to the holdings of the leaf and of all nodes above it."""
         for path in path_up(leaf):
             self.used[path] = plus(self.used[path], demand)
+            self._shares_held.pop(path, None)
+
+    def share(self, node: ShareNode) -> Level:
+        """Return the node's level over its weight, by which it is compared with its siblings."""
+        share = self._shares_held.get(node.path)
+        if share is None:
+            share = over(node.entitlement.level(self.used[node.path]), node.weight)
+            self._shares_held[node.path] = share
+        return share
+
+    def promised(self, path: str) -> tuple[int, Level]:
+        """Return the level over weight up to which a child of the node keeps its promise, after the
+        integer part of it, by which most comparisons are decided."""
+        most = self._promised.get(path)
+        if most is None:
+            node = self.nodes[path]
+            level = plain(node.factor * node.entitlement.unit / (node.total or 1))
+            most = self._promised[path] = floor(level), level
+        return most
 
     def remember(self, leaf: str, demand: Vector) -> None:
         """Let `demand` count as held in addition, but not against limits."""
@@ -303,7 +335,11 @@ class ShareTree:
         if self._is_divided:
             return []
         self._is_divided = True
-        return self._division.redivide()
+        self._promised.clear()
+        changed = self._division.redivide()
+        if changed:
+            self._shares_held.clear()
+        return changed
 
     def entitled(self, path: str) -> Shares:
         """Return the promised part of the machine on each axis."""
@@ -330,13 +366,21 @@ class ShareTree:
         """Return a copy, which may be changed, in which recently ended short jobs do not count."""
         other = copy(self)
         other.used = {path: self.held(path) for path in self.used}
-        other._past = {}
+        other._past, other._shares_held, other._promised = {}, {}, {}
         return other
 
     def keeps_promise(self, leaf: str, demand: Vector) -> bool:
         """Return whether the leaf, or a pool that it is in, would still hold no more than it is
         promised with `demand` more."""
         return any(self.keeps_promise_of(path, demand) for path in path_up(leaf))
+
+    def may_keep_promise(self, demand: Vector) -> bool:
+        """Return False if this demand alone is more than any node is promised. That is known at
+        once only where all nodes are equal; elsewhere the answer is True."""
+        top = self.nodes[TOP]
+        if self._shares.rules:
+            return True
+        return top.entitlement.level(demand) * len(top.below) <= top.entitlement.unit
 
     def keeps_promise_of(self, path: str, demand: Vector) -> bool:
         node = self.nodes[path]
@@ -388,6 +432,7 @@ class ShareTree:
             self._division.watch(above)
         above.weigh(node.own_weight)
         self._is_divided = False
+        self._promised.clear()
         return node
 
     def _remove(self, node: ShareNode, above: ShareNode) -> None:
@@ -395,5 +440,7 @@ class ShareTree:
         above.special.pop(node.path, None)
         self._division.forget(node)
         self._past.pop(node.path, None)
+        self._shares_held.pop(node.path, None)
         above.weigh(-node.own_weight)
         self._is_divided = False
+        self._promised.clear()

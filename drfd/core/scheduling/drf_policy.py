@@ -25,9 +25,9 @@ waited for long, the machine would idle.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from fractions import Fraction
 from math import inf
 
+from drfd.core.fairness.entitlement import Level
 from drfd.core.fairness.priority_tree import PriorityTree, ServingOrder, SiblingKey
 from drfd.core.fairness.share_tree import TOP, path_up
 from drfd.core.ledger.queue import Entry
@@ -128,6 +128,8 @@ class _Walk:
         self._apart = DemandSearch(wait_index, self.backfill)
         #: Whether a job has started or got a reservation since leaves were last searched.
         self._has_moved = False
+        #: Whether `_open` has been sifted since a job has started or got a reservation.
+        self._is_sifted = False
         self._examined, self._limits = 0, pass_input.limits
         self._examined_before = self._apart.examined
         #: The trees in which nodes are excluded until the end of the phase, with repetitions.
@@ -205,12 +207,14 @@ class _Walk:
     def _next(self, *, promise_only: bool) -> tuple[str, list[DemandGroup]] | None:
         """Return the leaf that is served next, and the demand groups in which the phase lets it
         start a job, or None if no leaf is left."""
-        self._open = {
-            demand_group: priority_tree
-            for demand_group in self._open
-            if fits(demand_group.demand, self.free)
-            and (priority_tree := self._without_delay(demand_group)) is not None
-        }
+        if not self._is_sifted:
+            self._open = {
+                demand_group: priority_tree
+                for demand_group in self._open
+                if fits(demand_group.demand, self.free)
+                and (priority_tree := self._without_delay(demand_group)) is not None
+            }
+            self._is_sifted = True
         self._examined += len(self._open)
         if self._has_moved:
             self._apart.recheck(self.free)
@@ -224,7 +228,7 @@ class _Walk:
 
     def _without_delay(self, demand_group: DemandGroup) -> PriorityTree | None:
         """Return the leaves of the group whose job delays no reservation, or None for none."""
-        if self.backfill is None:
+        if self.backfill is None or not self.backfill.reservations:
             return demand_group.now
         deadline_s = self.backfill.deadline_s(demand_group.demand, self.free)
         if deadline_s is None or deadline_s == inf:
@@ -233,47 +237,48 @@ class _Walk:
 
     def _descend(self, *, promise_only: bool) -> tuple[str, list[DemandGroup]] | None:
         """Descend from the top, always to the child that is served first."""
-        path, node = TOP, self.share_tree.nodes[TOP]
-        promised = Fraction(node.entitlement.unit)
-        # Each demand group with whether a node on the way keeps its promise, so that all below may
-        # start.
-        demand_groups = [(demand_group, not promise_only) for demand_group in self._open]
-        late = [] if promise_only else self._late_trees()
+        path = TOP
+        # The demand groups of which a node on the way keeps its promise, so that all below may
+        # start, and the others.
+        kept, others = list(self._open), list[DemandGroup]()
+        late = [self._apart.priority_tree]
+        if promise_only:
+            kept, others = others, [each for each in kept if self._may_keep_promise(each)]
+        else:
+            late += self._late_trees()
         while path not in self.wait_index.first:
-            most = promised / node.total if node.total else promised
-            keys = [
-                self._first(demand_group, path, None if kept else most)
-                for demand_group, kept in demand_groups
-            ]
-            keys += [
-                priority_tree.least(path) for priority_tree in (self._apart.priority_tree, *late)
-            ]
+            keys = [self._open[demand_group].least(path) for demand_group in kept]
+            keys += [priority_tree.least(path) for priority_tree in late]
+            most = self.share_tree.promised(path) if others else (0, 0)
+            keys += [self._first_promised(demand_group, path, most) for demand_group in others]
             key = min([key for key in keys if key is not None], default=None)
             if key is None:
                 return None
-            path, node = key.path, self.share_tree.nodes[key.path]
-            promised = most * node.weight
-            demand_groups = [
-                (demand_group, kept or demand_group.after.share(node) <= most)
-                for demand_group, kept in demand_groups
-                if self._open[demand_group].key_of(path) is not None
-            ]
-        return path, [demand_group for demand_group, kept in demand_groups if kept]
+            path = key.path
+            kept = [each for each in kept if self._open[each].key_of(path) is not None]
+            others = [each for each in others if self._open[each].key_of(path) is not None]
+            if others:
+                node = self.share_tree.nodes[path]
+                keeping = [each for each in others if each.after.share(node) <= most[1]]
+                kept += keeping
+                others = [each for each in others if each not in keeping]
+        return path, kept
 
-    def _first(
-        self, demand_group: DemandGroup, path: str, most: Fraction | None
+    def _may_keep_promise(self, demand_group: DemandGroup) -> bool:
+        return self.share_tree.may_keep_promise(demand_group.demand)
+
+    def _first_promised(
+        self, demand_group: DemandGroup, path: str, most: tuple[int, Level]
     ) -> SiblingKey | None:
-        """Return the key of the node's child that is served first in the demand group. `most` is
-        the level up to which a child keeps its promise; children above it are excluded."""
-        priority_tree = self._open[demand_group]
-        if most is None:
-            return priority_tree.least(path)
+        """Return the key of the node's child that is served first in the demand group, of those
+        that keep their promise: whose level, with one more job, is within `most`."""
         best = demand_group.after.least(path)
-        if best is None or best.level > most:
+        if best is None or best[:2] > most:
             return None
+        priority_tree = self._open[demand_group]
         while (key := priority_tree.least(path)) is not None:
             after = demand_group.after.key_of(key.path)
-            if after is not None and after.level <= most:
+            if after is not None and after[:2] <= most:
                 return key
             self._set_aside(priority_tree, key.path)
         return None
@@ -340,17 +345,15 @@ class _Walk:
                 self.reasons[entry[1]] = StartReason.BACKFILL
             self.backfill.admit(demand, entry[1])
             pass_context = self.backfill.pass_context
-        self.wait_index.take(
-            leaf, demand, entry[1], demand_groups=self._open, pass_context=pass_context
-        )
+        self.wait_index.take(leaf, demand, entry[1], pass_context=pass_context)
         self._apart.note(leaf)
-        self._has_moved = True
+        self._has_moved, self._is_sifted = True, False
 
     def _reserve(
         self, leaf: str, demand: Vector, job_id: int, before: Reservation | None = None
     ) -> None:
         assert self.backfill is not None
-        self._has_moved = True
+        self._has_moved, self._is_sifted = True, False
         if not self.backfill.reserve(
             job_id, leaf, demand, free=self.free, admitted=self.admitted, before=before
         ):
@@ -359,7 +362,7 @@ class _Walk:
     def _drop(self, leaf: str, *, promise_only: bool) -> None:
         for demand_group, priority_tree in self._open.items():
             self._set_aside(priority_tree, leaf)
-            if promise_only:
+            if promise_only and self._may_keep_promise(demand_group):
                 self._set_aside(demand_group.after, leaf)
         for priority_tree in self.wait_index.late.values():
             self._set_aside(priority_tree, leaf)

@@ -287,7 +287,7 @@ class _Search:
     def _may_go(self, job: Job) -> bool:
         """Return whether all nodes on the job's side would keep their promise and stay at least
         as satisfied as the starving side becomes."""
-        theirs, ours = path_up(job.spec.leaf), path_up(self._leaf)
+        theirs, ours = list(path_up(job.spec.leaf)), list(path_up(self._leaf))
         while theirs and ours and theirs[-1] == ours[-1]:
             theirs.pop()
             ours.pop()

@@ -199,12 +199,10 @@ class Scheduler:
             demand = rules.axes.vector(job.spec.demand)
             # Time in which the job was frozen does not count.
             started_s = min(job.started_at + job.frozen_s(job.ended_at), job.ended_at)
-            share = rules.shares.dominant_share(demand)
+            share = rules.shares.rounded_dominant_share(demand)
             # After the clock was set back, the end may be in the future.
             ahead_s = max(0.0, job.ended_at - now.at_s)
-            self._history.add(
-                job.spec.leaf, float(share), started_s - ahead_s, job.ended_at - ahead_s
-            )
+            self._history.add(job.spec.leaf, share, started_s - ahead_s, job.ended_at - ahead_s)
             if job.outcome is not None:
                 self.run_times.add(job.spec.user, job.ended_at - started_s)
                 if self._ends is not None:

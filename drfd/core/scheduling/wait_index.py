@@ -33,9 +33,12 @@ class DemandGroup:
         self, demand: Vector, share_tree: ShareTree, past_usage: Mapping[str, float]
     ) -> None:
         self.demand = demand
-        #: The leaves by what they hold, and by what they would hold with one more such job.
+        self._share_tree, self._past_usage = share_tree, past_usage
+        #: The leaves by what they hold.
         self.now = PriorityTree(share_tree, past_usage, demand)
-        self.after = PriorityTree(share_tree, past_usage, demand, is_after=True)
+        self._after: PriorityTree | None = None
+        if share_tree.may_keep_promise(demand):
+            self._after = self._make_after()
         #: The leaves whose job is short enough for the latest deadline; see `in_time`.
         self._short = PriorityTree(share_tree, past_usage, demand)
         self._jobs: dict[str, int] = {}
@@ -45,32 +48,44 @@ class DemandGroup:
         self._out: IndexedHeap[tuple[float, str]] = IndexedHeap()
         self._unmeasured: set[str] = set()
 
+    @property
+    def after(self) -> PriorityTree:
+        """The leaves by what they would hold with one more such job. Among many users no job keeps
+        a promise, and nobody reads this."""
+        if self._after is None:
+            self._after = self._make_after()
+        return self._after
+
+    def _make_after(self) -> PriorityTree:
+        after = PriorityTree(self._share_tree, self._past_usage, self.demand, is_after=True)
+        for leaf, head in self.now.heads.items():
+            after.put(leaf, head)
+        return after
+
+    def refresh(self) -> None:
+        """Make the keys of all changed leaves now, and not when the group is read."""
+        self.now.refresh()
+        if self._after is not None:
+            self._after.refresh()
+
     def put(self, leaf: str, head: int | None, job_id: int | None) -> None:
         """Enter the leaf, whose first job is `head`, with the job `job_id`, or remove it if that
         is None. What the leaf and its pools hold may have changed as well."""
-        if job_id is None and leaf not in self._jobs:
-            # The leaf is not in this group, like most leaves; a pool above it may be.
-            self._lift_pool_of(leaf)
-            return
-        if job_id is not None:
-            self._jobs[leaf] = job_id
-        else:
+        if job_id is None:
+            head = None
             self._jobs.pop(leaf, None)
-        self.now.put(leaf, head if job_id is not None else None)
-        self.after.put(leaf, head if job_id is not None else None)
+        else:
+            self._jobs[leaf] = job_id
+        self.now.put(leaf, head)
+        if self._after is not None:
+            self._after.put(leaf, head)
         self._unmeasured.add(leaf)
 
-    def lift(self, leaf: str) -> None:
-        """Update the keys of the leaf and of the nodes above it."""
-        for priority_tree in (self.now, self.after, self._short):
-            priority_tree.lift(leaf)
-
-    def _lift_pool_of(self, leaf: str) -> None:
-        path = parent_of(leaf)
-        while path != TOP and self.now.least(path) is None:
-            path = parent_of(path)
-        if path != TOP:
-            self.lift(path)
+    def lift(self, path: str) -> None:
+        """Update the keys of a leaf or pool and of the nodes above it."""
+        for priority_tree in (self.now, self._after, self._short):
+            if priority_tree is not None:
+                priority_tree.lift(path)
 
     def forget_length(self, leaf: str) -> None:
         """Read the estimated run time of the leaf's job again."""
@@ -109,6 +124,10 @@ class DemandGroup:
 FEW_VECTORS = 8
 
 
+#: From this number of changed leaves on, a pass does not leave it to the next ones to order them.
+_MANY_LEAVES = 16
+
+
 class _Place(NamedTuple):
     """The entries of a leaf in the demand groups."""
 
@@ -118,6 +137,10 @@ class _Place(NamedTuple):
     past_usage: tuple[float, ...]
     #: The first job of each demand; empty for a leaf that stands apart.
     heads: Mapping[Vector, int]
+
+
+#: The place of a leaf in which nothing waits.
+_NOWHERE = _Place(None, (), {})
 
 
 class _LineWalk:
@@ -238,6 +261,9 @@ class WaitIndex:
         remeasured = self.share_tree.redivide()
         for leaf, demands in touched.items():
             self._build(leaf, demands, has_moved=leaf in moved)
+        if len(touched) > _MANY_LEAVES:
+            for demand_group in self.demand_groups.values():
+                demand_group.refresh()
         for node in remeasured:
             for leaf in _leaves(node):
                 for demand_group in self.demand_groups.values():
@@ -252,40 +278,28 @@ class WaitIndex:
 
     def _head(self, queue: LeafQueue | None, leaf: str, demand: Vector) -> Entry | None:
         line = None if queue is None else queue.groups.get(demand)
-        if line is None or line.first[1] not in self._admitted:
-            return None if line is None else line.first
+        if line is None:
+            return None
+        first = line.first
+        if first[1] not in self._admitted:
+            return first
         walk = self._walks.get((leaf, demand))
         if walk is None:
             walk = self._walks[leaf, demand] = _LineWalk(iter(line))
         return walk.head(self._admitted)
 
     def take(
-        self,
-        leaf: str,
-        demand: Vector,
-        job_id: int,
-        *,
-        demand_groups: Iterable[DemandGroup],
-        pass_context: PassContext | None,
+        self, leaf: str, demand: Vector, job_id: int, *, pass_context: PassContext | None
     ) -> None:
-        """Enter a job that the pass has admitted in the `demand_groups` that it will read again
-        and, with a context, among the late leaves."""
+        """Enter a job that the pass has admitted; with a context, also among the late leaves."""
         self.touch(leaf, (demand,))
-        self._places.pop(leaf, None)
         self._admitted.add(job_id)
         held, recent = self._held[leaf]
         self._held[leaf] = plus(held, demand), recent
         self.share_tree.hold(leaf, demand)
-        is_apart = leaf in self.apart
-        if is_apart:
+        if leaf in self.apart:
             self._read(leaf, demand)
-        self._find_first(leaf)
-        for demand_group in demand_groups:
-            entry = None if is_apart else self.head(leaf, demand_group.demand)
-            if entry is not None:
-                demand_group.put(leaf, self._job(leaf), entry[1])
-            else:
-                demand_group.put(leaf, None, None)
+        self._find_place(leaf, has_moved=True)
         if pass_context is not None:
             is_late = leaf in self.first and pass_context.is_late(self._job(leaf))
             self._set_late(leaf, is_late=is_late)
@@ -330,29 +344,40 @@ class WaitIndex:
         return now != before
 
     def _build(self, leaf: str, demands: set[Vector] | None, *, has_moved: bool) -> None:
-        before = self._places.pop(leaf, None)
         self._take_apart(leaf, demands)
-        place = self._find_place(leaf)
-        if before is None or has_moved or place[:2] != before[:2]:
-            # All demand groups are stale, because pools above the leaf may be in any of them.
-            stale = {*self.demand_groups, *place.heads}
-        else:
-            pairs = place.heads.items() ^ before.heads.items()
-            stale = {demand for demand, _ in pairs}
-        for demand in stale:
-            demand_group = self.demand_groups.get(demand)
-            if demand_group is None:
-                demand_group = self.demand_groups[demand] = DemandGroup(
-                    demand, self.share_tree, self.past_usage
-                )
-            demand_group.put(leaf, place.head, place.heads.get(demand))
-            if not demand_group.now.heads:
-                del self.demand_groups[demand]
-        for demand in place.heads:
+        heads = self._find_place(leaf, has_moved=has_moved)
+        for demand in heads:
             self.demand_groups[demand].forget_length(leaf)
         self._lift_late(leaf)
         self._set_late(leaf, is_late=leaf in self._late)
         self._undated.add(leaf)
+
+    def _find_place(self, leaf: str, *, has_moved: bool) -> Mapping[Vector, int]:
+        """Find the leaf's first jobs, and enter it with them in the demand groups; `has_moved` says
+        that what it holds has changed. Returns the first job of each demand."""
+        before = self._places.pop(leaf, _NOWHERE)
+        place = self._place(leaf)
+        if place is not _NOWHERE:
+            self._places[leaf] = place
+        if has_moved or place[:2] != before[:2]:
+            stale = {*before.heads, *place.heads}
+            pool = parent_of(leaf)
+            if pool != TOP:
+                # The pools above the leaf may be in any group.
+                for demand_group in self.demand_groups.values():
+                    demand_group.lift(pool)
+        else:
+            stale = {demand for demand, _ in place.heads.items() ^ before.heads.items()}
+        for demand in stale:
+            demand_group_ = self.demand_groups.get(demand)
+            if demand_group_ is None:
+                demand_group_ = self.demand_groups[demand] = DemandGroup(
+                    demand, self.share_tree, self.past_usage
+                )
+            demand_group_.put(leaf, place.head, place.heads.get(demand))
+            if not demand_group_.now.heads:
+                del self.demand_groups[demand]
+        return place.heads
 
     def _take_apart(self, leaf: str, demands: set[Vector] | None) -> None:
         """Let the leaf stand apart if it waits for many vectors. `demands`: see `touch`."""
@@ -378,34 +403,38 @@ class WaitIndex:
         for priority_tree in self.late.values():
             priority_tree.lift(leaf)
 
-    def _find_place(self, leaf: str) -> _Place:
-        self._find_first(leaf)
-        if leaf not in self.first:
-            return _Place(None, (), {})
-        past_usage = tuple([self.past_usage.get(path, NEVER) for path in path_up(leaf)])
-        heads = {}
-        if leaf not in self.apart:
-            heads = {each: line.first[1] for each, line in self._queues[leaf].groups.items()}
-        self._places[leaf] = _Place(self._job(leaf), past_usage, heads)
-        return self._places[leaf]
-
-    def _find_first(self, leaf: str) -> None:
+    def _place(self, leaf: str) -> _Place:
+        """Find the leaf's first job, and return its entries."""
         demands = self.apart.get(leaf)
+        heads = {}
         if demands is not None:
             self._find_first_of(leaf, demands)
-            return
-        queue = self._queue(leaf)
-        found = [
-            (head, each)
-            for each in (queue.groups if queue else ())
-            if (head := self.head(leaf, each)) is not None
-        ]
-        if found:
-            most = self.share_tree.most(leaf)
-            able = [each for each in found if fits(each[1], most)]
-            self.first[leaf] = min(able or found)
         else:
-            self.first.pop(leaf, None)
+            found = self._heads(leaf)
+            heads = {demand: entry[1] for entry, demand in found}
+            if found:
+                most = self.share_tree.most(leaf)
+                able = [each for each in found if fits(each[1], most)]
+                self.first[leaf] = min(able or found)
+            else:
+                self.first.pop(leaf, None)
+        if leaf not in self.first:
+            return _NOWHERE
+        past_usage = tuple([self.past_usage.get(path, NEVER) for path in path_up(leaf)])
+        return _Place(self._job(leaf), past_usage, heads)
+
+    def _heads(self, leaf: str) -> list[tuple[Entry, Vector]]:
+        """Return the first job of each demand that the pass has not admitted."""
+        queue = self._queue(leaf)
+        if queue is None:
+            return []
+        if not self._admitted:
+            return [(line.first, demand) for demand, line in queue.groups.items()]
+        return [
+            (head, demand)
+            for demand in queue.groups
+            if (head := self._head(queue, leaf, demand)) is not None
+        ]
 
     def _find_first_of(self, leaf: str, demands: Demands) -> None:
         """Find the first job of a leaf that stands apart."""

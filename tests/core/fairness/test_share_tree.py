@@ -102,8 +102,8 @@ def test_a_dotted_path_is_a_place_in_the_tree_and_the_roots_name_may_be_left_out
     share_tree = PAPER.share_tree({"root.lab.a": (1, 0), "lab.b": (2, 0)}, ())
     assert share_tree.used["root.lab"] == (1, 0)
     assert share_tree.used["lab"] == (2, 0)
-    assert path_up("root.lab.a") == ["root.lab.a", "root.lab"]
-    assert path_up("lab.b") == ["lab.b", "lab"]
+    assert path_up("root.lab.a") == ("root.lab.a", "root.lab")
+    assert path_up("lab.b") == ("lab.b", "lab")
 
 
 @STEADY
@@ -196,3 +196,22 @@ def entitled(shares: FairShare, path: str, active: Iterable[str]) -> tuple[Fract
     }
     claims = {node: shares.claims(node) for node in sorted(siblings)}
     return divide_all(entitled(shares, above, active), claims)[path]
+
+
+@STEADY
+@given(some.lists(some.integers(0, 1 << 41), min_size=1, max_size=4), some.integers(0, 999))
+def test_the_rounded_dominant_share_is_the_float_nearest_to_it(
+    capacity: list[int], seed: int
+) -> None:
+    used = tuple(Random(seed).randint(0, top) for top in capacity)
+    shares = FairShare(tuple(capacity))
+    assert shares.rounded_dominant_share(used) == float(shares.dominant_share(used))
+
+
+def test_a_demand_above_the_promise_of_equals_is_known_to_break_it() -> None:
+    """Each of three is promised three of nine; where somebody has a weight, nothing is known."""
+    three = FairShare((9,)).share_tree({}, ["root.a", "root.b", "root.p.c"])
+    assert [three.may_keep_promise((amount,)) for amount in (3, 4)] == [True, False]
+    assert not any(three.keeps_promise(leaf, (4,)) for leaf in ("root.a", "root.b", "root.p.c"))
+    heavy = {"root.a": NodeRule(weights=(Fraction(2),))}
+    assert FairShare((9,), heavy).share_tree({}, ["root.a", "root.b"]).may_keep_promise((6,))
