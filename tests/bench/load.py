@@ -53,6 +53,7 @@ class Load:
             self.run_times.add(f"user{user}", self._run_s(f"user{user}"))
         self.last: Plan | None = None
         self.ledger = Ledger.of_jobs(self.rules.axes, self._jobs())
+        self.ends = Ends(self.ledger, self.run_times)
         self.wait_index = build_wait_index(self.ledger, self.rules, self.history.past_usage, {})
         self.turn()
 
@@ -69,6 +70,7 @@ class Load:
         self._apply(ev.Cleaned(job_id=job.id, at_s=self.at_s, attempt=1))
         self.history.add(job.spec.leaf, 0.1, self.at_s - 100, self.at_s)
         self.run_times.add(job.spec.user, self._run_s(job.spec.user))
+        self.ends.note_user(job.spec.user)
         self._apply(
             ev.Submitted(job_id=self.ledger.next_id, at_s=self.at_s, spec=job.spec, held=False)
         )
@@ -76,7 +78,7 @@ class Load:
 
     def turn(self) -> None:
         pass_context = make_pass_context(
-            Ends(self.ledger, self.run_times),
+            self.ends,
             patience=self.patience,
             now_s=self.at_s,
             before=self.last.reservations if self.last is not None else (),
@@ -95,6 +97,7 @@ class Load:
         job = self.ledger.apply(event)
         if job is not None:
             self.wait_index.touch(job.spec.leaf)
+            self.ends.note(job.id)
 
     def _run_s(self, user: str) -> float:
         return SHORT_S if int(user[4:]) % 2 else LONG_S
