@@ -125,7 +125,8 @@ class Ends:
         #: Suspended jobs that wait to be resumed: id → (leaf, the resources that they wait for).
         self.suspended: dict[int, tuple[str, Vector]] = {}
         self._holders: dict[int, _Holder] = {}
-        #: By user and time limit; as of the last call of `note_user` that `_noted_users` lacks.
+        #: The jobs with one estimate, by user and time limit. Estimates of `_noted_users` are
+        #: outdated.
         self._alike: dict[str, dict[int | None, _Alike]] = {}
         #: The jobs whose end moves with the clock.
         self._moving: set[int] = set()
