@@ -1,0 +1,22 @@
+"""The client in Python's own types, against a daemon that says what the test wants to hear."""
+
+from __future__ import annotations
+
+import pytest
+
+from canned import CannedDaemon
+from drfd.client.client import connect
+
+
+def test_each_job_gets_the_variables_that_the_program_has_at_its_submission(
+    daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.replies["submit"] = {"ok": True, "id": 1}
+    with connect(daemon.path) as client:
+        for value, export in (("1", ()), ("1", ()), ("2", ()), ("2", ("MY_TOKEN",))):
+            monkeypatch.setenv("SEED", value)
+            monkeypatch.setenv("MY_TOKEN", "secret")
+            client.submit(["true"], export=export)
+    found = [asked["env"] for asked in daemon.asked("submit", times=4)]
+    assert [env["SEED"] for env in found] == ["1", "1", "2", "2"]
+    assert ["MY_TOKEN" in env for env in found] == [False, False, False, True]
