@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, Self
@@ -419,12 +419,20 @@ class Owner:
 
     def may_be(self, other: Owner) -> bool:
         """True if no field that is known to both differs."""
-        pairs = zip(astuple(self), astuple(other), strict=True)
-        return all(mine is None or its is None or mine == its for mine, its in pairs)
+        return (
+            _may_equal(self.uid, other.uid)
+            and _may_equal(self.user, other.user)
+            and _may_equal(self.journal, other.journal)
+            and _may_equal(self.submitted_us, other.submitted_us)
+        )
 
     def facts(self) -> dict[str, int | str]:
         """Return the known fields by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def _may_equal(one: object, other: object) -> bool:
+    return one is None or other is None or one == other
 
 
 def owner_of(job: Job, journal_id: str) -> Owner:

@@ -298,8 +298,10 @@ class Engine:
             break
         if self.ledger.dependents.ended:
             reach("engine.some-untold")
+        # Orders first: a user's next job waits for them.
         for job in touched.values():
             self.perform_owed(job)
+        for job in touched.values():
             self.changes.notify(job)
         for work, result in answers:
             if work.answer is not None:

@@ -225,8 +225,10 @@ class Requests:
             )
         payload = Payload(env=request.env, script=request.script, proof=request.proof)
         event, *_ = await self.engine.submit_and_wait(asked, payload, request.key)
-        assert isinstance(event, ev.Submitted | ev.ArraySubmitted)
-        return self._submitted(event.job_id if isinstance(event, ev.Submitted) else event.array_id)
+        if isinstance(event, ev.Submitted):
+            return {"id": event.job_id}
+        assert isinstance(event, ev.ArraySubmitted)
+        return self._submitted(event.array_id)
 
     def _refuse_unfinished(self, actor: st.Actor) -> None:
         """Raise Refused if ended tasks of the user's unfinished arrays take too much of the

@@ -169,16 +169,28 @@ def _rates(demand: parts.Demand, defaults: Defaults, disks: Sequence[Disk], cwd:
 
 def _check_sizes(request: SubmitRequest, limits: UserLimits) -> None:
     env = [*request.env, *request.env.values()]
+    size_bytes = 0
     for what, texts, most in (
         ("the command", request.argv, limits.command_bytes),
         ("the environment", env, limits.environment_bytes),
         ("the script", [request.script or ""], limits.script_bytes),
     ):
-        size = sum(len(text.encode()) + 1 for text in texts)
+        # An environment has a hundred texts: they are looked at together, here and below.
+        size = len("".join(texts).encode()) + len(texts)
         if size > most:
             raise Refused("too-long", f"{what} has {size} bytes; {most} are the most")
+        size_bytes += size
+    if size_bytes > MAX_WORD_BYTES:
+        _check_words(request)
+    if "" in request.env or "=" in "".join(request.env):
+        raise Refused("bad-request", "a variable's name is empty or holds an equals sign")
     texts = [*request.argv, *env, request.cwd, request.stdout or "", request.stderr or ""]
     texts += request.notify.argv if request.notify is not None else []
+    if "\0" in "".join([*texts, request.name or "", request.attach or ""]):
+        raise Refused("bad-request", "no argument, variable or path can hold a NUL character")
+
+
+def _check_words(request: SubmitRequest) -> None:
     variables = [f"{name}={value}" for name, value in request.env.items()]
     for word in (*request.argv, *variables):
         if len(word.encode()) >= MAX_WORD_BYTES:
@@ -187,10 +199,6 @@ def _check_sizes(request: SubmitRequest, limits: UserLimits) -> None:
                 f"an argument or variable has {len(word.encode())} bytes; "
                 f"{MAX_WORD_BYTES - 1} are the most",
             )
-    if any(not name or "=" in name for name in request.env):
-        raise Refused("bad-request", "a variable's name is empty or holds an equals sign")
-    if any("\0" in text for text in [*texts, request.name or "", request.attach or ""]):
-        raise Refused("bad-request", "no argument, variable or path can hold a NUL character")
 
 
 def _given(value: int | None, default: int) -> int:

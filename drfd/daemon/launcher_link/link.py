@@ -57,10 +57,10 @@ from drfd.daemon.launcher_link.messages import (
     Report,
     StartedReport,
     StuckReport,
-    decode_report,
     notice_for,
     order_for,
     payload_for,
+    read_report,
     stimulus_for,
 )
 from drfd.daemon.monitoring.meter import Meter
@@ -179,7 +179,7 @@ class Link:
             raise
         connection.list_again()
         while (line := await reader.readline()).endswith(b"\n"):
-            connection.take(decode_report(protocol.decode(line)))
+            connection.take(read_report(line))
         raise ConnectionError("closed")
 
 

@@ -36,7 +36,7 @@ from drfd.core.model.job import Array, Job, JobSpec, Owner, Usage, Whose, read_o
 from drfd.core.model.resources import Instances, Resources
 from drfd.host.disks import Disk
 from drfd.journal.records import Payload
-from drfd.launcher.protocol import AttemptLimits, DiskLimit, LaunchOrder, Message
+from drfd.launcher.protocol import AttemptLimits, DiskLimit, LaunchOrder, Message, decode
 from drfd.payload.environment import (
     BELOW_DEVICE_LISTS,
     DEVICE_LISTS,
@@ -306,6 +306,22 @@ AttemptReport = (
     | RemovedReport
 )
 Report = HelloReport | ListedReport | StuckReport | AttemptReport
+
+
+_decode_attempt_report = msgspec.json.Decoder[StuckReport | AttemptReport](
+    StuckReport | AttemptReport
+).decode
+
+
+def read_report(line: bytes) -> Report:
+    """Return the typed value of a report's line. Raises BadMessage or HostError for one that cannot
+    be understood."""
+    try:
+        # Nearly all reports are of these kinds, which are read in one step.
+        report: Report = _decode_attempt_report(line)
+        return report
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return decode_report(decode(line))
 
 
 def decode_report(message: Message) -> Report:

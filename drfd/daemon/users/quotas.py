@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 from drfd.common.errors import Refused
 from drfd.daemon.config import UserLimits
@@ -67,7 +67,7 @@ class Quotas:
         """Whether no client is connected."""
         return not self._connections
 
-    def connection(self, uid: int) -> AbstractContextManager[None]:
+    def connection(self, uid: int) -> _Held:
         """Count a connection for the length of the block. Raises Refused for one too many."""
         most = self._limits().connections
         if self._connections[uid] >= most:
@@ -76,7 +76,7 @@ class Quotas:
                 f"uid {uid} has {most} connections open, the most that is allowed",
                 hint="end some of the programs that talk to drfd",
             )
-        return _held(self._connections, uid, 1)
+        return _Held(self._connections, uid, 1)
 
     @contextmanager
     def incoming(self, uid: int) -> Iterator[Callable[[int], None]]:
@@ -101,15 +101,15 @@ class Quotas:
         finally:
             _give_back(self._incoming, uid, own)
 
-    def pipelined(self, uid: int, size: int) -> AbstractContextManager[None]:
+    def pipelined(self, uid: int, size: int) -> _Held:
         """Count a submission of `size` bytes until it is answered."""
-        return _held(self._pipelined, uid, size)
+        return _Held(self._pipelined, uid, size)
 
     def is_pipeline_full(self, uid: int) -> bool:
         """Whether a connection should wait for its replies before its next request is read."""
         return self._pipelined[uid] >= MAX_PIPELINED_BYTES
 
-    def awaiting(self, uid: int, count: int) -> AbstractContextManager[None]:
+    def awaiting(self, uid: int, count: int) -> _Held:
         """Count ids that a client waits for, as each takes memory. Raises Refused for too many."""
         total = self._awaited[uid] + count
         if total > MAX_AWAITED:
@@ -118,9 +118,9 @@ class Quotas:
                 f"uid {uid} would wait for {total} jobs by their ids; {MAX_AWAITED} are the most",
                 hint="name the array instead of its tasks, or wait for fewer at a time",
             )
-        return _held(self._awaited, uid, count)
+        return _Held(self._awaited, uid, count)
 
-    def unread(self, uid: int, size: int) -> AbstractContextManager[None]:
+    def unread(self, uid: int, size: int) -> _Held:
         """Count a reply until it is read. Raises Refused if it is too long to keep until then."""
         before = self._unread[uid]
         if before and size > SHORT_BYTES and before + size > MAX_UNREAD_BYTES:
@@ -129,7 +129,7 @@ class Quotas:
                 f"uid {uid} has not read {before} bytes of replies on other connections",
                 hint="read them, or end the programs that do not",
             )
-        return _held(self._unread, uid, size)
+        return _Held(self._unread, uid, size)
 
     def processing_slot(self, uid: int) -> QuotaSlot:
         """Return a slot for the work on one request."""
@@ -187,14 +187,19 @@ class _Pace:
         return max(0.0, due - now - BURST_S)
 
 
-@contextmanager
-def _held(counter: Counter[int], uid: int, amount: int) -> Iterator[None]:
-    """Add to a user's counter for the length of the block."""
-    counter[uid] += amount
-    try:
-        yield
-    finally:
-        _give_back(counter, uid, amount)
+class _Held:
+    """Adds to a user's counter for the length of the block."""
+
+    __slots__ = ("_amount", "_counter", "_uid")
+
+    def __init__(self, counter: Counter[int], uid: int, amount: int) -> None:
+        self._counter, self._uid, self._amount = counter, uid, amount
+
+    def __enter__(self) -> None:
+        self._counter[self._uid] += self._amount
+
+    def __exit__(self, *error: object) -> None:
+        _give_back(self._counter, self._uid, self._amount)
 
 
 def _give_back(counter: Counter[int], uid: int, amount: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from drfd.core.model import events as ev
-from drfd.core.model.job import Job, JobState, output_path
+from drfd.core.model.job import Job, JobState, Owner, output_path
 from fakes import happened, ledger_at, spec
 
 S = JobState
@@ -87,3 +87,14 @@ def test_a_name_with_slashes_does_not_lead_elsewhere() -> None:
 
 def test_signs_in_a_name_are_not_filled_in_again() -> None:
     assert output_path("%x.log", job(name="%u")) == "/home/alice/%u.log"
+
+
+def test_what_is_not_known_of_an_owner_does_not_differ() -> None:
+    owner = Owner(uid=1000, user="ada", journal="j", submitted_us=5)
+    assert owner.may_be(owner)
+    assert owner.may_be(Owner())
+    assert Owner(user="ada").may_be(owner)
+    assert not owner.may_be(Owner(uid=1001))
+    assert not owner.may_be(replace(owner, user="bob"))
+    assert not owner.may_be(Owner(journal="k"))
+    assert not Owner(uid=1000, submitted_us=6).may_be(owner)

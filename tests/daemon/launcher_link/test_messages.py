@@ -17,6 +17,7 @@ from drfd.daemon.launcher_link.messages import (
     disk_limits,
     order_for,
     payload_for,
+    read_report,
     stimulus_for,
 )
 from drfd.host.disks import Disk
@@ -244,6 +245,7 @@ ENDED: dict[str, Any] = {
 )  # fmt: skip
 def test_a_report_becomes_a_stimulus(report: dict[str, Any], stimulus: st.Stimulus) -> None:
     assert stimulus_for(decode_report(report), now(), None) == stimulus
+    assert read_report(protocol.encode(report)) == decode_report(report)
 
 
 def test_the_cgroups_peak_is_preferred_and_the_larger_of_two_counters_counts() -> None:
@@ -287,3 +289,13 @@ def test_what_only_the_launcher_has_counted_is_taken() -> None:
 def test_a_report_that_is_unknown_here_is_an_error() -> None:
     with pytest.raises(HostError, match="the launcher's report 'exploded' cannot be understood"):
         decode_report({"report": "exploded", **KEY})
+
+
+def test_a_line_that_is_no_report_of_an_attempt_is_read_as_well() -> None:
+    hello = {"report": "hello", "controls": {}, "mounts": {"memory": "/m"}}
+    assert read_report(protocol.encode(hello)) == decode_report(hello)
+    with pytest.raises(HostError, match="the launcher's report 'exploded' cannot be understood"):
+        read_report(protocol.encode({"report": "exploded", **KEY}))
+    for line in (b"{", b"[]\n", b"\xff\n"):
+        with pytest.raises(protocol.BadMessage):
+            read_report(line)
