@@ -20,13 +20,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, NoReturn, cast
 
 from drfd.client.connection import Connection
 from drfd.client.streams import Watch
 from drfd.common.errors import DrfdError, Unavailable
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
     from drfd.protocol.replies import EndedJobView, JobView
     from drfd_cli.attachment import AttachSocket
     from drfd_cli.terminal import EscapeCommand, PtyRelay, Terminal
@@ -138,7 +140,9 @@ class AttachedRun:
                 if reply is not None and not reply["ended"]:
                     return self._give_up(reply["never"][0])
                 if reply is not None:
-                    ended = cast("EndedJobView", reply["ended"][0])
+                    # It is no array.
+                    view: Any = reply["ended"][0]
+                    ended: EndedJobView = view
                     self._finish(ended)
                     return ended
                 if self._line is not None:

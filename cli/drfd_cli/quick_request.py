@@ -153,30 +153,32 @@ def surroundings(name: object) -> dict[str, object] | None:
     return {"cwd": cwd, "umask": umask, "env": env}
 
 
-def connect() -> _socket.socket:
-    """Return a connection to the daemon. Raises OSError if none answers where
-    `drfd.client.connection.choose` would look, or only `choose` can find it."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
+def socket_of_daemon() -> tuple[str, bool]:
+    """Return the socket that `drfd.client.connection.choose` would find, and whether it is that of
+    the user's own daemon. Raises OSError if only `choose` can find it."""
     if named := os.environ.get("DRFD_SOCKET"):
-        path = named
-    elif os.path.isdir(os.path.dirname(_SYSTEM_SOCKET)):
-        path = _SYSTEM_SOCKET
-    elif runtime:
-        path = f"{runtime}/drfd.sock"
-    else:
-        raise FileNotFoundError
+        return named, False
+    if os.path.isdir(os.path.dirname(_SYSTEM_SOCKET)):
+        return _SYSTEM_SOCKET, False
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        return f"{runtime}/drfd.sock", True
+    raise FileNotFoundError
+
+
+def connect() -> tuple[_socket.socket, bytes | None]:
+    """Return a connection to the daemon, and the user's signing key, or None if the daemon needs no
+    signature. Raises OSError if there is no daemon or no key, and ValueError if no drfd answers."""
+    path, _ = socket_of_daemon()
     connection = _socket.socket(_socket.AF_UNIX)
     try:
         connect_in_line(connection, path, _ANSWER_S)
-    except OSError:
+        return connection, _key_for(connection)
+    except BaseException:
         connection.close()
         raise
-    return connection
 
 
-def key_for(connection: _socket.socket) -> bytes | None:
-    """Return the user's signing key, or None if the daemon needs no signature. Raises OSError if
-    there is no key to be had, and ValueError if no drfd answers."""
+def _key_for(connection: _socket.socket) -> bytes | None:
     if peer_of(connection)[0] == os.getuid():
         # A daemon of the same user seldom needs a signature. If it does, it refuses the request,
         # which is then sent once more.

@@ -13,7 +13,15 @@ import sys
 from drfd.common.quick_json import encode
 from drfd.linux.unix_sockets import without_limits
 from drfd_cli.attachment import AttachSocket, catch_signals
-from drfd_cli.quick_request import TEXTS, connect, key_for, line_of, read, send, surroundings
+from drfd_cli.quick_request import (
+    TEXTS,
+    connect,
+    line_of,
+    read,
+    send,
+    socket_of_daemon,
+    surroundings,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,13 +48,8 @@ def run(args: list[str]) -> None:
     try:
         # Text that is not UTF-8 cannot be sent; the complete program says so.
         encode(fields).encode()
-        connection = connect()
+        connection, key = connect()
     except (OSError, ValueError):
-        return
-    try:
-        key = key_for(connection)
-    except (OSError, ValueError):
-        connection.close()
         return
     _run(connection, key, fields, is_quiet=bool(given), escape=escape)
 
@@ -77,10 +80,11 @@ def _run(
             # From here on the daemon is at work; what follows is slow to load.
             import socket
 
-            from drfd.client.connection import choose
+            from drfd.client.connection import Connection
             from drfd_cli.attached import attend
 
-            client = choose(None, start=_start_own)
+            path, is_own = socket_of_daemon()
+            client = Connection(path, start=_start_own if is_own else None)
 
             def submit() -> int:
                 known = socket.socket(fileno=connection.detach())

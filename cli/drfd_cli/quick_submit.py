@@ -10,7 +10,6 @@ from drfd.common.quick_json import decode
 from drfd_cli.quick_request import (
     TEXTS,
     connect,
-    key_for,
     line_of,
     read,
     received,
@@ -63,9 +62,9 @@ def submit(args: list[str], key: str) -> bool:
 def _ask(request: dict[str, object]) -> int | None:
     """Return the id of the new job, or None if there is no daemon or any other answer."""
     try:
-        connection = connect()
+        connection, key = connect()
         try:
-            reply = decode(_answer(connection, line_of(request, key_for(connection))))
+            reply = decode(_answer(connection, line_of(request, key)))
         finally:
             connection.close()
     except (OSError, ValueError):

@@ -1,6 +1,7 @@
 """A connection to the daemon: requests and replies as JSON, also across restarts of the daemon.
 
-Every command of `drf` loads this module, so it imports nothing heavier than json and socket.
+Every command of `drf` loads this module, so it imports nothing heavier than json and socket, and
+the modules `typing` and `pathlib` only where they are needed.
 `drfd.client.client` is the interface with Python's own types.
 """
 
@@ -12,18 +13,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from select import select
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
 
-from drfd.common import paths
 from drfd.common.errors import BY_KIND, DrfdError, Refused, Unavailable
 from drfd.linux.unix_sockets import at_socket, peer_of
 from drfd.payload.pack import of_request
 from drfd.payload.signature import digest_of, fetch_key, proof_of
 from drfd.protocol.codec import VERSION, Message, decode, encode_request
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any, ClassVar, Literal, overload
+
     from drfd.protocol import replies
 
 #: Seconds for which a lost connection is tried again, and between two attempts.
@@ -40,7 +42,7 @@ _AHEAD = 128
 
 
 #: Starts the user's own daemon at this path, and returns when it answers.
-Start = Callable[[Path], None]
+Start = Callable[["Path"], None]
 
 
 class Reconnect:
@@ -91,7 +93,7 @@ class Connection:
     #: The key of the next submission, if `drfd_cli.quick_submit` may have sent it already.
     submission_key: ClassVar[str | None] = None
 
-    def __init__(self, path: Path, *, start: Start | None = None) -> None:
+    def __init__(self, path: Path | str, *, start: Start | None = None) -> None:
         """`start`: called when nothing listens at `path`; it listens there afterwards."""
         self.path = path
         self._start = start
@@ -101,36 +103,39 @@ class Connection:
         self._key: bytes | None = None
 
     # The type of a reply follows from the verb.
-    @overload
-    def request(self, op: Literal["hello"], **fields: object) -> replies.HelloReply: ...
-    @overload
-    def request(self, op: Literal["status"], **fields: object) -> replies.StatusReply: ...
-    @overload
-    def request(self, op: Literal["show"], **fields: object) -> replies.ShowReply: ...
-    @overload
-    def request(self, op: Literal["why"], **fields: object) -> replies.WhyReply: ...
-    @overload
-    def request(self, op: Literal["history"], **fields: object) -> replies.HistoryReply: ...
-    @overload
-    def request(self, op: Literal["report"], **fields: object) -> replies.ReportReply: ...
-    @overload
-    def request(self, op: Literal["drain"], **fields: object) -> replies.DrainReply: ...
-    @overload
-    def request(self, op: Literal["reload"], **fields: object) -> replies.ReloadReply: ...
-    @overload
-    def request(self, op: Literal["shutdown"], **fields: object) -> replies.ShutdownReply: ...
-    @overload
-    def request(self, op: Literal["shares"], **fields: object) -> replies.SharesReply: ...
-    @overload
-    def request(self, op: Literal["doctor"], **fields: object) -> replies.DoctorReply: ...
-    @overload
-    def request(self, op: Literal["end_stray"], **fields: object) -> replies.EndStrayReply: ...
-    @overload
-    def request(self, op: Literal["usage"], **fields: object) -> replies.UsageReply: ...
-    @overload
-    def request(self, op: replies.BatchVerb, **fields: object) -> replies.BatchReply: ...
-    @overload
-    def request(self, op: Literal["submit"], **fields: object) -> replies.SubmitReply: ...
+    if TYPE_CHECKING:
+
+        @overload
+        def request(self, op: Literal["hello"], **fields: object) -> replies.HelloReply: ...
+        @overload
+        def request(self, op: Literal["status"], **fields: object) -> replies.StatusReply: ...
+        @overload
+        def request(self, op: Literal["show"], **fields: object) -> replies.ShowReply: ...
+        @overload
+        def request(self, op: Literal["why"], **fields: object) -> replies.WhyReply: ...
+        @overload
+        def request(self, op: Literal["history"], **fields: object) -> replies.HistoryReply: ...
+        @overload
+        def request(self, op: Literal["report"], **fields: object) -> replies.ReportReply: ...
+        @overload
+        def request(self, op: Literal["drain"], **fields: object) -> replies.DrainReply: ...
+        @overload
+        def request(self, op: Literal["reload"], **fields: object) -> replies.ReloadReply: ...
+        @overload
+        def request(self, op: Literal["shutdown"], **fields: object) -> replies.ShutdownReply: ...
+        @overload
+        def request(self, op: Literal["shares"], **fields: object) -> replies.SharesReply: ...
+        @overload
+        def request(self, op: Literal["doctor"], **fields: object) -> replies.DoctorReply: ...
+        @overload
+        def request(self, op: Literal["end_stray"], **fields: object) -> replies.EndStrayReply: ...
+        @overload
+        def request(self, op: Literal["usage"], **fields: object) -> replies.UsageReply: ...
+        @overload
+        def request(self, op: replies.BatchVerb, **fields: object) -> replies.BatchReply: ...
+        @overload
+        def request(self, op: Literal["submit"], **fields: object) -> replies.SubmitReply: ...
+
     def request(self, op: str, **fields: object) -> object:
         """Send a request and return the reply. Raises the daemon's refusal, or Unavailable."""
         return self._request(op, fields)
@@ -146,10 +151,17 @@ class Connection:
         self._socket.settimeout(_ANSWER_S)
         return self.receive()
 
-    @overload
-    def pages(self, op: Literal["status"], **fields: object) -> Iterator[replies.StatusReply]: ...
-    @overload
-    def pages(self, op: Literal["history"], **fields: object) -> Iterator[replies.HistoryReply]: ...
+    if TYPE_CHECKING:
+
+        @overload
+        def pages(
+            self, op: Literal["status"], **fields: object
+        ) -> Iterator[replies.StatusReply]: ...
+        @overload
+        def pages(
+            self, op: Literal["history"], **fields: object
+        ) -> Iterator[replies.HistoryReply]: ...
+
     def pages(self, op: str, **fields: object) -> Iterator[object]:
         """Yield the replies that make up a long list."""
         reply = self._request(op, {"limit": _PAGE, **fields})
@@ -187,9 +199,10 @@ class Connection:
             # Either a refusal can be read already, or the daemon is gone.
             pass
 
-    def receive(self) -> Message:
-        """Return the next reply. Raises the daemon's refusal, or Unavailable: `lost` if the
-        connection was closed, `silent` if the reply takes too long, `not-drfd`."""
+    def receive(self) -> Any:
+        """Return the next reply, whose type the caller knows. Raises the daemon's refusal, or
+        Unavailable: `lost` if the connection was closed, `silent` if the reply takes too long,
+        `not-drfd`."""
         reply = self._read_reply()
         if reply.get("ok") is True:
             return reply
@@ -241,7 +254,8 @@ class Connection:
                     meanwhile is not None and not select([self.fileno()], [], [], _MEANWHILE_S)[0]
                 ):
                     meanwhile()
-                return cast("replies.WaitReply", self.receive())
+                reply: replies.WaitReply = self.receive()
+                return reply
             except Unavailable as error:
                 if left is not None and left <= 0:
                     self.close()
@@ -325,7 +339,7 @@ class Connection:
                 unsent = []
                 assert self._socket is not None
                 self._socket.settimeout(_ANSWER_S)
-                reply: replies.SubmitReply | DrfdError = cast("replies.SubmitReply", self.receive())
+                reply: replies.SubmitReply | DrfdError = self.receive()
             except Unavailable as error:
                 reconnect.pause(error)
                 unsent = list(open_ones)
@@ -361,7 +375,9 @@ class Connection:
         except OSError as error:
             is_nobody = isinstance(error, FileNotFoundError | ConnectionRefusedError)
             if self._start is not None and is_nobody:
-                self._start(self.path)
+                from pathlib import Path
+
+                self._start(Path(self.path))
                 return _open(self.path)
             raise Unavailable(
                 "no-daemon",
@@ -403,6 +419,10 @@ class Connection:
 def choose(explicit: str | None, *, start: Start | None) -> Connection:
     """Return a connection to the daemon at `explicit` or DRFD_SOCKET, else to the system's, else to
     the user's own. Only the user's own is started when it does not run."""
+    from pathlib import Path
+
+    from drfd.common import paths
+
     named = explicit or os.environ.get("DRFD_SOCKET")
     if named:
         return Connection(Path(named))
@@ -413,7 +433,7 @@ def choose(explicit: str | None, *, start: Start | None) -> Connection:
     return Connection(paths.user_socket(os.environ), start=start)
 
 
-def _open(path: Path) -> socket.socket:
+def _open(path: Path | str) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
     try:
         with at_socket(path) as address:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import select
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
 
 from drfd.client.connection import RETRY_S, Connection, Reconnect
 from drfd.common.errors import Unavailable
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from drfd.protocol.codec import Message
     from drfd.protocol.replies import JobView, SnapshotView, WaitReply
@@ -95,7 +95,7 @@ class Watch:
         reply: WaitReply | None = None
         if mine and mine[0] in readable:
             try:
-                reply = cast("WaitReply", self._client.receive())
+                reply = self._client.receive()
             except Unavailable as error:
                 self._is_asked = False
                 self._reconnect.check(error)

@@ -6,8 +6,11 @@ This module uses the standard library alone, because every command of `drf` load
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
 
 #: The version of the protocol. A daemon refuses requests of other versions.
 VERSION = 1
@@ -15,7 +18,7 @@ VERSION = 1
 MAX_REQUEST_BYTES = 2 << 20
 
 #: A message whose keys are not known to the type checker.
-Message = dict[str, Any]
+Message = dict[str, "Any"]
 
 
 def encode(message: Mapping[str, object]) -> bytes:

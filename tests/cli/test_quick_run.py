@@ -19,9 +19,10 @@ from cli.drf import DRF, LIGHT_DRF, Finish, Result, Spawn
 #: Loaded by the whole command line alone, or with messages.
 _WHOLE = {"click", "rich"}
 #: What loads slowly and what no run needs that has nothing to say.
-_NEEDLESS = {*_WHOLE, "asyncio", "threading", "tempfile", "inspect", "drfd.client.client", "tty"}
+_NEEDLESS = _WHOLE | {"asyncio", "threading", "tempfile", "inspect", "typing", "pathlib", "tty"}
+_NEEDLESS |= {"drfd.client.client", "drfd_cli.terminal"}
 #: What is not loaded before the request is sent: each of them takes as long as the request.
-_LATE = {*_NEEDLESS, "re", "enum", "collections", "socket", "json", "typing", "signal", "pathlib"}
+_LATE = {*_NEEDLESS, "re", "enum", "collections", "socket", "json", "signal"}
 
 #: Prints which of these modules were loaded when the request was sent, and which at the end.
 _TELLING = f"""\

@@ -16,9 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from canned import CannedDaemon, MakeJob, Refuse
+from drfd.client.connection import choose
+from drfd.common import paths
 from drfd.common.errors import Refused
 from drfd.common.units import parse_cores, parse_duration, parse_memory
-from drfd_cli import quick_submit
+from drfd_cli import quick_request, quick_submit
 from drfd_cli.quick_request import amount_of
 
 #: Runs drf: its exit code, output, complaints, and the way that it went.
@@ -145,6 +147,24 @@ def test_nothing_slow_is_loaded(start: Start, daemon: CannedDaemon) -> None:
         assert code == 0
         assert "drfd_cli.quick_submit" in loaded.split()
         assert _HEAVY & set(loaded.split()) == set()
+
+
+@pytest.mark.parametrize("named", ["", "/named/drfd.sock"])
+@pytest.mark.parametrize("has_system", [True, False])
+def test_the_daemon_is_the_one_that_other_commands_talk_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, has_system: bool
+) -> None:
+    assert Path(quick_request._SYSTEM_SOCKET) == paths.SYSTEM_SOCKET
+    system = tmp_path / "system" / "drfd.sock"
+    if has_system:
+        system.parent.mkdir()
+    monkeypatch.setattr(quick_request, "_SYSTEM_SOCKET", str(system))
+    monkeypatch.setattr(paths, "SYSTEM_SOCKET", system)
+    monkeypatch.setenv("DRFD_SOCKET", named)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    path, is_own = quick_request.socket_of_daemon()
+    found = choose(None, start=Path.touch)
+    assert (Path(path), is_own) == (found.path, found._start is not None)
 
 
 def test_a_variable_that_python_adds_is_not_sent(start: Start, daemon: CannedDaemon) -> None:
