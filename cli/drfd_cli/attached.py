@@ -13,13 +13,11 @@ where it is used: terminals, messages.
 
 from __future__ import annotations
 
+import _signal as signal
 import os
-import signal
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
 
 from drfd.client.connection import Connection
 from drfd.client.streams import Watch
@@ -27,6 +25,7 @@ from drfd.common.errors import DrfdError, Unavailable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, NoReturn
 
     from drfd.protocol.replies import EndedJobView, JobView
@@ -123,7 +122,7 @@ class AttachedRun:
     def attend(self) -> EndedJobView:
         """Relay until the job has ended, and return the ended job."""
         relay = self._relay
-        with _signal_wakeup() as wakeup:
+        with _SignalWakeup() as wakeup:
             while True:
                 streams = [self._attach_socket.fileno(), wakeup, *(relay.reads() if relay else [])]
                 writes = relay.writes() if relay else []
@@ -245,11 +244,13 @@ class AttachedRun:
 
     def _cancel(self) -> bool:
         """Cancel the job. Returns False if the daemon is away."""
-        with closing(self._client.another()) as other:
-            try:
-                other.request("cancel", select={"ids": [self._job_id]})
-            except Unavailable:
-                return False
+        other = self._client.another()
+        try:
+            other.request("cancel", select={"ids": [self._job_id]})
+        except Unavailable:
+            return False
+        finally:
+            other.close()
         return True
 
     def _give_up(self, job: JobView) -> EndedJobView:
@@ -345,11 +346,13 @@ def detach(client: Connection, relay: PtyRelay, watch: Watch, job_id: int) -> st
 
 def _output_path(client: Connection, job_id: int) -> str:
     """Return the path of the job's output file, which `drf log` reads."""
-    with closing(client.another()) as other:
-        try:
-            return str(other.request("show", id=job_id)["job"]["stdout"])
-        except DrfdError:
-            return os.path.abspath(f"drf-{job_id}.out")
+    other = client.another()
+    try:
+        return str(other.request("show", id=job_id)["job"]["stdout"])
+    except DrfdError:
+        return os.path.abspath(f"drf-{job_id}.out")
+    finally:
+        other.close()
 
 
 def _keep_terminal(relay: PtyRelay, watch: Watch, fd: int) -> None:
@@ -376,18 +379,22 @@ def _keep_terminal(relay: PtyRelay, watch: Watch, fd: int) -> None:
                 continue
 
 
-@contextmanager
-def _signal_wakeup() -> Iterator[int]:
-    """Yield a descriptor that becomes readable when a signal has arrived."""
-    out, into = os.pipe()
-    os.set_blocking(into, False)
-    before = signal.set_wakeup_fd(into, warn_on_full_buffer=False)
-    try:
-        yield out
-    finally:
-        signal.set_wakeup_fd(before)
-        os.close(out)
-        os.close(into)
+class _SignalWakeup:
+    """`with _SignalWakeup() as fd`: a descriptor that becomes readable when a signal has arrived.
+
+    This is no generator of contextlib, which takes long to load.
+    """
+
+    def __enter__(self) -> int:
+        self._out, self._into = os.pipe()
+        os.set_blocking(self._into, False)
+        self._before = signal.set_wakeup_fd(self._into, warn_on_full_buffer=False)
+        return self._out
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(self._before)
+        os.close(self._out)
+        os.close(self._into)
 
 
 def _load_messages() -> None:

@@ -12,10 +12,12 @@ import _socket
 import os
 import sys
 
-from drfd.linux.unix_sockets import at_socket, peer_of
+from drfd.linux.unix_sockets import at_socket, peer_of, send_descriptors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from drfd_cli.terminal import PtyRelay
 
 #: Signals that ask drf to end, and those that it acts on and goes on.
@@ -50,19 +52,20 @@ class AttachSocket:
     def serve(self, relay: PtyRelay | None) -> bool:
         """Send descriptors to one process: those of the `relay`, or the ones of drf. Returns False
         if the process belongs to another user."""
-        # Loaded here, when the daemon has been asked; no job has connected before.
-        import socket
-
-        with socket.socket(fileno=os.dup(self.fileno())) as listener:
-            connection, _ = listener.accept()
-        with connection:
+        # The method of `socket.socket.accept`, which the types of `_socket` leave out.
+        listener: Any = self._socket
+        fd, _ = listener._accept()
+        connection = _socket.socket(fileno=fd)
+        try:
             # Only a process of the same user may have this terminal.
             if peer_of(connection)[0] != os.getuid():
                 return False
             if relay is not None:
                 relay.hand_over(connection)
             else:
-                socket.send_fds(connection, [b"+"], [0, 1, 2])
+                send_descriptors(connection, b"+", (0, 1, 2))
+        finally:
+            connection.close()
         return True
 
     def close(self) -> None:

@@ -78,8 +78,6 @@ def _run(
             send(without_limits(connection), line_of(job, key))
 
             # From here on the daemon is at work; what follows is slow to load.
-            import socket
-
             from drfd.client.connection import Connection
             from drfd_cli.attached import attend
 
@@ -87,8 +85,7 @@ def _run(
             client = Connection(path, start=_start_own if is_own else None)
 
             def submit() -> int:
-                known = socket.socket(fileno=connection.detach())
-                return client.submitted(known, job, key)["id"]
+                return client.submitted(connection, job, key)["id"]
 
             ended = attend(client, attach_socket, signals, submit, is_quiet=is_quiet, escape=escape)
         finally:

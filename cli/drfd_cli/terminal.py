@@ -12,13 +12,18 @@ import fcntl
 import os
 import select
 import signal
-import socket
 import struct
 import termios
 import time
 import tty
-from collections.abc import Iterator
 from enum import Enum
+
+from drfd.linux.unix_sockets import send_descriptors
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _socket import socket
+    from collections.abc import Iterator
 
 #: Indices into the list of `termios.tcgetattr`.
 _LFLAG, _CC = 3, 6
@@ -183,7 +188,7 @@ class PtyRelay:
         #: The descriptor of the terminal that shows the job's output.
         self._screen = next((fd for fd in (1, 2) if os.isatty(fd)), terminal.fd)
 
-    def hand_over(self, connection: socket.socket) -> None:
+    def hand_over(self, connection: socket) -> None:
         """Send the job its standard descriptors: the pty in place of each that is a terminal."""
         slave = os.open(self._name, os.O_RDWR | os.O_NOCTTY)
         try:
@@ -191,7 +196,7 @@ class PtyRelay:
                 termios.tcsetattr(slave, termios.TCSANOW, self.terminal.modes)
             copy_size(self.terminal.fd, slave)
             fds = [slave, *(slave if os.isatty(fd) else fd for fd in (1, 2))]
-            socket.send_fds(connection, [b"t"], fds)
+            send_descriptors(connection, b"t", fds)
         finally:
             os.close(slave)
         self.is_open = self._was_open = True

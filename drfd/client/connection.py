@@ -1,17 +1,16 @@
 """A connection to the daemon: requests and replies as JSON, also across restarts of the daemon.
 
-Every command of `drf` loads this module, so it imports nothing heavier than json and socket, and
-the modules `typing` and `pathlib` only where they are needed.
+Every command of `drf` loads this module, and `drf run` does so while its job is being started, so
+imports must stay few: of `socket` only the part that is written in C.
 `drfd.client.client` is the interface with Python's own types.
 """
 
 from __future__ import annotations
 
+import _socket
 import os
-import socket
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from _collections_abc import Callable
 from itertools import islice
 from select import select
 
@@ -23,6 +22,7 @@ from drfd.protocol.codec import VERSION, Message, decode, encode_request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import Any, ClassVar, Literal, overload
 
@@ -97,7 +97,7 @@ class Connection:
         """`start`: called when nothing listens at `path`; it listens there afterwards."""
         self.path = path
         self._start = start
-        self._socket: socket.socket | None = None
+        self._socket: _socket.socket | None = None
         self._inbox = b""
         #: The user's signing key; empty if submissions are not signed, None if it is not known.
         self._key: bytes | None = None
@@ -294,7 +294,7 @@ class Connection:
         return self._only(self.submit_all([job], was_there=key is not None))
 
     def submitted(
-        self, connected: socket.socket, job: Mapping[str, object], key: bytes | None
+        self, connected: _socket.socket, job: Mapping[str, object], key: bytes | None
     ) -> replies.SubmitReply:
         """Return the reply to a submission that has been sent over this new connection, without its
         `proof`. `key`: the signing key if it is known. If the reply is lost, the submission is sent
@@ -321,7 +321,7 @@ class Connection:
         `was_there`: the daemon has been reached before. `is_sent`: the first one has been sent.
         """
         left = ({"key": os.urandom(12).hex(), **fields} for fields in jobs)
-        open_ones: deque[Mapping[str, object]] = deque(islice(left, int(is_sent)))
+        open_ones: list[Mapping[str, object]] = list(islice(left, int(is_sent)))
         unsent: list[Mapping[str, object]] = []
         reconnect = Reconnect(self, was_there=was_there, is_renewed=False)
         while True:
@@ -354,7 +354,7 @@ class Connection:
                     continue
                 reply = error
             reconnect.progress()
-            open_ones.popleft()
+            del open_ones[0]
             yield reply
 
     def _has_been_left(self) -> bool:
@@ -363,13 +363,13 @@ class Connection:
         try:
             # With a timeout, Python would wait until there is something to read.
             self._socket.setblocking(False)
-            return self._socket.recv(1, socket.MSG_PEEK) == b""
+            return self._socket.recv(1, _socket.MSG_PEEK) == b""
         except BlockingIOError:
             return False
         except OSError:
             return True
 
-    def _connect(self) -> socket.socket:
+    def _connect(self) -> _socket.socket:
         try:
             return _open(self.path)
         except OSError as error:
@@ -433,8 +433,8 @@ def choose(explicit: str | None, *, start: Start | None) -> Connection:
     return Connection(paths.user_socket(os.environ), start=start)
 
 
-def _open(path: Path | str) -> socket.socket:
-    connection = socket.socket(socket.AF_UNIX)
+def _open(path: Path | str) -> _socket.socket:
+    connection = _socket.socket(_socket.AF_UNIX)
     try:
         with at_socket(path) as address:
             connection.connect(address)

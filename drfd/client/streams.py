@@ -6,13 +6,14 @@ Each of them survives a restart of the daemon.
 from __future__ import annotations
 
 import select
-from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from drfd.client.connection import RETRY_S, Connection, Reconnect
 from drfd.common.errors import Unavailable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
     from drfd.protocol.codec import Message
     from drfd.protocol.replies import JobView, SnapshotView, WaitReply
 

@@ -1,7 +1,7 @@
-"""JSON by the parts of Python's `json` that are written in C.
+"""JSON by the parts of Python's `json` that are written in C, with the same result.
 
-The package itself loads regular expressions, which takes longer than a submission lasts. This
-module is for `drf submit` and `drf run`; `drfd.protocol.codec` is for everything else.
+The package itself loads regular expressions, which take longer than a submission lasts. Messages of
+`drf` are all that this module is for.
 """
 
 from __future__ import annotations
@@ -11,15 +11,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+#: Returns the parts of the text of a value, which is this deep in others.
+_parts: Callable[[object, int], Any]
 #: Returns the value at a place of a text, and the place after it.
 _scan: Callable[[str, int], tuple[Any, int]]
 
+
+def _refuse(value: object) -> object:
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
 try:
-    from _json import encode_basestring, make_scanner
+    from _json import encode_basestring, make_encoder, make_scanner
 except ImportError:
     # An interpreter without them.
-    from json import JSONDecoder
-    from json.encoder import encode_basestring
+    from json import JSONDecoder, JSONEncoder
+
+    _encoder = JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+
+    def _parts(value: object, depth: int) -> Any:
+        return _encoder.encode(value)
 
     _scan = JSONDecoder().raw_decode
 else:
@@ -28,41 +39,30 @@ else:
         """The attributes of `json.JSONDecoder` that the scanner reads, with their defaults."""
 
         strict = True
-        object_hook = object_pairs_hook = parse_constant = None
+        object_hook = object_pairs_hook = None
         parse_float, parse_int = float, int
+        #: For NaN and Infinity, by their names.
+        parse_constant = float
 
     _context: Any = _Context
     _scan = make_scanner(_context)
+    # No marks against values that contain themselves, no indent, keys not sorted nor skipped, NaN.
+    _parts = make_encoder(None, _refuse, encode_basestring, None, ":", ",", False, False, True)
 
 
 def encode(value: object) -> str:
-    """Return the text of strings, booleans, whole numbers, None, and lists and dictionaries of
-    these. Text that is not ASCII stands as it is."""
-    match value:
-        case str():
-            return encode_basestring(value)
-        case None:
-            return "null"
-        case bool():
-            return "true" if value else "false"
-        case int():
-            return str(value)
-        case list():
-            return f"[{','.join(map(encode, value))}]"
-        case dict():
-            pairs = (f"{encode_basestring(key)}:{encode(each)}" for key, each in value.items())
-            return f"{{{','.join(pairs)}}}"
-        case _:
-            raise TypeError(type(value).__name__)
+    """Return the text of a value. Characters that are not ASCII stand as they are. Raises TypeError
+    for what is not JSON."""
+    return "".join(_parts(value, 0))
 
 
 def decode(line: bytes) -> object:
     """Return the value in a line. Raises ValueError for anything but one value."""
-    text = line.decode()
+    text = line.decode().strip()
     try:
         value, end = _scan(text, 0)
     except StopIteration:
         raise ValueError("not JSON") from None
-    if text[end:].strip():
+    if end != len(text):
         raise ValueError("more than one value")
     return value

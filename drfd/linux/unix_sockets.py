@@ -11,6 +11,10 @@ import _socket
 import os
 import struct
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 #: Longest path, in bytes, that fits a unix socket address (unix(7)).
 _LONGEST_ADDRESS = 107
 #: `struct ucred`: pid, uid and gid; the ids are unsigned.
@@ -59,6 +63,12 @@ def without_limits(connection: _socket.socket) -> _socket.socket:
     for limit in (_socket.SO_SNDTIMEO, _socket.SO_RCVTIMEO):
         connection.setsockopt(_socket.SOL_SOCKET, limit, struct.pack("ll", 0, 0))
     return connection
+
+
+def send_descriptors(connection: _socket.socket, mark: bytes, fds: Sequence[int]) -> None:
+    """Send descriptors to the process at the other end, beside one byte (SCM_RIGHTS, unix(7))."""
+    rights = struct.pack(f"{len(fds)}i", *fds)
+    connection.sendmsg([mark], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
 
 
 def peer_of(connection: _socket.socket) -> tuple[int, int]:

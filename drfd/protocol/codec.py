@@ -1,11 +1,11 @@
 """Framing: one message is one line of JSON.
 
-This module uses the standard library alone, because every command of `drf` loads it.
+Imports must stay few: every command of `drf` loads this module.
 """
 
 from __future__ import annotations
 
-import json
+from drfd.common import quick_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,19 +23,22 @@ Message = dict[str, "Any"]
 
 def encode(message: Mapping[str, object]) -> bytes:
     """Return the message as a line, with text that is not ASCII escaped."""
+    # Loaded here because no command of `drf` needs it.
+    import json
+
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
 def encode_request(message: Mapping[str, object]) -> bytes:
     """Return the message as a line of UTF-8. Raises UnicodeEncodeError for text that cannot be
     encoded: the caller can report it better than the daemon."""
-    return json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+    return quick_json.encode(message).encode() + b"\n"
 
 
 def decode(line: bytes) -> Message:
     """Return the message of a line. Raises ValueError for anything but one JSON object."""
     try:
-        message = json.loads(line)
+        message = quick_json.decode(line)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if not isinstance(message, dict):

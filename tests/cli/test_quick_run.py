@@ -18,11 +18,12 @@ from cli.drf import DRF, LIGHT_DRF, Finish, Result, Spawn
 
 #: Loaded by the whole command line alone, or with messages.
 _WHOLE = {"click", "rich"}
-#: What loads slowly and what no run needs that has nothing to say.
+#: What loads slowly, and no run needs that has nothing to say and no terminal.
 _NEEDLESS = _WHOLE | {"asyncio", "threading", "tempfile", "inspect", "typing", "pathlib", "tty"}
+_NEEDLESS |= {"re", "enum", "collections", "socket", "json", "signal", "contextlib", "functools"}
 _NEEDLESS |= {"drfd.client.client", "drfd_cli.terminal"}
-#: What is not loaded before the request is sent: each of them takes as long as the request.
-_LATE = {*_NEEDLESS, "re", "enum", "collections", "socket", "json", "signal"}
+#: What is not loaded before the request is sent.
+_LATE = _NEEDLESS | {"drfd.client.connection", "drfd_cli.attached"}
 
 #: Prints which of these modules were loaded when the request was sent, and which at the end.
 _TELLING = f"""\
