@@ -189,7 +189,7 @@ class Files:
         measurements.kept_memory(place)
         cgroup_files.count_v1(v1)
         cgroup_files.count_v2(directory)
-        cgroup = JobCgroup.at(directory)
+        cgroup = JobCgroup(directory)
         for name in ("io_max", "cpu_max", "memory_max", "events"):
             try:
                 getattr(cgroup, name)

@@ -23,7 +23,6 @@ from typing import TypeVar
 from cgroupspy.contenttypes import DeviceThrottle
 from cgroupspy.controllers import BlkIOController, CpuController, MemoryController
 from cgroupspy.interfaces import BaseFileInterface, DictFile, FlagFile, TypedFile
-from cgroupspy.nodes import Node
 
 from drfd.launcher.attempt_files import Key, cgroup_key
 from drfd.launcher.confinement.interface import Counted, LimitFailed
@@ -184,10 +183,6 @@ class JobCgroup(Plain):
     pids_max = _Amount("pids.max")
     io_max = _IoMaxFile("io.max")
 
-    @classmethod
-    def at(cls, directory: str) -> JobCgroup:
-        return cls(Node(directory))
-
     def limit(self, name: str, value: object) -> None:
         """Set a limit and read it back. Raises LimitFailed, which names the file."""
         self._write(name, value)
@@ -204,16 +199,13 @@ class JobCgroup(Plain):
             setattr(self, name, value)
         except OSError as error:
             # For a missing file the kernel answers, misleadingly, that it cannot be created here.
-            there = os.path.exists(self._file(name))
+            there = os.path.exists(self.path_of(name))
             why = error.strerror if there else "the kernel offers no such file here"
-            raise LimitFailed(f"{self._file(name)}: {why}") from error
+            raise LimitFailed(f"{self.path_of(name)}: {why}") from error
 
     def _verify(self, name: str, wanted: object, there: object) -> None:
         if wanted != there:
-            raise LimitFailed(f"{self._file(name)} was set to {wanted} and reads {there}")
-
-    def _file(self, name: str) -> str:
-        return self._path(self.get_interface(name).filename)
+            raise LimitFailed(f"{self.path_of(name)} was set to {wanted} and reads {there}")
 
 
 #: Field → key in the file.

@@ -7,9 +7,8 @@ the whole hierarchy, and adopt directories with stale limits. Kernel documents: 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
-
-from cgroupspy.nodes import Node
 
 from drfd.launcher.attempt_files import Attempt, Key, cgroup_key, cgroup_name
 from drfd.launcher.confinement import cores
@@ -34,7 +33,7 @@ from drfd.launcher.confinement.interface import (
 )
 from drfd.launcher.confinement.processes import MembersV1, remove_all
 from drfd.launcher.protocol import AttemptLimits, DiskLimit
-from drfd.launcher.system.files import put, unless_gone
+from drfd.launcher.system.files import Plain, put, unless_gone
 from drfd.linux import syscalls
 from drfd.linux.descriptors import opened
 
@@ -59,6 +58,12 @@ class CgroupV1:
         self._cores = Cores(self._open_pins(), self._set_quota)
         #: cpu.shares per core of a job. The kernel accepts at most 2^18 for a cgroup.
         self._shares = min(1024, (1 << 18) // (os.cpu_count() or 1))
+        #: What has been seen in a new cgroup and need not be looked for in every other: settings
+        #: with the wanted value (`_begins_with`), and a file that not all kernels have.
+        self._given: set[str] = set()
+        with suppress(OSError):
+            # Each job's is set where this is not possible.
+            Memory(f"{mounts['memory']}/{group}").swappiness = 0
 
     def controls(self) -> dict[str, str]:
         disk = "not controlled: the kernel has no blkio controller"
@@ -217,46 +222,64 @@ class CgroupV1:
         )
 
     def _limit_cpu(self, key: Key, limits: AttemptLimits) -> None:
-        cpu = CpuFiles(self._node("cpu", key))
+        cpu = CpuFiles(self._directory("cpu", key))
         shares = min(1 << 18, max(2, limits.cores_milli * self._shares // 1000))
         cpu.shares = shares
         verify("cpu.shares", shares, cpu.shares)
         self._cores.limit(key, limits)
 
     def _set_quota(self, key: Key, quota_us: int) -> None:
-        cpu = CpuFiles(self._node("cpu", key))
-        cpu.cfs_period_us = PERIOD_US
+        """Give a cgroup its first quota. Only later can the kernel change the period: it doubles
+        both for a cgroup whose timer comes late (sched_cfs_period_timer in kernel/sched/fair.c)."""
+        cpu = CpuFiles(self._directory("cpu", key))
+        if not self._begins_with(cpu, "cfs_period_us", PERIOD_US):
+            cpu.cfs_period_us = PERIOD_US
+            verify("cpu.cfs_period_us", PERIOD_US, cpu.cfs_period_us)
         cpu.cfs_quota_us = quota_us
-        verify("cpu.cfs_period_us", PERIOD_US, cpu.cfs_period_us)
         verify("cpu.cfs_quota_us", quota_us, cpu.cfs_quota_us)
+
+    def _begins_with(self, files: Plain, name: str, value: int) -> bool:
+        """Return whether the setting of a new cgroup has this value already. What has been seen
+        once holds for every new cgroup: the kernel's default, or what `__init__` has set for the
+        group, which hands it down."""
+        if name not in self._given and getattr(files, name) == value:
+            self._given.add(name)
+        return name in self._given
 
     def _memory_limit(self, key: Key) -> int:
         try:
-            return int(Memory(self._node("memory", key)).limit_in_bytes)
+            return int(Memory(self._directory("memory", key)).limit_in_bytes)
         except FileNotFoundError:
             return 0
 
     def _limit_memory(self, key: Key, limit_bytes: int) -> None:
         page = os.sysconf("SC_PAGE_SIZE")
         rounded = limit_bytes // page * page
-        memory = Memory(self._node("memory", key))
+        memory = Memory(self._directory("memory", key))
         memory.limit_in_bytes = rounded
-        memory.swappiness = 0
+        if not self._begins_with(memory, "swappiness", 0):
+            memory.swappiness = 0
         # Memory and swap together no more than memory alone; absent without swap accounting.
-        if os.path.exists(f"{self._directory('memory', key)}/memory.memsw.limit_in_bytes"):
+        if self._has_memsw(memory.directory):
             memory.memsw_limit_in_bytes = rounded
             verify("memory.memsw.limit_in_bytes", rounded, memory.memsw_limit_in_bytes)
         verify("memory.limit_in_bytes", rounded, memory.limit_in_bytes)
 
+    def _has_memsw(self, directory: str) -> bool:
+        name = "memory.memsw.limit_in_bytes"
+        if name not in self._given and os.path.exists(f"{directory}/{name}"):
+            self._given.add(name)
+        return name in self._given
+
     def _limit_pids(self, key: Key, most: int) -> None:
-        pids = Pids(self._node("pids", key))
+        pids = Pids(self._directory("pids", key))
         pids.max = most
         verify("pids.max", str(most), pids.max)
 
     def _limit_disk(self, key: Key, disk: DiskLimit) -> None:
         if "blkio" not in self._mounts:
             raise LimitFailed("disk limits need the blkio controller, which this kernel lacks")
-        block = BlockIO(self._node("blkio", key))
+        block = BlockIO(self._directory("blkio", key))
         for name, rate in (("read_bps", disk.read_bps), ("write_bps", disk.write_bps)):
             if not rate:
                 continue
@@ -279,6 +302,3 @@ class CgroupV1:
 
     def _directories(self, key: Key) -> list[str]:
         return [f"{mount}/{self._group}/{cgroup_name(key)}" for mount in self._hierarchies()]
-
-    def _node(self, controller: str, key: Key) -> Node:
-        return Node(self._directory(controller, key))

@@ -285,4 +285,4 @@ class CgroupV2:
         return MembersV2(self._directory(key))
 
     def _cgroup(self, key: Key) -> JobCgroup:
-        return JobCgroup.at(self._directory(key))
+        return JobCgroup(self._directory(key))

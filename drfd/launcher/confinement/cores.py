@@ -19,12 +19,11 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cgroupspy.controllers import Controller
 from cgroupspy.interfaces import CommaDashSetFile, FlagFile
-from cgroupspy.nodes import Node
 
 from drfd.launcher.attempt_files import Attempt, Key, cgroup_name
 from drfd.launcher.confinement.cgroup_files import keys_of
@@ -284,6 +283,19 @@ class Cpusets:
             self._set(own, "memory_migrate", True)
         self._set(own, "mems", nodes)
 
+    def begin(self, key: Key, cpus: Cpus) -> None:
+        """Let a new job, which is not pinned, run on these CPUs. Raises LimitFailed, OSError."""
+        if not self._is_v1:
+            self.share(key, cpus)
+            return
+        own = self._at(self._directory(key))
+        # A new cpuset is a copy of its parent's (`open_v1`): nearly always that is right already.
+        if own.cpus != cpus:
+            self._set(own, "cpus", cpus)
+        nodes = self.memory_nodes()
+        if own.mems != nodes:
+            self._set(own, "mems", nodes)
+
     def share(self, key: Key, cpus: Cpus) -> None:
         """Let an unpinned job run on these CPUs. Raises LimitFailed, or FileNotFoundError if the
         job's cgroup has vanished."""
@@ -297,35 +309,38 @@ class Cpusets:
         if own.mems != nodes:
             self._set(own, "mems", nodes)
 
-    def _set(self, own: Controller, name: str, value: object) -> None:
-        path = os.fsdecode(own.filepath(own.get_interface(name).filename))
+    def _set(self, own: Plain, name: str, value: object) -> None:
         try:
             setattr(own, name, value)
         except OSError as error:
+            path = own.path_of(name)
             if error.errno in VANISHED:
                 raise FileNotFoundError(error.errno, error.strerror, path) from None
             raise LimitFailed(f"{path}: {error.strerror}") from error
         there = getattr(own, name)
         if there != value:
-            raise LimitFailed(f"{path} was set to {value} and reads {there}")
+            raise LimitFailed(f"{own.path_of(name)} was set to {value} and reads {there}")
 
     def _directory(self, key: Key) -> str:
         return f"{self._parent}/{cgroup_name(key)}"
 
-    def _at(self, directory: str) -> Controller:
-        return (_V1 if self._is_v1 else _V2)(Node(directory))
+    def _at(self, directory: str) -> Plain:
+        return (_V1 if self._is_v1 else _V2)(directory)
 
 
 def open_v1(mount: str, group: str) -> None:
     """Let the group use all CPUs and nodes of its parent: on version 1 a new cpuset is empty and
-    accepts no process. Raises OSError."""
-    parent = _V1(Node(mount))
+    accepts no process, unless its parent hands down its own. Raises OSError."""
+    parent = _V1(mount)
     for part in Path(group).parts:
-        own = _V1(Node(os.path.join(parent.node.full_path.decode(), part)))
+        own = _V1(os.path.join(parent.directory, part))
         for name in ("cpus", "mems"):
             if getattr(own, name) != getattr(parent, f"effective_{name}"):
                 setattr(own, name, getattr(parent, f"effective_{name}"))
         parent = own
+    with suppress(OSError):
+        # Jobs' cpusets that are new and empty are filled in by `Cpusets.begin`.
+        parent.clone_children = True
 
 
 class Pins:
@@ -371,7 +386,7 @@ class Pins:
 
     def share(self, key: Key) -> None:
         """Let a new job run on the CPUs that nobody has pinned. Raises LimitFailed."""
-        self._cpusets.share(key, self._common())
+        self._cpusets.begin(key, self._common())
 
     def forget(self, key: Key) -> None:
         """Release the job's CPUs: its cgroup is gone."""

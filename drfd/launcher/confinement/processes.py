@@ -26,8 +26,6 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from signal import SIGKILL
 
-from cgroupspy.nodes import Node
-
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement.cgroup_files import Freezer, JobCgroup
 from drfd.launcher.system import process
@@ -169,10 +167,10 @@ class MembersV1(Members):
         return bool(self.pids())
 
     def _set_frozen(self, wanted: bool) -> None:
-        Freezer(Node(self._directory)).state = "FROZEN" if wanted else "THAWED"
+        Freezer(self._directory).state = "FROZEN" if wanted else "THAWED"
 
     def _is_frozen(self) -> bool:
-        return bool(Freezer(Node(self._directory)).state == "FROZEN")
+        return bool(Freezer(self._directory).state == "FROZEN")
 
 
 class MembersV2(Members):
@@ -218,7 +216,7 @@ class MembersV2(Members):
 
     @property
     def _cgroup(self) -> JobCgroup:
-        return JobCgroup.at(self._directory)
+        return JobCgroup(self._directory)
 
 
 def living_runner(attempt: Attempt | None) -> int | None:

@@ -10,7 +10,6 @@ import os
 from types import TracebackType
 
 from cgroupspy.controllers import Controller
-from cgroupspy.nodes import Node
 
 #: Errors of a file that has vanished; ENODEV if it did so between open and read, or write.
 VANISHED = (errno.ENOENT, errno.ENODEV)
@@ -86,12 +85,20 @@ def _reread(fd: int) -> str | None:
         return None
 
 
+class _Directory:
+    """What a controller of cgroupspy asks of its node. A `Node` works out far more."""
+
+    def __init__(self, path: str) -> None:
+        self.full_path = path.encode()
+
+
 class Plain(Controller):  # type: ignore[misc]  # cgroupspy has no types
     """A controller of cgroupspy that reads and writes by plain calls. The first read after a write
     returns what the kernel showed right after that write."""
 
-    def __init__(self, node: Node) -> None:
-        super().__init__(node)
+    def __init__(self, directory: str) -> None:
+        super().__init__(_Directory(directory))
+        self.directory = directory
         self._just_set: dict[bytes, str | None] = {}
 
     def get_property(self, filename: bytes) -> str:
@@ -101,5 +108,9 @@ class Plain(Controller):  # type: ignore[misc]  # cgroupspy has no types
     def set_property(self, filename: bytes, value: object) -> None:
         self._just_set[filename] = exchange(self._path(filename), str(value))
 
+    def path_of(self, name: str) -> str:
+        """Return the path of the file behind an attribute."""
+        return self._path(self.get_interface(name).filename)
+
     def _path(self, filename: bytes) -> str:
-        return os.fsdecode(self.filepath(filename))
+        return f"{self.directory}/{filename.decode()}"

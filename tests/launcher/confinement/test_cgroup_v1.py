@@ -313,7 +313,6 @@ DISK = (DiskLimit(device="8:0", read_bps=1000, write_bps=2000),)
     [
         ("cpu.cfs_quota_us", "-1"),
         ("cpu.cfs_quota_us", "149999"),
-        ("cpu.cfs_period_us", "50000"),
         ("cpu.shares", "1024"),
         ("memory.limit_in_bytes", "9223372036854771712"),
         ("memory.memsw.limit_in_bytes", "9223372036854771712"),
@@ -340,7 +339,7 @@ def test_a_limit_that_reads_otherwise_is_no_limit(
 @pytest.mark.parametrize(
     "name",
     [
-        *("cpu.cfs_period_us", "cpu.cfs_quota_us", "cpu.shares", "pids.max"),
+        *("cpu.cfs_quota_us", "cpu.shares", "pids.max"),
         *("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.swappiness"),
         *("blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device"),
     ],
@@ -355,6 +354,41 @@ def test_a_limit_that_the_kernel_refuses_is_named(
         )
     assert str(raised.value) == f"{file(kernel, name)}: Invalid argument"
     assert directories(kernel) == []
+
+
+def test_a_period_that_is_not_the_usual_one_is_set_and_read_back(
+    kernel: Kernel, place: CgroupV1, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FRESH["cpu"], "cpu.cfs_period_us", "50000")
+    for attempt in (1, 2):
+        place.create((1, attempt), LIMITS)
+        assert file(kernel, "cpu.cfs_period_us", key=(1, attempt)).read_text() == "100000\n"
+    kernel.insists["cpu.cfs_period_us"] = "60000"
+    with pytest.raises(LimitFailed, match=r"cpu\.cfs_period_us was set to 100000 and reads"):
+        place.create(KEY, LIMITS)
+    del kernel.insists["cpu.cfs_period_us"]
+    kernel.fails["cpu.cfs_period_us"] = errno.EINVAL
+    with pytest.raises(LimitFailed) as raised:
+        place.create(KEY, LIMITS)
+    assert str(raised.value) == f"{file(kernel, 'cpu.cfs_period_us')}: Invalid argument"
+
+
+def test_what_every_new_cgroup_has_already_is_not_set_again(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The period is the kernel's default; the group hands down the rest, as set at the start."""
+    kernel.add_cpusets()
+    for name, text in (("cpuset.cpus", "0-3"), ("cpuset.mems", "0"), ("memory.swappiness", "0")):
+        monkeypatch.setitem(FRESH[name.split(".")[0]], name, text)
+    monkeypatch.setattr(cores, "usable_cpus", lambda: frozenset(range(4)))
+    place = CgroupV1(kernel.mounts(), "drfd/test")
+    for attempt in (1, 2):
+        place.create((1, attempt), LIMITS)
+        mine = [os.path.basename(path) for path, _ in kernel.writes if f"job-1-{attempt}" in path]
+        assert mine == [
+            *("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
+            *("cpu.shares", "cpu.cfs_quota_us", "pids.max"),
+        ]
 
 
 @pytest.mark.parametrize("hierarchy", HIERARCHIES)
