@@ -107,6 +107,7 @@ class Attempt:
         return self.is_over or self.running is not None or self.is_damaged
 
 
+_PIECE_BYTES = 1 << 16
 _KINDS = ["created", "runner", "running", "failed", "ended", "signalled", "notifying", "notified"]
 #: Stands for a first record that cannot be read: no uid, and any boot.
 UNKNOWN: Record = {"uid": None, "boot_id": None, "cgroup": None, "at_s": None, "mono_s": None}
@@ -206,7 +207,11 @@ def read(dir_fd: int, key: Key) -> Attempt | None:
     which case nothing was started."""
     try:
         with opened(file_name(key), os.O_RDONLY, dir_fd=dir_fd) as fd:
-            return parse(b"".join(iter(lambda: os.read(fd, 1 << 16), b"")))
+            data = os.read(fd, _PIECE_BYTES)
+            # The last piece of a file is short; nearly every file has only one.
+            while len(data) % _PIECE_BYTES == 0 and (piece := os.read(fd, _PIECE_BYTES)):
+                data += piece
+            return parse(data)
     except FileNotFoundError:
         return None
 
@@ -218,7 +223,7 @@ def parse(data: bytes) -> Attempt | None:
     is_damaged = False
     *lines, last = data.split(b"\n")
     # A last line counts as written if it lacks only its line feed, or has another byte there.
-    lines += [each for each in (last, last[:-1]) if _read_line(each) is not None][:1]
+    lines += [each for each in (last, last[:-1]) if each and _read_line(each) is not None][:1]
     for line in lines:
         record = _read_line(line)
         if record is None:

@@ -263,9 +263,12 @@ def _body(message: Message) -> Message:
 def _read_fields(
     what: str, value: object, readers: Mapping[str, Callable[[str, Any], Any]]
 ) -> dict[str, Any]:
-    if not isinstance(value, dict) or set(value) != set(readers):
+    if not isinstance(value, dict) or value.keys() != readers.keys():
         raise BadMessage(f"{what} does not have the fields {', '.join(readers)}")
-    return {key: read(f"{what}.{key}", value[key]) for key, read in readers.items()}
+    try:
+        return {key: read(key, value[key]) for key, read in readers.items()}
+    except BadMessage as error:
+        raise BadMessage(f"{what}.{error}") from None
 
 
 def _number(what: str, value: object) -> int:
@@ -329,8 +332,10 @@ def _user(what: str, value: object) -> str:
 
 
 def _matching(pattern: str, fault: str) -> Callable[[str, object], str]:
+    matches = re.compile(pattern).fullmatch
+
     def read(what: str, value: object) -> str:
-        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+        if not isinstance(value, str) or not matches(value):
             raise BadMessage(f"{what} is {fault}")
         return value
 

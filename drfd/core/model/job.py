@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, Self
@@ -428,7 +428,8 @@ class Owner:
 
     def facts(self) -> dict[str, int | str]:
         """Return the known fields by name."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        values = ((name, getattr(self, name)) for name in self.__slots__)
+        return {name: value for name, value in values if value is not None}
 
 
 def _may_equal(one: object, other: object) -> bool:
