@@ -24,6 +24,7 @@ LAUNCHER = (
     *("launch.before-fork", "launch.after-fork", "report.before-send"),
     *("signal.before-signal", "signal.after-signal", "signals.before-mark", "signals.after-mark"),
     *("freeze.before-report", "thaw.before-thaw", "notice.before-fork", "notice.after-fork"),
+    *("end.before-rmdir", "end.after-rmdir"),
     *("remove.before-kill", "remove.before-rmdir", "remove.before-unlink", "remove.after-unlink"),
 )
 RUNNER = (

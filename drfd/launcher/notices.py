@@ -1,8 +1,8 @@
 """Notification of a job's owner: a command of the owner's that runs after the job's end.
 
-It runs as the job's user, in the job's own cgroup and so within its limits, before that is removed,
-and for at most `NOTICE_S`. A record in the attempt file is written first: no end is notified twice,
-and if a launcher is killed meanwhile, perhaps not at all.
+It runs as the job's user, in a cgroup with the job's name and limits, and for at most `NOTICE_S`.
+The job's own is used if it is still there. A record in the attempt file is written first: no end is
+notified twice, and if a launcher is killed meanwhile, perhaps not at all.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from drfd.common.failpoints import reach
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.confinement.interface import Confinement, LimitFailed
-from drfd.launcher.protocol import Assignment, LaunchOrder
+from drfd.launcher.protocol import QUOTA, Assignment, LaunchOrder
 from drfd.launcher.runner import inheritance
 from drfd.launcher.runner.child import run_notice
 from drfd.launcher.signalling import Ending
@@ -199,9 +199,10 @@ def _notify(assignment: Assignment, confinement: Confinement, attempt: Attempt) 
 
 
 def _make_place(confinement: Confinement, key: Key, order: LaunchOrder) -> None:
-    """Make the attempt's cgroup if there is none: after a reboot only the file is left."""
+    """Make the attempt's cgroup if there is none: usually it has gone with the job's last process.
+    It gets no CPUs of its own, because only the launcher knows which are free."""
     if confinement.cgroup_path(key) is None or key not in confinement.leftovers():
-        confinement.create(key, order.limits)
+        confinement.create(key, replace(order.limits, cores_by=QUOTA))
 
 
 def _wait(pid: int) -> int | None:

@@ -41,6 +41,8 @@ log = logging.getLogger("drfd.launcher")
 
 #: Seconds after which a controller that does not read a report is disconnected; it connects again.
 _SEND_WAIT_S = 10.0
+#: Bytes of reports that are kept until the end of a turn of the loop.
+_MAX_UNSENT_BYTES = 64 << 10
 #: Largest size of an order, in bytes, and number of descriptors that may precede their orders.
 _MAX_ORDER_BYTES, _MAX_WAITING_FDS = 4 << 20, 64
 #: Number of descriptors that one message can carry (SCM_MAX_FD, unix(7)).
@@ -60,6 +62,9 @@ class Port:
         self._size = 0
         #: Descriptors whose orders have not been read, in the order of arrival.
         self._fds: deque[int] = deque()
+        #: Reports that are to be sent, encoded, and their size.
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
 
     def open(
         self,
@@ -82,12 +87,25 @@ class Port:
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def send(self, report: Message) -> None:
-        """Send a report to the controller, if connected; one that connects later gets all again."""
+        """Send a report to the controller with the next `flush`, if the controller is connected;
+        one that connects later gets all again."""
         if self._connection is None:
             return
         reach("report.before-send")
+        data = encode(report)
+        self._unsent.append(data)
+        self._unsent_bytes += len(data)
+        if self._unsent_bytes > _MAX_UNSENT_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send the reports of this turn of the loop together. Called before whatever takes long."""
+        if self._connection is None or not self._unsent:
+            return
+        data = b"".join(self._unsent)
+        self._unsent, self._unsent_bytes = [], 0
         try:
-            self._connection.sendall(encode(report))
+            _send_all(self._connection, data)
         except OSError as error:
             log.warning("event=controller-lost error=%s", error)
             self._drop()
@@ -102,7 +120,7 @@ class Port:
         # A controller that connects again has lost its old connection, even if the loop has not
         # noticed that.
         self._drop()
-        connection.settimeout(_SEND_WAIT_S)
+        connection.setblocking(False)
         self._connection = connection
         self._selector.register(connection, selectors.EVENT_READ, self._read)
         self.send(self._hello())
@@ -119,6 +137,7 @@ class Port:
                 self._connection.close()
         self._connection = None
         self._pieces, self._size = [], 0
+        self._unsent, self._unsent_bytes = [], 0
         if unseen:
             self._close(*unseen)
 
@@ -126,6 +145,8 @@ class Port:
         assert self._connection is not None
         try:
             data, fds, is_cut = receive(self._connection, 1 << 16, _MAX_FDS_AT_ONCE)
+        except BlockingIOError:
+            return
         except OSError:
             data, fds, is_cut = b"", [], False
         self._fds += fds
@@ -162,6 +183,18 @@ class Port:
                 raise BadMessage("an order without its payload")
             fd = self._fds.popleft()
         self._handle(message, fd)
+
+
+def _send_all(connection: socket.socket, data: bytes) -> None:
+    """Send on a socket that does not block. Raises OSError if the other end does not read."""
+    try:
+        sent = connection.send(data)
+    except BlockingIOError:
+        sent = 0
+    if sent < len(data):
+        connection.settimeout(_SEND_WAIT_S)
+        connection.sendall(data[sent:])
+        connection.setblocking(False)
 
 
 def _has_unread(connection: socket.socket) -> bool:

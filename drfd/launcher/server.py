@@ -14,6 +14,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
@@ -180,8 +181,14 @@ class Launcher:
     _endings: Endings = field(default_factory=Endings)
     _boot_id: str = field(default_factory=process.boot_id)
     _running: bool = True
-    #: Attempts that have a file.
+    #: Attempts that have a file, or may have one.
     _known: set[Key] = field(default_factory=set)
+    #: Attempts whose start this controller has been told.
+    _told_start: set[Key] = field(default_factory=set)
+    #: Attempts that have just been found to have ended, whose cgroups are no longer needed.
+    _just_ended: list[Key] = field(default_factory=list)
+    #: Ended attempts whose cgroups are gone already.
+    _without_cgroup: set[Key] = field(default_factory=set)
     #: Number of runners of an attempt that have died before they released the job.
     _lost_runners: dict[Key, int] = field(default_factory=dict)
 
@@ -256,6 +263,9 @@ class Launcher:
             self._runners.run_due()
             for key in list(self._runners.unreported):
                 self._report_start(key)
+            # The controller works on its reports while what follows is done.
+            self.port.flush()
+            self._remove_cgroups()
             for part in self._timed:
                 part.run_due()
             for key, ending in self._endings.due():
@@ -265,6 +275,7 @@ class Launcher:
                     if not is_shortage(error):
                         raise
                     self._endings.put_off(ending)
+            self.port.flush()
         self.confinement.close()
 
     def _pause_s(self) -> float | None:
@@ -279,11 +290,14 @@ class Launcher:
         self._spaces.adopt(key, attempt.created.get("space"))
         if attempt.created["uid"] is not None:
             self._sweeps.begun(key, attempt.created["uid"])
+        if key not in self._runners and self._needs_no_cgroup(attempt):
+            self._just_ended.append(key)
 
     # -- orders -----------------------------------------------------------------------------
 
     def _hello(self) -> Message:
         self._checks.cancel_all()
+        self._told_start.clear()
         return {
             "report": "hello",
             "kind": self.confinement.kind,
@@ -325,6 +339,8 @@ class Launcher:
 
     def _add_notice(self, assignment: Assignment) -> None:
         order = assignment.order
+        # The command will have a cgroup again.
+        self._without_cgroup.discard((order.id, order.attempt))
         is_signed = self._checks.check_now(assignment)
         if is_signed is None and len(self._checks) < self.bounds.running:
             self._checks.begin(assignment, self._add_notice, is_launch=False)
@@ -361,7 +377,7 @@ class Launcher:
         if key in self._endings:
             self._endings.add(key, remove=True, relaunch=assignment)
             return True
-        known = attempt_files.read(self.attempts_fd, key)
+        known = attempt_files.read(self.attempts_fd, key) if key in self._known else None
         if known is not None and not known.owner.may_be(order.owner):
             # The other job's end, usage and signals must never be taken for this job's.
             self._tell("broke", key, text=_TAKEN)
@@ -382,7 +398,7 @@ class Launcher:
         if refusal is not None:
             self._tell("broke", key, text=refusal)
             return False
-        if attempt_files.exists(self.attempts_fd, key) and not self._forget(key):
+        if key in self._known and not self._forget(key):
             # A runner died before it released its job; the job's process is about to exit.
             self._endings.add(key, remove=True, relaunch=assignment)
             return True
@@ -404,8 +420,8 @@ class Launcher:
 
     def _start(self, key: Key, assignment: Assignment, created: attempt_files.Record) -> None:
         order = assignment.order
-        attempt_fd = attempt_files.create(self.attempts_fd, key, created)
         self._known.add(key)
+        attempt_fd = attempt_files.create(self.attempts_fd, key, created)
         try:
             reach("launch.before-cgroup")
             self.confinement.create(key, order.limits)
@@ -483,14 +499,41 @@ class Launcher:
     def _runner_gone(self, key: Key) -> None:
         self._endings.hurry(key)
         self._signalling.forget(key)
+        told = "up" if key in self._told_start else None
+        self._told_start.discard(key)
         attempt = attempt_files.read(self.attempts_fd, key)
-        if attempt is not None:
-            self._report(key, attempt)
+        if attempt is None:
+            return
+        self._report(key, attempt, but=told)
+        if self._needs_no_cgroup(attempt):
+            self._just_ended.append(key)
+
+    def _needs_no_cgroup(self, attempt: Attempt) -> bool:
+        """Return whether the file of this ended attempt tells all that its cgroup could tell."""
+        was_stopped = self.jobs_stop is not None and self.jobs_stop.affected(attempt)
+        return attempt.ended is not None and "counted" in attempt.ended and not was_stopped
+
+    def _remove_cgroups(self) -> None:
+        """Remove the cgroups of attempts that have just ended, while the controller records the
+        ends. The controller orders the removal of the attempts after that, and waits for it. A
+        cgroup that is in use is left until then."""
+        while self._just_ended:
+            key = self._just_ended.pop()
+            reach("end.before-rmdir")
+            # Without cgroups a removal does not show that no process is left.
+            has_cgroup = self.confinement.cgroup_path(key) is not None
+            with suppress(OSError):
+                if has_cgroup and not self._endings.removes(key) and self.confinement.remove(key):
+                    self._without_cgroup.add(key)
+            reach("end.after-rmdir")
 
     def _on_notify(self) -> None:
         for name in set(os.read(self._notify_out, 1 << 16).decode().split()):
             number, _, count = name.partition(".")
-            self._report_start((int(number), int(count)))
+            key = int(number), int(count)
+            if key in self._runners:
+                # Reported in this turn of the loop, unless the attempt turns out to be over.
+                self._runners.unreported.add(key)
 
     def _report_start(self, key: Key) -> None:
         """Report the start of a job. Its end is reported when the runner is gone, not before."""
@@ -499,10 +542,11 @@ class Launcher:
             self._runners.unreported.discard(key)
         if attempt is not None and attempt.running is not None and not attempt.is_over:
             self._report(key, attempt)
+            self._told_start.add(key)
             self._signalling.started(key, attempt)
 
-    def _report(self, key: Key, attempt: Attempt) -> None:
-        """Report what the attempt file says."""
+    def _report(self, key: Key, attempt: Attempt, *, but: str | None = None) -> None:
+        """Report what the attempt file says, `but` for this kind of report."""
         alive = key in self._runners
         if attempt.is_damaged and not alive:
             log.error("event=damaged-attempt-file job=%d attempt=%d", *key, extra=about(job=key[0]))
@@ -516,13 +560,16 @@ class Launcher:
             at_s=time.time(),
             boot_id=self._boot_id,
         )
+        owner = attempt.owner.facts()
         for kind, facts in reports:
+            if kind == but:
+                continue
             if kind == "missing" and self._has_lost_too_many_runners(key):
-                self._tell("shortage", key, of=attempt.owner.facts(), **_RUNNERS_LOST)
+                self._tell("shortage", key, of=owner, **_RUNNERS_LOST)
                 continue
             if kind == "ended" and "counted" not in facts:  # The runner was killed.
                 facts = {"counted": self.confinement.counted(key), **facts}
-            self._tell(kind, key, of=attempt.owner.facts(), **facts)
+            self._tell(kind, key, of=owner, **facts)
 
     def _has_lost_too_many_runners(self, key: Key) -> bool:
         """Return whether too many of its runners have died before they released the job. A
@@ -579,20 +626,23 @@ class Launcher:
 
     def _is_empty(self, key: Key) -> bool:
         """Try again to kill all processes of the attempt, and return whether none is left."""
-        attempt = attempt_files.read(self.attempts_fd, key)
         reach("remove.before-kill")
+        if key in self._without_cgroup:
+            return key not in self._runners
+        attempt = attempt_files.read(self.attempts_fd, key)
         # The runner exits by itself once its job is gone, after it has recorded the end.
         return self.confinement.kill_pass(key, attempt) and key not in self._runners
 
     def _forget(self, key: Key) -> bool:
         """Remove the cgroup, then the file: the attempt is known as long as either exists. Returns
         False if the cgroup is still in use."""
-        if not self.confinement.remove(key):
+        if key not in self._without_cgroup and not self.confinement.remove(key):
             return False
         self._spaces.discard(key)
         reach("remove.before-unlink")
         attempt_files.remove(self.attempts_fd, key)
         self._known.discard(key)
+        self._without_cgroup.discard(key)
         self._sweeps.gone(key)
         return True
 

@@ -67,6 +67,10 @@ class Endings:
             ending.relaunch = relaunch
         ending.due_mono_s = now
 
+    def removes(self, key: Key) -> bool:
+        """Return whether the attempt is being removed, and not merely killed."""
+        return key in self._all and self._all[key].remove
+
     def hurry(self, key: Key) -> None:
         """Make the attempt's next try due now, because something has changed for it."""
         if key in self._all:

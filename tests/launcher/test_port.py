@@ -6,6 +6,7 @@ import os
 import selectors
 import socket
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -49,6 +50,13 @@ class Door:
             for chosen, _ in ready:
                 if chosen.fd in self._selector.get_map():
                     chosen.data()
+            self.port.flush()
+
+    def report(self, *reports: Message) -> None:
+        """Report all that in one turn of the loop."""
+        for each in reports:
+            self.port.send(each)
+        self.port.flush()
 
     def watched(self) -> int:
         return len(self._selector.get_map())
@@ -87,6 +95,11 @@ class Caller:
         finally:
             self._socket.settimeout(WAIT_S)
         return [decode(line) for line in data.splitlines()]
+
+    def hear(self) -> Message:
+        """Wait for a line."""
+        with self._socket.makefile("rb") as lines:
+            return decode(lines.readline())
 
     def is_dropped(self) -> bool:
         """Whether the other side has closed; fails if it has said something before."""
@@ -202,7 +215,7 @@ def test_the_latest_caller_is_the_controller(caller: Caller, door: Door, call: C
     second = call()
     assert second.heard() == [HELLO]
     assert caller.is_dropped()
-    door.port.send({"report": "up"})
+    door.report({"report": "up"})
     assert second.heard() == [{"report": "up"}]
     assert door.watched() == 2, "the listener and one connection"
 
@@ -211,7 +224,7 @@ def test_a_caller_that_leaves_is_forgotten(caller: Caller, door: Door) -> None:
     caller.close()
     door.turn()
     assert door.watched() == 1
-    door.port.send({"report": "up"})
+    door.report({"report": "up"})
 
 
 def test_orders_before_leaving_are_obeyed(caller: Caller, door: Door) -> None:
@@ -224,15 +237,15 @@ def test_orders_before_leaving_are_obeyed(caller: Caller, door: Door) -> None:
 
 def test_without_a_controller_reports_go_nowhere(door: Door, call: Call) -> None:
     """It asks for everything when it comes."""
-    door.port.send({"report": "up"})
+    door.report({"report": "up"})
     assert call().heard() == [HELLO]
 
 
 def test_a_report_to_one_who_has_left_unnoticed_is_no_error(caller: Caller, door: Door) -> None:
     caller.close()
-    door.port.send({"report": "up"})
+    door.report({"report": "up"})
     assert door.watched() == 1
-    door.port.send({"report": "up"})
+    door.report({"report": "up"})
 
 
 def test_a_controller_that_takes_nothing_is_dropped(
@@ -242,7 +255,7 @@ def test_a_controller_that_takes_nothing_is_dropped(
     monkeypatch.setattr(module, "_SEND_WAIT_S", 0.01)
     caller = call()
     for _ in range(1000):
-        door.port.send({"report": "x" * 100_000})
+        door.report({"report": "x" * 100_000})
         if door.watched() == 1:
             break
     assert door.watched() == 1
@@ -296,9 +309,49 @@ def test_root_may_call_a_launcher_of_any_controller() -> None:
 
 def test_reports_come_in_order_and_whole(caller: Caller, door: Door) -> None:
     reports: list[Message] = [{"report": str(number), "text": "é" * 20} for number in range(20)]
-    for report in reports:
-        door.port.send(report)
+    door.report(*reports)
     assert caller.heard() == reports
+
+
+def test_the_reports_of_a_turn_are_one_message(caller: Caller, door: Door) -> None:
+    """The controller wakes up once for them."""
+    for number in range(3):
+        door.port.send({"report": str(number)})
+        assert caller.heard() == []
+    door.port.flush()
+    assert [each["report"] for each in caller.heard()] == ["0", "1", "2"]
+    door.port.flush()
+    assert caller.heard() == []
+
+
+def test_many_reports_do_not_wait_for_the_end_of_a_turn(caller: Caller, door: Door) -> None:
+    report: Message = {"report": "x" * 1000}
+    for _ in range(100):
+        door.port.send(report)
+    assert len(caller.heard()) > 50
+
+
+def test_a_controller_that_reads_slowly_gets_everything(caller: Caller, door: Door) -> None:
+    """More than fits into the socket: the door waits, and obeys orders as before."""
+    report: Message = {"report": "x" * 3_000_000}
+    heard: list[Message] = []
+    reader = threading.Thread(target=lambda: heard.append(caller.hear()))
+    reader.start()
+    door.report(report)
+    reader.join(WAIT_S)
+    assert heard == [report]
+    caller.say(b'{"cmd":"a"}\n')
+    door.turn()
+    door.turn()
+    assert door.orders == [{"cmd": "a"}]
+
+
+def test_reports_for_one_controller_are_not_sent_to_the_next(
+    caller: Caller, door: Door, call: Call
+) -> None:
+    door.port.send({"report": "up"})
+    second = call()
+    assert second.heard() == [HELLO]
 
 
 NOBODY = 65534

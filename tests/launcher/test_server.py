@@ -999,6 +999,22 @@ def test_a_launcher_that_dies_at_a_removal_finishes_it_when_it_is_asked_again(
     assert os.listdir(launcher.files.path) == []
 
 
+@pytest.mark.parametrize("failpoint", ["end.before-rmdir", "end.after-rmdir"])
+def test_a_launcher_that_dies_while_it_tidies_up_after_an_end_has_reported_it(
+    launcher: LauncherProcess, controller: Controller, work: Path, failpoint: str
+) -> None:
+    """The cgroup goes before its removal is ordered; the attempt stays known until then."""
+    arm(launcher, failpoint)
+    controller.launch(shell("exit 7", cwd=work))
+    controller.take("up")
+    assert ended(controller) == (7, None)
+    again = crashed(launcher)
+    assert [each["exit_code"] for each in again.list() if each["report"] == "ended"] == [7]
+    again.ask("remove")
+    until("a removal", lambda: again.list() == NOTHING_KNOWN)
+    assert os.listdir(launcher.files.path) == []
+
+
 @pytest.mark.parametrize("failpoint", ["runner.before-child", "runner.before-running-record"])
 def test_a_runner_that_dies_before_the_start_is_as_good_as_none(
     launcher: LauncherProcess, controller: Controller, work: Path, failpoint: str

@@ -40,6 +40,7 @@ STARTING = (
 )
 ENDING = (
     *("runner.before-end-record", "runner.after-end-record"),
+    *("end.before-rmdir", "end.after-rmdir"),
     *("remove.before-kill", "remove.before-rmdir", "remove.before-unlink", "remove.after-unlink"),
 )
 ORDERING = ("engine.before-effect", "engine.after-effect", "report.before-send")
@@ -59,7 +60,8 @@ REACHED: dict[str, tuple[str, ...]] = {
     ),
     "clean": (
         *(*DECIDING, *ASKING, *ORDERING, *ENDING),
-        *("notice.before-fork", "notice.after-fork"),
+        # The command's cgroup is made anew.
+        *("notice.before-fork", "notice.after-fork", "launch.before-limits"),
         *("notifier.before-mark", "notifier.after-mark", "notifier.before-record"),
     ),
     "reload": (*DECIDING, *ASKING, *ORDERING, *STARTING, *ENDING),
