@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from drfd.daemon.spawn import group_for
 from instance import CONFIG, Instance, wait_for
 from kernel import Kernel
 from system.accounts import Accounts
@@ -60,7 +61,9 @@ def fill(place: Path) -> list[Path]:
 
 @contextmanager
 def no_new_processes(instance: Instance) -> Iterator[None]:
-    """While it lasts, neither the launcher nor its runners can fork."""
+    """While it lasts, neither the launcher nor its runners can fork, nor into a cgroup of jobs."""
+    tops = [top / "pids.max" for top in Kernel().groups(group_for(instance.state))]
+    bounds = {top: top.read_text() for top in tops if Kernel().v2 is not None and top.exists()}
     kernel, launcher = Kernel(), instance.launcher_pid()
     home = kernel.cgroup(launcher, "pids")
     cage = kernel.top("pids") / f"drfd-test-{os.getpid()}"
@@ -72,8 +75,13 @@ def no_new_processes(instance: Instance) -> Iterator[None]:
             if kernel.cgroup(pid, "pids") == home:
                 (cage / "cgroup.procs").write_text(str(pid))
         (cage / "pids.max").write_text("1")
+        for top in bounds:
+            top.write_text("0")
         yield
     finally:
+        for top, bound in bounds.items():
+            with suppress(FileNotFoundError):
+                top.write_text(bound)
         for pid in (cage / "cgroup.procs").read_text().split():
             # It may be about to end, as the launcher does after the daemon.
             with suppress(ProcessLookupError):

@@ -140,6 +140,10 @@ class CgroupV2:
             with opened(directory, os.O_PATH | os.O_DIRECTORY) as cgroup_fd:
                 pid = syscalls.fork_into(cgroup_fd)
         except OSError as error:
+            if error.errno == errno.EAGAIN:
+                # All jobs together have as many processes as allowed. That bound must not keep out
+                # a job's first process, and does not concern a process that moves (cgroup-v2.rst).
+                return syscalls.fork()
             raise LimitFailed(f"{directory}: {error.strerror}") from error
         if pid == 0:
             self._forked_into = key
