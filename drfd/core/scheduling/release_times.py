@@ -90,17 +90,17 @@ class _Alike:
         #: The start (as in `_Holder`) and the resources of those that run, by id.
         self.started: dict[int, tuple[float, Vector]] = {}
 
+    def end_s(self, started_s: float, now_s: float) -> float:
+        """Return the estimated end of one that runs."""
+        end_s = started_s + self.length_s
+        if end_s > now_s:
+            return end_s
+        return estimated_end_s(started_s, self.length_s, self.spec.time_limit_s, now_s)
+
     def ends(self, now_s: float) -> list[LineEnd]:
         """Return the estimated ends of those that run."""
-        length_s, limit_s = self.length_s, self.spec.time_limit_s
-        found = [
-            (started_s + length_s, job_id, held)
-            for job_id, (started_s, held) in self.started.items()
-        ]
-        if found and min(found)[0] > now_s:
-            return found
         return [
-            (estimated_end_s(started_s, length_s, limit_s, now_s), job_id, held)
+            (self.end_s(started_s, now_s), job_id, held)
             for job_id, (started_s, held) in self.started.items()
         ]
 
@@ -266,10 +266,7 @@ class Ends:
             if started_s is None:
                 end_s = self.run_times.end_s(job, now_s)
             else:
-                end_s = started_s + alike.length_s
-                if end_s <= now_s:
-                    limit_s = job.spec.time_limit_s
-                    end_s = estimated_end_s(started_s, alike.length_s, limit_s, now_s)
+                end_s = alike.end_s(started_s, now_s)
             found.append((end_s, job_id, held))
         return found
 

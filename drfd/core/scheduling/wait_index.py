@@ -369,13 +369,13 @@ class WaitIndex:
         else:
             stale = {demand for demand, _ in place.heads.items() ^ before.heads.items()}
         for demand in stale:
-            demand_group_ = self.demand_groups.get(demand)
-            if demand_group_ is None:
-                demand_group_ = self.demand_groups[demand] = DemandGroup(
+            own_group = self.demand_groups.get(demand)
+            if own_group is None:
+                own_group = self.demand_groups[demand] = DemandGroup(
                     demand, self.share_tree, self.past_usage
                 )
-            demand_group_.put(leaf, place.head, place.heads.get(demand))
-            if not demand_group_.now.heads:
+            own_group.put(leaf, place.head, place.heads.get(demand))
+            if not own_group.now.heads:
                 del self.demand_groups[demand]
         return place.heads
 
