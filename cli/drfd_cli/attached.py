@@ -399,7 +399,7 @@ class _SignalWakeup:
 
 def _load_messages() -> None:
     """Import now what will be needed for messages: the job may outlast this release of drf."""
-    import drfd_cli.output  # noqa: F401
+    import drfd_cli.output  # noqa: F401  # it is only loaded
 
 
 def _announce(*lines: str) -> None:

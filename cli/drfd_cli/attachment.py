@@ -80,7 +80,8 @@ class AttachSocket:
 
 def _new_directory() -> str:
     """Make a directory for this user alone where temporary files are kept."""
-    named = next(filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP"))), "/tmp")  # noqa: S108
+    usual = "/tmp"  # noqa: S108  # a private directory is made in it
+    named = next(filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP"))), usual)
     path = os.path.join(os.path.abspath(named), f"drf-run-{os.urandom(6).hex()}")
     try:
         os.mkdir(path, 0o700)

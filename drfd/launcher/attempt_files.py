@@ -254,16 +254,6 @@ def _read_line(line: bytes) -> Record | None:
     return record if isinstance(record, dict) and isinstance(record.get("record"), str) else None
 
 
-def exists(dir_fd: int, key: Key) -> bool:
-    """Return whether the attempt has a file, whatever its contents. The file is made before
-    everything else of an attempt and removed last."""
-    try:
-        os.stat(file_name(key), dir_fd=dir_fd)
-    except FileNotFoundError:
-        return False
-    return True
-
-
 def is_locked(dir_fd: int, key: Key) -> bool:
     """Return whether a runner of this attempt is alive."""
     try:

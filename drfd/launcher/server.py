@@ -181,7 +181,8 @@ class Launcher:
     _endings: Endings = field(default_factory=Endings)
     _boot_id: str = field(default_factory=process.boot_id)
     _running: bool = True
-    #: Attempts that have a file, or may have one.
+    #: Attempts that have a file, or may have one. The file is made before everything else of an
+    #: attempt and removed last.
     _known: set[Key] = field(default_factory=set)
     #: Attempts whose start this controller has been told.
     _told_start: set[Key] = field(default_factory=set)

@@ -290,11 +290,8 @@ class Cpusets:
             return
         own = self._at(self._directory(key))
         # A new cpuset is a copy of its parent's (`open_v1`): nearly always that is right already.
-        if own.cpus != cpus:
-            self._set(own, "cpus", cpus)
-        nodes = self.memory_nodes()
-        if own.mems != nodes:
-            self._set(own, "mems", nodes)
+        self._correct(own, "cpus", cpus)
+        self._correct(own, "mems", self.memory_nodes())
 
     def share(self, key: Key, cpus: Cpus) -> None:
         """Let an unpinned job run on these CPUs. Raises LimitFailed, or FileNotFoundError if the
@@ -306,8 +303,11 @@ class Cpusets:
             self._set(own, "memory_migrate", False)
         # On version 2 an unpinned job has no nodes of its own and uses those of its parent.
         nodes = self.memory_nodes() if self._is_v1 else frozenset[int]()
-        if own.mems != nodes:
-            self._set(own, "mems", nodes)
+        self._correct(own, "mems", nodes)
+
+    def _correct(self, own: Plain, name: str, value: object) -> None:
+        if getattr(own, name) != value:
+            self._set(own, name, value)
 
     def _set(self, own: Plain, name: str, value: object) -> None:
         try:

@@ -558,36 +558,35 @@ def test_a_cgroup_that_cannot_be_entered_is_named(kernel: Kernel, place: CgroupV
         place.enter(KEY, LIMITS, os.getuid())
 
 
-def refuse_fork_into(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """The kernel does not fork into the cgroup, but forks."""
+@pytest.fixture
+def refusing(
+    monkeypatch: pytest.MonkeyPatch, open_place: Open, request: pytest.FixtureRequest
+) -> CgroupV2:
+    """A place with a cgroup for KEY, into which the kernel does not fork, for the errno that is the
+    parameter; elsewhere it forks."""
 
     def refused(cgroup_fd: int) -> int:
-        raise OSError(number, os.strerror(number))
+        raise OSError(request.param, os.strerror(request.param))
 
     monkeypatch.setattr(cgroup_v2.syscalls, "why_no_fork_into", lambda: None)
     monkeypatch.setattr(cgroup_v2.syscalls, "fork_into", refused)
     monkeypatch.setattr(cgroup_v2.syscalls, "fork", lambda: 4242)
-
-
-def test_a_bound_on_all_jobs_keeps_no_first_process_out(
-    monkeypatch: pytest.MonkeyPatch, kernel: Kernel, open_place: Open
-) -> None:
-    refuse_fork_into(monkeypatch, errno.EAGAIN)
     place = open_place(frozenset({"memory", "pids"}))
     place.create(KEY, LIMITS)
-    assert place.fork(KEY) == 4242
-    place.enter(KEY, LIMITS, 0)
+    return place
+
+
+@pytest.mark.parametrize("refusing", [errno.EAGAIN], indirect=True)
+def test_a_bound_on_all_jobs_keeps_no_first_process_out(kernel: Kernel, refusing: CgroupV2) -> None:
+    assert refusing.fork(KEY) == 4242
+    refusing.enter(KEY, LIMITS, 0)
     assert kernel.file("cgroup.procs").read_text() == "0"
 
 
-def test_a_cgroup_that_no_process_can_be_forked_into_is_named(
-    monkeypatch: pytest.MonkeyPatch, kernel: Kernel, open_place: Open
-) -> None:
-    refuse_fork_into(monkeypatch, errno.EBUSY)
-    place = open_place(frozenset({"memory", "pids"}))
-    place.create(KEY, LIMITS)
+@pytest.mark.parametrize("refusing", [errno.EBUSY], indirect=True)
+def test_a_cgroup_that_no_process_can_be_forked_into_is_named(refusing: CgroupV2) -> None:
     with pytest.raises(LimitFailed, match="job-41-2: Device or resource busy"):
-        place.fork(KEY)
+        refusing.fork(KEY)
 
 
 # -- out of memory --------------------------------------------------------------------------
