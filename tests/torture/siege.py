@@ -110,7 +110,6 @@ class Siege:
         finally:
             for name in self._workers:
                 self._home(name).joinpath("stop").touch()
-        self._clear_attacker()
         for name, worker in self._workers.items():
             wait_for(
                 f"the end of {name}'s work",
@@ -120,6 +119,8 @@ class Siege:
             )
             if worker.returncode != 0:
                 self.deviations.append(f"{name} has ended with {worker.returncode}")
+        # What the last attack had sent may have been read only after its own clearing.
+        self._clear_attacker()
         self.check()
 
     def _attacks(self) -> Iterator[str]:
