@@ -186,9 +186,7 @@ class Launcher:
     _known: set[Key] = field(default_factory=set)
     #: Attempts whose start this controller has been told.
     _told_start: set[Key] = field(default_factory=set)
-    #: Attempts that have just been found to have ended, whose cgroups are no longer needed.
-    _just_ended: list[Key] = field(default_factory=list)
-    #: Ended attempts whose cgroups are gone already.
+    #: Ended attempts whose cgroups are gone, so that only their files are left.
     _without_cgroup: set[Key] = field(default_factory=set)
     #: Number of runners of an attempt that have died before they released the job.
     _lost_runners: dict[Key, int] = field(default_factory=dict)
@@ -264,9 +262,6 @@ class Launcher:
             self._runners.run_due()
             for key in list(self._runners.unreported):
                 self._report_start(key)
-            # The controller works on its reports while what follows is done.
-            self.port.flush()
-            self._remove_cgroups()
             for part in self._timed:
                 part.run_due()
             for key, ending in self._endings.due():
@@ -292,7 +287,7 @@ class Launcher:
         if attempt.created["uid"] is not None:
             self._sweeps.begun(key, attempt.created["uid"])
         if key not in self._runners and self._needs_no_cgroup(attempt):
-            self._just_ended.append(key)
+            self._remove_cgroup(key)
 
     # -- orders -----------------------------------------------------------------------------
 
@@ -505,28 +500,26 @@ class Launcher:
         attempt = attempt_files.read(self.attempts_fd, key)
         if attempt is None:
             return
-        self._report(key, attempt, but=told)
         if self._needs_no_cgroup(attempt):
-            self._just_ended.append(key)
+            self._remove_cgroup(key)
+        self._report(key, attempt, but=told)
 
     def _needs_no_cgroup(self, attempt: Attempt) -> bool:
         """Return whether the file of this ended attempt tells all that its cgroup could tell."""
         was_stopped = self.jobs_stop is not None and self.jobs_stop.affected(attempt)
         return attempt.ended is not None and "counted" in attempt.ended and not was_stopped
 
-    def _remove_cgroups(self) -> None:
-        """Remove the cgroups of attempts that have just ended, while the controller records the
-        ends. The controller orders the removal of the attempts after that, and waits for it. A
-        cgroup that is in use is left until then."""
-        while self._just_ended:
-            key = self._just_ended.pop()
-            reach("end.before-rmdir")
-            # Without cgroups a removal does not show that no process is left.
-            has_cgroup = self.confinement.cgroup_path(key) is not None
-            with suppress(OSError):
-                if has_cgroup and not self._endings.removes(key) and self.confinement.remove(key):
-                    self._without_cgroup.add(key)
-            reach("end.after-rmdir")
+    def _remove_cgroup(self, key: Key) -> None:
+        """Remove the cgroup of an attempt that has just ended, before the end is reported: the
+        controller then gives the job's resources to others when it records the end. A cgroup that
+        is in use is left until the controller orders the removal of the attempt."""
+        reach("end.before-rmdir")
+        # Without cgroups a removal does not show that no process is left.
+        has_cgroup = self.confinement.cgroup_path(key) is not None
+        with suppress(OSError):
+            if has_cgroup and not self._endings.removes(key) and self.confinement.remove(key):
+                self._without_cgroup.add(key)
+        reach("end.after-rmdir")
 
     def _on_notify(self) -> None:
         for name in set(os.read(self._notify_out, 1 << 16).decode().split()):
@@ -570,6 +563,8 @@ class Launcher:
                 continue
             if kind == "ended" and "counted" not in facts:  # The runner was killed.
                 facts = {"counted": self.confinement.counted(key), **facts}
+            if kind == "ended" and key in self._without_cgroup:
+                facts = {**facts, "gone": True}
             self._tell(kind, key, of=owner, **facts)
 
     def _has_lost_too_many_runners(self, key: Key) -> bool:

@@ -238,7 +238,9 @@ class Play:
                 once_more(victim, "cancel", job_id, done)
             case "restart":
                 victim.kill()
-                victim.ask("status")
+                # An end that is reported earlier is not ordered anything by the engine.
+                is_back = lambda: victim.ask("doctor")["launcher"] == "connected"  # noqa: E731
+                wait_for("the launcher", is_back, show=victim.tail)
                 self._open_gate()
             case "clean" | "tell":
                 self._open_gate()

@@ -335,10 +335,15 @@ class Engine:
 
     def perform_owed(self, job: Job) -> None:
         for effect in (owed(job), signals_owed(job)):
-            if effect is not None and self.host.is_ready():
-                reach("engine.before-effect")
-                self.host.perform(effect, job)
-                reach("engine.after-effect")
+            if effect is not None:
+                self.perform(effect, job)
+
+    def perform(self, effect: Effect, job: Job) -> None:
+        """Send an effect of what is durable to the host, if it is there."""
+        if self.host.is_ready():
+            reach("engine.before-effect")
+            self.host.perform(effect, job)
+            reach("engine.after-effect")
 
     def perform_all_owed(self) -> None:
         """Send all owed effects of live jobs to a host that has just become ready."""

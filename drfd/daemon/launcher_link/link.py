@@ -18,6 +18,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -297,6 +298,7 @@ class LauncherConnection:
             return
         measured = None
         then: Callable[[], None] | None = None
+        is_removed = False
         match report:
             case StartedReport() if job is not None:
                 self._meter.watch(key, report.runner_pid, report.cgroup)
@@ -304,8 +306,10 @@ class LauncherConnection:
                 measured = self._meter.finish(job, report.cpu_s)
                 if left_bytes := report.counted.get("left_bytes"):
                     self._link.left_bytes[key] = left_bytes
+                # A notification is still to run, and memory that is left is counted first.
+                is_removed = report.gone and job.spec.notify is None and not left_bytes
             case RemovedReport():
-                if self._forget(key):
+                if self._forget(key) or job is None:
                     return
                 then = self._launch_if_owed(key[0])
             case MissingReport():
@@ -313,6 +317,11 @@ class LauncherConnection:
                     report = replace(report, loss=loss_by_boot(job, booted_at_s()))
                 then = self._launch_if_owed(key[0])
         self._submit(stimulus_for(report, self._engine.clock(), measured), then)
+        if job is not None and is_removed:
+            # Usually of the same turn, so that the next start waits for one commit, not for two.
+            removed = AttemptRemoved(self._engine.clock(), *key)
+            # Its file is still to go. If this order is lost, the next reconciliation gives it.
+            self._submit(removed, partial(self._engine.perform, RemoveAttempt(*key), job))
 
     def _forget(self, key: AttemptKey) -> bool:
         """Drop the state of a removed attempt, and return whether it was a stray."""

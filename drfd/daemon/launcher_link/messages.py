@@ -260,7 +260,7 @@ class ShortageReport(_AttemptReport, tag="shortage", frozen=True, kw_only=True):
 
 
 class EndedReport(_AttemptReport, tag="ended", frozen=True, kw_only=True):
-    """All processes of the attempt have ended; its cgroup is still there."""
+    """All processes of the attempt have ended."""
 
     at_s: float
     mono_s: float | None
@@ -268,6 +268,8 @@ class EndedReport(_AttemptReport, tag="ended", frozen=True, kw_only=True):
     signal: int | None
     oom_killed: bool
     over_limit: bool
+    #: Whether its cgroup is gone, too, so that nothing but its file is left.
+    gone: bool = False
     #: Why it is not known how the attempt ended, or None.
     loss: str | None = None
     #: Usage of the runner's children, as the runner measured it.

@@ -17,7 +17,7 @@ import pytest
 from drfd.common.errors import HostError
 from drfd.core.model import stimuli as st
 from drfd.core.model.events import Event
-from drfd.core.model.job import Job, JobState, Outcome
+from drfd.core.model.job import Job, JobState, Notify, Outcome, Retry, Words
 from drfd.core.model.resources import Axes
 from drfd.daemon.engine import engine as engine_module
 from drfd.daemon.engine.engine import Engine, Work
@@ -41,6 +41,7 @@ HELLO = {
 }
 DISK = Disk(name="data", path="/data", read_bps=1, write_bps=1, devices=("8:0",))
 LIST = {"cmd": "list"}
+NOTIFY = Notify(("end",), Words.of(["true"]))
 
 
 @dataclass
@@ -371,6 +372,57 @@ async def test_a_job_lives_through_the_launchers_reports(bench: OpenBench) -> No
         assert (done.shown_state, done.exit_code, done.ended_at) == ("FAILED", 3, now(5).at_s)
         assert (done.usage.cores_milli, done.usage.memory_bytes) == (0, 0)
         assert done.usage.cpu_s >= 1.5
+
+
+async def test_resources_are_free_with_the_end_if_the_cgroup_is_gone(bench: OpenBench) -> None:
+    """The next start then waits for one commit, and the removal of the file for nobody."""
+    async with bench() as b:
+        await b.ready()
+        await b.ask(asks(9))
+        await b.ask(asks(9))
+        await b.report(up(1))
+        b.taken()
+        await b.report(ended(1, gone=True))
+        assert b.job(1).shown_state == "COMPLETED"
+        assert brief(b.taken()) == [order("launch", 2), order("remove", 1)]
+        await b.report(about("removed", 1))
+        assert (b.job(2).shown_state, b.taken()) == ("STARTING", [])
+
+
+async def test_an_end_that_is_told_again_has_its_file_removed(bench: OpenBench) -> None:
+    """The daemon was killed between the commit and the order, and the job has been retried."""
+    asked = st.SubmitAsked(now(), replace(spec(asks=demand(1)), retry=Retry(1, (Outcome.FAILED,))))
+    again = ended(1, code=1, gone=True)
+    async with bench() as b:
+        await b.ready()
+        await b.ask(asked)
+        await b.report(up(1))
+        await b.report(again)
+        await b.state(1, "PENDING")
+        b.taken()
+        b.launcher.news, b.launcher.known = [again], [(1, 1)]
+        await b.launcher.hang_up()
+        await until(lambda: b.launcher.connections == 2, lambda: b.launcher.connections)
+        await b.ready()
+        await b.quiet()
+        assert order("remove", 1) in brief(b.taken())
+        assert b.job(1).shown_state == "PENDING"
+
+
+@pytest.mark.parametrize(
+    ("changes", "facts"),
+    [({"notify": NOTIFY}, {}), ({}, {"counted": {"left_bytes": 1 << 20}})],
+    ids=["notification", "memory left in use"],
+)
+async def test_resources_are_kept_while_something_of_the_job_is_left(
+    bench: OpenBench, changes: dict[str, Any], facts: dict[str, Any]
+) -> None:
+    async with bench() as b:
+        await b.ready()
+        await b.ask(st.SubmitAsked(now(), replace(spec(asks=demand(1)), **changes)))
+        await b.report(up(1))
+        await b.report(ended(1, gone=True, **facts))
+        assert b.job(1).shown_state == "CLEANING"
 
 
 async def test_a_launch_that_broke_ends_with_the_reason_and_is_removed(bench: OpenBench) -> None:
