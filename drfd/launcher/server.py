@@ -47,6 +47,8 @@ from drfd.launcher.runner.shortage import (
     read_failure,
     shortage_of,
 )
+from drfd.launcher.runner.starter.choice import choose
+from drfd.launcher.runner.starter.interface import JobStarter
 from drfd.launcher.signalling import Ending, Endings, Freezing, Signalling
 from drfd.launcher.signatures import KeyService, SignatureChecks, SigningKeys
 from drfd.launcher.system import process
@@ -175,6 +177,8 @@ class Launcher:
     space_home: str | None = None
     #: The default of `space_home`, which may hold spaces of an earlier configuration.
     usual_space_home: str | None = None
+    #: How jobs' processes are begun.
+    starter: JobStarter = field(default_factory=choose)
     #: Whether a user's IPC objects are removed after the user's last job.
     removes_ipc: bool = False
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
@@ -199,7 +203,7 @@ class Launcher:
             self.attempts_fd,
             self._selector,
             self._runner_gone,
-            fork=lambda: fork_runner(self.confinement, self._notify_in, capabilities),
+            fork=lambda: fork_runner(self.confinement, self._notify_in, capabilities, self.starter),
             are_kept=self.confinement.keeps_runners,
         )
         self._freezing = Freezing(
@@ -291,6 +295,10 @@ class Launcher:
 
     # -- orders -----------------------------------------------------------------------------
 
+    def _entry(self) -> tuple[str, str]:
+        way, text = self.confinement.entry()
+        return way, f"{text}; {self.starter.about}"
+
     def _hello(self) -> Message:
         self._checks.cancel_all()
         self._told_start.clear()
@@ -299,7 +307,7 @@ class Launcher:
             "kind": self.confinement.kind,
             "controls": self.confinement.controls(),
             "cores": self.confinement.cores(),
-            "entry": self.confinement.entry(),
+            "entry": self._entry(),
             "mounts": self.confinement.mounts(),
             "warnings": self.warnings,
             "private_tmp": self._spaces.home,

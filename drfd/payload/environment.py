@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-_OPENMP = "OMP_NUM_THREADS"
+OPENMP = "OMP_NUM_THREADS"
 
 #: Thread counts that default to OMP_NUM_THREADS, so they are not set if the submitter sets that.
 _AFTER_OPENMP = (
@@ -42,10 +42,16 @@ def thread_counts(threads: int, env: Mapping[str, str]) -> dict[str, str]:
     Most programs start one thread for each CPU of the machine, and few respect CPU quotas. A job
     that declares fewer CPUs would have more threads than its quota can run at once.
     """
-    names = [_OPENMP, *_ALONE]
-    if _OPENMP not in env:
-        names += _AFTER_OPENMP
-    return {name: str(threads) for name in names if name not in env}
+    usual, after_openmp = thread_defaults(threads)
+    counts = usual if OPENMP in env else usual | after_openmp
+    return {name: count for name, count in counts.items() if name not in env}
+
+
+def thread_defaults(threads: int) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the variables of `thread_counts`, and those of them that are not set where OPENMP is
+    set, each a default that the submitter's own value overrides."""
+    count = str(threads)
+    return dict.fromkeys((OPENMP, *_ALONE), count), dict.fromkeys(_AFTER_OPENMP, count)
 
 
 #: Lists of the GPUs that are allocated to a job, and the order in which CUDA numbers GPUs.

@@ -34,20 +34,20 @@ def decode(data: bytes) -> LaunchPayload:
     magic, *fields = data.split(b"\0", FIELDS)
     if magic != MAGIC or len(fields) != FIELDS:
         raise ValueError("it is not what a job is started with")
-    umask, cwd, stdout, stderr, attach = map(_text, fields[:5])
-    argc, notices, variables, has_script = map(int, fields[5:9])
+    cwd, stdout, stderr, attach = map(_text, fields[1:5])
+    argc, notices, variables, has_script = map(_number, fields[5:9])
     count = argc + notices + variables
-    if min(argc, notices, variables) < 0:
-        raise ValueError("it is not what a job is started with")
     *words, script = fields[9].split(b"\0", count)
     if len(words) != count:
         raise ValueError("it is cut short")
     texts = [_text(word) for word in words]
-    env = (pair.partition("=") for pair in texts[argc + notices :])
+    env = [pair.partition("=") for pair in texts[argc + notices :]]
+    if not all(name and sign for name, sign, _ in env):
+        raise ValueError("a variable has no name or no value")
     return LaunchPayload(
         argv=tuple(texts[:argc]),
         cwd=cwd,
-        umask=int(umask, 8) & 0o777,
+        umask=_number(fields[0], base=8) & 0o777,
         stdout=stdout,
         stderr=stderr,
         env={name: value for name, _, value in env},
@@ -78,11 +78,19 @@ def output_path(
     return path if path.startswith("/") else f"{cwd.rstrip('/')}/{path}"
 
 
+#: Longest number in a payload.
+_MOST_DIGITS = 16
 _SIGN = re.compile("%[%jAaxu]")
 
 
 def _filled(signs: Mapping[str, str], found: re.Match[str]) -> str:
     return signs[found[0]]
+
+
+def _number(digits: bytes, base: int = 10) -> int:
+    if not digits.isdigit() or len(digits) > _MOST_DIGITS or int(max(digits)) - 48 >= base:
+        raise ValueError("it is not what a job is started with")
+    return int(digits, base)
 
 
 def _text(data: bytes) -> str:

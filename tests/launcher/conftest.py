@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from drfd.launcher.runner.starter.sources import NotCompiled, compile_starter
 from launcher import rig
 from launcher.rig import AttemptFiles, Driver, LauncherProcess, MakeLauncher, Start, Terminal
 
@@ -49,9 +50,25 @@ def work(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def driver() -> Iterator[Driver]:
-    driver = Driver()
+#: Both ways to begin a job's process: by the compiled program, and by Python.
+WAYS = COMPILED, FORKED = "compiled", "forked"
+
+
+@pytest.fixture(scope="session")
+def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The compiled program that begins jobs' processes."""
+    program = tmp_path_factory.mktemp("starter") / "drfd-starter"
+    try:
+        compile_starter(program)
+    except NotCompiled as error:
+        pytest.skip(str(error))
+    return program
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
+    is_compiled = request.param == COMPILED
+    driver = Driver(request.getfixturevalue("starter") if is_compiled else None)
     yield driver
     driver.close()
 

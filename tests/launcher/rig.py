@@ -313,9 +313,11 @@ def end(attempt: Attempt) -> None:
 class Driver:
     """A process of its own that starts runners: `fork_runner` forks its caller."""
 
-    def __init__(self) -> None:
+    def __init__(self, starter: Path | None = None) -> None:
+        """`starter`: the compiled program that begins jobs' processes; None: Python does."""
+        driver = Path(__file__).with_name("runner_driver.py")
         self._process = subprocess.Popen(
-            [sys.executable, "-I", str(Path(__file__).with_name("runner_driver.py")), str(ROOT)],
+            [sys.executable, "-I", str(driver), str(ROOT), str(starter or "")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,

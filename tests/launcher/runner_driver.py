@@ -9,15 +9,19 @@ import os
 import signal
 import socket
 import sys
+from pathlib import Path
 
 sys.path.insert(0, sys.argv[1])
 
 from drfd.launcher import attempt_files
-from drfd.launcher.confinement.interface import LimitFailed
+from drfd.launcher.confinement.interface import Entrance, LimitFailed
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment, read_order
 from drfd.launcher.runner import attempt_process, privileges
 from drfd.launcher.runner.runner import fork_runner, hand_over
+from drfd.launcher.runner.starter.choice import choose
+from drfd.launcher.runner.starter.compiled import Compiled
+from drfd.launcher.runner.starter.forked import Forked
 from drfd.launcher.system import process
 from drfd.linux.sealed import seal
 
@@ -25,14 +29,14 @@ from drfd.linux.sealed import seal
 class Closed(Unconfined):
     """A place that cannot be entered."""
 
-    def enter(self, key: object, limits: object, uid: object) -> None:
-        raise LimitFailed("/cgroup.procs: No space left on device")
+    def entrance(self, key: object, limits: object, uid: object) -> Entrance:
+        return Entrance(files=("/dev/full",))
 
 
 class NoMemory(Unconfined):
     """A place that the kernel has no memory for."""
 
-    def enter(self, key: object, limits: object, uid: object) -> None:
+    def entrance(self, key: object, limits: object, uid: object) -> Entrance:
         raise LimitFailed("/tasks: no memory") from OSError(errno.ENOMEM, "no memory")
 
 
@@ -63,16 +67,24 @@ class Sticky(Unconfined):
         return False
 
 
+STARTER = choose(Path(sys.argv[2])) if sys.argv[2] else Forked("a test")
+assert isinstance(STARTER, Compiled if sys.argv[2] else Forked), STARTER.about
 CAPABILITIES = privileges.needed(enters_spaces=False, serves_root=True)
 #: How long a runner insists on an end.
 SWEEP_S = attempt_process._SWEEP_S
 
 
 class Stopped(Unconfined):
-    """A place where a user stops each process as soon as it is his."""
+    """A place that takes for ever to enter, as if a user stopped each process: a FIFO that nobody
+    reads."""
 
-    def enter(self, key: object, limits: object, uid: object) -> None:
-        os.kill(os.getpid(), signal.SIGSTOP)
+    def __init__(self, directory: str) -> None:
+        super().__init__("a test")
+        self._fifo = f"{directory}/stopped"
+        os.mkfifo(self._fifo)
+
+    def entrance(self, key: object, limits: object, uid: object) -> Entrance:
+        return Entrance(files=(self._fifo,))
 
 
 # Else a runner rings twice where a pause of the machine keeps a job from its exec.
@@ -90,7 +102,7 @@ def start(request: dict) -> int:
         "no memory": NoMemory,
         "short": lambda _: Short(request["cwd"]),
         "sticky": Sticky,
-        "stopped": Stopped,
+        "stopped": lambda _: Stopped(request["cwd"]),
     }
     privileges.DROP_AFTER_S = 1.0 if request["drops_privileges"] else 600.0
     confinement = places[request["place"]]("a test")
@@ -114,7 +126,7 @@ def start(request: dict) -> int:
         bell_in = os.open(request["bell"], os.O_WRONLY | os.O_NONBLOCK)
     pid = request["runner"]
     if pid is None:
-        pid, channel = fork_runner(confinement, bell_in, CAPABILITIES)
+        pid, channel = fork_runner(confinement, bell_in, CAPABILITIES, STARTER)
     else:
         channel = kept.pop(pid)
         assert channel.recv(1) == b".", "it has not let go of its attempt"

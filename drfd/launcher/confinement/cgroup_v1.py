@@ -28,6 +28,7 @@ from drfd.launcher.confinement.cores import PERIOD_US, Cores, Cpusets, Pins, ope
 from drfd.launcher.confinement.interface import (
     WRITTEN,
     Counted,
+    Entrance,
     LimitFailed,
     reach_before_limits,
 )
@@ -123,18 +124,18 @@ class CgroupV1:
     def fork(self, key: Key) -> int:
         return syscalls.fork()
 
-    def enter(self, key: Key, limits: AttemptLimits, uid: int) -> None:
+    def entrance(self, key: Key, limits: AttemptLimits, uid: int) -> Entrance:
         # A thread that moves itself alone, by 0 in `tasks`, does not take the lock that stops all
         # forks and exits (since Linux 5.5). For that lock a write to `cgroup.procs` may wait 20 ms:
         # an RCU grace period, if nothing has been moved in the last 30 ms (kernel/cgroup/cgroup.c,
         # cgroup_procs_write_start).
         memory = self._directory("memory", key)
         # The last one counts what is opened for the others.
-        for directory in (*(one for one in self._directories(key) if one != memory), memory):
-            try:
-                put(f"{directory}/tasks", "0")
-            except OSError as error:
-                raise LimitFailed(f"{directory}/tasks: {error.strerror}") from error
+        directories = (*(one for one in self._directories(key) if one != memory), memory)
+        return Entrance(files=tuple(f"{directory}/tasks" for directory in directories))
+
+    def enter(self, key: Key, limits: AttemptLimits, uid: int) -> None:
+        self.entrance(key, limits, uid).take()
 
     def oom_descriptor(self, key: Key) -> int | None:
         """Return an eventfd that is signalled at each OOM kill (kernel: cgroup-v1/memory.rst,

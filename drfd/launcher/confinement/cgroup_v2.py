@@ -24,6 +24,7 @@ from drfd.launcher.confinement.interface import (
     FORKED,
     MOVED,
     Counted,
+    Entrance,
     JobGroupGone,
     LimitFailed,
     reach_before_limits,
@@ -31,7 +32,7 @@ from drfd.launcher.confinement.interface import (
 from drfd.launcher.confinement.processes import MembersV2, remove_all
 from drfd.launcher.protocol import QUOTA, UNIFIED, AttemptLimits, DiskLimit
 from drfd.launcher.system import process
-from drfd.launcher.system.files import put, unless_gone
+from drfd.launcher.system.files import unless_gone
 from drfd.linux import syscalls
 from drfd.linux.descriptors import opened
 
@@ -149,14 +150,15 @@ class CgroupV2:
             self._forked_into = key
         return pid
 
+    def entrance(self, key: Key, limits: AttemptLimits, uid: int) -> Entrance:
+        return self._entrance(key, is_inside=self._why_moved is None)
+
     def enter(self, key: Key, limits: AttemptLimits, uid: int) -> None:
-        if self._forked_into != key:
-            path = f"{self._directory(key)}/cgroup.procs"
-            try:
-                put(path, "0")
-            except OSError as error:
-                raise LimitFailed(f"{path}: {error.strerror}") from error
-        self._affinity.apply(key)
+        self._entrance(key, is_inside=self._forked_into == key).take()
+
+    def _entrance(self, key: Key, *, is_inside: bool) -> Entrance:
+        files = () if is_inside else (f"{self._directory(key)}/cgroup.procs",)
+        return Entrance(files=files, cpus=self._affinity.cpus(key))
 
     def oom_descriptor(self, key: Key) -> int | None:
         """Return None: with memory.oom.group the kernel kills the whole job at once."""

@@ -211,10 +211,9 @@ class Affinity:
         if is_whole:
             self._alone.add(key)
 
-    def apply(self, key: Key) -> None:
-        """Set the affinity of the calling process, which enters the job."""
-        if key in self._kept:
-            os.sched_setaffinity(0, self._kept[key])
+    def cpus(self, key: Key) -> Cpus | None:
+        """Return the CPUs that a process of the job keeps to, or None for all."""
+        return self._kept.get(key)
 
     def forget(self, key: Key) -> None:
         self._kept.pop(key, None)

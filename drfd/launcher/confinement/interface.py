@@ -5,11 +5,15 @@ Every method may be called again; it has no further effect once its work is done
 
 from __future__ import annotations
 
+import os
+import resource
+from dataclasses import dataclass
 from typing import Protocol
 
 from drfd.common.failpoints import reach
 from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.protocol import AttemptLimits
+from drfd.launcher.system.files import put
 
 #: The kernel's counters of an attempt: fields of `core.model.job.Usage`, and `cgroup_files.LEFT`.
 Counted = dict[str, int]
@@ -22,6 +26,30 @@ ENTRIES = FORKED, WRITTEN, MOVED, NONE = "forked", "written", "moved", "none"
 
 class LimitFailed(Exception):
     """A limit could not be applied, so the job must not start; the text names it and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """What a process does to put itself under the limits of an attempt."""
+
+    #: Files of cgroups into which it writes "0", in this order.
+    files: tuple[str, ...] = ()
+    #: CPUs that it keeps to; None for all.
+    cpus: frozenset[int] | None = None
+    #: Its limit of processes of its user (RLIMIT_NPROC); None for the inherited one.
+    processes: int | None = None
+
+    def take(self) -> None:
+        """Put the calling process under the limits. Raises LimitFailed, OSError."""
+        for file in self.files:
+            try:
+                put(file, "0")
+            except OSError as error:
+                raise LimitFailed(f"{file}: {error.strerror}") from error
+        if self.cpus is not None:
+            os.sched_setaffinity(0, self.cpus)
+        if self.processes is not None:
+            resource.setrlimit(resource.RLIMIT_NPROC, (self.processes, self.processes))
 
 
 def reach_before_limits() -> None:
@@ -76,6 +104,10 @@ class Confinement(Protocol):
     def fork(self, key: Key) -> int:
         """Fork a process that is to `enter` the attempt's cgroup, and is in it already where the
         kernel can do that. Returns its pid, or 0 in it. Raises LimitFailed, OSError."""
+
+    def entrance(self, key: Key, limits: AttemptLimits, uid: int) -> Entrance:
+        """Return what a process that `fork` has begun has still to do to be in the attempt's
+        cgroup and under its limits. It is about to become `uid`."""
 
     def enter(self, key: Key, limits: AttemptLimits, uid: int) -> None:
         """Put the calling process, which has a single thread, into the attempt's cgroup, unless

@@ -17,7 +17,7 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 
 from drfd.launcher.attempt_files import Attempt, Key, Record
 from drfd.launcher.confinement.cores import Affinity, affinity_controls
-from drfd.launcher.confinement.interface import NONE, Counted
+from drfd.launcher.confinement.interface import NONE, Counted, Entrance
 from drfd.launcher.confinement.processes import is_of_this_boot, living_runner
 from drfd.launcher.protocol import QUOTA, AttemptLimits
 from drfd.launcher.system import process
@@ -82,13 +82,15 @@ class Unconfined:
     def fork(self, key: Key) -> int:
         return syscalls.fork()
 
-    def enter(self, key: Key, limits: AttemptLimits, uid: int) -> None:
-        self._affinity.apply(key)
+    def entrance(self, key: Key, limits: AttemptLimits, uid: int) -> Entrance:
         hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
         wanted = process.count_of_user(uid) + limits.pids
         if hard != resource.RLIM_INFINITY:
             wanted = min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NPROC, (wanted, wanted))
+        return Entrance(cpus=self._affinity.cpus(key), processes=wanted)
+
+    def enter(self, key: Key, limits: AttemptLimits, uid: int) -> None:
+        self.entrance(key, limits, uid).take()
 
     def oom_descriptor(self, key: Key) -> int | None:
         return None

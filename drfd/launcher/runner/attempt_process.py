@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import select
@@ -17,18 +16,10 @@ from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.confinement.interface import Confinement
 from drfd.launcher.protocol import Assignment, LaunchOrder
 from drfd.launcher.runner import identity, inheritance, privileges
-from drfd.launcher.runner.child import (
-    MAX_REPORT_BYTES,
-    MAX_TEXT,
-    JobStart,
-    describe,
-    run_child,
-    run_notice,
-)
+from drfd.launcher.runner.child import JobStart, run_notice
+from drfd.launcher.runner.failures import MAX_REPORT_BYTES, describe
 from drfd.launcher.runner.shortage import (
     DIRECTORY,
-    FIELDS,
-    MACHINE,
     MEMORY,
     USER,
     Shortage,
@@ -36,6 +27,7 @@ from drfd.launcher.runner.shortage import (
     read_failure,
     retry_while_exhausted,
 )
+from drfd.launcher.runner.starter.interface import JobStarter
 from drfd.launcher.system import process
 from drfd.linux import syscalls
 
@@ -103,6 +95,7 @@ class AttemptProcess:
     #: Readable when a child has died.
     children_fd: int
     directory: identity.Directory
+    starter: JobStarter
     #: False if processes of the attempt may be left.
     is_clean: bool = True
     #: True once the job's program may run or have run: only its end is left to be recorded.
@@ -153,11 +146,12 @@ class AttemptProcess:
         retry_while_exhausted(self.key, self._record_end, status, at_s, mono_s)
 
     def _start_child(self, channel_fd: int) -> tuple[int, attempt_files.Record | None]:
-        """Fork the job's process and release it once that is on record. Returns its pid, and the
+        """Start the job's process and release it once that is on record. Returns its pid, and the
         `failed` record if the program could not be run."""
         try:
             order = self.order
             user, groups = self.directory.look_up(order.uid, order.user, order.gid)
+            identity.insist_on_root_for(user)
             # Done here and not in the job's process, whose cgroup is charged for each page that it
             # touches.
             inheritance.leave_keyring()
@@ -175,26 +169,25 @@ class AttemptProcess:
         go_out, go_in = os.pipe()
         start = JobStart(
             self.assignment, user, groups, self.confinement, entry_in, report_in, go_out,
-            has_quota, place=self.created.get("space"),
+            go_in, has_quota, place=self.created.get("space"),
         )  # fmt: skip
-        pid = self.confinement.fork(self.key)
-        if pid == 0:
-            # They include the lock and the channel, which show that the runner is alive.
-            others = (entry_out, report_out, go_in, self.attempt_fd, channel_fd)
-            run_child(start, others)
+        # They include the lock and the channel, which show that the runner is alive.
+        others = (entry_out, report_out, go_in, self.attempt_fd, channel_fd)
+        pid = self.starter.start(start, others)
         for fd in (entry_in, report_in, go_out):
             os.close(fd)
         try:
-            return pid, self._release(pid, entry_out, report_out, go_in)
+            return pid, self._release(pid, start, entry_out, report_out)
         finally:
             os.close(entry_out)
             os.close(report_out)
 
     def _release(
-        self, pid: int, entry_fd: int, report_fd: int, go_fd: int
+        self, pid: int, start: JobStart, entry_fd: int, report_fd: int
     ) -> attempt_files.Record | None:
         """Let the child become the job's program once that is on record. Returns the `failed`
         record, or None if the program runs."""
+        go_fd = start.go_in
         # Done while the child prepares itself.
         job = {"pid": pid, "start_ticks": process.start_ticks(pid)}
         self._oom_fd = self.confinement.oom_descriptor(self.key)
@@ -219,8 +212,8 @@ class AttemptProcess:
             return None
         os.waitpid(pid, 0)
         if entry_problem := _read_all(entry_fd):
-            return self._attributed(json.loads(entry_problem))
-        return self._attributed(_parse_failure(problem))
+            return self._attributed(self.starter.entry_failure(start, entry_problem))
+        return self._attributed(self.starter.failure(start, problem))
 
     def _attributed(self, reported: attempt_files.Record) -> attempt_files.Record:
         """Return the record of a reported failure. A shortage of memory becomes a final failure if
@@ -350,19 +343,6 @@ class AttemptProcess:
         except (BrokenPipeError, BlockingIOError):
             # The launcher is gone, or so far behind that it reads all attempt files anyway.
             pass
-
-
-def _parse_failure(problem: bytes) -> attempt_files.Record:
-    """Parse the failure that the job's process has reported. The user may control that process by
-    then, so only what drfd's own code can report is accepted: never a shortage of the machine."""
-    try:
-        fields = json.loads(problem)
-        text, short = str(fields["text"])[:MAX_TEXT], read_failure(fields)
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        return failure("the job's process died before exec", None)
-    if short is None or short["whose"] == MACHINE:
-        return {"text": text}
-    return {"text": text, "shortage": {name: short[name] for name in FIELDS}}
 
 
 def _write_go(fd: int) -> None:

@@ -14,7 +14,7 @@ import signal
 import socket
 import stat
 import termios
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 # Functions that a job's process calls between fork and exec are imported by name: a lookup in a
 # module writes to a page of that module, which the kernel has to copy first.
@@ -23,23 +23,22 @@ from os import open as open_fd
 from pathlib import Path
 from typing import NoReturn
 
-from drfd.launcher.attempt_files import Record
-from drfd.launcher.confinement.interface import Confinement, LimitFailed
+from drfd.launcher.attempt_files import Key
+from drfd.launcher.confinement.interface import Confinement
 from drfd.launcher.protocol import Assignment, AttemptLimits, LaunchOrder
 from drfd.launcher.runner import identity, inheritance
-from drfd.launcher.runner.shortage import (
-    DESCRIPTORS,
-    JOB,
-    LAUNCHER,
-    MACHINE,
-    MEMORY,
-    PROCESSES,
-    QUOTA,
-    SPACE,
-    USER,
-    failure,
-    machine_text,
-    shortage_of,
+from drfd.launcher.runner.failures import (
+    MAX_TEXT,
+    cannot_enter,
+    cannot_run,
+    cannot_write,
+    describe,
+    describe_in_job,
+    explain,
+    no_space,
+    no_terminal,
+    terminal_gone,
+    unreadable,
 )
 from drfd.launcher.system import private_tmp, process
 from drfd.launcher.system.files import get, put
@@ -58,8 +57,6 @@ _ATTACH_WAIT_S = 10.0
 NOTICE_ALARM_S = 60
 
 
-#: Largest length of the text of a failure, in characters, and of its report, in bytes.
-MAX_TEXT, MAX_REPORT_BYTES = 4096, 32 << 10
 #: Arbitrary values for `warm_up`. The account is a plain tuple, because Python 3.11 complains about
 #: a struct_passwd in a module when the process ends (SystemError: bad argument to internal
 #: function).
@@ -73,18 +70,6 @@ _PAYLOAD = encode(
     argv=("x",), cwd="/", umask=0, stdout="drf-%j.out", stderr="x", env={"A": "b"}, script=None,
     attach=None, notify=(),
 )  # fmt: skip
-
-
-class StepFailed(Exception):
-    """A step could not be done; the text is a sentence for the submitter."""
-
-
-class SpaceFailed(StepFailed):
-    """The private temporary space could not be entered."""
-
-
-class ExecFailed(StepFailed):
-    """The program itself could not be executed."""
 
 
 def warm_up() -> None:
@@ -127,10 +112,16 @@ class JobStart:
     report_fd: int
     #: Pipe from the runner: a "+" to release the process.
     go_fd: int
+    #: The runner's end of that pipe.
+    go_in: int
     #: Whether the user's quota of keys allows a keyring of the job's own.
     has_quota: bool
     #: Parent of the directories of the attempt's private temporary space; None if it has none.
     place: str | None
+
+    @property
+    def key(self) -> Key:
+        return self.assignment.order.id, self.assignment.order.attempt
 
 
 def run_child(start: JobStart, others: tuple[int, ...]) -> NoReturn:
@@ -145,9 +136,9 @@ def run_child(start: JobStart, others: tuple[int, ...]) -> NoReturn:
         for fd in others:
             close(fd)
         setsid()
-        start.confinement.enter((order.id, order.attempt), order.limits, order.uid)
+        start.confinement.enter(start.key, order.limits, order.uid)
         close(start.entry_fd)
-        report_fd, record_of = start.report_fd, _failure_in_job
+        report_fd, record_of = start.report_fd, describe_in_job
         _become_job(start)
     except BaseException as error:
         record = record_of(error)
@@ -200,7 +191,7 @@ def run_notice(
         try:
             os.execvpe(argv[0], list(argv), env)
         except OSError as error:
-            raise StepFailed(_explain_exec(argv[0], error, is_script=False)) from None
+            raise cannot_run(argv[0], error, is_script=False) from None
     except BaseException as error:
         _report(report_fd, error)
     finally:
@@ -221,8 +212,8 @@ def _become_job(start: JobStart) -> None:
     try:
         chdir(payload.cwd)
     except OSError as error:
-        why = f"{error.strerror}{_hint(outside, payload.cwd)}"
-        raise StepFailed(f"{user.pw_name} cannot enter {payload.cwd}: {why}") from error
+        hint = _hint(outside, payload.cwd)
+        raise cannot_enter(user.pw_name, payload.cwd, error, hint) from error
     if payload.attach is None:
         _open_outputs(order, payload, user.pw_name, outside)
     else:
@@ -238,78 +229,19 @@ def _become_job(start: JobStart) -> None:
             execve(path, argv, env)
         execvpe(path, argv, env)
     except OSError as error:
-        name = argv[0] if payload.script is None else f"the script {argv[0]}"
-        why = _explain_exec(name, error, is_script=payload.script is not None)
-        raise ExecFailed(f"{why}{_hint(outside, path)}") from error
-
-
-def _failure_in_job(error: BaseException) -> Record:
-    """Return the failure record of an error in the job's own process. A shortage here is attributed
-    to the user or the job: no report of a user's process holds up the jobs of others."""
-    whose = JOB
-    if isinstance(error, ExecFailed) or not isinstance(error, StepFailed):
-        whose = USER
-    short = shortage_of(error, whose)
-    is_other = isinstance(error, StepFailed) and not isinstance(error, ExecFailed)
-    if short is None or short.resource == LAUNCHER or (is_other and short.resource == PROCESSES):
-        # EAGAIN from opening a file is no shortage of processes.
-        return failure(explain(error), None)
-    if short.resource == MEMORY:
-        # The job's cgroup is charged for this process.
-        short = replace(short, whose=JOB)
-    # Every user can see why a job waits, so the sentence names none of the job's files.
-    if isinstance(error, ExecFailed):
-        what = "its program could not be begun"
-    elif isinstance(error, SpaceFailed):
-        what = "it could not be given a /tmp of its own"
-    elif isinstance(error, StepFailed):
-        what = "its directory and output files could not be opened"
-    else:
-        what = "it could not become its user's"
-    return failure(f"{what}: {_IN_WORDS[short.resource]} ({short.errno})", short)
-
-
-#: Shortages of a job's own process, in words.
-_IN_WORDS = {
-    MEMORY: "no memory was to be had within its limit",
-    PROCESSES: "its user has as many processes as allowed",
-    DESCRIPTORS: "no more files can be opened",
-    SPACE: "the disk is full",
-    QUOTA: "its user's quota is used up",
-}
-
-
-def describe(error: BaseException) -> Record:
-    """Return the failure record of an error in a runner before it released the job."""
-    short = shortage_of(error, MACHINE)
-    text = explain(error) if short is None else machine_text(short, error)
-    return failure(text, short)
+        is_script, hint = payload.script is not None, _hint(outside, path)
+        raise cannot_run(payload.argv[0], error, is_script=is_script, hint=hint) from error
 
 
 def _read(assignment: Assignment) -> LaunchPayload:
     try:
         return decode(read_sealed(assignment.payload_fd))
     except ValueError as error:
-        raise StepFailed(f"what it is to run cannot be read: {error}") from None
+        raise unreadable(error) from None
 
 
 def _report(fd: int, error: BaseException) -> None:
     write(fd, explain(error)[:MAX_TEXT].encode(errors="replace"))
-
-
-def explain(error: BaseException) -> str:
-    """Return why a job could not be started, in a sentence for its submitter."""
-    match error:
-        case StepFailed() | identity.Denied() | identity.DirectoryFailed():
-            return str(error)
-        case LimitFailed():
-            return f"it could not be set up: {error}"
-        case OSError():
-            return f"it could not be set up: {error.strerror}"
-        case MemoryError():
-            return "it could not be set up: out of memory"
-        case _:
-            return f"it could not be set up: {error!r}"
 
 
 def _enter(place: str, order: LaunchOrder) -> int:
@@ -317,7 +249,7 @@ def _enter(place: str, order: LaunchOrder) -> int:
         return private_tmp.enter(place, order.limits.memory_bytes)
     except OSError as error:
         # Without its space the job would see files of others, and leave its own behind.
-        raise SpaceFailed(f"it could not be given a /tmp of its own: {error.strerror}") from error
+        raise no_space(error) from error
 
 
 def _hint(outside: int | None, path: str) -> str:
@@ -355,11 +287,20 @@ def _open_output(path: str, user: str, outside: int | None, *, empty: bool) -> i
         flags = _EMPTIED_FLAGS if empty else _OUTPUT_FLAGS
         fd = private_tmp.open_outside(outside, path, flags, 0o666)
     except OSError as error:
-        is_pipe = error.errno == errno.ENXIO and stat.S_ISFIFO(os.stat(path).st_mode)
-        why = "nobody reads this pipe" if is_pipe else error.strerror
-        raise StepFailed(f"{user} cannot write the output file {path}: {why}") from error
+        is_pipe = error.errno == errno.ENXIO and _is_pipe(path, outside)
+        raise cannot_write(user, path, error, is_pipe=is_pipe) from error
     set_blocking(fd, True)
     return fd
+
+
+def _is_pipe(path: str, outside: int | None) -> bool:
+    try:
+        fd = private_tmp.open_outside(outside, path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return False
+    is_pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
+    close(fd)
+    return is_pipe
 
 
 def _move_descriptor(fd: int, target: int) -> None:
@@ -376,9 +317,9 @@ def _take_descriptors(path: str, outside: int | None) -> None:
                 connection.connect(address)
             kind, fds, _, _ = socket.recv_fds(connection, 1, 3)
     except OSError as error:
-        raise StepFailed(f"the terminal that waited for this job is gone ({error})") from error
+        raise terminal_gone(error) from error
     if len(fds) != 3:
-        raise StepFailed("the terminal that waited for this job is gone")
+        raise terminal_gone(None)
     for target, fd in enumerate(fds):
         os.dup2(fd, target)
     for fd in fds:
@@ -393,7 +334,7 @@ def _take_terminal() -> None:
     try:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     except OSError as error:
-        raise StepFailed(f"its terminal cannot be taken: {error.strerror}") from None
+        raise no_terminal(error) from None
 
 
 def _program(payload: LaunchPayload) -> tuple[str, list[str]]:
@@ -427,15 +368,3 @@ def _reset_signals() -> None:
     for number in ignored_signals():
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-
-
-def _explain_exec(path: str, error: OSError, *, is_script: bool) -> str:
-    if error.errno == errno.ENOENT and is_script:
-        return f"{path} names an interpreter in its first line that is not there"
-    if error.errno == errno.ENOENT and "/" not in path:
-        return f"there is no command {path} in the job's PATH"
-    if error.errno == errno.ENOENT:
-        return f"there is no program {path}, or its interpreter is missing"
-    if error.errno == errno.ENOEXEC:
-        return f"{path} is not a program: a script needs a first line such as #!/bin/sh"
-    return f"cannot run {path}: {error.strerror}"

@@ -24,11 +24,15 @@ from drfd.payload.unpack import LaunchPayload
 _FRESH_S = 1.0
 _FILES = PASSWD, Path("/etc/group")
 
-_DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 #: The highest uid that a user can have; the next number means "no uid".
 _MOST_UID = (1 << 32) - 2
+
+
+#: Why a process does not become a user whom it could leave again.
+REGAINED = "root's rights could be had back after they were dropped"
 
 
 class Denied(Exception):
@@ -114,14 +118,24 @@ class Directory:
         return user, groups
 
 
+def insist_on_root_for(user: pwd.struct_passwd) -> None:
+    """Raise Denied if this process cannot become the user, because it is another one's."""
+    if getuid() not in (0, user.pw_uid):
+        raise Denied(f"this launcher runs as uid {getuid()} and cannot become {user.pw_uid}")
+
+
+def gid_of(user: pwd.struct_passwd, groups: list[int], preferred: int) -> int:
+    """Return the primary group of a job: the preferred one, if the user is still in it."""
+    return preferred if preferred in groups else user.pw_gid
+
+
 def become(user: pwd.struct_passwd, groups: list[int], preferred_gid: int) -> None:
     """Drop to the user for good, groups first, and verify it. `groups` come from `groups_of`.
     Raises Denied if root's rights could be regained."""
+    insist_on_root_for(user)
     if getuid() != 0:
-        if user.pw_uid != getuid():
-            raise Denied(f"this launcher runs as uid {getuid()} and cannot become {user.pw_uid}")
         return
-    gid = preferred_gid if preferred_gid in groups else user.pw_gid
+    gid = gid_of(user, groups, preferred_gid)
     setgroups(groups)
     setresgid(gid, gid, gid)
     setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
@@ -134,7 +148,7 @@ def become(user: pwd.struct_passwd, groups: list[int], preferred_gid: int) -> No
         os.setuid(0)
     except PermissionError:
         return
-    raise Denied("root's rights could be had back after they were dropped")
+    raise Denied(REGAINED)
 
 
 def environment(
@@ -151,12 +165,14 @@ def environment(
     # Those of the service in which drfd, or the submitter, was started.
     for name in service.VARIABLES:
         env.pop(name, None)
-    env.setdefault("PATH", _DEFAULT_PATH)
-    env |= {
+    env.setdefault("PATH", DEFAULT_PATH)
+    return env | account_variables(user) | {"PWD": payload.cwd} | order.variables
+
+
+def account_variables(user: pwd.struct_passwd) -> dict[str, str]:
+    return {
         "HOME": user.pw_dir,
         "USER": user.pw_name,
         "LOGNAME": user.pw_name,
         "SHELL": user.pw_shell or "/bin/sh",
-        "PWD": payload.cwd,
     }
-    return env | order.variables

@@ -20,7 +20,6 @@ import resource
 # Imported by name: see child.py.
 from os import getuid
 from resource import RLIM_INFINITY, RLIMIT_CORE, setrlimit
-from typing import NoReturn
 
 from drfd.launcher.runner.identity import Denied
 from drfd.launcher.system.files import get, put
@@ -162,7 +161,7 @@ def _take_personality() -> None:
 def set_privileged_attributes(uid: int) -> None:
     """Set what requires root's rights, before they are dropped: OOM score and login uid."""
     reset_oom_score()
-    if _may_set_login():
+    if may_set_login():
         try:
             put(_LOGIN_UID, str(uid))
         except OSError:
@@ -172,11 +171,11 @@ def set_privileged_attributes(uid: int) -> None:
 
 def allow_core() -> None:
     """Allow core files, last before exec: until then the process holds the launcher's memory."""
-    setrlimit(RLIMIT_CORE, _core_limit())
+    setrlimit(RLIMIT_CORE, core_limit())
 
 
 @functools.cache
-def _core_limit() -> tuple[int, int]:
+def core_limit() -> tuple[int, int]:
     """Return the core limit of jobs, as far as this process may set it; computed once."""
     soft, hard = LIMITS["CORE"]
     hard = _least(hard, resource.getrlimit(RLIMIT_CORE)[1])
@@ -201,7 +200,7 @@ def reset_oom_score() -> None:
 
 
 @functools.cache
-def _may_set_login() -> bool:
+def may_set_login() -> bool:
     """Return whether the kernel has login uids and this process may set one."""
     if not os.path.exists(_LOGIN_UID):
         return False
@@ -212,7 +211,7 @@ def warm_up() -> None:
     """Do once, without effect, what `set_privileged_attributes` and `allow_core` do; see
     `child.warm_up`."""
     oom_score()
-    _may_set_login()
+    may_set_login()
     allow_core()
     allow_no_core()
 
@@ -269,7 +268,7 @@ def leave_keyring() -> None:
     try:
         set_key_permissions(join_session_keyring(), _READ_ONLY)
     except OSError as error:
-        _raise_keyring_error(error)
+        raise keyring_failure(error) from None
 
 
 def join_keyring(has_quota: bool) -> None:
@@ -283,7 +282,7 @@ def join_keyring(has_quota: bool) -> None:
         join_session_keyring()
     except OSError as error:
         if error.errno != errno.EDQUOT:
-            _raise_keyring_error(error)
+            raise keyring_failure(error) from None
 
 
 def has_key_quota(uid: int) -> bool:
@@ -301,7 +300,8 @@ def has_key_quota(uid: int) -> bool:
     return True
 
 
-def _raise_keyring_error(error: OSError) -> NoReturn:
+def keyring_failure(error: OSError) -> OSError | Denied:
+    """Return the error itself if it is a shortage that passes, or the reason for a refusal."""
     if error.errno in _KEY_SHORTAGES:
-        raise error
-    raise Denied(f"it can have no session keyring of its own: {error.strerror}") from None
+        return error
+    return Denied(f"it can have no session keyring of its own: {error.strerror}")

@@ -29,9 +29,11 @@ from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.confinement.interface import Confinement
 from drfd.launcher.protocol import Assignment, checked_order, decode, encode, launch_message
-from drfd.launcher.runner import child, identity, inheritance, privileges
+from drfd.launcher.runner import identity, inheritance, privileges
 from drfd.launcher.runner.attempt_process import AttemptProcess
-from drfd.launcher.runner.child import describe, ignored_signals
+from drfd.launcher.runner.child import ignored_signals
+from drfd.launcher.runner.failures import describe
+from drfd.launcher.runner.starter.interface import JobStarter
 from drfd.launcher.system import process
 from drfd.linux import syscalls
 from drfd.linux.sealed import receive
@@ -43,11 +45,12 @@ _HAND_OVER_S = 5.0
 
 
 def fork_runner(
-    confinement: Confinement, notify_fd: int, capabilities: int
+    confinement: Confinement, notify_fd: int, capabilities: int, starter: JobStarter
 ) -> tuple[int, socket.socket]:
     """Fork a runner. Returns its pid and the launcher's end of its channel. `notify_fd` is a pipe
     to the launcher: a line on it names an attempt file that has changed. `capabilities` are the
-    bits of those that the runner keeps (`privileges.needed`). Raises OSError."""
+    bits of those that the runner keeps (`privileges.needed`), and `starter` begins its jobs'
+    processes. Raises OSError."""
     ours, theirs = socket.socketpair()
     ours.settimeout(_HAND_OVER_S)
     try:
@@ -60,7 +63,7 @@ def fork_runner(
         theirs.close()
         return pid, ours
     try:
-        _serve(theirs, confinement, notify_fd, capabilities)
+        _serve(theirs, confinement, notify_fd, capabilities, starter)
     finally:
         os._exit(0)
 
@@ -77,7 +80,11 @@ def hand_over(
 
 
 def _serve(
-    channel: socket.socket, confinement: Confinement, notify_fd: int, capabilities: int
+    channel: socket.socket,
+    confinement: Confinement,
+    notify_fd: int,
+    capabilities: int,
+    starter: JobStarter,
 ) -> None:
     """Run one attempt after the other. A byte written to the channel means that an attempt is
     finished and another can be taken. The end of the channel means that the launcher is gone or has
@@ -93,11 +100,11 @@ def _serve(
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     inheritance.take_policy()
     privileges.limit_capabilities(capabilities)
-    process.close_all_but(channel.fileno(), notify_fd)
+    process.close_all_but(channel.fileno(), notify_fd, *starter.descriptors)
     syscalls.become_subreaper()
     me = {"pid": os.getpid(), "start_ticks": process.start_ticks(os.getpid())}
     children_fd = _watch_children()
-    child.warm_up()
+    starter.warm_up()
     directory = identity.Directory()
     for _ in range(_MOST_ATTEMPTS):
         taken = _take(channel)
@@ -105,8 +112,9 @@ def _serve(
             return
         assignment, created, attempt_fd = taken
         attempt_process = AttemptProcess(
-            assignment, confinement, created, attempt_fd, notify_fd, me, children_fd, directory
-        )
+            assignment, confinement, created, attempt_fd, notify_fd, me, children_fd, directory,
+            starter,
+        )  # fmt: skip
         try:
             attempt_process.run(channel.fileno())
         except BaseException as error:

@@ -420,7 +420,7 @@ def test_arguments_that_the_kernel_finds_too_long_are_explained(run: Run, work: 
 
 def test_limits_that_cannot_be_applied_keep_the_program_from_starting(run: Run, work: Path) -> None:
     attempt = run(order("touch", "ran", cwd=work), place="closed")
-    text = "it could not be set up: /cgroup.procs: No space left on device"
+    text = "it could not be set up: /dev/full: No space left on device"
     broke(attempt, text, let_go=False)
     assert list(work.iterdir()) == [], "not even an output file was made"
 

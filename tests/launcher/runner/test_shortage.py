@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from drfd.launcher.runner.child import ExecFailed, StepFailed, _failure_in_job, describe
+from drfd.launcher.runner.failures import ExecFailed, StepFailed, describe, describe_in_job
 from drfd.launcher.runner.shortage import FIELDS, read_failure
 
 
@@ -35,18 +35,18 @@ def facts(record: dict[str, object]) -> tuple[object, ...] | None:
     ],
 )
 def test_a_job_waits_for_room_for_its_output_and_names_no_path(number: int, resource: str) -> None:
-    record = _failure_in_job(failed(StepFailed, number))
+    record = describe_in_job(failed(StepFailed, number))
     assert facts(record) == ("job", resource, errno.errorcode[number])
     assert "what the user named" not in record["text"]
 
 
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.EACCES, errno.ENOENT])
 def test_what_would_not_pass_is_a_failure(number: int) -> None:
-    assert facts(_failure_in_job(failed(StepFailed, number))) is None
+    assert facts(describe_in_job(failed(StepFailed, number))) is None
 
 
 def test_whose_processes_are_too_many_waits_for_them() -> None:
-    record = _failure_in_job(failed(ExecFailed, errno.EAGAIN))
+    record = describe_in_job(failed(ExecFailed, errno.EAGAIN))
     assert facts(record) == ("user", "processes", "EAGAIN")
 
 
