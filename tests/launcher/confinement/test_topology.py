@@ -42,7 +42,7 @@ def limits(cores_milli: int, cores_by: str = QUOTA) -> AttemptLimits:
 def kept(affinity: Affinity, cores_milli: int, cpus: list[int], by: str = QUOTA) -> set[int]:
     """The CPUs that the next job of so many cores is on."""
     affinity.choose((1, 1), limits(cores_milli, by))
-    affinity.apply((1, 1))
+    os.sched_setaffinity(0, affinity.cpus((1, 1)) or cpus)
     found = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cpus)
     return found
@@ -81,13 +81,12 @@ Place = Callable[[int, int], Cpus]
 @pytest.fixture
 def place(machine: Affinity, monkeypatch: pytest.MonkeyPatch) -> Place:
     """Where a job of this number, of so many cores, is put."""
-    asked: list[Cpus] = []
-    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: asked.append(cpus))
 
     def place(number: int, cores_milli: int) -> Cpus:
         machine.choose((number, 1), limits(cores_milli, PIN))
-        machine.apply((number, 1))
-        return asked.pop()
+        found = machine.cpus((number, 1))
+        assert found is not None
+        return found
 
     return place
 
