@@ -165,6 +165,7 @@ MOST_MODULES, LISTS = 12, {"cli/drfd_cli/commands"}
 PACKAGES = {
     "psutil": {"host"},
     "cgroupspy": {"launcher"},
+    "hatchling": {"launcher"},
     "sqlite3": {"journal"},
     "msgspec": {"protocol", "journal", "daemon"},
     "click": {"cli"},

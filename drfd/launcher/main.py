@@ -24,6 +24,9 @@ from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.port import Policy, Port
 from drfd.launcher.protocol import SOCKET_NAME
 from drfd.launcher.runner import inheritance, privileges
+from drfd.launcher.runner.starter.choice import choose
+from drfd.launcher.runner.starter.forked import Forked
+from drfd.launcher.runner.starter.interface import JobStarter
 from drfd.launcher.server import Launcher
 from drfd.launcher.signatures import SigningKeys
 from drfd.launcher.system.files import get
@@ -37,6 +40,7 @@ log = logging.getLogger("drfd.launcher")
 
 _MOUNTINFO = "/proc/self/mountinfo"
 _PREDECESSOR_WAIT_S = 10.0
+_TESTED_STARTER = "DRFD_TESTED_STARTER"
 _RESPAWN_PAUSE_S, _RESPAWN_PAUSE_MAX_S = 0.02, 2.0
 
 
@@ -159,6 +163,7 @@ def _run(options: argparse.Namespace, manager: Service) -> None:
         key_listener=None if keys is None else _bind(state, KEY_SOCKET_NAME, 0o666, backlog=1024),
         jobs_stop=read_jobs_stop(state),
         warnings=warnings,
+        starter=_starter(options),
         space_home=options.private_tmp if options.private_tmp != "" else str(state / SPACES),
         usual_space_home=str(state / SPACES),
         # An ordinary user's launcher is itself one of the user's processes.
@@ -168,6 +173,15 @@ def _run(options: argparse.Namespace, manager: Service) -> None:
     # A collection writes to every object, so memory shared with the runners would be copied.
     gc.freeze()
     launcher.serve()
+
+
+def _starter(options: argparse.Namespace) -> JobStarter:
+    """Return how jobs' processes are started. Only tests may name another compiled program, or
+    none, by a variable of the environment."""
+    if options.failpoints is None or _TESTED_STARTER not in os.environ:
+        return choose()
+    named = os.environ[_TESTED_STARTER]
+    return choose(Path(named)) if named else Forked("a test wants it so")
 
 
 def _bound_processes(confinement: Confinement, options: argparse.Namespace) -> bounds.ProcessBounds:

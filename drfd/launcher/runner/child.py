@@ -207,6 +207,8 @@ def _become_job(start: JobStart) -> None:
     inheritance.join_keyring(start.has_quota)
     # From here on the process has only the user's rights.
     payload = _read(assignment)
+    if not payload.argv or not payload.argv[0]:
+        raise unreadable("it names no program")
     env = identity.environment(user, order, payload)
     umask(payload.umask)
     try:

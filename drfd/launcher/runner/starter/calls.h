@@ -9,6 +9,7 @@
 #ifdef LIBC
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 static inline long call6(long number, long a, long b, long c, long d, long e, long f)

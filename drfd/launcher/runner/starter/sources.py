@@ -27,6 +27,8 @@ FLAGS = (
     *("-fno-stack-protector", "-fno-pie", "-no-pie"),
     # Else the compiler makes memcpy of calls.h a call of memcpy.
     *("-fno-tree-loop-distribute-patterns", "-Wl,-z,noexecstack", "-Wl,--build-id=none"),
+    # One page less to be read in.
+    "-Wl,-z,noseparate-code",
 )
 
 
