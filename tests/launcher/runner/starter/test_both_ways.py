@@ -43,7 +43,10 @@ _outputs = st.one_of(
     st.lists(_parts, min_size=1, max_size=4).map("".join),
     st.sampled_from(["/dev/null", "out", "pipe", "/dev/full", "/dev", ""]),
 )
-_SHOW = 'env -0; umask; pwd; printf "<%s>" "$@"; ulimit -c; ulimit -n; cat /proc/self/oom_score_adj; ls sub >&2'
+_SHOW = (
+    'env -0; umask; pwd; printf "<%s>" "$@"; ulimit -c; ulimit -n; '
+    "cat /proc/self/oom_score_adj; ls sub >&2"
+)
 _programs = st.sampled_from(
     [
         ("sh", "-c", _SHOW, "zero"),

@@ -1,0 +1,92 @@
+"""The compiled program is used only where nobody else can have written it, and if it is the one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from drfd.launcher.runner.starter.choice import choose
+from drfd.launcher.runner.starter.compiled import Compiled
+from drfd.launcher.runner.starter.forked import Forked
+from drfd.launcher.runner.starter.sources import HERE, SOURCES, compile_starter
+
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot give files away")
+
+
+@pytest.fixture
+def program(starter: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(starter, tmp_path / "drfd-starter"))
+
+
+def refused(program: Path) -> str:
+    before = set(os.listdir("/proc/self/fd"))
+    found = choose(program)
+    assert isinstance(found, Forked), found.about
+    assert set(os.listdir("/proc/self/fd")) == before, "nothing stays open"
+    return found.why
+
+
+def test_a_program_of_these_sources_is_used(program: Path) -> None:
+    found = choose(program)
+    assert isinstance(found, Compiled)
+    assert found.about == "it is begun by a compiled program"
+    (fd,) = found.descriptors
+    assert os.readlink(f"/proc/self/fd/{fd}") == str(program)
+    assert not os.get_inheritable(fd)
+    os.close(fd)
+
+
+def test_without_a_program_python_does_it(tmp_path: Path) -> None:
+    assert refused(tmp_path / "none").startswith("no compiled starter is installed")
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o757])
+def test_a_program_that_others_can_write_is_not_used(program: Path, mode: int) -> None:
+    program.chmod(mode)
+    assert refused(program).endswith("can be written by others")
+
+
+def test_a_directory_that_others_can_write_is_not_trusted(program: Path) -> None:
+    program.parent.chmod(0o777)
+    assert refused(program).endswith("can be written by others")
+    program.parent.chmod(0o1777)
+    found = choose(program)
+    assert isinstance(found, Compiled), "nobody can replace it there"
+    os.close(found.program_fd)
+
+
+@as_root
+def test_a_program_of_another_user_is_not_used(program: Path) -> None:
+    os.chown(program, 65534, -1)
+    assert refused(program).endswith("belongs to uid 65534")
+
+
+@as_root
+def test_a_directory_of_another_user_is_not_trusted(program: Path) -> None:
+    os.chown(program.parent, 65534, -1)
+    assert refused(program).endswith("belongs to uid 65534")
+
+
+def test_what_is_no_file_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "drfd-starter").mkdir()
+    assert refused(tmp_path / "drfd-starter").endswith("is no file")
+
+
+def test_what_does_not_run_is_not_used(program: Path) -> None:
+    program.chmod(0o644)
+    assert refused(program).endswith("cannot be used: Permission denied")
+    program.chmod(0o755)
+    program.write_text("no program")
+    assert refused(program).endswith("cannot be used: Exec format error")
+
+
+def test_a_program_of_other_sources_is_not_used(starter: Path, tmp_path: Path) -> None:
+    for name in SOURCES:
+        shutil.copy(HERE / name, tmp_path / name)
+    with (tmp_path / "calls.h").open("a") as file:
+        file.write("/* changed */\n")
+    compile_starter(tmp_path / "drfd-starter", directory=tmp_path)
+    assert "of other sources" in refused(tmp_path / "drfd-starter")
