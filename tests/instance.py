@@ -26,6 +26,7 @@ from drfd.common.errors import Unavailable
 from drfd.daemon.spawn import group_for
 from drfd.launcher.system.process import start_ticks
 from kernel import Kernel
+from starters import VARIABLE, compiled_starter
 
 BIN = Path(sys.executable).parent
 #: Every wait for drfd is so many times longer, where processors are slow.
@@ -125,7 +126,7 @@ class Instance:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **self.env},
+                env={**os.environ, VARIABLE: str(compiled_starter() or ""), **self.env},
                 start_new_session=True,
             )
 

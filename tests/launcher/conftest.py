@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from drfd.launcher.runner.starter.sources import NotCompiled, compile_starter
 from launcher import rig
 from launcher.rig import AttemptFiles, Driver, LauncherProcess, MakeLauncher, Start, Terminal
+from starters import COMPILED, WAYS, compiled_starter, why_not_compiled
 
 
 @pytest.fixture(autouse=True)
@@ -50,18 +50,12 @@ def work(tmp_path: Path) -> Path:
     return path
 
 
-#: Both ways to begin a job's process: by the compiled program, and by Python.
-WAYS = COMPILED, FORKED = "compiled", "forked"
-
-
 @pytest.fixture(scope="session")
-def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def starter() -> Path:
     """The compiled program that begins jobs' processes."""
-    program = tmp_path_factory.mktemp("starter") / "drfd-starter"
-    try:
-        compile_starter(program)
-    except NotCompiled as error:
-        pytest.skip(str(error))
+    program = compiled_starter()
+    if program is None:
+        pytest.skip(why_not_compiled())
     return program
 
 
