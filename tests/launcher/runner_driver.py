@@ -23,6 +23,8 @@ from drfd.launcher.runner.starter.choice import choose
 from drfd.launcher.runner.starter.compiled import Compiled
 from drfd.launcher.runner.starter.forked import Forked
 from drfd.launcher.system import process
+from drfd.linux import syscalls
+from drfd.linux.descriptors import opened
 from drfd.linux.sealed import seal
 
 
@@ -74,6 +76,25 @@ CAPABILITIES = privileges.needed(enters_spaces=False, serves_root=True)
 SWEEP_S = attempt_process._SWEEP_S
 
 
+class Unified(Unconfined):
+    """A cgroup of version 2, whose directory is named in the file `cgroup` of the job's."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__("a test")
+        with open(f"{directory}/cgroup") as file:
+            self._directory = file.read()
+
+    def fork(self, key: object) -> int:
+        try:
+            with opened(self._directory, os.O_PATH) as cgroup_fd:
+                return syscalls.fork_into(cgroup_fd)
+        except OSError as error:
+            raise LimitFailed(f"{self._directory}: {error.strerror}") from error
+
+    def entrance(self, key: object, limits: object, uid: object) -> Entrance:
+        return Entrance(cgroup=self._directory)
+
+
 class Stopped(Unconfined):
     """A place that takes for ever to enter, as if a user stopped each process: a FIFO that nobody
     reads."""
@@ -102,6 +123,7 @@ def start(request: dict) -> int:
         "no memory": NoMemory,
         "short": lambda _: Short(request["cwd"]),
         "sticky": Sticky,
+        "unified": lambda _: Unified(request["cwd"]),
         "stopped": lambda _: Stopped(request["cwd"]),
     }
     privileges.DROP_AFTER_S = 1.0 if request["drops_privileges"] else 600.0

@@ -157,8 +157,10 @@ class CgroupV2:
         self._entrance(key, is_inside=self._forked_into == key).take()
 
     def _entrance(self, key: Key, *, is_inside: bool) -> Entrance:
-        files = () if is_inside else (f"{self._directory(key)}/cgroup.procs",)
-        return Entrance(files=files, cpus=self._affinity.cpus(key))
+        directory, cpus = self._directory(key), self._affinity.cpus(key)
+        if is_inside:
+            return Entrance(cgroup=directory, cpus=cpus)
+        return Entrance(files=(f"{directory}/cgroup.procs",), cpus=cpus)
 
     def oom_descriptor(self, key: Key) -> int | None:
         """Return None: with memory.oom.group the kernel kills the whole job at once."""

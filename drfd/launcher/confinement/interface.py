@@ -32,6 +32,8 @@ class LimitFailed(Exception):
 class Entrance:
     """What a process does to put itself under the limits of an attempt."""
 
+    #: Directory of the cgroup of version 2 that `fork` begins it in; None if it enters by itself.
+    cgroup: str | None = None
     #: Files of cgroups into which it writes "0", in this order.
     files: tuple[str, ...] = ()
     #: CPUs that it keeps to; None for all.
@@ -40,7 +42,8 @@ class Entrance:
     processes: int | None = None
 
     def take(self) -> None:
-        """Put the calling process under the limits. Raises LimitFailed, OSError."""
+        """Put the calling process, which `fork` has begun, under the limits. Raises LimitFailed,
+        OSError."""
         for file in self.files:
             try:
                 put(file, "0")

@@ -168,7 +168,7 @@ class AttemptProcess:
         report_out, report_in = os.pipe()
         go_out, go_in = os.pipe()
         start = JobStart(
-            self.assignment, user, groups, self.confinement, entry_in, report_in, go_out,
+            self.assignment, user, groups, self.confinement, entry_in, entry_out, report_in, go_out,
             go_in, has_quota, place=self.created.get("space"),
         )  # fmt: skip
         # They include the lock and the channel, which show that the runner is alive.
@@ -177,14 +177,12 @@ class AttemptProcess:
         for fd in (entry_in, report_in, go_out):
             os.close(fd)
         try:
-            return pid, self._release(pid, start, entry_out, report_out)
+            return pid, self._release(pid, start, report_out)
         finally:
             os.close(entry_out)
             os.close(report_out)
 
-    def _release(
-        self, pid: int, start: JobStart, entry_fd: int, report_fd: int
-    ) -> attempt_files.Record | None:
+    def _release(self, pid: int, start: JobStart, report_fd: int) -> attempt_files.Record | None:
         """Let the child become the job's program once that is on record. Returns the `failed`
         record, or None if the program runs."""
         go_fd = start.go_in
@@ -211,7 +209,7 @@ class AttemptProcess:
         if ready == b"+" and not problem:
             return None
         os.waitpid(pid, 0)
-        if entry_problem := _read_all(entry_fd):
+        if entry_problem := _read_all(start.entry_out):
             return self._attributed(self.starter.entry_failure(start, entry_problem))
         return self._attributed(self.starter.failure(start, problem))
 

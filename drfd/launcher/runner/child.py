@@ -107,6 +107,8 @@ class JobStart:
     #: Pipe to the runner: the report of a failure to enter the cgroup. It is closed while no user
     #: can control the process, so the runner may believe what it reads there.
     entry_fd: int
+    #: The runner's end of that pipe.
+    entry_out: int
     #: Pipe to the runner: a "+" when only the release is missing, or the report of a failure after
     #: that. It is closed at exec.
     report_fd: int

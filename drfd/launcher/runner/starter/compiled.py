@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, field
 
 from drfd.launcher.attempt_files import Record
-from drfd.launcher.confinement.interface import FORKED
 from drfd.launcher.runner.child import JobStart
 from drfd.launcher.runner.starter import plan, report
 from drfd.linux import syscalls
 from drfd.linux.syscalls import Capabilities
+
+#: The program writes its id as an int of C.
+_PID_BYTES = 4
 
 
 @dataclass
@@ -42,31 +45,28 @@ class Compiled:
         for fd in given:
             os.set_inheritable(fd, True)
         argv = ["drfd-starter", *map(str, given)]
-        if confinement.entry()[0] == FORKED:
-            pid = confinement.fork(job.key)
-            if pid == 0:
-                self._execute(argv, job.entry_fd)
-        else:
-            # Without a copy of this process's page tables, whose pages would all have to be copied
-            # again when they are next touched.
-            pid = os.posix_spawn(self._path, argv, {})
+        # This copies no page tables, whose pages would all have to be copied at the next touch.
+        pid = os.posix_spawn(self._path, argv, {})
         try:
             # A signal may cut a write short.
             while data:
                 data = data[os.write(job.go_in, data) :]
         except BrokenPipeError:
             # It has died, as its report or its wait status shows.
-            pass
-        return pid
+            return pid
+        return pid if entrance.cgroup is None else self._successor(pid, job.entry_out)
 
-    def _execute(self, argv: list[str], entry_fd: int) -> None:
-        """Execute the program in a process that was forked for it; or report why not, and end."""
-        try:
-            os.execve(self._path, argv, {})
-        except OSError as error:
-            os.write(entry_fd, report.encode("setting", error))
-        finally:
-            os._exit(125)
+    def _successor(self, pid: int, entry_out: int) -> int:
+        """Return the pid of the process in the cgroup that the program goes on as, and reap its
+        first one. Returns `pid` itself if there is none, as its report or its wait status shows."""
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        if ended is None or ended.si_status != 0:
+            return pid
+        found = os.read(entry_out, _PID_BYTES)
+        if len(found) != _PID_BYTES:
+            return pid
+        os.waitpid(pid, 0)
+        return int.from_bytes(found, sys.byteorder)
 
     def entry_failure(self, job: JobStart, data: bytes) -> Record:
         return report.of_entry(data)

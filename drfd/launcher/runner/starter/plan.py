@@ -39,6 +39,7 @@ def encode(job: JobStart, entrance: Entrance, capabilities: Capabilities) -> byt
     words = [
         MAGIC,
         *_numbers(flags, *capabilities),
+        entrance.cgroup or "",
         *_counted(entrance.files),
         *_counted(_numbers(*sorted(entrance.cpus or ()))),
         *_numbers(entrance.processes or 0),

@@ -19,10 +19,6 @@ from drfd.launcher.system import private_tmp
 _MOST_ERRNO = 4095
 
 
-def encode(step: str, error: OSError) -> bytes:
-    return f"{step}\0{error.errno or 0}\0".encode()
-
-
 def of_entry(report: bytes) -> Record:
     """Return the failure record of a report that comes from drfd's own code for certain."""
     step, cause, what = _parts(report)

@@ -68,13 +68,13 @@ def usual() -> tuple[bytes, bytes]:
     )
     start = JobStart(
         Assignment(asked.order, -1), NOBODY, [65534], Unconfined("a test"),
-        entry_fd=-1, report_fd=-1, go_fd=-1, go_in=-1, has_quota=False, place=None,
+        entry_fd=-1, entry_out=-1, report_fd=-1, go_fd=-1, go_in=-1, has_quota=False, place=None,
     )  # fmt: skip
     entrance = Entrance(cpus=frozenset(os.sched_getaffinity(0)), processes=500)
     data = plan.encode(start, entrance, Capabilities(0, 0, 0))
     words = data[4:].split(b"\0")
     # Flags and login uid: nothing that needs root.
-    words[1], words[5 + 1 + len(entrance.cpus or ()) + 2] = b"0", b""
+    words[1], words[5 + 2 + len(entrance.cpus or ()) + 2] = b"0", b""
     return b"\0".join(words), asked.data
 
 

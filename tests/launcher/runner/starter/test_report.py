@@ -23,7 +23,7 @@ DIED = {"text": "the job's process died before exec"}
 def job(place: str | None = None) -> JobStart:
     return JobStart(
         Assignment(order(cwd=Path("/")).order, -1), ANN, [], Unconfined("a test"),
-        entry_fd=-1, report_fd=-1, go_fd=-1, go_in=-1, has_quota=False, place=place,
+        entry_fd=-1, entry_out=-1, report_fd=-1, go_fd=-1, go_in=-1, has_quota=False, place=place,
     )  # fmt: skip
 
 

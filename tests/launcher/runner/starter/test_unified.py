@@ -1,0 +1,70 @@
+"""A job's process begins in its cgroup of version 2, as a child of its runner, in both ways."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from drfd.launcher.confinement.cgroup_files import find_unified
+from drfd.launcher.system import process
+from drfd.linux import syscalls
+from launcher.rig import UNTIL_GO, AttemptFiles, Driver, go, order, parent_of, pid_in, shell
+
+pytestmark = pytest.mark.system
+
+_UNIFIED = find_unified(Path("/proc/self/mountinfo").read_text())
+
+
+@pytest.fixture
+def cgroup(work: Path) -> Iterator[Path]:
+    """An empty cgroup, which needs no controllers, and which the driver begins jobs in."""
+    if _UNIFIED is None:
+        pytest.skip("no cgroup v2 is mounted here")
+    if (why := syscalls.why_no_fork_into()) is not None:
+        pytest.skip(why)
+    made = Path(_UNIFIED, f"drfd-test-starter-{os.getpid()}")
+    made.mkdir()
+    (work / "cgroup").write_text(str(made))
+    yield made
+    if made.exists():
+        made.rmdir()
+
+
+def test_a_job_begins_in_its_cgroup_as_a_child_of_its_runner(
+    driver: Driver, files: AttemptFiles, work: Path, cgroup: Path
+) -> None:
+    script = f"cat /proc/self/cgroup; {UNTIL_GO}"
+    runner = driver.start(shell(script, cwd=work), files, place="unified")
+    job = pid_in(work / "pid")
+    assert parent_of(job) == runner
+    assert process.children(runner) == [job], "what has begun it is gone"
+    assert files.running().running == {"pid": job, "start_ticks": process.start_ticks(job)}
+    assert f"0::/{cgroup.name}" in (work / "out").read_text().splitlines()
+    go(work)
+    attempt = files.over()
+    assert attempt.ended is not None
+    assert attempt.ended["exit_code"] == 7
+    assert driver.reap(runner) == 0
+
+
+def test_a_cgroup_that_is_gone_keeps_the_job_from_starting(
+    driver: Driver, files: AttemptFiles, work: Path, cgroup: Path
+) -> None:
+    cgroup.rmdir()
+    runner = driver.start(order("touch", "ran", cwd=work), files, place="unified")
+    attempt = files.over()
+    text = f"it could not be set up: {cgroup}: No such file or directory"
+    assert (attempt.failed, attempt.running) == ({"text": text}, None)
+    assert driver.reap(runner) == 0
+    assert not (work / "ran").exists()
+
+
+def test_a_program_that_is_missing_is_reported_from_the_cgroup(
+    driver: Driver, files: AttemptFiles, work: Path, cgroup: Path
+) -> None:
+    driver.reap(driver.start(order("no-such-thing", cwd=work), files, place="unified"))
+    text = "there is no command no-such-thing in the job's PATH"
+    assert files.over().failed == {"text": text}
