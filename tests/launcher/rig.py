@@ -315,6 +315,7 @@ class Driver:
 
     def __init__(self, starter: Path | None = None) -> None:
         """`starter`: the compiled program that begins jobs' processes; None: Python does."""
+        self.starter = starter
         driver = Path(__file__).with_name("runner_driver.py")
         self._process = subprocess.Popen(
             [sys.executable, "-I", str(driver), str(ROOT), str(starter or "")],
