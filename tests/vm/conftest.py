@@ -73,7 +73,8 @@ def wheels(place: Path) -> Path:
         return ours
     # What is made for no Python in particular is as good there; the rest is to be had ready-made.
     for wheel in ours.iterdir():
-        if not wheel.name.endswith("-none-any.whl"):
+        # drfd's own may hold a program for this machine, which is for every Python, too.
+        if "-none-any." not in wheel.name and "-py3-none-" not in wheel.name:
             wheel.unlink()
     made = place / "wheels"
     (drfd,) = ours.glob("drfd-*.whl")
