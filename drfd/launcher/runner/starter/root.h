@@ -1,0 +1,169 @@
+/* The steps with the runner's rights: cgroups and limits, the private space, the user. */
+
+enum { MOST_CPUS = 1 << 13 };
+
+/* The root directory outside the private space; -1 if there is none. */
+static long outside = -1;
+
+/* An exec by uid 0 has given the process all capabilities (capabilities(7)). */
+static void set_capabilities(const struct plan *plan)
+{
+	struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+	struct __user_cap_data_struct sets[2];
+
+	for (int i = 0; i < 2; i++) {
+		sets[i].effective = (__u32)(plan->effective >> 32 * i);
+		sets[i].permitted = (__u32)(plan->permitted >> 32 * i);
+		sets[i].inheritable = (__u32)(plan->inheritable >> 32 * i);
+	}
+	must(call(capset, &header, sets), "setting", "");
+}
+
+static long put(const char *path, const char *text)
+{
+	long fd = call(openat, AT_FDCWD, path, O_WRONLY | O_TRUNC | O_CLOEXEC, 0), result;
+
+	if (fd < 0)
+		return fd;
+	result = call(write, fd, text, strlen(text));
+	call(close, fd);
+	return result;
+}
+
+/* Go on as another child of the runner's, in a cgroup of version 2. To move this process there could
+ * take the kernel 20 ms; a fork of it takes a few pages (clone3(2): CLONE_INTO_CGROUP). */
+static void begin_in(const char *cgroup)
+{
+	struct clone_args how = {.flags = CLONE_INTO_CGROUP | CLONE_PARENT};
+	long fd = call(openat, AT_FDCWD, cgroup, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+	int pid;
+
+	how.cgroup = (__u64)must(fd, "cgroup", cgroup);
+	if (must(call(clone3, &how, sizeof how), "cgroup", cgroup) > 0)
+		quit(0);
+	call(close, fd);
+	pid = (int)call(getpid);
+	must(call(write, report_fd, &pid, sizeof pid), "setting", "");
+}
+
+static void enter_limits(const struct plan *plan)
+{
+	unsigned long mask[MOST_CPUS / 64] = {0};
+	struct rlimit processes = {plan->processes, plan->processes};
+
+	for (char **file = plan->entries; *file; file++)
+		must(put(*file, "0"), "cgroup", *file);
+	for (unsigned long i = 0; i < plan->cpu_count; i++)
+		if (plan->cpus[i] < MOST_CPUS)
+			mask[plan->cpus[i] / 64] |= 1ul << plan->cpus[i] % 64;
+	if (plan->cpu_count)
+		must(call(sched_setaffinity, 0, sizeof mask, mask), "setting", "");
+	if (plan->processes)
+		must(call(prlimit64, 0, RLIMIT_NPROC, &processes, NULL), "setting", "");
+}
+
+static void set_privileged_attributes(const struct plan *plan)
+{
+	if (plan->flags & RESETS_OOM_SCORE) {
+		long result = put("/proc/self/oom_score_adj", "0");
+
+		/* Only root may lower what root has set for a user's whole session. */
+		if (result != -EACCES && result != -EPERM)
+			must(result, "setting", "");
+	}
+	/* It may be immutable, for which see inheritance.py. */
+	if (*plan->login)
+		put("/proc/self/loginuid", plan->login);
+}
+
+/* Write the name of a descriptor in /proc, and return its length. */
+static size_t name_descriptor(char *into, long fd)
+{
+	static const char proc[] = "/proc/self/fd/";
+	char digits[24], *number = decimal((unsigned long)fd, digits + sizeof digits);
+
+	memcpy(into, proc, sizeof proc - 1);
+	memcpy(into + sizeof proc - 1, number, strlen(number) + 1);
+	return sizeof proc - 1 + strlen(number);
+}
+
+static unsigned long noexec(const char *path)
+{
+	struct statfs found;
+
+	must(call(statfs, path, &found), "space", "");
+	return (unsigned long)found.f_flags & MS_NOEXEC;
+}
+
+/* As private_tmp.enter. */
+static void enter_space(const struct plan *plan)
+{
+	const unsigned long safe = MS_NOSUID | MS_NODEV;
+	struct open_how how = {.flags = O_PATH | O_DIRECTORY | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS};
+	struct stat seen[2];
+	char sources[2][40];
+	long top, fd[2];
+
+	outside = must(call(openat, AT_FDCWD, "/", O_PATH | O_DIRECTORY | O_CLOEXEC, 0), "space", "");
+	must(call(unshare, CLONE_NEWNS), "space", "");
+	must(call(mount, NULL, "/", NULL, MS_REC | MS_SLAVE, NULL), "space", "");
+	top = must(call(openat2, AT_FDCWD, plan->place, &how, sizeof how), "space", "");
+	/* All are opened before the first is covered: they may lie below /var/tmp themselves. */
+	for (int i = 0; i < 2; i++) {
+		fd[i] = must(call(openat2, top, plan->names[i], &how, sizeof how), "space", "");
+		name_descriptor(sources[i], fd[i]);
+		must(call(newfstatat, AT_FDCWD, plan->targets[i], &seen[i], 0), "space", "");
+	}
+	for (int i = 0; i < 2; i++) {
+		const char *target = plan->targets[i];
+		unsigned long extra = noexec(target) | noexec(sources[i]);
+
+		/* One of the two may be a link to the other. */
+		if (i == 0 || seen[0].st_ino != seen[1].st_ino || seen[0].st_dev != seen[1].st_dev) {
+			must(call(mount, sources[i], target, NULL, MS_BIND, NULL), "space", "");
+			must(call(mount, NULL, target, NULL, MS_BIND | MS_REMOUNT | safe | extra, NULL),
+			     "space", "");
+		}
+		call(close, fd[i]);
+	}
+	must(call(mount, "tmpfs", "/dev/shm", "tmpfs", safe | noexec("/dev/shm"), plan->shm), "space", "");
+	call(close, top);
+}
+
+/* An id of a user or a group; the highest number would mean that it is to stay as it is. */
+static unsigned checked_id(unsigned long number)
+{
+	if (number >= ~0u)
+		fail("setting", -EINVAL, "");
+	return (unsigned)number;
+}
+
+/* Become the user for good, groups first, and verify it: no capability is left, and none comes back. */
+static void become(const struct plan *plan)
+{
+	struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+	struct __user_cap_data_struct sets[2];
+	unsigned *groups = take((plan->group_count + 1) * sizeof *groups), ids[6];
+	unsigned uid = checked_id(plan->uid), gid = checked_id(plan->gid);
+
+	for (unsigned long i = 0; i < plan->group_count; i++)
+		groups[i] = checked_id(plan->groups[i]);
+	must(call(setgroups, plan->group_count, groups), "setting", "");
+	must(call(setresgid, gid, gid, gid), "setting", "");
+	must(call(setresuid, uid, uid, uid), "setting", "");
+	/* The user may neither trace this process nor write to its descriptors in /proc. */
+	must(call(prctl, PR_SET_DUMPABLE, 0, 0, 0, 0), "setting", "");
+	must(call(getresuid, &ids[0], &ids[1], &ids[2]), "setting", "");
+	must(call(getresgid, &ids[3], &ids[4], &ids[5]), "setting", "");
+	for (int i = 0; i < 6; i++)
+		if (ids[i] != (i < 3 ? uid : gid))
+			fail("regained", 0, "");
+	if (uid == 0)
+		return;
+	must(call(capget, &header, sets), "setting", "");
+	for (int i = 0; i < 2; i++)
+		if (sets[i].effective || sets[i].permitted)
+			fail("regained", 0, "");
+	if (call(setuid, 0) != -EPERM)
+		fail("regained", 0, "");
+}

@@ -1,0 +1,138 @@
+/* Reports of failures, memory, and the texts that plan and payload consist of. */
+
+enum { MOST_TEXT = 1 << 14, MOST_DIGITS = 16, FAILED = 125 };
+
+/* Where failures are reported; see starter.c. */
+static int report_fd;
+
+_Noreturn static void quit(int code)
+{
+	for (;;)
+		call(exit_group, code);
+}
+
+static char *decimal(unsigned long value, char *end)
+{
+	*--end = '\0';
+	do
+		*--end = (char)('0' + value % 10);
+	while (value /= 10);
+	return end;
+}
+
+_Noreturn static void fail(const char *step, long error, const char *what)
+{
+	char report[MOST_TEXT + 64], digits[24], *at = report;
+	const char *parts[] = {step, decimal((unsigned long)-error, digits + sizeof digits), what};
+
+	for (int i = 0; i < 3; i++) {
+		size_t length = strlen(parts[i]);
+
+		if (length > MOST_TEXT)
+			length = MOST_TEXT;
+		memcpy(at, parts[i], length);
+		at += length;
+		if (i < 2)
+			*at++ = '\0';
+	}
+	call(write, report_fd, report, at - report);
+	quit(FAILED);
+}
+
+static long must(long result, const char *step, const char *what)
+{
+	if (result < 0)
+		fail(step, result, what);
+	return result;
+}
+
+/* Memory that is never given back: this program is over in a millisecond. */
+static void *take(size_t size)
+{
+	static char first[1 << 16] __attribute__((aligned(16)));
+	static size_t used;
+	long more;
+
+#ifdef LIBC
+	/* Each piece apart, for the sanitizers. */
+	return malloc(size);
+#endif
+	size = (size + 15) & ~(size_t)15;
+	if (size <= sizeof first - used) {
+		used += size;
+		return first + used - size;
+	}
+	more = call(mmap, 0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	must(more < 0 && more > -4096 ? more : 0, "setting", "");
+	return (void *)more;
+}
+
+/* Texts that end with a NUL, one after the other. */
+struct texts {
+	char *at, *end;
+	/* What is reported if they are not as they must be. */
+	const char *step, *fault;
+};
+
+static char *next(struct texts *from)
+{
+	char *found = from->at;
+
+	while (from->at < from->end && *from->at)
+		from->at++;
+	if (from->at == from->end)
+		fail(from->step, 0, from->fault);
+	from->at++;
+	return found;
+}
+
+static unsigned long next_number(struct texts *from, unsigned base)
+{
+	const char *digits = next(from);
+	unsigned long value = 0;
+	size_t count = strlen(digits);
+
+	if (count == 0 || count > MOST_DIGITS)
+		fail(from->step, 0, from->fault);
+	for (; *digits; digits++) {
+		unsigned digit = (unsigned char)*digits - (unsigned)'0';
+
+		if (*digits >= 'a')
+			digit = (unsigned char)*digits - (unsigned)'a' + 10;
+		if (digit >= base || (digit >= 10 && *digits < 'a'))
+			fail(from->step, 0, from->fault);
+		value = value * base + digit;
+	}
+	return value;
+}
+
+static char **next_texts(struct texts *from, unsigned long count)
+{
+	char **found;
+
+	if (count > (size_t)(from->end - from->at))
+		fail(from->step, 0, from->fault);
+	found = take((count + 1) * sizeof *found);
+	for (unsigned long i = 0; i < count; i++)
+		found[i] = next(from);
+	found[count] = NULL;
+	return found;
+}
+
+static char **counted_texts(struct texts *from)
+{
+	return next_texts(from, next_number(from, 16));
+}
+
+static unsigned long *counted_numbers(struct texts *from, unsigned long *count)
+{
+	unsigned long *found;
+
+	*count = next_number(from, 16);
+	if (*count > (size_t)(from->end - from->at))
+		fail(from->step, 0, from->fault);
+	found = take((*count + 1) * sizeof *found);
+	for (unsigned long i = 0; i < *count; i++)
+		found[i] = next_number(from, 16);
+	return found;
+}

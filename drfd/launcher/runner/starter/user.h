@@ -1,0 +1,257 @@
+/* The steps with the user's rights alone: outputs, terminal, variables, the program. */
+
+enum { OPEN_TRIES = 100, ATTACH_WAIT_S = 10 };
+
+/* The path of an output file, as unpack.output_path. */
+static char *output_path(const char *pattern, const char *cwd, char **signs)
+{
+	static const char letters[] = "jAaxu";
+	size_t room = strlen(pattern) + 1, length = strlen(cwd);
+	char *path, *at;
+
+	for (const char *sign = pattern; *sign; sign++)
+		if (*sign == '%' && sign[1] && strchr(letters, sign[1]))
+			room += strlen(signs[strchr(letters, *++sign) - letters]);
+		else if (*sign == '%' && sign[1] == '%')
+			sign++;
+	at = path = (char *)take(length + 1 + room) + length + 1;
+	for (; *pattern; pattern++) {
+		const char *letter = *pattern == '%' && pattern[1] ? strchr(letters, pattern[1]) : NULL;
+
+		if (letter) {
+			memcpy(at, signs[letter - letters], strlen(signs[letter - letters]));
+			at += strlen(signs[letter - letters]);
+			pattern++;
+		} else {
+			*at++ = *pattern;
+			pattern += *pattern == '%' && pattern[1] == '%';
+		}
+	}
+	*at = '\0';
+	if (*path == '/')
+		return path;
+	while (length && cwd[length - 1] == '/')
+		length--;
+	*--path = '/';
+	path -= length;
+	memcpy(path, cwd, length);
+	return path;
+}
+
+/* Open a path as the machine outside the private space sees it: as private_tmp.open_outside. */
+static long open_outside(const char *path, int flags)
+{
+	struct open_how how = {.flags = (unsigned)flags | O_CLOEXEC, .resolve = RESOLVE_IN_ROOT};
+
+	how.mode = flags & O_CREAT ? 0666 : 0;
+	for (int i = 0; outside >= 0 && *path == '/'; i++) {
+		long fd = call(openat2, outside, path, &how, sizeof how);
+
+		/* A link of /proc that names a descriptor of this process, such as /dev/stdout. */
+		if (fd == -ELOOP || fd == -EXDEV)
+			break;
+		if ((fd != -EAGAIN && fd != -EINTR) || i == OPEN_TRIES)
+			return fd;
+	}
+	return call(openat, AT_FDCWD, path, flags | O_CLOEXEC, 0666);
+}
+
+static long open_output(const char *path, unsigned long flags)
+{
+	/* Without O_NONBLOCK a FIFO that nobody reads would block a job indefinitely. */
+	int how = O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY | O_NONBLOCK;
+	long fd = open_outside(path, how | (flags & EMPTIES_OUTPUT ? O_TRUNC : 0));
+
+	if (fd == -ENXIO) {
+		struct stat file;
+		long found = open_outside(path, O_PATH);
+
+		if (found >= 0 && call(fstat, found, &file) == 0 && S_ISFIFO(file.st_mode))
+			fail("pipe", fd, path);
+	}
+	must(fd, "output", path);
+	must(call(fcntl, fd, F_SETFL, O_APPEND), "setting", "");
+	return fd;
+}
+
+static void open_outputs(const struct plan *plan, const char *cwd, const char *out, const char *err)
+{
+	long null = must(call(openat, AT_FDCWD, "/dev/null", O_RDONLY | O_CLOEXEC, 0), "setting", "");
+	char *out_path = output_path(out, cwd, plan->signs), *err_path = output_path(err, cwd, plan->signs);
+	long out_fd = open_output(out_path, plan->flags), err_fd = out_fd;
+
+	if (strcmp(out_path, err_path) != 0)
+		err_fd = open_output(err_path, plan->flags);
+	must(call(dup3, null, 0, 0), "setting", "");
+	must(call(dup3, out_fd, 1, 0), "setting", "");
+	must(call(dup3, err_fd, 2, 0), "setting", "");
+}
+
+static void connect_to(long fd, char *path)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	char *name = path + strlen(path);
+	size_t length = 0;
+
+	while (name > path && name[-1] != '/')
+		name--;
+	if (name > path) {
+		long above;
+
+		name[-1] = '\0';
+		above = open_outside(name - 1 == path ? "/" : path, O_PATH | O_DIRECTORY);
+		length = name_descriptor(address.sun_path, must(above, "attach", ""));
+		address.sun_path[length++] = '/';
+	}
+	if (length + strlen(name) >= sizeof address.sun_path)
+		fail("attach", -ENAMETOOLONG, "");
+	memcpy(address.sun_path + length, name, strlen(name) + 1);
+	must(call(connect, fd, &address, sizeof address), "attach", "");
+}
+
+/* Receive standard input, output and error from the submitter's own socket (`drf run`). */
+static void take_descriptors(char *path)
+{
+	char kind = 0, control[CMSG_SPACE(3 * sizeof(int))] __attribute__((aligned(8)));
+	struct iovec part = {&kind, 1};
+	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control};
+	struct cmsghdr *head = (struct cmsghdr *)control;
+	struct timespec wait = {.tv_sec = ATTACH_WAIT_S};
+	long fd = call(socket, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	struct pollfd answer = {.fd = (int)must(fd, "attach", ""), .events = POLLIN};
+	int given[3];
+
+	message.msg_controllen = CMSG_LEN(sizeof given);
+	connect_to(fd, path);
+	if (must(call(ppoll, &answer, 1, &wait, NULL, 8), "attach", "") == 0)
+		fail("attach", -ETIMEDOUT, "");
+	must(call(recvmsg, fd, &message, MSG_CMSG_CLOEXEC), "attach", "");
+	if (message.msg_controllen < CMSG_LEN(sizeof given) || head->cmsg_len != CMSG_LEN(sizeof given) ||
+	    head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS)
+		fail("too few", 0, "");
+	memcpy(given, CMSG_DATA(head), sizeof given);
+	for (int i = 0; i < 3; i++)
+		must(call(dup3, given[i], i, 0), "setting", "");
+	if (kind == 't')
+		must(call(ioctl, 0, TIOCSCTTY, 0), "terminal", "");
+}
+
+/* Whether one of the variables has the same name. All contain a "=". */
+static int has_name(char **variables, const char *wanted)
+{
+	for (; *variables; variables++) {
+		const char *one = *variables, *other = wanted;
+
+		while (*one && *one != '=' && *one == *other)
+			one++, other++;
+		if (*one == '=' && *other == '=')
+			return 1;
+	}
+	return 0;
+}
+
+static int begins(const char *text, const char *with)
+{
+	while (*with && *text == *with)
+		text++, with++;
+	return !*with;
+}
+
+static size_t count_of(char **list)
+{
+	size_t count = 0;
+
+	while (list[count])
+		count++;
+	return count;
+}
+
+/* The job's variables, as identity.environment. The list `given` is changed. */
+static char **environment(const struct plan *plan, char **given, const char *cwd)
+{
+	size_t most = count_of(given) + count_of(plan->defaults) + count_of(plan->openmp_defaults);
+	char **env = take((most + count_of(plan->own) + 2) * sizeof *env), **at = env, **kept = given;
+	char *pwd = take(strlen(cwd) + 5);
+
+	memcpy(pwd, "PWD=", 4);
+	memcpy(pwd + 4, cwd, strlen(cwd) + 1);
+	for (char **each = plan->own; *each; each++)
+		*at++ = *each;
+	if (!has_name(plan->own, pwd))
+		*at++ = pwd;
+	for (char **each = given; *each; each++) {
+		int is_hidden = 0;
+
+		for (char **hidden = plan->hidden; *hidden; hidden++)
+			is_hidden |= begins(*each, *hidden);
+		if (!is_hidden)
+			*kept++ = *each;
+	}
+	*kept = NULL;
+	for (char **each = given; *each; each++)
+		if (!has_name(plan->own, *each) && !begins(*each, "PWD="))
+			*at++ = *each;
+	for (char **each = plan->defaults; *each; each++)
+		if (!has_name(given, *each) && !has_name(plan->own, *each))
+			*at++ = *each;
+	if (!has_name(given, "OMP_NUM_THREADS="))
+		for (char **each = plan->openmp_defaults; *each; each++)
+			if (!has_name(given, *each) && !has_name(plan->own, *each))
+				*at++ = *each;
+	*at = NULL;
+	return env;
+}
+
+/* As os.execvpe. */
+_Noreturn static void execute(const char *path, char **argv, char **env)
+{
+	const char *directory = "";
+	long error = 0, first = 0;
+	char *full;
+
+	if (strchr(path, '/'))
+		fail("program", call(execve, path, argv, env), path);
+	for (char **each = env; *each; each++)
+		if (begins(*each, "PATH="))
+			directory = *each + 5;
+	full = take(strlen(directory) + strlen(path) + 2);
+	for (;; directory++) {
+		size_t length = 0;
+
+		for (; *directory && *directory != ':'; directory++)
+			full[length++] = *directory;
+		if (length && full[length - 1] != '/')
+			full[length++] = '/';
+		memcpy(full + length, path, strlen(path) + 1);
+		error = call(execve, full, argv, env);
+		if (error != -ENOENT && error != -ENOTDIR && !first)
+			first = error;
+		if (!*directory)
+			fail("program", first ? first : error, path);
+	}
+}
+
+/* Run the script from a file in memory, so that it runs as it was submitted. The interpreter opens it
+ * by the name of its descriptor, so that stays open. */
+_Noreturn static void execute_script(const char *script, size_t length, long fd, char **argv, char **env)
+{
+	char path[40], **words = take((count_of(argv) + 2) * sizeof *words);
+	int is_shells = length < 2 || script[0] != '#' || script[1] != '!';
+
+	name_descriptor(path, fd);
+	words[0] = "sh";
+	words[1] = path;
+	memcpy(words + 2, argv + 1, count_of(argv) * sizeof *words);
+	if (is_shells)
+		fail("script", call(execve, "/bin/sh", words, env), argv[0]);
+	fail("script", call(execve, path, argv, env), argv[0]);
+}
+
+static long script_file(const char *script, size_t length)
+{
+	long fd = must(call(memfd_create, "script", 0), "setting", "");
+
+	for (size_t done = 0; done < length;)
+		done += (size_t)must(call(write, fd, script + done, length - done), "setting", "");
+	return fd;
+}
