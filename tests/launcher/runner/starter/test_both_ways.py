@@ -104,14 +104,17 @@ def seen(driver: Driver, asked: dict[str, Any], top: Path) -> object:
     attempt = files.over()
     files.clean_up()
     ended = attempt.ended and (attempt.ended["exit_code"], attempt.ended["signal"])
-    left = {
-        str(path.relative_to(work)): (
-            path.stat().st_mode,
-            sorted(path.read_bytes().split(b"\0")) if path.is_file() else None,
-        )
-        for path in sorted(work.rglob("*"))
-    }
+    left = {str(path.relative_to(work)): content(path) for path in sorted(work.rglob("*"))}
     return attempt.failed, attempt.running is not None, ended, left
+
+
+def content(path: Path) -> object:
+    """Its mode, and if it is a file its variables and lines in any order."""
+    mode = path.stat().st_mode
+    if not path.is_file():
+        return mode
+    path.chmod(0o600)
+    return mode, sorted(path.read_bytes().split(b"\0"))
 
 
 @settings(max_examples=40)
