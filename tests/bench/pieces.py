@@ -140,6 +140,10 @@ class Told:
         runner = [call for call in window if call.pid == taken.pid]
         fork = _first(runner, _FORKS, after_s=taken.end_s)
         child = 0 if fork is None else int(fork.text.rpartition("= ")[2])
+        # The compiled starter goes on as another child of the runner's, in a cgroup of version 2.
+        again = _first([call for call in window if call.pid == child], ["clone3"], "CLONE_PARENT")
+        if again is not None:
+            child = int(again.text.rpartition("= ")[2])
         job = [call for call in window if call.pid == child]
         story: Story = [("", begin_s)]
 

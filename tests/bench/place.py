@@ -18,13 +18,14 @@ import statistics
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from drfd.client.connection import Connection
 from drfd.daemon.spawn import group_for
+from drfd.launcher.runner.starter.sources import PROGRAM, NotCompiled, compile_starter
 from instance import CONFIG, Instance
 from kernel import Kernel
 from system.accounts import delete_account
@@ -64,6 +65,9 @@ class Place:
         self._baseline = self._compile("baseline")
         self._migrate = self._compile("migrate")
         self.stamp = self._compile("stamp", "-static")
+        # As where drfd was installed with a C compiler.
+        with suppress(NotCompiled, OSError):
+            compile_starter(PROGRAM)
         self.instance.start()
         return self
 
