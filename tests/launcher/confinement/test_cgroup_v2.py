@@ -18,10 +18,11 @@ from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement import cgroup_v2, processes
 from drfd.launcher.confinement import cores as cores_module
 from drfd.launcher.confinement.cgroup_v2 import CgroupV2
-from drfd.launcher.confinement.interface import JobGroupGone, LimitFailed
+from drfd.launcher.confinement.interface import Entrance, JobGroupGone, LimitFailed
 from drfd.launcher.protocol import NO_PIN, PIN, QUOTA, UNIFIED, WEIGHT, AttemptLimits, DiskLimit
 from drfd.launcher.system import process
 from drfd.launcher.system.files import Plain, get
+from drfd.linux import syscalls
 from launcher.rig import WAIT_S, Start, pid_in, until
 
 KEY = (41, 2)
@@ -546,6 +547,19 @@ def test_with_a_quota_a_process_keeps_all_cpus(kernel: Kernel, place: CgroupV2) 
     place.enter(KEY, LIMITS, 0)
     assert kernel.file("cgroup.procs").read_text() == "0"
     assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.parametrize("why", [None, "clone3: Function not implemented"])
+def test_a_job_begins_in_its_cgroup_where_the_kernel_can_do_that(
+    kernel: Kernel, open_place: Open, monkeypatch: pytest.MonkeyPatch, why: str | None
+) -> None:
+    monkeypatch.setattr(syscalls, "why_no_fork_into", lambda: why)
+    place = open_place(frozenset({"memory", "pids", "cpu"}))
+    place.create(KEY, LIMITS)
+    procs = kernel.file("cgroup.procs")
+    inside, outside = Entrance(cgroup=str(procs.parent)), Entrance(files=(str(procs),))
+    assert place.entrance(KEY, LIMITS, 0) == (inside if why is None else outside)
+    assert procs.read_text() == "", "a plan moves nobody"
 
 
 def test_a_cgroup_that_cannot_be_entered_is_named(kernel: Kernel, place: CgroupV2) -> None:

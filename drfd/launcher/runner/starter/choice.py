@@ -59,7 +59,9 @@ def _insist_on_owner(path: str, status: os.stat_result) -> None:
         raise Unusable(f"{path}, of the compiled starter, belongs to uid {status.st_uid}")
     # Files of others in a directory such as /tmp cannot be replaced.
     is_sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
-    if status.st_mode & 0o022 and not is_sticky:
+    # An ordinary user often has a group of one, and a umask that lets it write.
+    others = 0o022 if os.getuid() == 0 else 0o002
+    if status.st_mode & others and not is_sticky:
         raise Unusable(f"{path}, of the compiled starter, can be written by others")
 
 

@@ -43,7 +43,7 @@ def test_without_a_program_python_does_it(tmp_path: Path) -> None:
     assert refused(tmp_path / "none").startswith("no compiled starter is installed")
 
 
-@pytest.mark.parametrize("mode", [0o775, 0o757])
+@pytest.mark.parametrize("mode", [pytest.param(0o775, marks=as_root), 0o757])
 def test_a_program_that_others_can_write_is_not_used(program: Path, mode: int) -> None:
     program.chmod(mode)
     assert refused(program).endswith("can be written by others")
