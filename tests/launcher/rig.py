@@ -43,6 +43,7 @@ from drfd.payload import pack as payload
 from drfd.payload import unpack
 from drfd.payload.unpack import LaunchPayload
 from instance import PATIENCE
+from starters import VARIABLE, compiled_starter
 
 #: The tree under test, also where another one is installed.
 ROOT = Path(drfd.__file__).parent.parent
@@ -414,6 +415,7 @@ class LauncherProcess:
                 [*command, *options],
                 stdin=subprocess.DEVNULL,
                 stderr=log,
+                env={**os.environ, VARIABLE: str(compiled_starter() or "")},
                 pass_fds=pass_fds,
                 start_new_session=True,
             )

@@ -123,6 +123,8 @@ _Noreturn static void begin(int count, char **argv)
 	payload_fd = descriptor(argv[4]);
 	/* Nothing that is open now stays open in the job. */
 	must(call(close_range, 3, ~0u, CLOSE_RANGE_CLOEXEC), "setting", "");
+	/* The kernel has named it after the number of a descriptor. */
+	call(prctl, PR_SET_NAME, "drfd-starter", 0, 0, 0);
 	plan = read_plan(go_fd);
 	if (plan.flags & DROPS)
 		set_capabilities(&plan);

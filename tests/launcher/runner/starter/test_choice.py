@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 from pathlib import Path
 
 import pytest
 
+from drfd.launcher import main
 from drfd.launcher.runner.starter.choice import choose
 from drfd.launcher.runner.starter.compiled import Compiled
 from drfd.launcher.runner.starter.forked import Forked
 from drfd.launcher.runner.starter.sources import HERE, SOURCES, compile_starter
+from starters import VARIABLE
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot give files away")
 
@@ -90,3 +93,17 @@ def test_a_program_of_other_sources_is_not_used(starter: Path, tmp_path: Path) -
         file.write("/* changed */\n")
     compile_starter(tmp_path / "drfd-starter", directory=tmp_path)
     assert "of other sources" in refused(tmp_path / "drfd-starter")
+
+
+def test_only_a_launcher_under_test_takes_the_word_of_its_environment(
+    starter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main, "choose", lambda *named: ("chosen", *named))
+    monkeypatch.setenv(VARIABLE, str(starter))
+    assert main._starter(argparse.Namespace(failpoints=None)) == ("chosen",)
+    tested = argparse.Namespace(failpoints="/run/failpoints")
+    assert main._starter(tested) == ("chosen", starter)
+    monkeypatch.setenv(VARIABLE, "")
+    assert isinstance(main._starter(tested), Forked)
+    monkeypatch.delenv(VARIABLE)
+    assert main._starter(tested) == ("chosen",)

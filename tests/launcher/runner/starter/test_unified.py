@@ -11,7 +11,18 @@ import pytest
 from drfd.launcher.confinement.cgroup_files import find_unified
 from drfd.launcher.system import process
 from drfd.linux import syscalls
-from launcher.rig import UNTIL_GO, AttemptFiles, Driver, go, order, parent_of, pid_in, shell
+from launcher.rig import (
+    UNTIL_GO,
+    AttemptFiles,
+    Driver,
+    Terminal,
+    go,
+    order,
+    parent_of,
+    pid_in,
+    shell,
+    until,
+)
 
 pytestmark = pytest.mark.system
 
@@ -48,6 +59,21 @@ def test_a_job_begins_in_its_cgroup_as_a_child_of_its_runner(
     assert attempt.ended is not None
     assert attempt.ended["exit_code"] == 7
     assert driver.reap(runner) == 0
+
+
+def test_a_process_that_is_not_a_job_yet_is_known_by_its_name(
+    starter: Path, files: AttemptFiles, work: Path, cgroup: Path, terminal: Terminal
+) -> None:
+    """`ps` would show the number of a descriptor."""
+    driver = Driver(starter)
+    runner = driver.start(
+        order("true", cwd=work, attach=str(terminal.path)), files, place="unified"
+    )
+    with terminal.accept():
+        (pid,) = until("the job's process", lambda: process.children(runner))
+        assert Path(f"/proc/{pid}/comm").read_text() == "drfd-starter\n"
+    driver.reap(runner)
+    driver.close()
 
 
 def test_a_cgroup_that_is_gone_keeps_the_job_from_starting(
