@@ -22,7 +22,7 @@ static inline long call6(long number, long a, long b, long c, long d, long e, lo
 
 #else
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && defined(__LP64__)
 static inline long call6(long number, long a, long b, long c, long d, long e, long f)
 {
 	long result;
@@ -35,7 +35,7 @@ static inline long call6(long number, long a, long b, long c, long d, long e, lo
 	return result;
 }
 __asm__(".globl _start\n_start: xor %ebp, %ebp\n mov %rsp, %rdi\n and $-16, %rsp\n call enter\n");
-#elif defined(__aarch64__)
+#elif defined(__aarch64__) && defined(__LP64__)
 static inline long call6(long number, long a, long b, long c, long d, long e, long f)
 {
 	register long x8 __asm__("x8") = number, x0 __asm__("x0") = a, x1 __asm__("x1") = b;

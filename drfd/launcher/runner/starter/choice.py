@@ -81,5 +81,5 @@ def _insist_on_sources(fd: int) -> None:
             os.close(answer_in)
     if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0:
         raise Unusable("the compiled starter needs a newer kernel (Linux 5.11)")
-    if answer.decode().strip() != fingerprint():
+    if answer.decode(errors="replace").strip() != fingerprint():
         raise Unusable("the compiled starter is of other sources: install drfd again")
