@@ -233,7 +233,8 @@ _Noreturn static void execute(const char *path, char **argv, char **env)
 
 /* Run the script from a file in memory, so that it runs as it was submitted. The interpreter opens it
  * by the name of its descriptor, so that stays open. */
-_Noreturn static void execute_script(const char *script, size_t length, long fd, char **argv, char **env)
+_Noreturn static void execute_script(const char *script, size_t length, long fd, char **argv,
+				     char **env)
 {
 	char path[40], **words = take((count_of(argv) + 2) * sizeof *words);
 	int is_shells = length < 2 || script[0] != '#' || script[1] != '!';
