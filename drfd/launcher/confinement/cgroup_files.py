@@ -26,7 +26,7 @@ from cgroupspy.interfaces import BaseFileInterface, DictFile, FlagFile, TypedFil
 
 from drfd.launcher.attempt_files import Key, cgroup_key
 from drfd.launcher.confinement.interface import Counted, LimitFailed
-from drfd.launcher.system.files import Plain, get
+from drfd.launcher.system.files import Plain, get_record
 
 
 def layout(mountinfo: str) -> str:
@@ -330,6 +330,6 @@ def _read(directory: str | None, name: str, read: Callable[[str], T]) -> T | Non
     if directory is None:
         return None
     try:
-        return read(get(f"{directory}/{name}"))
+        return read(get_record(f"{directory}/{name}"))
     except (OSError, ValueError, StopIteration):
         return None

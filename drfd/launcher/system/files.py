@@ -45,6 +45,17 @@ def get(path: str) -> str:
     return os.fsdecode(data)
 
 
+def get_record(path: str) -> str:
+    """Return the contents of a file that the kernel writes as one record, however long: a single
+    read returns all of it (seq_file.rst), without another one that finds the end. Raises OSError.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.fsdecode(os.read(fd, 1 << 16))
+    finally:
+        os.close(fd)
+
+
 def put(path: str, text: str) -> None:
     """Write a text in one call. Raises OSError, which names the file."""
     fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from drfd.launcher.system.files import get
+from drfd.launcher.system.files import get, get_record
 from drfd.linux import syscalls
 
 #: Number of fields of /proc/PID/stat that are split, from the third (state) on.
@@ -261,7 +261,7 @@ def _status(pid: int | str) -> dict[str, str]:
 def _stat(pid: int | str) -> list[str] | None:
     """Return the fields of /proc/PID/stat from the third (state) on; see proc_pid_stat(5)."""
     try:
-        text = get(f"/proc/{pid}/stat")
+        text = get_record(f"/proc/{pid}/stat")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         # The process is gone, or hidden (hidepid).
         return None
