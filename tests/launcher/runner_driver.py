@@ -125,6 +125,8 @@ def start(request: dict) -> int:
         "sticky": Sticky,
         "unified": lambda _: Unified(request["cwd"]),
         "stopped": lambda _: Stopped(request["cwd"]),
+        # The same, for a test that reads the FIFO.
+        "gate": lambda _: Stopped(request["cwd"]),
     }
     privileges.DROP_AFTER_S = 1.0 if request["drops_privileges"] else 600.0
     confinement = places[request["place"]]("a test")

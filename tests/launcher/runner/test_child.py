@@ -222,6 +222,28 @@ def test_until_exec_a_jobs_process_is_out_of_its_users_sight(
     files.over()
 
 
+@as_root
+def test_until_it_becomes_its_user_a_jobs_process_has_the_rights_of_its_runner_and_no_more(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    """A program that root executes has every capability first."""
+
+    def rights(pid: int) -> list[str]:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        return [line for line in lines if line.startswith(("CapEff", "CapPrm", "CapInh"))]
+
+    runner = driver.start(order("true", cwd=work), files, place="gate")
+    (pid,) = until("the job's process", lambda: process.children(runner))
+    until("the runner's rights", lambda: rights(pid) == rights(runner), lambda: rights(pid))
+    assert int(rights(runner)[2].split()[1], 16).bit_count() < 10, "few of root's"
+    assert os.stat(f"/proc/{pid}").st_uid == 0, "it is not its user's yet"
+    fifo = os.open(work / "stopped", os.O_RDONLY)
+    assert os.read(fifo, 10) == b"0"
+    os.close(fifo)
+    assert driver.reap(runner) == 0
+    succeeded(files.over())
+
+
 def test_a_job_may_ask_for_core_files(run: Run, work: Path) -> None:
     succeeded(run(shell("ulimit -Sc; ulimit -c unlimited; ulimit -Sc", cwd=work)))
     assert (work / "out").read_text() == "0\nunlimited\n"

@@ -21,9 +21,10 @@ from drfd.launcher.runner.starter.sources import (
     compile_starter,
     fingerprint,
 )
+from drfd.linux import syscalls
 from drfd.linux.syscalls import Capabilities
 from drfd.payload import unpack
-from launcher.rig import order
+from launcher.rig import order, python
 
 #: Each example starts a program.
 pytestmark = pytest.mark.slow
@@ -83,8 +84,9 @@ def _nobody() -> dict[str, object]:
     return {"user": 65534, "group": 65534, "extra_groups": []} if os.getuid() == 0 else {}
 
 
-def run(program: Path, given: bytes, payload: bytes) -> bytes:
-    """Give the program a plan and a payload, and never a "+". What it has reported."""
+def run(program: Path, given: bytes, payload: bytes, before: list[str] | None = None) -> bytes:
+    """Give the program a plan and a payload, and never a "+". What it has reported. `before`: a
+    command that root executes it by; None: nobody executes it."""
     entry, report, go = os.pipe(), os.pipe(), os.pipe()
     file = os.memfd_create("payload")
     os.write(file, payload)
@@ -92,8 +94,8 @@ def run(program: Path, given: bytes, payload: bytes) -> bytes:
     theirs = (entry[1], report[1], go[0], file)
     os.close(go[1])
     ended = subprocess.run(
-        [program, *map(str, theirs)], pass_fds=theirs, stdin=subprocess.DEVNULL,
-        capture_output=True, timeout=60, env={}, check=False, **_nobody(),
+        [*(before or ()), program, *map(str, theirs)], pass_fds=theirs, stdin=subprocess.DEVNULL,
+        capture_output=True, timeout=60, env={}, check=False, **({} if before else _nobody()),
     )  # type: ignore[call-overload]  # fmt: skip
     for fd in theirs:
         os.close(fd)
@@ -157,6 +159,27 @@ def test_it_refuses_the_payloads_that_python_refuses(
         expected = str(error)
     refused = report.startswith(b"payload\0")
     assert (report.split(b"\0")[2].decode() if refused else None) == expected
+
+
+#: prctl(PR_SET_SECUREBITS, …), then the program.
+_WITH_SECUREBITS = """
+import os, sys
+import kernel_calls
+kernel_calls.set_securebits(int(sys.argv[1]))
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="not root: there are no rights to drop")
+@pytest.mark.parametrize(("bits", "expected"), [(0, b"+"), (syscalls.NO_SETUID_FIXUP, b"regained")])
+def test_rights_that_are_not_dropped_are_noticed(
+    checked: Path, usual: tuple[bytes, bytes], bits: int, expected: bytes
+) -> None:
+    words = usual[0].split(b"\0")
+    every = b"%x" % syscalls.capabilities().permitted
+    words[1:4] = b"%x" % plan.DROPS, every, every
+    before = python(_WITH_SECUREBITS, bits)
+    assert run(checked, b"\0".join(words), usual[1], before).split(b"\0")[0] == expected
 
 
 @pytest.mark.parametrize("cut", [0, 3, 4, 50])
