@@ -34,6 +34,7 @@ def decode(data: bytes) -> LaunchPayload:
     magic, *fields = data.split(b"\0", FIELDS)
     if magic != MAGIC or len(fields) != FIELDS:
         raise ValueError("it is not what a job is started with")
+    umask = _number(fields[0], base=8) & 0o777
     cwd, stdout, stderr, attach = map(_text, fields[1:5])
     argc, notices, variables, has_script = map(_number, fields[5:9])
     count = argc + notices + variables
@@ -47,7 +48,7 @@ def decode(data: bytes) -> LaunchPayload:
     return LaunchPayload(
         argv=tuple(texts[:argc]),
         cwd=cwd,
-        umask=_number(fields[0], base=8) & 0o777,
+        umask=umask,
         stdout=stdout,
         stderr=stderr,
         env={name: value for name, _, value in env},

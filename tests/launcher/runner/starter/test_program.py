@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from drfd.launcher.confinement.interface import Entrance
@@ -146,6 +146,7 @@ def test_no_plan_makes_it_crash(
 
 @settings(max_examples=80)
 @given(changes=_changes)
+@example(changes=[(399, 0, b"1"), (145, 0, b"f")])  # two faults
 def test_it_refuses_the_payloads_that_python_refuses(
     checked: Path, usual: tuple[bytes, bytes], changes: list[tuple[int, int, bytes]]
 ) -> None:
