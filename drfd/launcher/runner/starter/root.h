@@ -35,11 +35,23 @@ static long put(const char *path, const char *text)
 static void begin_in(const char *cgroup)
 {
 	struct clone_args how = {.flags = CLONE_INTO_CGROUP | CLONE_PARENT};
-	long fd = call(openat, AT_FDCWD, cgroup, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+	long fd = call(openat, AT_FDCWD, cgroup, O_PATH | O_DIRECTORY | O_CLOEXEC, 0), child, procs;
 	int pid;
 
 	how.cgroup = (__u64)must(fd, "cgroup", cgroup);
-	if (must(call(clone3, &how, sizeof how), "cgroup", cgroup) > 0)
+	child = call(clone3, &how, sizeof how);
+	if (child == -EAGAIN) {
+		/* All jobs together have as many processes as allowed. That bound must not keep out a
+		 * job's first process, and does not concern a process that moves (cgroup-v2.rst). */
+		how.flags = CLONE_PARENT;
+		child = must(call(clone3, &how, sizeof how), "setting", "");
+		if (child == 0) {
+			procs = must(call(openat, fd, "cgroup.procs", O_WRONLY | O_CLOEXEC, 0), "cgroup", cgroup);
+			must(call(write, procs, "0", 1), "cgroup", cgroup);
+			call(close, procs);
+		}
+	}
+	if (must(child, "cgroup", cgroup) > 0)
 		quit(0);
 	call(close, fd);
 	pid = (int)call(getpid);
