@@ -78,6 +78,24 @@ _SHARED_MODULES = {
     **dict.fromkeys(("cancel", "hold", "release", "suspend", "resume", "signal"), "job_actions"),
     **dict.fromkeys(("drain", "undrain", "reload", "shutdown"), "administration"),
 }
+#: Verbs of other programs, and what does the same here.
+_ELSEWHERE = {
+    **dict.fromkeys(("ls", "list", "queue", "ps", "squeue", "jobs"), "drf status"),
+    **dict.fromkeys(("kill", "rm", "remove", "delete", "scancel", "stop", "del"), "drf cancel ID"),
+    **dict.fromkeys(("tail", "follow"), "drf log -f ID"),
+    **dict.fromkeys(("cat", "output"), "drf log ID"),
+    **dict.fromkeys(("info", "sinfo"), "drf doctor, or drf shares"),
+    **dict.fromkeys(("add", "sbatch", "enqueue", "batch"), "drf submit -- CMD"),
+    **dict.fromkeys(("srun", "exec", "salloc"), "drf run -- CMD"),
+    **dict.fromkeys(("sacct", "past"), "drf history"),
+    **dict.fromkeys(("pause", "freeze"), "drf suspend ID, or drf hold ID if it waits"),
+    **dict.fromkeys(("continue", "unpause", "thaw"), "drf resume ID, or drf release ID if held"),
+    **dict.fromkeys(("explain", "reason"), "drf why ID"),
+    **dict.fromkeys(("edit", "modify", "update", "scontrol"), "drf set"),
+    **dict.fromkeys(("watch", "htop", "monitor"), "drf top"),
+    **dict.fromkeys(("start", "unhold"), "drf release ID"),
+    "version": "drf --version",
+}
 
 
 def command_of(verb: str) -> click.Command:
@@ -89,6 +107,15 @@ def command_of(verb: str) -> click.Command:
         else getattr(import_module(f"drfd_cli.commands.{shared}"), verb)
     )
     return command
+
+
+def _hint(verb: str) -> str:
+    if verb in _ELSEWHERE:
+        return f" That is: {_ELSEWHERE[verb]}"
+    from difflib import get_close_matches
+
+    near = get_close_matches(verb, VERBS, 1)
+    return f" Did you mean {near[0]!r}?" if near else " drf --help lists them."
 
 
 class _Verbs(click.Group):
@@ -103,11 +130,14 @@ class _Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] == "help":
+            # `drf help submit` is `drf submit --help`.
+            args = [*args[1:2], "--help"]
+        if args[0] == "--help":
+            click.echo(ctx.get_help())
+            ctx.exit()
         if args[0] not in (*VERBS, *_HIDDEN):
-            from difflib import get_close_matches
-
-            near = [f" Did you mean {verb!r}?" for verb in get_close_matches(args[0], VERBS, 1)]
-            ctx.fail(f"No such command {args[0]!r}.{''.join(near)}")
+            ctx.fail(f"No such command {args[0]!r}.{_hint(args[0])}")
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:

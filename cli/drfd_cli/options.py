@@ -24,7 +24,14 @@ from drfd.client.words import (
 )
 from drfd.common.errors import Refused
 from drfd.common.indices import read_array
-from drfd.common.units import parse_cores, parse_disk_rates, parse_duration, parse_memory
+from drfd.common.units import (
+    doubt,
+    is_endless,
+    parse_cores,
+    parse_disk_rates,
+    parse_duration,
+    parse_memory,
+)
 from drfd_cli import output
 from drfd_cli.output import Columns, Form, local_time, render
 
@@ -71,13 +78,22 @@ def _whole(text: str, least: int, most: int) -> int:
     raise Refused("bad-value", f"number: {text[:40]!r} is out of range", hint=hint)
 
 
+def _limit(text: str) -> int:
+    if is_endless(text):
+        return 0
+    seconds, unclear = parse_duration(text), doubt(text)
+    if unclear is not None:
+        output.remark(f"time: {unclear}")
+    return seconds
+
+
 CORES = QuantityParam("CORES", parse_cores)
 MEMORY = QuantityParam("SIZE", parse_memory)
 RATES = QuantityParam("[DISK=]READ[/WRITE]", parse_disk_rates)
 GRES = QuantityParam("NAME[=N]", parse_gres)
 DURATION = QuantityParam("TIME", parse_duration)
 ARRAY = QuantityParam("INDICES", _checked_array)
-LIMIT = QuantityParam("TIME", lambda text: 0 if text == "unlimited" else parse_duration(text))
+LIMIT = QuantityParam("TIME", _limit)
 
 PRIORITY = QuantityParam("N", lambda text: _whole(text, -1_000_000, 1_000_000))
 TIMES = QuantityParam("N", lambda text: _whole(text, 0, 1000))
@@ -189,8 +205,40 @@ def asked_form() -> Form:
     return Form(**{name: given[name] for name in FORM if name in given})
 
 
+#: Options of other programs, and what does the same here.
+_ELSEWHERE = {
+    **dict.fromkeys(("--cpus-per-task", "--cpus", "--ncpus", "--threads", "--ntasks"), "-c CORES"),
+    **dict.fromkeys(("--memory", "--mem-per-node", "--mem-per-cpu", "--ram"), "-m SIZE"),
+    **dict.fromkeys(("--gpus", "--gpu", "--gpus-per-node", "-G"), "--gres gpu=N"),
+    **dict.fromkeys(("--partition", "--account", "-A", "--group", "-g", "--queue"), "-p POOL"),
+    **dict.fromkeys(("--job-name", "-J", "--label", "-L", "-l"), "-n NAME"),
+    **dict.fromkeys(("--timeout", "--time-limit", "--walltime"), "-t TIME"),
+    **dict.fromkeys(("--mail-user", "--mail-type"), "--notify end,fail"),
+    **dict.fromkeys(("--dependency", "-d"), "--after ID"),
+    **dict.fromkeys(("--delay", "-D"), "--begin now+1h"),
+    **dict.fromkeys(("--stashed", "-s"), "--hold"),
+    **dict.fromkeys(("--chdir", "--workdir", "-C"), "cd DIR first: a job runs where you submit it"),
+    "-a": "--array 0-99",
+    "--nice": "--priority -N",
+    "--requeue": "--retry N",
+    "--wrap": "-- sh -c 'COMMAND'",
+}
+
+
 class GroupedHelp(click.Command):
-    """A command whose help lists the options for demand and start conditions under headings."""
+    """A command whose help lists the options for demand and start conditions under headings, and
+    which knows the options that other programs have in their place."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            known = _ELSEWHERE.get(error.option_name, "")
+            ours = {name for param in self.params for name in param.opts}
+            if known.partition(" ")[0] not in (*ours, "--", "cd"):
+                raise
+            text = f"No such option {error.option_name}; here it is: {known}"
+            raise click.UsageError(text, ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {title: [] for title in (*_GROUPS, "Options")}

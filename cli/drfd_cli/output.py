@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
@@ -121,6 +121,13 @@ def tell(text: object) -> None:
 def say(text: str) -> None:
     """Print a message on stderr, in one line."""
     click.echo(f"drf: {clean(text, 1000)}", err=True)
+
+
+@cache
+def remark(text: str) -> None:
+    """Print a message that only a person at a terminal needs, once."""
+    if sys.stderr.isatty():
+        say(text)
 
 
 def parts(column: Column) -> tuple[str, str]:

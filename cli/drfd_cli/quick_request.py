@@ -86,7 +86,7 @@ def _read_amount(
     option: str, value: str, demand: dict[str, object], fields: dict[str, object]
 ) -> bool:
     number = amount_of(option, value)
-    if number is None:
+    if number is None or (option in _TIME and _is_doubtful(value)):
         return False
     if option in _CORES:
         demand["cores_milli"] = number
@@ -95,6 +95,12 @@ def _read_amount(
     else:
         fields["time_limit_s"] = number
     return True
+
+
+def _is_doubtful(time: str) -> bool:
+    """Return whether the complete program tells somebody at a terminal how it reads this time."""
+    is_unclear = time.replace(":", "").isdecimal()
+    return is_unclear and sys.stderr is not None and sys.stderr.isatty()
 
 
 def amount_of(option: str, value: str) -> int | None:

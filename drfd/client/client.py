@@ -30,7 +30,13 @@ from drfd.client.words import (
 )
 from drfd.common.errors import BY_KIND, DrfdError, Refused
 from drfd.common.indices import read_array
-from drfd.common.units import parse_cores, parse_disk_rates, parse_duration, parse_memory
+from drfd.common.units import (
+    is_endless,
+    parse_cores,
+    parse_disk_rates,
+    parse_duration,
+    parse_memory,
+)
 from drfd.payload.environment import as_given, capture, not_text
 
 if TYPE_CHECKING:
@@ -438,7 +444,7 @@ def _demand(options: ChangeOptions) -> _DemandValues:
 
 def _limit(given: Span | None) -> int | None:
     """Return a time limit in seconds, 0 for "unlimited", or None if none was given."""
-    return 0 if given == "unlimited" else _seconds(given)
+    return 0 if is_endless(given) else _seconds(given)
 
 
 def _seconds(given: Span | None) -> int | None:

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any, NoReturn, TypeVar
 
 from drfd.common.errors import ConfigError, DrfdError, Refused
-from drfd.common.units import parse_duration, parse_size
+from drfd.common.units import is_endless, parse_duration, parse_size
 
 T = TypeVar("T")
 Toml = dict[str, object]
@@ -187,7 +187,7 @@ def read_duration_or_zero(value: str | int) -> int:
 
 
 def read_time(value: str | int) -> int | None:
-    return None if value == "unlimited" else parse_duration(value)
+    return None if is_endless(value) else parse_duration(value)
 
 
 def read_weight(value: object) -> Fraction:

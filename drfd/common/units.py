@@ -21,12 +21,20 @@ _MOST_SECONDS = 1 << 40
 _NEAR_S = 600
 
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:i?B)?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGTP])i?)?B?", re.IGNORECASE)
+#: Least rate in bytes per second; with a lower one a job could not even read its program.
+_LEAST_RATE = 4096
 _SPANS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
+_UNITS = {**_SPANS, "w": 7 * 86400}
+#: A number with a unit, of which the first letter counts.
+_SPAN = re.compile(
+    r"(\d+(?:\.\d+)?)\s*(w(?:eeks?)?|d(?:ays?)?|h(?:(?:ou)?rs?)?|m(?:in(?:ute)?s?)?|s(?:ec(?:ond)?s?)?)"
+)
+_SPAN_LIST = re.compile(rf"(?:{_SPAN.pattern}\s*)+", re.ASCII)
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]*)?|-?\.[0-9]+")
-#: [D-]H:MM:SS or D-H:MM, but not "1:30", which could be minutes or hours.
-_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)|(\d+)-(\d+):(\d\d)")
+#: [D-]H:MM:SS, D-H[:MM] and M:SS, as in Slurm.
+_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d?):(\d\d?)|(\d+)-(\d+)(?::(\d\d?))?", re.ASCII)
+_MINUTES = re.compile(r"(\d+):(\d\d)", re.ASCII)
 
 
 def parse_size(text: str | int, *, what: str = "size") -> int:
@@ -34,7 +42,7 @@ def parse_size(text: str | int, *, what: str = "size") -> int:
     match = _SIZE.fullmatch(_word(text))
     if match is None:
         raise _bad(what, text, "is not a size", "write 512M, 16G or 1.5T")
-    size = int(Decimal(match[1]) * _FACTORS[match[2].upper()])
+    size = int(Decimal(match[1]) * _FACTORS[(match[2] or "").upper()])
     if size > _MOST_BYTES:
         raise _bad(what, text, "is more than there is in the world")
     if size < 1:
@@ -46,7 +54,9 @@ def parse_memory(text: str | int, *, what: str = "memory") -> int:
     """Return the bytes of a job's memory, at least 1 MiB, below which no program starts."""
     size = parse_size(text, what=what)
     if size < 1 << 20:
-        raise Refused("bad-value", f"{what} must be at least 1M", hint="write 512M or 16G")
+        word = _word(text)
+        hint = f"write {word}M for mebibytes" if word.isdecimal() else "write 512M or 16G"
+        raise Refused("bad-value", f"{what} must be at least 1M", hint=hint)
     return size
 
 
@@ -55,8 +65,17 @@ def parse_rates(text: str, *, what: str = "io") -> tuple[int, int]:
     parts = str(text).removesuffix("/s").split("/")
     if len(parts) > 2:
         raise _bad(what, text, "is not READ[/WRITE]", "write 200M/50M")
-    rates = [0 if part.strip() == "0" else parse_size(part, what=what) for part in parts]
+    rates = [0 if part.strip() == "0" else _parse_rate(part.strip(), what) for part in parts]
     return rates[0], rates[-1]
+
+
+def _parse_rate(text: str, what: str) -> int:
+    rate = parse_size(text, what=what)
+    if rate < _LEAST_RATE:
+        hint = f"write {text}M for mebibytes" if text.isdecimal() else "write 200M/50M"
+        fault = f"is less than {show_size(_LEAST_RATE)} a second"
+        raise _bad(what, text, fault, hint)
+    return rate
 
 
 def parse_disk_rates(text: str, *, what: str = "io") -> tuple[str | None, int, int]:
@@ -68,18 +87,21 @@ def parse_disk_rates(text: str, *, what: str = "io") -> tuple[str | None, int, i
 
 
 def parse_duration(text: str | int, *, what: str = "time") -> int:
-    """Return the seconds of "90", "90s", "1h30m", "2d", "1:30:00" or "1-12:00:00", at least 1."""
+    """Return the seconds of "90", "90s", "1h30m", "5 min", "2d", "1w", "30:00" (minutes, as in
+    Slurm), "1:30:00" or "1-12:00:00", at least 1."""
     word = _word(text).lower()
-    clock = _CLOCK.fullmatch(word)
+    clock, minutes = _CLOCK.fullmatch(word), _MINUTES.fullmatch(word)
     if word.isdecimal():
         seconds = Decimal(word)
+    elif minutes is not None:
+        seconds = Decimal(int(minutes[1]) * 60 + int(minutes[2]))
     elif clock is not None:
         parts = [int(part or 0) for part in clock.groups()]
-        days, hours, minutes = (a + b for a, b in zip(parts[:3], parts[4:], strict=True))
-        seconds = Decimal(days * 86400 + hours * 3600 + minutes * 60 + parts[3])
-    elif word and _SPAN.sub("", word) == "":
+        days, hours, more = (a + b for a, b in zip(parts[:3], parts[4:], strict=True))
+        seconds = Decimal(days * 86400 + hours * 3600 + more * 60 + parts[3])
+    elif _SPAN_LIST.fullmatch(word):
         seconds = sum(
-            (Decimal(number) * _SPANS[unit] for number, unit in _SPAN.findall(word)), Decimal(0)
+            (Decimal(number) * _UNITS[unit[0]] for number, unit in _SPAN.findall(word)), Decimal(0)
         )
     else:
         raise _bad(what, text, "is not a time", "write 90s, 30m, 12h or 2d")
@@ -88,6 +110,24 @@ def parse_duration(text: str | int, *, what: str = "time") -> int:
     if seconds < 1:
         raise Refused("bad-value", f"{what} must be at least one second", hint="write 90s or 30m")
     return int(seconds)
+
+
+def doubt(text: str) -> str | None:
+    """Return how a time that could mean something else is read, or None if it is clear."""
+    word = _word(text)
+    minutes = _MINUTES.fullmatch(word)
+    if word.isdecimal():
+        return f"{word} is {int(word)} seconds ({word}m: minutes)"
+    if minutes is not None:
+        return (
+            f"{word} is {show_duration(parse_duration(word))} ({minutes[1]}h{minutes[2]}m: hours)"
+        )
+    return None
+
+
+def is_endless(text: object) -> bool:
+    """Return whether a time limit is written as "unlimited" or, as in Slurm, "infinite"."""
+    return _word(text).lower() in ("unlimited", "infinite")
 
 
 def parse_cores(text: str | float, *, what: str = "cores") -> int:

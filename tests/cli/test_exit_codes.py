@@ -11,6 +11,8 @@ import pytest
 
 from canned import CannedDaemon, MakeJob, Message, Refuse
 from cli.drf import Drf, Finish, Spawn
+from drfd_cli import main, options
+from drfd_cli.main import command_of
 
 
 @pytest.mark.parametrize(
@@ -292,7 +294,45 @@ def test_a_verb_that_is_mistyped_is_guessed(drf: Drf, daemon: CannedDaemon) -> N
     result = drf("sumbit", "--", "true")
     assert (result.code, result.out, daemon.requests) == (2, "", [])
     assert result.err == "drf: No such command 'sumbit'. Did you mean 'submit'?\n"
-    assert drf("frobnicate").err == "drf: No such command 'frobnicate'.\n"
+    lists = "drf: No such command 'frobnicate'. drf --help lists them.\n"
+    assert drf("frobnicate").err == lists
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["ls"], "No such command 'ls'. That is: drf status"),
+        (["kill", "3"], "No such command 'kill'. That is: drf cancel ID"),
+        (["tail", "3"], "No such command 'tail'. That is: drf log -f ID"),
+        (["stop", "3"], "No such command 'stop'. That is: drf cancel ID"),
+        (["submit", "--cpus-per-task=4", "x"], "No such option --cpus-per-task; here it is: -c"),
+        (["submit", "-J", "n", "--", "x"], "No such option -J; here it is: -n NAME"),
+        (["run", "--partition", "p", "--", "x"], "No such option --partition; here it is: -p"),
+        (["run", "-a", "1-3", "--", "x"], "No such option '-a'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_words_of_other_programs_get_ours_as_a_hint(
+    drf: Drf, daemon: CannedDaemon, words: list[str], hint: str
+) -> None:
+    result = drf(*words)
+    assert (result.code, result.out, daemon.requests) == (2, "", [])
+    assert hint in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_help_is_a_verb_too(drf: Drf) -> None:
+    assert drf("help", "submit").out == drf("submit", "--help").out
+    assert drf("help").out == drf("--help").out
+    assert drf("help", "sumbit").err == drf("sumbit").err
+
+
+def test_each_hint_names_a_verb_or_an_option() -> None:
+    for hint in main._ELSEWHERE.values():
+        assert hint.replace(",", "").split()[1] in (*main.VERBS, "--version")
+    names = {name for param in command_of("submit").params for name in param.opts}
+    for hint in options._ELSEWHERE.values():
+        assert hint.split()[0] in (*names, "--", "cd")
 
 
 @pytest.mark.parametrize(

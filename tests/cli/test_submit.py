@@ -8,6 +8,7 @@ import resource
 import subprocess
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -408,6 +409,35 @@ def test_a_variable_that_is_not_text_is_left_out_and_said(
     assert (result.code, result.out) == (0, "7\n")
     assert result.err == "drf: left out the variable BAD: it is not UTF-8 text\n"
     assert "BAD" not in daemon.requests[-1]["env"]
+
+
+@pytest.mark.parametrize(
+    ("time", "said"),
+    [
+        ("90", "drf: time: 90 is 90 seconds (90m: minutes)"),
+        ("30:00", "drf: time: 30:00 is 30m00s (30h00m: hours)"),
+        ("90m", ""),
+    ],
+)
+def test_a_time_that_could_mean_something_else_is_told_on_a_terminal(
+    spawn: Spawn, finish: Finish, daemon: CannedDaemon, tmp_path: Path, time: str, said: str
+) -> None:
+    daemon.replies = {"submit": {"id": 7}}
+    script = tmp_path / "job.sh"
+    script.write_text(f"#!/bin/sh\n#DRF -t {time}\ntrue\n")
+    for words in (["-t", time, "--", "true"], [str(script)]):
+        controller, terminal = os.openpty()
+        try:
+            finish(spawn("submit", "-q", *words, stderr=terminal))
+            os.set_blocking(controller, False)
+            found = b""
+            with suppress(BlockingIOError):
+                found = os.read(controller, 4096)
+        finally:
+            os.close(controller)
+            os.close(terminal)
+        assert found.decode().strip() == said
+        assert finish(spawn("submit", "-q", *words)).err == ""
 
 
 def test_an_argument_that_is_not_text_is_refused(

@@ -10,7 +10,9 @@ from hypothesis import strategies as some
 
 from drfd.common.errors import Refused
 from drfd.common.units import (
+    doubt,
     exact_size,
+    is_endless,
     parse_cores,
     parse_disk_rates,
     parse_duration,
@@ -68,6 +70,8 @@ def refusal(parse: Parse, text: object, **more: str) -> Refused:
         ("2T", 2 * TIB),
         ("1P", PIB),
         ("007M", 7 * MIB),
+        ("4Gi", 4 * GIB),
+        ("4gi", 4 * GIB),
     ],
 )
 def test_a_size_is_a_number_with_a_binary_unit(text: str | int, size: int) -> None:
@@ -107,7 +111,8 @@ def test_memory_below_a_mebibyte_is_refused() -> None:
     assert parse_memory("1M") == MIB
     assert parse_memory(MIB) == MIB
     error = refusal(parse_memory, MIB - 1)
-    assert str(error) == "memory must be at least 1M (write 512M or 16G)"
+    assert str(error) == f"memory must be at least 1M (write {MIB - 1}M for mebibytes)"
+    assert refusal(parse_memory, "512K").hint == "write 512M or 16G"
 
 
 @STEADY
@@ -188,7 +193,7 @@ def test_a_size_for_people_is_short_and_right_within_a_twentieth(size: int) -> N
         ("0", (0, 0)),
         ("0/50M", (0, 50 * MIB)),
         ("50M/0", (50 * MIB, 0)),
-        ("1.5K/1", (1536, 1)),
+        ("4.5K/4096", (4608, 4096)),
     ],
 )
 def test_rates_are_one_for_both_or_read_and_write(text: str, rates: tuple[int, int]) -> None:
@@ -221,8 +226,20 @@ def test_what_is_not_a_rate_is_refused(text: str) -> None:
     assert refusal(parse_rates, text, what="--io").text.startswith("--io")
 
 
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("100", "--io: '100' is less than 4K a second (write 100M for mebibytes)"),
+        ("1K", "--io: '1K' is less than 4K a second (write 200M/50M)"),
+        ("data=200M/50", "--io: '50' is less than 4K a second (write 50M for mebibytes)"),
+    ],
+)
+def test_a_rate_at_which_no_job_gets_anywhere_is_refused(text: str, fault: str) -> None:
+    assert str(refusal(parse_disk_rates, text, what="--io")) == fault
+
+
 @STEADY
-@given(some.integers(1, PIB), some.integers(1, PIB))
+@given(some.integers(4 * KIB, PIB), some.integers(4 * KIB, PIB))
 def test_rates_are_read_back_as_the_same_numbers(read: int, write: int) -> None:
     assert parse_rates(f"{exact_size(read)}/{exact_size(write)}") == (read, write)
 
@@ -249,6 +266,20 @@ def test_rates_are_read_back_as_the_same_numbers(read: int, write: int) -> None:
         ("1-12:00", 129600),
         ("1-12:00:01", 129601),
         ("1.5s", 1),
+        ("5min", 300),
+        ("5 minutes", 300),
+        ("1h 30m", 5400),
+        ("2hrs", 7200),
+        ("1hour30mins10sec", 5410),
+        ("3days", 259200),
+        ("1w", 604800),
+        ("2 Weeks", 1209600),
+        ("30:00", 1800),
+        ("1:30", 90),
+        ("100:00", 6000),
+        ("1:30:0", 5400),
+        ("1-5", 104400),
+        ("1-0:0:0", 86400),
     ],
 )
 def test_a_time_is_seconds_or_spans_or_a_clock(text: str | int, seconds: int) -> None:
@@ -258,14 +289,42 @@ def test_a_time_is_seconds_or_spans_or_a_clock(text: str | int, seconds: int) ->
 @pytest.mark.parametrize(
     "text",
     [
-        "", " ", "h", "1x", "1h30", "1h 30m", "-5", "+5", "1e3", "1.5", ".5h", "1:3", "1:30:0",
-        "1:30", "100:00",
-        "1:30:00:00", "1-", "1-5", ":30", "1:30m", "forever", "unlimited", "NaN", None, True, 1.5,
-        "²", "1\n2",
+        "", " ", "h", "1x", "1h30", "-5", "+5", "1e3", "1.5", ".5h", "1:3", "1month", "5minx",
+        "1:300", "1:30:000", "1:30:00:00", "1-", ":30", "1:30m", "forever", "unlimited", "NaN",
+        None, True, 1.5, "²", "1\n2",
     ],
 )  # fmt: skip
 def test_what_is_not_a_time_is_refused(text: object) -> None:
     assert "is not a time" in refusal(parse_duration, text).text
+
+
+@pytest.mark.parametrize(
+    ("text", "how"),
+    [
+        ("90", "90 is 90 seconds (90m: minutes)"),
+        (" 090 ", "090 is 90 seconds (090m: minutes)"),
+        ("30:00", "30:00 is 30m00s (30h00m: hours)"),
+        ("1:30", "1:30 is 1m30s (1h30m: hours)"),
+        ("90s", None),
+        ("1:30:00", None),
+        ("1-12", None),
+        ("unlimited", None),
+        ("nonsense", None),
+    ],
+)
+def test_a_time_that_could_mean_something_else_is_told(text: str, how: str | None) -> None:
+    assert doubt(text) == how
+
+
+@pytest.mark.parametrize(
+    ("text", "is_so"),
+    [
+        ("unlimited", True), (" UNLIMITED ", True), ("infinite", True), ("Infinite", True),
+        ("1d", False), ("", False), (None, False), (0, False),
+    ],
+)  # fmt: skip
+def test_a_time_limit_may_be_none(text: object, is_so: bool) -> None:
+    assert is_endless(text) is is_so
 
 
 @pytest.mark.parametrize("text", ["0", 0, "0s", "0.9s", "0:00:00", "0-00:00:00", "0h0m"])
