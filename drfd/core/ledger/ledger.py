@@ -27,7 +27,15 @@ from drfd.core.ledger.transitions import (
     submitted,
 )
 from drfd.core.model import events as ev
-from drfd.core.model.job import Array, Dependency, Job, JobSpec, JobState, Outcome
+from drfd.core.model.job import (
+    ALLOCATED_STATES,
+    Array,
+    Dependency,
+    Job,
+    JobSpec,
+    JobState,
+    Outcome,
+)
 from drfd.core.model.lifecycle import InvalidTransition, next_state
 from drfd.core.model.resources import (
     Axes,
@@ -75,8 +83,8 @@ def keeps_allocation(before: Job, job: Job) -> bool:
     """True if the job's allocation is unchanged and it is in no queue before or after."""
     return (
         before.spec is job.spec
-        and before.is_allocated
-        and job.is_allocated
+        and before.state in ALLOCATED_STATES
+        and job.state in ALLOCATED_STATES
         and before.suspended_at is job.suspended_at is None
         and before.instances is job.instances
     )
@@ -105,7 +113,7 @@ class JobCounts:
         if state is JobState.ENDED:
             return
         _add(self.states, state, change)
-        if state in (JobState.PENDING, JobState.HELD):
+        if state is JobState.PENDING or state is JobState.HELD:
             _add(self.waiting, spec.user, change)
 
     def charge(self, before: JobSpec | None, after: JobSpec | None) -> None:
@@ -120,7 +128,8 @@ class JobCounts:
                 size = sign * spec.stored_bytes
                 _add(self.stored_bytes, spec.user, size)
                 self.all_stored_bytes += size
-                _add(self.more_dependencies, spec.user, sign * more_dependencies(spec.after))
+                if spec.after:
+                    _add(self.more_dependencies, spec.user, sign * more_dependencies(spec.after))
 
     def charge_spans(self, user: str, count: int) -> None:
         """Add the ranges of indices of a live array, or with a negative count remove them."""
@@ -279,8 +288,8 @@ class Ledger:
 
     def allocation(self, job: Job) -> Vector:
         """Return the job's allocation; a frozen job keeps only memory and instances."""
-        if not job.is_allocated:
-            return self.nothing
+        if job.state not in ALLOCATED_STATES:
+            return self._nothing
         demand = self.demand(job)
         if job.instances:
             demand = minus(demand, self.axes.retired(job.instances))
@@ -433,10 +442,10 @@ class Ledger:
         has_record = before is not None and before.id in self.jobs
         if job.array_id is not None:
             self.arrays[job.array_id].note_change()
-        self.job_counts.charge(
-            before.spec if before is not None and has_record else None,
-            None if job.state is JobState.ENDED else job.spec,
-        )
+        charged = before.spec if before is not None and has_record else None
+        to_charge = None if job.state is JobState.ENDED else job.spec
+        if charged is not to_charge:
+            self.job_counts.charge(charged, to_charge)
         if before is not None and keeps_allocation(before, job):
             # No other table changes.
             self.job_counts.count(before.spec, before.state, -1)
@@ -462,7 +471,8 @@ class Ledger:
             self.jobs.pop(job.id, None)
         else:
             self.jobs[job.id] = job
-        self.next_id = max(self.next_id, job.id + 1)
+        if job.id >= self.next_id:
+            self.next_id = job.id + 1
         if array_state is not None:
             if job.state is JobState.ENDED:
                 array_state.live.remove(job.id)
@@ -491,26 +501,27 @@ class Ledger:
 
     def _count(self, job: Job, sign: int) -> None:
         """Add (`sign` 1) or remove (-1) a job in the tables that its state belongs to."""
-        leaf = job.spec.leaf
         self.job_counts.count(job.spec, job.state, sign)
         wanted = self.wanted(job)
         if wanted is not None:
-            self.queues.change(job, wanted, [(*entry_of(job), job.id)], sign)
-        if job.is_allocated:
-            held = self.allocation(job)
+            self.queues.change(job, wanted, [(-job.spec.priority, job.id, job.id)], sign)
+        if job.state not in ALLOCATED_STATES:
+            return
+        leaf, held = job.spec.leaf, self.allocation(job)
+        if job.instances:
             count_instances(job.instances, sign, self.taken)
-            change = plus if sign > 0 else minus
-            self.allocated = change(self.allocated, held)
-            self.used[leaf] = change(self.used.get(leaf, self.nothing), held)
-            if sign > 0:
-                self.allocations.add(leaf, job.id)
-            else:
-                self.allocations.remove(leaf, job.id)
-                if leaf not in self.allocations:
-                    del self.used[leaf]
-            array_state = self.arrays.bound_of(job)
-            if array_state is not None:
-                array_state.active += sign
+        change = plus if sign > 0 else minus
+        self.allocated = change(self.allocated, held)
+        self.used[leaf] = change(self.used.get(leaf, self._nothing), held)
+        if sign > 0:
+            self.allocations.add(leaf, job.id)
+        else:
+            self.allocations.remove(leaf, job.id)
+            if leaf not in self.allocations:
+                del self.used[leaf]
+        array_state = None if job.array_id is None else self.arrays.bound_of(job)
+        if array_state is not None:
+            array_state.active += sign
 
     def check(self) -> None:
         """Raise AssertionError if the tables disagree with the jobs, which is a bug."""

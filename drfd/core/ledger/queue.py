@@ -132,7 +132,8 @@ class Line:
         """Add runs, which must be sorted; faster than `add_run` for each of thousands."""
         if len(runs) < _MANY:
             for run in runs:
-                self.add_run(run)
+                self._length += run[2] - run[1] + 1
+                self._insert(run)
             return
         self._length += _count(runs)
         blocks = self._blocks_around(runs)
@@ -290,9 +291,10 @@ class Queues(dict[str, LeafQueue]):
         `runs` must be sorted. Tasks beyond the limit of their array are left out of the queue; see
         `ArrayState.moves`.
         """
-        array_state = self._arrays.bound_of(job) if job.state is JobState.PENDING else None
-        if array_state is not None:
-            runs = array_state.add(runs) if sign > 0 else array_state.remove(runs)
+        if job.array_id is not None and job.state is JobState.PENDING:
+            array_state = self._arrays.bound_of(job)
+            if array_state is not None:
+                runs = array_state.add(runs) if sign > 0 else array_state.remove(runs)
         if runs:
             self.put(job, wanted, runs, sign)
 

@@ -244,6 +244,8 @@ def count_conditions(job: Job, sign: int, dependents: Dependents, begins: Begins
     """
     if job.state not in (JobState.PENDING, JobState.HELD):
         return
+    if not job.awaits and job.not_before_s is None:
+        return
     for on in {each.job_id for each in job.awaits}:
         if sign > 0:
             dependents.add(on, job.id)
@@ -255,6 +257,33 @@ def count_conditions(job: Job, sign: int, dependents: Dependents, begins: Begins
 def moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
     """Return the job after the event; `state` is its next state by the state table."""
     match event:
+        # The events of every job come first: patterns are tried in order.
+        case ev.Admitted():
+            return replace_in(job, state=state, attempt=event.attempt, instances=event.instances)
+        case ev.Launched():
+            return replace_in(
+                job,
+                state=state,
+                started_at=event.at_s,
+                started_mono_s=event.mono_s,
+                cgroup=event.cgroup,
+                postponed=None,
+            )
+        case ev.Exited():
+            return replace_in(
+                job,
+                state=state,
+                freezing=False,
+                ended_at=event.at_s,
+                exit_code=event.exit_code,
+                signal=event.signal,
+                outcome=event.outcome,
+                outcome_text=event.text,
+                loss=event.loss,
+                usage=event.usage,
+            )
+        case ev.Cleaned():
+            return replace_in(job, state=state)
         case ev.Held():
             return replace_in(job, state=state, held_by=event.by, eligible_at=None)
         case ev.Released():
@@ -267,17 +296,6 @@ def moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
                 outcome=Outcome.CANCELLED,
                 outcome_text=f"cancelled by {event.by} before it "
                 + ("was tried again" if job.retries else "started"),
-            )
-        case ev.Admitted():
-            return replace_in(job, state=state, attempt=event.attempt, instances=event.instances)
-        case ev.Launched():
-            return replace_in(
-                job,
-                state=state,
-                started_at=event.at_s,
-                started_mono_s=event.mono_s,
-                cgroup=event.cgroup,
-                postponed=None,
             )
         case ev.LaunchFailed():
             return replace_in(
@@ -322,21 +340,6 @@ def moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
         case ev.Escalated():
             assert job.stop is not None
             return replace_in(job, state=state, stop=replace(job.stop, escalated=True))
-        case ev.Exited():
-            return replace_in(
-                job,
-                state=state,
-                freezing=False,
-                ended_at=event.at_s,
-                exit_code=event.exit_code,
-                signal=event.signal,
-                outcome=event.outcome,
-                outcome_text=event.text,
-                loss=event.loss,
-                usage=event.usage,
-            )
-        case ev.Cleaned():
-            return replace_in(job, state=state)
         case ev.Requeued() | ev.Retried():
             return queued_again(job, event)
         case ev.DependencySettled():

@@ -219,13 +219,19 @@ class JobSpec:
         Long command lines are not counted, because jobs of a user share them. A test measures how
         good the estimate is.
         """
-        attach = () if self.attach is None else (self.attach,)
-        texts = (self.name, self.cwd, self.stdout, self.stderr, *attach)
+        texts = [self.name, self.cwd, self.stdout, self.stderr]
+        if self.attach is not None:
+            texts.append(self.attach)
         # A character may take four bytes in Python and in UTF-8.
-        size = sum(len(each) if each.isascii() else 4 * len(each) for each in texts)
-        notify = () if self.notify is None else (self.notify.argv,)
-        size += sum(len(each.data) for each in (self.argv, *notify) if len(each.data) <= LONG_BYTES)
-        count = len(texts) + 1 + len(notify)
+        size = len("".join(texts))
+        size += 3 * sum([len(each) for each in texts if not each.isascii()])
+        count = len(texts) + 1
+        if len(self.argv.data) <= LONG_BYTES:
+            size += len(self.argv.data)
+        if self.notify is not None:
+            count += 1
+            if len(self.notify.argv.data) <= LONG_BYTES:
+                size += len(self.notify.argv.data)
         return JOB_BYTES + size + TEXT_BYTES * count + DEPENDENCY_BYTES * len(self.after)
 
 

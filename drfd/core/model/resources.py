@@ -76,6 +76,8 @@ class Axes:
 
     def vector(self, amount: Resources) -> Vector:
         """Return the amounts in order, without countable resources that have no axis."""
+        if not (self.gres or self.lost or amount.disks) and len(self.disks) < 2:
+            return amount.cores_milli, amount.memory_bytes, amount.read_bps, amount.write_bps
         counts = dict(amount.gres)
         rates: tuple[int, ...] = (amount.read_bps, amount.write_bps)
         lost: tuple[int, ...] = ()
