@@ -54,13 +54,17 @@ class Load:
         self.last: Plan | None = None
         self.ledger = Ledger.of_jobs(self.rules.axes, self._jobs())
         self.ends = Ends(self.ledger, self.run_times)
+        #: The running jobs that may end, in any order.
+        self.running: list[int] = []
         self.wait_index = build_wait_index(self.ledger, self.rules, self.history.past_usage, {})
         self.turn()
 
     def step(self) -> None:
         """One of the running jobs ends, its user submits another, and a pass looks at it all."""
         self.at_s += 0.01
-        job = self.random.choice([job for job in self.ledger.allocated_jobs() if job.id])
+        at = self.random.randrange(len(self.running))
+        self.running[at], self.running[-1] = self.running[-1], self.running[at]
+        job = self.ledger.jobs[self.running.pop()]
         self._apply(
             ev.Exited(
                 job_id=job.id, at_s=self.at_s, attempt=1, exit_code=0, signal=None,
@@ -83,10 +87,12 @@ class Load:
             now_s=self.at_s,
             before=self.last.reservations if self.last is not None else (),
         )
+        self.wait_index.catch_up(self.ledger.queues)
         self.last = schedule(self.ledger, self.rules, self.wait_index, pass_context)
         now = Now(at_s=self.at_s, mono_s=self.at_s)
         for event in start_events(self.ledger, self.last, now):
             self._apply(event)
+            self.running.append(event.job_id)
             self._apply(
                 ev.Launched(
                     job_id=event.job_id, at_s=self.at_s, attempt=1, mono_s=self.at_s, cgroup=None
@@ -96,7 +102,7 @@ class Load:
     def _apply(self, event: ev.Event) -> None:
         job = self.ledger.apply(event)
         if job is not None:
-            self.wait_index.touch(job.spec.leaf)
+            self.wait_index.touch(job.spec.leaf, ())
             self.ends.note(job.id)
 
     def _run_s(self, user: str) -> float:

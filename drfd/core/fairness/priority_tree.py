@@ -225,6 +225,13 @@ class PriorityTree:
         rank = self._ranks.get(parent_of(path))
         return None if rank is None else rank.keys.get(path)
 
+    def serves(self, path: str, above: str) -> bool:
+        """Return whether the node, a child of `above`, can be served."""
+        if self._stale:
+            self.refresh()
+        rank = self._ranks.get(above)
+        return rank is not None and path in rank.keys
+
     def share(self, node: ShareNode) -> Level:
         """Return the node's level over its weight."""
         if self._more is None:
@@ -249,15 +256,19 @@ class PriorityTree:
             for path, above in _road(*stale):
                 self._update(path, above)
             return
+        children_of_top = set[str]()
         by_depth: dict[int, dict[str, str]] = {}
         for leaf in stale:
-            road = _road(leaf)
-            for depth, (path, above) in enumerate(reversed(road)):
+            *below, (last, _) = _road(leaf)
+            children_of_top.add(last)
+            for depth, (path, above) in enumerate(reversed(below)):
                 by_depth.setdefault(depth, {})[path] = above
         # A node is known by its children's keys, so the deepest come first.
         for depth in sorted(by_depth, reverse=True):
             for path, above in by_depth[depth].items():
                 self._update(path, above)
+        for path in children_of_top:
+            self._update(path, TOP)
 
     def _update(self, path: str, above: str) -> None:
         key = self._make_key(path)

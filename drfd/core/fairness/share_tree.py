@@ -270,7 +270,8 @@ class ShareTree:
         self._shares = shares
         self._nothing: Vector = (0,) * len(shares.capacity)
         whole = Entitlement(shares.capacity, (ONE,) * len(shares.capacity))
-        self.nodes: dict[str, ShareNode] = {TOP: ShareNode(TOP, None, whole, PLAIN)}
+        self._top = ShareNode(TOP, None, whole, PLAIN)
+        self.nodes: dict[str, ShareNode] = {TOP: self._top}
         #: The resources that count as held by each active node except the root.
         self.used: dict[str, Vector] = {}
         #: The part of `used` that is charged for recently ended short jobs.
@@ -374,13 +375,16 @@ class ShareTree:
         promised with `demand` more."""
         return any(self.keeps_promise_of(path, demand) for path in path_up(leaf))
 
-    def may_keep_promise(self, demand: Vector) -> bool:
-        """Return False if this demand alone is more than any node is promised. That is known at
-        once only where all nodes are equal; elsewhere the answer is True."""
-        top = self.nodes[TOP]
-        if self._shares.rules:
-            return True
-        return top.entitlement.level(demand) * len(top.below) <= top.entitlement.unit
+    def whole_level(self, demand: Vector) -> Level:
+        """Return the largest part that the demand is of any resource of the machine."""
+        return self._top.entitlement.level(demand)
+
+    def may_keep_promise(self, whole_level: Level) -> bool:
+        """Return False if a demand with this level (`whole_level`) alone is more than any node is
+        promised. That is known at once only where all nodes are equal; elsewhere the answer is
+        True."""
+        top = self._top
+        return bool(self._shares.rules) or whole_level * len(top.below) <= top.entitlement.unit
 
     def keeps_promise_of(self, path: str, demand: Vector) -> bool:
         node = self.nodes[path]

@@ -24,7 +24,7 @@ waited for long, the machine would idle.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from math import inf
 
 from drfd.core.fairness.entitlement import Level
@@ -121,10 +121,10 @@ class _Walk:
         self.admitted: dict[int, Vector] = {}
         #: The rule by which a job starts, for each that does not start by its own turn.
         self.reasons: dict[int, StartReason] = {}
-        #: The demand groups that fit and delay no reservation. A pass only removes some.
-        self._open = {
-            demand_group: demand_group.now for demand_group in wait_index.demand_groups.values()
-        }
+        #: The demand groups that fit and delay no reservation, of which a pass only removes some,
+        #: and their leaves that delay none. `_next` makes it of `_considered`.
+        self._open: dict[DemandGroup, PriorityTree] = {}
+        self._considered: Collection[DemandGroup] = wait_index.demand_groups.values()
         self._apart = DemandSearch(wait_index, self.backfill)
         #: Whether a job has started or got a reservation since leaves were last searched.
         self._has_moved = False
@@ -208,13 +208,18 @@ class _Walk:
         """Return the leaf that is served next, and the demand groups in which the phase lets it
         start a job, or None if no leaf is left."""
         if not self._is_sifted:
-            self._open = {
-                demand_group: priority_tree
-                for demand_group in self._open
-                if fits(demand_group.demand, self.free)
-                and (priority_tree := self._without_delay(demand_group)) is not None
-            }
-            self._is_sifted = True
+            free = self.free
+            has_room = [group for group in self._considered if fits(group.demand, free)]
+            if self.backfill is None or not self.backfill.reservations:
+                self._open = {demand_group: demand_group.now for demand_group in has_room}
+            else:
+                self._open = {
+                    demand_group: priority_tree
+                    for demand_group in has_room
+                    if (priority_tree := self._without_delay(demand_group, self.backfill))
+                    is not None
+                }
+            self._considered, self._is_sifted = self._open, True
         self._examined += len(self._open)
         if self._has_moved:
             self._apart.recheck(self.free)
@@ -226,46 +231,48 @@ class _Walk:
             if len(self._changed) == before:
                 return found
 
-    def _without_delay(self, demand_group: DemandGroup) -> PriorityTree | None:
+    def _without_delay(self, demand_group: DemandGroup, backfill: Backfill) -> PriorityTree | None:
         """Return the leaves of the group whose job delays no reservation, or None for none."""
-        if self.backfill is None or not self.backfill.reservations:
-            return demand_group.now
-        deadline_s = self.backfill.deadline_s(demand_group.demand, self.free)
+        deadline_s = backfill.deadline_s(demand_group.demand, self.free)
         if deadline_s is None or deadline_s == inf:
             return None if deadline_s is None else demand_group.now
-        return demand_group.in_time(deadline_s, self.backfill.pass_context)
+        return demand_group.in_time(deadline_s, backfill.pass_context)
 
     def _descend(self, *, promise_only: bool) -> tuple[str, list[DemandGroup]] | None:
         """Descend from the top, always to the child that is served first."""
-        path = TOP
+        path, groups = TOP, self._open
         # The demand groups of which a node on the way keeps its promise, so that all below may
         # start, and the others.
-        kept, others = list(self._open), list[DemandGroup]()
-        late = [self._apart.priority_tree]
+        kept, others = list[DemandGroup](), list[DemandGroup]()
+        trees = list[PriorityTree]()
         if promise_only:
-            kept, others = others, [each for each in kept if self._may_keep_promise(each)]
+            others = [each for each in groups if each.may_keep_promise]
         else:
-            late += self._late_trees()
-        while path not in self.wait_index.first:
-            keys = [self._open[demand_group].least(path) for demand_group in kept]
-            keys += [priority_tree.least(path) for priority_tree in late]
-            most = self.share_tree.promised(path) if others else (0, 0)
-            keys += [self._first_promised(demand_group, path, most) for demand_group in others]
+            kept = list(groups)
+            trees = self._late_trees()
+        if self._apart.priority_tree is not None:
+            trees.append(self._apart.priority_tree)
+        if not (kept or others or trees):
+            return None
+        first = self.wait_index.first
+        while path not in first:
+            keys = [groups[demand_group].least(path) for demand_group in kept]
+            keys += [priority_tree.least(path) for priority_tree in trees]
+            if others:
+                most = self.share_tree.promised(path)
+                keys += [self._first_promised(demand_group, path, most) for demand_group in others]
             key = min([key for key in keys if key is not None], default=None)
             if key is None:
                 return None
-            path = key.path
-            kept = [each for each in kept if self._open[each].key_of(path) is not None]
-            others = [each for each in others if self._open[each].key_of(path) is not None]
+            path, above = key.path, path
+            kept = [each for each in kept if groups[each].serves(path, above)]
+            others = [each for each in others if groups[each].serves(path, above)]
             if others:
                 node = self.share_tree.nodes[path]
                 keeping = [each for each in others if each.after.share(node) <= most[1]]
                 kept += keeping
                 others = [each for each in others if each not in keeping]
         return path, kept
-
-    def _may_keep_promise(self, demand_group: DemandGroup) -> bool:
-        return self.share_tree.may_keep_promise(demand_group.demand)
 
     def _first_promised(
         self, demand_group: DemandGroup, path: str, most: tuple[int, Level]
@@ -285,7 +292,7 @@ class _Walk:
 
     def _late_trees(self) -> list[PriorityTree]:
         """Return the trees of late leaves whose first job may get one more reservation."""
-        if self.backfill is None or not self.backfill.may_add:
+        if not self.wait_index.late or self.backfill is None or not self.backfill.may_add:
             return []
         return [
             priority_tree
@@ -362,7 +369,7 @@ class _Walk:
     def _drop(self, leaf: str, *, promise_only: bool) -> None:
         for demand_group, priority_tree in self._open.items():
             self._set_aside(priority_tree, leaf)
-            if promise_only and self._may_keep_promise(demand_group):
+            if promise_only and demand_group.may_keep_promise:
                 self._set_aside(demand_group.after, leaf)
         for priority_tree in self.wait_index.late.values():
             self._set_aside(priority_tree, leaf)
@@ -392,15 +399,18 @@ class DemandSearch:
         #: Leaves of which nothing may start, whatever the phase.
         self._shut: set[str] = set()
         self._promise_only = False
-        #: The job that was found for each other leaf; `priority_tree` has the leaves in order.
+        #: The job that was found for each other leaf.
         self.found: dict[str, Item] = {}
-        self.priority_tree = self._no_tree()
+        #: These leaves in order; None if no leaf stands apart, as on most machines.
+        self.priority_tree: PriorityTree | None = None
 
     def begin(self, free: Vector, *, promise_only: bool) -> None:
         """Begin a phase."""
+        if not self._wait_index.apart:
+            return
         self._promise_only = promise_only
         self.found.clear()
-        self.priority_tree = self._no_tree()
+        self.priority_tree = PriorityTree(self._wait_index.share_tree, self._wait_index.past_usage)
         for leaf in self._wait_index.apart:
             if leaf in self._wait_index.first and leaf not in self._shut:
                 self._search(leaf, free)
@@ -419,6 +429,8 @@ class DemandSearch:
 
     def note(self, leaf: str) -> None:
         """Take account of a started job: the leaf and its pools hold more."""
+        if self.priority_tree is None:
+            return
         if leaf not in self._wait_index.first:
             self.drop(leaf)
         elif leaf in self.found:
@@ -427,7 +439,7 @@ class DemandSearch:
 
     def drop(self, leaf: str) -> None:
         """Finish the leaf for this phase."""
-        if self.found.pop(leaf, None) is not None:
+        if self.priority_tree is not None and self.found.pop(leaf, None) is not None:
             self.priority_tree.put(leaf, None)
 
     @property
@@ -446,9 +458,6 @@ class DemandSearch:
             and (not self._promise_only or share_tree.keeps_promise(leaf, demand))
         )
 
-    def _no_tree(self) -> PriorityTree:
-        return PriorityTree(self._wait_index.share_tree, self._wait_index.past_usage)
-
     def _search(self, leaf: str, free: Vector) -> None:
         demands = self._wait_index.apart[leaf]
         headroom = self._wait_index.share_tree.headroom(leaf, free)
@@ -457,7 +466,7 @@ class DemandSearch:
             self._shut.add(leaf)
         elif self._promise_only:
             item = self._first_promised(leaf, demands, headroom, free, item)
-        if item is None:
+        if item is None or self.priority_tree is None:
             self.drop(leaf)
         else:
             self.found[leaf] = item

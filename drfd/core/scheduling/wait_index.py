@@ -25,80 +25,108 @@ from drfd.core.model.resources import Vector, fits, minus, plus
 from drfd.core.scheduling.backfill import PassContext
 from drfd.core.scheduling.demand_tree import ANY_LENGTH, Demands
 
+#: The jobs that wait first, by leaf, each with its demand.
+_First = Mapping[str, tuple[Entry, Vector]]
+#: From this number of noted paths on, a group does not wait until it is read.
+_MOST_NOTED = 1_000
+
 
 class DemandGroup:
-    """The leaves that wait for one demand vector, in the orders in which a pass reads them."""
+    """The leaves that wait for one demand vector, in the orders in which a pass reads them.
+
+    A change is only noted: there are many groups, and a pass reads those whose demand fits.
+    """
 
     def __init__(
-        self, demand: Vector, share_tree: ShareTree, past_usage: Mapping[str, float]
+        self,
+        demand: Vector,
+        share_tree: ShareTree,
+        past_usage: Mapping[str, float],
+        first: _First,
     ) -> None:
+        """`first` has the first job of each leaf, whatever its demand."""
         self.demand = demand
-        self._share_tree, self._past_usage = share_tree, past_usage
-        #: The leaves by what they hold.
-        self.now = PriorityTree(share_tree, past_usage, demand)
+        #: The first job of this demand of each leaf in the group. Who changes it must call `note`.
+        self.jobs: dict[str, int] = {}
+        self._share_tree, self._past_usage, self._first = share_tree, past_usage, first
+        self._whole_level = share_tree.whole_level(demand)
+        #: Leaves and pools of which something has changed since the orders were last read.
+        self._noted: set[str] = set()
+        self._now = PriorityTree(share_tree, past_usage, demand)
         self._after: PriorityTree | None = None
-        if share_tree.may_keep_promise(demand):
+        if self.may_keep_promise:
             self._after = self._make_after()
         #: The leaves whose job is short enough for the latest deadline; see `in_time`.
         self._short = PriorityTree(share_tree, past_usage, demand)
-        self._jobs: dict[str, int] = {}
         #: The run times of the jobs in seconds: (negative run time, leaf) of the leaves in
         #: `_short`, (run time, leaf) of the others. Those of `_unmeasured` leaves are outdated.
         self._in: IndexedHeap[tuple[float, str]] = IndexedHeap()
         self._out: IndexedHeap[tuple[float, str]] = IndexedHeap()
         self._unmeasured: set[str] = set()
 
+    def note(self, path: str) -> None:
+        """Take account of a change of a leaf or pool: of its first jobs, of what it holds or has
+        used, or of the estimated run times of its jobs."""
+        self._noted.add(path)
+        if len(self._noted) > _MOST_NOTED:
+            self.refresh()
+
+    @property
+    def now(self) -> PriorityTree:
+        """The leaves by what they hold."""
+        if self._noted:
+            self._catch_up()
+        return self._now
+
     @property
     def after(self) -> PriorityTree:
         """The leaves by what they would hold with one more such job. Among many users no job keeps
         a promise, and nobody reads this."""
+        if self._noted:
+            self._catch_up()
         if self._after is None:
             self._after = self._make_after()
         return self._after
 
     def _make_after(self) -> PriorityTree:
         after = PriorityTree(self._share_tree, self._past_usage, self.demand, is_after=True)
-        for leaf, head in self.now.heads.items():
+        for leaf, head in self._now.heads.items():
             after.put(leaf, head)
         return after
 
+    def _catch_up(self) -> None:
+        for path in self._noted:
+            head = None
+            if path in self.jobs:
+                (_, head), _ = self._first[path]
+            self._now.put(path, head)
+            if self._after is not None:
+                self._after.put(path, head)
+            self._short.lift(path)
+        self._unmeasured |= self._noted
+        self._noted.clear()
+
+    @property
+    def may_keep_promise(self) -> bool:
+        """Return False if it is known that no node keeps its promise with one such job."""
+        return self._share_tree.may_keep_promise(self._whole_level)
+
     def refresh(self) -> None:
         """Make the keys of all changed leaves now, and not when the group is read."""
-        self.now.refresh()
+        self._catch_up()
+        self._now.refresh()
         if self._after is not None:
             self._after.refresh()
-
-    def put(self, leaf: str, head: int | None, job_id: int | None) -> None:
-        """Enter the leaf, whose first job is `head`, with the job `job_id`, or remove it if that
-        is None. What the leaf and its pools hold may have changed as well."""
-        if job_id is None:
-            head = None
-            self._jobs.pop(leaf, None)
-        else:
-            self._jobs[leaf] = job_id
-        self.now.put(leaf, head)
-        if self._after is not None:
-            self._after.put(leaf, head)
-        self._unmeasured.add(leaf)
-
-    def lift(self, path: str) -> None:
-        """Update the keys of a leaf or pool and of the nodes above it."""
-        for priority_tree in (self.now, self._after, self._short):
-            if priority_tree is not None:
-                priority_tree.lift(path)
-
-    def forget_length(self, leaf: str) -> None:
-        """Read the estimated run time of the leaf's job again."""
-        self._unmeasured.add(leaf)
 
     def in_time(self, deadline_s: float, pass_context: PassContext) -> PriorityTree:
         """Return the leaves whose job would end by the deadline, as estimated, if it started
         now. A call costs as much as there are leaves between its deadline and the one before."""
+        heads = self.now.heads
 
         def sort(leaf: str, length_s: float) -> None:
             if pass_context.now_s + length_s <= deadline_s:
                 self._in.put((-length_s, leaf))
-                self._short.put(leaf, self.now.heads[leaf])
+                self._short.put(leaf, heads[leaf])
             else:
                 self._out.put((length_s, leaf))
                 self._short.put(leaf, None)
@@ -106,8 +134,8 @@ class DemandGroup:
         for leaf in self._unmeasured:
             self._in.drop(leaf)
             self._out.drop(leaf)
-            if leaf in self._jobs:
-                sort(leaf, pass_context.length_s(self._jobs[leaf]))
+            if leaf in self.jobs:
+                sort(leaf, pass_context.length_s(self.jobs[leaf]))
             else:
                 self._short.put(leaf, None)
         self._unmeasured.clear()
@@ -129,18 +157,16 @@ _MANY_LEAVES = 16
 
 
 class _Place(NamedTuple):
-    """The entries of a leaf in the demand groups."""
+    """What the keys of a leaf in the demand groups are made of, besides what it holds."""
 
     #: The first job, or None if no job waits.
     head: int | None
     #: The decayed usage of the leaf and of the pools above it.
     past_usage: tuple[float, ...]
-    #: The first job of each demand; empty for a leaf that stands apart.
-    heads: Mapping[Vector, int]
 
 
 #: The place of a leaf in which nothing waits.
-_NOWHERE = _Place(None, (), {})
+_NOWHERE = _Place(None, ())
 
 
 class _LineWalk:
@@ -205,6 +231,11 @@ class WaitIndex:
         #: The `used` and `recent` resources of each active leaf that are entered in `share_tree`.
         self._held: dict[str, tuple[Vector, Vector]] = {}
         self._places: dict[str, _Place] = {}
+        #: The first job of each demand of each leaf that does not stand apart, without the jobs
+        #: that the present pass has admitted. Only demands that are touched are read again.
+        self._heads: dict[str, dict[Vector, Entry]] = {}
+        #: Leaves of which every demand is read again with the next reading.
+        self._unread: set[str] = set()
         #: (start of the wait of the first job, Unix time; leaf) for leaves that are not late.
         self._young: IndexedHeap[tuple[float, str]] = IndexedHeap()
         #: The key in `late` of each leaf in it.
@@ -233,6 +264,7 @@ class WaitIndex:
         """Treat these leaves, and no others, as if their queues were empty."""
         for leaf in leaves ^ self._shut:
             self.touch(leaf, ())
+            self._unread.add(leaf)
         self._shut = leaves
 
     def catch_up(self, queues: Queues) -> None:
@@ -267,14 +299,17 @@ class WaitIndex:
         for node in remeasured:
             for leaf in _leaves(node):
                 for demand_group in self.demand_groups.values():
-                    demand_group.lift(leaf)
+                    demand_group.note(leaf)
                 self._lift_late(leaf)
         if pass_context is not None and pass_context.patience.reserves:
             self._date(pass_context)
 
     def head(self, leaf: str, demand: Vector) -> Entry | None:
         """Return the leaf's first job of this demand that the pass has not admitted, or None."""
-        return self._head(self._queue(leaf), leaf, demand)
+        if leaf in self.apart:
+            return self._head(self._queue(leaf), leaf, demand)
+        heads = self._heads.get(leaf)
+        return None if heads is None else heads.get(demand)
 
     def _head(self, queue: LeafQueue | None, leaf: str, demand: Vector) -> Entry | None:
         line = None if queue is None else queue.groups.get(demand)
@@ -299,7 +334,7 @@ class WaitIndex:
         self.share_tree.hold(leaf, demand)
         if leaf in self.apart:
             self._read(leaf, demand)
-        self._find_place(leaf, has_moved=True)
+        self._find_place(leaf, (demand,), has_moved=True)
         if pass_context is not None:
             is_late = leaf in self.first and pass_context.is_late(self._job(leaf))
             self._set_late(leaf, is_late=is_late)
@@ -345,45 +380,95 @@ class WaitIndex:
 
     def _build(self, leaf: str, demands: set[Vector] | None, *, has_moved: bool) -> None:
         self._take_apart(leaf, demands)
-        heads = self._find_place(leaf, has_moved=has_moved)
-        for demand in heads:
-            self.demand_groups[demand].forget_length(leaf)
+        self._find_place(leaf, demands, has_moved=has_moved)
         self._lift_late(leaf)
         self._set_late(leaf, is_late=leaf in self._late)
         self._undated.add(leaf)
 
-    def _find_place(self, leaf: str, *, has_moved: bool) -> Mapping[Vector, int]:
-        """Find the leaf's first jobs, and enter it with them in the demand groups; `has_moved` says
-        that what it holds has changed. Returns the first job of each demand."""
-        before = self._places.pop(leaf, _NOWHERE)
-        place = self._place(leaf)
-        if place is not _NOWHERE:
-            self._places[leaf] = place
-        if has_moved or place[:2] != before[:2]:
-            stale = {*before.heads, *place.heads}
-            pool = parent_of(leaf)
-            if pool != TOP:
-                # The pools above the leaf may be in any group.
-                for demand_group in self.demand_groups.values():
-                    demand_group.lift(pool)
+    def _find_place(
+        self, leaf: str, demands: Collection[Vector] | None, *, has_moved: bool
+    ) -> None:
+        """Find the leaf's first jobs, and enter it with them in the demand groups. `demands`: see
+        `touch`; `has_moved` says that what the leaf holds has changed."""
+        has_changed = self._read_heads(leaf, demands)
+        if leaf in self.apart:
+            self._find_first_of(leaf, self.apart[leaf])
+        elif has_changed:
+            self._find_first(leaf)
+        for demand in self._heads.get(leaf, ()):
+            self.demand_groups[demand].note(leaf)
+        place, pool = self._place(leaf), parent_of(leaf)
+        if pool != TOP and (has_moved or place != self._places.get(leaf, _NOWHERE)):
+            # The pools above the leaf may be in any group.
+            for demand_group in self.demand_groups.values():
+                demand_group.note(pool)
+        if place is _NOWHERE:
+            self._places.pop(leaf, None)
         else:
-            stale = {demand for demand, _ in place.heads.items() ^ before.heads.items()}
-        for demand in stale:
-            own_group = self.demand_groups.get(demand)
-            if own_group is None:
-                own_group = self.demand_groups[demand] = DemandGroup(
-                    demand, self.share_tree, self.past_usage
-                )
-            own_group.put(leaf, place.head, place.heads.get(demand))
-            if not own_group.now.heads:
-                del self.demand_groups[demand]
-        return place.heads
+            self._places[leaf] = place
+
+    def _read_heads(self, leaf: str, demands: Collection[Vector] | None) -> bool:
+        """Read the first job of each of these demands (see `touch`), of all demands if the leaf
+        has not been read before, and enter them in the demand groups. Returns whether any of them
+        is another one now."""
+        heads, queue = self._heads.get(leaf), self._queue(leaf)
+        if leaf in self.apart:
+            queue, demands = None, None
+        if leaf in self._unread:
+            self._unread.remove(leaf)
+            demands = None
+        if heads is None:
+            if queue is None:
+                return False
+            heads, demands = self._heads.setdefault(leaf, {}), None
+        if demands is None:
+            demands = {*heads, *(() if queue is None else queue.groups)}
+        has_changed = False
+        for demand in demands:
+            entry = self._head(queue, leaf, demand)
+            if entry != heads.get(demand):
+                has_changed = True
+                self._set_head(leaf, heads, demand, entry)
+        if not heads:
+            del self._heads[leaf]
+        return has_changed
+
+    def _set_head(
+        self, leaf: str, heads: dict[Vector, Entry], demand: Vector, entry: Entry | None
+    ) -> None:
+        """Set the leaf's first job of this demand; `_find_place` notes it in the group."""
+        group = self.demand_groups.get(demand)
+        if group is None:
+            group = self.demand_groups[demand] = DemandGroup(
+                demand, self.share_tree, self.past_usage, self.first
+            )
+        if entry is not None:
+            heads[demand] = entry
+            group.jobs[leaf] = entry[1]
+        else:
+            del heads[demand], group.jobs[leaf]
+            group.note(leaf)
+        if not group.jobs:
+            del self.demand_groups[demand]
+
+    def _find_first(self, leaf: str) -> None:
+        """Find the first job of a leaf that does not stand apart."""
+        found = [(entry, demand) for demand, entry in self._heads.get(leaf, {}).items()]
+        if not found:
+            self.first.pop(leaf, None)
+            return
+        first = min(found)
+        most = self.share_tree.most(leaf)
+        if not fits(first[1], most):
+            first = min([each for each in found if fits(each[1], most)], default=first)
+        self.first[leaf] = first
 
     def _take_apart(self, leaf: str, demands: set[Vector] | None) -> None:
         """Let the leaf stand apart if it waits for many vectors. `demands`: see `touch`."""
         queue = self._queues.get(leaf)
         if queue is None or len(queue.groups) <= self._few:
-            self.apart.pop(leaf, None)
+            if self.apart.pop(leaf, None) is not None:
+                self.first.pop(leaf, None)
             return
         if demands is None or leaf not in self.apart:
             self.apart[leaf] = Demands(self.shares.capacity)
@@ -404,37 +489,10 @@ class WaitIndex:
             priority_tree.lift(leaf)
 
     def _place(self, leaf: str) -> _Place:
-        """Find the leaf's first job, and return its entries."""
-        demands = self.apart.get(leaf)
-        heads = {}
-        if demands is not None:
-            self._find_first_of(leaf, demands)
-        else:
-            found = self._heads(leaf)
-            heads = {demand: entry[1] for entry, demand in found}
-            if found:
-                most = self.share_tree.most(leaf)
-                able = [each for each in found if fits(each[1], most)]
-                self.first[leaf] = min(able or found)
-            else:
-                self.first.pop(leaf, None)
         if leaf not in self.first:
             return _NOWHERE
         past_usage = tuple([self.past_usage.get(path, NEVER) for path in path_up(leaf)])
-        return _Place(self._job(leaf), past_usage, heads)
-
-    def _heads(self, leaf: str) -> list[tuple[Entry, Vector]]:
-        """Return the first job of each demand that the pass has not admitted."""
-        queue = self._queue(leaf)
-        if queue is None:
-            return []
-        if not self._admitted:
-            return [(line.first, demand) for demand, line in queue.groups.items()]
-        return [
-            (head, demand)
-            for demand in queue.groups
-            if (head := self._head(queue, leaf, demand)) is not None
-        ]
+        return _Place(self._job(leaf), past_usage)
 
     def _find_first_of(self, leaf: str, demands: Demands) -> None:
         """Find the first job of a leaf that stands apart."""

@@ -211,7 +211,9 @@ def test_the_rounded_dominant_share_is_the_float_nearest_to_it(
 def test_a_demand_above_the_promise_of_equals_is_known_to_break_it() -> None:
     """Each of three is promised three of nine; where somebody has a weight, nothing is known."""
     three = FairShare((9,)).share_tree({}, ["root.a", "root.b", "root.p.c"])
-    assert [three.may_keep_promise((amount,)) for amount in (3, 4)] == [True, False]
+    levels = [three.whole_level((amount,)) for amount in (3, 4)]
+    assert [three.may_keep_promise(level) for level in levels] == [True, False]
     assert not any(three.keeps_promise(leaf, (4,)) for leaf in ("root.a", "root.b", "root.p.c"))
     heavy = {"root.a": NodeRule(weights=(Fraction(2),))}
-    assert FairShare((9,), heavy).share_tree({}, ["root.a", "root.b"]).may_keep_promise((6,))
+    weighted = FairShare((9,), heavy).share_tree({}, ["root.a", "root.b"])
+    assert weighted.may_keep_promise(weighted.whole_level((6,)))

@@ -8,7 +8,7 @@ written here with fractions, which shares only `entitlement.divide_all` with the
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -28,7 +28,7 @@ from drfd.core.ledger.queue import Entry, LeafQueue
 from drfd.core.model.resources import Vector, minus, plus
 from drfd.core.scheduling.backfill import PassContext, Reservation
 from drfd.core.scheduling.plan import Plan
-from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
+from drfd.core.scheduling.wait_index import FEW_VECTORS, LeafTables, WaitIndex
 from seeds import seeds
 
 FLAT = ("root.a", "root.b", "root.c", "root.d")
@@ -66,7 +66,7 @@ class Stream:
     running: dict[int, tuple[Waiting, float, float]] = field(default_factory=dict)
     before: tuple[Reservation, ...] = ()
     short: ShortJobs = field(default_factory=ShortJobs)
-    touch: Callable[[str], None] = lambda leaf: None
+    touch: Callable[[str, Iterable[Vector] | None], None] = lambda leaf, demands: None
     next_id: int = 1
 
     def __post_init__(self) -> None:
@@ -112,7 +112,7 @@ class Stream:
         random = self.random
         self.now_s += random.choice([0, 1, 1, 2, 7]) if random.random() < 0.97 else -20
         for leaf in self.short.forget(self.now_s):
-            self.touch(leaf)
+            self.touch(leaf, ())
         for job_id in [n for n, (_, end_s, _) in self.running.items() if end_s <= self.now_s]:
             job, _, _ = self.running.pop(job_id)
             if random.random() < 0.3:
@@ -134,7 +134,7 @@ class Stream:
             for job in self.waiting.values():
                 if job.leaf == leaf:
                     job.length_s = random.choice([1.0, 3.0, 8.0, 20.0])
-            self.touch(leaf)
+            self.touch(leaf, ())
         for _ in range(random.choice([0, 1, 1, 2, 4])):
             job = Waiting(
                 random.choice(self.leaves),
@@ -184,33 +184,37 @@ class Stream:
             past_usage=self.past_usage, pass_context=pass_context, recent=self.short.counted,
         )  # fmt: skip
 
-    def wait_index(self) -> WaitIndex:
+    def wait_index(self, few: int = FEW_VECTORS) -> WaitIndex:
         tables = LeafTables(
             queues=self.queues, used=self.used, shares=self.shares, past_usage=self.past_usage,
             recent=self.short.counted,
         )  # fmt: skip
-        wait_index = WaitIndex(tables)
+        wait_index = WaitIndex(tables, few=few)
         self.touch = wait_index.touch
         return wait_index
 
     def _enqueue(self, job_id: int, job: Waiting) -> None:
         self.waiting[job_id] = job
         self.queues.setdefault(job.leaf, LeafQueue()).add(job.demand, job.entry(job_id))
-        self.touch(job.leaf)
+        self._touch_queue(job)
 
     def _dequeue(self, job_id: int) -> None:
         job = self.waiting.pop(job_id)
         self.queues[job.leaf].remove(job.demand, job.entry(job_id))
         if not self.queues[job.leaf]:
             del self.queues[job.leaf]
-        self.touch(job.leaf)
+        self._touch_queue(job)
+
+    def _touch_queue(self, job: Waiting) -> None:
+        """Say which demand has changed, or now and then that any may have."""
+        self.touch(job.leaf, (job.demand,) if self.random.random() < 0.9 else None)
 
     def _hold(self, leaf: str, change: Vector) -> None:
         held = plus(self.used.get(leaf, tuple(0 for _ in change)), change)
         self.used[leaf] = held
         if not any(job.leaf == leaf for job, _, _ in self.running.values()):
             del self.used[leaf]
-        self.touch(leaf)
+        self.touch(leaf, ())
 
 
 def road(leaf: str) -> list[str]:
@@ -243,6 +247,34 @@ def test_a_line_up_that_is_kept_decides_as_a_fresh_one(
             stream.start(done)
     assert reserved > 100, "reservations were hardly met"
     assert deepest == 4
+
+
+@pytest.mark.parametrize("few", [1, 3])
+def test_leaves_that_are_shut_or_stand_apart_for_a_while_are_read_again(few: int) -> None:
+    """A leaf has more than `few` vectors at some times and not at others."""
+    apart = shut_out = 0
+    for seed in range(12):
+        stream = Stream(Random(seed), DEEP, with_rules=bool(seed % 2))
+        wait_index = stream.wait_index(few)
+        shut = frozenset[str]()
+        for step in range(40):
+            stream.move()
+            if stream.random.random() < 0.3:
+                shut = frozenset(leaf for leaf in DEEP if stream.random.random() < 0.3)
+            stream.before = tuple(each for each in stream.before if each.leaf not in shut)
+            fresh = WaitIndex(wait_index.tables, few=few)
+            plans = []
+            for each in (wait_index, fresh):
+                each.shut(shut)
+                each_plan = run_pass(each, free=stream.free(), pass_context=stream.pass_context())
+                plans.append(each_plan)
+            assert told(plans[0]) == told(plans[1]), (seed, step)
+            assert wait_index.first == fresh.first, (seed, step)
+            apart += len(wait_index.apart)
+            shut_out += len(shut.intersection(stream.queues))
+            stream.start(plans[0])
+    assert apart > 100
+    assert shut_out > 100
 
 
 def test_nobody_is_late_any_more_when_the_clock_has_been_set_back() -> None:
@@ -280,7 +312,7 @@ def test_a_pass_asks_only_for_the_leaves_that_were_touched() -> None:
     assert run_pass(wait_index, free=(0,), pass_context=None).admitted == []
     queues["b"].add((1,), (0, 2))
     assert run_pass(wait_index, free=(9,), pass_context=None).admitted == [1]
-    wait_index.touch("b")
+    wait_index.touch("b", [(1,)])
     assert run_pass(wait_index, free=(9,), pass_context=None).admitted == [1, 2]
 
 
