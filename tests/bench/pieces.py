@@ -163,9 +163,9 @@ class Told:
         add("… has made the cgroup", _last(launcher, ["mkdir"], f"/job-{id_}-1"))
         add("… has set limits, and told a runner", handed, is_begin=True)
         add("runner has read it", taken)
-        add("… has forked", fork)
+        add("… has begun the job's process", fork)
         moved = _last(runner, ["write"], f', "{child}", ') or _last(job, ["write"], ', "0", 1')
-        add("job's process is in its cgroups", moved)
+        add("that is in its cgroups", moved)
         add("… has the user's rights", _last(job, ["setresuid"]))
         program = _last(job, ["execve"], "stamp")
         add("… is recorded and released", program, is_begin=True)
@@ -175,22 +175,18 @@ class Told:
         add("job ends", _first(job, ["exit_group"]), is_begin=True)
         add("runner has reaped it", _first(runner, ["wait4"], f"= {child}"))
         add("… has recorded the end", _first(runner, ["write"], '"ended"', after_s=taken.end_s))
+        add("launcher has removed the cgroup", _last(launcher, ["rmdir"], f"/job-{id_}-1"))
         report = _first(launcher, _PUTS, f'"ended","id":{id_},')
-        add("launcher has reported it", report, is_begin=True)
+        add("… has reported the end", report, is_begin=True)
         heard = _first(ours, _GETS, f'"ended","id":{id_},')
         add("controller has read that", heard)
         if heard is not None:
-            add("… has that on disk", _first(ours, ["fdatasync"], after_s=heard.end_s))
-        add("launcher has removed the cgroup", _last(launcher, ["rmdir"], f"/job-{id_}-1"))
-        freed = _first(ours, _GETS, f'"removed","id":{id_},')
-        add("controller has read that it is gone", freed)
-        if freed is not None:
-            commit = _first(ours, ["fdatasync"], after_s=freed.end_s)
+            commit = _first(ours, ["fdatasync"], after_s=heard.end_s)
             add("… has decided what comes next", commit, is_begin=True)
-            add("… has that on disk, too", commit)
+            add("… has that on disk", commit)
             sign = '"launch"' if sent_s is None else '"done":true'
             what = "… has ordered the next launch" if sent_s is None else "… has told the user"
-            add(what, _first(ours, _PUTS, sign, after_s=freed.end_s), is_begin=True)
+            add(what, _first(ours, _PUTS, sign, after_s=heard.end_s), is_begin=True)
         return story
 
     def _between(self, begin_s: float, end_s: float) -> list[Call]:
