@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from drfd.launcher.runner.starter.sources import NotCompiled, compile_starter
+from drfd.launcher.runner.starter.sources import PROGRAM, NotCompiled, compile_starter
 
 WAYS = COMPILED, FORKED = "compiled", "forked"
 #: Names the program that a launcher with failpoints uses; empty for none.
@@ -17,7 +17,8 @@ VARIABLE = "DRFD_TESTED_STARTER"
 
 
 def compiled_starter() -> Path | None:
-    """The program, compiled once in this run; None where it cannot be (`why_not_compiled`)."""
+    """The program, compiled once in this run, or without a compiler the one that was installed;
+    None where there is neither (`why_not_compiled`)."""
     return _compiled()[0]
 
 
@@ -33,7 +34,7 @@ def _compiled() -> tuple[Path | None, str]:
     try:
         compile_starter(program)
     except NotCompiled as error:
-        return None, str(error)
+        return (PROGRAM, "") if PROGRAM.exists() else (None, str(error))
     return program, ""
 
 

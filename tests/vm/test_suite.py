@@ -104,6 +104,8 @@ finally:
 class Suite:
     #: As `drf doctor` of root's private instance says.
     enforcement: str
+    #: How a job's process is begun and enters its cgroup, as it says, too.
+    entry: str
     #: Most of the system tests.
     system: Outcome
     #: The end-to-end tests of either user; root's with the other system tests.
@@ -119,11 +121,11 @@ def suite(drfd_guest: Guest, notes: list[str]) -> Suite:
     done = drfd_guest.run(["bash", "-c", script()], timeout_s=7200, copy=COPY).check()
     files = json.loads(done.stdout)
     outcomes = {lot: read_outcome(files, lot) for lot in ("system", "root", "alice", "matrix")}
-    enforcement = json.loads(files["doctor"])["enforcement"]
-    notes.append(f"enforcement by {enforcement}")
+    doctor = json.loads(files["doctor"])
+    notes.append(f"enforcement by {doctor['enforcement']}; {doctor['entry']['text']}")
     for lot, outcome in outcomes.items():
         notes.append(f"tests of {lot}: {outcome.text.splitlines()[-1].strip(' =')}")
-    return Suite(enforcement, **outcomes)
+    return Suite(doctor["enforcement"], doctor["entry"]["text"], **outcomes)
 
 
 def script() -> str:
@@ -176,6 +178,8 @@ def test_every_promise_holds_in_a_slice_of_the_crash_matrix(suite: Suite) -> Non
 def test_the_system_tests_pass_by_cgroup_v2(suite: Suite) -> None:
     """All that ask for cgroups: what is skipped proves nothing."""
     assert suite.enforcement == "cgroup-v2"
+    assert "forked into its cgroup" in suite.entry
+    assert "by a compiled program" in suite.entry
     assert suite.system.status == 0, suite.system.trouble
     skipped = suite.system.skipped | suite.root.skipped
     assert not {name for name in skipped if name.startswith("tests.system.")}

@@ -43,7 +43,7 @@ def _show(reply: DoctorReply) -> None:
     for name, text in reply.get("private", {}).items():
         output.tell(f"  {name:<10} {output.clean(text)}")
     entry = reply.get("entry")
-    if entry is not None and entry["way"] != "none":
+    if entry is not None:
         output.tell(f"  {'start':<10} {output.clean(entry['text'])}")
     for disk in reply["disks"]:
         kind = f", {disk['filesystem']}" if disk["filesystem"] else ""

@@ -77,7 +77,7 @@ class Unconfined:
         self._affinity.choose(key, limits)
 
     def entry(self) -> tuple[str, str]:
-        return NONE, self._why
+        return NONE, "a job's process enters no cgroup"
 
     def fork(self, key: Key) -> int:
         return syscalls.fork()
