@@ -33,7 +33,7 @@ stat -c '%a %u' /proc/self/mem; nice; true
 """
 #: What differs from job to job.
 _CHANGES = [
-    (r"drfd/[0-9a-f]{10}", "drfd/HASH"),
+    (r"drfd[/-][0-9a-f]{10}\b", "drfd/HASH"),
     (r"\bjob-\d+", "job-ID"),
     (r"drfd-test-\w+", "drfd-test"),
     (r"(DRF_JOB_ID|DRF_ARRAY_ID)=\d+", r"\1=ID"),
