@@ -38,6 +38,7 @@ def set_up(program: str, *, has_journal: bool) -> None:
     """Log to standard error, or to the journal itself if standard error goes there."""
     # Not collected, since no line shows them (Python's Logging HOWTO, Optimization).
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None
     lines = logging.StreamHandler(sys.stderr)
     lines.setFormatter(logging.Formatter(f"{program}: %(message)s"))
     handler = Entries(program, lines) if has_journal else lines

@@ -195,8 +195,10 @@ class Engine:
     _ready_since_mono_s: float = 0.0
     #: When launches that were put off are tried again, in Unix time.
     _retry_s: float | None = None
-    #: Log lines of this turn, written when it is durable.
+    #: Log lines of this turn, and those of durable turns, which are written in the next round of
+    #: the loop: clients get their answers first.
     _log_entries: list[tuple[Job, str]] = field(default_factory=list)
+    _durable_entries: list[tuple[Job, str]] = field(default_factory=list)
     #: Starts the turn that is due by time alone.
     _timer: asyncio.TimerHandle | None = None
 
@@ -239,15 +241,27 @@ class Engine:
         try:
             self.turn(batch)
         except Exception as error:
+            if not isinstance(error, MemoryError):
+                self._log()
             self.on_failure(error)
+        if self._durable_entries:
+            asyncio.get_running_loop().call_soon(self._log_for, batch)
         self._set_timer()
-        if batch:
-            cost_s = max(0.0, self.loop_time.cost_s(since_s) - self.notifying_s) / len(batch)
-            for work in batch:
-                uid = _asker_of(work.stimulus)
-                if uid is not None:
-                    self.loop_time.charge(uid, cost_s)
+        self._charge(batch, max(0.0, self.loop_time.cost_s(since_s) - self.notifying_s))
         return Work(Tick(self.clock())) if self.wants_turn else None
+
+    def _charge(self, batch: list[Work], cost_s: float) -> None:
+        """Charge the users who have asked for this work in equal parts."""
+        for work in batch:
+            uid = _asker_of(work.stimulus)
+            if uid is not None:
+                self.loop_time.charge(uid, cost_s / len(batch))
+
+    def _log_for(self, batch: list[Work]) -> None:
+        """Write the log lines of a turn with this batch, once its clients have their answers."""
+        since_s = self.loop_time.begin()
+        self._log()
+        self._charge(batch, self.loop_time.cost_s(since_s))
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -286,7 +300,8 @@ class Engine:
                 self.journal.commit()
                 self.audit.written()
                 self._remembered = set(filter(self._is_cleaning, self._remembered))
-                self._log()
+                self._durable_entries += self._log_entries
+                self._log_entries.clear()
             except HostError as error:
                 self._reload_ledger()
                 touched.clear()
@@ -433,6 +448,7 @@ class Engine:
         """Record that the daemon ends in order, if the journal can be written."""
         self.audit.stopped()
         self.turn([])
+        self._log()
 
     @property
     def wants_turn(self) -> bool:
@@ -570,11 +586,11 @@ class Engine:
         return job is not None and job.state is JobState.CLEANING and job.attempt == key[1]
 
     def _log(self) -> None:
-        for job, kind in self._log_entries:
+        entries, self._durable_entries = self._durable_entries, []
+        for job, kind in entries:
             user, state = job.spec.user, job.shown_state
             words = "job=%d user=%s event=%s state=%s"
             log.info(words, job.id, user, kind, state, extra=about(job=job.id, user=user))
-        self._log_entries.clear()
 
     def _use_ledger(self, ledger: Ledger) -> None:
         """Replace the ledger. Each ledger numbers ends from the start, so the progress of

@@ -44,6 +44,7 @@ from drfd.daemon.watching.snapshots import SnapshotFeed
 from drfd.linux.descriptor_guard import PeerState, guarded, peek
 from drfd.linux.unix_sockets import at_socket, peer_of
 from drfd.protocol.codec import MAX_REQUEST_BYTES
+from drfd.protocol.replies import Reply
 from drfd.protocol.requests import (
     AnyRequest,
     BatchRequest,
@@ -235,12 +236,14 @@ class Frames:
 
     async def _read_line(self, count: Callable[[int], None]) -> bool:
         """Read until a line is complete or too long. Returns False at the end of the stream."""
+        if not self._data:
+            self._data += await self._reader.read(PIECE_BYTES)
+            if not self._data or self._find_end():
+                return bool(self._data)
         try:
-            # The time limit begins with the first bytes of a request.
-            async with asyncio.timeout(None) as limit:
+            # The time limit begins with the first bytes of a request. Most come in one piece.
+            async with asyncio.timeout(FRAME_S):
                 while self._find_end() == 0 and len(self._data) < MAX_REQUEST_BYTES:
-                    if self._data and limit.when() is None:
-                        limit.reschedule(asyncio.get_running_loop().time() + FRAME_S)
                     piece = await self._reader.read(PIECE_BYTES)
                     if not piece:
                         return False
@@ -251,6 +254,10 @@ class Frames:
             text = f"the request was not complete after {FRAME_S:.0f} s"
             raise Refused("too-slow", text) from None
         return True
+
+    def has_line(self) -> bool:
+        """Whether the next line has already arrived."""
+        return self._find_end() > 0
 
     def _find_end(self) -> int:
         """Return the position behind the first line's end, or 0 if there is none. Each byte is
@@ -320,6 +327,11 @@ class Pipeline:
         error = None if processing.cancelled() else processing.exception()
         if isinstance(error, Exception):
             self._reader.set_exception(error)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether all have been answered."""
+        return self.last is None or self.last.done()
 
     async def wait_for_capacity(self, size_bytes: int) -> None:
         """Wait until one more submission of this size is within the limits."""
@@ -563,7 +575,11 @@ class Server:
                         processing = self._process_submission(
                             stack.pop_all(), pipeline.last, sender, line, request
                         )
-                        pipeline.add(self.loop_time.metered(quota_uid, processing), len(line))
+                        if pipeline.is_answered and not frames.has_line():
+                            # None can share its commit: a task of its own would only take time.
+                            await processing
+                        else:
+                            pipeline.add(self.loop_time.metered(quota_uid, processing), len(line))
                         del line, request, processing
                         continue
                     await pipeline.catch_up()
@@ -606,10 +622,19 @@ class Server:
                 if request is None:
                     request = _decode(line)
                     assert isinstance(request, SubmitRequest)
-                reply = await self._reply(actor, sender.gid, request)
+                result = await self._carry_out(actor, sender.gid, request)
+            # In the next round of the loop, so that the client need not wait for it.
+            asyncio.get_running_loop().call_soon(self._record, sender, request, result)
+            reply = await _encode_result(result)
             if before is not None:
                 await before
         await self._send_reply(sender.writer, reply, actor.uid)
+
+    def _record(self, sender: _Sender, request: AnyRequest, result: Reply | DrfdError) -> None:
+        """Log a request, and charge its user for that."""
+        since_s = self.loop_time.begin()
+        audit.record(sender.actor, request, result)
+        self.loop_time.charge(sender.quota_uid, self.loop_time.step_cost_s(since_s))
 
     async def _delay_change(self, actor: Actor, request: AnyRequest) -> AnyRequest | DrfdError:
         """Wait until the user may change jobs again, and return the request, or its refusal."""
@@ -674,17 +699,21 @@ class Server:
             answering.cancel()
 
     async def _reply(self, actor: Actor, gid: int, request: Question) -> bytes:
+        result = await self._carry_out(actor, gid, request)
+        audit.record(actor, request, result)
+        return await _encode_result(result)
+
+    async def _carry_out(self, actor: Actor, gid: int, request: Question) -> Reply | DrfdError:
+        """Carry out a request, and return the reply or the refusal, which the caller logs. A
+        request that is cancelled is logged here."""
         try:
             with self._quotas.awaiting(actor.uid, _count_awaited(request)):
-                view = await self._requests.answer(actor, gid, request)
+                return await self._requests.answer(actor, gid, request)
         except DrfdError as error:
-            audit.record(actor, request, error)
-            return encode_error(error)
+            return error
         except asyncio.CancelledError:
             audit.record(actor, request, None)
             raise
-        audit.record(actor, request, view)
-        return await encode_in_parts(view)
 
     async def _stream_events(
         self, writer: asyncio.StreamWriter, actor: Actor, request: EventsRequest
@@ -734,6 +763,12 @@ def _drop(error: MemoryError, stack: ExitStack) -> None:
 def _report_dropped(error: MemoryError) -> None:
     trouble = {"message": "a client was let go", "exception": error}
     asyncio.get_running_loop().call_exception_handler(trouble)
+
+
+async def _encode_result(result: Reply | DrfdError) -> bytes:
+    if isinstance(result, DrfdError):
+        return encode_error(result)
+    return await encode_in_parts(result)
 
 
 def _decode(line: bytes) -> AnyRequest | DrfdError:
