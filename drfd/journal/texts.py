@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -21,6 +22,8 @@ from drfd.journal.records import Payload, Records, StoredWords, decode_payload, 
 
 #: Length in bytes above which a command line has a row of its own.
 INLINE_BYTES = LONG_BYTES
+#: Row numbers of environments and scripts that are kept in memory, at most.
+_MOST_NUMBERS = 1024
 
 
 class Commands:
@@ -208,35 +211,58 @@ class _Refs(msgspec.Struct, frozen=True, omit_defaults=True):
 _refs = msgspec.json.Decoder(_Refs)
 
 
+class _Text(NamedTuple):
+    data: bytes
+    digest: bytes
+
+    @classmethod
+    def of(cls, data: bytes) -> _Text:
+        return cls(data, _digest(data))
+
+
+class _Texts(NamedTuple):
+    """What is stored of a payload apart from it; None for what it does not have."""
+
+    env: _Text | None
+    script: _Text | None
+
+
 class Payloads:
     """The tables of payloads and texts; writes belong to the journal's open transaction."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
+        #: Row numbers of some stored texts, by uid, digest and length: a user's jobs repeat them.
+        self._numbers: dict[tuple[int, bytes, int], int] = {}
+        #: The payload that was encoded last and is not stored yet, and its texts.
+        self._encoded: tuple[Payload, _Texts] | None = None
         #: Bytes of the stored texts, by uid.
         self.bytes: Counter[int] = Counter()
         self.count()
 
     def count(self) -> None:
         """Count again, after a rollback."""
+        self._numbers.clear()
         query = "select uid, sum(bytes) from texts group by uid"
         self.bytes = Counter(dict(self._db.rows(query)))
 
     def bytes_with(self, uid: int, payload: Payload) -> int:
         """Return the bytes of the user's texts if this payload were added."""
-        new = 0
-        query = "select 1 from texts where uid = ? and digest = ? and bytes = ?"
-        for text in _texts(payload):
-            if not self._db.row(query, (uid, _digest(text), len(text))):
-                new += len(text)
+        texts = self._texts(payload)
+        new = sum(
+            len(text.data)
+            for text in (texts.env, texts.script)
+            if text is not None and self._number(uid, text) is None
+        )
         return self.bytes[uid] + new
 
     def put(self, job_id: int, payload: Payload) -> None:
         """Store the payload of a job or array that has been appended."""
         with self._db.reported("write"):
             uid = self._uid_of(job_id)
-            env = self._add(uid, _env_text(payload)) if payload.env else None
-            script = None if payload.script is None else self._add(uid, payload.script.encode())
+            texts, self._encoded = self._texts(payload), None
+            env = None if texts.env is None else self._add(uid, texts.env)
+            script = None if texts.script is None else self._add(uid, texts.script)
             self._db.execute(
                 "insert into payloads (job_id, data) values (?, ?)",
                 (job_id, _encoder.encode(_Refs(env, script, payload.proof))),
@@ -268,21 +294,48 @@ class Payloads:
                 for number in _refs.decode(data).numbers:
                     self._release(number)
 
-    def _add(self, uid: int, text: bytes) -> int:
-        number, uses = self._db.execute(
-            "insert into texts (uid, digest, bytes, uses, data) values (?, ?, ?, 1, ?)"
-            " on conflict (uid, digest, bytes) do update set uses = uses + 1 returning id, uses",
-            (uid, _digest(text), len(text), text),
-        ).fetchone()
-        if uses == 1:
-            self.bytes[uid] += len(text)
-        return int(number)
+    def _texts(self, payload: Payload) -> _Texts:
+        """Return the texts of a payload, encoded once for all who ask before it is stored."""
+        if self._encoded is None or self._encoded[0] is not payload:
+            env = _Text.of(_encoder.encode(payload.env)) if payload.env else None
+            script = None if payload.script is None else _Text.of(payload.script.encode())
+            self._encoded = payload, _Texts(env, script)
+        return self._encoded[1]
+
+    def _number(self, uid: int, text: _Text) -> int | None:
+        """Return the row number of a text of the user's, or None if it is not stored."""
+        number = self._numbers.get((uid, text.digest, len(text.data)))
+        if number is None:
+            query = "select id from texts where uid = ? and digest = ? and bytes = ?"
+            row = self._db.row(query, (uid, text.digest, len(text.data)))
+            number = None if row is None else self._remember(uid, text, row[0])
+        return number
+
+    def _remember(self, uid: int, text: _Text, number: int) -> int:
+        if len(self._numbers) >= _MOST_NUMBERS:
+            self._numbers.clear()
+        self._numbers[uid, text.digest, len(text.data)] = number
+        return number
+
+    def _add(self, uid: int, text: _Text) -> int:
+        number = self._number(uid, text)
+        if number is not None:
+            self._db.execute("update texts set uses = uses + 1 where id = ?", (number,))
+            return number
+        size = len(text.data)
+        query = "insert into texts (uid, digest, bytes, uses, data) values (?, ?, ?, 1, ?)"
+        new = self._db.execute(query, (uid, text.digest, size, text.data)).lastrowid
+        assert new is not None
+        self.bytes[uid] += size
+        return self._remember(uid, text, new)
 
     def _release(self, number: int) -> None:
-        query = "update texts set uses = uses - 1 where id = ? returning uid, bytes, uses"
-        uid, size, uses = self._db.execute(query, (number,)).fetchone()
+        query = "update texts set uses = uses - 1 where id = ? returning uid, bytes, uses, digest"
+        uid, size, uses, digest = self._db.execute(query, (number,)).fetchone()
         if uses == 0:
             self._db.execute("delete from texts where id = ?", (number,))
+            # The number may be given to another text.
+            self._numbers.pop((uid, digest, size), None)
             self.bytes[uid] -= size
             if not self.bytes[uid]:
                 del self.bytes[uid]
@@ -296,14 +349,3 @@ class Payloads:
             "select uid from jobs where id = :id union all select uid from arrays where id = :id"
         )
         return int(self._db.execute(query, {"id": job_id}).fetchone()[0])
-
-
-def _texts(payload: Payload) -> Iterable[bytes]:
-    if payload.env:
-        yield _env_text(payload)
-    if payload.script is not None:
-        yield payload.script.encode()
-
-
-def _env_text(payload: Payload) -> bytes:
-    return _encoder.encode(payload.env)

@@ -525,3 +525,14 @@ def random_stimulus(ledger: Ledger, chance: random.Random, step: int) -> st.Stim
             return st.Frozen(when, job_id, attempt)
         case _:
             return when
+
+
+def test_a_key_that_was_not_there_is_found_once_it_is_and_not_after_a_rollback(
+    journal: Journal,
+) -> None:
+    assert journal.submission(1001, "key") is None
+    journal.put_submission(1001, "key", 7)
+    assert journal.submission(1001, "key") == 7
+    assert journal.submission(1002, "key") is None
+    journal.rollback()
+    assert journal.submission(1001, "key") is None

@@ -350,3 +350,23 @@ def test_a_payload_that_an_older_version_wrote_is_read_and_forgotten(
     book.cancel(1)
     book.journal.commit()
     assert book.journal.payload(1) == Payload()
+
+
+def test_a_text_whose_number_was_given_to_another_one_is_stored_anew(book: Book) -> None:
+    book.submit_with(1, Payload(script="first"))
+    book.cancel(1)
+    book.submit_with(2, Payload(script="other"))
+    book.submit_with(3, Payload(script="first"))
+    book.journal.commit()
+    assert book.journal.payload(2).script == "other"
+    assert book.journal.payload(3).script == "first"
+
+
+def test_a_text_of_a_turn_that_was_taken_back_is_stored_anew(book: Book) -> None:
+    book.submit_with(1, Payload(script="first"))
+    book.journal.rollback()
+    book.submit_with(2, Payload(script="other"))
+    book.submit_with(3, Payload(script="first"))
+    book.journal.commit()
+    assert book.journal.payload(2).script == "other"
+    assert book.journal.payload(3).script == "first"
