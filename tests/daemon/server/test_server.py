@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import logging
 import os
 import pwd
 import socket
@@ -317,6 +318,27 @@ async def test_who_leaves_after_submissions_has_submitted_them(front: OpenFront)
             await asyncio.sleep(0.005)
         await f.idle()
         assert await f.is_well()
+
+
+async def test_submissions_are_in_the_audit_log_whether_or_not_their_answers_are_read(
+    front: OpenFront, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "drfd.audit")
+    async with front() as f:
+        c = await f.client()
+        good, bad = encoded(**SUBMIT, held=True), encoded(**SUBMIT | {"argv": []})
+        for line in (good, bad):
+            await c.send(line)
+            await c.reply()
+        await c.send(good + bad)
+        await c.close()
+        await f.idle()
+        lines = [each.getMessage() for each in caplog.records if each.name == "drfd.audit"]
+    about = f"event=audit verb=submit uid={os.getuid()} user={ME}"
+    done = [f"{about} jobs={job_id} result=done" for job_id in (1, 2)]
+    refused = f"{about} result=no-command"
+    assert lines[:2] == [done[0], refused]
+    assert sorted(lines[2:]) == [done[1], refused]
 
 
 async def test_who_reads_no_answers_submits_no_more_than_a_few_ahead(front: OpenFront) -> None:
