@@ -116,7 +116,7 @@ kept: dict[int, socket.socket] = {}
 
 def start(request: dict) -> int:
     order = read_order(request["order"])
-    attempt_process._START_S = 1.0 if request["place"] == "stopped" else 120.0
+    attempt_process._START_S = 1.0 if request["place"] in ("stopped", "frozen") else 120.0
     places = {
         "plain": Unconfined,
         "closed": Closed,
@@ -138,6 +138,7 @@ def start(request: dict) -> int:
         "cgroup": None,
         "at_s": 1000.0,
         "mono_s": 10.0,
+        "space": request["space"],
     }
     directory = os.open(request["attempts"], os.O_RDONLY)
     confinement.create((order.id, order.attempt), order.limits)

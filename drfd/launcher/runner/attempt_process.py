@@ -174,8 +174,6 @@ class AttemptProcess:
         # They include the lock and the channel, which show that the runner is alive.
         others = (entry_out, report_out, go_in, self.attempt_fd, channel_fd)
         pid = self.starter.start(start, others)
-        for fd in (entry_in, report_in, go_out):
-            os.close(fd)
         try:
             return pid, self._release(pid, start, report_out)
         finally:

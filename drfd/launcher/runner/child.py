@@ -125,6 +125,11 @@ class JobStart:
     def key(self) -> Key:
         return self.assignment.order.id, self.assignment.order.attempt
 
+    def close_its_ends(self) -> None:
+        """Close the process's ends of the pipes in the runner, which sees then that it has died."""
+        for fd in (self.entry_fd, self.report_fd, self.go_fd):
+            close(fd)
+
 
 def run_child(start: JobStart, others: tuple[int, ...]) -> NoReturn:
     """Become the job, in the process that was forked for it. `others` are descriptors of the

@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from drfd.launcher.attempt_files import Record
 from drfd.launcher.runner.child import JobStart
 from drfd.launcher.runner.starter import plan, report
+from drfd.launcher.system import process
 from drfd.linux import syscalls
 from drfd.linux.syscalls import Capabilities
 
 #: The program writes its id as an int of C.
 _PID_BYTES = 4
+#: Seconds that its process in a cgroup may take to write it: in a frozen cgroup it never does.
+_TELL_S = 10.0
 
 
 @dataclass
@@ -47,6 +50,8 @@ class Compiled:
         argv = ["drfd-starter", *map(str, given)]
         # This copies no page tables, whose pages would all have to be copied at the next touch.
         pid = os.posix_spawn(self._path, argv, {})
+        # Else nothing would show here that the process has died.
+        job.close_its_ends()
         try:
             # A signal may cut a write short.
             while data:
@@ -56,17 +61,22 @@ class Compiled:
             return pid
         return pid if entrance.cgroup is None else self._successor(pid, job.entry_out)
 
-    def _successor(self, pid: int, entry_out: int) -> int:
+    def _successor(self, first: int, entry_out: int) -> int:
         """Return the pid of the process in the cgroup that the program goes on as, and reap its
-        first one. Returns `pid` itself if there is none, as its report or its wait status shows."""
-        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        if ended is None or ended.si_status != 0:
-            return pid
-        found = os.read(entry_out, _PID_BYTES)
-        if len(found) != _PID_BYTES:
-            return pid
-        os.waitpid(pid, 0)
-        return int.from_bytes(found, sys.byteorder)
+        first one. Returns `first` itself if there is none, as its report or its wait status shows.
+        """
+        ended = os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
+        if ended is not None and ended.si_code == os.CLD_EXITED and ended.si_status != 0:
+            return first
+        told = os.read(entry_out, _PID_BYTES) if process.is_readable(entry_out, _TELL_S) else b""
+        if len(told) == _PID_BYTES:
+            pid = int.from_bytes(told, sys.byteorder)
+        else:
+            # It was killed, for memory for instance, or is frozen. This runner has no other child.
+            pid = next((one for one in process.children(os.getpid()) if one != first), first)
+        if pid != first:
+            os.waitpid(first, 0)
+        return pid
 
     def entry_failure(self, job: JobStart, data: bytes) -> Record:
         return report.of_entry(data)

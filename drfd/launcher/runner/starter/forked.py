@@ -31,6 +31,7 @@ class Forked:
         pid = job.confinement.fork(job.key)
         if pid == 0:
             run_child(job, others)
+        job.close_its_ends()
         return pid
 
     def entry_failure(self, job: JobStart, report: bytes) -> Record:

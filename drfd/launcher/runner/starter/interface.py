@@ -23,8 +23,8 @@ class JobStarter(Protocol):
         """Do once, in a new runner, what each start would otherwise repeat."""
 
     def start(self, job: JobStart, others: tuple[int, ...]) -> int:
-        """Start the process of a job and return its pid. `others` are descriptors of the runner's
-        that the process is not to have. Raises LimitFailed, OSError."""
+        """Start the process of a job, close its ends of the pipes, and return its pid. `others` are
+        descriptors of the runner's that the process is not to have. Raises LimitFailed, OSError."""
 
     def entry_failure(self, job: JobStart, report: bytes) -> Record:
         """Return the failure that was reported through `entry_fd`."""

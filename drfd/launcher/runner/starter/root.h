@@ -30,32 +30,37 @@ static long put(const char *path, const char *text)
 	return result;
 }
 
-/* Go on as another child of the runner's, in a cgroup of version 2. To move this process there could
- * take the kernel 20 ms; a fork of it takes a few pages (clone3(2): CLONE_INTO_CGROUP). */
+/* Go on as another child of the runner's, in a cgroup of version 2, and tell the runner its id. To move
+ * this process there could take the kernel 20 ms; a fork of it takes a few pages (clone3(2):
+ * CLONE_INTO_CGROUP). */
 static void begin_in(const char *cgroup)
 {
 	struct clone_args how = {.flags = CLONE_INTO_CGROUP | CLONE_PARENT};
-	long fd = call(openat, AT_FDCWD, cgroup, O_PATH | O_DIRECTORY | O_CLOEXEC, 0), child, procs;
-	int pid;
+	long fd = must(call(openat, AT_FDCWD, cgroup, O_PATH | O_DIRECTORY | O_CLOEXEC, 0), "cgroup", cgroup);
+	long child;
+	int is_outside, pid;
 
-	how.cgroup = (__u64)must(fd, "cgroup", cgroup);
+	how.cgroup = (__u64)fd;
 	child = call(clone3, &how, sizeof how);
-	if (child == -EAGAIN) {
+	is_outside = child == -EAGAIN;
+	if (is_outside) {
 		/* All jobs together have as many processes as allowed. That bound must not keep out a
 		 * job's first process, and does not concern a process that moves (cgroup-v2.rst). */
 		how.flags = CLONE_PARENT;
 		child = must(call(clone3, &how, sizeof how), "setting", "");
-		if (child == 0) {
-			procs = must(call(openat, fd, "cgroup.procs", O_WRONLY | O_CLOEXEC, 0), "cgroup", cgroup);
-			must(call(write, procs, "0", 1), "cgroup", cgroup);
-			call(close, procs);
-		}
 	}
 	if (must(child, "cgroup", cgroup) > 0)
 		quit(0);
-	call(close, fd);
+	/* Before anything can fail: the runner takes the first bytes for the id. */
 	pid = (int)call(getpid);
 	must(call(write, report_fd, &pid, sizeof pid), "setting", "");
+	if (is_outside) {
+		long procs = must(call(openat, fd, "cgroup.procs", O_WRONLY | O_CLOEXEC, 0), "cgroup", cgroup);
+
+		must(call(write, procs, "0", 1), "cgroup", cgroup);
+		call(close, procs);
+	}
+	call(close, fd);
 }
 
 static void enter_limits(const struct plan *plan)

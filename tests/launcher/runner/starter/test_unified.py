@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from drfd.launcher.confinement.cgroup_files import find_unified
+from drfd.launcher.runner.failures import DIED
 from drfd.launcher.system import process
 from drfd.linux import syscalls
 from launcher.rig import (
@@ -70,7 +71,8 @@ def test_a_process_that_is_not_a_job_yet_is_known_by_its_name(
         order("true", cwd=work, attach=str(terminal.path)), files, place="unified"
     )
     with terminal.accept():
-        (pid,) = until("the job's process", lambda: process.children(runner))
+        until("the end of what has begun it", lambda: len(process.children(runner)) == 1)
+        (pid,) = process.children(runner)
         assert Path(f"/proc/{pid}/comm").read_text() == "drfd-starter\n"
     driver.reap(runner)
     driver.close()
@@ -94,3 +96,29 @@ def test_a_program_that_is_missing_is_reported_from_the_cgroup(
     driver.reap(driver.start(order("no-such-thing", cwd=work), files, place="unified"))
     text = "there is no command no-such-thing in the job's PATH"
     assert files.over().failed == {"text": text}
+
+
+def test_a_cgroup_that_is_frozen_keeps_no_runner(
+    driver: Driver, files: AttemptFiles, work: Path, cgroup: Path
+) -> None:
+    (cgroup / "cgroup.freeze").write_text("1")
+    runner = driver.start(order("touch", "ran", cwd=work), files, place="frozen")
+    attempt = files.over()
+    text = "entering its directory and opening its output files took longer than 1 s"
+    assert (attempt.failed, attempt.running) == ({"text": text}, None)
+    assert driver.reap(runner) == 0
+    assert (cgroup / "cgroup.procs").read_text() == "", "it has been killed"
+
+
+def test_a_process_that_is_killed_before_it_can_say_its_id_has_died(
+    driver: Driver, files: AttemptFiles, work: Path, cgroup: Path
+) -> None:
+    """As the kernel does where the job's memory is not enough for a first page."""
+    (cgroup / "cgroup.freeze").write_text("1")
+    runner = driver.start(order("touch", "ran", cwd=work), files, place="unified")
+    until("a process in the cgroup", (cgroup / "cgroup.procs").read_text)
+    (cgroup / "cgroup.kill").write_text("1")
+    attempt = files.over()
+    assert (attempt.failed, attempt.running) == ({"text": DIED}, None)
+    assert driver.reap(runner) == 0
+    assert not (work / "ran").exists()
