@@ -316,6 +316,13 @@ def test_output_may_go_to_a_device(run: Run, work: Path) -> None:
     assert list(work.iterdir()) == []
 
 
+def test_output_to_standard_input_is_to_the_jobs_own(run: Run, work: Path) -> None:
+    """Not to the launcher's, which the driver reads its orders from."""
+    script = 'seen=$(readlink /proc/$$/fd/1 /proc/$$/fd/2); echo "$seen" >seen'
+    succeeded(run(shell(script, cwd=work, stdout="/dev/stdin", stderr="/proc/self/fd/0")))
+    assert (work / "seen").read_text() == "/dev/null\n" * 2
+
+
 def test_a_pipe_that_somebody_reads_is_written_to(run: Run, work: Path) -> None:
     os.mkfifo(work / "pipe")
     reader = os.open(work / "pipe", os.O_RDONLY | os.O_NONBLOCK)

@@ -78,11 +78,13 @@ static void open_outputs(const struct plan *plan, const char *cwd, const char *o
 {
 	long null = must(call(openat, AT_FDCWD, "/dev/null", O_RDONLY | O_CLOEXEC, 0), "setting", "");
 	char *out_path = output_path(out, cwd, plan->signs), *err_path = output_path(err, cwd, plan->signs);
-	long out_fd = open_output(out_path, plan->flags), err_fd = out_fd;
+	long out_fd, err_fd;
 
+	/* First, as an output may be named /dev/stdin. */
+	must(call(dup3, null, 0, 0), "setting", "");
+	out_fd = err_fd = open_output(out_path, plan->flags);
 	if (strcmp(out_path, err_path) != 0)
 		err_fd = open_output(err_path, plan->flags);
-	must(call(dup3, null, 0, 0), "setting", "");
 	must(call(dup3, out_fd, 1, 0), "setting", "");
 	must(call(dup3, err_fd, 2, 0), "setting", "");
 }

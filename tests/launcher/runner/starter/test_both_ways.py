@@ -41,7 +41,7 @@ _parts = st.sampled_from(
 )
 _outputs = st.one_of(
     st.lists(_parts, min_size=1, max_size=4).map("".join),
-    st.sampled_from(["/dev/null", "out", "pipe", "/dev/full", "/dev", ""]),
+    st.sampled_from(["/dev/null", "out", "pipe", "/dev/full", "/dev", "/dev/stdin", ""]),
 )
 _SHOW = (
     'env -0; umask; pwd; printf "<%s>" "$@"; ulimit -c; ulimit -n; '
