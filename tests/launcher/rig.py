@@ -314,12 +314,13 @@ def end(attempt: Attempt) -> None:
 class Driver:
     """A process of its own that starts runners: `fork_runner` forks its caller."""
 
-    def __init__(self, starter: Path | None = None) -> None:
-        """`starter`: the compiled program that begins jobs' processes; None: Python does."""
+    def __init__(self, starter: Path | None = None, before: tuple[str, ...] = ()) -> None:
+        """`starter`: the compiled program that begins jobs' processes; None: Python does.
+        `before`: a command that executes the driver."""
         self.starter = starter
         driver = Path(__file__).with_name("runner_driver.py")
         self._process = subprocess.Popen(
-            [sys.executable, "-I", str(driver), str(ROOT), str(starter or "")],
+            [*before, sys.executable, "-I", str(driver), str(ROOT), str(starter or "")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -339,11 +340,12 @@ class Driver:
         runner: int | None = None,
         keep: bool = False,
         drops_privileges: bool | None = None,
+        space: Path | None = None,
     ) -> int:
         """Start a runner; its pid. `bell`: a FIFO. `place`: a confinement of runner_driver.py.
         `runner`: one that was told to `keep` itself for this attempt.
         `drops_privileges`: whether a new runner does so after a second, as they do; None: unless it
-        is to be kept."""
+        is to be kept. `space`: the parent of the directories of its private temporary space."""
         return self._ask(
             do="start",
             order=launch_message(order.order),
@@ -355,6 +357,7 @@ class Driver:
             runner=runner,
             keep=keep,
             drops_privileges=not keep if drops_privileges is None else drops_privileges,
+            space=str(space) if space else None,
         )
 
     def reap(self, pid: int) -> int:

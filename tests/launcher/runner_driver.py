@@ -71,7 +71,7 @@ class Sticky(Unconfined):
 
 STARTER = choose(Path(sys.argv[2])) if sys.argv[2] else Forked("a test")
 assert isinstance(STARTER, Compiled if sys.argv[2] else Forked), STARTER.about
-CAPABILITIES = privileges.needed(enters_spaces=False, serves_root=True)
+CAPABILITIES = privileges.needed(enters_spaces=True, serves_root=True)
 #: How long a runner insists on an end.
 SWEEP_S = attempt_process._SWEEP_S
 
@@ -124,6 +124,8 @@ def start(request: dict) -> int:
         "short": lambda _: Short(request["cwd"]),
         "sticky": Sticky,
         "unified": lambda _: Unified(request["cwd"]),
+        # The same, for a cgroup where no process gets on.
+        "frozen": lambda _: Unified(request["cwd"]),
         "stopped": lambda _: Stopped(request["cwd"]),
         # The same, for a test that reads the FIFO.
         "gate": lambda _: Stopped(request["cwd"]),

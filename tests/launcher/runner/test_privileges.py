@@ -184,7 +184,7 @@ def test_a_runner_has_few_rights_from_the_start(
 ) -> None:
     runner = driver.start(shell(UNTIL_GO, cwd=work), files, drops_privileges=False)
     files.running()
-    kept = privileges.needed(enters_spaces=False, serves_root=True)
+    kept = privileges.needed(enters_spaces=True, serves_root=True)
     mine = int(status_of(os.getpid())["CapPrm"], 16)
     assert status_of(runner)["CapEff"] == f"{kept & mine:016x}"
     go(work)

@@ -117,7 +117,7 @@ static void enter_space(const struct plan *plan)
 {
 	const unsigned long safe = MS_NOSUID | MS_NODEV;
 	struct open_how how = {.flags = O_PATH | O_DIRECTORY | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS};
-	struct stat seen[2];
+	struct stat first, seen;
 	char sources[2][40];
 	long top, fd[2];
 
@@ -129,14 +129,16 @@ static void enter_space(const struct plan *plan)
 	for (int i = 0; i < 2; i++) {
 		fd[i] = must(call(openat2, top, plan->names[i], &how, sizeof how), "space", "");
 		name_descriptor(sources[i], fd[i]);
-		must(call(newfstatat, AT_FDCWD, plan->targets[i], &seen[i], 0), "space", "");
 	}
+	must(call(fstat, fd[0], &first), "space", "");
 	for (int i = 0; i < 2; i++) {
 		const char *target = plan->targets[i];
 		unsigned long extra = noexec(target) | noexec(sources[i]);
 
-		/* One of the two may be a link to the other. */
-		if (i == 0 || seen[0].st_ino != seen[1].st_ino || seen[0].st_dev != seen[1].st_dev) {
+		must(call(newfstatat, AT_FDCWD, target, &seen, 0), "space", "");
+		/* Where one of the two is a link to the other, both are covered already. Where the same
+		 * directory is mounted at both, the second is not. */
+		if (seen.st_ino != first.st_ino || seen.st_dev != first.st_dev) {
 			must(call(mount, sources[i], target, NULL, MS_BIND, NULL), "space", "");
 			must(call(mount, NULL, target, NULL, MS_BIND | MS_REMOUNT | safe | extra, NULL),
 			     "space", "");
