@@ -28,8 +28,6 @@ def choose(program: Path = PROGRAM) -> JobStarter:
         except BaseException:
             os.close(fd)
             raise
-    except FileNotFoundError:
-        return Forked("no compiled starter is installed, as no C compiler was there")
     except Unusable as error:
         return Forked(str(error))
     except OSError as error:
@@ -42,7 +40,11 @@ def _opened(program: Path) -> int:
     path = os.path.realpath(program)
     for above in Path(path).parents:
         _insist_on_owner(str(above), os.stat(above))
-    fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        why = "no compiled starter is installed, as no C compiler was there"
+        raise Unusable(why) from None
     status = os.fstat(fd)
     try:
         if not stat.S_ISREG(status.st_mode):

@@ -54,13 +54,16 @@ def compile_starter(
     if shutil.which(compiler[0]) is None:
         raise NotCompiled(f"there is no C compiler: {compiler[0]}")
     define = f'-DSOURCES="{fingerprint(directory)}"'
-    with tempfile.TemporaryDirectory(dir=target.parent) as place:
-        made = Path(place, target.name)
-        command = [*compiler, *flags, define, "-o", str(made), str(directory / "starter.c")]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
-        if ended.returncode != 0:
-            lines = ended.stderr.strip().splitlines() or ["no reason given"]
-            raise NotCompiled(f"{compiler[0]} cannot compile the starter: {lines[0]}")
-        made.chmod(0o755)
-        # In one step: a launcher that is running keeps the file that it has opened.
-        made.replace(target)
+    try:
+        with tempfile.TemporaryDirectory(dir=target.parent) as place:
+            made = Path(place, target.name)
+            command = [*compiler, *flags, define, "-o", str(made), str(directory / "starter.c")]
+            ended = subprocess.run(command, capture_output=True, text=True, check=False)
+            if ended.returncode != 0:
+                lines = ended.stderr.strip().splitlines() or ["no reason given"]
+                raise NotCompiled(f"{compiler[0]} cannot compile the starter: {lines[0]}")
+            made.chmod(0o755)
+            # In one step: a launcher that is running keeps the file that it has opened.
+            made.replace(target)
+    except OSError as error:
+        raise NotCompiled(f"the starter cannot be compiled: {error}") from error

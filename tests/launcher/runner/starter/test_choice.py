@@ -84,6 +84,8 @@ def test_what_does_not_run_is_not_used(program: Path) -> None:
     program.chmod(0o755)
     program.write_text("no program")
     assert refused(program).endswith("cannot be used: Exec format error")
+    program.write_text("#!/none\n")
+    assert refused(program).endswith("cannot be used: No such file or directory"), "it is there"
 
 
 def test_a_program_of_other_sources_is_not_used(starter: Path, tmp_path: Path) -> None:

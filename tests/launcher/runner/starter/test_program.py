@@ -205,3 +205,9 @@ def test_other_architectures_are_not_tried(monkeypatch: pytest.MonkeyPatch, tmp_
     with pytest.raises(NotCompiled, match="not written for riscv64"):
         compile_starter(tmp_path / "starter")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_where_nothing_can_be_written_nothing_is_compiled(starter: Path, tmp_path: Path) -> None:
+    """drfd is installed all the same: pip builds a user's in a directory that may be another's."""
+    with pytest.raises(NotCompiled, match="cannot be compiled"):
+        compile_starter(tmp_path / "none" / "drfd-starter")
