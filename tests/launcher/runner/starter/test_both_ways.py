@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -109,12 +110,14 @@ def seen(driver: Driver, asked: dict[str, Any], top: Path) -> object:
 
 
 def content(path: Path) -> object:
-    """Its mode, and if it is a file its variables and lines in any order."""
+    """Its mode, and if it is a file its variables and lines in any order. The number of a script's
+    descriptor, which shells name in their complaints, may differ."""
     mode = path.stat().st_mode
     if not path.is_file():
         return mode
     path.chmod(0o600)
-    return mode, sorted(path.read_bytes().split(b"\0"))
+    text = re.sub(rb"/proc/self/fd/\d+", b"SCRIPT", path.read_bytes())
+    return mode, sorted(re.split(rb"[\0\n]", text))
 
 
 @settings(max_examples=40)
