@@ -19,6 +19,7 @@ from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment, read_order
 from drfd.launcher.runner import attempt_process, privileges
 from drfd.launcher.runner.runner import fork_runner, hand_over
+from drfd.launcher.runner.starter import compiled
 from drfd.launcher.runner.starter.choice import choose
 from drfd.launcher.runner.starter.compiled import Compiled
 from drfd.launcher.runner.starter.forked import Forked
@@ -116,7 +117,8 @@ kept: dict[int, socket.socket] = {}
 
 def start(request: dict) -> int:
     order = read_order(request["order"])
-    attempt_process._START_S = 1.0 if request["place"] in ("stopped", "frozen") else 120.0
+    is_hurried = request["place"] in ("stopped", "frozen")
+    attempt_process._START_S = compiled._TELL_S = 1.0 if is_hurried else 120.0
     places = {
         "plain": Unconfined,
         "closed": Closed,

@@ -16,7 +16,7 @@ from drfd.linux.syscalls import Capabilities
 #: The program writes its id as an int of C.
 _PID_BYTES = 4
 #: Seconds that its process in a cgroup may take to write it: in a frozen cgroup it never does.
-_TELL_S = 10.0
+_TELL_S = 120.0
 
 
 @dataclass

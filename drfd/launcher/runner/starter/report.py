@@ -21,7 +21,11 @@ _MOST_ERRNO = 4095
 
 def of_entry(report: bytes) -> Record:
     """Return the failure record of a report that comes from drfd's own code for certain."""
-    step, cause, what = _parts(report)
+    try:
+        step, cause, what = _parts(report)
+    except ValueError:
+        # An id that came too late.
+        return failure(DIED, None)
     error: BaseException = cause
     if step == "cgroup":
         cause.filename = what

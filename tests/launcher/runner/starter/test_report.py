@@ -43,6 +43,10 @@ def test_a_full_cpuset_is_no_shortage() -> None:
     assert report.of_entry(said("cgroup", errno.ENOSPC, "/cpuset/job-1-1/tasks")) == {"text": text}
 
 
+def test_an_id_that_the_runner_has_not_waited_for_is_a_death() -> None:
+    assert report.of_entry((70_000).to_bytes(4, "little")) == DIED
+
+
 @pytest.mark.parametrize("step", ["cgroup", "plan", "none", ""])
 def test_no_user_can_report_what_only_root_can(step: str) -> None:
     assert report.of_job(said(step, errno.ENOMEM, "/tasks"), job()) == DIED
