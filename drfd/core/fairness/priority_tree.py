@@ -290,9 +290,13 @@ class PriorityTree:
         node = self._share_tree.nodes.get(path)
         if node is None or (head is None and least is None) or path in self._aside:
             return None
-        if self._demand is not None and not self._share_tree.may_hold(node, self._demand):
+        if (
+            node.limit is not None
+            and self._demand is not None
+            and not self._share_tree.may_hold(node, self._demand)
+        ):
             return None
-        level = self.share(node)
+        level = self._share_tree.share(node) if self._more is None else self.share(node)
         if least is not None:
             level, head = min(level, over(node.total * least.level, node.weight)), least.head
         assert head is not None

@@ -367,7 +367,7 @@ class Ledger:
         if job.state is JobState.ENDED:
             self._note_end(job.id, job, event.at_s)
             self._note_end_of(array_state, event.at_s)
-        if self.shortages or isinstance(event, ev.LaunchPostponed):
+        if self.shortages.known or isinstance(event, ev.LaunchPostponed):
             self._note_shortage(job, event)
         return job
 
@@ -448,8 +448,9 @@ class Ledger:
             self.job_counts.charge(charged, to_charge)
         if before is not None and keeps_allocation(before, job):
             # No other table changes.
-            self.job_counts.count(before.spec, before.state, -1)
-            self.job_counts.count(job.spec, job.state, 1)
+            if job.state is not before.state:
+                self.job_counts.count(before.spec, before.state, -1)
+                self.job_counts.count(job.spec, job.state, 1)
             self.jobs[job.id] = job
             return
         array_state = None if job.array_id is None else self.arrays[job.array_id]

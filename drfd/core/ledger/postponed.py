@@ -62,7 +62,8 @@ class Shortages:
         The records do not show that a launch has succeeded since, so one launch may be tried alone
         although the shortage is over.
         """
-        self._of: dict[_Key, Postponed] = {}
+        #: The shortages that there are; only for reading.
+        self.known: dict[_Key, Postponed] = {}
         #: The job whose launch is being tried, and since when in Unix time.
         self._tried: dict[_Key, tuple[int, float]] = {}
         waiting = (JobState.PENDING, JobState.HELD, JobState.CLEANING)
@@ -71,30 +72,30 @@ class Shortages:
             self.note(job)
 
     def __bool__(self) -> bool:
-        return bool(self._of)
+        return bool(self.known)
 
     def note(self, job: Job) -> None:
         """Record that the launch of the job was postponed."""
         postponed = job.postponed
         if postponed is not None and postponed.whose is not Whose.JOB:
             key = _key(postponed.whose, job.spec.user)
-            self._of[key] = postponed
+            self.known[key] = postponed
             self._tried.pop(key, None)
 
     def note_try(self, job: Job, at_s: float) -> None:
         """Record that the job was admitted and will be launched."""
         for key in (_key(Whose.MACHINE, ""), _key(Whose.USER, job.spec.user)):
-            if key in self._of:
+            if key in self.known:
                 self._tried[key] = job.id, at_s
 
     def note_start(self, job: Job) -> None:
         """Record that the job's program runs, which ends the shortages of machine and user."""
         for key in (_key(Whose.MACHINE, ""), _key(Whose.USER, job.spec.user)):
-            self._of.pop(key, None)
+            self.known.pop(key, None)
             self._tried.pop(key, None)
 
     def of(self, whose: Whose, user: str) -> Postponed | None:
-        return self._of.get(_key(whose, user))
+        return self.known.get(_key(whose, user))
 
     def launch_blocks(self, now_s: float, is_starting: Callable[[int], bool]) -> LaunchBlocks:
         """Return whose launches are blocked at that Unix time.
@@ -104,34 +105,34 @@ class Shortages:
         """
 
         def may_try(key: _Key) -> bool:
-            if is_waited_for(self._of[key], now_s):
+            if is_waited_for(self.known[key], now_s):
                 return False
             tried = self._tried.get(key)
             is_tried = tried is not None and 0 <= now_s - tried[1] < _TRY_S
             return not (is_tried and tried is not None and is_starting(tried[0]))
 
-        users = {user: each for (whose, user), each in self._of.items() if whose is Whose.USER}
+        users = {user: each for (whose, user), each in self.known.items() if whose is Whose.USER}
         machine = _key(Whose.MACHINE, "")
         return LaunchBlocks(
-            machine=self._of.get(machine),
-            allows_one=machine in self._of and may_try(machine),
+            machine=self.known.get(machine),
+            allows_one=machine in self.known and may_try(machine),
             users=users,
             allowing_one=frozenset(user for user in users if may_try(_key(Whose.USER, user))),
         )
 
     def next_s(self, now_s: float) -> float | None:
         """Return the Unix time at which the next pause ends, or None if there is no pause."""
-        times = (each.until_s for each in self._of.values() if is_waited_for(each, now_s))
+        times = (each.until_s for each in self.known.values() if is_waited_for(each, now_s))
         return min(times, default=None)
 
     def copy(self) -> Shortages:
         other = Shortages()
-        other._of = dict(self._of)
+        other.known = dict(self.known)
         return other
 
     def forget(self, now_s: float) -> None:
         """Drop the shortages whose pause is over, as a forecast does."""
-        self._of = {key: each for key, each in self._of.items() if is_waited_for(each, now_s)}
+        self.known = {key: each for key, each in self.known.items() if is_waited_for(each, now_s)}
 
 
 def is_waited_for(postponed: Postponed, now_s: float) -> bool:

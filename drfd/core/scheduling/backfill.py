@@ -207,7 +207,8 @@ def _first_fit(
     after = count
     while after < len(line) and line[after][0] <= at_s:
         after += 1
-    free = _sum([free, *[held for _, _, held in line[count:after]]])
+    if after > count:
+        free = _sum([free, *[held for _, _, held in line[count:after]]])
     return at_s, minus(free, demand)
 
 
@@ -293,7 +294,12 @@ class PassContext:
 
     def is_late(self, job_id: int) -> bool:
         """Return whether the job has waited long enough for a reservation."""
-        return self.patience.reserves and self.waited_s(job_id) >= self.patience.patience_s
+        return self.is_late_since(self.since_s(job_id))
+
+    def is_late_since(self, since_s: float) -> bool:
+        """Return whether a job that waits since then has waited long enough for a reservation."""
+        waited_s = max(0.0, self.now_s - since_s)
+        return self.patience.reserves and waited_s >= self.patience.patience_s
 
     def has_waited_too_long(self, job_id: int) -> bool:
         """Return whether no later job of its leaf may pass this job, provided that no job has
@@ -393,7 +399,7 @@ class Backfill:
             length_s=self.pass_context.length_s(job_id),
             before=before,
         )
-        availability = replace(self._availability(free, admitted), reservations=self.reservations)
+        availability = self._availability(free, admitted, self.reservations)
         found = reserve(asked, availability, self.pass_context.patience)
         if found is None:
             return False
@@ -404,12 +410,15 @@ class Backfill:
         self.reservations.append(found)
         return True
 
-    def _availability(self, free: Vector, admitted: Mapping[int, Vector]) -> Availability:
-        """Return the availability profile without the reservations."""
+    def _availability(
+        self, free: Vector, admitted: Mapping[int, Vector], reservations: Sequence[Reservation] = ()
+    ) -> Availability:
+        """Return the availability profile with these reservations."""
         pass_context = self.pass_context
         return Availability(
             free=free,
             now_s=pass_context.now_s,
             ends=pass_context.ends,
             started=[(pass_context.end_s(job_id), held) for job_id, held in admitted.items()],
+            reservations=reservations,
         )

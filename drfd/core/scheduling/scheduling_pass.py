@@ -19,6 +19,7 @@ from drfd.core.model.job import JobState
 from drfd.core.model.resources import (
     NOTHING,
     Instance,
+    Instances,
     Vector,
     choose_instances,
     each_instance,
@@ -104,9 +105,11 @@ def start_events(ledger: Ledger, plan: Plan, now: Now) -> Iterator[ev.Admitted |
         if job.state is JobState.SUSPENDED:
             yield ev.Resumed(job_id=job_id, at_s=now.at_s, mono_s=now.mono_s)
             continue
-        taken = {*ledger.taken, *chosen} if job.spec.demand.gres else set[Instance]()
-        instances = choose_instances(job.spec.demand.gres, ledger.axes.instances, taken)
-        chosen.update(each_instance(instances))
+        instances: Instances = ()
+        if job.spec.demand.gres:
+            taken = {*ledger.taken, *chosen}
+            instances = choose_instances(job.spec.demand.gres, ledger.axes.instances, taken)
+            chosen.update(each_instance(instances))
         yield ev.Admitted(
             job_id=job_id,
             at_s=now.at_s,

@@ -337,8 +337,9 @@ class WaitIndex:
         self._find_place(leaf, (demand,), has_moved=True)
         if pass_context is not None:
             is_late = leaf in self.first and pass_context.is_late(self._job(leaf))
-            self._set_late(leaf, is_late=is_late)
-            self._set_age(leaf, pass_context if is_late else None)
+            if is_late or leaf in self._late:
+                self._set_late(leaf, is_late=is_late)
+                self._set_age(leaf, pass_context if is_late else None)
             self._lift_late(leaf)
 
     def longest_waiting(self) -> Iterator[str]:
@@ -382,7 +383,8 @@ class WaitIndex:
         self._take_apart(leaf, demands)
         self._find_place(leaf, demands, has_moved=has_moved)
         self._lift_late(leaf)
-        self._set_late(leaf, is_late=leaf in self._late)
+        if leaf in self._late:
+            self._set_late(leaf, is_late=True)
         self._undated.add(leaf)
 
     def _find_place(
@@ -519,13 +521,18 @@ class WaitIndex:
             self._undated.update(self._late)
         self._dated_s = pass_context.now_s
         for leaf in self._undated:
-            self._young.drop(leaf)
-            is_late = leaf in self.first and pass_context.is_late(self._job(leaf))
+            is_late = False
+            if leaf in self.first:
+                since_s = pass_context.since_s(self._job(leaf))
+                is_late = pass_context.is_late_since(since_s)
             if leaf in self.first and not is_late:
-                self._young.put((pass_context.since_s(self._job(leaf)), leaf))
+                self._young.put((since_s, leaf))
+            else:
+                self._young.drop(leaf)
             if is_late is not (leaf in self._late):
                 self._set_late(leaf, is_late=is_late)
-            self._set_age(leaf, pass_context if is_late else None)
+            if is_late or leaf in self._ages:
+                self._set_age(leaf, pass_context if is_late else None)
         self._undated.clear()
         while (oldest := self._young.least()) is not None and pass_context.is_late(
             self._job(oldest[1])
