@@ -3,6 +3,7 @@ every vector; and what it reads, and what a change costs, hardly grows with the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -66,9 +67,11 @@ def test_what_is_searched_admits_what_a_look_at_every_vector_admits(
         stream = Unlike(Random(seed), leaves, with_rules)
         kept = [stream.lined_up(few) for few in (0, 2, 6)]
 
-        def touch(leaf: str, kept: list[WaitIndex] = kept) -> None:
+        def touch(
+            leaf: str, demands: Iterable[Vector] | None, kept: list[WaitIndex] = kept
+        ) -> None:
             for wait_index in kept:
-                wait_index.touch(leaf)
+                wait_index.touch(leaf, demands)
 
         stream.touch = touch
         for step in range(25):

@@ -131,10 +131,12 @@ class Stream:
                     self._enqueue(job_id, job)
         if random.random() < 0.1:
             leaf = random.choice(self.leaves)
+            demands = set[Vector]()
             for job in self.waiting.values():
                 if job.leaf == leaf:
                     job.length_s = random.choice([1.0, 3.0, 8.0, 20.0])
-            self.touch(leaf, ())
+                    demands.add(job.demand)
+            self.touch(leaf, demands)
         for _ in range(random.choice([0, 1, 1, 2, 4])):
             job = Waiting(
                 random.choice(self.leaves),
