@@ -180,5 +180,5 @@ def test_what_helps_when_a_launch_has_failed() -> None:
 @pytest.mark.parametrize("fault", LaunchFault)
 def test_each_launch_fault_is_known_by_words_that_the_launcher_says(fault: LaunchFault) -> None:
     place = Path(drfd.launcher.__path__[0], "runner")
-    sources = [(place / name).read_text() for name in ("child.py", "identity.py")]
+    sources = [(place / name).read_text() for name in ("failures.py", "identity.py")]
     assert any(fault.value in source for source in sources)
