@@ -684,6 +684,29 @@ def test_shares_show_each_of_several_disks(drf: Drf, daemon: CannedDaemon) -> No
     assert rows.count(["disk", "old", "-"]) == 2
 
 
+def test_doctor_tells_a_reason_that_many_limits_share_once(drf: Drf, daemon: CannedDaemon) -> None:
+    why = "; cgroup v2 has no controller memory; cannot make cgroups: Permission denied"
+    controls = {name: f"measured: {name}{why}" for name in ("cores", "memory", "read", "write")}
+    controls["processes"] = "enforced: RLIMIT_NPROC"
+    daemon.replies = {"doctor": DOCTOR | {"enforcement": "none", "controls": controls, "disks": []}}
+    assert drf("doctor").out.splitlines()[1:7] == [
+        f"enforcement by none{why}",
+        "  cores      measured: cores",
+        "  memory     measured: memory",
+        "  read       measured: read",
+        "  write      measured: write",
+        "  processes  enforced: RLIMIT_NPROC",
+    ]
+
+
+def test_doctor_waits_a_moment_for_a_launcher_that_has_just_been_started(
+    drf: Drf, daemon: CannedDaemon
+) -> None:
+    away = DOCTOR | {"launcher": "away"}
+    daemon.replies = {"doctor": [away, away, DOCTOR]}
+    assert drf("doctor").out.startswith("drfd 0.1.0, launcher connected\n")
+
+
 def test_doctor_works_while_the_launcher_is_away(drf: Drf, daemon: CannedDaemon) -> None:
     away = {"enforcement": None, "controls": {}, "launcher": "away"}
     daemon.replies = {"doctor": DOCTOR | away}

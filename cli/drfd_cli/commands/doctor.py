@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +15,11 @@ from drfd_cli.options import connect, prints_result
 from drfd_cli.output import Result
 
 if TYPE_CHECKING:
+    from drfd.client.connection import Connection
     from drfd.protocol.replies import CoresAndMemory, DoctorReply, StrayView
+
+#: Seconds that the launcher is waited for.
+_LAUNCHER_S = 2.0
 
 
 @click.command("doctor")
@@ -28,18 +35,32 @@ def command(stray: str | None) -> Result | int:
     if stray is not None:
         _end(stray)
         return 0
-    reply = connect().request("doctor")
+    reply = _asked(connect())
     return Result(
         show=lambda: _show(reply),
         view=lambda: {key: value for key, value in reply.items() if key != "ok"},
     )
 
 
+def _asked(client: Connection) -> DoctorReply:
+    """Ask the daemon. A daemon that has just been started may answer before its launcher is there,
+    so that is waited for."""
+    until_s = time.monotonic() + _LAUNCHER_S
+    while True:
+        reply: DoctorReply = client.request("doctor")
+        if reply["launcher"] == "connected" or time.monotonic() > until_s:
+            return reply
+        time.sleep(0.05)
+
+
 def _show(reply: DoctorReply) -> None:
     output.tell(f"drfd {reply['version']}, launcher {reply['launcher']}")
-    output.tell(f"enforcement by {reply['enforcement'] or 'unknown: the launcher is away'}")
+    disks = [text for disk in reply["disks"] for text in disk["control"].values()]
+    why = _shared_reason([*reply["controls"].values(), *disks])
+    kind = reply["enforcement"] or "unknown: the launcher is away"
+    output.tell(f"enforcement by {kind}{output.clean(why)}")
     for name, control in reply["controls"].items():
-        output.tell(f"  {name:<10} {output.clean(control)}")
+        output.tell(f"  {name:<10} {output.clean(control.removesuffix(why))}")
     for name, text in reply.get("private", {}).items():
         output.tell(f"  {name:<10} {output.clean(text)}")
     entry = reply.get("entry")
@@ -52,7 +73,7 @@ def _show(reply: DoctorReply) -> None:
         guess = "; a guess" if disk["guess"] else ""
         output.tell(f"  {where}, device {disk['device'] or '-'}: {rates}{guess}")
         for direction, control in disk["control"].items():
-            output.tell(f"    {direction:<8} {output.clean(control)}")
+            output.tell(f"    {direction:<8} {output.clean(control.removesuffix(why))}")
     for name, instances in reply.get("gres", {}).items():
         output.tell(f"  {len(instances)} {name} to give out: {', '.join(instances) or '-'}")
     external = reply.get("external")
@@ -67,6 +88,18 @@ def _show(reply: DoctorReply) -> None:
         output.tell(f"warning: {output.clean(_stray(each))}")
     for cure in reply["cures"]:
         output.tell(f"cure: {output.clean(cure)}")
+
+
+def _shared_reason(controls: list[str]) -> str:
+    """Return the reason that most limits have in common, "; " before it, or "" if none is repeated.
+    It is told once."""
+    ends = Counter(control[at:] for control in controls for at in _breaks(control))
+    shared = [end for end, count in ends.items() if count > max(2, len(controls) / 2)]
+    return max(shared, key=len, default="")
+
+
+def _breaks(text: str) -> list[int]:
+    return [found.start() for found in re.finditer("; ", text)]
 
 
 def _end(stray: str) -> None:
