@@ -188,6 +188,11 @@ def test_waiting_tasks_are_held_and_released(sit: Sit, instance: Instance) -> No
     row(terminal, "released job 4_[0-9]")
     assert {each["state"] for each in instance.status("4")} == {"PENDING"}
 
+    def is_forgotten() -> bool:
+        return not any("released job" in line for line in terminal.lines())
+
+    terminal.until("a message that goes away without a key", is_forgotten)
+
 
 def test_a_jobs_page_has_its_facts_and_the_end_of_its_output(sit: Sit, shared: Instance) -> None:
     terminal = sit(shared)

@@ -34,6 +34,8 @@ _ESCAPE_S = 0.1
 _INPUT_S = 1.2
 #: Seconds between two requests for the page of a job, as often as the daemon measures use.
 _JOB_S = 1.8
+#: Seconds after which a message about the last action goes away, if no key was pressed.
+_MESSAGE_S = 8.0
 #: Seconds between two checks whether drf is in the foreground again.
 _BACKGROUND_S = 0.2
 _NOTICED = (signal.SIGWINCH, signal.SIGCONT, signal.SIGTSTP)
@@ -56,6 +58,8 @@ class App:
         self._feed = SnapshotReader(connection, first, self._wake)
         self._asker = Asker(Connection(connection.path), self._wake)
         self._asked_s = 0.0
+        #: The message on the screen, and since when (monotonic seconds).
+        self._message, self._message_s = "", 0.0
         self._is_continued = self._is_stopped = False
 
     def run(self) -> str:
@@ -89,8 +93,17 @@ class App:
         return all(map(self._press, self._keys.flush() if not ready else ()))
 
     def _draw(self) -> None:
+        self._forget_message()
         size = Size(*self._screen.size())
         self._screen.show(screen(self._scene(), size, self._theme))
+
+    def _forget_message(self) -> None:
+        """Take away a message that has stood long enough: nobody may press a key for hours."""
+        now_s = time.monotonic()
+        if self._state.message != self._message:
+            self._message, self._message_s = self._state.message, now_s
+        elif self._message and now_s - self._message_s > _MESSAGE_S:
+            self._state = replace(self._state, message="", is_bad=False)
 
     def _scene(self) -> Scene:
         news = self._feed.news
