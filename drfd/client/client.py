@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
@@ -364,17 +363,23 @@ def _given(fields: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in fields.items() if value is not None}
 
 
+#: The latest choice of `_own_environment`: from which variables, with which names, and the result.
+_chosen: tuple[dict[bytes, bytes], tuple[str, ...], dict[str, str]] | None = None
+
+
 def _own_environment(export: Iterable[str]) -> dict[str, str]:
-    return dict(_passed_on(tuple(os.environ.items()), tuple(export)))
-
-
-@lru_cache(maxsize=1)
-def _passed_on(
-    variables: tuple[tuple[str, str], ...], export: tuple[str, ...]
-) -> Mapping[str, str]:
     """Return those of this process's variables that a job gets. They seldom change between two
     submissions, and choosing them takes longer than the rest of a request."""
-    env = capture(as_given(dict(variables)), export)
+    global _chosen
+    # As bytes, because decoding them would take twice the time of all else here.
+    present, names, known = dict(os.environb), tuple(export), _chosen
+    if known is None or known[:2] != (present, names):
+        known = _chosen = present, names, _passed_on(names)
+    return dict(known[2])
+
+
+def _passed_on(export: tuple[str, ...]) -> dict[str, str]:
+    env = capture(as_given(dict(os.environ)), export)
     for name in not_text(env):
         # Its value is not UTF-8 text, which a request cannot contain.
         del env[name]

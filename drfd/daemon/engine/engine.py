@@ -244,9 +244,7 @@ class Engine:
             if not isinstance(error, MemoryError):
                 self._log()
             self.on_failure(error)
-        if self._durable_entries:
-            asyncio.get_running_loop().call_soon(self._log_for, batch)
-        self._set_timer()
+        asyncio.get_running_loop().call_soon(self._finish_turn, batch)
         self._charge(batch, max(0.0, self.loop_time.cost_s(since_s) - self.notifying_s))
         return Work(Tick(self.clock())) if self.wants_turn else None
 
@@ -257,10 +255,11 @@ class Engine:
             if uid is not None:
                 self.loop_time.charge(uid, cost_s / len(batch))
 
-    def _log_for(self, batch: list[Work]) -> None:
-        """Write the log lines of a turn with this batch, once its clients have their answers."""
+    def _finish_turn(self, batch: list[Work]) -> None:
+        """Do what no client waits for, after a turn with this batch: clients have their answers."""
         since_s = self.loop_time.begin()
         self._log()
+        self._set_timer()
         self._charge(batch, self.loop_time.cost_s(since_s))
 
     def _set_timer(self) -> None:
