@@ -318,6 +318,8 @@ class LauncherConnection:
                 then = self._launch_if_owed(key[0])
         self._submit(stimulus_for(report, self._engine.clock(), measured), then)
         if job is not None and is_removed:
+            # Whoever sees that the job has ended finds nothing of it stuck.
+            self._link.stuck.discard(key)
             # Usually of the same turn, so that the next start waits for one commit, not for two.
             removed = AttemptRemoved(self._engine.clock(), *key)
             # Its file is still to go. If this order is lost, the next reconciliation gives it.

@@ -541,6 +541,19 @@ async def test_processes_that_cannot_be_killed_are_remembered_until_they_are_gon
         assert b.link.stuck == set()
 
 
+async def test_processes_that_have_ended_with_their_cgroup_are_not_told_as_stuck_any_more(
+    bench: OpenBench,
+) -> None:
+    """The job counts as ended then, before the launcher has told that its file is gone."""
+    async with bench() as b:
+        await b.ready()
+        await b.ask(asks())
+        await b.report(up(1), about("stuck", 1))
+        assert b.link.stuck == {(1, 1)}
+        await b.report(ended(1, gone=True))
+        assert (b.job(1).shown_state, b.link.stuck) == ("COMPLETED", set())
+
+
 # -- reconciliation ----------------------------------------------------------------------------
 
 
