@@ -38,6 +38,7 @@ from drfd.launcher.protocol import (
     read_command,
 )
 from drfd.launcher.runner import privileges
+from drfd.launcher.runner.attempt_process import FINISHED, read_notifications
 from drfd.launcher.runner.runner import Runners, fork_runner
 from drfd.launcher.runner.shortage import (
     LAUNCHER,
@@ -530,22 +531,22 @@ class Launcher:
         reach("end.after-rmdir")
 
     def _on_notify(self) -> None:
-        for name in set(os.read(self._notify_out, 1 << 16).decode().split()):
-            number, _, count = name.partition(".")
-            key = int(number), int(count)
-            if key in self._runners:
+        for key, what in read_notifications(os.read(self._notify_out, 1 << 16)):
+            if what == FINISHED:
+                self._runners.finished(key)
+            elif key in self._runners:
                 # Reported in this turn of the loop, unless the attempt turns out to be over.
                 self._runners.unreported.add(key)
 
     def _report_start(self, key: Key) -> None:
         """Report the start of a job. Its end is reported when the runner is gone, not before."""
-        attempt = attempt_files.read(self.attempts_fd, key)
+        attempt = self._runners.started(key) or attempt_files.read(self.attempts_fd, key)
         if attempt is None or attempt.may_have_run:
             self._runners.unreported.discard(key)
         if attempt is not None and attempt.running is not None and not attempt.is_over:
             self._report(key, attempt)
             self._told_start.add(key)
-            self._signalling.started(key, attempt)
+            self._signalling.started(key)
 
     def _report(self, key: Key, attempt: Attempt, *, but: str | None = None) -> None:
         """Report what the attempt file says, `but` for this kind of report."""

@@ -201,9 +201,10 @@ class Signalling:
         self.confinement.signal(key, attempt, signal.SIGCONT)
         reach("signal.after-signal")
 
-    def started(self, key: Key, attempt: Attempt) -> None:
+    def started(self, key: Key) -> None:
         """Send SIGTERM again, if it was sent before the program began and so had no effect."""
-        if key in self._asked:
+        attempt = attempt_files.read(self.attempts_fd, key) if key in self._asked else None
+        if attempt is not None and not attempt.is_over:
             self.terminate(key, attempt)
 
     def forget(self, key: Key) -> None:

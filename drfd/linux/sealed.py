@@ -66,12 +66,14 @@ def receive(connection: socket.socket, size: int, most: int) -> tuple[bytes, lis
     are closed on exec, for which `socket.recv_fds` of Python 3.11 does not set the flag.
     """
     ancillary_bytes = socket.CMSG_SPACE(most * _FD_BYTES)
-    data, parts, flags, _ = connection.recvmsg(size, ancillary_bytes, socket.MSG_CMSG_CLOEXEC)
+    data, parts, flags, _ = connection.recvmsg(size, ancillary_bytes, _CLOEXEC)
     fds = array.array("i")
     for level, kind, content in parts:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             fds.frombytes(content[: len(content) - len(content) % _FD_BYTES])
-    return data, list(fds), bool(flags & socket.MSG_CTRUNC)
+    return data, list(fds), bool(flags & _TRUNCATED)
 
 
 _FD_BYTES = array.array("i").itemsize
+#: Plain numbers: an operation on members of an enumeration costs as much as the call.
+_CLOEXEC, _TRUNCATED = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)

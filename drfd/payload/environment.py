@@ -62,15 +62,17 @@ BELOW_DEVICE_LISTS = ("ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 #: Prefix of the variable for each countable resource.
 GRES_PREFIX = "DRF_GRES_"
 
+_DEVICES = frozenset((*DEVICE_LISTS, DEVICE_ORDER))
 #: Prefix of drfd's own variables, the characters after it, and the most of them.
-_OWN, _OWN_CHARACTERS, _OWN_MOST = "DRF_", frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"), 128
+_OWN, _OWN_CHARACTERS, _OWN_MOST = "DRF_", "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_", 128
 
 
 def may_set(name: str) -> bool:
     """Return whether drfd may set this variable, overriding the submitter's."""
-    rest = name.removeprefix(_OWN)
-    is_own = len(name) - len(rest) == len(_OWN) and 1 <= len(rest) <= _OWN_MOST
-    return name in (*DEVICE_LISTS, DEVICE_ORDER) or (is_own and _OWN_CHARACTERS.issuperset(rest))
+    if not name.startswith(_OWN):
+        return name in _DEVICES
+    rest = name[len(_OWN) :]
+    return 1 <= len(rest) <= _OWN_MOST and not rest.strip(_OWN_CHARACTERS)
 
 
 def may_hide(name: str) -> bool:

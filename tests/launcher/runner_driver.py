@@ -18,6 +18,7 @@ from drfd.launcher.confinement.interface import Entrance, LimitFailed
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment, read_order
 from drfd.launcher.runner import attempt_process, privileges
+from drfd.launcher.runner.attempt_process import FINISHED, read_notifications
 from drfd.launcher.runner.runner import fork_runner, hand_over
 from drfd.launcher.runner.starter import compiled
 from drfd.launcher.runner.starter.choice import choose
@@ -111,8 +112,9 @@ class Stopped(Unconfined):
 
 # Else a runner rings twice where a pause of the machine keeps a job from its exec.
 attempt_process._EXEC_S = 60.0
-#: Runners that are given another attempt after the present one.
-kept: dict[int, socket.socket] = {}
+#: Runners that are given another attempt after the present one: the launcher's ends of the channel
+#: and of the pipe for notifications.
+kept: dict[int, tuple[socket.socket, int]] = {}
 
 
 def start(request: dict) -> int:
@@ -148,26 +150,27 @@ def start(request: dict) -> int:
     confinement.create((order.id, order.attempt), order.limits)
     attempt_fd = attempt_files.create(directory, (order.id, order.attempt), created)
     os.close(directory)
-    if request["bell"] is None:
-        bell_out, bell_in = os.pipe()
-        os.close(bell_out)
-    else:
-        bell_in = os.open(request["bell"], os.O_WRONLY | os.O_NONBLOCK)
     pid = request["runner"]
     if pid is None:
+        bell_out, bell_in = os.pipe()
+        if request["bell"] is not None:
+            os.close(bell_in)
+            bell_in = os.open(request["bell"], os.O_WRONLY | os.O_NONBLOCK)
         pid, channel = fork_runner(confinement, bell_in, CAPABILITIES, STARTER)
+        os.close(bell_in)
     else:
-        channel = kept.pop(pid)
-        assert channel.recv(1) == b".", "it has not let go of its attempt"
+        channel, bell_out = kept.pop(pid)
+        while FINISHED not in [what for _, what in read_notifications(os.read(bell_out, 1 << 16))]:
+            pass
     payload_fd = seal(bytes.fromhex(request["payload"]))
     hand_over(channel, Assignment(order, payload_fd), created, attempt_fd)
     os.close(payload_fd)
     if request["keep"]:
-        kept[pid] = channel
+        kept[pid] = channel, bell_out
     else:
         channel.close()
+        os.close(bell_out)
     os.close(attempt_fd)
-    os.close(bell_in)
     return pid
 
 

@@ -43,6 +43,8 @@ from drfd.linux.descriptors import opened
 REQUIRED = ("cpu", "memory", "pids", "freezer")
 OPTIONAL = ("blkio", "cpuacct", "cpuset")
 USED = REQUIRED + OPTIONAL
+#: The kernel's value of cpu.shares in a new cgroup: that of a job of one core.
+_USUAL_SHARES = 1024
 
 
 class CgroupV1:
@@ -58,7 +60,7 @@ class CgroupV1:
             Path(mount, group).mkdir(parents=True, exist_ok=True)
         self._cores = Cores(self._open_pins(), self._set_quota)
         #: cpu.shares per core of a job. The kernel accepts at most 2^18 for a cgroup.
-        self._shares = min(1024, (1 << 18) // (os.cpu_count() or 1))
+        self._shares = min(_USUAL_SHARES, (1 << 18) // (os.cpu_count() or 1))
         #: What has been seen in a new cgroup and need not be looked for in every other: settings
         #: with the wanted value (`_begins_with`), and a file that not all kernels have.
         self._given: set[str] = set()
@@ -225,8 +227,9 @@ class CgroupV1:
     def _limit_cpu(self, key: Key, limits: AttemptLimits) -> None:
         cpu = CpuFiles(self._directory("cpu", key))
         shares = min(1 << 18, max(2, limits.cores_milli * self._shares // 1000))
-        cpu.shares = shares
-        verify("cpu.shares", shares, cpu.shares)
+        if shares != _USUAL_SHARES or not self._begins_with(cpu, "shares", _USUAL_SHARES):
+            cpu.shares = shares
+            verify("cpu.shares", shares, cpu.shares)
         self._cores.limit(key, limits)
 
     def _set_quota(self, key: Key, quota_us: int) -> None:

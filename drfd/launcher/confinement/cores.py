@@ -282,15 +282,16 @@ class Cpusets:
             self._set(own, "memory_migrate", True)
         self._set(own, "mems", nodes)
 
-    def begin(self, key: Key, cpus: Cpus) -> None:
-        """Let a new job, which is not pinned, run on these CPUs. Raises LimitFailed, OSError."""
+    def begin(self, key: Key, cpus: Cpus) -> bool:
+        """Let a new job, which is not pinned, run on these CPUs. Returns whether its cpuset has
+        begun as a copy of the parent's that had the right CPUs and nodes already, as on version 1
+        (`open_v1`). Raises LimitFailed, OSError."""
         if not self._is_v1:
             self.share(key, cpus)
-            return
+            return False
         own = self._at(self._directory(key))
-        # A new cpuset is a copy of its parent's (`open_v1`): nearly always that is right already.
-        self._correct(own, "cpus", cpus)
-        self._correct(own, "mems", self.memory_nodes())
+        was_right = self._correct(own, "cpus", cpus)
+        return self._correct(own, "mems", self.memory_nodes()) and was_right
 
     def share(self, key: Key, cpus: Cpus) -> None:
         """Let an unpinned job run on these CPUs. Raises LimitFailed, or FileNotFoundError if the
@@ -304,9 +305,12 @@ class Cpusets:
         nodes = self.memory_nodes() if self._is_v1 else frozenset[int]()
         self._correct(own, "mems", nodes)
 
-    def _correct(self, own: Plain, name: str, value: object) -> None:
-        if getattr(own, name) != value:
-            self._set(own, name, value)
+    def _correct(self, own: Plain, name: str, value: object) -> bool:
+        """Set a value unless it is right already, as is returned."""
+        if getattr(own, name) == value:
+            return True
+        self._set(own, name, value)
+        return False
 
     def _set(self, own: Plain, name: str, value: object) -> None:
         try:
@@ -365,6 +369,8 @@ class Pins:
         self._pinned: dict[Key, Cpus] = {}
         #: The CPUs of frozen jobs, which others may use meanwhile.
         self._parked: dict[Key, Cpus] = {}
+        #: Whether a new cpuset has been seen to have, from the kernel, all CPUs that jobs may use.
+        self._begin_right = False
         for key in cpusets.jobs():
             cpus = cpusets.pinned(key)
             if cpus is not None:
@@ -385,7 +391,11 @@ class Pins:
 
     def share(self, key: Key) -> None:
         """Let a new job run on the CPUs that nobody has pinned. Raises LimitFailed."""
-        self._cpusets.begin(key, self._common())
+        if self._pinned:
+            self._cpusets.begin(key, self._common())
+        elif not self._begin_right:
+            # What the kernel copies once from the parent, it copies for every job.
+            self._begin_right = self._cpusets.begin(key, self._common())
 
     def forget(self, key: Key) -> None:
         """Release the job's CPUs: its cgroup is gone."""

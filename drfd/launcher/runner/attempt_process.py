@@ -7,6 +7,7 @@ import resource
 import select
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from errno import errorcode
 
@@ -40,6 +41,24 @@ _SWEEP_S = 10.0
 #: After an OOM event, the kill counter is read at this interval (milliseconds), for this long
 #: (seconds).
 _OOM_POLL_MS, _OOM_POLL_S = 5, 30.0
+
+
+#: What a runner tells the launcher of its attempt.
+STARTED, FINISHED = "started", "finished"
+
+
+def notification(key: Key, what: str) -> bytes:
+    """Return a line for the pipe to the launcher."""
+    return f"{attempt_files.file_name(key)} {what}\n".encode()
+
+
+def read_notifications(lines: bytes) -> Iterator[tuple[Key, str]]:
+    """Yield what runners have told of their attempts, in order. Each line is whole, as a short
+    write to a pipe is (pipe(7), PIPE_BUF)."""
+    for line in lines.decode().splitlines():
+        name, what = line.split()
+        number, _, count = name.partition(".")
+        yield (int(number), int(count)), what
 
 
 @dataclass
@@ -335,7 +354,7 @@ class AttemptProcess:
 
     def _notify_launcher(self) -> None:
         try:
-            os.write(self.notify_fd, attempt_files.file_name(self.key).encode() + b"\n")
+            os.write(self.notify_fd, notification(self.key, STARTED))
         except (BrokenPipeError, BlockingIOError):
             # The launcher is gone, or so far behind that it reads all attempt files anyway.
             pass

@@ -259,16 +259,23 @@ def keyring_warning() -> str | None:
 
 def leave_keyring() -> None:
     """Give this process, which is root's and about to fork or become a job, an empty, read-only
-    session keyring in place of the launcher's.
+    session keyring in place of the launcher's, unless it has one already. Nothing of a job's gets
+    into it, so it can be that of the next job of the same runner.
 
     Raises Denied, or OSError for a shortage that passes. An ordinary user's launcher does nothing
     here: all jobs are this one user's."""
     if getuid() != 0 or why_no_keyrings() is not None:
         return
     try:
-        set_key_permissions(join_session_keyring(), _READ_ONLY)
+        _leave_keyring(os.getpid())
     except OSError as error:
         raise keyring_failure(error) from None
+
+
+@functools.cache
+def _leave_keyring(pid: int) -> None:
+    """Do it once in a process: one that is forked from it has another pid."""
+    set_key_permissions(join_session_keyring(), _READ_ONLY)
 
 
 def join_keyring(has_quota: bool) -> None:
@@ -291,13 +298,12 @@ def has_key_quota(uid: int) -> bool:
         text = get(_KEY_USERS)
     except OSError:
         return True
-    for line in text.split("\n"):
-        owner, _, fields = line.partition(":")
-        if owner.strip() == str(uid):
-            # The fields are uses, all keys, counted keys, their bytes; the last two as used/limit.
-            parts = [part.split("/") for part in fields.split()[2:4]]
-            return all(2 * int(used) < int(most) for used, most in parts)
-    return True
+    _, found, rest = f"\n{text}".partition(f"\n{uid:5}:")
+    if not found:
+        return True
+    # The fields are uses, all keys, counted keys, their bytes; the last two as used/limit.
+    parts = [part.split("/") for part in rest.split("\n", 1)[0].split()[2:4]]
+    return all(2 * int(used) < int(most) for used, most in parts)
 
 
 def keyring_failure(error: OSError) -> OSError | Denied:

@@ -16,21 +16,23 @@ because it may yet release its job.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import selectors
 import signal
 import socket
+import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from drfd.launcher import attempt_files
-from drfd.launcher.attempt_files import Key
+from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.confinement.interface import Confinement
 from drfd.launcher.protocol import Assignment, checked_order, decode, encode, launch_message
 from drfd.launcher.runner import identity, inheritance, privileges
-from drfd.launcher.runner.attempt_process import AttemptProcess
+from drfd.launcher.runner.attempt_process import FINISHED, AttemptProcess, notification
 from drfd.launcher.runner.child import ignored_signals
 from drfd.launcher.runner.failures import describe
 from drfd.launcher.runner.starter.interface import JobStarter
@@ -41,18 +43,19 @@ from drfd.linux.sealed import receive
 #: Number of attempts after which a runner is replaced, because it collects no garbage.
 _MOST_ATTEMPTS = 1000
 #: Seconds that a runner may take to read an order.
-_HAND_OVER_S = 5.0
+_HAND_OVER_S = 5
 
 
 def fork_runner(
     confinement: Confinement, notify_fd: int, capabilities: int, starter: JobStarter
 ) -> tuple[int, socket.socket]:
     """Fork a runner. Returns its pid and the launcher's end of its channel. `notify_fd` is a pipe
-    to the launcher: a line on it names an attempt file that has changed. `capabilities` are the
-    bits of those that the runner keeps (`privileges.needed`), and `starter` begins its jobs'
-    processes. Raises OSError."""
+    to the launcher: a line on it names an attempt that has started or is finished. `capabilities`
+    are the bits of those that the runner keeps (`privileges.needed`), and `starter` begins its
+    jobs' processes. Raises OSError."""
     ours, theirs = socket.socketpair()
-    ours.settimeout(_HAND_OVER_S)
+    # The kernel keeps the time: Python would ask it before each message whether there is room.
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _HAND_OVER_S, 0))
     try:
         pid = syscalls.fork()
     except OSError:
@@ -74,9 +77,12 @@ def hand_over(
     """Give the attempt whose file is `attempt_fd` to the idle runner at the other end. Raises
     OSError if the runner has not taken it; then the channel is of no further use."""
     data = encode({"created": created, "order": launch_message(assignment.order)})
-    sent = socket.send_fds(channel, [data], [attempt_fd, assignment.payload_fd])
-    if sent < len(data):
-        channel.sendall(data[sent:])
+    try:
+        sent = socket.send_fds(channel, [data], [attempt_fd, assignment.payload_fd])
+        if sent < len(data):
+            channel.sendall(data[sent:])
+    except BlockingIOError:
+        raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)) from None
 
 
 def _serve(
@@ -86,9 +92,9 @@ def _serve(
     capabilities: int,
     starter: JobStarter,
 ) -> None:
-    """Run one attempt after the other. A byte written to the channel means that an attempt is
-    finished and another can be taken. The end of the channel means that the launcher is gone or has
-    no more attempts for this runner."""
+    """Run one attempt after the other, and say of each when it is finished and another can be
+    taken. The end of the channel means that the launcher is gone or has no more attempts for this
+    runner."""
     # A collection of the launcher's objects would copy every page.
     gc.disable()
     os.setsid()
@@ -127,9 +133,18 @@ def _serve(
         if not attempt_process.is_clean or attempt_process.has_dropped_privileges:
             return
         try:
-            channel.send(b".")
+            _say_finished(attempt_process.key, channel, notify_fd)
         except OSError:
             return
+
+
+def _say_finished(key: Key, channel: socket.socket, notify_fd: int) -> None:
+    """Tell the launcher that an attempt is finished. Raises OSError if the launcher is gone."""
+    try:
+        # A byte on the channel would wake this process, which waits there, when it is read.
+        os.write(notify_fd, notification(key, FINISHED))
+    except BlockingIOError:
+        channel.send(b".")
 
 
 def _take(channel: socket.socket) -> tuple[Assignment, attempt_files.Record, int] | None:
@@ -175,6 +190,8 @@ class _Runner:
     #: The channel for attempts; None if the runner takes no further attempt.
     channel: socket.socket | None = None
     idle_since_s: float = 0.0
+    #: The first record of its attempt, if this launcher has begun it.
+    created: attempt_files.Record | None = None
     #: The only user whose jobs the runner serves; None if it has served none yet.
     uid: int | None = None
 
@@ -246,7 +263,7 @@ class Runners:
                 if is_new:
                     raise
                 continue
-            runner.key = key
+            runner.key, runner.created = key, created
             self._busy[key] = runner
             return
 
@@ -259,6 +276,20 @@ class Runners:
             return None
         self._idle.remove(found[-1])
         return found[-1]
+
+    def started(self, key: Key) -> Attempt | None:
+        """Return what is known of a running attempt, of which its runner has just said that its
+        job has started; None if its file must be read."""
+        runner = self._busy.get(key)
+        if runner is None or runner.created is None:
+            return None
+        return Attempt(runner.created, runner={"pid": runner.pid}, running={})
+
+    def finished(self, key: Key) -> None:
+        """Take note that a runner has finished its attempt, and can take another."""
+        runner = self._busy.get(key)
+        if runner is not None and runner.channel is not None:
+            self._free(runner)
 
     def watch(self, key: Key, pid: int) -> None:
         """Watch a process that gets no attempt from this launcher."""
@@ -310,8 +341,8 @@ class Runners:
         return runner
 
     def _on_channel(self, runner: _Runner) -> None:
-        """Handle a byte or the end of a runner's channel: its attempt is finished, or it takes no
-        further one."""
+        """Handle the end of a runner's channel, which means that it takes no further attempt, or a
+        byte there: its attempt is finished, and the pipe for saying so was full."""
         if runner.channel is None:
             return
         try:
@@ -324,7 +355,10 @@ class Runners:
                 # The runner has dropped its privileges. The next attempt is not to wait for a fork.
                 self.prepare()
             return
-        key, runner.key = runner.key, None
+        self._free(runner)
+
+    def _free(self, runner: _Runner) -> None:
+        key, runner.key, runner.created = runner.key, None, None
         if self.are_kept:
             runner.idle_since_s = self.mono()
             self._idle.append(runner)

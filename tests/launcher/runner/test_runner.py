@@ -279,29 +279,30 @@ def test_a_runner_of_which_something_may_be_left_takes_no_other_attempt(
     assert how(files.over()) == (0, None)
 
 
-def test_the_bell_rings_at_the_start(
+def test_the_bell_rings_at_the_start_and_when_the_runner_has_let_go(
     driver: Driver, files: AttemptFiles, work: Path, tmp_path: Path
 ) -> None:
-    """The file has the news already. The end is told by letting go."""
+    """The file has the news already."""
     bell = Bell(tmp_path / "bell")
     driver.start(shell(UNTIL_GO, cwd=work), files, bell=bell.path)
-    assert until("the bell", bell.rung) == ["1.1"]
+    assert until("the bell", bell.rung) == ["1.1 started"]
     attempt = files.read()
     assert attempt.running is not None
     assert not attempt.is_over
     go(work)
-    files.over()
-    assert bell.rung() == []
+    assert until("the bell", bell.rung) == ["1.1 finished"]
+    assert files.read().is_over
+    assert not attempt_files.is_locked(files.fd, (1, 1))
     bell.close()
 
 
-def test_the_bell_does_not_ring_for_a_program_that_cannot_be_run(
+def test_the_bell_rings_no_start_of_a_program_that_cannot_be_run(
     driver: Driver, files: AttemptFiles, work: Path, tmp_path: Path
 ) -> None:
     bell = Bell(tmp_path / "bell")
     driver.start(order("no-such-thing", cwd=work), files, bell=bell.path)
-    files.over()
-    assert bell.rung() == []
+    assert until("the bell", bell.rung) == ["1.1 finished"]
+    assert files.read().failed is not None
     bell.close()
 
 

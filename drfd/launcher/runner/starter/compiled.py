@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 from dataclasses import dataclass, field
 
@@ -48,14 +49,17 @@ class Compiled:
         for fd in given:
             os.set_inheritable(fd, True)
         argv = ["drfd-starter", *map(str, given)]
+        # What fits into the empty pipe in any case is there before the program, which need not
+        # wait for it.
+        at = os.write(job.go_in, data[: select.PIPE_BUF])
         # This copies no page tables, whose pages would all have to be copied at the next touch.
         pid = os.posix_spawn(self._path, argv, {})
         # Else nothing would show here that the process has died.
         job.close_its_ends()
         try:
             # A signal may cut a write short.
-            while data:
-                data = data[os.write(job.go_in, data) :]
+            while at < len(data):
+                at += os.write(job.go_in, data[at:])
         except BrokenPipeError:
             # It has died, as its report or its wait status shows.
             return pid

@@ -9,6 +9,7 @@ reads the plan from a pipe that only the runner can write to. It holds nothing o
 
 from __future__ import annotations
 
+import functools
 import os
 import struct
 from collections.abc import Iterable
@@ -52,7 +53,7 @@ def encode(job: JobStart, entrance: Entrance, capabilities: Capabilities) -> byt
         *_numbers(user.pw_uid, identity.gid_of(user, job.groups, order.gid)),
         *_counted(_numbers(*job.groups)),
         *_signs(job),
-        *_counted((*(f"{name}=" for name in (*order.hidden, *service.VARIABLES)), GRES_PREFIX)),
+        *_removed(order.hidden),
         *_counted(_variables(usual | {"PATH": identity.DEFAULT_PATH})),
         *_counted(_variables(openmp)),
         *_counted(_variables(identity.account_variables(user) | order.variables)),
@@ -70,6 +71,12 @@ def _signs(job: JobStart) -> tuple[str, ...]:
     array_id, name, user = order.array_id or order.id, order.name, order.user
     numbers = str(order.id), str(array_id), str(order.array_index)
     return *numbers, name.replace("/", "_"), user.replace("/", "_")
+
+
+@functools.lru_cache(maxsize=8)
+def _removed(hidden: tuple[str, ...]) -> list[str]:
+    """Return the beginnings of the submitter's variables that the job does not get."""
+    return _counted((*(f"{name}=" for name in (*hidden, *service.VARIABLES)), GRES_PREFIX))
 
 
 def _variables(env: dict[str, str]) -> list[str]:
