@@ -190,8 +190,9 @@ class AttemptProcess:
             self.assignment, user, groups, self.confinement, entry_in, entry_out, report_in, go_out,
             go_in, has_quota, place=self.created.get("space"),
         )  # fmt: skip
-        # They include the lock and the channel, which show that the runner is alive.
-        others = (entry_out, report_out, go_in, self.attempt_fd, channel_fd)
+        # They include the lock and the channel, which show that the runner is alive, and the pipe
+        # to the launcher, which believes what it reads there.
+        others = (entry_out, report_out, go_in, self.attempt_fd, channel_fd, self.notify_fd)
         pid = self.starter.start(start, others)
         try:
             return pid, self._release(pid, start, report_out)
@@ -261,9 +262,10 @@ class AttemptProcess:
             # The machine is short of processes. The job runs without the notification.
             return
         if pid == 0:
-            # The lock and the channel show that the runner is alive.
-            os.close(self.attempt_fd)
-            os.close(channel_fd)
+            # The lock and the channel show that the runner is alive, and the launcher believes
+            # what it reads from the pipe.
+            for fd in (self.attempt_fd, channel_fd, self.notify_fd):
+                os.close(fd)
             null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
             assignment = replace(self.assignment, order=order)
             run_notice(assignment, self.confinement, null, self.created.get("space"))
