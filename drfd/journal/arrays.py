@@ -187,6 +187,12 @@ class Arrays:
             rows = self._db.execute(query, (array.id, array.last_id, limit)).fetchall()
             return [self._records.job(data) for (data,) in rows]
 
+    def ended_ids(self, array: Array) -> list[int]:
+        """Return the ids of all ended tasks that have records of their own, in order."""
+        query = "select id from jobs where id > ? and id <= ? and live = 0 order by id"
+        with self._db.reported("read"):
+            return [job_id for (job_id,) in self._db.execute(query, (array.id, array.last_id))]
+
     def cancelled(self, *, limit: int, user: str | None) -> list[Array]:
         """Return the arrays whose waiting tasks were last cancelled together, newest first."""
         query = (

@@ -113,6 +113,13 @@ def read_ended_tasks(path: Path, array: Array, *, limit: int) -> list[Job]:
         return Arrays(db, Records(finder(db))).ended_of(array, limit=limit)
 
 
+def read_ended_ids(path: Path, array: Array) -> list[int]:
+    """Return the ids of all ended tasks of an array that have records of their own, in order.
+    Raises HostError."""
+    with open_snapshot(path) as db:
+        return Arrays(db, Records(finder(db))).ended_ids(array)
+
+
 _AT_THE_END = 1 << 62
 
 

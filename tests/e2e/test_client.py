@@ -174,6 +174,13 @@ def test_every_end_of_an_array_is_told(client: Client) -> None:
     assert ends == {f"{array}_{index}" for index in range(1, 41)}
 
 
+def test_every_end_of_an_array_is_told_to_who_asks_later(client: Client) -> None:
+    array = client.submit(["true"], array="1-40", cores=0.5, memory="16M")
+    client.wait([array], timeout="10m")
+    told = [job.label for job in client.events(array) if job.has_ended]
+    assert sorted(told) == sorted(f"{array}_{index}" for index in range(1, 41))
+
+
 def test_tasks_that_are_cancelled_together_are_told_to_who_follows_one_of_them(
     client: Client,
 ) -> None:

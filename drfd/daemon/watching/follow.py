@@ -12,7 +12,7 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 
 from msgspec.structs import replace
 
@@ -22,11 +22,11 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Array, Group, Job, JobState
 from drfd.daemon.engine.engine import Engine
-from drfd.daemon.lookup.lookup import Lookup, Row, ids_of, passes
+from drfd.daemon.lookup.lookup import EndedRows, Lookup, Row, ids_of, passes
 from drfd.daemon.lookup.views import exit_status, reason_view
 from drfd.daemon.monitoring.meter import Meter
 from drfd.daemon.users.loop_time import PART_S, CooperativeYield, PerUserLocks, in_parts
-from drfd.journal.history import read_changed
+from drfd.journal.history import read_changed, read_ended_ids
 from drfd.protocol import requests as msg
 from drfd.protocol.replies import (
     CodeText,
@@ -341,8 +341,13 @@ class EventFeed:
             # The mark comes at once: a client that loses the connection can go on from here.
             yield [{"mark": mark}]
             if request.standing or not is_known:
-                rows = self._lookup.rows(msg.StatusRequest(v=request.v, select=select))
-                async for views in self._event_lines(rows, actor):
+                ended = await self._ended_tasks(ids, actor)
+                rows = self._lookup.rows(
+                    msg.StatusRequest(v=request.v, select=select),
+                    EndedRows(tasks=dict.fromkeys(ended, ())),
+                )
+                known = map(self._lookup.known, chain.from_iterable(ended.values()))
+                async for views in self._event_lines(chain(rows, known), actor):
                     yield views
             listener.is_behind |= mark < now
             while True:
@@ -369,6 +374,18 @@ class EventFeed:
                 await listener.woken.wait()
         finally:
             await in_parts(lambda key: self._forget(key, listener), keys)
+
+    async def _ended_tasks(self, ids: Sequence[int], actor: st.Actor) -> dict[int, list[int]]:
+        """Return the ids of the ended tasks of each of these jobs that is an array."""
+        found, yielding = {}, CooperativeYield()
+        for job_id in ids:
+            array = self._lookup.any_array(job_id)
+            if array is not None:
+                async with self._locks[actor.uid]:
+                    path = self.engine.journal.path
+                    found[job_id] = await asyncio.to_thread(read_ended_ids, path, array)
+            await yielding.maybe_yield()
+        return found
 
     async def _event_lines(
         self, rows: Iterable[Row | None], actor: st.Actor
