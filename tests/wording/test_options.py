@@ -13,14 +13,16 @@ from drfd.wording.options import advice_options, changed_options
 from fakes import demand, spec
 
 MIB, GIB = 1 << 20, 1 << 30
+#: Advice is in whole mebibytes, but for a rate that was declared.
+RATES = some.just(0) | some.integers(4096, 1 << 40)
 
 ADVICE = some.builds(
     Advice,
     cores_milli=some.integers(1, 2000).map(lambda halves: 500 * halves),
     memory_bytes=some.integers(MIB, 1 << 50),
     time_limit_s=some.integers(1, 1 << 30),
-    read_bps=some.integers(0, 1 << 40),
-    write_bps=some.integers(0, 1 << 40),
+    read_bps=RATES,
+    write_bps=RATES,
     disk=some.sampled_from(["", "data"]),
     gres=some.sampled_from([(), (("gpu", 2),)]),
     jobs=some.just(3),

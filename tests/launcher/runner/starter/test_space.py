@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -30,6 +31,19 @@ MACHINES = {
 }
 
 
+def _with_tests(commands: str, work: Path) -> str:
+    """These commands, after which what is tested is still there, if it is below /tmp itself."""
+    for above in (Path("/tmp"), Path("/var/tmp")):
+        for part in (Path(__file__), Path(sys.prefix)):
+            if part.is_relative_to(above):
+                top = above / part.relative_to(above).parts[0]
+                kept = work / "kept"
+                kept.mkdir(exist_ok=True)
+                keep = f"mount --bind {top} {kept}; "
+                return f"{keep}{commands}mkdir -p {top}; mount --bind {kept} {top}; "
+    return commands
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("machine", MACHINES)
 def test_nothing_of_the_machines_is_seen(
@@ -43,7 +57,8 @@ def test_nothing_of_the_machines_is_seen(
         for each in ("space", "space/tmp", "space/var"):
             (work / each).mkdir()
         files = AttemptFiles(work / "attempts")
-        driver = Driver(program, before=(*_ALONE, f'{commands} exec "$@"', "sh"))
+        prepare = _with_tests(commands, work)
+        driver = Driver(program, before=(*_ALONE, f'{prepare} exec "$@"', "sh"))
         script = "touch /tmp/first /var/tmp/second; ls -A /tmp; echo; ls -A /var/tmp"
         asked = order("sh", "-c", script, cwd=work)
         driver.reap(driver.start(asked, files, space=work / "space"))
