@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,27 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from drfd.launcher.confinement.cgroup_files import find_unified
-from drfd.linux import syscalls
 from instance import Instance
 from kernel import Kernel
+from unified_cgroup import empty_cgroup
 
 pytestmark = pytest.mark.system
-
-_UNIFIED = find_unified(Path("/proc/self/mountinfo").read_text())
 
 
 @pytest.fixture
 def cgroup() -> Iterator[Path]:
     """An empty cgroup of version 2, which needs no controllers."""
-    if _UNIFIED is None:
-        pytest.skip("no cgroup v2 is mounted here")
-    if (why := syscalls.why_no_fork_into()) is not None:
-        pytest.skip(why)
-    made = Path(_UNIFIED, f"drfd-test-entry-{os.getpid()}")
-    made.mkdir()
-    yield made
-    made.rmdir()
+    with empty_cgroup("entry") as made:
+        yield made
 
 
 #: A child that says where it is, and whether a signal that the C library sends to the calling

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from drfd.launcher.confinement.cgroup_files import find_unified
 from drfd.launcher.runner.failures import DIED
 from drfd.launcher.system import process
-from drfd.linux import syscalls
 from launcher.rig import (
     UNTIL_GO,
     AttemptFiles,
@@ -24,25 +21,17 @@ from launcher.rig import (
     shell,
     until,
 )
+from unified_cgroup import empty_cgroup
 
 pytestmark = pytest.mark.system
-
-_UNIFIED = find_unified(Path("/proc/self/mountinfo").read_text())
 
 
 @pytest.fixture
 def cgroup(work: Path) -> Iterator[Path]:
     """An empty cgroup, which needs no controllers, and which the driver begins jobs in."""
-    if _UNIFIED is None:
-        pytest.skip("no cgroup v2 is mounted here")
-    if (why := syscalls.why_no_fork_into()) is not None:
-        pytest.skip(why)
-    made = Path(_UNIFIED, f"drfd-test-starter-{os.getpid()}")
-    made.mkdir()
-    (work / "cgroup").write_text(str(made))
-    yield made
-    if made.exists():
-        made.rmdir()
+    with empty_cgroup("starter") as made:
+        (work / "cgroup").write_text(str(made))
+        yield made
 
 
 def test_a_job_begins_in_its_cgroup_as_a_child_of_its_runner(
