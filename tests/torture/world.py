@@ -326,8 +326,8 @@ class World:
         delays = [due - now.mono_s for due in dues if due is not None]
         if ledger.begins:
             delays.append(min(30.0, ledger.begins.first[0] - now.at_s))
-        if self.engine.rests_until_mono_s is not None:
-            delays.append(max(0.001, self.engine.rests_until_mono_s - now.mono_s))
+        if self.engine.again_mono_s is not None:
+            delays.append(max(0.001, self.engine.again_mono_s - now.mono_s))
         self._alarm += 1
         alarm, life = self._alarm, self.life
         if delays:

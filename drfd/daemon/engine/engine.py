@@ -183,6 +183,8 @@ class Engine:
     #: The earliest time of the next pass after a long one that decided nothing: a user whose
     #: requests ask for one pass after the other must not keep all others waiting.
     _pass_due_mono_s: float = 0.0
+    #: Whether the latest turn has left its pass to the one at that time.
+    _is_pass_postponed: bool = False
     #: (job, attempt) of ends whose usage is counted and that may not be durable yet. If its turn
     #: fails, an attempt ends once more, and its usage must not be counted twice.
     _remembered: set[tuple[int, int]] = field(default_factory=set)
@@ -282,8 +284,9 @@ class Engine:
         if begin_s > 0:
             delays.append(min(_CLOCK_S, begin_s))
         # This covers a begin time that has come and that the turn has left over.
-        if self.rests_until_mono_s is not None:
-            delays.append(max(0.001, self.rests_until_mono_s - now.mono_s))
+        again_mono_s = self.again_mono_s
+        if again_mono_s is not None:
+            delays.append(max(0.001, again_mono_s - now.mono_s))
         if self._retry_s is not None:
             delays.append(min(_CLOCK_S, self._retry_s - now.at_s))
         return min(delays) if delays else None
@@ -451,19 +454,23 @@ class Engine:
 
     @property
     def wants_turn(self) -> bool:
-        """Whether the turn has left over work that needs no further stimulus."""
-        if self._has_left_over() and self.clock().mono_s >= self._leftovers_due_mono_s:
-            return True
-        return self._wants_pass and self.scheduler.is_cut and self.host.is_ready()
+        """Whether the turn has left over work that needs no further stimulus and no rest before."""
+        again_mono_s = self.again_mono_s
+        return again_mono_s is not None and again_mono_s <= self.clock().mono_s
 
     @property
-    def rests_until_mono_s(self) -> float | None:
-        """The time, on the monotonic clock, at which a postponed pass or leftover work is due; None
-        if there is neither."""
-        now_s = self.clock().mono_s
-        if self._leftovers_due_mono_s > now_s and self._has_left_over():
-            return self._leftovers_due_mono_s
-        return self._pass_due_mono_s if self._wants_pass and self._pass_due_mono_s > now_s else None
+    def again_mono_s(self) -> float | None:
+        """The time, on the monotonic clock, at which a turn is due for a postponed pass or leftover
+        work; None if there is neither. It stays the same once it has come: whoever looks later must
+        not take work that is due for none."""
+        dues = []
+        if self._has_left_over():
+            dues.append(self._leftovers_due_mono_s)
+        if self._is_pass_postponed:
+            dues.append(self._pass_due_mono_s)
+        elif self._wants_pass and self.scheduler.is_cut and self.host.is_ready():
+            dues.append(0.0)
+        return min(dues, default=None)
 
     def want_pass(self) -> None:
         self._wants_pass = True
@@ -538,7 +545,9 @@ class Engine:
         if self._retry_s is not None and self.clock().at_s >= self._retry_s:
             self._wants_pass = True
         begin_mono_s = self.clock().mono_s
-        if not self._wants_pass or not self.host.is_ready() or begin_mono_s < self._pass_due_mono_s:
+        is_wanted = self._wants_pass and self.host.is_ready()
+        self._is_pass_postponed = is_wanted and begin_mono_s < self._pass_due_mono_s
+        if not is_wanted or self._is_pass_postponed:
             return
         is_idle = True
         for event in self.scheduler.run(self.ledger, self.rules, self.clock()):

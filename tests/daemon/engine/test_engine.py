@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import sqlite3
 from dataclasses import replace
@@ -240,12 +241,16 @@ def test_after_a_long_pass_that_decides_nothing_there_is_none_for_a_while(shell:
     # It has decided something.
     shell.turn(st.SubmitAsked(now(), spec(asks=demand(9))))
     assert len(passes) == 2
-    assert shell.engine.rests_until_mono_s is None
+    assert shell.engine.again_mono_s is None
     for priority in range(5):
         shell.turn(st.ChangeAsked(now(), 2, ALICE, st.Change(priority=1 + priority)))
     assert len(passes) == 2
-    assert shell.engine.rests_until_mono_s == pytest.approx(1000.3)
+    assert shell.engine.again_mono_s == pytest.approx(1000.3)
+    assert not shell.engine.wants_turn
+    assert shell.engine.due_s() == pytest.approx(0.1)
     mono_s[0] = 1000.6
+    # Whoever sets the timer only now, late, still sets one.
+    assert shell.engine.due_s() == pytest.approx(0.001)
     shell.turn(st.Tick(now()))
     assert len(passes) == 3
     # Quick passes need no rest.
@@ -253,7 +258,7 @@ def test_after_a_long_pass_that_decides_nothing_there_is_none_for_a_while(shell:
     mono_s[0] += 1
     for priority in range(5):
         shell.turn(st.ChangeAsked(now(), 2, ALICE, st.Change(priority=10 + priority)))
-        assert shell.engine.rests_until_mono_s is None
+        assert shell.engine.again_mono_s is None
 
 
 # -- suspension --------------------------------------------------------------------------------
@@ -1224,7 +1229,34 @@ def test_one_end_is_news_for_a_crowd_and_others_have_their_turns_meanwhile(shell
         turns += 1
     assert untold(shell, ids) == []
     assert 5 <= turns <= 7
-    assert shell.engine.rests_until_mono_s is None
+    assert shell.engine.again_mono_s is None
+
+
+def test_work_that_comes_due_before_the_timer_is_set_still_has_a_turn(
+    make_shell: MakeShell,
+) -> None:
+    """A daemon that stood still between a turn and the next timer took the rest of the dependents
+    for told, and a begin time that had come in between for served: both waited for another event,
+    perhaps for ever."""
+    times = itertools.count()
+    shell = make_shell(clock=lambda: now(next(times)))
+    job_id, ids = with_dependents(shell, 300)
+    shell.engine.turn([Work(gone(job_id))])
+    shell.host.take()
+    shell.engine.clock = lambda: now(5000)
+    shell.engine._leftovers_due_mono_s = now(5001).mono_s
+    assert not shell.engine.wants_turn
+    assert shell.engine.due_s() == 1
+    shell.engine.clock = lambda: now(5002)
+    assert untold(shell, ids)
+    assert shell.engine.due_s() == pytest.approx(0.001)
+    while shell.engine.wants_turn:
+        shell.engine.turn([])
+    assert untold(shell, ids) == []
+    shell.engine.turn([Work(replace(asks(), spec=spec(begin_s=int(now(6000).at_s))))])
+    assert shell.engine.due_s() == pytest.approx(60)
+    shell.engine.clock = lambda: now(6000)
+    assert shell.engine.due_s() == pytest.approx(0.001)
 
 
 @pytest.mark.parametrize("deaths", [1, 3, 100])
@@ -1330,7 +1362,7 @@ def test_what_could_not_be_written_is_told_after_a_pause(make_shell: MakeShell) 
     assert full.engine.wants_turn
     full.engine.turn([])
     assert not full.engine.wants_turn
-    assert full.engine.rests_until_mono_s == now(0.5).mono_s
+    assert full.engine.again_mono_s == now(0.5).mono_s
     full.host.take()
 
 
