@@ -50,8 +50,9 @@ def end_text(note: end.EndNote) -> str:
         case end.WorkUnknown():
             return "whether its work was done only its output can tell; submit it again if not"
         case end.KilledForMemory():
+            how = "stopped" if note.is_measured else "killed"
             return (
-                f"it was killed {_span(note.ran_ms)} after its start, with a peak of "
+                f"it was {how} {_span(note.ran_ms)} after its start, with a peak of "
                 f"{show_size(note.peak_bytes)} and a limit of {show_size(note.limit_bytes)}"
             )
         case end.MachineShort(by_kernel=True):

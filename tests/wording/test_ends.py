@@ -52,6 +52,10 @@ SENTENCES: list[tuple[EndNote, str]] = [
         "it was killed 30.5s after its start, with a peak of 100M and a limit of 1G",
     ),
     (
+        KilledForMemory(30_500, 203 * MIB, GIB, is_measured=True),
+        "it was stopped 30.5s after its start, with a peak of 203M and a limit of 1G",
+    ),
+    (
         MachineShort(by_kernel=True),
         "the kernel chose it when the whole machine was short; journalctl -k tells more",
     ),

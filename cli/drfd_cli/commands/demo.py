@@ -177,7 +177,7 @@ def went_as_planned(jobs: list[JobView], tasks: dict[int, Task]) -> bool:
     """Return whether all honest tasks completed and the liar was stopped."""
     states = {job["id"]: job["state"] for job in jobs}
     return all(
-        states.get(job_id) in (("OUT_OF_MEMORY", "LIMIT_EXCEEDED") if task.lies else ("COMPLETED",))
+        states.get(job_id) == ("OUT_OF_MEMORY" if task.lies else "COMPLETED")
         for job_id, task in tasks.items()
     )
 

@@ -232,11 +232,12 @@ def _judge_memory(job: Job, samples: Sequence[Sample]) -> tuple[Outcome, str] | 
     recent = [sample.memory_bytes or 0 for sample in samples[-MEMORY_SAMPLES:]]
     if len(recent) < MEMORY_SAMPLES or min(recent) <= limit:
         return None
+    peak = max(sample.memory_bytes or 0 for sample in samples)
     text = (
-        f"measured {show_size(max(recent))} of memory, declared {show_size(limit)}; "
-        f"ask for more next time: -m {suggest_memory(max(recent))}"
+        f"needed more than its memory limit of {show_size(limit)} (measured {show_size(peak)}) "
+        f"and was stopped; ask for more next time: -m {suggest_memory(peak)}"
     )
-    return Outcome.LIMIT_EXCEEDED, text
+    return Outcome.OUT_OF_MEMORY, text
 
 
 def suggest_memory(peak_bytes: int) -> str:

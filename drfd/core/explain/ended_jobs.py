@@ -61,6 +61,8 @@ class KilledForMemory:
     ran_ms: int
     peak_bytes: int
     limit_bytes: int
+    #: Whether drfd stopped it after measurements, because there is no cgroup to enforce the limit.
+    is_measured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +214,10 @@ def end_notes(job: Job) -> list[EndNote]:
 
 def _out_of_memory(job: Job, usage: Usage) -> Iterator[EndNote]:
     limit = job.spec.demand.memory_bytes
-    yield KilledForMemory(_ran_ms(job), usage.memory_peak_bytes, limit)
+    is_measured = job.stop is not None and job.stop.outcome is Outcome.OUT_OF_MEMORY
+    yield KilledForMemory(_ran_ms(job), usage.memory_peak_bytes, limit, is_measured)
+    if is_measured:
+        return
     if not ran_out(job):
         yield MachineShort(by_kernel=bool(usage.oom_kills))
         yield DemandNotAtFault()

@@ -273,7 +273,8 @@ class Usage:
 class Stop:
     """Why drfd stops the job; recorded before the first signal is sent."""
 
-    #: CANCELLED, TIMEOUT or LIMIT_EXCEEDED, or None if the job goes back to the queue.
+    #: CANCELLED, TIMEOUT, LIMIT_EXCEEDED, or OUT_OF_MEMORY where memory is only measured; None if
+    #: the job goes back to the queue.
     outcome: Outcome | None
     text: str
     at_s: float

@@ -31,7 +31,7 @@ from drfd.core.explain.ended_jobs import (
     WorkUnknown,
     end_notes,
 )
-from drfd.core.model.job import Job, JobState, Outcome, Usage
+from drfd.core.model.job import Job, JobState, Outcome, Stop, Usage
 from fakes import GIB, demand, spec
 
 MIB = 1 << 20
@@ -106,6 +106,16 @@ def test_out_of_memory_of_which_no_process_is_known_and_that_never_started_to_be
     assert end_notes(replace(ended, started_at=None)) == [
         KilledForMemory(0, GIB, GIB),
         InKernelLog(),
+    ]
+
+
+def test_out_of_memory_by_measurement_is_no_kill_and_in_no_kernel_s_log() -> None:
+    stop = Stop(outcome=Outcome.OUT_OF_MEMORY, text="needed more", at_s=130.0, mono_s=30.0)
+    ended = job(
+        Outcome.OUT_OF_MEMORY, memory_peak_bytes=3 * GIB, limit_hits=None, oom_kills=None, signal=15
+    )
+    assert end_notes(replace(ended, stop=stop)) == [
+        KilledForMemory(30_500, 3 * GIB, GIB, is_measured=True)
     ]
 
 

@@ -218,8 +218,8 @@ def test_an_unconfined_job_is_stopped_after_two_samples_over_its_memory(
     assert meter.sample(job) is None
     breach = meter.sample(job)
     assert breach is not None
-    assert breach[0] is Outcome.LIMIT_EXCEEDED
-    assert "declared 8M" in breach[1]
+    assert breach[0] is Outcome.OUT_OF_MEMORY
+    assert "its memory limit of 8M" in breach[1]
     usage = meter.usage(job)
     assert usage is not None
     assert usage.memory_peak_bytes >= 16 << 20
