@@ -601,6 +601,15 @@ class SnapshotRow(ProgressView):
     now: NowView | None
 
 
+class WaitingReply(TypedDict):
+    """A page of waiting jobs."""
+
+    rows: list[SnapshotRow]
+    #: The number of rows before the page, and of all rows.
+    first: int
+    total: int
+
+
 class SnapshotNode(NodeView):
     #: What the jobs of the node use at present.
     used: SumView
@@ -631,6 +640,8 @@ class CommonSnapshot(TypedDict):
 
 class SnapshotView(CommonSnapshot):
     user: str
+    #: Whether the user is an administrator; an older daemon does not send it.
+    admin: NotRequired[bool]
     #: The user's own pending rows that are not in `pending`.
     mine: list[SnapshotRow]
 
@@ -657,6 +668,7 @@ Reply = (
     | DoctorReply
     | EndStrayReply
     | UsageReply
+    | WaitingReply
 )
 #: The verbs whose reply is a `BatchReply`.
 BatchVerb = Literal["cancel", "hold", "release", "suspend", "resume", "signal", "set"]

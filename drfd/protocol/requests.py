@@ -225,6 +225,23 @@ class SnapshotsRequest(Request, tag="snapshots", frozen=True):
     every_s: Annotated[float, Meta(ge=1, le=3600)] = 1.0
 
 
+class WaitingRequest(Request, tag="waiting", frozen=True):
+    """Ask for the waiting jobs that pass every filter, as rows of a snapshot, a page at a time."""
+
+    #: In the label, name, user, pool, state or code of the reason, in letters of either case.
+    text: Annotated[str, Meta(max_length=256)] = ""
+    #: A node of the fair-share tree, such as `root.lab`.
+    below: Text = ""
+    user: Name | None = None
+    #: `turn` is the order in which they would start now.
+    order: Literal["turn", "submission", "user", "name", "cores", "memory"] = "turn"
+    reverse: bool = False
+    #: The number of rows before the page, or null for the last page.
+    skip: Annotated[int, Meta(ge=0, le=1 << 53)] | None = 0
+    #: Rows per page.
+    limit: Annotated[int, Meta(ge=1, le=300)] = 300
+
+
 class UsageRequest(Request, tag="usage", frozen=True):
     """Ask for the use over time of a job, or of a user's jobs together. Exactly one is given."""
 
@@ -329,6 +346,7 @@ Question = (
     | DoctorRequest
     | EndStrayRequest
     | UsageRequest
+    | WaitingRequest
 )
 #: Requests that are answered by lines until the client hangs up or the stream ends.
 Stream = EventsRequest | SnapshotsRequest

@@ -46,6 +46,7 @@ REPLIES: dict[str, Any] = {
     "doctor": replies.DoctorReply,
     "end_stray": replies.EndStrayReply,
     "usage": replies.UsageReply,
+    "waiting": replies.WaitingReply,
 }
 #: A reply as JSON.
 View = dict[str, Any]

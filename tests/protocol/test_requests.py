@@ -120,6 +120,11 @@ ACCEPTED: list[tuple[dict[str, Any], msg.AnyRequest]] = [
     ({"op": "snapshots", "v": 1, "every_s": 2.5}, msg.SnapshotsRequest(v=1, every_s=2.5)),
     ({"op": "usage", "v": 1, "id": "42_7"}, msg.UsageRequest(v=1, id="42_7")),
     ({"op": "usage", "v": 1, "user": "al"}, msg.UsageRequest(v=1, user="al")),
+    ({"op": "waiting", "v": 1}, msg.WaitingRequest(v=1)),
+    (
+        {"op": "waiting", "v": 1, "text": "fit", "user": "al", "skip": None, "reverse": True},
+        msg.WaitingRequest(v=1, text="fit", user="al", skip=None, reverse=True),
+    ),
     ({"op": "wait", "v": 1, "ids": [3]}, msg.WaitRequest(v=1, ids=[3])),
     (
         {"op": "wait", "v": 1, "ids": [3, 4], "any": True, "timeout_s": 0.5},

@@ -13,7 +13,7 @@ from click.shell_completion import get_completion_class
 
 import drfd
 from drfd import __version__
-from drfd_cli.top.state import HELP
+from drfd_cli.top.keys import HELP
 
 #: For each page: name, purpose, and the document whose sections it consists of.
 _FROM_DOCUMENT = {

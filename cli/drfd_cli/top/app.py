@@ -18,11 +18,29 @@ from drfd.client.connection import Connection
 from drfd.common.errors import DrfdError
 from drfd_cli.output import clean
 from drfd_cli.terminal import end_by_signal
-from drfd_cli.top.feed import ActionResult, Asker, SnapshotReader, fetch_detail, request_action
+from drfd_cli.top.feed import (
+    ActionResult,
+    Asker,
+    SnapshotReader,
+    fetch_detail,
+    fetch_waiting,
+    request_action,
+)
+from drfd_cli.top.keys import KeyDecoder
 from drfd_cli.top.paint import Theme
 from drfd_cli.top.panels import in_words
 from drfd_cli.top.screen import AlternateScreen
-from drfd_cli.top.state import Act, KeyDecoder, Page, State, UserAction, press, shown
+from drfd_cli.top.state import (
+    Act,
+    FoundRows,
+    Page,
+    State,
+    UserAction,
+    missing_query,
+    press,
+    shown,
+    window_of,
+)
 from drfd_cli.top.view import Detail, Scene, Size, screen, settled
 
 if TYPE_CHECKING:
@@ -34,6 +52,9 @@ _ESCAPE_S = 0.1
 _INPUT_S = 1.2
 #: Seconds between two requests for the page of a job, as often as the daemon measures use.
 _JOB_S = 1.8
+#: Seconds between two requests for waiting jobs that the snapshots do not have, and the least
+#: ratio of them to the time that such a request takes.
+_WAITING_S, _TIMES = 2.0, 20.0
 #: Seconds after which a message about the last action goes away, if no key was pressed.
 _MESSAGE_S = 8.0
 #: Seconds between two checks whether drf is in the foreground again.
@@ -58,6 +79,10 @@ class App:
         self._feed = SnapshotReader(connection, first, self._wake)
         self._asker = Asker(Connection(connection.path), self._wake)
         self._asked_s = 0.0
+        #: The answer to the last query for waiting jobs that the snapshots do not have; whether
+        #: another one is on its way, and from when on one may be made.
+        self._found: FoundRows | None = None
+        self._is_seeking, self._seek_s = False, 0.0
         #: The message on the screen, and since when (monotonic seconds).
         self._message, self._message_s = "", 0.0
         self._is_continued = self._is_stopped = False
@@ -110,14 +135,15 @@ class App:
         trouble = news.trouble(time.monotonic())
         # While the daemon is away, clocks stand still at its last snapshot.
         now_s = news.snapshot["at"] if trouble else time.time()
-        return Scene(news.snapshot, self._state, now_s, self._detail, trouble)
+        return Scene(news.snapshot, self._state, now_s, self._detail, trouble, self._found)
 
     def _press(self, key: str) -> bool:
         """Handle a key. Returns False if it quits."""
         before, snapshot = self._state, self._feed.news.snapshot
         size = Size(*self._screen.size())
-        listed = shown(snapshot, before)
-        self._state, action = press(before, key, listed, max(1, size.rows // 3))
+        listed = shown(snapshot, before, self._found)
+        window = window_of(snapshot, before, self._found)
+        self._state, action = press(before, key, listed, max(1, size.rows // 3), window)
         self._state = settled(self._scene(), size, self._theme)
         match action:
             case UserAction.QUIT:
@@ -132,6 +158,7 @@ class App:
             if before.job != self._state.job:
                 self._detail = None
             self._ask_about_job()
+        self._seek()
         return True
 
     def _ask_about_job(self) -> None:
@@ -142,6 +169,28 @@ class App:
                 lambda connection: fetch_detail(connection, row, errors=errors, last=last)
             )
 
+    def _seek(self) -> None:
+        """Ask for waiting jobs that the snapshot does not have, if they are to be shown and were
+        not asked for lately."""
+        snapshot = self._feed.news.snapshot
+        query = missing_query(snapshot, self._state)
+        if query is None:
+            self._found = None
+            return
+        is_new = self._found is None or self._found.query != query
+        if self._is_seeking or (not is_new and time.monotonic() < self._seek_s):
+            return
+        self._is_seeking, user = True, snapshot["user"]
+        begin_s = time.monotonic()
+
+        def ask(connection: Connection) -> FoundRows:
+            found = fetch_waiting(connection, query, user)
+            now_s = time.monotonic()
+            self._seek_s = now_s + max(_WAITING_S, _TIMES * (now_s - begin_s))
+            return found
+
+        self._asker.ask(ask)
+
     def _take_answers(self) -> None:
         for answer in self._asker.answers():
             match answer:
@@ -151,13 +200,17 @@ class App:
                     job = self._state.job
                     if (job and job["label"], self._state.shows_errors) == (label, errors):
                         self._detail = detail
+                case FoundRows():
+                    self._is_seeking, self._found = False, answer
                 case DrfdError():
+                    self._is_seeking = False
                     self._tell(ActionResult(clean(str(answer), 400), is_bad=True))
                 case Exception():
                     raise answer
         is_old = time.monotonic() - self._asked_s > _JOB_S
         if self._state.page is Page.JOB and is_old and not self._asker.open_count:
             self._ask_about_job()
+        self._seek()
 
     def _tell(self, told: ActionResult) -> None:
         self._state = replace(self._state, message=told.text, is_bad=told.is_bad)

@@ -21,7 +21,7 @@ from drfd.common.errors import DrfdError, Refused, Unavailable
 from drfd.common.units import show_duration
 from drfd_cli.commands.job_actions import refusals
 from drfd_cli.commands.log import last_bytes
-from drfd_cli.top.state import Act, Verb
+from drfd_cli.top.state import Act, FoundRows, Verb, WaitingQuery
 from drfd_cli.top.view import Detail
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 #: Seconds between two requests of `why`, which costs the daemon some work.
 _WHY_S = 15.0
+_CANNOT_SEARCH = "the daemon is older than this drf and sends no more; drf status has all jobs"
 #: Bytes read from the end of an output, and lines kept of it.
 _TAIL_BYTES = 1 << 15
 _TAIL_LINES = 200
@@ -63,6 +64,25 @@ def fetch_detail(
     usage = _answer(lambda: connection.request("usage", id=ref))
     lines, path, problem = _output(show, errors)
     return label, errors, Detail(show, why, usage, why_s, lines, path, problem)
+
+
+def fetch_waiting(connection: Connection, query: WaitingQuery, user: str) -> FoundRows:
+    """Request waiting jobs that the snapshot does not have. `user` is the caller's name."""
+    row_filter = query.row_filter
+    asked: dict[str, object] = {
+        "text": row_filter.text,
+        "below": row_filter.below,
+        "user": user if row_filter.only_mine else None,
+        "order": query.order,
+        "reverse": query.is_reversed,
+        "skip": query.first,
+    }
+    try:
+        reply = connection.request("waiting", **asked)
+    except Refused:
+        # A daemon of an older version knows no such request.
+        return FoundRows(query, problem=_CANNOT_SEARCH)
+    return FoundRows(query, reply["rows"], reply["first"], reply["total"])
 
 
 def _state(show: ShowReply | None) -> str | None:

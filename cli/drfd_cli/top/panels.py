@@ -302,7 +302,7 @@ def draw(
     room = height - 1
     first = 0
     if cursor is not None:
-        first = max(0, min(cursor - room // 2, len(table.rows) - room))
+        first = max(0, min(cursor - room // 2, len(table.rows) + bool(table.more) - room))
     for at, row in enumerate(table.rows[first : first + room], first):
         line: Line = [Segment(" ")]
         for column in table.columns:

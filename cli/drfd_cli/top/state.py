@@ -1,14 +1,11 @@
 """The state of the live view: which rows each panel lists, the cursor, the page. Pure.
 
-`KeyDecoder` finds the keys, by name, in the bytes that a terminal sends. `press` returns the state
-after a key, and the action that is to be done outside the screen.
+`press` returns the state after a key, and the action that is to be done outside the screen.
 """
 
 from __future__ import annotations
 
-import codecs
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum, auto
 from itertools import groupby
@@ -43,7 +40,7 @@ class TopPanel(StrEnum):
 ORDERS: dict[TopPanel, tuple[str, ...]] = {
     TopPanel.TREE: ("share", "name", "satisfied", "running", "waiting"),
     TopPanel.RUNNING: ("start", "cores", "memory", "time left", "user"),
-    TopPanel.WAITING: ("turn", "submission", "user"),
+    TopPanel.WAITING: ("turn", "submission", "user", "name", "cores", "memory"),
     TopPanel.ENDED: ("end", "user"),
 }
 
@@ -58,6 +55,51 @@ class RowFilter:
 
     def is_empty(self) -> bool:
         return not (self.text or self.below or self.only_mine)
+
+
+@dataclass(frozen=True)
+class WaitingQuery:
+    """A part of the list of waiting jobs that the snapshot does not have."""
+
+    row_filter: RowFilter
+    order: str
+    is_reversed: bool
+    #: The number of rows before the part, or None for the end of the list.
+    first: int | None
+
+    def is_of_same_list(self, other: WaitingQuery | None) -> bool:
+        """Return whether both are parts of one list."""
+        return other is not None and replace(self, first=None) == replace(other, first=None)
+
+
+@dataclass(frozen=True)
+class FoundRows:
+    """The daemon's answer to a query: the rows, the place of the first one, and the number of all
+    rows of the list."""
+
+    query: WaitingQuery
+    rows: list[SnapshotRow] = field(default_factory=list)
+    first: int = 0
+    total: int = 0
+    #: Why the daemon did not answer; then there are no rows.
+    problem: str = ""
+
+    def answers(self, query: WaitingQuery | None) -> bool:
+        """Return whether the rows are of the list that was asked for, if perhaps another part."""
+        return not self.problem and self.query.is_of_same_list(query)
+
+
+@dataclass(frozen=True)
+class Window:
+    """The number of waiting rows before and after those that are listed."""
+
+    before: int = 0
+    after: int = 0
+    #: Whether these are the daemon's rows for the filter and order; else they are the part of the
+    #: snapshot that passes.
+    is_whole: bool = True
+    #: Why no others can be listed.
+    problem: str = ""
 
 
 #: The rows of each panel: `TreeRow` for the tree, `SnapshotRow` for the others.
@@ -115,6 +157,11 @@ class State:
     is_typing: bool = False
     #: The index of each panel's order in `ORDERS`; 0 if there is none.
     sorted_by: Mapping[TopPanel, int] = field(default_factory=dict)
+    #: The panels in which the order is reversed.
+    backwards: frozenset[TopPanel] = frozenset()
+    #: The place at which the list of waiting jobs begins, if the snapshot does not have all of
+    #: them, or None for the end of the list.
+    first: int | None = 0
     #: The job that the page about one job shows.
     job: SnapshotRow | None = None
     shows_errors: bool = False
@@ -132,11 +179,33 @@ class State:
 # -- the rows of the panels ----------------------------------------------------------------------
 
 
-def shown(snapshot: SnapshotView, state: State) -> Lists:
-    """Return the rows of each panel. The tree is never filtered."""
+def missing_query(snapshot: SnapshotView, state: State) -> WaitingQuery | None:
+    """Return what the daemon must be asked for, because the snapshot does not have it, or None."""
+    order, is_reversed = state.orders()[TopPanel.WAITING], TopPanel.WAITING in state.backwards
+    is_usual = state.row_filter.is_empty() and order == ORDERS[TopPanel.WAITING][0]
+    if not snapshot["pending_more"] or (is_usual and not is_reversed and state.first == 0):
+        return None
+    return WaitingQuery(state.row_filter, order, is_reversed, state.first)
+
+
+def window_of(snapshot: SnapshotView, state: State, found: FoundRows | None) -> Window:
+    """Return how many waiting rows are before and after the listed ones."""
+    query = missing_query(snapshot, state)
+    problem = found.problem if found is not None else ""
+    if query is not None and found is not None and found.answers(query):
+        return Window(found.first, max(0, found.total - found.first - len(found.rows)))
+    return Window(0, snapshot["pending_more"], query is None, problem)
+
+
+def shown(snapshot: SnapshotView, state: State, found: FoundRows | None = None) -> Lists:
+    """Return the rows of each panel. The tree is never filtered. `found` is the latest answer to
+    the query for waiting jobs that the snapshot does not have."""
     row_filter, orders = state.row_filter, state.orders()
     waiting = snapshot["pending"]
-    if row_filter.only_mine:
+    is_found = found is not None and found.answers(missing_query(snapshot, state))
+    if found is not None and is_found:
+        waiting = found.rows
+    elif row_filter.only_mine:
         # `pending` is cut; `mine` has the user's own jobs behind the cut.
         waiting = [*waiting, *snapshot["mine"]]
     chosen = {
@@ -144,14 +213,24 @@ def shown(snapshot: SnapshotView, state: State) -> Lists:
         TopPanel.WAITING: waiting,
         TopPanel.ENDED: snapshot["ended"],
     }
-    found: Lists = {TopPanel.TREE: _tree(snapshot["nodes"], orders[TopPanel.TREE])}
+    lists: Lists = {
+        TopPanel.TREE: _tree(
+            snapshot["nodes"], orders[TopPanel.TREE],
+            is_reversed=TopPanel.TREE in state.backwards,
+        )
+    }  # fmt: skip
     for panel, rows in chosen.items():
+        if is_found and panel is TopPanel.WAITING:
+            # The daemon has filtered and sorted them.
+            lists[panel] = rows
+            continue
         if not row_filter.is_empty():
             rows = [row for row in rows if _is_chosen(row, row_filter, snapshot["user"])]
         key = _SORT_KEYS.get((panel, orders[panel]))
-        found[panel] = sorted(rows, key=key) if key is not None else rows
-    found[TopPanel.ENDED] = _gathered(found[TopPanel.ENDED])
-    return found
+        rows = sorted(rows, key=key) if key is not None else rows
+        lists[panel] = rows[::-1] if panel in state.backwards else rows
+    lists[TopPanel.ENDED] = _gathered(lists[TopPanel.ENDED])
+    return lists
 
 
 def key_of(panel: TopPanel, row: Any) -> str:
@@ -223,11 +302,11 @@ _TREE_SORT_KEYS: dict[str, Callable[[SnapshotNode], Any]] = {
 }
 
 
-def _tree(nodes: Sequence[SnapshotNode], order: str) -> list[TreeRow]:
+def _tree(nodes: Sequence[SnapshotNode], order: str, *, is_reversed: bool = False) -> list[TreeRow]:
     """Return each node followed by the nodes below it, siblings in the given order. A pool with one
     leaf shares a row with it, because both have the same allocation and entitlement."""
     below: dict[str, list[SnapshotNode]] = {}
-    for node in sorted(nodes, key=_TREE_SORT_KEYS[order]):
+    for node in sorted(nodes, key=_TREE_SORT_KEYS[order], reverse=is_reversed):
         if node["path"] != "root":
             below.setdefault(node["path"].rpartition(".")[0], []).append(node)
     found: list[TreeRow] = []
@@ -268,6 +347,9 @@ _SORT_KEYS: dict[tuple[TopPanel, str], Callable[[SnapshotRow], Any]] = {
     (TopPanel.RUNNING, "user"): lambda row: row["user"],
     (TopPanel.WAITING, "submission"): lambda row: row["submitted_at"],
     (TopPanel.WAITING, "user"): lambda row: row["user"],
+    (TopPanel.WAITING, "name"): lambda row: row["name"],
+    (TopPanel.WAITING, "cores"): lambda row: -row["demand"]["cores"],
+    (TopPanel.WAITING, "memory"): lambda row: -row["demand"]["memory"],
     (TopPanel.ENDED, "user"): lambda row: row["user"],
 }
 
@@ -277,6 +359,8 @@ _SORT_KEYS: dict[tuple[TopPanel, str], Callable[[SnapshotRow], Any]] = {
 _STEPS = {"down": 1, "j": 1, "up": -1, "k": -1}
 #: Most characters of a search text.
 _MOST_TEXT = 60
+#: Waiting rows that two neighbouring parts of the list have in common.
+_OVERLAP = 100
 #: A scroll position beyond the end of any page.
 _END = 100_000
 
@@ -293,10 +377,21 @@ def cursor(state: State, panel: TopPanel, rows: Sequence[Any]) -> int:
 
 
 def press(
-    state: State, key: str, lists: Lists, page_rows: int
+    state: State, key: str, lists: Lists, page_rows: int, window: Window | None = None
 ) -> tuple[State, UserAction | Act | None]:
     """Return the next state, and the action to do outside the screen or None. `page_rows` is the
-    number of rows that PgUp and PgDn move."""
+    number of rows that PgUp and PgDn move; `window` tells of waiting rows that are not listed."""
+    after, action = _press(state, key, lists, page_rows, window or Window())
+    if (after.row_filter, after.sorted_by, after.backwards) != (
+        state.row_filter, state.sorted_by, state.backwards
+    ):  # fmt: skip
+        after = replace(after, first=0)
+    return after, action
+
+
+def _press(
+    state: State, key: str, lists: Lists, page_rows: int, window: Window
+) -> tuple[State, UserAction | Act | None]:
     state = replace(state, message="", is_bad=False)
     if key == "ctrl-c":
         return state, UserAction.QUIT
@@ -318,7 +413,7 @@ def press(
         return _on_page(state, key, page_rows), None
     if key == "q":
         return state, UserAction.QUIT
-    return _on_main(state, key, lists, page_rows), None
+    return _on_main(state, key, lists, page_rows, window), None
 
 
 def _job(state: State, lists: Lists) -> SnapshotRow | None:
@@ -365,7 +460,7 @@ def _on_page(state: State, key: str, page_rows: int) -> State:
     return replace(state, scroll=max(0, state.scroll + step))
 
 
-def _on_main(state: State, key: str, lists: Lists, page_rows: int) -> State:
+def _on_main(state: State, key: str, lists: Lists, page_rows: int, window: Window) -> State:
     rows = lists[state.panel]
     at = cursor(state, state.panel, rows)
     match key:
@@ -384,20 +479,43 @@ def _on_main(state: State, key: str, lists: Lists, page_rows: int) -> State:
             count = len(ORDERS[state.panel])
             number = (state.sorted_by.get(state.panel, 0) + 1) % count
             return replace(state, sorted_by={**state.sorted_by, state.panel: number})
+        case "S":
+            return replace(state, backwards=state.backwards ^ {state.panel})
         case "esc":
             return replace(state, row_filter=RowFilter())
         case "enter" if rows:
             return _open(state, rows[at])
+        case "home" | "g" if state.panel is TopPanel.WAITING and window.before:
+            return replace(_place(state, CursorPlace()), first=0)
         case "home" | "g":
             return _move(state, rows, 0)
+        case "end" | "G" if state.panel is TopPanel.WAITING and window.after:
+            return _go_to_end(state, window)
         case "end" | "G":
             return _move(state, rows, len(rows) - 1)
-        case "pgdn" | " ":
-            return _move(state, rows, at + page_rows)
-        case "pgup":
-            return _move(state, rows, at - page_rows)
-        case _ if key in _STEPS:
-            return _move(state, rows, at + _STEPS[key])
+    step = _STEPS.get(key) or {"pgdn": page_rows, " ": page_rows, "pgup": -page_rows}.get(key, 0)
+    if not step:
+        return state
+    if state.panel is TopPanel.WAITING:
+        state = _turn_page(state, len(rows), at + step, window)
+    return _move(state, rows, at + step)
+
+
+def _go_to_end(state: State, window: Window) -> State:
+    if window.problem:
+        return replace(state, message=window.problem, is_bad=True)
+    return replace(_place(state, CursorPlace(index=_END)), first=None)
+
+
+def _turn_page(state: State, count: int, at: int, window: Window) -> State:
+    """Return the state with another part of the waiting rows, if the cursor is to leave this one:
+    it then goes on from its row."""
+    if at >= count and window.after:
+        if window.problem:
+            return replace(state, message=window.problem, is_bad=True)
+        return replace(state, first=window.before + max(0, count - _OVERLAP))
+    if at < 0 and window.before:
+        return replace(state, first=max(0, window.before - count + _OVERLAP))
     return state
 
 
@@ -405,7 +523,10 @@ def _move(state: State, rows: list[Any], at: int) -> State:
     if not rows:
         return state
     at = max(0, min(at, len(rows) - 1))
-    place = CursorPlace(key_of(state.panel, rows[at]), at)
+    return _place(state, CursorPlace(key_of(state.panel, rows[at]), at))
+
+
+def _place(state: State, place: CursorPlace) -> State:
     return replace(state, places={**state.places, state.panel: place})
 
 
@@ -429,103 +550,3 @@ def _act(state: State, key: str, row: SnapshotRow) -> tuple[State, Act | None]:
     tasks = f"{row['tasks']} tasks, " if row["tasks"] > 1 else ""
     text = f"cancel {tasks}job {label} ({row['name']}) of {row['user']}?"
     return replace(state, question=Question(Act(Verb.CANCEL, label), text)), None
-
-
-# -- the bytes of keys ---------------------------------------------------------------------------
-
-#: The page of keys.
-HELP = (
-    "",
-    "  ↑ ↓  j k           up and down          PgUp PgDn Space  by pages",
-    "  Home End  g G      first and last       Tab  ← →  1-4    another panel",
-    "  Enter              a job's own page; in SHARES: only the jobs of this node",
-    "  /                  only jobs with this text in id, name, user, pool or reason",
-    "  u                  only mine, or all    Esc              all again",
-    "  s                  another order        ^L               draw anew",
-    "  c                  cancel (it asks)     h                hold, or release",
-    "  e                  a job's errors, in place of its output",
-    "  q  ^C              quit",
-    "",
-    "  █ ▒ ╱ ·            allocated and used, allocated, left to others, free;",
-    "                     a colour (or a letter) is one user in one pool",
-    "  PRESSURE           percent of the last 10 s in which processes waited",
-    "  SHARES             the bar: dominant share; ┃ or │ on it: the entitlement",
-    "  SATISFIED          share over entitlement: from 100% on the promise is kept",
-    "  RUNNING            used/declared; the bar turns (or ! comes) near the limit",
-    "  WAITING            in the order in which they would start now; the cursor",
-    "                     there shows the whole reason below",
-)
-
-
-_ESC = "\x1b"
-#: Keys by the final character of their control sequence, or by its number before ~ (xterm).
-_FINAL = {
-    "A": "up", "B": "down", "C": "right", "D": "left", "H": "home", "F": "end", "Z": "backtab",
-    "P": "f1",
-}  # fmt: skip
-_TILDE = {
-    "1": "home", "4": "end", "5": "pgup", "6": "pgdn", "7": "home", "8": "end", "11": "f1",
-    "3": "delete",
-}  # fmt: skip
-#: The Linux console sends ESC [ [ A for F1.
-_SEQUENCE = re.compile(r"\x1b(?:\[\[[A-E]|\[([0-?]*)[ -/]*([@-Z\\-~])|O([@-~]))")
-_BEGUN = re.compile(r"\x1b(?:\[(?:\[|[0-?]*[ -/]*)|O)?")
-_CHARACTERS = {
-    "\r": "enter", "\n": "enter", "\t": "tab", "\x7f": "backspace", "\x08": "backspace",
-    "\x03": "ctrl-c", "\x0c": "ctrl-l", "\x15": "ctrl-u", "\x1a": "ctrl-z",
-    "\x0e": "down", "\x10": "up",
-}  # fmt: skip
-#: Most characters of the sequence of a key; a longer one is none.
-_MOST = 32
-
-
-class KeyDecoder:
-    """Finds the keys in the bytes of a terminal, also if a key arrives in several pieces.
-
-    ESC is a key, and also begins other keys. The caller decides by `flush` that nothing follows it.
-    """
-
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("ignore")
-        self._rest = ""
-
-    def feed(self, data: bytes) -> Iterator[str]:
-        """Yield the names of the complete keys. A character is its own name."""
-        self._rest += self._decoder.decode(data)
-        while self._rest:
-            if self._rest[0] != _ESC:
-                char, self._rest = self._rest[0], self._rest[1:]
-                key = _CHARACTERS.get(char, char if char.isprintable() else "")
-            elif match := _SEQUENCE.match(self._rest):
-                self._rest = self._rest[match.end() :]
-                key = _named(match)
-            elif _BEGUN.fullmatch(self._rest) and len(self._rest) < _MOST:
-                return
-            else:
-                # ESC, and another key right after it.
-                self._rest, key = self._rest[1:], "esc"
-            if key:
-                yield key
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether a key has begun but is not complete."""
-        return bool(self._rest)
-
-    def flush(self) -> Iterator[str]:
-        """End a key that has begun: ESC alone is a key, an incomplete sequence is none."""
-        is_escape = self._rest == _ESC
-        self._rest = ""
-        if is_escape:
-            yield "esc"
-
-
-def _named(match: re.Match[str]) -> str:
-    numbers, final, single = match[1], match[2], match[3]
-    if single:
-        return _FINAL.get(single, "")
-    if final is None:
-        return "f1" if match[0].endswith("A") else ""
-    if final == "~":
-        return _TILDE.get(numbers.partition(";")[0], "")
-    return _FINAL.get(final, "")

@@ -18,6 +18,7 @@ from drfd.core.model.job import show_path
 from drfd_cli.charts import highest
 from drfd_cli.commands.show import array_lines, job_lines
 from drfd_cli.output import ESTIMATE, advice_line, clean, code_line, show_time, show_when
+from drfd_cli.top.keys import HELP
 from drfd_cli.top.paint import (
     Line,
     Theme,
@@ -42,7 +43,18 @@ from drfd_cli.top.panels import (
     tree_table,
     waiting_table,
 )
-from drfd_cli.top.state import HELP, Axis, Lists, Page, State, TopPanel, cursor, shown
+from drfd_cli.top.state import (
+    Axis,
+    FoundRows,
+    Lists,
+    Page,
+    State,
+    TopPanel,
+    Window,
+    cursor,
+    shown,
+    window_of,
+)
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import (
@@ -106,6 +118,11 @@ class Scene:
     now_s: float
     detail: Detail | None = None
     trouble: str = ""
+    #: Waiting jobs that the snapshot does not have.
+    found: FoundRows | None = None
+
+    def lists(self) -> Lists:
+        return shown(self.snapshot, self.state, self.found)
 
 
 def screen(scene: Scene, size: Size, theme: Theme) -> list[Line]:
@@ -114,7 +131,7 @@ def screen(scene: Scene, size: Size, theme: Theme) -> list[Line]:
         told = f"too small: {LEAST_COLUMNS}×{LEAST_ROWS} is needed"
         lines = [[Segment(fit(told, columns))], *([[spaces(columns)]] * rows)]
         return lines[:rows]
-    listed = shown(scene.snapshot, scene.state)
+    listed = scene.lists()
     top = _top(scene, size, theme)
     foot = _foot(scene, listed, theme, size)
     room = rows - len(top) - len(foot)
@@ -159,7 +176,7 @@ def whole(scene: Scene, columns: int, theme: Theme) -> list[Line]:
     columns = max(LEAST_COLUMNS, columns)
     marks = leaf_marks(scene.snapshot["nodes"], theme)
     lines = header(scene.snapshot, marks, theme, columns, now_s=scene.now_s, trouble="")
-    listed = shown(scene.snapshot, scene.state)
+    listed = scene.lists()
     for table in _tables(scene, listed, columns, columns, theme).values():
         height = min(table.height, _MOST_PRINTED + 1)
         left = len(table.rows) + 1 - height
@@ -225,12 +242,16 @@ def _tables(
         TopPanel.WAITING: f"WAITING {waiting:,}{held}",
         TopPanel.ENDED: "ENDED",
     }
+    window = window_of(snapshot, state, scene.found)
     for panel, title in titles.items():
         is_usual = not state.sorted_by.get(panel)
         found = "" if state.row_filter.is_empty() else f" ({len(rows[panel])} shown)"
-        titles[panel] = title + found + ("" if is_usual else f" by {orders[panel]}")
-    missing = snapshot["pending_more"]
-    more = f"… and {missing:,} more rows" if missing else ""
+        if panel is TopPanel.WAITING:
+            found = _place_in_list(state, window, len(rows[panel]))
+        by = "" if is_usual else f" by {orders[panel]}"
+        backwards = ", reversed" if panel in state.backwards else ""
+        titles[panel] = title + found + by + backwards
+    more = _more_words(state, window)
     tables = {
         TopPanel.TREE: tree_table(
             rows[TopPanel.TREE], marks, theme, left,
@@ -251,6 +272,28 @@ def _tables(
     if state.row_filter.is_empty():
         return tables
     return {panel: replace(table, nothing="none of these") for panel, table in tables.items()}
+
+
+def _place_in_list(state: State, window: Window, count: int) -> str:
+    """Return which of the waiting rows are listed, for the title of the panel."""
+    total = window.before + count + window.after
+    if window.before or (window.after and not state.row_filter.is_empty() and window.is_whole):
+        return f" (rows {window.before + 1:,}-{window.before + count:,} of {total:,})"
+    if state.row_filter.is_empty():
+        return ""
+    is_complete = window.is_whole or not window.after or window.problem
+    return f" ({count:,} shown)" if is_complete else f" ({count:,} shown, searching all …)"
+
+
+def _more_words(state: State, window: Window) -> str:
+    """Return the line below the last waiting row that is listed."""
+    if not window.after:
+        return ""
+    if window.problem:
+        return f"… and {window.after:,} more rows; {window.problem}"
+    if not window.is_whole and not state.row_filter.is_empty():
+        return f"… searching {window.after:,} more rows"
+    return f"… and {window.after:,} more rows; G goes to the last"
 
 
 _KEYS = {

@@ -36,6 +36,7 @@ from drfd.daemon.handlers.batch import BatchActions, stimulus_maker
 from drfd.daemon.handlers.doctor import InstallContext, doctor_view, find_cures, notices
 from drfd.daemon.handlers.history import HistoryHandler
 from drfd.daemon.handlers.submission import SubmitTerms, spec_for
+from drfd.daemon.handlers.waiting import WaitingRows
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.lookup import views
 from drfd.daemon.lookup.lookup import Lookup, by_ids, place_of
@@ -108,6 +109,7 @@ class Requests:
         self._history = HistoryHandler(self.engine, self._lookup)
         self.forecasts = Forecasts(self.engine)
         self._waits = WaitHandler(self.engine, self._lookup)
+        self._waiting_rows = WaitingRows(self.engine, self._lookup)
         self._batch = BatchActions(self.engine, self._lookup, self.quotas)
 
     async def answer(self, actor: st.Actor, gid: int, request: msg.Question) -> Reply:
@@ -152,6 +154,9 @@ class Requests:
                 return await self._shutdown(actor, request)
             case msg.UsageRequest():
                 return self._usage(request)
+            case msg.WaitingRequest():
+                async with self._list_locks[actor.uid]:
+                    return await self._waiting_rows.answer(request)
             case msg.SharesRequest():
                 return views.shares_view(
                     self.engine.ledger, self.engine.rules, self.engine.external

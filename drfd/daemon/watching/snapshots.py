@@ -45,6 +45,8 @@ _FRESH_S = 0.9
 _PART = 50
 #: Seconds after which a user's own rows are computed anew even if that part is used up.
 _OWN_FRESH_S = 10.0
+#: JSON of truth values.
+_TRUTH = (b"false", b"true")
 #: Seconds between two checks whether a slow client has read its snapshot.
 _POLL_S = 0.2
 
@@ -275,7 +277,7 @@ class _Own:
     at_s: float
     common: _Common
     rows: dict[int, bytes]
-    #: JSON up to the common part, for all clients of the user.
+    #: JSON from the user's name up to the common part, for all clients of the user.
     head: bytes
 
 
@@ -307,7 +309,7 @@ class SnapshotFeed:
         try:
             due_s = self.mono()
             while True:
-                line, shown = self._line(actor.user), self._common
+                line, shown = self._line(actor), self._common
                 yield line
                 due_s = max(due_s + every_s, self.mono())
                 await asyncio.sleep(due_s - self.mono())
@@ -323,8 +325,8 @@ class SnapshotFeed:
                 self._common = None
                 self._own.clear()
 
-    def _line(self, user: str) -> tuple[bytes, bytes]:
-        now_s = self.mono()
+    def _line(self, actor: Actor) -> tuple[bytes, bytes]:
+        user, now_s = actor.user, self.mono()
         common = self._common
         if common is None or now_s >= common.until_s:
             common = self._common = self._compute_common(now_s)
@@ -332,9 +334,10 @@ class SnapshotFeed:
         if own is None or own.common is not common:
             at_s, rows = self._rows_of(user, common, now_s)
             name, mine = self._encoder.encode(user), b",".join(rows.values())
-            head = b'{"ok":true,"snapshot":{"user":%b,"mine":[%b],' % (name, mine)
+            head = b'"user":%b,"mine":[%b],' % (name, mine)
             own = self._own[user] = _Own(at_s, common, rows, head)
-        return own.head, common.tail
+        head = b'{"ok":true,"snapshot":{"admin":%b,%b' % (_TRUTH[actor.is_admin], own.head)
+        return head, common.tail
 
     def _compute_common(self, now_s: float) -> _Common:
         begin_s = self.spent_s()

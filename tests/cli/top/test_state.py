@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canned_snapshots import ended, many, row, snapshot, three_jobs, waits
+from drfd_cli.top.keys import KeyDecoder
 from drfd_cli.top.state import (
     ORDERS,
     Act,
-    KeyDecoder,
     Page,
     RowFilter,
     State,

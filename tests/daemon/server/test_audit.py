@@ -46,6 +46,7 @@ LOOKS = [
     msg.SharesRequest(v=1),
     msg.DoctorRequest(v=1),
     msg.UsageRequest(v=1, id=1),
+    msg.WaitingRequest(v=1),
     msg.SnapshotsRequest(v=1),
     msg.EventsRequest(v=1),
 ]

@@ -135,6 +135,12 @@ async def test_a_snapshot_has_all_that_there_is_in_the_order_of_starts_and_held_
     assert labels(seen["running"]) == [("5", "STARTING")]
 
 
+async def test_it_tells_who_may_change_the_jobs_of_others(stand: Stand) -> None:
+    for admin in (False, True, False):
+        seen = await stand.look(Actor("carol", 1003, admin))
+        assert (seen["user"], seen["admin"]) == ("carol", admin)
+
+
 async def test_nothing_in_it_is_only_for_its_owner(stand: Stand) -> None:
     words = {"argv": ["secret"], "cwd": "/secret", "stdout": "secret", "stderr": "secret"}
     words["name"] = "plain"
@@ -290,7 +296,7 @@ async def test_where_it_takes_long_it_is_worked_out_less_often(
     users = [ALICE, BOB, Actor("carol", 1003, False), Actor("dora", 1004, False)]
     for _ in range(100):
         for user in users:
-            line(stand.snapshots._line(user.user))
+            line(stand.snapshots._line(user))
         stand.clock.now_s += 1
     # 0.2 s of work stand for 10 s of time.
     assert 9 <= slow.looks <= 11
