@@ -15,7 +15,7 @@ import sys
 from drfd.common.quick_json import decode, encode
 from drfd.linux.unix_sockets import connect_in_line, peer_of
 from drfd.payload.environment import as_given, capture, is_secret
-from drfd.payload.pack import of_request
+from drfd.payload.pack import of_request, output_for_errors
 from drfd.payload.signature import digest_of, fetch_key, proof_of
 
 TYPE_CHECKING = False
@@ -53,9 +53,9 @@ def read(
     for word in words:
         if word == "--":
             argv = list(words)
-            return ({**fields, "argv": argv}, given) if argv else None
+            return (_complete(fields, argv), given) if argv else None
         if not word.startswith("-") or word == "-":
-            return None if is_dashed else ({**fields, "argv": [word, *words]}, given)
+            return None if is_dashed else (_complete(fields, [word, *words]), given)
         if word in flags:
             given.append(flags[word])
             continue
@@ -72,6 +72,10 @@ def read(
         else:
             return None
     return None
+
+
+def _complete(fields: dict[str, object], argv: list[str]) -> dict[str, object]:
+    return {**fields, "stderr": output_for_errors(fields), "argv": argv}
 
 
 def _split(word: str) -> tuple[str, str | None]:

@@ -85,7 +85,8 @@ class SubmitOptions(ChangeOptions, total=False):
     retry_on: str | Iterable[str] | None
     #: A signal before the time limit, such as "USR1@60".
     warn: str | None
-    #: Files for the output; "%j" is the id, "%A" and "%a" are the array and the index.
+    #: Files for the output; "%j" is the id, "%A" and "%a" are the array and the index. Errors go to
+    #: that of the output, unless `stderr` is given.
     stdout: str | None
     stderr: str | None
     #: When to notify the owner: "start", "end", "fail", joined by commas.

@@ -14,6 +14,7 @@ from pathlib import Path
 from drfd.client.words import Ref
 from drfd.common.errors import Refused
 from drfd.payload.environment import not_text
+from drfd.payload.pack import output_for_errors
 
 #: The disk's name, or None for the disk of the working directory; bytes read and written per
 #: second.
@@ -29,7 +30,8 @@ name=$(printf %s "$DRF_JOB_NAME" | tr -d '\\r\\n')
 printf 'To: %s\\nSubject: drf job %s (%s): %s\\n\\n' "$USER" "$DRF_JOB_ID" "$name" "$DRF_STATE"
 if [ "$DRF_STATE" != RUNNING ]; then
 printf '%s\\nran for %s s\\n' "$DRF_REASON" "$DRF_ELAPSED"
-printf 'output: %s\\nerrors: %s\\n' "$DRF_STDOUT" "$DRF_STDERR"
+printf 'output: %s\\n' "$DRF_STDOUT"
+[ "$DRF_STDERR" = "$DRF_STDOUT" ] || printf 'errors: %s\\n' "$DRF_STDERR"
 fi
 } | "$0" -i -t
 """
@@ -71,6 +73,7 @@ class Submission:
     hold: bool = False
     preemptible: bool = False
     stdout: str | None = None
+    #: None for the file of the output.
     stderr: str | None = None
     #: Socket of an attached `drf run`.
     attach: str | None = None
@@ -107,6 +110,7 @@ class Submission:
             "retry": None if retry is None else {"times": retry, "on": self.retry_on or []},
             "warn": None if warn is None else {"signal": warn[0], "before_s": warn[1]},
         }
+        given["stderr"] = output_for_errors(given)
         return {key: value for key, value in given.items() if value is not None}
 
     def _check(self) -> None:

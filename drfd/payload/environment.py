@@ -36,6 +36,11 @@ _ALONE = (
 )
 
 
+#: Variables of every job that its submitter's own override. Without PYTHONUNBUFFERED, a Python
+#: program keeps its lines in memory until there are 8192 bytes of them, and nobody can follow it.
+DEFAULTS = {"PYTHONUNBUFFERED": "1"}
+
+
 def thread_counts(threads: int, env: Mapping[str, str]) -> dict[str, str]:
     """Return variables that tell programs to start so many threads, except those set in `env`.
 

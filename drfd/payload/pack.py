@@ -74,6 +74,17 @@ def of_request(fields: Mapping[str, Any]) -> bytes:
     )
 
 
+def output_for_errors(fields: Mapping[str, Any]) -> str:
+    """Return the pattern of the file that takes the errors of a submission with these fields: the
+    one that was asked for, or else that of the output, so that a job has one file.
+
+    Clients send it. In a request without it the errors go to a file of their own, so that clients
+    and daemons of different releases encode, and sign, the same payload.
+    """
+    stdout: str | None = fields.get("stderr") or fields.get("stdout")
+    return stdout or f"{usual_output(is_array=fields.get('array') is not None)}.out"
+
+
 def usual_output(*, is_array: bool) -> str:
     """Return the default pattern of output files, without the ending."""
     return "drf-%A_%a" if is_array else "drf-%j"

@@ -105,7 +105,8 @@ def end_text(note: end.EndNote) -> str:
             peak, limit = show_size(note.peak_bytes), show_size(note.limit_bytes)
             return f"its memory came up to {peak} of {limit}"
         case end.HasErrorOutput():
-            return f"what it said: drf log --err {note.job_id}"
+            option = "--err " if note.is_apart else ""
+            return f"what it said: drf log {option}{note.job_id}"
         case end.LaunchFault():
             return _REMEDIES[note]
 

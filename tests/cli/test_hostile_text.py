@@ -61,7 +61,7 @@ def everywhere(job: MakeJob, word: str) -> Message:
         cwd=word,
         argv=[word, word],
         stdout=word,
-        stderr=word,
+        stderr=f"{word}2",
         cgroup=word,
     )
 

@@ -120,6 +120,7 @@ def test_the_request_is_a_submission_with_an_attachment_and_then_a_wait(
         "cwd": str(tmp_path),
         "demand": {"cores_milli": 2000},
         "name": "x",
+        "stderr": "drf-%j.out",
         "priority": 0,
         "umask": umask,
         "env": {"PATH": os.environ["PATH"], "TZ": "UTC", "LANG": "C.UTF-8"},

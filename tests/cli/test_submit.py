@@ -71,6 +71,8 @@ def plain(tmp_path: Path, *argv: str, **more: Any) -> dict[str, Any]:
         "umask": umask,
         "held": False,
         "preemptible": False,
+        # Errors go to the file of the output.
+        "stderr": "drf-%j.out",
         **more,
     }
 

@@ -113,6 +113,7 @@ SENTENCES: list[tuple[EndNote, str]] = [
     ),
     (NearMemoryLimit(1000 * MIB, GIB), "its memory came up to 1000M of 1G"),
     (HasErrorOutput(7), "what it said: drf log --err 7"),
+    (HasErrorOutput(7, is_apart=False), "what it said: drf log 7"),
     (
         LaunchFault.NOT_IN_PATH,
         "write its full path, or set PATH before you submit: the job has yours",

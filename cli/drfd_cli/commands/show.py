@@ -113,7 +113,7 @@ def array_lines(array: DetailedArrayView) -> list[tuple[str, str]]:
         ("command", shlex.join(array["argv"])),
         ("directory", array["cwd"]),
         ("output", array["stdout"]),
-        ("errors", array["stderr"]),
+        *_errors(array),
     ]
 
 
@@ -149,9 +149,15 @@ def job_lines(
             ("command", shlex.join(job["argv"])),
             ("directory", job["cwd"] or ""),
             ("output", job["stdout"] or ""),
-            ("errors", job["stderr"] or ""),
+            *_errors(job),
         ]
     return lines
+
+
+def _errors(shown: DetailedJobView | DetailedArrayView) -> list[tuple[str, str]]:
+    """Return the line for the file of the errors, if that is not the file of the output."""
+    path = shown["stderr"]
+    return [] if path == shown["stdout"] else [("errors", path or "")]
 
 
 def _curve_lines(points: CurveView | None, demand: ResourcesView) -> list[tuple[str, str]]:

@@ -102,8 +102,10 @@ class _SubmitCommand(GroupedHelp):
 @click.option("--dry-run", is_flag=True, help="Only say when it would start, and why.")
 @click.option("--notify", metavar="WHEN", help="Tell you of its start,end,fail by mail.")
 @click.option("--notify-command", metavar="CMD", help="… by this shell command.")
-@click.option("-o", "--output", "stdout", metavar="FILE", help="Its output: %j id, %A_%a task.")
-@click.option("-e", "--error", "stderr", metavar="FILE", help="Its errors: %j id, %A_%a task.")
+@click.option(
+    "-o", "--output", "stdout", metavar="FILE", help="Its output and errors: %j id, %A_%a task."
+)
+@click.option("-e", "--error", "stderr", metavar="FILE", help="Its errors, in a file of their own.")
 @click.option("-w", "--wait", is_flag=True, help="Wait for its end; exit as it does.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the id alone.")
 @prints_result()

@@ -141,6 +141,8 @@ class NearMemoryLimit:
 @dataclass(frozen=True, slots=True)
 class HasErrorOutput:
     job_id: int
+    #: Whether the errors have a file of their own.
+    is_apart: bool = True
 
 
 class LaunchFault(StrEnum):
@@ -251,7 +253,7 @@ def _failed(job: Job, usage: Usage | None) -> Iterator[EndNote]:
     limit = job.spec.demand.memory_bytes
     if usage is not None and usage.memory_peak_bytes * 10 >= limit * 9:
         yield NearMemoryLimit(usage.memory_peak_bytes, limit)
-    yield HasErrorOutput(job.id)
+    yield HasErrorOutput(job.id, is_apart=job.spec.stderr != job.spec.stdout)
 
 
 def _signal(number: int, usage: Usage | None) -> Iterator[EndNote]:

@@ -169,6 +169,7 @@ def test_the_environment_is_what_was_ordered_and_nothing_else(run: Run, work: Pa
         "TERM": "dumb",
         "HIP_VISIBLE_DEVICES": "ours",
         "A": "a b\n=ü\udcff",
+        "PYTHONUNBUFFERED": "1",
         "DRF_JOB_ID": "1",
     }
 

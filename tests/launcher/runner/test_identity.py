@@ -7,7 +7,9 @@ import json
 import os
 import pwd
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -262,12 +264,15 @@ def test_drfds_variables_win_over_the_accounts_and_those_over_the_submitters() -
         "LOGNAME": "alice",
         "SHELL": "/bin/ours",
         "PWD": "/data",
+        "PYTHONUNBUFFERED": "1",
         "DRF_JOB_ID": "1",
     }
 
 
-def surroundings(user: pwd.struct_passwd) -> dict[str, str]:
-    asked = order(cwd=Path("/"))
+def surroundings(
+    user: pwd.struct_passwd, env: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
+    asked = order(cwd=Path("/"), env=dict(env))
     return identity.environment(user, asked.order, asked.content)
 
 
@@ -291,7 +296,13 @@ def test_a_bare_environment_has_a_path_and_the_account() -> None:
         "LOGNAME": "alice",
         "SHELL": "/bin/zsh",
         "PWD": "/",
+        "PYTHONUNBUFFERED": "1",
     }
+
+
+@pytest.mark.parametrize("value", ["", "0", "1"])
+def test_the_submitters_own_buffering_is_kept(value: str) -> None:
+    assert surroundings(alice(), {"PYTHONUNBUFFERED": value})["PYTHONUNBUFFERED"] == value
 
 
 def test_an_account_without_shell_has_the_systems() -> None:

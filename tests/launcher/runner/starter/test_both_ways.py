@@ -32,7 +32,7 @@ _names = st.one_of(
         [
             *("OMP_NUM_THREADS", "GOMAXPROCS", "MKL_NUM_THREADS", "HOME", "USER", "SHELL", "PWD"),
             *("INVOCATION_ID", "LISTEN_FDS", "DRF_GRES_GPU", "DRF_GRES", "DRF_JOB_ID", "LANG"),
-            *("ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+            *("ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "PYTHONUNBUFFERED"),
         ]
     ),
     st.text("ABC_x", min_size=1, max_size=4),

@@ -84,6 +84,7 @@ def golden(job_id: int, seen: dict[str, Any]) -> dict[str, Any]:
             "MARK": "of alice",
             "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/games:/usr/games",
             "PWD": work,
+            "PYTHONUNBUFFERED": "1",
             "SHELL": "/bin/bash",
             "USER": "alice",
         },
