@@ -134,6 +134,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
     },
     "drfd_cli": {
         "output": set(),
+        "waiting": {"output"},
         "charts": {"output"},
         "terminal": set(),
         "attachment": {"terminal"},
@@ -147,12 +148,12 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "quick_run": {"attached", "attachment", "main", "options", "quick_request"},
         # Lines that a verb prints about a job, a node or an output, and the live view shows.
         "top": {
-            *("terminal", "output", "charts"),
-            *("commands.job_actions", "commands.log", "commands.shares", "commands.show"),
+            *("terminal", "output", "charts", "waiting"),
+            *("commands.job_actions", "commands.shares", "commands.show"),
         },
         "commands": {
             *("output", "charts", "options", "terminal", "demo", "simulate", "top"),
-            *("attached", "attachment", "quick_run"),
+            *("attached", "attachment", "quick_run", "waiting"),
         },
         "start": {"quick_submit", "quick_run", "main"},
         "__main__": {"start"},

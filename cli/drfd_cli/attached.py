@@ -40,6 +40,8 @@ _DETACHED_POLL_S = 5.0
 _PATIENCE_S, _REFRESH_S = 1.0, 2.0
 #: Return to the beginning of the line and erase it (ECMA-48 EL).
 _CLEAR = "\r\x1b[K"
+#: Signals after which a failed job is not mentioned, as in a shell; None if it exited.
+_SILENT_SIGNALS = (None, signal.SIGINT, signal.SIGPIPE)
 _HELP = (
     "escapes, after Enter:",
     "  {0}.   hang up: the job is stopped",
@@ -273,7 +275,9 @@ class AttachedRun:
                 # The shell's prompt begins on a new line, as after any ^C.
                 self._relay.end_line()
         code = "" if ended["outcome"] is None else ended["outcome"]["code"]
-        if code not in ("COMPLETED", "FAILED") and not (self._is_cancelled and code == "CANCELLED"):
+        # What the job said itself has been seen; a shell would say which signal killed a program.
+        is_silent = code == "COMPLETED" or (code == "FAILED" and ended["signal"] in _SILENT_SIGNALS)
+        if not is_silent and not (self._is_cancelled and code == "CANCELLED"):
             from drfd_cli import output
 
             output.say(f"job {ended['id']} {output.why_line(ended)}")

@@ -123,6 +123,11 @@ def say(text: str) -> None:
     click.echo(f"drf: {clean(text, 1000)}", err=True)
 
 
+def show_line(text: str) -> None:
+    """Print a line on stderr that belongs to the message before it."""
+    click.echo(clean(text, 1000), err=True)
+
+
 @cache
 def remark(text: str) -> None:
     """Print a message that only a person at a terminal needs, once."""

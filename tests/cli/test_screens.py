@@ -724,7 +724,8 @@ def test_wait_prints_each_end_and_returns_the_jobs_own_code(
 ) -> None:
     daemon.replies = {"wait": {"done": True, "ended": [ended("FAILED", 3)]}}
     result = drf("wait", 42)
-    assert (result.code, result.out, result.err) == (3, "job 42 FAILED: exit code 3\n", "")
+    line = "job 42 FAILED: exit code 3\n"
+    assert (result.code, result.out, result.err) == (3, line, f"drf: {line}")
     assert daemon.requests == [{"op": "wait", "ids": [42], "any": False, "timeout_s": None}]
 
 

@@ -251,8 +251,8 @@ def test_the_id_is_printed_in_words_bare_or_as_json(drf: Drf, daemon: CannedDaem
     ("code", "status", "talk"),
     [
         ("COMPLETED", 0, ""),
-        ("FAILED", 3, ""),
-        ("FAILED", 139, ""),
+        ("FAILED", 3, "drf: job 42 FAILED: words\n"),
+        ("FAILED", 139, "drf: job 42 FAILED: words\n"),
         ("CANCELLED", 125, "drf: job 42 CANCELLED: words\n"),
         ("TIMEOUT", 124, "drf: job 42 TIMEOUT: words\n"),
         ("OUT_OF_MEMORY", 137, "drf: job 42 OUT_OF_MEMORY: words\n"),
@@ -260,7 +260,7 @@ def test_the_id_is_printed_in_words_bare_or_as_json(drf: Drf, daemon: CannedDaem
         ("LOST", 125, "drf: job 42 LOST: words\n"),
     ],
 )
-def test_submit_and_wait_exits_as_the_job_did_and_explains_what_drfd_did(
+def test_submit_and_wait_exits_as_the_job_did_and_tells_how_it_ended(
     drf: Drf, daemon: CannedDaemon, ended: MakeJob, code: str, status: int, talk: str
 ) -> None:
     daemon.replies = {

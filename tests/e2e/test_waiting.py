@@ -32,3 +32,21 @@ def test_one_fault_has_one_name_one_exit_code_and_one_advice(
     assert ("journalctl -k" in told) is instance.has_cgroups()
     _, _, advice = told.partition("next time: drf submit ")
     assert " -m 64M" not in advice
+
+
+def test_a_failed_job_is_told_with_what_it_said(make_instance: Callable[..., Instance]) -> None:
+    instance = make_instance(PLAIN).start()
+    script = "echo result; pyhton x"
+    done = instance.drf("submit", "-q", "-w", "--", "bash", "-c", script, check=False)
+    job_id = int(done.stdout)
+    assert done.returncode == 127
+    first, *rest = done.stderr.splitlines()
+    assert first == f"drf: job {job_id} FAILED: exit code 127"
+    assert rest[-1] == "  | bash: line 1: pyhton: command not found"
+    waited = instance.drf("wait", job_id, check=False)
+    assert (waited.returncode, waited.stderr) == (127, done.stderr)
+    array = instance.submit("--array", "0-3", "--", "sh", "-c", "ls /no/$DRF_ARRAY_INDEX")
+    told = instance.drf("wait", array, check=False).stderr.splitlines()
+    assert told[0].startswith(f"drf: array {array} FAILED: 0 of 4 tasks completed; 4 FAILED (0-3)")
+    assert f"job {array}_0" in told[1]
+    assert "/no/0" in told[2]

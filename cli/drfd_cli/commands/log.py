@@ -6,7 +6,6 @@ A file is followed while it grows, also after it is truncated or replaced.
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO
@@ -20,6 +19,7 @@ from drfd.common.errors import Refused
 from drfd_cli import output
 from drfd_cli.options import colour_option, connect, job_ids
 from drfd_cli.output import label
+from drfd_cli.waiting.output_files import open_file
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import JobView
@@ -156,7 +156,7 @@ class Tail:
 
     def _open(self) -> bool:
         """Open the file. Returns False if it does not exist (yet)."""
-        fd = _open_file(self.path)
+        fd = open_file(self.path)
         if fd is None:
             return False
         file = open(fd, "rb")  # noqa: SIM115  # it stays open between calls
@@ -184,40 +184,6 @@ class Tail:
         except OSError:
             return False
         return (now.st_dev, now.st_ino) != (ours.st_dev, ours.st_ino)
-
-
-def last_bytes(path: str, most: int) -> bytes | None:
-    """Return at most the last `most` bytes of a file, from the beginning of a line if one begins
-    among them, or None if there is no such file. Raises Refused."""
-    fd = _open_file(path)
-    if fd is None:
-        return None
-    with open(fd, "rb") as file:
-        size = os.fstat(fd).st_size
-        file.seek(max(0, size - most))
-        data = file.read(most)
-    if size > most:
-        data = data.partition(b"\n")[2] or data
-    return data
-
-
-def _open_file(path: str) -> int | None:
-    """Return a descriptor of a regular file, or None if there is no file. Raises Refused if
-    there is something else, or it cannot be read."""
-    try:
-        # Without O_NONBLOCK, open of a FIFO without a writer would block (fifo(7)).
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise Refused("no-output", f"cannot read {path}: {error.strerror}") from None
-    mode = os.fstat(fd).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(fd)
-        if stat.S_ISDIR(mode):
-            raise Refused("no-output", f"cannot read {path}: Is a directory")
-        raise Refused("no-output", f"the output went to {path}, which is no file that keeps it")
-    return fd
 
 
 class Prefixed:

@@ -26,6 +26,7 @@ from drfd_cli.options import (
     prints_result,
 )
 from drfd_cli.output import Result, pick
+from drfd_cli.waiting.ends import tell_ends
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import DryRunReply
@@ -138,11 +139,11 @@ def command(
     return Result(
         show=lambda: click.echo(job_id if quiet else f"submitted {what}"),
         view=lambda: pick(reply, ("id", "tasks")),
-        finish=(lambda: _wait(client, job_id, is_array=count is not None)) if wait else None,
+        finish=(lambda: _wait(client, job_id)) if wait else None,
     )
 
 
-def _wait(client: Connection, job_id: int, *, is_array: bool) -> int:
+def _wait(client: Connection, job_id: int) -> int:
     """Wait until the job has ended, and return the exit code."""
     sys.stdout.flush()
     try:
@@ -155,13 +156,8 @@ def _wait(client: Connection, job_id: int, *, is_array: bool) -> int:
     if not waited["ended"]:
         output.tell_never(waited["never"][0])
         return output.NEVER_RAN
-    ended = waited["ended"][0]
-    code = "" if ended["outcome"] is None else ended["outcome"]["code"]
-    # A failed job prints its own errors; an array does not tell which tasks failed.
-    if code not in ("COMPLETED", "FAILED") or (code == "FAILED" and "array_tasks" in ended):
-        kind = "array" if is_array else "job"
-        output.say(f"{kind} {job_id} {output.why_line(ended)}")
-    return int(ended["status"])
+    tell_ends(client, waited["ended"])
+    return int(waited["ended"][0]["status"])
 
 
 def _tell_of_one_file(stdout: str | None, stderr: str | None) -> None:

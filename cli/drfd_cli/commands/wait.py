@@ -15,6 +15,7 @@ from drfd.common.errors import DrfdError
 from drfd_cli import output
 from drfd_cli.options import DURATION, connect, job_ids, prints_result
 from drfd_cli.output import NEVER_RAN, Result
+from drfd_cli.waiting.ends import tell_ends
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import WaitReply
@@ -47,10 +48,12 @@ def command(ids: tuple[Ref, ...], any_one: bool, timeout: int | None) -> Result:
         timeout_s=timeout,
         meanwhile=LauncherWatch(client).look,
     )
+    # On a terminal the lines of stdout and stderr are seen together.
+    told: list[bool] = []
     return Result(
-        show=lambda: _show(reply),
+        show=lambda: told.append(_show(reply)),
         view=lambda: _view(reply),
-        finish=lambda: _finish(reply, any_one=any_one),
+        finish=lambda: _finish(client, reply, any_one=any_one, is_told=any(told)),
     )
 
 
@@ -60,13 +63,16 @@ def _view(reply: WaitReply) -> Mapping[str, object]:
     return {**told, **({"never": never} if never else {})}
 
 
-def _show(reply: WaitReply) -> None:
+def _show(reply: WaitReply) -> bool:
+    """Print a line for each job that has ended. Returns whether a person sees them at once."""
     for job in reply["ended"]:
         kind = "array" if "array_tasks" in job else "job"
         output.tell(f"{kind} {output.label(job)} {output.clean(output.why_line(job), 1000)}")
+    return output.is_terminal()
 
 
-def _finish(reply: WaitReply, *, any_one: bool) -> int:
+def _finish(client: Connection, reply: WaitReply, *, any_one: bool, is_told: bool) -> int:
+    tell_ends(client, reply["ended"], is_told=is_told)
     never = reply.get("never", [])
     for stuck in never:
         output.tell_never(stuck)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 import queue
-import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -20,9 +19,9 @@ from drfd.client.words import Ref, parse_id, parse_ids
 from drfd.common.errors import DrfdError, Refused, Unavailable
 from drfd.common.units import show_duration
 from drfd_cli.commands.job_actions import refusals
-from drfd_cli.commands.log import last_bytes
 from drfd_cli.top.state import Act, FoundRows, Verb, WaitingQuery
 from drfd_cli.top.view import Detail
+from drfd_cli.waiting.output_files import last_bytes, last_lines
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import ShowReply, SnapshotRow, SnapshotView
@@ -33,8 +32,6 @@ _CANNOT_SEARCH = "the daemon is older than this drf and sends no more; drf statu
 #: Bytes read from the end of an output, and lines kept of it.
 _TAIL_BYTES = 1 << 15
 _TAIL_LINES = 200
-#: Control sequences (ECMA-48), which are removed from output.
-_SEQUENCES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 V = TypeVar("V")
 _DONE = {Verb.CANCEL: "cancelled", Verb.HOLD: "held", Verb.RELEASE: "released"}
 
@@ -143,14 +140,7 @@ def _output(show: ShowReply, errors: bool) -> tuple[tuple[str, ...], str, str]:
         return (), path, str(error)
     if data is None:
         return (), path, "the file is not there"
-    return tuple(last_lines(data)), path, "" if data else "nothing yet"
-
-
-def last_lines(data: bytes) -> Sequence[str]:
-    """Return the lines as a terminal shows them: the last text of a line that was overwritten."""
-    text = _SEQUENCES.sub("", data.decode(errors="replace"))
-    lines = text.removesuffix("\n").split("\n")[-_TAIL_LINES:]
-    return [line.rstrip("\r").rpartition("\r")[2].expandtabs() for line in lines]
+    return tuple(last_lines(data)[-_TAIL_LINES:]), path, "" if data else "nothing yet"
 
 
 #: Seconds between two snapshots; the daemon sends no more often.

@@ -20,10 +20,10 @@ from drfd_cli.top.feed import (
     SnapshotReader,
     fetch_detail,
     first_snapshot,
-    last_lines,
     request_action,
 )
 from drfd_cli.top.state import Act, Verb
+from drfd_cli.waiting.output_files import last_lines
 
 
 def until(is_so: Callable[[], object]) -> None:
