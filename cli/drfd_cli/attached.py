@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from drfd.protocol.replies import EndedJobView, JobView
     from drfd_cli.attachment import AttachSocket
-    from drfd_cli.terminal import EscapeCommand, PtyRelay, Terminal
+    from drfd_cli.relay.escapes import EscapeCommand
+    from drfd_cli.terminal import PtyRelay, Terminal
 
 #: Seconds between two checks whether drf is in the foreground and the job's terminal is open.
 _POLL_S = 0.5
@@ -169,7 +170,7 @@ class AttachedRun:
             self._obey(command, relay)
 
     def _obey(self, command: EscapeCommand, relay: PtyRelay) -> None:
-        from drfd_cli.terminal import EscapeCommand
+        from drfd_cli.relay.escapes import EscapeCommand
 
         match command:
             case EscapeCommand.HANG_UP:
@@ -187,6 +188,7 @@ class AttachedRun:
         from drfd_cli import output
 
         relay.close()
+        relay.leave_screen()
         output.say(f"job {self._job_id}: hung up")
         sys.exit(128 + signal.SIGHUP)
 
@@ -220,6 +222,7 @@ class AttachedRun:
         except OSError as error:
             _announce(f"cannot detach: {error.filename}: {error.strerror}")
             return
+        relay.leave_screen()
         relay.terminal.restore()
         job = self._job_id
         output.say(f"job {job} goes on; its output goes to {path}: drf log -f {job}")
@@ -270,6 +273,7 @@ class AttachedRun:
         self._clear_line()
         if self._relay is not None:
             self._relay.drain()
+            self._relay.leave_screen()
             self._relay.terminal.restore()
             if ended["signal"] == signal.SIGINT:
                 # The shell's prompt begins on a new line, as after any ^C.

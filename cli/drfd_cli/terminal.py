@@ -2,8 +2,6 @@
 
 The job has one side of the pty as its terminal; bytes are relayed on the other. The pty belongs to
 the submitter: when our side is closed, for whatever reason, the kernel hangs up the job's side.
-
-An escape character at the beginning of a line marks keys that are for drf itself, as in ssh.
 """
 
 from __future__ import annotations
@@ -16,9 +14,10 @@ import struct
 import termios
 import time
 import tty
-from enum import Enum
 
 from drfd.linux.unix_sockets import send_descriptors
+from drfd_cli.relay.escapes import EscapeCommand, EscapeFilter
+from drfd_cli.relay.screen_modes import ScreenModes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -112,60 +111,17 @@ def suspend_key(fd: int) -> bytes | None:
 # -- the pty of an attached job ---------------------------------------------------------------
 
 
-class EscapeCommand(Enum):
-    """A command for drf, with the key that gives it after the escape character."""
-
-    HANG_UP = b"."
-    DETACH = b"d"
-    SUSPEND = b"\x1a"
-    HELP = b"?"
-
-
-_COMMANDS = {each.value: each for each in EscapeCommand}
-_LINE_ENDS = (b"\r", b"\n")
-
-
-class EscapeFilter:
-    """Separates the keys for the job from the commands for drf."""
-
-    def __init__(self, sign: bytes | None) -> None:
-        """`sign` is the escape character, one byte, or None if every key is for the job."""
-        self._sign = sign
-        self._at_line_start = True
-        self._has_sign = False
-
-    def feed(self, keys: bytes) -> Iterator[bytes | EscapeCommand]:
-        """Yield the bytes for the job and the commands for drf, in the order of the keys."""
-        plain = bytearray()
-        for number in keys:
-            key = bytes([number])
-            if self._has_sign:
-                self._has_sign = False
-                command = _COMMANDS.get(key)
-                if command is not None:
-                    if plain:
-                        yield bytes(plain)
-                        plain.clear()
-                    self._at_line_start = True
-                    yield command
-                    continue
-                assert self._sign is not None
-                # The character typed twice is sent once; before other keys it is no escape.
-                plain += self._sign if key == self._sign else self._sign + key
-                self._at_line_start = key in _LINE_ENDS
-            elif key == self._sign and self._at_line_start:
-                self._has_sign = True
-            else:
-                plain += key
-                self._at_line_start = key in _LINE_ENDS
-        if plain:
-            yield bytes(plain)
-
-
 #: Most bytes of input that wait until the job reads; beyond them no keys are read.
 _BACKLOG_BYTES = 1 << 16
 #: Seconds to read the rest of an ended job's output from the kernel's queue.
 _DRAIN_S = 2.0
+#: Seconds that a program has to stop by itself when it is suspended: one that has the whole screen,
+#: and any other.
+_SCREEN_STOP_S, _STOP_S = 0.2, 0.02
+#: Seconds between two looks whether it has stopped.
+_STOP_STEP_S = 0.005
+#: ^Z, and for how many seconds a program that reads it as a key may take to stop itself.
+_SUSPEND_KEY, _SUSPEND_S = b"\x1a", 1.5
 
 
 class PtyRelay:
@@ -185,6 +141,13 @@ class PtyRelay:
         self.is_open = False
         self._was_open = False
         self._stopped_group: int | None = None
+        #: Whether the group has stopped by itself, so that it draws its screen when it goes on.
+        self._has_stopped_itself = False
+        self._screen_modes = ScreenModes()
+        #: Until when the program may stop itself after a ^Z that it has read as a key (monotonic
+        #: clock), and how often it had left the alternate screen before.
+        self._may_stop_until_s = 0.0
+        self._left_before = 0
         #: The descriptor of the terminal that shows the job's output.
         self._screen = next((fd for fd in (1, 2) if os.isatty(fd)), terminal.fd)
 
@@ -223,6 +186,20 @@ class PtyRelay:
         self.is_open = self._was_open
         if self.is_open:
             self._show_output()
+        if self._may_stop_until_s and self._wants_to_stop():
+            self._may_stop_until_s = 0.0
+            yield EscapeCommand.SUSPEND
+
+    def _wants_to_stop(self) -> bool:
+        """Return whether the program has suspended itself after a ^Z, or has tried to: it has left
+        the screen and is back, since the kernel does not carry out its SIGTSTP (`stop_job`)."""
+        if time.monotonic() > self._may_stop_until_s:
+            self._may_stop_until_s = 0.0
+            return False
+        group = self._leading_group()
+        modes = self._screen_modes
+        is_back = modes.is_alternate and modes.times_left > self._left_before
+        return group is not None and (is_back or _is_stopped(group))
 
     def _read_keys(self) -> Iterator[EscapeCommand]:
         try:
@@ -253,7 +230,12 @@ class PtyRelay:
         if not self.is_open or self._leading_group() is None:
             return keys, b"", b""
         key = suspend_key(self._master)
-        return (keys, b"", b"") if key is None else keys.partition(key)
+        if key is not None:
+            return keys.partition(key)
+        if _SUSPEND_KEY in keys:
+            self._may_stop_until_s = time.monotonic() + _SUSPEND_S
+            self._left_before = self._screen_modes.times_left
+        return keys, b"", b""
 
     def _leading_group(self) -> int | None:
         """Return the foreground process group if it is that of the job's first process, or None."""
@@ -264,15 +246,57 @@ class PtyRelay:
             return None
 
     def stop_job(self) -> None:
-        """Stop the job's foreground group, as ^Z stops a program that a shell started."""
-        self._stopped_group = self._leading_group()
-        if self._stopped_group is not None:
-            self._signal(self._stopped_group, signal.SIGSTOP)
+        """Stop the job's foreground group, as ^Z stops a program that a shell started, and give the
+        terminal its usual modes back.
+
+        The kernel carries SIGTSTP out only where a program handles it, because the group is
+        orphaned. Some of these programs stop then with SIGSTOP; others clean up the screen, are not
+        stopped by a second SIGTSTP and go on. So SIGSTOP follows for all.
+        """
+        self._stopped_group = group = self._leading_group()
+        if group is not None:
+            self._signal(group, signal.SIGTSTP)
+            self._has_stopped_itself = self._stops(group)
+            self._signal(group, signal.SIGSTOP)
+            self._show_rest()
+        self.leave_screen()
+
+    def _stops(self, group: int) -> bool:
+        """Show what the group writes until it has stopped, and return whether it has in time."""
+        seconds = _SCREEN_STOP_S if self._screen_modes.is_alternate else _STOP_S
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if _is_stopped(group):
+                return True
+            select.select(self.outputs(), [], [], _STOP_STEP_S)
+            if self.is_open:
+                self._show_output()
+        return _is_stopped(group)
+
+    def _show_rest(self) -> None:
+        """Show what a stopped group has written before."""
+        while self.is_open and select.select([self._master], [], [], 0)[0]:
+            self._show_output()
+
+    def leave_screen(self) -> None:
+        """Give the terminal the modes that it had before the job's program took the screen."""
+        self._write_screen(self._screen_modes.leave())
 
     def continue_job(self) -> None:
-        if self._stopped_group is not None:
-            self._signal(self._stopped_group, signal.SIGCONT)
-            self._stopped_group = None
+        """Let the group go on where `stop_job` has stopped it, with its screen drawn again."""
+        group, self._stopped_group = self._stopped_group, None
+        if group is None:
+            return
+        self._write_screen(self._screen_modes.enter())
+        self._signal(group, signal.SIGCONT)
+        if self._has_stopped_itself or not self._screen_modes.is_alternate:
+            return
+        # Somebody else's text is on the screen. A program that handles SIGTSTP draws all of its
+        # screen after it; others do at a new size.
+        self._signal(group, signal.SIGTSTP)
+        if self._stops(group):
+            self._signal(group, signal.SIGCONT)
+        self._signal(group, signal.SIGWINCH)
 
     def _signal(self, group: int, number: int) -> None:
         try:
@@ -296,7 +320,15 @@ class PtyRelay:
     def _show_output(self) -> None:
         piece = self.read()
         if piece:
+            self._screen_modes.feed(piece)
             write_all(self._screen, piece)
+
+    def _write_screen(self, data: bytes) -> None:
+        try:
+            write_all(self._screen, data)
+        except OSError:
+            # The terminal has been closed.
+            pass
 
     def end_line(self) -> None:
         write_all(self._screen, b"\n")
@@ -321,6 +353,15 @@ class PtyRelay:
     def close(self) -> None:
         os.close(self._master)
         self.terminal.restore()
+
+
+def _is_stopped(pid: int) -> bool:
+    """Return whether a process has been stopped by a signal."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2].startswith(b"T")
+    except OSError:
+        return False
 
 
 def end_by_signal(number: int, frame: object) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drfd_cli.terminal import EscapeCommand, EscapeFilter
+from drfd_cli.relay.escapes import EscapeCommand, EscapeFilter
 
 
 def fed(*pieces: bytes, sign: bytes | None = b"~") -> list[bytes | EscapeCommand]:

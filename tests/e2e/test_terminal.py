@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import termios
@@ -30,7 +31,7 @@ def sit(instance: Instance) -> Iterator[Sit]:
     def start(*command: object, **options: Any) -> Emulator:
         env = {**os.environ, "DRFD_SOCKET": str(instance.socket), "TERM": "linux", "PS1": "$ "}
         env.pop("NO_COLOR", None)
-        made.append(Emulator(*command, env=env, cwd=instance.work, **options))
+        made.append(Emulator(*command, **{"env": env, "cwd": instance.work, **options}))
         return made[-1]
 
     yield start
@@ -243,6 +244,89 @@ def test_a_shell_in_a_job_suspends_its_own_programs(sit: Sit) -> None:
     terminal.sees("Stopped")
     terminal.type(b"kill -9 %1; exec sh -c 'exit 4'\r")
     assert terminal.ends() == 4
+
+
+#: Reads ^Z as a key, leaves the screen, asks the kernel to stop it, and draws all, as vim does.
+OWN_KEYS = """
+import os, signal, sys, tty
+tty.setraw(0)
+def draw():
+    os.write(1, b'\\x1b[?1049h\\x1b[2J\\x1b[Hdrawn\\x1b[24;1Hthe end')
+signal.signal(signal.SIGWINCH, lambda number, frame: draw())
+draw()
+while (key := os.read(0, 1)) != b'q':
+    if key == b'\\x1a':
+        os.write(1, b'\\x1b[?1049l')
+        os.kill(0, signal.SIGTSTP)
+        draw()
+os.write(1, b'\\x1b[?1049l')
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "seen"), [(FULL_SCREEN, "24 rows"), (OWN_KEYS, "drawn")], ids=["curses", "own keys"]
+)
+def test_a_full_screen_program_leaves_the_screen_and_draws_it_again(
+    sit: Sit, instance: Instance, code: str, seen: str
+) -> None:
+    (instance.work / "full.py").write_text(code)
+    env = {**os.environ, "DRFD_SOCKET": str(instance.socket), "TERM": "xterm", "PS1": "$ "}
+    terminal = sit("bash", "--norc", "-i", env=env)
+    terminal.sees("$")
+    terminal.type(f"{DRF} run -- python3 -I full.py\r".encode())
+    terminal.sees(seen, "the end")
+    terminal.type(CTRL_Z)
+    terminal.sees("Stopped")
+    entered, _, left = terminal.sent.rpartition(b"\x1b[?1049l")
+    assert entered
+    assert b"\x1b[?1049h" not in left
+    terminal.type(b"clear; echo it is $((40 + 2))\r")
+    terminal.sees("it is 42")
+    assert seen not in "\n".join(terminal.lines())
+    terminal.type(b"fg\r")
+    terminal.sees(seen, "the end")
+    assert b"\x1b[?1049h" in terminal.sent.rpartition(b"it is 42")[2]
+    terminal.type(b"q")
+    terminal.until("the shell's prompt", lambda: terminal.lines()[-1].endswith("$"))
+
+
+def test_a_program_that_stops_itself_is_suspended_once(sit: Sit) -> None:
+    code = """
+import os, signal
+def stop(number, frame):
+    os.write(1, b'cleaned up\\n')
+    os.kill(os.getpid(), signal.SIGSTOP)
+    os.write(1, b'back again\\n')
+signal.signal(signal.SIGTSTP, stop)
+os.write(1, b'\\x1b[?1049hready\\n')
+while True:
+    signal.pause()
+"""
+    terminal = sit("bash", "--norc", "-i")
+    terminal.sees("$")
+    words = " ".join(map(shlex.quote, map(str, python(code))))
+    terminal.type(f"PS2=; {words}\r".replace("\n", "\r").encode())
+    terminal.sees("\nready")
+    terminal.type(CTRL_Z)
+    terminal.sees("\ncleaned up", "Stopped")
+    terminal.type(b"fg\r")
+    terminal.sees("\nback again")
+    terminal.type(CTRL_BACKSLASH)
+    terminal.until("the shell's prompt", lambda: terminal.lines()[-1].endswith("$"))
+    assert terminal.sent.count(b"\r\ncleaned up") == 1
+
+
+def test_a_detached_full_screen_program_leaves_the_screen(sit: Sit, instance: Instance) -> None:
+    terminal = sit(
+        *shell(r"printf '\033[?1049h\033[?25lup\n'; while [ ! -e go ]; do sleep .1; done")
+    )
+    terminal.sees("up")
+    terminal.type(b"\r~d")
+    assert terminal.ends() == 0
+    assert b"\x1b[?1049l" in terminal.sent
+    assert b"\x1b[?25h" in terminal.sent
+    (instance.work / "go").touch()
+    instance.wait_end(1)
 
 
 def state(pid: int) -> str:
