@@ -322,7 +322,10 @@ def start_own(socket_path: Path) -> None:
     from drfd.client.autostart import start_daemon
 
     start_daemon(socket_path)
-    output.say("started your own drfd (no system daemon is running here)")
+    output.say(
+        "started your own drfd (no system daemon is running here); "
+        "drf doctor says what it can enforce"
+    )
 
 
 # -- the options that select ended jobs -------------------------------------------------------

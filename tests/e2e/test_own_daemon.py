@@ -77,7 +77,8 @@ def test_the_first_command_starts_it_and_says_so(home: Path) -> None:
     # On a slow machine it says besides that the launcher is not there yet, and when it is.
     said = [line for line in first.stderr.splitlines() if not line.startswith("drf: the launcher ")]
     assert said[:2] == [
-        "drf: started your own drfd (no system daemon is running here)",
+        "drf: started your own drfd (no system daemon is running here); "
+        "drf doctor says what it can enforce",
         "drf: job 1 FAILED: exit code 3",
     ]
     assert (home / "drf-1.out").read_text() == "it runs\n"

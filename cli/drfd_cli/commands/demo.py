@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 import click
 
 from drfd.client.connection import Connection
+from drfd.common.units import show_size
 from drfd_cli import output
 from drfd_cli.demo import figure8, figure9, private_daemon, scaling
 
@@ -37,10 +39,20 @@ MIB = 1 << 20
 #: Seconds between the jobs of the first two pools and those of the third.
 SECOND_WAVE_S = 3.0
 _TASK_S = 5
+#: What to do after the demo.
+_NEXT = (
+    "",
+    "What next:",
+    "  drf submit -c 1 -m 1G -- CMD   queues a job of yours",
+    "  drf top                        shows the machine, live",
+    "  drf doctor                     says what is enforced here, and what is not",
+    "  drf --help                     lists the other commands",
+)
 #: Most bytes that all processes together touch; they also touch at most a quarter of free memory.
 _TOUCH_BYTES = 1 * GIB
 _DECLARED_BYTES = 14 * GIB
-_BAR = 24
+#: Most columns of a bar, and columns of the table beside it.
+_BAR, _BESIDE = 24, 62
 
 
 @click.group("demo", invoke_without_command=True)
@@ -78,7 +90,7 @@ def _config(directory: Path) -> str:
 def _play(client: Connection, directory: Path) -> int:
     doctor = private_daemon.controls_of(client)
     scale = memory_scale()
-    click.echo(opening(doctor, scale))
+    _tell(opening(doctor, scale))
     client.request("drain", on=True)
     names = {}
     for task in first_wave():
@@ -100,8 +112,19 @@ def _play(client: Connection, directory: Path) -> int:
                 break
             time.sleep(_FRAME_S)
     jobs = client.request("status", ended=100)["jobs"]
-    click.echo(closing(jobs, peak))
+    _tell(closing(jobs, peak))
     return 0 if went_as_planned(jobs, names) else 1
+
+
+def _tell(lines: list[str]) -> None:
+    """Print lines, on a terminal wrapped at its width."""
+    columns = output.width()
+    for line in lines:
+        pieces = [line]
+        if output.is_terminal():
+            indent = " " * (len(line) - len(line.lstrip()) + 4)
+            pieces = textwrap.wrap(line, columns, subsequent_indent=indent) or [line]
+        click.echo("\n".join(pieces))
 
 
 def _remember_first(peak: dict[str, float], shares: SharesReply) -> None:
@@ -187,17 +210,17 @@ def pools(shares: SharesReply) -> list[NodeView]:
     return [node for node in shares["nodes"] if node["path"].count(".") == 1]
 
 
-def opening(doctor: DoctorReply, scale: float) -> str:
+def opening(doctor: DoctorReply, scale: float) -> list[str]:
     lines = [
-        "Three pools stand in for users, on a machine of 9 cores and 18 GB as in the DRF paper:",
-        "  A  tasks of 1 core, 4 GB      its dominant resource is memory",
-        "  B  tasks of 3 cores, 1 GB     its dominant resource is the CPU",
-        "  C  tasks of 60 MB/s of disk   comes later, with one job that lies about its memory",
+        "Three pools stand in for users, on a machine of 9 cores and 18G as in the DRF paper:",
+        "  A  tasks of 1 core, 4G       its dominant resource is memory",
+        "  B  tasks of 3 cores, 1G      its dominant resource is the CPU",
+        "  C  tasks of 60M/s of disk    comes later, with one job that lies about its memory",
         f"Each process touches {scale:.0%} of the memory it declares, to do this machine no harm.",
         private_daemon.limits_line(doctor),
     ]
     lines += [f"warning: {output.clean(text)}" for text in doctor["warnings"]]
-    return "\n".join(lines)
+    return lines
 
 
 @contextmanager
@@ -217,13 +240,14 @@ def _table(shares: SharesReply, jobs: list[JobView], at_s: float) -> Table:
         "POOL", ("RUN", "right"), ("WAIT", "right"), ("CORES", "right"), ("MEM", "right"),
         ("IO R/W", "right"), "DOMINANT", "SHARE",
     )  # fmt: skip
+    columns = max(4, min(_BAR, output.width() - _BESIDE))
     for node in pools(shares):
         share = node["dominant_share"]
-        bar = ("█" * round(share * _BAR)).ljust(_BAR, "·")
+        bar = ("█" * round(share * columns)).ljust(columns, "·")
         cells = [
             node["path"].removeprefix("root."), node["running"], node["pending"],
             *output.show_demand(node["usage"]), node["dominant_resource"] or "-",
-            f"{bar} {share:4.0%}",
+            f"{share:4.0%} {bar}",
         ]  # fmt: skip
         output.add_row(table, cells)
     ended = [job for job in jobs if job["ended_at"]]
@@ -251,8 +275,9 @@ class _Lines:
             click.echo(f"{at_s:5.1f} s  shares {levels}  {words}")
 
 
-def closing(jobs: list[JobView], first_shares: dict[str, float]) -> str:
-    """Return the summary. `first_shares` are the highest dominant shares before the third pool."""
+def closing(jobs: list[JobView], first_shares: dict[str, float]) -> list[str]:
+    """Return the lines of the summary. `first_shares` are the highest dominant shares before the
+    third pool."""
     started = sorted(
         (job for job in jobs if job["started_at"]), key=lambda job: job["started_at"] or 0.0
     )
@@ -265,10 +290,10 @@ def closing(jobs: list[JobView], first_shares: dict[str, float]) -> str:
         "Outcomes:",
     ]
     for job in jobs:
-        peak = job["usage"]["memory_peak"] >> 20
+        peak = show_size(job["usage"]["memory_peak"])
         cpu_s = job["usage"]["cpu_seconds"]
         lines.append(
             f"  job {job['id']:>2} {job['name']:<9} {output.show_elapsed(job):>4}, "
-            f"{cpu_s:4.1f} s of CPU, {peak:>4} MiB at most  {output.why_line(job)}"
+            f"{cpu_s:4.1f} s of CPU, {peak:>5} at most  {output.why_line(job)}"
         )
-    return "\n".join(lines)
+    return [*lines, *_NEXT]

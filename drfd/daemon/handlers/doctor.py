@@ -79,6 +79,8 @@ def cures(
     if not install.is_systems:
         found.append(
             "this daemon is for you alone: where several share a machine, root runs drfd install"
+            if install.uid
+            else "nothing starts this daemon again after a reboot: drfd install makes it a service"
         )
     for name in guessed:
         found.append(

@@ -112,6 +112,13 @@ def test_without_cgroups_root_can_help() -> None:
 
 def test_a_daemon_of_ones_own_is_not_the_systems() -> None:
     (cure,) = look(OWN)
+    assert "for you alone" in cure
+    assert "drfd install" in cure
+
+
+def test_a_daemon_that_root_has_started_serves_others_too() -> None:
+    (cure,) = look(replace(OWN, uid=0))
+    assert "for you alone" not in cure
     assert "drfd install" in cure
 
 
