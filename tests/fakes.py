@@ -405,7 +405,7 @@ class Bench:
             self.ledger.jobs.values(),
             arrays=self.ledger.arrays.live(),
             next_id=self.ledger.next_id,
-            draining=self.ledger.draining,
+            drained=self.ledger.drained,
         )
         assert tables(rebuilt) == tables(self.ledger), "the live jobs give other books"
         pairs = zip(self.ledger.allocated, self.rules.shares.capacity, strict=True)

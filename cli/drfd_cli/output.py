@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
-from drfd.common.units import show_duration, show_size
+from drfd.common.units import clock_time, show_duration, show_size
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -109,8 +109,21 @@ def launcher_away(reply: BatchReply | HelloReply | StatusReply) -> str | None:
 
 def notices(reply: StatusReply) -> list[str]:
     """Return the lines about the service as a whole, which are printed before a list."""
-    told = ["draining: nothing is launched until drf undrain"] * bool(reply.get("draining"))
+    told = drain_notices(reply)
     return [clean(notice["text"], 1000) for notice in reply.get("notices") or []] + told
+
+
+def drain_notices(reply: Mapping[str, Any]) -> list[str]:
+    """Return the line that says that launching is stopped, by whom and why, or none."""
+    if not reply.get("draining", "drain" in reply):
+        return []
+    text = "draining: nothing is launched until drf undrain"
+    drain = reply.get("drain")
+    if drain is None:
+        # An older daemon does not say more.
+        return [text]
+    text = f"{text} (by {drain['by']} since {clock_time(drain['since'])})"
+    return [clean(f"{text}: {drain['reason']}" if drain["reason"] else text, 1000)]
 
 
 def tell(text: object) -> None:

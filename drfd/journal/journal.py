@@ -246,10 +246,10 @@ class Journal:
                 "select data from events where job_id is null and kind = 'Drained'"
                 " order by seq desc limit 1"
             ).fetchone()
-            draining = False
+            stopped = None
             if drained is not None:
                 event = self._records.event("Drained", drained[0])
-                draining = isinstance(event, ev.Drained) and event.on
+                stopped = event if isinstance(event, ev.Drained) and event.on else None
             try:
                 return Ledger.of_jobs(
                     axes,
@@ -258,7 +258,7 @@ class Journal:
                     next_id=max(
                         last_id + 1, self.arrays.last_id() + 1, int(self._fact("next_id") or 1)
                     ),
-                    draining=draining,
+                    drained=stopped,
                     ended=self._ended,
                 )
             except (TypeError, LookupError, AssertionError) as error:

@@ -294,6 +294,21 @@ class ErrorView(TypedDict):
     hint: str
 
 
+class DrainView(TypedDict):
+    """Who has stopped launching, since when, and for what reason; the reason may be empty."""
+
+    by: str
+    since: float
+    reason: str
+
+
+class DrainPart(TypedDict):
+    """Part of several replies."""
+
+    #: Sent only while launching is stopped.
+    drain: NotRequired[DrainView]
+
+
 class ServiceState(TypedDict):
     """Whether jobs can start and stop at present."""
 
@@ -327,7 +342,7 @@ class DryRunReply(TypedDict):
     no_estimate: NotRequired[CodeText]
 
 
-class StatusReply(ServiceState):
+class StatusReply(ServiceState, DrainPart):
     jobs: list[JobView]
     counts: dict[str, int]
     draining: bool
@@ -505,7 +520,7 @@ class NodeView(TypedDict):
     pending: int
 
 
-class SharesReply(TypedDict):
+class SharesReply(DrainPart):
     capacity: ResourcesView
     free: ResourcesView
     nodes: list[NodeView]
@@ -569,7 +584,7 @@ class EnforcementView(TypedDict):
     launcher: str
 
 
-class DoctorReply(EnforcementView, ServiceState):
+class DoctorReply(EnforcementView, ServiceState, DrainPart):
     cures: list[str]
     external: ExternalView | None
     draining: bool
@@ -615,7 +630,7 @@ class SnapshotNode(NodeView):
     used: SumView
 
 
-class CommonSnapshot(TypedDict):
+class CommonSnapshot(DrainPart):
     """The part of a snapshot that is the same for all users."""
 
     at: float

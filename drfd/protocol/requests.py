@@ -295,6 +295,8 @@ class SetRequest(BatchRequest, tag="set", frozen=True):
 
 class DrainRequest(Request, tag="drain", frozen=True):
     on: bool
+    #: Shown to everybody while launching is stopped; null keeps the present one, "" removes it.
+    reason: Annotated[str, Meta(max_length=300)] | None = None
 
 
 class ReloadRequest(Request, tag="reload", frozen=True):

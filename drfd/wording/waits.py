@@ -60,7 +60,7 @@ def wait_text(reason: why.WaitReason, show_clock: ShowClock) -> str:
         case why.HeldBy():
             return f"held by {fact.by}; drf release {fact.job} lets it go"
         case why.Draining():
-            return "launching is stopped (drf drain) until drf undrain"
+            return _draining(fact, show_clock)
         case why.LauncherAway():
             return "the launcher is away; jobs start again when it is back"
         case why.NextPass():
@@ -128,7 +128,7 @@ def wait_columns(reason: why.WaitReason, show_clock: ShowClock) -> WaitColumns:
         case why.HeldBy():
             return WaitColumns("resume" if fact.is_suspended else "release", fact.by)
         case why.Draining():
-            return WaitColumns("undrain")
+            return WaitColumns("undrain", fact.by)
         case why.LauncherAway():
             return WaitColumns("launcher")
         case why.NextPass() | why.DependenciesEnded():
@@ -179,6 +179,12 @@ def wait_columns(reason: why.WaitReason, show_clock: ShowClock) -> WaitColumns:
             return WaitColumns("a slot", f"{fact.count} slots taken")
         case why.BehindInFifo():
             return WaitColumns(f"start of {fact.job}", f"job {fact.job} ({fact.user})")
+
+
+def _draining(fact: why.Draining, show_clock: ShowClock) -> str:
+    about = f": {fact.text}" if fact.text else ""
+    since = show_clock(fact.since_s)
+    return f"{fact.by} has stopped launching (drf drain) since {since}, until drf undrain{about}"
 
 
 def _axis_name(axis: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 import time
 from typing import Any
@@ -889,6 +890,30 @@ def test_draining(drf: Drf, daemon: CannedDaemon, verb: str, on: bool, line: str
     result = drf(verb)
     assert (result.code, result.out, result.err) == (0, line, "")
     assert daemon.requests == [{"op": "drain", "on": on}]
+
+
+def test_a_drain_with_a_reason(drf: Drf, daemon: CannedDaemon) -> None:
+    daemon.replies = {"drain": {"draining": True}}
+    assert drf("drain", "--reason", "disk swap").code == 0
+    assert daemon.requests == [{"op": "drain", "on": True, "reason": "disk swap"}]
+
+
+def test_the_reason_of_a_drain_is_shown(drf: Drf, daemon: CannedDaemon) -> None:
+    drain = {"by": "root", "since": 1.7e9, "reason": "disk\x1b[2J swap"}
+    daemon.replies = {
+        "status": {"jobs": [], "counts": {}, "draining": True, "drain": drain},
+        "shares": {**SHARES, "drain": drain},
+        "doctor": {**DOCTOR, "draining": True, "drain": drain},
+    }
+    line = re.compile(
+        r"draining: nothing is launched until drf undrain "
+        r"\(by root since 2023-11-1[45] \d\d:\d\d\): disk\?\[2J swap\n"
+    )
+    assert line.search(drf("status").err)
+    assert line.search(drf("shares").err)
+    assert line.search(drf("doctor").out)
+    for verb in ("status", "shares", "doctor"):
+        assert json.loads(drf(verb, "--json").out)["drain"] == drain
 
 
 # -- JSON --------------------------------------------------------------------------------------

@@ -242,6 +242,27 @@ def test_draining_outlives_the_daemon_and_so_does_its_end(
     assert open_journal().load(Axes()).draining is False
 
 
+def test_the_reason_of_a_drain_outlives_the_daemon(
+    journal: Journal, open_journal: Callable[[], Journal]
+) -> None:
+    first = ev.Drained(at_s=1.0, on=True, by="root", reason="disk swap at 18:00")
+    write(journal, first)
+    assert open_journal().load(Axes()).drained == first
+    later = ev.Drained(at_s=5.0, on=True, by="eve", reason="at 19:00", since_s=first.at_s)
+    write(journal, later)
+    loaded = open_journal().load(Axes()).drained
+    assert loaded == later
+    assert loaded is not None
+    assert loaded.stopped_s == first.at_s
+
+
+def test_a_drain_of_a_journal_without_reasons_is_read() -> None:
+    event = records.decode_event("Drained", b'{"at_s":36.5,"on":true,"by":"root"}')
+    assert event == ev.Drained(at_s=36.5, on=True, by="root", reason="")
+    assert isinstance(event, ev.Drained)
+    assert event.stopped_s == 36.5
+
+
 # -- jobs that have ended ----------------------------------------------------------------------
 
 

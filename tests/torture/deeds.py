@@ -163,7 +163,8 @@ def _change(world: World, random: Random) -> None:
 
 
 def _drain(world: World, random: Random) -> None:
-    world.ask(st.DrainAsked(world.now(), True, random.choice([ADMIN, ADMIN, ACTORS["ann"]])))
+    actor, reason = random.choice([ADMIN, ADMIN, ACTORS["ann"]]), random.choice([None, "swap", ""])
+    world.ask(st.DrainAsked(world.now(), True, actor, reason))
 
 
 def _undrain(world: World, random: Random) -> None:

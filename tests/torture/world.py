@@ -467,7 +467,7 @@ def compare_books(kept: Ledger, fresh: Ledger, what: str) -> None:
     names = (
         "jobs arrays queues used allocations allocated taken job_counts dependents begins next_id"
     )
-    for name in (*names.split(), "draining"):
+    for name in (*names.split(), "drained"):
         mine, other = getattr(kept, name), getattr(fresh, name)
         claim(mine == other, "", what, name, mine, other)
     ends = [

@@ -64,7 +64,14 @@ def lacks(axis: str, needed: int, free: int, held: int) -> TooLittleFree:
 SENTENCES: list[tuple[Evidence, str]] = [
     (HeldBy("alice", "1"), "held by alice; drf release 1 lets it go"),
     (HeldBy("root", "4_7", is_suspended=True), "suspended by root; drf resume 4_7 lets it go on"),
-    (Draining(), "launching is stopped (drf drain) until drf undrain"),
+    (
+        Draining("root", 5.0),
+        "root has stopped launching (drf drain) since T+5.0s, until drf undrain",
+    ),
+    (
+        Draining("root", 5.0, "disk swap"),
+        "root has stopped launching (drf drain) since T+5.0s, until drf undrain: disk swap",
+    ),
     (LauncherAway(), "the launcher is away; jobs start again when it is back"),
     (NextPass(), "starts with the next pass"),
     # Dependencies and begin times.
@@ -245,7 +252,7 @@ def test_every_kind_of_evidence_has_a_sentence_here() -> None:
 COLUMNS: list[tuple[Evidence, WaitColumns]] = [
     (HeldBy("alice", "1"), WaitColumns("release", "alice")),
     (HeldBy("root", "4_7", is_suspended=True), WaitColumns("resume", "root")),
-    (Draining(), WaitColumns("undrain")),
+    (Draining("root", 5.0), WaitColumns("undrain", "root")),
     (LauncherAway(), WaitColumns("launcher")),
     (NextPass(), WaitColumns("next pass")),
     (

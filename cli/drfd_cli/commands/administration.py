@@ -22,9 +22,14 @@ _LOOK_S = 2.0
 
 
 @click.command("drain")
-def drain() -> None:
-    """Stop launching jobs; running ones go on, new ones are queued. For administrators."""
-    connect().request("drain", on=True)
+@click.option("--reason", metavar="TEXT", help="Why; everybody reads it in status, why and top.")
+def drain(reason: str | None) -> None:
+    """Stop launching jobs; running ones go on, new ones are queued. For administrators.
+
+    Once more with another reason, it changes the reason; with '' it removes it.
+    """
+    said = {} if reason is None else {"reason": reason}
+    connect().request("drain", on=True, **said)
     output.tell("draining: nothing is launched until drf undrain")
 
 

@@ -80,6 +80,8 @@ def _show(reply: DoctorReply) -> None:
     if external:
         use, kept = _amount(external), _amount(external["kept"])
         output.tell(f"processes outside drfd use {use}; {kept} of what is for jobs is left to them")
+    for notice in output.drain_notices(reply):
+        output.tell(notice)
     for warning in reply["warnings"]:
         output.tell(f"warning: {output.clean(warning)}")
     for job_id in reply["stuck_jobs"]:

@@ -25,12 +25,18 @@ _WIDE_ONLY = {"WEIGHT", "DOMINANT", "IO R/W", "GRES"}
 def command() -> Result:
     """Who holds how much of the machine, and how much each is entitled to."""
     reply = connect().request("shares")
-    keys = ("capacity", "free", "nodes", "external")
+    keys = ("capacity", "free", "nodes", "external", "drain")
     return Result(
-        show=lambda: _print_table(reply),
+        show=lambda: _show(reply),
         view=lambda: pick(reply, keys),
         pages=lambda: [reply["nodes"]],
     )
+
+
+def _show(reply: SharesReply) -> None:
+    for notice in output.drain_notices(reply):
+        output.say(notice)
+    _print_table(reply)
 
 
 def _print_table(reply: SharesReply) -> None:

@@ -140,7 +140,12 @@ def command(
 def _view(pages: Iterator[StatusReply], first: StatusReply) -> Mapping[str, object]:
     counts: Counter[str] = Counter()
     jobs = [job for page in _counted(pages, counts) for job in page["jobs"]]
-    view = {"jobs": jobs, "counts": counts, "draining": first["draining"]}
+    view = {
+        "jobs": jobs,
+        "counts": counts,
+        "draining": first["draining"],
+        **output.pick(first, ("drain",)),
+    }
     return {**view, **output.standing(first)}
 
 

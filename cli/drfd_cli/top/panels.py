@@ -224,12 +224,22 @@ def first_line(
     codes = [clean(notice["code"], 40).replace("_", " ") for notice in notices]
     if trouble or codes:
         # Only the codes fit; drf status has the sentences.
-        told = trouble or ", ".join([*codes, *["DRAINING"] * snapshot["draining"]])
+        told = trouble or ", ".join([*codes, *_draining(snapshot)])
         room = columns - width_of(line) - 1
         line.append(Segment(fit(f" {told} ", room).rstrip() + " ", theme["alarm"]))
     elif snapshot["draining"]:
-        line.append(Segment(" DRAINING ", theme["notice"]))
+        room = columns - width_of(line) - 1
+        told = fit(f" {_draining(snapshot)[0]} ", room).rstrip() + " "
+        line.append(Segment(told, theme["notice"]))
     return joined(line, columns)
+
+
+def _draining(snapshot: SnapshotView) -> list[str]:
+    """Return the notice that launching is stopped, with its reason, or none."""
+    if not snapshot["draining"]:
+        return []
+    reason = snapshot["drain"]["reason"] if "drain" in snapshot else ""
+    return [f"DRAINING: {clean(reason, 300)}" if reason else "DRAINING"]
 
 
 def in_words(snapshot: SnapshotView) -> str:
@@ -240,7 +250,9 @@ def in_words(snapshot: SnapshotView) -> str:
     capacity, counts = snapshot["capacity"], snapshot["counts"]
     waiting = counts.get("PENDING", 0) + counts.get("HELD", 0)
     clock = time.strftime("%H:%M:%S", time.localtime(snapshot["at"]))
-    draining = "; draining" if snapshot["draining"] else ""
+    draining = "".join(
+        f"; {each.replace('DRAINING', 'draining', 1)}" for each in _draining(snapshot)
+    )
     draining += "".join(f"; {clean(each['text'], 300)}" for each in snapshot.get("notices") or ())
     return (
         f"{snapshot['host']} at {clock}: {show_axis('cores', held['cores'])} of"

@@ -288,9 +288,15 @@ def _refuse_if_kept(job: Job, actor: st.Actor) -> None:
 def drain(ledger: Ledger, asked: st.DrainAsked) -> list[ev.Event]:
     if not asked.actor.is_admin:
         raise NotPermitted("not-admin", "only an administrator may drain or undrain")
-    if ledger.draining is asked.on:
+    at_s, by, before = asked.now.at_s, asked.actor.user, ledger.drained
+    if not asked.on:
+        return [] if before is None else [ev.Drained(at_s=at_s, on=False, by=by)]
+    if before is None:
+        return [ev.Drained(at_s=at_s, on=True, by=by, reason=asked.reason or "")]
+    if asked.reason in (None, before.reason):
         return []
-    return [ev.Drained(at_s=asked.now.at_s, on=asked.on, by=asked.actor.user)]
+    since_s = before.stopped_s
+    return [ev.Drained(at_s=at_s, on=True, by=by, reason=asked.reason or "", since_s=since_s)]
 
 
 _WAITS = (JobState.PENDING, JobState.HELD)

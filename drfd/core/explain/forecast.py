@@ -48,7 +48,7 @@ class Circumstances:
     """The state that a forecast starts from, besides the rules and the live jobs and arrays."""
 
     next_id: int
-    draining: bool
+    drained: ev.Drained | None
     shortages: Shortages
     #: The ends that some dependent jobs have not been told.
     ended: Mapping[int, End]
@@ -65,7 +65,7 @@ class Circumstances:
             jobs,
             arrays=arrays,
             next_id=self.next_id,
-            draining=self.draining,
+            drained=self.drained,
             shortages=self.shortages.copy(),
             ended=lambda ids: self.ended,
         )

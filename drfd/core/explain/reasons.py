@@ -59,6 +59,11 @@ class HeldBy:
 class Draining:
     """No job is launched until the drain is revoked."""
 
+    #: The administrator, the Unix time since which it lasts, and the reason given, if any.
+    by: str
+    since_s: float
+    text: str = ""
+
 
 @dataclass(frozen=True, slots=True)
 class LauncherAway:
@@ -302,8 +307,10 @@ def explain_wait(
         return WaitReason(ReasonCode.HELD, by)
     if demand is None:
         return _unready(job, ledger, name_of)
-    if ledger.draining:
-        return WaitReason(ReasonCode.DRAINING, Draining())
+    if ledger.drained is not None:
+        stop = ledger.drained
+        evidence = Draining(stop.by, stop.stopped_s, stop.reason)
+        return WaitReason(ReasonCode.DRAINING, evidence)
     if not can_launch:
         return WaitReason(ReasonCode.STARTING_SOON, LauncherAway())
     blocks = None if last is None else last.blocks

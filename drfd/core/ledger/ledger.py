@@ -182,7 +182,8 @@ class Ledger:
         #: (Unix time, job id) of jobs with an earliest start time.
         self.begins = Begins()
         self.next_id = 1
-        self.draining = False
+        #: The event that stopped launching, or None while jobs are launched.
+        self.drained: ev.Drained | None = None
         #: The array that the latest event was about, as a whole or through one of its tasks, even
         #: if that event ended it; None if it was about no array.
         self.latest_array: ArrayState | None = None
@@ -197,7 +198,7 @@ class Ledger:
         *,
         arrays: Iterable[LiveArray] = (),
         next_id: int = 1,
-        draining: bool = False,
+        drained: ev.Drained | None = None,
         shortages: Shortages | None = None,
         ended: Callable[[Sequence[int]], Mapping[int, End]] | None = None,
     ) -> Ledger:
@@ -213,7 +214,7 @@ class Ledger:
         for job in jobs:
             ledger._put(None, job)
         ledger.next_id = max(next_id, ledger.next_id)
-        ledger.draining = draining
+        ledger.drained = drained
         ledger.shortages = Shortages(ledger.jobs.values()) if shortages is None else shortages
         if ended is not None:
             gone = [each for each in ledger.dependents if not ledger.lives(each)]
@@ -234,7 +235,7 @@ class Ledger:
             self.jobs.values(),
             arrays=self.arrays.live(),
             next_id=self.next_id,
-            draining=self.draining,
+            drained=self.drained,
             shortages=self.shortages,
             ended=lambda ids: self.dependents.ended,
         )
@@ -243,6 +244,11 @@ class Ledger:
         """Yield the demand of each live job, and of each live array for its tasks."""
         yield from (job.spec.demand for job in self.jobs.values())
         yield from (array.spec.demand for array, *_ in self.arrays.live())
+
+    @property
+    def draining(self) -> bool:
+        """True while no job is launched."""
+        return self.drained is not None
 
     @property
     def is_empty(self) -> bool:
@@ -336,7 +342,7 @@ class Ledger:
         """
         self.latest_array = None
         if isinstance(event, ev.Drained):
-            self.draining = event.on
+            self.drained = event if event.on else None
             return None
         if isinstance(event, ev.IdsRaised):
             self.next_id = max(self.next_id, event.next_id)

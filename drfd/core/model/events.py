@@ -291,11 +291,21 @@ class ArraySubmitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
-    """Launching was stopped (`on`) or allowed again; not about one job."""
+    """Launching was stopped (`on`) or allowed again, or the reason of the stop was changed; not
+    about one job."""
 
     at_s: float
     on: bool
     by: str
+    #: What the administrator says about the stop, for everybody to read; may be empty.
+    reason: str = ""
+    #: Since when launching has been stopped, if only the reason was changed.
+    since_s: float | None = None
+
+    @property
+    def stopped_s(self) -> float:
+        """Unix time since which launching has been stopped."""
+        return self.at_s if self.since_s is None else self.since_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

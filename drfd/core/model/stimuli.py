@@ -144,6 +144,8 @@ class DrainAsked:
     now: Now
     on: bool
     actor: Actor
+    #: None to keep the reason of a stop that lasts already.
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

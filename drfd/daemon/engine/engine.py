@@ -378,7 +378,7 @@ class Engine:
         belong to the ledger and the scheduler: encode or use it before the next turn."""
         return Circumstances(
             next_id=self.ledger.next_id,
-            draining=self.ledger.draining,
+            drained=self.ledger.drained,
             shortages=self.ledger.shortages,
             ended=self.ledger.dependents.ended,
             run_times=self.scheduler.run_times,

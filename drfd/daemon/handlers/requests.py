@@ -143,7 +143,7 @@ class Requests:
                 )
             case msg.DrainRequest():
                 await self.engine.submit_and_wait(
-                    st.DrainAsked(self.engine.clock(), request.on, actor)
+                    st.DrainAsked(self.engine.clock(), request.on, actor, request.reason)
                 )
                 return {"draining": self.engine.ledger.draining}
             case msg.ReloadRequest():
@@ -158,9 +158,10 @@ class Requests:
                 async with self._list_locks[actor.uid]:
                     return await self._waiting_rows.answer(request)
             case msg.SharesRequest():
-                return views.shares_view(
+                shares = views.shares_view(
                     self.engine.ledger, self.engine.rules, self.engine.external
                 )
+                return {**shares, **views.drain_part(self.engine.ledger)}
             case msg.DoctorRequest():
                 return self._doctor()
             case msg.EndStrayRequest():
@@ -185,6 +186,7 @@ class Requests:
             "cures": find_cures(self.install, self.site, self.link),
             "external": views.external_view(self.engine.external),
             "draining": self.engine.ledger.draining,
+            **views.drain_part(self.engine.ledger),
             **self._service_state(),
         }
 
@@ -280,6 +282,7 @@ class Requests:
             "jobs": shown,
             "counts": counts,
             "draining": ledger.draining,
+            **views.drain_part(ledger),
             "gres": list(ledger.axes.gres),
             "after": after,
             **self._service_state(),

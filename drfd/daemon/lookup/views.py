@@ -29,6 +29,7 @@ from drfd.protocol.replies import (
     CodeText,
     ConditionsView,
     CurveView,
+    DrainPart,
     EndedArrayView,
     ErrorView,
     EventView,
@@ -517,6 +518,14 @@ def external_view(external: ExternalLoad | None) -> ExternalView | None:
             "memory": external.kept.memory_bytes,
         },
     }
+
+
+def drain_part(ledger: Ledger) -> DrainPart:
+    """Return what is added to a reply while launching is stopped."""
+    stop = ledger.drained
+    if stop is None:
+        return {}
+    return {"drain": {"by": stop.by, "since": stop.stopped_s, "reason": stop.reason}}
 
 
 def shares_view(ledger: Ledger, rules: Rules, external: ExternalLoad | None = None) -> SharesReply:

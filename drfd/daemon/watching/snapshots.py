@@ -25,7 +25,15 @@ from drfd.core.model.stimuli import Actor
 from drfd.core.scheduling.plan import Plan
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, Row, job_of
-from drfd.daemon.lookup.views import Sums, external_view, now_view, row_view, shares_view, wait_view
+from drfd.daemon.lookup.views import (
+    Sums,
+    drain_part,
+    external_view,
+    now_view,
+    row_view,
+    shares_view,
+    wait_view,
+)
 from drfd.daemon.monitoring.meter import Curves
 from drfd.host.measurements import read_pressure
 from drfd.protocol.replies import CodeText, CommonSnapshot, SnapshotRow, WaitView
@@ -92,6 +100,7 @@ class Overview:
             "at": engine.clock().at_s,
             "host": os.uname().nodename,
             "draining": ledger.draining,
+            **drain_part(ledger),
             "notices": self.notices(),
             "capacity": shares["capacity"],
             "free": shares["free"],

@@ -57,6 +57,7 @@ SNAPSHOTS: dict[str, Callable[[], dict[str, Any]]] = {
     "hostile": hostile,
 }
 NOTICES = [{"code": "LAUNCHER_AWAY", "text": "the launcher has been away for 12s"}]
+DRAIN = {"by": "root", "since": 1.7e9, "reason": "disk swap at 18:00, until about 19:00"}
 SIZES = [Size(80, 24), Size(120, 40), Size(200, 60)]
 
 
@@ -99,6 +100,7 @@ def scenes() -> dict[str, Scene]:
         "refused": at(three, State(message="job 40 is bob's", is_bad=True)),
         "sorted": at(many(60, 5000), State(sorted_by={TopPanel.RUNNING: 2, TopPanel.TREE: 2})),
         "draining": at({**three, "draining": True}, State()),
+        "draining-why": at({**three, "draining": True, "drain": DRAIN}, State()),
         "noticed": at({**three, "draining": True, "notices": NOTICES}, State()),
         "away": at(three, State(), trouble="the daemon is away, for 1m15s now; trying again"),
     }  # fmt: skip

@@ -611,6 +611,27 @@ def test_draining_twice_changes_nothing(bench: Bench, on: bool) -> None:
     assert bench.feed(st.DrainAsked(now(1), on, ADMIN)) == []
 
 
+def test_the_reason_of_a_drain_can_be_changed_and_removed(bench: Bench) -> None:
+    by = ADMIN.user
+    first, later, none = (now(each).at_s for each in range(3))
+    assert bench.feed(st.DrainAsked(now(), True, ADMIN, "disk swap")) == [
+        ev.Drained(at_s=first, on=True, by=by, reason="disk swap")
+    ]
+    assert bench.feed(st.DrainAsked(now(1), True, ADMIN)) == []
+    assert bench.feed(st.DrainAsked(now(1), True, ADMIN, "disk swap")) == []
+    assert bench.feed(st.DrainAsked(now(1), True, ADMIN, "at 19:00")) == [
+        ev.Drained(at_s=later, on=True, by=by, reason="at 19:00", since_s=first)
+    ]
+    assert bench.feed(st.DrainAsked(now(2), True, ADMIN, "")) == [
+        ev.Drained(at_s=none, on=True, by=by, since_s=first)
+    ]
+    bench.feed(st.DrainAsked(now(3), False, ADMIN))
+    assert bench.ledger.drained is None
+    assert bench.feed(st.DrainAsked(now(4), True, ADMIN)) == [
+        ev.Drained(at_s=now(4).at_s, on=True, by=by)
+    ]
+
+
 @pytest.mark.parametrize("on", [True, False])
 def test_only_an_administrator_drains(bench: Bench, on: bool) -> None:
     refusal = refused(bench, st.DrainAsked(now(), on, ALICE))

@@ -80,8 +80,9 @@ def test_draining_comes_before_any_shortage_but_not_before_a_hold(bench: Bench) 
     bench.start(of(BOB, 9))
     bench.submit()
     bench.submit(held=True)
-    bench.feed(st.DrainAsked(now(), True, ADMIN))
-    assert why(bench, 2) == WaitReason(ReasonCode.DRAINING, Draining())
+    bench.feed(st.DrainAsked(now(), True, ADMIN, "disk swap"))
+    told = Draining(ADMIN.user, now().at_s, "disk swap")
+    assert why(bench, 2) == WaitReason(ReasonCode.DRAINING, told)
     assert why(bench, 3) == WaitReason(ReasonCode.HELD, HeldBy("alice", "3"))
 
 

@@ -100,7 +100,7 @@ def test_a_submitted_job_waits_in_the_queue_of_its_leaf() -> None:
         "begins": [],
         "arrays": {},
         "next_id": 4,
-        "draining": False,
+        "drained": None,
     }
 
 
@@ -224,8 +224,9 @@ def test_a_failed_launch_leaves_what_failed() -> None:
 def test_draining_is_about_no_job_and_lasts_until_it_is_undone() -> None:
     ledger = ledger_at(S.RUNNING)
     before = tables(ledger)
-    assert ledger.apply(ev.Drained(at_s=0, on=True, by="root")) is None
-    assert tables(ledger) == before | {"draining": True}
+    drained = ev.Drained(at_s=0, on=True, by="root", reason="disk swap")
+    assert ledger.apply(drained) is None
+    assert tables(ledger) == before | {"drained": drained}
     assert ledger.apply(ev.Drained(at_s=1, on=False, by="root")) is None
     assert tables(ledger) == before
 
@@ -502,7 +503,7 @@ def test_a_requeued_job_waits_in_its_old_place_as_if_it_had_not_run_but_for_its_
         "begins": [],
         "arrays": {},
         "next_id": 2,
-        "draining": False,
+        "drained": None,
     }
     started = ledger.apply(happened(ev.Admitted, at_s=10, attempt=2))
     assert started == replace(job, state=S.STARTING, attempt=2)
@@ -578,7 +579,9 @@ def test_books_rebuilt_with_a_job_that_waits_to_go_on_have_it_in_its_queue() -> 
 
 
 def test_books_rebuilt_during_a_drain_are_draining() -> None:
-    assert Ledger.of_jobs(Axes(), [], draining=True).draining
+    drained = ev.Drained(at_s=0, on=True, by="root", reason="disk swap")
+    assert Ledger.of_jobs(Axes(), [], drained=drained).drained == drained
+    assert Ledger.of_jobs(Axes(), [], drained=drained).with_axes(Axes()).drained == drained
     assert Ledger.of_events(Axes(), [ev.Drained(at_s=0, on=True, by="root")]).draining
 
 

@@ -877,6 +877,29 @@ async def test_drain_is_for_administrators(desk: Desk) -> None:
     assert desk.shell.host.take() == [Launch(1, 1)]
 
 
+async def test_everybody_sees_who_drains_and_why(desk: Desk) -> None:
+    await desk.submit(ALICE)
+    await desk.submit(BOB)
+    for op in ("status", "shares", "doctor"):
+        assert "drain" not in await desk.ask(ALICE, op=op)
+    await desk.ask(ADMIN, op="drain", on=True, reason="disk swap at 18:00")
+    await desk.submit(BOB)
+    expected = {
+        "by": ADMIN.user,
+        "since": desk.shell.engine.clock().at_s,
+        "reason": "disk swap at 18:00",
+    }
+    for op in ("status", "shares", "doctor"):
+        assert (await desk.ask(ALICE, op=op))["drain"] == expected
+    reason = (await desk.ask(BOB, op="why", id=3))["job"]["reason"]
+    assert reason["code"] == "DRAINING"
+    assert reason["text"].endswith(", until drf undrain: disk swap at 18:00")
+    await desk.ask(ADMIN, op="drain", on=True, reason="at 19:00")
+    assert (await desk.ask(ALICE, op="status"))["drain"]["reason"] == "at 19:00"
+    await desk.ask(ADMIN, op="drain", on=False)
+    assert "drain" not in await desk.ask(ALICE, op="status")
+
+
 async def test_a_shutdown_is_for_administrators(desk: Desk) -> None:
     for kill_jobs in (False, True):
         asked = desk.ask(ALICE, op="shutdown", kill_jobs=kill_jobs)

@@ -344,11 +344,12 @@ async def test_rows_that_are_shown_again_leave_out_what_does_not_wait_any_more(
 
 
 async def test_a_shared_machine_is_seen_while_it_drains(stand: Stand) -> None:
-    await stand.desk.ask(Actor("root", 0, True), op="drain", on=True)
+    assert "drain" not in await stand.look()
+    await stand.desk.ask(Actor("root", 0, True), op="drain", on=True, reason="disk swap")
     await stand.desk.submit(ALICE)
     await stand.desk.submit(BOB)
     seen = await stand.look()
-    assert seen["draining"] is True
+    assert (seen["draining"], seen["drain"]["reason"]) == (True, "disk swap")
     assert [row["reason"]["code"] for row in seen["pending"]] == ["DRAINING"] * 2
 
 
