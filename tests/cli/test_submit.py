@@ -124,6 +124,20 @@ def test_a_count_that_cannot_be_read_is_refused_with_the_cure(drf: Drf, word: st
     assert result.err.endswith("is not NAME=N (write gpu=2, or gpu for one)\n")
 
 
+def test_a_script_is_named_to_its_job(
+    drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its whole path; a command names no script, also not that of the job that submits it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DRF_SCRIPT", "/another")
+    Path("job.sh").write_text("#!/bin/sh\n")
+    daemon.replies = {"submit": {"id": 7}}
+    drf("submit", "./job.sh")
+    assert daemon.requests.pop()["env"]["DRF_SCRIPT"] == str(tmp_path / "job.sh")
+    drf("submit", "--", "./job.sh")
+    assert "DRF_SCRIPT" not in daemon.requests.pop()["env"]
+
+
 def test_a_script_may_ask_for_what_is_counted(submitted: Submitted, tmp_path: Path) -> None:
     script = tmp_path / "job.sh"
     script.write_text("#!/bin/sh\n#DRF --gres gpu=2 --gres tape\n")

@@ -208,6 +208,8 @@ def fields(
     for bad in not_text(env):
         output.say(f"left out the variable {output.clean(bad)}: it is not UTF-8 text")
         del env[bad]
+    if asked.get("script") is not None:
+        env["DRF_SCRIPT"] = os.path.abspath(argv[0])
     submission = Submission(argv=list(argv), env=env, retry=retry, retry_on=retry_on, **asked)
     return submission.fields()
 

@@ -14,6 +14,7 @@ import signal
 import socket
 import stat
 import termios
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 # Functions that a job's process calls between fork and exec are imported by name: a lookup in a
@@ -26,7 +27,7 @@ from typing import NoReturn
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.confinement.interface import Confinement
 from drfd.launcher.protocol import Assignment, AttemptLimits, LaunchOrder
-from drfd.launcher.runner import identity, inheritance
+from drfd.launcher.runner import identity, inheritance, scripts
 from drfd.launcher.runner.failures import (
     MAX_TEXT,
     cannot_enter,
@@ -227,7 +228,7 @@ def _become_job(start: JobStart) -> None:
         _open_outputs(order, payload, user.pw_name, outside)
     else:
         _take_descriptors(payload.attach, outside)
-    path, argv = _program(payload)
+    path, argv = _program(payload, env)
     write(start.report_fd, b"+")
     if read(go_fd, 1) != b"+":
         os._exit(125)
@@ -346,21 +347,19 @@ def _take_terminal() -> None:
         raise no_terminal(error) from None
 
 
-def _program(payload: LaunchPayload) -> tuple[str, list[str]]:
+def _program(payload: LaunchPayload, env: Mapping[str, str]) -> tuple[str, list[str]]:
     """Return the path and the arguments to execute: argv[0], searched in PATH, or the script from a
     file in memory, so that it runs as it was submitted."""
     argv = list(payload.argv)
     if payload.script is None:
         return argv[0], argv
+    start = scripts.start_of(payload.script, env.get(scripts.VARIABLE))
     # Open after exec, too: the interpreter opens the script by the name of this descriptor.
     fd = os.memfd_create("script", 0)
-    left = memoryview(payload.script.encode(errors="surrogateescape"))
+    left = memoryview(start.text.encode(errors="surrogateescape"))
     while left:
         left = left[write(fd, left) :]
-    path = f"/proc/self/fd/{fd}"
-    if not payload.script.startswith("#!"):
-        return "/bin/sh", ["sh", path, *argv[1:]]
-    return path, argv
+    return start.command(fd, argv)
 
 
 def ignored_signals() -> tuple[int, ...]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import resource
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -104,6 +106,7 @@ def test_signals_are_as_for_a_fresh_program(run: Run, work: Path) -> None:
 def test_a_launcher_started_by_posix_spawn_can_reset_what_it_ignores(work: Path) -> None:
     """It ignores two signals more, which the C library lets nobody set."""
     code = f"""
+import shutil
 import signal
 from drfd.launcher.runner import child
 with open({str(work / "reset")!r}, "w") as file:
@@ -508,6 +511,129 @@ def test_a_scripts_missing_interpreter_is_named_as_the_user_knows_it(run: Run, w
     attempt = run(order("train.sh", cwd=work, script="#!/no/such/interpreter\n"))
     assert attempt.failed is not None
     assert "/proc/self/fd" not in attempt.failed["text"]
+    assert "interpreter" in attempt.failed["text"]
+
+
+#: Where a script came from, for those that say so.
+_SCRIPTS = {
+    "sh": '#!/bin/sh\necho $# $1 $(dirname "$0")\nfail() {\n  nosuch1\n}\nfail\n',
+    "none": 'echo $# $1 $(dirname "$0")\nfail() {\n  nosuch1\n}\nfail\n',
+    "env": '#!/usr/bin/env -S bash -u\necho $# $1 $(dirname "$0")\n\n\nnosuch1\n',
+    "python": "#!/usr/bin/env python3\nfrom __future__ import annotations\nimport beside, sys\n"
+    "print(len(sys.argv) - 1, sys.argv[1], beside.WHERE, __file__ == sys.argv[0])\nraise nosuch1\n",
+    "perl": "#!/usr/bin/perl -w\nuse FindBin;\n"
+    'print "$#ARGV $ARGV[0] $FindBin::Bin ", <DATA>;\ndie "nosuch1";\n__DATA__\ndata\n',
+    "node": "#!/usr/bin/env node\nconst m = require('./beside');\n\n\n"
+    "console.log(process.argv.length - 2, process.argv[2], m.where, require.main === module);\n"
+    "nosuch1();\n",
+}
+
+
+def _script_at(work: Path, text: str, name: str = "train") -> tuple[Path, dict[str, str]]:
+    """A script in a directory of its own, with modules beside it; and variables that say so."""
+    place = work / "own"
+    place.mkdir()
+    (place / "beside.py").write_text("import os\nWHERE = os.path.dirname(__file__)\n")
+    (place / "beside.js").write_text("exports.where = __dirname\n")
+    (place / name).write_text(text)
+    variables = {"PATH": os.environ["PATH"], "DRF_SCRIPT": str(place / name)}
+    return place / name, variables | {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@pytest.mark.parametrize("is_changed", [False, True], ids=["as submitted", "changed since"])
+@pytest.mark.parametrize(
+    ("kind", "said", "complaint"),
+    [
+        ("sh", "2 a b {dir}", r"{path}: (line )?4: .*nosuch1: (command )?not found"),
+        ("none", "2 a b {dir}", r"{path}: (line )?3: .*nosuch1: (command )?not found"),
+        ("env", "2 a b {dir}", "{path}: line 5: nosuch1: command not found"),
+        ("python", "2 a b {dir} True", '^Traceback[^\n]*\n  File "{path}", line 5, in <module>'),
+        ("perl", "1 a b {dir} data", "nosuch1 at {path} line 4"),
+        ("node", "2 a b {dir} true", "{path}:6"),
+    ],
+)
+def test_a_script_sees_its_own_path(
+    run: Run, work: Path, kind: str, said: str, complaint: str, is_changed: bool
+) -> None:
+    """And runs as it was submitted, also if it was changed since."""
+    if shutil.which(kind if kind in ("perl", "node") else "bash") is None:
+        pytest.skip(f"no {kind} here")
+    path, variables = _script_at(work, _SCRIPTS[kind])
+    if is_changed:
+        path.write_text("#!/bin/sh\necho changed\n")
+    asked = order("train", "a b", "c", cwd=work, script=_SCRIPTS[kind], env=variables)
+    attempt = run(asked)
+    assert attempt.ended is not None
+    assert (work / "out").read_text() == said.format(dir=path.parent) + "\n"
+    assert re.search(complaint.format(path=re.escape(str(path))), (work / "err").read_text())
+
+
+_GUARDED = (
+    '#!/bin/bash -e\nset -u\nmain() {\n  dirname "${BASH_SOURCE[0]}"\n  nosuch1\n}\n'
+    'if [[ ${BASH_SOURCE[0]} == "$0" ]]; then\n  main\nfi\necho never\n'
+)
+
+
+def test_functions_of_bash_see_the_scripts_path(run: Run, work: Path) -> None:
+    path, variables = _script_at(work, _GUARDED)
+    attempt = run(order("train", cwd=work, script=_GUARDED, env=variables))
+    assert attempt.ended is not None
+    assert attempt.ended["exit_code"] == 127
+    assert (work / "out").read_text() == f"{path.parent}\n"
+    assert (work / "err").read_text() == f"{path}: line 5: nosuch1: command not found\n"
+
+
+def test_a_changed_script_that_asks_for_bash_source_gets_its_own_text(run: Run, work: Path) -> None:
+    path, variables = _script_at(work, _GUARDED)
+    path.unlink()
+    attempt = run(order("train", cwd=work, script=_GUARDED, env=variables))
+    assert attempt.ended is not None
+    assert attempt.ended["exit_code"] == 127, "-e holds"
+    assert (work / "out").read_text() == "/proc/self/fd\n", "main has run"
+
+
+def test_a_script_of_bash_is_not_read_by_another(run: Run, work: Path) -> None:
+    text = '#!/bin/bash\n(return 0 2>/dev/null) && echo read || echo "run: $0"\n'
+    path, variables = _script_at(work, text)
+    succeeded(run(order("train", cwd=work, script=text, env=variables)))
+    assert (work / "out").read_text() == f"run: {path}\n"
+
+
+def test_a_script_that_is_changed_while_it_runs_goes_on_as_it_was(run: Run, work: Path) -> None:
+    text = '#!/bin/bash\necho "echo changed; exit 3" > "$0"\n' + ": x\n" * 9999 + "echo same\n"
+    path, variables = _script_at(work, text)
+    succeeded(run(order("train", cwd=work, script=text, env=variables)))
+    assert (work / "out").read_text() == "same\n"
+    assert path.read_text() == "echo changed; exit 3\n"
+
+
+def test_a_scripts_exit_codes_are_its_own(run: Run, work: Path) -> None:
+    text = "#!/usr/bin/env python3\nimport sys\nsys.exit(9)\n"
+    attempt = run(order("x", cwd=work, script=text, env=_script_at(work, text)[1]))
+    assert attempt.ended is not None
+    assert attempt.ended["exit_code"] == 9
+    assert (work / "err").read_text() == ""
+
+
+@pytest.mark.parametrize(
+    "head", ["#!/usr/bin/awk -f", "#!/usr/bin/env -S awk -f", "#!/usr/bin/env  -S  awk  -f"]
+)
+def test_a_script_of_another_interpreter_is_named_by_its_descriptor(
+    run: Run, work: Path, head: str
+) -> None:
+    text = f'{head}\nBEGIN {{ print ENVIRON["DRF_SCRIPT"], ARGV[1] }}\n'
+    path, variables = _script_at(work, text)
+    succeeded(run(order("sum.awk", "x", cwd=work, script=text, env=variables)))
+    assert (work / "out").read_text() == f"{path} x\n"
+
+
+@pytest.mark.parametrize("head", ["#!/no/such/bash", "#!/no/such/python3 -u"])
+def test_a_known_interpreter_that_is_not_there_is_explained(
+    run: Run, work: Path, head: str
+) -> None:
+    text = f"{head}\n"
+    attempt = run(order("train", cwd=work, script=text, env=_script_at(work, text)[1]))
+    assert attempt.failed is not None
     assert "interpreter" in attempt.failed["text"]
 
 

@@ -22,6 +22,8 @@ struct plan {
 	 * unless the submitter has set them; those it gets unless the submitter has set them or the
 	 * number of OpenMP's threads; those it gets in any case. */
 	char **hidden, **defaults, **openmp_defaults, **own;
+	/* What the interpreters of scripts are started with: see script.h. */
+	char **programs;
 };
 
 static struct plan read_plan(int fd)
@@ -67,5 +69,6 @@ static struct plan read_plan(int fd)
 	plan.defaults = counted_texts(&from);
 	plan.openmp_defaults = counted_texts(&from);
 	plan.own = counted_texts(&from);
+	plan.programs = next_texts(&from, 4);
 	return plan;
 }

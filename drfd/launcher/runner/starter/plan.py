@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterable
 
 from drfd.launcher.confinement.interface import Entrance
-from drfd.launcher.runner import identity, inheritance
+from drfd.launcher.runner import identity, inheritance, scripts
 from drfd.launcher.runner.child import JobStart
 from drfd.launcher.system.private_tmp import COVERED
 from drfd.linux import service
@@ -57,6 +57,7 @@ def encode(job: JobStart, entrance: Entrance, capabilities: Capabilities) -> byt
         *_counted(_variables(usual | DEFAULTS | {"PATH": identity.DEFAULT_PATH})),
         *_counted(_variables(openmp)),
         *_counted(_variables(identity.account_variables(user) | order.variables)),
+        *scripts.PROGRAMS,
     ]
     text = "\0".join((*words, ""))
     if text.count("\0") != len(words):

@@ -36,6 +36,7 @@
 #include "plan.h"
 #include "root.h"
 #include "user.h"
+#include "script.h"
 
 #ifndef SOURCES
 #define SOURCES "unknown"
@@ -47,7 +48,8 @@ _Noreturn static void run(const struct plan *plan, int payload_fd, int go_fd)
 	struct texts from = {.step = "payload", .fault = "it is not what a job is started with"};
 	unsigned long umask, argc, notices, count, has_script;
 	char *cwd, *out, *err, *attach, **argv, **env, go;
-	long content, script = -1;
+	long content;
+	struct script script;
 
 	must(call(fstat, payload_fd, &file), "setting", "");
 	if (file.st_size <= 0)
@@ -79,14 +81,16 @@ _Noreturn static void run(const struct plan *plan, int payload_fd, int go_fd)
 		take_descriptors(attach);
 	else
 		open_outputs(plan, cwd, out, err);
-	if (has_script)
-		script = script_file(from.at, (size_t)(from.end - from.at));
+	if (has_script) {
+		script = script_of(plan, from.at, (size_t)(from.end - from.at), env);
+		write_script(&script);
+	}
 	must(call(write, report_fd, "+", 1), "setting", "");
 	if (call(read, go_fd, &go, 1) != 1 || go != '+')
 		quit(FAILED);
 	must(call(prlimit64, 0, RLIMIT_CORE, &plan->core, NULL), "setting", "");
 	if (has_script)
-		execute_script(from.at, (size_t)(from.end - from.at), script, argv, env);
+		execute_script(&script, argv, env);
 	execute(argv[0], argv, env);
 }
 

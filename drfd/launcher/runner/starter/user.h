@@ -232,29 +232,3 @@ _Noreturn static void execute(const char *path, char **argv, char **env)
 			fail("program", first ? first : error, path);
 	}
 }
-
-/* Run the script from a file in memory, so that it runs as it was submitted. The interpreter opens it
- * by the name of its descriptor, so that stays open. */
-_Noreturn static void execute_script(const char *script, size_t length, long fd, char **argv,
-				     char **env)
-{
-	char path[40], **words = take((count_of(argv) + 2) * sizeof *words);
-	int is_shells = length < 2 || script[0] != '#' || script[1] != '!';
-
-	name_descriptor(path, fd);
-	words[0] = "sh";
-	words[1] = path;
-	memcpy(words + 2, argv + 1, count_of(argv) * sizeof *words);
-	if (is_shells)
-		fail("script", call(execve, "/bin/sh", words, env), argv[0]);
-	fail("script", call(execve, path, argv, env), argv[0]);
-}
-
-static long script_file(const char *script, size_t length)
-{
-	long fd = must(call(memfd_create, "script", 0), "setting", "");
-
-	for (size_t done = 0; done < length;)
-		done += (size_t)must(call(write, fd, script + done, length - done), "setting", "");
-	return fd;
-}

@@ -44,6 +44,16 @@ _outputs = st.one_of(
     st.lists(_parts, min_size=1, max_size=4).map("".join),
     st.sampled_from(["/dev/null", "out", "pipe", "/dev/full", "/dev", "/dev/stdin", ""]),
 )
+#: First lines of scripts, as they are meant and as nobody means them.
+_heads = st.one_of(
+    st.sampled_from(["/bin/sh", "/bin/bash -u", " /usr/bin/env bash", "/usr/bin/env -S bash -e"]),
+    st.lists(
+        st.sampled_from(
+            ["/bin/bash", "env", "/usr/bin/env", "-S", "-u", "-c", "--", "-", "perl", "\t", "", "é"]
+        ),
+        max_size=5,
+    ).map(" ".join),
+)
 _SHOW = (
     'env -0; umask; pwd; printf "<%s>" "$@"; ulimit -c; ulimit -n; '
     "cat /proc/self/oom_score_adj; ls sub >&2"
@@ -64,6 +74,9 @@ def orders(draw: st.DrawFn) -> dict[str, Any]:
     if draw(st.booleans()):
         env["PATH"] = draw(st.sampled_from(["/usr/bin:/bin", "", "/none::/bin", "/bin/", "/none"]))
     script = draw(st.sampled_from([None, None, f"#!/bin/sh\n{_SHOW}\n", _SHOW, "#!/none\n", ""]))
+    if script and draw(st.booleans()):
+        script = f"#!{draw(_heads)}\n{_SHOW}\n"
+        env["DRF_SCRIPT"] = draw(st.sampled_from(["", "/own/x.sh", 'a"b', "a\nb", "/etc/passwd"]))
     array_id = draw(st.integers(0, 2))
     return {
         "argv": draw(_programs) + tuple(draw(st.lists(_texts, max_size=3))),

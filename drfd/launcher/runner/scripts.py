@@ -1,0 +1,134 @@
+"""How a script's text is handed to its interpreter, so that it sees its own path.
+
+The text is in a file in memory, as it was submitted. A variable of the job names the path that the
+script came from. The usual interpreters are started with a few lines of their own language, which
+run the text under that path: `$0`, the directory for imports, and the file in error messages are
+those of the script. Other interpreters get the name of the file in memory, as does every script
+without that variable.
+
+`starter/script.h` does the same in the compiled program, which gets `PROGRAMS` with its plan.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+#: The variable with the absolute path of the script.
+VARIABLE = "DRF_SCRIPT"
+#: Stands in `PROGRAMS` for the number of the text's descriptor.
+MARK = "~"
+
+#: bash names the file of each function in its messages and in BASH_SOURCE, so it reads the script
+#: itself while that is unchanged. A later change does no harm: it reads the file at once. `eval`
+#: keeps $0 and counts lines from its own, but sets no BASH_SOURCE; a changed script that wants one
+#: gets the file in memory. With `(return 0)` a script finds out whether another reads it.
+_SHELL = (
+    'if [ "${BASH_VERSION-}" ]; then if { [ -f "$0" ] && [ -r "$0" ] && '
+    '[ "$(<"$0")" = "$(</proc/self/fd/~)" ] && '
+    'case "$(</proc/self/fd/~)" in *"(return "*) false;; esac; } 2>/dev/null; then . "$0"; else '
+    'case "$(</proc/self/fd/~)" in *BASH_SOURCE*) '
+    'exec "$BASH" "-${-//[!abefhkmnptuvxBCEHPT]/}" /proc/self/fd/~ "$@";; '
+    '*) eval "$(</proc/self/fd/~)";; esac; fi; else . /proc/self/fd/~; fi'
+)
+#: As Python runs a file: a module named __main__, whose tracebacks begin in the script.
+_PYTHON = """\
+import sys
+def run():
+    import os
+    with open("/proc/self/fd/~", "rb") as file:
+        text = file.read()
+    os.close(~)
+    del sys.argv[0]
+    path = sys.argv[0]
+    if sys.path and sys.path[0] == "":
+        sys.path[0] = os.path.dirname(os.path.realpath(path))
+    space = sys.modules["__main__"].__dict__
+    del space["run"], space["sys"]
+    space.update(__file__=path, __cached__=None)
+    try:
+        exec(compile(text, path, "exec", dont_inherit=True), space)
+    except Exception as error:
+        error = error.with_traceback(error.__traceback__.tb_next)
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.exit(1)
+run()"""
+_NODE = """\
+{ const path = process.argv[1], Module = require("module"), main = new Module(path, null);
+main.id = "."; main.filename = path;
+main.paths = Module._nodeModulePaths(require("path").dirname(path));
+process.mainModule = Module._cache[path] = main;
+main._compile(require("fs").readFileSync("/proc/self/fd/~", "utf8"), path); main.loaded = true; }"""
+#: Stands after the first line of the text, before the path and `"`.
+_PERL = 'BEGIN { $0 = $ENV{DRF_SCRIPT} }\n# line 2 "'
+#: What `starter/script.h` needs, in its order.
+PROGRAMS = (_SHELL, _PYTHON, _NODE, _PERL)
+
+#: Most words of a first line that are looked at.
+_MOST_WORDS = 16
+_PLAIN = re.compile(r"[A-Za-z0-9_./+-]+", re.ASCII)
+#: Interpreters → the option that a program follows, and letters of options that stand before it.
+_SHELLS = ("-c", _SHELL, "abefhilmnprtuvxBCEHPT")
+_PYTHONS = ("-c", _PYTHON, "bBdEIOPRqsSuvx")
+_KINDS = {
+    **dict.fromkeys(("sh", "bash", "dash", "ash"), _SHELLS),
+    **dict.fromkeys(("python", "pypy"), _PYTHONS),
+    **dict.fromkeys(("node", "nodejs"), ("-e", _NODE, "")),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How to run a script's text."""
+
+    #: The content of the file in memory.
+    text: str
+    #: The path and the arguments to execute, with `MARK` in the program; empty to execute the file
+    #: in memory.
+    words: tuple[str, ...] = ()
+
+    def command(self, fd: int, argv: list[str]) -> tuple[str, list[str]]:
+        """Return the path and the arguments to execute, for a text in this descriptor and a job
+        with these words."""
+        path = f"/proc/self/fd/{fd}"
+        if self.words:
+            *before, program, name = self.words
+            words = [*before[1:], program.replace(MARK, str(fd)), name, *argv[1:]]
+            return self.words[0], words
+        if not self.text.startswith("#!"):
+            return "/bin/sh", ["sh", path, *argv[1:]]
+        return path, argv
+
+
+def start_of(text: str, path: str | None) -> Start:
+    """Return how to run a text that came from this absolute path, if that is known."""
+    if not path:
+        return Start(text)
+    first, end, rest = text.partition("\n")
+    if not first.startswith("#!"):
+        return Start(text, ("/bin/sh", "sh", "-c", _SHELL, path))
+    # As the kernel divides the line: the interpreter, and all that follows as one argument.
+    interpreter, _, option = first[2:].strip(" \t").replace("\t", " ", 1).partition(" ")
+    option = option.strip(" \t")
+    words = [interpreter]
+    if interpreter.rsplit("/", 1)[-1] == "env":
+        words = option.removeprefix("-S ").split(" ") if option.startswith("-S ") else [option]
+        words = [word for word in words if word]
+    elif option:
+        words.append(option)
+    if not 1 <= len(words) <= _MOST_WORDS or not all(map(_PLAIN.fullmatch, words)):
+        return Start(text)
+    name = words[0].rsplit("/", 1)[-1]
+    if not name.startswith("-") and name.rstrip("0123456789.") == "perl":
+        if end and '"' not in path and "\n" not in path:
+            return Start(f'{first}\n{_PERL}{path}"\n{rest}')
+        return Start(text)
+    kind = _KINDS.get(name) or _KINDS.get(name.rstrip("0123456789."))
+    if kind is None or not all(_is_flags(word, kind[2]) for word in words[1:]):
+        return Start(text)
+    given = (option,) if option else ()
+    return Start(text, (interpreter, interpreter, *given, kind[0], kind[1], path))
+
+
+def _is_flags(word: str, known: str) -> bool:
+    return len(word) > 1 and word.startswith("-") and not word[1:].strip(known)
