@@ -194,6 +194,7 @@ ASKED: list[tuple[str, Message]] = [
     ("why", {"id": 2}),
     ("why", {"id": 3}),
     ("why", {"id": 9}),
+    ("submission", {"id": 3}),
     ("shares", {}),
     ("set", {**_on(3), "priority": 5, "time_limit_s": 600, "begin_s": 4_000_000_000, "after": []}),
     ("release", _on(3)),

@@ -112,9 +112,10 @@ INSIDE: dict[str, dict[str, set[str]]] = {
     "drfd.journal": {
         "database": set(),
         "records": set(),
-        "texts": {"database", "records"},
+        "past": {"database", "records"},
+        "texts": {"past", "database", "records"},
         "files": {"database", "texts"},
-        "pruning": {"database", "records", "texts"},
+        "pruning": {"past", "database", "records", "texts"},
         "arrays": {"database", "records", "pruning"},
         "history": {"database", "records", "arrays"},
         "journal": {"database", "records", "texts", "files", "pruning", "arrays", "history"},

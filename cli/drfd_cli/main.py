@@ -22,6 +22,7 @@ GROUPS = {
         "submit": ("queue a job", "-c 4 -m 8G -t 2h -n train -- python3 train.py"),
         "run": ("run a job and wait for it, attached to this terminal", "-c 4 -m 8G -- python3"),
         "profile": ("run a command once, and learn what to ask for", "-- ./simulate --steps 1000"),
+        "retry": ("submit ended jobs again, as they were or changed", "42 --with '-m 4G'"),
         "set": ("change what waiting jobs ask for", "-t 4h -m 16G 42"),
         "cancel": ("cancel waiting jobs, stop running ones", "--state pending --name train"),
         "hold": ("keep waiting jobs from starting", "41 42"),
@@ -94,6 +95,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("edit", "modify", "update", "scontrol"), "drf set"),
     **dict.fromkeys(("watch", "htop", "monitor"), "drf top"),
     **dict.fromkeys(("start", "unhold"), "drf release ID"),
+    **dict.fromkeys(("rerun", "restart", "again", "redo", "requeue", "resubmit"), "drf retry ID"),
     "version": "drf --version",
 }
 

@@ -114,6 +114,10 @@ class Connection:
         @overload
         def request(self, op: Literal["why"], **fields: object) -> replies.WhyReply: ...
         @overload
+        def request(
+            self, op: Literal["submission"], **fields: object
+        ) -> replies.SubmissionReply: ...
+        @overload
         def request(self, op: Literal["history"], **fields: object) -> replies.HistoryReply: ...
         @overload
         def request(self, op: Literal["report"], **fields: object) -> replies.ReportReply: ...
@@ -287,6 +291,22 @@ class Connection:
             return {**fields, "proof": proof_of(self._key, digest_of(of_request(fields)))}
         except ValueError:
             return fields
+
+    def submission(self, ref: int | str) -> replies.SubmissionReply:
+        """Return the submission of one's own job. Raises Refused unless the daemon gives back what
+        its user has signed: nothing else may be signed again."""
+        reply = self.request("submission", id=ref)
+        self._learn_key()
+        if self._key:
+            fields, proof = reply["submission"], reply["proof"]
+            signed = proof_of(self._key, digest_of(of_request(fields)))
+            if proof != signed:
+                raise Refused(
+                    "not-signed",
+                    f"what drfd has kept of job {reply['label']} is not what you have signed",
+                    hint="submit it anew",
+                )
+        return reply
 
     def submit(self, **fields: object) -> replies.SubmitReply:
         """Submit a job. A submission whose reply was lost is sent again with the same key, so that

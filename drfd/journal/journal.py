@@ -51,7 +51,7 @@ class Journal:
         self._records = Records(self.commands.find)
         self.arrays = Arrays(self._db, self._records)
         self.audit = Audit(self._db)
-        self._pruning = Pruning(self._db, self.commands)
+        self._pruning = Pruning(self._db, self.commands, self.payloads.past)
         with self._db.reported("read"):
             self._tally = EventTally(self._db)
             self._finished = Finished(self._db)
@@ -129,7 +129,7 @@ class Journal:
             self.commands.ended(job.spec)
             self._tally.forget(array.id, job.spec.uid)
             self._finished.forget(array.id, job.spec.uid)
-            self.payloads.drop(array.id)
+            self.payloads.end(array.id, array.spec.uid)
 
     def _append_for_array(self, event: ev.Event, array_state: ArrayState) -> None:
         """Add an event of all tasks of the array that have no record of their own."""
@@ -139,7 +139,7 @@ class Journal:
             events = self._tally.added(array.id, array.spec, size, live=not is_over)
         self.arrays.put(array, events, ended_at=event.at_s if is_over else None)
         if is_over:
-            self.payloads.drop(array.id)
+            self.payloads.end(array.id, array.spec.uid)
             self.commands.ended(array.spec)
             self._finished.forget(array.id, array.spec.uid)
 
@@ -160,7 +160,7 @@ class Journal:
                 ),
             )
             if not live:
-                self.payloads.drop(job.id)
+                self.payloads.end(job.id, job.spec.uid)
                 if job.array_id is None:
                     self.commands.ended(job.spec)
                 else:
@@ -407,6 +407,10 @@ class Journal:
 
     def payload(self, job_id: int) -> Payload:
         return self.payloads.get(job_id)
+
+    def payload_again(self, job_id: int) -> Payload | None:
+        """Return the payload of a live or ended job or array; None if it is not kept any more."""
+        return self.payloads.again(job_id)
 
     def ended(
         self, *, limit: int, user: str | None = None, states: Sequence[str] = ()

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from drfd.core.model import events as ev
 from drfd.core.model.job import JobSpec
 from drfd.journal.database import Database, open_snapshot, reported
+from drfd.journal.past import BYTES_BY_UID, PastPayloads
 from drfd.journal.records import Records, StoredWords
 from drfd.journal.texts import Commands
 
@@ -188,9 +189,10 @@ class _Left:
 class Pruning:
     """Removes ended jobs; writes belong to the journal's open transaction."""
 
-    def __init__(self, db: Database, commands: Commands) -> None:
+    def __init__(self, db: Database, commands: Commands, past: PastPayloads) -> None:
         self._db = db
         self._commands = commands
+        self._past = past
         #: End and id of the last job that a search has skipped, by the searched user. Tasks are
         #: skipped while their array is in the journal.
         self._passed: dict[str | None, tuple[float, int]] = {}
@@ -367,6 +369,7 @@ class Pruning:
         for table in ("curves", "submissions", "payloads"):
             # Only constants of this module are put into the statement.
             self._db.execute(f"delete from {table} where job_id = ?", (job_id,))  # noqa: S608
+        self._past.drop(job_id)
 
     def _remove_jobless(self, before_s: float, left: _Left) -> None:
         query = (
@@ -435,6 +438,8 @@ def read_shares(path: Path) -> StoredBytes:
                 shares.live_bytes += size
             else:
                 long[uid] = size
+        for uid, size in db.execute(BYTES_BY_UID):
+            long[uid] = long.get(uid, 0) + size
         (payloads,) = db.execute("select ifnull(sum(length(data)), 0) from payloads").fetchone()
         shares.live_bytes += payloads
         for user, uid, is_live, size in db.execute(records):

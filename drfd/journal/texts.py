@@ -2,7 +2,8 @@
 
 A user's jobs come from a few shells and repeat a few command lines, so thousands of them have equal
 texts. A long command line has a row, and one object in memory, until no job in the journal has it;
-an environment or a script has a row until the last live job that has it has ended.
+an environment or a script has a row until the last live job that has it has ended; then it is kept
+for a while in `drfd.journal.past`, for `drf retry`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import msgspec
 
 from drfd.core.model.job import LONG_BYTES, JobSpec, Words
 from drfd.journal.database import Database
+from drfd.journal.past import PastPayloads
 from drfd.journal.records import Payload, Records, StoredWords, decode_payload, encode
 
 #: Length in bytes above which a command line has a row of its own.
@@ -236,6 +238,8 @@ class Payloads:
         self._numbers: dict[tuple[int, bytes, int], int] = {}
         #: The payload that was encoded last and is not stored yet, and its texts.
         self._encoded: tuple[Payload, _Texts] | None = None
+        #: Payloads of ended jobs.
+        self.past = PastPayloads(db)
         #: Bytes of the stored texts, by uid.
         self.bytes: Counter[int] = Counter()
         self.count()
@@ -245,6 +249,7 @@ class Payloads:
         self._numbers.clear()
         query = "select uid, sum(bytes) from texts group by uid"
         self.bytes = Counter(dict(self._db.rows(query)))
+        self.past.count()
 
     def bytes_with(self, uid: int, payload: Payload) -> int:
         """Return the bytes of the user's texts if this payload were added."""
@@ -286,13 +291,33 @@ class Payloads:
                 proof=refs.proof,
             )
 
-    def drop(self, job_id: int) -> None:
-        """Remove the payload of a job or array that has ended."""
+    def end(self, job_id: int, uid: int) -> None:
+        """Move the payload of a user's job or array that has ended to those of ended jobs."""
         with self._db.reported("write"):
             query = "delete from payloads where job_id = ? returning data"
             for (data,) in self._db.execute(query, (job_id,)).fetchall():
-                for number in _refs.decode(data).numbers:
+                refs = _refs.decode(data)
+                if isinstance(refs.env, dict) or isinstance(refs.script, str):
+                    # A record of an older version.
+                    continue
+                env, script = (
+                    None if number is None else self.past.number_of(uid, *self._head(number))
+                    for number in (refs.env, refs.script)
+                )
+                self.past.add(job_id, uid, env, script, refs.proof)
+                for number in refs.numbers:
                     self._release(number)
+
+    def again(self, job_id: int) -> Payload | None:
+        """Return the payload of a live or ended job or array; None if it is not kept any more."""
+        row = self._db.row("select 1 from payloads where job_id = ?", (job_id,))
+        return self.past.get(job_id) if row is None else self.get(job_id)
+
+    def _head(self, number: object) -> tuple[bytes, int, Callable[[], bytes]]:
+        """Return digest and length of a stored text, and a function that reads it."""
+        query = "select digest, bytes from texts where id = ?"
+        digest, size = self._db.execute(query, (number,)).fetchone()
+        return digest, size, lambda: self._text(number) or b""
 
     def _texts(self, payload: Payload) -> _Texts:
         """Return the texts of a payload, encoded once for all who ask before it is stored."""

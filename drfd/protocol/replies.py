@@ -333,6 +333,20 @@ class SubmitReply(TypedDict):
     tasks: NotRequired[int]
 
 
+class SubmissionReply(TypedDict):
+    """What a job was submitted with."""
+
+    #: The id of the job or array, or the task as `42_7`.
+    label: str
+    state: str
+    #: Whether it has not ended, or for an array, whether some task has not.
+    live: bool
+    #: Fields of the request `submit`, without conditions of the start.
+    submission: dict[str, object]
+    #: The signature of the submission, or null where none was wanted.
+    proof: str | None
+
+
 class DryRunReply(TypedDict):
     """The forecast for a submission that was not made."""
 
@@ -668,6 +682,7 @@ class SnapshotLine(TypedDict):
 Reply = (
     HelloReply
     | SubmitReply
+    | SubmissionReply
     | DryRunReply
     | StatusReply
     | ShowReply

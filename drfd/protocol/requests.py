@@ -179,6 +179,12 @@ class WhyRequest(Request, tag="why", frozen=True):
     id: Ref
 
 
+class SubmissionRequest(Request, tag="submission", frozen=True):
+    """Ask for the submission of one's own job, live or ended, to submit it again."""
+
+    id: Ref
+
+
 class HistoryRequest(Request, tag="history", frozen=True):
     """Ask for ended jobs, newest first, a page at a time."""
 
@@ -331,6 +337,7 @@ Question = (
     | StatusRequest
     | ShowRequest
     | WhyRequest
+    | SubmissionRequest
     | HistoryRequest
     | ReportRequest
     | WaitRequest

@@ -95,6 +95,7 @@ ACCEPTED: list[tuple[dict[str, Any], msg.AnyRequest]] = [
     ),
     ({"op": "show", "v": 1, "id": 1}, msg.ShowRequest(v=1, id=1)),
     ({"op": "why", "v": 1, "id": 7}, msg.WhyRequest(v=1, id=7)),
+    ({"op": "submission", "v": 1, "id": "7_1"}, msg.SubmissionRequest(v=1, id="7_1")),
     ({"op": "history", "v": 1}, msg.HistoryRequest(v=1)),
     (
         {

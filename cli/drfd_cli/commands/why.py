@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import click
 
 from drfd.client.words import Ref
 from drfd_cli import output
+from drfd_cli.commands.retry import retry_line
 from drfd_cli.options import connect, job_id, prints_result
 from drfd_cli.output import Result, pick
 
@@ -28,6 +30,9 @@ def command(job_id: Ref) -> Result:
 def _view(reply: WhyReply) -> Mapping[str, object]:
     shown = pick(reply["job"], ("id", "state", "reason", "outcome", "expected_start_at"))
     shown |= {"notes": reply.get("notes", []), "advice": reply.get("advice")}
+    again = _retry(reply)
+    if again is not None:
+        shown["retry"] = again
     if "no_estimate" in reply:
         shown["no_estimate"] = reply["no_estimate"]
     return shown
@@ -59,3 +64,27 @@ def _show(reply: WhyReply) -> None:
         output.tell(f"nobody can say when it starts: {output.clean(reply['no_estimate']['text'])}")
     if advice is not None:
         output.tell(f"next time: {output.advice_line(advice)}")
+    again = _retry(reply)
+    if again is not None:
+        output.tell(f"again: {again}")
+
+
+def _retry(reply: WhyReply) -> str | None:
+    """Return the command that submits the caller's job again if it did not complete."""
+    job, advice = reply["job"], reply.get("advice")
+    outcome = job["outcome"]
+    if outcome is None or outcome["code"] == "COMPLETED" or job["uid"] != os.getuid():
+        return None
+    options: list[str] = []
+    if advice is not None:
+        words = advice["options"]
+        advised = dict(zip(words[::2], words[1::2], strict=False))
+        demand = job["demand"]
+        for option, wish, before in (
+            ("-c", advice.get("cores"), demand["cores"]),
+            ("-m", advice.get("memory"), demand["memory"]),
+            ("-t", advice.get("time_limit_s"), job["time_limit_s"]),
+        ):
+            if wish != before and option in advised:
+                options += [option, advised[option]]
+    return retry_line(output.label(job), options)

@@ -104,8 +104,8 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
 
 
 def size_of(request: SubmitRequest) -> int:
-    """Estimate how many bytes of a submission the journal keeps after the job's end. It drops the
-    environment and the script then."""
+    """Estimate how many bytes of a submission the journal keeps after the job's end. The
+    environment and the script are kept apart then, and bounded there (`drfd.journal.past`)."""
     notify_argv = [] if request.notify is None else request.notify.argv
     texts = (*request.argv, *notify_argv)
     return sum(map(len, texts)) + len(texts) + DEPENDENCY_BYTES * len(request.after)

@@ -1,0 +1,191 @@
+"""drf retry: what was submitted once is submitted again, changed only where it is asked."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+from canned import CannedDaemon, MakeJob, Message, Refuse
+from cli.drf import Drf
+from drfd.payload.pack import of_request
+from drfd.payload.signature import digest_of, proof_of, user_key
+
+FIELDS: Message = {
+    "argv": ["./train", "--steps", "3"], "cwd": "/home/alice", "umask": 0o27,
+    "demand": {"cores_milli": 500, "memory_bytes": 1 << 30, "read_bps": 1, "write_bps": 2,
+               "gres": {"gpu": 1}},
+    "name": "train", "pool": "lab", "time_limit_s": 60, "priority": 3,
+    "env": {"A": "1", "HF_TOKEN": "then"}, "stdout": "drf-%j.out", "stderr": "drf-%j.err",
+    "script": "#!/bin/sh\n", "preemptible": True, "retry": {"times": 2, "on": ["FAILED"]},
+    "notify": {"on": ["end"], "argv": ["mail"]}, "warn": {"signal": 10, "before_s": 5},
+}  # fmt: skip
+
+
+def kept(label: str, state: str = "FAILED", *, live: bool = False, **more: Any) -> Message:
+    """The daemon's reply about a job."""
+    submission = {**FIELDS, **more}
+    if "_" in label:
+        submission["array"] = label.partition("_")[2]
+    return {"label": label, "state": state, "live": live, "submission": submission, "proof": None}
+
+
+@pytest.fixture
+def answering(daemon: CannedDaemon) -> CannedDaemon:
+    daemon.replies = {
+        "submission": lambda request: kept(str(request["id"])),
+        "submit": lambda request: {"id": 50, **({"tasks": 2} if "array" in request else {})},
+    }
+    return daemon
+
+
+def submitted(daemon: CannedDaemon) -> list[Message]:
+    found = [dict(each) for each in daemon.requests if each["op"] == "submit"]
+    for each in found:
+        del each["op"]
+    return found
+
+
+def test_everything_comes_again(drf: Drf, answering: CannedDaemon) -> None:
+    result = drf("retry", 42)
+    assert (result.code, result.err) == (0, "")
+    assert result.out == "submitted job 50, which is 42 again\n"
+    assert submitted(answering) == [FIELDS]
+
+
+def test_only_what_is_asked_for_changes(
+    drf: Drf, answering: CannedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "now")
+    changes = "-m 4G -t unlimited --priority 0 --gres license=2 --retry 5 -n x --export HF_TOKEN"
+    assert drf("retry", 42, "-q", "--with", changes).out == "50\n"
+    demand = {**FIELDS["demand"], "memory_bytes": 4 << 30, "gres": {"gpu": 1, "license": 2}}
+    assert submitted(answering) == [
+        {**FIELDS, "demand": demand, "time_limit_s": 0, "priority": 0, "name": "x",
+         "retry": {"times": 5, "on": []}, "env": {"A": "1", "HF_TOKEN": "now"}}
+    ]  # fmt: skip
+
+
+def test_tasks_of_one_array_become_one_array(drf: Drf, answering: CannedDaemon) -> None:
+    result = drf("retry", "4_5", 7, "4_2", "--json")
+    assert json.loads(result.out) == {
+        "jobs": [{"of": "4_[5,2]", "id": 50, "tasks": 2}, {"of": "7", "id": 50}],
+        "failed": [],
+    }
+    assert submitted(answering) == [{**FIELDS, "array": "5,2"}, FIELDS]
+
+
+def test_of_an_array_what_failed_is_taken(drf: Drf, answering: CannedDaemon) -> None:
+    """Also while others of its tasks run; its bound on running ones holds again."""
+    answering.replies["submission"] = kept("4", "not over", live=True, array="0-9%2")
+    indices = {"FAILED": "1,3-5", "TIMEOUT": "7", "HELD": "8", "COMPLETED": "9"}
+    answering.replies["show"] = {"array": {"indices": indices}, "events": []}
+    assert drf("retry", "--failed", 4).out == (
+        "submitted array 50 of 2 tasks, which is 4_[1,3-5,7] again\n"
+    )
+    assert submitted(answering) == [{**FIELDS, "array": "1,3-5,7%2"}]
+
+
+def test_of_jobs_those_that_completed_are_left_out(drf: Drf, answering: CannedDaemon) -> None:
+    answering.replies["submission"] = [kept("4", "COMPLETED"), kept("5")]
+    result = drf("retry", "--failed", "4-5")
+    assert (result.out, result.err) == (
+        "submitted job 50, which is 5 again\n", "drf: job 4 has completed\n",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("label", ["42", "4_2"])
+def test_what_has_not_ended_is_refused(drf: Drf, answering: CannedDaemon, label: str) -> None:
+    answering.replies["submission"] = kept(label, "RUNNING", live=True)
+    result = drf("retry", label)
+    assert (result.code, result.out, submitted(answering)) == (1, "", [])
+    assert result.err == (
+        f"drf: job {label} is RUNNING: only what has ended can be retried"
+        f" (drf cancel {label} ends it)\n"
+    )
+
+
+def test_a_terminal_does_not_come_again(drf: Drf, answering: CannedDaemon) -> None:
+    answering.replies["submission"] = kept("42", attach="/run/user/1/x")
+    result = drf("retry", 42)
+    assert submitted(answering) == [FIELDS]
+    assert result.err == (
+        "drf: job 42 was attached to a terminal; now its output goes to drf-%j.out\n"
+    )
+
+
+def test_one_that_is_refused_does_not_keep_the_others(
+    drf: Drf, answering: CannedDaemon, refuse: Refuse
+) -> None:
+    answering.replies["submission"] = [
+        refuse(code="not-kept", text="it is not kept any more"),
+        kept("8"),
+    ]
+    result = drf("retry", 7, 8)
+    assert (result.code, result.out) == (1, "submitted job 50, which is 8 again\n")
+    assert result.err == "drf: it is not kept any more\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("-x", "No such option"),
+        ("-w", "--wait is no property of a job"),
+        ("-m 4G ./script", "only options of drf submit can stand here"),
+        ("-m 4X", "not a size"),
+        ("-n 'a", "No closing quotation"),
+        ("--retry-on fail", "--retry N how often"),
+        ("--export DRF_NO_SUCH", "there is no such variable"),
+    ],
+)
+def test_a_wrong_change_submits_nothing(
+    drf: Drf, answering: CannedDaemon, words: str, complaint: str
+) -> None:
+    result = drf("retry", 42, "--with", words)
+    assert result.code in (1, 2)
+    assert result.out == ""
+    assert result.err.count("\n") == 1
+    assert complaint in result.err
+    assert submitted(answering) == []
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_only_what_its_user_has_signed_is_signed_again(
+    drf: Drf, answering: CannedDaemon, monkeypatch: pytest.MonkeyPatch, is_same: bool
+) -> None:
+    """The daemon cannot have its users sign what they never submitted."""
+    key = user_key(b"s" * 32, 1000, "alice")
+    monkeypatch.setattr("drfd.client.connection.peer_of", lambda connected: (os.getuid() + 1, 0, 0))
+    monkeypatch.setattr("drfd.client.connection.fetch_key", lambda path: key)
+    answering.replies["hello"] = {"key_socket": "/nowhere"}
+    reply = {**kept("42"), "proof": proof_of(key, digest_of(of_request(FIELDS)))}
+    if not is_same:
+        reply["submission"] = {**FIELDS, "env": {**FIELDS["env"], "LD_PRELOAD": "/evil"}}
+    answering.replies["submission"] = reply
+    result = drf("retry", 42, "--with", "-m 4G")
+    if is_same:
+        [request] = submitted(answering)
+        assert request.pop("proof") == reply["proof"]
+    else:
+        assert (result.code, submitted(answering)) == (1, [])
+        assert "is not what you have signed" in result.err
+
+
+def test_why_has_the_whole_line_for_a_job_of_ones_own(
+    drf: Drf, daemon: CannedDaemon, ended: MakeJob
+) -> None:
+    advice = {
+        "options": ["-c", "0.5", "-m", "96M", "-t", "1h"], "jobs": 3, "short_jobs": 1,
+        "cores": 1000.0, "memory": 96 << 20, "time_limit_s": 3600,
+    }  # fmt: skip
+    job = ended("OUT_OF_MEMORY", text="needed more", uid=os.getuid(), time_limit_s=3600)
+    daemon.replies = {"why": {"job": job, "notes": [], "advice": advice}}
+    assert drf("why", 42).out.splitlines()[-1] == "again: drf retry 42 --with '-c 0.5 -m 96M'"
+    assert json.loads(drf("why", 42, "--json").out)["retry"] == (
+        "drf retry 42 --with '-c 0.5 -m 96M'"
+    )
+    for other in (ended("COMPLETED", uid=os.getuid()), ended("FAILED", uid=os.getuid() + 1)):
+        daemon.replies = {"why": {"job": other, "notes": [], "advice": None}}
+        assert "drf retry" not in drf("why", 42).out
