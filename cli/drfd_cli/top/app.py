@@ -18,6 +18,7 @@ from drfd.client.connection import Connection
 from drfd.common.errors import DrfdError
 from drfd_cli.output import clean
 from drfd_cli.terminal import end_by_signal
+from drfd_cli.top.actions import Act
 from drfd_cli.top.feed import (
     ActionResult,
     Asker,
@@ -31,7 +32,6 @@ from drfd_cli.top.paint import Theme
 from drfd_cli.top.panels import in_words
 from drfd_cli.top.screen import AlternateScreen
 from drfd_cli.top.state import (
-    Act,
     FoundRows,
     Page,
     State,
@@ -39,6 +39,7 @@ from drfd_cli.top.state import (
     missing_query,
     press,
     shown,
+    viewer_of,
     window_of,
 )
 from drfd_cli.top.view import Detail, Scene, Size, screen, settled
@@ -143,7 +144,9 @@ class App:
         size = Size(*self._screen.size())
         listed = shown(snapshot, before, self._found)
         window = window_of(snapshot, before, self._found)
-        self._state, action = press(before, key, listed, max(1, size.rows // 3), window)
+        self._state, action = press(
+            before, key, listed, max(1, size.rows // 3), window, viewer_of(snapshot)
+        )
         self._state = settled(self._scene(), size, self._theme)
         match action:
             case UserAction.QUIT:

@@ -19,7 +19,8 @@ from drfd.client.words import Ref, parse_id, parse_ids
 from drfd.common.errors import DrfdError, Refused, Unavailable
 from drfd.common.units import show_duration
 from drfd_cli.commands.job_actions import refusals
-from drfd_cli.top.state import Act, FoundRows, Verb, WaitingQuery
+from drfd_cli.top.actions import Act, Verb
+from drfd_cli.top.state import FoundRows, WaitingQuery
 from drfd_cli.top.view import Detail
 from drfd_cli.waiting.output_files import last_bytes, last_lines
 
@@ -33,12 +34,16 @@ _CANNOT_SEARCH = "the daemon is older than this drf and sends no more; drf statu
 _TAIL_BYTES = 1 << 15
 _TAIL_LINES = 200
 V = TypeVar("V")
-_DONE = {Verb.CANCEL: "cancelled", Verb.HOLD: "held", Verb.RELEASE: "released"}
+_DONE = {
+    Verb.CANCEL: "cancelled", Verb.HOLD: "held", Verb.RELEASE: "released",
+    Verb.SUSPEND: "suspended", Verb.RESUME: "resumed",
+    Verb.SIGNAL: "sent {} to", Verb.SET: "set {} of",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class ActionResult:
-    """The result of an action on a job."""
+    """The result of an action on jobs."""
 
     text: str
     is_bad: bool = False
@@ -87,25 +92,32 @@ def _state(show: ShowReply | None) -> str | None:
 
 
 def request_action(connection: Connection, action: Act) -> ActionResult:
-    select = {"ids": _refs(action)}
-    reply = connection.request(action.verb.value, select=select)
-    if reply["failed"]:
-        return ActionResult(refusals(reply["failed"])[0], is_bad=True)
-    if not reply["done"]:
-        return ActionResult(f"job {action.label} is not there any more", is_bad=True)
-    return ActionResult(f"{_DONE[action.verb]} job {action.label}")
+    ids = [ref for label in action.labels for ref in _refs(action.verb, label)]
+    reply = connection.request(action.verb.value, select={"ids": ids}, **action.fields)
+    failed, done = reply["failed"], _DONE[action.verb].format(action.words)
+    count = len(action.labels)
+    what = f"job {action.labels[0]}" if count == 1 else f"{count:,} jobs"
+    if not failed and reply["done"]:
+        return ActionResult(f"{done} {what}")
+    if failed and (count == 1 or not reply["done"]):
+        return ActionResult(refusals(failed)[0], is_bad=True)
+    if not failed:
+        gone = "is" if count == 1 else "are"
+        return ActionResult(f"{what} {gone} not there any more", is_bad=True)
+    worked = f"{done} {len(reply['done']):,} job{'s' * (len(reply['done']) != 1)}"
+    return ActionResult(f"{worked}, but not {len(failed):,}: {refusals(failed)[0]}", is_bad=True)
 
 
-def _refs(action: Act) -> list[Ref]:
-    """Return the ids of the jobs in the row, without other tasks of their array."""
-    array, _, tasks = action.label.partition("_[")
-    if tasks and action.verb is not Verb.CANCEL:
+def _refs(verb: Verb, label: str) -> list[Ref]:
+    """Return the ids of the jobs in a row, without other tasks of their array."""
+    array, _, tasks = label.partition("_[")
+    if tasks and verb is not Verb.CANCEL:
         # The action affects pending tasks only, and the row has all that are alike.
         return [int(array)]
     if "…" in tasks:
         hint = f"drf cancel {array} cancels the whole array"
         raise Refused("too-many", "these are more tasks than a row can name", hint=hint)
-    return parse_ids(action.label)
+    return parse_ids(label)
 
 
 def _ref(row: SnapshotRow) -> Ref:

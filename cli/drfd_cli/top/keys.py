@@ -9,13 +9,16 @@ from collections.abc import Iterator
 #: The page of keys.
 HELP = (
     "",
-    "  ↑ ↓  j k           up and down          PgUp PgDn Space  by pages",
+    "  ↑ ↓  j k           up and down          PgUp PgDn        by pages",
     "  Home End  g G      first and last       Tab  ← →  1-4    another panel",
     "  Enter              a job's own page; in SHARES: only the jobs of this node",
     "  /                  only jobs with this text in id, name, user, pool or reason",
     "  u                  only mine, or all    Esc              all again",
     "  s  S               another order, or reversed            ^L  draw anew",
+    "  Space              mark jobs: the next action is for all of them",
     "  c                  cancel (it asks)     h                hold, or release",
+    "  p                  suspend, or resume   x                send a signal",
+    "  t                  change the time limit                 P  the priority",
     "  e                  a job's errors, in place of its output",
     "  q  ^C              quit",
     "",

@@ -33,6 +33,7 @@ _COLOURED = {
     "head_focus": "bold black on color(114)",
     "foot": "black on color(250)",
     "key": "bold",
+    "off": "color(244)",
     "good": "green",
     "warm": "yellow",
     "hot": "bold red",

@@ -306,8 +306,10 @@ def draw(
     *,
     cursor: int | None,
     is_focus: bool,
+    is_marked: Callable[[Any], bool] | None = None,
 ) -> list[Line]:
-    """Return the panel as `height` lines, with the row at `cursor`, marked if it has the focus."""
+    """Return the panel as `height` lines, with the row at `cursor`, highlighted if it has the
+    focus."""
     if height <= 0:
         return []
     lines = [_head(table, theme, columns, is_focus=is_focus)]
@@ -316,7 +318,8 @@ def draw(
     if cursor is not None:
         first = max(0, min(cursor - room // 2, len(table.rows) + bool(table.more) - room))
     for at, row in enumerate(table.rows[first : first + room], first):
-        line: Line = [Segment(" ")]
+        has_mark = is_marked is not None and is_marked(row)
+        line: Line = [Segment("*", theme["mark"]) if has_mark else Segment(" ")]
         for column in table.columns:
             line += [*column.cell(row, column.width), Segment(" ")]
         line = joined(line, columns)

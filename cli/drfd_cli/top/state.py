@@ -11,9 +11,12 @@ from enum import Enum, StrEnum, auto
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
+from drfd.common.errors import Refused
 from drfd.common.indices import joined, show_spans
 from drfd.core.model.job import leaf_path
 from drfd_cli.commands.shares import branch
+from drfd_cli.top.actions import KEYS as ACTIONS
+from drfd_cli.top.actions import Act, Prompt, Question, Viewer, begin, typed
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import SnapshotNode, SnapshotRow, SnapshotView
@@ -113,20 +116,6 @@ class Page(Enum):
     HELP = auto()
 
 
-class Verb(StrEnum):
-    CANCEL = "cancel"
-    HOLD = "hold"
-    RELEASE = "release"
-
-
-@dataclass(frozen=True)
-class Act:
-    """A verb that the daemon is to execute on a job."""
-
-    verb: Verb
-    label: str
-
-
 class UserAction(Enum):
     QUIT = auto()
     REDRAW = auto()
@@ -140,12 +129,6 @@ class CursorPlace:
 
     key: str = ""
     index: int = 0
-
-
-@dataclass(frozen=True)
-class Question:
-    act: Act
-    text: str
 
 
 @dataclass(frozen=True)
@@ -168,6 +151,9 @@ class State:
     #: The number of lines that a page is scrolled down.
     scroll: int = 0
     question: Question | None = None
+    prompt: Prompt | None = None
+    #: The marked jobs as they were last listed, by `mark_of`.
+    marked: Mapping[str, SnapshotRow] = field(default_factory=dict)
     #: The message about the last action, and whether it is an error.
     message: str = ""
     is_bad: bool = False
@@ -233,9 +219,21 @@ def shown(snapshot: SnapshotView, state: State, found: FoundRows | None = None) 
     return lists
 
 
+def viewer_of(snapshot: SnapshotView) -> Viewer:
+    """Return who looks at the snapshot. Without word of an older daemon, nothing is refused."""
+    return Viewer(snapshot["user"], snapshot.get("admin", True))
+
+
 def key_of(panel: TopPanel, row: Any) -> str:
     """Return the key by which a row is found again in later snapshots."""
-    return str(row["path" if panel is TopPanel.TREE else "label"])
+    if panel is TopPanel.TREE:
+        return str(row["path"])
+    return mark_of(row) if panel is TopPanel.WAITING else str(row["label"])
+
+
+def mark_of(row: SnapshotRow) -> str:
+    """Return a key of a job or of an array's waiting tasks, which stays when some of them start."""
+    return row["label"].partition("[")[0]
 
 
 def leaf_of(row: SnapshotRow) -> str:
@@ -377,11 +375,17 @@ def cursor(state: State, panel: TopPanel, rows: Sequence[Any]) -> int:
 
 
 def press(
-    state: State, key: str, lists: Lists, page_rows: int, window: Window | None = None
+    state: State,
+    key: str,
+    lists: Lists,
+    page_rows: int,
+    window: Window | None = None,
+    viewer: Viewer | None = None,
 ) -> tuple[State, UserAction | Act | None]:
     """Return the next state, and the action to do outside the screen or None. `page_rows` is the
-    number of rows that PgUp and PgDn move; `window` tells of waiting rows that are not listed."""
-    after, action = _press(state, key, lists, page_rows, window or Window())
+    number of rows that PgUp and PgDn move; `window` tells of waiting rows that are not listed;
+    without a `viewer`, nothing is refused to the user."""
+    after, action = _press(state, key, lists, page_rows, window or Window(), viewer or Viewer())
     if (after.row_filter, after.sorted_by, after.backwards) != (
         state.row_filter, state.sorted_by, state.backwards
     ):  # fmt: skip
@@ -390,7 +394,7 @@ def press(
 
 
 def _press(
-    state: State, key: str, lists: Lists, page_rows: int, window: Window
+    state: State, key: str, lists: Lists, page_rows: int, window: Window, viewer: Viewer
 ) -> tuple[State, UserAction | Act | None]:
     state = replace(state, message="", is_bad=False)
     if key == "ctrl-c":
@@ -402,13 +406,16 @@ def _press(
     if state.question is not None:
         act = state.question.act if key in ("y", "Y") else None
         told = "" if act else "nothing done"
-        return replace(state, question=None, message=told), act
+        marked = {} if act else state.marked
+        return replace(state, question=None, message=told, marked=marked), act
+    if state.prompt is not None:
+        return _answer(state, state.prompt, key)
     if state.is_typing:
         return _type(state, key), None
     if key in ("?", "f1") and state.page is not Page.HELP:
         return replace(state, page=Page.HELP, scroll=0), None
-    if key in ("c", "h") and (job := _job(state, lists)) is not None:
-        return _act(state, key, job)
+    if key in ACTIONS and (rows := targets(state, lists)):
+        return _act(state, key, rows, viewer)
     if state.page is not Page.MAIN:
         return _on_page(state, key, page_rows), None
     if key == "q":
@@ -416,8 +423,22 @@ def _press(
     return _on_main(state, key, lists, page_rows, window), None
 
 
-def _job(state: State, lists: Lists) -> SnapshotRow | None:
-    """Return the job that a key affects: the job of the page or under the cursor, or None."""
+def targets(state: State, lists: Lists) -> list[SnapshotRow]:
+    """Return the jobs that an action affects: the marked ones, or else that of the page or under
+    the cursor."""
+    if state.page is Page.MAIN and state.marked and state.panel is not TopPanel.TREE:
+        listed = {
+            mark_of(row): row
+            for panel in (TopPanel.ENDED, TopPanel.WAITING, TopPanel.RUNNING)
+            for row in lists[panel]
+        }
+        return [listed.get(mark, row) for mark, row in state.marked.items()]
+    row = selected(state, lists)
+    return [] if row is None else [row]
+
+
+def selected(state: State, lists: Lists) -> SnapshotRow | None:
+    """Return the job of the page or under the cursor, or None."""
     if state.page is Page.JOB and state.job is not None:
         label = state.job["label"]
         listed = (row for panel in _PANELS[1:] for row in lists[panel] if row["label"] == label)
@@ -427,19 +448,21 @@ def _job(state: State, lists: Lists) -> SnapshotRow | None:
 
 
 def _type(state: State, key: str) -> State:
-    text = state.row_filter.text
-    match key:
-        case "enter" | "down" | "up" | "tab":
-            return replace(state, is_typing=False)
-        case "esc":
-            text, state = "", replace(state, is_typing=False)
-        case "backspace":
-            text = text[:-1]
-        case "ctrl-u":
-            text = ""
-        case _ if len(key) == 1 and len(text) < _MOST_TEXT:
-            text += key
+    """Handle a key while the text of the filter is typed."""
+    text = _typed(state.row_filter.text, key)
+    if key in ("enter", "down", "up", "tab", "esc"):
+        text = "" if key == "esc" else text
+        state = replace(state, is_typing=False)
     return replace(state, row_filter=replace(state.row_filter, text=text))
+
+
+def _typed(text: str, key: str) -> str:
+    """Return the text after a key of its editing."""
+    if key == "backspace":
+        return text[:-1]
+    if key == "ctrl-u":
+        return ""
+    return text + key if len(key) == 1 and len(text) < _MOST_TEXT else text
 
 
 def _on_page(state: State, key: str, page_rows: int) -> State:
@@ -481,6 +504,10 @@ def _on_main(state: State, key: str, lists: Lists, page_rows: int, window: Windo
             return replace(state, sorted_by={**state.sorted_by, state.panel: number})
         case "S":
             return replace(state, backwards=state.backwards ^ {state.panel})
+        case " " if rows and state.panel in (TopPanel.RUNNING, TopPanel.WAITING):
+            return _move(_mark(state, rows[at]), rows, at + 1)
+        case "esc" if state.marked:
+            return replace(state, marked={})
         case "esc":
             return replace(state, row_filter=RowFilter())
         case "enter" if rows:
@@ -493,7 +520,7 @@ def _on_main(state: State, key: str, lists: Lists, page_rows: int, window: Windo
             return _go_to_end(state, window)
         case "end" | "G":
             return _move(state, rows, len(rows) - 1)
-    step = _STEPS.get(key) or {"pgdn": page_rows, " ": page_rows, "pgup": -page_rows}.get(key, 0)
+    step = _STEPS.get(key) or {"pgdn": page_rows, "pgup": -page_rows}.get(key, 0)
     if not step:
         return state
     if state.panel is TopPanel.WAITING:
@@ -537,16 +564,38 @@ def _open(state: State, row: Any) -> State:
     return replace(state, row_filter=replace(state.row_filter, below=below))
 
 
-def _act(state: State, key: str, row: SnapshotRow) -> tuple[State, Act | None]:
-    """Hold or release at once; ask before a job is cancelled."""
-    label = row["label"]
-    if row["ended_at"] is not None:
-        return replace(state, message=f"job {label} has ended", is_bad=True), None
-    if key == "h":
-        if row["state"] not in ("PENDING", "HELD"):
-            told = f"job {label} is {row['state']}: only waiting jobs can be held"
-            return replace(state, message=told, is_bad=True), None
-        return state, Act(Verb.RELEASE if row["state"] == "HELD" else Verb.HOLD, label)
-    tasks = f"{row['tasks']} tasks, " if row["tasks"] > 1 else ""
-    text = f"cancel {tasks}job {label} ({row['name']}) of {row['user']}?"
-    return replace(state, question=Question(Act(Verb.CANCEL, label), text)), None
+def _mark(state: State, row: SnapshotRow) -> State:
+    marked, mark = dict(state.marked), mark_of(row)
+    if marked.pop(mark, None) is None:
+        marked[mark] = row
+    return replace(state, marked=marked)
+
+
+def _act(
+    state: State, key: str, rows: Sequence[SnapshotRow], viewer: Viewer
+) -> tuple[State, Act | None]:
+    match begin(key, rows, viewer):
+        case Act() as act:
+            return replace(state, marked={}), act
+        case Question() as question:
+            return replace(state, question=question), None
+        case Prompt() as prompt:
+            return replace(state, prompt=prompt), None
+        case why:
+            return replace(state, message=str(why), is_bad=True), None
+
+
+def _answer(state: State, prompt: Prompt, key: str) -> tuple[State, Act | None]:
+    """Handle a key while a value is typed."""
+    match key:
+        case "esc":
+            return replace(state, prompt=None, message="nothing done"), None
+        case "enter":
+            try:
+                act = typed(prompt)
+            except Refused as error:
+                hint = f" ({error.hint})" if error.hint else ""
+                return replace(state, message=f"{error.text}{hint}", is_bad=True), None
+            return replace(state, prompt=None, marked={}), act
+    text = _typed(prompt.text, key)
+    return replace(state, prompt=replace(prompt, text=text)), None

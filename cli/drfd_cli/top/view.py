@@ -7,7 +7,7 @@ and the end of its output.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,6 +18,8 @@ from drfd.core.model.job import show_path
 from drfd_cli.charts import highest
 from drfd_cli.commands.show import array_lines, job_lines
 from drfd_cli.output import ESTIMATE, advice_line, clean, code_line, show_time, show_when
+from drfd_cli.top.actions import KEYS as ACTIONS
+from drfd_cli.top.actions import refusal, word_of
 from drfd_cli.top.keys import HELP
 from drfd_cli.top.paint import (
     Line,
@@ -28,7 +30,6 @@ from drfd_cli.top.paint import (
     part_of,
     spaces,
     spark,
-    width_of,
     wrap,
 )
 from drfd_cli.top.panels import (
@@ -52,7 +53,10 @@ from drfd_cli.top.state import (
     TopPanel,
     Window,
     cursor,
+    mark_of,
     shown,
+    targets,
+    viewer_of,
     window_of,
 )
 
@@ -196,7 +200,10 @@ def _panels(scene: Scene, listed: Lists, size: Size, room: int, theme: Theme) ->
         table = tables[panel]
         at = cursor(scene.state, panel, table.rows) if table.rows else None
         is_focus = panel is scene.state.panel
-        return draw(table, theme, columns, height, cursor=at, is_focus=is_focus)
+        return draw(
+            table, theme, columns, height, cursor=at, is_focus=is_focus,
+            is_marked=_is_marked(scene.state, panel),
+        )  # fmt: skip
 
     if not is_beside:
         heights = _divide(tables, room, scene.state.panel)
@@ -207,6 +214,13 @@ def _panels(scene: Scene, listed: Lists, size: Size, room: int, theme: Theme) ->
     heights = _divide(jobs, room, scene.state.panel)
     beside = [line for panel in jobs for line in lines(panel, right, heights[panel])]
     return [[*a, Segment(" "), *b] for a, b in zip(tree, beside, strict=True)]
+
+
+def _is_marked(state: State, panel: TopPanel) -> Callable[[Any], bool] | None:
+    """Return a function that tells which rows are marked, or None if none is."""
+    if not state.marked or panel not in (TopPanel.RUNNING, TopPanel.WAITING):
+        return None
+    return lambda row: mark_of(row) in state.marked
 
 
 def _divide(tables: dict[TopPanel, PanelTable], room: int, focus: TopPanel) -> dict[TopPanel, int]:
@@ -296,24 +310,57 @@ def _more_words(state: State, window: Window) -> str:
     return f"… and {window.after:,} more rows; G goes to the last"
 
 
+#: The keys of each page in their order on the last line, and those that a narrow screen has, too.
 _KEYS = {
     Page.MAIN: (
-        ("Tab", "panel"), ("Enter", "open"), ("/", "filter"), ("u", "mine"), ("s", "sort"),
-        ("c", "cancel"), ("h", "hold"), ("?", "help"), ("q", "quit"),
+        ("Tab", "panel"), ("Enter", "open"), ("/", "find"), ("u", "mine"), ("s", "sort"),
+        ("Space", "mark"), *ACTIONS.items(), ("?", "help"), ("q", "quit"),
     ),
     Page.JOB: (
-        ("Esc", "back"), ("c", "cancel"), ("h", "hold"), ("e", "errors"), ("j k", "scroll"),
-        ("?", "help"),
+        ("Esc", "back"), *ACTIONS.items(), ("e", "errors"), ("j k", "scroll"), ("?", "help"),
     ),
     Page.HELP: (("Esc", "back"), ("j k", "scroll")),
 }  # fmt: skip
+_FIRST_KEYS = ("?", "q", "Esc", "/", "c", "h", "p", "e", "Enter", "u", "s", "Space", "Tab")
+
+
+def _key_line(scene: Scene, listed: Lists, theme: Theme, columns: int) -> Line:
+    """Return the line of keys. Those that cannot work on the selected job are dimmed, or without
+    colours left out."""
+    state, viewer = scene.state, viewer_of(scene.snapshot)
+    keys = dict(_KEYS[state.page])
+    rows = targets(state, listed)
+    for key in ACTIONS.keys() & keys.keys():
+        keys[key] = word_of(key, rows[0] if rows else None)
+    widths = {key: len(key) + len(word) + 2 for key, word in keys.items()}
+    order = [key for key in _FIRST_KEYS if key in keys]
+    order += [key for key in keys if key not in order]
+    kept, left = set(), columns
+    for key in order:
+        if widths[key] <= left:
+            kept.add(key)
+            left -= widths[key]
+    line: Line = []
+    for key, word in keys.items():
+        if key not in kept:
+            continue
+        if key not in ACTIONS or any(not refusal(key, row, viewer) for row in rows):
+            line += [Segment(f" {key} ", theme["key"]), Segment(word, theme["foot"])]
+        elif theme.has_colour:
+            line.append(Segment(f" {key} {word}", theme["off"]))
+        else:
+            line.append(spaces(widths[key]))
+    return joined(line, columns)
 
 
 def _foot(scene: Scene, listed: Lists, theme: Theme, size: Size) -> list[Line]:
     """Return the question, message, filter or reason, and below it the line of keys."""
     state, columns = scene.state, size.columns
     told: list[Line] = []
-    if state.page is Page.MAIN and not state.row_filter.is_empty():
+    if state.page is Page.MAIN and state.marked:
+        words = f" {len(state.marked)} marked; a key is for all of them, Esc unmarks"
+        told = [[Segment(fit(words, columns), theme["held"])]]
+    elif state.page is Page.MAIN and not state.row_filter.is_empty():
         told = [[Segment(fit(f" only {_choice(state)}; Esc shows all", columns), theme["held"])]]
     height = 1
     about = _about_selected(state, listed)
@@ -326,12 +373,7 @@ def _foot(scene: Scene, listed: Lists, theme: Theme, size: Size) -> list[Line]:
     if pressing is not None:
         told = [pressing]
     told += [[spaces(columns)]] * (height - len(told))
-    keys: Line = []
-    for key, what in _KEYS[state.page]:
-        pieces = [Segment(f" {key} ", theme["key"]), Segment(what, theme["foot"])]
-        if width_of([*keys, *pieces]) <= columns:
-            keys += pieces
-    return [*told, joined(keys, columns)]
+    return [*told, _key_line(scene, listed, theme, columns)]
 
 
 def _pressing(state: State, theme: Theme, columns: int) -> Line | None:
@@ -340,6 +382,10 @@ def _pressing(state: State, theme: Theme, columns: int) -> Line | None:
         # Also with a long name of the job, the possible answers must be visible.
         answer = " y: yes, any other key: no "
         words = fit(f" {state.question.text}", columns - len(answer)).rstrip() + answer
+        style = "notice"
+    elif state.prompt is not None and not state.message:
+        tail = f" {state.prompt.text}▏ Enter: set, Esc: not "
+        words = fit(f" {state.prompt.about}:", columns - len(tail)).rstrip() + tail
         style = "notice"
     elif state.is_typing:
         words, style = fit(f" / {state.row_filter.text}▏", columns).rstrip(), "notice"

@@ -14,6 +14,7 @@ from canned import CannedDaemon, Refuse
 from canned_snapshots import replies, row, snapshot, waits
 from drfd.client.connection import Connection
 from drfd.common.errors import DrfdError, Refused
+from drfd_cli.top.actions import Act, Verb
 from drfd_cli.top.feed import (
     Asker,
     News,
@@ -22,7 +23,6 @@ from drfd_cli.top.feed import (
     first_snapshot,
     request_action,
 )
-from drfd_cli.top.state import Act, Verb
 from drfd_cli.waiting.output_files import last_lines
 
 
@@ -54,7 +54,7 @@ def test_what_is_done_is_done_to_the_row_and_no_more(
     connection: Connection, daemon: CannedDaemon, verb: Verb, label: str, ids: list[Any]
 ) -> None:
     daemon.replies = {verb.value: {"done": [42], "failed": []}}
-    told = request_action(connection, Act(verb, label))
+    told = request_action(connection, Act(verb, (label,)))
     assert daemon.requests == [{"op": verb.value, "select": {"ids": ids}}]
     assert (told.text.endswith(f" job {label}"), told.is_bad) == (True, False)
 
@@ -63,14 +63,14 @@ def test_of_tasks_that_have_no_name_on_the_screen_none_is_cancelled(
     connection: Connection, daemon: CannedDaemon
 ) -> None:
     with pytest.raises(Refused, match="more tasks than a row can name"):
-        request_action(connection, Act(Verb.CANCEL, "42_[1,3,5,…]"))
+        request_action(connection, Act(Verb.CANCEL, ("42_[1,3,5,…]",)))
     assert daemon.requests == []
 
 
 def test_a_refusal_is_told_with_its_hint(connection: Connection, daemon: CannedDaemon) -> None:
     error = {"kind": "NotPermitted", "code": "x", "text": "job 7 is\x1b bob's", "hint": "ask bob"}
     daemon.replies = {"cancel": {"done": [], "failed": [{"id": 7, "error": error}]}}
-    told = request_action(connection, Act(Verb.CANCEL, "7"))
+    told = request_action(connection, Act(Verb.CANCEL, ("7",)))
     assert (told.text, told.is_bad) == ("job 7 is? bob's (ask bob)", True)
 
 

@@ -32,9 +32,10 @@ from canned_snapshots import (
     waits,
 )
 from drfd_cli.output import clean
+from drfd_cli.top.actions import Act, Question, Verb
 from drfd_cli.top.paint import Line, Theme
 from drfd_cli.top.screen import encode
-from drfd_cli.top.state import Act, CursorPlace, Page, Question, RowFilter, State, TopPanel, Verb
+from drfd_cli.top.state import CursorPlace, Page, RowFilter, State, TopPanel
 from drfd_cli.top.view import (
     LEAST_COLUMNS,
     LEAST_ROWS,
@@ -81,7 +82,7 @@ def scenes() -> dict[str, Scene]:
     """Other states of the screen than the usual one."""
     three = three_jobs()
     question = Question(
-        Act(Verb.CANCEL, "44_[8-99%4]"), "cancel 92 tasks, job 44_[8-99%4] (sweep) of carol?"
+        Act(Verb.CANCEL, ("44_[8-99%4]",)), "cancel 92 tasks, job 44_[8-99%4] (sweep) of carol?"
     )
     return {
         "help": at(three, State(page=Page.HELP)),
@@ -163,7 +164,7 @@ def test_a_page_moves_no_further_than_there_is_something_to_see() -> None:
     """Or a key would seem dead for as often as another was pressed in vain."""
     size = Size(80, 24)
     short = at(three_jobs(), State(page=Page.HELP, scroll=7))
-    assert settled(short, size, PLAIN).scroll == 0
+    assert settled(short, Size(80, 50), PLAIN).scroll == 0
     long = at(three_jobs(), of_a_job(scroll=10_000), detail())
     end = settled(long, size, PLAIN)
     assert 20 < end.scroll < 50
@@ -209,7 +210,7 @@ def test_a_screen_that_is_too_small_says_so_and_is_kept_within(columns: int, row
 
 @pytest.mark.parametrize("word", HOSTILE)
 def test_a_question_about_a_job_of_any_name_shows_how_to_answer(word: str) -> None:
-    question = Question(Act(Verb.CANCEL, "1"), f"cancel job 1 ({word}) of {word}?")
+    question = Question(Act(Verb.CANCEL, ("1",)), f"cancel job 1 ({word}) of {word}?")
     lines = screen(at(three_jobs(), State(question=question)), Size(80, 24), PLAIN)
     assert "y: yes, any other key: no" in text(lines)
 

@@ -11,16 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canned_snapshots import ended, many, row, snapshot, three_jobs, waits
+from drfd_cli.top.actions import Act, Verb
 from drfd_cli.top.keys import KeyDecoder
 from drfd_cli.top.state import (
     ORDERS,
-    Act,
     Page,
     RowFilter,
     State,
     TopPanel,
     UserAction,
-    Verb,
     cursor,
     press,
     shown,
@@ -164,27 +163,27 @@ def test_a_job_is_cancelled_only_after_a_yes() -> None:
         state, wish = wish_after(asked, key)
         assert (state.question, wish, state.message) == (None, None, "nothing done")
     state, wish = wish_after(asked, "y")
-    assert (state.question, wish) == (None, Act(Verb.CANCEL, "44_[8-99%4]"))
+    assert (state.question, wish) == (None, Act(Verb.CANCEL, ("44_[8-99%4]",)))
 
 
 def test_the_question_is_about_the_job_that_was_meant_whatever_moves_below_it() -> None:
     state = after(State(), "c")
     _, wish = wish_after(state, "y", of=snapshot(running=[row(1)]))
-    assert wish == Act(Verb.CANCEL, "40")
+    assert wish == Act(Verb.CANCEL, ("40",))
 
 
 def test_h_holds_what_waits_and_releases_what_is_held() -> None:
     waiting = State(panel=TopPanel.WAITING)
-    assert wish_after(waiting, "h")[1] == Act(Verb.HOLD, "45")
-    assert wish_after(waiting, "G", "h")[1] == Act(Verb.RELEASE, "46")
+    assert wish_after(waiting, "h")[1] == Act(Verb.HOLD, ("45",))
+    assert wish_after(waiting, "G", "h")[1] == Act(Verb.RELEASE, ("46",))
 
 
 def test_on_a_jobs_page_keys_are_about_the_job_as_it_is_now() -> None:
     state = after(State(panel=TopPanel.WAITING), "enter")
     three = three_jobs()
     held = {**three, "pending": [three["pending"][0] | {"state": "HELD"}]}
-    assert wish_after(state, "h")[1] == Act(Verb.HOLD, "45")
-    assert wish_after(state, "h", of=held)[1] == Act(Verb.RELEASE, "45")
+    assert wish_after(state, "h")[1] == Act(Verb.HOLD, ("45",))
+    assert wish_after(state, "h", of=held)[1] == Act(Verb.RELEASE, ("45",))
     over = {**three, "pending": [], "ended": [ended(45)]}
     assert after(state, "c", of=over).message == "job 45 has ended"
 
