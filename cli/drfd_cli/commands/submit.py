@@ -16,7 +16,7 @@ from drfd.client.submission import Submission
 from drfd.common.errors import Refused
 from drfd.payload.environment import as_given, capture, is_secret, not_text
 from drfd_cli import output
-from drfd_cli.commands.wait import LauncherWatch
+from drfd_cli.commands.wait import wait_for
 from drfd_cli.options import (
     ARRAY,
     GroupedHelp,
@@ -139,17 +139,15 @@ def command(
     return Result(
         show=lambda: click.echo(job_id if quiet else f"submitted {what}"),
         view=lambda: pick(reply, ("id", "tasks")),
-        finish=(lambda: _wait(client, job_id)) if wait else None,
+        finish=(lambda: _wait(client, job_id, is_quiet=quiet)) if wait else None,
     )
 
 
-def _wait(client: Connection, job_id: int) -> int:
+def _wait(client: Connection, job_id: int, *, is_quiet: bool) -> int:
     """Wait until the job has ended, and return the exit code."""
     sys.stdout.flush()
     try:
-        waited = client.wait(
-            [job_id], any_one=False, timeout_s=None, meanwhile=LauncherWatch(client).look
-        )
+        waited = wait_for(client, [job_id], is_quiet=is_quiet)
     except KeyboardInterrupt:
         output.say(f"job {job_id} goes on (drf cancel {job_id} stops it)")
         return 130

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from drfd_cli import output
 from drfd_cli.options import DURATION, connect, job_ids, prints_result
 from drfd_cli.output import NEVER_RAN, Result
 from drfd_cli.waiting.ends import tell_ends
+from drfd_cli.waiting.progress import ProgressLine
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import WaitReply
@@ -42,12 +43,7 @@ def command(ids: tuple[Ref, ...], any_one: bool, timeout: int | None) -> Result:
     125. ^C leaves the jobs alone.
     """
     client = connect()
-    reply = client.wait(
-        list(dict.fromkeys(ids)),
-        any_one=any_one,
-        timeout_s=timeout,
-        meanwhile=LauncherWatch(client).look,
-    )
+    reply = wait_for(client, list(dict.fromkeys(ids)), any_one=any_one, timeout_s=timeout)
     # On a terminal the lines of stdout and stderr are seen together.
     told: list[bool] = []
     return Result(
@@ -55,6 +51,30 @@ def command(ids: tuple[Ref, ...], any_one: bool, timeout: int | None) -> Result:
         view=lambda: _view(reply),
         finish=lambda: _finish(client, reply, any_one=any_one, is_told=any(told)),
     )
+
+
+def wait_for(
+    client: Connection,
+    ids: list[Ref],
+    *,
+    any_one: bool = False,
+    timeout_s: float | None = None,
+    is_quiet: bool = False,
+) -> WaitReply:
+    """Wait until the jobs have ended. Meanwhile print when the launcher is away, and on a terminal,
+    unless `is_quiet`, show how far the jobs are."""
+    progress = ProgressLine(client, ids)
+    launcher = LauncherWatch(client, before=progress.clear)
+
+    def look() -> None:
+        launcher.look()
+        if not is_quiet:
+            progress.look()
+
+    try:
+        return client.wait(ids, any_one=any_one, timeout_s=timeout_s, meanwhile=look)
+    finally:
+        progress.close()
 
 
 def _view(reply: WaitReply) -> Mapping[str, object]:
@@ -88,9 +108,11 @@ class LauncherWatch:
     """Prints one message when the launcher is away, so that no job starts or ends, and one when it
     is back."""
 
-    def __init__(self, client: Connection) -> None:
-        """`client` gives the path of the daemon's socket; its connection is not used."""
+    def __init__(self, client: Connection, *, before: Callable[[], None]) -> None:
+        """`client` gives the path of the daemon's socket; its connection is not used. `before` is
+        called before each message."""
         self._path = client.path
+        self._before = before
         self._next = time.monotonic() + _SILENT_S
         self._is_away = False
 
@@ -110,7 +132,9 @@ class LauncherWatch:
         if away is not None and not self._is_away:
             if (reply.get("launcher_away_s") or 0.0) < _WORTH_TELLING_S:
                 return
+            self._before()
             output.say(away)
         elif away is None and self._is_away:
+            self._before()
             output.say("the launcher is back")
         self._is_away = away is not None

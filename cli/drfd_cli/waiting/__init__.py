@@ -1,1 +1,1 @@
-"""What is shown to a person who waits for jobs: how they ended, and the last lines of output."""
+"""What is shown to a person who waits for jobs: their progress, their ends, their last output."""
