@@ -21,7 +21,7 @@ from rich.style import Style
 from drfd.common.units import show_duration, show_size
 from drfd.core.model.job import leaf_path
 from drfd_cli.commands.shares import weight_words
-from drfd_cli.output import clean, show_gres, show_io
+from drfd_cli.output import clean, code_line, show_gres, show_io
 from drfd_cli.top.paint import (
     HUES,
     Line,
@@ -35,6 +35,7 @@ from drfd_cli.top.paint import (
     part_of,
     spaces,
     width_of,
+    wrap,
 )
 from drfd_cli.top.state import Axis, State, TopPanel, leaf_of, leaves, left_s
 
@@ -49,7 +50,7 @@ _AXES: tuple[Axis, ...] = ("cores", "memory", "read", "write")
 _USED, _ALLOCATED, _EXTERNAL, _FREE = "█", "▒", "╱", "·"
 _RESOURCE_NAME = 7
 #: Widths of the columns right of the bars.
-_ALLOC_COLUMN, _USED_COLUMN, _EXTERNAL_COLUMN, _PRESSURE_COLUMN = 10, 6, 8, 8
+_ALLOC_COLUMN, _USED_COLUMN, _EXTERNAL_COLUMN, _PRESSURE_COLUMN = 11, 6, 8, 8
 #: The pressure that is shown beside each resource.
 _PRESSURES = {"cores": "cpu", "memory": "memory", "read": "io"}
 #: Percent of pressure from which the figure is highlighted.
@@ -178,7 +179,7 @@ def _figures(
     name: str, parts: Sequence[_Part], external: float, capacity: float
 ) -> tuple[str, str, str]:
     held, used = sum(part.held for part in parts), sum(part.used for part in parts)
-    shown = f"{show_axis(name, held)}/{show_axis(name, capacity)}"
+    shown = f"{show_declared(name, held)}/{show_declared(name, capacity)}"
     if name.startswith("gres:"):
         return shown, "", ""
     return shown, show_axis(name, used), show_axis(name, external) if external else ""
@@ -198,8 +199,14 @@ def show_axis(axis: str, amount: float) -> str:
         return show_size(amount)
     if kind != "cores":
         return f"{amount:g}"
-    decimals = 2 if 0.005 <= amount < 0.1 else 1 if amount < 100 else 0
-    return f"{amount:.{decimals}f}".removesuffix(".0")
+    decimals = 2 if 0.005 <= amount < 1 else 1 if amount < 100 else 0
+    shown = f"{amount:.{decimals}f}"
+    return shown.rstrip("0").rstrip(".") if decimals else shown
+
+
+def show_declared(axis: str, amount: float) -> str:
+    """Return a declared amount, of which no digits are left out that were written."""
+    return f"{amount:.4g}" if axis == "cores" and amount < 1000 else show_axis(axis, amount)
 
 
 def _cells(cells: tuple[str, str, str, str], style: Style, *, hot: Style) -> Line:
@@ -291,11 +298,36 @@ class PanelTable:
     nothing: str
     #: The text below the last row, if there are rows that the snapshot does not have.
     more: str = ""
+    #: Returns the sentence that stands below a row if there is room for those of all rows; the
+    #: same one is told once for neighbours.
+    about: Callable[[Any], str] | None = None
 
     @property
     def height(self) -> int:
         """The number of lines of the whole panel."""
         return 1 + max(1, len(self.rows)) + bool(self.more)
+
+    def sentences(self, columns: int) -> dict[int, list[str]]:
+        """Return the lines below rows, by the index of the row."""
+        found: dict[int, list[str]] = {}
+        if self.about is None or not self.rows:
+            return found
+        words = [self.about(row) for row in self.rows]
+        for at, (text, following) in enumerate(zip(words, [*words[1:], ""], strict=True)):
+            if text and text != following:
+                found[at] = wrap(text, columns - _SENTENCE_INDENT - 1, _MOST_WHY)
+        return found
+
+    def extra_height(self, columns: int, most: int) -> int:
+        """Return the number of lines of all sentences, or 0 if there are more than `most`."""
+        if self.about is None or most <= 0:
+            return 0
+        extra = sum(map(len, self.sentences(columns).values()))
+        return extra if extra <= most else 0
+
+
+#: The columns before a sentence below a row.
+_SENTENCE_INDENT = 13
 
 
 def draw(
@@ -317,6 +349,9 @@ def draw(
     first = 0
     if cursor is not None:
         first = max(0, min(cursor - room // 2, len(table.rows) + bool(table.more) - room))
+    sentences: dict[int, list[str]] = {}
+    if table.extra_height(columns, height - table.height):
+        sentences = table.sentences(columns)
     for at, row in enumerate(table.rows[first : first + room], first):
         has_mark = is_marked is not None and is_marked(row)
         line: Line = [Segment("*", theme["mark"]) if has_mark else Segment(" ")]
@@ -324,6 +359,9 @@ def draw(
             line += [*column.cell(row, column.width), Segment(" ")]
         line = joined(line, columns)
         lines.append(marked(line, theme["cursor"]) if is_focus and at == cursor else line)
+        for words in sentences.get(at, ()):
+            indent = spaces(_SENTENCE_INDENT)
+            lines.append([indent, Segment(fit(words, columns - _SENTENCE_INDENT), theme["dim"])])
     if not table.rows:
         lines.append([Segment(fit(f" {table.nothing}", columns), theme["dim"])])
     elif table.more and first + room > len(table.rows):
@@ -472,6 +510,12 @@ def _percent(part: float) -> str:
 
 #: Least columns of a screen with rates of disks, with codes of reasons, and with pools.
 _WITH_RATES, _WITH_CODES, _WITH_POOLS = 112, 140, 150
+#: Least columns of a panel with the whole reasons of waiting jobs in place of their evidence.
+_WITH_WHY = 150
+#: Least columns of a screen with all digits of cores.
+_WITH_DIGITS = 80
+#: Most lines of a reason below its row.
+_MOST_WHY = 2
 #: Fractions of the demand from which a bar shows a job as near its limit, and as at its limit.
 _WARM, _HOT = 0.8, 0.95
 _LABEL, _LEAST_NAME, _MOST_NAME = 9, 4, 32
@@ -499,7 +543,7 @@ def _gauge(
         room = width - bar_columns - 1
         figures = (
             "?" if now is None else show_axis(axis, now),
-            show_axis(axis, declared) if declared else "-",
+            show_declared(axis, declared) if declared else "-",
         )
         words = fit_right("/".join(figures), room)
         is_near = style in ("hot", "warm") and not theme.has_colour
@@ -509,6 +553,10 @@ def _gauge(
         return [*filled, Segment(f" {words}", plain)]
 
     return PanelColumn(title, width, cell, is_right=True)
+
+
+def _declared(rows: Sequence[SnapshotRow]) -> set[float]:
+    return {row["demand"]["cores"] for row in rows}
 
 
 def running_table(
@@ -522,6 +570,9 @@ def running_table(
 ) -> PanelTable:
     is_wide = columns >= _WITH_POOLS
     gauge = 8 if is_wide else 4
+    # Such as "0.07/0.125"; the narrowest screens have no room for it.
+    longest = max((len(show_declared("cores", each)) for each in _declared(rows)), default=0)
+    cores = min(10, max(8, 5 + longest)) if columns >= _WITH_DIGITS else 8
 
     def mark_of(row: SnapshotRow) -> LeafMark:
         return marks.get(leaf_of(row)) or LeafMark(theme["plain"], " ")
@@ -540,7 +591,7 @@ def running_table(
             words_column("POOL", 14, lambda row: row["pool"].removeprefix("root."), theme["dim"])
         )
     shown += [
-        _gauge("CORES", gauge + 9, "cores", gauge, theme, "good"),
+        _gauge("CORES", gauge + 1 + cores, "cores", gauge, theme, "good"),
         _gauge("MEMORY", gauge + 12, "memory", gauge, theme),
     ]
     if columns >= _WITH_RATES:
@@ -558,9 +609,18 @@ def running_table(
 
 
 def waiting_table(
-    rows: list[SnapshotRow], theme: Theme, columns: int, *, at_s: float, title: str, more: str
+    rows: list[SnapshotRow],
+    theme: Theme,
+    columns: int,
+    *,
+    at_s: float,
+    title: str,
+    more: str,
+    has_sentences: bool,
 ) -> PanelTable:
-    """Return the panel of waiting jobs, with the evidence of their reasons in columns."""
+    """Return the panel of waiting jobs, with the evidence of their reasons in columns. With
+    `has_sentences`, a wide panel has the whole reasons in their place, and another one has them
+    below the rows if there is room."""
 
     def piece(key: str) -> Callable[[SnapshotRow], str]:
         return lambda row: str(_evidence(row).get(key, ""))
@@ -568,13 +628,13 @@ def waiting_table(
     def amount(key: str) -> Callable[[SnapshotRow], str]:
         def words(row: SnapshotRow) -> str:
             found = _evidence(row)
-            return show_axis(found["resource"], found[key]) if key in found else "-"
+            return show_declared(found["resource"], found[key]) if key in found else "-"
 
         return words
 
     def demand_column(title: str, axis: Axis) -> PanelColumn:
         return words_column(
-            title, 5, lambda row: show_axis(axis, row["demand"][axis]), is_right=True
+            title, 5, lambda row: show_declared(axis, row["demand"][axis]), is_right=True
         )
 
     def code(row: SnapshotRow) -> str:
@@ -610,6 +670,9 @@ def waiting_table(
             lambda row: theme["held" if row["state"] == "HELD" else "plain"], most=18,
         ),
     ]  # fmt: skip
+    if has_sentences and columns >= _WITH_WHY:
+        shown[-1] = words_column("WHY", 40, _why, most=_ENDLESS)
+        return PanelTable(title, _laid_out(shown, columns), rows, "nothing waits", more)
     if any("needed" in each for each in found):
         shown += [
             words_column("NEEDS", 5, amount("needed"), is_right=True, rank=2),
@@ -621,7 +684,12 @@ def waiting_table(
         shown.append(words_column("UNTIL", 6, until, is_right=True, rank=4))
     if columns >= _WITH_CODES:
         shown.append(words_column("REASON", 16, code, theme["dim"], rank=7))
-    return PanelTable(title, _laid_out(shown, columns), rows, "nothing waits", more)
+    about = _why if has_sentences else None
+    return PanelTable(title, _laid_out(shown, columns), rows, "nothing waits", more, about)
+
+
+def _why(row: SnapshotRow) -> str:
+    return code_line(row["reason"]) if row["reason"] else ""
 
 
 def _evidence(row: SnapshotRow) -> Mapping[str, Any]:

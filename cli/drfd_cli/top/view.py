@@ -7,7 +7,7 @@ and the end of its output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -41,6 +41,7 @@ from drfd_cli.top.panels import (
     leaf_marks,
     running_table,
     show_axis,
+    show_declared,
     tree_table,
     waiting_table,
 )
@@ -194,7 +195,7 @@ def _panels(scene: Scene, listed: Lists, size: Size, room: int, theme: Theme) ->
     is_beside = size.columns >= _WIDE
     left = _TREE_COLUMNS if is_beside else size.columns
     right = size.columns - _TREE_COLUMNS - 1 if is_beside else size.columns
-    tables = _tables(scene, listed, left, right, theme)
+    tables = _tables(scene, listed, left, right, theme, has_sentences=True)
 
     def lines(panel: TopPanel, columns: int, height: int) -> list[Line]:
         table = tables[panel]
@@ -206,12 +207,12 @@ def _panels(scene: Scene, listed: Lists, size: Size, room: int, theme: Theme) ->
         )  # fmt: skip
 
     if not is_beside:
-        heights = _divide(tables, room, scene.state.panel)
+        heights = _divide(tables, room, scene.state.panel, right)
         return [line for panel in TopPanel for line in lines(panel, size.columns, heights[panel])]
     tree = lines(TopPanel.TREE, left, room)
     jobs = dict(tables)
     del jobs[TopPanel.TREE]
-    heights = _divide(jobs, room, scene.state.panel)
+    heights = _divide(jobs, room, scene.state.panel, right)
     beside = [line for panel in jobs for line in lines(panel, right, heights[panel])]
     return [[*a, Segment(" "), *b] for a, b in zip(tree, beside, strict=True)]
 
@@ -223,7 +224,9 @@ def _is_marked(state: State, panel: TopPanel) -> Callable[[Any], bool] | None:
     return lambda row: mark_of(row) in state.marked
 
 
-def _divide(tables: dict[TopPanel, PanelTable], room: int, focus: TopPanel) -> dict[TopPanel, int]:
+def _divide(
+    tables: dict[TopPanel, PanelTable], room: int, focus: TopPanel, columns: int
+) -> dict[TopPanel, int]:
     """Return the number of lines of each panel. The last panel gets the rest."""
     heights = dict.fromkeys(tables, 0)
     wants = {panel: table.height for panel, table in tables.items()}
@@ -235,6 +238,9 @@ def _divide(tables: dict[TopPanel, PanelTable], room: int, focus: TopPanel) -> d
             for panel in short[:left]:
                 heights[panel] += 1
             left -= len(short[:left])
+    # With room to spare, waiting jobs have their whole reasons below them.
+    extra = tables[TopPanel.WAITING].extra_height(columns, left)
+    heights[TopPanel.WAITING], left = heights[TopPanel.WAITING] + extra, left - extra
     # Leave an empty line between panels if there is room.
     for panel in list(tables)[:-1] if left >= len(tables) else ():
         heights[panel], left = heights[panel] + 1, left - 1
@@ -243,7 +249,7 @@ def _divide(tables: dict[TopPanel, PanelTable], room: int, focus: TopPanel) -> d
 
 
 def _tables(
-    scene: Scene, rows: Lists, left: int, right: int, theme: Theme
+    scene: Scene, rows: Lists, left: int, right: int, theme: Theme, *, has_sentences: bool = False
 ) -> dict[TopPanel, PanelTable]:
     snapshot, state = scene.snapshot, scene.state
     at_s, counts = scene.now_s, snapshot["counts"]
@@ -277,7 +283,7 @@ def _tables(
         ),
         TopPanel.WAITING: waiting_table(
             rows[TopPanel.WAITING], theme, right,
-            at_s=at_s, title=titles[TopPanel.WAITING], more=more,
+            at_s=at_s, title=titles[TopPanel.WAITING], more=more, has_sentences=has_sentences,
         ),
         TopPanel.ENDED: ended_table(
             rows[TopPanel.ENDED], theme, right, at_s=at_s, title=titles[TopPanel.ENDED]
@@ -366,7 +372,11 @@ def _foot(scene: Scene, listed: Lists, theme: Theme, size: Size) -> list[Line]:
     about = _about_selected(state, listed)
     if about and size.rows >= _WITH_SENTENCES:
         # The same for each job, so that the panels keep their places when the cursor moves.
-        height = len(told) + -(-_SENTENCE // columns)
+        most = max(-(-_SENTENCE // columns), size.rows // 6)
+        longest = max(len(code_line(row["reason"])) for row in listed[TopPanel.WAITING])
+        # A line loses some columns to words that are not broken.
+        needed = -(-(longest + 12) * 11 // (10 * columns))
+        height = len(told) + min(most, max(-(-_SENTENCE // columns), needed))
     lines = wrap(about, columns - 1, height - len(told))
     told += [[Segment(fit(f" {line}", columns), theme["dim"])] for line in lines]
     pressing = _pressing(state, theme, columns)
@@ -524,7 +534,9 @@ def _graphs(
 ) -> Iterator[Line]:
     """Yield a graph for each measured resource, from the first sample to the last."""
     samples, at = usage["usage"], usage["usage"]["at"]
-    room = columns - _LABEL - _FIGURES - 3
+    figures_of = {name: _figures(samples[name], name, demand[name]) for name in _GRAPHS}
+    figures_columns = max(_FIGURES, *map(len, figures_of.values()))
+    room = columns - _LABEL - figures_columns - 3
     if not at or room < 10:
         return
     span = show_duration(at[-1] - at[0])
@@ -539,19 +551,24 @@ def _graphs(
         if name == "memory":
             part = part_of(max(known), declared)
             style = "hot" if part >= 0.95 else "warm" if part >= 0.8 else "good"
-        last = samples[name][-1]
-        figures = (
-            f"{'?' if last is None else show_axis(name, last)} of "
-            f"{show_axis(name, declared) if declared else '-'}, most {show_axis(name, max(known))}"
-        )
         for row, chars in enumerate(spark(highest(at, samples[name], room), top, height)):
             # The text stands beside the lowest line of the graph.
             is_foot = row == height - 1
             yield [
                 Segment(fit(f" {name if is_foot else ''}", _LABEL + 1), theme["dim"]),
                 Segment(chars, theme[style]),
-                Segment(" " + fit_right(figures if is_foot else "", _FIGURES)),
+                Segment(" " + fit_right(figures_of[name] if is_foot else "", figures_columns)),
             ]
+
+
+def _figures(values: Sequence[float | None], name: Axis, declared: float) -> str:
+    """Return the last value of a graph, the declared amount, and the greatest value."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return ""
+    last = "?" if values[-1] is None else show_axis(name, values[-1])
+    asked = show_declared(name, declared) if declared else "-"
+    return f"{last} of {asked}, most {show_axis(name, max(known))}"
 
 
 def _head(words: str, theme: Theme, columns: int) -> Line:

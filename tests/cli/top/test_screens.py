@@ -22,9 +22,11 @@ from rich.color import ColorSystem
 
 from canned_snapshots import (
     AT_S,
+    CAPACITY,
     HOSTILE,
     hostile,
     many,
+    node,
     replies,
     row,
     snapshot,
@@ -297,3 +299,68 @@ def test_a_job_near_its_time_limit_is_red_and_others_are_not() -> None:
     lines = screen(at(shown, State(panel=TopPanel.TREE)), Size(80, 24), COLOURED)
     hot = [piece.text.strip() for line in lines for piece in line if piece.style is COLOURED["hot"]]
     assert hot == ["58m20s/1h"]
+
+
+def test_figures_are_never_cut() -> None:
+    """All of what is held, all digits of what was declared, and the greatest use."""
+    demand = {**row(1)["demand"], "cores": 0.125, "memory": 21_500_000_000}
+    now = {"cores": 0.07, "memory": 0, "memory_peak": 0, "read": 0, "write": 0}
+    nodes = [
+        node("root.alice", usage=demand, running=1, dominant_resource="memory"),
+    ]
+    capacity = {**CAPACITY, "memory": 22_100_000_000}
+    shown = snapshot(
+        capacity=capacity, nodes=nodes, running=[row(1, demand=demand, now=now)],
+        pending=[waits(2, demand=demand)], counts={"RUNNING": 1, "PENDING": 1},
+    )  # fmt: skip
+    for size in SIZES:
+        lines = text(screen(at(shown, State()), size, PLAIN))
+        assert " 0.125/16 " in lines
+        assert " 20G/20.6G " in lines
+        assert " 0.07/0.125 " in lines
+        assert re.search(r"\n? 2 .* 0.125 +20G ", lines)
+
+
+@pytest.mark.parametrize("columns", [80, 120, 200])
+def test_the_figures_beside_a_graph_are_whole(columns: int) -> None:
+    _, _, usage = replies()
+    usage = {
+        "usage": {**usage["usage"], "cores": [0.058] * len(usage["usage"]["at"])},
+        "demand": {**usage["demand"], "cores": 0.125},
+    }
+    lines = text(
+        screen(at(three_jobs(), of_a_job(), detail(usage=usage)), Size(columns, 50), PLAIN)
+    )
+    assert " 0.06 of 5, most 0.06" in lines
+
+
+def test_reasons_are_whole_below_their_rows_where_there_is_room_and_equal_ones_once() -> None:
+    told = {"code": "LIMIT", "text": "root.physics may hold 2 cores and holds 2"}
+    other = {"code": "HELD", "text": "held by alice; drf release 9 lets it go"}
+    pending = [waits(number, reason=told) for number in (5, 6, 7)]
+    shown = snapshot(pending=[*pending, waits(9, reason=other)], counts={"PENDING": 4})
+    lines = text(screen(at(shown, State()), Size(100, 30), PLAIN)).splitlines()
+    sentences = [line.strip() for line in lines if "LIMIT: " in line or "HELD: " in line]
+    assert sentences == [f"LIMIT: {told['text']}", f"HELD: {other['text']}"]
+    assert lines.index(f"{'':13}{sentences[0]}{'':<{100 - 13 - len(sentences[0])}}") == next(
+        at + 1 for at, line in enumerate(lines) if line.startswith(" 7 ")
+    )
+    small = text(screen(at(shown, State()), Size(100, 17), PLAIN))
+    assert "LIMIT: " not in small
+
+
+def test_a_wide_list_without_room_has_the_reasons_in_a_column() -> None:
+    shown = snapshot(
+        pending=[waits(number) for number in range(100)], counts={"PENDING": 100}
+    )  # fmt: skip
+    lines = text(screen(at(shown, State()), Size(160, 30), PLAIN))
+    told = "RESOURCES: needs 8 cores, 3 free; job 40 (bob) holds 5 until 14:05 at the latest"
+    assert len(re.findall(re.escape(told), lines)) > 5
+
+
+def test_the_sentence_of_the_selected_row_gets_as_many_lines_as_it_needs() -> None:
+    told = "room is kept free for job 2 (alice), " * 14 + "at last"
+    rows = [waits(number, reason={"code": "RESERVATION", "text": told}) for number in range(90)]
+    shown = snapshot(pending=rows, counts={"PENDING": 90})
+    lines = text(screen(at(shown, State(panel=TopPanel.WAITING)), Size(80, 60), PLAIN))
+    assert "at last" in lines
