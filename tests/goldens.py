@@ -195,6 +195,7 @@ ASKED: list[tuple[str, Message]] = [
     ("why", {"id": 3}),
     ("why", {"id": 9}),
     ("submission", {"id": 3}),
+    ("recent", {"limit": 10, "name": "train"}),
     ("shares", {}),
     ("set", {**_on(3), "priority": 5, "time_limit_s": 600, "begin_s": 4_000_000_000, "after": []}),
     ("release", _on(3)),

@@ -143,7 +143,8 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "attached": {"output", "relay", "terminal", "attachment"},
         "quick_request": set(),
         "quick_submit": {"quick_request"},
-        "options": {"output"},
+        "words": {"output"},
+        "options": {"output", "words"},
         "demo": {"options", "output", "charts"},
         "simulate": {"options", "output", "charts"},
         "main": {"options", "output"},
@@ -154,7 +155,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             *("commands.job_actions", "commands.shares", "commands.show"),
         },
         "commands": {
-            *("output", "charts", "options", "terminal", "demo", "simulate", "top"),
+            *("output", "charts", "options", "words", "terminal", "demo", "simulate", "top"),
             *("attached", "attachment", "quick_run", "waiting"),
         },
         "start": {"quick_submit", "quick_run", "main"},

@@ -13,6 +13,7 @@ import click
 
 from drfd.client.connection import Connection, choose
 from drfd.client.words import (
+    Ref,
     parse_after,
     parse_begin,
     parse_gres,
@@ -34,6 +35,7 @@ from drfd.common.units import (
 )
 from drfd_cli import output
 from drfd_cli.output import Columns, Form, local_time, render
+from drfd_cli.words import which_job
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -99,9 +101,46 @@ PRIORITY = QuantityParam("N", lambda text: _whole(text, -1_000_000, 1_000_000))
 TIMES = QuantityParam("N", lambda text: _whole(text, 0, 1000))
 LINES = QuantityParam("N", lambda text: _whole(text, 1, 1000))
 SIGNAL = QuantityParam("SIGNAL", parse_signal)
-IDS = QuantityParam("IDS", parse_ids)
 
-job_id = click.argument("job_id", metavar="ID", type=QuantityParam("ID", parse_id))
+
+def _id(text: str) -> Ref:
+    if not which_job.is_name(text):
+        return parse_id(text)
+    return which_job.find(connect, text, form="write 41, or 41_7 for a task of an array")
+
+
+def _ids(text: str) -> list[Ref]:
+    if not which_job.is_name(text):
+        return parse_ids(text)
+    return [which_job.find(connect, text, form="write 41, 3-7 or 1,4-6")]
+
+
+def _after(text: str) -> list[tuple[Ref, str]]:
+    if not which_job.is_name(text):
+        return parse_after(text)
+    name, _, how = text.rpartition(":")
+    if how not in ("ok", "any", "fail"):
+        name, how = text, "ok"
+    return [(which_job.find(connect, name, form="write 5, 5:any or 5:fail"), how)]
+
+
+IDS = QuantityParam("IDS", _ids)
+
+
+def _or_latest(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """Return the value of a required argument for ids, or the caller's latest job."""
+    value = _flat(ctx, param, value) if param.nargs == -1 else value
+    if value not in (None, ()) or ctx.resilient_parsing:
+        return value
+    found = which_job.latest(connect)
+    if found is None:
+        raise click.MissingParameter(ctx=ctx, param=param)
+    return (found,) if param.nargs == -1 else found
+
+
+job_id = click.argument(
+    "job_id", metavar="ID", required=False, type=QuantityParam("ID", _id), callback=_or_latest
+)
 
 
 def all_of(*options: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -116,10 +155,14 @@ def all_of(*options: Callable[[Any], Any]) -> Callable[[F], F]:
 
 
 def job_ids(*, required: bool) -> Callable[[F], F]:
-    """Add the argument for ids and ranges of ids (`3-7,9`): one tuple of ids without duplicates."""
+    """Add the argument for ids and ranges of ids (`3-7,9`): one tuple of ids without duplicates.
+
+    If it is `required` and missing, the caller's latest job is taken, if a person asks.
+    """
     return click.argument(
-        "ids", metavar="IDS...", nargs=-1, required=required, type=IDS, callback=_flat
-    )
+        "ids", metavar="IDS...", nargs=-1, required=False, type=IDS,
+        callback=_or_latest if required else _flat,
+    )  # fmt: skip
 
 
 def _flat(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
@@ -284,7 +327,7 @@ demand_options = all_of(
 )
 
 after_option = click.option(
-    "--after", metavar="ID[:HOW],...", type=QuantityParam("IDS", parse_after),
+    "--after", metavar="ID[:HOW],...", type=QuantityParam("IDS", _after),
     multiple=True, callback=_flat,
     help="After jobs have ended :ok (default), :any, :fail.",
 )  # fmt: skip

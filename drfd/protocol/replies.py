@@ -347,6 +347,28 @@ class SubmissionReply(TypedDict):
     proof: str | None
 
 
+class RecentJobView(TypedDict):
+    id: int
+    name: str
+    #: Of an array that has ended, "array".
+    state: str
+    live: bool
+
+
+class RecentWords(TypedDict):
+    """Names that a command line may contain."""
+
+    pools: list[str]
+    #: Users who have live jobs.
+    users: list[str]
+    gres: list[str]
+
+
+class RecentReply(RecentWords):
+    #: Newest first.
+    recent: list[RecentJobView]
+
+
 class DryRunReply(TypedDict):
     """The forecast for a submission that was not made."""
 
@@ -683,6 +705,7 @@ Reply = (
     HelloReply
     | SubmitReply
     | SubmissionReply
+    | RecentReply
     | DryRunReply
     | StatusReply
     | ShowReply

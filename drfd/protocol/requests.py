@@ -185,6 +185,15 @@ class SubmissionRequest(Request, tag="submission", frozen=True):
     id: Ref
 
 
+class RecentRequest(Request, tag="recent", frozen=True):
+    """Ask for the jobs and arrays that the sender has submitted last, and for the names of pools,
+    users and countable resources."""
+
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    #: Only jobs of exactly this name.
+    name: Name | None = None
+
+
 class HistoryRequest(Request, tag="history", frozen=True):
     """Ask for ended jobs, newest first, a page at a time."""
 
@@ -338,6 +347,7 @@ Question = (
     | ShowRequest
     | WhyRequest
     | SubmissionRequest
+    | RecentRequest
     | HistoryRequest
     | ReportRequest
     | WaitRequest

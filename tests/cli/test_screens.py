@@ -815,7 +815,7 @@ def test_ids_may_be_ranges_and_lists(
     assert daemon.requests[0]["select"]["ids"] == ids
 
 
-@pytest.mark.parametrize("word", ["x", "0", "5-3", "1-", "-", "1,,2", "1-999999", "1.5"])
+@pytest.mark.parametrize("word", ["7x", "0", "5-3", "1-", "-", "1,,2", "1-999999", "1.5"])
 def test_what_is_no_id_is_a_usage_error(drf: Drf, daemon: CannedDaemon, word: str) -> None:
     result = drf("cancel", "--", word)
     assert (result.code, daemon.requests) == (2, [])

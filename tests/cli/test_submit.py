@@ -163,7 +163,7 @@ def test_when_it_starts_and_what_follows_a_bad_end(submitted: Submitted, tmp_pat
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--after", "x"], "'x' is not ID or ID:HOW (write 5, 5:any or 5:fail)"),
+        (["--after", "7x"], "'7x' is not ID or ID:HOW (write 5, 5:any or 5:fail)"),
         (["--after", "5:good"], "'5:good' is not ID or ID:HOW"),
         (["--after", "0"], "'0' is not ID"),
         (["--begin", "soon"], "'soon' is not a time (write 18:00,"),

@@ -46,6 +46,8 @@ REPLIES: dict[str, Any] = {
     "doctor": replies.DoctorReply,
     "end_stray": replies.EndStrayReply,
     "usage": replies.UsageReply,
+    "submission": replies.SubmissionReply,
+    "recent": replies.RecentReply,
     "waiting": replies.WaitingReply,
 }
 #: A reply as JSON.

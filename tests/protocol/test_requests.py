@@ -96,6 +96,7 @@ ACCEPTED: list[tuple[dict[str, Any], msg.AnyRequest]] = [
     ({"op": "show", "v": 1, "id": 1}, msg.ShowRequest(v=1, id=1)),
     ({"op": "why", "v": 1, "id": 7}, msg.WhyRequest(v=1, id=7)),
     ({"op": "submission", "v": 1, "id": "7_1"}, msg.SubmissionRequest(v=1, id="7_1")),
+    ({"op": "recent", "v": 1, "limit": 5, "name": "t"}, msg.RecentRequest(v=1, limit=5, name="t")),
     ({"op": "history", "v": 1}, msg.HistoryRequest(v=1)),
     (
         {

@@ -14,6 +14,7 @@ from drfd.common.indices import joined, show_spans
 from drfd_cli import output
 from drfd_cli.options import SIGNAL, all_of, connect, job_ids, prints_result, state_option
 from drfd_cli.output import Result, pick
+from drfd_cli.words import which_job
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import BatchReply, BatchVerb, Failure
@@ -53,9 +54,15 @@ def act(
         "states": list(chosen["states"]), "everything": chosen["everything"],
     }  # fmt: skip
     if not any(select.values()):
-        raise click.UsageError(
-            "name jobs by their ids, or choose with --user, --name, --state, --all"
-        )
+        found = which_job.latest(connect)
+        if found is None:
+            raise click.UsageError(
+                "name jobs by their ids, or choose with --user, --name, --state, --all"
+            )
+        if not yes:
+            # An empty variable, as in `drf cancel $IDS`, must not do it.
+            click.confirm(f"{verb} job {found}?", abort=True, err=True)
+        select["ids"] = [found]
     if not yes and sys.stdin.isatty():
         count = len(select["ids"]) or _count(client, select)
         if count > _MANY:

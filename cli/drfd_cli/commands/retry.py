@@ -213,7 +213,8 @@ def read_changes(words: list[str]) -> Changes:
     """Return the changes that options of `drf submit` make. Raises ClickException."""
     from drfd_cli.commands.submit import command as submit
 
-    context = submit.make_context("submit", [*words, "--", "x"])
+    parent = click.get_current_context(silent=True)
+    context = submit.make_context("submit", [*words, "--", "x"], parent=parent)
     if context.params["command"] != ("x",):
         raise click.UsageError("only options of drf submit can stand here")
     given = {

@@ -236,6 +236,7 @@ def _is_command(ctx: click.Context, args: list[str], words: tuple[str, ...]) -> 
 
 def _check_options(options: list[str]) -> None:
     """Raise UsageError unless all words are options with valid values."""
-    context = command.make_context("submit", [*options, "--", "x"])
+    parent = click.get_current_context(silent=True)
+    context = command.make_context("submit", [*options, "--", "x"], parent=parent)
     if context.params["command"] != ("x",):
         raise click.UsageError("only options can stand here")

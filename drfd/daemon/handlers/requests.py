@@ -35,6 +35,7 @@ from drfd.daemon.forecasting.messages import (
 from drfd.daemon.handlers.batch import BatchActions, stimulus_maker
 from drfd.daemon.handlers.doctor import InstallContext, doctor_view, find_cures, notices
 from drfd.daemon.handlers.history import HistoryHandler
+from drfd.daemon.handlers.recent import find_recent
 from drfd.daemon.handlers.resubmission import find_submission
 from drfd.daemon.handlers.submission import SubmitTerms, spec_for
 from drfd.daemon.handlers.waiting import WaitingRows
@@ -131,6 +132,9 @@ class Requests:
                     return await self._why(actor, request.id)
             case msg.SubmissionRequest():
                 return find_submission(self.engine, self._lookup, actor, request.id)
+            case msg.RecentRequest():
+                async with self._list_locks[actor.uid]:
+                    return await find_recent(self.engine, actor, request)
             case msg.HistoryRequest() | msg.ReportRequest():
                 async with self._list_locks[actor.uid]:
                     return await self._history.answer(actor, request)

@@ -39,6 +39,8 @@ LOOKS = [
     msg.ShowRequest(v=1, id=1),
     msg.HistoryRequest(v=1),
     msg.WhyRequest(v=1, id=1),
+    msg.SubmissionRequest(v=1, id=1),
+    msg.RecentRequest(v=1),
     msg.HistoryRequest(v=1),
     msg.ReportRequest(v=1),
     msg.WaitRequest(v=1, ids=[1]),

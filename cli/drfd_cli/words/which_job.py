@@ -1,0 +1,99 @@
+"""Which jobs the words of a command line mean: ids, names, `@-1`, or the latest job.
+
+A word that begins with a digit is an id, or several. `@-1` is the job or array that the caller has
+submitted last, `@-2` the one before, and `@-1_7` a task. Any other word is the name of a job of the
+caller's: of the only live one, or else of the only one that has ended.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING
+
+from drfd.client.words import Ref
+from drfd.common.errors import Refused
+from drfd_cli import output
+
+if TYPE_CHECKING:
+    from drfd.client.connection import Connection
+    from drfd.protocol.replies import RecentJobView
+
+#: `@-1`, and `@-1_7` for a task.
+_RECENT = re.compile(r"@-([0-9]{1,6})(_[0-9]{1,10})?")
+#: The beginning of what is an id, or is meant to be one.
+_NO_NAME = re.compile(r"[0-9]|-|_[0-9]|$")
+#: The farthest back that `@-N` reaches, and the jobs that an ambiguous name lists.
+_MOST, _LISTED = 1000, 8
+
+
+def is_name(word: str) -> bool:
+    """Return whether a word is to be looked up, rather than being an id."""
+    return _NO_NAME.match(word.strip()) is None
+
+
+def find(connect: Callable[[], Connection], word: str, *, form: str) -> Ref:
+    """Return the id that a name or `@-1` means, and tell a person at a terminal which it is.
+    `form` says how ids are written. Raises Refused."""
+    word = word.strip()
+    recent = _RECENT.fullmatch(word)
+    if recent is not None:
+        job = _recent(connect(), int(recent[1]))
+        return f"{job['id']}{recent[2]}" if recent[2] else job["id"]
+    if word.startswith("@"):
+        raise Refused("bad-value", f"id: {word!r} is not a job", hint="write @-1 for the latest")
+    if not 1 <= len(word) <= 256:
+        raise Refused("bad-value", f"id: {word[:40]!r} is not a job id", hint=form)
+    found = connect().request("recent", name=word, limit=_MOST)["recent"]
+    live = [job for job in found if job["live"]]
+    if not found:
+        raise Refused(
+            "no-such-job",
+            f"id: {word[:40]!r} is not a job id, nor the name of a job of yours",
+            hint=form,
+        )
+    some = live or found
+    if len(some) > 1:
+        listed = ", ".join(f"{job['id']} ({job['state']})" for job in some[:_LISTED])
+        more = f" and {len(some) - _LISTED} more" if len(some) > _LISTED else ""
+        raise Refused(
+            "ambiguous", f"id: {len(some)} jobs are named {word!r}: {listed}{more}",
+            hint="write the id of one",
+        )  # fmt: skip
+    _tell(some[0])
+    return some[0]["id"]
+
+
+def latest(connect: Callable[[], Connection]) -> Ref | None:
+    """Return the caller's latest job if a person at a terminal asks, and say so; else None."""
+    if not is_person_here():
+        return None
+    return _recent(connect(), 1)["id"]
+
+
+def _recent(client: Connection, back: int) -> RecentJobView:
+    found = client.request("recent", limit=max(1, min(_MOST, back)))["recent"]
+    if not 1 <= back <= len(found):
+        count = len(found)
+        text = f"@-{back} is none of the {count} jobs of yours that are known"
+        raise Refused("no-such-job", text if count else "no job of yours is known")
+    _tell(found[back - 1])
+    return found[back - 1]
+
+
+def is_person_here() -> bool:
+    """Return whether a person at a terminal has typed the command and reads its messages."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _tell(job: RecentJobView) -> None:
+    if is_person_here():
+        _tell_once(job["id"], job["name"])
+
+
+@cache
+def _tell_once(job_id: int, name: str) -> None:
+    """Print the line once, because click may read a command line twice."""
+    output.say(f"job {job_id} ({name})")

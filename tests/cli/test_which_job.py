@@ -1,0 +1,136 @@
+"""Jobs by name, by `@-1`, and the latest one, wherever ids are taken."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from canned import CannedDaemon, MakeJob, Message
+from cli.drf import Drf
+from drfd_cli.words import which_job
+
+#: Newest first, as the daemon says it.
+JOBS: list[Message] = [
+    {"id": 43, "name": "eval", "state": "PENDING", "live": True},
+    {"id": 42, "name": "train", "state": "RUNNING", "live": True},
+    {"id": 41, "name": "train", "state": "FAILED", "live": False},
+    {"id": 40, "name": "old", "state": "FAILED", "live": False},
+    {"id": 39, "name": "old", "state": "array", "live": False},
+    {"id": 38, "name": "eval", "state": "HELD", "live": True},
+]
+
+
+@pytest.fixture
+def knowing(daemon: CannedDaemon, job: MakeJob) -> CannedDaemon:
+    def recent(request: Message) -> Message:
+        found = [each for each in JOBS if request.get("name") in (None, each["name"])]
+        return {"recent": found[: request["limit"]], "pools": [], "users": [], "gres": []}
+
+    batch = {"done": [43], "failed": []}
+    daemon.replies = {
+        "recent": recent, "why": {"job": job(), "notes": [], "advice": None}, "submit": {"id": 50},
+        "wait": {"done": True, "ended": []}, "cancel": batch, "hold": batch,
+    }  # fmt: skip
+    return daemon
+
+
+@pytest.fixture
+def person(monkeypatch: pytest.MonkeyPatch) -> None:
+    which_job._tell_once.cache_clear()
+    monkeypatch.setattr(which_job, "is_person_here", lambda: True)
+
+
+def asked(daemon: CannedDaemon, op: str) -> Message:
+    [found] = [each for each in daemon.requests if each["op"] == op]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("word", "ref"),
+    [("train", 42), ("@-1", 43), ("@-3", 41), ("@-3_7", "41_7"), ("42", 42), ("42_7", "42_7")],
+)
+def test_a_word_means_one_job(drf: Drf, knowing: CannedDaemon, word: str, ref: Any) -> None:
+    """Of one name, the live job is meant. Without a terminal nothing is said of it."""
+    result = drf("why", word)
+    assert (result.code, result.err) == (0, "")
+    assert asked(knowing, "why")["id"] == ref
+
+
+def test_names_are_taken_where_several_ids_are(drf: Drf, knowing: CannedDaemon) -> None:
+    drf("wait", "train", "3-5", "@-1")
+    assert asked(knowing, "wait")["ids"] == [42, 3, 4, 5, 43]
+    drf("cancel", "train")
+    assert asked(knowing, "cancel")["select"]["ids"] == [42]
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        ("train", [{"id": 42, "want": "ok"}]),
+        ("@-1:any", [{"id": 43, "want": "any"}]),
+        ("5,6:fail", [{"id": 5, "want": "ok"}, {"id": 6, "want": "fail"}]),
+    ],
+)
+def test_conditions_take_them_too(
+    drf: Drf, knowing: CannedDaemon, text: str, after: list[Message]
+) -> None:
+    assert drf("submit", "--after", text, "--", "true").code == 0
+    assert asked(knowing, "submit")["after"] == after
+
+
+@pytest.mark.parametrize(
+    ("word", "complaint"),
+    [
+        ("old", "2 jobs are named 'old': 40 (FAILED), 39 (array) (write the id of one)"),
+        ("eval", "2 jobs are named 'eval': 43 (PENDING), 38 (HELD) (write the id of one)"),
+        ("nix", "'nix' is not a job id, nor the name of a job of yours (write 41,"),
+        ("@-7", "@-7 is none of the 6 jobs of yours that are known"),
+        ("@-0", "@-0 is none of"),
+        ("@x", "'@x' is not a job"),
+        ("7x", "'7x' is not a job id"),
+        ("", "'' is not a job id"),
+    ],
+)
+def test_what_means_no_one_job_is_refused(
+    drf: Drf, knowing: CannedDaemon, word: str, complaint: str
+) -> None:
+    result = drf("why", word)
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert complaint in result.err
+    assert {each["op"] for each in knowing.requests} <= {"recent"}
+
+
+def test_a_person_gets_the_latest_job_and_is_told(
+    drf: Drf, knowing: CannedDaemon, person: None
+) -> None:
+    assert drf("why").err == "drf: job 43 (eval)\n"
+    assert asked(knowing, "why")["id"] == 43
+    assert drf("wait", "train").err == "drf: job 42 (train)\n"
+
+
+@pytest.mark.parametrize("verb", ["log", "why", "show", "wait", "retry", "cancel"])
+def test_a_program_names_its_jobs(drf: Drf, knowing: CannedDaemon, verb: str) -> None:
+    result = drf(verb)
+    assert (result.code, result.out, knowing.requests) == (2, "", [])
+    assert "ID" in result.err or "ids" in result.err
+
+
+@pytest.mark.parametrize(("answer", "is_done"), [("y\n", True), ("n\n", False), ("\n", False)])
+@pytest.mark.parametrize("verb", ["cancel", "hold"])
+def test_a_change_of_the_latest_job_is_asked_about(
+    drf: Drf, knowing: CannedDaemon, person: None, monkeypatch: pytest.MonkeyPatch, verb: str,
+    answer: str, is_done: bool,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+    result = drf(verb)
+    assert result.err.startswith(f"drf: job 43 (eval)\n{verb} job 43? ")
+    done = [each["select"]["ids"] for each in knowing.requests if each["op"] == verb]
+    assert done == ([[43]] if is_done else [])
+
+
+def test_who_has_no_job_is_told(drf: Drf, knowing: CannedDaemon, person: None) -> None:
+    knowing.replies["recent"] = {"recent": []}
+    result = drf("log")
+    assert (result.code, result.err) == (1, "drf: no job of yours is known\n")
