@@ -136,12 +136,13 @@ INSIDE: dict[str, dict[str, set[str]]] = {
     "drfd_cli": {
         "output": set(),
         "waiting": {"output"},
+        "submitting": set(),
         "charts": {"output"},
         "relay": set(),
         "terminal": {"relay"},
         "attachment": {"terminal"},
         "attached": {"output", "relay", "terminal", "attachment"},
-        "quick_request": set(),
+        "quick_request": {"submitting"},
         "quick_submit": {"quick_request"},
         "words": {"output"},
         "options": {"output", "words"},
@@ -157,6 +158,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "commands": {
             *("output", "charts", "options", "words", "terminal", "demo", "simulate", "top"),
             *("attached", "attachment", "quick_run", "waiting"),
+            *("quick_request", "submitting"),
         },
         "start": {"quick_submit", "quick_run", "main"},
         "__main__": {"start"},

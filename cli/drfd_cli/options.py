@@ -77,7 +77,8 @@ def _whole(text: str, least: int, most: int) -> int:
     if re.fullmatch("[+-]?[0-9]{1,9}", text.strip()) and least <= int(text) <= most:
         return int(text)
     hint = f"write a whole number from {least} to {most}"
-    raise Refused("bad-value", f"number: {text[:40]!r} is out of range", hint=hint)
+    fault = "out of range" if re.fullmatch("[+-]?[0-9]+", text.strip()) else "not a number"
+    raise Refused("bad-value", f"number: {text[:40]!r} is {fault}", hint=hint)
 
 
 def _limit(text: str) -> int:
@@ -324,6 +325,7 @@ demand_options = all_of(
     click.option("-p", "--pool", help="The pool that pays for it."),
     click.option("--priority", type=PRIORITY, default=0, help="Order among the jobs of your leaf."),
     click.option("--export", multiple=True, metavar="NAME", help="Keep a secret variable too."),
+    click.option("--no-warnings", is_flag=True, help="Do not say what may go wrong."),
 )
 
 after_option = click.option(

@@ -14,14 +14,18 @@ import sys
 
 from drfd.common.quick_json import decode, encode
 from drfd.linux.unix_sockets import connect_in_line, peer_of
-from drfd.payload.environment import as_given, capture, is_secret
+from drfd.payload.environment import as_given, capture
 from drfd.payload.pack import of_request, output_for_errors
 from drfd.payload.signature import digest_of, fetch_key, proof_of
+from drfd_cli.submitting.foresight import doubts_about
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+    from typing import Any
 
+#: The option of both verbs that turns warnings off.
+NO_WARNINGS = "--no-warnings"
 #: Options of both verbs with a text as their value → the field of the request that each sets.
 TEXTS = {"-n": "name", "--name": "name", "-p": "pool", "--pool": "pool"}
 _CORES, _MEMORY, _TIME = ("-c", "--cores"), ("-m", "--mem"), ("-t", "--time")
@@ -150,8 +154,6 @@ def surroundings(name: object) -> dict[str, object] | None:
     if None in (sys.stdin, sys.stdout, sys.stderr):
         return None
     env = capture(as_given(os.environ), ())
-    if sys.stderr.isatty() and any(map(is_secret, os.environ.keys() - env.keys())):
-        return None
     try:
         cwd = os.getcwd()
     except OSError:
@@ -161,6 +163,18 @@ def surroundings(name: object) -> dict[str, object] | None:
     umask = os.umask(0o077)
     os.umask(umask)
     return {"cwd": cwd, "umask": umask, "env": env}
+
+
+def doubts_to_print(fields: Mapping[str, Any]) -> list[str] | None:
+    """Return the lines that the user should read about this request, or None if the complete
+    program must print them: it makes other text harmless for a terminal."""
+    found = doubts_about(fields, os.environ.keys())
+    return found if all(text.isascii() and text.isprintable() for text in found) else None
+
+
+def warn(doubts: Iterable[str]) -> None:
+    for text in doubts:
+        print(f"drf: {text}", file=sys.stderr)
 
 
 def socket_of_daemon() -> tuple[str, bool]:

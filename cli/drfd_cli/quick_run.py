@@ -14,13 +14,16 @@ from drfd.common.quick_json import encode
 from drfd.linux.unix_sockets import without_limits
 from drfd_cli.attachment import AttachSocket, catch_signals
 from drfd_cli.quick_request import (
+    NO_WARNINGS,
     TEXTS,
     connect,
+    doubts_to_print,
     line_of,
     read,
     send,
     socket_of_daemon,
     surroundings,
+    warn,
 )
 
 TYPE_CHECKING = False
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 _TEXTS = {**TEXTS, "--escape": "escape"}
-_FLAGS = {"-q": "quiet", "--quiet": "quiet"}
+_FLAGS = {"-q": "quiet", "--quiet": "quiet", NO_WARNINGS: NO_WARNINGS}
 
 
 def run(args: list[str]) -> None:
@@ -45,13 +48,17 @@ def run(args: list[str]) -> None:
     if around is None or not is_sign(escape) or not _shows_all_text():
         return
     fields |= around
+    doubts = [] if NO_WARNINGS in given else doubts_to_print({**fields, "attach": ""})
+    if doubts is None:
+        return
     try:
         # Text that is not UTF-8 cannot be sent; the complete program says so.
         encode(fields).encode()
         connection, key = connect()
     except (OSError, ValueError):
         return
-    _run(connection, key, fields, is_quiet=bool(given), escape=escape)
+    warn(doubts)
+    _run(connection, key, fields, is_quiet="quiet" in given, escape=escape)
 
 
 def is_sign(value: str) -> bool:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from drfd.common.quick_json import decode
 from drfd_cli.quick_request import (
+    NO_WARNINGS,
     TEXTS,
     connect,
+    doubts_to_print,
     line_of,
     read,
     received,
     send,
     surroundings,
+    warn,
 )
 
 TYPE_CHECKING = False
@@ -28,7 +31,7 @@ _SHOWN = ["submitted job {}", "{}", '{{"id": {}}}']
 #: Options without a value → a field that each sets, or the form that it selects.
 _FLAGS = {
     "--hold": _HOLD, "--preemptible": _PREEMPTIBLE,
-    "-q": _SHOWN[1], "--quiet": _SHOWN[1], "--json": _SHOWN[2],
+    "-q": _SHOWN[1], "--quiet": _SHOWN[1], "--json": _SHOWN[2], NO_WARNINGS: NO_WARNINGS,
 }  # fmt: skip
 
 
@@ -48,9 +51,14 @@ def submit(args: list[str], key: str) -> bool:
     if around is None:
         return False
     marks = {field: True for field in (_HOLD, _PREEMPTIBLE) if field in given}
-    job_id = _ask({"key": key, **fields, **marks, **around})
+    request = {"key": key, **fields, **marks, **around}
+    doubts = [] if NO_WARNINGS in given else doubts_to_print(request)
+    if doubts is None:
+        return False
+    job_id = _ask(request)
     if job_id is None:
         return False
+    warn(doubts)
     shown = max((_SHOWN[0], *(form for form in given if form in _SHOWN)), key=_SHOWN.index)
     try:
         print(shown.format(job_id), flush=True)

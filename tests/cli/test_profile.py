@@ -56,7 +56,7 @@ def prepared(daemon: CannedDaemon, ended: MakeJob) -> CannedDaemon:
 def test_it_takes_all_that_is_free_and_says_what_would_have_fitted(
     drf: Drf, prepared: CannedDaemon
 ) -> None:
-    result = drf("profile", "--", "train", "a b")
+    result = drf("profile", "--no-warnings", "--", "train", "a b")
     assert (result.code, result.out) == (0, "")
     assert result.err == (
         "drf: measured with 9 cores and 18G of memory\n"

@@ -12,6 +12,7 @@ from canned import CannedDaemon, MakeJob, Message, Refuse
 from cli.drf import Drf
 from drfd.payload.pack import of_request
 from drfd.payload.signature import digest_of, proof_of, user_key
+from drfd_cli.commands.retry import read_changes
 
 FIELDS: Message = {
     "argv": ["./train", "--steps", "3"], "cwd": "/home/alice", "umask": 0o27,
@@ -189,3 +190,8 @@ def test_why_has_the_whole_line_for_a_job_of_ones_own(
     for other in (ended("COMPLETED", uid=os.getuid()), ended("FAILED", uid=os.getuid() + 1)):
         daemon.replies = {"why": {"job": other, "notes": [], "advice": None}}
         assert "drf retry" not in drf("why", 42).out
+
+
+def test_a_file_named_for_the_output_takes_the_errors_too() -> None:
+    assert read_changes(["-o", "new"]).fields == {"stdout": "new", "stderr": "new"}
+    assert read_changes(["-o", "new", "-e", "err"]).fields == {"stdout": "new", "stderr": "err"}

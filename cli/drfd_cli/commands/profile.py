@@ -33,12 +33,15 @@ _STEP = 16 << 20
 @click.command("profile", context_settings={"allow_interspersed_args": False})
 @demand_options
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(command: tuple[str, ...], *, cores: int | None, mem: int | None, **asked: Any) -> int:
+def command(
+    command: tuple[str, ...], *, cores: int | None, mem: int | None, no_warnings: bool,
+    **asked: Any,
+) -> int:  # fmt: skip
     """Run a command once as a job, attached as `drf run` does it, with all that is free for you
     now, or what -c and -m say; then print, among its errors, the `drf submit` line that fits it."""
     client = connect()
     asked |= _generous(client, partial(fields, command, **asked), cores, mem)
-    ended = run_attached(client, command, **asked)
+    ended = run_attached(client, command, no_warnings=no_warnings, **asked)
     _tell(client, ended, command)
     return ended["status"]
 

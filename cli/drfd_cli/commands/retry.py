@@ -234,6 +234,8 @@ def read_changes(words: list[str]) -> Changes:
     except Refused as error:
         raise click.UsageError(str(error)) from None
     names = {_FIELDS.get(name, name) for name in given}
+    # As in a first submission: the errors go to the file of the output.
+    names |= {"stderr"} if "stdout" in names else set()
     return Changes({name: whole[name] for name in names}, export)
 
 

@@ -12,7 +12,7 @@ import click
 from drfd.client.connection import Connection
 from drfd_cli.attached import attend
 from drfd_cli.attachment import AttachSocket, catch_signals
-from drfd_cli.commands.submit import fields
+from drfd_cli.commands.submit import fields, warn
 from drfd_cli.options import GroupedHelp, condition_options, connect, demand_options
 from drfd_cli.quick_run import is_sign
 
@@ -44,14 +44,17 @@ def command(command: tuple[str, ...], **asked: Any) -> int:
 
 def run_attached(
     client: Connection, command: tuple[str, ...], *, quiet: bool = False, escape: str = "~",
-    **asked: Any,
+    no_warnings: bool = False, **asked: Any,
 ) -> EndedJobView:  # fmt: skip
     """Submit the command, relay its terminal until it has ended, and return the ended job."""
     signals = catch_signals()
     attach_socket = AttachSocket()
 
     def submit() -> int:
-        return client.submit(**fields(command, attach=attach_socket.path, **asked))["id"]
+        request = fields(command, attach=attach_socket.path, **asked)
+        if not no_warnings:
+            warn(request)
+        return client.submit(**request)["id"]
 
     return attend(client, attach_socket, signals, submit, is_quiet=quiet, escape=escape)
 

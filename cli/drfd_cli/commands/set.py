@@ -44,5 +44,7 @@ def command(
     }
     asked = {key: value for key, value in given.items() if value is not None}
     if not asked:
-        raise click.UsageError("say what to change: -c, -m, --io, --gres, -t, -p, --priority, ...")
+        rename = "; -n selects jobs, --rename changes a name" if chosen.get("name") else ""
+        options = "-c, -m, --io, --gres, -t, -p, --priority, ..."
+        raise click.UsageError(f"say what to change: {options}{rename}")
     return act("set", "changed", asked=asked, **chosen)

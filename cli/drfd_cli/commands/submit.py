@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +14,7 @@ import click
 from drfd.client.connection import Connection
 from drfd.client.submission import Submission
 from drfd.common.errors import Refused
-from drfd.payload.environment import as_given, capture, is_secret, not_text
+from drfd.payload.environment import as_given, capture, not_text
 from drfd_cli import output
 from drfd_cli.commands.wait import wait_for
 from drfd_cli.options import (
@@ -26,6 +26,8 @@ from drfd_cli.options import (
     prints_result,
 )
 from drfd_cli.output import Result, pick
+from drfd_cli.quick_request import amount_of
+from drfd_cli.submitting import foresight
 from drfd_cli.waiting.ends import tell_ends
 
 if TYPE_CHECKING:
@@ -113,8 +115,8 @@ class _SubmitCommand(GroupedHelp):
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def command(
-    ctx: click.Context, /, wait: bool, quiet: bool, dry_run: bool, command: tuple[str, ...],
-    **asked: Any,
+    ctx: click.Context, /, wait: bool, quiet: bool, dry_run: bool, no_warnings: bool,
+    command: tuple[str, ...], **asked: Any,
 ) -> Result | int:  # fmt: skip
     """Queue a job: `drf submit [OPTIONS] -- CMD...`, or `drf submit [OPTIONS] script.sh [ARGS]`
     with #DRF lines of options in the script."""
@@ -124,18 +126,23 @@ def command(
         # The script's options come first, so that those of the command line win.
         ctx.meta["drf.script"] = True
         return _again(ctx, [*directives(script, command[0], check=_check_options), *args])
-    client = connect()
+    client, request = connect(), fields(command, script=script, **asked)
     if dry_run:
-        forecast = client.forecast(**fields(command, script=script, **asked))
+        forecast = client.forecast(**request)
+        if not no_warnings:
+            warn(request)
         known = ("expected_start_at", "reason", "no_estimate")
         return Result(show=lambda: _tell_forecast(forecast), view=lambda: pick(forecast, known))
-    reply = client.submit(**fields(command, script=script, **asked))
+    reply = client.submit(**request)
+    if not no_warnings:
+        warn(request)
     job_id, count = reply["id"], reply.get("tasks")
     if count is None:
         what = f"job {job_id}"
     else:
         what = f"array {job_id} of {count} task{'' if count == 1 else 's'}"
-        _tell_of_one_file(asked["stdout"], asked["stderr"])
+        if not no_warnings:
+            _tell_of_one_file(asked["stdout"], asked["stderr"])
     return Result(
         show=lambda: click.echo(job_id if quiet else f"submitted {what}"),
         view=lambda: pick(reply, ("id", "tasks")),
@@ -202,24 +209,26 @@ def fields(
     if retry_on is not None and retry is None:
         raise click.UsageError("--retry-on says when to try again; --retry N how often")
     env = capture(as_given(os.environ), export)
-    _tell_of_secrets(set(os.environ) - set(env), export)
     for bad in not_text(env):
         output.say(f"left out the variable {output.clean(bad)}: it is not UTF-8 text")
         del env[bad]
     if asked.get("script") is not None:
         env["DRF_SCRIPT"] = os.path.abspath(argv[0])
+    for name in export:
+        if name not in os.environ:
+            output.say(f"--export {name}: there is no such variable")
     submission = Submission(argv=list(argv), env=env, retry=retry, retry_on=retry_on, **asked)
     return submission.fields()
 
 
-def _tell_of_secrets(left_out: set[str], export: tuple[str, ...]) -> None:
-    """Print, on a terminal, the variables left out as secret, and names in `export` not found."""
-    secrets = sorted(name for name in left_out if is_secret(name))
-    if secrets and sys.stderr.isatty():
-        output.say(f"left out, as if secret: {', '.join(secrets)} (--export NAME keeps one)")
-    for name in export:
-        if name not in os.environ:
-            output.say(f"--export {name}: there is no such variable")
+def warn(request: Mapping[str, Any]) -> None:
+    """Print what may keep the job of this request from running as its submitter means it."""
+    doubts = foresight.doubts_about(request, os.environ.keys())
+    if request.get("script") is not None:
+        words = foresight.about_script_words(request["script"], request["argv"], amount_of)
+        doubts += [] if words is None else [words]
+    for text in doubts:
+        output.say(text)
 
 
 def _is_command(ctx: click.Context, args: list[str], words: tuple[str, ...]) -> bool:

@@ -1,0 +1,189 @@
+"""What will go wrong with a job that is about to be submitted, told before it waits for its turn.
+
+All of it is advice: by the time that the job starts, the command or the directory may be there.
+Imports must stay few: `drf submit` loads this module.
+"""
+
+from __future__ import annotations
+
+import os
+
+from drfd.payload.environment import is_secret
+from drfd.payload.pack import usual_output
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from typing import Any
+
+#: The job's PATH where its submitter has none.
+_DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+#: Words that only a shell understands, and signs of a command line that was written for a shell.
+_SHELL_WORDS = frozenset(
+    (
+        *("alias", "cd", "conda", "eval", "exec", "exit", "export", "module", "pushd", "set"),
+        *("shopt", "source", "trap", "ulimit", "umask", "unset"),
+    )
+)
+_SHELL_SIGNS = frozenset("|&;<>$*`(){}\n")
+#: Most variables that are named.
+_NAMED = 6
+#: Least likeness of a name that is proposed, as in `difflib`.
+_LIKENESS = 0.75
+#: Most names of files that are looked at for a command.
+_CANDIDATES = 5
+#: Options of `drf submit` that a script hardly has by the same name and with the same value.
+_LONG_OPTIONS = frozenset(
+    (
+        *("--cores", "--mem", "--time", "--gres", "--io", "--pool", "--array", "--after"),
+        *("--begin", "--hold", "--retry", "--preemptible", "--notify", "--priority", "--preset"),
+    )
+)
+#: Short ones whose value must be an amount, for instance with a unit.
+_SHORT_OPTIONS = frozenset(("-c", "-m", "-t"))
+
+
+def doubts_about(request: Mapping[str, Any], given: Collection[str]) -> list[str]:
+    """Return a line for each thing that may keep the job of this request from running as its
+    submitter means it. `given` are the names of the submitter's variables."""
+    argv, env, cwd = request["argv"], request["env"], request["cwd"]
+    found: list[str | None] = []
+    if request.get("script") is None:
+        found.append(_about_command(argv, env.get("PATH", _DEFAULT_PATH), cwd))
+    if request.get("attach") is None:
+        found += [_about_output(option, pattern, cwd) for option, pattern in _outputs(request)]
+    found.append(_about_secrets(given, env))
+    return [text for text in found if text is not None]
+
+
+def _outputs(request: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return option and pattern of each output file. The option is "" if none was given."""
+    usual = f"{usual_output(is_array=request.get('array') is not None)}.out"
+    stdout, stderr = request.get("stdout"), request["stderr"]
+    found = [("-o", stdout) if stdout else ("", usual)]
+    return found if stderr == found[0][1] else [*found, ("-e", stderr)]
+
+
+def _about_secrets(given: Collection[str], kept: Collection[str]) -> str | None:
+    """Return a line about the variables that the job does not get because they look like secrets,
+    or None if there are none."""
+    names = sorted(name for name in given if name not in kept and is_secret(name))
+    if not names:
+        return None
+    more = len(names) - _NAMED
+    named = ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+    keeps = "keeps it" if len(names) == 1 else "keeps that one"
+    return f"left out {named}, which may be secret; --export {names[0]} {keeps}"
+
+
+def about_script_words(
+    script: str, argv: Sequence[str], amount_of: Callable[[str, str], int | None]
+) -> str | None:
+    """Return a line about options of drf that were written after the script, or None.
+
+    An option that the script itself mentions is the script's own.
+    """
+    if "getopt" in script:
+        return None
+    name, *words = argv
+    for at, word in enumerate(words):
+        if word == "--":
+            break
+        option, _, value = word.partition("=")
+        if option in script:
+            continue
+        following = words[at + 1] if at + 1 < len(words) else ""
+        if option in _LONG_OPTIONS:
+            shown = option if value or following.startswith("-") else f"{option} {following}"
+        elif word in _SHORT_OPTIONS and _is_amount(word, following, amount_of):
+            shown = f"{word} {following}"
+        else:
+            continue
+        shown = f"{option}={value}" if value else shown.rstrip()
+        return (
+            f"{shown} stands after the script and is an argument of it; "
+            f"for drf it stands before: drf submit {shown} {name}"
+        )
+    return None
+
+
+def _is_amount(option: str, value: str, amount_of: Callable[[str, str], int | None]) -> bool:
+    has_unit = option == "-c" or not value.isdecimal()
+    return bool(value) and has_unit and amount_of(option, value) is not None
+
+
+def _about_command(argv: Sequence[str], path: str, cwd: str) -> str | None:
+    name = argv[0]
+    if "/" in name:
+        file = os.path.join(cwd, name)
+        if os.access(file, os.X_OK) and not os.path.isdir(file):
+            return None
+        if os.path.isdir(file):
+            return f"{name} is a directory, not a command"
+        if os.path.exists(file):
+            return f"{name} is not executable; chmod +x {name}, or write its interpreter before it"
+        return _about_one_word(argv) or f"there is no file {name}, which the job is to run"
+    if name and _is_in(path, name, cwd):
+        return None
+    if name in _SHELL_WORDS:
+        line = " ".join(argv)
+        return f"{name} is a word of the shell, not a command: -- bash -c '{line}'"
+    near = _near(path, name, cwd)
+    hint = f"; did you mean {near}?" if near else ""
+    return _about_one_word(argv) or f"there is no command {name} in the job's PATH{hint}"
+
+
+def _about_one_word(argv: Sequence[str]) -> str | None:
+    name = argv[0]
+    if len(argv) > 1 or len(name.split()) < 2:
+        return None
+    if _SHELL_SIGNS.isdisjoint(name):
+        way = f"leave out the quotes: -- {name}"
+    else:
+        way = "no shell reads it; write -- sh -c before it"
+    return f"'{name}' is one word, and there is no command of that name; {way}"
+
+
+def _is_in(path: str, name: str, cwd: str) -> bool:
+    for directory in path.split(":"):
+        file = os.path.join(cwd, directory, name)
+        if os.access(file, os.X_OK) and not os.path.isdir(file):
+            return True
+    return False
+
+
+def _near(path: str, name: str, cwd: str) -> str:
+    # Imported here: it is slow to load and seldom needed.
+    from difflib import get_close_matches
+
+    known: set[str] = set()
+    for directory in path.split(":"):
+        try:
+            known.update(os.listdir(os.path.join(cwd, directory)))
+        except OSError:
+            continue
+    near = get_close_matches(name, sorted(known), _CANDIDATES, _LIKENESS)
+    return next((each for each in near if _is_in(path, each, cwd)), "")
+
+
+def _about_output(option: str, pattern: str, cwd: str) -> str | None:
+    path = os.path.join(cwd, pattern)
+    directory, _, name = path.rpartition("/")
+    # What %j and the like stand for is known only later.
+    if "%" in directory.replace("%%", ""):
+        return None
+    directory = directory.replace("%%", "%") or "/"
+    shown = f"{option} {pattern}" if option else "the job's output"
+    if "%" not in name and os.path.exists(path):
+        if os.path.isdir(path):
+            return (
+                f"{shown} is a directory; name a file in it: {option} {pattern.rstrip('/')}/%j.out"
+            )
+        return None if os.access(path, os.W_OK) else f"{shown}: you may not write to that file"
+    if not os.path.isdir(directory):
+        named = pattern.rpartition("/")[0].replace("%%", "%")
+        return f"{shown}: there is no directory {named}; mkdir -p {named}"
+    if not os.access(directory, os.W_OK | os.X_OK):
+        way = "" if option else "; -o FILE names another place"
+        return f"{shown}: you may not write to the directory {directory}{way}"
+    return None
