@@ -24,6 +24,7 @@ from drfd.client.words import (
     parse_warning,
 )
 from drfd.common.errors import Refused
+from drfd.common.groups import read_group
 from drfd.common.indices import read_array
 from drfd.common.units import (
     doubt,
@@ -72,6 +73,12 @@ def _checked_array(text: str) -> str:
     return text
 
 
+def _checked_group(text: str) -> str:
+    if text:
+        read_group(text)
+    return text
+
+
 def _whole(text: str, least: int, most: int) -> int:
     """Parse a whole number within bounds. Unlike click's IntRange, it adds no range to the help."""
     if re.fullmatch("[+-]?[0-9]{1,9}", text.strip()) and least <= int(text) <= most:
@@ -96,6 +103,7 @@ RATES = QuantityParam("[DISK=]READ[/WRITE]", parse_disk_rates)
 GRES = QuantityParam("NAME[=N]", parse_gres)
 DURATION = QuantityParam("TIME", parse_duration)
 ARRAY = QuantityParam("INDICES", _checked_array)
+GROUP = QuantityParam("NAME[%N]", _checked_group)
 LIMIT = QuantityParam("TIME", _limit)
 
 PRIORITY = QuantityParam("N", lambda text: _whole(text, -1_000_000, 1_000_000))
@@ -254,7 +262,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("--cpus-per-task", "--cpus", "--ncpus", "--threads", "--ntasks"), "-c CORES"),
     **dict.fromkeys(("--memory", "--mem-per-node", "--mem-per-cpu", "--ram"), "-m SIZE"),
     **dict.fromkeys(("--gpus", "--gpu", "--gpus-per-node", "-G"), "--gres gpu=N"),
-    **dict.fromkeys(("--partition", "--account", "-A", "--group", "-g", "--queue"), "-p POOL"),
+    **dict.fromkeys(("--partition", "--account", "-A", "--queue"), "-p POOL"),
     **dict.fromkeys(("--job-name", "-J", "--label", "-L", "-l"), "-n NAME"),
     **dict.fromkeys(("--timeout", "--time-limit", "--walltime"), "-t TIME"),
     **dict.fromkeys(("--mail-user", "--mail-type"), "--notify end,fail"),
@@ -302,7 +310,17 @@ class GroupedHelp(click.Command):
 #: The headings of the help, with the names of the parameters below each.
 _GROUPS = {
     "What it asks for": {"cores", "mem", "io", "gres", "time", "pool", "priority"},
-    "When it runs": {"after", "begin", "hold", "array", "retry", "retry_on", "warn", "preemptible"},
+    "When it runs": {
+        "after",
+        "begin",
+        "hold",
+        "array",
+        "group",
+        "retry",
+        "retry_on",
+        "warn",
+        "preemptible",
+    },
 }
 
 
@@ -341,6 +359,7 @@ begin_option = click.option(
 condition_options = all_of(
     after_option,
     begin_option,
+    click.option("-g", "--group", type=GROUP, help="A group of yours; %2: two of it at once."),
     click.option(
         "--retry", metavar="N", type=TIMES, help="Try again when it fails, up to N times.",
     ),

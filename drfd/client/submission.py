@@ -70,6 +70,8 @@ class Submission:
     script: str | None = None
     #: Indices of an array, such as `0-999%50`.
     array: str | None = None
+    #: A group of the user's own jobs, such as `sweep`, or `sweep%2` for two at once.
+    group: str | None = None
     hold: bool = False
     preemptible: bool = False
     stdout: str | None = None
@@ -103,6 +105,7 @@ class Submission:
             "attach": self.attach,
             "notify": find_notice(self.notify, self.notify_command, os.environ),
             "array": self.array,
+            "group": self.group,
             "held": self.hold,
             "preemptible": self.preemptible,
             "after": dependencies(self.after),
@@ -116,7 +119,15 @@ class Submission:
     def _check(self) -> None:
         if not_text(dict.fromkeys(self.argv, "")):
             raise Refused("bad-value", "an argument of the command is not UTF-8 text")
-        texts = (self.name, self.pool, self.stdout, self.stderr, self.notify_command, self.cwd)
+        texts = (
+            self.name,
+            self.pool,
+            self.group,
+            self.stdout,
+            self.stderr,
+            self.notify_command,
+            self.cwd,
+        )
         if not_text(dict.fromkeys((word for word in texts if word), "")):
             raise Refused("bad-value", "the value of an option is not UTF-8 text")
         if self.name is not None and not 1 <= len(self.name) <= 256:

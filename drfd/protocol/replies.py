@@ -164,6 +164,10 @@ class SubmittedView(TypedDict):
     time_limit_s: int | None
     priority: int
     submitted_at: float
+    #: The user's own group that the job is in, and how many jobs of it may run at once, this one
+    #: included; null for no limit. Sent only for jobs in a group.
+    group: NotRequired[str]
+    group_at_once: NotRequired[int | None]
 
 
 class ProgressView(SubmittedView):

@@ -71,6 +71,8 @@ class Selection(Struct, forbid_unknown_fields=True, frozen=True):
     user: Name | None = None
     #: A name or a pattern of the shell, such as `train-*`.
     name: Name | None = None
+    #: The name of a group that users make of their own jobs.
+    group: Name | None = None
     states: States = frozenset()
     #: Without a filter: every job that the sender may change.
     everything: bool = False
@@ -151,6 +153,8 @@ class SubmitRequest(Request, tag="submit", frozen=True):
     begin_s: Moment | None = None
     retry: RetryPart | None = None
     warn: WarnPart | None = None
+    #: A group of the user's own jobs, such as `sweep`, or `sweep%2` for two at once.
+    group: Name | None = None
     #: Return a forecast of the start, and submit nothing.
     dry_run: bool = False
     #: The user's signature of the command, where `hello` names a `key_socket`.
@@ -306,6 +310,8 @@ class SetRequest(BatchRequest, tag="set", frozen=True):
     after: Dependencies | None = None
     #: 0 for now.
     begin_s: Moment | None = None
+    #: As for a submission; "" for no group.
+    group: Annotated[str, Meta(max_length=256)] | None = None
 
 
 class DrainRequest(Request, tag="drain", frozen=True):

@@ -83,6 +83,8 @@ def wait_text(reason: why.WaitReason, show_clock: ShowClock) -> str:
             return _beyond_machine(fact)
         case why.ArrayLimit():
             return f"array {fact.array_id} runs {fact.at_once} tasks at once at the most"
+        case why.GroupLimit():
+            return _group_limit(fact)
         case why.PathLimit():
             return (
                 f"{fact.path} may hold {show_need(fact.axis, fact.limit)} "
@@ -150,6 +152,8 @@ def wait_columns(reason: why.WaitReason, show_clock: ShowClock) -> WaitColumns:
             return WaitColumns(f"more {_axis_name(fact.axis)}", f"capacity {capacity}")
         case why.ArrayLimit():
             return WaitColumns(f"array {fact.array_id}", f"{fact.at_once} at once")
+        case why.GroupLimit():
+            return WaitColumns(f"group {fact.group}", f"{fact.at_once} at once")
         case why.PathLimit():
             free = why.ResourceShortage(fact.axis, fact.needed, max(0, fact.limit - fact.held))
             name = f"limit of {_axis_name(fact.axis)}"
@@ -185,6 +189,17 @@ def _draining(fact: why.Draining, show_clock: ShowClock) -> str:
     about = f": {fact.text}" if fact.text else ""
     since = show_clock(fact.since_s)
     return f"{fact.by} has stopped launching (drf drain) since {since}, until drf undrain{about}"
+
+
+def _group_limit(fact: why.GroupLimit) -> str:
+    name = f"{fact.user}'s jobs of group {fact.group}"
+    if fact.running >= fact.at_once:
+        verb = "runs" if fact.running == 1 else "run"
+        return f"{fact.running} of {name} {verb}; at most {fact.at_once} may run at once"
+    return (
+        f"at most {fact.at_once} of {name} may run at once; {fact.running} run, "
+        "and others that need the same come first"
+    )
 
 
 def _axis_name(axis: str) -> str:

@@ -845,6 +845,35 @@ def test_set_asks_for_what_was_named_and_nothing_else(drf: Drf, daemon: CannedDa
     assert select["ids"] == [3]
 
 
+def test_jobs_are_chosen_by_their_group(drf: Drf, daemon: CannedDaemon) -> None:
+    status = {"jobs": [], "counts": {}, "draining": False}
+    daemon.replies = {each: {"done": [], "failed": []} for each in ("cancel", "hold", "set")}
+    daemon.replies["status"] = status
+    assert drf("cancel", "-g", "sweep").code == 0
+    assert drf("hold", "--group", "sweep").code == 0
+    assert drf("set", "-g", "sweep", "-c", "2").code == 0
+    assert drf("status", "-g", "sweep").code == 0
+    assert [each["select"]["group"] for each in daemon.requests] == ["sweep"] * 4
+    assert drf("cancel", "3").code == 0
+    assert "group" not in daemon.requests[-1]["select"]
+
+
+def test_set_changes_groups(drf: Drf, daemon: CannedDaemon) -> None:
+    daemon.replies = {"set": {"done": [3], "failed": []}}
+    for value in ("sweep%4", "sweep", ""):
+        assert drf("set", "--group", value, "3").code == 0
+        select = {"ids": [3], "user": None, "name": None, "states": [], "everything": False}
+        assert daemon.requests[-1] == {"op": "set", "select": select, "group": value}
+    # Alone it means the waiting jobs of the group itself.
+    assert drf("set", "--group", "sweep%4").code == 0
+    select = daemon.requests[-1]["select"]
+    assert (select["group"], select["states"]) == ("sweep", ["PENDING", "HELD"])
+    result = drf("set", "--group", "a b%4", "3")
+    assert result.code == 2
+    assert "a group's name has 1 to 64 letters" in result.err
+    assert drf("set", "--group", "").code == 2
+
+
 def test_set_without_a_change_is_a_usage_error(drf: Drf, daemon: CannedDaemon) -> None:
     result = drf("set", "3")
     assert (result.code, daemon.requests) == (2, [])
@@ -875,7 +904,7 @@ def test_acting_on_nothing_is_a_usage_error(drf: Drf, daemon: CannedDaemon, verb
     """`drf cancel $IDS` with an empty variable cancels nothing."""
     result = drf(verb)
     assert (result.code, result.out, daemon.requests) == (2, "", [])
-    assert "--user, --name, --state, --all" in result.err
+    assert "--user, --name, --group, --state, --all" in result.err
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,19 @@ def plain(tmp_path: Path, *argv: str, **more: Any) -> dict[str, Any]:
 # -- commands ----------------------------------------------------------------------------------
 
 
+def test_a_group_is_sent_as_it_is_written(submitted: Submitted, tmp_path: Path) -> None:
+    assert submitted("-g", "sweep%2", "--", "true")["group"] == "sweep%2"
+    script = tmp_path / "x.sh"
+    script.write_text("#!/bin/sh\n#DRF --group=sweep\ntrue\n")
+    assert submitted(script)["group"] == "sweep"
+
+
+def test_a_group_that_cannot_be_read_is_refused_with_the_cure(refused: Complaint) -> None:
+    told = refused("--group", "sweep%0", "--", "true", code=2)
+    assert "after % stands how many may run at once, not '0' (write --group sweep," in told
+    assert "--group" in refused("--group", "--", "true", code=2)
+
+
 def test_what_is_not_said_is_left_to_the_daemon(submitted: Submitted, tmp_path: Path) -> None:
     assert submitted("--", "true") == plain(tmp_path, "true")
 

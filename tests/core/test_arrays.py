@@ -355,7 +355,9 @@ def test_a_task_that_is_shut_out_says_so_and_lets_others_pass() -> None:
     assert explain_wait(task, bench.ledger, None, bench.rules) == WaitReason(
         ReasonCode.LIMIT, ArrayLimit(1, at_once=1)
     )
-    assert bench.ledger.queues.is_shut_out(task)
+    wanted = bench.ledger.wanted(task)
+    assert wanted is not None
+    assert bench.ledger.queues.is_shut_out(task, wanted)
 
 
 def test_the_first_tasks_come_first_also_when_they_come_back() -> None:

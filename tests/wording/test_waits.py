@@ -18,6 +18,7 @@ from drfd.core.explain.reasons import (
     Draining,
     Evidence,
     ExternalUse,
+    GroupLimit,
     HasReservation,
     HeldBy,
     KeptFor,
@@ -64,6 +65,15 @@ def lacks(axis: str, needed: int, free: int, held: int) -> TooLittleFree:
 SENTENCES: list[tuple[Evidence, str]] = [
     (HeldBy("alice", "1"), "held by alice; drf release 1 lets it go"),
     (HeldBy("root", "4_7", is_suspended=True), "suspended by root; drf resume 4_7 lets it go on"),
+    (
+        GroupLimit("alice", "sweep", at_once=2, running=2),
+        "2 of alice's jobs of group sweep run; at most 2 may run at once",
+    ),
+    (
+        GroupLimit("alice", "sweep", at_once=2, running=1),
+        "at most 2 of alice's jobs of group sweep may run at once; 1 run, "
+        "and others that need the same come first",
+    ),
     (
         Draining("root", 5.0),
         "root has stopped launching (drf drain) since T+5.0s, until drf undrain",
@@ -252,6 +262,7 @@ def test_every_kind_of_evidence_has_a_sentence_here() -> None:
 COLUMNS: list[tuple[Evidence, WaitColumns]] = [
     (HeldBy("alice", "1"), WaitColumns("release", "alice")),
     (HeldBy("root", "4_7", is_suspended=True), WaitColumns("resume", "root")),
+    (GroupLimit("alice", "sweep", 2, 2), WaitColumns("group sweep", "2 at once")),
     (Draining("root", 5.0), WaitColumns("undrain", "root")),
     (LauncherAway(), WaitColumns("launcher")),
     (NextPass(), WaitColumns("next pass")),

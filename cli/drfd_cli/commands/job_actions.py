@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,16 +27,22 @@ _FEW = 5
 _ALIKE = {"ended": "jobs had ended already", "no-such-job": "jobs are not there"}
 
 
-#: The arguments and options that select jobs, and --json.
-selecting = all_of(
-    job_ids(required=False),
-    click.option("-u", "--user", help="Jobs of this user."),
-    click.option("-n", "--name", help="Jobs of this name, or like `train-*`."),
-    state_option("Jobs in this state."),
-    click.option("-a", "--all", "everything", is_flag=True, help="All; as root, everybody's."),
-    click.option("-y", "--yes", is_flag=True, help="Do not ask."),
-    prints_result(),
-)
+def selecting_by(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds the arguments and options that select jobs, and --json. `names`
+    are those of the option that selects a group."""
+    return all_of(
+        job_ids(required=False),
+        click.option("-u", "--user", help="Jobs of this user."),
+        click.option("-n", "--name", help="Jobs of this name, or like `train-*`."),
+        click.option(*names, "group", metavar="NAME", help="Jobs of this group (submit --group)."),
+        state_option("Jobs in this state."),
+        click.option("-a", "--all", "everything", is_flag=True, help="All; as root, everybody's."),
+        click.option("-y", "--yes", is_flag=True, help="Do not ask."),
+        prints_result(),
+    )
+
+
+selecting = selecting_by("-g", "--group")
 
 
 def act(
@@ -53,11 +59,13 @@ def act(
         "ids": list(chosen["ids"]), "user": chosen["user"], "name": chosen["name"],
         "states": list(chosen["states"]), "everything": chosen["everything"],
     }  # fmt: skip
+    if chosen.get("group") is not None:
+        select["group"] = chosen["group"]
     if not any(select.values()):
         found = which_job.latest(connect)
         if found is None:
             raise click.UsageError(
-                "name jobs by their ids, or choose with --user, --name, --state, --all"
+                "name jobs by their ids, or choose with --user, --name, --group, --state, --all"
             )
         if not yes:
             # An empty variable, as in `drf cancel $IDS`, must not do it.

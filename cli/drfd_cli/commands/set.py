@@ -7,13 +7,23 @@ from typing import Any
 import click
 
 from drfd.client.submission import Rates, demand_fields, dependencies
-from drfd_cli.commands.job_actions import act, selecting
-from drfd_cli.options import CORES, GRES, LIMIT, MEMORY, PRIORITY, RATES, after_option, begin_option
+from drfd_cli.commands.job_actions import act, selecting_by
+from drfd_cli.options import (
+    CORES,
+    GRES,
+    GROUP,
+    LIMIT,
+    MEMORY,
+    PRIORITY,
+    RATES,
+    after_option,
+    begin_option,
+)
 from drfd_cli.output import Result
 
 
 @click.command("set")
-@selecting
+@selecting_by("-g", "--in-group")
 @click.option("-c", "--cores", type=CORES, help="CPU cores, such as 4 or 0.5.")
 @click.option("-m", "--mem", type=MEMORY, help="Memory, such as 16G.")
 @click.option("--io", type=RATES, multiple=True, help="Disk bandwidth per second, of each disk.")
@@ -22,15 +32,18 @@ from drfd_cli.output import Result
 @click.option("-p", "--pool", help="The pool that pays for it.")
 @click.option("--priority", type=PRIORITY, help="Order among the jobs of your leaf.")
 @click.option("--rename", metavar="NAME", help="Another name for lists.")
+@click.option("--group", "into", type=GROUP, help="Another group of yours; '' for none.")
 @after_option
 @begin_option
 def command(
     cores: int | None, mem: int | None, io: tuple[Rates, ...], gres: tuple[tuple[str, int], ...],
     time: int | None, pool: str | None, priority: int | None, rename: str | None,
+    into: str | None,
     after: tuple[tuple[int, str], ...] | None, begin: int | None, **chosen: Any,
 ) -> Result:  # fmt: skip
     """Change what waiting jobs ask for, or the time limit of running ones, which only an
-    administrator may lengthen. `--after ''` takes conditions away."""
+    administrator may lengthen. `--after ''` takes conditions away.
+    `--group NAME%N` alone is for all waiting jobs of that group."""
     if rename is not None and not 1 <= len(rename) <= 256:
         raise click.UsageError("a name has 1 to 256 signs")
     given: dict[str, object] = {
@@ -41,10 +54,15 @@ def command(
         "name": rename,
         "after": dependencies(after),
         "begin_s": begin,
+        "group": into,
     }
     asked = {key: value for key, value in given.items() if value is not None}
     if not asked:
         rename = "; -n selects jobs, --rename changes a name" if chosen.get("name") else ""
         options = "-c, -m, --io, --gres, -t, -p, --priority, ..."
         raise click.UsageError(f"say what to change: {options}{rename}")
+    filters = ("ids", "user", "name", "group", "states", "everything")
+    if into and list(asked) == ["group"] and not any(chosen[each] for each in filters):
+        # The limit belongs to each job that names it, and running jobs keep theirs.
+        chosen.update(group=into.partition("%")[0], states=("PENDING", "HELD"))
     return act("set", "changed", asked=asked, **chosen)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         DetailedJobView,
         ResourcesView,
         ShowReply,
+        SubmittedView,
         UsedView,
     )
 
@@ -95,6 +96,13 @@ def _demand(demand: ResourcesView) -> str:
     return f"{cores} {unit}, {memory} memory, io {_io(demand) or io}{gres}"
 
 
+def _group(job: SubmittedView) -> list[tuple[str, str]]:
+    """Return the line for the user's own group that the job is in."""
+    at_once = job.get("group_at_once")
+    bound = "" if at_once is None else f", {at_once} at once"
+    return [("group", f"{job['group']}{bound}")] if "group" in job else []
+
+
 def array_lines(array: DetailedArrayView) -> list[tuple[str, str]]:
     limit, submitted_at = array["time_limit_s"], array["submitted_at"]
     tasks = ", ".join(f"{count} {state}" for state, count in sorted(array["counts"].items()))
@@ -108,6 +116,7 @@ def array_lines(array: DetailedArrayView) -> list[tuple[str, str]]:
         ),
         ("demand", f"{_demand(array['demand'])} each"),
         ("limit", "no time limit" if limit is None else show_duration(limit)),
+        *_group(array),
         *_conditions(array),
         ("submitted", output.show_time(submitted_at)),
         ("command", shlex.join(array["argv"])),
@@ -128,6 +137,7 @@ def job_lines(
         ("state", f"{job['state']}, {job.get('attempts') or attempt}"),
         ("why", output.why_line(job) or "-"),
         ("demand", _demand(job["demand"])),
+        *_group(job),
         *((name, ",".join(each)) for name, each in job.get("gres_instances", {}).items()),
         *([("CPUs", f"{job['cpus']}, for itself")] if job.get("cpus") else []),
         ("limit", "no time limit" if limit is None else show_duration(limit)),

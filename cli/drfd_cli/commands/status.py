@@ -102,6 +102,7 @@ _WHY = 16
 @job_ids(required=False)
 @click.option("-u", "--user", help="Only this user's jobs.")
 @click.option("-n", "--name", help="Only jobs of this name, or like `train-*`.")
+@click.option("-g", "--group", help="Only jobs of this group (submit --group).")
 @state_option("Only jobs in this state.")
 @click.option(
     "-a", "--all", "with_ended", is_flag=True, help=f"Also the last {_RECENT} ended jobs."
@@ -119,6 +120,8 @@ def command(
     select = {"ids": list(ids), "user": chosen["user"], "states": list(chosen["states"])}
     if chosen["name"] is not None:
         select["name"] = chosen["name"]
+    if chosen["group"] is not None:
+        select["group"] = chosen["group"]
     asked = {"select": select, "ended": _RECENT if with_ended else 0}
     if tasks:
         asked["tasks"] = True

@@ -32,7 +32,7 @@ from drfd.core.ledger.ledger import Ledger, spans_bytes
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import Dependency, Job, JobSpec, JobState, Outcome
+from drfd.core.model.job import Dependency, Job, JobSpec, JobState, Outcome, UserGroup
 from drfd.core.model.lifecycle import TRANSITIONS
 from drfd.core.model.resources import Axes, Resources, short_axes
 
@@ -144,6 +144,7 @@ def submit(ledger: Ledger, asked: st.SubmitAsked, rules: Rules) -> list[ev.Event
     refuse_impossible(ledger, after, asked.ended, user=asked.spec.user)
     _refuse_too_many(ledger.job_counts.waiting[asked.spec.user], asked, rules)
     refuse_submission(ledger, asked, rules)
+    _refuse_many_kinds(ledger, asked.spec)
     job_id = ledger.next_id
     if asked.spans:
         return [
@@ -178,6 +179,26 @@ def _refuse_too_many(waiting: int, asked: st.SubmitAsked, rules: Rules) -> None:
             f"the array has {count} tasks, and {user} may have {most} jobs waiting"
             + (f" and has {waiting}" if waiting else ""),
             hint="submit it in parts",
+        )
+
+
+#: Different demands for which jobs of a group with a limit may wait. Whenever a job of the group
+#: starts or ends, the queue of each demand may change.
+MOST_KINDS = 1000
+
+
+def _refuse_many_kinds(ledger: Ledger, spec: JobSpec) -> None:
+    """Raise Refused if jobs of too many unlike demands would wait in the group."""
+    if spec.group is None or spec.group.at_once is None:
+        return
+    state = ledger.groups.get((spec.user, spec.group.name))
+    kind = spec.leaf, ledger.axes.vector(spec.demand), spec.group.at_once
+    if state is not None and kind not in state.kinds and len(state.kinds) >= MOST_KINDS:
+        raise Refused(
+            "too-many-kinds",
+            f"jobs of {MOST_KINDS} different demands wait in the group {spec.group.name}, and a "
+            "group with a limit takes no more",
+            hint="give its jobs equal demands, or take another group",
         )
 
 
@@ -328,6 +349,8 @@ def change(ledger: Ledger, asked: st.ChangeAsked, rules: Rules) -> list[ev.Event
     elif (spec.demand, spec.pool) != (job.spec.demand, job.spec.pool):
         # A job that no longer fits since a change of the configuration may still be renamed.
         _refuse_unfit(spec, rules)
+    if job.state in _WAITS:
+        _refuse_many_kinds(ledger, spec)
     if wish.time_limit_s is not None:
         refuse_late_warning(spec)
     if wish.after is not None:
@@ -350,6 +373,7 @@ def change(ledger: Ledger, asked: st.ChangeAsked, rules: Rules) -> list[ev.Event
             demand=_other(job.spec.demand, spec.demand),
             after=wish.after,
             begin_s=wish.begin_s,
+            group=_other(job.spec.group or UserGroup(""), spec.group or UserGroup("")),
         ),
         *settle_ended(job.id, wish.after or (), asked.ended, at_s),
     ]
@@ -385,6 +409,7 @@ def _changed(spec: JobSpec, wish: st.Change, rules: Rules) -> JobSpec:
         ),
         after=spec.after if wish.after is None else wish.after,
         begin_s=spec.begin_s if wish.begin_s is None else wish.begin_s or None,
+        group=spec.group if wish.group is None else wish.group if wish.group.name else None,
     )
 
 
@@ -469,6 +494,7 @@ def _differences(
         ("memory", show_size(before.demand.memory_bytes), show_size(after.demand.memory_bytes)),
         ("io", _rates(before.demand), _rates(after.demand)),
         ("gres", _gres(before.demand), _gres(after.demand)),
+        ("group", str(before.group or "none"), str(after.group or "none")),
         ("after", _after(before.after, ledger, names), _after(after.after, ledger, names)),
     ]
     found = [f"{what} {old} → {new}" for what, old, new in pairs if old != new]

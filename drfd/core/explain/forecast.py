@@ -118,11 +118,15 @@ class Forecast:
             ends.append((self.external.until_s, _EXTERNAL))
         heapify(ends)
         for _ in range(_MOST_PASSES):
-            for job_id in self.pass_now().admitted:
+            plan = self.pass_now()
+            for job_id in plan.admitted:
                 if job_id == wanted:
                     return self.now.at_s
                 started = self.ledger.jobs[job_id]
                 heappush(ends, (self.run_times.end_s(started, self.now.at_s), job_id))
+            if plan.is_cut and plan.admitted and self.ledger.groups:
+                # Jobs of a group were left out, and others may start in their place.
+                continue
             times = [ends[0][0]] if ends else []
             times += [float(self.ledger.begins.first[0])] if self.ledger.begins else []
             next_try_s = self.ledger.shortages.next_s(self.now.at_s)

@@ -143,6 +143,16 @@ class ArrayLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupLimit:
+    """As many of the user's jobs of a group run as the job allows, or others of it come first."""
+
+    user: str
+    group: str
+    at_once: int
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
 class PathLimit:
     """The limit of the job's leaf, or of a pool above it."""
 
@@ -264,6 +274,7 @@ Evidence = (
     | Postponed
     | BeyondMachine
     | ArrayLimit
+    | GroupLimit
     | PathLimit
     | TooLittleFree
     | HasReservation
@@ -325,9 +336,11 @@ def explain_wait(
     beyond = short_axes(demand, rules.shares.capacity)
     if beyond:
         return WaitReason(ReasonCode.RESOURCES, _beyond_machine(job, demand, beyond[0], rules))
-    if ledger.queues.is_shut_out(job):
+    if ledger.queues.is_beyond_array(job):
         array = ledger.arrays[job.array_id or 0].array
         return WaitReason(ReasonCode.LIMIT, ArrayLimit(array.id, array.at_once or 0))
+    if ledger.queues.is_beyond_group(job, demand):
+        return WaitReason(ReasonCode.LIMIT, _group_limit(job, ledger))
     if last is None:
         return WaitReason(ReasonCode.STARTING_SOON, NextPass())
     by_policy = _by_policy(job, ledger, last, rules)
@@ -403,6 +416,13 @@ def _path_limit(leaf: str, demand: Vector, share_tree: ShareTree, rules: Rules) 
             if most is not None and demand[axis] and held + demand[axis] > most:
                 return PathLimit(path, rules.axes.names[axis], most, held, demand[axis])
     return None
+
+
+def _group_limit(job: Job, ledger: Ledger) -> GroupLimit:
+    group = job.spec.group
+    assert group is not None
+    running = ledger.groups.running((job.spec.user, group.name))
+    return GroupLimit(job.spec.user, group.name, group.at_once or 0, running)
 
 
 def _is_external(demand: Vector, last: Plan, rules: Rules) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from drfd.core.ledger.postponed import LaunchBlocks, Shortages
-from drfd.core.ledger.queue import ArrayState, ArrayStates, LiveArray, Queues, entry_of
+from drfd.core.ledger.queue import ArrayState, ArrayStates, GroupStates, LiveArray, Queues, entry_of
 from drfd.core.ledger.transitions import (
     Begins,
     Dependents,
@@ -166,7 +166,9 @@ class Ledger:
         self.jobs: dict[int, Job] = {}
         #: Live arrays by id.
         self.arrays = ArrayStates()
-        self.queues = Queues(self.arrays)
+        #: The groups that users make of their jobs.
+        self.groups = GroupStates()
+        self.queues = Queues(self.arrays, self.groups)
         #: Sum of the allocations of each leaf; a leaf without any is absent.
         self.used: dict[str, Vector] = {}
         #: Jobs that have an allocation, by leaf; their sum is `used`.
@@ -529,12 +531,14 @@ class Ledger:
         array_state = None if job.array_id is None else self.arrays.bound_of(job)
         if array_state is not None:
             array_state.active += sign
+        if job.spec.group_key is not None:
+            self.queues.count_running(job.spec.group_key, sign)
 
     def check(self) -> None:
         """Raise AssertionError if the tables disagree with the jobs, which is a bug."""
         fresh = Ledger.of_jobs(self.axes, self.jobs.values(), arrays=self.arrays.live())
         tables = "queues used allocations allocated taken job_counts dependents begins"
-        for table in (*tables.split(), "arrays"):
+        for table in (*tables.split(), "arrays", "groups"):
             assert getattr(self, table) == getattr(fresh, table), f"ledger: {table} is wrong"
         assert all(amount >= 0 for amount in self.allocated)
         assert all(each == 1 for each in self.taken.values()), "an instance is held twice"

@@ -5,6 +5,9 @@ group, so a pass looks at the head of each group only.
 
 In an array with a limit on how many tasks run at once, the pending tasks form two lines: `open` has
 the first of them, as many as may start, which are in the queue of their leaf; `shut` has the rest.
+So do the pending jobs of a user's group that are alike, if they name a limit for the group. Of each
+kind as many are open as may start: a kind that does not fit keeps no other one from starting. A
+pass may therefore choose too many jobs of a group, and drops those again (`scheduling_pass`).
 
 Only the ledger writes these tables, and they decide nothing.
 """
@@ -19,7 +22,7 @@ from itertools import chain
 from math import inf
 
 from drfd.common.indices import Ids
-from drfd.core.model.job import Array, Group, Job, JobState, Outcome
+from drfd.core.model.job import Array, Group, GroupKey, Job, JobState, Outcome
 from drfd.core.model.resources import Vector
 
 #: (-priority, job id); ids grow with the time of submission.
@@ -277,9 +280,9 @@ _MOST_NOTED = 1_000
 class Queues(dict[str, LeafQueue]):
     """Queues of jobs that wait to start or to go on, by leaf; a leaf without any is absent."""
 
-    def __init__(self, arrays: ArrayStates) -> None:
+    def __init__(self, arrays: ArrayStates, groups: GroupStates) -> None:
         super().__init__()
-        self._arrays = arrays
+        self._arrays, self._groups = arrays, groups
         #: Leaves whose queue has changed since the reader of this table last cleared it, with the
         #: changed demand vectors, or None if there are too many of them. An event of one task may
         #: change the queues of other pools, if tasks of its array are there.
@@ -299,8 +302,40 @@ class Queues(dict[str, LeafQueue]):
             self.put(job, wanted, runs, sign)
 
     def put(self, job: Job, wanted: Vector, runs: Sequence[Run], sign: int) -> None:
-        """Add (`sign` 1) or remove (-1) runs in the queue of the job's leaf, without any limit."""
-        leaf = job.spec.leaf
+        """Add (`sign` 1) or remove (-1) runs, without the limit of their array. Jobs beyond the
+        limit of their group are left out of the queue; see `GroupGate`."""
+        leaf, group = job.spec.leaf, job.spec.group
+        if group is None or group.at_once is None or job.state is not JobState.PENDING:
+            self._put(leaf, wanted, runs, sign)
+            return
+        key, kind = (job.spec.user, group.name), (leaf, wanted, group.at_once)
+        state = self._groups.setdefault(key, GroupState())
+        gate = state.kinds.get(kind)
+        if gate is None:
+            gate = state.kinds[kind] = GroupGate()
+        self._put(leaf, wanted, gate.add(runs) if sign > 0 else gate.remove(runs), sign)
+        self._settle(kind, gate, state.running)
+        if not (gate.open or gate.shut):
+            del state.kinds[kind]
+            self._groups.drop_if_over(key)
+
+    def count_running(self, key: GroupKey, sign: int) -> None:
+        """Take account of a job of a group that has started (`sign` 1) or ended (-1)."""
+        state = self._groups.setdefault(key, GroupState())
+        state.running += sign
+        for kind, gate in state.kinds.items():
+            self._settle(kind, gate, state.running)
+        self._groups.drop_if_over(key)
+
+    def _settle(self, kind: Kind, gate: GroupGate, running: int) -> None:
+        leaf, wanted, at_once = kind
+        for sign, run in gate.settle(max(0, at_once - running)):
+            self._put(leaf, wanted, [run], sign)
+
+    def _put(self, leaf: str, wanted: Vector, runs: Sequence[Run], sign: int) -> None:
+        """Add (`sign` 1) or remove (-1) runs in the queue of the leaf, without any limit."""
+        if not runs:
+            return
         self._note(leaf, wanted)
         if sign > 0:
             queue = self.get(leaf)
@@ -321,10 +356,104 @@ class Queues(dict[str, LeafQueue]):
             if len(changed) > _MOST_NOTED:
                 self.changed[leaf] = None
 
-    def is_shut_out(self, job: Job) -> bool:
+    def is_shut_out(self, job: Job, wanted: Vector) -> bool:
+        """True if a pending job is not in the queue because its array or its group is at its
+        limit. `wanted` is its demand."""
+        return self.is_beyond_array(job) or self.is_beyond_group(job, wanted)
+
+    def is_beyond_array(self, job: Job) -> bool:
         """True if a pending task is not in the queue because its array is at its limit."""
         array_state = self._arrays.bound_of(job)
         return array_state is not None and entry_of(job) in array_state.shut
+
+    def is_beyond_group(self, job: Job, wanted: Vector) -> bool:
+        """True if a pending job is not in the queue because its group is at the job's limit, or
+        because enough jobs that are alike come before it. `wanted` is its demand."""
+        group = job.spec.group
+        if group is None or group.at_once is None:
+            return False
+        state = self._groups.get((job.spec.user, group.name))
+        gate = None if state is None else state.kinds.get((job.spec.leaf, wanted, group.at_once))
+        return gate is not None and entry_of(job) in gate.shut
+
+
+class Gate:
+    """Pending entries in two lines: those that are in the queue, and behind them those that are
+    kept out of it."""
+
+    open: Line
+    shut: Line
+
+    def add(self, runs: Sequence[Run]) -> Sequence[Run]:
+        """Add pending entries, and return those of them that may start now.
+
+        `settle` must be called afterwards, to bring both lines to their lengths.
+        """
+        at = bisect_left(runs, self.open.last, key=_first) if self.open else 0
+        self.open.add_runs(runs[:at])
+        self.shut.add_runs(runs[at:])
+        return runs[:at]
+
+    def remove(self, runs: Sequence[Run]) -> Sequence[Run]:
+        """Remove pending entries, and return those of them that were in `open`."""
+        at = bisect_right(runs, self.open.last, key=_first) if self.open else 0
+        opened, shut = [*runs[:at]], [*runs[at:]]
+        if opened and (opened[-1][0], opened[-1][2]) > self.open.last:
+            # `open` ends within this run.
+            priority, first, last = opened.pop()
+            cut = self.open.last[1]
+            opened.append((priority, first, cut))
+            shut.insert(0, (priority, cut + 1, last))
+        self.open.remove_runs(opened)
+        self.shut.remove_runs(shut)
+        return opened
+
+    def settle(self, startable: int) -> Iterator[tuple[int, Run]]:
+        """Move entries between the lines until `startable` of them are open, or all; yield runs
+        that may start now (1) or no longer (-1)."""
+        while len(self.open) < startable and self.shut:
+            run = self.shut.take_first(startable - len(self.open))
+            self.open.add_run(run)
+            yield 1, run
+        while len(self.open) > startable:
+            run = self.open.take_last(len(self.open) - startable)
+            self.shut.add_run(run)
+            yield -1, run
+
+
+@dataclass
+class GroupGate(Gate):
+    """Pending jobs of a group that are alike: of one leaf, with one demand and one limit."""
+
+    open: Line = field(default_factory=Line)
+    shut: Line = field(default_factory=Line)
+
+
+#: Leaf, demand, and the most jobs of the group that may run at once.
+Kind = tuple[str, Vector, int]
+
+
+@dataclass
+class GroupState:
+    """The live jobs of a user's group."""
+
+    #: The number of jobs that have an allocation.
+    running: int = 0
+    #: The pending jobs that name a limit.
+    kinds: dict[Kind, GroupGate] = field(default_factory=dict)
+
+
+class GroupStates(dict[GroupKey, GroupState]):
+    """The groups of which a job runs, or waits with a limit."""
+
+    def running(self, key: GroupKey) -> int:
+        state = self.get(key)
+        return 0 if state is None else state.running
+
+    def drop_if_over(self, key: GroupKey) -> None:
+        state = self[key]
+        if not state.running and not state.kinds:
+            del self[key]
 
 
 #: Id and outcome of a task that did not complete.
@@ -334,7 +463,7 @@ LiveArray = tuple[Array, tuple[Ids, ...], FailedTask | None]
 
 
 @dataclass
-class ArrayState:
+class ArrayState(Gate):
     array: Array
     #: Tasks that have no record of their own.
     unmaterialized: Line
@@ -393,45 +522,11 @@ class ArrayState:
     def has_unmaterialized(self, job_id: int) -> bool:
         return (-self.array.spec.priority, job_id) in self.unmaterialized
 
-    # -- for arrays with a limit on running tasks -----------------------------------------------
-
-    def add(self, runs: Sequence[Run]) -> Sequence[Run]:
-        """Add pending tasks, and return those of them that may start now.
-
-        `moves` must be called afterwards, to bring both lines to their lengths.
-        """
-        at = bisect_left(runs, self.open.last, key=_first) if self.open else 0
-        self.open.add_runs(runs[:at])
-        self.shut.add_runs(runs[at:])
-        return runs[:at]
-
-    def remove(self, runs: Sequence[Run]) -> Sequence[Run]:
-        """Remove pending tasks, and return those of them that were in `open`."""
-        at = bisect_right(runs, self.open.last, key=_first) if self.open else 0
-        opened, shut = [*runs[:at]], [*runs[at:]]
-        if opened and (opened[-1][0], opened[-1][2]) > self.open.last:
-            # `open` ends within this run.
-            priority, first, last = opened.pop()
-            cut = self.open.last[1]
-            opened.append((priority, first, cut))
-            shut.insert(0, (priority, cut + 1, last))
-        self.open.remove_runs(opened)
-        self.shut.remove_runs(shut)
-        return opened
-
     def moves(self) -> Iterator[tuple[int, Run]]:
-        """Move tasks between the lines; yield runs that may start now (1) or no longer (-1)."""
+        """Let as many tasks be open as the limit on running ones allows; see `settle`."""
         if self.array.at_once is None:
             return
-        startable = max(0, self.array.at_once - self.active)
-        while len(self.open) < startable and self.shut:
-            run = self.shut.take_first(startable - len(self.open))
-            self.open.add_run(run)
-            yield 1, run
-        while len(self.open) > startable:
-            run = self.open.take_last(len(self.open) - startable)
-            self.shut.add_run(run)
-            yield -1, run
+        yield from self.settle(max(0, self.array.at_once - self.active))
 
 
 class ArrayStates(dict[int, ArrayState]):

@@ -163,6 +163,7 @@ def altered(job: Job, event: ev.Altered) -> Job:
         demand=spec.demand if event.demand is None else event.demand,
         after=spec.after if event.after is None else event.after,
         begin_s=spec.begin_s if event.begin_s is None else event.begin_s or None,
+        group=spec.group if event.group is None else event.group if event.group.name else None,
     )
     return _with_spec(job, spec, event.after is not None, event.begin_s is not None, event.at_s)
 

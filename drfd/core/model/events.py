@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import get_args
 
-from drfd.core.model.job import Dependency, JobSpec, Outcome, Postponed, Usage
+from drfd.core.model.job import Dependency, JobSpec, Outcome, Postponed, Usage, UserGroup
 from drfd.core.model.resources import Instances, Resources
 
 
@@ -270,6 +270,8 @@ class Altered(_OfJob):
     #: New dependencies, and new begin time (0 removes it), perhaps equal to the old ones.
     after: tuple[Dependency, ...] | None = None
     begin_s: int | None = None
+    #: The new group; one without a name for none.
+    group: UserGroup | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

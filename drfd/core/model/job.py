@@ -175,6 +175,22 @@ class Notify:
         return "end" in self.on or ("fail" in self.on and outcome is not Outcome.COMPLETED)
 
 
+@dataclass(frozen=True, slots=True)
+class UserGroup:
+    """A group that a user makes of their own jobs, as one of these jobs names it."""
+
+    name: str
+    #: The job starts only while fewer of the user's jobs of the group run, or None for no limit.
+    at_once: int | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.at_once is None else f"{self.name}%{self.at_once}"
+
+
+#: The name of a user, and of a group of theirs.
+GroupKey = tuple[str, str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """The specification of a job as its submitter gave it; only `drf set` changes it."""
@@ -206,6 +222,11 @@ class JobSpec:
     retry: Retry | None = None
     warn: Warn | None = None
     notify: Notify | None = None
+    group: UserGroup | None = None
+
+    @property
+    def group_key(self) -> GroupKey | None:
+        return None if self.group is None else (self.user, self.group.name)
 
     @property
     def leaf(self) -> str:
@@ -222,6 +243,8 @@ class JobSpec:
         texts = [self.name, self.cwd, self.stdout, self.stderr]
         if self.attach is not None:
             texts.append(self.attach)
+        if self.group is not None:
+            texts.append(self.group.name)
         # A character may take four bytes in Python and in UTF-8.
         size = len("".join(texts))
         size += 3 * sum([len(each) for each in texts if not each.isascii()])

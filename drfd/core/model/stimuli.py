@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from drfd.common.indices import Span
-from drfd.core.model.job import Dependency, JobSpec, Outcome, Usage, Whose
+from drfd.core.model.job import Dependency, JobSpec, Outcome, Usage, UserGroup, Whose
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +126,8 @@ class Change:
     after: tuple[Dependency, ...] | None = None
     #: Unix time; 0 removes the begin time.
     begin_s: int | None = None
+    #: One without a name takes the job out of its group.
+    group: UserGroup | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -313,7 +313,8 @@ def make_pass_context(
 
     def entry(job_id: int) -> Entry | None:
         job = ledger.find(job_id)
-        if job is None or ledger.wanted(job) is None or ledger.queues.is_shut_out(job):
+        wanted = None if job is None else ledger.wanted(job)
+        if job is None or wanted is None or ledger.queues.is_shut_out(job, wanted):
             return None
         return -job.spec.priority, job_id
 

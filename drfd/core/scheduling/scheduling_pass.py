@@ -2,8 +2,8 @@
 
 `schedule` is the only way into a pass: the daemon, the simulator and the forecast call it. It hands
 what is free, and the index of waiting jobs, to the configured policy (`POLICIES`), and then applies
-what no policy knows: shortages, draining, the limit on launches, and the memory of drfd's own
-processes. It changes no table; `start_events` turns its plan into events.
+what no policy knows: shortages, draining, the limits on launches and of users' groups, and the
+memory of drfd's own processes. It changes no table; `start_events` turns its plan into events.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import LaunchBlocks
 from drfd.core.model import events as ev
-from drfd.core.model.job import JobState
+from drfd.core.model.job import GroupKey, JobState
 from drfd.core.model.resources import (
     NOTHING,
     Instance,
@@ -89,6 +89,8 @@ def schedule(
         plan = _one_at_a_time(plan, blocks, ledger, free, pass_context.before)
     elif limits.starts is not None and len(plan.admitted) > limits.starts:
         plan = _first_of(plan, limits.starts, ledger, free, pass_context.before)
+    if ledger.groups:
+        plan = _within_groups(plan, ledger, free, pass_context.before)
     fewer = launches_with_room(plan.admitted, ledger, rules, free)
     if fewer is not None:
         plan = _with_fewer(plan, *fewer, pass_context.before)
@@ -169,6 +171,33 @@ def _first_of(
         wanted = ledger.wanted(ledger.job(job_id))
         assert wanted is not None
         free = minus(free, wanted)
+    return replace(_with_fewer(plan, admitted, free, before), is_cut=True)
+
+
+def _within_groups(
+    plan: Plan, ledger: Ledger, free: Vector, before: tuple[Reservation, ...]
+) -> Plan:
+    """Return the plan without jobs for which, as they say, too many jobs of their group would run.
+    No policy knows this: the queues offer as many jobs of each kind as may start."""
+    running: dict[GroupKey, int] = {}
+    admitted: list[int] = []
+    for job_id in plan.admitted:
+        job = ledger.job(job_id)
+        group, key = job.spec.group, job.spec.group_key
+        if group is not None and key is not None and job.state is JobState.PENDING:
+            count = running.get(key)
+            count = ledger.groups.running(key) if count is None else count
+            if group.at_once is not None and count >= group.at_once:
+                continue
+            running[key] = count + 1
+        admitted.append(job_id)
+    if len(admitted) == len(plan.admitted):
+        return plan
+    for job_id in admitted:
+        wanted = ledger.wanted(ledger.job(job_id))
+        assert wanted is not None
+        free = minus(free, wanted)
+    # Other jobs may start at once in the room of the jobs left out.
     return replace(_with_fewer(plan, admitted, free, before), is_cut=True)
 
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from drfd.common.errors import Refused
+from drfd.common.groups import read_group
 from drfd.common.indices import joined, show_spans
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import DEPENDENCY_BYTES
+from drfd.core.model.job import DEPENDENCY_BYTES, UserGroup
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.handlers.submission import dependencies
 from drfd.daemon.lookup.lookup import Lookup
@@ -126,7 +127,7 @@ class BatchActions:
             except Refused as refusal:
                 failed.append({"id": ref, "error": error_view(refusal)})
             await yielding.maybe_yield()
-        has_filter = select.user or select.name or select.states
+        has_filter = select.user or select.name or select.group or select.states
         if not select.ids and (select.everything or has_filter):
             for target in self.lookup.targets(actor, select):
                 if target is not None:
@@ -252,6 +253,10 @@ def stimulus_maker(request: msg.BatchRequest) -> MakeStimulus:
             return _PLAIN[type(request)]
 
 
+def _group(text: str) -> UserGroup:
+    return UserGroup(*read_group(text)) if text else UserGroup("")
+
+
 def _change(request: msg.SetRequest) -> st.Change:
     demand = request.demand
     if "\0" in (request.name or ""):
@@ -270,4 +275,5 @@ def _change(request: msg.SetRequest) -> st.Change:
         gres=tuple(demand.gres.items()) or None,
         after=None if request.after is None else dependencies(request.after),
         begin_s=request.begin_s,
+        group=None if request.group is None else _group(request.group),
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from drfd.common.errors import NotPermitted, Refused
+from drfd.common.groups import read_group
 from drfd.common.paths import private_place
 from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
 from drfd.core.fairness.rules import Rules
@@ -17,6 +18,7 @@ from drfd.core.model.job import (
     Outcome,
     RequiredOutcome,
     Retry,
+    UserGroup,
     Warn,
     Words,
 )
@@ -100,6 +102,7 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
         retry=_retry(request.retry),
         warn=None if request.warn is None else Warn(request.warn.signal, request.warn.before_s),
         notify=None if notify is None else Notify(tuple(notify.on), Words.of(notify.argv)),
+        group=None if request.group is None else UserGroup(*read_group(request.group)),
     )
 
 

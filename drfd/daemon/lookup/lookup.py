@@ -419,8 +419,13 @@ def passes(job: Job, select: Selection) -> bool:
     return (
         (select.user is None or job.spec.user == select.user)
         and (select.name is None or _is_like(job.spec.name, select.name))
+        and (select.group is None or _is_in(job, select.group))
         and (not select.states or job.shown_state in select.states)
     )
+
+
+def _is_in(job: Job, group: str) -> bool:
+    return job.spec.group is not None and job.spec.group.name == group
 
 
 def _is_like(name: str, pattern: str) -> bool:

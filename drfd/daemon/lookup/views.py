@@ -140,6 +140,9 @@ def job_view(
         "stderr": stderr if private else None,
         "cgroup": job.cgroup,
     }
+    if job.spec.group is not None:
+        view["group"] = job.spec.group.name
+        view["group_at_once"] = job.spec.group.at_once
     if job.spec.demand.gres:
         # A pending job has no instances.
         view["gres_instances"] = {name: list(some) for name, some in job.instances}
@@ -452,7 +455,7 @@ def array_view(array: Array, roll: TaskCounts, unmaterialized: Group | None) -> 
             if group is not unmaterialized:
                 bad[state] = merged([*bad.get(state, []), *group.ids])
     spec = array.spec
-    return {
+    view: ArrayView = {
         "id": array.id,
         "array_id": array.id,
         "array_index": None,
@@ -473,6 +476,10 @@ def array_view(array: Array, roll: TaskCounts, unmaterialized: Group | None) -> 
         "stdout": spec.stdout,
         "stderr": spec.stderr,
     }
+    if spec.group is not None:
+        view["group"] = spec.group.name
+        view["group_at_once"] = spec.group.at_once
+    return view
 
 
 def ended_array_view(view: ArrayView, bad: Job | None) -> EndedArrayView:

@@ -861,6 +861,47 @@ async def test_the_identity_is_the_uid_and_not_the_name(desk: Desk) -> None:
     assert await refusal(desk.ask(other_alice, op="show", id=1)) == (NotPermitted, "not-yours")
 
 
+# -- groups that users make of their jobs ----------------------------------------------------
+
+
+async def test_jobs_of_a_group_are_submitted_listed_changed_and_cancelled(desk: Desk) -> None:
+    ids = [await desk.submit(ALICE, group="sweep%1") for _ in range(3)]
+    other = await desk.submit(ALICE, group="other")
+    plain = await desk.submit(BOB)
+    selection = {"group": "sweep"}
+    jobs = (await desk.ask(BOB, op="status", select=selection))["jobs"]
+    assert [(job["id"], job["group"], job["group_at_once"]) for job in jobs] == [
+        (each, "sweep", 1) for each in ids
+    ]
+    assert [job["state"] for job in jobs] == ["STARTING", "PENDING", "PENDING"]
+    assert jobs[1]["reason"] == {
+        "code": "LIMIT",
+        "text": "1 of alice's jobs of group sweep runs; at most 1 may run at once",
+    }
+    everything = (await desk.ask(BOB, op="status"))["jobs"]
+    assert {job["id"]: job.get("group") for job in everything}[plain] is None
+    held = await desk.ask(ALICE, op="hold", select={**selection, "states": ["PENDING"]})
+    assert held["done"] == ids[1:]
+    await desk.ask(ALICE, op="release", select=selection)
+    changed = await desk.ask(ALICE, op="set", select={"ids": ids[1:]}, group="sweep%3")
+    assert changed["done"] == ids[1:]
+    jobs = (await desk.ask(BOB, op="status", select=selection))["jobs"]
+    assert [job["state"] for job in jobs] == ["STARTING"] * 3
+    gone = await desk.ask(ALICE, op="cancel", select={"group": "other"})
+    assert gone["done"] == [other]
+    nothing = await desk.ask(BOB, op="cancel", select=selection)
+    assert nothing["done"] == []
+
+
+async def test_a_group_that_cannot_be_read_is_refused(desk: Desk) -> None:
+    for text in ("a b", "%2", "a%0"):
+        with pytest.raises(Refused, match="--group"):
+            await desk.submit(ALICE, group=text)
+    job_id = await desk.submit(ALICE, held=True)
+    with pytest.raises(Refused, match="--group"):
+        await desk.ask(ALICE, op="set", select={"ids": [job_id]}, group="a%x")
+
+
 # -- drain, shares, doctor ---------------------------------------------------------------------
 
 

@@ -1,0 +1,323 @@
+"""Groups that users make of their own jobs: never more of them run than a job allows, and no job
+waits for its group while fewer run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from drfd.common.errors import NotPermitted, Refused
+from drfd.common.groups import read_group
+from drfd.core.decisions import job_requests
+from drfd.core.explain.forecast import Forecast
+from drfd.core.explain.reasons import GroupLimit, ReasonCode, WaitReason, explain_wait
+from drfd.core.model import events as ev
+from drfd.core.model import stimuli as st
+from drfd.core.model.job import JobSpec, JobState, UserGroup
+from drfd.core.model.resources import fits
+from drfd.core.scheduling.release_times import RunTimes
+from drfd.core.scheduling.scheduler import Scheduler
+from drfd.core.scheduling.scheduling_pass import POLICIES, free_of
+from drfd.journal import records
+from fakes import (
+    ADMIN,
+    ALICE,
+    BOB,
+    Bench,
+    attempt_started,
+    demand,
+    ended,
+    now,
+    rules,
+    schedule,
+    spec,
+)
+from seeds import seeds
+
+PATIENT = replace(rules(), patience=replace(rules().patience, reserves=False))
+
+
+def of(
+    cores: int = 1,
+    at_once: int | None = 2,
+    name: str = "sweep",
+    pool: str = "root.alice",
+    **more: Any,
+) -> JobSpec:
+    return replace(spec(pool, **more), demand=demand(cores), group=UserGroup(name, at_once))
+
+
+def end(bench: Bench, job_id: int) -> None:
+    bench.feed(attempt_started(job_id))
+    bench.feed(ended(job_id))
+    bench.feed(st.AttemptRemoved(now(), job_id, 1))
+
+
+def why(bench: Bench, job_id: int) -> WaitReason | None:
+    return explain_wait(bench.ledger.job(job_id), bench.ledger, None, bench.rules)
+
+
+# -- the text ---------------------------------------------------------------------------------
+
+
+def test_a_group_has_a_name_and_perhaps_a_number() -> None:
+    assert read_group("sweep") == ("sweep", None)
+    assert read_group("läufe_2.b%12") == ("läufe_2.b", 12)
+    assert [str(UserGroup(*read_group(each))) for each in ("a", "a%3")] == ["a", "a%3"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "%2", "a b", "a%", "a%0", "a%x", "a%-1", "a%2%3", "x" * 65, "a\n", "--", ".a"]
+)
+def test_a_group_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(Refused) as refused:
+        read_group(text)
+    assert refused.value.text.startswith("--group: ")
+    assert refused.value.hint == "write --group sweep, or --group sweep%2 for two at once"
+
+
+# -- what starts ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_no_more_run_at_once_than_the_number(policy: str) -> None:
+    bench = Bench(replace(PATIENT, policy=policy))
+    ids = [bench.submit(of()) for _ in range(4)]
+    assert bench.schedule() == ids[:2]
+    assert bench.schedule() == []
+    assert why(bench, ids[2]) == WaitReason(
+        ReasonCode.LIMIT, GroupLimit("alice", "sweep", at_once=2, running=2)
+    )
+    end(bench, ids[0])
+    assert bench.schedule() == [ids[2]]
+    bench.ledger.check()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_unlike_jobs_count_together(policy: str) -> None:
+    """The queues offer two of each kind, and the pass drops those that are too many."""
+    bench = Bench(replace(PATIENT, policy=policy))
+    ids = [bench.submit(of(cores)) for cores in (1, 2, 1, 2)]
+    assert len(bench.schedule()) == 2
+    assert bench.schedule() == []
+    bench.ledger.check()
+    assert bench.ledger.groups.running(("alice", "sweep")) == 2
+    assert sorted(why(bench, each) is None for each in ids) == [False, False, True, True]
+
+
+def test_a_job_that_does_not_fit_keeps_no_other_of_its_group_waiting() -> None:
+    bench = Bench(PATIENT)
+    bench.start(replace(spec("root.bob", actor=BOB), demand=demand(5)))
+    big = [bench.submit(of(9)) for _ in range(3)]
+    small = bench.submit(of(1))
+    assert bench.schedule() == [small]
+    assert all(why(bench, each) is not None for each in big)
+
+
+def test_the_room_of_a_job_that_is_left_out_goes_to_others_at_once() -> None:
+    bench = Bench(PATIENT)
+    first = bench.submit(of(2, at_once=1))
+    bench.submit(of(5, at_once=1))
+    other = bench.submit(replace(spec(), demand=demand(6)))
+    plan = schedule(bench.ledger, bench.rules)
+    assert plan.admitted == [first]
+    assert plan.is_cut
+    assert [*bench.schedule(), *bench.schedule()] == [first, other]
+
+
+def test_each_job_counts_for_itself_how_many_run() -> None:
+    bench = Bench(PATIENT)
+    few = [bench.submit(of(1, at_once=1)) for _ in range(2)]
+    assert bench.schedule() == few[:1]
+    many = [bench.submit(of(1, at_once=3)) for _ in range(4)]
+    plain = bench.submit(of(1, at_once=None))
+    assert bench.schedule() == [*many[:2], plain]
+    end(bench, few[0])
+    end(bench, many[0])
+    assert bench.schedule() == [many[2]]
+
+
+def test_groups_of_two_users_have_nothing_in_common_but_the_name() -> None:
+    bench = Bench(PATIENT)
+    mine = bench.submit(of(at_once=1))
+    other = bench.submit(of(at_once=1, pool="root.bob", actor=BOB))
+    assert sorted(bench.schedule()) == [mine, other]
+
+
+def test_a_group_of_an_array_is_beside_its_own_limit() -> None:
+    bench = Bench(PATIENT)
+    (event,) = bench.feed(st.SubmitAsked(now(), of(at_once=3), spans=((0, 5, 1),), at_once=2))
+    assert isinstance(event, ev.ArraySubmitted)
+    single = [bench.submit(of(at_once=3)) for _ in range(2)]
+    assert bench.schedule() == [event.array_id + 1, event.array_id + 2, single[0]]
+    bench.ledger.check()
+    end(bench, event.array_id + 1)
+    assert bench.schedule() == [event.array_id + 3]
+    bench.ledger.check()
+
+
+# -- changes ----------------------------------------------------------------------------------
+
+
+def test_the_number_can_be_changed() -> None:
+    bench = Bench(PATIENT)
+    ids = [bench.submit(of(at_once=1)) for _ in range(4)]
+    assert bench.schedule() == ids[:1]
+    change = st.Change(group=UserGroup("sweep", 2))
+    (event,) = bench.feed(st.ChangeAsked(now(), ids[1], ALICE, change))
+    assert isinstance(event, ev.Altered)
+    assert event.text == "group sweep%1 → sweep%2"
+    assert bench.feed(st.ChangeAsked(now(), ids[1], ALICE, change)) == []
+    assert bench.schedule() == [ids[1]]
+    out = st.Change(group=UserGroup(""))
+    bench.feed(st.ChangeAsked(now(), ids[2], ALICE, out))
+    assert bench.ledger.job(ids[2]).spec.group is None
+    assert bench.schedule() == [ids[2]]
+    assert isinstance(why(bench, ids[3]), WaitReason)
+    with pytest.raises(Refused, match="only the time limit"):
+        bench.feed(st.ChangeAsked(now(), ids[0], ALICE, change))
+    with pytest.raises(NotPermitted):
+        bench.feed(st.ChangeAsked(now(), ids[3], BOB, change))
+    bench.ledger.check()
+
+
+def test_too_many_kinds_of_jobs_in_a_group_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_requests, "MOST_KINDS", 2)
+    bench = Bench(PATIENT)
+    bench.submit(of(1))
+    bench.submit(of(2))
+    with pytest.raises(Refused) as refused:
+        bench.submit(of(3))
+    assert refused.value.code == "too-many-kinds"
+    bench.submit(of(2))
+    bench.submit(of(3, at_once=None))
+    bench.submit(of(3, name="other"))
+
+
+def test_jobs_without_groups_are_read_from_older_journals() -> None:
+    old = records.encode(spec()).replace(b',"group":null', b"")
+    assert b"group" not in old
+    with_group = of()
+    text = records.encode(ev.Submitted(job_id=1, at_s=0.0, spec=with_group))
+    event = records.decode_event("Submitted", text)
+    assert isinstance(event, ev.Submitted)
+    assert event.spec == with_group
+
+
+# -- forecasts --------------------------------------------------------------------------------
+
+
+def test_a_forecast_waits_for_the_group() -> None:
+    bench = Bench(PATIENT)
+    ids = [bench.submit(of(at_once=1, time_limit_s=100)) for _ in range(3)]
+    assert bench.schedule() == ids[:1]
+    bench.feed(attempt_started(ids[0]))
+
+    def start_s(job_id: int) -> float | None:
+        left = Forecast(
+            type(bench.ledger).of_jobs(bench.rules.axes, bench.ledger.jobs.values()),
+            bench.rules, RunTimes(), {}, (), now(),
+        )  # fmt: skip
+        return left.start_s(job_id)
+
+    first, second = start_s(ids[1]), start_s(ids[2])
+    assert first is not None
+    assert second is not None
+    assert now().at_s < first < second
+
+
+# -- whatever happens -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", seeds(range(40), quick=8))
+def test_never_more_run_and_no_job_waits_wrongly(seed: int) -> None:
+    random = Random(seed)
+    bench = Bench(PATIENT)
+    scheduler = Scheduler(bench.rules.half_life_s, RunTimes())
+
+    def feed(stimulus: st.Stimulus) -> None:
+        try:
+            found = bench.feed(stimulus)
+        except Refused:
+            return
+        for event in found:
+            job_id = event.array_id if isinstance(event, ev.ArraySubmitted) else event.job_id
+            job = bench.ledger.find_common(job_id)
+            if job is not None:
+                scheduler.note(job)
+            else:
+                scheduler._touch("root.alice")
+                scheduler._touch("root.bob")
+
+    def one_pass() -> None:
+        fresh = schedule(bench.ledger, bench.rules)
+        for event in scheduler.run(bench.ledger, bench.rules, now()):
+            assert isinstance(event, ev.Admitted)
+            job = bench.ledger.job(event.job_id)
+            group = job.spec.group
+            if group is not None and group.at_once is not None:
+                assert running(bench)[job.spec.user, group.name] < group.at_once
+            scheduler.note(bench.ledger.apply(event))
+        assert scheduler.last_plan is not None
+        assert scheduler.last_plan.admitted == fresh.admitted, "the kept index is wrong"
+
+    for _ in range(60):
+        live = list(bench.ledger.jobs.values())
+        deed = random.choice(["submit", "submit", "array", "end", "end", "cancel", "set", "hold"])
+        user = random.choice([ALICE, BOB])
+        if deed in ("submit", "array"):
+            group = random.choice([None, UserGroup("a", 1), UserGroup("a", 2), UserGroup("b", 3)])
+            asked = replace(
+                spec(f"root.{user.user}", actor=user, priority=random.choice([0, 0, 1])),
+                demand=demand(random.choice([1, 1, 2, 4])),
+                group=group,
+            )
+            spans = ((0, 3, 1),) if deed == "array" else ()
+            at_once = random.choice([None, 1, 2]) if spans else None
+            feed(st.SubmitAsked(now(), asked, spans=spans, at_once=at_once))
+        elif live:
+            job = random.choice(live)
+            if deed == "end" and job.state is JobState.STARTING:
+                feed(attempt_started(job.id))
+                feed(ended(job.id))
+                feed(st.AttemptRemoved(now(), job.id, 1))
+            elif deed == "cancel" and random.random() < 0.3:
+                feed(st.CancelAsked(now(), job.id, ADMIN))
+            elif deed == "set":
+                group = UserGroup(*random.choice([("a", 1), ("a", 3), ("", None), ("b", None)]))
+                feed(st.ChangeAsked(now(), job.array_id or job.id, ADMIN, st.Change(group=group)))
+            elif deed == "hold":
+                kind = random.choice([st.HoldAsked, st.ReleaseAsked])
+                feed(kind(now(), job.array_id or job.id, ADMIN))
+        bench.ledger.check()
+        if random.random() < 0.7:
+            one_pass()
+            while scheduler.is_cut:
+                one_pass()
+            bench.ledger.check()
+            _assert_that_none_waits_wrongly(bench)
+
+
+def running(bench: Bench) -> Counter[tuple[str, str]]:
+    jobs = bench.ledger.allocated_jobs()
+    return Counter((job.spec.user, job.spec.group.name) for job in jobs if job.spec.group)
+
+
+def _assert_that_none_waits_wrongly(bench: Bench) -> None:
+    ledger = bench.ledger
+    free, count = free_of(ledger, bench.rules, None), running(bench)
+    tasks = [each.job for each in ledger.arrays.groups()]
+    for job in [*ledger.jobs.values(), *tasks]:
+        group, wanted = job.spec.group, ledger.wanted(job)
+        if wanted is None or not fits(wanted, free):
+            continue
+        bound = ledger.arrays.bound_of(job)
+        if bound is not None and bound.active >= (bound.array.at_once or 0):
+            continue
+        assert group is not None, f"{job} fits and waits"
+        assert group.at_once is not None, f"{job} fits and waits"
+        assert count[job.spec.user, group.name] >= group.at_once, f"{job} fits and waits"
