@@ -375,7 +375,7 @@ def _foot(scene: Scene, listed: Lists, theme: Theme, size: Size) -> list[Line]:
         most = max(-(-_SENTENCE // columns), size.rows // 6)
         longest = max(len(code_line(row["reason"])) for row in listed[TopPanel.WAITING])
         # A line loses some columns to words that are not broken.
-        needed = -(-(longest + 12) * 11 // (10 * columns))
+        needed = -(-(longest + 8) * 21 // (20 * columns))
         height = len(told) + min(most, max(-(-_SENTENCE // columns), needed))
     lines = wrap(about, columns - 1, height - len(told))
     told += [[Segment(fit(f" {line}", columns), theme["dim"])] for line in lines]
