@@ -23,6 +23,7 @@ import click
 from drfd.common.units import clock_time, show_duration, show_size
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from drfd.protocol.replies import (
@@ -197,18 +198,26 @@ def print_rows(
     if len(rows) > _LONG:
         print_pages(columns, [rows])
         return
+    table = new_table(*columns)
+    for cells in rows:
+        add_row(table, cells)
+    fit_table(table, width() if has_screen() else None, fixed=fixed, last_width=last_width)
+    _console().print(table)
+
+
+def has_screen() -> bool:
+    """Return whether stdout is for a screen, the width of which is known."""
+    return sys.stdout.isatty() or "COLUMNS" in os.environ
+
+
+def _console() -> Console:
     from rich.console import Console
 
     class Quiet(Console):
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
-    table = new_table(*columns)
-    for cells in rows:
-        add_row(table, cells)
-    has_screen = sys.stdout.isatty() or "COLUMNS" in os.environ
-    fit_table(table, width() if has_screen else None, fixed=fixed, last_width=last_width)
-    console = Quiet(
+    return Quiet(
         highlight=False,
         width=width(),
         force_terminal=has_colour(),
@@ -216,7 +225,83 @@ def print_rows(
         no_color=False,
         color_system="standard" if has_colour() else None,
     )
-    console.print(table)
+
+
+#: Most lines into which a cell of the last column may be broken beside the others.
+_MOST_BROKEN = 3
+#: The columns before a line below a row.
+_INDENT = 6
+
+
+def print_explained_rows(
+    columns: Sequence[Column], rows: Sequence[Sequence[object]], *, fixed: Sequence[str],
+    last_width: int,
+) -> None:  # fmt: skip
+    """Print a table of which the last column has sentences. On a screen, neighbours with the same
+    one have it once; and if the column is so narrow that one would take many lines, all of them are
+    printed below their rows over the whole width. The first column names the rows."""
+    if len(rows) > _LONG or not has_screen():
+        print_rows(columns, rows, fixed=fixed, last_width=last_width)
+        return
+    told = [clean(cells[-1], 400) for cells in rows]
+    runs = _runs(told)
+    heads = zip(*_heads(columns, rows), strict=True)
+    others = [max(columns_of(clean(cell)) for cell in each) for each in heads]
+    # rich puts three blanks between two columns, and one before the first.
+    room = max(last_width, width() - sum(others) - 3 * len(others) - 2)
+    if all(columns_of(text) <= _MOST_BROKEN * room * 3 // 4 for text in told):
+        folded = [list(cells) for cells in rows]
+        for first, last in runs:
+            for at in range(first + 1, last + 1 if columns_of(told[first]) > room else first + 1):
+                folded[at][-1] = f"as {clean(rows[first][0])}"
+        print_rows(columns, folded, fixed=fixed, last_width=last_width)
+        return
+    table = new_table(*columns[:-1], "")
+    for cells in rows:
+        add_row(table, [*cells[:-1], ""])
+    fit_table(table, width(), fixed=fixed, last_width=0)
+    console = _console()
+    with console.capture() as captured:
+        console.print(table)
+    lines = captured.get().splitlines()
+    # The heading has an empty line above it and a rule below it, and the table one at its end.
+    begin = len(lines) - len(rows) - (0 if lines[-1].strip() else 1)
+    below = {last: (first, told[first]) for first, last in runs if told[first]}
+    click.echo("\n".join(line.rstrip() for line in lines[:begin]))
+    for at, line in enumerate(lines[begin : begin + len(rows)]):
+        click.echo(line.rstrip())
+        if at in below:
+            first, text = below[at]
+            ids = f"{clean(rows[first][0])} to {clean(rows[at][0])}: " if first < at else ""
+            for part in wrapped(ids + text, width() - _INDENT - 1):
+                click.echo(" " * _INDENT + part)
+    click.echo("")
+
+
+def _heads(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> list[Sequence[object]]:
+    """Return the headings and the rows without the last column."""
+    return [[parts(column)[0] for column in columns[:-1]], *(cells[:-1] for cells in rows)]
+
+
+def _runs(texts: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the first and the last index of each run of equal texts."""
+    found: list[tuple[int, int]] = []
+    for at, text in enumerate(texts):
+        if found and text and texts[found[-1][0]] == text:
+            found[-1] = found[-1][0], at
+        else:
+            found.append((at, at))
+    return found
+
+
+def wrapped(text: str, columns: int) -> list[str]:
+    """Return the text in lines of at most so many columns, broken between words if possible."""
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and columns_of(f"{lines[-1]} {word}") > columns:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines
 
 
 def fit_table(table: Table, columns: int | None, *, fixed: Sequence[str], last_width: int) -> None:

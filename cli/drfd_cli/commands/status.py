@@ -165,7 +165,7 @@ def _print(pages: Iterator[StatusReply], say: Callable[[str], None]) -> None:
     cells = _cells(has_gres=bool(reply.get("gres")))
     columns, rows = list(cells), output.rows_of(cells, reply["jobs"])
     if reply.get("after") is None:
-        output.print_rows(columns, rows, fixed=("ID", "STATE"), last_width=_WHY)
+        output.print_explained_rows(columns, rows, fixed=("ID", "STATE"), last_width=_WHY)
     else:
         # The first page is printed before the others are requested.
         later = (output.rows_of(cells, page["jobs"]) for page in pages)
