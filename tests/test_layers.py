@@ -148,6 +148,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "options": {"output", "words"},
         "demo": {"options", "output", "charts"},
         "simulate": {"options", "output", "charts"},
+        "slurm": {"output"},
         "main": {"options", "output"},
         "quick_run": {"attached", "attachment", "main", "options", "quick_request"},
         # Lines that a verb prints about a job, a node or an output, and the live view shows.
@@ -157,7 +158,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         },
         "commands": {
             *("output", "charts", "options", "words", "terminal", "demo", "simulate", "top"),
-            *("attached", "attachment", "quick_run", "waiting"),
+            *("slurm", "attached", "attachment", "quick_run", "waiting"),
             *("quick_request", "submitting"),
         },
         "start": {"quick_submit", "quick_run", "main"},

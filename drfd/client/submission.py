@@ -27,7 +27,8 @@ _SENDMAIL = ("/usr/sbin/sendmail", "/usr/lib/sendmail")
 _MAIL = """\
 name=$(printf %s "$DRF_JOB_NAME" | tr -d '\\r\\n')
 {
-printf 'To: %s\\nSubject: drf job %s (%s): %s\\n\\n' "$USER" "$DRF_JOB_ID" "$name" "$DRF_STATE"
+printf 'To: %s\\nSubject: drf job %s (%s): %s\\n\\n' "${DRF_MAIL_TO:-$USER}" \
+"$DRF_JOB_ID" "$name" "$DRF_STATE"
 if [ "$DRF_STATE" != RUNNING ]; then
 printf '%s\\nran for %s s\\n' "$DRF_REASON" "$DRF_ELAPSED"
 printf 'output: %s\\n' "$DRF_STDOUT"

@@ -68,6 +68,16 @@ BELOW_DEVICE_LISTS = ("ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 GRES_PREFIX = "DRF_GRES_"
 
 _DEVICES = frozenset((*DEVICE_LISTS, DEVICE_ORDER))
+#: Those of Slurm that depend on the job's id or its launch, for scripts that were written for it.
+_SLURM = frozenset(
+    (
+        *("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NAME", "SLURM_JOB_USER", "SLURM_JOB_UID"),
+        *("SLURM_JOB_PARTITION", "SLURM_CPUS_ON_NODE", "SLURM_JOB_CPUS_PER_NODE"),
+        *("SLURM_MEM_PER_NODE", "SLURM_RESTART_COUNT", "SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE"),
+        *("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT"),
+        *("SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_MAX"),
+    )
+)
 #: Prefix of drfd's own variables, the characters after it, and the most of them.
 _OWN, _OWN_CHARACTERS, _OWN_MOST = "DRF_", "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_", 128
 
@@ -75,7 +85,7 @@ _OWN, _OWN_CHARACTERS, _OWN_MOST = "DRF_", "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789
 def may_set(name: str) -> bool:
     """Return whether drfd may set this variable, overriding the submitter's."""
     if not name.startswith(_OWN):
-        return name in _DEVICES
+        return name in _DEVICES or name in _SLURM
     rest = name[len(_OWN) :]
     return 1 <= len(rest) <= _OWN_MOST and not rest.strip(_OWN_CHARACTERS)
 

@@ -558,7 +558,7 @@ def test_directives_are_options_with_quotes_and_comments(
 # a comment
 #DRF -c 4 -m 16G   # of the old cluster
 #DRF -n 'two words' --export PATH
-#SBATCH --ignored
+#PBS --ignored
 
 #DRF -t 2h
 """

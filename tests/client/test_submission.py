@@ -96,3 +96,7 @@ def test_mail_says_what_has_become_of_the_job(tmp_path: Path) -> None:
     ]
     start = mailed(sendmail, tmp_path, DRF_JOB_ID="7", DRF_JOB_NAME="a", DRF_STATE="RUNNING")
     assert start.splitlines()[2:] == ["Subject: drf job 7 (a): RUNNING", ""]
+    other = mailed(
+        sendmail, tmp_path, DRF_JOB_ID="7", DRF_JOB_NAME="a", DRF_STATE="RUNNING", DRF_MAIL_TO="b@c"
+    )
+    assert other.splitlines()[1] == "To: b@c"

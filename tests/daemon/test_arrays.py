@@ -19,7 +19,9 @@ from drfd.core.model.job import output_path
 from drfd.core.model.lifecycle import Launch
 from drfd.core.model.stimuli import AttemptRemoved
 from drfd.daemon.launcher_link.messages import LaunchSettings, order_for
+from drfd.daemon.launcher_link.slurm_variables import with_slurm_variables
 from drfd.journal.records import Payload
+from drfd.payload.environment import may_set
 from fakes import ADMIN, ALICE, BOB, attempt_started, ended, now, rules, spec, tables
 
 JOURNAL = "0" * 32
@@ -102,6 +104,26 @@ async def test_a_task_finds_its_array_and_index_in_its_environment_and_its_outpu
     assert (order.id, order.array_id, order.array_index) == (3, 1, 8)
     job = ledger.jobs[3]
     assert output_path(job.spec.stdout, job) == "/home/drf-1_8.out"
+
+
+async def test_a_task_of_a_script_for_slurm_finds_slurms_variables(desk: Desk) -> None:
+    await submit(desk, "5-11:3")
+    ledger = desk.shell.engine.ledger
+    settings = LaunchSettings([], 64, "quota")
+    order = order_for(ledger.jobs[3], JOURNAL, settings, ledger.arrays[1].array)
+    assert with_slurm_variables(order, {"SLURM_SUBMIT_DIR": "/"}) is order
+    told = with_slurm_variables(order, {"DRF_SLURM": "1"}).variables
+    assert all(map(may_set, told)), "the launcher takes them"
+    cores = str(order.limits.cores_milli // 1000)
+    assert {key: word for key, word in told.items() if key not in order.variables} == {
+        "SLURM_JOB_ID": "3", "SLURM_JOBID": "3", "SLURM_JOB_NAME": order.name,
+        "SLURM_JOB_USER": order.user, "SLURM_JOB_UID": str(order.uid),
+        "SLURM_JOB_PARTITION": order.variables["DRF_POOL"].rsplit(".", 1)[-1],
+        "SLURM_CPUS_ON_NODE": cores, "SLURM_JOB_CPUS_PER_NODE": cores,
+        "SLURM_MEM_PER_NODE": str(order.limits.memory_bytes >> 20), "SLURM_RESTART_COUNT": "0",
+        "SLURM_ARRAY_JOB_ID": "1", "SLURM_ARRAY_TASK_ID": "8", "SLURM_ARRAY_TASK_COUNT": "3",
+        "SLURM_ARRAY_TASK_MIN": "5", "SLURM_ARRAY_TASK_MAX": "11",
+    }  # fmt: skip
 
 
 # -- looking -----------------------------------------------------------------------------------

@@ -181,4 +181,5 @@ def test_no_other_variable_is_drfds_to_set(name: str) -> None:
 
 def test_its_own_and_those_of_devices_are() -> None:
     assert all(map(may_set, ["DRF_JOB_ID", "DRF_GRES_GPU_2", "CUDA_VISIBLE_DEVICES"]))
+    assert may_set("SLURM_JOB_ID") and not may_set("SLURM_CONF")
     assert may_hide("ROCR_VISIBLE_DEVICES")

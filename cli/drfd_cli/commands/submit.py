@@ -32,9 +32,14 @@ from drfd_cli.waiting.ends import tell_ends
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import DryRunReply
+    from drfd_cli.slurm.sbatch_options import Translation
 
 _DIRECTIVE = re.compile(r"#DRF\s+(.*)")
 _SCRIPT_MAX_BYTES = 512 << 10
+
+
+#: The name of a script that was read from there.
+STANDARD_INPUT = "stdin"
 
 
 def read_script(name: str) -> str:
@@ -47,6 +52,11 @@ def read_script(name: str) -> str:
             f"cannot read the script {output.clean(name)}: {error.strerror}",
             hint="to run a command, write -- before it: drf submit -- CMD",
         ) from None
+    return script_text(data, name)
+
+
+def script_text(data: bytes, name: str) -> str:
+    """Return the text of a script. Raises Refused for one that cannot be run."""
     if len(data) > _SCRIPT_MAX_BYTES:
         raise Refused("too-long", f"the script {name} has more than {_SCRIPT_MAX_BYTES} bytes")
     try:
@@ -111,22 +121,33 @@ class _SubmitCommand(GroupedHelp):
 @click.option("-e", "--error", "stderr", metavar="FILE", help="Its errors, in a file of their own.")
 @click.option("-w", "--wait", is_flag=True, help="Wait for its end; exit as it does.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the id alone.")
+@click.option("--wrap", metavar="LINE", help="Run this line of the shell: 'CMD | CMD'.")
+@click.option("--ignore-sbatch", is_flag=True, help="Leave out a script's #SBATCH lines.")
 @prints_result()
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def command(
     ctx: click.Context, /, wait: bool, quiet: bool, dry_run: bool, no_warnings: bool,
-    command: tuple[str, ...], **asked: Any,
+    wrap: str | None, ignore_sbatch: bool, command: tuple[str, ...], **asked: Any,
 ) -> Result | int:  # fmt: skip
     """Queue a job: `drf submit [OPTIONS] -- CMD...`, or `drf submit [OPTIONS] script.sh [ARGS]`
-    with #DRF lines of options in the script."""
+    with #DRF or #SBATCH lines of options in the script. The script - is standard input."""
     args: list[str] = ctx.meta["drf.args"]
-    script = None if _is_command(ctx, args, command) else read_script(command[0])
+    command, script = _program(ctx, command, wrap)
     if script is not None and "drf.script" not in ctx.meta:
         # The script's options come first, so that those of the command line win.
         ctx.meta["drf.script"] = True
-        return _again(ctx, [*directives(script, command[0], check=_check_options), *args])
-    client, request = connect(), fields(command, script=script, **asked)
+        of_slurm = [] if ignore_sbatch else _of_slurm(ctx, script, command[0])
+        own = directives(script, command[0], check=_check_options)
+        return _again(ctx, [*of_slurm, *own, *args])
+    client = connect()
+    if "drf.slurm" in ctx.meta:
+        from drfd_cli.slurm.batch_script import resolve
+
+        asked["slurm"] = ctx.meta["drf.slurm"]
+        named = {**asked, "name": asked["name"] or os.path.basename(command[0])}
+        asked = resolve(asked["slurm"], named, client, script)
+    request = fields(command, script=script, **asked)
     if dry_run:
         forecast = client.forecast(**request)
         if not no_warnings:
@@ -148,6 +169,57 @@ def command(
         view=lambda: pick(reply, ("id", "tasks")),
         finish=(lambda: _wait(client, job_id, is_quiet=quiet)) if wait else None,
     )
+
+
+def _program(
+    ctx: click.Context, command: tuple[str, ...], wrap: str | None
+) -> tuple[tuple[str, ...], str | None]:
+    """Return the words of the command, and the text of the script that they name, if they do."""
+    args: list[str] = ctx.meta["drf.args"]
+    if wrap is not None:
+        if command or not wrap.strip():
+            fault = "has a command in its line; leave out the other" if command else "is empty"
+            raise click.UsageError(f"--wrap {fault}", ctx)
+        return ("sh", "-c", wrap), None
+    if command and _is_command(ctx, args, command):
+        return command, None
+    if command and command[0] != "-":
+        return command, read_script(command[0])
+    # The second time, the options of the script stand before those of the command line.
+    text = ctx.meta.get("drf.text")
+    if text is None and args[-1:] != ["--"]:
+        from drfd_cli.slurm.batch_script import is_typed, read_standard_input
+
+        if command or not is_typed():
+            text = script_text(read_standard_input(_SCRIPT_MAX_BYTES), STANDARD_INPUT)
+    if not text and not command:
+        raise click.UsageError("Missing argument 'COMMAND...'.", ctx)
+    if not text:
+        raise Refused("no-script", "standard input has no script")
+    ctx.meta["drf.text"] = text
+    return (STANDARD_INPUT, *command[1:]), text
+
+
+def _of_slurm(ctx: click.Context, script: str, name: str) -> list[str]:
+    """Return the options that the script's #SBATCH lines ask for; the rest is in `drf.slurm`."""
+    if "#SBATCH" not in script:
+        return []
+    from drfd_cli.slurm.batch_script import host_name
+    from drfd_cli.slurm.sbatch_options import read_lines, translate
+
+    options = read_lines(script, name)
+    if options is None:
+        return []
+    made = translate(options, host_name())
+    try:
+        _check_options(made.words)
+    except click.ClickException as error:
+        hint = "--ignore-sbatch leaves out these lines"
+        raise Refused(
+            "bad-value", f"{name}: #SBATCH: {error.format_message()}", hint=hint
+        ) from None
+    ctx.meta["drf.slurm"] = made
+    return made.words
 
 
 def _wait(client: Connection, job_id: int, *, is_quiet: bool) -> int:
@@ -203,6 +275,7 @@ def fields(
     export: tuple[str, ...],
     retry: int | None = None,
     retry_on: list[str] | None = None,
+    slurm: Translation | None = None,
     **asked: Any,
 ) -> dict[str, object]:
     """Return the fields of a submission request; the daemon sets those that are missing."""
@@ -217,6 +290,10 @@ def fields(
     for name in export:
         if name not in os.environ:
             output.say(f"--export {name}: there is no such variable")
+    if slurm is not None:
+        from drfd_cli.slurm.batch_script import variables
+
+        env = variables(env, slurm)
     submission = Submission(argv=list(argv), env=env, retry=retry, retry_on=retry_on, **asked)
     return submission.fields()
 

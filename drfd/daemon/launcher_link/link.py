@@ -64,6 +64,7 @@ from drfd.daemon.launcher_link.messages import (
     read_report,
     stimulus_for,
 )
+from drfd.daemon.launcher_link.slurm_variables import with_slurm_variables
 from drfd.daemon.monitoring.meter import Meter
 from drfd.journal.records import Payload
 from drfd.launcher import protocol
@@ -268,7 +269,7 @@ class LauncherConnection:
             gres=[name for name, _ in engine.rules.axes.instances],
             proof=payload.proof,
         )
-        return order, payload
+        return with_slurm_variables(order, payload.env), payload
 
     def _send_attempt(self, effect: Effect) -> None:
         command = _COMMANDS[type(effect)]

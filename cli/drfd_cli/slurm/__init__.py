@@ -1,0 +1,1 @@
+"""Scripts and commands of people who know Slurm."""

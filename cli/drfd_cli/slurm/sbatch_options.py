@@ -1,0 +1,523 @@
+"""Options of Slurm's sbatch, from `#SBATCH` lines or a command line, as options of `drf submit`.
+
+Slurm's own units hold: a plain number is mebibytes or minutes. What one machine cannot do is
+refused if the job would be another without it, and else named in one warning.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from drfd.common.errors import Refused
+
+_VALUE, _FLAG, _MAY = "value", "flag", "may"
+#: Long names → how each takes a value.
+_KNOWN = {
+    **dict.fromkeys(
+        (
+            *("array", "begin", "chdir", "comment", "cpus-per-gpu", "cpus-per-task", "dependency"),
+            *("error", "export", "gpus", "gpus-per-node", "gpus-per-task", "gres", "job-name"),
+            *("input", "licenses", "mail-type", "mail-user", "mem", "mem-per-cpu", "mem-per-gpu"),
+            *("nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "partition", "priority"),
+            *("signal", "time", "wrap"),
+            # The rest has no meaning here.
+            *("account", "acctg-freq", "bb", "bbf", "clusters", "cluster-constraint", "constraint"),
+            *("container", "core-spec", "cores-per-socket", "cpu-freq", "deadline", "delay-boot"),
+            *("distribution", "exclude", "export-file", "extra-node-info", "gid", "gpu-bind"),
+            *("gpu-freq", "gpus-per-socket", "gres-flags", "hint", "mem-bind", "mincpus"),
+            *("network", "nodefile", "nodelist", "ntasks-per-core", "ntasks-per-gpu"),
+            *("ntasks-per-socket", "power", "prefer", "profile", "qos", "reservation"),
+            *("sockets-per-node", "switches", "thread-spec", "threads-per-core", "time-min", "tmp"),
+            *("tres-per-task", "uid", "wait-all-nodes", "wckey", "kill-on-invalid-dep"),
+        ),
+        _VALUE,
+    ),
+    **dict.fromkeys(("nice", "exclusive", "propagate", "get-user-env", "no-kill"), _MAY),
+    **dict.fromkeys(
+        (
+            *("hold", "requeue", "no-requeue", "wait", "quiet", "verbose", "parsable", "test-only"),
+            *("contiguous", "ignore-pbs", "oversubscribe", "overcommit", "reboot", "spread-job"),
+            *("share", "use-min-nodes", "usage", "help", "version"),
+        ),
+        _FLAG,
+    ),
+}
+_SHORT = {
+    "a": "array", "A": "account", "b": "begin", "B": "extra-node-info", "c": "cpus-per-task",
+    "C": "constraint", "d": "dependency", "D": "chdir", "e": "error", "F": "nodefile",
+    "G": "gpus", "h": "help", "H": "hold", "i": "input", "J": "job-name", "k": "no-kill",
+    "L": "licenses", "m": "distribution", "M": "clusters", "n": "ntasks", "N": "nodes",
+    "o": "output", "O": "overcommit", "p": "partition", "q": "qos", "Q": "quiet", "s": "share",
+    "S": "core-spec", "t": "time", "v": "verbose", "V": "version", "w": "nodelist", "W": "wait",
+    "x": "exclude",
+}  # fmt: skip
+#: Options that ask for nothing that a single machine with private limits does not do anyway.
+_SILENT = frozenset(
+    (
+        *("comment", "get-user-env", "no-requeue", "oversubscribe", "overcommit", "share"),
+        *("verbose", "parsable", "no-kill", "ignore-pbs", "use-min-nodes", "usage", "help"),
+        *("version", "quiet", "nodes", "ntasks-per-node"),
+    )
+)
+
+_DIRECTIVE = re.compile(r"#SBATCH\s+(.*)")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)B?", re.IGNORECASE | re.ASCII)
+_TIME = re.compile(
+    r"(?:(?P<days>\d+)-(?P<h>\d+)(?::(?P<m>\d+))?(?::(?P<s>\d+))?)|"
+    r"(?:(?P<h3>\d+):(?P<m3>\d+):(?P<s3>\d+))|(?:(?P<m2>\d+)(?::(?P<s2>\d+))?)",
+    re.ASCII,
+)
+_AFTER = re.compile(
+    r"(after|afterok|afterany|afternotok|aftercorr):(\d+(?:_\d+)?(?::\d+(?:_\d+)?)*)"
+)
+_HOW = {"afterok": "ok", "afterany": "any", "afternotok": "fail"}
+_MAIL = {"BEGIN": ("start",), "END": ("end",), "FAIL": ("fail",), "ALL": ("start", "end", "fail")}
+_ADDRESS = re.compile(r"[A-Za-z0-9_.+-]+(@[A-Za-z0-9.-]+)?", re.ASCII)
+_GRES = re.compile(
+    r"([A-Za-z_][\w.-]*?)(?:[:=]([A-Za-z_][\w.-]*))?(?:[:=](\d+))?(?:\(.*\))?", re.ASCII
+)
+_DELAY = re.compile(r"now\+(\d+)\s*(second|minute|hour|day|week)?s?", re.ASCII)
+#: The variables that a job has with `--export=NONE`.
+_BARE = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TMPDIR", "TZ")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The value of an option, and where it stands: `train.sh, line 3`, or an empty text."""
+
+    value: str
+    where: str = ""
+
+
+#: Long names → the value that counts, which is the last.
+Options = dict[str, Given]
+
+
+@dataclass(slots=True)
+class Translation:
+    """What Slurm's options ask for in the words of `drf submit`."""
+
+    #: Options of `drf submit`.
+    words: list[str] = field(default_factory=list)
+    #: Variables of the job that say so, as Slurm's.
+    variables: dict[str, str] = field(default_factory=dict)
+    #: Names of the submitter's variables that the job has; None for all.
+    kept: frozenset[str] | None = None
+    #: The directory of the job; None for that of the submission.
+    directory: str | None = None
+    #: Options without effect here, as they are written.
+    unsupported: list[str] = field(default_factory=list)
+    #: Whether the job waits for those of its name.
+    is_singleton: bool = False
+    #: Partitions, the first of which that is a pool here is meant.
+    partitions: list[str] = field(default_factory=list)
+    mail_on: list[str] = field(default_factory=list)
+    wrap: str | None = None
+
+
+def parse(words: list[str], where: str = "") -> tuple[Options, list[str]]:
+    """Read options up to the first other word. Returns them and the rest. Raises Refused."""
+    found: Options = {}
+    at = 0
+
+    def value_of(name: str, joined: str | None) -> str:
+        nonlocal at
+        if joined is not None:
+            return joined
+        at += 1
+        if at >= len(words):
+            raise _bad(where, f"--{name}", "needs a value")
+        return words[at]
+
+    while at < len(words):
+        word = words[at]
+        if word == "--":
+            at += 1
+            break
+        if word == "-" or not word.startswith("-"):
+            break
+        if word.startswith("--"):
+            name, sign, joined = word[2:].partition("=")
+            name = _full_name(name, where)
+            kind = _KNOWN[name]
+            if kind == _VALUE:
+                found[name] = Given(value_of(name, joined if sign else None), where)
+            else:
+                found[name] = Given(joined, where)
+        else:
+            letters = word[1:]
+            while letters:
+                letter, letters = letters[0], letters[1:]
+                if letter not in _SHORT:
+                    raise _bad(where, f"-{letter}", "is no option of sbatch")
+                name = _SHORT[letter]
+                if _KNOWN[name] == _VALUE:
+                    joined_value = letters.removeprefix("=") or None
+                    found[name] = Given(value_of(name, joined_value), where)
+                    letters = ""
+                elif _KNOWN[name] == _MAY and letters:
+                    found[name], letters = Given(letters, where), ""
+                else:
+                    found[name] = Given("", where)
+        at += 1
+    return found, words[at:]
+
+
+#: Other names of options.
+_ALIASES = {"tasks-per-node": "ntasks-per-node", "workdir": "chdir"}
+
+
+def _full_name(name: str, where: str) -> str:
+    name = _ALIASES.get(name, name)
+    if name in _KNOWN:
+        return name
+    near = [each for each in _KNOWN if name and each.startswith(name)]
+    if len(near) != 1:
+        raise _bad(where, f"--{name}", "is no option of sbatch")
+    return near[0]
+
+
+def read_lines(script: str, name: str) -> Options | None:
+    """Return the options of the `#SBATCH` lines before the script's first command, or None if there
+    is no such line. Raises Refused."""
+    found: Options = {}
+    has_any = False
+    for number, line in enumerate(script.splitlines(), 1):
+        if line.strip() and not line.startswith("#"):
+            break
+        line_found = _DIRECTIVE.match(line)
+        if line_found is None:
+            if re.fullmatch(r"#SBATCH\s+hetjob|#SBATCH", line.rstrip()):
+                has_any = True
+            continue
+        has_any = True
+        where = f"{name}, line {number}"
+        if line_found[1].strip() in ("hetjob", "packjob"):
+            raise _bad(where, "hetjob", "asks for several machines; this is one")
+        try:
+            words = shlex.split(line_found[1], comments=True)
+        except ValueError as error:
+            raise Refused("bad-value", f"{where}: #SBATCH: {error}") from None
+        options, rest = parse(words, where)
+        if rest:
+            raise _bad(where, rest[0], "is no option")
+        found |= options
+    return found if has_any else None
+
+
+def _bad(where: str, what: str, fault: str, hint: str | None = None) -> Refused:
+    place = f"{where}: #SBATCH " if where else "sbatch: "
+    way = hint or ("--ignore-sbatch leaves out these lines" if where else "")
+    return Refused("bad-value", f"{place}{what[:60]}: {fault}", hint=way)
+
+
+def translate(options: Options, host: str) -> Translation:
+    """Return what the options ask for. Raises Refused for values that cannot be read, and for what
+    needs several machines."""
+    made = Translation()
+    _Translator(options, made, host).run()
+    for name, given in options.items():
+        if name in _UNSUPPORTED and name not in _SILENT:
+            made.unsupported.append(f"--{name}={given.value}" if given.value else f"--{name}")
+    return made
+
+
+class _Translator:
+    def __init__(self, options: Options, made: Translation, host: str) -> None:
+        self._options, self._made, self._host = options, made, host
+
+    def run(self) -> None:
+        self._amounts()
+        made = self._made
+        for name, option in (("job-name", "-n"), ("array", "--array")):
+            if name in self._options:
+                self._add(option, self._options[name].value)
+        self._time()
+        self._files()
+        self._conditions()
+        self._mail()
+        self._environment()
+        if "partition" in self._options:
+            made.partitions = self._options["partition"].value.split(",")
+        if "wrap" in self._options:
+            made.wrap = self._options["wrap"].value
+
+    def _add(self, *words: str) -> None:
+        self._made.words += words
+
+    def _fault(self, name: str, fault: str, hint: str | None = None) -> Refused:
+        given = self._options[name]
+        return _bad(given.where, f"--{name}={given.value}", fault, hint)
+
+    def _count(self, name: str) -> int | None:
+        given = self._options.get(name)
+        if given is None:
+            return None
+        if not re.fullmatch("[0-9]{1,6}", given.value) or int(given.value) < 1:
+            raise self._fault(name, "is not a number from 1")
+        return int(given.value)
+
+    def _size(self, name: str) -> int | None:
+        """Return the bytes of an amount of memory, which is in mebibytes without a unit."""
+        given = self._options.get(name)
+        if given is None:
+            return None
+        match = _SIZE.fullmatch(given.value)
+        if match is None:
+            raise self._fault(name, "is not a size", "write 4000 (MiB), 4G or 512M")
+        power = {"K": 10, "M": 20, "G": 30, "T": 40}[match[2].upper() or "M"]
+        return int(float(match[1]) * (1 << power))
+
+    def _amounts(self) -> None:
+        made, nodes = self._made, self._options.get("nodes")
+        if nodes is not None:
+            least = re.fullmatch(r"(\d+)(?:-\d+)?", nodes.value)
+            if least is None:
+                raise self._fault("nodes", "is not a number of nodes")
+            if int(least[1]) > 1:
+                raise self._fault("nodes", "asks for several machines; drfd runs jobs on this one")
+        per_task, tasks = self._count("cpus-per-task"), self._count("ntasks")
+        per_node = self._count("ntasks-per-node")
+        tasks = per_node if tasks is None else tasks
+        gpus = self._gres(tasks)
+        if per_task is None and gpus and "cpus-per-gpu" in self._options:
+            per_task = (self._count("cpus-per-gpu") or 1) * gpus
+        cores = (per_task or 1) * (tasks or 1)
+        if per_task is not None or tasks is not None:
+            self._add("-c", str(cores))
+        memory = self._size("mem")
+        if memory == 0:
+            made.unsupported.append("--mem=0 (all memory)")
+            memory = None
+        for name, count in (("mem-per-cpu", cores), ("mem-per-gpu", gpus)):
+            each = self._size(name)
+            if each and memory is None and count:
+                memory = each * count
+        if memory is not None:
+            self._add("-m", f"{max(memory, 1 << 20) >> 10}K")
+        variables = made.variables
+        if per_task is not None:
+            variables["SLURM_CPUS_PER_TASK"] = str(per_task)
+        if tasks is not None:
+            variables["SLURM_NTASKS"] = variables["SLURM_NPROCS"] = str(tasks)
+        if per_node is not None:
+            variables["SLURM_NTASKS_PER_NODE"] = str(per_node)
+        variables["SLURM_TASKS_PER_NODE"] = str(tasks or 1)
+        per_cpu = self._size("mem-per-cpu")
+        if per_cpu:
+            variables["SLURM_MEM_PER_CPU"] = str(per_cpu >> 20)
+
+    def _gres(self, tasks: int | None) -> int:
+        """Add what is counted; returns the number of GPUs."""
+        counts: dict[str, int] = {}
+        for name in ("gres", "licenses"):
+            given = self._options.get(name)
+            for part in given.value.split(",") if given is not None else ():
+                if not part or part.lower() == "none":
+                    continue
+                match = _GRES.fullmatch(re.sub(r"@[\w.-]+", "", part.removeprefix("gres/")))
+                if match is None:
+                    raise self._fault(name, "is not NAME:NUMBER", "write gpu:2")
+                counts[match[1]] = counts.get(match[1], 0) + int(match[3] or 1)
+                self._kind(name, part, match[2])
+        for name, times in (("gpus", 1), ("gpus-per-node", 1), ("gpus-per-task", tasks or 1)):
+            given = self._options.get(name)
+            if given is None:
+                continue
+            kind, _, number = given.value.rpartition(":")
+            if not re.fullmatch("[0-9]{1,4}", number):
+                raise self._fault(name, "is not a number of GPUs")
+            counts["gpu"] = max(counts.get("gpu", 0), int(number) * times)
+            self._kind(name, given.value, kind)
+        for name, count in counts.items():
+            self._add("--gres", f"{name}={count}")
+        return counts.get("gpu", 0)
+
+    def _kind(self, name: str, written: str, kind: str | None) -> None:
+        if kind:
+            self._made.unsupported.append(f"the kind {kind} in --{name}={written}")
+
+    def _time(self) -> None:
+        given = self._options.get("time")
+        if given is None:
+            return
+        if given.value.lower() in ("0", "unlimited", "infinite", "-1"):
+            self._add("-t", "unlimited")
+            return
+        match = _TIME.fullmatch(given.value)
+        if match is None:
+            raise self._fault("time", "is not a time of Slurm", "write 90 (minutes) or 1-12:00:00")
+        part = {name: int(value or 0) for name, value in match.groupdict().items()}
+        seconds = part["days"] * 86400 + (part["h"] + part["h3"]) * 3600
+        seconds += (part["m"] + part["m3"] + part["m2"]) * 60
+        seconds += part["s"] + part["s3"] + part["s2"]
+        self._add("-t", f"{max(1, seconds)}s")
+
+    def _files(self) -> None:
+        for name, option in (("output", "-o"), ("error", "-e")):
+            given = self._options.get(name)
+            if given is None:
+                continue
+            path = re.sub(r"%(\d*)([JNtsnb])", self._sign, given.value)
+            padded = re.search(r"%\d+[jAa]", path)
+            if padded is not None:
+                self._made.unsupported.append(f"the zeros of {padded[0]} in --{name}")
+                path = re.sub(r"%\d+([jAa])", r"%\1", path)
+            self._add(option, path)
+        mode = self._options.get("open-mode")
+        if mode is not None and mode.value.lower().startswith("a"):
+            self._made.unsupported.append("--open-mode=append")
+        source = self._options.get("input")
+        if source is not None and source.value not in ("/dev/null", "none"):
+            self._made.unsupported.append(f"--input={source.value}")
+        directory = self._options.get("chdir")
+        if directory is not None:
+            self._made.directory = directory.value
+
+    def _sign(self, found: re.Match[str]) -> str:
+        host = self._host.replace("%", "")
+        return {"J": "%j", "N": host, "b": "%a"}.get(found[2], "0")
+
+    def _conditions(self) -> None:
+        options = self._options
+        if "dependency" in options:
+            self._dependency()
+        if "begin" in options:
+            self._add("--begin", _begin(options["begin"].value))
+        if "hold" in options or options.get("priority", Given("")).value == "0":
+            self._add("--hold")
+        if "nice" in options:
+            nice = options["nice"].value or "100"
+            if not re.fullmatch("-?[0-9]{1,10}", nice):
+                raise self._fault("nice", "is not a number")
+            self._add("--priority", str(min(1_000_000, max(-1_000_000, -int(nice)))))
+        elif options.get("priority", Given("0")).value != "0":
+            value = options["priority"].value
+            if not re.fullmatch("[0-9]{1,10}", value):
+                raise self._fault("priority", "is not a number")
+            self._add("--priority", str(min(1_000_000, int(value))))
+        if "requeue" in options and "no-requeue" not in options:
+            self._add("--retry", "1", "--retry-on", "lost")
+        if "signal" in options:
+            match = re.fullmatch(r"(?:[BR]{1,2}:)?(\w+)(?:@(\d+))?", options["signal"].value)
+            if match is None:
+                raise self._fault("signal", "is not SIGNAL@SECONDS")
+            self._add("--warn", f"{match[1]}@{match[2] or 60}s")
+        if "wait" in options:
+            self._add("-w")
+        if "test-only" in options:
+            self._add("--dry-run")
+
+    def _dependency(self) -> None:
+        value = self._options["dependency"].value
+        if "?" in value:
+            raise self._fault("dependency", "one of several jobs (?) cannot be waited for")
+        for part in value.split(","):
+            if part.lower() == "singleton":
+                self._made.is_singleton = True
+                continue
+            match = _AFTER.fullmatch(part)
+            if match is None:
+                raise self._fault(
+                    "dependency", "cannot be met here", "afterok, afterany, afternotok, singleton"
+                )
+            if match[1] == "after":
+                raise self._fault("dependency", "the start of a job cannot be waited for")
+            if match[1] == "aftercorr":
+                self._made.unsupported.append(f"{part}, in place of it the whole array is awaited")
+            how = _HOW.get(match[1], "ok")
+            self._add("--after", ",".join(f"{each}:{how}" for each in match[2].split(":")))
+
+    def _mail(self) -> None:
+        kinds = self._options.get("mail-type")
+        for kind in kinds.value.upper().split(",") if kinds is not None else ():
+            if kind in _MAIL:
+                self._made.mail_on += _MAIL[kind]
+            elif kind not in ("NONE", "REQUEUE", "INVALID_DEPEND"):
+                self._made.unsupported.append(f"--mail-type={kind}")
+        user = self._options.get("mail-user")
+        if user is not None and self._made.mail_on:
+            if _ADDRESS.fullmatch(user.value) is None:
+                raise self._fault("mail-user", "is not an address")
+            self._made.variables["DRF_MAIL_TO"] = user.value
+
+    def _environment(self) -> None:
+        given = self._options.get("export")
+        if given is None or given.value.upper() == "ALL":
+            return
+        kept = set(_BARE)
+        for word in () if given.value.upper() in ("NONE", "NIL") else given.value.split(","):
+            name, sign, value = word.partition("=")
+            if sign:
+                self._made.variables[name] = value
+            elif name.upper() == "ALL":
+                kept.add("ALL")
+            else:
+                kept.add(name)
+        self._made.kept = None if "ALL" in kept else frozenset(kept)
+
+
+#: Options that have no effect.
+_UNSUPPORTED = frozenset(_KNOWN) - frozenset(
+    (
+        *("array", "begin", "chdir", "cpus-per-gpu", "cpus-per-task", "dependency", "error"),
+        *("export", "gpus", "gpus-per-node", "gpus-per-task", "gres", "job-name", "input"),
+        *("licenses", "mail-type", "mail-user", "mem", "mem-per-cpu", "mem-per-gpu", "nodes"),
+        *("ntasks", "ntasks-per-node", "open-mode", "output", "partition", "priority", "signal"),
+        *("time", "wrap", "nice", "hold", "requeue", "wait", "test-only"),
+    )
+)
+
+
+def _begin(text: str) -> str:
+    """Return a time of Slurm as `drf submit --begin` has it."""
+    word = text.strip()
+    match = _DELAY.fullmatch(word.lower())
+    if match is not None:
+        return f"now+{match[1]}{(match[2] or 's')[0]}"
+    clock = {"midnight": "00:00", "noon": "12:00", "elevenses": "11:00", "fika": "15:00"}
+    return {**clock, "teatime": "16:00"}.get(word.lower(), word)
+
+
+def environment(
+    env: Mapping[str, str], made: Translation, *, directory: str, host: str
+) -> dict[str, str]:
+    """Return the variables of the job: those of its submitter that it keeps, and Slurm's that are
+    known before it has a number. The daemon adds the others to a job with DRF_SLURM."""
+    kept = {
+        name: value
+        for name, value in env.items()
+        if not name.startswith("SLURM_") and (made.kept is None or name in made.kept)
+    }
+    one = dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "1")
+    first = dict.fromkeys(("SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID"), "0")
+    here = dict.fromkeys(
+        (
+            *("SLURM_SUBMIT_HOST", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_CLUSTER_NAME"),
+            "SLURMD_NODENAME",
+        ),
+        host,
+    )
+    own = {"DRF_SLURM": "1", "SLURM_SUBMIT_DIR": directory}
+    return {**kept, **one, **first, **here, **own, **made.variables}
+
+
+#: Commands of clusters that scripts call, at the beginning of a line or after `time` or `exec`.
+_COMMAND = re.compile(
+    r"^[ \t]*(?:(?:time|exec|nohup)[ \t]+)*(module|ml|srun|mpirun|mpiexec)(?=[ \t]|$)", re.MULTILINE
+)
+
+
+def missing_commands(
+    script: str, env: Mapping[str, str], find: Callable[[str], object]
+) -> Iterable[str]:
+    """Return commands of clusters that the script calls and the job will not find. `find` looks for
+    a program."""
+    called = dict.fromkeys(_COMMAND.findall(script))
+    for name in called:
+        is_function = any(each.startswith(f"BASH_FUNC_{name}") for each in env)
+        if not is_function and find(name) is None:
+            yield name

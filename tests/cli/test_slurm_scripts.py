@@ -1,0 +1,383 @@
+"""Scripts written for Slurm, as its users' manuals show them: what drf submit asks for."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from canned import CannedDaemon, Message
+from cli.drf import Drf
+from drfd_cli.slurm.sbatch_options import Given, parse, read_lines, translate
+
+SCRIPTS = Path(__file__).parent.parent / "data" / "slurm"
+M = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, daemon: CannedDaemon) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("XDG_CONFIG_HOME", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setenv("PATH", "/none")
+    monkeypatch.setattr("drfd.client.submission._SENDMAIL", ())
+    daemon.replies = {
+        "submit": {"id": 7},
+        "shares": {"nodes": [{"path": "root"}, {"path": "root.short"}, {"path": "root.short.al"}]},
+        "hello": {"user": "alice"},
+        "status": {"jobs": [], "counts": {}, "draining": False, "after": None},
+    }
+
+
+def asked(drf: Drf, daemon: CannedDaemon, *args: object) -> tuple[Message, str]:
+    """The request that a command line makes, and what it prints on standard error."""
+    result = drf("submit", *args)
+    assert result.code == 0, result.err
+    return daemon.requests.pop(), result.err
+
+
+def cores(number: int, memory: int | None = None, **gres: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"cores_milli": 1000 * number} if number else {}
+    return found | ({"memory_bytes": memory} if memory else {}) | ({"gres": gres} if gres else {})
+
+
+HERE = {"demand", "name", "array", "time_limit_s", "stdout", "stderr", "pool", "held", "priority"}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "warned"),
+    [
+        (
+            "01-hello.sh",
+            {"demand": cores(1, 100 * M), "name": "hello", "time_limit_s": 300,
+             "stdout": "hello_%j.log"},
+            None,
+        ),
+        (
+            "02-threads.sh",
+            {"demand": cores(2, 100 * M), "name": "threads", "time_limit_s": 600,
+             "stdout": "threads.out"},
+            None,
+        ),
+        (
+            "03-array.sh",
+            {"demand": cores(1, 64 * M), "name": "array", "array": "1-4", "time_limit_s": 3600,
+             "stdout": "array_%A_%a.out", "stderr": "array_%A_%a.err"},
+            None,
+        ),
+        (
+            "04-throttled.sh",
+            {"demand": cores(0, 64 * M), "array": "0-8:2%2", "time_limit_s": 330},
+            None,
+        ),
+        (
+            "05-gpu.sh",
+            {"demand": cores(2, 200 * M, gpu=1), "name": "train", "time_limit_s": 7200,
+             "stdout": "%x-%j.out"},
+            None,
+        ),
+        (
+            "06-gpus-of-a-kind.sh",
+            {"demand": cores(2, 200 * M, gpu=2), "time_limit_s": 86400},
+            "the kind a100 in --gpus=a100:2, --constraint=nvlink",
+        ),
+        (
+            "07-mail.sh",
+            {"demand": cores(0, 64 * M), "time_limit_s": 1800},
+            "--mail-type=TIME_LIMIT_80, --mail-type (no mail here, and no ~/.config/drfd/notify)",
+        ),
+        (
+            "08-account.sh",
+            {"demand": cores(0, 64 * M), "time_limit_s": 60, "pool": "short"},
+            "--account=project_123, --qos=normal",
+        ),
+        (
+            "09-python",
+            {"demand": cores(1, 100 * M), "time_limit_s": 600, "stdout": "python.out"},
+            None,
+        ),
+        (
+            "11-mpi-here.sh",
+            {"demand": cores(4), "name": "mpi", "time_limit_s": 300,
+             "stdout": "mpi-%j.out", "stderr": "mpi-%j.err"},
+            "--partition=compute (no such pool)",
+        ),
+        (
+            "13-hybrid.sh",
+            {"demand": cores(6, 120 * M), "name": "hybrid", "time_limit_s": 300, "pool": "short"},
+            None,
+        ),
+        (
+            "16-held.sh",
+            {"demand": cores(0, 1 << 30), "held": True, "priority": -50},
+            "--exclusive",
+        ),
+        (
+            "19-own-variables.sh",
+            {"demand": cores(0, 64 * M), "time_limit_s": 0, "name": "drfs-own",
+             "stdout": "own.out"},
+            None,
+        ),
+        (
+            "20-licences.sh",
+            {"demand": cores(1, solver=2), "name": "solve", "time_limit_s": 43200},
+            "--mem=0 (all memory), --nodelist=node[01-04], --tmp=10G",
+        ),
+    ],
+)  # fmt: skip
+def test_a_script_asks_for_what_its_lines_say(
+    drf: Drf, daemon: CannedDaemon, name: str, expected: dict[str, Any], warned: str | None
+) -> None:
+    request, said = asked(drf, daemon, SCRIPTS / name)
+    usual = {"name": name, "held": False, "priority": 0}
+    if request["stderr"] in (request.get("stdout"), "drf-%j.out", "drf-%A_%a.out"):
+        # One file for both.
+        del request["stderr"]
+    assert {key: request[key] for key in HERE & set(request)} == usual | expected
+    told = re.findall(r"^drf: without effect here: (.*)$", said, re.MULTILINE)
+    assert told == ([] if warned is None else [warned])
+
+
+def test_a_job_is_told_what_slurm_would_tell_it(
+    drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing of the Slurm job, real or not, that submits it."""
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "5")
+    env = asked(drf, daemon, SCRIPTS / "02-threads.sh")[0]["env"]
+    told = {key: value for key, value in env.items() if key.startswith("SLURM")}
+    host = os.uname().nodename.partition(".")[0]
+    assert told == {
+        "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_SUBMIT_HOST": host, "SLURM_NNODES": "1",
+        "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": host, "SLURM_NODELIST": host,
+        "SLURMD_NODENAME": host, "SLURM_CLUSTER_NAME": host, "SLURM_NODEID": "0",
+        "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_CPUS_PER_TASK": "2",
+        "SLURM_NTASKS": "1", "SLURM_NPROCS": "1", "SLURM_TASKS_PER_NODE": "1",
+        "SLURM_MEM_PER_CPU": "50",
+    }  # fmt: skip
+    assert env["DRF_SLURM"] == "1"
+
+
+def test_commands_that_are_not_here_are_named(drf: Drf, daemon: CannedDaemon) -> None:
+    said = asked(drf, daemon, SCRIPTS / "10-modules.sh")[1]
+    assert said.splitlines() == [
+        "drf: the script calls module, and there is no such command here; what it loads must be "
+        "in your PATH",
+        "drf: the script calls srun, and there is no such command here (drf slurm-names DIR makes "
+        "one)",
+    ]
+    said = asked(drf, daemon, SCRIPTS / "11-mpi-here.sh")[1]
+    assert "the script calls mpiexec, and there is no such command here\n" in said
+
+
+def test_several_machines_are_refused_with_the_reason(drf: Drf, daemon: CannedDaemon) -> None:
+    result = drf("submit", SCRIPTS / "12-mpi-many-nodes.sh")
+    assert (result.code, daemon.requests) == (1, [])
+    assert result.err == (
+        f"drf: {SCRIPTS / '12-mpi-many-nodes.sh'}, line 2: #SBATCH --nodes=4: asks for several "
+        "machines; drfd runs jobs on this one (--ignore-sbatch leaves out these lines)\n"
+    )
+    request = asked(drf, daemon, "--ignore-sbatch", SCRIPTS / "12-mpi-many-nodes.sh")[0]
+    assert request["demand"] == {} and "DRF_SLURM" not in request["env"]
+
+
+def test_a_job_waits_for_others_and_until_later(drf: Drf, daemon: CannedDaemon) -> None:
+    request = asked(drf, daemon, SCRIPTS / "15-after.sh")[0]
+    assert request["after"] == [
+        {"id": 7, "want": "ok"}, {"id": 9, "want": "ok"}, {"id": 11, "want": "any"},
+    ]  # fmt: skip
+    assert 3500 < request["begin_s"] - time.time() <= 3600
+
+
+def test_a_singleton_waits_for_jobs_of_its_name(drf: Drf, daemon: CannedDaemon) -> None:
+    jobs = [
+        {"id": 4, "array_id": None, "name": "chain"},
+        {"id": 5, "array_id": None, "name": "other"},
+        {"id": 9, "array_id": 8, "name": "chain"},
+    ]
+    daemon.replies["status"]["jobs"] = jobs
+    request = asked(drf, daemon, SCRIPTS / "14-chain.sh")[0]
+    assert request["after"] == [{"id": 4, "want": "any"}, {"id": 8, "want": "any"}]
+    assert request["retry"] == {"times": 1, "on": ["LOST"]}
+    select = next(each["select"] for each in daemon.requests if each["op"] == "status")
+    assert select["user"] == "alice"
+
+
+def test_a_signal_comes_before_the_limit(drf: Drf, daemon: CannedDaemon) -> None:
+    request = asked(drf, daemon, SCRIPTS / "17-signal.sh")[0]
+    assert request["warn"] == {"signal": 10, "before_s": 60}
+
+
+def test_a_job_gets_the_variables_that_are_exported(
+    drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDITOR", "ed")
+    request = asked(drf, daemon, SCRIPTS / "18-clean-environment.sh")[0]
+    assert "EDITOR" not in request["env"] and request["env"]["PATH"] == "/none"
+    assert request["cwd"] == "/tmp"
+    env = asked(drf, daemon, SCRIPTS / "19-own-variables.sh")[0]["env"]
+    assert (env["EDITOR"], env["MODEL"], env["SEED"]) == ("ed", "large", "7")
+
+
+def test_mail_goes_to_the_address(drf: Drf, daemon: CannedDaemon, tmp_path: Path) -> None:
+    notify = tmp_path / "drfd" / "notify"
+    notify.parent.mkdir()
+    notify.write_text("#!/bin/sh\n")
+    notify.chmod(0o755)
+    request, said = asked(drf, daemon, SCRIPTS / "07-mail.sh")
+    assert request["notify"] == {"on": ["end", "fail"], "argv": [str(notify)]}
+    assert request["env"]["DRF_MAIL_TO"] == "somebody@example.org"
+    assert said == "drf: without effect here: --mail-type=TIME_LIMIT_80\n"
+
+
+def test_drfs_own_lines_and_the_command_line_win(
+    drf: Drf, daemon: CannedDaemon, tmp_path: Path
+) -> None:
+    script = tmp_path / "x.sh"
+    script.write_text("#!/bin/sh\n#DRF -m 1G\n#SBATCH -c 3 --mem=2G -t 7 -J theirs\n")
+    request = asked(drf, daemon, "-n", "mine", script)[0]
+    assert request["demand"] == cores(3, 1 << 30)
+    assert (request["name"], request["time_limit_s"]) == ("mine", 420)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("--time=soon", "--time=soon: is not a time of Slurm (write 90 (minutes) or 1-12:00:00)"),
+        ("--mem=lots", "--mem=lots: is not a size (write 4000 (MiB), 4G or 512M)"),
+        ("-c 0", "--cpus-per-task=0: is not a number from 1 (--ignore-sbatch leaves out"),
+        ("--tyme=3", "--tyme: is no option of sbatch (--ignore-sbatch leaves out these lines)"),
+        ("-d after:5", "--dependency=after:5: the start of a job cannot be waited for"),
+        ("-d afterok:5?afterok:6", "one of several jobs (?) cannot be waited for"),
+        ("--mem", "--mem: needs a value"),
+        ("hetjob", "hetjob: asks for several machines; this is one"),
+        ("--gpus=many", "--gpus=many: is not a number of GPUs"),
+        ("'", "#SBATCH: No closing quotation"),
+        ("--array=5-1", "#SBATCH: Invalid value for '--array'"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_its_place(
+    drf: Drf, daemon: CannedDaemon, tmp_path: Path, line: str, complaint: str
+) -> None:
+    (tmp_path / "x.sh").write_text(f"#!/bin/sh\n\n#SBATCH {line}\n")
+    result = drf("submit", "x.sh")
+    assert (result.code, result.out, daemon.requests) == (1, "", [])
+    assert result.err.startswith("drf: x.sh") and result.err.count("\n") == 1
+    assert complaint in result.err
+    assert "x.sh, line 3" in result.err or "--array" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 5400), ("5:30", 330), ("1:02:03", 3723), ("1-2", 93600), ("1-2:03", 93780),
+        ("1-02:03:04", 93784), ("00:00:20", 20), ("UNLIMITED", None), ("0", None),
+    ],
+)  # fmt: skip
+def test_times_are_slurms(text: str, seconds: int | None) -> None:
+    words = translate({"time": Given(text)}, "host").words
+    assert words == ["-t", "unlimited" if seconds is None else f"{seconds}s"]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["-c4", "--mem", "2G", "-J", "a b", "x.sh"], {"cpus-per-task": "4", "mem": "2G",
+                                                       "job-name": "a b"}),
+        (["-Hn2", "--job=x", "x.sh"], {"hold": "", "ntasks": "2", "job-name": "x"}),
+        (["--nice", "--exclusive=user", "--", "x.sh"], {"nice": "", "exclusive": "user"}),
+    ],
+)  # fmt: skip
+def test_options_are_read_as_slurm_reads_them(words: list[str], found: dict[str, str]) -> None:
+    options, rest = parse(words)
+    assert {name: given.value for name, given in options.items()} == found
+    assert rest == ["x.sh"]
+
+
+def test_a_script_without_such_lines_is_no_script_of_slurms() -> None:
+    assert read_lines("#!/bin/sh\n# SBATCH -c 4\n##SBATCH -c 4\ntrue\n#SBATCH -c 4\n", "x") is None
+
+
+# -- other places of a script ------------------------------------------------------------------
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str | None], None]]:
+    """Give drf a standard input: a text, or a terminal."""
+    kept = os.dup(0)
+
+    def give(text: str | None) -> None:
+        if text is None:
+            fd, other = os.openpty()
+        else:
+            fd = os.memfd_create("typed")
+            os.write(fd, text.encode())
+            os.lseek(fd, 0, os.SEEK_SET)
+            other = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(fd, 0)
+        os.close(fd)
+        opened.append(other)
+
+    opened: list[int] = []
+    yield give
+    os.dup2(kept, 0)
+    for fd in (kept, *opened):
+        os.close(fd)
+
+
+Typed = Callable[[str | None], None]
+
+
+@pytest.mark.parametrize("words", [["-"], [], ["-", "a b", "c"]])
+def test_a_script_comes_from_standard_input(
+    drf: Drf, daemon: CannedDaemon, typed: Typed, tmp_path: Path, words: list[str]
+) -> None:
+    text = "#!/bin/sh\n#DRF -c 3\n#SBATCH -c 2 --mem=2G\necho $1\n"
+    typed(text)
+    request, said = asked(drf, daemon, "-t", "1h", *words)
+    assert said == ""
+    assert request["script"] == text
+    assert request["argv"] == ["stdin", *words[1:]]
+    assert (request["name"], request["demand"]) == ("stdin", cores(3, 2 << 30))
+    assert request["env"]["DRF_SCRIPT"] == str(tmp_path / "stdin")
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "complaint", "code"),
+    [
+        ("", ["-"], "standard input has no script", 1),
+        ("", [], "Missing argument 'COMMAND...'", 2),
+        (None, [], "Missing argument 'COMMAND...'", 2),
+        ("echo", ["--"], "Missing argument 'COMMAND...'", 2),
+        ("#!/bin/sh\r\n", ["-"], "the script stdin has the line ends of Windows", 1),
+        ("#DRF --tyme 3\n", ["-"], "stdin, line 1: No such option '--tyme'", 1),
+    ],
+)
+def test_what_is_no_script_is_refused(
+    drf: Drf, daemon: CannedDaemon, typed: Typed, text: str | None, words: list[str],
+    complaint: str, code: int,
+) -> None:  # fmt: skip
+    typed(text)
+    result = drf("submit", *words)
+    assert (result.code, result.out, daemon.requests) == (code, "", [])
+    assert complaint.replace("'", "") in result.err.replace("'", "")
+    assert result.err.count("\n") == 1
+
+
+def test_a_line_of_the_shell_is_wrapped(drf: Drf, daemon: CannedDaemon) -> None:
+    request = asked(drf, daemon, "-c", "2", "--wrap", "seq 9 | wc -l > 'a b'")[0]
+    assert request["argv"] == ["sh", "-c", "seq 9 | wc -l > 'a b'"]
+    assert "script" not in request and request["demand"] == cores(2)
+
+
+@pytest.mark.parametrize(
+    "words", [["--wrap", "true", "x.sh"], ["--wrap", "true", "--", "x"], ["--wrap", " "]]
+)
+def test_only_a_line_is_wrapped(drf: Drf, daemon: CannedDaemon, words: list[str]) -> None:
+    result = drf("submit", *words)
+    assert (result.code, daemon.requests) == (2, [])
+    assert result.err.startswith("drf submit: --wrap ")

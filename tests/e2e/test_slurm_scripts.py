@@ -1,0 +1,85 @@
+"""Scripts written for Slurm, and scripts from elsewhere than a file, run by a daemon."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from instance import BIN, CONFIG, Instance
+
+SCRIPTS = Path(__file__).parent.parent / "data" / "slurm"
+GPUS = "\n[gres]\ngpu = [0, 1]\n"
+
+
+@pytest.fixture(scope="module")
+def instance() -> Iterator[Instance]:
+    instance = Instance(CONFIG + GPUS)
+    try:
+        yield instance.start()
+    finally:
+        instance.destroy()
+
+
+def ran(instance: Instance, name: str) -> tuple[int, Path]:
+    """Submit a script in a directory of its own and await its end. Returns its id and the place."""
+    place = instance.work / name
+    place.mkdir()
+    job_id = instance.submit(SCRIPTS / name, cwd=place)
+    instance.drf("wait", job_id)
+    return job_id, place
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "text"),
+    [
+        ("01-hello.sh", "hello_{id}.log", f"job {{id}} named hello on {os.uname().nodename}\n"),
+        ("02-threads.sh", "threads.out", "threads: 2, memory: 100\n"),
+        ("03-array.sh", "array_{id}_3.out", "task 3 of 4\n"),
+        ("04-throttled.sh", "file_6.txt", "file g\n"),
+        ("05-gpu.sh", "train-{id}.out", "devices 0\n"),
+        ("06-gpus-of-a-kind.sh", "drf-{id}.out", "0,1\n"),
+        ("08-account.sh", "drf-{id}.out", "{place}\n"),
+        ("09-python", "python.out", "job {id} cpus 1\n"),
+        ("13-hybrid.sh", "drf-{id}.out", "2 x 3\n"),
+        ("14-chain.sh", "chain.log", "restarted 0 times\n"),
+        ("17-signal.sh", "drf-{id}.out", "ready\n"),
+        ("18-clean-environment.sh", "environment.txt", "unset {id}\n"),
+        ("19-own-variables.sh", "own.out", "large 7 1\n"),
+    ],
+)
+def test_a_script_for_slurm_runs_with_what_it_asks_for(
+    instance: Instance, name: str, file: str, text: str
+) -> None:
+    job_id, place = ran(instance, name)
+    found = place / file.format(id=job_id)
+    assert found.read_text() == text.format(id=job_id, place=place)
+
+
+def test_what_cannot_be_counted_here_is_refused(instance: Instance) -> None:
+    done = instance.drf("submit", SCRIPTS / "20-licences.sh", check=False)
+    assert done.returncode == 1
+    assert "solver" in done.stderr
+
+
+def test_a_script_from_a_pipe_sees_its_directory(instance: Instance) -> None:
+    text = "import os, sys\nprint(sys.argv, sys.path[0] == os.getcwd(), __file__)\n"
+    done = subprocess.run(
+        [BIN / "drf", "--socket", instance.socket, "submit", "-q", "-m", "64M", "-", "a b"],
+        input=f"#!{sys.executable}\n{text}", capture_output=True, text=True, cwd=instance.work,
+        check=True,
+    )  # fmt: skip
+    instance.wait_end(int(done.stdout))
+    said = (instance.work / f"drf-{int(done.stdout)}.out").read_text()
+    name = f"{instance.work}/stdin"
+    assert said == f"['{name}', 'a b'] True {name}\n"
+
+
+def test_a_wrapped_line_is_the_shells(instance: Instance) -> None:
+    job_id = instance.submit("-m", "64M", "--wrap", "seq 9 | wc -l", cwd=instance.work)
+    instance.wait_end(job_id)
+    assert (instance.work / f"drf-{job_id}.out").read_text() == "9\n"
