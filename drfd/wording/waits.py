@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from drfd.common.units import show_amount, show_need
 from drfd.core.decisions.outcome import Attempts
 from drfd.core.explain import reasons as why
+from drfd.core.explain.holders import Holder, ResourceShortage, ServedFirst, Shortfall
 from drfd.core.model.job import Postponed, RequiredOutcome, Whose, show_path
 
 #: Formats a Unix time as a clock time for people.
@@ -46,7 +47,7 @@ class WaitColumns:
     waits_for: str
     #: What stands in the way: "job 40 (bob)", "external load". Empty if `waits_for` says it.
     blocked_by: str = ""
-    shortage: why.ResourceShortage | None = None
+    shortage: ResourceShortage | None = None
     #: Unix time at which the obstacle is expected to end, or at which the launch is tried again.
     until_s: float | None = None
 
@@ -87,18 +88,16 @@ def wait_text(reason: why.WaitReason, show_clock: ShowClock) -> str:
             return _group_limit(fact)
         case why.PathLimit():
             return (
-                f"{fact.path} may hold {show_need(fact.axis, fact.limit)} "
+                f"{show_path(fact.path)} may hold {show_need(fact.axis, fact.limit)} "
                 f"and holds {show_amount(fact.axis, fact.held)}; "
                 f"the job needs {show_amount(fact.axis, fact.needed)}"
             )
         case why.TooLittleFree():
-            axis = fact.shortage.axis
-            holder = "" if fact.holder is None else _holder(fact.holder, axis, show_clock)
-            return f"{_shortage(fact.shortage)}{holder}"
+            return _shortfalls(fact.shortfalls, show_clock)
         case why.HasReservation():
             return (
-                f"{_shortage(fact.shortage)}; what others give back is kept for it, "
-                f"and it starts by {show_clock(fact.start_s)} if they end as expected"
+                f"{_shortfalls(fact.shortfalls, show_clock)}; what is given back is kept for it, "
+                f"and it starts by {show_clock(fact.start_s)} if jobs end as expected"
             )
         case why.ExternalUse():
             used, kept = (
@@ -106,8 +105,8 @@ def wait_text(reason: why.WaitReason, show_clock: ShowClock) -> str:
             )
             beyond = "" if used == kept else f", {kept} of it out of what is for jobs"
             return f"{_shortage(fact.shortage)}; processes outside drfd use {used}{beyond}"
-        case why.ServedFirst():
-            return _served_first(fact)
+        case ServedFirst():
+            return _served_first(fact, show_clock)
         case why.KeptFor():
             return f"it fits, but {_kept_for(fact, show_clock)}" + _own_start(fact, show_clock)
         case why.MayNotPass():
@@ -155,25 +154,21 @@ def wait_columns(reason: why.WaitReason, show_clock: ShowClock) -> WaitColumns:
         case why.GroupLimit():
             return WaitColumns(f"group {fact.group}", f"{fact.at_once} at once")
         case why.PathLimit():
-            free = why.ResourceShortage(fact.axis, fact.needed, max(0, fact.limit - fact.held))
+            free = ResourceShortage(fact.axis, fact.needed, max(0, fact.limit - fact.held))
             name = f"limit of {_axis_name(fact.axis)}"
             return WaitColumns(name, show_path(fact.path), free)
         case why.TooLittleFree():
-            name, holder = _axis_name(fact.shortage.axis), fact.holder
-            if holder is None:
-                return WaitColumns(name, shortage=fact.shortage)
-            by = f"job {holder.job} ({holder.user})"
-            return WaitColumns(name, by, fact.shortage, holder.until_s)
+            return _short_columns(fact.shortfalls)
         case why.HasReservation():
-            name = _axis_name(fact.shortage.axis)
-            return WaitColumns(name, "running jobs", fact.shortage, fact.start_s)
+            first = fact.shortfalls[0].shortage
+            return WaitColumns(_axis_name(first.axis), "running jobs", first, fact.start_s)
         case why.ExternalUse():
             return WaitColumns(_axis_name(fact.shortage.axis), "external load", fact.shortage)
-        case why.ServedFirst():
+        case ServedFirst():
             more = f" +{fact.count - 1}" if fact.count > 1 else ""
-            by = show_path(fact.leaves[0][0])
-            name = f"share of {_axis_name(fact.shortage.axis)}"
-            return WaitColumns(name, f"{by}{more}", fact.shortage)
+            by = show_path(fact.leaves[0])
+            first = fact.shortfalls[0].shortage
+            return WaitColumns(f"share of {_axis_name(first.axis)}", f"{by}{more}", first)
         case why.KeptFor():
             by = "reservation" if fact.user is None else f"reservation ({fact.user})"
             return WaitColumns(f"start of {fact.job}", by, until_s=fact.start_s)
@@ -267,25 +262,62 @@ def _beyond_machine(fact: why.BeyondMachine) -> str:
     )
 
 
-def _shortage(fact: why.ResourceShortage) -> str:
+def _shortage(fact: ResourceShortage) -> str:
     needed, free = show_need(fact.axis, fact.needed), show_amount(fact.axis, fact.free)
     return f"needs {needed}, {free} free"
 
 
-def _holder(fact: why.LargestHolder, axis: str, show_clock: ShowClock) -> str:
+def _short_columns(shortfalls: tuple[Shortfall, ...]) -> WaitColumns:
+    first = shortfalls[0]
+    name, holders = _axis_name(first.shortage.axis), first.holders
+    if not holders:
+        by = "other processes" if first.kept else ""
+        return WaitColumns(name, by, first.shortage)
+    others = len(holders) - 1 + first.more
+    more = f" +{others}" if others else ""
+    ends = [each.until_s for each in holders if each.until_s is not None]
+    is_known = len(ends) == len(holders) and not first.more and not first.kept
+    until_s = max(ends) if is_known and len(shortfalls) == 1 else None
+    by = f"job {holders[0].job} ({holders[0].user}){more}"
+    return WaitColumns(name, by, first.shortage, until_s)
+
+
+#: The number of resources of which the sentence tells who holds them.
+_TOLD = 2
+
+
+def _shortfalls(shortfalls: tuple[Shortfall, ...], show_clock: ShowClock) -> str:
+    """Name each resource that is short, and who holds it."""
+    told = "; and ".join(_shortfall(each, show_clock) for each in shortfalls[:_TOLD])
+    others = [_axis_name(each.shortage.axis) for each in shortfalls[_TOLD:]]
+    return told + (f"; and too little is free of {', '.join(others)}" if others else "")
+
+
+def _shortfall(fact: Shortfall, show_clock: ShowClock) -> str:
+    axis = fact.shortage.axis
+    parts = [_shortage(fact.shortage)]
+    parts += [_holder(each, axis, show_clock) for each in fact.holders]
+    if fact.more:
+        parts.append(f"{fact.more} more job{'' if fact.more == 1 else 's'} the rest")
+    if fact.kept:
+        parts.append(f"{show_amount(axis, fact.kept)} is kept for processes outside jobs")
+    return "; ".join(parts)
+
+
+def _holder(fact: Holder, axis: str, show_clock: ShowClock) -> str:
     until = "" if fact.until_s is None else f" until {show_clock(fact.until_s)} at the latest"
-    return f"; job {fact.job} ({fact.user}) holds {show_amount(axis, fact.amount)}{until}"
+    whose = f", also of {fact.user}," if fact.is_own else f" ({fact.user})"
+    return f"job {fact.job}{whose} holds {show_amount(axis, fact.amount)}{until}"
 
 
-def _served_first(fact: why.ServedFirst) -> str:
-    names = ", ".join(f"{leaf} at {float(level):.0%}" for leaf, level in fact.leaves)
-    others = fact.count - len(fact.leaves)
-    more = f" and {others} more" if others else ""
-    verb = "is" if fact.count == 1 else "are"
-    return (
-        f"{_shortage(fact.shortage)}; {names}{more} of the entitlement {verb} served first; "
-        f"{fact.leaf} is at {float(fact.satisfaction):.0%}"
-    )
+def _served_first(fact: ServedFirst, show_clock: ShowClock) -> str:
+    names = [show_path(each) for each in fact.leaves]
+    if fact.count > len(names):
+        names.append(f"{fact.count - len(names)} more")
+    who = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    has, goes = ("has", "goes") if len(names) == 1 else ("have", "go")
+    rule = f"{has} less and {goes} first" if fact.have_less else f"{goes} first by fair share"
+    return f"{_shortfalls(fact.shortfalls, show_clock)}; {who} {rule}"
 
 
 def _kept_for(fact: why.KeptFor, show_clock: ShowClock) -> str:

@@ -61,11 +61,11 @@ def test_waits_are_explained_by_what_is_short_and_who_holds_it(instance: Instanc
     assert reason["code"] == "RESOURCES"
     assert reason["text"].startswith("needs 2 cores, 1 free; job 1 (")
     assert "holds 8 until" in reason["text"]
-    third = instance.submit("-p", "B", "-c", "2", "--", "true")
+    third = instance.submit("-p", "B", "-c", "8", "--", "true")
     assert instance.show(third)["reason"]["code"] == "RESOURCES"
     behind = instance.show(second)["reason"]
     assert behind["code"] == "FAIR_SHARE"
-    assert f"root.B.{getpass.getuser()} at 0% of the entitlement is served first" in behind["text"]
+    assert f"B/{getpass.getuser()} has less and goes first" in behind["text"]
 
 
 def test_a_freed_place_goes_to_the_leaf_that_is_furthest_below(instance: Instance) -> None:

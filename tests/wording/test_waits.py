@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 from typing import get_args
 
 import pytest
 
 from drfd.core.decisions.outcome import Attempts
+from drfd.core.explain.holders import Holder, ResourceShortage, ServedFirst, Shortfall
 from drfd.core.explain.reasons import (
     ArrayLimit,
     AwaitedJob,
@@ -22,15 +22,12 @@ from drfd.core.explain.reasons import (
     HasReservation,
     HeldBy,
     KeptFor,
-    LargestHolder,
     LauncherAway,
     MayNotPass,
     NeverStarts,
     NextPass,
     PathLimit,
     ReasonCode,
-    ResourceShortage,
-    ServedFirst,
     SlotsTaken,
     StartsFrom,
     TooLittleFree,
@@ -57,9 +54,22 @@ def array(*states: tuple[JobState, int]) -> AwaitedJob:
 
 
 def lacks(axis: str, needed: int, free: int, held: int) -> TooLittleFree:
-    return TooLittleFree(
-        ResourceShortage(axis, needed, free), LargestHolder("1", "bob", held, None)
-    )
+    return TooLittleFree((short(axis, needed, free, Holder("1", "bob", held)),))
+
+
+def short(axis: str, needed: int, free: int, *holders: Holder) -> Shortfall:
+    return Shortfall(ResourceShortage(axis, needed, free), holders)
+
+
+BY_BOB = (Shortfall(CORES, (Holder("2", "bob", 4000, 3800),)),)
+BY_MANY = (
+    Shortfall(
+        CORES,
+        (Holder("3", "carol", 1000, 3700, is_own=True), Holder("2", "bob", 4000, 3800)),
+        more=2,
+        kept=500,
+    ),
+)
 
 
 SENTENCES: list[tuple[Evidence, str]] = [
@@ -152,15 +162,28 @@ SENTENCES: list[tuple[Evidence, str]] = [
     (ArrayLimit(1, 4), "array 1 runs 4 tasks at once at the most"),
     (
         PathLimit("root.lab", "cores", 4000, 3000, 2000),
-        "root.lab may hold 4 cores and holds 3; the job needs 2",
+        "lab may hold 4 cores and holds 3; the job needs 2",
     ),
     (
         PathLimit("root.lab", "memory", 4 << 30, 3 << 30, 2 << 30),
-        "root.lab may hold 4G of memory and holds 3G; the job needs 2G",
+        "lab may hold 4G of memory and holds 3G; the job needs 2G",
     ),
-    (TooLittleFree(ResourceShortage("cores", 1000, 0), None), "needs 1 core, 0 free"),
+    (TooLittleFree((short("cores", 1000, 0),)), "needs 1 core, 0 free"),
     (
-        TooLittleFree(CORES, LargestHolder("2", "bob", 4000, 3800)),
+        TooLittleFree(BY_MANY),
+        "needs 8 cores, 3 free; job 3, also of carol, holds 1 until T+3700s at the latest; "
+        "job 2 (bob) holds 4 until T+3800s at the latest; 2 more jobs the rest; "
+        "0.5 is kept for processes outside jobs",
+    ),
+    (
+        TooLittleFree(
+            (short("cores", 2000, 0), short("gpu", 1, 0, Holder("4", "dan", 2)), *BY_BOB)
+        ),
+        "needs 2 cores, 0 free; and needs 1 gpu, 0 free; job 4 (dan) holds 2; "
+        "and too little is free of cores",
+    ),
+    (
+        TooLittleFree(BY_BOB),
         "needs 8 cores, 3 free; job 2 (bob) holds 4 until T+3800s at the latest",
     ),
     (lacks("cores", 1500, 500, 8500), "needs 1.5 cores, 0.5 free; job 1 (bob) holds 8.5"),
@@ -178,9 +201,9 @@ SENTENCES: list[tuple[Evidence, str]] = [
     ),
     (lacks("gpu", 2, 0, 2), "needs 2 gpu, 0 free; job 1 (bob) holds 2"),
     (
-        HasReservation(CORES, 3600),
-        "needs 8 cores, 3 free; what others give back is kept for it, "
-        "and it starts by T+3600s if they end as expected",
+        HasReservation(BY_BOB, 3600),
+        "needs 8 cores, 3 free; job 2 (bob) holds 4 until T+3800s at the latest; "
+        "what is given back is kept for it, and it starts by T+3600s if jobs end as expected",
     ),
     (
         ExternalUse(ResourceShortage("memory", 10 << 30, 8 << 30), used=8 << 30, kept=6 << 30),
@@ -193,20 +216,17 @@ SENTENCES: list[tuple[Evidence, str]] = [
     ),
     # Shares.
     (
-        ServedFirst(CORES, (("root.alice", Fraction(0)),), 1, "root.bob", Fraction(4, 3)),
-        "needs 8 cores, 3 free; root.alice at 0% of the entitlement is served first; "
-        "root.bob is at 133%",
+        ServedFirst((short("cores", 8000, 3000),), ("root.alice",), 1),
+        "needs 8 cores, 3 free; alice has less and goes first",
     ),
     (
-        ServedFirst(
-            CORES,
-            tuple((leaf, Fraction(5, 9)) for leaf in ("root.bob", "root.carol", "root.dave")),
-            4,
-            "root.alice",
-            Fraction(20, 9),
-        ),
-        "needs 8 cores, 3 free; root.bob at 56%, root.carol at 56%, root.dave at 56% "
-        "and 1 more of the entitlement are served first; root.alice is at 222%",
+        ServedFirst(BY_BOB, ("root.lab.bob", "root.carol", "root.dave"), 4),
+        "needs 8 cores, 3 free; job 2 (bob) holds 4 until T+3800s at the latest; "
+        "lab/bob, carol, dave and 1 more have less and go first",
+    ),
+    (
+        ServedFirst((short("cores", 8000, 3000),), ("root.alice",), 1, have_less=False),
+        "needs 8 cores, 3 free; alice goes first by fair share",
     ),
     # Reservations.
     (
@@ -289,21 +309,22 @@ COLUMNS: list[tuple[Evidence, WaitColumns]] = [
         WaitColumns("limit of cores", "lab", ResourceShortage("cores", 2000, 1000)),
     ),
     (
-        TooLittleFree(ResourceShortage("read", 1000, 0), None),
+        TooLittleFree((short("read", 1000, 0),)),
         WaitColumns("disk reads", shortage=ResourceShortage("read", 1000, 0)),
     ),
     (
-        TooLittleFree(CORES, LargestHolder("2", "bob", 4000, 3800)),
+        TooLittleFree(BY_BOB),
         WaitColumns("cores", "job 2 (bob)", CORES, 3800),
     ),
-    (HasReservation(CORES, 3600), WaitColumns("cores", "running jobs", CORES, 3600)),
+    (TooLittleFree(BY_MANY), WaitColumns("cores", "job 3 (carol) +3", CORES)),
+    (HasReservation(BY_BOB, 3600), WaitColumns("cores", "running jobs", CORES, 3600)),
     (ExternalUse(CORES, used=6001, kept=6001), WaitColumns("cores", "external load", CORES)),
     (
-        ServedFirst(CORES, (("root.alice", Fraction(0)),), 1, "root.bob", Fraction(4, 3)),
+        ServedFirst((short("cores", 8000, 3000),), ("root.alice",), 1),
         WaitColumns("share of cores", "alice", CORES),
     ),
     (
-        ServedFirst(CORES, (("root.lab.bob", Fraction(0)),), 4, "root.alice", Fraction(1)),
+        ServedFirst((short("cores", 8000, 3000),), ("root.lab.bob",), 4),
         WaitColumns("share of cores", "lab/bob +3", CORES),
     ),
     (KEPT, WaitColumns("start of 2", "reservation (alice)", until_s=3600)),

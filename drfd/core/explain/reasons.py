@@ -6,13 +6,20 @@ The sentences are in `drfd.wording.waits`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from fractions import Fraction
+from types import MappingProxyType
 
 from drfd.core.decisions.dependencies import awaited, is_met
 from drfd.core.decisions.outcome import Attempts, attempts_of
+from drfd.core.explain.holders import (
+    ResourceShortage,
+    ServedFirst,
+    Shortfall,
+    find_holders,
+    served_first,
+)
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import ShareTree, path_up
 from drfd.core.ledger.ledger import Ledger
@@ -164,38 +171,18 @@ class PathLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class ResourceShortage:
-    """The job needs more of a resource than is free."""
-
-    axis: str
-    needed: int
-    free: int
-
-
-@dataclass(frozen=True, slots=True)
-class LargestHolder:
-    """The job with the largest allocation of a resource, and its end at its time limit."""
-
-    job: str
-    user: str
-    amount: int
-    until_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class TooLittleFree:
-    """The job waits for a resource that others hold."""
+    """The job waits for resources that jobs hold."""
 
-    shortage: ResourceShortage
-    holder: LargestHolder | None
+    shortfalls: tuple[Shortfall, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class HasReservation:
-    """What others give back is reserved for the job, which starts by `start_s` if they end as
+    """What is given back is reserved for the job, which starts by `start_s` if jobs end as
     estimated."""
 
-    shortage: ResourceShortage
+    shortfalls: tuple[Shortfall, ...]
     start_s: float
 
 
@@ -207,19 +194,6 @@ class ExternalUse:
     #: Their use of the resource, and the part of it that is taken from the capacity for jobs.
     used: int
     kept: int
-
-
-@dataclass(frozen=True, slots=True)
-class ServedFirst:
-    """Other waiting leaves are less satisfied, and therefore served before the job's leaf."""
-
-    shortage: ResourceShortage
-    #: The first of them with their satisfaction, and the number of all.
-    leaves: tuple[tuple[str, Fraction], ...]
-    count: int
-    #: The job's leaf.
-    leaf: str
-    satisfaction: Fraction
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,42 +336,38 @@ def explain_wait(
         return WaitReason(ReasonCode.STARTING_SOON, NextPass())
     if _is_external(demand, last, rules):
         return WaitReason(ReasonCode.EXTERNAL_LOAD, _external_use(demand, last, rules))
+    reason = _too_little(job, demand, share_tree, ledger, last, rules)
     own = last.reservation_of(job.id)
-    if own is not None:
-        shortage = _shortage(rules, short[0], demand, last)
-        return WaitReason(ReasonCode.RESOURCES, HasReservation(shortage, own.start_s))
-    ahead = last.queueing.ahead_of(leaf) if last.queueing is not None else None
-    if ahead is not None and ahead.count:
-        served_first = ServedFirst(
-            _shortage(rules, short[0], demand, last),
-            tuple([(other, share_tree.satisfaction(other)) for other in ahead.names]),
-            ahead.count,
-            leaf,
-            share_tree.satisfaction(leaf),
-        )
-        return WaitReason(ReasonCode.FAIR_SHARE, served_first)
-    return WaitReason(ReasonCode.RESOURCES, _too_little(rules, short[0], demand, last, ledger))
-
-
-def _shortage(rules: Rules, axis: int, demand: Vector, last: Plan) -> ResourceShortage:
-    return ResourceShortage(rules.axes.names[axis], demand[axis], max(0, last.free[axis]))
+    if own is not None and isinstance(reason.evidence, TooLittleFree | ServedFirst):
+        shortfalls = reason.evidence.shortfalls
+        return WaitReason(ReasonCode.RESOURCES, HasReservation(shortfalls, own.start_s))
+    return reason
 
 
 def _too_little(
-    rules: Rules, axis: int, demand: Vector, last: Plan, ledger: Ledger
-) -> TooLittleFree:
-    return TooLittleFree(_shortage(rules, axis, demand, last), _largest_holder(ledger, axis))
-
-
-def _largest_holder(ledger: Ledger, axis: int) -> LargestHolder | None:
-    most = ledger.largest_allocated_job(axis)
-    if most is None:
-        return None
-    until_s = None
-    # The wall time of a frozen job stands still.
-    if most.started_at is not None and most.spec.time_limit_s and most.suspended_at is None:
-        until_s = most.started_at + most.suspended_s + most.spec.time_limit_s
-    return LargestHolder(most.label, most.spec.user, ledger.allocation(most)[axis], until_s)
+    job: Job, demand: Vector, share_tree: ShareTree, ledger: Ledger, last: Plan, rules: Rules
+) -> WaitReason:
+    """Return the reason of a job for which too little is free."""
+    leaf = job.spec.leaf
+    # A listing explains many jobs that are alike. A suspended job holds something itself.
+    notes = last.notes if job.state is JobState.PENDING else {}
+    key = leaf, demand, ledger.allocations.version
+    known: WaitReason | None = notes.get(key)
+    if known is not None:
+        return known
+    blame = find_holders(job, demand, ledger, last, rules)
+    limit = _path_limit(leaf, demand, share_tree, rules, blame.given_back)
+    is_fair = rules.policy == "drf"
+    served = served_first(job, blame, ledger, last, rules) if is_fair else None
+    if limit is not None:
+        # It would wait even if these jobs gave back what they hold.
+        reason = WaitReason(ReasonCode.LIMIT, limit)
+    elif served is not None:
+        reason = WaitReason(ReasonCode.FAIR_SHARE, served)
+    else:
+        reason = WaitReason(ReasonCode.RESOURCES, TooLittleFree(blame.shortfalls))
+    notes[key] = reason
+    return reason
 
 
 def _beyond_machine(job: Job, demand: Vector, axis: int, rules: Rules) -> BeyondMachine:
@@ -407,13 +377,21 @@ def _beyond_machine(job: Job, demand: Vector, axis: int, rules: Rules) -> Beyond
     return BeyondMachine(job.label, name, demand[axis], rules.shares.capacity[axis], is_dispensable)
 
 
-def _path_limit(leaf: str, demand: Vector, share_tree: ShareTree, rules: Rules) -> PathLimit | None:
-    """Return the limit of the leaf, or of a pool above it, that delays the job, or None."""
+def _path_limit(
+    leaf: str,
+    demand: Vector,
+    share_tree: ShareTree,
+    rules: Rules,
+    given_back: Mapping[str, Vector] = MappingProxyType({}),
+) -> PathLimit | None:
+    """Return the limit of the leaf, or of a pool above it, that delays the job, or None. It must
+    delay the job even when the nodes have given back `given_back`."""
     for path in path_up(leaf):
         limit = rules.shares.rule(path).limit
         for axis, most in enumerate(limit or ()):
             held = share_tree.held(path)[axis] if path in share_tree.used else 0
-            if most is not None and demand[axis] and held + demand[axis] > most:
+            left = held - (given_back[path][axis] if path in given_back else 0)
+            if most is not None and demand[axis] and left + demand[axis] > most:
                 return PathLimit(path, rules.axes.names[axis], most, held, demand[axis])
     return None
 
@@ -436,7 +414,8 @@ def _external_use(demand: Vector, last: Plan, rules: Rules) -> ExternalUse:
     assert load is not None
     axis = short_axes(demand, last.free)[0]
     used, kept = (rules.axes.vector(each)[axis] for each in (load.used, load.kept))
-    return ExternalUse(_shortage(rules, axis, demand, last), used, kept)
+    shortage = ResourceShortage(rules.axes.names[axis], demand[axis], max(0, last.free[axis]))
+    return ExternalUse(shortage, used, kept)
 
 
 def _unready(job: Job, ledger: Ledger, name_of: Callable[[int], str]) -> WaitReason | None:
@@ -550,8 +529,8 @@ def _by_policy(job: Job, ledger: Ledger, last: Plan, rules: Rules) -> WaitReason
         if short and _is_external(demand, last, rules):
             return WaitReason(ReasonCode.EXTERNAL_LOAD, _external_use(demand, last, rules))
         if short:
-            too_little = _too_little(rules, short[0], demand, last, ledger)
-            return WaitReason(ReasonCode.RESOURCES, too_little)
+            blame = find_holders(job, demand, ledger, last, rules)
+            return WaitReason(ReasonCode.RESOURCES, TooLittleFree(blame.shortfalls))
         heads = (_first_of(leaf, ledger, rules) for leaf in last.order)
         blocked = (
             head

@@ -14,7 +14,7 @@ node is min(s, W · least key of its children) / w, with W the sum of the childr
 change of one leaf changes the keys of the nodes above it, and no others: the work grows with the
 depth of the tree and the logarithm of its width.
 
-`ServingOrder` and `Queueing` give the order to explanations; they compute it when it is read.
+`ServingOrder` and `Levels` give the order to explanations; they compute it when it is read.
 
 Past usage enters the order in two ways. `DecayedUsage` decides ties and nothing else. `ShortJobs`
 has the jobs that ended less than `Rules.min_hold_s` (the key `min_charge_time`) after their start:
@@ -27,30 +27,17 @@ count against limits, so that nothing idles.
 from __future__ import annotations
 
 from collections import Counter, UserList
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from heapq import heapify, heappop, heappush
-from itertools import islice, takewhile
 from math import expm1, inf, log, log2
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from drfd.core.fairness.entitlement import Level, over
 from drfd.core.fairness.share_tree import TOP, ShareNode, ShareTree, parent_of, path_up
-from drfd.core.model.resources import Vector, minus, plus
-
-#: The largest number of earlier leaves that an explanation names.
-_NAMED = 3
-
-
-@dataclass(frozen=True, slots=True)
-class EarlierLeaves:
-    """The waiting leaves that are served before a given one."""
-
-    #: The first of them, in the order in which they are served.
-    names: tuple[str, ...] = ()
-    count: int = 0
+from drfd.core.model.resources import Vector, fits, minus, plus
 
 
 class ServingOrder(UserList[str]):
@@ -67,38 +54,76 @@ class ServingOrder(UserList[str]):
         return iter(self.data)
 
 
-class Queueing:
-    """Finds the leaves that are served before a leaf of one pass; each answer is computed once."""
+class Levels:
+    """How satisfied nodes are, and would be if leaves held more or less."""
 
-    def __init__(self, order: Sequence[str], share_tree: ShareTree) -> None:
-        self._order = order
+    def __init__(self, share_tree: ShareTree, given_back: Mapping[str, Vector]) -> None:
+        """`given_back` is to be taken from what these nodes hold."""
         self._share_tree = share_tree
-        self._levels: dict[str, Fraction] = {}
-        self._known: dict[str, EarlierLeaves] = {}
+        self._used = {
+            path: minus(share_tree.used[path], amounts)
+            for path, amounts in given_back.items()
+            if path in share_tree.used
+        }
+        self._known: dict[str, Fraction] = {}
 
-    def ahead_of(self, leaf: str) -> EarlierLeaves:
-        """Return the waiting leaves that are served before `leaf` because they, or a pool that
-        they are in, are less satisfied, and not only because their jobs were submitted first."""
-        if leaf not in self._known:
-            before = list(takewhile(lambda other: other != leaf, self._order))
-            if len(before) == len(self._order):
-                return EarlierLeaves()
-            found = [other for other in before if self._is_further_below(other, leaf)]
-            self._known[leaf] = EarlierLeaves(tuple(islice(found, _NAMED)), len(found))
-        return self._known[leaf]
+    def hold(self, leaf: str, demand: Vector) -> None:
+        """Let the leaf, and all nodes above it, hold `demand` more."""
+        for path in path_up(leaf):
+            self._used[path] = plus(self._used_of(path), demand)
+            self._known.pop(path, None)
 
-    def _is_further_below(self, other: str, leaf: str) -> bool:
-        """Compare the two where their paths separate."""
+    def keeps_promise(self, leaf: str, demand: Vector) -> bool:
+        """Return whether the leaf, or a pool that it is in, would still hold no more than it is
+        promised with `demand` more."""
+        nodes = self._share_tree.nodes
+        return any(
+            node.entitlement.level(plus(self._used_of(node.path), demand))
+            <= node.factor * node.entitlement.unit
+            for node in map(nodes.__getitem__, path_up(leaf))
+        )
+
+    def has_less(self, other: str, leaf: str) -> bool:
+        """Return whether `other`, or a pool that it is in, is less satisfied than `leaf` where
+        their paths separate."""
         ours, theirs = path_up(leaf), path_up(other)
         while len(ours) > 1 and len(theirs) > 1 and ours[-1] == theirs[-1]:
             ours, theirs = ours[:-1], theirs[:-1]
         # A pool may be as satisfied as ours and contain a leaf that is less so.
         return min(map(self._level, theirs)) < min(map(self._level, ours))
 
+    def is_within_limits(self, leaf: str, demand: Vector) -> bool:
+        """Return whether the limits let the leaf, and all nodes above it, hold `demand` more."""
+        nodes = [self._share_tree.nodes[path] for path in path_up(leaf)]
+        return all(
+            fits(demand, minus(node.limit, self._used_of(node.path)))
+            for node in nodes
+            if node.limit is not None
+        )
+
+    def first_of(self, heads: Mapping[str, int], favoured: str) -> str:
+        """Return the leaf that is served first of those in `heads`, each with its oldest job.
+        `favoured` wins ties, then the leaf with the older job."""
+        roads = {leaf: path_up(leaf)[::-1] for leaf in heads}
+        depth = 0
+        while len(roads) > 1:
+            # A node is as satisfied as the least satisfied of itself and of those below it.
+            keys: dict[str, tuple[Fraction, bool, int]] = {}
+            for leaf, road in roads.items():
+                key = min(map(self._level, road[depth:])), leaf != favoured, heads[leaf]
+                keys[road[depth]] = min(keys.get(road[depth], key), key)
+            first = min(keys, key=keys.__getitem__)
+            roads = {leaf: road for leaf, road in roads.items() if road[depth] == first}
+            depth += 1
+        return next(iter(roads))
+
+    def _used_of(self, path: str) -> Vector:
+        return self._used.get(path, self._share_tree.used[path])
+
     def _level(self, path: str) -> Fraction:
-        if path not in self._levels:
-            self._levels[path] = self._share_tree.satisfaction_key(path)
-        return self._levels[path]
+        if path not in self._known:
+            self._known[path] = self._share_tree.satisfaction_key(path, self._used_of(path))
+        return self._known[path]
 
 
 #: The decayed usage of a node that has none (see `DecayedUsage`).

@@ -357,11 +357,12 @@ class ShareTree:
         found = (Fraction(amount, top) / part for amount, part, top in rows if top and part)
         return max(found, default=ZERO)
 
-    def satisfaction_key(self, path: str) -> Fraction:
+    def satisfaction_key(self, path: str, used: Vector | None = None) -> Fraction:
         """Return a key that orders nodes by satisfaction. A node that holds a resource of which
-        it is promised nothing comes last."""
+        it is promised nothing comes last. `used` stands for what the node holds, if given."""
         node = self.nodes[path]
-        return Fraction(node.entitlement.level(self.used[path])) / node.factor
+        held = self.used[path] if used is None else used
+        return Fraction(node.entitlement.level(held)) / node.factor
 
     def as_held(self) -> ShareTree:
         """Return a copy, which may be changed, in which recently ended short jobs do not count."""

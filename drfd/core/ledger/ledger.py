@@ -48,35 +48,37 @@ from drfd.core.model.resources import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """The jobs that hold any of a resource, the largest first, the oldest of equals first."""
+
+    all: list[int]
+    by_user: dict[str, list[int]]
+
+
 class Allocations(dict[str, set[int]]):
     """Ids of the jobs that have an allocation, by leaf; a leaf without any is absent."""
 
     def __init__(self) -> None:
         super().__init__()
-        #: Results of `largest` by axis, until an allocation changes.
-        self._largest: dict[int, int | None] = {}
+        #: Grows with each change.
+        self.version = 0
+        #: Results of `Ledger.holders` by axis, until an allocation changes.
+        self.holders: dict[int, Holders] = {}
 
     def add(self, leaf: str, job_id: int) -> None:
-        self._largest.clear()
+        self._note()
         self.setdefault(leaf, set()).add(job_id)
 
+    def _note(self) -> None:
+        self.version += 1
+        self.holders.clear()
+
     def remove(self, leaf: str, job_id: int) -> None:
-        self._largest.clear()
+        self._note()
         self[leaf].remove(job_id)
         if not self[leaf]:
             del self[leaf]
-
-    def largest(self, axis: int, held: Callable[[int], Vector]) -> int | None:
-        """Return the job with the largest allocation on an axis, the oldest of equals.
-
-        None if no job has any. `held` returns the allocation of a job. The result is cached until
-        an allocation changes, since a long listing names it in every line.
-        """
-        if axis not in self._largest:
-            amounts = ((held(each)[axis], -each) for ids in self.values() for each in ids)
-            amount, name = max(amounts, default=(0, 0))
-            self._largest[axis] = -name if amount else None
-        return self._largest[axis]
 
 
 def keeps_allocation(before: Job, job: Job) -> bool:
@@ -317,10 +319,20 @@ class Ledger:
     def active_leaves(self) -> set[str]:
         return {*self.queues, *self.used}
 
-    def largest_allocated_job(self, axis: int) -> Job | None:
-        """Return the job with the largest allocation on an axis, the oldest of equals, or None."""
-        largest = self.allocations.largest(axis, lambda job_id: self.allocation(self.jobs[job_id]))
-        return None if largest is None else self.jobs[largest]
+    def holders(self, axis: int) -> Holders:
+        """Return the jobs that hold any of the resource on an axis."""
+        # Cached until an allocation changes, since a long listing asks for each of its lines.
+        found = self.allocations.holders.get(axis)
+        if found is None:
+            amounts = ((self.allocation(job)[axis], job) for job in self.allocated_jobs())
+            jobs = [(-amount, job.id, job.spec.user) for amount, job in amounts if amount > 0]
+            jobs.sort()
+            by_user: dict[str, list[int]] = {}
+            for _, job_id, user in jobs:
+                by_user.setdefault(user, []).append(job_id)
+            found = Holders([job_id for _, job_id, _ in jobs], by_user)
+            self.allocations.holders[axis] = found
+        return found
 
     def allocated_jobs(self) -> Iterable[Job]:
         """Yield the jobs that have an allocation."""

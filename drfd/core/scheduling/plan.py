@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
-from drfd.core.fairness.priority_tree import Queueing
 from drfd.core.fairness.share_tree import ShareTree
 from drfd.core.ledger.postponed import LaunchBlocks
 from drfd.core.model.events import StartReason
@@ -82,8 +82,9 @@ class Plan:
     share_tree: ShareTree | None = field(default=None, compare=False)
 
     @cached_property
-    def queueing(self) -> Queueing | None:
-        return None if self.share_tree is None else Queueing(self.order, self.share_tree)
+    def notes(self) -> dict[Any, Any]:
+        """Return what explanations have found out about this pass, under keys of their own."""
+        return {}
 
     def start_reason(self, job_id: int) -> StartReason:
         """Return the rule by which one of the admitted jobs starts."""

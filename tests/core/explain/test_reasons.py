@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 
 import pytest
 
+from drfd.core.explain.holders import Holder, ResourceShortage, ServedFirst, Shortfall
 from drfd.core.explain.reasons import (
     BehindInFifo,
     BeyondMachine,
@@ -14,14 +14,11 @@ from drfd.core.explain.reasons import (
     HasReservation,
     HeldBy,
     KeptFor,
-    LargestHolder,
     LauncherAway,
     MayNotPass,
     NextPass,
     PathLimit,
     ReasonCode,
-    ResourceShortage,
-    ServedFirst,
     SlotsTaken,
     TooLittleFree,
     WaitReason,
@@ -49,14 +46,18 @@ def why(bench: Bench, job_id: int, last: Plan | None = None) -> WaitReason | Non
     return explain_wait(bench.job(job_id), bench.ledger, last, bench.rules)
 
 
-def too_little(
-    axis: str, needed: int, free: int, largest: LargestHolder | None = None
-) -> WaitReason:
-    return WaitReason(RESOURCES, TooLittleFree(ResourceShortage(axis, needed, free), largest))
+def too_little(axis: str, needed: int, free: int, *holders: Holder) -> WaitReason:
+    return WaitReason(RESOURCES, TooLittleFree((short(axis, needed, free, *holders),)))
 
 
-def holder(job: str, user: str, amount: int, until_s: float | None = None) -> LargestHolder:
-    return LargestHolder(job, user, amount, None if until_s is None else now(until_s).at_s)
+def short(axis: str, needed: int, free: int, *holders: Holder) -> Shortfall:
+    return Shortfall(ResourceShortage(axis, needed, free), holders)
+
+
+def holder(
+    job: str, user: str, amount: int, until_s: float | None = None, *, is_own: bool = False
+) -> Holder:
+    return Holder(job, user, amount, None if until_s is None else now(until_s).at_s, is_own)
 
 
 def of(actor: st.Actor, cores: float, memory_gib: float = 1, **more: int) -> JobSpec:
@@ -172,17 +173,45 @@ def test_a_job_that_is_queued_again_has_a_reason_like_any_that_waits(bench: Benc
     bench.submit(of(ALICE, 8))
     bench.finish(2)
     assert bench.schedule() == [3]
-    assert why(bench, 2) == too_little("cores", 8000, 0, holder("3", "alice", 8000))
+    assert why(bench, 2) == too_little(
+        "cores", 8000, 0, holder("1", "bob", 1000, 3600, is_own=True), holder("3", "alice", 8000)
+    )
 
 
 # -- resources --------------------------------------------------------------------------------
 
 
-def test_a_shortage_names_what_is_free_and_who_holds_most_and_until_when(bench: Bench) -> None:
+def test_a_shortage_names_what_is_free_and_who_holds_what_is_lacking_and_until_when(
+    bench: Bench,
+) -> None:
     bench.start(of(BOB, 2), at_s=100)
     bench.start(of(BOB, 4), at_s=200)
+    bench.submit(of(ALICE, 7))
     bench.submit(of(ALICE, 8))
-    assert why(bench, 3) == too_little("cores", 8000, 3000, holder("2", "bob", 4000, 3800))
+    large, small = holder("2", "bob", 4000, 3800), holder("1", "bob", 2000, 3700)
+    assert why(bench, 3) == too_little("cores", 7000, 3000, large)
+    assert why(bench, 4) == too_little("cores", 8000, 3000, large, small)
+
+
+def test_the_jobs_of_the_same_user_are_named_first(bench: Bench) -> None:
+    bench.start(of(BOB, 6))
+    bench.start(of(ALICE, 3))
+    bench.submit(of(ALICE, 2))
+    bench.submit(of(ALICE, 4))
+    own = holder("2", "alice", 3000, 3600, is_own=True)
+    assert why(bench, 3) == too_little("cores", 2000, 0, own)
+    assert why(bench, 4) == too_little("cores", 4000, 0, own, holder("1", "bob", 6000, 3600))
+
+
+def test_of_many_holders_three_are_named_and_the_others_counted(bench: Bench) -> None:
+    for _ in range(9):
+        bench.start(of(BOB, 1))
+    bench.submit(of(ALICE, 5))
+    reason = why(bench, 10)
+    assert reason is not None
+    assert isinstance(reason.evidence, TooLittleFree)
+    (found,) = reason.evidence.shortfalls
+    assert ([each.job for each in found.holders], found.more) == (["1", "2", "3"], 2)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +232,19 @@ def test_a_shortage_names_what_is_free_and_who_holds_most_and_until_when(bench: 
             (1, 1, 0, 512),
             too_little("write", 512, 300, holder("1", "bob", 700)),
         ),
-        ((8.5, 12, 0, 0), (1.5, 8, 0, 0), too_little("cores", 1500, 500, holder("1", "bob", 8500))),
+        (
+            (8.5, 12, 0, 0),
+            (1.5, 8, 0, 0),
+            WaitReason(
+                RESOURCES,
+                TooLittleFree(
+                    (
+                        short("cores", 1500, 500, holder("1", "bob", 8500)),
+                        short("memory", 8 << 30, 6 << 30, holder("1", "bob", 12 << 30)),
+                    )
+                ),
+            ),
+        ),
     ],
 )
 def test_a_shortage_is_counted_in_the_resources_own_unit(
@@ -243,7 +284,7 @@ def test_a_shortage_of_something_that_nobody_holds_any_more_names_nobody(bench: 
     bench.start(of(BOB, 9))
     bench.suspend(1, by=ADMIN)
     bench.submit()
-    full = Plan(admitted=[], free=(0, 0, 0, 0), order=["root.alice"])
+    full = Plan(admitted=[], free=(0, 6 << 30, 0, 0), order=["root.alice"])
     assert why(bench, 2, full) == too_little("cores", 1000, 0)
     bench.feed(st.CancelAsked(now(), 1, ADMIN))
     bench.finish(1)
@@ -299,68 +340,87 @@ def test_a_resource_that_the_job_does_not_ask_for_is_never_what_it_waits_for() -
 # -- fair share -------------------------------------------------------------------------------
 
 
-def test_fair_share_names_who_is_served_first_and_how_far_each_is(bench: Bench) -> None:
-    bench.start(of(BOB, 6))
-    bench.submit(of(ALICE, 4))
-    bench.submit(of(BOB, 4))
-    assert why(bench, 2) == too_little("cores", 4000, 3000, holder("1", "bob", 6000, 3600))
-    assert why(bench, 3) == WaitReason(
-        FAIR_SHARE,
-        ServedFirst(
-            ResourceShortage("cores", 4000, 3000),
-            (("root.alice", Fraction(0)),),
-            1,
-            "root.bob",
-            Fraction(4, 3),
-        ),
-    )
+def served(shortfall: Shortfall, *leaves: str) -> WaitReason:
+    return WaitReason(FAIR_SHARE, ServedFirst((shortfall,), leaves, len(leaves)))
+
+
+def test_fair_share_names_who_is_served_first_and_takes_what_comes_back(bench: Bench) -> None:
+    """Carol and bob wait for the same cores, and carol holds none."""
+    bench.start(of(ALICE, 5))
+    bench.start(of(BOB, 2))
+    bench.start(of(BOB, 2))
+    bench.submit(of(CAROL, 2))
+    bench.submit(of(BOB, 2))
+    own = holder("2", "bob", 2000, 3600, is_own=True)
+    assert why(bench, 5) == served(short("cores", 2000, 0, own), "root.carol")
+    assert why(bench, 4) == too_little("cores", 2000, 0, holder("1", "alice", 5000, 3600))
 
 
 def test_fair_share_counts_weights(bench: Bench) -> None:
-    bench.rules = rules(9, 18, weights={"bob": "2"})
+    """With nine times carol's weight bob comes first, though he holds more."""
+    for weight, code in (("1", FAIR_SHARE), ("9", RESOURCES)):
+        bench = Bench(rules(9, 18, weights={"bob": weight}))
+        bench.start(of(ALICE, 5))
+        for actor in (BOB, BOB, BOB, CAROL):
+            bench.start(of(actor, 1))
+        bench.submit(of(BOB, 1))
+        bench.submit(of(CAROL, 1))
+        reason = why(bench, 6)
+        assert reason is not None
+        assert reason.code is code
+
+
+def test_fair_share_names_all_who_must_be_served_to_take_it(bench: Bench) -> None:
+    """Alice's own job gives back four cores; she needs two of them."""
+    bench.start(of(ALICE, 4))
+    bench.start(of(ALICE, 3))
+    bench.start(of(ALICE, 2))
+    for actor in (BOB, CAROL, DAVE, ERIN):
+        bench.submit(of(actor, 1))
+    bench.submit(of(ALICE, 2))
+    own = holder("1", "alice", 4000, 3600, is_own=True)
+    leaves = ("root.bob", "root.carol", "root.dave")
+    assert why(bench, 8) == served(short("cores", 2000, 0, own), *leaves)
+
+
+def test_who_does_not_want_what_is_short_is_not_blamed() -> None:
+    """Bob holds all licences himself; carol, who holds nothing, waits for cores alone."""
+    bench = Bench(with_gpus(3))
+    bench.start(spec("root.bob", actor=BOB, asks=replace(demand(0.1), gres=(("gpu", 3),))))
+    bench.start(of(ALICE, 8.5))
+    bench.submit(spec("root.bob", actor=BOB, asks=replace(demand(0.1), gres=(("gpu", 1),))))
+    bench.submit(of(CAROL, 2))
+    last = schedule(bench.ledger, bench.rules)
+    assert list(last.order) == ["root.carol", "root.bob"], "carol is served first"
+    own = holder("1", "bob", 3, 3600, is_own=True)
+    assert why(bench, 3, last) == too_little("gpu", 1, 0, own)
+
+
+def test_who_wants_it_and_fits_beside_the_job_is_not_blamed(bench: Bench) -> None:
     bench.start(of(BOB, 6))
     bench.submit(of(ALICE, 4))
     bench.submit(of(BOB, 4))
-    reason = why(bench, 3)
-    assert reason == WaitReason(
-        FAIR_SHARE,
-        ServedFirst(
-            ResourceShortage("cores", 4000, 3000),
-            (("root.alice", Fraction(0)),),
-            1,
-            "root.bob",
-            Fraction(1),
-        ),
-    )
+    own = holder("1", "bob", 6000, 3600, is_own=True)
+    assert why(bench, 3) == too_little("cores", 4000, 3000, own)
 
 
-def test_fair_share_names_three_of_many(bench: Bench) -> None:
-    bench.start(of(ALICE, 4))
-    for actor in (BOB, CAROL, DAVE, ERIN):
-        bench.start(of(actor, 1))
-    for actor in (BOB, CAROL, DAVE, ERIN, ALICE):
-        bench.submit(of(actor, 5))
-    told = {
-        actor.user: why(bench, 6 + at) for at, actor in enumerate((BOB, CAROL, DAVE, ERIN, ALICE))
-    }
-    too_little_free = too_little("cores", 5000, 1000, holder("1", "alice", 4000, 3600))
-    assert told == {
-        "bob": too_little_free,
-        # Equally far below: nobody is preferred for that.
-        "carol": too_little_free,
-        "dave": too_little_free,
-        "erin": too_little_free,
-        "alice": WaitReason(
-            FAIR_SHARE,
-            ServedFirst(
-                ResourceShortage("cores", 5000, 1000),
-                tuple((leaf, Fraction(5, 9)) for leaf in ("root.bob", "root.carol", "root.dave")),
-                4,
-                "root.alice",
-                Fraction(20, 9),
-            ),
-        ),
-    }
+def test_who_has_less_only_until_the_holder_ends_is_not_blamed(bench: Bench) -> None:
+    """When bob's job has ended he holds nothing, and carol holds one core."""
+    bench.start(of(BOB, 8))
+    bench.start(of(CAROL, 1))
+    bench.submit(of(CAROL, 8))
+    bench.submit(of(BOB, 8))
+    own = holder("1", "bob", 8000, 3600, is_own=True)
+    assert why(bench, 4) == too_little("cores", 8000, 0, own)
+
+
+def test_what_a_limit_would_hold_back_anyway_is_told_as_the_limit(bench: Bench) -> None:
+    bench.rules = replace(bench.rules, pools={"lab": Pool(limit={"cores": 4000})})
+    bench.start(spec("root.lab", asks=demand(3)))
+    bench.start(of(BOB, 6))
+    bench.submit(spec("root.lab", actor=CAROL, asks=demand(2)))
+    limit = PathLimit("root.lab", "cores", 4000, 3000, 2000)
+    assert why(bench, 3) == WaitReason(ReasonCode.LIMIT, limit)
 
 
 def test_a_leaf_that_the_last_pass_did_not_know_has_nobody_before_it(bench: Bench) -> None:
@@ -374,19 +434,12 @@ def test_a_leaf_that_the_last_pass_did_not_know_has_nobody_before_it(bench: Benc
 def test_within_a_pool_its_users_are_compared(bench: Bench) -> None:
     bench.rules = replace(bench.rules, pools={"lab": Pool()})
     bench.start(spec("root.lab", asks=demand(5)))
-    bench.submit(spec("root.lab", asks=demand(6)))
-    bench.submit(spec("root.lab", actor=BOB, asks=demand(6)))
-    assert why(bench, 2) == WaitReason(
-        FAIR_SHARE,
-        ServedFirst(
-            ResourceShortage("cores", 6000, 4000),
-            (("root.lab.bob", Fraction(0)),),
-            1,
-            "root.lab.alice",
-            Fraction(10, 9),
-        ),
-    )
-    assert why(bench, 3) == too_little("cores", 6000, 4000, holder("1", "alice", 5000, 3600))
+    bench.start(spec("root.lab", asks=demand(4)))
+    bench.submit(spec("root.lab", asks=demand(1)))
+    bench.submit(spec("root.lab", actor=BOB, asks=demand(5)))
+    own = holder("1", "alice", 5000, 3600, is_own=True)
+    assert why(bench, 3) == served(short("cores", 1000, 0, own), "root.lab.bob")
+    assert why(bench, 4) == too_little("cores", 5000, 0, holder("1", "alice", 5000, 3600))
 
 
 # -- limits, reservations, a launcher that is away --------------------------------------------
@@ -466,7 +519,10 @@ def test_a_job_with_a_place_is_told_when_it_starts(bench: Bench) -> None:
     expected = {2: (7000, 3600), 3: (8000, 7200)}
     assert {job_id: why(bench, job_id, last) for job_id in expected} == {
         job_id: WaitReason(
-            RESOURCES, HasReservation(ResourceShortage("cores", asked, 4000), now(start_s).at_s)
+            RESOURCES,
+            HasReservation(
+                (short("cores", asked, 4000, holder("1", "bob", 5000, 3600)),), now(start_s).at_s
+            ),
         )
         for job_id, (asked, start_s) in expected.items()
     }

@@ -15,8 +15,7 @@ def play(ledger: Ledger, job_id: int, *kinds: type, cores: float = 1) -> None:
 
 
 def largest(ledger: Ledger, axis: int = 0) -> int | None:
-    found = ledger.largest_allocated_job(axis)
-    return None if found is None else found.id
+    return next(iter(ledger.holders(axis).all), None)
 
 
 def test_it_follows_every_change_of_what_is_held() -> None:
@@ -28,6 +27,8 @@ def test_it_follows_every_change_of_what_is_held() -> None:
     assert largest(ledger) == 1, "the eldest of equals"
     play(ledger, 3, *ROADS[JobState.RUNNING], cores=4)
     assert largest(ledger) == 3
+    assert ledger.holders(0).all == [3, 1, 2]
+    assert ledger.holders(0).by_user == {"alice": [3, 1, 2]}
     play(ledger, 3, ev.SuspendRequested, ev.Suspended)
     assert (largest(ledger), largest(ledger, 1)) == (1, 1), "frozen, it keeps its memory alone"
     assert largest(ledger, 2) is None, "nobody asked for a disk"

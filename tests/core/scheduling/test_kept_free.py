@@ -8,10 +8,10 @@ from math import inf
 import pytest
 
 from drfd.core.explain.forecast import Forecast
+from drfd.core.explain.holders import ResourceShortage
 from drfd.core.explain.reasons import (
     ExternalUse,
     ReasonCode,
-    ResourceShortage,
     WaitReason,
     explain_wait,
 )

@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 
 from drfd.common.errors import HostError, NotPermitted, Refused
+from drfd.core.explain.holders import Holder, ResourceShortage, Shortfall
 from drfd.core.explain.reasons import (
     Evidence,
     HeldBy,
-    LargestHolder,
     ReasonCode,
-    ResourceShortage,
     TooLittleFree,
     WaitReason,
 )
@@ -210,7 +209,11 @@ def test_a_reason_is_its_code_and_its_words_and_none_is_null() -> None:
         (HeldBy("alice", "42"), {"waits_for": "release", "blocked_by": "alice"}),
         (
             TooLittleFree(
-                ResourceShortage("cores", 1500, 0), LargestHolder("2", "bob", 9000, 3800.5)
+                (
+                    Shortfall(
+                        ResourceShortage("cores", 1500, 0), (Holder("2", "bob", 9000, 3800.5),)
+                    ),
+                )
             ),
             {
                 "waits_for": "cores", "blocked_by": "job 2 (bob)", "resource": "cores",
@@ -218,7 +221,7 @@ def test_a_reason_is_its_code_and_its_words_and_none_is_null() -> None:
             },
         ),
         (
-            TooLittleFree(ResourceShortage("memory", 2 * GIB, GIB), None),
+            TooLittleFree((Shortfall(ResourceShortage("memory", 2 * GIB, GIB)),)),
             {"waits_for": "memory", "resource": "memory", "needed": 2 * GIB, "free": GIB},
         ),
     ],

@@ -115,11 +115,12 @@ async def test_a_snapshot_has_all_that_there_is_in_the_order_of_starts_and_held_
     ]  # fmt: skip
     codes = {row["label"]: row["reason"]["code"] for row in seen["pending"]}
     assert codes == {
-        "5": "RESOURCES", "4": "FAIR_SHARE", "3": "FAIR_SHARE", "6": "DEPENDENCY", "1": "HELD"
+        "5": "RESOURCES", "4": "RESOURCES", "3": "RESOURCES", "6": "DEPENDENCY", "1": "HELD"
     }  # fmt: skip
     evidence = {row["label"]: row["reason"]["evidence"] for row in seen["pending"]}
     short = {"resource": "cores", "needed": 8, "free": 1}
-    assert evidence["3"] == {"waits_for": "share of cores", "blocked_by": "bob", **short}
+    own = {"waits_for": "cores", "blocked_by": "job 2 (alice)", **short}
+    assert {**evidence["3"], "until": None} == {**own, "until": None}
     assert evidence["6"] == {"waits_for": "job 5", "blocked_by": "bob"}
     assert seen["counts"] == {"HELD": 1, "RUNNING": 1, "PENDING": 4}
     assert (seen["user"], seen["mine"], seen["pending_more"]) == ("alice", [], 0)

@@ -1,0 +1,256 @@
+"""Who holds what a waiting job is short of, and who is served first when it comes back.
+
+A job is named as a holder only if it holds a resource that is short. The jobs of the waiting job's
+own user come first, then the largest, until the named ones hold all that is lacking.
+
+Others are named as served first only if they truly take the resource: what the named holders hold
+is thought to be given back and handed out to the waiting leaves in the order of service. If the
+waiting job fits into what is left at its own turn, nobody else is in its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from drfd.core.fairness.priority_tree import Levels
+from drfd.core.fairness.rules import Rules
+from drfd.core.fairness.share_tree import ShareTree, path_up
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.ledger.queue import LeafQueue
+from drfd.core.model.job import Job
+from drfd.core.model.resources import Vector, fits, minus, plus, short_axes
+from drfd.core.scheduling.kept_free import kept
+from drfd.core.scheduling.plan import Plan
+
+#: The number of holders of one resource, and of leaves, that an explanation names.
+_NAMED = 3
+#: Bounds on the search for leaves that are served first: of leaves, of the demands that one of
+#: them waits for, and of jobs.
+_MOST_LEAVES, _MOST_DEMANDS, _MOST_STEPS = 32, 32, 100
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceShortage:
+    """The job needs more of a resource than is free."""
+
+    axis: str
+    needed: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A job that holds a resource, and its end at its time limit."""
+
+    job: str
+    user: str
+    amount: int
+    until_s: float | None = None
+    #: Whether it is of the same user as the waiting job.
+    is_own: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """A resource that is short, and who holds it."""
+
+    shortage: ResourceShortage
+    holders: tuple[Holder, ...] = ()
+    #: The number of further jobs whose part is lacking too.
+    more: int = 0
+    #: The amount that is kept free for processes outside drfd, or for its own, if it is lacking
+    #: even when all jobs have given back what they hold.
+    kept: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ServedFirst:
+    """Waiting leaves that are served before the job's leaf take what is given back."""
+
+    shortfalls: tuple[Shortfall, ...]
+    #: The first of them, and the number of all.
+    leaves: tuple[str, ...]
+    count: int
+    #: Whether all of them are less satisfied than the job's leaf. If not, their jobs stay within
+    #: the share that they are promised, and the job does not.
+    have_less: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """The resources that a job is short of, and the jobs whose resources would be enough."""
+
+    shortfalls: tuple[Shortfall, ...]
+    jobs: tuple[Job, ...]
+    #: The job's demand, and what would be free if these jobs gave back what they hold.
+    demand: Vector
+    free: Vector
+    #: What each node would give back.
+    given_back: Mapping[str, Vector]
+
+
+def find_holders(job: Job, demand: Vector, ledger: Ledger, last: Plan, rules: Rules) -> Blame:
+    """Return who holds the resources of which the demand is more than the last pass left free."""
+    found: dict[int, Job] = {}
+    shortfalls = []
+    free = last.free
+    for axis in short_axes(demand, last.free):
+        lacking = demand[axis] - last.free[axis]
+        named: list[Holder] = []
+        count = 0
+        for held_by in _in_order(job, axis, ledger):
+            if lacking <= 0:
+                break
+            amount = ledger.allocation(held_by)[axis]
+            lacking -= amount
+            count += 1
+            if held_by.id not in found:
+                found[held_by.id] = held_by
+                free = plus(free, ledger.allocation(held_by))
+            if len(named) < _NAMED:
+                named.append(_holder(held_by, amount, job))
+        needed = ResourceShortage(rules.axes.names[axis], demand[axis], max(0, last.free[axis]))
+        beside = 0
+        if lacking > 0:
+            beside = rules.axes.vector(kept(ledger, rules, last.external))[axis]
+            free = tuple([max(pair) for pair in zip(free, demand, strict=True)])
+        shortfalls.append(Shortfall(needed, tuple(named), count - len(named), beside))
+    jobs = tuple(found.values())
+    return Blame(tuple(shortfalls), jobs, demand, free, _given_back(jobs, ledger))
+
+
+def _given_back(jobs: Iterable[Job], ledger: Ledger) -> dict[str, Vector]:
+    """Return what each node no longer holds when these jobs have ended."""
+    given_back: dict[str, Vector] = {}
+    for each in jobs:
+        for path in path_up(each.spec.leaf):
+            before = given_back.get(path, ledger.nothing)
+            given_back[path] = plus(before, ledger.allocation(each))
+    return given_back
+
+
+def _in_order(job: Job, axis: int, ledger: Ledger) -> Iterator[Job]:
+    """Yield the jobs that hold any of the resource: those of the job's user, then the others, the
+    largest first. A suspended job does not wait for what it has kept itself."""
+    holders = ledger.holders(axis)
+    own = holders.by_user.get(job.spec.user, [])
+    for job_id in own:
+        if job_id != job.id:
+            yield ledger.jobs[job_id]
+    for job_id in holders.all:
+        held_by = ledger.jobs[job_id]
+        if held_by.spec.user != job.spec.user:
+            yield held_by
+
+
+def _holder(held_by: Job, amount: int, job: Job) -> Holder:
+    until_s = None
+    # The wall time of a frozen job stands still.
+    if (
+        held_by.started_at is not None
+        and held_by.spec.time_limit_s
+        and held_by.suspended_at is None
+    ):
+        until_s = held_by.started_at + held_by.suspended_s + held_by.spec.time_limit_s
+    is_own = held_by.spec.user == job.spec.user
+    return Holder(held_by.label, held_by.spec.user, amount, until_s, is_own)
+
+
+def served_first(
+    job: Job, blame: Blame, ledger: Ledger, last: Plan, rules: Rules
+) -> ServedFirst | None:
+    """Return the leaves that take so much of what comes back that the job does not fit any more;
+    None if it fits at its turn."""
+    leaf, demand = job.spec.leaf, blame.demand
+    if last.share_tree is None or leaf not in last.share_tree.nodes:
+        return None
+    share_tree, levels = _after(blame, ledger, last.share_tree, last.notes, rules)
+    shut = frozenset[str]() if last.blocks is None else last.blocks.blocked_leaves(ledger.queues)
+    takers = {
+        other: _Taker(other, ledger.queues[other], blame.free)
+        for other in islice(last.order, _MOST_LEAVES)
+        if other in ledger.queues and other not in shut and other in share_tree.nodes
+    }
+    if leaf not in takers:
+        return None
+    wanted = short_axes(demand, last.free)
+    free, took, have_less = blame.free, list[str](), True
+    for _ in range(_MOST_STEPS):
+        # Jobs within the promise of their leaf or pool come before all others.
+        able = _able(takers, free, levels, promise_only=True)
+        able = able or _able(takers, free, levels, promise_only=False)
+        if not able:
+            return None
+        name = levels.first_of({other: head for other, (head, _) in able.items()}, leaf)
+        if name == leaf:
+            return None
+        taken = able[name][1]
+        takers[name].take(taken)
+        if any(taken[axis] for axis in wanted):
+            have_less = have_less and levels.has_less(name, leaf)
+            if name not in took:
+                took.append(name)
+        free = minus(free, taken)
+        levels.hold(name, taken)
+        if not fits(demand, free):
+            if not took:
+                return None
+            return ServedFirst(blame.shortfalls, tuple(took[:_NAMED]), len(took), have_less)
+    return None
+
+
+def _after(
+    blame: Blame, ledger: Ledger, share_tree: ShareTree, notes: dict[Any, Any], rules: Rules
+) -> tuple[ShareTree, Levels]:
+    """Return the share tree in which the leaves compete that have jobs when the blamed ones have
+    ended, and how satisfied they are then."""
+    leaves = {each.spec.leaf for each in blame.jobs} - ledger.queues.keys()
+    gone = frozenset(leaf for leaf in leaves if ledger.used[leaf] == blame.given_back[leaf])
+    if not gone:
+        return share_tree, Levels(share_tree, blame.given_back)
+    key = gone, ledger.allocations.version
+    if key not in notes:
+        used = {leaf: held for leaf, held in ledger.used.items() if leaf not in gone}
+        notes[key] = rules.shares.share_tree(used, ledger.queues)
+    found: ShareTree = notes[key]
+    left = [each for each in blame.jobs if each.spec.leaf not in gone]
+    return found, Levels(found, _given_back(left, ledger))
+
+
+def _able(
+    takers: Mapping[str, _Taker], free: Vector, levels: Levels, *, promise_only: bool
+) -> dict[str, tuple[int, Vector]]:
+    """Return the leaves that can start a job, each with the oldest of its first jobs and the demand
+    of the job that it would start."""
+    found = {leaf: each.first(free, levels, promise_only) for leaf, each in takers.items()}
+    return {leaf: first for leaf, first in found.items() if first is not None}
+
+
+class _Taker:
+    """A leaf that may be served, with the jobs that it waits for."""
+
+    def __init__(self, leaf: str, queue: LeafQueue, free: Vector) -> None:
+        self._leaf = leaf
+        lines = [(line.first, demand, len(line)) for demand, line in queue.groups.items()]
+        able = sorted(each for each in lines if fits(each[1], free))[:_MOST_DEMANDS]
+        self._heads = {demand: first for first, demand, _ in able}
+        self._left = {demand: count for _, demand, count in able}
+
+    def first(self, free: Vector, levels: Levels, promise_only: bool) -> tuple[int, Vector] | None:
+        """Return the oldest of its jobs that can start, and the demand of the first one."""
+        able = [
+            demand
+            for demand, left in self._left.items()
+            if left
+            and fits(demand, free)
+            and levels.is_within_limits(self._leaf, demand)
+            and (not promise_only or levels.keeps_promise(self._leaf, demand))
+        ]
+        return (min(self._heads[each][1] for each in able), able[0]) if able else None
+
+    def take(self, demand: Vector) -> None:
+        """Let a job of this demand start."""
+        self._left[demand] -= 1
