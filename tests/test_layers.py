@@ -144,7 +144,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "attached": {"output", "relay", "terminal", "attachment"},
         "quick_request": {"submitting"},
         "quick_submit": {"quick_request"},
-        "words": {"output"},
+        "words": {"output", "quick_request"},
         "options": {"output", "words"},
         "demo": {"options", "output", "charts"},
         "simulate": {"options", "output", "charts"},
@@ -161,7 +161,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             *("slurm", "attached", "attachment", "quick_run", "waiting"),
             *("quick_request", "submitting"),
         },
-        "start": {"quick_submit", "quick_run", "main"},
+        "start": {"quick_submit", "quick_run", "main", "words"},
         "__main__": {"start"},
     },
 }

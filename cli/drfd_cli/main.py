@@ -32,7 +32,7 @@ GROUPS = {
         "signal": ("send running jobs a signal", "USR1 42"),
     },
     "What goes on": {
-        "top": ("the live view: the machine, who has how much, what runs and waits", "--once"),
+        "top": ("the live view: the machine, who holds what, what runs and waits", "--once"),
         "status": ("the queue now, with reasons", "-u alice -s pending"),
         "show": ("everything about one job", "42"),
         "why": ("why a job waits, or how it ended", "42"),
@@ -51,11 +51,14 @@ GROUPS = {
         "drain": ("stop launching jobs (administrators)", ""),
         "undrain": ("launch jobs again (administrators)", ""),
         "shutdown": (
-            "end the daemon; jobs run on, or are stopped first (administrators)",
+            "end the daemon; jobs run on, or are stopped (administrators)",
             "--kill-jobs",
         ),
         "reload": ("read the configuration again (administrators)", ""),
         "doctor": ("what is enforced on this machine, and what is not", ""),
+    },
+    "The command line": {
+        "completion": ("completion of words in bash, zsh and fish", "bash --install"),
     },
     "Trying it out": {
         "simulate": (
@@ -149,6 +152,7 @@ class _Verbs(click.Group):
         if name not in VERBS and name not in _HIDDEN:
             return None
         command = command_of(name)
+        command.short_help = VERBS.get(name)
         if name in EXAMPLES:
             command.epilog = f"Example: {EXAMPLES[name]}"
         return command

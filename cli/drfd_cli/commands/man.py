@@ -9,11 +9,11 @@ from itertools import takewhile
 from pathlib import Path
 
 import click
-from click.shell_completion import get_completion_class
 
 import drfd
 from drfd import __version__
 from drfd_cli.top.keys import HELP
+from drfd_cli.words.shells import PLACES, SCRIPTS
 
 #: For each page: name, purpose, and the document whose sections it consists of.
 _FROM_DOCUMENT = {
@@ -208,14 +208,6 @@ def _cells(row: str) -> list[str]:
     return [cell.strip() for cell in row.strip().strip("|").split("|")]
 
 
-#: The file, below a prefix, in which each shell looks for the completions of drf.
-_COMPLETIONS = {
-    "bash": "share/bash-completion/completions/drf",
-    "zsh": "share/zsh/site-functions/_drf",
-    "fish": "share/fish/vendor_completions.d/drf.fish",
-}
-
-
 @click.command("man")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.pass_context
@@ -227,10 +219,7 @@ def command(context: click.Context, directory: Path) -> None:
         f"share/man/man{name[-1]}/{name}": text
         for name, text in pages(root, _documents(), __version__).items()
     }
-    for shell, path in _COMPLETIONS.items():
-        kind = get_completion_class(shell)
-        assert kind is not None
-        files[path] = kind(root, {}, "drf", "_DRF_COMPLETE").source()
+    files |= {PLACES[shell]: script for shell, script in SCRIPTS.items()}
     for name, text in files.items():
         file = directory / name
         file.parent.mkdir(parents=True, exist_ok=True)
