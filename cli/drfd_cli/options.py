@@ -19,6 +19,7 @@ from drfd.client.words import (
     parse_gres,
     parse_id,
     parse_ids,
+    parse_if_never,
     parse_outcomes,
     parse_signal,
     parse_warning,
@@ -355,9 +356,27 @@ begin_option = click.option(
     "--begin", type=QuantityParam("TIME", parse_begin),
     help="Not before 18:00, now+2h, 2026-11-21T08:00, …",
 )  # fmt: skip
+
+
+class _FirstSpelling(click.Option):
+    """An option whose other spellings, which are those of other programs, are not in the help."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        spellings, self.opts = self.opts, self.opts[:1]
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts = spellings
+
+
 #: The options for start conditions, retries and warnings.
 condition_options = all_of(
     after_option,
+    click.option(
+        "--if-never", "--kill-on-invalid-dep", "if_never", cls=_FirstSpelling, metavar="WHAT",
+        type=QuantityParam("WHAT", parse_if_never),
+        help="If that can never be: cancel, or keep it waiting.",
+    ),
     begin_option,
     click.option("-g", "--group", type=GROUP, help="A group of yours; %2: two of it at once."),
     click.option(

@@ -23,6 +23,7 @@ from drfd.client.words import (
     parse_begin,
     parse_id,
     parse_ids,
+    parse_if_never,
     parse_outcomes,
     parse_signal,
     parse_warning,
@@ -85,6 +86,8 @@ class SubmitOptions(ChangeOptions, total=False):
     retry_on: str | Iterable[str] | None
     #: A signal before the time limit, such as "USR1@60".
     warn: str | None
+    #: "keep" or "cancel", if a job that it waits for ends otherwise than required.
+    if_never: str | None
     #: Files for the output; "%j" is the id, "%A" and "%a" are the array and the index. Errors go to
     #: that of the output, unless `stderr` is given.
     stdout: str | None
@@ -317,7 +320,7 @@ def _submission(
     if options.get("retry_on") is not None and options.get("retry") is None:
         raise Refused("bad-value", "retry_on says when to try again; retry how often")
     env, cwd, after = options.get("env"), options.get("cwd"), options.get("after")
-    on, warn = options.get("retry_on"), options.get("warn")
+    on, warn, never = options.get("retry_on"), options.get("warn"), options.get("if_never")
     return Submission(
         argv=[os.fspath(word) for word in argv],
         env=_own_environment(options.get("export", ())) if env is None else dict(env),
@@ -334,6 +337,7 @@ def _submission(
         if on is None
         else parse_outcomes(on if isinstance(on, str) else ",".join(on)),
         warn=None if warn is None else parse_warning(warn),
+        if_never=None if never is None else parse_if_never(never),
         script=options.get("script"),
         array=_array(options.get("array")),
         hold=options.get("hold", False),

@@ -67,6 +67,8 @@ class Submission:
     retry_on: list[str] | None = None
     #: A signal, and how many seconds before the time limit it is sent.
     warn: tuple[int, int] | None = None
+    #: "keep" or "cancel", if a dependency can never be met.
+    if_never: str | None = None
     #: Text that is run in place of argv[0], through its #! line.
     script: str | None = None
     #: Indices of an array, such as `0-999%50`.
@@ -113,6 +115,7 @@ class Submission:
             "begin_s": self.begin,
             "retry": None if retry is None else {"times": retry, "on": self.retry_on or []},
             "warn": None if warn is None else {"signal": warn[0], "before_s": warn[1]},
+            "if_never": self.if_never,
         }
         given["stderr"] = output_for_errors(given)
         return {key: value for key, value in given.items() if value is not None}

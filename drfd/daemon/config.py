@@ -109,6 +109,8 @@ class Defaults:
     time_limit_s: int | None = 24 * 3600
     read_bps: int = 0
     write_bps: int = 0
+    #: "keep" or "cancel", for a job whose dependency can never be met.
+    if_never: str = "keep"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,6 +301,7 @@ def _defaults(table: TomlTable) -> Defaults:
         time_limit_s=table.take("time", read_time, plain.time_limit_s),
         read_bps=table.take("read", read_size_or_zero, plain.read_bps),
         write_bps=table.take("write", read_size_or_zero, plain.write_bps),
+        if_never=table.take("if_never", one_of("keep", "cancel"), plain.if_never),
     )
 
 

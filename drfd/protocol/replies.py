@@ -231,6 +231,8 @@ class ConditionsView(TypedDict):
     retry: RetryView | None
     warn: WarnView | None
     attempts: str
+    #: "keep" or "cancel": what happens when a job that it waits for ends otherwise than required.
+    if_never: str
 
 
 class ExplainedJobView(JobView, ConditionsView):

@@ -155,6 +155,9 @@ class SubmitRequest(Request, tag="submit", frozen=True):
     warn: WarnPart | None = None
     #: A group of the user's own jobs, such as `sweep`, or `sweep%2` for two at once.
     group: Name | None = None
+    #: Whether the job stays or is cancelled when a job that it waits for has ended otherwise than
+    #: required; null for the daemon's default.
+    if_never: Literal["keep", "cancel"] | None = None
     #: Return a forecast of the start, and submit nothing.
     dry_run: bool = False
     #: The user's signature of the command, where `hello` names a `key_socket`.

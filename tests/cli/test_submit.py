@@ -162,6 +162,7 @@ def test_when_it_starts_and_what_follows_a_bad_end(submitted: Submitted, tmp_pat
     options = [
         *("--after", "5,6:any", "--after", "7:fail", "--after", "5", "--begin", "now"),
         *("--retry", "3", "--retry-on", "timeout,fail", "--warn", "USR1@2m"),
+        *("--if-never", "cancel"),
     ]
     assert submitted(*options, "--", "true") == plain(
         tmp_path,
@@ -170,7 +171,15 @@ def test_when_it_starts_and_what_follows_a_bad_end(submitted: Submitted, tmp_pat
         begin_s=0,
         retry={"times": 3, "on": ["TIMEOUT", "FAILED"]},
         warn={"signal": 10, "before_s": 120},
+        if_never="cancel",
     )
+
+
+@pytest.mark.parametrize(("word", "sent"), [("yes", "cancel"), ("no", "keep")])
+def test_slurms_word_for_a_dependency_that_is_never_met(
+    submitted: Submitted, word: str, sent: str
+) -> None:
+    assert submitted(f"--kill-on-invalid-dep={word}", "--", "true")["if_never"] == sent
 
 
 @pytest.mark.parametrize(
@@ -179,6 +188,7 @@ def test_when_it_starts_and_what_follows_a_bad_end(submitted: Submitted, tmp_pat
         (["--after", "7x"], "'7x' is not ID or ID:HOW (write 5, 5:any or 5:fail)"),
         (["--after", "5:good"], "'5:good' is not ID or ID:HOW"),
         (["--after", "0"], "'0' is not ID"),
+        (["--if-never", "maybe"], "'maybe' is neither keep nor cancel"),
         (["--begin", "soon"], "'soon' is not a time (write 18:00,"),
         (["--begin", "1999-01-01"], "'1999-01-01' is over already"),
         (["--retry", "-1"], "'-1' is out of range"),

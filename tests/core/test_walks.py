@@ -86,6 +86,7 @@ class Walk:
             after=self.dependencies() if self.random.random() < 0.3 else (),
             retry=self.random.choice([None, Retry(2, RETRIED_BY_DEFAULT)]),
         )
+        asked = replace(asked, cancel_if_never=asked.priority == 1)
         if asked.time_limit_s is not None:
             asked = replace(asked, warn=Warn(10, asked.time_limit_s - 1))
         held = self.random.random() < 0.2

@@ -227,7 +227,8 @@ def test_weights_are_exact(path: Path) -> None:
          "stored_bytes_per_user, stored_bytes_total, submissions_per_second, "
          "waiting_jobs_per_user)"),
         ("[defaults]\nxyzzy = 1\n",
-         "FILE: defaults.xyzzy: unknown key (known keys: cores, memory, read, time, write)"),
+         "FILE: defaults.xyzzy: unknown key "
+         "(known keys: cores, if_never, memory, read, time, write)"),
     ],
 )  # fmt: skip
 def test_an_unknown_key_is_an_error_with_a_suggestion(path: Path, text: str, said: str) -> None:

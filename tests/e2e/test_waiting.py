@@ -50,3 +50,43 @@ def test_a_failed_job_is_told_with_what_it_said(make_instance: Callable[..., Ins
     assert told[0].startswith(f"drf: array {array} FAILED: 0 of 4 tasks completed; 4 FAILED (0-3)")
     assert f"job {array}_0" in told[1]
     assert "/no/0" in told[2]
+
+
+def test_a_chain_that_can_never_run_is_cancelled_over_a_crash(
+    make_instance: Callable[..., Instance],
+) -> None:
+    instance = make_instance(PLAIN).start()
+    gate = "while ! [ -e gate ]; do sleep 0.02; done; exit 3"
+    first = instance.submit("--", "sh", "-c", gate)
+    second = instance.submit("--after", first, "--if-never", "cancel", "--", "true")
+    third = instance.submit("--after", second, "--kill-on-invalid-dep=yes", "--", "true")
+    kept = instance.submit("--after", second, "--", "true")
+    assert "cancelled when that can no longer be met" in instance.drf("show", third).stdout
+    instance.wait_state(first, "RUNNING")
+    instance.kill()
+    (instance.work / "gate").touch()
+    instance.start()
+    for job_id, cause in ((second, f"{first} ended FAILED"), (third, f"{second} ended CANCELLED")):
+        job = instance.wait_end(job_id)
+        assert (job["state"], job["started_at"]) == ("CANCELLED", None)
+        assert job["outcome"]["text"] == (
+            f"cancelled, because job {cause} and it could never start (--if-never cancel)"
+        )
+    waited = instance.drf("wait", third, check=False)
+    assert waited.returncode == 125
+    assert f"drf: job {third} CANCELLED: cancelled, because job {second}" in waited.stderr
+    assert instance.show(kept)["reason"]["code"] == "DEPENDENCY_NEVER"
+    late = instance.submit("--after", first, "--if-never", "cancel", "--", "true")
+    assert instance.wait_end(late)["state"] == "CANCELLED"
+
+
+def test_the_administrators_default_cancels_and_a_submission_may_keep(
+    make_instance: Callable[..., Instance],
+) -> None:
+    instance = make_instance(PLAIN + '[defaults]\nif_never = "cancel"\n').start()
+    first = instance.submit("--", "false")
+    instance.wait_end(first)
+    usual = instance.submit("--after", first, "--", "true")
+    assert instance.wait_end(usual)["state"] == "CANCELLED"
+    kept = instance.submit("--after", first, "--if-never", "keep", "--", "true")
+    assert instance.show(kept)["reason"]["code"] == "DEPENDENCY_NEVER"

@@ -237,6 +237,8 @@ class Books:
                 job.held_by = None
             case ev.Cancelled():
                 self._move(job, event, "ENDED", *WAITS)
+                is_rule = job.is_never and job.spec.cancel_if_never
+                claim(is_rule or not event.why, "it is cancelled by a rule of nobody's", event)
                 self._end(job, Outcome.CANCELLED)
             case ev.DependencySettled():
                 self._settle(job, event)

@@ -84,6 +84,7 @@ def _spec(world: World, random: Random, user: str) -> JobSpec:
         retry=random.choice([None, None, Retry(2, RETRIED_BY_DEFAULT)]),
         after=_after(world, random) if random.random() < 0.3 else (),
         begin_s=random.choice([None] * 9 + [int(world.now().at_s) + random.choice([-5, 2, 9])]),
+        cancel_if_never=random.random() < 0.4,
     )
     if time_limit_s is not None and time_limit_s > 5 and random.random() < 0.3:
         made = replace(made, warn=Warn(10, 4))

@@ -80,6 +80,8 @@ def _conditions(job: ConditionsView) -> list[tuple[str, str]]:
         lines.append(("after", ", ".join(names)))
     if begin_s := job.get("begin_at"):
         lines.append(("begin", output.show_time(begin_s)))
+    if job.get("if_never") == "cancel" and job["after"]:
+        lines.append(("if never", "cancelled when that can no longer be met"))
     if retry := job.get("retry"):
         on = ", ".join(retry["on"])
         lines.append(("retry", f"{retry['done']} of {retry['times']} used, after {on}"))

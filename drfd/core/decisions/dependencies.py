@@ -28,6 +28,8 @@ MOST_DEPENDENTS, MOST_OF_OTHERS = 10_000, 1_000
 #: Maximum number of dependencies beyond the first of each job, over all live jobs of one user: each
 #: costs time when the awaited job ends.
 MOST_MORE = 20_000
+#: The name under which drfd cancels a job by a rule that its submitter has chosen.
+BY_RULE = "drfd"
 #: Number of jobs that become eligible by time in one turn, which delays all other requests.
 _AT_ONCE = 64
 #: Upper bound of any pause before another attempt, in seconds: that of a retry, or the common and
@@ -43,11 +45,40 @@ def is_met(want: RequiredOutcome, outcome: Outcome) -> bool:
 
 
 def settle_ended(
-    job_id: int, after: Sequence[Dependency], ended: Mapping[int, Outcome], at_s: float
+    job_id: int,
+    after: Sequence[Dependency],
+    ended: Mapping[int, Outcome],
+    at_s: float,
+    *,
+    ledger: Ledger,
+    cancels: bool,
 ) -> list[ev.Event]:
-    """Return the event for new dependencies on jobs of which some have ended before."""
+    """Return the events for new dependencies on jobs of which some have ended before. `cancels`:
+    whether the waiting job is to be cancelled if it can never start."""
     known = {each.job_id: ended[each.job_id] for each in after if each.job_id in ended}
-    return [settled(job_id, after, known, at_s)] if known else []
+    if not known:
+        return []
+    event = settled(job_id, after, known, at_s)
+    return [event, *(cancelled_for(ledger, event) if cancels else ())]
+
+
+def cancelled_for(ledger: Ledger, event: ev.DependencySettled) -> list[ev.Event]:
+    """Return the cancellation that follows if one of these ends is another than required."""
+    unmet = next((each for each in event.all if not each.is_met), None)
+    if unmet is None:
+        return []
+    why = (
+        f"cancelled, because job {_label(ledger, unmet.on)} ended {unmet.outcome} "
+        "and it could never start (--if-never cancel)"
+    )
+    return [ev.Cancelled(job_id=event.job_id, at_s=event.at_s, by=BY_RULE, why=why)]
+
+
+def _label(ledger: Ledger, job_id: int) -> str:
+    """Return the label of a job that has just ended. The array of a task is known while it has
+    live tasks."""
+    array_id = ledger.arrays.of_task(job_id)
+    return str(job_id) if array_id is None else ledger.arrays[array_id].array.task(job_id).label
 
 
 def settled(
@@ -321,11 +352,14 @@ class Settlement:
         #: Number of the latest end that was added.
         self._last_number = 0
 
-    def take(self, ledger: Ledger, most: float = inf) -> Iterator[ev.DependencySettled]:
+    def take(self, ledger: Ledger, most: float = inf) -> Iterator[ev.Event]:
         """Yield the next events, about `most` of them; apply each before asking for the next."""
-        self._add_new(ledger.dependents.ended)
         left = most
-        while left > 0 and self._owners:
+        while left > 0:
+            # A job that is cancelled for the end of another is an end for those that wait for it.
+            self._add_new(ledger.dependents.ended)
+            if not self._owners:
+                break
             owner, lines = self._owners[0]
             self._owners.rotate(-1)
             line = lines[0]
@@ -334,8 +368,13 @@ class Settlement:
                 left -= sum(map(len, line.users)) // _ORDERED
             job = _next(ledger, line)
             if job is not None:
-                yield _settled_for(ledger, job)
+                event = _settled_for(ledger, job)
+                yield event
                 left -= 1 + len(job.awaits) // _DEPENDENCIES
+                if job.spec.cancel_if_never:
+                    for cancelled in cancelled_for(ledger, event):
+                        yield cancelled
+                        left -= 1
             elif len(lines) > 1:
                 lines.popleft()
             else:

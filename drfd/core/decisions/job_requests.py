@@ -146,6 +146,9 @@ def submit(ledger: Ledger, asked: st.SubmitAsked, rules: Rules) -> list[ev.Event
     refuse_submission(ledger, asked, rules)
     _refuse_many_kinds(ledger, asked.spec)
     job_id = ledger.next_id
+    ended_before = settle_ended(
+        *(job_id, after, asked.ended, at_s), ledger=ledger, cancels=asked.spec.cancel_if_never
+    )
     if asked.spans:
         return [
             ev.ArraySubmitted(
@@ -156,11 +159,11 @@ def submit(ledger: Ledger, asked: st.SubmitAsked, rules: Rules) -> list[ev.Event
                 at_once=asked.at_once,
                 held=asked.held,
             ),
-            *settle_ended(job_id, after, asked.ended, at_s),
+            *ended_before,
         ]
     return [
         ev.Submitted(job_id=job_id, at_s=at_s, spec=asked.spec, held=asked.held),
-        *settle_ended(job_id, after, asked.ended, at_s),
+        *ended_before,
     ]
 
 
@@ -375,7 +378,11 @@ def change(ledger: Ledger, asked: st.ChangeAsked, rules: Rules) -> list[ev.Event
             begin_s=wish.begin_s,
             group=_other(job.spec.group or UserGroup(""), spec.group or UserGroup("")),
         ),
-        *settle_ended(job.id, wish.after or (), asked.ended, at_s),
+        *settle_ended(
+            *(job.id, wish.after or (), asked.ended, at_s),
+            ledger=ledger,
+            cancels=spec.cancel_if_never,
+        ),
     ]
 
 

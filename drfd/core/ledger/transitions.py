@@ -295,7 +295,8 @@ def moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
                 state=state,
                 ended_at=event.at_s,
                 outcome=Outcome.CANCELLED,
-                outcome_text=f"cancelled by {event.by} before it "
+                outcome_text=event.why
+                or f"cancelled by {event.by} before it "
                 + ("was tried again" if job.retries else "started"),
             )
         case ev.LaunchFailed():

@@ -204,7 +204,10 @@ class Released(_OfJob):
 class Cancelled(_OfJob):
     """The job ended without having run."""
 
+    #: Name of the user, or "drfd" if it was cancelled by a rule that its submitter has chosen.
     by: str
+    #: Why drfd cancelled it, in a sentence; empty if a user did.
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -223,6 +223,8 @@ class JobSpec:
     warn: Warn | None = None
     notify: Notify | None = None
     group: UserGroup | None = None
+    #: Whether it is cancelled as soon as one of its dependencies can never be met.
+    cancel_if_never: bool = False
 
     @property
     def group_key(self) -> GroupKey | None:

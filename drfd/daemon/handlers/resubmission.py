@@ -81,6 +81,7 @@ def submission_fields(spec: JobSpec, payload: Payload) -> dict[str, object]:
         "notify": None if notify is None else {"on": list(notify.on), "argv": list(notify.argv)},
         "group": None if spec.group is None else str(spec.group),
         "preemptible": spec.preemptible,
+        "if_never": "cancel" if spec.cancel_if_never else "keep",
         "retry": None if retry is None else {"times": retry.times, "on": [*retry.on]},
         "warn": None if warn is None else {"signal": warn.signal, "before_s": warn.before_s},
     }  # fmt: skip

@@ -103,6 +103,7 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
         warn=None if request.warn is None else Warn(request.warn.signal, request.warn.before_s),
         notify=None if notify is None else Notify(tuple(notify.on), Words.of(notify.argv)),
         group=None if request.group is None else UserGroup(*read_group(request.group)),
+        cancel_if_never=(request.if_never or defaults.if_never) == "cancel",
     )
 
 

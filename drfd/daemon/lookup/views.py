@@ -236,6 +236,8 @@ def event_view(event: ev.Event, name_of: Callable[[int], str] = str) -> EventVie
             text = f"{count_of(event.spans)} tasks"
         case ev.Held() | ev.Released() | ev.Cancelled() | ev.ResumeRequested():
             text = f"by {event.by}"
+            if isinstance(event, ev.Cancelled) and event.why:
+                text = event.why
         case ev.DependencySettled():
             named = event.all[:_NAMED]
             text = ", ".join(f"job {name_of(each.on)} ended {each.outcome}" for each in named)
@@ -271,6 +273,7 @@ def conditions_view(job: Job, name_of: Callable[[int], str] = str) -> Conditions
         if warn is None
         else {"signal": _signal(warn.signal), "before_s": warn.before_s},
         "attempts": attempts_text(attempts_of(job)),
+        "if_never": "cancel" if spec.cancel_if_never else "keep",
     }
 
 

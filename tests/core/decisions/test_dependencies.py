@@ -574,7 +574,7 @@ class Parts:
             self._apply(event)
         return found
 
-    def tell(self) -> list[ev.DependencySettled]:
+    def tell(self) -> list[ev.Event]:
         """One part."""
         found = []
         for event in self.settlement.take(self.ledger, self.most):
@@ -799,3 +799,138 @@ def test_a_copy_of_the_books_knows_whom_to_tell(bench: Bench) -> None:
     books.tell()
     copy = deepcopy(books.ledger.with_axes(RULES.axes))
     assert [event.job_id for event in settle_all(copy)] == [3, 4]
+
+
+# -- jobs that are cancelled when they can never start -----------------------------------------
+
+
+def if_never(*ids: int, want: RequiredOutcome = RequiredOutcome.OK) -> JobSpec:
+    return after(*ids, want=want, cancel_if_never=True)
+
+
+def fate(bench: Bench, job_id: int) -> tuple[Outcome, str] | None:
+    """How the job has ended by a rule, and what is said of it."""
+    for event in bench.events:
+        if isinstance(event, ev.Cancelled) and event.job_id == job_id:
+            assert event.by == "drfd"
+            return Outcome.CANCELLED, event.why
+    assert bench.ledger.find(job_id) is not None
+    return None
+
+
+def why(label: object, outcome: str) -> tuple[Outcome, str]:
+    return Outcome.CANCELLED, (
+        f"cancelled, because job {label} ended {outcome} and it could never start "
+        "(--if-never cancel)"
+    )
+
+
+def test_a_chain_is_cancelled_to_its_end_and_each_names_its_cause(bench: Bench) -> None:
+    first = bench.start()
+    second = bench.submit(if_never(first))
+    third = bench.submit(if_never(second), held=True)
+    kept = bench.submit(after(second))
+    rescue = bench.submit(if_never(second, want=RequiredOutcome.ANY))
+    end(bench, first, exit_code=3)
+    assert fate(bench, second) == why(first, "FAILED")
+    assert fate(bench, third) == why(second, "CANCELLED")
+    assert fate(bench, kept) is None, "its owner may still want it"
+    assert bench.job(kept).broken == Broken(second, Outcome.CANCELLED)
+    assert bench.schedule(2) == [rescue]
+    assert not bench.ledger.dependents.ended
+
+
+def test_a_dependency_that_is_met_cancels_nobody(bench: Bench) -> None:
+    first = bench.start()
+    second = bench.submit(if_never(first))
+    end(bench, first)
+    assert fate(bench, second) is None
+    assert bench.schedule(2) == [second]
+
+
+def test_one_that_can_never_start_from_its_submission_on_is_cancelled_in_the_same_turn(
+    bench: Bench,
+) -> None:
+    asked = st.SubmitAsked(now(6), if_never(7), ended={7: Outcome.TIMEOUT})
+    events = bench.feed(asked)
+    assert [type(event) for event in events] == [ev.Submitted, ev.DependencySettled, ev.Cancelled]
+    assert fate(bench, events[0].job_id) == why(7, "TIMEOUT")  # type: ignore[union-attr]
+    assert bench.ledger.jobs == {}
+
+
+def test_all_tasks_that_wait_are_cancelled_together(bench: Bench) -> None:
+    first = bench.start()
+    (array,) = bench.feed(st.SubmitAsked(now(), if_never(first), spans=((0, 99, 1),)))
+    assert isinstance(array, ev.ArraySubmitted)
+    last = bench.submit(if_never(array.array_id))
+    events = end(bench, first, exit_code=1)
+    assert [type(event) for event in events[1:]] == [
+        ev.DependencySettled, ev.Cancelled, ev.DependencySettled, ev.Cancelled,
+    ]  # fmt: skip
+    assert fate(bench, last) == why(array.array_id, "CANCELLED")
+    assert bench.ledger.jobs == {}
+    assert not bench.ledger.arrays
+
+
+def test_a_task_that_failed_is_named_by_its_index(bench: Bench) -> None:
+    (array,) = bench.feed(st.SubmitAsked(now(), spec(), spans=((7, 9, 1),)))
+    assert isinstance(array, ev.ArraySubmitted)
+    task, *_ = bench.schedule()
+    waiting = bench.submit(if_never(task))
+    bench.feed(attempt_started(task))
+    end(bench, task, exit_code=1)
+    assert fate(bench, waiting) == why(f"{array.array_id}_7", "FAILED")
+
+
+def test_new_dependencies_that_can_never_be_met_cancel_it_too(bench: Bench) -> None:
+    waiting = bench.submit(if_never(bench.start()))
+    change = st.Change(after=(Dependency(99),))
+    bench.feed(st.ChangeAsked(now(3), waiting, ALICE, change, ended={99: Outcome.FAILED}))
+    assert fate(bench, waiting) == why(99, "FAILED")
+
+
+@pytest.mark.parametrize("most", [1, 3, inf])
+@pytest.mark.parametrize("seed", seeds(range(25), quick=5))
+def test_in_any_graph_exactly_those_are_cancelled_that_must_be(seed: int, most: float) -> None:
+    """Each by the end of one that it waits for, however many are told at a time, also if the books
+    are read anew between two parts."""
+    random, books = Random(seed), Parts(most)
+    ids: list[int] = []
+    specs: dict[int, JobSpec] = {}
+    for _ in range(40):
+        known = random.sample(ids, min(len(ids), random.choice([0, 1, 1, 2, 3])))
+        asked = spec(
+            after=tuple(Dependency(each, random.choice([*RequiredOutcome])) for each in known),
+            cancel_if_never=random.random() < 0.6,
+        )
+        ids.append(books.submit(asked))
+        specs[ids[-1]] = asked
+    roots = [each for each in ids if not specs[each].after]
+    for at_s, root in enumerate(random.sample(roots, len(roots)), 1):
+        books.run(root, random.choice([0, 1]), float(at_s))
+        books.tell()
+        if random.random() < 0.3:
+            books.ledger = Ledger.of_jobs(
+                RULES.axes, books.ledger.jobs.values(), arrays=(),
+                next_id=books.ledger.next_id,
+                ended=lambda ids: {each: books.ledger.dependents.ended[each] for each in ids},
+            )  # fmt: skip
+            books.settlement = Settlement()
+    while books.ledger.dependents.ended:
+        assert books.tell(), "what is left is told"
+    for job_id in ids:
+        after_these = specs[job_id].after
+        over = {each: books.ended.get(each.job_id) for each in after_these}
+        is_broken = any(out is not None and not is_met(on.want, out) for on, out in over.items())
+        job = books.ledger.find(job_id)
+        if job_id in roots:
+            assert job is None
+        elif is_broken and specs[job_id].cancel_if_never:
+            assert job is None
+            assert books.ended[job_id] is Outcome.CANCELLED
+        else:
+            assert job is not None
+            assert (job.broken is not None) is is_broken
+            is_free = not is_broken and all(out is not None for out in over.values())
+            assert (job.eligible_at is not None) is is_free
+    books.ledger.check()

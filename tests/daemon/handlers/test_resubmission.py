@@ -24,6 +24,7 @@ ASKED: dict[str, Any] = {
     "notify": {"on": ["fail"], "argv": ["say", "it"]}, "preemptible": True,
     "group": "sweep%2",
     "retry": {"times": 2, "on": ["TIMEOUT"]}, "warn": {"signal": 10, "before_s": 60},
+    "if_never": "cancel",
 }  # fmt: skip
 #: Fields of a submission that hold for one time, and those that are not of the job.
 ONCE = {"after", "begin_s", "held", "array"}

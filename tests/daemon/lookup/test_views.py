@@ -449,6 +449,7 @@ def test_what_was_said_of_start_and_retries_is_shown() -> None:
         "retry": {"times": 2, "on": ["FAILED"], "done": 1},
         "warn": {"signal": "signal 40", "before_s": 60},
         "attempts": "attempt 2 of 3; attempt 1 ended FAILED (exit code 3)",
+        "if_never": "keep",
     }
 
 
@@ -459,6 +460,7 @@ def test_of_a_plain_job_there_is_nothing_to_say() -> None:
         "retry": None,
         "warn": None,
         "attempts": "",
+        "if_never": "keep",
     }
 
 
