@@ -210,6 +210,46 @@ def test_a_jobs_page_has_its_facts_and_the_end_of_its_output(sit: Sit, shared: I
     row(terminal, "RUNNING 2", "NAME")
 
 
+def test_an_output_is_followed_and_searched_on_the_whole_screen(
+    sit: Sit, instance: Instance
+) -> None:
+    path = instance.work / "drf-2.out"
+    terminal = sit(instance)
+    row(terminal, " 2 ", "steady")
+    terminal.type(b"l")
+    row(terminal, "output of job 2", ", following")
+    row(terminal, "working hard")
+    with path.open("a") as file:
+        file.write("".join(f"step {number}\n" for number in range(200)))
+    row(terminal, "step 199")
+    terminal.type(b"/step 42" + ENTER)
+    row(terminal, " step 42")
+    terminal.type(b"G")
+    row(terminal, "step 199")
+    terminal.type(ESC)
+    terminal.until("no search", lambda: "Esc" in terminal.lines()[-1])
+    terminal.type(b"q")
+    row(terminal, "RUNNING 2", "NAME")
+
+
+def test_a_time_limit_is_typed_and_marked_jobs_are_suspended_together(
+    sit: Sit, instance: Instance
+) -> None:
+    terminal = sit(instance)
+    row(terminal, " 2 ", "steady")
+    terminal.type(b"t30m\r")
+    row(terminal, "set time limit 30m of job 2")
+    assert instance.show(2)["time_limit_s"] == 1800
+    terminal.type(b"  ")
+    row(terminal, "2 marked")
+    terminal.type(b"p")
+    row(terminal, "suspend 2 jobs?")
+    terminal.type(b"y")
+    row(terminal, "suspended 2 jobs")
+    for job_id in (2, 3):
+        instance.wait_state(job_id, "SUSPENDED")
+
+
 def test_it_fills_the_terminal_that_it_has_at_any_moment(sit: Sit, shared: Instance) -> None:
     terminal = sit(shared)
     terminal.sees("q quit")

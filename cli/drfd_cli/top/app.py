@@ -25,9 +25,11 @@ from drfd_cli.top.feed import (
     SnapshotReader,
     fetch_detail,
     fetch_waiting,
+    ref_of,
     request_action,
 )
 from drfd_cli.top.keys import KeyDecoder
+from drfd_cli.top.log import LogPart, fetch_log
 from drfd_cli.top.paint import Theme
 from drfd_cli.top.panels import in_words
 from drfd_cli.top.screen import AlternateScreen
@@ -42,7 +44,7 @@ from drfd_cli.top.state import (
     viewer_of,
     window_of,
 )
-from drfd_cli.top.view import Detail, Scene, Size, screen, settled
+from drfd_cli.top.view import Detail, Scene, Size, log_query, read_again, screen, settled
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import SnapshotView
@@ -56,6 +58,8 @@ _JOB_S = 1.8
 #: Seconds between two requests for waiting jobs that the snapshots do not have, and the least
 #: ratio of them to the time that such a request takes.
 _WAITING_S, _TIMES = 2.0, 20.0
+#: Seconds between two looks at the output that is shown.
+_LOG_S = 0.5
 #: Seconds after which a message about the last action goes away, if no key was pressed.
 _MESSAGE_S = 8.0
 #: Seconds between two checks whether drf is in the foreground again.
@@ -84,6 +88,10 @@ class App:
         #: another one is on its way, and from when on one may be made.
         self._found: FoundRows | None = None
         self._is_seeking, self._seek_s = False, 0.0
+        #: The part of an output that was read last; whether another one is on its way, and when it
+        #: was asked for.
+        self._log: LogPart | None = None
+        self._is_reading, self._read_s = False, 0.0
         #: The message on the screen, and since when (monotonic seconds).
         self._message, self._message_s = "", 0.0
         self._is_continued = self._is_stopped = False
@@ -105,13 +113,15 @@ class App:
     def _step(self) -> bool:
         """Draw, wait for input, and handle it; False when the user has quit."""
         self._draw()
-        timeout_s = _ESCAPE_S if self._keys.is_waiting else _INPUT_S
+        pause_s = _LOG_S if self._state.page is Page.LOG else _INPUT_S
+        timeout_s = _ESCAPE_S if self._keys.is_waiting else pause_s
         ready, _, _ = select.select([0, self._woken], [], [], timeout_s)
         if self._woken in ready:
             self._take_signals()
             if self._feed.problem is not None:
                 raise self._feed.problem
             self._take_answers()
+        self._read_log()
         if 0 in ready:
             data = os.read(0, 4096)
             # Without data the terminal is gone.
@@ -136,7 +146,9 @@ class App:
         trouble = news.trouble(time.monotonic())
         # While the daemon is away, clocks stand still at its last snapshot.
         now_s = news.snapshot["at"] if trouble else time.time()
-        return Scene(news.snapshot, self._state, now_s, self._detail, trouble, self._found)
+        return Scene(
+            news.snapshot, self._state, now_s, self._detail, trouble, self._found, self._log
+        )
 
     def _press(self, key: str) -> bool:
         """Handle a key. Returns False if it quits."""
@@ -160,9 +172,26 @@ class App:
         if (before.job, before.shows_errors) != (self._state.job, self._state.shows_errors):
             if before.job != self._state.job:
                 self._detail = None
-            self._ask_about_job()
+            if self._state.page is Page.JOB:
+                self._ask_about_job()
         self._seek()
+        self._read_log()
         return True
+
+    def _read_log(self) -> None:
+        """Ask for the part of the output that is to be shown, if it is another one, or some time
+        after the last look."""
+        state = self._state
+        query, row = log_query(state), state.job
+        if query is None or row is None:
+            self._log = None
+            return
+        now_s, last = time.monotonic(), self._log
+        is_new = last is None or last.query != query
+        if self._is_reading or (not is_new and now_s - self._read_s < _LOG_S):
+            return
+        self._is_reading, self._read_s = True, now_s
+        self._asker.ask(lambda connection: fetch_log(connection, query, ref_of(row), last))
 
     def _ask_about_job(self) -> None:
         row, errors = self._state.job, self._state.shows_errors
@@ -203,10 +232,14 @@ class App:
                     job = self._state.job
                     if (job and job["label"], self._state.shows_errors) == (label, errors):
                         self._detail = detail
+                case LogPart():
+                    self._is_reading, self._log = False, answer
+                    size = Size(*self._screen.size())
+                    self._state = read_again(self._scene(), size, self._theme)
                 case FoundRows():
                     self._is_seeking, self._found = False, answer
                 case DrfdError():
-                    self._is_seeking = False
+                    self._is_seeking = self._is_reading = False
                     self._tell(ActionResult(clean(str(answer), 400), is_bad=True))
                 case Exception():
                     raise answer

@@ -54,7 +54,7 @@ def fetch_detail(
 ) -> tuple[str, bool, Detail]:
     """Request the details of a job. Returns them with its label, and whether they show its `errors`
     in place of its output. `last` is the last result for the job, or None."""
-    label, ref = row["label"], _ref(row)
+    label, ref = row["label"], ref_of(row)
     try:
         show = connection.request("show", id=ref)
     except DrfdError as error:
@@ -120,7 +120,7 @@ def _refs(verb: Verb, label: str) -> list[Ref]:
     return parse_ids(label)
 
 
-def _ref(row: SnapshotRow) -> Ref:
+def ref_of(row: SnapshotRow) -> Ref:
     try:
         return parse_id(row["label"])
     except Refused:

@@ -19,6 +19,8 @@ HELP = (
     "  c                  cancel (it asks)     h                hold, or release",
     "  p                  suspend, or resume   x                send a signal",
     "  t                  change the time limit                 P  the priority",
+    "  l                  the output on the whole screen, also while it grows:",
+    "                     / n N search, g G first and last line, ← → long lines",
     "  e                  a job's errors, in place of its output",
     "  q  ^C              quit",
     "",

@@ -113,6 +113,7 @@ _PANELS = tuple(TopPanel)
 class Page(Enum):
     MAIN = auto()
     JOB = auto()
+    LOG = auto()
     HELP = auto()
 
 
@@ -148,8 +149,22 @@ class State:
     #: The job that the page about one job shows.
     job: SnapshotRow | None = None
     shows_errors: bool = False
-    #: The number of lines that a page is scrolled down.
+    #: The number of lines that a page is scrolled down. On the page of an output, a number out of
+    #: bounds leads to the part before or after.
     scroll: int = 0
+    #: The number before the last key that scrolls.
+    came_from: int = 0
+    #: On the page of an output: the offset of its part, or None for the end of the file; the text
+    #: that is searched for, the direction of a search that is to be made, and the columns by which
+    #: lines are moved to the left.
+    log_begin: int | None = None
+    search: str = ""
+    seek: int = 0
+    #: The line that was found last.
+    found_at: int | None = None
+    shift: int = 0
+    #: The pages that are under the one that is shown.
+    under: tuple[Page, ...] = ()
     question: Question | None = None
     prompt: Prompt | None = None
     #: The marked jobs as they were last listed, by `mark_of`.
@@ -360,7 +375,7 @@ _MOST_TEXT = 60
 #: Waiting rows that two neighbouring parts of the list have in common.
 _OVERLAP = 100
 #: A scroll position beyond the end of any page.
-_END = 100_000
+_END = 1 << 40
 
 
 def cursor(state: State, panel: TopPanel, rows: Sequence[Any]) -> int:
@@ -413,7 +428,10 @@ def _press(
     if state.is_typing:
         return _type(state, key), None
     if key in ("?", "f1") and state.page is not Page.HELP:
-        return replace(state, page=Page.HELP, scroll=0), None
+        under = (*state.under, state.page)
+        return replace(state, page=Page.HELP, under=under, scroll=0), None
+    if key == "l" and state.page in (Page.MAIN, Page.JOB) and (row := selected(state, lists)):
+        return _open_log(state, row), None
     if key in ACTIONS and (rows := targets(state, lists)):
         return _act(state, key, rows, viewer)
     if state.page is not Page.MAIN:
@@ -439,7 +457,7 @@ def targets(state: State, lists: Lists) -> list[SnapshotRow]:
 
 def selected(state: State, lists: Lists) -> SnapshotRow | None:
     """Return the job of the page or under the cursor, or None."""
-    if state.page is Page.JOB and state.job is not None:
+    if state.page in (Page.JOB, Page.LOG) and state.job is not None:
         label = state.job["label"]
         listed = (row for panel in _PANELS[1:] for row in lists[panel] if row["label"] == label)
         return next(listed, state.job)
@@ -448,7 +466,13 @@ def selected(state: State, lists: Lists) -> SnapshotRow | None:
 
 
 def _type(state: State, key: str) -> State:
-    """Handle a key while the text of the filter is typed."""
+    """Handle a key while the text of the filter or of a search is typed."""
+    if state.page is Page.LOG:
+        text = _typed(state.search, key)
+        if key == "enter":
+            return replace(state, is_typing=False, seek=1, found_at=None)
+        is_over = key == "esc"
+        return replace(state, is_typing=not is_over, search="" if is_over else text)
     text = _typed(state.row_filter.text, key)
     if key in ("enter", "down", "up", "tab", "esc"):
         text = "" if key == "esc" else text
@@ -466,13 +490,15 @@ def _typed(text: str, key: str) -> str:
 
 
 def _on_page(state: State, key: str, page_rows: int) -> State:
-    """Handle a key on the help, or on the page about a job."""
+    """Handle a key on the help, or on a page about a job."""
+    if state.page is Page.LOG and (found := _on_log(state, key, page_rows)) is not None:
+        return found
     match key:
         case "q" | "esc" | "left" | "backspace" | "enter" | "?":
-            # The help may have been opened on the page of a job.
-            back = Page.JOB if state.page is Page.HELP and state.job is not None else Page.MAIN
-            job = state.job if back is Page.JOB else None
-            return replace(state, page=back, job=job, scroll=0)
+            *under, back = state.under or (Page.MAIN,)
+            job = None if back is Page.MAIN else state.job
+            scroll = _END if back is Page.LOG and state.log_begin is None else 0
+            return replace(state, page=back, under=tuple(under), job=job, scroll=scroll)
         case "home" | "g":
             return replace(state, scroll=0)
         case "end" | "G":
@@ -481,6 +507,38 @@ def _on_page(state: State, key: str, page_rows: int) -> State:
             return replace(state, shows_errors=not state.shows_errors)
     step = _STEPS.get(key, {"pgdn": page_rows, " ": page_rows, "pgup": -page_rows}.get(key, 0))
     return replace(state, scroll=max(0, state.scroll + step))
+
+
+def _open_log(state: State, row: SnapshotRow) -> State:
+    return replace(
+        state, page=Page.LOG, under=(*state.under, state.page), job=row, scroll=_END,
+        log_begin=None, search="", seek=0, shift=0,
+        shows_errors=state.shows_errors and state.page is Page.JOB,
+    )  # fmt: skip
+
+
+def _on_log(state: State, key: str, page_rows: int) -> State | None:
+    """Handle a key on the page of an output, or return None for those of all pages."""
+    match key:
+        case "/":
+            return replace(state, is_typing=True, search="")
+        case "n" | "N" if state.search:
+            return replace(state, seek=1 if key == "n" else -1)
+        case "esc" if state.search:
+            return replace(state, search="")
+        case "home" | "g":
+            return replace(state, scroll=0, log_begin=0)
+        case "end" | "G" | "f":
+            return replace(state, scroll=_END, log_begin=None)
+        case "left" | "right":
+            return replace(state, shift=max(0, state.shift + (20 if key == "right" else -20)))
+        case "e":
+            return replace(state, shows_errors=not state.shows_errors, scroll=_END, log_begin=None)
+        case "enter":
+            return state
+    steps = {"pgdn": page_rows, " ": page_rows, "pgup": -page_rows}
+    step = _STEPS.get(key) or steps.get(key, 0)
+    return replace(state, scroll=state.scroll + step, came_from=state.scroll) if step else None
 
 
 def _on_main(state: State, key: str, lists: Lists, page_rows: int, window: Window) -> State:
@@ -559,7 +617,8 @@ def _place(state: State, place: CursorPlace) -> State:
 
 def _open(state: State, row: Any) -> State:
     if state.panel is not TopPanel.TREE:
-        return replace(state, page=Page.JOB, job=row, scroll=0, shows_errors=False)
+        under = (state.page,)
+        return replace(state, page=Page.JOB, under=under, job=row, scroll=0, shows_errors=False)
     below = "" if state.row_filter.below == row["path"] else row["path"]
     return replace(state, row_filter=replace(state.row_filter, below=below))
 
