@@ -145,7 +145,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "quick_request": {"submitting"},
         "quick_submit": {"quick_request"},
         "words": {"output", "quick_request"},
-        "options": {"output", "words"},
+        "options": {"output", "words", "submitting"},
         "demo": {"options", "output", "charts"},
         "simulate": {"options", "output", "charts"},
         "slurm": {"output"},

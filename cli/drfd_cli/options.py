@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from drfd.client.words import (
     parse_signal,
     parse_warning,
 )
-from drfd.common.errors import Refused
+from drfd.common.errors import ConfigError, Refused
 from drfd.common.groups import read_group
 from drfd.common.indices import read_array
 from drfd.common.units import (
@@ -37,6 +38,8 @@ from drfd.common.units import (
 )
 from drfd_cli import output
 from drfd_cli.output import Columns, Form, local_time, render
+from drfd_cli.submitting import personal
+from drfd_cli.submitting.personal import Setting
 from drfd_cli.words import which_job
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -200,7 +203,16 @@ def state_option(text: str) -> Callable[[F], F]:
 def _set_colour(context: click.Context, param: click.Parameter, value: str | None) -> None:
     # The option of the verb is evaluated after that of `drf`, and wins.
     if value is not None or context.parent is None:
-        output.set_colour(value or "auto")
+        output.set_colour(value or _own_colour())
+
+
+def _own_colour() -> str:
+    try:
+        settings = personal.read(os.environ)
+    except ConfigError:
+        # A submission tells of it; all else works.
+        return "auto"
+    return "auto" if settings is None else settings.colour
 
 
 #: An option of `drf` itself and of every verb that prints in colours.
@@ -308,6 +320,47 @@ class GroupedHelp(click.Command):
                 formatter.write_dl([(f"{name:<{width}}", text) for name, text in records])
 
 
+class JobCommand(GroupedHelp):
+    """A command that submits a job. The user's own defaults, and those of the preset, stand before
+    its arguments. A context that is not one of `drf` itself only reads options, and has none."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        settings = self._settings(ctx, args)
+        return super().parse_args(ctx, [*(each.word for each in settings), *args])
+
+    def _settings(self, ctx: click.Context, args: list[str]) -> list[Setting]:
+        above = ctx.parent
+        if above is None or above.parent is not None or ctx.resilient_parsing:
+            return []
+        try:
+            given, _, _ = self.make_parser(ctx).parse_args(list(args))
+        except click.UsageError:
+            # The caller tells of it.
+            return []
+        asks_for_help = self.get_help_option(ctx)
+        if asks_for_help is not None and asks_for_help.name in given:
+            return []
+        settings = personal.chosen(self.name or "", given.get("preset"), os.environ)
+        params = {name: param for param in self.params for name in param.opts}
+        known: dict[str, Setting] = {}
+        for setting in settings:
+            param = params[setting.option]
+            if setting.value is not None:
+                self._check(ctx, param, setting)
+            if param.multiple or param.name not in given:
+                # The last one counts, except where each adds something.
+                known[setting.word if param.multiple else setting.option] = setting
+        ctx.meta["drf.personal"] = list(known.values())
+        return settings
+
+    def _check(self, ctx: click.Context, param: click.Parameter, setting: Setting) -> None:
+        """Raise ConfigError for a value that the option does not take."""
+        try:
+            param.type.convert(setting.value, param, ctx)
+        except click.BadParameter as error:
+            raise ConfigError("config", f"{setting.place}: {error.message}") from None
+
+
 #: The headings of the help, with the names of the parameters below each.
 _GROUPS = {
     "What it asks for": {"cores", "mem", "io", "gres", "time", "pool", "priority"},
@@ -371,6 +424,7 @@ class _FirstSpelling(click.Option):
 
 #: The options for start conditions, retries and warnings.
 condition_options = all_of(
+    click.option("--preset", metavar="NAME", help="The options of a preset in your config.toml."),
     after_option,
     click.option(
         "--if-never", "--kill-on-invalid-dep", "if_never", cls=_FirstSpelling, metavar="WHAT",

@@ -12,11 +12,13 @@ import _socket
 import os
 import sys
 
+from drfd.common.errors import ConfigError
 from drfd.common.quick_json import decode, encode
 from drfd.linux.unix_sockets import connect_in_line, peer_of
 from drfd.payload.environment import as_given, capture
-from drfd.payload.pack import of_request, output_for_errors
+from drfd.payload.pack import of_request, output_fields
 from drfd.payload.signature import digest_of, fetch_key, proof_of
+from drfd_cli.submitting import personal
 from drfd_cli.submitting.foresight import doubts_about
 
 TYPE_CHECKING = False
@@ -39,6 +41,28 @@ _SYSTEM_SOCKET = "/run/drfd/drfd.sock"
 #: Seconds that each exchange with the daemon may take.
 _ANSWER_S = 120
 _LONGEST_NAME = 256
+
+
+def read_all(
+    verb: str, args: list[str], texts: Mapping[str, str], flags: Mapping[str, str], *,
+    is_dashed: bool,
+) -> tuple[dict[str, object], list[str]] | None:  # fmt: skip
+    """Return what `read` returns for these arguments, with the user's own defaults before them."""
+    texts = {**texts, "--preset": "preset"}
+    found = read(args, texts, flags, is_dashed=is_dashed)
+    if found is None:
+        return None
+    preset = found[0].get("preset")
+    try:
+        settings = personal.chosen(verb, None if preset is None else str(preset), os.environ)
+    except ConfigError:
+        return None
+    if settings:
+        words = [each.word for each in settings]
+        found = read([*words, *args], texts, flags, is_dashed=is_dashed)
+    if found is not None:
+        found[0].pop("preset", None)
+    return found
 
 
 def read(
@@ -79,7 +103,7 @@ def read(
 
 
 def _complete(fields: dict[str, object], argv: list[str]) -> dict[str, object]:
-    return {**fields, "stderr": output_for_errors(fields), "argv": argv}
+    return {**fields, **output_fields(fields), "argv": argv}
 
 
 def _split(word: str) -> tuple[str, str | None]:

@@ -19,7 +19,7 @@ from drfd_cli.quick_request import (
     connect,
     doubts_to_print,
     line_of,
-    read,
+    read_all,
     send,
     socket_of_daemon,
     surroundings,
@@ -39,7 +39,7 @@ _FLAGS = {"-q": "quiet", "--quiet": "quiet", NO_WARNINGS: NO_WARNINGS}
 def run(args: list[str]) -> None:
     """Run the job of the arguments after `run`, and exit as it does. Returns if the complete
     program must do it; no job is queued then."""
-    found = read(args, _TEXTS, _FLAGS, is_dashed=False)
+    found = read_all("run", args, _TEXTS, _FLAGS, is_dashed=False)
     if found is None:
         return
     fields, given = found

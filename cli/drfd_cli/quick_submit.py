@@ -13,7 +13,7 @@ from drfd_cli.quick_request import (
     connect,
     doubts_to_print,
     line_of,
-    read,
+    read_all,
     received,
     send,
     surroundings,
@@ -43,7 +43,7 @@ class Lost(Exception):
 def submit(args: list[str], key: str) -> bool:
     """Queue the job of the arguments after `submit`, and print its id. Returns False if the
     complete program must do it; no job is queued then. Raises Lost."""
-    found = read(args, _TEXTS, _FLAGS, is_dashed=True)
+    found = read_all("submit", args, _TEXTS, _FLAGS, is_dashed=True)
     if found is None:
         return False
     fields, given = found

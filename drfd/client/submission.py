@@ -14,7 +14,7 @@ from pathlib import Path
 from drfd.client.words import Ref
 from drfd.common.errors import Refused
 from drfd.payload.environment import not_text
-from drfd.payload.pack import output_for_errors
+from drfd.payload.pack import output_fields
 
 #: The disk's name, or None for the disk of the working directory; bytes read and written per
 #: second.
@@ -117,7 +117,7 @@ class Submission:
             "warn": None if warn is None else {"signal": warn[0], "before_s": warn[1]},
             "if_never": self.if_never,
         }
-        given["stderr"] = output_for_errors(given)
+        given |= output_fields(given)
         return {key: value for key, value in given.items() if value is not None}
 
     def _check(self) -> None:

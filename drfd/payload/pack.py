@@ -74,15 +74,22 @@ def of_request(fields: Mapping[str, Any]) -> bytes:
     )
 
 
-def output_for_errors(fields: Mapping[str, Any]) -> str:
-    """Return the pattern of the file that takes the errors of a submission with these fields: the
-    one that was asked for, or else that of the output, so that a job has one file.
+def output_fields(fields: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields `stdout` and `stderr` for a submission with these fields. What ends with a
+    slash is a directory, and the files in it have their usual names. The errors go to the file of
+    the output unless another was asked for, so that a job has one file.
 
-    Clients send it. In a request without it the errors go to a file of their own, so that clients
-    and daemons of different releases encode, and sign, the same payload.
+    Clients send this. In a request without `stderr` the errors go to a file of their own, so that
+    clients and daemons of different releases encode, and sign, the same payload.
     """
-    stdout: str | None = fields.get("stderr") or fields.get("stdout")
-    return stdout or f"{usual_output(is_array=fields.get('array') is not None)}.out"
+    usual = usual_output(is_array=fields.get("array") is not None)
+    stdout, stderr = fields.get("stdout"), fields.get("stderr")
+    found = {}
+    if stdout:
+        found["stdout"] = stdout = f"{stdout}{usual}.out" if stdout.endswith("/") else stdout
+    if stderr and stderr.endswith("/"):
+        stderr = f"{stderr}{usual}.err"
+    return {**found, "stderr": stderr or stdout or f"{usual}.out"}
 
 
 def usual_output(*, is_array: bool) -> str:

@@ -13,14 +13,14 @@ from drfd.client.connection import Connection
 from drfd_cli.attached import attend
 from drfd_cli.attachment import AttachSocket, catch_signals
 from drfd_cli.commands.submit import fields, warn
-from drfd_cli.options import GroupedHelp, condition_options, connect, demand_options
+from drfd_cli.options import JobCommand, condition_options, connect, demand_options
 from drfd_cli.quick_run import is_sign
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import EndedJobView
 
 
-@click.command("run", cls=GroupedHelp, context_settings={"allow_interspersed_args": False})
+@click.command("run", cls=JobCommand, context_settings={"allow_interspersed_args": False})
 @demand_options
 @condition_options
 @click.option("-q", "--quiet", is_flag=True, help="Do not say why it waits.")

@@ -19,7 +19,7 @@ from drfd_cli import output
 from drfd_cli.commands.wait import wait_for
 from drfd_cli.options import (
     ARRAY,
-    GroupedHelp,
+    JobCommand,
     condition_options,
     connect,
     demand_options,
@@ -98,7 +98,7 @@ def directives(script: str, name: str, *, check: Callable[[list[str]], None]) ->
     return words
 
 
-class _SubmitCommand(GroupedHelp):
+class _SubmitCommand(JobCommand):
     """A command that keeps its arguments as typed, to tell a command after `--` from a script."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -150,6 +150,8 @@ def command(
     request = fields(command, script=script, **asked)
     if dry_run:
         forecast = client.forecast(**request)
+        for setting in ctx.meta["drf.personal"]:
+            output.say(f"{setting.word} is from {setting.place}")
         if not no_warnings:
             warn(request)
         known = ("expected_start_at", "reason", "no_estimate")
@@ -163,7 +165,7 @@ def command(
     else:
         what = f"array {job_id} of {count} task{'' if count == 1 else 's'}"
         if not no_warnings:
-            _tell_of_one_file(asked["stdout"], asked["stderr"])
+            _tell_of_one_file(request.get("stdout"), asked["stderr"] and request["stderr"])
     return Result(
         show=lambda: click.echo(job_id if quiet else f"submitted {what}"),
         view=lambda: pick(reply, ("id", "tasks")),
@@ -237,7 +239,7 @@ def _wait(client: Connection, job_id: int, *, is_quiet: bool) -> int:
     return int(waited["ended"][0]["status"])
 
 
-def _tell_of_one_file(stdout: str | None, stderr: str | None) -> None:
+def _tell_of_one_file(stdout: Any, stderr: Any) -> None:
     """Warn if all tasks of an array write to the same file."""
     for option, path in (("-o", stdout), ("-e", stderr)):
         if path and path != "/dev/null" and not re.search("%[aj]", path.replace("%%", "")):
@@ -273,12 +275,14 @@ def fields(
     argv: tuple[str, ...],
     *,
     export: tuple[str, ...],
+    preset: str | None = None,
     retry: int | None = None,
     retry_on: list[str] | None = None,
     slurm: Translation | None = None,
     **asked: Any,
 ) -> dict[str, object]:
-    """Return the fields of a submission request; the daemon sets those that are missing."""
+    """Return the fields of a submission request; the daemon sets those that are missing. The
+    options of the `preset` are among those that are given."""
     if retry_on is not None and retry is None:
         raise click.UsageError("--retry-on says when to try again; --retry N how often")
     env = capture(as_given(os.environ), export)

@@ -1,0 +1,238 @@
+"""A user's own defaults and presets: `config.toml` in the user's configuration directory.
+
+Settings become words of a command line, which stand before those that the user writes, so that the
+user's own win:
+
+    the configuration of drfd < personal defaults < preset < #DRF lines < command line
+
+Nothing slow is loaded where there is no such file: `drf submit` loads this module.
+"""
+
+from __future__ import annotations
+
+from drfd.common.errors import ConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+    from typing import NoReturn
+
+#: Keys with a text or a number → the option that each stands for.
+_VALUES = {
+    "cores": "--cores", "memory": "--mem", "time": "--time", "name": "--name", "pool": "--pool",
+    "priority": "--priority", "begin": "--begin", "retry": "--retry", "warn": "--warn",
+    "array": "--array", "group": "--group", "notify_command": "--notify-command",
+    "output": "--output", "error": "--error",
+}  # fmt: skip
+#: Keys whose value may be a list → the option, and what joins its values, or "" for an option each.
+_LISTS = {
+    "io": ("--io", ""), "gres": ("--gres", ""), "export": ("--export", ""),
+    "after": ("--after", ""), "retry_on": ("--retry-on", ","), "notify": ("--notify", ","),
+}  # fmt: skip
+#: Keys with true or false → the option, and the value that asks for it.
+_FLAGS = {
+    "hold": ("--hold", True), "preemptible": ("--preemptible", True),
+    "warnings": ("--no-warnings", False),
+}  # fmt: skip
+_PRESET_KEYS = (*_VALUES, *_LISTS, *_FLAGS)
+#: Keys outside a preset: what belongs to one kind of job only would be a trap as a default.
+_DEFAULT_KEYS = (
+    *("output", "cores", "memory", "time", "io", "pool", "notify", "notify_command", "export"),
+    *("warnings", "colour"),
+)
+_COLOURS = ("auto", "always", "never")
+#: Options of `drf submit` that `drf run` has not.
+_NOT_OF_RUN = frozenset(
+    (
+        *("--array", "--hold", "--preemptible", "--notify", "--notify-command", "--output"),
+        *("--error",),
+    )
+)
+_PATHS = ("output", "error")
+
+
+class Setting:
+    """A setting as a word of the command line, and where it stands."""
+
+    def __init__(self, option: str, value: str | None, place: str) -> None:
+        self.option = option
+        #: None for an option without a value.
+        self.value = value
+        #: "file, line 3: preset.gpu.cores"
+        self.place = place
+
+    @property
+    def word(self) -> str:
+        return self.option if self.value is None else f"{self.option}={self.value}"
+
+
+class Settings:
+    """The content of the file."""
+
+    def __init__(
+        self, path: str, defaults: list[Setting], presets: dict[str, list[Setting]], colour: str
+    ) -> None:
+        self.path = path
+        self.defaults = defaults
+        self.presets = presets
+        #: `auto`, `always` or `never`.
+        self.colour = colour
+
+    def chosen(self, verb: str, preset: str | None) -> list[Setting]:
+        """Return the settings for a job of this verb, weaker ones first. Raises ConfigError if
+        there is no such preset."""
+        if preset is not None and preset not in self.presets:
+            raise no_preset(preset, self.path, self.presets)
+        found = [*self.defaults, *(() if preset is None else self.presets[preset])]
+        return [each for each in found if verb == "submit" or each.option not in _NOT_OF_RUN]
+
+
+def path_of(environ: Mapping[str, str]) -> str:
+    """Return the path of the file, which need not be there."""
+    named = environ.get("XDG_CONFIG_HOME", "")
+    home = environ.get("HOME") or "/nonexistent"
+    return f"{named if named.startswith('/') else f'{home}/.config'}/drfd/config.toml"
+
+
+def read(environ: Mapping[str, str]) -> Settings | None:
+    """Return the user's settings, or None without a file. Raises ConfigError.
+
+    Whether a value can be an option's is not looked at.
+    """
+    path = path_of(environ)
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MOST_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise ConfigError("config", f"cannot read {path}: {error.strerror}") from None
+    # Imported here: it is slow to load and seldom needed.
+    import tomllib
+
+    try:
+        text = data.decode()
+        table = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError("config", f"{path} is not TOML: {error}") from None
+    return _Reader(path, text, environ).read(table)
+
+
+def chosen(verb: str, preset: str | None, environ: Mapping[str, str]) -> list[Setting]:
+    """Return the settings for a job of this verb. Raises ConfigError."""
+    settings = read(environ)
+    if settings is not None:
+        return settings.chosen(verb, preset)
+    if preset is not None:
+        raise no_preset(preset, path_of(environ), ())
+    return []
+
+
+def no_preset(name: str, path: str, known: Collection[str]) -> ConfigError:
+    hint = _near(name, known) or (
+        f"presets: {', '.join(sorted(known))}" if known else f"write [preset.{name}] into {path}"
+    )
+    return ConfigError("config", f"--preset: there is no preset {name!r} in {path}", hint=hint)
+
+
+#: Longest file that is read.
+_MOST_BYTES = 1 << 20
+
+
+class _Reader:
+    def __init__(self, path: str, text: str, environ: Mapping[str, str]) -> None:
+        self._path = path
+        self._text = text
+        self._home = environ.get("HOME") or ""
+
+    def read(self, table: dict[str, object]) -> Settings:
+        own = {key: value for key, value in table.items() if key != "preset"}
+        colour = own.pop("colour", own.pop("color", "auto"))
+        if colour not in _COLOURS:
+            self._fail("", "colour", f"{colour!r} is not a choice", "auto, always or never")
+        presets = table.get("preset", {})
+        if not isinstance(presets, dict) or not all(
+            isinstance(each, dict) for each in presets.values()
+        ):
+            self._fail("", "preset", "a preset is a table", "[preset.gpu] with keys below")
+        return Settings(
+            self._path,
+            list(self._settings(own, "", _DEFAULT_KEYS)),
+            {
+                name: list(self._settings(each, f"preset.{name}", _PRESET_KEYS))
+                for name, each in presets.items()
+            },
+            str(colour),
+        )
+
+    def _settings(
+        self, table: Mapping[str, object], title: str, known: Collection[str]
+    ) -> Iterator[Setting]:
+        for key, value in table.items():
+            if key not in known:
+                others = f"known keys: {', '.join(sorted({*known} - {'colour'}))}"
+                if key in _PRESET_KEYS:
+                    others = "it can stand in a preset"
+                self._fail(title, key, "unknown key", _near(key, known) or others)
+            yield from self._setting(title, key, value)
+
+    def _setting(self, title: str, key: str, value: object) -> Iterator[Setting]:
+        place = self._place(title, key)
+        if key in _FLAGS:
+            option, asked = _FLAGS[key]
+            if not isinstance(value, bool):
+                self._fail(title, key, f"{value!r} is not true or false")
+            if value is asked:
+                yield Setting(option, None, place)
+        elif key in _LISTS:
+            option, sign = _LISTS[key]
+            texts = [
+                self._text_of(title, key, each)
+                for each in (value if isinstance(value, list) else [value])
+            ]
+            for each in [sign.join(texts)] if sign else texts:
+                yield Setting(option, each, place)
+        else:
+            text = self._text_of(title, key, value)
+            if key in _PATHS and text.startswith("~/"):
+                text = self._home + text[1:]
+            yield Setting(_VALUES[key], text, place)
+
+    def _text_of(self, title: str, key: str, value: object) -> str:
+        if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
+            self._fail(title, key, f"{value!r} is not a text or a number")
+        return str(value)
+
+    def _fail(self, title: str, key: str, text: str, hint: str = "") -> NoReturn:
+        raise ConfigError("config", f"{self._place(title, key)}: {text}", hint=hint)
+
+    def _place(self, title: str, key: str) -> str:
+        line = self._line_of(title, key)
+        at = "" if line is None else f", line {line}"
+        return f"{self._path}{at}: {title}.{key}" if title else f"{self._path}{at}: {key}"
+
+    def _line_of(self, title: str, key: str) -> int | None:
+        """Return the number of the line that begins with this key below this heading, or None if
+        it is written in another way."""
+        heading = ""
+        for number, line in enumerate(self._text.split("\n"), 1):
+            word = line.strip()
+            if word.startswith("["):
+                heading = _bare(word.partition("]")[0].strip("["))
+                if not title and heading.partition(".")[0] == key:
+                    return number
+            elif heading == title and _bare(word.partition("=")[0]) == key:
+                return number
+        return None
+
+
+def _bare(name: str) -> str:
+    return ".".join(part.strip().strip("\"'") for part in name.split("."))
+
+
+def _near(word: str, known: Collection[str]) -> str:
+    # Imported here: it is slow to load and seldom needed.
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, sorted(known), 1)
+    return f"did you mean {near[0]}?" if near else ""
