@@ -58,6 +58,7 @@ GROUPS = {
         "doctor": ("what is enforced on this machine, and what is not", ""),
     },
     "The command line": {
+        "man": ("the manual of a command; or write all man pages", "submit"),
         "completion": ("completion of words in bash, zsh and fish", "bash --install"),
     },
     "Trying it out": {
@@ -75,8 +76,6 @@ EXAMPLES = {
     for verbs in GROUPS.values()
     for verb, (_, words) in verbs.items()
 }
-#: Verbs that the help does not list; `drfd install` calls them.
-_HIDDEN = ("man",)
 #: The verbs that share a module; each other verb has the module of its name in `commands`.
 _SHARED_MODULES = {
     **dict.fromkeys(("cancel", "hold", "release", "suspend", "resume", "signal"), "job_actions"),
@@ -141,7 +140,7 @@ class _Verbs(click.Group):
         if args[0] == "--help":
             click.echo(ctx.get_help())
             ctx.exit()
-        if args[0] not in (*VERBS, *_HIDDEN):
+        if args[0] not in VERBS:
             ctx.fail(f"No such command {args[0]!r}.{_hint(args[0])}")
         return super().resolve_command(ctx, args)
 
@@ -149,12 +148,11 @@ class _Verbs(click.Group):
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in VERBS and name not in _HIDDEN:
+        if name not in VERBS:
             return None
         command = command_of(name)
         command.short_help = VERBS.get(name)
-        if name in EXAMPLES:
-            command.epilog = f"Example: {EXAMPLES[name]}"
+        command.epilog = f"Example: {EXAMPLES[name]}"
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from cli.drf import Drf, Finish, Spawn
 from drfd_cli.commands.man import DOCUMENTS, from_markdown, pages, plain, sections, styled
-from drfd_cli.main import VERBS, cli
+from drfd_cli.main import EXAMPLES, VERBS, cli
 
 ROOT = Path(__file__).parents[2]
 TEXTS = {
@@ -134,7 +134,7 @@ def test_all_files_are_where_the_shells_and_man_look(drf: Drf, tmp_path: Path) -
     assert found == [
         "share/bash-completion/completions/drf",
         "share/fish/vendor_completions.d/drf.fish",
-        "share/man/man1/drf.1",
+        *sorted(["share/man/man1/drf.1", *(f"share/man/man1/drf-{verb}.1" for verb in VERBS)]),
         "share/man/man5/drfd.toml.5",
         "share/man/man8/drfd.8",
         "share/zsh/site-functions/_drf",
@@ -143,8 +143,52 @@ def test_all_files_are_where_the_shells_and_man_look(drf: Drf, tmp_path: Path) -
     assert subprocess.run(["bash", "-n", bash], timeout=60).returncode == 0
 
 
-def test_it_is_not_among_the_verbs_for_users(drf: Drf) -> None:
-    assert "man " not in drf("--help").out
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_a_page_of_its_own(verb: str) -> None:
+    page = bare(PAGES[f"drf-{verb}.1"])
+    assert f"\ndrf-{verb} - {VERBS[verb]}\n" in page
+    assert f"\n.SH SYNOPSIS\ndrf {verb}" in page
+    assert EXAMPLES[verb] in page
+    command = cli.get_command(click.Context(cli), verb)
+    assert command is not None
+    for param in command.params:
+        if isinstance(param, click.Option):
+            assert ", ".join(param.opts) in page
+
+
+def test_the_page_of_a_verb_has_what_the_guide_says_of_it() -> None:
+    page = bare(PAGES["drf-retry.1"])
+    assert "It submits ended jobs again as new jobs" in page
+    assert "submits an ended job again as a new job, with all that it was submitted with" in page
+    assert "It queues a job" in bare(PAGES["drf-submit.1"])
+
+
+@pytest.mark.parametrize(
+    ("words", "page"), [(["wait"], "drf-wait"), ([], "drf"), (["drfd.toml"], "drfd.toml")]
+)
+def test_a_page_is_shown_by_man(
+    drf: Drf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], page: str
+) -> None:
+    man = tmp_path / "man"
+    said = tmp_path / "said"
+    man.write_text(f'#!/bin/sh\n{{ echo "$1"; sed -n 3p "$2"; }} >{said}; exit 7\n')
+    man.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert drf("man", *words).code == 7
+    option, name = bare(said.read_text()).splitlines()
+    assert (option, name.partition(" ")[0]) == ("-l", page)
+
+
+def test_what_is_neither_a_verb_nor_a_directory_is_refused(
+    drf: Drf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = drf("man", "sumbit")
+    assert (result.code, result.out, [*tmp_path.iterdir()]) == (1, "", [])
+    assert result.err == (
+        "drf: there is no manual of sumbit (drf --help lists the verbs; to write all pages into a"
+        " directory: drf man ./sumbit)\n"
+    )
 
 
 def test_a_verb_completes(spawn: Spawn, finish: Finish) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from drfd.daemon.main import main
+from drfd_cli.main import VERBS
 
 BIN = Path(sys.executable).parent
 
@@ -36,6 +37,7 @@ INSTALLED = [
     "usr/local/share/bash-completion/completions/drf",
     "usr/local/share/drfd/drfd.toml",
     "usr/local/share/fish/vendor_completions.d/drf.fish",
+    *sorted(f"usr/local/share/man/man1/drf-{verb}.1" for verb in VERBS),
     "usr/local/share/man/man1/drf.1",
     "usr/local/share/man/man5/drfd.toml.5",
     "usr/local/share/man/man8/drfd.8",

@@ -1,8 +1,12 @@
-"""drf man: the man pages and shell completions, for installers and packagers."""
+"""drf man: the manual of a verb; or man pages and shell completions, written for installers."""
 
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import metadata
 from itertools import takewhile
@@ -12,6 +16,8 @@ import click
 
 import drfd
 from drfd import __version__
+from drfd.common.errors import Refused
+from drfd_cli import output
 from drfd_cli.top.keys import HELP
 from drfd_cli.words.shells import PLACES, SCRIPTS
 
@@ -19,6 +25,12 @@ from drfd_cli.words.shells import PLACES, SCRIPTS
 _FROM_DOCUMENT = {
     "drfd.8": ("drfd", "fair batch scheduler: the daemon", "administration.md"),
     "drfd.toml.5": ("drfd.toml", "configuration of drfd", "configuration.md"),
+}
+#: Sections of the guide that belong to a verb, besides its row among the commands.
+_SECTIONS = {
+    **dict.fromkeys(("submit", "run"), ("What a job declares", "Conditions and retries")),
+    "retry": ("Conditions and retries",),
+    "wait": ("Exit codes",),
 }
 #: The documents that the pages are made from: README.md, and files of docs/.
 DOCUMENTS = ("README.md", "guide.md", "administration.md", "configuration.md")
@@ -35,7 +47,7 @@ _SYNOPSIS = {
     "drfd.toml.5": ["/etc/drfd/drfd.toml", "/etc/drfd/drfd.d/*.toml", "~/.config/drfd/drfd.toml"],
 }
 _SEE_ALSO = {
-    "drf.1": "drfd(8), drfd.toml(5)",
+    "drf.1": "drf\\-submit(1) and so on for each command, drfd(8), drfd.toml(5)",
     "drfd.8": "drf(1), drfd.toml(5), systemctl(1), journalctl(1)",
     "drfd.toml.5": "drf(1), drfd(8)",
 }
@@ -44,6 +56,7 @@ _SEE_ALSO = {
 def pages(cli: click.Group, documents: Mapping[str, str], version: str) -> dict[str, str]:
     """Return the man pages by file name. `documents` has the text of each of `DOCUMENTS`."""
     made = {"drf.1": _drf(cli, sections(documents["README.md"]), sections(documents["guide.md"]))}
+    made |= _verb_pages(cli, sections(documents["guide.md"]))
     for page, (name, what, document) in _FROM_DOCUMENT.items():
         made[page] = _join(
             _head(name, what, _SYNOPSIS[page]),
@@ -53,7 +66,9 @@ def pages(cli: click.Group, documents: Mapping[str, str], version: str) -> dict[
             ),
         )
     return {
-        page: _title(page, version) + body + f".SH SEE ALSO\n{_SEE_ALSO[page]}\n"
+        page: _title(page, version)
+        + body
+        + f".SH SEE ALSO\n{_SEE_ALSO.get(page, 'drf(1), drfd(8)')}\n"
         for page, body in made.items()
     }
 
@@ -85,14 +100,57 @@ def _head(name: str, what: str, synopsis: Iterable[str]) -> str:
 
 
 def _verbs(cli: click.Group) -> Iterator[str]:
+    for verb, command in _commands(cli):
+        yield f'.SS "{plain(_usage(cli, verb, command))}"\n{_about(command)}\n'
+        yield _options(command.params)
+
+
+def _verb_pages(cli: click.Group, guide: dict[str, str]) -> dict[str, str]:
+    """Return a page for each verb, by file name."""
+    rows = _rows(guide["Commands"])
+    made = {}
+    for verb, command in _commands(cli):
+        of_guide = {title: guide[title] for title in _SECTIONS.get(verb, ())}
+        example = (command.epilog or "").removeprefix("Example: ")
+        made[f"drf-{verb}.1"] = _join(
+            _head(f"drf-{verb}", command.short_help or verb, [_usage(cli, verb, command)]),
+            f".SH DESCRIPTION\n{_about(command)}",
+            *([f".PP\n{styled(f'It {rows[verb]}.')}"] if verb in rows else []),
+            ".SH OPTIONS\n" + _options(command.params),
+            *(
+                f'.SH "{plain(title.upper())}"\n' + from_markdown(text)
+                for title, text in of_guide.items()
+            ),
+            f".SH EXAMPLE\n.EX\n{plain(example)}\n.EE",
+        )
+    return made
+
+
+def _rows(commands: str) -> dict[str, str]:
+    """Return what the guide's table of commands says of each verb that has a row of its own."""
+    rows = (_cells(line) for line in commands.splitlines() if line.startswith("| `drf "))
+    found = {}
+    for first, text in ((row[0], "|".join(row[1:])) for row in rows):
+        if first.count("`") == 2:
+            found[first.strip("`").split()[1]] = text
+    return found
+
+
+def _commands(cli: click.Group) -> Iterator[tuple[str, click.Command]]:
     above = click.Context(cli, info_name="drf")
     for verb in cli.list_commands(above):
         command = cli.get_command(above, verb)
         assert command is not None
-        context = click.Context(command, info_name=verb, parent=above)
-        usage = " ".join(["drf", verb, *command.collect_usage_pieces(context)])
-        yield f'.SS "{plain(usage)}"\n{styled(" ".join((command.help or "").split()))}\n'
-        yield _options(command.params)
+        yield verb, command
+
+
+def _usage(cli: click.Group, verb: str, command: click.Command) -> str:
+    context = click.Context(command, info_name=verb, parent=click.Context(cli, info_name="drf"))
+    return " ".join(["drf", verb, *command.collect_usage_pieces(context)])
+
+
+def _about(command: click.Command) -> str:
+    return styled(" ".join((command.help or "").split()))
 
 
 def _options(params: Iterable[click.Parameter]) -> str:
@@ -205,25 +263,49 @@ def _table(rows: list[str]) -> Iterator[str]:
 
 
 def _cells(row: str) -> list[str]:
-    return [cell.strip() for cell in row.strip().strip("|").split("|")]
+    cells = re.split(r"(?<!\\)\|", row.strip().strip("|"))
+    return [cell.strip().replace("\\|", "|") for cell in cells]
 
 
 @click.command("man")
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("verb", metavar="VERB|DIR", required=False)
 @click.pass_context
-def command(context: click.Context, directory: Path) -> None:
-    """Write man pages and shell completions below DIR/share."""
+def command(context: click.Context, /, verb: str | None) -> int | None:
+    """Show the manual of a verb, of drf itself, of drfd or of drfd.toml; or write all man pages and
+    the shell completions below DIR/share, if a directory is named (with a slash, or one that is
+    there)."""
     root = context.find_root().command
     assert isinstance(root, click.Group)
-    files = {
-        f"share/man/man{name[-1]}/{name}": text
-        for name, text in pages(root, _documents(), __version__).items()
-    }
+    made = pages(root, _documents(), __version__)
+    named = {name.rpartition(".")[0].removeprefix("drf-"): name for name in made}
+    if verb is None or verb in named:
+        return _show(made[named[verb or "drf"]])
+    if "/" not in verb and not Path(verb).is_dir():
+        raise Refused(
+            "no-page", f"there is no manual of {output.clean(verb)}",
+            hint="drf --help lists the verbs; to write all pages into a directory: "
+            f"drf man ./{verb}",
+        )  # fmt: skip
+    files = {f"share/man/man{name[-1]}/{name}": text for name, text in made.items()}
     files |= {PLACES[shell]: script for shell, script in SCRIPTS.items()}
     for name, text in files.items():
-        file = directory / name
+        file = Path(verb) / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
+    return None
+
+
+def _show(page: str) -> int:
+    """Show a page with man(1), and return its exit code."""
+    program = shutil.which("man")
+    if program is None:
+        raise Refused("no-man", "there is no man on this machine", hint="drf VERB --help")
+    sys.stdout.flush()
+    # A file, because some versions of man read no standard input.
+    with tempfile.NamedTemporaryFile("w", prefix="drf-", suffix=".1") as file:
+        file.write(page)
+        file.flush()
+        return subprocess.run([program, "-l", file.name], check=False).returncode
 
 
 def _documents() -> dict[str, str]:
