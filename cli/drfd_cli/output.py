@@ -48,6 +48,8 @@ Column = str | tuple[str, str]
 #: The columns of a table, with the function that returns the cell of a row.
 Cells = Mapping[Column, Callable[[V], object]]
 
+#: Seconds below which the run time of an ended job is shown in tenths.
+_SHORT_S = 9.95
 #: Characters that change the direction of text: they can make one name look like another.
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 #: Width of a table that goes to a file or a pipe.
@@ -413,7 +415,10 @@ def label(job: JobView | ArrayView) -> str:
 def show_elapsed(job: JobView) -> str:
     if job["started_at"] is None:
         return "-"
-    return show_duration((job["ended_at"] or time.time()) - job["started_at"])
+    ran_s = (job["ended_at"] or time.time()) - job["started_at"]
+    # Of a short job that has ended, a second is too coarse.
+    is_short = job["ended_at"] is not None and 0 <= ran_s < _SHORT_S
+    return f"{ran_s:.1f}s" if is_short else show_duration(ran_s)
 
 
 def show_time(at_s: float | None) -> str:

@@ -59,6 +59,14 @@ def test_the_latest_comes_last_and_use_stands_beside_demand(
     assert (result.code, result.err) == (0, "")
 
 
+def test_the_time_of_a_short_job_has_tenths(drf: Drf, daemon: CannedDaemon, past: MakeJob) -> None:
+    times = [0.04, 0.5, 9.94, 9.96, 59.9]
+    jobs = [past(id=at, ended_at=1_700_000_010.0 + ran_s) for at, ran_s in enumerate(times, 1)]
+    daemon.replies = {"hello": ME, "history": page(*reversed(jobs))}
+    rows = drf("history").screen.splitlines()[3:]
+    assert [row.split()[6] for row in rows] == ["0.0s", "0.5s", "9.9s", "9s", "59s"]
+
+
 def test_a_wide_screen_shows_the_cause_too(drf: Drf, daemon: CannedDaemon, past: MakeJob) -> None:
     daemon.replies = {"hello": ME, "history": page(past())}
     lines = drf("history").screen.splitlines()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from canned import CannedDaemon, MakeJob, Message, Refuse
+from canned import CannedDaemon, MakeJob, Message
 from cli.drf import Drf, Finish, Spawn
 
 
@@ -357,9 +357,9 @@ def test_following_shows_what_comes_while_the_daemon_is_away(
 
 
 def test_following_somebody_elses_job_is_not_permitted(
-    drf: Drf, daemon: CannedDaemon, refuse: Refuse
+    drf: Drf, daemon: CannedDaemon, job: MakeJob
 ) -> None:
-    daemon.replies = {"show": refuse("NotPermitted", "not-yours", "job 42 belongs to bob")}
+    daemon.replies = {"show": {"job": job(user="bob", stdout=None, stderr=None)}}
     result = drf("log", "-f", 42)
     assert (result.code, result.out, result.err) == (77, "", "drf: job 42 belongs to bob\n")
 

@@ -103,11 +103,16 @@ def test_another_user_can_neither_stop_nor_read_nor_wait_for_a_job(
     secret = ("--", "sh", "-c", "echo private; exec sleep 1000")
     job_id = instance.submit(*secret, user=owner.pw_uid, cwd=home)
     instance.wait_state(job_id, "RUNNING")
-    for words in (["cancel"], ["hold"], ["release"], ["show"], ["why"], ["wait"], ["log"]):
+    for words in (["cancel"], ["hold"], ["release"], ["wait"], ["log"]):
         done = instance.drf(*words, job_id, user=other.pw_uid, cwd="/", check=False)
         assert done.returncode == 77, words
         assert done.stderr == f"drf: job {job_id} belongs to {owner.pw_name}\n"
         assert done.stdout == ""
+    for words in (["show"], ["why"]):
+        told = instance.drf(*words, job_id, user=other.pw_uid, cwd="/").stdout
+        assert f"job {job_id}" in " ".join(told.split())
+        assert "private" not in told
+        assert str(home) not in told
     seen = json.loads(instance.drf("status", "--json", user=other.pw_uid, cwd="/").stdout)
     (job,) = seen["jobs"]
     assert (job["id"], job["user"], job["state"]) == (job_id, owner.pw_name, "RUNNING")
@@ -165,7 +170,7 @@ def test_the_state_is_closed_to_users(instance: Instance, users: Accounts) -> No
     instance.submit("--", "sleep", "600")
     script = f"cat {instance.state}/controller/*; cat {instance.state}/launcher/attempts/*"
     home = home_for(instance, users[0])
-    words = ("submit", "-q", "-w", "--", "sh", "-c", script)
+    words = ("submit", "-q", "-w", "-e", "/dev/null", "--", "sh", "-c", script)
     job_id = int(instance.drf(*words, user=users[0].pw_uid, cwd=home, check=False).stdout)
     assert instance.output(job_id) == ""
     for path in (instance.state / "controller").iterdir():

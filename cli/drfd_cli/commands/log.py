@@ -15,7 +15,7 @@ import click
 from drfd.client.connection import Connection
 from drfd.client.streams import Watch
 from drfd.client.words import Ref
-from drfd.common.errors import Refused
+from drfd.common.errors import NotPermitted, Refused
 from drfd_cli import output
 from drfd_cli.options import colour_option, connect, job_ids
 from drfd_cli.output import label
@@ -80,7 +80,10 @@ def _job(client: Connection, job_id: Ref) -> JobView:
             "no-output", f"{job_id} is an array; each task has an output of its own",
             hint=f"drf log {job_id}_{first}",
         )  # fmt: skip
-    return reply["job"]
+    job = reply["job"]
+    if job["stdout"] is None:
+        raise NotPermitted("not-yours", f"job {label(job)} belongs to {job['user']}")
+    return job
 
 
 def _print(job: JobView, tail: Tail) -> None:

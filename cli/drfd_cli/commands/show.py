@@ -163,6 +163,8 @@ def job_lines(
             ("output", job["stdout"] or ""),
             *_errors(job),
         ]
+    else:
+        lines.append(("not shown", "its command, files, conditions and events, but to its owner"))
     return lines
 
 

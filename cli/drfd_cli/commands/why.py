@@ -50,7 +50,8 @@ def _show(reply: WhyReply) -> None:
         line = "not started yet"
         if job["started_at"] is not None:
             line = f"started {output.show_when(job['started_at'])}"
-    output.tell(f"job {output.label(job)} {verb}: {output.clean(line, 1000)}")
+    # How another user's job ended is told by its state alone.
+    output.tell(f"job {output.label(job)} {verb}{': ' * bool(line)}{output.clean(line, 1000)}")
     attempts = job.get("attempts", "")
     if attempts and attempts not in line:
         output.tell(attempts)

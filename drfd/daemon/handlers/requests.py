@@ -17,6 +17,7 @@ from drfd.common.indices import read_array
 from drfd.common.units import show_size
 from drfd.core.decisions.decide import decide
 from drfd.core.decisions.dependencies import may_become_eligible
+from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.ended_jobs import end_notes
 from drfd.core.explain.forecast import MOST_JOBS
 from drfd.core.explain.reasons import ReasonCode
@@ -317,7 +318,9 @@ class Requests:
     async def _show(self, actor: st.Actor, ref: Ref) -> ShowReply:
         job_id = self._lookup.id_of(ref)
         array = self._lookup.own_array(actor, job_id)
-        job = None if array is not None else self._lookup.own_job(actor, job_id)
+        job = None if array is not None else self._lookup.any_job(job_id)
+        if job is not None and not may_touch(actor, job.spec):
+            return self._show_others(actor, job)
         task_of = None if job is None else job.array_id
         story = await asyncio.to_thread(read_story, self.engine.journal.path, job_id, task_of)
         events: ShowReply = {
@@ -343,29 +346,51 @@ class Requests:
             **events,
         }
 
+    def _show_others(self, actor: st.Actor, job: Job) -> ShowReply:
+        """Return of another user's job what lists show to everybody: no command, paths, conditions
+        or events."""
+        curve = self.curves.of_job(job)
+        return {
+            "job": {**self._lookup.view(job, actor), **views.NO_CONDITIONS, "cpus": None},
+            "events": [],
+            "events_omitted": 0,
+            "events_dropped": 0,
+            "used": views.used_view(job) if job.state is JobState.ENDED else None,
+            "curve": None if curve is None else views.curve_view(curve),
+        }
+
     async def _why(self, actor: st.Actor, ref: Ref) -> WhyReply:
-        """Return the job, with why it waits or how it ended, and what would change that."""
+        """Return the job, with why it waits or how it ended, and what would change that. Of another
+        user's job only the reason and the expected start are shown."""
         job_id = self._lookup.id_of(ref)
-        array = self._lookup.own_array(actor, job_id)
+        array = self._lookup.any_array(job_id)
         if array is not None:
             job_id = self._lookup.representative_task(array).id
-        job = self._lookup.own_job(actor, job_id)
-        conditions = views.conditions_view(job, self._lookup.name_of)
+        job = self._lookup.any_job(job_id)
+        is_own = may_touch(actor, job.spec)
+        conditions = views.NO_CONDITIONS
+        if is_own:
+            conditions = views.conditions_view(job, self._lookup.name_of)
         view: ExplainedJobView = {**self._lookup.view(job, actor), **conditions}
         reply: WhyReply = {"job": view, "notes": [], "advice": None}
+        if job.state is JobState.ENDED and not is_own:
+            return reply
         if job.state is JobState.ENDED:
             reply["notes"] = [end_text(note) for note in end_notes(job)]
             reply["advice"] = await asyncio.to_thread(self._history.advice, job)
         elif self.engine.ledger.wanted(job) is not None or may_become_eligible(job):
-            await self._add_forecast(job, view, reply)
+            await self._add_forecast(job, view, reply, may_advise=is_own)
         return reply
 
-    async def _add_forecast(self, job: Job, view: ExplainedJobView, reply: WhyReply) -> None:
-        """Add the expected start to a waiting job, and a smaller demand that would start now."""
+    async def _add_forecast(
+        self, job: Job, view: ExplainedJobView, reply: WhyReply, *, may_advise: bool
+    ) -> None:
+        """Add the expected start to a waiting job, and for its owner (`may_advise`) a smaller
+        demand that would start now."""
         is_short = view["reason"] is not None and view["reason"]["code"] in _DEMAND_REASONS
         has_few = len(self.engine.ledger.jobs) <= MOST_JOBS
         try:
-            asked = StartQuestion(job.id, smaller=is_short and has_few)
+            asked = StartQuestion(job.id, smaller=is_short and has_few and may_advise)
             found = await self.forecasts.ask(lambda: asked)
         except Unavailable as error:
             reply["no_estimate"] = {"code": error.code, "text": error.text}

@@ -277,6 +277,12 @@ def conditions_view(job: Job, name_of: Callable[[int], str] = str) -> Conditions
     }
 
 
+#: In place of the conditions of another user's job.
+NO_CONDITIONS: ConditionsView = {
+    "after": [], "begin_at": None, "retry": None, "warn": None, "attempts": "", "if_never": "keep",
+}  # fmt: skip
+
+
 def _signal(number: int) -> str:
     name = signal_name(number)
     return name if name.startswith("SIG") else f"signal {number}"
