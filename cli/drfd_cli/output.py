@@ -556,6 +556,7 @@ JOB_COLUMNS: Columns[JobView] = {
     "array_tasks": lambda job: job.get("array_tasks"),
     "gres": lambda job: _counts(job["demand"]["gres"]),
     "gres_instances": lambda job: _lists(job.get("gres_instances", {})),
+    "group": lambda job: job.get("group"),
 }
 
 #: The columns of nodes of the fair-share tree. New ones are added at the end, too.

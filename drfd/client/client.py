@@ -69,6 +69,8 @@ class ChangeOptions(TypedDict, total=False):
     after: Ids | None
     #: The earliest start: "18:00", "now+2h", a Unix time or a datetime.
     begin: str | float | datetime | None
+    #: A group of the user's own jobs: "sweep", or "sweep%2" for two at once.
+    group: str | None
 
 
 class SubmitOptions(ChangeOptions, total=False):
@@ -143,9 +145,9 @@ class Client:
         """Queue a job, or many tasks with `array`, and return its id.
 
         `SubmitOptions` lists the keywords: cores, memory, io, gres, time, name, pool, priority,
-        array, after, begin, hold, preemptible, retry, retry_on, warn, stdout, stderr, notify,
-        notify_command, cwd, env, export, script. Values are as on the command line. The job is
-        queued exactly once, even if the daemon is restarted meanwhile.
+        array, after, begin, group, hold, preemptible, retry, retry_on, warn, stdout, stderr,
+        notify, notify_command, cwd, env, export, script. Values are as on the command line. The job
+        is queued exactly once, even if the daemon is restarted meanwhile.
 
         Raises Refused for a value that cannot be read or that the daemon does not accept.
         """
@@ -175,16 +177,18 @@ class Client:
         *,
         user: str | None = None,
         name: str | None = None,
+        group: str | None = None,
         states: Iterable[str] = (),
         ended: int = 0,
         tasks: bool = False,
     ) -> list[JobInfo]:
         """Return the jobs of the queue, in order of their ids, of all users.
 
-        `name` may be a pattern such as `train-*`. With `ended`, that many of the jobs that ended
-        last are included. Pending tasks of an array are one entry, unless `tasks`.
+        `name` may be a pattern such as `train-*`; `group` is a group that users make of their own
+        jobs. With `ended`, that many of the jobs that ended last are included. Pending tasks of an
+        array are one entry, unless `tasks`.
         """
-        select = _selection(ids, user, name, states)
+        select = _selection(ids, user, name, group, states)
         pages = self._connection.pages("status", select=select, ended=ended, tasks=tasks)
         return [JobInfo.of(view) for page in pages for view in page["jobs"]]
 
@@ -272,7 +276,7 @@ class Client:
         administrator may lengthen. Return the ids of the jobs affected.
 
         `ChangeOptions` lists the keywords: cores, memory, io, gres, time, name, pool, priority,
-        after, begin.
+        after, begin, and group ("" for none).
         """
         _check_names("set", changes, ChangeOptions)
         after = changes.get("after")
@@ -285,6 +289,7 @@ class Client:
                 "priority": changes.get("priority"),
                 "after": None if after is None else dependencies(_after(after)),
                 "begin_s": _begin(changes.get("begin")),
+                "group": changes.get("group"),
             }
         )
         if not fields:
@@ -339,6 +344,7 @@ def _submission(
         warn=None if warn is None else parse_warning(warn),
         if_never=None if never is None else parse_if_never(never),
         script=options.get("script"),
+        group=options.get("group"),
         array=_array(options.get("array")),
         hold=options.get("hold", False),
         preemptible=options.get("preemptible", False),
@@ -419,13 +425,18 @@ def _id(job: int | str | JobInfo) -> Ref:
 
 
 def _selection(
-    given: Ids | None, user: str | None, name: str | None, states: Iterable[str]
+    given: Ids | None,
+    user: str | None,
+    name: str | None,
+    group: str | None,
+    states: Iterable[str],
 ) -> dict[str, object]:
     """Return the `select` of a request: the jobs of these ids, or that pass the filters."""
     select = {
         "ids": [] if given is None else _ids(given),
         "user": user,
         "name": name,
+        "group": group,
         "states": [state.upper() for state in states],
     }
     return {key: value for key, value in select.items() if value}

@@ -20,3 +20,18 @@ def test_each_job_gets_the_variables_that_the_program_has_at_its_submission(
     found = [asked["env"] for asked in daemon.asked("submit", times=4)]
     assert [env["SEED"] for env in found] == ["1", "1", "2", "2"]
     assert ["MY_TOKEN" in env for env in found] == [False, False, False, True]
+
+
+def test_groups_are_sent_as_they_are_given(daemon: CannedDaemon) -> None:
+    daemon.replies["submit"] = {"ok": True, "id": 1}
+    daemon.replies["set"] = {"ok": True, "done": [1], "failed": []}
+    daemon.replies["status"] = {"ok": True, "jobs": [], "counts": {}, "draining": False}
+    with connect(daemon.path) as client:
+        client.submit(["true"], group="sweep%2")
+        client.set(1, group="")
+        assert client.status(group="sweep") == []
+    (submitted,) = daemon.asked("submit")
+    (changed,) = daemon.asked("set")
+    (listed,) = daemon.asked("status")
+    assert (submitted["group"], changed["group"]) == ("sweep%2", "")
+    assert listed["select"] == {"group": "sweep"}

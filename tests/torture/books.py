@@ -153,6 +153,37 @@ class Books:
         return sum(each.state in HOLDS for each in tasks)
 
     def is_shut_out(self, job: Record) -> bool:
+        return self._is_beyond_array(job) or self._is_beyond_group(job)
+
+    def in_group(self, job: Record) -> int:
+        """How many jobs of its user's group run."""
+        group = job.spec.group
+        return sum(
+            each.state in HOLDS
+            and each.spec.user == job.spec.user
+            and each.spec.group is not None
+            and group is not None
+            and each.spec.group.name == group.name
+            for each in self.jobs.values()
+        )
+
+    def _is_beyond_group(self, job: Record) -> bool:
+        """Would one job too many of its group run, or do earlier ones that are alike come first?"""
+        group = job.spec.group
+        if group is None or group.at_once is None or job.state != "PENDING":
+            return False
+        before = [
+            each
+            for each in self.jobs.values()
+            if self._waits_like(each, job)
+            and each.key < job.key
+            and (each.spec.leaf, each.spec.group) == (job.spec.leaf, group)
+            and each.spec.demand == job.spec.demand
+            and not self._is_beyond_array(each)
+        ]
+        return self.in_group(job) + len(before) >= group.at_once
+
+    def _is_beyond_array(self, job: Record) -> bool:
         """Would one task too many of its array run, or does an earlier one come first?"""
         most = None if job.array_id is None else self.at_once[job.array_id]
         if most is None or job.array_id is None:
@@ -371,6 +402,9 @@ class Books:
         if job.array_id is not None and self.at_once[job.array_id] is not None:
             most = self.at_once[job.array_id] or 0
             claim(self.active(job.array_id) < most, "too many tasks of an array run", event)
+        group = job.spec.group
+        if group is not None and group.at_once is not None:
+            claim(self.in_group(job) < group.at_once, "too many jobs of a group run", event)
         there = dict(turn.rules.axes.instances)
         taken = Counter(
             (name, each)
@@ -459,6 +493,8 @@ class Books:
         if event.begin_s is not None:
             job.not_before_s = event.begin_s or None
             job.spec = replace(job.spec, begin_s=job.not_before_s)
+        if event.group is not None:
+            job.spec = replace(job.spec, group=event.group if event.group.name else None)
         changed = {name: value for name, value in new.items() if value is not None}
         job.spec = replace(job.spec, **changed)
 

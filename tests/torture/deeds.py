@@ -8,7 +8,15 @@ from random import Random
 
 from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import Dependency, JobSpec, Outcome, RequiredOutcome, Retry, Warn
+from drfd.core.model.job import (
+    Dependency,
+    JobSpec,
+    Outcome,
+    RequiredOutcome,
+    Retry,
+    UserGroup,
+    Warn,
+)
 from drfd.core.model.resources import Resources
 from fakes import ADMIN, GIB, spec
 from torture.realm import LAB, OPEN, USERS, later_rules
@@ -85,10 +93,19 @@ def _spec(world: World, random: Random, user: str) -> JobSpec:
         after=_after(world, random) if random.random() < 0.3 else (),
         begin_s=random.choice([None] * 9 + [int(world.now().at_s) + random.choice([-5, 2, 9])]),
         cancel_if_never=random.random() < 0.4,
+        group=_group(world),
     )
     if time_limit_s is not None and time_limit_s > 5 and random.random() < 0.3:
         made = replace(made, warn=Warn(10, 4))
     return made
+
+
+def _group(world: World) -> UserGroup | None:
+    """A group in a third of the histories; the others are as they would be without groups."""
+    if world.seed % 3 != 1:
+        return None
+    random = Random(f"{world.seed} {len(world.books.jobs)} {world.now().at_s} group")
+    return random.choice([None, UserGroup("sweep", 1), UserGroup("sweep", 2), UserGroup("b")])
 
 
 def _after(world: World, random: Random) -> tuple[Dependency, ...]:
@@ -154,6 +171,7 @@ def _change(world: World, random: Random) -> None:
         pool=random.choice([None, None, None, OPEN]),
         after=random.choice([None, None, (), _after(world, random)]),
         begin_s=random.choice([None, None, 0, int(world.now().at_s) + 6]),
+        group=_group(world),
     )
     tasks = [each for each in world.books.live() if each.array_id and each.state == "PENDING"]
     if tasks and random.random() < 0.3:

@@ -188,7 +188,7 @@ def _is_true(world: World, job: Record, code: ReasonCode, text: str) -> None:
         case ReasonCode.EXTERNAL_LOAD:
             keeps_it(turn.kept and not fits)
         case ReasonCode.LIMIT:
-            shut = job.array_id is not None and books.is_shut_out(job)
+            shut = books.is_shut_out(job)
             keeps_it(shut or not books.is_within_limits(job, turn.rules))
         case ReasonCode.MACHINE_SHORT:
             keeps_it(engine.ledger.shortages)
