@@ -86,6 +86,7 @@ _ONE = {"id": 5, "attempt": 1}
 ORDERS: list[Message] = [
     protocol.launch_message(ORDER),
     protocol.notify_message(ORDER),
+    protocol.exec_message(ORDER, protocol.Inside(number=1, command=b"words", proof="0" * 64)),
     protocol.signal_message((5, 1), 3, (10, 12)),
     {"cmd": protocol.LIST},
     *({"cmd": command, **_ONE} for command in ("terminate", "kill", "freeze", "thaw", "remove")),
@@ -109,6 +110,7 @@ REPORTS: list[Message] = [
     },
     {"report": "ended", **_ONE, **ENDED},
     {"report": "frozen", **_ONE},
+    {"report": "exec", **_ONE, "number": 1, "text": "the job does not run any more"},
     {"report": "missing", **_ONE},
     {"report": "removed", **_ONE, "notice": "told"},
     {"report": "removed", **_ONE},
@@ -208,6 +210,7 @@ ASKED: list[tuple[str, Message]] = [
     ("reload", {}),
     ("show", {"id": 4711}),
     ("end_stray", {"id": 4711, "attempt": 1}),
+    ("exec", {"id": 3, "attempt": 0, "command": "Y29tbWFuZA=="}),
     ("shutdown", {"kill_jobs": False}),
 ]
 EVENTS: Message = {"op": "events", "v": 1, "select": {"ids": [1, 2, 4]}, "standing": True}

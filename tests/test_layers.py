@@ -96,12 +96,15 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "port": {"protocol"},
         "signatures": {"protocol", "attempt_files", "system"},
         "signalling": {"protocol", "attempt_files", "confinement"},
+        "sessions": {
+            *("protocol", "system", "attempt_files", "confinement", "runner"),
+        },
         "notices": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "signalling"),
         },
         "server": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "port"),
-            *("signatures", "signalling", "notices"),
+            *("signatures", "signalling", "notices", "sessions"),
         },
         "main": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "port"),
@@ -158,7 +161,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         },
         "commands": {
             *("output", "charts", "options", "words", "terminal", "demo", "simulate", "top"),
-            *("slurm", "attached", "attachment", "quick_run", "waiting"),
+            *("slurm", "attached", "attachment", "quick_run", "relay", "waiting"),
             *("quick_request", "submitting"),
         },
         "start": {"quick_submit", "quick_run", "main", "words"},

@@ -125,7 +125,7 @@ class AttachedRun:
     def attend(self) -> EndedJobView:
         """Relay until the job has ended, and return the ended job."""
         relay = self._relay
-        with _SignalWakeup() as wakeup:
+        with SignalWakeup() as wakeup:
             while True:
                 streams = [self._attach_socket.fileno(), wakeup, *(relay.reads() if relay else [])]
                 writes = relay.writes() if relay else []
@@ -179,7 +179,7 @@ class AttachedRun:
                 self._suspend(relay)
             case EscapeCommand.HELP:
                 sign = (relay.escape or b"").decode()
-                _announce(*(line.format(sign) for line in _HELP))
+                announce(*(line.format(sign) for line in _HELP))
             case EscapeCommand.DETACH:
                 self._detach(relay)
 
@@ -220,7 +220,7 @@ class AttachedRun:
         try:
             path = detach(self._client, relay, self._watch, self._job_id)
         except OSError as error:
-            _announce(f"cannot detach: {error.filename}: {error.strerror}")
+            announce(f"cannot detach: {error.filename}: {error.strerror}")
             return
         relay.leave_screen()
         relay.terminal.restore()
@@ -242,13 +242,13 @@ class AttachedRun:
                 case signal.SIGHUP if self._relay is not None:
                     self._hang_up(self._relay)
                 case _ if not self._is_cancelled:
-                    self._is_cancelled = self._cancel()
+                    self._is_cancelled = self._cancel(number)
                     if not self._is_cancelled:
                         # The daemon is away: try again, or the job would run on.
                         self._signals.append(number)
 
-    def _cancel(self) -> bool:
-        """Cancel the job. Returns False if the daemon is away."""
+    def _cancel(self, number: int) -> bool:
+        """Cancel the job, because of this signal. Returns False if the daemon is away."""
         other = self._client.another()
         try:
             other.request("cancel", select={"ids": [self._job_id]})
@@ -387,8 +387,8 @@ def _keep_terminal(relay: PtyRelay, watch: Watch, fd: int) -> None:
                 continue
 
 
-class _SignalWakeup:
-    """`with _SignalWakeup() as fd`: a descriptor that becomes readable when a signal has arrived.
+class SignalWakeup:
+    """`with SignalWakeup() as fd`: a descriptor that becomes readable when a signal has arrived.
 
     This is no generator of contextlib, which takes long to load.
     """
@@ -410,7 +410,7 @@ def _load_messages() -> None:
     import drfd_cli.output  # noqa: F401  # it is only loaded
 
 
-def _announce(*lines: str) -> None:
+def announce(*lines: str) -> None:
     """Print messages on a raw terminal, where a newline does not return to the left margin."""
     from drfd_cli import output
 

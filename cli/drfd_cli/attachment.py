@@ -52,6 +52,14 @@ class AttachSocket:
     def serve(self, relay: PtyRelay | None) -> bool:
         """Send descriptors to one process: those of the `relay`, or the ones of drf. Returns False
         if the process belongs to another user."""
+        connection = self.serve_on(relay)
+        if connection is None:
+            return False
+        connection.close()
+        return True
+
+    def serve_on(self, relay: PtyRelay | None) -> _socket.socket | None:
+        """Do the same, and return the connection, which stays open; None for another user's."""
         # The method of `socket.socket.accept`, which the types of `_socket` leave out.
         listener: Any = self._socket
         fd, _ = listener._accept()
@@ -59,14 +67,16 @@ class AttachSocket:
         try:
             # Only a process of the same user may have this terminal.
             if peer_of(connection)[0] != os.getuid():
-                return False
+                connection.close()
+                return None
             if relay is not None:
                 relay.hand_over(connection)
             else:
                 send_descriptors(connection, b"+", (0, 1, 2))
-        finally:
+        except BaseException:
             connection.close()
-        return True
+            raise
+        return connection
 
     def close(self) -> None:
         self._socket.close()

@@ -24,6 +24,7 @@ LAUNCHER = (
     *("launch.before-fork", "launch.after-fork", "report.before-send"),
     *("signal.before-signal", "signal.after-signal", "signals.before-mark", "signals.after-mark"),
     *("freeze.before-report", "thaw.before-thaw", "notice.before-fork", "notice.after-fork"),
+    *("inside.before-fork", "inside.after-fork"),
     *("end.before-rmdir", "end.after-rmdir"),
     *("remove.before-kill", "remove.before-rmdir", "remove.before-unlink", "remove.after-unlink"),
 )
@@ -33,9 +34,11 @@ RUNNER = (
 )
 #: The process that notifies the owner of a job.
 NOTIFIER = ("notifier.before-mark", "notifier.after-mark", "notifier.before-record")
+#: The process that waits for a command inside a job, and the command's own.
+SESSION = ("inside.before-enter", "inside.after-enter", "inside.before-answer")
 #: All failpoints. A test checks this list against the calls of `reach`, and another one
 #: (tests/torture) requires a scenario that reaches each.
-NAMES = CONTROLLER + LAUNCHER + RUNNER + NOTIFIER
+NAMES = CONTROLLER + LAUNCHER + RUNNER + NOTIFIER + SESSION
 
 _directory = ""
 

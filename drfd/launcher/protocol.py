@@ -6,6 +6,8 @@ module of the launcher that other packages import.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import os
 import re
@@ -30,6 +32,8 @@ ABOUT_ONE = (TERMINATE, KILL, REMOVE, FREEZE, THAW)
 LAUNCH, LIST, SIGNAL = "launch", "list", "signal"
 #: Run the notification command once in the attempt's cgroup, and then remove the attempt.
 NOTIFY = "notify"
+#: Run a command of the owner's inside a running attempt (`drf exec`).
+EXEC = "exec"
 
 #: The highest number of a job or of an attempt.
 MAX_ORDINAL = 10**18 - 1
@@ -42,7 +46,9 @@ _MOST_SIGNALS = 64
 #: variable's value.
 MAX_NAME, _MAX_VARIABLES, _MAX_VALUE = 256, 100, 16384
 #: Commands that come with the descriptor of a sealed payload.
-WITH_PAYLOAD = (LAUNCH, NOTIFY)
+WITH_PAYLOAD = (LAUNCH, NOTIFY, EXEC)
+#: Largest number of bytes of a command that is to run inside a job.
+MAX_COMMAND_BYTES = 1 << 20
 
 #: Key in the `mounts` of a hello for the one hierarchy of cgroup v2.
 UNIFIED = "cgroup2"
@@ -135,6 +141,18 @@ class Assignment:
         os.close(self.payload_fd)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inside:
+    """A command of the owner's that is to run inside a running attempt."""
+
+    #: The controller's number of this order, which the answer repeats.
+    number: int
+    #: What is run, as `drfd.payload.pack` encodes it. Root's processes examine only its digest.
+    command: bytes
+    #: The user's signature (`drfd.payload.signature.exec_digest`), or None.
+    proof: str | None = None
+
+
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -160,6 +178,16 @@ def notify_message(order: LaunchOrder) -> Message:
     return {"cmd": NOTIFY, **_fields(order)}
 
 
+def exec_message(order: LaunchOrder, inside: Inside) -> Message:
+    """Return the order to run a command inside the attempt that `order` has launched."""
+    facts = {
+        "number": inside.number,
+        "command": base64.b64encode(inside.command).decode(),
+        "proof": inside.proof,
+    }
+    return {"cmd": EXEC, **_fields(order), "inside": facts}
+
+
 def _fields(order: LaunchOrder) -> Message:
     """Return the fields of an order as JSON, faster than dataclasses.asdict, which copies."""
     limits = _shallow(order.limits) | {"disks": [_shallow(disk) for disk in order.limits.disks]}
@@ -174,6 +202,13 @@ def read_order(message: Message) -> LaunchOrder:
     """Read the order in a `launch` or `notify` message. Raises BadMessage for a missing, unknown or
     malformed field: the launcher runs as root and guesses nothing."""
     return LaunchOrder(**_read_fields("order", _body(message), _ORDER))
+
+
+def read_inside(message: Message) -> tuple[LaunchOrder, Inside]:
+    """Read the order and the command in an `exec` message. Raises BadMessage."""
+    body = _body(message)
+    inside = Inside(**_read_fields("inside", body.pop("inside", None), _INSIDE))
+    return LaunchOrder(**_read_fields("order", body, _ORDER)), inside
 
 
 def checked_order(message: Message) -> LaunchOrder:
@@ -192,6 +227,14 @@ class PayloadCommand:
 
     name: str
     order: LaunchOrder
+
+
+@dataclass(frozen=True, slots=True)
+class ExecCommand:
+    """An `exec`, with the payload of the job as a descriptor."""
+
+    order: LaunchOrder
+    inside: Inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,12 +259,14 @@ class ListCommand:
     """The order to report all attempts."""
 
 
-Command = PayloadCommand | AttemptCommand | SignalCommand | ListCommand
+Command = PayloadCommand | ExecCommand | AttemptCommand | SignalCommand | ListCommand
 
 
 def read_command(message: Message) -> Command:
     """Read the command in a message of the controller. Raises BadMessage."""
     name = message.get("cmd")
+    if name == EXEC:
+        return ExecCommand(*read_inside(message))
     if name in WITH_PAYLOAD:
         return PayloadCommand(name, read_order(message))
     if name in ABOUT_ONE:
@@ -351,6 +396,16 @@ def _proof(what: str, value: object) -> str | None:
     return None if value is None else _signature(what, value)
 
 
+def _command(what: str, value: object) -> bytes:
+    try:
+        command = base64.b64decode(_text(what, value), validate=True)
+    except (binascii.Error, ValueError):
+        raise BadMessage(f"{what} is not in base64") from None
+    if not 0 < len(command) <= MAX_COMMAND_BYTES:
+        raise BadMessage(f"{what} has {len(command)} bytes")
+    return command
+
+
 def _cores_mode(what: str, value: object) -> str:
     if value not in CORES_MODES:
         raise BadMessage(f"{what} is not one of {', '.join(CORES_MODES)}")
@@ -383,6 +438,11 @@ _SIGNAL: dict[str, Callable[[str, Any], Any]] = {
     "attempt": _ordinal,
     "count": _number,
     "signals": _signals,
+}
+_INSIDE: dict[str, Callable[[str, Any], Any]] = {
+    "number": _number,
+    "command": _command,
+    "proof": _proof,
 }
 _LIMITS: dict[str, Callable[[str, Any], Any]] = {
     "cores_milli": _number,

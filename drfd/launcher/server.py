@@ -31,6 +31,8 @@ from drfd.launcher.protocol import (
     Assignment,
     AttemptCommand,
     BadMessage,
+    ExecCommand,
+    Inside,
     ListCommand,
     Message,
     PayloadCommand,
@@ -50,6 +52,7 @@ from drfd.launcher.runner.shortage import (
 )
 from drfd.launcher.runner.starter.choice import choose
 from drfd.launcher.runner.starter.interface import JobStarter
+from drfd.launcher.sessions import Sessions
 from drfd.launcher.signalling import Ending, Endings, Freezing, Signalling
 from drfd.launcher.signatures import KeyService, SignatureChecks, SigningKeys
 from drfd.launcher.system import process
@@ -215,6 +218,10 @@ class Launcher:
             self.confinement, self.attempts_fd, self._runners.watch, self._runners.__contains__,
             most=self.bounds.notifiers,
         )  # fmt: skip
+        self._sessions = Sessions(
+            self.confinement, self._selector, capabilities, self._tell_inside,
+            most=self.bounds.notifiers,
+        )  # fmt: skip
         self._checks = SignatureChecks(self.keys)
         self._background = background = BackgroundWork(self._selector)
         self._spaces = PrivateSpaces(background, self.space_home)
@@ -313,6 +320,7 @@ class Launcher:
             "warnings": self.warnings,
             "private_tmp": self._spaces.home,
             "removes_ipc": self.removes_ipc,
+            "exec": self.confinement.kind != "none",
             "processes": None if self.processes is None else asdict(self.processes),
         }
 
@@ -321,7 +329,7 @@ class Launcher:
         Raises BadMessage."""
         try:
             command = read_command(message)
-            if isinstance(command, PayloadCommand):
+            if isinstance(command, PayloadCommand | ExecCommand):
                 sealed_size(payload_fd, MAX_BYTES)
         except (BadMessage, NotSealed) as error:
             if payload_fd != -1:
@@ -331,6 +339,8 @@ class Launcher:
             case PayloadCommand(name, order):
                 take = self._add_notice if name == protocol.NOTIFY else self._launch_or_close
                 take(Assignment(order, payload_fd))
+            case ExecCommand(order, inside):
+                self._run_inside(Assignment(order, payload_fd), inside)
             case AttemptCommand(name, key):
                 self._checks.cancel(key)
                 self._about_one[name](key)
@@ -355,6 +365,48 @@ class Launcher:
             log.error("event=not-signed job=%d attempt=%d", order.id, order.attempt)
             assignment.close()
             self._endings.add((order.id, order.attempt), remove=True)
+
+    def _run_inside(self, assignment: Assignment, inside: Inside) -> None:
+        """Run a command of the owner's inside a running attempt, or tell why it cannot be."""
+        order = assignment.order
+        is_signed = self._checks.check_now(assignment)
+        if is_signed is None and len(self._checks) < self.bounds.running:
+            # The job's own payload is long.
+            then = partial(self._run_inside, inside=inside)
+            self._checks.begin(assignment, then, is_launch=False)
+            return
+        try:
+            refusal = self._start_inside(assignment, inside, is_signed=bool(is_signed))
+        except OSError as error:
+            refusal = f"it could not be started: {error.strerror}"
+        assignment.close()
+        if refusal is not None:
+            self._tell_inside((order.id, order.attempt), inside.number, refusal)
+
+    def _start_inside(
+        self, assignment: Assignment, inside: Inside, *, is_signed: bool
+    ) -> str | None:
+        """Start a command inside a running attempt. Returns why it is refused, or None. Raises
+        OSError."""
+        order = assignment.order
+        key = (order.id, order.attempt)
+        attempt = attempt_files.read(self.attempts_fd, key)
+        if attempt is None or attempt.running is None or attempt.is_over or key in self._endings:
+            return "the job does not run any more"
+        if order.uid != attempt.created["uid"] or not attempt.owner.may_be(order.owner):
+            return "the job is another user's"
+        if self.confinement.cgroup_path(key) is None:
+            return "jobs have no cgroups here"
+        if not is_signed or not self._checks.accepts_inside(order, inside):
+            log.error("event=exec-not-signed job=%d attempt=%d", *key, extra=about(job=key[0]))
+            return _NOT_SIGNED
+        refusal = self.policy.refusal(order.uid) or self._sessions.refusal(order.uid)
+        if refusal is None:
+            self._sessions.start(assignment, inside, attempt)
+        return refusal
+
+    def _tell_inside(self, key: Key, number: int, problem: str | None) -> None:
+        self._tell(protocol.EXEC, key, number=number, text=problem)
 
     def _launch_or_close(self, assignment: Assignment) -> None:
         if not self._try_launch(assignment):

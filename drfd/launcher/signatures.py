@@ -33,14 +33,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from drfd.launcher.attempt_files import Key
-from drfd.launcher.protocol import ALLOWED_NAME, SECRET_NAME, Assignment
+from drfd.launcher.protocol import ALLOWED_NAME, SECRET_NAME, Assignment, Inside, LaunchOrder
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux import syscalls
 from drfd.linux.descriptor_guard import guarded
 from drfd.linux.descriptors import opened
 from drfd.linux.unix_sockets import peer_of
 from drfd.linux.user_database import DirectoryAnswer, LocalAccounts, Subordinates, look_up_name
-from drfd.payload.signature import KEY_BYTES, NO_ACCOUNT, Digest, proof_of, user_key
+from drfd.payload.signature import (
+    KEY_BYTES,
+    NO_ACCOUNT,
+    Digest,
+    exec_digest,
+    proof_of,
+    user_key,
+)
 
 #: Bytes of a sealed file that are read at a time, in less than a millisecond.
 PIECE_BYTES = 256 << 10
@@ -196,6 +203,11 @@ class SignatureChecks:
         check = _Check(assignment, on_checked, is_launch, SealedDigest(assignment.payload_fd))
         self._waiting.setdefault(order.uid, deque()).append(check)
         self._count += 1
+
+    def accepts_inside(self, order: LaunchOrder, inside: Inside) -> bool:
+        """Return whether the job's user has signed this command for this attempt."""
+        digest = exec_digest(order.id, order.attempt, inside.command)
+        return self._keys is None or self._keys.accepts(order.uid, order.user, digest, inside.proof)
 
     def cancel(self, key: Key) -> None:
         """Drop a waiting order to launch this attempt."""

@@ -48,6 +48,12 @@ def digest_of(payload: bytes) -> bytes:
     return bytes(blake2b(payload, digest_size=KEY_BYTES).digest())
 
 
+def exec_digest(job_id: int, attempt: int, command: bytes) -> bytes:
+    """Return the digest of a command that is to run inside this attempt of a job (`drf exec`). It
+    is that of no payload, and of no command for another job."""
+    return digest_of(b"drfd-exec-1\0%d.%d\0%s" % (job_id, attempt, command))
+
+
 def user_key(secret: bytes, uid: int, name: str) -> bytes:
     """Derive the key of a user. It depends on the name too, so that whoever gets the uid of a
     deleted account has another key."""

@@ -637,6 +637,13 @@ class EndStrayReply(TypedDict):
     ended: str
 
 
+class ExecReply(TypedDict):
+    """The command runs inside the job."""
+
+    id: int
+    attempt: int
+
+
 # -- streams ---------------------------------------------------------------------------------------
 
 
@@ -726,6 +733,7 @@ Reply = (
     | SharesReply
     | DoctorReply
     | EndStrayReply
+    | ExecReply
     | UsageReply
     | WaitingReply
 )

@@ -348,6 +348,18 @@ class EndStrayRequest(Request, tag="end_stray", frozen=True):
     attempt: Id
 
 
+class ExecRequest(Request, tag="exec", frozen=True):
+    """Run a command inside a running job of the sender's own."""
+
+    id: Ref
+    #: The attempt that the command is for.
+    attempt: Annotated[int, Meta(ge=0)]
+    #: What is run, as `drfd.payload.pack` encodes it: program, the client's socket, variables.
+    command: Annotated[bytes, Meta(min_length=1, max_length=1 << 20)]
+    #: The sender's signature (`drfd.payload.signature.exec_digest`).
+    proof: str | None = None
+
+
 #: Requests with one reply.
 Question = (
     HelloRequest
@@ -373,6 +385,7 @@ Question = (
     | SharesRequest
     | DoctorRequest
     | EndStrayRequest
+    | ExecRequest
     | UsageRequest
     | WaitingRequest
 )

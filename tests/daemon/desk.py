@@ -45,6 +45,7 @@ REPLIES: dict[str, Any] = {
     "shares": replies.SharesReply,
     "doctor": replies.DoctorReply,
     "end_stray": replies.EndStrayReply,
+    "exec": replies.ExecReply,
     "usage": replies.UsageReply,
     "submission": replies.SubmissionReply,
     "recent": replies.RecentReply,

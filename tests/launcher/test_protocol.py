@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 
 from drfd.launcher import attempt_files
 from drfd.launcher.protocol import (
+    MAX_COMMAND_BYTES,
     AttemptCommand,
     AttemptLimits,
     BadMessage,
     Command,
     DiskLimit,
+    ExecCommand,
+    Inside,
     LaunchOrder,
     ListCommand,
     Message,
@@ -24,6 +27,7 @@ from drfd.launcher.protocol import (
     SignalCommand,
     decode,
     encode,
+    exec_message,
     launch_message,
     notify_message,
     read_attempt,
@@ -351,6 +355,32 @@ def test_a_command_is_read_as_one_value(message: Message, command: Command) -> N
 def test_an_order_is_read_with_its_command() -> None:
     message = decode(encode(notify_message(FULL)))
     assert read_command(message) == PayloadCommand("notify", FULL)
+
+
+INSIDE = Inside(number=3, command=b"\0words\xff", proof="0" * 64)
+
+
+def test_a_command_for_the_inside_of_a_job_is_read_with_its_order() -> None:
+    message = decode(encode(exec_message(FULL, INSIDE)))
+    assert read_command(message) == ExecCommand(FULL, INSIDE)
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        None, {}, {"number": 1, "command": "d29yZHM="}, {"number": -1}, {"number": True},
+        {"command": ""}, {"command": "d29yZHM"}, {"command": "wörds"}, {"command": 1},
+        {"command": "d29y\nZHM="}, {"proof": "0"}, {"proof": 1}, {"more": 1},
+        {"command": "A" * ((MAX_COMMAND_BYTES // 3 + 1) * 4)},
+    ],
+    ids=lambda inside: str(inside)[:40],
+)  # fmt: skip
+def test_such_a_command_with_anything_wrong_is_refused(inside: dict[str, object] | None) -> None:
+    message = exec_message(FULL, INSIDE)
+    is_whole = inside and "number" in inside and "command" in inside
+    message["inside"] = inside if is_whole or not inside else {**message["inside"], **inside}
+    with pytest.raises(BadMessage):
+        read_command(message)
 
 
 @pytest.mark.parametrize("name", [None, "", "hello", 1, ["kill"], {"kill": 1}])

@@ -80,10 +80,10 @@ def kinds(reports: list[Message]) -> list[str]:
 def test_a_controller_is_told_what_this_launcher_can_do(controller: Controller) -> None:
     hello = controller.hello
     what = {"report", "kind", "controls", "cores", "mounts", "warnings"}
-    assert set(hello) == {*what, "entry", "private_tmp", "removes_ipc", "processes"}
+    assert set(hello) == {*what, "entry", "exec", "private_tmp", "removes_ipc", "processes"}
     assert 0 < hello["processes"]["per_user"] <= hello["processes"]["total"]
     assert all(isinstance(text, str) for text in hello["warnings"])
-    assert hello["private_tmp"] is None
+    assert (hello["private_tmp"], hello["exec"]) == (None, False)
     assert hello["entry"][0] == "none"
     assert (hello["kind"], hello["mounts"]) == ("none", {})
     assert set(hello["controls"]) == {"cores", "memory", "read", "write", "processes"}

@@ -211,6 +211,10 @@ ACCEPTED: list[tuple[dict[str, Any], msg.AnyRequest]] = [
         {"op": "end_stray", "v": 1, "id": 7, "attempt": 2},
         msg.EndStrayRequest(v=1, id=7, attempt=2),
     ),
+    (
+        {"op": "exec", "v": 1, "id": "4_1", "attempt": 2, "command": "d29yZHM=", "proof": "0"},
+        msg.ExecRequest(v=1, id="4_1", attempt=2, command=b"words", proof="0"),
+    ),
 ]
 
 

@@ -15,7 +15,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from signal import SIGUSR1
 
@@ -26,7 +26,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
 from fakes import tables
-from instance import CONFIG, wait_for
+from instance import BIN, CONFIG, is_alive, wait_for
 from torture.victims import VICTIMS, Victim, let_go, once_more
 
 IS_FULL = bool(os.environ.get("DRFD_TORTURE"))
@@ -46,6 +46,8 @@ ENDING = (
 ORDERING = ("engine.before-effect", "engine.after-effect", "report.before-send")
 DECIDING = ("journal.before-commit", "journal.after-commit")
 ASKING = ("server.before-reply",)
+#: A command is run inside the job, and ends with it.
+INSIDE = ("inside.before-fork", "inside.after-fork", *failpoints.SESSION)
 #: What is being done → the failpoints that are reached from its first act to the job's end.
 REACHED: dict[str, tuple[str, ...]] = {
     "submit": (*DECIDING, *ASKING, *ORDERING, *STARTING, *ENDING),
@@ -70,9 +72,10 @@ REACHED: dict[str, tuple[str, ...]] = {
         *("reconcile.before-settling", "serve.before-adoption"),
     ),
     "tell": (*DECIDING, *ASKING, *ORDERING, *ENDING, "engine.some-untold"),
+    "inside": (*DECIDING, *ASKING, *ORDERING, *ENDING, *INSIDE),
 }
 #: In these the books know that the job runs before the point is armed.
-KNOWN_TO_RUN = ("run", "stop", "clean", "restart", "tell")
+KNOWN_TO_RUN = ("run", "stop", "clean", "restart", "tell", "inside")
 #: More jobs than are told of one end in one turn.
 CROWD = 66
 
@@ -175,6 +178,8 @@ class Play:
     job_id: int | None = None
     #: Jobs that wait for it.
     crowd: list[int] = field(default_factory=list)
+    #: Whether a command can be run inside it: it has a cgroup.
+    has_inside: bool = False
 
     def prepare(self) -> None:
         """Before anything is armed."""
@@ -205,6 +210,7 @@ class Play:
             after = [{"id": self.job_id}]
             for number in range(CROWD):
                 self.crowd.append(self._submit("false", after=after, key=f"{self.name}-{number}"))
+        self.has_inside = self.phase == "inside" and self.victim.has_cgroups()
         if self.phase in KNOWN_TO_RUN:
             assert self.job_id is not None
             self.victim.await_state(self.job_id, "RUNNING")
@@ -242,9 +248,39 @@ class Play:
                 is_back = lambda: victim.ask("doctor")["launcher"] == "connected"  # noqa: E731
                 wait_for("the launcher", is_back, show=victim.tail)
                 self._open_gate()
+            case "inside":
+                with self._command_inside():
+                    self._open_gate()
             case "clean" | "tell":
                 self._open_gate()
                 victim.ask("status")
+
+    @contextmanager
+    def _command_inside(self) -> Iterator[None]:
+        """A command runs inside the job, if anyone can still begin it, until the job ends."""
+        command = None
+        script = f"echo $$ >> inside-{self.name}; exec sleep 1000"
+        words = [str(BIN / "drf"), "exec", str(self.job_id), "--", "sh", "-c", script]
+        env = {**os.environ, "DRFD_SOCKET": str(self.victim.socket)}
+
+        def has_begun() -> bool:
+            nonlocal command
+            if self.lines("inside") or not self.has_inside:
+                return True
+            assert self.job_id is not None
+            if command is None or command.poll() is not None:
+                if self.victim.state_of(self.job_id) != "RUNNING":
+                    return True
+                quiet = subprocess.DEVNULL
+                command = subprocess.Popen(words, env=env, stdin=quiet, stdout=quiet, stderr=quiet)
+            return False
+
+        try:
+            wait_for("a command inside it", has_begun, show=self.victim.tail)
+            yield
+        finally:
+            if command is not None:
+                command.wait(60)
 
     def _open_gate(self) -> None:
         (self.victim.work / f"gate-{self.name}").touch()
@@ -273,6 +309,9 @@ class Play:
         assert self.lines("told") <= 1 and self.lines("signalled") <= 1, said
         if self.crowd:
             self._check_crowd()
+        if self.lines("inside"):
+            text = (self.victim.work / f"inside-{self.name}").read_text()
+            assert not any(is_alive(int(pid)) for pid in text.split()), said
         if cell is None and self.phase == "clean":
             assert self.lines("told") == 1, said
         if cell is None and self.phase == "run":
@@ -345,7 +384,7 @@ def test_each_phase_reaches_the_failpoints_that_the_matrix_says(
             other.wait()
     expected = {*REACHED[phase]}
     if not victim.has_cgroups():
-        expected.discard("launch.before-limits")
+        expected -= {"launch.before-limits", *INSIDE}
     assert reached == expected
     play.check(None)
 
@@ -359,8 +398,8 @@ def test_every_failpoint_is_in_the_matrix() -> None:
 @pytest.mark.parametrize("cell", CELLS, ids=cell_id)
 def test_every_promise_holds_when(room: Room, victim: Victim, cell: Cell) -> None:
     """While somebody stands at the point, the victim dies; it is started again, and all goes on."""
-    if cell.point == "launch.before-limits" and not victim.has_cgroups():
-        pytest.skip("without cgroups there is nothing to limit")
+    if cell.point in ("launch.before-limits", *INSIDE) and not victim.has_cgroups():
+        pytest.skip("without cgroups there is nothing to limit, and nothing to be inside of")
     play = played(victim, cell.phase, next(room.numbers))
     victim.arm(cell.point, "stop")
     acting, errors = start_acting(play)

@@ -24,6 +24,7 @@ from drfd.core.model.resources import Axes
 from drfd.core.model.stimuli import Now
 from drfd.daemon.launcher_link.messages import (
     AttemptReport,
+    ExecReport,
     StuckReport,
     decode_report,
     stimulus_for,
@@ -119,6 +120,10 @@ def test_the_orders_are_understood_and_every_command_is_among_them() -> None:
                 "cmd": protocol.LAUNCH,
                 **message,
             }
+        elif command == protocol.EXEC:
+            order, inside = protocol.read_inside(message)
+            again = json.loads(json.dumps(protocol.exec_message(order, inside)))
+            assert again == {"cmd": protocol.EXEC, **message}
         elif command == protocol.SIGNAL:
             assert protocol.read_signals(message) == ((5, 1), 3, (10, 12))
         elif command != protocol.LIST:
@@ -150,7 +155,9 @@ def test_the_reports_are_understood_and_every_kind_is_among_them() -> None:
         if isinstance(decoded, AttemptReport):
             stimulus = stimulus_for(decoded, now, None)
             assert (stimulus.job_id, stimulus.attempt) == (5, 1)  # type: ignore[union-attr]
-    tags = {each.__struct_config__.tag for each in get_args(StuckReport | AttemptReport)}
+    tags = {
+        each.__struct_config__.tag for each in get_args(StuckReport | ExecReport | AttemptReport)
+    }
     known = tags | {"hello", "listed"}
     assert {report["report"] for report in reports} == known, AGAIN
 
@@ -175,6 +182,7 @@ def test_every_verb_and_every_field_of_it_has_a_golden_request() -> None:
     unsaid |= {("submit", "proof"), ("status", "after"), ("usage", "user")}
     # Newer than the goldens.
     unsaid |= {("drain", "reason"), ("submit", "if_never"), ("submit", "group"), ("set", "group")}
+    unsaid |= {("exec", "proof")}
     unsaid |= {("history", "after"), ("set", "name"), ("set", "pool"), ("set", "demand")}
     known = {(op, field) for op, cls in VERBS.items() for field in cls.__struct_fields__}
     assert known - said == unsaid, AGAIN

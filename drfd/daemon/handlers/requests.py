@@ -36,6 +36,7 @@ from drfd.daemon.forecasting.messages import (
 from drfd.daemon.handlers.batch import BatchActions, stimulus_maker
 from drfd.daemon.handlers.doctor import InstallContext, doctor_view, find_cures, notices
 from drfd.daemon.handlers.history import HistoryHandler
+from drfd.daemon.handlers.inside import run_inside
 from drfd.daemon.handlers.recent import find_recent
 from drfd.daemon.handlers.resubmission import find_submission
 from drfd.daemon.handlers.submission import SubmitTerms, spec_for
@@ -172,6 +173,10 @@ class Requests:
                 return {**shares, **views.drain_part(self.engine.ledger)}
             case msg.DoctorRequest():
                 return self._doctor()
+            case msg.ExecRequest():
+                return await run_inside(
+                    self._lookup, self.link, actor, request, is_signed=self.key_socket is not None
+                )
             case msg.EndStrayRequest():
                 return self._end_stray(actor, request)
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from drfd.common.errors import HostError
+from drfd.common.errors import HostError, Unavailable
 from drfd.common.failpoints import reach
 from drfd.common.journald import about
 from drfd.core.decisions.decide import AttemptKey, leftovers, loss_by_boot, missing_attempts
@@ -50,6 +50,7 @@ from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.launcher_link.messages import (
     AttemptReport,
     EndedReport,
+    ExecReport,
     HelloReport,
     LaunchSettings,
     ListedReport,
@@ -148,6 +149,13 @@ class Link:
         self._connection.send({"cmd": protocol.REMOVE, "id": key[0], "attempt": key[1]})
         return True
 
+    async def run_inside(self, job: Job, command: bytes, proof: str | None) -> str | None:
+        """Have the launcher run a command inside a running job. Returns why it has not begun, or
+        None. Raises Unavailable if the launcher is away."""
+        if self._connection is None or not self._connection.is_ready:
+            raise launcher_away()
+        return await self._connection.run_inside(job, command, proof)
+
     async def run(self, engine: Engine) -> None:
         """Connect, exchange orders and reports, and connect again. Never returns."""
         while True:
@@ -185,6 +193,12 @@ class Link:
         raise ConnectionError("closed")
 
 
+def launcher_away() -> Unavailable:
+    return Unavailable(
+        "launcher-away", "drfd's launcher is away just now", hint="try again in a moment"
+    )
+
+
 class LauncherConnection:
     """A connection to the launcher, on behalf of one engine."""
 
@@ -198,6 +212,9 @@ class LauncherConnection:
         self._is_closed = False
         #: The pending repetition of the list after a failure of the journal.
         self._relist: asyncio.TimerHandle | None = None
+        #: Number → the pending answer to an order to run a command inside a job.
+        self._inside: dict[int, asyncio.Future[str | None]] = {}
+        self._inside_count = 0
         # A stream cannot send files.
         own = os.dup(writer.get_extra_info("socket").fileno())
         self._outbox = Outbox(socket.socket(fileno=own))
@@ -206,6 +223,9 @@ class LauncherConnection:
         self._is_closed = True
         if self._relist is not None:
             self._relist.cancel()
+        for answer in self._inside.values():
+            if not answer.done():
+                answer.set_exception(launcher_away())
         self._outbox.close()
         self._writer.close()
 
@@ -247,6 +267,20 @@ class LauncherConnection:
         else:
             self._send_attempt(effect)
 
+    async def run_inside(self, job: Job, command: bytes, proof: str | None) -> str | None:
+        """Order a command to be run inside the job, and return why it has not begun, or None."""
+        self._inside_count += 1
+        number = self._inside_count
+        order, payload = self._order_and_payload(job)
+        inside = protocol.Inside(number=number, command=command, proof=proof)
+        answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._inside[number] = answer
+        try:
+            self.send(protocol.exec_message(order, inside), payload_for(job.spec, payload))
+            return await answer
+        finally:
+            del self._inside[number]
+
     def _refused_by_stray(self, effect: Effect, job: Job) -> Stimulus:
         """Return the stimulus in place of an effect, if the launcher has an attempt of another job
         under the same id and attempt number."""
@@ -284,6 +318,10 @@ class LauncherConnection:
                 self._meter.configure(report.mounts, judges_io=report.measures_io)
             case ListedReport():
                 self._reconcile(report.owners)
+            case ExecReport():
+                answer = self._inside.get(report.number)
+                if answer is not None and not answer.done():
+                    answer.set_result(report.text)
             case StuckReport():
                 self._link.stuck.add(report.key)
                 job_id = report.key[0]

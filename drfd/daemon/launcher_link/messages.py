@@ -281,6 +281,14 @@ class EndedReport(_AttemptReport, tag="ended", frozen=True, kw_only=True):
     counted: dict[str, int] = {}
 
 
+class ExecReport(_AttemptReport, tag="exec", frozen=True, kw_only=True):
+    """The answer to the order to run a command inside the attempt."""
+
+    number: int
+    #: Why the command has not begun; None if it has.
+    text: str | None
+
+
 class FrozenReport(_AttemptReport, tag="frozen", frozen=True):
     """All processes of the attempt are frozen."""
 
@@ -307,11 +315,11 @@ AttemptReport = (
     | MissingReport
     | RemovedReport
 )
-Report = HelloReport | ListedReport | StuckReport | AttemptReport
+Report = HelloReport | ListedReport | StuckReport | ExecReport | AttemptReport
 
 
-_decode_attempt_report = msgspec.json.Decoder[StuckReport | AttemptReport](
-    StuckReport | AttemptReport
+_decode_attempt_report = msgspec.json.Decoder[StuckReport | ExecReport | AttemptReport](
+    StuckReport | ExecReport | AttemptReport
 ).decode
 
 
@@ -341,7 +349,7 @@ def decode_report(message: Message) -> Report:
                 }
             )
     try:
-        return msgspec.convert(message, StuckReport | AttemptReport)
+        return msgspec.convert(message, StuckReport | ExecReport | AttemptReport)
     except msgspec.ValidationError as error:
         text = f"the launcher's report {message['report']!r} cannot be understood: {error}"
         raise HostError("launcher", text) from None

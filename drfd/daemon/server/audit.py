@@ -17,7 +17,7 @@ from drfd.common.indices import joined
 from drfd.common.journald import about
 from drfd.core.model.stimuli import Actor
 from drfd.protocol import requests as msg
-from drfd.protocol.replies import BatchReply, Reply, SubmitReply
+from drfd.protocol.replies import BatchReply, ExecReply, Reply, SubmitReply
 from drfd.protocol.requests import Ref
 
 log = logging.getLogger("drfd.audit")
@@ -52,7 +52,7 @@ def verb_of(request: msg.AnyRequest) -> str | None:
             return "shutdown-kill-jobs" if request.kill_jobs else "shutdown"
         case msg.EndStrayRequest():
             return "end-stray"
-        case msg.BatchRequest() | msg.ReloadRequest():
+        case msg.BatchRequest() | msg.ExecRequest() | msg.ReloadRequest():
             return str(request.__struct_config__.tag)
         case _:
             return None
@@ -85,6 +85,8 @@ def _jobs(
         return [], {}
     if isinstance(request, msg.SubmitRequest):
         return [cast(SubmitReply, result)["id"]], {}
+    if isinstance(request, msg.ExecRequest):
+        return [cast(ExecReply, result)["id"]], {}
     if not isinstance(request, msg.BatchRequest | msg.ShutdownRequest):
         return [], {}
     reply = cast(BatchReply, result)

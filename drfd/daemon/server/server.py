@@ -52,6 +52,7 @@ from drfd.protocol.requests import (
     DrainRequest,
     EndStrayRequest,
     EventsRequest,
+    ExecRequest,
     Question,
     ReloadRequest,
     Selection,
@@ -583,7 +584,10 @@ class Server:
                         del line, request, processing
                         continue
                     await pipeline.catch_up()
-                    if isinstance(request, BatchRequest | _FOR_ADMINS) and not actor.is_admin:
+                    if (
+                        isinstance(request, BatchRequest | ExecRequest | _FOR_ADMINS)
+                        and not actor.is_admin
+                    ):
                         request = await self._delay_change(actor, request)
                     async with self._quotas.processing_slot(quota_uid) as slot:
                         reply = await self._answer_or_leave(sender, request, slot)
@@ -676,7 +680,7 @@ class Server:
         peer = writer.get_extra_info("socket")
         if isinstance(request, DrfdError):
             return encode_error(request)
-        if isinstance(request, WaitRequest | EventsRequest | SnapshotsRequest):
+        if isinstance(request, ExecRequest | WaitRequest | EventsRequest | SnapshotsRequest):
             # These wait, and so need no slot.
             slot.release()
         if isinstance(request, EventsRequest):

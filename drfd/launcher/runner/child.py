@@ -24,6 +24,7 @@ from os import open as open_fd
 from pathlib import Path
 from typing import NoReturn
 
+from drfd.common.failpoints import reach
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.confinement.interface import Confinement
 from drfd.launcher.protocol import Assignment, AttemptLimits, LaunchOrder
@@ -44,7 +45,7 @@ from drfd.launcher.runner.failures import (
 from drfd.launcher.system import private_tmp, process
 from drfd.launcher.system.files import get, put
 from drfd.linux.sealed import read_sealed
-from drfd.linux.unix_sockets import at_socket
+from drfd.linux.unix_sockets import at_socket, send_descriptors
 from drfd.payload.pack import encode
 from drfd.payload.unpack import LaunchPayload, decode, output_path
 
@@ -206,6 +207,61 @@ def run_notice(
         os._exit(125)
 
 
+def run_inside(
+    assignment: Assignment,
+    command: bytes,
+    user: pwd.struct_passwd,
+    groups: list[int],
+    confinement: Confinement,
+    report_fd: int,
+    channel: socket.socket,
+    place: str | None,
+    has_quota: bool,
+) -> NoReturn:
+    """Become a command of the owner's inside a running job: within its limits, in its directory and
+    with its environment. `assignment` is that of the job. `command` names the program, the client's
+    socket, and variables of the client's terminal. A "+", or the error, is written to `report_fd`;
+    the connection to the client goes over `channel`. The command sees the job's own /tmp and
+    /var/tmp, which are below `place`, and an empty /dev/shm."""
+    order = assignment.order
+    try:
+        setsid()
+        confinement.enter((order.id, order.attempt), order.limits, order.uid)
+        process.outlive_parent()
+        reach("inside.after-enter")
+        inheritance.set_privileged_attributes(order.uid)
+        outside = None if place is None else _enter(place, order)
+        identity.become(user, groups, order.gid)
+        inheritance.join_keyring(has_quota)
+        # From here on the process has only the user's rights.
+        payload, own = _read(assignment), _decode(command)
+        env = {**identity.environment(user, order, payload), **own.env}
+        umask(payload.umask)
+        try:
+            chdir(payload.cwd)
+        except OSError as error:
+            raise cannot_enter(
+                user.pw_name, payload.cwd, error, _hint(outside, payload.cwd)
+            ) from error
+        if own.attach is None:
+            raise unreadable("it names no client")
+        with _take_descriptors(own.attach, outside) as connection:
+            send_descriptors(channel, b"+", [connection.fileno()])
+        channel.close()
+        argv = list(own.argv) or [env["SHELL"]]
+        write(report_fd, b"+")
+        _reset_signals()
+        inheritance.allow_core()
+        try:
+            os.execvpe(argv[0], argv, env)
+        except OSError as error:
+            raise cannot_run(argv[0], error, is_script=False) from None
+    except BaseException as error:
+        _report(report_fd, error)
+    finally:
+        os._exit(125)
+
+
 def _become_job(start: JobStart) -> None:
     assignment, user, place, go_fd = start.assignment, start.user, start.place, start.go_fd
     order = assignment.order
@@ -227,7 +283,7 @@ def _become_job(start: JobStart) -> None:
     if payload.attach is None:
         _open_outputs(order, payload, user.pw_name, outside)
     else:
-        _take_descriptors(payload.attach, outside)
+        _take_descriptors(payload.attach, outside).close()
     path, argv = _program(payload, env)
     write(start.report_fd, b"+")
     if read(go_fd, 1) != b"+":
@@ -244,8 +300,12 @@ def _become_job(start: JobStart) -> None:
 
 
 def _read(assignment: Assignment) -> LaunchPayload:
+    return _decode(read_sealed(assignment.payload_fd))
+
+
+def _decode(data: bytes) -> LaunchPayload:
     try:
-        return decode(read_sealed(assignment.payload_fd))
+        return decode(data)
     except ValueError as error:
         raise unreadable(error) from None
 
@@ -318,14 +378,15 @@ def _move_descriptor(fd: int, target: int) -> None:
     close(fd)
 
 
-def _take_descriptors(path: str, outside: int | None) -> None:
-    """Receive standard input, output and error from the submitter's own socket (`drf run`)."""
+def _take_descriptors(path: str, outside: int | None) -> socket.socket:
+    """Receive standard input, output and error from the client's own socket (`drf run`, `drf
+    exec`), and return the connection."""
+    connection = socket.socket(socket.AF_UNIX)
     try:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(_ATTACH_WAIT_S)
-            with private_tmp.path_outside(outside, path) as seen, at_socket(Path(seen)) as address:
-                connection.connect(address)
-            kind, fds, _, _ = socket.recv_fds(connection, 1, 3)
+        connection.settimeout(_ATTACH_WAIT_S)
+        with private_tmp.path_outside(outside, path) as seen, at_socket(Path(seen)) as address:
+            connection.connect(address)
+        kind, fds, _, _ = socket.recv_fds(connection, 1, 3)
     except OSError as error:
         raise terminal_gone(error) from error
     if len(fds) != 3:
@@ -336,6 +397,7 @@ def _take_descriptors(path: str, outside: int | None) -> None:
         os.close(fd)
     if kind == b"t":
         _take_terminal()
+    return connection
 
 
 def _take_terminal() -> None:

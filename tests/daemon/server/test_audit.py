@@ -29,6 +29,7 @@ CHANGES = [
     (msg.DrainRequest(v=1, on=False), "undrain"),
     (msg.ReloadRequest(v=1), "reload"),
     (msg.EndStrayRequest(v=1, id=7, attempt=1), "end-stray"),
+    (msg.ExecRequest(v=1, id=7, attempt=1, command=b"words"), "exec"),
     (msg.ShutdownRequest(v=1), "shutdown"),
     (msg.ShutdownRequest(v=1, kill_jobs=True), "shutdown-kill-jobs"),
 ]

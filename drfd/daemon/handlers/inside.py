@@ -1,0 +1,71 @@
+"""`drf exec`: a command of the owner's inside a running job.
+
+Only the owner may run one. An administrator may stop a job, but not act as its user; and a command
+that its user has not signed is refused by the launcher.
+"""
+
+from __future__ import annotations
+
+from drfd.common.errors import NotPermitted, Refused
+from drfd.core.model.job import Job, JobState
+from drfd.core.model.stimuli import Actor
+from drfd.daemon.launcher_link.link import Link
+from drfd.daemon.lookup.lookup import Lookup
+from drfd.protocol.replies import ExecReply
+from drfd.protocol.requests import ExecRequest
+
+#: What is said of a job that no command can be run in, by its state.
+_NOT_RUNNING = {
+    JobState.SUSPENDED: ("is suspended", "drf resume {0}"),
+    JobState.STOPPING: ("is being stopped", ""),
+    JobState.CLEANING: ("has just ended", ""),
+    JobState.ENDED: ("has ended", ""),
+}
+_WAITS = ("does not run yet", "drf why {0}")
+
+
+async def run_inside(
+    lookup: Lookup, link: Link, actor: Actor, request: ExecRequest, *, is_signed: bool
+) -> ExecReply:
+    """Have a command run inside a job, and return when it runs. `is_signed`: whether it needs its
+    user's signature. Raises Refused, NotPermitted, Unavailable."""
+    job_id = lookup.id_of(request.id)
+    array = lookup.any_array(job_id)
+    if array is not None:
+        hint = f"for instance {array.id}_{array.index_of(array.id + 1)}"
+        raise Refused("is-array", f"{array.id} is an array: name one of its tasks", hint=hint)
+    job = lookup.any_job(job_id)
+    _insist_on_owner(job, actor)
+    _insist_on_running(job)
+    if job.attempt != request.attempt:
+        raise Refused("begun-again", f"job {job.label} has begun again meanwhile", hint="try again")
+    if not link.hello.get("exec", False):
+        raise Refused(
+            "no-cgroups",
+            "jobs have no cgroups here, so nothing can be run inside one",
+            hint="drf doctor says why",
+        )
+    if is_signed and request.proof is None:
+        raise Refused(
+            "not-signed",
+            "commands are taken here with their user's signature, and this one has none",
+            hint="update drf; with this one, try again in a moment: the launcher gives the key",
+        )
+    problem = await link.run_inside(job, request.command, request.proof)
+    if problem is not None:
+        raise Refused("not-begun", f"not run inside job {job.label}: {problem}")
+    return {"id": job.id, "attempt": job.attempt}
+
+
+def _insist_on_owner(job: Job, actor: Actor) -> None:
+    owner = job.spec.user
+    if (actor.uid, actor.user) != (job.spec.uid, owner):
+        raise NotPermitted(
+            "not-yours", f"job {job.label} belongs to {owner}: only {owner} runs commands inside it"
+        )
+
+
+def _insist_on_running(job: Job) -> None:
+    if job.state is not JobState.RUNNING:
+        what, hint = _NOT_RUNNING.get(job.state, _WAITS)
+        raise Refused("not-running", f"job {job.label} {what}", hint=hint.format(job.label))
