@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 @click.command("top")
 @click.option("--once", is_flag=True, help="Print one screen and leave; so without a terminal.")
 @click.option("--svg", metavar="FILE", help="Save one screen as a picture; COLUMNS and LINES hold.")
+@click.option("--no-mouse", is_flag=True, help="Leave the mouse to the terminal.")
 @prints_result()
 @colour_option
-def command(once: bool, svg: str | None) -> Result:
+def command(once: bool, svg: str | None, no_mouse: bool) -> Result:
     """The machine, its users and their jobs, live: who has how much, what runs, why others wait.
 
     On the screen `?` lists the keys: arrows or j and k move, Tab goes to another panel, Enter opens
-    a job's page, / filters, u shows only yours, s sorts, c cancels, h holds, q quits.
+    a job's page, l its output, / searches, s sorts, Space marks, c cancels, h holds, q quits.
     """
     if asked_form().as_json and svg is not None:
         raise click.UsageError("--json and --svg are two answers: ask for one")
@@ -39,10 +40,15 @@ def command(once: bool, svg: str | None) -> Result:
     from drfd_cli.top.feed import first_snapshot
 
     snapshot = first_snapshot(client)
-    return Result(show=lambda: _show(client, snapshot, once=once, svg=svg), view=lambda: snapshot)
+    return Result(
+        show=lambda: _show(client, snapshot, once=once, svg=svg, has_mouse=not no_mouse),
+        view=lambda: snapshot,
+    )
 
 
-def _show(client: Connection, snapshot: SnapshotView, *, once: bool, svg: str | None) -> None:
+def _show(
+    client: Connection, snapshot: SnapshotView, *, once: bool, svg: str | None, has_mouse: bool
+) -> None:
     from drfd_cli.top.paint import Theme
     from drfd_cli.top.screen import print_once, save_svg
 
@@ -57,4 +63,4 @@ def _show(client: Connection, snapshot: SnapshotView, *, once: bool, svg: str | 
 
     from drfd_cli.top.app import App
 
-    output.tell(App(client, snapshot, theme).run())
+    output.tell(App(client, snapshot, theme, has_mouse=has_mouse).run())

@@ -35,6 +35,7 @@ from drfd_cli.top.panels import in_words
 from drfd_cli.top.screen import AlternateScreen
 from drfd_cli.top.state import (
     FoundRows,
+    Hit,
     Page,
     State,
     UserAction,
@@ -44,7 +45,7 @@ from drfd_cli.top.state import (
     viewer_of,
     window_of,
 )
-from drfd_cli.top.view import Detail, Scene, Size, log_query, read_again, screen, settled
+from drfd_cli.top.view import Detail, Scene, Size, hit_at, log_query, read_again, screen, settled
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import SnapshotView
@@ -71,7 +72,9 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 class App:
     """The live view: connects terminal, state, snapshots and requests."""
 
-    def __init__(self, connection: Connection, first: SnapshotView, theme: Theme) -> None:
+    def __init__(
+        self, connection: Connection, first: SnapshotView, theme: Theme, *, has_mouse: bool = True
+    ) -> None:
         """`connection` is the stream of snapshots that began with `first`."""
         self._woken, self._waker = os.pipe()
         os.set_blocking(self._woken, False)
@@ -79,7 +82,8 @@ class App:
         self._screen = AlternateScreen(1, 0)
         self._theme = theme
         self._keys = KeyDecoder()
-        self._state = State()
+        self._state = State(has_mouse=has_mouse)
+        self._screen.use_mouse(has_mouse)
         self._detail: Detail | None = None
         self._feed = SnapshotReader(connection, first, self._wake)
         self._asker = Asker(Connection(connection.path), self._wake)
@@ -157,8 +161,9 @@ class App:
         listed = shown(snapshot, before, self._found)
         window = window_of(snapshot, before, self._found)
         self._state, action = press(
-            before, key, listed, max(1, size.rows // 3), window, viewer_of(snapshot)
+            before, key, listed, max(1, size.rows // 3), window, viewer_of(snapshot), self._hit(key)
         )
+        self._screen.use_mouse(self._state.has_mouse)
         self._state = settled(self._scene(), size, self._theme)
         match action:
             case UserAction.QUIT:
@@ -177,6 +182,14 @@ class App:
         self._seek()
         self._read_log()
         return True
+
+    def _hit(self, key: str) -> Hit | None:
+        """Return what is below the mouse, if the key is an event of it."""
+        match key.split(" "):
+            case [_, column, line] if column:
+                size = Size(*self._screen.size())
+                return hit_at(self._scene(), size, self._theme, int(column) - 1, int(line) - 1)
+        return None
 
     def _read_log(self) -> None:
         """Ask for the part of the output that is to be shown, if it is another one, or some time

@@ -15,7 +15,10 @@ HELP = (
     "  /                  only jobs with this text in id, name, user, pool or reason",
     "  u                  only mine, or all    Esc              all again",
     "  s  S               another order, or reversed            ^L  draw anew",
-    "  Space              mark jobs: the next action is for all of them",
+    "  Space              mark jobs: the next action is for all of them;",
+    "                     in SHARES: fold a pool, or unfold it",
+    "  mouse              click selects, again opens; on a heading sorts; wheel moves;",
+    "                     m turns the mouse off, for the terminal's own selection",
     "  c                  cancel (it asks)     h                hold, or release",
     "  p                  suspend, or resume   x                send a signal",
     "  t                  change the time limit                 P  the priority",
@@ -97,8 +100,23 @@ class KeyDecoder:
             yield "esc"
 
 
+#: What buttons of a mouse do, by their number (xterm, SGR mode 1006).
+_BUTTONS = {"0": "click", "64": "wheel-up", "65": "wheel-down"}
+
+
+def _mouse(numbers: list[str], *, is_pressed: bool) -> str:
+    """Return the name of a mouse's event with column and line, from 1 on, or nothing if it has no
+    meaning here: `click 12 5`."""
+    if len(numbers) != 3 or not is_pressed or not all(map(str.isdecimal, numbers)):
+        return ""
+    what = _BUTTONS.get(numbers[0])
+    return f"{what} {int(numbers[1][:6])} {int(numbers[2][:6])}" if what else ""
+
+
 def _named(match: re.Match[str]) -> str:
     numbers, final, single = match[1], match[2], match[3]
+    if final in ("M", "m") and numbers.startswith("<"):
+        return _mouse(numbers[1:].split(";"), is_pressed=final == "M")
     if single:
         return _FINAL.get(single, "")
     if final is None:

@@ -64,6 +64,10 @@ _SYSTEMS = {
 }
 
 
+#: Reports of buttons and the wheel, in a form without bounds for columns (xterm).
+_MOUSE_ON, _MOUSE_OFF = "\x1b[?1000h\x1b[?1006h", "\x1b[?1006l\x1b[?1000l"
+
+
 class AlternateScreen:
     """The alternate screen. A caller that enters it must call `leave` on every way out."""
 
@@ -71,22 +75,29 @@ class AlternateScreen:
         self._fd = fd
         self.terminal = Terminal(keys_fd)
         self._shown: list[str] = []
-        self._is_entered = False
+        self._is_entered = self._has_mouse = False
         name = Console(force_terminal=True, no_color=False).color_system or "standard"
         self._system = _SYSTEMS.get(name, ColorSystem.STANDARD)
         self._encoding = sys.stdout.encoding
+
+    def use_mouse(self, is_used: bool) -> None:
+        """Have the terminal report clicks and the wheel, or leave the mouse to itself."""
+        if is_used is not self._has_mouse:
+            self._has_mouse = is_used
+            if self._is_entered:
+                self._write(_MOUSE_ON if is_used else _MOUSE_OFF)
 
     def enter(self) -> None:
         self.terminal.go_raw(discard_input=False)
         self._is_entered = True
         self.forget()
-        self._write(ENTER_SCREEN + "\x1b[2J")
+        self._write(ENTER_SCREEN + _MOUSE_ON * self._has_mouse + "\x1b[2J")
 
     def leave(self) -> None:
         if self._is_entered:
             self._is_entered = False
             try:
-                self._write(LEAVE_SCREEN)
+                self._write(_MOUSE_OFF * self._has_mouse + LEAVE_SCREEN)
             except OSError:
                 # The terminal has been closed.
                 pass

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum, auto
 from itertools import groupby
@@ -42,7 +42,7 @@ class TopPanel(StrEnum):
 #: The orders of each panel, the default first.
 ORDERS: dict[TopPanel, tuple[str, ...]] = {
     TopPanel.TREE: ("share", "name", "satisfied", "running", "waiting"),
-    TopPanel.RUNNING: ("start", "cores", "memory", "time left", "user"),
+    TopPanel.RUNNING: ("start", "cores", "memory", "time left", "user", "name"),
     TopPanel.WAITING: ("turn", "submission", "user", "name", "cores", "memory"),
     TopPanel.ENDED: ("end", "user"),
 }
@@ -143,6 +143,9 @@ class State:
     sorted_by: Mapping[TopPanel, int] = field(default_factory=dict)
     #: The panels in which the order is reversed.
     backwards: frozenset[TopPanel] = frozenset()
+    #: Paths of the pools of which nothing below is listed.
+    folded: frozenset[str] = frozenset()
+    has_mouse: bool = True
     #: The place at which the list of waiting jobs begins, if the snapshot does not have all of
     #: them, or None for the end of the list.
     first: int | None = 0
@@ -217,7 +220,7 @@ def shown(snapshot: SnapshotView, state: State, found: FoundRows | None = None) 
     lists: Lists = {
         TopPanel.TREE: _tree(
             snapshot["nodes"], orders[TopPanel.TREE],
-            is_reversed=TopPanel.TREE in state.backwards,
+            is_reversed=TopPanel.TREE in state.backwards, folded=state.folded,
         )
     }  # fmt: skip
     for panel, rows in chosen.items():
@@ -315,7 +318,13 @@ _TREE_SORT_KEYS: dict[str, Callable[[SnapshotNode], Any]] = {
 }
 
 
-def _tree(nodes: Sequence[SnapshotNode], order: str, *, is_reversed: bool = False) -> list[TreeRow]:
+def _tree(
+    nodes: Sequence[SnapshotNode],
+    order: str,
+    *,
+    is_reversed: bool = False,
+    folded: Container[str] = (),
+) -> list[TreeRow]:
     """Return each node followed by the nodes below it, siblings in the given order. A pool with one
     leaf shares a row with it, because both have the same allocation and entitlement."""
     below: dict[str, list[SnapshotNode]] = {}
@@ -331,8 +340,10 @@ def _tree(nodes: Sequence[SnapshotNode], order: str, *, is_reversed: bool = Fals
         if len(inside) == 1 and inside[0]["path"] not in below:
             left.append(({**inside[0], "weight": node["weight"]}, depth, f"{title}/"))
             continue
-        found.append({**node, "title": "  " * depth + title, "is_leaf": not inside})
-        left += [(each, depth + 1, "") for each in reversed(inside)]
+        is_folded = bool(inside) and node["path"] in folded
+        sign = " ▸" if is_folded else ""
+        found.append({**node, "title": "  " * depth + title + sign, "is_leaf": not inside})
+        left += [] if is_folded else [(each, depth + 1, "") for each in reversed(inside)]
     return found
 
 
@@ -358,6 +369,7 @@ _SORT_KEYS: dict[tuple[TopPanel, str], Callable[[SnapshotRow], Any]] = {
     (TopPanel.RUNNING, "memory"): lambda row: -_use(row, "memory"),
     (TopPanel.RUNNING, "time left"): _end_s,
     (TopPanel.RUNNING, "user"): lambda row: row["user"],
+    (TopPanel.RUNNING, "name"): lambda row: row["name"],
     (TopPanel.WAITING, "submission"): lambda row: row["submitted_at"],
     (TopPanel.WAITING, "user"): lambda row: row["user"],
     (TopPanel.WAITING, "name"): lambda row: row["name"],
@@ -396,16 +408,82 @@ def press(
     page_rows: int,
     window: Window | None = None,
     viewer: Viewer | None = None,
+    hit: Hit | None = None,
 ) -> tuple[State, UserAction | Act | None]:
     """Return the next state, and the action to do outside the screen or None. `page_rows` is the
     number of rows that PgUp and PgDn move; `window` tells of waiting rows that are not listed;
-    without a `viewer`, nothing is refused to the user."""
+    without a `viewer`, nothing is refused to the user. `hit` is what is below the mouse."""
+    what = key.partition(" ")[0]
+    if what in _MOUSE and key != what:
+        if state.question or state.prompt or state.is_typing:
+            # A click is no answer.
+            return state, None
+        return _point(state, what, lists, hit, window or Window()), None
     after, action = _press(state, key, lists, page_rows, window or Window(), viewer or Viewer())
     if (after.row_filter, after.sorted_by, after.backwards) != (
         state.row_filter, state.sorted_by, state.backwards
     ):  # fmt: skip
         after = replace(after, first=0)
     return after, action
+
+
+@dataclass(frozen=True)
+class Hit:
+    """What is at a place of the main page: a panel, and the index of one of its rows, or the
+    heading of a column, or neither."""
+
+    panel: TopPanel
+    row: int | None = None
+    heading: str | None = None
+
+
+_MOUSE = ("click", "wheel-up", "wheel-down")
+#: Rows that the wheel moves.
+_WHEEL = 3
+#: The order that a click on a heading chooses, other than one of the same name.
+_BY_HEADING = {
+    "SHARES": "share", "RUN": "running", "WAIT": "waiting", "MEM": "memory", "TIME": "time left",
+    "START": "turn", "ENDED": "end",
+}  # fmt: skip
+
+
+def _point(state: State, what: str, lists: Lists, hit: Hit | None, window: Window) -> State:
+    """Return the state after an event of the mouse."""
+    state = replace(state, message="", is_bad=False)
+    if state.page is not Page.MAIN:
+        step = {"wheel-up": -_WHEEL, "wheel-down": _WHEEL}.get(what, 0)
+        if state.page is Page.LOG:
+            return replace(state, scroll=state.scroll + step, came_from=state.scroll)
+        return replace(state, scroll=max(0, state.scroll + step))
+    if hit is None:
+        return state
+    was, state = state.panel, replace(state, panel=hit.panel)
+    rows = lists[hit.panel]
+    at = cursor(state, hit.panel, rows)
+    if what != "click":
+        to = at + (_WHEEL if what == "wheel-down" else -_WHEEL)
+        if hit.panel is TopPanel.WAITING:
+            state = _turn_page(state, len(rows), to, window)
+        return _move(state, rows, to)
+    if hit.heading is not None:
+        return _sort_by(state, hit.heading)
+    if hit.row is None or hit.row >= len(rows):
+        return state
+    if was is hit.panel and hit.row == at and hit.panel in state.places:
+        return _open(state, rows[at])
+    return _move(state, rows, hit.row)
+
+
+def _sort_by(state: State, heading: str) -> State:
+    """Return the state with the panel in the order of a column, reversed if it is so already."""
+    panel, orders = state.panel, ORDERS[state.panel]
+    order = _BY_HEADING.get(heading, heading.lower())
+    if order not in orders:
+        return state
+    if state.orders()[panel] == order:
+        return replace(state, backwards=state.backwards ^ {panel}, first=0)
+    chosen = {**state.sorted_by, panel: orders.index(order)}
+    return replace(state, sorted_by=chosen, backwards=state.backwards - {panel}, first=0)
 
 
 def _press(
@@ -562,6 +640,11 @@ def _on_main(state: State, key: str, lists: Lists, page_rows: int, window: Windo
             return replace(state, sorted_by={**state.sorted_by, state.panel: number})
         case "S":
             return replace(state, backwards=state.backwards ^ {state.panel})
+        case "m":
+            told = "off: the terminal selects text" if state.has_mouse else "on"
+            return replace(state, has_mouse=not state.has_mouse, message=f"the mouse is {told}")
+        case " " if state.panel is TopPanel.TREE:
+            return _fold(state, rows[at]) if rows else state
         case " " if rows and state.panel in (TopPanel.RUNNING, TopPanel.WAITING):
             return _move(_mark(state, rows[at]), rows, at + 1)
         case "esc" if state.marked:
@@ -621,6 +704,12 @@ def _open(state: State, row: Any) -> State:
         return replace(state, page=Page.JOB, under=under, job=row, scroll=0, shows_errors=False)
     below = "" if state.row_filter.below == row["path"] else row["path"]
     return replace(state, row_filter=replace(state.row_filter, below=below))
+
+
+def _fold(state: State, row: TreeRow) -> State:
+    if row["is_leaf"]:
+        return replace(state, message="only a pool can be folded", is_bad=True)
+    return replace(state, folded=state.folded ^ {row["path"]})
 
 
 def _mark(state: State, row: SnapshotRow) -> State:

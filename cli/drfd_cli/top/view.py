@@ -39,7 +39,9 @@ from drfd_cli.top.panels import (
     ended_table,
     first_line,
     header,
+    heading_at,
     leaf_marks,
+    row_at,
     running_table,
     show_axis,
     show_declared,
@@ -49,6 +51,7 @@ from drfd_cli.top.panels import (
 from drfd_cli.top.state import (
     Axis,
     FoundRows,
+    Hit,
     Lists,
     Page,
     State,
@@ -283,30 +286,78 @@ def whole(scene: Scene, columns: int, theme: Theme) -> list[Line]:
     return lines
 
 
-def _panels(scene: Scene, listed: Lists, size: Size, room: int, theme: Theme) -> list[Line]:
+@dataclass(frozen=True)
+class Place:
+    """Where a panel is on the main page, below the lines of the machine."""
+
+    panel: TopPanel
+    table: PanelTable
+    column: int
+    line: int
+    columns: int
+    height: int
+
+
+def _places(scene: Scene, listed: Lists, size: Size, room: int, theme: Theme) -> list[Place]:
     is_beside = size.columns >= _WIDE
     left = _TREE_COLUMNS if is_beside else size.columns
     right = size.columns - _TREE_COLUMNS - 1 if is_beside else size.columns
     tables = _tables(scene, listed, left, right, theme, has_sentences=True)
+    found = []
+    if is_beside:
+        found.append(Place(TopPanel.TREE, tables.pop(TopPanel.TREE), 0, 0, left, room))
+    heights = _divide(tables, room, scene.state.panel, right)
+    line = 0
+    for panel, table in tables.items():
+        column = size.columns - right
+        found.append(Place(panel, table, column, line, right, heights[panel]))
+        line += heights[panel]
+    return found
 
-    def lines(panel: TopPanel, columns: int, height: int) -> list[Line]:
-        table = tables[panel]
-        at = cursor(scene.state, panel, table.rows) if table.rows else None
-        is_focus = panel is scene.state.panel
+
+def _cursor_of(scene: Scene, place: Place) -> int | None:
+    rows = place.table.rows
+    return cursor(scene.state, place.panel, rows) if rows else None
+
+
+def _panels(scene: Scene, listed: Lists, size: Size, room: int, theme: Theme) -> list[Line]:
+    def lines(place: Place) -> list[Line]:
         return draw(
-            table, theme, columns, height, cursor=at, is_focus=is_focus,
-            is_marked=_is_marked(scene.state, panel),
+            place.table, theme, place.columns, place.height, cursor=_cursor_of(scene, place),
+            is_focus=place.panel is scene.state.panel,
+            is_marked=_is_marked(scene.state, place.panel),
         )  # fmt: skip
 
-    if not is_beside:
-        heights = _divide(tables, room, scene.state.panel, right)
-        return [line for panel in TopPanel for line in lines(panel, size.columns, heights[panel])]
-    tree = lines(TopPanel.TREE, left, room)
-    jobs = dict(tables)
-    del jobs[TopPanel.TREE]
-    heights = _divide(jobs, room, scene.state.panel, right)
-    beside = [line for panel in jobs for line in lines(panel, right, heights[panel])]
-    return [[*a, Segment(" "), *b] for a, b in zip(tree, beside, strict=True)]
+    first, *others = _places(scene, listed, size, room, theme)
+    below = [line for place in others for line in lines(place)]
+    if others[0].column == 0:
+        return [*lines(first), *below]
+    return [[*a, Segment(" "), *b] for a, b in zip(lines(first), below, strict=True)]
+
+
+def hit_at(scene: Scene, size: Size, theme: Theme, column: int, line: int) -> Hit | None:
+    """Return what is at a place of the screen, which is counted from 0, or None if that is neither
+    a panel nor on the main page."""
+    if scene.state.page is not Page.MAIN:
+        return None
+    if size.columns < LEAST_COLUMNS or size.rows < LEAST_ROWS:
+        return None
+    listed = scene.lists()
+    top = len(_top(scene, size, theme))
+    room = size.rows - top - len(_foot(scene, listed, theme, size))
+    line -= top
+    if not 0 <= line < room:
+        return None
+    for place in _places(scene, listed, size, room, theme):
+        x, y = column - place.column, line - place.line
+        if 0 <= x < place.columns and 0 <= y < place.height:
+            if y == 0:
+                return Hit(place.panel, heading=heading_at(place.table, x))
+            row = row_at(
+                place.table, place.columns, place.height, _cursor_of(scene, place), y
+            )  # fmt: skip
+            return Hit(place.panel, row)
+    return None
 
 
 def _is_marked(state: State, panel: TopPanel) -> Callable[[Any], bool] | None:
