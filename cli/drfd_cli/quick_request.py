@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 #: The option of both verbs that turns warnings off.
 NO_WARNINGS = "--no-warnings"
 #: Options of both verbs with a text as their value → the field of the request that each sets.
-TEXTS = {"-n": "name", "--name": "name", "-p": "pool", "--pool": "pool"}
+TEXTS = {
+    "-n": "name", "--name": "name", "-p": "pool", "--pool": "pool",
+    # The daemon reads it; if it refuses, the complete program says what is wrong.
+    "-g": "group", "--group": "group",
+}  # fmt: skip
 _CORES, _MEMORY, _TIME = ("-c", "--cores"), ("-m", "--mem"), ("-t", "--time")
 #: The size units that occur in practice, as powers of two.
 _UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}

@@ -75,6 +75,7 @@ SHORT = [
     ["-c", "0.5", "-m", "64M", "-t", "1h30m", "--", "true"],
     ["--cores=4", "-m1G", "--time", "unlimited", "--quiet", "--", "true"],
     ["-n", "x y", "-p", "lab.night", "--escape", "none", "--", "true"],
+    ["-g", "sweep%2", "--", "true"],
     ["--name", "x", "--pool", "lab", "--escape=%", "python3", "-c", "pass"],
 ]
 

@@ -72,6 +72,8 @@ SHORT = [
     ["--json", "-q", "--", "true"],
     ["--hold", "--preemptible", "--", "true"],
     ["-n", "x y", "-p", "lab.night", "-o", "%j.out", "-e", "/tmp/%j", "--", "true"],
+    ["-g", "sweep%2", "--", "true"],
+    ["--group=sweep", "--", "true"],
     ["--name", "x", "--pool", "lab", "--output", "o", "--error", "e", "--", "true"],
     ["-c4", "-m16g", "--time=90", "--name=x=y", "-n=z", "--", "true"],
     ["-c", "1.5", "-m", "1.5T", "-t", "1-12:00:00", "--", "true"],
