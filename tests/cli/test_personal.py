@@ -33,7 +33,7 @@ begin = "now"
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path: Path, plain: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home directory, in whose `work` the user is."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)

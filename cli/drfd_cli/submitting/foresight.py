@@ -48,8 +48,11 @@ def doubts_about(request: Mapping[str, Any], given: Collection[str]) -> list[str
     submitter means it. `given` are the names of the submitter's variables."""
     argv, env, cwd = request["argv"], request["env"], request["cwd"]
     found: list[str | None] = []
-    if request.get("script") is None:
-        found.append(_about_command(argv, env.get("PATH", _DEFAULT_PATH), cwd))
+    path, script = env.get("PATH", _DEFAULT_PATH), request.get("script")
+    if script is None:
+        found.append(_about_command(argv, path, cwd))
+    else:
+        found.append(_about_interpreter(script, path, cwd))
     if request.get("attach") is None:
         found += [_about_output(option, pattern, cwd) for option, pattern in _outputs(request)]
     found.append(_about_secrets(given, env))
@@ -131,6 +134,25 @@ def _about_command(argv: Sequence[str], path: str, cwd: str) -> str | None:
     near = _near(path, name, cwd)
     hint = f"; did you mean {near}?" if near else ""
     return _about_one_word(argv) or f"there is no command {name} in the job's PATH{hint}"
+
+
+def _about_interpreter(script: str, path: str, cwd: str) -> str | None:
+    """Return a line about the interpreter of a script's first line, if that is not there."""
+    first, _, _ = script.partition("\n")
+    words = first.removeprefix("#!").split() if first.startswith("#!") else []
+    if not words:
+        return None
+    if not os.access(os.path.join(cwd, words[0]), os.X_OK):
+        return f"there is no {words[0]}, which the script's first line names"
+    if words[0].rpartition("/")[2] != "env":
+        return None
+    # Options of env, and variables that it sets, may stand before the name.
+    name = next((word for word in words[1:] if word[0] != "-" and "=" not in word), None)
+    if name is None or "/" in name or _is_in(path, name, cwd):
+        return None
+    near = _near(path, name, cwd)
+    hint = f"; did you mean {near}?" if near else ""
+    return f"there is no command {name}, which the script's first line names, in the PATH{hint}"
 
 
 def _about_one_word(argv: Sequence[str]) -> str | None:
