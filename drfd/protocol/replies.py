@@ -349,6 +349,10 @@ class SubmissionReply(TypedDict):
     live: bool
     #: Fields of the request `submit`, without conditions of the start.
     submission: dict[str, object]
+    #: The conditions of the start: fields of that request, for a live job.
+    conditions: NotRequired[dict[str, object]]
+    #: Whether other live jobs wait for its end.
+    awaited: NotRequired[bool]
     #: The signature of the submission, or null where none was wanted.
     proof: str | None
 

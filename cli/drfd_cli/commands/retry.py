@@ -188,6 +188,9 @@ class Changes:
     def applied(self, submission: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of a submission with the changes. Raises Refused."""
         found = {**submission, **self.fields}
+        merged = submission.get("stdout") == submission.get("stderr")
+        if merged and "stdout" in self.fields and "stderr" not in self.fields:
+            found["stderr"] = self.fields["stdout"]
         if "demand" in self.fields:
             found["demand"] = _merged(submission["demand"], self.fields["demand"])
         for name in self.export:

@@ -48,8 +48,18 @@ def find_submission(engine: Engine, lookup: Lookup, actor: st.Actor, ref: Ref) -
         state = "not over" if is_live else "over"
     else:
         is_live, state = job.state is not JobState.ENDED, job.shown_state
-    return {"label": label, "state": state, "live": is_live, "submission": fields,
-            "proof": payload.proof}  # fmt: skip
+    reply: SubmissionReply = {
+        "label": label, "state": state, "live": is_live, "submission": fields,
+        "proof": payload.proof,
+    }  # fmt: skip
+    if is_live:
+        reply["conditions"] = {
+            "after": [{"id": each.job_id, "want": each.want.value} for each in spec.after],
+            "begin_s": spec.begin_s or 0,
+            "held": job.state is JobState.HELD,
+        }
+        reply["awaited"] = bool(engine.ledger.dependents.get(job_id))
+    return reply
 
 
 def submission_fields(spec: JobSpec, payload: Payload) -> dict[str, object]:

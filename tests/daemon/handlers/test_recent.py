@@ -81,3 +81,14 @@ async def test_what_is_not_kept_any_more_is_said(desk: Desk) -> None:
         f"the environment and the script of job {job_id} are not kept any more"
         f" (drf show {job_id} has its command: submit it anew)"
     )
+
+
+async def test_of_a_live_job_its_conditions_are_told_too(desk: Desk) -> None:
+    first = await desk.submit(ALICE)
+    second = await desk.submit(ALICE, after=[{"id": first}], begin_s=4_000_000_000, held=True)
+    reply = await desk.ask(ALICE, op="submission", id=second)
+    assert (reply["conditions"], reply["awaited"]) == (
+        {"after": [{"id": first, "want": "ok"}], "begin_s": 4_000_000_000, "held": True},
+        False,
+    )
+    assert (await desk.ask(ALICE, op="submission", id=first))["awaited"] is True

@@ -1,0 +1,249 @@
+"""drf edit: change the command and the options of a waiting job in the user's editor."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from drfd.client.connection import Connection
+from drfd.client.words import Ref
+from drfd.common.errors import DrfdError, Refused
+from drfd.common.units import exact_duration, exact_size, show_cores
+from drfd_cli import output
+from drfd_cli.commands.retry import Changes, read_changes
+from drfd_cli.options import connect, job_id
+
+if TYPE_CHECKING:
+    from drfd.protocol.replies import SubmissionReply
+
+_HEAD = """\
+# Job {label} waits. Change its options and its command, save, and leave the editor.
+# If nothing is changed, nothing is done. The options are those of drf submit.
+"""
+_SCRIPT = "# The text of the script stays as it was submitted.\n"
+_MARK = "#DRF "
+#: Fields that can be changed while the job keeps its id.
+_IN_PLACE = {"demand", "name", "pool", "time_limit_s", "priority"}
+_WAITS = ("PENDING", "HELD")
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """What a file says: its option words, the changes that they make, and the command."""
+
+    changes: Changes
+    argv: list[str]
+
+
+@click.command("edit")
+@job_id
+def command(job_id: Ref) -> None:
+    """Change the command and the options of a waiting job in $VISUAL or $EDITOR.
+
+    Demand, time limit, name, pool and priority change in place. With another command or other
+    options the job is submitted anew, with its environment, conditions and script, and the old one
+    is cancelled: it gets a new id and goes behind your other jobs.
+    """
+    client = connect()
+    reply = client.submission(job_id)
+    _refuse_unfit(reply)
+    text = _written(reply)
+    before = _read(text)
+    found = _edited(text, reply["label"])
+    if found is None or found == before:
+        output.say(f"nothing was changed; job {reply['label']} stays as it is")
+        return
+    changed = {
+        name: value
+        for name, value in found.changes.fields.items()
+        if before.changes.fields.get(name) != value
+    }
+    if "demand" in changed or "demand" not in found.changes.fields:
+        changed["demand"] = _demand(before.changes.fields["demand"], found.changes.fields)
+    gone = set(before.changes.fields) - set(found.changes.fields)
+    if found.argv == before.argv and not gone and not found.changes.export and (
+        set(changed) <= _IN_PLACE
+    ):  # fmt: skip
+        _set(client, job_id, changed)
+    else:
+        changes = Changes(changed, found.changes.export)
+        _replace(client, reply, changes, gone, found.argv)
+
+
+def _demand(before: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the changed demand. Lines that were removed ask for nothing of what they named.
+    Raises Refused without cores or memory, of which each job has some."""
+    found = dict(fields.get("demand", {}))
+    for key, option in (("cores_milli", "-c CORES"), ("memory_bytes", "-m SIZE")):
+        if key not in found:
+            raise Refused(
+                "bad-value", f"there is no line {_MARK}{option} any more; nothing changed"
+            )
+    if "read_bps" in before and "read_bps" not in found and "disks" not in found:
+        found |= {"read_bps": 0, "write_bps": 0}
+    for name in set(before.get("gres", {})) - set(found.get("gres", {})):
+        found["gres"] = {**found.get("gres", {}), name: 0}
+    for name in set(before.get("disks", {})) - set(found.get("disks", {})):
+        found["disks"] = {**found.get("disks", {}), name: {"read_bps": 0, "write_bps": 0}}
+    return found
+
+
+def _refuse_unfit(reply: SubmissionReply) -> None:
+    """Raise Refused for what is not one waiting job."""
+    label, fields = reply["label"], reply["submission"]
+    if "array" in fields:
+        raise Refused(
+            "not-editable", f"{label} is of an array, whose command cannot be changed",
+            hint=f"drf set changes its demand; or drf cancel {label}, and submit it anew",
+        )  # fmt: skip
+    if reply["state"] not in _WAITS:
+        raise Refused(
+            "not-waiting", f"job {label} is {reply['state']}; only a waiting job can be edited",
+            hint="" if reply["live"] else f"drf retry {label} --with OPTIONS submits it again",
+        )  # fmt: skip
+    if "attach" in fields:
+        raise Refused("not-editable", f"job {label} is attached to a terminal (drf run)")
+
+
+def _written(reply: SubmissionReply) -> str:
+    """Return the file to edit."""
+    fields: dict[str, Any] = dict(reply["submission"])
+    demand, words = fields["demand"], []
+    words.append(["-n", fields["name"]])
+    words.append(["-c", show_cores(demand["cores_milli"])])
+    words.append(["-m", exact_size(demand["memory_bytes"])])
+    limit = fields["time_limit_s"]
+    words.append(["-t", exact_duration(limit) if limit else "unlimited"])
+    words += [["--gres", f"{name}={count}"] for name, count in demand.get("gres", {}).items()]
+    rates = dict(demand.get("disks", {}))
+    if demand.get("read_bps") or demand.get("write_bps"):
+        rates[""] = demand
+    for name, each in rates.items():
+        disk = f"{name}=" if name else ""
+        read, write = exact_size(each["read_bps"]), exact_size(each["write_bps"])
+        words.append(["--io", f"{disk}{read}/{write}"])
+    if "pool" in fields:
+        words.append(["-p", fields["pool"]])
+    words += [[f"--priority={fields['priority']}"], ["-o", fields["stdout"]]]
+    if fields["stderr"] != fields["stdout"]:
+        words.append(["-e", fields["stderr"]])
+    if "retry" in fields:
+        words.append(["--retry", str(fields["retry"]["times"])])
+    if fields.get("preemptible"):
+        words.append(["--preemptible"])
+    lines = "".join(f"{_MARK}{shlex.join(each)}\n" for each in words)
+    about = _SCRIPT if "script" in fields else ""
+    return f"{_HEAD.format(label=reply['label'])}{about}{lines}\n{shlex.join(fields['argv'])}\n"
+
+
+def _read(text: str) -> _Text:
+    """Read an edited file. Raises Refused with the line of an error."""
+    words: list[str] = []
+    command: list[str] = []
+    first = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith(_MARK.rstrip()):
+            try:
+                options = shlex.split(line[len(_MARK) - 1 :], comments=True)
+                read_changes(options)
+            except (ValueError, click.ClickException) as error:
+                what = error.format_message() if isinstance(error, click.ClickException) else error
+                raise Refused("bad-value", f"line {number}: {what}") from None
+            words += options
+        elif line.strip() and not line.startswith("#"):
+            first = first or number
+            command.append(line)
+    try:
+        argv = shlex.split("\n".join(command))
+    except ValueError as error:
+        raise Refused("bad-value", f"line {first}: {error} in the command") from None
+    if not argv:
+        raise Refused("no-command", "there is no command")
+    try:
+        return _Text(read_changes(words), argv)
+    except click.ClickException as error:
+        raise Refused("bad-value", error.format_message()) from None
+
+
+def _edited(text: str, label: str) -> _Text | None:
+    """Have the user edit the text until it can be read. Returns None if it is unchanged."""
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    with tempfile.TemporaryDirectory(prefix="drf-edit-") as place:
+        file = Path(place, f"job-{label}.sh")
+        file.write_text(text)
+        while True:
+            try:
+                # As other programs do it: the variable may hold options, which a shell splits.
+                done = subprocess.run(["sh", "-c", f'{editor} "$1"', "sh", str(file)], check=False)  # noqa: S607
+            except OSError as error:
+                raise Refused("no-editor", f"cannot start sh: {error.strerror}") from None
+            if done.returncode != 0:
+                raise Refused(
+                    "no-editor", f"the editor {editor} failed; job {label} stays as it is",
+                    hint="VISUAL or EDITOR names another one",
+                )  # fmt: skip
+            now = file.read_text(errors="replace")
+            if now == text:
+                return None
+            try:
+                return _read(now)
+            except Refused as error:
+                if not sys.stdin.isatty():
+                    raise Refused(error.code, f"{error.text}; job {label} stays as it is") from None
+                output.say(str(error))
+                if not click.confirm("edit again?", default=True, err=True):
+                    raise
+
+
+def _set(client: Connection, ref: Ref, changed: Mapping[str, Any]) -> None:
+    """Change a job that waits and keeps its id. Raises Refused."""
+    if client.submission(ref)["state"] not in _WAITS:
+        raise Refused("not-waiting", f"job {ref} has started meanwhile; it stays as it is")
+    reply = client.request("set", select={"ids": [ref]}, **changed)
+    _raise_failure(reply)
+    output.tell(f"changed job {ref}")
+
+
+def _raise_failure(reply: Any) -> None:
+    for failure in reply["failed"]:
+        error = failure["error"]
+        raise Refused(error["code"], error["text"], hint=error["hint"])
+
+
+def _replace(
+    client: Connection, reply: SubmissionReply, changes: Changes, gone: set[str], argv: list[str]
+) -> None:
+    """Submit a job in place of a waiting one. Raises Refused, and then leaves it as it was."""
+    label, conditions = reply["label"], reply.get("conditions", {})
+    if reply.get("awaited"):
+        raise Refused(
+            "awaited",
+            f"other jobs wait for job {label}, so it must keep its id and its command; it stays as"
+            " it is",
+            hint="drf set changes its demand; drf set --after '' frees the jobs that wait for it",
+        )
+    kept = {name: value for name, value in reply["submission"].items() if name not in gone}
+    fields = {**changes.applied({**kept, "demand": kept.get("demand", {})}), "argv": argv}
+    for name, value in conditions.items():
+        fields[name] = value
+    select = {"ids": [int(label)]}
+    if not conditions.get("held"):
+        # A held job cannot start, so it never runs beside the new one.
+        _raise_failure(client.request("hold", select=select))
+    try:
+        new = client.submit(**fields)
+    except DrfdError:
+        if not conditions.get("held"):
+            client.request("release", select=select)
+        raise
+    _raise_failure(client.request("cancel", select=select))
+    output.tell(f"submitted job {new['id']} in place of job {label}")

@@ -1,0 +1,195 @@
+"""drf edit: a waiting job in the user's editor; nothing changes that the user has not changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from canned import CannedDaemon, Message, Refuse
+from cli.drf import Drf
+
+FIELDS: Message = {
+    "argv": ["sh", "-c", 'echo "a b"'], "cwd": "/home/alice", "umask": 0o27,
+    "demand": {"cores_milli": 500, "memory_bytes": 1 << 30, "read_bps": 1 << 20,
+               "write_bps": 2 << 20, "gres": {"gpu": 1}},
+    "name": "my job", "pool": "lab", "time_limit_s": 0, "priority": -3, "env": {"A": "1"},
+    "stdout": "drf-%j.out", "stderr": "drf-%j.out", "retry": {"times": 2, "on": ["TIMEOUT"]},
+    "notify": {"on": ["end"], "argv": ["mail"]},
+}  # fmt: skip
+CONDITIONS: Message = {"after": [{"id": 3, "want": "any"}], "begin_s": 0, "held": False}
+TEXT = """\
+#DRF -n 'my job'
+#DRF -c 0.5
+#DRF -m 1G
+#DRF -t unlimited
+#DRF --gres gpu=1
+#DRF --io 1M/2M
+#DRF -p lab
+#DRF --priority=-3
+#DRF -o drf-%j.out
+#DRF --retry 2
+
+sh -c 'echo "a b"'
+"""
+#: Runs drf edit 42 with a sed script, or `cat`, as the editor.
+Edit = Callable[..., Any]
+
+
+@pytest.fixture
+def waiting(daemon: CannedDaemon) -> CannedDaemon:
+    done = {"done": [42], "failed": []}
+    daemon.replies = {
+        "submission": {
+            "label": "42", "state": "PENDING", "live": True, "submission": FIELDS, "proof": None,
+            "conditions": CONDITIONS, "awaited": False,
+        },
+        "submit": {"id": 50}, "set": done, "hold": done, "release": done, "cancel": done,
+    }  # fmt: skip
+    return daemon
+
+
+@pytest.fixture
+def edit(drf: Drf, waiting: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Edit:
+    def run(change: str, *words: object) -> Any:
+        script = tmp_path / "change.sed"
+        script.write_text(change)
+        monkeypatch.setenv("VISUAL", f"sed -i -f '{script}'")
+        return drf("edit", *(words or (42,)))
+
+    return run
+
+
+def told(daemon: CannedDaemon) -> list[Message]:
+    return [each for each in daemon.requests if each["op"] not in ("submission", "hello")]
+
+
+def test_the_file_has_the_options_and_the_command(
+    edit: Edit, waiting: CannedDaemon, tmp_path: Path
+) -> None:
+    result = edit(f"w {tmp_path / 'seen'}")
+    head, _, rest = (tmp_path / "seen").read_text().partition("#DRF")
+    assert f"#DRF{rest}" == TEXT
+    assert all(line.startswith("# ") for line in head.splitlines())
+    assert (result.code, told(waiting)) == (0, [])
+    assert result.err == "drf: nothing was changed; job 42 stays as it is\n"
+
+
+def test_a_change_that_means_the_same_is_none(edit: Edit, waiting: CannedDaemon) -> None:
+    assert edit("s/-m 1G/--mem 1024M # enough/").code == 0
+    assert told(waiting) == []
+
+
+def test_demand_and_name_change_in_place(edit: Edit, waiting: CannedDaemon) -> None:
+    result = edit("s/-m 1G/-m 4G/; s/my job/yours/; /gpu=1/d; s/unlimited/2h/")
+    assert result.out == "changed job 42\n"
+    demand = {**FIELDS["demand"], "memory_bytes": 4 << 30, "gres": {"gpu": 0}}
+    assert told(waiting) == [
+        {"op": "set", "select": {"ids": [42]}, "demand": demand, "name": "yours",
+         "time_limit_s": 7200}
+    ]  # fmt: skip
+
+
+def test_with_another_command_it_is_submitted_anew(edit: Edit, waiting: CannedDaemon) -> None:
+    """It is held meanwhile, so that both never run; what the file does not name comes along."""
+    result = edit("s/a b/c d/; s/-o .*/-o x.out/; /retry/d; /-p lab/d")
+    assert result.out == "submitted job 50 in place of job 42\n"
+    hold, submit, cancel = told(waiting)
+    select = {"ids": [42]}
+    assert (hold, cancel) == ({"op": "hold", "select": select}, {"op": "cancel", "select": select})
+    expected = {**FIELDS, **CONDITIONS, "argv": ["sh", "-c", 'echo "c d"'], "stdout": "x.out",
+                "stderr": "x.out"}  # fmt: skip
+    del expected["retry"], expected["pool"]
+    assert submit == {"op": "submit", **expected}
+
+
+def test_if_the_new_one_is_refused_the_old_one_is_as_before(
+    edit: Edit, waiting: CannedDaemon, refuse: Refuse
+) -> None:
+    waiting.replies["submit"] = refuse(text="too big")
+    result = edit("s/a b/c d/")
+    assert (result.code, result.out, result.err) == (1, "", "drf: too big\n")
+    assert [each["op"] for each in told(waiting)] == ["hold", "submit", "release"]
+
+
+def test_a_held_job_stays_held(edit: Edit, waiting: CannedDaemon, refuse: Refuse) -> None:
+    reply = dict(waiting.replies["submission"])  # type: ignore[arg-type]
+    waiting.replies["submission"] = {
+        **reply, "state": "HELD", "conditions": {**CONDITIONS, "held": True},
+    }  # fmt: skip
+    edit("s/a b/c d/")
+    assert [each["op"] for each in told(waiting)] == ["submit", "cancel"]
+    assert told(waiting)[0]["held"] is True
+
+
+def test_one_that_has_started_meanwhile_is_left_alone(edit: Edit, waiting: CannedDaemon) -> None:
+    error = {"kind": "Refused", "code": "x", "text": "job 42 is RUNNING", "hint": ""}
+    waiting.replies["hold"] = {"done": [], "failed": [{"id": 42, "error": error}]}
+    result = edit("s/a b/c d/")
+    assert (result.code, result.err) == (1, "drf: job 42 is RUNNING\n")
+    assert [each["op"] for each in told(waiting)] == ["hold"]
+    reply = dict(waiting.replies["submission"])  # type: ignore[arg-type]
+    waiting.requests.clear()
+    waiting.replies["submission"] = [reply, {**reply, "state": "RUNNING"}]
+    result = edit("s/1G/2G/")
+    assert "has started meanwhile" in result.err
+    assert told(waiting) == []
+
+
+def test_a_job_that_others_wait_for_keeps_its_id(edit: Edit, waiting: CannedDaemon) -> None:
+    reply = dict(waiting.replies["submission"])  # type: ignore[arg-type]
+    waiting.replies["submission"] = {**reply, "awaited": True}
+    assert "other jobs wait for job 42" in edit("s/a b/c d/").err
+    assert told(waiting) == []
+    assert edit("s/1G/2G/").code == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ("s/-m 1G/-m 1X/", "line 5: Invalid value for '-m' / '--mem': '1X' is not a size"),
+        ("s/-c 0.5/--wait/", "line 4: --wait is no property of a job"),
+        ("s/-p lab/-p lab x/", "line 9: only options of drf submit can stand here"),
+        ("""s/a b"'/a b/""", "line 14: No closing quotation in the command"),
+        ("/^sh/d", "there is no command"),
+        ("/-c 0.5/d", "there is no line #DRF -c CORES any more"),
+    ],
+)
+def test_what_cannot_be_read_changes_nothing(
+    edit: Edit, waiting: CannedDaemon, change: str, complaint: str
+) -> None:
+    result = edit(change)
+    assert (result.code, result.out, told(waiting)) == (1, "", [])
+    assert result.err.count("\n") == 1
+    assert complaint in result.err
+
+
+@pytest.mark.parametrize(
+    ("more", "complaint"),
+    [
+        ({"state": "RUNNING"}, "job 42 is RUNNING; only a waiting job can be edited"),
+        ({"submission": {**FIELDS, "array": "0-3"}}, "42 is of an array"),
+        ({"submission": {**FIELDS, "attach": "/x"}}, "job 42 is attached to a terminal"),
+    ],
+)
+def test_what_cannot_be_edited_is_refused_before_the_editor(
+    edit: Edit, waiting: CannedDaemon, tmp_path: Path, more: Message, complaint: str
+) -> None:
+    reply = dict(waiting.replies["submission"])  # type: ignore[arg-type]
+    waiting.replies["submission"] = {**reply, **more}
+    result = edit(f"w {tmp_path / 'seen'}")
+    assert (result.code, told(waiting)) == (1, [])
+    assert complaint in result.err
+    assert not (tmp_path / "seen").exists()
+
+
+def test_an_editor_that_fails_changes_nothing(
+    drf: Drf, waiting: CannedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", "false")
+    result = drf("edit", 42)
+    assert (result.code, told(waiting)) == (1, [])
+    assert "the editor false failed; job 42 stays as it is" in result.err
