@@ -211,6 +211,18 @@ ASKED: list[tuple[str, Message]] = [
     ("show", {"id": 4711}),
     ("end_stray", {"id": 4711, "attempt": 1}),
     ("exec", {"id": 3, "attempt": 0, "command": "Y29tbWFuZA=="}),
+    (
+        "waiting",
+        {
+            "text": "nobody is called so",
+            "below": "root.A",
+            "user": "root",
+            "order": "submission",
+            "reverse": True,
+            "skip": 0,
+            "limit": 10,
+        },
+    ),
     ("shutdown", {"kill_jobs": False}),
 ]
 EVENTS: Message = {"op": "events", "v": 1, "select": {"ids": [1, 2, 4]}, "standing": True}

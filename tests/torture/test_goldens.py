@@ -181,7 +181,6 @@ def test_every_verb_and_every_field_of_it_has_a_golden_request() -> None:
     unsaid = {("submit", "attach"), ("wait", "attended"), ("events", "after")}
     unsaid |= {("submit", "proof"), ("status", "after"), ("usage", "user")}
     # Newer than the goldens.
-    unsaid |= {("waiting", name) for name in VERBS["waiting"].__struct_fields__}
     unsaid |= {("drain", "reason"), ("submit", "if_never"), ("submit", "group"), ("set", "group")}
     unsaid |= {("exec", "proof")}
     unsaid |= {("history", "after"), ("set", "name"), ("set", "pool"), ("set", "demand")}
