@@ -44,12 +44,13 @@ INSIDE: dict[str, dict[str, set[str]]] = {
     },
     "drfd.core.scheduling": {
         "preemption": set(),
+        "certainty": set(),
         "kept_free": set(),
-        "backfill": {"kept_free"},
-        "release_times": {"backfill", "kept_free"},
+        "backfill": {"certainty", "kept_free"},
+        "release_times": {"backfill", "certainty", "kept_free"},
         "demand_tree": set(),
         "wait_index": {"backfill", "demand_tree"},
-        "plan": {"backfill", "kept_free", "wait_index"},
+        "plan": {"backfill", "certainty", "kept_free", "wait_index"},
         "drf_policy": {"backfill", "demand_tree", "plan", "wait_index"},
         "baseline_policies": {"backfill", "plan"},
         "scheduling_pass": {

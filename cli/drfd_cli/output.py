@@ -447,8 +447,29 @@ def local_time(at_s: float, *, days: int = 0, hour: int = 0, minute: int = 0) ->
     return time.mktime((year, month, day + days, hour, minute, 0, 0, 0, -1))
 
 
-#: The assumptions on which an expected start rests.
+#: The assumptions on which an expected start rests, by its certainty.
 ESTIMATE = "if running jobs end as estimated and nobody submits anything before"
+_RESTS_ON = {
+    "limits": "when jobs before it reach their time limits, if nobody submits anything before",
+    "estimated": "estimated from few earlier jobs, if nobody submits anything before",
+}
+
+
+def start_line(
+    start_s: float | None,
+    certainty: str | None,
+    *,
+    verb: str = "starts",
+    now_s: float | None = None,
+) -> str | None:
+    """Return when a waiting job starts and on what that rests, or None if nothing was found out."""
+    if start_s is None:
+        if certainty != "unknown":
+            return None
+        return f"when it {verb} is unknown: too little is known about the jobs before it"
+    near = "by" if certainty == "limits" else "about"
+    rests_on = _RESTS_ON.get(certainty or "", ESTIMATE)
+    return f"it {verb} {near} {show_when(start_s, now_s)}, {rests_on}"
 
 
 def why_line(job: JobView | EndedArrayView) -> str:

@@ -178,6 +178,9 @@ class ProgressView(SubmittedView):
     started_at: float | None
     ended_at: float | None
     expected_start_at: float | None
+    #: On what the expected start rests: "limits" (the time limits of the jobs before it),
+    #: "estimated" (the run times of a few earlier jobs), or "unknown". Sent where it was asked.
+    expected_start_certainty: NotRequired[str]
     exit_code: int | None
     signal: int | None
 
@@ -383,6 +386,8 @@ class DryRunReply(TypedDict):
     """The forecast for a submission that was not made."""
 
     expected_start_at: float | None
+    #: As in `ProgressView`; not sent if there is no estimate.
+    expected_start_certainty: NotRequired[str]
     reason: CodeText | None
     #: Why no start could be estimated.
     no_estimate: NotRequired[CodeText]

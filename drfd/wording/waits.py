@@ -11,6 +11,7 @@ from drfd.core.decisions.outcome import Attempts
 from drfd.core.explain import reasons as why
 from drfd.core.explain.holders import Holder, ResourceShortage, ServedFirst, Shortfall
 from drfd.core.model.job import Postponed, RequiredOutcome, Whose, show_path
+from drfd.core.scheduling.certainty import Certainty
 
 #: Formats a Unix time as a clock time for people.
 ShowClock = Callable[[float], str]
@@ -95,10 +96,15 @@ def wait_text(reason: why.WaitReason, show_clock: ShowClock) -> str:
         case why.TooLittleFree():
             return _shortfalls(fact.shortfalls, show_clock)
         case why.HasReservation():
-            return (
-                f"{_shortfalls(fact.shortfalls, show_clock)}; what is given back is kept for it, "
-                f"and it starts by {show_clock(fact.start_s)} if jobs end as expected"
-            )
+            kept = f"{_shortfalls(fact.shortfalls, show_clock)}; what is given back is kept for it"
+            at = show_clock(fact.start_s)
+            match fact.certainty:
+                case Certainty.LIMITS:
+                    return f"{kept}, and it starts by {at}, when jobs reach their time limits"
+                case Certainty.ESTIMATED:
+                    return f"{kept}, and it starts about {at}, estimated from few earlier jobs"
+                case Certainty.UNKNOWN:
+                    return f"{kept}; nobody can say when"
         case why.ExternalUse():
             used, kept = (
                 show_amount(fact.shortage.axis, amount) for amount in (fact.used, fact.kept)
@@ -161,7 +167,8 @@ def wait_columns(reason: why.WaitReason, show_clock: ShowClock) -> WaitColumns:
             return _short_columns(fact.shortfalls)
         case why.HasReservation():
             first = fact.shortfalls[0].shortage
-            return WaitColumns(_axis_name(first.axis), "running jobs", first, fact.start_s)
+            until_s = None if fact.certainty is Certainty.UNKNOWN else fact.start_s
+            return WaitColumns(_axis_name(first.axis), "running jobs", first, until_s)
         case why.ExternalUse():
             return WaitColumns(_axis_name(fact.shortage.axis), "external load", fact.shortage)
         case ServedFirst():

@@ -13,7 +13,7 @@ import pytest
 from canned import CannedDaemon, MakeJob
 from cli.drf import Drf
 from drfd.protocol.replies import USED
-from drfd_cli.output import show_when
+from drfd_cli.output import show_when, start_line
 
 WHY = {
     "code": "RESOURCES",
@@ -1076,3 +1076,26 @@ def test_of_an_end_that_is_private_the_code_stands_alone(
     job = ended("FAILED") | {"outcome": {"code": "FAILED", "text": ""}}
     daemon.replies = {"status": {"jobs": [job], "counts": {"FAILED": 1}, "draining": False}}
     assert drf("status", "-a").out.splitlines()[3].split()[-1] == "FAILED"
+
+
+@pytest.mark.parametrize(
+    ("start_s", "certainty", "line"),
+    [
+        (
+            60.0,
+            "limits",
+            "when jobs before it reach their time limits, if nobody submits anything before",
+        ),
+        (60.0, "estimated", "estimated from few earlier jobs, if nobody submits anything before"),
+        (60.0, None, "if running jobs end as estimated and nobody submits anything before"),
+        (None, "unknown", "is unknown: too little is known about the jobs before it"),
+        (None, None, ""),
+    ],
+)
+def test_an_expected_start_says_on_what_it_rests(
+    start_s: float | None, certainty: str | None, line: str
+) -> None:
+    assert (start_line(start_s, certainty) or "").endswith(line)
+    if start_s is not None:
+        near = "by" if certainty == "limits" else "about"
+        assert (start_line(start_s, certainty) or "").startswith(f"it starts {near} ")

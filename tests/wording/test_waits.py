@@ -35,6 +35,7 @@ from drfd.core.explain.reasons import (
     WaitsFor,
 )
 from drfd.core.model.job import JobState, Outcome, Postponed, RequiredOutcome, Whose
+from drfd.core.scheduling.certainty import Certainty
 from drfd.wording.waits import WaitColumns, attempts_text, wait_columns, wait_text
 
 CORES = ResourceShortage("cores", 8000, 3000)
@@ -203,7 +204,17 @@ SENTENCES: list[tuple[Evidence, str]] = [
     (
         HasReservation(BY_BOB, 3600),
         "needs 8 cores, 3 free; job 2 (bob) holds 4 until T+3800s at the latest; "
-        "what is given back is kept for it, and it starts by T+3600s if jobs end as expected",
+        "what is given back is kept for it, "
+        "and it starts about T+3600s, estimated from few earlier jobs",
+    ),
+    (
+        HasReservation((short("cores", 8000, 3000),), 3600, Certainty.LIMITS),
+        "needs 8 cores, 3 free; what is given back is kept for it, "
+        "and it starts by T+3600s, when jobs reach their time limits",
+    ),
+    (
+        HasReservation((short("cores", 8000, 3000),), 3600, Certainty.UNKNOWN),
+        "needs 8 cores, 3 free; what is given back is kept for it; nobody can say when",
     ),
     (
         ExternalUse(ResourceShortage("memory", 10 << 30, 8 << 30), used=8 << 30, kept=6 << 30),
@@ -318,6 +329,10 @@ COLUMNS: list[tuple[Evidence, WaitColumns]] = [
     ),
     (TooLittleFree(BY_MANY), WaitColumns("cores", "job 3 (carol) +3", CORES)),
     (HasReservation(BY_BOB, 3600), WaitColumns("cores", "running jobs", CORES, 3600)),
+    (
+        HasReservation(BY_BOB, 3600, Certainty.UNKNOWN),
+        WaitColumns("cores", "running jobs", CORES),
+    ),
     (ExternalUse(CORES, used=6001, kept=6001), WaitColumns("cores", "external load", CORES)),
     (
         ServedFirst((short("cores", 8000, 3000),), ("root.alice",), 1),

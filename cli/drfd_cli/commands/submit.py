@@ -154,7 +154,7 @@ def command(
             output.say(f"{setting.word} is from {setting.place}")
         if not no_warnings:
             warn(request)
-        known = ("expected_start_at", "reason", "no_estimate")
+        known = ("expected_start_at", "expected_start_certainty", "reason", "no_estimate")
         return Result(show=lambda: _tell_forecast(forecast), view=lambda: pick(forecast, known))
     reply = client.submit(**request)
     if not no_warnings:
@@ -255,10 +255,10 @@ def _tell_forecast(forecast: DryRunReply) -> None:
         return
     if missing is not None:
         output.tell(f"it would wait; nobody can say for how long: {missing}")
-    elif start_s is None:
-        output.tell("it would wait; no start is in sight")
     else:
-        output.tell(f"it would start about {output.show_when(start_s)}, {output.ESTIMATE}")
+        certainty = forecast.get("expected_start_certainty")
+        line = output.start_line(start_s, certainty, verb="would start")
+        output.tell(line or "it would wait; no start is in sight")
     code, text = output.clean(reason["code"]), output.clean(reason["text"], 1000)
     output.tell(f"until then it waits: {code}: {text}")
 

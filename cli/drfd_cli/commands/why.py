@@ -29,6 +29,8 @@ def command(job_id: Ref) -> Result:
 
 def _view(reply: WhyReply) -> Mapping[str, object]:
     shown = pick(reply["job"], ("id", "state", "reason", "outcome", "expected_start_at"))
+    if "expected_start_certainty" in reply["job"]:
+        shown["expected_start_certainty"] = reply["job"]["expected_start_certainty"]
     shown |= {"notes": reply.get("notes", []), "advice": reply.get("advice")}
     again = _retry(reply)
     if again is not None:
@@ -57,10 +59,9 @@ def _show(reply: WhyReply) -> None:
         output.tell(attempts)
     for note in notes:
         output.tell(output.clean(note, 1000))
-    if job["expected_start_at"] is not None:
-        output.tell(
-            f"it starts about {output.show_when(job['expected_start_at'])}, {output.ESTIMATE}"
-        )
+    start = output.start_line(job["expected_start_at"], job.get("expected_start_certainty"))
+    if start is not None:
+        output.tell(start)
     if "no_estimate" in reply:
         output.tell(f"nobody can say when it starts: {output.clean(reply['no_estimate']['text'])}")
     if advice is not None:

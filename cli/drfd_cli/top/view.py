@@ -17,7 +17,7 @@ from drfd.common.units import show_duration, show_size
 from drfd.core.model.job import show_path
 from drfd_cli.charts import highest
 from drfd_cli.commands.show import array_lines, job_lines
-from drfd_cli.output import ESTIMATE, advice_line, clean, code_line, show_time, show_when
+from drfd_cli.output import advice_line, clean, code_line, show_time, start_line
 from drfd_cli.top.actions import KEYS as ACTIONS
 from drfd_cli.top.actions import refusal, word_of
 from drfd_cli.top.keys import HELP
@@ -684,9 +684,10 @@ def _notes(why: WhyReply | None, theme: Theme, columns: int, at_s: float) -> Ite
     if why is None:
         return
     words = list(why.get("notes", ()))
-    expected_s = why["job"]["expected_start_at"] if "job" in why else None
-    if expected_s is not None:
-        words.append(f"it starts about {show_when(expected_s, at_s)}, {ESTIMATE}")
+    if "job" in why:
+        certainty = why["job"].get("expected_start_certainty")
+        start = start_line(why["job"]["expected_start_at"], certainty, now_s=at_s)
+        words += [start] if start is not None else []
     advice = why.get("advice")
     if advice is not None:
         words.append(f"next time: {advice_line(advice)}")

@@ -31,6 +31,7 @@ from drfd.core.model.job import Job, JobSpec, JobState, Outcome
 from drfd.core.model.resources import Axes, Resources, Vector, minus
 from drfd.core.model.stimuli import Now, SubmitAsked
 from drfd.core.scheduling.backfill import Reservation
+from drfd.core.scheduling.certainty import Certainty, ExpectedStart, least_certain
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.plan import Plan
 from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
@@ -39,6 +40,8 @@ from drfd.core.scheduling.wait_index import WaitIndex
 
 #: Maximum number of passes in a forecast.
 _MOST_PASSES = 300
+#: The expected start of a job of which too little is known.
+NEVER_KNOWN = ExpectedStart(None, Certainty.UNKNOWN)
 #: Stands for the end of the load from outside in place of a job's id.
 _EXTERNAL = 0
 
@@ -108,22 +111,31 @@ class Forecast:
 
         None if it does not within `_MOST_PASSES` passes.
         """
-        ends = [
-            (self.run_times.end_s(job, self.now.at_s), job.id)
-            for job in self.ledger.allocated_jobs()
+        return self._look_ahead(wanted)[0]
+
+    def expected_start(self, wanted: int) -> ExpectedStart:
+        """Return the start of the waiting job `wanted` with its certainty. It does not move while
+        nothing happens."""
+        start_s, certainty = self._look_ahead(wanted)
+        is_known = start_s is not None and certainty is not Certainty.UNKNOWN
+        return ExpectedStart(start_s, certainty) if is_known else NEVER_KNOWN
+
+    def _look_ahead(self, wanted: int) -> tuple[float | None, Certainty]:
+        ends: list[tuple[float, int, Certainty]] = []
+        certainty = Certainty.LIMITS
+        for job in self.ledger.allocated_jobs():
             # A suspended job has an expected end only after it goes on.
-            if job.state is not JobState.SUSPENDED
-        ]
+            if job.state is not JobState.SUSPENDED:
+                self._expect_end(job, ends)
         if self.external is not None and isfinite(self.external.until_s):
-            ends.append((self.external.until_s, _EXTERNAL))
+            ends.append((self.external.until_s, _EXTERNAL, Certainty.UNKNOWN))
         heapify(ends)
         for _ in range(_MOST_PASSES):
             plan = self.pass_now()
             for job_id in plan.admitted:
                 if job_id == wanted:
-                    return self.now.at_s
-                started = self.ledger.jobs[job_id]
-                heappush(ends, (self.run_times.end_s(started, self.now.at_s), job_id))
+                    return self.now.at_s, certainty
+                self._expect_end(self.ledger.jobs[job_id], ends)
             if plan.is_cut and plan.admitted and self.ledger.groups:
                 # Jobs of a group were left out, and others may start in their place.
                 continue
@@ -132,16 +144,24 @@ class Forecast:
             next_try_s = self.ledger.shortages.next_s(self.now.at_s)
             times += [] if next_try_s is None else [next_try_s]
             if not times:
-                return None
+                return None, Certainty.UNKNOWN
             self._wait_until(max(self.now.at_s, min(times)))
             # One pass for all jobs that end at the same time.
             while ends and ends[0][0] <= self.now.at_s:
-                self._end(heappop(ends)[1])
+                _, job_id, rests_on = heappop(ends)
+                certainty = least_certain((certainty, rests_on))
+                self._end(job_id)
             for event in begin(self.ledger, self.now.at_s):
                 self.ledger.apply(event)
             # Shortages are assumed to be over at the next try.
             self.ledger.shortages.forget(self.now.at_s)
-        return None
+        return None, Certainty.UNKNOWN
+
+    def _expect_end(self, job: Job, ends: list[tuple[float, int, Certainty]]) -> None:
+        """Enter the job's end, if one is in sight."""
+        end_s, certainty = self.run_times.expected_end(job, self.now.at_s)
+        if isfinite(end_s):
+            heappush(ends, (end_s, job.id, certainty))
 
     def pass_now(self) -> Plan:
         """Make one pass and apply the launches that it decides."""

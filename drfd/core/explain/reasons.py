@@ -27,6 +27,7 @@ from drfd.core.ledger.queue import ArrayState
 from drfd.core.model.job import Job, JobState, Outcome, Postponed, RequiredOutcome
 from drfd.core.model.resources import Vector, fits, plus, short_axes
 from drfd.core.scheduling.backfill import Reservation
+from drfd.core.scheduling.certainty import Certainty
 from drfd.core.scheduling.plan import Plan
 
 
@@ -184,6 +185,7 @@ class HasReservation:
 
     shortfalls: tuple[Shortfall, ...]
     start_s: float
+    certainty: Certainty = Certainty.ESTIMATED
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +342,9 @@ def explain_wait(
     own = last.reservation_of(job.id)
     if own is not None and isinstance(reason.evidence, TooLittleFree | ServedFirst):
         shortfalls = reason.evidence.shortfalls
-        return WaitReason(ReasonCode.RESOURCES, HasReservation(shortfalls, own.start_s))
+        return WaitReason(
+            ReasonCode.RESOURCES, HasReservation(shortfalls, own.start_s, last.certainty_of(own))
+        )
     return reason
 
 

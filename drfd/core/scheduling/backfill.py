@@ -33,6 +33,7 @@ from operator import itemgetter
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.ledger.queue import Entry
 from drfd.core.model.resources import Vector, fits, minus, plus, short_axes
+from drfd.core.scheduling.certainty import Certainty
 from drfd.core.scheduling.kept_free import ExternalLoad
 
 
@@ -282,6 +283,8 @@ class PassContext:
     suspended: Mapping[int, tuple[str, Vector]] = field(default_factory=dict)
     #: The load from outside drfd, or None; its expected end is one of `ends`.
     external: ExternalLoad | None = None
+    #: Returns how certain it is that enough has ended by a time (Unix time).
+    certainty: Callable[[float], Certainty] = lambda start_s: Certainty.ESTIMATED
 
     def end_s(self, job_id: int) -> float:
         """Return the estimated end of a waiting job if it started now."""

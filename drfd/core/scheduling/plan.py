@@ -12,6 +12,7 @@ from drfd.core.ledger.postponed import LaunchBlocks
 from drfd.core.model.events import StartReason
 from drfd.core.model.resources import Vector
 from drfd.core.scheduling.backfill import Backfill, PassContext, Reservation
+from drfd.core.scheduling.certainty import Certainty
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.wait_index import WaitIndex
 
@@ -92,6 +93,14 @@ class Plan:
 
     def reservation_of(self, job_id: int) -> Reservation | None:
         return next((each for each in self.reservations if each.job_id == job_id), None)
+
+    def certainty_of(self, reservation: Reservation) -> Certainty:
+        """Return on what the start of a reservation of this plan rests."""
+        key = "certainty", reservation.job_id
+        if key not in self.notes and self.pass_context is not None:
+            self.notes[key] = self.pass_context.certainty(reservation.start_s)
+        found: Certainty = self.notes.get(key, Certainty.ESTIMATED)
+        return found
 
     def delayed_reservation(self, job_id: int, demand: Vector) -> Reservation | None:
         """Return the reservation that the job would delay in the resources left, or None."""

@@ -18,7 +18,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 from typing import NamedTuple
 
 from drfd.core.fairness.rules import ReservationSettings
@@ -27,6 +27,7 @@ from drfd.core.ledger.queue import Entry
 from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.resources import Vector
 from drfd.core.scheduling.backfill import InOrder, LineEnd, PassContext, Reservation
+from drfd.core.scheduling.certainty import Certainty, ExpectedEnd, least_certain
 from drfd.core.scheduling.kept_free import ExternalLoad
 
 #: The estimated run time for a user without ended jobs, and the shortest estimate, in seconds.
@@ -52,6 +53,21 @@ class RunTimes:
         jobs of a user with one time limit."""
         guess_s = self.guess_s(spec.user)
         return guess_s if spec.time_limit_s is None else min(guess_s, float(spec.time_limit_s))
+
+    def expected_end(self, job: Job, now_s: float) -> ExpectedEnd:
+        """Return the end of a job that holds resources, for people. Other than `end_s` it does not
+        move while nothing happens: a job that has outlived its estimate, or whose user has none, is
+        expected at its time limit."""
+        started_s = job.started_at if job.started_at is not None else now_s
+        started_s += job.frozen_s(now_s)
+        limit_s = job.spec.time_limit_s
+        if job.spec.user in self._last:
+            guess_s = self.guess_s(job.spec.user)
+            if started_s + guess_s > now_s and (limit_s is None or guess_s < limit_s):
+                return ExpectedEnd(started_s + guess_s, Certainty.ESTIMATED)
+        if limit_s is None:
+            return ExpectedEnd(inf, Certainty.UNKNOWN)
+        return ExpectedEnd(max(now_s, started_s + limit_s), Certainty.LIMITS)
 
     def end_s(self, job: Job, now_s: float) -> float:
         """Return the estimated end (Unix time) of a job that holds resources; never in the past."""
@@ -323,6 +339,16 @@ def make_pass_context(
     if external is not None and isfinite(external.until_s):
         others.append((external.until_s, 0, ledger.axes.vector(external.kept)))
 
+    def certainty(start_s: float) -> Certainty:
+        if external is not None and external.until_s <= start_s:
+            return Certainty.UNKNOWN
+        return least_certain(
+            expected.certainty if expected.end_s <= start_s else Certainty.UNKNOWN
+            for job in ledger.allocated_jobs()
+            if run_times.end_s(job, now_s) <= start_s
+            for expected in (run_times.expected_end(job, now_s),)
+        )
+
     def read() -> Sequence[LineEnd]:
         line = ends.at(now_s)
         return sorted([*others, *line]) if others else line
@@ -339,4 +365,5 @@ def make_pass_context(
         before=before,
         suspended=ends.suspended,
         external=external,
+        certainty=certainty,
     )

@@ -14,7 +14,7 @@ from drfd.core.fairness.priority_tree import DecayedUsage, ShortJobs
 from drfd.core.fairness.rules import ROOT, Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
-from drfd.core.model.job import Job, leaf_path
+from drfd.core.model.job import Job, Outcome, leaf_path
 from drfd.core.model.stimuli import Now
 from drfd.core.scheduling.backfill import Reservation, forced
 from drfd.core.scheduling.kept_free import ExternalLoad, ExternalLoadEstimator
@@ -27,6 +27,19 @@ from drfd.core.scheduling.wait_index import WaitIndex
 #: The search for starving nodes reads all waiting leaves. With more leaves than this it runs at
 #: most once in this many seconds, far less than a node must starve before anything happens.
 _FEW_LEAVES, _SEARCH_S = 100, 1.0
+
+
+#: The outcomes of jobs that ran as long as they do. How long a job ran that was cancelled or lost
+#: says nothing about others.
+_OWN_ENDS = frozenset(
+    {
+        Outcome.COMPLETED,
+        Outcome.FAILED,
+        Outcome.TIMEOUT,
+        Outcome.OUT_OF_MEMORY,
+        Outcome.LIMIT_EXCEEDED,
+    }
+)
 
 
 class Scheduler:
@@ -204,7 +217,8 @@ class Scheduler:
             ahead_s = max(0.0, job.ended_at - now.at_s)
             self._history.add(job.spec.leaf, share, started_s - ahead_s, job.ended_at - ahead_s)
             if job.outcome is not None:
-                self.run_times.add(job.spec.user, job.ended_at - started_s)
+                if job.outcome in _OWN_ENDS:
+                    self.run_times.add(job.spec.user, job.ended_at - started_s)
                 if self._ends is not None:
                     self._ends.note_user(job.spec.user)
                 # After the clock was set back, the start may be in the future.

@@ -22,6 +22,7 @@ from drfd.common.units import clock_time
 from drfd.core.explain.forecast import Forecast, smaller_demand
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.fairness.rules import Rules
+from drfd.core.scheduling.certainty import Certainty
 from drfd.daemon.forecasting.messages import (
     MOST_CPU_S,
     ErrorMessage,
@@ -134,24 +135,25 @@ def _answers(question: Question, build: Callable[[], Forecast]) -> Iterator[Fore
     if isinstance(question, StartQuestion):
         waiting = future.ledger.find(question.job_id)
         # The job may have ended since the question was asked.
-        start_s = None if waiting is None else future.start_s(waiting.id)
-        yield ForecastReply(start_s=start_s)
+        start_s, certainty = (None, None) if waiting is None else future.expected_start(waiting.id)
+        yield ForecastReply(start_s=start_s, certainty=certainty)
         if waiting is not None and question.smaller:
             smaller = smaller_demand(build, waiting)
             options = [] if smaller is None else changed_options(waiting.spec, smaller)
-            yield ForecastReply(start_s=start_s, smaller=options)
+            yield ForecastReply(start_s=start_s, certainty=certainty, smaller=options)
         return
     job = future.add(question.asked)
     plan = future.pass_now()
     if job.id in plan.admitted:
-        yield ForecastReply(start_s=future.now.at_s)
+        yield ForecastReply(start_s=future.now.at_s, certainty=Certainty.LIMITS)
         return
     reason = explain_wait(
         job, future.ledger, plan, future.rules, name_of=question.names.__getitem__
     )
     shown = None if reason is None else (reason.code.value, wait_text(reason, clock_time))
     yield ForecastReply(reason=shown, missing=_too_long())
-    yield ForecastReply(start_s=future.start_s(job.id), reason=shown)
+    start_s, certainty = future.expected_start(job.id)
+    yield ForecastReply(start_s=start_s, certainty=certainty, reason=shown)
 
 
 def _too_long() -> ErrorMessage:

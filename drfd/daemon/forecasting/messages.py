@@ -19,6 +19,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import FailedTask, LiveArray
 from drfd.core.model.job import LONG_BYTES, Job, Words
 from drfd.core.model.stimuli import SubmitAsked
+from drfd.core.scheduling.certainty import Certainty
 from drfd.journal.records import Records, encode
 
 #: Seconds of processor time that one question may cost the forecaster.
@@ -108,6 +109,8 @@ class ForecastReply(msgspec.Struct, frozen=True, omit_defaults=True):
 
     #: In Unix time. None if no start is in sight, or if it is not known (see `missing`).
     start_s: float | None = None
+    #: On what it rests; None if there is no answer (see `missing`).
+    certainty: Certainty | None = None
     #: Code and text of the reason why the job of a `TrialQuestion` would not start now.
     reason: tuple[str, str] | None = None
     #: Options for `drf submit` with which the job would start now.

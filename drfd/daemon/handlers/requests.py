@@ -401,6 +401,8 @@ class Requests:
             reply["no_estimate"] = {"code": error.code, "text": error.text}
             return
         view["expected_start_at"] = found.start_s
+        if found.certainty is not None:
+            view["expected_start_certainty"] = found.certainty.value
         if found.missing is not None:
             reply["no_estimate"] = {"code": found.missing.code, "text": found.missing.text}
         if found.smaller:
@@ -437,6 +439,8 @@ class Requests:
             except Unavailable as error:
                 found = ForecastReply(missing=ErrorMessage.of(error))
         reply: DryRunReply = {"expected_start_at": found.start_s, "reason": None}
+        if found.certainty is not None:
+            reply["expected_start_certainty"] = found.certainty.value
         if found.reason is not None:
             code, text = found.reason
             reply["reason"] = {"code": code, "text": text}

@@ -24,6 +24,7 @@ from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.reasons import WaitReason, explain_wait
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Array, Group, Job
+from drfd.core.scheduling.certainty import Certainty
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup import views
 from drfd.daemon.monitoring.meter import Meter
@@ -331,12 +332,15 @@ class Lookup:
         return {**self.view(job, actor), **conditions, "cpus": self.meter.pinned_cpus(job)}
 
     def expected_start_s(self, job: Job) -> float | None:
-        """Return the expected start of a job with a reservation, or None for other jobs."""
+        """Return the expected start of a job with a reservation. None for other jobs, and if it
+        rests on something of which nothing is known: it would move all the time."""
         last = self.engine.scheduler.last_plan
         if last is None or self.engine.ledger.wanted(job) is None:
             return None
         kept = last.reservation_of(job.id)
-        return None if kept is None else kept.start_s
+        if kept is None or last.certainty_of(kept) is Certainty.UNKNOWN:
+            return None
+        return kept.start_s
 
 
 def _last_ended(path: Path, request: msg.StatusRequest) -> tuple[int, list[Row]]:

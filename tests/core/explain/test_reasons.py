@@ -27,6 +27,7 @@ from drfd.core.explain.reasons import (
 from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import JobSpec, JobState
+from drfd.core.scheduling.certainty import Certainty
 from drfd.core.scheduling.plan import Plan
 from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
 from fakes import ADMIN, ALICE, BOB, Bench, demand, ended, now, rules, schedule, spec, with_gpus
@@ -521,7 +522,9 @@ def test_a_job_with_a_place_is_told_when_it_starts(bench: Bench) -> None:
         job_id: WaitReason(
             RESOURCES,
             HasReservation(
-                (short("cores", asked, 4000, holder("1", "bob", 5000, 3600)),), now(start_s).at_s
+                (short("cores", asked, 4000, holder("1", "bob", 5000, 3600)),),
+                now(start_s).at_s,
+                Certainty.LIMITS,
             ),
         )
         for job_id, (asked, start_s) in expected.items()

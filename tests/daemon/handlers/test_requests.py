@@ -157,9 +157,11 @@ async def test_a_dry_run_tells_when_and_why_and_queues_nothing(desk: Desk) -> No
     await desk.submit(BOB, 2, time_limit_s=60)
     desk.shell.host.take()
     before = books(desk)
-    assert await dry(desk, 2) == {"expected_start_at": now().at_s, "reason": None}
+    rests = {"expected_start_certainty": "limits"}
+    assert await dry(desk, 2) == {"expected_start_at": now().at_s, "reason": None, **rests}
     assert await dry(desk, 3) == {
         "expected_start_at": now(60).at_s,
+        **rests,
         "reason": {
             "code": "RESOURCES",
             "text": "needs 3 cores, 2 free; job 1 (bob) holds 5",
