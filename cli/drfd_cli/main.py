@@ -78,21 +78,24 @@ EXAMPLES = {
     for verbs in GROUPS.values()
     for verb, (_, words) in verbs.items()
 }
+#: Slurm's names, which the help does not list.
+_HIDDEN = ("sbatch", "srun", "squeue", "scancel", "sinfo", "sacct", "slurm-names")
 #: The verbs that share a module; each other verb has the module of its name in `commands`.
 _SHARED_MODULES = {
     **dict.fromkeys(("cancel", "hold", "release", "suspend", "resume", "signal"), "job_actions"),
     **dict.fromkeys(("drain", "undrain", "reload", "shutdown"), "administration"),
+    **dict.fromkeys(_HIDDEN, "slurm_names"),
 }
 #: Verbs of other programs, and what does the same here.
 _ELSEWHERE = {
-    **dict.fromkeys(("ls", "list", "queue", "ps", "squeue", "jobs"), "drf status"),
-    **dict.fromkeys(("kill", "rm", "remove", "delete", "scancel", "stop", "del"), "drf cancel ID"),
+    **dict.fromkeys(("ls", "list", "queue", "ps", "jobs"), "drf status"),
+    **dict.fromkeys(("kill", "rm", "remove", "delete", "stop", "del"), "drf cancel ID"),
     **dict.fromkeys(("tail", "follow"), "drf log -f ID"),
     **dict.fromkeys(("cat", "output"), "drf log ID"),
-    **dict.fromkeys(("info", "sinfo"), "drf doctor, or drf shares"),
-    **dict.fromkeys(("add", "sbatch", "enqueue", "batch"), "drf submit -- CMD"),
-    **dict.fromkeys(("srun", "salloc"), "drf run -- CMD"),
-    **dict.fromkeys(("sacct", "past"), "drf history"),
+    "info": "drf doctor, or drf shares",
+    **dict.fromkeys(("add", "enqueue", "batch"), "drf submit -- CMD"),
+    "salloc": "drf run -- CMD",
+    "past": "drf history",
     **dict.fromkeys(("pause", "freeze"), "drf suspend ID, or drf hold ID if it waits"),
     **dict.fromkeys(("continue", "unpause", "thaw"), "drf resume ID, or drf release ID if held"),
     **dict.fromkeys(("explain", "reason"), "drf why ID"),
@@ -110,7 +113,7 @@ def command_of(verb: str) -> click.Command:
     command: click.Command = (
         import_module(f"drfd_cli.commands.{verb}").command
         if shared is None
-        else getattr(import_module(f"drfd_cli.commands.{shared}"), verb)
+        else getattr(import_module(f"drfd_cli.commands.{shared}"), verb.replace("-", "_"))
     )
     return command
 
@@ -142,7 +145,7 @@ class _Verbs(click.Group):
         if args[0] == "--help":
             click.echo(ctx.get_help())
             ctx.exit()
-        if args[0] not in VERBS:
+        if args[0] not in (*VERBS, *_HIDDEN):
             ctx.fail(f"No such command {args[0]!r}.{_hint(args[0])}")
         return super().resolve_command(ctx, args)
 
@@ -150,11 +153,12 @@ class _Verbs(click.Group):
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in VERBS:
+        if name not in VERBS and name not in _HIDDEN:
             return None
         command = command_of(name)
-        command.short_help = VERBS.get(name)
-        command.epilog = f"Example: {EXAMPLES[name]}"
+        if name in VERBS:
+            command.short_help = VERBS[name]
+            command.epilog = f"Example: {EXAMPLES[name]}"
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -6,8 +6,14 @@ from __future__ import annotations
 import os
 import sys
 
+_SLURM_NAMES = ("sbatch", "srun", "squeue", "scancel", "sinfo", "sacct")
+
 
 def main() -> None:
+    name = os.path.basename(sys.argv[0])
+    if name in _SLURM_NAMES:
+        # A link of `drf slurm-names`.
+        sys.argv[1:1] = [name]
     key = None
     try:
         match sys.argv[1:2]:

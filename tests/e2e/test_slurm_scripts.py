@@ -79,6 +79,31 @@ def test_a_script_from_a_pipe_sees_its_directory(instance: Instance) -> None:
     assert said == f"['{name}', 'a b'] True {name}\n"
 
 
+def test_slurms_commands_go_together(instance: Instance) -> None:
+    """As a script does that submits one job after another."""
+    place = instance.work / "names"
+    instance.drf("slurm-names", place)
+    env = {"PATH": f"{place}:{os.environ['PATH']}"}
+    line = "srun -n 3 -l sh -c 'echo $SLURM_PROCID in $SLURM_JOB_ID'"
+    words = ("--parsable", "--mem", "64", "-n", "2")
+    first = instance.drf("sbatch", *words, "--wrap", line, cwd=place, env=env).stdout.strip()
+    after = ("-d", f"afterok:{first}", "--wrap", "true")
+    second = instance.drf("sbatch", *words, *after, cwd=place).stdout.strip()
+    instance.wait_end(int(second))
+    said = (place / f"slurm-{first}.out").read_text().splitlines()
+    assert sorted(said) == [f"{number}: {number} in {first}" for number in range(3)]
+    told = instance.drf(
+        "sacct", "-j", f"{first},{second}", "-n", "-P", "-o", "JobID,State,AllocCPUS"
+    )
+    assert told.stdout.split() == [f"{first}|COMPLETED|2", f"{second}|COMPLETED|2"]
+    waits = instance.drf("sbatch", "--parsable", "-H", "--wrap", "true", cwd=place).stdout.strip()
+    shown = instance.drf("squeue", "-j", waits, "-h", "-o", "%i %t %r")
+    assert shown.stdout == f"{waits} PD JobHeldUser\n"
+    assert instance.drf("scancel", waits).stdout == ""
+    done = instance.drf("srun", "-c", "1", "--mem", "64M", "printenv", "SLURM_CPUS_PER_TASK")
+    assert done.stdout == "1\n"
+
+
 def test_a_wrapped_line_is_the_shells(instance: Instance) -> None:
     job_id = instance.submit("-m", "64M", "--wrap", "seq 9 | wc -l", cwd=instance.work)
     instance.wait_end(job_id)

@@ -138,7 +138,7 @@ def command(
         # The script's options come first, so that those of the command line win.
         ctx.meta["drf.script"] = True
         of_slurm = [] if ignore_sbatch else _of_slurm(ctx, script, command[0])
-        own = directives(script, command[0], check=_check_options)
+        own = directives(script, command[0], check=check_options)
         return _again(ctx, [*of_slurm, *own, *args])
     client = connect()
     if "drf.slurm" in ctx.meta:
@@ -167,10 +167,19 @@ def command(
         if not no_warnings:
             _tell_of_one_file(request.get("stdout"), asked["stderr"] and request["stderr"])
     return Result(
-        show=lambda: click.echo(job_id if quiet else f"submitted {what}"),
+        show=lambda: _tell_id(ctx, job_id, str(job_id) if quiet else f"submitted {what}"),
         view=lambda: pick(reply, ("id", "tasks")),
         finish=(lambda: _wait(client, job_id, is_quiet=quiet)) if wait else None,
     )
+
+
+def _tell_id(ctx: click.Context, job_id: int, text: str) -> None:
+    """Print the text, or the id in the form of the program that this one stands for."""
+    shown = ctx.meta.get("drf.shown")
+    if shown is None:
+        click.echo(text)
+    elif shown:
+        click.echo(shown.format(job_id))
 
 
 def _program(
@@ -214,7 +223,7 @@ def _of_slurm(ctx: click.Context, script: str, name: str) -> list[str]:
         return []
     made = translate(options, host_name())
     try:
-        _check_options(made.words)
+        check_options(made.words)
     except click.ClickException as error:
         hint = "--ignore-sbatch leaves out these lines"
         raise Refused(
@@ -324,7 +333,7 @@ def _is_command(ctx: click.Context, args: list[str], words: tuple[str, ...]) -> 
     return True
 
 
-def _check_options(options: list[str]) -> None:
+def check_options(options: list[str]) -> None:
     """Raise UsageError unless all words are options with valid values."""
     parent = click.get_current_context(silent=True)
     context = command.make_context("submit", [*options, "--", "x"], parent=parent)

@@ -26,7 +26,7 @@ def resolve(
     print in one warning what has no effect. Raises Refused for a directory that is not there."""
     found = dict(asked)
     if found["pool"] is None and made.partitions:
-        found["pool"] = _pool(made.partitions, client)
+        found["pool"] = pool_of(made.partitions, client)
         if found["pool"] is None:
             made.unsupported.append(f"--partition={','.join(made.partitions)} (no such pool)")
     if made.is_singleton:
@@ -63,7 +63,7 @@ def variables(env: Mapping[str, str], made: Translation) -> dict[str, str]:
     return environment(env, made, directory=os.getcwd(), host=host_name())
 
 
-def _pool(names: list[str], client: Connection) -> str | None:
+def pool_of(names: list[str], client: Connection) -> str | None:
     """Return the first of the names that a pool has, or None."""
     paths = [node["path"] for node in client.request("shares")["nodes"]]
     known = {path.rsplit(".", 1)[-1] for path in paths if "." in path} | set(paths)

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from drfd.common.errors import Refused
 
-_VALUE, _FLAG, _MAY = "value", "flag", "may"
+_VALUE, FLAG, MAY = "value", "flag", "may"
 #: Long names → how each takes a value.
-_KNOWN = {
+KNOWN = {
     **dict.fromkeys(
         (
             *("array", "begin", "chdir", "comment", "cpus-per-gpu", "cpus-per-task", "dependency"),
@@ -35,17 +35,17 @@ _KNOWN = {
         ),
         _VALUE,
     ),
-    **dict.fromkeys(("nice", "exclusive", "propagate", "get-user-env", "no-kill"), _MAY),
+    **dict.fromkeys(("nice", "exclusive", "propagate", "get-user-env", "no-kill"), MAY),
     **dict.fromkeys(
         (
             *("hold", "requeue", "no-requeue", "wait", "quiet", "verbose", "parsable", "test-only"),
             *("contiguous", "ignore-pbs", "oversubscribe", "overcommit", "reboot", "spread-job"),
             *("share", "use-min-nodes", "usage", "help", "version"),
         ),
-        _FLAG,
+        FLAG,
     ),
 }
-_SHORT = {
+SHORT = {
     "a": "array", "A": "account", "b": "begin", "B": "extra-node-info", "c": "cpus-per-task",
     "C": "constraint", "d": "dependency", "D": "chdir", "e": "error", "F": "nodefile",
     "G": "gpus", "h": "help", "H": "hold", "i": "input", "J": "job-name", "k": "no-kill",
@@ -118,8 +118,14 @@ class Translation:
     wrap: str | None = None
 
 
-def parse(words: list[str], where: str = "") -> tuple[Options, list[str]]:
-    """Read options up to the first other word. Returns them and the rest. Raises Refused."""
+def parse(
+    words: list[str], where: str = "", *, known: Mapping[str, str] = KNOWN,
+    short: Mapping[str, str] = SHORT,
+) -> tuple[Options, list[str]]:  # fmt: skip
+    """Read options up to the first other word. Returns them and the rest. Raises Refused.
+
+    `known`: long names → how each takes a value; `short`: letters → long names.
+    """
     found: Options = {}
     at = 0
 
@@ -141,8 +147,8 @@ def parse(words: list[str], where: str = "") -> tuple[Options, list[str]]:
             break
         if word.startswith("--"):
             name, sign, joined = word[2:].partition("=")
-            name = _full_name(name, where)
-            kind = _KNOWN[name]
+            name = _full_name(name, where, known)
+            kind = known[name]
             if kind == _VALUE:
                 found[name] = Given(value_of(name, joined if sign else None), where)
             else:
@@ -151,14 +157,14 @@ def parse(words: list[str], where: str = "") -> tuple[Options, list[str]]:
             letters = word[1:]
             while letters:
                 letter, letters = letters[0], letters[1:]
-                if letter not in _SHORT:
+                if letter not in short:
                     raise _bad(where, f"-{letter}", "is no option of sbatch")
-                name = _SHORT[letter]
-                if _KNOWN[name] == _VALUE:
+                name = short[letter]
+                if known[name] == _VALUE:
                     joined_value = letters.removeprefix("=") or None
                     found[name] = Given(value_of(name, joined_value), where)
                     letters = ""
-                elif _KNOWN[name] == _MAY and letters:
+                elif known[name] == MAY and letters:
                     found[name], letters = Given(letters, where), ""
                 else:
                     found[name] = Given("", where)
@@ -170,11 +176,11 @@ def parse(words: list[str], where: str = "") -> tuple[Options, list[str]]:
 _ALIASES = {"tasks-per-node": "ntasks-per-node", "workdir": "chdir"}
 
 
-def _full_name(name: str, where: str) -> str:
+def _full_name(name: str, where: str, known: Mapping[str, str]) -> str:
     name = _ALIASES.get(name, name)
-    if name in _KNOWN:
+    if name in known:
         return name
-    near = [each for each in _KNOWN if name and each.startswith(name)]
+    near = [each for each in known if name and each.startswith(name)]
     if len(near) != 1:
         raise _bad(where, f"--{name}", "is no option of sbatch")
     return near[0]
@@ -461,7 +467,7 @@ class _Translator:
 
 
 #: Options that have no effect.
-_UNSUPPORTED = frozenset(_KNOWN) - frozenset(
+_UNSUPPORTED = frozenset(KNOWN) - frozenset(
     (
         *("array", "begin", "chdir", "cpus-per-gpu", "cpus-per-task", "dependency", "error"),
         *("export", "gpus", "gpus-per-node", "gpus-per-task", "gres", "job-name", "input"),

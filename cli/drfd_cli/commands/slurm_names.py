@@ -1,0 +1,565 @@
+"""Slurm's commands: sbatch, srun, squeue, scancel, sinfo and sacct, as far as one machine has them.
+
+Their options are read as Slurm reads them; those without a meaning here are ignored.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
+
+import click
+
+from drfd.client.connection import Connection
+from drfd.client.words import parse_ids, parse_signal
+from drfd.common.errors import Refused
+from drfd_cli import output
+from drfd_cli.commands import submit
+from drfd_cli.options import connect, parse_moment
+from drfd_cli.slurm import fields
+from drfd_cli.slurm.batch_script import host_name, pool_of, read_standard_input
+from drfd_cli.slurm.sbatch_options import (
+    FLAG,
+    KNOWN,
+    MAY,
+    SHORT,
+    Given,
+    Translation,
+    parse,
+    read_lines,
+    translate,
+)
+
+#: The commands, which `drf slurm-names` can make.
+NAMES = ("sbatch", "srun", "squeue", "scancel", "sinfo", "sacct")
+_SCRIPT_MAX_BYTES = 512 << 10
+_PAGE = 1000
+
+
+def _slurm(name: str, text: str) -> Callable[[Callable[[list[str]], int]], click.Command]:
+    """Return a decorator that makes a command of a function of the words after its name."""
+
+    def make(function: Callable[[list[str]], int]) -> click.Command:
+        @click.command(
+            name,
+            help=text,
+            add_help_option=False,
+            context_settings={"ignore_unknown_options": True},
+        )
+        @click.argument("words", nargs=-1, type=click.UNPROCESSED)
+        def command(words: tuple[str, ...]) -> int:
+            if words[:1] in (("--help",), ("--usage",)):
+                click.echo(f"{name}: {text}\nIts options are Slurm's; see docs/scripts.md of drfd.")
+                return 0
+            if words[:1] in (("--version",), ("-V",)):
+                from drfd import __version__
+
+                click.echo(f"drfd {__version__}")
+                return 0
+            return function(list(words))
+
+        return command
+
+    return make
+
+
+def _read(
+    words: list[str], shorts: Mapping[str, str], longs: Mapping[str, bool], *, name: str
+) -> tuple[dict[str, list[str]], list[str]]:
+    """Read options anywhere among the words. `shorts`: letter → long name; `longs`: long name →
+    whether it has a value. Returns values by long name, and the other words. Raises UsageError."""
+    found: dict[str, list[str]] = {}
+    rest: list[str] = []
+    left = iter(words)
+    for word in left:
+        if word == "--":
+            rest += left
+        elif word.startswith("--"):
+            long, sign, value = word[2:].partition("=")
+            if long not in longs:
+                near = [each for each in longs if long and each.startswith(long)]
+                if len(near) != 1:
+                    raise click.UsageError(f"there is no option --{long} here")
+                long = near[0]
+            if longs[long] and not sign:
+                value = next(left, "")
+            found.setdefault(long, []).append(value)
+        elif word.startswith("-") and word != "-":
+            letters = word[1:]
+            while letters:
+                letter, letters = letters[0], letters[1:]
+                if letter not in shorts:
+                    raise click.UsageError(f"there is no option -{letter} here")
+                value = ""
+                if longs[shorts[letter]]:
+                    value, letters = letters.removeprefix("=") or next(left, ""), ""
+                found.setdefault(shorts[letter], []).append(value)
+        else:
+            rest.append(word)
+    return found, rest
+
+
+def _parts(values: list[str]) -> list[str]:
+    return [part for value in values for part in value.split(",") if part]
+
+
+# -- submitting --------------------------------------------------------------------------------
+
+
+@_slurm("sbatch", "queue a batch script, as `drf submit` does")
+def sbatch(words: list[str]) -> int:
+    options, rest = parse(words)
+    if "wrap" in options:
+        script, name = None, "wrap"
+    elif rest and rest[0] != "-":
+        script, name = submit.read_script(rest[0]), os.path.basename(rest[0])
+    else:
+        text = read_standard_input(_SCRIPT_MAX_BYTES)
+        script, name = submit.script_text(text, submit.STANDARD_INPUT), "sbatch"
+        if not script:
+            raise Refused("no-script", "standard input has no script")
+    lines: dict[str, Given] = {}
+    own: list[str] = []
+    if script is not None:
+        shown = rest[0] if rest else submit.STANDARD_INPUT
+        lines = read_lines(script, shown) or {}
+        own = submit.directives(script, shown, check=submit.check_options)
+    made = translate(lines | options, host_name())
+    usual = "slurm-%A_%a.out" if "array" in lines | options else "slurm-%j.out"
+    # The command line wins over #DRF lines, and these over #SBATCH lines.
+    last = translate(options, host_name()).words if own else []
+    asked = ["-n", name, "-o", usual, *made.words, *own, *last]
+    command = ["--wrap", options["wrap"].value] if script is None else (rest or ["-"])
+    context = click.get_current_context()
+    context.meta["drf.script"] = True
+    context.meta["drf.slurm"] = made
+    if script is not None:
+        context.meta["drf.text"] = script
+    context.meta["drf.shown"] = "{}" if "parsable" in options else "Submitted batch job {}"
+    if "quiet" in options and "parsable" not in options:
+        context.meta["drf.shown"] = ""
+    with submit.command.make_context("sbatch", [*asked, *command], parent=context) as inner:
+        status: int = submit.command.invoke(inner)
+    return status
+
+
+@_slurm("srun", "run a command with the resources that it asks for, as `drf run` does")
+def srun(words: list[str]) -> int:
+    options, command = parse(words, known=_SRUN, short=_SRUN_SHORT)
+    if not command:
+        raise click.UsageError("there is no command")
+    if "multi-prog" in options:
+        raise click.UsageError("--multi-prog is not known here")
+    if "mpi" in options and options["mpi"].value not in ("none", ""):
+        raise Refused("no-mpi", "srun: this one starts no MPI", hint="mpirun -n N COMMAND")
+    if "DRF_JOB_ID" in os.environ:
+        return _run_tasks(options, command)
+    from drfd_cli.commands import run
+
+    made = translate(options, host_name())
+    chosen, left = _for_run(made)
+    client = connect()
+    if made.partitions and "-p" not in chosen:
+        pool = pool_of(made.partitions, client)
+        if pool is None:
+            made.unsupported.append(f"--partition={','.join(made.partitions)} (no such pool)")
+        else:
+            chosen += ["-p", pool]
+    made.unsupported += left
+    if made.unsupported:
+        output.say(f"without effect here: {', '.join(made.unsupported)}")
+    with run.command.make_context("srun", [*chosen, "--", *command]) as inner:
+        asked = {**inner.params, "slurm": made}
+    argv = asked.pop("command")
+    return int(run.run_attached(client, argv, **asked)["status"])
+
+
+#: Options of srun that sbatch lacks.
+_SRUN = {
+    **KNOWN,
+    **dict.fromkeys(("pty", "label", "unbuffered", "overlap", "exact", "multi-prog"), FLAG),
+    **dict.fromkeys(("mpi", "jobid", "cpu-bind", "cpu_bind", "relative", "threads"), "value"),
+    **dict.fromkeys(("kill-on-bad-exit", "immediate", "resv-ports"), MAY),
+}
+_SRUN_SHORT = {**SHORT, "l": "label", "u": "unbuffered", "K": "kill-on-bad-exit", "r": "relative"}
+
+
+def _for_run(made: Translation) -> tuple[list[str], list[str]]:
+    """Return the options that `drf run` has, and the rest in words."""
+    known = {"-c", "-m", "--gres", "-t", "-n", "--priority", "--after", "--begin", "--warn"}
+    known |= {"--retry", "--retry-on"}
+    chosen: list[str] = []
+    left: list[str] = []
+    words = iter(made.words)
+    for word in words:
+        if word in ("--hold", "-w", "--dry-run"):
+            left.append(word)
+        elif word in known:
+            chosen += [word, next(words)]
+        else:
+            left.append(f"{word} {next(words)}")
+    return chosen, left
+
+
+def _run_tasks(options: Mapping[str, Given], command: list[str]) -> int:
+    """Run the tasks of a step within the job that calls srun, each a process of its own."""
+    text = options["ntasks"].value if "ntasks" in options else os.environ.get("SLURM_NTASKS", "1")
+    if not re.fullmatch("[0-9]{1,4}", text) or int(text) < 1:
+        raise click.UsageError(f"{text!r} is not a number of tasks")
+    count, label = int(text), "label" in options
+    step = {"SLURM_NTASKS": text, "SLURM_NPROCS": text, "SLURM_STEP_NUM_TASKS": text}
+    if "cpus-per-task" in options:
+        cpus = options["cpus-per-task"].value
+        step |= {"SLURM_CPUS_PER_TASK": cpus, "OMP_NUM_THREADS": cpus}
+    if count == 1 and not label:
+        _become(command, {**os.environ, **step, "SLURM_PROCID": "0", "SLURM_LOCALID": "0"})
+    program = shutil.which(command[0])
+    if program is None:
+        raise Refused("no-program", f"srun: there is no command {command[0]}")
+    sys.stdout.flush()
+    tasks = []
+    for number in range(count):
+        env = {**os.environ, **step, "SLURM_PROCID": str(number), "SLURM_LOCALID": str(number)}
+        out = subprocess.PIPE if label else None
+        # Only the first task reads standard input.
+        source = None if number == 0 else subprocess.DEVNULL
+        tasks.append(subprocess.Popen([program, *command[1:]], env=env, stdin=source, stdout=out))
+    if label:
+        _relay(tasks)
+    codes = [task.wait() for task in tasks]
+    return max(code if code >= 0 else 128 - code for code in codes)
+
+
+def _relay(tasks: list[subprocess.Popen[bytes]]) -> None:
+    """Print the lines of all tasks, each with the number of its task before it."""
+    from threading import Lock, Thread
+
+    lock = Lock()
+
+    def relay(number: int, task: subprocess.Popen[bytes]) -> None:
+        assert task.stdout is not None
+        for line in task.stdout:
+            with lock:
+                os.write(1, f"{number}: ".encode() + line)
+
+    threads = [Thread(target=relay, args=pair) for pair in enumerate(tasks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _become(command: list[str], env: Mapping[str, str]) -> NoReturn:
+    sys.stdout.flush()
+    try:
+        os.execvpe(command[0], command, env)
+    except OSError as error:
+        text = f"srun: cannot run {command[0]}: {error.strerror}"
+        raise Refused("no-program", text) from None
+
+
+# -- looking -----------------------------------------------------------------------------------
+
+_QUEUE_SHORT = {
+    "u": "user", "j": "jobs", "h": "noheader", "o": "format", "t": "states", "p": "partition",
+    "n": "name", "l": "long", "r": "array", "S": "sort", "a": "all", "A": "account",
+    "w": "nodelist", "q": "qos", "M": "clusters", "v": "verbose", "s": "steps",
+}  # fmt: skip
+_QUEUE = {
+    **dict.fromkeys(("user", "jobs", "job", "format", "states", "partition", "name"), True),
+    **dict.fromkeys(("sort", "account", "nodelist", "qos", "clusters", "steps"), True),
+    **dict.fromkeys(("noheader", "long", "array", "all", "me", "start", "verbose"), False),
+}
+
+
+@_slurm("squeue", "list the jobs that wait and run, as `drf status` does")
+def squeue(words: list[str]) -> int:
+    found, rest = _read(words, _QUEUE_SHORT, _QUEUE, name="squeue")
+    if rest:
+        raise click.UsageError(f"{rest[0]!r} is no option")
+    client = connect()
+    users = set(_parts(found.get("user", [])))
+    if "me" in found:
+        users.add(client.request("hello")["user"])
+    names, pools = set(_parts(found.get("name", []))), set(_parts(found.get("partition", [])))
+    states = [] if "states" not in found else _states(found["states"], "squeue")
+    named = _parts([*found.get("jobs", []), *found.get("job", [])])
+    ids = parse_ids(",".join(named)) if named else []
+    select: dict[str, object] = {"ids": ids, "user": None, "states": states}
+    if len(users) == 1:
+        select["user"] = next(iter(users))
+    jobs = [
+        job
+        for job in _queue(client, select, tasks="array" in found)
+        if (not users or job["user"] in users)
+        and (not names or job["name"] in names)
+        and (not pools or not pools.isdisjoint((job["pool"], job["pool"].rsplit(".", 1)[-1])))
+    ]
+    usual = fields.LONG if "long" in found else fields.USUAL
+    if "start" in found:
+        usual = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %R"
+    _print(fields.rows_by_signs, found.get("format", [usual])[-1], jobs, found, "squeue")
+    return 0
+
+
+def _queue(
+    client: Connection, select: Mapping[str, object], *, tasks: bool
+) -> Iterator[Mapping[str, Any]]:
+    more = {"tasks": True} if tasks else {}
+    for page in client.pages("status", select=select, **more):
+        yield from page["jobs"]
+
+
+def _states(values: list[str], name: str) -> list[str]:
+    words = _parts(values)
+    if any(word.lower() == "all" for word in words):
+        return []
+    try:
+        return fields.native_states(words)
+    except ValueError as error:
+        raise click.UsageError(f"there is no state {error}") from None
+
+
+def _print(
+    rows: Callable[..., list[str]], text: str, jobs: list[Any], found: Mapping[str, object],
+    name: str,
+) -> None:  # fmt: skip
+    try:
+        lines = rows(text, jobs, heads="noheader" not in found)
+    except ValueError as error:
+        raise click.UsageError(f"there is no field {error} here") from None
+    for line in lines:
+        click.echo(line)
+
+
+_ACCOUNT_SHORT = {
+    "j": "jobs", "u": "user", "a": "allusers", "S": "starttime", "E": "endtime", "s": "state",
+    "n": "noheader", "P": "parsable2", "p": "parsable", "o": "format", "X": "allocations",
+    "b": "brief", "l": "long", "L": "allclusters", "D": "duplicates", "r": "partition",
+    "A": "accounts", "M": "clusters", "N": "nodelist", "q": "qos", "T": "truncate",
+}  # fmt: skip
+_ACCOUNT = {
+    **dict.fromkeys(("jobs", "user", "uid", "starttime", "endtime", "state", "format"), True),
+    **dict.fromkeys(("name", "delimiter", "partition", "accounts", "clusters"), True),
+    **dict.fromkeys(("nodelist", "qos", "units"), True),
+    **dict.fromkeys(("allusers", "noheader", "parsable", "parsable2", "allocations"), False),
+    **dict.fromkeys(
+        ("brief", "long", "allclusters", "duplicates", "truncate", "helpformat"), False
+    ),
+}
+_LONG = (
+    "JobID,JobName,User,Partition,AllocCPUS,ReqMem,MaxRSS,Submit,Start,End,Elapsed,TotalCPU,"
+    "Timelimit,State,ExitCode"
+)
+
+
+@_slurm("sacct", "list jobs of today and what they used, as `drf history` does")
+def sacct(words: list[str]) -> int:
+    found, rest = _read(words, _ACCOUNT_SHORT, _ACCOUNT, name="sacct")
+    if rest:
+        raise click.UsageError(f"{rest[0]!r} is no option")
+    if "helpformat" in found:
+        click.echo("\n".join(head for head, _, _ in fields.NAMES.values()))
+        return 0
+    client = connect()
+    ids = parse_ids(",".join(_parts(found["jobs"]))) if "jobs" in found else []
+    users = set(_parts([*found.get("user", []), *found.get("uid", [])]))
+    if not ids and not users and "allusers" not in found:
+        users = {client.request("hello")["user"]}
+    states = [] if "state" not in found else _states(found["state"], "sacct")
+    since_s = _moment(found["starttime"][-1]) if "starttime" in found else None
+    until_s = _moment(found["endtime"][-1]) if "endtime" in found else None
+    if since_s is None and not ids:
+        since_s = parse_moment("today")
+    past: dict[str, object] = {"ids": ids, "states": states, "since_s": since_s}
+    past |= {"until_s": until_s, "user": next(iter(users)) if len(users) == 1 else None}
+    ended = list(_past(client, {key: each for key, each in past.items() if each not in (None, [])}))
+    select = {"ids": ids, "user": past["user"], "states": states}
+    live = [] if until_s is not None else list(_live(client, select, is_named=bool(ids)))
+    names, pools = set(_parts(found.get("name", []))), set(_parts(found.get("partition", [])))
+    jobs = [
+        job
+        for job in sorted({job["id"]: job for job in (*live, *ended)}.values(), key=_number)
+        if (not users or job["user"] in users)
+        and (not names or job["name"] in names)
+        and (not pools or not pools.isdisjoint((job["pool"], job["pool"].rsplit(".", 1)[-1])))
+    ]
+    usual = fields.BRIEF if "brief" in found else _LONG if "long" in found else fields.ACCOUNT
+    delimiter = None
+    if "parsable" in found or "parsable2" in found:
+        delimiter = found.get("delimiter", ["|"])[-1]
+
+    def rows(text: str, jobs: list[Any], *, heads: bool) -> list[str]:
+        ends = "parsable" in found
+        return fields.rows_by_names(text, jobs, heads=heads, delimiter=delimiter, ends=ends)
+
+    _print(rows, ",".join(found.get("format", [usual])), jobs, found, "sacct")
+    return 0
+
+
+def _number(job: Mapping[str, Any]) -> int:
+    return int(job["id"])
+
+
+def _live(
+    client: Connection, select: Mapping[str, object], *, is_named: bool
+) -> Iterator[Mapping[str, Any]]:
+    try:
+        yield from _queue(client, select, tasks=False)
+    except Refused:
+        # None of the named jobs is live.
+        if not is_named:
+            raise
+
+
+def _past(client: Connection, past: Mapping[str, object]) -> Iterator[Mapping[str, Any]]:
+    after = None
+    while True:
+        page = client.request("history", past=past, limit=_PAGE, after=after)
+        yield from page["jobs"]
+        after = page["after"]
+        if after is None:
+            return
+
+
+def _moment(text: str) -> float:
+    """Return the Unix time of a time of sacct."""
+    ago = re.fullmatch(r"now-(\d+)(second|minute|hour|day|week)s?", text)
+    if ago is not None:
+        unit, count = ago[2][0], int(ago[1])
+        return parse_moment(f"{count * 7}d" if unit == "w" else f"{count}{unit}")
+    return parse_moment("today" if text == "midnight" else text)
+
+
+# -- cancelling --------------------------------------------------------------------------------
+
+_CANCEL_SHORT = {
+    "u": "user", "n": "name", "t": "state", "p": "partition", "s": "signal", "b": "batch",
+    "f": "full", "q": "quiet", "Q": "quiet", "v": "verbose", "i": "interactive", "A": "account",
+    "w": "nodelist", "H": "hurry",
+}  # fmt: skip
+_CANCEL = {
+    **dict.fromkeys(("user", "name", "jobname", "state", "partition", "signal", "account"), True),
+    **dict.fromkeys(("nodelist", "qos", "reservation"), True),
+    **dict.fromkeys(("batch", "full", "quiet", "verbose", "interactive", "me", "hurry"), False),
+}
+
+
+@_slurm("scancel", "cancel jobs or send them a signal, as `drf cancel` does")
+def scancel(words: list[str]) -> int:
+    found, rest = _read(words, _CANCEL_SHORT, _CANCEL, name="scancel")
+    for option in ("partition", "account", "nodelist", "qos", "reservation"):
+        if option in found:
+            # More jobs would be cancelled without it.
+            raise click.UsageError(f"--{option} is not known here")
+    client = connect()
+    ids = parse_ids(",".join(rest)) if rest else []
+    name = [*found.get("name", []), *found.get("jobname", [])]
+    user = client.request("hello")["user"] if "me" in found else found.get("user", [None])[-1]
+    states = [] if "state" not in found else _states(found["state"], "scancel")
+    if not (ids or name or user or states):
+        raise click.UsageError("no job is named")
+    select: dict[str, object] = {"ids": ids, "user": user, "states": states}
+    if name:
+        select["name"] = name[-1]
+    if "interactive" in found:
+        click.confirm(f"cancel {' '.join(rest) or 'these jobs'}?", abort=True, err=True)
+    signal = parse_signal(found["signal"][-1]) if "signal" in found else None
+    if signal is None:
+        reply = client.request("cancel", select=select)
+    else:
+        reply = client.request("signal", select=select, signal=int(signal))
+    failed = [] if "quiet" in found else reply["failed"]
+    for failure in failed:
+        output.say(f"scancel: {failure['error']['text']}")
+    return 1 if reply["failed"] else 0
+
+
+# -- the machine -------------------------------------------------------------------------------
+
+_INFO_SHORT = {
+    "h": "noheader", "o": "format", "N": "Node", "s": "summarize", "l": "long", "p": "partition",
+    "n": "nodes", "a": "all", "t": "states", "e": "exact", "v": "verbose", "M": "clusters",
+}  # fmt: skip
+_INFO = {
+    **dict.fromkeys(("format", "partition", "nodes", "states", "clusters"), True),
+    **dict.fromkeys(("noheader", "Node", "summarize", "long", "all", "exact", "verbose"), False),
+}
+
+
+@_slurm("sinfo", "tell what the machine has and how much is free, as `drf shares` does")
+def sinfo(words: list[str]) -> int:
+    found, rest = _read(words, _INFO_SHORT, _INFO, name="sinfo")
+    if rest:
+        raise click.UsageError(f"{rest[0]!r} is no option")
+    client = connect()
+    shares = client.request("shares")
+    status = client.request("status", limit=1)
+    capacity, free = shares["capacity"], shares["free"]
+    cpus, idle = int(capacity["cores"]), max(0, int(free["cores"]))
+    state = "idle" if idle == cpus else "mix" if idle > 0 else "alloc"
+    if status["draining"]:
+        state = "drain" if state == "idle" else "drng"
+    used = f"{cpus - idle}/{idle}/0/{cpus}"
+    gres = ",".join(f"{name}:{count}" for name, count in capacity["gres"].items()) or "(null)"
+    host = host_name()
+    values = {
+        "P": ("PARTITION", "main*"), "R": ("PARTITION", "main"), "a": ("AVAIL", "up"),
+        "l": ("TIMELIMIT", "infinite"), "D": ("NODES", "1"), "t": ("STATE", state),
+        "T": ("STATE", {"mix": "mixed", "alloc": "allocated", "drain": "drained",
+                        "drng": "draining"}.get(state, state)),
+        "N": ("NODELIST", host), "n": ("HOSTNAMES", host), "c": ("CPUS", str(cpus)),
+        "m": ("MEMORY", str(capacity["memory"] >> 20)), "C": ("CPUS(A/I/O/T)", used),
+        "G": ("GRES", gres), "e": ("FREE_MEM", str(max(0, free["memory"]) >> 20)),
+        "A": ("NODES(A/I)", "0/1" if state == "idle" else "1/0"),
+        "F": ("NODES(A/I/O/T)", "0/1/0/1" if state == "idle" else "1/0/0/1"),
+        "E": ("REASON", "none"), "f": ("AVAIL_FEATURES", "(null)"), "d": ("TMP_DISK", "0"),
+    }  # fmt: skip
+    usual = "%9P %.5a %.10l %.6D %.6t %N"
+    if "Node" in found:
+        usual = "%N %.6D %.9P %.6t"
+        if "long" in found:
+            usual += " %.4c %.8m %G"
+    elif "summarize" in found:
+        usual = "%9P %.5a %.10l %.16F %N"
+    text = found.get("format", [usual])[-1]
+    unknown = [letter for letter in re.findall(r"%\.?\d*([A-Za-z])", text) if letter not in values]
+    if unknown:
+        raise click.UsageError(f"there is no field %{unknown[0]} here")
+    if "noheader" not in found:
+        click.echo(fields.fill(text, {sign: head for sign, (head, _) in values.items()}))
+    click.echo(fields.fill(text, {sign: value for sign, (_, value) in values.items()}))
+    return 0
+
+
+# -- the names ---------------------------------------------------------------------------------
+
+
+@click.command("slurm-names")
+@click.argument("directory", metavar="DIR")
+def slurm_names(directory: str) -> int:
+    """Make sbatch, srun, squeue, scancel, sinfo and sacct in a directory, as links to drf. If one
+    of these names is there already, none is made."""
+    own = shutil.which("drf") if os.path.basename(sys.argv[0]) in ("", "-c") else sys.argv[0]
+    program = os.path.realpath(shutil.which(own or "drf") or "")
+    if not os.path.isfile(program):
+        raise Refused("no-program", "the program drf is not found", hint="call it by its path")
+    os.makedirs(directory, exist_ok=True)
+    paths = [os.path.join(directory, name) for name in NAMES]
+    for path in paths:
+        if os.path.lexists(path) and os.path.realpath(path) != program:
+            raise Refused("exists", f"{path} is there already", hint="choose another directory")
+    for path in paths:
+        if not os.path.lexists(path):
+            os.symlink(program, path)
+    output.tell(f"made {', '.join(NAMES)} in {directory}")
+    if os.path.realpath(directory) not in map(
+        os.path.realpath, os.environ.get("PATH", "").split(":")
+    ):
+        output.say(f"{directory} is not in your PATH")
+    return 0

@@ -1,0 +1,318 @@
+"""What Slurm's lists print of a job: the signs of `squeue -o` and the names of `sacct --format`."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from drfd_cli import output
+from drfd_cli.slurm.batch_script import host_name
+
+#: A job as the daemon shows it.
+View = Mapping[str, Any]
+#: The states → Slurm's name and short name.
+STATES = {
+    "PENDING": ("PENDING", "PD"),
+    "HELD": ("PENDING", "PD"),
+    "STARTING": ("CONFIGURING", "CF"),
+    "RUNNING": ("RUNNING", "R"),
+    "SUSPENDED": ("SUSPENDED", "S"),
+    "STOPPING": ("COMPLETING", "CG"),
+    "CLEANING": ("COMPLETING", "CG"),
+    "COMPLETED": ("COMPLETED", "CD"),
+    "FAILED": ("FAILED", "F"),
+    "CANCELLED": ("CANCELLED", "CA"),
+    "TIMEOUT": ("TIMEOUT", "TO"),
+    "OUT_OF_MEMORY": ("OUT_OF_MEMORY", "OOM"),
+    "LIMIT_EXCEEDED": ("FAILED", "F"),
+    "LAUNCH_FAILED": ("BOOT_FAIL", "BF"),
+    "LOST": ("NODE_FAIL", "NF"),
+}
+#: Codes of reasons → Slurm's; others are printed as they are.
+_REASONS = {
+    "RESOURCES": "Resources", "EXTERNAL_LOAD": "Resources", "FAIR_SHARE": "Priority",
+    "RESERVATION": "Priority", "STARTING_SOON": "None", "DEPENDENCY": "Dependency",
+    "DEPENDENCY_NEVER": "DependencyNeverSatisfied", "BEGIN_TIME": "BeginTime",
+    "HELD": "JobHeldUser", "DRAINING": "NodeDown", "LIMIT": "AssocGrpLimit",
+}  # fmt: skip
+#: The formats of `squeue` and of `squeue -l`.
+USUAL = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
+LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
+#: The format of `sacct` and of `sacct -b`.
+ACCOUNT = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
+BRIEF = "JobID,State,ExitCode"
+_SIGN = re.compile(r"%(\.?)(\d*)([A-Za-z])", re.ASCII)
+
+
+def native_states(words: Iterable[str]) -> list[str]:
+    """Return the states that Slurm's words mean, long or short. Raises ValueError."""
+    found: dict[str, None] = {}
+    for word in words:
+        known = [name for name, names in STATES.items() if word.upper() in names]
+        if not known:
+            raise ValueError(word)
+        found |= dict.fromkeys(known)
+    return list(found)
+
+
+def span(seconds: float | None, *, whole: bool = False) -> str:
+    """Return a time as squeue writes it, such as `5:04`, or with all its parts, as sacct does."""
+    if seconds is None:
+        return "UNLIMITED"
+    minutes, second = divmod(int(max(0, seconds)), 60)
+    hours, minute = divmod(minutes, 60)
+    day, hour = divmod(hours, 24)
+    if day:
+        return f"{day}-{hour:02}:{minute:02}:{second:02}"
+    if whole:
+        return f"{hour:02}:{minute:02}:{second:02}"
+    return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute}:{second:02}"
+
+
+def moment(at_s: float | None, missing: str = "N/A") -> str:
+    if at_s is None:
+        return missing
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at_s))
+
+
+def elapsed_s(job: View) -> float:
+    if job["started_at"] is None:
+        return 0.0
+    return float((job["ended_at"] or time.time()) - job["started_at"])
+
+
+def job_label(job: View) -> str:
+    """Return `42`, `42_7`, or `42_[8-99]` for tasks that wait."""
+    tasks = job.get("array_tasks")
+    if tasks is not None and job["array_index"] is None:
+        return f"{job['array_id'] or job['id']}_[{tasks}]"
+    return output.label(job)  # type: ignore[arg-type]
+
+
+def _reason(job: View) -> str:
+    if job["reason"] is None:
+        return "None"
+    code = str(job["reason"]["code"])
+    return _REASONS.get(code, code)
+
+
+def _place(job: View) -> str:
+    """Return the machine, or why the job waits."""
+    return f"({_reason(job)})" if job["started_at"] is None else host_name()
+
+
+def _left(job: View) -> str:
+    limit_s = job["time_limit_s"]
+    return "UNLIMITED" if limit_s is None else span(limit_s - elapsed_s(job))
+
+
+def _state(job: View) -> str:
+    return STATES.get(job["state"], (job["state"],))[0]
+
+
+def _short_state(job: View) -> str:
+    return STATES.get(job["state"], ("", job["state"]))[1]
+
+
+def _pool(job: View) -> str:
+    return str(job["pool"]).rsplit(".", 1)[-1]
+
+
+def _cpus(job: View) -> str:
+    return str(max(1, -int(-job["demand"]["cores"] // 1)))
+
+
+def _memory(job: View) -> str:
+    return f"{job['demand']['memory'] >> 20}M"
+
+
+def _gres(job: View) -> str:
+    counts = job["demand"]["gres"]
+    return ",".join(f"gres/{name}:{count}" for name, count in counts.items()) or "N/A"
+
+
+def _end(job: View) -> str:
+    if job["ended_at"] is not None or job["started_at"] is None or job["time_limit_s"] is None:
+        return moment(job["ended_at"])
+    return moment(job["started_at"] + job["time_limit_s"])
+
+
+def _command(job: View) -> str:
+    return "(null)" if job["argv"] is None else " ".join(job["argv"])
+
+
+#: Signs of `squeue -o`: the head of the column, and what it holds.
+SIGNS: dict[str, tuple[str, Callable[[View], str]]] = {
+    "i": ("JOBID", job_label),
+    "A": ("JOBID", lambda job: str(job["id"])),
+    "F": ("ARRAY_JOB_ID", lambda job: str(job["array_id"] or job["id"])),
+    "K": ("ARRAY_TASK_ID", lambda job: str(job.get("array_tasks", job["array_index"] or "N/A"))),
+    "j": ("NAME", lambda job: str(job["name"])),
+    "u": ("USER", lambda job: str(job["user"])),
+    "U": ("UID", lambda job: str(job["uid"])),
+    "P": ("PARTITION", _pool),
+    "a": ("ACCOUNT", lambda job: str(job["pool"])),
+    "t": ("ST", _short_state),
+    "T": ("STATE", _state),
+    "M": ("TIME", lambda job: span(elapsed_s(job))),
+    "l": ("TIME_LIMIT", lambda job: span(job["time_limit_s"])),
+    "L": ("TIME_LEFT", _left),
+    "D": ("NODES", lambda job: "1"),
+    "C": ("CPUS", _cpus),
+    "m": ("MIN_MEMORY", _memory),
+    "b": ("TRES_PER_NODE", _gres),
+    "R": ("NODELIST(REASON)", _place),
+    "r": ("REASON", _reason),
+    "N": ("NODELIST", lambda job: "" if job["started_at"] is None else host_name()),
+    "B": ("EXEC_HOST", lambda job: "n/a" if job["started_at"] is None else host_name()),
+    "Q": ("PRIORITY", lambda job: str(job["priority"])),
+    "p": ("PRIORITY", lambda job: str(job["priority"])),
+    "S": ("START_TIME", lambda job: moment(job["started_at"] or job["expected_start_at"])),
+    "e": ("END_TIME", _end),
+    "V": ("SUBMIT_TIME", lambda job: moment(job["submitted_at"])),
+    "Z": ("WORK_DIR", lambda job: str(job["cwd"] or "(null)")),
+    "o": ("COMMAND", _command),
+    "q": ("QOS", lambda job: "normal"),
+}
+
+
+def rows_by_signs(text: str, jobs: Iterable[View], *, heads: bool) -> list[str]:
+    """Return the lines of a format of `squeue -o`. Raises ValueError for an unknown sign."""
+    for found in _SIGN.finditer(text):
+        if found[3] not in SIGNS:
+            raise ValueError(found[0])
+
+    signs = {found[3] for found in _SIGN.finditer(text)}
+    lines = [fill(text, {sign: SIGNS[sign][0] for sign in signs})] if heads else []
+    return lines + [
+        fill(text, {sign: _plain(SIGNS[sign][1](job)) for sign in signs}) for job in jobs
+    ]
+
+
+def fill(text: str, values: Mapping[str, str]) -> str:
+    """Return a format with the values of its signs."""
+    return _SIGN.sub(lambda found: _fit(values[found[3]], found[2], right=bool(found[1])), text)
+
+
+def _plain(text: str) -> str:
+    return output.clean(text, 1000)
+
+
+def _fit(text: str, width: str, *, right: bool) -> str:
+    if not width:
+        return text
+    cut = text[: int(width)]
+    return cut.rjust(int(width)) if right else cut.ljust(int(width))
+
+
+def _code(job: View) -> str:
+    return f"{job['exit_code'] or 0}:{job['signal'] or 0}"
+
+
+def _used(job: View, name: str) -> Any:
+    used = job.get("used")
+    return used[name] if used is not None else job["usage"][name]
+
+
+def _rss(job: View) -> str:
+    peak = _used(job, "memory_peak")
+    return "" if not peak else f"{peak >> 10}K"
+
+
+def _cpu_time(job: View) -> str:
+    seconds = _used(job, "cpu_seconds")
+    return "" if seconds is None else span(seconds, whole=True)
+
+
+def _tres(job: View) -> str:
+    own = [f"cpu={_cpus(job)}", f"mem={_memory(job)}", "node=1"]
+    return ",".join(own + [f"gres/{name}={n}" for name, n in job["demand"]["gres"].items()])
+
+
+def _minutes(job: View) -> str:
+    limit_s = job["time_limit_s"]
+    return "UNLIMITED" if limit_s is None else str(limit_s // 60)
+
+
+def _cpu_seconds(job: View) -> float:
+    return elapsed_s(job) * int(_cpus(job))
+
+
+#: Names of `sacct --format` in small letters: the head, the usual width, and what it holds.
+NAMES: dict[str, tuple[str, int, Callable[[View], str]]] = {
+    "jobid": ("JobID", 12, job_label),
+    "jobidraw": ("JobIDRaw", 12, lambda job: str(job["id"])),
+    "jobname": ("JobName", 10, lambda job: str(job["name"])),
+    "user": ("User", 9, lambda job: str(job["user"])),
+    "uid": ("UID", 6, lambda job: str(job["uid"])),
+    "account": ("Account", 10, lambda job: str(job["pool"])),
+    "partition": ("Partition", 10, _pool),
+    "cluster": ("Cluster", 10, lambda job: host_name()),
+    "qos": ("QOS", 10, lambda job: "normal"),
+    "alloccpus": ("AllocCPUS", 10, _cpus),
+    "reqcpus": ("ReqCPUS", 8, _cpus),
+    "ncpus": ("NCPUS", 10, _cpus),
+    "nnodes": ("NNodes", 8, lambda job: "1"),
+    "allocnodes": ("AllocNodes", 10, lambda job: "1"),
+    "ntasks": ("NTasks", 8, lambda job: "1"),
+    "nodelist": ("NodeList", 15, lambda job: host_name()),
+    "state": ("State", 10, _state),
+    "exitcode": ("ExitCode", 8, _code),
+    "derivedexitcode": ("DerivedExitCode", 15, _code),
+    "elapsed": ("Elapsed", 10, lambda job: span(elapsed_s(job), whole=True)),
+    "elapsedraw": ("ElapsedRaw", 10, lambda job: str(int(elapsed_s(job)))),
+    "submit": ("Submit", 19, lambda job: moment(job["submitted_at"], "Unknown")),
+    "eligible": ("Eligible", 19, lambda job: moment(job["eligible_at"], "Unknown")),
+    "start": ("Start", 19, lambda job: moment(job["started_at"], "Unknown")),
+    "end": ("End", 19, lambda job: moment(job["ended_at"], "Unknown")),
+    "timelimit": ("Timelimit", 10, lambda job: span(job["time_limit_s"], whole=True)),
+    "timelimitraw": ("TimelimitRaw", 12, _minutes),
+    "reqmem": ("ReqMem", 10, _memory),
+    "maxrss": ("MaxRSS", 10, _rss),
+    "totalcpu": ("TotalCPU", 10, _cpu_time),
+    "cputime": ("CPUTime", 10, lambda job: span(_cpu_seconds(job), whole=True)),
+    "cputimeraw": ("CPUTimeRAW", 10, lambda job: str(int(_cpu_seconds(job)))),
+    "reqtres": ("ReqTRES", 10, _tres),
+    "alloctres": ("AllocTRES", 10, _tres),
+    "workdir": ("WorkDir", 20, lambda job: str(job["cwd"] or "")),
+    "priority": ("Priority", 10, lambda job: str(job["priority"])),
+    "restarts": ("Restarts", 8, lambda job: str(job["attempt"] - 1)),
+    "submitline": ("SubmitLine", 20, _command),
+    "reason": ("Reason", 22, lambda job: "None" if job["reason"] is None else _reason(job)),
+    "comment": ("Comment", 14, lambda job: (job["outcome"] or {}).get("text", "")),
+}
+
+
+def rows_by_names(
+    names: str, jobs: Sequence[View], *, heads: bool, delimiter: str | None, ends: bool
+) -> list[str]:
+    """Return the lines of `sacct`: in columns, or with a delimiter, also at the end if it `ends` a
+    line. Raises ValueError for an unknown name."""
+    columns = []
+    for word in names.split(","):
+        name, _, width = word.strip().partition("%")
+        if name.lower() not in NAMES or (width and not width.lstrip("-").isdecimal()):
+            raise ValueError(word)
+        head, usual, cell = NAMES[name.lower()]
+        columns.append((head, int(width or usual), cell))
+    if delimiter is not None:
+        tail = delimiter if ends else ""
+        table = [[head for head, _, _ in columns]] if heads else []
+        table += [[_plain(cell(job)) for _, _, cell in columns] for job in jobs]
+        return [delimiter.join(row) + tail for row in table]
+
+    def line(cells: Iterable[tuple[str, int]]) -> str:
+        return " ".join(_column(text, width) for text, width in cells) + " "
+
+    lines = [line((head, width) for head, width, _ in columns)] if heads else []
+    if heads:
+        lines.append(line(("-" * abs(width), width) for _, width, _ in columns))
+    return lines + [line((_plain(cell(job)), width) for _, width, cell in columns) for job in jobs]
+
+
+def _column(text: str, width: int) -> str:
+    if len(text) > abs(width):
+        text = f"{text[: abs(width) - 1]}+"
+    return text.ljust(-width) if width < 0 else text.rjust(width)

@@ -1,0 +1,292 @@
+"""Slurm's commands: what they ask the daemon for, and the lines that they print."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from canned import CannedDaemon, MakeJob
+from cli.drf import LIGHT_DRF, Drf, Finish, Spawn
+from drfd_cli.slurm import fields
+
+SCRIPTS = Path(__file__).parent.parent / "data" / "slurm"
+HOST = os.uname().nodename.partition(".")[0]
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, daemon: CannedDaemon) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DRF_JOB_ID", raising=False)
+    daemon.replies = {"submit": {"id": 42}, "hello": {"user": "alice", "admin": False}}
+
+
+# -- sbatch ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        ([], "Submitted batch job 42\n"), (["--parsable"], "42\n"), (["-Q"], ""),
+    ],
+)  # fmt: skip
+def test_sbatch_tells_the_number(
+    drf: Drf, daemon: CannedDaemon, words: list[str], printed: str
+) -> None:
+    result = drf("sbatch", *words, SCRIPTS / "02-threads.sh", "a b")
+    assert (result.code, result.out, result.err) == (0, printed, "")
+    request = daemon.requests.pop()
+    assert request["argv"][1:] == ["a b"] and request["name"] == "threads"
+    assert request["demand"] == {"cores_milli": 2000, "memory_bytes": 100 << 20}
+    assert request["stdout"] == "threads.out" and request["env"]["DRF_SLURM"] == "1"
+
+
+def test_the_options_of_sbatch_win_over_all_lines(drf: Drf, daemon: CannedDaemon) -> None:
+    Path("x.sh").write_text("#!/bin/sh\n#SBATCH -c 2 --mem-per-cpu=1G -t 5\n#DRF -t 3h -m 1G\n")
+    assert drf("sbatch", "-c4", "x.sh").code == 0
+    request = daemon.requests.pop()
+    assert request["demand"] == {"cores_milli": 4000, "memory_bytes": 1 << 30}
+    assert request["time_limit_s"] == 10800
+    assert (request["name"], request["stdout"]) == ("x.sh", "slurm-%j.out")
+    assert drf("sbatch", "-t", "7", "-a", "1-3", "x.sh").code == 0
+    request = daemon.requests.pop()
+    assert (request["time_limit_s"], request["stdout"]) == (420, "slurm-%A_%a.out")
+
+
+def test_sbatch_wraps_a_line(drf: Drf, daemon: CannedDaemon) -> None:
+    assert drf("sbatch", "-n", "2", "--wrap", "seq 3 | wc").out == "Submitted batch job 42\n"
+    request = daemon.requests.pop()
+    assert (request["argv"], request["name"]) == (["sh", "-c", "seq 3 | wc"], "wrap")
+    assert request["demand"] == {"cores_milli": 2000}
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["-N", "2", "x.sh"], "drf: sbatch: --nodes=2: asks for several machines"),
+        (["--bogus", "x.sh"], "drf: sbatch: --bogus: is no option of sbatch"),
+        (["none.sh"], "drf: cannot read the script none.sh: No such file or directory"),
+    ],
+)
+def test_sbatch_queues_nothing_that_it_does_not_understand(
+    drf: Drf, daemon: CannedDaemon, words: list[str], complaint: str
+) -> None:
+    Path("x.sh").write_text("#!/bin/sh\n")
+    result = drf("sbatch", *words)
+    assert (result.code, result.out, daemon.requests) == (1, "", [])
+    assert result.err.startswith(complaint) and result.err.count("\n") == 1
+
+
+# -- squeue ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def queue(daemon: CannedDaemon, job: MakeJob) -> CannedDaemon:
+    waits = {"code": "FAIR_SHARE", "text": "x"}
+    jobs = [
+        job(),
+        job(id=50, user="bob", state="PENDING", started_at=None, reason=waits, pool="root.lab"),
+        job(id=51, array_id=51, array_tasks="2-9%1", state="PENDING", started_at=None,
+            reason={"code": "DEPENDENCY", "text": "x"}, time_limit_s=None),
+        job(id=52, array_id=51, array_index=1, name="a\nb"),
+    ]  # fmt: skip
+    daemon.replies["status"] = {"jobs": jobs, "counts": {}, "draining": False, "after": None}
+    return daemon
+
+
+def test_squeue_lists_jobs_in_slurms_columns(
+    drf: Drf, queue: CannedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fields.time, "time", lambda: 1_700_000_010.0 + 3723)
+    lines = drf("squeue").out.splitlines()
+    assert lines == [
+        "             JOBID PARTITION     NAME     USER ST       TIME  NODES NODELIST(REASON)",
+        f"                42     alice    train    alice  R    1:02:03      1 {HOST}",
+        "                50       lab    train      bob PD       0:00      1 (Priority)",
+        "        51_[2-9%1]     alice    train    alice PD       0:00      1 (Dependency)",
+        f"              51_1     alice      a?b    alice  R    1:02:03      1 {HOST}",
+    ]
+    assert drf("squeue", "-h", "-u", "bob").out.splitlines() == lines[2:3]
+    assert drf("squeue", "--me", "--noheader", "-p", "alice").out.splitlines() == [
+        lines[1], *lines[3:]
+    ]  # fmt: skip
+
+
+def test_squeue_prints_chosen_fields(drf: Drf, queue: CannedDaemon) -> None:
+    assert drf("squeue", "-h", "-o", "%i|%T|%C|%m|%l|%-5j|%.3u").out.splitlines()[:3] == [
+        "42|RUNNING|8|16384M|1:00:00|%-5j|ali",
+        "50|PENDING|8|16384M|1:00:00|%-5j|bob",
+        "51_[2-9%1]|PENDING|8|16384M|UNLIMITED|%-5j|ali",
+    ]
+
+
+def test_squeue_asks_for_what_is_chosen(drf: Drf, queue: CannedDaemon) -> None:
+    drf("squeue", "-j", "42,51_1", "-t", "pd,RUNNING", "-u", "alice", "-r")
+    request = queue.requests.pop()
+    assert request["select"] == {
+        "ids": [42, "51_1"], "user": "alice", "states": ["PENDING", "HELD", "RUNNING"],
+    }  # fmt: skip
+    assert request["tasks"] is True
+
+
+# -- sacct -------------------------------------------------------------------------------------
+
+
+def test_sacct_lists_ended_and_live_jobs(drf: Drf, queue: CannedDaemon, ended: MakeJob) -> None:
+    used = {"memory_peak": 5 << 20, "cpu_seconds": 61.0}
+    past = ended("FAILED", 3, id=7, used=used, exit_code=3)
+    queue.replies["history"] = {"jobs": [past], "after": None}
+    lines = drf("sacct", "-u", "alice").out.splitlines()
+    assert lines[:3] == [
+        "       JobID    JobName  Partition    Account  AllocCPUS      State ExitCode ",
+        "------------ ---------- ---------- ---------- ---------- ---------- -------- ",
+        "           7      train      alice root.alice          8     FAILED      3:0 ",
+    ]
+    assert len(lines) == 6, "three live jobs of hers"
+    words = ("-P", "-n", "--format=JobID,state,MaxRSS,TotalCPU,Elapsed,ReqMem,Timelimit")
+    assert drf("sacct", "-u", "alice", *words).out.splitlines()[0] == (
+        "7|FAILED|5120K|00:01:01|00:01:30|16384M|01:00:00"
+    )
+    assert drf("sacct", "-anp", "-o", "jobid%6").out.startswith("7|\n")
+
+
+def test_sacct_looks_at_today_and_at_the_caller(drf: Drf, queue: CannedDaemon) -> None:
+    queue.replies["history"] = {"jobs": [], "after": None}
+    drf("sacct")
+    past = next(each["past"] for each in queue.requests if each["op"] == "history")
+    assert past["user"] == "alice" and past["since_s"] > 0
+    queue.requests.clear()
+    drf("sacct", "-j", "7", "-S", "2026-01-02", "-s", "F")
+    past = next(each["past"] for each in queue.requests if each["op"] == "history")
+    assert past["ids"] == [7] and past["since_s"] == 1767312000
+    assert past["states"] == ["FAILED", "LIMIT_EXCEEDED"] and "user" not in past
+
+
+# -- scancel, sinfo ----------------------------------------------------------------------------
+
+
+def test_scancel_cancels_and_signals(drf: Drf, daemon: CannedDaemon) -> None:
+    daemon.replies |= {"cancel": {"done": [7], "failed": []}, "signal": {"done": [7], "failed": []}}
+    result = drf("scancel", "7", "51_2")
+    assert (result.code, result.out, result.err) == (0, "", "")
+    request = daemon.requests.pop()
+    assert request["select"] == {"ids": [7, "51_2"], "user": None, "states": []}
+    assert drf("scancel", "-s", "USR1", "-u", "alice", "-t", "R", "-n", "train").code == 0
+    request = daemon.requests.pop()
+    assert (request["op"], request["signal"]) == ("signal", 10)
+    assert request["select"] == {
+        "ids": [], "user": "alice", "states": ["RUNNING"], "name": "train",
+    }  # fmt: skip
+
+
+def test_scancel_tells_what_it_could_not_do(drf: Drf, daemon: CannedDaemon) -> None:
+    failed = [{"id": 9, "error": {"code": "no-such-job", "text": "there is no live job 9"}}]
+    daemon.replies["cancel"] = {"done": [], "failed": failed}
+    result = drf("scancel", "9")
+    assert (result.code, result.err) == (1, "drf: scancel: there is no live job 9\n")
+    assert drf("scancel", "-q", "9").err == ""
+
+
+@pytest.mark.parametrize("words", [[], ["-p", "short"], ["--qos=x", "7"], ["-t", "odd"]])
+def test_scancel_cancels_nothing_by_mistake(
+    drf: Drf, daemon: CannedDaemon, words: list[str]
+) -> None:
+    result = drf("scancel", *words)
+    assert result.code == 2 and result.err.count("\n") == 1
+    assert not [each for each in daemon.requests if each["op"] == "cancel"]
+
+
+def test_sinfo_shows_one_machine(drf: Drf, queue: CannedDaemon) -> None:
+    amounts = {"memory": 8 << 30, "read": 0, "write": 0}
+    queue.replies["shares"] = {
+        "capacity": {**amounts, "cores": 8.0, "gres": {"gpu": 2}},
+        "free": {**amounts, "cores": 2.0, "gres": {"gpu": 2}}, "nodes": [],
+    }  # fmt: skip
+    assert drf("sinfo").out.splitlines() == [
+        "PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST",
+        f"main*        up   infinite      1    mix {HOST}",
+    ]
+    assert drf("sinfo", "-h", "-o", "%C %G %m %T").out == "6/2/0/8 gpu:2 8192 mixed\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["squeue", "-o", "%X"], "drf squeue: there is no field %X here\n"),
+        (["squeue", "--bogus"], "drf squeue: there is no option --bogus here\n"),
+        (["squeue", "-y"], "drf squeue: there is no option -y here\n"),
+        (["squeue", "-t", "odd"], "drf squeue: there is no state odd\n"),
+        (["sacct", "--format=Foo", "-a"], "drf sacct: there is no field Foo here\n"),
+        (["sinfo", "-o", "%X"], "drf sinfo: there is no field %X here\n"),
+        (["srun"], "drf srun: there is no command\n"),
+    ],
+)
+def test_what_they_do_not_know_is_said_in_a_line(
+    drf: Drf, queue: CannedDaemon, words: list[str], complaint: str
+) -> None:
+    queue.replies["history"] = {"jobs": [], "after": None}
+    empty = {"cores": 1.0, "memory": 1, "gres": {}}
+    queue.replies["shares"] = {"capacity": empty, "free": empty, "nodes": []}
+    result = drf(*words)
+    assert (result.code, result.out, result.err) == (2, "", complaint)
+
+
+# -- srun within a job -------------------------------------------------------------------------
+
+
+def test_srun_starts_the_tasks_of_a_step(spawn: Spawn, finish: Finish) -> None:
+    env = {"DRF_JOB_ID": "7", "SLURM_NTASKS": "2"}
+    say = ("sh", "-c", "echo $SLURM_PROCID of $SLURM_NTASKS; exit $SLURM_PROCID")
+    result = finish(spawn("srun", *say, env=env))
+    assert (result.code, sorted(result.out.splitlines())) == (1, ["0 of 2", "1 of 2"])
+    result = finish(spawn("srun", "-n", "3", "-l", *say, env=env))
+    assert sorted(result.out.splitlines()) == ["0: 0 of 3", "1: 1 of 3", "2: 2 of 3"]
+    assert result.code == 2
+    result = finish(spawn("srun", "-n1", "-c", "4", "sh", "-c", "echo $OMP_NUM_THREADS", env=env))
+    assert (result.code, result.out) == (0, "4\n")
+
+
+def test_srun_starts_no_mpi(spawn: Spawn, finish: Finish) -> None:
+    result = finish(spawn("srun", "--mpi=pmix", "true", env={"DRF_JOB_ID": "7"}))
+    assert (result.code, result.err) == (
+        1, "drf: srun: this one starts no MPI (mpirun -n N COMMAND)\n"
+    )  # fmt: skip
+
+
+# -- the names ---------------------------------------------------------------------------------
+
+
+def test_the_names_lead_to_drf(
+    drf: Drf, queue: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "drf"
+    program.write_text(f"#!{sys.executable} -P\n{LIGHT_DRF}")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    result = drf("slurm-names", "bin")
+    assert result.code == 0
+    assert {each.name for each in Path("bin").iterdir()} == {
+        "sbatch", "srun", "squeue", "scancel", "sinfo", "sacct"
+    }  # fmt: skip
+    done = subprocess.run(
+        ["bin/squeue", "-h", "-o", "%i"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout.split(), done.stderr) == (["42", "50", "51_[2-9%1]", "51_1"], "")
+    assert drf("slurm-names", "bin").code == 0, "once more"
+
+
+def test_a_real_sbatch_is_not_touched(
+    drf: Drf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "drf"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "squeue").write_text("real")
+    result = drf("slurm-names", tmp_path)
+    assert result.code == 1
+    assert "squeue is there already" in result.err
+    assert not (tmp_path / "sbatch").is_symlink()
