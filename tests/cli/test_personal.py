@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from canned import CannedDaemon, MakeJob
-from cli.drf import Drf
+from cli.drf import ROOT, Drf
 from drfd_cli.submitting.personal import _FLAGS, _LISTS, _NOT_OF_RUN, _VALUES
 
 NAMES = """\
@@ -253,3 +254,25 @@ def test_every_option_that_run_lacks_is_known() -> None:
     known = {name for param in command.params for name in param.opts}
     options = {*_VALUES.values(), *(each for each, _ in (*_LISTS.values(), *_FLAGS.values()))}
     assert options - known == _NOT_OF_RUN
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="takes two users")
+def test_a_file_in_another_users_home_is_not_ones_own(tmp_path: Path) -> None:
+    """As after `su`: HOME is the home of before, into which the new user may not look."""
+    program = (
+        f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'cli')]!r}\n"
+        "from drfd_cli.submitting import personal\n"
+        "import os\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "print(personal.read({'HOME': sys.argv[1]}))\n"
+    )
+    path = write(tmp_path, 'memory = "1G"\n')
+    words = [sys.executable, "-P", "-c", program, str(tmp_path)]
+    tmp_path.chmod(0o700)
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "None\n"
+    # A file that only cannot be read is the caller's own mistake.
+    for place in (tmp_path, *tmp_path.parents[:2]):
+        place.chmod(0o755)
+    path.chmod(0)
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert "cannot read" in done.stderr

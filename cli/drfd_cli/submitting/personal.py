@@ -10,6 +10,8 @@ Nothing slow is loaded where there is no such file: `drf submit` loads this modu
 
 from __future__ import annotations
 
+import os
+
 from drfd.common.errors import ConfigError
 
 TYPE_CHECKING = False
@@ -106,6 +108,9 @@ def read(environ: Mapping[str, str]) -> Settings | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
+        if isinstance(error, PermissionError) and not _may_look(path):
+            # HOME is still another user's, as with `su` and setpriv: this file is not the caller's.
+            return None
         raise ConfigError("config", f"cannot read {path}: {error.strerror}") from None
     # Imported here: it is slow to load and seldom needed.
     import tomllib
@@ -116,6 +121,17 @@ def read(environ: Mapping[str, str]) -> Settings | None:
     except (ValueError, RecursionError) as error:
         raise ConfigError("config", f"{path} is not TOML: {error}") from None
     return _Reader(path, text, environ).read(table)
+
+
+def _may_look(path: str) -> bool:
+    """Return whether the caller may enter the directories of the path."""
+    try:
+        os.stat(path)
+    except PermissionError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def chosen(verb: str, preset: str | None, environ: Mapping[str, str]) -> list[Setting]:
