@@ -91,6 +91,8 @@ def test_verbs_and_options_are_offered_with_what_they_do(offered: Offered, home:
         (["submit", "-c", "4", "--", ""], [":command 5"]),
         (["submit", "job.sh", ""], [":files"]),
         (["run", ""], [":command 2"]),
+        (["exec", ""], ["42"]),
+        (["exec", "42", "--", ""], [":command 4"]),
         (["run", "-c", "4", "make", "al"], [":command 4"]),
         (["submit", "-n", ""], []),
         (["doctor", ""], []),

@@ -35,7 +35,7 @@ _WAITING, _LIVE, _ENDED = ("PENDING", "HELD"), "live", "ended"
 _MEANT: dict[str, object] = {
     "cancel": _LIVE, "signal": ("RUNNING",), "set": _LIVE, "retry": _ENDED,
     "hold": ("PENDING",), "release": ("HELD",), "suspend": ("RUNNING",),
-    "resume": ("SUSPENDED",), "edit": _WAITING,
+    "resume": ("SUSPENDED",), "edit": _WAITING, "exec": ("RUNNING",), "attach": ("RUNNING",),
 }  # fmt: skip
 #: A candidate and its description.
 Candidate = tuple[str, str]
@@ -110,7 +110,8 @@ def _candidates(table: Table, before: list[str], current: str) -> list[Candidate
         at += 1
         if word == "--":
             # The place of the command among all words, the program's own included.
-            return [(f":command {at + 1}", "")] if verb in _RUNNERS else _ids(verb, current)
+            has_command = verb in (*_RUNNERS, "exec")
+            return [(f":command {at + 1}", "")] if has_command else _ids(verb, current)
         kind = _kind(table, verb, word)
         if kind and at == len(before):
             return _values(kind, verb, before)

@@ -17,8 +17,9 @@ from drfd.journal.history import PastFilter, read_ended
 from drfd.protocol.replies import RecentJobView, RecentReply, RecentWords
 from drfd.protocol.requests import RecentRequest
 
-#: Ended jobs that are read for each that is wanted, because tasks of one array are one row.
-_READ_FOR_EACH = 5
+#: Ended jobs that are read for each that is wanted, because tasks of one array are one row, and the
+#: most that are read.
+_READ_FOR_EACH, _MOST_READ = 5, 1000
 #: The most users that a reply names.
 _MOST_USERS = 1000
 #: States of an array's tasks, of which the first that some task has is the array's.
@@ -27,7 +28,8 @@ _FIRST = (JobState.RUNNING, JobState.STARTING, JobState.SUSPENDED, JobState.PEND
 
 async def find_recent(engine: Engine, actor: st.Actor, request: RecentRequest) -> RecentReply:
     """Return the jobs and arrays that the user has submitted last, newest first."""
-    past = PastFilter(user=actor.user, name=request.name, limit=request.limit * _READ_FOR_EACH)
+    most = min(_MOST_READ, request.limit * _READ_FOR_EACH)
+    past = PastFilter(user=actor.user, name=request.name, limit=most)
     # The ended ones first, so that a job that ends meanwhile is not missing from both.
     ended = await asyncio.to_thread(
         lambda: list(read_ended(engine.journal.path, past, commands=False))
