@@ -33,6 +33,8 @@ _POLL_S, _CONNECT_S, _ANSWER_S = 0.5, 5.0, 3.0
 _STEP_S = 0.1
 #: Variables about the terminal, which is not that of the job.
 _OF_TERMINAL = ("TERM", "COLORTERM")
+#: States in which a command inside the job is not killed with it.
+_RUNNING = ("RUNNING", "SUSPENDED")
 #: The exit code of a command that could not be begun.
 _NOT_BEGUN = 125
 _HELP = (
@@ -207,7 +209,7 @@ class InsideRun(AttachedRun):
         other = self._client.another()
         give_up_s = time.monotonic() + _ANSWER_S
         try:
-            while other.request("show", id=self._job_id)["job"]["state"] == "RUNNING":
+            while (state := other.request("show", id=self._job_id)["job"]["state"]) in _RUNNING:
                 if time.monotonic() > give_up_s:
                     return
                 time.sleep(_STEP_S)
@@ -215,7 +217,9 @@ class InsideRun(AttachedRun):
             return
         finally:
             other.close()
-        output.say(f"job {self._job_id} has ended, and the command was killed with it")
+        # A job that is to run again has not ended.
+        what = "was stopped" if state in ("PENDING", "HELD") else "has ended"
+        output.say(f"job {self._job_id} {what}, and the command was killed with it")
 
     def _cancel(self, number: int) -> bool:
         """Pass a signal on to the command; before it has begun, leave."""
