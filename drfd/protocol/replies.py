@@ -698,6 +698,8 @@ class CommonSnapshot(DrainPart):
     capacity: ResourcesView
     free: ResourcesView
     external: ExternalView | None
+    #: Whether use by other processes is not taken into account; an older daemon does not send it.
+    external_off: NotRequired[bool]
     #: Pressure stall information by resource; null where the kernel has none.
     pressure: dict[str, dict[str, float | None]] | None
     nodes: list[SnapshotNode]

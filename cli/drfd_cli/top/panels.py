@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_letters
@@ -51,6 +52,8 @@ _USED, _ALLOCATED, _EXTERNAL, _FREE = "█", "▒", "╱", "·"
 _RESOURCE_NAME = 7
 #: Widths of the columns right of the bars.
 _ALLOC_COLUMN, _USED_COLUMN, _EXTERNAL_COLUMN, _PRESSURE_COLUMN = 11, 6, 8, 8
+#: The resources of which other processes' use is taken into account.
+_EXTERNAL_AXES = ("cores", "memory")
 #: The pressure that is shown beside each resource.
 _PRESSURES = {"cores": "cpu", "memory": "memory", "read": "io"}
 #: Percent of pressure from which the figure is highlighted.
@@ -66,24 +69,44 @@ class LeafMark:
 
 
 def leaf_marks(nodes: Sequence[SnapshotNode], theme: Theme) -> dict[str, LeafMark]:
-    """Return a mark for each leaf, by path. The colour depends on the path, unless that colour is
-    taken, so it seldom changes while other leaves come and go."""
+    """Return a mark for each leaf, by path. Colour and letter depend on the path, unless another
+    leaf has taken them, so they seldom change while others come and go."""
+    # Leaves with running jobs get distinct colours first.
+    found = leaves(nodes)
+    holders = [node["path"] for node in found if node["running"]]
+    paths = [*holders, *(node["path"] for node in found if not node["running"])]
+    letters = _letters(sorted(paths) if len(paths) <= len(ascii_letters) else paths)
     marks: dict[str, LeafMark] = {}
     taken: list[int] = []
-    # Leaves with running jobs get distinct colours first.
-    holders = [node for node in leaves(nodes) if node["running"]]
-    rest = [node for node in leaves(nodes) if not node["running"]]
-    for number, node in enumerate([*holders, *rest]):
-        path = node["path"]
+    for path in paths:
         hue = crc32(path.encode(errors="replace")) % HUES
         if len(taken) % HUES == 0:
             taken = []
         while hue in taken:
             hue = (hue + 1) % HUES
         taken.append(hue)
-        letter = ascii_letters[number % len(ascii_letters)] if node["running"] else " "
-        marks[path] = LeafMark(theme.hue(hue), letter)
+        marks[path] = LeafMark(theme.hue(hue), letters[path])
+    for path in paths[len(holders) :]:
+        marks[path] = replace(marks[path], letter=" ")
     return marks
+
+
+def _letters(paths: Sequence[str]) -> dict[str, str]:
+    """Return a letter for each path: one of the user's name, or of the pool's if the user is in
+    several, that is not taken, or any other."""
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    users = Counter(path.rpartition(".")[2] for path in paths)
+    for path in paths:
+        pool, _, user = path.rpartition(".")
+        words = pool.rpartition(".")[2] if users[user] > 1 else user
+        name = [sign for sign in words.lower() if sign in ascii_letters]
+        start = crc32(path.encode(errors="replace")) % len(ascii_letters)
+        others = ascii_letters[start:] + ascii_letters[:start]
+        wanted = (*name, *(sign.upper() for sign in name), *others)
+        found[path] = next((sign for sign in wanted if sign not in taken), others[0])
+        taken.add(found[path])
+    return found
 
 
 @dataclass(frozen=True)
@@ -121,6 +144,8 @@ def header(
         pressure = _pressure(snapshot, name)
         told = f"{pressure:.0f}%" if pressure is not None else ""
         figures = (*_figures(name, parts, external, capacity), told)
+        if snapshot.get("external_off") and name in _EXTERNAL_AXES:
+            figures = (*figures[:2], "ignored", told)
         hot = theme["hot" if pressure is not None and pressure >= _HIGH_PRESSURE else "plain"]
         cells = _cells(figures, theme["plain"], hot=hot)
         lines.append([Segment(f" {label} ", theme["title"]), *stack, Segment(" "), *cells])
@@ -484,7 +509,8 @@ def tree_table(
     below, order = state.row_filter.below, state.orders()[TopPanel.TREE]
     own = leaf_path("root", user).removeprefix("root.")
     most = max((max(row["dominant_share"], row["entitlement"]) for row in rows), default=0.0)
-    scale = next((each for each in _SCALES if each >= most), 1.0)
+    # Without anybody there is nothing to magnify.
+    scale = next((each for each in _SCALES if each >= most), 1.0) if rows else 1.0
     dim, plain = theme["dim"], theme["plain"]
 
     def owner(row: TreeRow) -> Style:

@@ -434,7 +434,11 @@ def _tables(
     }  # fmt: skip
     if state.row_filter.is_empty():
         return tables
-    return {panel: replace(table, nothing="none of these") for panel, table in tables.items()}
+    # The tree is never filtered.
+    return {
+        panel: table if panel is TopPanel.TREE else replace(table, nothing="none of these")
+        for panel, table in tables.items()
+    }
 
 
 def _place_in_list(state: State, window: Window, count: int) -> str:

@@ -105,6 +105,7 @@ class Overview:
             "capacity": shares["capacity"],
             "free": shares["free"],
             "external": external_view(external),
+            "external_off": engine.rules.beside is None,
             "pressure": read_pressure(),
             "nodes": [
                 {**node, "used": used.get(node["path"], Sums()).view} for node in shares["nodes"]

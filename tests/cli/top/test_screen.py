@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from statistics import median
 
 import pytest
+from rich.cells import cell_len
 from rich.color import ColorSystem
 from rich.segment import Segment
 from rich.style import Style
@@ -17,7 +18,7 @@ from rich.style import Style
 from canned_snapshots import many
 from drfd.protocol.codec import decode
 from drfd_cli.top.paint import Theme
-from drfd_cli.top.screen import AlternateScreen, encode
+from drfd_cli.top.screen import AlternateScreen, encode, has_plain_signs, plain_signs
 from drfd_cli.top.state import State
 from drfd_cli.top.view import Scene, Size, screen
 
@@ -98,3 +99,37 @@ def test_a_busy_machines_snapshot_costs_a_small_part_of_its_second() -> None:
         took_s.append(time.process_time() - begin_s)
     # The middle one: on a busy machine some rounds take longer, also in processor time.
     assert median(took_s) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("terminal", "environment", "is_plain"),
+    [
+        ("xterm-256color", b"LANG=C.UTF-8\0HOME=/", False),
+        ("xterm-256color", b"LANG=en_US.UTF-8\0LC_ALL=C", True),
+        ("xterm-256color", b"LC_CTYPE=C.UTF-8\0LANG=C", False),
+        ("xterm-256color", b"LC_ALL=\0LANG=POSIX", True),
+        ("xterm-256color", b"", False),
+        ("vt100", b"LANG=C.UTF-8", True),
+        ("vt220", b"", True),
+        ("linux", b"LANG=de_DE.UTF-8", False),
+    ],
+)
+def test_a_terminal_without_other_signs_gets_ascii(
+    terminal: str, environment: bytes, is_plain: bool
+) -> None:
+    assert has_plain_signs(terminal, environment) is is_plain
+
+
+def test_in_ascii_each_screen_is_as_wide_as_before(
+    sent: Sent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "vt100")
+    shown = AlternateScreen(sent.side, sent.side)
+    scene = Scene(many(7, 50), State(), 0.0)
+    shown.show(screen(scene, Size(120, 40), Theme(has_colour=False)))
+    words = sent.take()
+    assert words.isascii()
+    assert "#=" in words and "/" in words
+    for name in ("漢字", "e\u0301té", "█▒╱·┃■…"):
+        assert cell_len(plain_signs(name)) == cell_len(name)
+        assert plain_signs(name).isascii()

@@ -36,6 +36,7 @@ from canned_snapshots import (
 from drfd_cli.output import clean
 from drfd_cli.top.actions import Act, Question, Verb
 from drfd_cli.top.paint import Line, Theme
+from drfd_cli.top.panels import leaf_marks
 from drfd_cli.top.screen import encode
 from drfd_cli.top.state import CursorPlace, Page, RowFilter, State, TopPanel
 from drfd_cli.top.view import (
@@ -364,3 +365,35 @@ def test_the_sentence_of_the_selected_row_gets_as_many_lines_as_it_needs() -> No
     shown = snapshot(pending=rows, counts={"PENDING": 90})
     lines = text(screen(at(shown, State(panel=TopPanel.WAITING)), Size(80, 60), PLAIN))
     assert "at last" in lines
+
+
+def letters_of(*names: str, running: int = 1) -> dict[str, str]:
+    nodes = [node(f"root.{name}", running=running) for name in names]
+    return {
+        path.removeprefix("root."): mark.letter for path, mark in leaf_marks(nodes, PLAIN).items()
+    }
+
+
+def test_a_user_has_a_letter_of_the_own_name_that_stays_when_others_come() -> None:
+    alone = letters_of("ux_bo")
+    assert alone == {"ux_bo": "u"}
+    both = letters_of("newbie", "ux_bo")
+    assert both == {"newbie": "n", "ux_bo": "u"}
+    alike = letters_of("ann", "alice", "aa", "a1")
+    assert len(set(alike.values())) == 4
+    many_users = letters_of(*(f"user{number}" for number in range(52)))
+    assert len(set(many_users.values())) == 52
+    assert letters_of("ann", running=0) == {"ann": " "}
+
+
+def test_without_anybody_the_scale_of_shares_is_whole() -> None:
+    head = text(screen(at(snapshot(), State()), Size(80, 24), PLAIN))
+    assert re.search(r" SHARES .* 0 +100% ", head)
+    filtered = text(screen(at(snapshot(), State(row_filter=RowFilter("x"))), Size(80, 24), PLAIN))
+    assert "nobody has jobs" in filtered
+
+
+def test_use_that_is_ignored_is_not_left_blank() -> None:
+    shown = text(screen(at(snapshot(external_off=True), State()), Size(80, 24), PLAIN))
+    assert re.search(r" cores .* ignored +0% ", shown)
+    assert "ignored" not in text(screen(at(snapshot(), State()), Size(80, 24), PLAIN))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Container, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from daemon.desk import Desk
+from drfd.core.model.resources import Resources
 from drfd.core.model.stimuli import Actor
 from drfd.daemon.lookup.lookup import Lookup, Row
 from drfd.daemon.watching import snapshots as snapshots_module
@@ -134,6 +135,13 @@ async def test_a_snapshot_has_all_that_there_is_in_the_order_of_starts_and_held_
     seen = await stand.look()
     assert labels(seen["ended"]) == [("2", "COMPLETED")]
     assert labels(seen["running"]) == [("5", "STARTING")]
+
+
+async def test_it_tells_whether_the_use_of_other_processes_counts(stand: Stand) -> None:
+    engine = stand.desk.shell.engine
+    for beside in (None, Resources(cores_milli=1000)):
+        engine.rules = replace(engine.rules, beside=beside)
+        assert (await stand.look())["external_off"] is (beside is None)
 
 
 async def test_it_tells_who_may_change_the_jobs_of_others(stand: Stand) -> None:
