@@ -92,6 +92,28 @@ def test_demand_and_name_change_in_place(edit: Edit, waiting: CannedDaemon) -> N
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("change", "group"), [("s/sweep%2/sweep%4/", "sweep%4"), ("/-g sweep/d", "")]
+)
+def test_the_group_changes_in_place(
+    edit: Edit, waiting: CannedDaemon, change: str, group: str
+) -> None:
+    waiting.replies["submission"]["submission"] = {**FIELDS, "group": "sweep%2"}
+    assert edit("").code == 0
+    assert told(waiting) == []
+    assert edit(change).out == "changed job 42\n"
+    assert told(waiting) == [{"op": "set", "select": {"ids": [42]}, "group": group}]
+
+
+def test_a_group_that_is_removed_with_more_is_not_in_the_new_job(
+    edit: Edit, waiting: CannedDaemon
+) -> None:
+    waiting.replies["submission"]["submission"] = {**FIELDS, "group": "sweep%2"}
+    edit("/-g sweep/d; s/echo/printf/")
+    (submitted,) = (each for each in told(waiting) if each["op"] == "submit")
+    assert "group" not in submitted
+
+
 def test_with_another_command_it_is_submitted_anew(edit: Edit, waiting: CannedDaemon) -> None:
     """It is held meanwhile, so that both never run; what the file does not name comes along."""
     result = edit("s/a b/c d/; s/-o .*/-o x.out/; /retry/d; /-p lab/d")

@@ -32,7 +32,7 @@ _HEAD = """\
 _SCRIPT = "# The text of the script stays as it was submitted.\n"
 _MARK = "#DRF "
 #: Fields that can be changed while the job keeps its id.
-_IN_PLACE = {"demand", "name", "pool", "time_limit_s", "priority"}
+_IN_PLACE = {"demand", "name", "pool", "time_limit_s", "priority", "group"}
 _WAITS = ("PENDING", "HELD")
 
 
@@ -49,9 +49,9 @@ class _Text:
 def command(job_id: Ref) -> None:
     """Change the command and the options of a waiting job in $VISUAL or $EDITOR.
 
-    Demand, time limit, name, pool and priority change in place. With another command or other
-    options the job is submitted anew, with its environment, conditions and script, and the old one
-    is cancelled: it gets a new id and goes behind your other jobs.
+    Demand, time limit, name, pool, group and priority change in place. With another command or
+    other options the job is submitted anew, with its environment, conditions and script, and the
+    old one is cancelled: it gets a new id and goes behind your other jobs.
     """
     client = connect()
     reply = client.submission(job_id)
@@ -70,6 +70,8 @@ def command(job_id: Ref) -> None:
     if "demand" in changed or "demand" not in found.changes.fields:
         changed["demand"] = _demand(before.changes.fields["demand"], found.changes.fields)
     gone = set(before.changes.fields) - set(found.changes.fields)
+    if gone == {"group"} and found.argv == before.argv and set(changed) <= _IN_PLACE:
+        gone, changed["group"] = set(), ""
     if found.argv == before.argv and not gone and not found.changes.export and (
         set(changed) <= _IN_PLACE
     ):  # fmt: skip
@@ -133,6 +135,8 @@ def _written(reply: SubmissionReply) -> str:
         words.append(["--io", f"{disk}{read}/{write}"])
     if "pool" in fields:
         words.append(["-p", fields["pool"]])
+    if "group" in fields:
+        words.append(["-g", fields["group"]])
     words += [[f"--priority={fields['priority']}"], ["-o", fields["stdout"]]]
     if fields["stderr"] != fields["stdout"]:
         words.append(["-e", fields["stderr"]])
