@@ -6,9 +6,11 @@ import json
 import os
 import pwd
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -122,6 +124,43 @@ def test_jobs_sent_ahead_of_their_answers_are_signed_too(
         user=user.pw_uid, group=user.pw_gid, cwd=home, capture_output=True, check=True,
     )  # fmt: skip
     assert instance.wait_end(int(done.stdout))["state"] == "COMPLETED"
+
+
+def test_a_user_signs_again_only_what_was_signed_before(
+    instance: Instance, users: Accounts
+) -> None:
+    """drf retry takes environment and script from the daemon, which may have been taken over."""
+    alice = users[0]
+    home = home_for(instance, alice)
+    (home / "job.sh").write_text('#!/bin/sh\necho "$WHAT"\nexit 3\n')
+
+    def drf(*words: object, **env: str) -> subprocess.CompletedProcess[str]:
+        return instance.drf(*words, user=alice.pw_uid, cwd=home, env=env, check=False)
+
+    first = int(drf("submit", "-q", "-m", "64M", "job.sh", WHAT="then").stdout)
+    array = int(drf("submit", "-q", "-m", "64M", "--array", "1-2", "--", "false").stdout)
+    for job_id in (first, array):
+        drf("wait", job_id)
+    again = drf("retry", "-q", first, f"{array}_2", "--with", "-m 96M", WHAT="now")
+    assert again.stderr == ""
+    jobs = [int(line) for line in again.stdout.splitlines()]
+    ended = drf("wait", *jobs).stdout
+    assert ended.count(" FAILED: ") == 2, "they were started"
+    assert drf("log", jobs[0]).stdout == "then\n"
+    refused = instance.drf("retry", first, check=False)
+    assert f"belongs to {alice.pw_name}, who alone may submit it again" in refused.stderr
+    assert refused.returncode == 77
+    instance.stop()
+    with closing(sqlite3.connect(instance.state / "controller" / "journal.sqlite")) as db:
+        text = "cast(data as text)"
+        new = f"cast(replace({text}, 'then', 'evil') as blob)"
+        query = f"update past_texts set data = {new} where {text} like '{{%'"
+        assert db.execute(query).rowcount
+        db.commit()
+    instance.start()
+    refused = drf("retry", first)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert f"what drfd has kept of job {first} is not what you have signed" in refused.stderr
 
 
 def test_a_submission_without_a_signature_is_refused_at_once(
