@@ -40,6 +40,7 @@ from drfd.protocol import requests as messages  # noqa: E402
 from drfd.sim.alloc import read_spec  # noqa: E402
 from drfd_cli import output  # noqa: E402
 from drfd_cli.commands import submit  # noqa: E402
+from drfd_cli.slurm import sbatch_options  # noqa: E402
 
 CORPUS = TESTS / "data" / "fuzz"
 Target = Callable[[bytes], object]
@@ -117,10 +118,16 @@ def config(data: bytes) -> None:
 
 
 def script(data: bytes) -> None:
-    """A job script with #DRF lines."""
+    """A job script with #DRF lines, and with lines of Slurm."""
     text = data.decode(errors="replace")
     try:
-        submit.directives(text, "job.sh", check=submit._check_options)
+        submit.directives(text, "job.sh", check=submit.check_options)
+    except Refused as refusal:
+        _check_said(refusal)
+    try:
+        options = sbatch_options.read_lines(text.replace("#DRF", "#SBATCH"), "job.sh")
+        if options is not None:
+            sbatch_options.translate(options, "host")
     except Refused as refusal:
         _check_said(refusal)
 
