@@ -106,7 +106,7 @@ def end_text(note: end.EndNote) -> str:
             return f"its memory came up to {peak} of {limit}"
         case end.HasErrorOutput():
             option = "--err " if note.is_apart else ""
-            return f"what it said: drf log {option}{note.job_id}"
+            return f"what it said: drf log {option}{note.job}"
         case end.LaunchFault():
             return _REMEDIES[note]
 

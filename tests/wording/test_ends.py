@@ -112,8 +112,8 @@ SENTENCES: list[tuple[EndNote, str]] = [
         "somebody else sent it, or a program of the job's own: drfd did not",
     ),
     (NearMemoryLimit(1000 * MIB, GIB), "its memory came up to 1000M of 1G"),
-    (HasErrorOutput(7), "what it said: drf log --err 7"),
-    (HasErrorOutput(7, is_apart=False), "what it said: drf log 7"),
+    (HasErrorOutput("4_7"), "what it said: drf log --err 4_7"),
+    (HasErrorOutput("4_7", is_apart=False), "what it said: drf log 4_7"),
     (
         LaunchFault.NOT_IN_PATH,
         "write its full path, or set PATH before you submit: the job has yours",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from drfd.core.explain.ended_jobs import LAST, is_evidence
+from drfd.core.explain.ended_jobs import LAST, is_evidence, kind_of_job
 from drfd.core.model.job import Job, Outcome
 
 
@@ -155,11 +155,13 @@ BY: dict[str, Callable[[Job], Row]] = {
 
 @dataclass
 class UsageAccounts:
-    """Accounts by row, with the latest jobs of each name and user from which advice is derived."""
+    """Accounts by row, with the latest jobs of each kind from which advice is derived."""
 
     by: str
     rows: dict[Row, Account] = field(default_factory=dict)
     evidence: dict[Row, list[Job]] = field(default_factory=dict)
+    #: The kinds of jobs in each row (see `kind_of_job`).
+    kinds: dict[Row, set[Row]] = field(default_factory=dict)
     #: The job of each row that ended last.
     latest: dict[Row, Job] = field(default_factory=dict)
 
@@ -173,19 +175,18 @@ class UsageAccounts:
             self.rows[row] = self.rows.get(row, Account()) + account
             self.latest.setdefault(row, job)
             if is_evidence(job):
-                similar = self.evidence.setdefault(BY["name"](job), [])
+                self.kinds.setdefault(row, set()).add(kind_of_job(job))
+                similar = self.evidence.setdefault(kind_of_job(job), [])
                 if len(similar) < LAST:
                     similar.append(job)
 
     def similar(self, row: Row) -> list[Job]:
-        """Return the evidence for a row, newest first; rows by user or pool have none."""
-        match self.by:
-            case "name":
-                return self.evidence.get(row, [])
-            case "job":
-                return self.evidence.get(row[1:], [])
-            case _:
-                return []
+        """Return the evidence for a row, newest first. Rows by user or pool have none, and neither
+        has a name under which different commands ran."""
+        if self.by not in ("name", "job") or row not in self.latest:
+            return []
+        kind = kind_of_job(self.latest[row])
+        return self.evidence.get(kind, []) if self.kinds.get(row, {kind}) == {kind} else []
 
     def total(self) -> Account:
         return sum(self.rows.values(), Account())

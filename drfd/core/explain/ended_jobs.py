@@ -3,9 +3,9 @@
 The notes (`end_notes`) go beyond the outcome: the evidence, and what helps. Their sentences are in
 `drfd.wording.ends`.
 
-The advice (`advise`) comes from the use of the last similar jobs: those of one user with one name.
-The most demanding of them decides: it must fit too, and asking for a little more is better than
-being killed.
+The advice (`advise`) comes from the use of the last similar jobs: those of one user with one name
+and command (`kind_of_job`). The most demanding of them decides: it must fit too, and asking for a
+little more is better than being killed.
 
     memory  120 % of the peak; 150 % of the limit for a job that ran out of memory; 120 % of the
             memory without page cache if page cache filled it up to the limit
@@ -19,6 +19,7 @@ being killed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -140,7 +141,7 @@ class NearMemoryLimit:
 
 @dataclass(frozen=True, slots=True)
 class HasErrorOutput:
-    job_id: int
+    job: str
     #: Whether the errors have a file of their own.
     is_apart: bool = True
 
@@ -253,7 +254,7 @@ def _failed(job: Job, usage: Usage | None) -> Iterator[EndNote]:
     limit = job.spec.demand.memory_bytes
     if usage is not None and usage.memory_peak_bytes * 10 >= limit * 9:
         yield NearMemoryLimit(usage.memory_peak_bytes, limit)
-    yield HasErrorOutput(job.id, is_apart=job.spec.stderr != job.spec.stdout)
+    yield HasErrorOutput(job.label, is_apart=job.spec.stderr != job.spec.stdout)
 
 
 def _signal(number: int, usage: Usage | None) -> Iterator[EndNote]:
@@ -319,6 +320,28 @@ class Advice:
     short_jobs: int
 
 
+#: Programs that run another one, which their arguments name.
+_RUNNERS = re.compile(
+    r"((ba|da|z|k|c|tc|fi)?sh|env|nice|time|timeout|nohup|srun|mpirun|mpiexec|uv|conda|java|node|"
+    r"python|pypy|perl|ruby|R|Rscript|julia|octave|matlab|lua|php|awk|make|xargs)[-0-9.]*"
+)
+
+
+def kind_of_job(job: Job) -> tuple[str, ...]:
+    """Return the key that jobs have in common which are likely to have the same needs: the user,
+    the name, and the command.
+
+    A name that is no more than the first word of the command says little, and neither does the
+    name of an interpreter or a shell: then the whole command counts.
+    """
+    spec = job.spec
+    words = list(spec.argv)
+    program = words[0].rpartition("/")[2] if words else ""
+    if spec.name != program and not _RUNNERS.fullmatch(program):
+        return spec.user, spec.name, program
+    return spec.user, spec.name, *words
+
+
 def is_evidence(job: Job) -> bool:
     """Return whether the job has shown its needs; one that failed or was stopped early has not."""
     if job.started_at is None or job.usage is None or not job.usage.memory_peak_bytes:
@@ -355,6 +378,17 @@ def advise(similar: Sequence[Job], *, least: int = LEAST) -> Advice | None:
         gres=jobs[0].spec.demand.gres,
         jobs=len(jobs),
         short_jobs=len(short),
+    )
+
+
+def is_as_asked(advice: Advice, job: Job) -> bool:
+    """Return whether the advice is what the job asked for already."""
+    demand = job.spec.demand
+    return (
+        advice.cores_milli == demand.cores_milli
+        and advice.memory_bytes == demand.memory_bytes
+        and advice.time_limit_s == job.spec.time_limit_s
+        and (advice.read_bps, advice.write_bps) == demand.rate_sums
     )
 
 

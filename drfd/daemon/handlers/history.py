@@ -12,7 +12,7 @@ from typing import Literal, cast
 
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.account import Account, AccountedAmount, Row, UsageAccounts
-from drfd.core.explain.ended_jobs import LAST, Advice, advise
+from drfd.core.explain.ended_jobs import LAST, Advice, advise, is_as_asked, kind_of_job
 from drfd.core.fairness.rules import ROOT
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job
@@ -71,10 +71,13 @@ class HistoryHandler:
         return {"jobs": shown, "after": after}
 
     def advice(self, job: Job) -> AdviceView | None:
-        """Return the advice that ended jobs of the same user and name give, or None. Blocks."""
+        """Return the advice that ended jobs of the same kind give, or None. Blocks."""
         past = PastFilter(user=job.spec.user, name=job.spec.name, limit=_SIMILAR)
-        similar = list(read_ended(self.engine.journal.path, past, commands=False))
-        return advice_view(advise(similar))
+        kind = kind_of_job(job)
+        ended = read_ended(self.engine.journal.path, past)
+        advice = advise([each for each in ended if kind_of_job(each) == kind])
+        # Advice that repeats what was asked for is none.
+        return None if advice is None or is_as_asked(advice, job) else advice_view(advice)
 
     def _report(self, request: msg.ReportRequest, past: PastFilter) -> ReportReply:
         accounts = UsageAccounts(request.by)

@@ -18,7 +18,7 @@ from drfd.core.explain.account import (
     account_of,
 )
 from drfd.core.explain.ended_jobs import LAST
-from drfd.core.model.job import Job, JobState, Outcome, Usage
+from drfd.core.model.job import Job, JobState, Outcome, Usage, Words
 from fakes import GIB, demand, spec
 
 JOB = Job(
@@ -162,3 +162,12 @@ def test_rows_and_others_add_up_to_the_total_exactly(jobs: list[Job], by: str, l
     one_by_one = [account for job in jobs if (account := account_of(job)) is not None]
     assert books.total() == sum(one_by_one, Account())
     assert books.total().jobs == len(one_by_one)
+
+
+def test_a_name_under_which_different_commands_ran_has_no_advice() -> None:
+    books = UsageAccounts("name")
+    other = replace(JOB, id=8, spec=replace(JOB.spec, argv=Words.of(("./other",))))
+    books.take([JOB])
+    assert books.similar(("train", "alice")) == [JOB]
+    books.take([other])
+    assert books.similar(("train", "alice")) == []

@@ -9,8 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from drfd.core.explain.ended_jobs import LAST, Advice, advise, is_evidence, ran_out, round_time
-from drfd.core.model.job import Job, JobState, Outcome, Usage
+from drfd.core.explain.ended_jobs import (
+    LAST,
+    Advice,
+    advise,
+    is_as_asked,
+    is_evidence,
+    kind_of_job,
+    ran_out,
+    round_time,
+)
+from drfd.core.model.job import Job, JobState, Outcome, Usage, Words
 from fakes import demand, spec
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -274,3 +283,43 @@ def test_rates_are_for_the_disk_that_was_used_and_for_none_if_there_were_more() 
     assert rates(one(on(data, ("scratch", 0, 0)))) == ("data", 6 * MIB, 0)
     assert rates(one(on(data, both)))[1:] == (0, 0)
     assert rates(one(on(data), on(both)))[1:] == (0, 0)
+
+
+# -- which jobs are alike --------------------------------------------------------------------------
+
+
+def kind(name: str, *argv: str) -> tuple[str, ...]:
+    return kind_of_job(replace(job(), spec=replace(spec(name=name), argv=Words.of(argv))))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "are_alike"),
+    [
+        # The name is the first word alone.
+        (("sleep", "sleep", "60"), ("sleep", "sleep", "1"), False),
+        (("sim", "./sim", "a"), ("sim", "./sim", "a"), True),
+        # Interpreters and shells run something else each time, under whatever name.
+        (("python3", "python3", "train.py"), ("python3", "python3", "plot.py"), False),
+        (("python3", "python3", "train.py"), ("python3", "python3", "train.py"), True),
+        (("day", "bash", "-c", "fit a"), ("day", "bash", "-c", "fit b"), False),
+        (("day", "/usr/bin/python3.11", "a.py"), ("day", "/usr/bin/python3.11", "b.py"), False),
+        # A name that somebody has chosen, for one program.
+        (("train", "./fit", "a"), ("train", "./fit", "b"), True),
+        (("train", "./fit", "a"), ("train", "./plot", "a"), False),
+        (("train", "./fit", "a"), ("test", "./fit", "a"), False),
+    ],
+)
+def test_jobs_are_alike_by_name_and_command(
+    one: tuple[str, ...], other: tuple[str, ...], are_alike: bool
+) -> None:
+    assert (kind(*one) == kind(*other)) is are_alike
+
+
+@pytest.mark.parametrize(("cores_milli", "is_so"), [(1000, True), (2000, False)])
+def test_advice_to_ask_for_what_was_asked_for_is_none(cores_milli: int, is_so: bool) -> None:
+    asked = replace(job(), spec=spec())
+    advice = Advice(
+        cores_milli=cores_milli, memory_bytes=1 << 30, time_limit_s=3600, read_bps=0, write_bps=0,
+        jobs=1, short_jobs=1,
+    )  # fmt: skip
+    assert is_as_asked(advice, asked) is is_so

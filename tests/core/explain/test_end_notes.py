@@ -171,7 +171,7 @@ def test_whether_it_was_at_work_when_its_time_was_up(
     ],
 )
 def test_codes_and_signals_are_named(end: dict[str, int], found: list[EndNote]) -> None:
-    assert end_notes(job(Outcome.FAILED, **end)) == [*found, HasErrorOutput(7)]
+    assert end_notes(job(Outcome.FAILED, **end)) == [*found, HasErrorOutput("7")]
 
 
 def test_a_lost_job_tells_what_was_seen_of_it() -> None:
