@@ -473,8 +473,12 @@ def start_line(
 
 
 def why_line(job: JobView | EndedArrayView) -> str:
-    """Return the reason or outcome in one line."""
-    return code_line(job["reason"] or job["outcome"])
+    """Return the reason or outcome in one line. The state of a suspended job stands for the code
+    HELD, which it has in common with jobs on hold."""
+    reason = job["reason"]
+    if reason is not None and job["state"] == "SUSPENDED" and reason["code"] == "HELD":
+        reason = {**reason, "code": "SUSPENDED"}
+    return code_line(reason or job["outcome"])
 
 
 def code_line(about: CodeText | None) -> str:

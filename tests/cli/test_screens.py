@@ -6,14 +6,14 @@ import json
 import re
 import textwrap
 import time
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from canned import CannedDaemon, MakeJob
 from cli.drf import Drf
 from drfd.protocol.replies import USED
-from drfd_cli.output import show_when, start_line
+from drfd_cli.output import show_when, start_line, why_line
 
 WHY = {
     "code": "RESOURCES",
@@ -1099,3 +1099,13 @@ def test_an_expected_start_says_on_what_it_rests(
     if start_s is not None:
         near = "by" if certainty == "limits" else "about"
         assert (start_line(start_s, certainty) or "").startswith(f"it starts {near} ")
+
+
+def test_a_suspended_job_is_not_told_to_be_on_hold() -> None:
+    reason = {"code": "HELD", "text": "suspended by alice; drf resume 1 lets it go on"}
+    suspended, held = (
+        why_line(cast(Any, {"state": state, "reason": reason, "outcome": None}))
+        for state in ("SUSPENDED", "HELD")
+    )
+    assert suspended == "SUSPENDED: suspended by alice; drf resume 1 lets it go on"
+    assert held.startswith("HELD: ")
