@@ -158,7 +158,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         # Lines that a verb prints about a job, a node or an output, and the live view shows.
         "top": {
             *("terminal", "output", "charts", "waiting"),
-            *("commands.job_actions", "commands.shares", "commands.show"),
+            *("commands.job_actions", "commands.retry", "commands.shares", "commands.show"),
         },
         "commands": {
             *("output", "charts", "options", "words", "terminal", "demo", "simulate", "top"),

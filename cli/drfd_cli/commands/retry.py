@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +73,7 @@ def command(ids: tuple[Ref, ...], failed: bool, changes: Changes, quiet: bool) -
     refused: list[DrfdError] = []
     for refs in _by_array(ids):
         try:
-            again = _submit_again(client, refs, changes, failed=failed)
+            again = submit_again(client, refs, changes, failed=failed)
         except Unavailable:
             raise
         except DrfdError as error:
@@ -117,10 +117,16 @@ def _by_array(ids: Iterable[Ref]) -> list[list[Ref]]:
     return list(found.values())
 
 
-def _submit_again(
-    client: Connection, refs: list[Ref], changes: Changes, *, failed: bool
+def submit_again(
+    client: Connection,
+    refs: list[Ref],
+    changes: Changes,
+    *,
+    failed: bool,
+    say: Callable[[str], None] = output.say,
 ) -> _Again | None:
-    """Submit a job, an array or tasks of one array again. Returns None if nothing is to be done."""
+    """Submit a job, an array or tasks of one array again. Returns None if nothing is to be done.
+    `say` takes messages."""
     indices: list[str] = []
     label = str(refs[0])
     for ref in refs:
@@ -131,7 +137,7 @@ def _submit_again(
             indices = _failed_indices(client, ref)
             label = f"{label}_[{','.join(indices)}]"
             if not indices:
-                output.say(f"no task of array {ref} has failed")
+                say(f"no task of array {ref} has failed")
                 return None
         elif reply["live"]:
             what = "array" if is_array else "job"
@@ -142,7 +148,7 @@ def _submit_again(
                 hint=hint if is_array else f"drf cancel {label} ends it",
             )  # fmt: skip
         elif failed and reply["state"] == _COMPLETED:
-            output.say(f"job {label} has completed")
+            say(f"job {label} has completed")
         else:
             indices += [str(reply["submission"].get("array", ""))]
     if not indices:
@@ -153,9 +159,7 @@ def _submit_again(
     if indices != [""]:
         again["array"] = ",".join(indices) + _at_once(again, failed=failed)
     if again.pop("attach", None) is not None:
-        output.say(
-            f"job {label} was attached to a terminal; now its output goes to {again['stdout']}"
-        )
+        say(f"job {label} was attached to a terminal; now its output goes to {again['stdout']}")
     return _Again(label, client.submit(**changes.applied(again)))
 
 

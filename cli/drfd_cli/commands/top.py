@@ -50,13 +50,14 @@ def _show(
     client: Connection, snapshot: SnapshotView, *, once: bool, svg: str | None, has_mouse: bool
 ) -> None:
     from drfd_cli.top.paint import Theme
-    from drfd_cli.top.screen import print_once, save_svg
+    from drfd_cli.top.screen import needs_plain_signs, print_once, save_svg
 
     if svg is not None:
         save_svg(snapshot, svg)
         return
     is_seen = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    theme = Theme(has_colour=output.has_colour())
+    # Users are told apart by letters where the signs are not coloured.
+    theme = Theme(has_colour=output.has_colour() and not (is_seen and needs_plain_signs()))
     if once or not is_seen:
         print_once(snapshot, theme)
         return

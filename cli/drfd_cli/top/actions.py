@@ -28,6 +28,7 @@ class Verb(StrEnum):
     RESUME = "resume"
     SIGNAL = "signal"
     SET = "set"
+    RETRY = "retry"
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class Viewer:
 #: The keys of actions, and what each does.
 KEYS = {
     "c": "cancel", "h": "hold", "p": "suspend", "t": "time", "P": "priority", "x": "signal",
+    "r": "retry",
 }  # fmt: skip
 _WAITING, _RUNNING, _ENDING = (
     ("PENDING", "HELD"),
@@ -101,6 +103,11 @@ def word_of(key: str, row: SnapshotRow | None) -> str:
 def refusal(key: str, row: SnapshotRow, viewer: Viewer) -> str:
     """Return why the action cannot work on the job, or empty text if it may."""
     label, state = row["label"], row["state"]
+    if key == "r":
+        # What is submitted again runs as the user at the screen.
+        if row["ended_at"] is None:
+            return f"job {label} is {state}: only what has ended can be retried"
+        return "" if row["user"] == viewer.user else f"job {label} belongs to {row['user']}"
     if row["ended_at"] is not None:
         return f"job {label} has ended"
     if row["user"] != viewer.user and not viewer.is_admin:
@@ -149,6 +156,8 @@ def _verb(key: str, rows: Sequence[SnapshotRow]) -> Verb:
             return Verb.RESUME if states == {"SUSPENDED"} else Verb.SUSPEND
         case "x":
             return Verb.SIGNAL
+        case "r":
+            return Verb.RETRY
     return Verb.SET
 
 

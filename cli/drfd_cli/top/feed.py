@@ -19,13 +19,14 @@ from drfd.client.words import Ref, parse_id, parse_ids
 from drfd.common.errors import DrfdError, Refused, Unavailable
 from drfd.common.units import show_duration
 from drfd_cli.commands.job_actions import refusals
+from drfd_cli.commands.retry import read_changes, submit_again
 from drfd_cli.top.actions import Act, Verb
 from drfd_cli.top.state import FoundRows, WaitingQuery
 from drfd_cli.top.view import Detail
 from drfd_cli.waiting.output_files import last_bytes, last_lines
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import ShowReply, SnapshotRow, SnapshotView
+    from drfd.protocol.replies import BatchVerb, ShowReply, SnapshotRow, SnapshotView
 
 #: Seconds between two requests of `why`, which costs the daemon some work.
 _WHY_S = 15.0
@@ -92,8 +93,12 @@ def _state(show: ShowReply | None) -> str | None:
 
 
 def request_action(connection: Connection, action: Act) -> ActionResult:
-    ids = [ref for label in action.labels for ref in _refs(action.verb, label)]
-    reply = connection.request(action.verb.value, select={"ids": ids}, **action.fields)
+    verb = action.verb
+    if verb is Verb.RETRY:
+        return _retry(connection, action.labels[0])
+    ids = [ref for label in action.labels for ref in _refs(verb, label)]
+    op = cast("BatchVerb", verb.value)
+    reply = connection.request(op, select={"ids": ids}, **action.fields)
     failed, done = reply["failed"], _DONE[action.verb].format(action.words)
     count = len(action.labels)
     what = f"job {action.labels[0]}" if count == 1 else f"{count:,} jobs"
@@ -106,6 +111,17 @@ def request_action(connection: Connection, action: Act) -> ActionResult:
         return ActionResult(f"{what} {gone} not there any more", is_bad=True)
     worked = f"{done} {len(reply['done']):,} job{'s' * (len(reply['done']) != 1)}"
     return ActionResult(f"{worked}, but not {len(failed):,}: {refusals(failed)[0]}", is_bad=True)
+
+
+def _retry(connection: Connection, label: str) -> ActionResult:
+    """Submit the ended job or tasks of a row again."""
+    said: list[str] = []
+    refs = _refs(Verb.CANCEL, label)
+    again = submit_again(connection, refs, read_changes([]), failed=False, say=said.append)
+    if again is None:
+        return ActionResult("; ".join(said), is_bad=True)
+    told = [f"submitted job {again.reply['id']}, which is {again.of} again", *said]
+    return ActionResult("; ".join(told))
 
 
 def _refs(verb: Verb, label: str) -> list[Ref]:

@@ -22,6 +22,7 @@ HELP = (
     "  c                  cancel (it asks)     h                hold, or release",
     "  p                  suspend, or resume   x                send a signal",
     "  t                  change the time limit                 P  the priority",
+    "  r                  submit an ended job again",
     "  l                  the output on the whole screen, also while it grows:",
     "                     / n N search, g G first and last line, ← → long lines",
     "  e                  a job's errors, in place of its output",

