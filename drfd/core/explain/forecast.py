@@ -28,14 +28,14 @@ from drfd.core.ledger.queue import LeafQueue, LiveArray, Run
 from drfd.core.ledger.transitions import End
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome
-from drfd.core.model.resources import Axes, Resources, Vector, minus
+from drfd.core.model.resources import Axes, Resources, Vector
 from drfd.core.model.stimuli import Now, SubmitAsked
 from drfd.core.scheduling.backfill import Reservation
 from drfd.core.scheduling.certainty import Certainty, ExpectedStart, least_certain
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.plan import Plan
 from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
-from drfd.core.scheduling.scheduling_pass import build_wait_index, schedule, start_events
+from drfd.core.scheduling.scheduling_pass import build_wait_index, free_of, schedule, start_events
 from drfd.core.scheduling.wait_index import WaitIndex
 
 #: Maximum number of passes in a forecast.
@@ -251,7 +251,8 @@ def _changes(future: Forecast, job: Job) -> Iterator[JobSpec]:
     spec, demand = job.spec, job.spec.demand
     ledger, shares = future.ledger, future.rules.shares
     share_tree = shares.share_tree(ledger.used, [spec.leaf])
-    headroom = share_tree.headroom(spec.leaf, minus(shares.capacity, ledger.allocated))
+    free = free_of(ledger, future.rules, future.external)
+    headroom = share_tree.headroom(spec.leaf, free)
     shrunk = _within(demand, headroom, future.rules.axes)
     if shrunk is not None and shrunk != demand:
         yield replace(spec, demand=shrunk)
@@ -283,7 +284,9 @@ def _within(demand: Resources, headroom: Vector, axes: Axes) -> Resources | None
         return None
     cut = replace(
         demand,
-        cores_milli=_cut(demand.cores_milli, free.cores_milli, 500),
+        cores_milli=_cut(
+            demand.cores_milli, free.cores_milli, 500 if free.cores_milli >= 500 else 50
+        ),
         memory_bytes=_cut(demand.memory_bytes, free.memory_bytes, 16 * _MIB),
         read_bps=_cut(demand.read_bps, free.read_bps, _MIB),
         write_bps=_cut(demand.write_bps, free.write_bps, _MIB),

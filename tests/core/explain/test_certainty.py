@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from drfd.core.explain.forecast import NEVER_KNOWN, Forecast
+from drfd.core.explain.forecast import NEVER_KNOWN, Forecast, smaller_demand
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import JobSpec, JobState, Outcome
@@ -80,6 +80,24 @@ def test_the_end_of_a_load_from_outside_is_unknown(bench: Bench) -> None:
     load = demand(2, 0)
     external = ExternalLoad(used=load, kept=load, until_s=now(60).at_s)
     assert look(bench, 1, 0, external=external) == NEVER_KNOWN
+
+
+@pytest.mark.parametrize(("outside", "cores_milli"), [(8, 1000), (8.7, 300)])
+def test_beside_a_load_from_outside_a_smaller_job_may_start_now(
+    bench: Bench, outside: float, cores_milli: int
+) -> None:
+    """The advice counts what is kept for processes outside, and knows parts of a core."""
+    bench.submit(of(ALICE, 1 if outside > 8 else 3, 60))
+    load = demand(outside, 0)
+    external = ExternalLoad(used=load, kept=load, until_s=now(60).at_s)
+
+    def build() -> Forecast:
+        ledger = deepcopy(bench.ledger)
+        return Forecast(ledger, bench.rules, RunTimes(), {}, (), now(0), external)
+
+    smaller = smaller_demand(build, bench.job(1))
+    assert smaller is not None
+    assert smaller.demand.cores_milli == cores_milli
 
 
 def test_what_starts_now_needs_no_estimate(bench: Bench) -> None:
