@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from string import ascii_letters
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -75,7 +76,7 @@ def leaf_marks(nodes: Sequence[SnapshotNode], theme: Theme) -> dict[str, LeafMar
     found = leaves(nodes)
     holders = [node["path"] for node in found if node["running"]]
     paths = [*holders, *(node["path"] for node in found if not node["running"])]
-    letters = _letters(sorted(paths) if len(paths) <= len(ascii_letters) else paths)
+    letters = _letters(tuple(sorted(paths) if len(paths) <= len(ascii_letters) else paths))
     marks: dict[str, LeafMark] = {}
     taken: list[int] = []
     for path in paths:
@@ -91,7 +92,8 @@ def leaf_marks(nodes: Sequence[SnapshotNode], theme: Theme) -> dict[str, LeafMar
     return marks
 
 
-def _letters(paths: Sequence[str]) -> dict[str, str]:
+@lru_cache(maxsize=8)
+def _letters(paths: tuple[str, ...]) -> Mapping[str, str]:
     """Return a letter for each path: one of the user's name, or of the pool's if the user is in
     several, that is not taken, or any other."""
     found: dict[str, str] = {}
