@@ -80,6 +80,7 @@ _DEMAND_REASONS = {
     ReasonCode.FAIR_SHARE,
     ReasonCode.RESERVATION,
     ReasonCode.LIMIT,
+    ReasonCode.EXTERNAL_LOAD,
 }
 #: The part of `history.max_size` (1/n) that ended tasks of a user's unfinished arrays may take.
 _UNFINISHED_PART = 4

@@ -33,6 +33,7 @@ from fakes import (
     BOB,
     GIB,
     attempt_started,
+    demand,
     ended,
     happened,
     now,
@@ -1339,6 +1340,17 @@ async def test_the_end_of_an_array_wakes_those_who_wait_for_its_tasks_and_looks_
     assert not waiting._tasks
     assert not waiting._array_of
     assert not waiting._all
+
+
+async def test_beside_processes_outside_it_is_told_what_would_start_now(desk: Desk) -> None:
+    engine = desk.shell.engine
+    engine.rules = replace(engine.rules, beside=demand(0, 0))
+    for _ in range(9):
+        engine.see_external(demand(4, 0))
+    waiting = await desk.submit(ALICE, 8)
+    reply = await desk.ask(ALICE, op="why", id=waiting)
+    assert reply["job"]["reason"]["code"] == "EXTERNAL_LOAD"
+    assert reply["notes"] == ["submitted with -c 5 it would start now"]
 
 
 async def test_of_a_waiting_job_it_is_told_what_would_start_now(desk: Desk) -> None:
