@@ -46,7 +46,8 @@ def start(make_instance: Callable[..., Instance]) -> Callable[[str], Instance]:
 
 def running(instance: Instance, pool: str, *words: str, script: str = VICTIM) -> int:
     """A job of one core that runs, and has set its trap if it sets one."""
-    one_core = ("-p", pool, "-c", "1", "-m", "64M")
+    # The shell tells of its child that a signal has ended, where errors go.
+    one_core = ("-p", pool, "-c", "1", "-m", "64M", "-e", "/dev/null")
     job_id = instance.submit(*one_core, *words, "--", "sh", "-c", script)
     instance.wait_state(job_id, "RUNNING")
     if script is VICTIM:
