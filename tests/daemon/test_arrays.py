@@ -81,7 +81,11 @@ async def test_bad_indices_are_refused_and_nothing_is_queued(desk: Desk, indices
 async def test_a_dry_run_tells_when_the_first_task_would_start(desk: Desk) -> None:
     asked = {"op": "submit", "argv": ["true"], "cwd": "/home", "dry_run": True}
     told = await desk.ask(ALICE, **asked, array="0-99")
-    assert told == {"expected_start_at": now().at_s, "reason": None}
+    assert told == {
+        "expected_start_at": now().at_s,
+        "reason": None,
+        "expected_start_certainty": "limits",
+    }
     assert desk.shell.engine.ledger.is_empty
 
 
