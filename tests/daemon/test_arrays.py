@@ -203,10 +203,13 @@ async def test_what_is_private_of_an_array_is_hidden_from_others(desk: Desk) -> 
     array_id = await submit(desk, "0-99")
     (*_, row) = (await desk.ask(BOB, op="status"))["jobs"]
     assert (row["id"], row["argv"], row["cwd"], row["stdout"]) == (array_id, None, None, None)
-    for op in ("show", "why"):
-        for ref in (array_id, f"{array_id}_5"):
-            with pytest.raises(NotPermitted):
-                await desk.ask(BOB, op=op, id=ref)
+    # Why one of its tasks waits is told to everybody, as in lists.
+    for op, ref in (("why", array_id), ("why", f"{array_id}_5"), ("show", f"{array_id}_5")):
+        job = (await desk.ask(BOB, op=op, id=ref))["job"]
+        assert job["array_id"] == array_id
+        assert (job["argv"], job["cwd"], job["stdout"], job["stderr"]) == (None,) * 4
+    with pytest.raises(NotPermitted):
+        await desk.ask(BOB, op="show", id=array_id)
     with pytest.raises(NotPermitted):
         await desk.ask(BOB, op="wait", ids=[array_id])
 
