@@ -184,7 +184,9 @@ def test_wall_time_ends_by_term_then_grace_then_kill(lend: Callable[[str], Insta
     """Both are so long that the job can set and run its trap also where it is kept waiting."""
     instance = lend(CONFIG.replace('grace = "1s"', 'grace = "4s"'))
     stubborn = "trap 'echo term' TERM; echo ready; while :; do sleep 0.1; done"
-    job = instance.wait_end(instance.submit("-t", "4s", "--", "bash", "-c", stubborn))
+    # The shell tells of each child that a signal has ended, where errors go.
+    words = ("-t", "4s", "-e", "/dev/null", "--", "bash", "-c", stubborn)
+    job = instance.wait_end(instance.submit(*words))
     assert job["state"] == "TIMEOUT"
     assert job["signal"] == 9
     assert instance.output(job["id"]).split() == ["ready", "term"]
@@ -237,7 +239,8 @@ def test_a_job_cancelled_while_the_launcher_is_away_has_its_grace_time(
     """The grace time ran while nobody could send SIGTERM: the job was killed without a warning."""
     instance = lend(CONFIG.replace('grace = "1s"', 'grace = "4s"'))
     polite = "trap 'echo term; exit 7' TERM; echo ready; while :; do sleep 0.05; done"
-    job_id = instance.submit("--", "bash", "-c", polite)
+    # The shell tells of its child that a signal has ended, where errors go.
+    job_id = instance.submit("-e", "/dev/null", "--", "bash", "-c", polite)
     instance.wait_state(job_id, "RUNNING")
     wait_for("the trap", lambda: instance.output(job_id) == "ready\n")
     killed = instance.launcher_pid()
