@@ -28,6 +28,9 @@ Instant = Annotated[float, Meta(ge=0, le=1e12)]
 SignalNumber = Annotated[int, Meta(ge=1, lt=NSIG)]
 Priority = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
+#: A signature (`drfd.payload.signature`). The launcher would hang up on a controller that passes on
+#: one of another form.
+Proof = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z", max_length=64)]
 
 
 #: States of jobs. The set is short because it is searched for each job.
@@ -161,7 +164,7 @@ class SubmitRequest(Request, tag="submit", frozen=True):
     #: Return a forecast of the start, and submit nothing.
     dry_run: bool = False
     #: The user's signature of the command, where `hello` names a `key_socket`.
-    proof: Annotated[str, Meta(pattern="^[0-9a-f]{64}$", max_length=64)] | None = None
+    proof: Proof | None = None
     #: Chosen by the client. A second submission with the same key returns the job of the first.
     key: Name | None = None
 
@@ -357,7 +360,7 @@ class ExecRequest(Request, tag="exec", frozen=True):
     #: What is run, as `drfd.payload.pack` encodes it: program, the client's socket, variables.
     command: Annotated[bytes, Meta(min_length=1, max_length=1 << 20)]
     #: The sender's signature (`drfd.payload.signature.exec_digest`).
-    proof: str | None = None
+    proof: Proof | None = None
 
 
 #: Requests with one reply.

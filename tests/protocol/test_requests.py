@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as some
 
 from drfd.common.errors import Refused
+from drfd.launcher import protocol as launcher
 from drfd.protocol import requests as msg
 from drfd.protocol.requests import (
     Demand,
@@ -20,6 +22,7 @@ from drfd.protocol.requests import (
     WarnPart,
     decode_request,
 )
+from goldens import ORDER
 from seeds import examples
 
 FULL_SUBMIT: dict[str, Any] = {
@@ -212,8 +215,15 @@ ACCEPTED: list[tuple[dict[str, Any], msg.AnyRequest]] = [
         msg.EndStrayRequest(v=1, id=7, attempt=2),
     ),
     (
-        {"op": "exec", "v": 1, "id": "4_1", "attempt": 2, "command": "d29yZHM=", "proof": "0"},
-        msg.ExecRequest(v=1, id="4_1", attempt=2, command=b"words", proof="0"),
+        {
+            "op": "exec",
+            "v": 1,
+            "id": "4_1",
+            "attempt": 2,
+            "command": "d29yZHM=",
+            "proof": "0" * 64,
+        },
+        msg.ExecRequest(v=1, id="4_1", attempt=2, command=b"words", proof="0" * 64),
     ),
 ]
 
@@ -392,6 +402,29 @@ def assert_one_line(text: str) -> None:
     assert text
     assert text.isprintable(), f"not one printable line: {text[:200]!r}"
     assert len(text) <= 1000, f"{len(text)} characters are not a line for people"
+
+
+@given(
+    proof=some.none() | some.text(max_size=70) | some.from_regex(r"[0-9a-f]{63,65}\n?"),
+    command=some.text(max_size=12)
+    | some.binary(max_size=50).map(lambda it: b64encode(it).decode()),
+)
+@example(proof="x", command="eA==")
+@example(proof="0" * 64, command="eA==")
+@example(proof="0" * 63 + "\n", command="eA==")
+def test_the_launcher_reads_each_command_that_is_accepted_here(
+    proof: str | None, command: str
+) -> None:
+    """It hangs up on a controller whose order it cannot read, so no user may cause one."""
+    fields = {"op": "exec", "v": 1, "id": 2, "attempt": 1, "command": command, "proof": proof}
+    try:
+        request = decode_request(json.dumps(fields).encode())
+    except Refused:
+        return
+    assert isinstance(request, msg.ExecRequest)
+    inside = launcher.Inside(number=1, command=request.command, proof=request.proof)
+    message = launcher.decode(launcher.encode(launcher.exec_message(ORDER, inside)))
+    assert launcher.read_inside(message) == (ORDER, inside)
 
 
 def test_a_filter_of_states_is_short() -> None:
