@@ -51,6 +51,11 @@ def of(
     return replace(spec(pool, **more), demand=demand(cores), group=UserGroup(name, at_once))
 
 
+def job_id_of(events: list[ev.Event]) -> int:
+    event = events[0]
+    return event.array_id if isinstance(event, ev.ArraySubmitted) else event.job_id
+
+
 def end(bench: Bench, job_id: int) -> None:
     bench.feed(attempt_started(job_id))
     bench.feed(ended(job_id))
@@ -196,6 +201,45 @@ def test_too_many_kinds_of_jobs_in_a_group_are_refused(monkeypatch: pytest.Monke
     bench.submit(of(2))
     bench.submit(of(3, at_once=None))
     bench.submit(of(3, name="other"))
+
+
+@pytest.mark.parametrize(
+    ("wish", "how"),
+    [({}, {"held": True}), ({"begin_s": now().at_s + 100}, {}), ({}, {"spans": ((0, 5, 1),)})],
+    ids=["held", "begins later", "array"],
+)
+def test_jobs_that_cannot_start_yet_count_among_the_kinds(
+    wish: dict[str, Any], how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them may become free at once, when nothing can be refused any more."""
+    monkeypatch.setattr(job_requests, "MOST_KINDS", 2)
+    bench = Bench(PATIENT)
+    asked = [st.SubmitAsked(now(), replace(of(cores), **wish), **how) for cores in (1, 2)]
+    first, _ = [job_id_of(bench.feed(each)) for each in asked]
+    with pytest.raises(Refused, match="different demands"):
+        bench.submit(of(3))
+    other = bench.submit(of(3, at_once=None))
+    change = st.ChangeAsked(now(), other, ALICE, st.Change(group=UserGroup("sweep", 2)))
+    with pytest.raises(Refused, match="different demands"):
+        bench.feed(change)
+    bench.ledger.check()
+    bench.feed(st.CancelAsked(now(), first, ALICE))
+    bench.feed(change)
+    bench.ledger.check()
+
+
+def test_a_change_of_an_array_cannot_bring_too_many_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_requests, "MOST_KINDS", 2)
+    bench = Bench(PATIENT)
+    alone = replace(of(), group=None)
+    (event,) = bench.feed(st.SubmitAsked(now(), alone, spans=((0, 3, 1),), held=True))
+    assert isinstance(event, ev.ArraySubmitted)
+    for task in (1, 2, 3):
+        change = st.Change(cores_milli=1000 * (task + 1))
+        bench.feed(st.ChangeAsked(now(), event.array_id + task, ALICE, change))
+    change = st.Change(group=UserGroup("sweep", 2))
+    assert len(bench.feed(st.ChangeAsked(now(), event.array_id, ALICE, change))) == 2
+    bench.ledger.check()
 
 
 def test_jobs_without_groups_are_read_from_older_journals() -> None:

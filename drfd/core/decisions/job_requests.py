@@ -17,6 +17,7 @@ may lengthen it, since others count on its end.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import TypeVar
@@ -29,10 +30,10 @@ from drfd.core.decisions.outcome import is_to_retry
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.ledger.ledger import Ledger, spans_bytes
-from drfd.core.ledger.queue import ArrayState
+from drfd.core.ledger.queue import ArrayState, Kind, kind_of
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import Dependency, Job, JobSpec, JobState, Outcome, UserGroup
+from drfd.core.model.job import Dependency, GroupKey, Job, JobSpec, JobState, Outcome, UserGroup
 from drfd.core.model.lifecycle import TRANSITIONS
 from drfd.core.model.resources import Axes, Resources, short_axes
 
@@ -144,7 +145,7 @@ def submit(ledger: Ledger, asked: st.SubmitAsked, rules: Rules) -> list[ev.Event
     refuse_impossible(ledger, after, asked.ended, user=asked.spec.user)
     _refuse_too_many(ledger.job_counts.waiting[asked.spec.user], asked, rules)
     refuse_submission(ledger, asked, rules)
-    _refuse_many_kinds(ledger, asked.spec)
+    _refuse_many_kinds(ledger, asked.spec, NewKinds(set))
     job_id = ledger.next_id
     ended_before = settle_ended(
         *(job_id, after, asked.ended, at_s), ledger=ledger, cancels=asked.spec.cancel_if_never
@@ -190,19 +191,32 @@ def _refuse_too_many(waiting: int, asked: st.SubmitAsked, rules: Rules) -> None:
 MOST_KINDS = 1000
 
 
-def _refuse_many_kinds(ledger: Ledger, spec: JobSpec) -> None:
-    """Raise Refused if jobs of too many unlike demands would wait in the group."""
-    if spec.group is None or spec.group.at_once is None:
+#: Kinds of jobs that the events of one request bring into a group, by group.
+NewKinds = defaultdict[GroupKey, set[Kind]]
+
+
+def _refuse_many_kinds(ledger: Ledger, spec: JobSpec, new: NewKinds) -> None:
+    """Raise Refused if jobs of too many unlike demands would wait in the group; else add the job's
+    kind to `new`, which has those of the same request that are not in the ledger yet.
+
+    Held jobs count, and those that wait for a time or another job: all of them may come free at
+    once, and nothing can be refused then.
+    """
+    key, kind = spec.group_key, kind_of(spec, ledger.axes.vector(spec.demand))
+    if spec.group is None or key is None or kind is None:
         return
-    state = ledger.groups.get((spec.user, spec.group.name))
-    kind = spec.leaf, ledger.axes.vector(spec.demand), spec.group.at_once
-    if state is not None and kind not in state.kinds and len(state.kinds) >= MOST_KINDS:
+    state = ledger.groups.get(key)
+    there = {} if state is None else state.waiting
+    if kind in there or kind in new[key]:
+        return
+    if len(there) + len(new[key]) >= MOST_KINDS:
         raise Refused(
             "too-many-kinds",
             f"jobs of {MOST_KINDS} different demands wait in the group {spec.group.name}, and a "
             "group with a limit takes no more",
             hint="give its jobs equal demands, or take another group",
         )
+    new[key].add(kind)
 
 
 def no_such(job_id: int) -> Refused:
@@ -336,10 +350,11 @@ def change_each(ledger: Ledger, asked: st.ChangeAsked, rules: Rules) -> list[ev.
     if asked.change.after and asked.job_id in ledger.arrays:
         user = ledger.arrays[asked.job_id].array.spec.user
         refuse_impossible(ledger, asked.change.after, asked.ended, user=user, job_id=asked.job_id)
-    return each(ledger, asked, lambda ledger, asked: change(ledger, asked, rules))
+    new = NewKinds(set)
+    return each(ledger, asked, lambda ledger, asked: change(ledger, asked, rules, new))
 
 
-def change(ledger: Ledger, asked: st.ChangeAsked, rules: Rules) -> list[ev.Event]:
+def change(ledger: Ledger, asked: st.ChangeAsked, rules: Rules, new: NewKinds) -> list[ev.Event]:
     job = owned(ledger, asked.job_id, asked.actor)
     wish, at_s = asked.change, asked.now.at_s
     spec = _changed(job.spec, wish, rules)
@@ -353,7 +368,7 @@ def change(ledger: Ledger, asked: st.ChangeAsked, rules: Rules) -> list[ev.Event
         # A job that no longer fits since a change of the configuration may still be renamed.
         _refuse_unfit(spec, rules)
     if job.state in _WAITS:
-        _refuse_many_kinds(ledger, spec)
+        _refuse_many_kinds(ledger, spec, new)
     if wish.time_limit_s is not None:
         refuse_late_warning(spec)
     if wish.after is not None:

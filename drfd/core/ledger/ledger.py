@@ -514,7 +514,9 @@ class Ledger:
         if not array_state.unmaterialized:
             return
         common = array_state.array.common
-        self.job_counts.count(common.spec, common.state, sign * len(array_state.unmaterialized))
+        count = sign * len(array_state.unmaterialized)
+        self.job_counts.count(common.spec, common.state, count)
+        self._count_in_group(common, count)
         count_conditions(common, sign, self.dependents, self.begins)
         wanted = self.wanted(common)
         if wanted is not None:
@@ -523,6 +525,7 @@ class Ledger:
     def _count(self, job: Job, sign: int) -> None:
         """Add (`sign` 1) or remove (-1) a job in the tables that its state belongs to."""
         self.job_counts.count(job.spec, job.state, sign)
+        self._count_in_group(job, sign)
         wanted = self.wanted(job)
         if wanted is not None:
             self.queues.change(job, wanted, [(-job.spec.priority, job.id, job.id)], sign)
@@ -545,6 +548,11 @@ class Ledger:
             array_state.active += sign
         if job.spec.group_key is not None:
             self.queues.count_running(job.spec.group_key, sign)
+
+    def _count_in_group(self, job: Job, change: int) -> None:
+        """Add `change` jobs like this one to those that wait in its group."""
+        if job.spec.group is not None and job.state in (JobState.PENDING, JobState.HELD):
+            self.queues.count_waiting(job.spec, self.demand(job), change)
 
     def check(self) -> None:
         """Raise AssertionError if the tables disagree with the jobs, which is a bug."""

@@ -22,7 +22,7 @@ from itertools import chain
 from math import inf
 
 from drfd.common.indices import Ids
-from drfd.core.model.job import Array, Group, GroupKey, Job, JobState, Outcome
+from drfd.core.model.job import Array, Group, GroupKey, Job, JobSpec, JobState, Outcome
 from drfd.core.model.resources import Vector
 
 #: (-priority, job id); ids grow with the time of submission.
@@ -304,11 +304,10 @@ class Queues(dict[str, LeafQueue]):
     def put(self, job: Job, wanted: Vector, runs: Sequence[Run], sign: int) -> None:
         """Add (`sign` 1) or remove (-1) runs, without the limit of their array. Jobs beyond the
         limit of their group are left out of the queue; see `GroupGate`."""
-        leaf, group = job.spec.leaf, job.spec.group
-        if group is None or group.at_once is None or job.state is not JobState.PENDING:
+        leaf, key, kind = job.spec.leaf, job.spec.group_key, kind_of(job.spec, wanted)
+        if key is None or kind is None or job.state is not JobState.PENDING:
             self._put(leaf, wanted, runs, sign)
             return
-        key, kind = (job.spec.user, group.name), (leaf, wanted, group.at_once)
         state = self._groups.setdefault(key, GroupState())
         gate = state.kinds.get(kind)
         if gate is None:
@@ -317,6 +316,18 @@ class Queues(dict[str, LeafQueue]):
         self._settle(kind, gate, state.running)
         if not (gate.open or gate.shut):
             del state.kinds[kind]
+            self._groups.drop_if_over(key)
+
+    def count_waiting(self, spec: JobSpec, demand: Vector, change: int) -> None:
+        """Add `change` equal jobs to those that wait in their group, whether or not they are in
+        its lines yet."""
+        key, kind = spec.group_key, kind_of(spec, demand)
+        if key is None or kind is None:
+            return
+        waiting = self._groups.setdefault(key, GroupState()).waiting
+        waiting[kind] += change
+        if not waiting[kind]:
+            del waiting[kind]
             self._groups.drop_if_over(key)
 
     def count_running(self, key: GroupKey, sign: int) -> None:
@@ -433,14 +444,24 @@ class GroupGate(Gate):
 Kind = tuple[str, Vector, int]
 
 
+def kind_of(spec: JobSpec, demand: Vector) -> Kind | None:
+    """Return the kind of a job within its group, or None if it names no limit."""
+    if spec.group is None or spec.group.at_once is None:
+        return None
+    return spec.leaf, demand, spec.group.at_once
+
+
 @dataclass
 class GroupState:
     """The live jobs of a user's group."""
 
     #: The number of jobs that have an allocation.
     running: int = 0
-    #: The pending jobs that name a limit.
+    #: The pending jobs that name a limit and may start but for it.
     kinds: dict[Kind, GroupGate] = field(default_factory=dict)
+    #: Number of jobs with a limit that have not started, by kind: those in `kinds`, and those that
+    #: are held or wait for a time or another job, any of which may join `kinds`.
+    waiting: Counter[Kind] = field(default_factory=Counter)
 
 
 class GroupStates(dict[GroupKey, GroupState]):
@@ -452,7 +473,7 @@ class GroupStates(dict[GroupKey, GroupState]):
 
     def drop_if_over(self, key: GroupKey) -> None:
         state = self[key]
-        if not state.running and not state.kinds:
+        if not state.running and not state.kinds and not state.waiting:
             del self[key]
 
 
