@@ -23,12 +23,11 @@ Rates = tuple[str | None, int, int]
 _WHEN = ("start", "end", "fail")
 #: Usual places of sendmail, which an ordinary user's PATH often lacks.
 _SENDMAIL = ("/usr/sbin/sendmail", "/usr/lib/sendmail")
-#: A shell program; $0 is sendmail. A line break in the job's name would begin another header.
+#: A shell program; $0 is sendmail. A line break in the subject would begin another header.
 _MAIL = """\
-name=$(printf %s "$DRF_JOB_NAME" | tr -d '\\r\\n')
+subject=$(printf '%s (%s): %s' "$DRF_JOB_ID" "$DRF_JOB_NAME" "$DRF_STATE" | tr -d '\\r\\n')
 {
-printf 'To: %s\\nSubject: drf job %s (%s): %s\\n\\n' "${DRF_MAIL_TO:-$USER}" \
-"$DRF_JOB_ID" "$name" "$DRF_STATE"
+printf 'To: %s\\nSubject: drf job %s\\n\\n' "${DRF_MAIL_TO:-$USER}" "$subject"
 if [ "$DRF_STATE" != RUNNING ]; then
 printf '%s\\nran for %s s\\n' "$DRF_REASON" "$DRF_ELAPSED"
 printf 'output: %s\\n' "$DRF_STDOUT"

@@ -78,16 +78,25 @@ _SLURM = frozenset(
         *("SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_MAX"),
     )
 )
-#: Prefix of drfd's own variables, the characters after it, and the most of them.
-_OWN, _OWN_CHARACTERS, _OWN_MOST = "DRF_", "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_", 128
+#: drfd's own. The submitter's DRF_SCRIPT and DRF_MAIL_TO are not among them: they decide which code
+#: a job loads, and who is told of it.
+_OWN = frozenset(
+    (
+        *("DRF_JOB_ID", "DRF_JOB_NAME", "DRF_POOL", "DRF_ATTEMPT", "DRF_CORES", "DRF_MEMORY"),
+        *("DRF_ARRAY_ID", "DRF_ARRAY_INDEX", "DRF_ARRAY_COUNT", "DRF_ARRAY_MIN", "DRF_ARRAY_MAX"),
+        *("DRF_STATE", "DRF_REASON", "DRF_EXIT_CODE", "DRF_SIGNAL", "DRF_ELAPSED"),
+    )
+)
+#: The characters after `GRES_PREFIX`, and the most of them.
+_GRES_CHARACTERS, _GRES_MOST = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_", 64
 
 
 def may_set(name: str) -> bool:
     """Return whether drfd may set this variable, overriding the submitter's."""
-    if not name.startswith(_OWN):
-        return name in _DEVICES or name in _SLURM
-    rest = name[len(_OWN) :]
-    return 1 <= len(rest) <= _OWN_MOST and not rest.strip(_OWN_CHARACTERS)
+    if not name.startswith(GRES_PREFIX):
+        return name in _OWN or name in _DEVICES or name in _SLURM
+    rest = name[len(GRES_PREFIX) :]
+    return 1 <= len(rest) <= _GRES_MOST and not rest.strip(_GRES_CHARACTERS)
 
 
 def may_hide(name: str) -> bool:

@@ -78,7 +78,7 @@ def mailed(sendmail: str, directory: Path, **told: str) -> str:
 
 
 def test_mail_says_what_has_become_of_the_job(tmp_path: Path) -> None:
-    """And no name of a job begins a header of its own."""
+    """And nothing in it begins a header of its own."""
     sendmail = program(tmp_path / "bin" / "sendmail", '#!/bin/sh\n{ echo "$@"; cat; } > "$OUT"\n')
     text = mailed(
         sendmail, tmp_path, DRF_JOB_ID="7", DRF_JOB_NAME="a\nBcc: b$(x)", DRF_STATE="TIMEOUT",
@@ -94,6 +94,10 @@ def test_mail_says_what_has_become_of_the_job(tmp_path: Path) -> None:
         "output: /o",
         "errors: /e",
     ]
+    forged = mailed(
+        sendmail, tmp_path, DRF_JOB_ID="7\nBcc: x", DRF_JOB_NAME="a", DRF_STATE="R\r\nBcc: y"
+    )
+    assert forged.splitlines()[2:4] == ["Subject: drf job 7Bcc: x (a): RBcc: y", ""]
     start = mailed(sendmail, tmp_path, DRF_JOB_ID="7", DRF_JOB_NAME="a", DRF_STATE="RUNNING")
     assert start.splitlines()[2:] == ["Subject: drf job 7 (a): RUNNING", ""]
     other = mailed(

@@ -341,11 +341,13 @@ class Driver:
         keep: bool = False,
         drops_privileges: bool | None = None,
         space: Path | None = None,
+        forged: dict[str, str] | None = None,
     ) -> int:
         """Start a runner; its pid. `bell`: a FIFO. `place`: a confinement of runner_driver.py.
         `runner`: one that was told to `keep` itself for this attempt.
         `drops_privileges`: whether a new runner does so after a second, as they do; None: unless it
-        is to be kept. `space`: the parent of the directories of its private temporary space."""
+        is to be kept. `space`: the parent of the directories of its private temporary space.
+        `forged`: variables that no order may have."""
         return self._ask(
             do="start",
             order=launch_message(order.order),
@@ -358,6 +360,7 @@ class Driver:
             keep=keep,
             drops_privileges=not keep if drops_privileges is None else drops_privileges,
             space=str(space) if space else None,
+            forged=forged or {},
         )
 
     def reap(self, pid: int) -> int:

@@ -224,9 +224,16 @@ def test_a_variable_is_a_short_text(value: object) -> None:
     refused(put("variables", "DRF_JOB_ID", value=value))
 
 
-@pytest.mark.parametrize("name", ["LD_PRELOAD", "PATH", "HOME", "DRF_\0", "DRF_A\n", ""])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("LD_PRELOAD", "PATH", "HOME", "DRF_\0", "DRF_A\n", ""),
+        *("DRF_SCRIPT", "DRF_MAIL_TO", "DRF_SLURM", "DRF_STDOUT", "DRF_ANY", "DRF_GRES_"),
+    ],
+)
 def test_no_variable_is_set_that_is_not_drfds(name: str) -> None:
-    """A controller in bad hands put a library into everybody's jobs."""
+    """A controller in bad hands put a library, or the place of a script's modules, into everybody's
+    jobs."""
     refused(put("variables", name, value="/tmp/evil.so"))
 
 

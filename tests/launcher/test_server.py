@@ -225,8 +225,8 @@ def test_more_jobs_than_descriptors_at_the_start_are_no_obstacle(
     controller = launcher.connect()
     for number in range(1, 31):
         outputs = {"stdout": f"out{number}", "stderr": "/dev/null"}
-        script = "echo $$ > pid$DRF_N; ulimit -n; sleep 60"
-        env = {"DRF_N": str(number)}
+        script = "echo $$ > pid$DRF_JOB_ID; ulimit -n; sleep 60"
+        env = {"DRF_JOB_ID": str(number)}
         controller.launch(shell(script, cwd=work, id=number, variables=env, **outputs))
         controller.take("up", id=number)
     assert len(controller.list()) == 31

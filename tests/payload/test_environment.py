@@ -31,13 +31,17 @@ SESSION = re.compile(
     r"XAUTHORITY|WINDOWID|TMUX\w*|STY|TERM_SESSION_ID|GPG_AGENT_INFO|SUDO_\w+|INVOCATION_ID|"
     r"NOTIFY_SOCKET|LISTEN_\w+|WATCHDOG_\w+|JOURNAL_STREAM|MAINPID|DRFD_\w+|DRF_\w+|_|SHLVL|OLDPWD"
 )
-OWN = re.compile(r"DRF_[A-Z0-9_]{1,128}", re.ASCII)
+OWN = re.compile(
+    r"DRF_(JOB_ID|JOB_NAME|POOL|ATTEMPT|CORES|MEMORY|ARRAY_(ID|INDEX|COUNT|MIN|MAX)|STATE|REASON|"
+    r"EXIT_CODE|SIGNAL|ELAPSED|GRES_[A-Z0-9_]{1,64})",
+    re.ASCII,
+)
 #: Characters that are like others without regard to case, and some that are not part of a word.
 STRANGE = ("token", "ſecret", "credentİal", "to\u212aen", *"S_ßé-7 x\n")
 #: Names made of the words of the patterns, and of what is strange.
 NAMES = some.text() | some.lists(
     some.sampled_from(
-        [*re.findall(r"[A-Z]+_?|_", f"{SECRET.pattern}|{SESSION.pattern}"), *STRANGE]
+        [*re.findall(r"[A-Z]+_?|_", f"{SECRET.pattern}|{SESSION.pattern}|{OWN.pattern}"), *STRANGE]
     ),
     max_size=6,
 ).map("".join)
@@ -55,9 +59,9 @@ def test_names_are_told_apart_as_the_patterns_do(name: str) -> None:
     assert may_set(name) == (is_drfds or OWN.fullmatch(name) is not None)
 
 
-@pytest.mark.parametrize("length", [0, 1, 127, 128, 129])
-def test_drfds_own_variables_have_a_length(length: int) -> None:
-    name = "DRF_" + "A" * length
+@pytest.mark.parametrize("length", [0, 1, 63, 64, 65])
+def test_variables_of_resources_have_a_length(length: int) -> None:
+    name = "DRF_GRES_" + "A" * length
     assert may_set(name) == (OWN.fullmatch(name) is not None)
 
 
@@ -172,6 +176,10 @@ def test_who_sets_openmp_means_the_libraries_that_follow_it_too() -> None:
         "DRF_a",
         "xDRF_A",
         "BASH_FUNC_DRF_A%%",
+        "DRF_A",
+        "DRF_SCRIPT",
+        "DRF_MAIL_TO",
+        "DRF_GRES_a",
     ],
 )
 def test_no_other_variable_is_drfds_to_set(name: str) -> None:

@@ -14,7 +14,6 @@ import signal
 import socket
 import stat
 import termios
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 # Functions that a job's process calls between fork and exec are imported by name: a lookup in a
@@ -284,7 +283,7 @@ def _become_job(start: JobStart) -> None:
         _open_outputs(order, payload, user.pw_name, outside)
     else:
         _take_descriptors(payload.attach, outside).close()
-    path, argv = _program(payload, env)
+    path, argv = _program(payload)
     write(start.report_fd, b"+")
     if read(go_fd, 1) != b"+":
         os._exit(125)
@@ -409,13 +408,14 @@ def _take_terminal() -> None:
         raise no_terminal(error) from None
 
 
-def _program(payload: LaunchPayload, env: Mapping[str, str]) -> tuple[str, list[str]]:
+def _program(payload: LaunchPayload) -> tuple[str, list[str]]:
     """Return the path and the arguments to execute: argv[0], searched in PATH, or the script from a
     file in memory, so that it runs as it was submitted."""
     argv = list(payload.argv)
     if payload.script is None:
         return argv[0], argv
-    start = scripts.start_of(payload.script, env.get(scripts.VARIABLE))
+    # The submitter's own value: it decides which code the interpreter loads beside the script.
+    start = scripts.start_of(payload.script, payload.env.get(scripts.VARIABLE))
     # Open after exec, too: the interpreter opens the script by the name of this descriptor.
     fd = os.memfd_create("script", 0)
     left = memoryview(start.text.encode(errors="surrogateescape"))

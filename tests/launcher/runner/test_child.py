@@ -568,6 +568,19 @@ def test_a_script_sees_its_own_path(
     assert re.search(complaint.format(path=re.escape(str(path))), (work / "err").read_text())
 
 
+def test_only_the_submitter_says_where_a_script_came_from(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    """Modules are imported from there. No order names another place; the process does not believe
+    one that does."""
+    text = "#!/usr/bin/env python3\nimport sys\nprint(sys.argv[0])\n"
+    path, variables = _script_at(work, text)
+    asked = order("x", cwd=work, script=text, env=variables)
+    assert driver.reap(driver.start(asked, files, forged={"DRF_SCRIPT": "/theirs/x"})) == 0
+    succeeded(files.over())
+    assert (work / "out").read_text() == f"{path}\n"
+
+
 _GUARDED = (
     '#!/bin/bash -e\nset -u\nmain() {\n  dirname "${BASH_SOURCE[0]}"\n  nosuch1\n}\n'
     'if [[ ${BASH_SOURCE[0]} == "$0" ]]; then\n  main\nfi\necho never\n'

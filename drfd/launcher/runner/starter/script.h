@@ -71,10 +71,11 @@ static const char *drf_script(char **env)
 	return NULL;
 }
 
-static struct script script_of(const struct plan *plan, const char *text, size_t length, char **env)
+static struct script script_of(const struct plan *plan, const char *text, size_t length,
+			       const char *name)
 {
 	static const char *const known[] = {"abefhilmnprtuvxBCEHPT", "bBdEIOPRqsSuvx", ""};
-	struct script found = {.text = text, .length = length, .name = drf_script(env)};
+	struct script found = {.text = text, .length = length, .name = name};
 	char *line, *interpreter, *option, *words[MOST_WORDS + 1], **at;
 	size_t count = 0, start = 2, end = 0;
 	int kind;

@@ -48,6 +48,7 @@ _Noreturn static void run(const struct plan *plan, int payload_fd, int go_fd)
 	struct texts from = {.step = "payload", .fault = "it is not what a job is started with"};
 	unsigned long umask, argc, notices, count, has_script;
 	char *cwd, *out, *err, *attach, **argv, **env, go;
+	const char *name;
 	long content;
 	struct script script;
 
@@ -73,6 +74,8 @@ _Noreturn static void run(const struct plan *plan, int payload_fd, int go_fd)
 			fail(from.step, 0, "a variable has no name or no value");
 	if (argc == 0 || !*argv[0])
 		fail(from.step, 0, "it names no program");
+	/* The submitter's own value: it decides which code the interpreter loads beside the script. */
+	name = drf_script(env);
 	env = environment(plan, env, cwd);
 
 	call(umask, umask & 0777);
@@ -82,7 +85,7 @@ _Noreturn static void run(const struct plan *plan, int payload_fd, int go_fd)
 	else
 		open_outputs(plan, cwd, out, err);
 	if (has_script) {
-		script = script_of(plan, from.at, (size_t)(from.end - from.at), env);
+		script = script_of(plan, from.at, (size_t)(from.end - from.at), name);
 		write_script(&script);
 	}
 	must(call(write, report_fd, "+", 1), "setting", "");
