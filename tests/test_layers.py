@@ -148,7 +148,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "attached": {"output", "relay", "terminal", "attachment"},
         "quick_request": {"submitting"},
         "quick_submit": {"quick_request"},
-        "words": {"output", "quick_request"},
+        "words": {"output", "quick_request", "submitting"},
         "options": {"output", "words", "submitting"},
         "demo": {"options", "output", "charts"},
         "simulate": {"options", "output", "charts"},

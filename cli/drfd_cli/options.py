@@ -340,7 +340,14 @@ class JobCommand(GroupedHelp):
         asks_for_help = self.get_help_option(ctx)
         if asks_for_help is not None and asks_for_help.name in given:
             return []
-        settings = personal.chosen(self.name or "", given.get("preset"), os.environ)
+        preset = given.get("preset")
+        try:
+            settings = personal.chosen(self.name or "", preset, os.environ)
+        except personal.NotOwn as error:
+            if preset is not None:
+                raise
+            output.say(str(error))
+            settings = []
         params = {name: param for param in self.params for name in param.opts}
         known: dict[str, Setting] = {}
         for setting in settings:

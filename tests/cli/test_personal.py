@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from canned import CannedDaemon, MakeJob
 from cli.drf import ROOT, Drf
 from drfd_cli.submitting.personal import _FLAGS, _LISTS, _NOT_OF_RUN, _VALUES
+from drfd_cli.words import complete
 
 NAMES = """\
 memory = "1G"
@@ -254,6 +256,35 @@ def test_every_option_that_run_lacks_is_known() -> None:
     known = {name for param in command.params for name in param.opts}
     options = {*_VALUES.values(), *(each for each, _ in (*_LISTS.values(), *_FLAGS.values()))}
     assert options - known == _NOT_OF_RUN
+
+
+@pytest.fixture
+def others(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Makes a file another user's."""
+
+    def give(path: Path) -> None:
+        if os.getuid() == 0:
+            os.chown(path, 65534, -1)
+        else:
+            monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+    return give
+
+
+def test_a_file_of_another_user_is_ignored_with_a_line(
+    home: Path, drf: Drf, daemon: CannedDaemon, others: Callable[[Path], None]
+) -> None:
+    """As with `sudo` that keeps HOME: whose home it is must not choose what root's jobs run."""
+    path = write(home, NAMES)
+    others(path)
+    daemon.replies = {"submit": {"id": 42}, "status": {"jobs": [], "ended": []}}
+    result = drf("submit", "--", "true")
+    assert (result.code, result.err) == (0, f"drf: {path} is not yours, so it is ignored\n")
+    request = daemon.requests[-1]
+    assert not request.get("demand") and "notify" not in request
+    result = drf("submit", "--preset", "gpu", "--", "true")
+    assert (result.code, result.out) == (78, "") and f"{path} is not yours" in result.err
+    assert complete._values("preset", "submit", []) == []
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="takes two users")

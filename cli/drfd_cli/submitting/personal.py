@@ -53,6 +53,11 @@ _NOT_OF_RUN = frozenset(
 _PATHS = ("output", "error")
 
 
+class NotOwn(ConfigError):
+    """The file belongs to another user, as when HOME is still that of before `sudo`. Nothing in it
+    may decide what the caller's jobs run."""
+
+
 class Setting:
     """A setting as a word of the command line, and where it stands."""
 
@@ -97,14 +102,14 @@ def path_of(environ: Mapping[str, str]) -> str:
 
 
 def read(environ: Mapping[str, str]) -> Settings | None:
-    """Return the user's settings, or None without a file. Raises ConfigError.
+    """Return the user's settings, or None without a file. Raises ConfigError; NotOwn for a file of
+    another user, which is not read.
 
     Whether a value can be an option's is not looked at.
     """
     path = path_of(environ)
     try:
-        with open(path, "rb") as file:
-            data = file.read(_MOST_BYTES)
+        data = content_of(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -123,6 +128,20 @@ def read(environ: Mapping[str, str]) -> Settings | None:
     return _Reader(path, text, environ).read(table)
 
 
+def content_of(path: str) -> bytes:
+    """Return the content of the file. Raises OSError; NotOwn if it is neither the caller's nor
+    root's."""
+    with open(path, "rb", opener=_open_at_once) as file:
+        if os.fstat(file.fileno()).st_uid not in (0, os.geteuid()):
+            raise NotOwn("config", f"{path} is not yours, so it is ignored")
+        return file.read(_MOST_BYTES)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    # A FIFO of another user must not keep the caller waiting.
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def _may_look(path: str) -> bool:
     """Return whether the caller may enter the directories of the path."""
     try:
@@ -135,7 +154,7 @@ def _may_look(path: str) -> bool:
 
 
 def chosen(verb: str, preset: str | None, environ: Mapping[str, str]) -> list[Setting]:
-    """Return the settings for a job of this verb. Raises ConfigError."""
+    """Return the settings for a job of this verb. Raises ConfigError, NotOwn among them."""
     settings = read(environ)
     if settings is not None:
         return settings.chosen(verb, preset)

@@ -243,8 +243,11 @@ def _presets() -> list[Candidate]:
     """Return the names of the presets in the user's own configuration."""
     import tomllib
 
-    base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    with open(os.path.join(base, "drfd", "config.toml"), "rb") as file:
-        given = tomllib.load(file)
+    from drfd_cli.submitting.personal import NotOwn, content_of, path_of
+
+    try:
+        given = tomllib.loads(content_of(path_of(os.environ)).decode())
+    except NotOwn:
+        return []
     found = {**given.get("preset", {}), **given.get("presets", {})}
     return [(name, "") for name in found]
