@@ -19,17 +19,13 @@ VARIABLE = "DRF_SCRIPT"
 #: Stands in `PROGRAMS` for the number of the text's descriptor.
 MARK = "~"
 
-#: bash names the file of each function in its messages and in BASH_SOURCE, so it reads the script
-#: itself while that is unchanged. A later change does no harm: it reads the file at once. `eval`
-#: keeps $0 and counts lines from its own, but sets no BASH_SOURCE; a changed script that wants one
-#: gets the file in memory. With `(return 0)` a script finds out whether another reads it.
+#: bash gets the text itself, never the file, which may be another by then. `eval` keeps $0 and
+#: counts lines from its own, but sets no BASH_SOURCE; a script that wants one gets the file in
+#: memory.
 _SHELL = (
-    'if [ "${BASH_VERSION-}" ]; then if { [ -f "$0" ] && [ -r "$0" ] && '
-    '[ "$(<"$0")" = "$(</proc/self/fd/~)" ] && '
-    'case "$(</proc/self/fd/~)" in *"(return "*) false;; esac; } 2>/dev/null; then . "$0"; else '
-    'case "$(</proc/self/fd/~)" in *BASH_SOURCE*) '
+    'if [ "${BASH_VERSION-}" ]; then case "$(</proc/self/fd/~)" in *BASH_SOURCE*) '
     'exec "$BASH" "-${-//[!abefhkmnptuvxBCEHPT]/}" /proc/self/fd/~ "$@";; '
-    '*) eval "$(</proc/self/fd/~)";; esac; fi; else . /proc/self/fd/~; fi'
+    '*) eval "$(</proc/self/fd/~)";; esac; else . /proc/self/fd/~; fi'
 )
 #: As Python runs a file: a module named __main__, whose tracebacks begin in the script.
 _PYTHON = """\

@@ -587,22 +587,28 @@ _GUARDED = (
 )
 
 
-def test_functions_of_bash_see_the_scripts_path(run: Run, work: Path) -> None:
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_script_that_asks_for_bash_source_gets_its_own_text(
+    run: Run, work: Path, is_there: bool
+) -> None:
     path, variables = _script_at(work, _GUARDED)
-    attempt = run(order("train", cwd=work, script=_GUARDED, env=variables))
-    assert attempt.ended is not None
-    assert attempt.ended["exit_code"] == 127
-    assert (work / "out").read_text() == f"{path.parent}\n"
-    assert (work / "err").read_text() == f"{path}: line 5: nosuch1: command not found\n"
-
-
-def test_a_changed_script_that_asks_for_bash_source_gets_its_own_text(run: Run, work: Path) -> None:
-    path, variables = _script_at(work, _GUARDED)
-    path.unlink()
+    if not is_there:
+        path.unlink()
     attempt = run(order("train", cwd=work, script=_GUARDED, env=variables))
     assert attempt.ended is not None
     assert attempt.ended["exit_code"] == 127, "-e holds"
     assert (work / "out").read_text() == "/proc/self/fd\n", "main has run"
+
+
+@pytest.mark.parametrize("head", ["#!/bin/bash", "#!/usr/bin/env bash"])
+def test_the_file_of_a_script_is_never_read(run: Run, work: Path, head: str) -> None:
+    """Not even where it holds the text that was submitted: it may be another one a moment later."""
+    text = f"{head}\necho stored\n"
+    path, variables = _script_at(work, text)
+    os.utime(path, (1, 1))
+    succeeded(run(order("train", cwd=work, script=text, env=variables)))
+    assert (work / "out").read_text() == "stored\n"
+    assert path.stat().st_atime == 1
 
 
 def test_a_script_of_bash_is_not_read_by_another(run: Run, work: Path) -> None:
