@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from heapq import heapify, heappop, heappush, merge
+from heapq import heapify, heappop, heappush, heapreplace, merge
 from math import isfinite
 from typing import NamedTuple
 
@@ -337,11 +337,23 @@ def upcoming(
 
 def line(queue: LeafQueue) -> Iterator[Next]:
     """Yield the jobs of one leaf in the order of its queue."""
-    return merge(*(_entries(demand, queue) for demand in queue.groups))
-
-
-def _entries(demand: Vector, queue: LeafQueue) -> Iterator[Next]:
-    return (Next(run, demand) for run in queue.groups[demand].runs())
+    # There may be tens of thousands of demands, of which only the first are read: a generator for
+    # each, as `merge` starts them, would take far longer than their heads.
+    heads = [(group.first_run, demand) for demand, group in queue.groups.items()]
+    heapify(heads)
+    begun: dict[Vector, Iterator[Run]] = {}
+    while heads:
+        run, demand = heads[0]
+        yield Next(run, demand)
+        runs = begun.get(demand)
+        if runs is None:
+            runs = begun[demand] = queue.groups[demand].runs()
+            next(runs)
+        following = next(runs, None)
+        if following is None:
+            heappop(heads)
+        else:
+            heapreplace(heads, (following, demand))
 
 
 def _by_shares(

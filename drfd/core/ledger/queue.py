@@ -75,6 +75,10 @@ class Line:
         return self._blocks[0][0][:2]
 
     @property
+    def first_run(self) -> Run:
+        return self._blocks[0][0]
+
+    @property
     def last(self) -> Entry:
         priority, _, last = self._blocks[-1][-1]
         return priority, last
