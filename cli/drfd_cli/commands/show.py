@@ -134,6 +134,8 @@ def job_lines(
     usage = job["usage"]
     limit = job["time_limit_s"]
     attempt = f"attempt {job['attempt']}"
+    # A job that has ended with a peak of 0 was over before its memory was measured.
+    peak = show_size(usage["memory_peak"]) if usage["memory_peak"] else "unknown"
     lines = [
         ("job", f"{output.label(job)} ({job['name']}) of {job['user']}, pool {job['pool']}"),
         ("state", f"{job['state']}, {job.get('attempts') or attempt}"),
@@ -145,7 +147,7 @@ def job_lines(
         ("limit", "no time limit" if limit is None else show_duration(limit)),
         (
             "used",
-            f"{usage['cpu_seconds']:.1f} s of CPU, {show_size(usage['memory_peak'])} peak memory,"
+            f"{usage['cpu_seconds']:.1f} s of CPU, {peak} peak memory,"
             f" {show_size(usage['read_bytes'])} read, {show_size(usage['written_bytes'])} written",
         ),
         *_curve_lines(points, job["demand"]),

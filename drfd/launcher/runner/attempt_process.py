@@ -330,9 +330,12 @@ class AttemptProcess:
         code = os.waitstatus_to_exitcode(status)
         used = self._used
         counted = self.confinement.counted(self.key)
-        # Until exec each child is a copy of the runner, whose size is no peak of the job.
-        if used.peak_kib > 2 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss:
-            counted["largest_process_bytes"] = used.peak_kib * 1024
+        # Until exec each child has the size of the runner, which the kernel counts too: a peak that
+        # is not far above it may be drfd's own, and says nothing of the job.
+        own_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        peak_bytes = used.peak_kib * 1024 if used.peak_kib > 2 * own_kib else 0
+        if peak_bytes:
+            counted["largest_process_bytes"] = peak_bytes
         reach("runner.before-end-record")
         attempt_files.end_partial_line(self.attempt_fd)
         attempt_files.append(
@@ -346,7 +349,7 @@ class AttemptProcess:
                 "oom_killed": oom_killed,
                 "over_limit": over_limit,
                 "cpu_s": used.cpu_s,
-                "peak_bytes": used.peak_kib * 1024,
+                "peak_bytes": peak_bytes,
                 "read_bytes": used.read_blocks * 512,
                 "written_bytes": used.written_blocks * 512,
                 "counted": counted,

@@ -107,6 +107,7 @@ def test_the_whole_life_is_on_record(driver: Driver, files: AttemptFiles, work: 
     }
     assert (ended["oom_killed"], ended["over_limit"]) == (False, False)
     assert ended["counted"] == {}, "there is no cgroup that could count"
+    assert ended["peak_bytes"] == 0, "its shell is smaller than the process that it began as"
 
 
 def test_what_the_job_and_its_children_used_is_on_record(
