@@ -23,7 +23,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
+from unittest.mock import patch
 
 TESTS = Path(__file__).parents[1]
 sys.path.insert(0, str(TESTS))
@@ -38,7 +39,7 @@ from drfd.launcher.confinement.cgroup_files import JobCgroup  # noqa: E402
 from drfd.protocol import codec  # noqa: E402
 from drfd.protocol import requests as messages  # noqa: E402
 from drfd.sim.alloc import read_spec  # noqa: E402
-from drfd_cli import output  # noqa: E402
+from drfd_cli import options, output  # noqa: E402
 from drfd_cli.commands import submit  # noqa: E402
 from drfd_cli.slurm import sbatch_options  # noqa: E402
 
@@ -117,17 +118,23 @@ def config(data: bytes) -> None:
         _check_line(error, data)
 
 
+def _no_job() -> NoReturn:
+    """In place of a daemon, which is asked for the jobs that a line names."""
+    raise Refused("no-job", "there is no job of this name")
+
+
 def script(data: bytes) -> None:
     """A job script with #DRF lines, and with lines of Slurm."""
     text = data.decode(errors="replace")
     try:
-        submit.directives(text, "job.sh", check=submit.check_options)
+        with patch.object(options, "connect", _no_job):
+            submit.directives(text, "job.sh", check=submit.check_options)
     except Refused as refusal:
         _check_said(refusal)
     try:
-        options = sbatch_options.read_lines(text.replace("#DRF", "#SBATCH"), "job.sh")
-        if options is not None:
-            sbatch_options.translate(options, "host")
+        wanted = sbatch_options.read_lines(text.replace("#DRF", "#SBATCH"), "job.sh")
+        if wanted is not None:
+            sbatch_options.translate(wanted, "host")
     except Refused as refusal:
         _check_said(refusal)
 

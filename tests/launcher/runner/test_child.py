@@ -536,7 +536,9 @@ def _script_at(work: Path, text: str, name: str = "train") -> tuple[Path, dict[s
     (place / "beside.py").write_text("import os\nWHERE = os.path.dirname(__file__)\n")
     (place / "beside.js").write_text("exports.where = __dirname\n")
     (place / name).write_text(text)
-    variables = {"PATH": os.environ["PATH"], "DRF_SCRIPT": str(place / name)}
+    # A shell tells of a directory that it may not enter, not of a command that it has not found.
+    entered = (place for place in os.get_exec_path() if os.access(place, os.X_OK))
+    variables = {"PATH": os.pathsep.join(entered), "DRF_SCRIPT": str(place / name)}
     return place / name, variables | {"PYTHONDONTWRITEBYTECODE": "1"}
 
 
