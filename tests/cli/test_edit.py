@@ -127,6 +127,18 @@ def test_with_another_command_it_is_submitted_anew(edit: Edit, waiting: CannedDa
     assert submit == {"op": "submit", **expected}
 
 
+def test_lines_within_quotes_are_the_commands_own(edit: Edit, waiting: CannedDaemon) -> None:
+    """Comments, empty lines and lines of options in a text of several lines were left out of the
+    new command, or taken for options of the job."""
+    text = "echo one\n\n# a comment\n#DRF -m 9G\necho three"
+    waiting.replies["submission"]["submission"] = {**FIELDS, "argv": ["sh", "-c", text]}
+    assert edit("s/-m 1G/-m 1024M/").err.startswith("drf: nothing was changed")
+    edit("s/three/four/; s/#DRF -m 1G/#DRF -m 2G/")
+    (submit,) = [each for each in told(waiting) if each["op"] == "submit"]
+    assert submit["argv"] == ["sh", "-c", text.replace("three", "four")]
+    assert submit["demand"]["memory_bytes"] == 2 << 30
+
+
 def test_if_the_new_one_is_refused_the_old_one_is_as_before(
     edit: Edit, waiting: CannedDaemon, refuse: Refuse
 ) -> None:

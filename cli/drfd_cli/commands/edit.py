@@ -154,8 +154,13 @@ def _read(text: str) -> _Text:
     words: list[str] = []
     command: list[str] = []
     first = 0
+    is_quoted = False
     for number, line in enumerate(text.splitlines(), 1):
-        if line.startswith(_MARK.rstrip()):
+        if is_quoted:
+            # Within the quotes of the command a line is text, whatever it begins with.
+            command.append(line)
+            is_quoted = _ends_in_quotes(command)
+        elif line.startswith(_MARK.rstrip()):
             try:
                 options = shlex.split(line[len(_MARK) - 1 :], comments=True)
                 read_changes(options)
@@ -166,6 +171,7 @@ def _read(text: str) -> _Text:
         elif line.strip() and not line.startswith("#"):
             first = first or number
             command.append(line)
+            is_quoted = _ends_in_quotes(command)
     try:
         argv = shlex.split("\n".join(command))
     except ValueError as error:
@@ -176,6 +182,15 @@ def _read(text: str) -> _Text:
         return _Text(read_changes(words), argv)
     except click.ClickException as error:
         raise Refused("bad-value", error.format_message()) from None
+
+
+def _ends_in_quotes(command: list[str]) -> bool:
+    """Whether a quotation is still open after these lines."""
+    try:
+        shlex.split("\n".join(command))
+    except ValueError:
+        return True
+    return False
 
 
 def _edited(text: str, label: str) -> _Text | None:

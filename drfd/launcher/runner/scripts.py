@@ -29,9 +29,8 @@ _SHELL = (
 )
 #: As Python runs a file: a module named __main__, whose tracebacks begin in the script.
 _PYTHON = """\
-import sys
 def run():
-    import os
+    import os, sys
     with open("/proc/self/fd/~", "rb") as file:
         text = file.read()
     os.close(~)
@@ -40,7 +39,7 @@ def run():
     if sys.path and sys.path[0] == "":
         sys.path[0] = os.path.dirname(os.path.realpath(path))
     space = sys.modules["__main__"].__dict__
-    del space["run"], space["sys"]
+    del space["run"]
     space.update(__file__=path, __cached__=None)
     try:
         exec(compile(text, path, "exec", dont_inherit=True), space)

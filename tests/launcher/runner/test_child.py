@@ -583,6 +583,17 @@ def test_only_the_submitter_says_where_a_script_came_from(
     assert (work / "out").read_text() == f"{path}\n"
 
 
+def test_the_error_of_a_python_script_is_its_own(run: Run, work: Path) -> None:
+    """Without an import of sys, drfd's own lines failed after it, and were told last."""
+    text = "#!/usr/bin/env python3\nint('x')\n"
+    path, variables = _script_at(work, text)
+    attempt = run(order("train", cwd=work, script=text, env=variables))
+    assert attempt.ended is not None and attempt.ended["exit_code"] == 1
+    *_, place, line, error = (work / "err").read_text().splitlines()
+    assert (place, line) == (f'  File "{path}", line 2, in <module>', "    int('x')")
+    assert error.startswith("ValueError: ")
+
+
 _GUARDED = (
     '#!/bin/bash -e\nset -u\nmain() {\n  dirname "${BASH_SOURCE[0]}"\n  nosuch1\n}\n'
     'if [[ ${BASH_SOURCE[0]} == "$0" ]]; then\n  main\nfi\necho never\n'
