@@ -140,6 +140,51 @@ def test_a_table_of_another_version_is_made_anew(
     assert "submit" in load(lambda: TABLE)
 
 
+def test_another_users_cache_is_neither_read_nor_written(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with `sudo` that keeps HOME: links there may lead anywhere."""
+    load(lambda: TABLE)
+    stored = home / ".cache/drfd/completion.json"
+    for path in (stored, stored.parent, stored.parent.parent, home):
+        with monkeypatch.context() as patch:
+            if os.getuid() == 0:
+                os.chown(path, 65534, -1)
+            else:
+                patch.setattr(os, "geteuid", lambda: 65534)
+            if path != stored:
+                stored.unlink(missing_ok=True)
+            if path == home:
+                shutil.rmtree(home / ".cache")
+            assert load(dict) == {}, path
+            if path != stored:
+                assert not stored.exists(), path
+        if os.getuid() == 0:
+            os.chown(path, 0, -1)
+
+
+def test_no_link_is_followed_when_the_table_is_stored(home: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("kept")
+    stored = home / ".cache/drfd/completion.json"
+    stored.parent.mkdir(parents=True)
+    planted = stored.with_name(f"{stored.name}.{os.getpid()}")
+    planted.symlink_to(other)
+    assert load(dict) == {}
+    assert (other.read_text(), stored.exists()) == ("kept", False)
+    planted.unlink()
+    load(dict)
+    assert stored.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_is_printed_cannot_write_to_the_terminal(
+    home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    table = {"": {"about": "", "options": {}, "arguments": []}, "a\x1b[2J": {"about": "b\x07"}}
+    complete.main(["fish", "1", "drf", ""], lambda: table)
+    assert capfd.readouterr() == ("a?[2J\tb?\n", "")
+
+
 def test_it_takes_the_light_path(home: Path) -> None:
     """Within 100 ms: neither click nor the client library is loaded, once there is a table."""
     load(lambda: TABLE)

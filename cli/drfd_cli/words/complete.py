@@ -47,6 +47,7 @@ def main(args: list[str], make: Callable[[], Table]) -> None:
     try:
         shell, number, *words = args
         for value, about in complete(shell, words, int(number), load(make)):
+            value, about = _printable(value), _printable(about)
             print(f"{value}\t{about}" if about else value)
         sys.stdout.flush()
     except (OSError, ValueError, KeyError, TypeError):
@@ -218,8 +219,12 @@ def _recent() -> dict[str, Any]:
         raise ValueError("no answer")
     for each in reply["recent"]:
         # Nothing that a name holds may reach the terminal as a control character.
-        each["name"] = "".join(sign if sign.isprintable() else "?" for sign in each["name"])
+        each["name"] = _printable(each["name"])
     return reply
+
+
+def _printable(text: str) -> str:
+    return "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
 def _named_socket() -> str | None:

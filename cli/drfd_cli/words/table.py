@@ -26,7 +26,7 @@ def load(make: Callable[[], Table]) -> Table:
     """Return the table from the cache, or make and store it."""
     path = _path()
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", opener=_open_own) as file:
             found = decode(file.read().encode())
         if isinstance(found, dict) and found.get("stamp") == _stamp():
             table: Table = found["table"]
@@ -34,6 +34,30 @@ def load(make: Callable[[], Table]) -> Table:
     except (OSError, ValueError):
         pass
     return _store(path, make())
+
+
+def _open_own(path: str, flags: int) -> int:
+    """Open a file of the caller's. Raises OSError if another user may have written it."""
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if os.fstat(fd).st_uid != os.geteuid():
+        os.close(fd)
+        raise PermissionError(path)
+    return fd
+
+
+def _is_own(folder: str) -> bool:
+    """Return whether the folder, and the cache that it is in, are the caller's, or will be. With
+    HOME still that of another user, as a `sudo` may leave it, links may stand in their places."""
+    cache = os.path.dirname(folder)
+    try:
+        owners = [os.lstat(cache).st_uid]
+    except FileNotFoundError:
+        owners = [os.stat(os.path.dirname(cache)).st_uid]
+    try:
+        owners.append(os.lstat(folder).st_uid)
+    except FileNotFoundError:
+        pass
+    return all(uid == os.geteuid() for uid in owners)
 
 
 def _path() -> str:
@@ -54,13 +78,22 @@ def _stamp() -> str:
 def _store(path: str, table: Table) -> Table:
     import json
 
+    folder_fd = -1
     try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        folder, name = os.path.split(path)
+        if not _is_own(folder):
+            return table
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        folder_fd = _open_own(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         # The name is the process's own, so that two shells do not write into one file.
-        new = f"{path}.{os.getpid()}"
-        with open(new, "w", encoding="utf-8") as file:
+        new = f"{name}.{os.getpid()}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with open(os.open(new, flags, 0o600, dir_fd=folder_fd), "w", encoding="utf-8") as file:
             json.dump({"stamp": _stamp(), "table": table}, file)
-        os.replace(new, path)
+        os.replace(new, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
     except OSError:
         pass
+    finally:
+        if folder_fd != -1:
+            os.close(folder_fd)
     return table
