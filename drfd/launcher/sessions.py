@@ -74,7 +74,8 @@ class Sessions:
         return None
 
     def start(self, assignment: Assignment, inside: Inside, attempt: Attempt) -> None:
-        """Start a command; whether it has begun is told later. Raises OSError."""
+        """Start a command; whether it has begun is told later. Raises OSError, and then no process
+        of it is left."""
         order = assignment.order
         out, into = os.pipe()
         reach("inside.before-fork")
@@ -91,14 +92,26 @@ class Sessions:
             finally:
                 os._exit(0)
         os.close(into)
-        self._live[pid] = order.uid
-        pidfd = os.pidfd_open(pid)
-        self.selector.register(pidfd, selectors.EVENT_READ, lambda: self._gone(pid, pidfd))
         key = (order.id, order.attempt)
         said = bytearray()
-        self.selector.register(
-            out, selectors.EVENT_READ, lambda: self._read(out, said, key, inside.number)
-        )
+        watched = [out]
+        try:
+            pidfd = os.pidfd_open(pid)
+            watched.append(pidfd)
+            self.selector.register(pidfd, selectors.EVENT_READ, lambda: self._gone(pid, pidfd))
+            self.selector.register(
+                out, selectors.EVENT_READ, lambda: self._read(out, said, key, inside.number)
+            )
+        except OSError:
+            # For want of descriptors, perhaps: its end could not be noticed.
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            for fd in watched:
+                if fd in self.selector.get_map():
+                    self.selector.unregister(fd)
+                os.close(fd)
+            raise
+        self._live[pid] = order.uid
         reach("inside.after-fork")
 
     def _gone(self, pid: int, pidfd: int) -> None:

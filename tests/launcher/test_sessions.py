@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import selectors
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from drfd.launcher.protocol import Inside, exec_message
+from drfd.launcher import sessions
+from drfd.launcher.protocol import Assignment, Inside, exec_message
 from drfd.payload.pack import encode
 from launcher.rig import UNTIL_GO, Asked, Controller, LauncherProcess, go, order, shell
 
@@ -59,3 +65,36 @@ def test_what_is_no_order_ends_the_connection(controller: Controller, work: Path
     del message["inside"]["proof"]
     controller.send_sealed(message, job.data)
     assert controller.is_dropped()
+
+
+@pytest.mark.parametrize("failing", ["pidfd_open", "register"])
+def test_a_command_whose_end_could_not_be_noticed_is_killed(
+    failing: str, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For want of descriptors; it would be counted among its user's for ever."""
+    pids: list[int] = []
+    open_pidfd = os.pidfd_open
+
+    def fail(pid: int) -> int:
+        pids.append(pid)
+        if failing == "pidfd_open":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return open_pidfd(pid)
+
+    class Full(selectors.PollSelector):
+        def register(self, *words: Any, **named: Any) -> selectors.SelectorKey:
+            if len(self.get_map()) == 1:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().register(*words, **named)
+
+    monkeypatch.setattr(os, "pidfd_open", fail)
+    monkeypatch.setattr(sessions, "_serve", lambda *words: time.sleep(60))
+    nothing: Any = None
+    with Full() as selector:
+        found = sessions.Sessions(nothing, selector, 0, nothing)
+        assignment = Assignment(order("true", cwd=work).order, -1)
+        with pytest.raises(OSError, match=r"open files|space"):
+            found.start(assignment, Inside(number=1, command=COMMAND), nothing)
+        assert (found._live, dict(selector.get_map())) == ({}, {})
+    with pytest.raises(ChildProcessError):
+        os.waitpid(pids[0], os.WNOHANG)
