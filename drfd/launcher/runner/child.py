@@ -39,12 +39,13 @@ from drfd.launcher.runner.failures import (
     no_space,
     no_terminal,
     terminal_gone,
+    terminal_of_another,
     unreadable,
 )
 from drfd.launcher.system import private_tmp, process
 from drfd.launcher.system.files import get, put
 from drfd.linux.sealed import read_sealed
-from drfd.linux.unix_sockets import at_socket, send_descriptors
+from drfd.linux.unix_sockets import at_socket, peer_of, send_descriptors
 from drfd.payload.pack import encode
 from drfd.payload.unpack import LaunchPayload, decode, output_path
 
@@ -385,6 +386,9 @@ def _take_descriptors(path: str, outside: int | None) -> socket.socket:
         connection.settimeout(_ATTACH_WAIT_S)
         with private_tmp.path_outside(outside, path) as seen, at_socket(Path(seen)) as address:
             connection.connect(address)
+        # When the client has left, another user may listen at its path.
+        if peer_of(connection)[0] != os.getuid():
+            raise terminal_of_another()
         kind, fds, _, _ = socket.recv_fds(connection, 1, 3)
     except OSError as error:
         raise terminal_gone(error) from error

@@ -134,6 +134,11 @@ def terminal_gone(error: OSError | None) -> StepFailed:
     return StepFailed(f"{text} ({why})")
 
 
+def terminal_of_another() -> StepFailed:
+    """Return the failure of an attached job where another user listens at its client's socket."""
+    return StepFailed("another user listens where its terminal waited, which is gone")
+
+
 def no_terminal(error: OSError) -> StepFailed:
     return StepFailed(f"its terminal cannot be taken: {error.strerror}")
 

@@ -208,8 +208,7 @@ def test_until_exec_a_jobs_process_leaves_no_core(
 def test_until_exec_a_jobs_process_is_out_of_its_users_sight(
     driver: Driver, files: AttemptFiles, work: Path, terminal: Terminal
 ) -> None:
-    terminal.path.parent.chmod(0o711)
-    terminal.path.chmod(0o777)
+    terminal.listen_as(65534)
     nobody = pwd.getpwuid(65534)
     waiting = order("true", cwd=Path("/"), attach=str(terminal.path), uid=65534, gid=nobody.pw_gid)
     driver.start(waiting, files)
@@ -749,6 +748,23 @@ def test_a_terminal_that_hands_over_too_little_is_gone(
     terminal.hand_over(terminal.accept(), *[null] * count)
     os.close(null)
     broke(files.over(), GONE, let_go=False)
+
+
+@as_root
+def test_descriptors_of_another_user_are_not_taken(
+    driver: Driver, files: AttemptFiles, work: Path, terminal: Terminal
+) -> None:
+    """A client's path is free for anybody when it has left."""
+    terminal.listen_as(65534)
+    driver.start(order("touch", "ran", cwd=work, attach=str(terminal.path)), files)
+    connection = terminal.accept()
+    null = os.open("/dev/null", os.O_RDWR)
+    with suppress(BrokenPipeError):
+        terminal.hand_over(connection, null, null, null)
+    os.close(null)
+    text = "another user listens where its terminal waited, which is gone"
+    broke(files.over(), text, let_go=False)
+    assert list(work.iterdir()) == []
 
 
 def test_a_terminal_that_has_left_is_gone(run: Run, work: Path, terminal: Terminal) -> None:

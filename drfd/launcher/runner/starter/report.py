@@ -65,6 +65,8 @@ def _error(step: str, cause: OSError, what: str, job: JobStart) -> BaseException
             return failures.cannot_write(user, what, cause, is_pipe=step == "pipe")
         case "attach":
             return failures.terminal_gone(cause)
+        case "another":
+            return failures.terminal_of_another()
         case "too few":
             return failures.terminal_gone(None)
         case "terminal":

@@ -122,9 +122,17 @@ static void take_descriptors(char *path)
 	long fd = call(socket, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	struct pollfd answer = {.fd = (int)must(fd, "attach", ""), .events = POLLIN};
 	int given[3];
+	struct {
+		unsigned pid, uid, gid;
+	} peer = {0, ~0u, ~0u};
+	unsigned size = sizeof peer;
 
 	message.msg_controllen = CMSG_LEN(sizeof given);
 	connect_to(fd, path);
+	/* When the client has left, another user may listen at its path. */
+	must(call(getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &peer, &size), "attach", "");
+	if (peer.uid != (unsigned)call(getuid))
+		fail("another", 0, "");
 	if (must(call(ppoll, &answer, 1, &wait, NULL, 8), "attach", "") == 0)
 		fail("attach", -ETIMEDOUT, "");
 	must(call(recvmsg, fd, &message, MSG_CMSG_CLOEXEC), "attach", "");

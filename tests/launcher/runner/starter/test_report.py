@@ -76,6 +76,7 @@ SENTENCES = {
         "the terminal that waited for this job is gone ([Errno 111] Connection refused)"
     ),
     said("attach", errno.ETIMEDOUT): "the terminal that waited for this job is gone (timed out)",
+    said("another"): "another user listens where its terminal waited, which is gone",
     said("too few"): "the terminal that waited for this job is gone",
     said("terminal", errno.ENOTTY): (
         "its terminal cannot be taken: Inappropriate ioctl for device"
