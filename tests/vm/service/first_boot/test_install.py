@@ -54,7 +54,9 @@ def test_a_user_submits_and_reads_what_the_job_says(installed: Installed, user: 
     assert job.startswith("submitted job ")
     assert words == [user, str(installed.work(user))]
     ended = installed.login(user, "drf submit -q -w -m 32M -- sh -c 'exit 3'", check=False)
-    assert installed.show(int(ended))["exit_code"] == 3
+    job_id, said = ended.splitlines()
+    assert said == f"drf: job {job_id} FAILED: exit code 3"
+    assert installed.show(int(job_id))["exit_code"] == 3
 
 
 def test_a_job_attached_to_the_terminal_runs_as_the_user(installed: Installed) -> None:
