@@ -151,7 +151,7 @@ def test_another_users_cache_is_neither_read_nor_written(
             if os.getuid() == 0:
                 os.chown(path, 65534, -1)
             else:
-                patch.setattr(os, "geteuid", lambda: 65534)
+                patch.setattr(os, "geteuid", lambda: 0)
             if path != stored:
                 stored.unlink(missing_ok=True)
             if path == home:
