@@ -67,6 +67,9 @@ def command(job_id: Ref, command: tuple[str, ...], escape: str) -> int:
     if "job" not in reply:
         raise Refused("is-array", f"{job_id} is an array: name a task", hint=f"as in {job_id}_1")
     view = reply["job"]
+    if isinstance(job_id, int) and view["id"] != job_id:
+        # What is signed below is for this job, whatever the reply says.
+        raise Refused("other-job", f"the daemon answered about job {view['id']}, not {job_id}")
     signals = catch_signals()
     attach_socket = AttachSocket()
     terminal = None
