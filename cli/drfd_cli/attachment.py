@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 #: Signals that ask drf to end, and those that it acts on and goes on.
 _ENDING = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP)
 _OTHERS = (_signal.SIGTSTP, _signal.SIGCONT, _signal.SIGWINCH)
+#: `st_mode` of a directory that is open to its owner alone.
+_PRIVATE = 0o040700
 #: Connections that may wait to be accepted.
 _BACKLOG = 4
 
@@ -89,9 +91,12 @@ class AttachSocket:
 
 
 def _new_directory() -> str:
-    """Make a directory for this user alone where temporary files are kept."""
+    """Make a directory for this user alone: where nobody else can make one of the same name when
+    it is gone, else where temporary files are kept."""
     usual = "/tmp"  # noqa: S108  # a private directory is made in it
-    named = next(filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP"))), usual)
+    named = os.environ.get("XDG_RUNTIME_DIR", "")
+    if not _is_own(named):
+        named = next(filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP"))), usual)
     path = os.path.join(os.path.abspath(named), f"drf-run-{os.urandom(6).hex()}")
     try:
         os.mkdir(path, 0o700)
@@ -101,6 +106,17 @@ def _new_directory() -> str:
 
         return tempfile.mkdtemp(prefix="drf-run-")
     return path
+
+
+def _is_own(directory: str) -> bool:
+    """Return whether this is a directory that only this user can enter."""
+    if not os.path.isabs(directory):
+        return False
+    try:
+        found = os.lstat(directory)
+    except OSError:
+        return False
+    return found.st_uid == os.geteuid() and found.st_mode == _PRIVATE
 
 
 def catch_signals() -> list[int]:

@@ -230,8 +230,25 @@ def test_what_is_needed_for_messages_is_loaded_while_the_job_runs(
 def test_an_undone_directory_for_temporary_files_is_no_obstacle(
     spawn: Spawn, finish: Finish, daemon: CannedDaemon, over: None
 ) -> None:
-    result = finish(spawn("run", "--", "true", env={"TMPDIR": "/nonexistent"}, program=LIGHT_DRF))
+    env = {"TMPDIR": "/nonexistent", "XDG_RUNTIME_DIR": ""}
+    result = finish(spawn("run", "--", "true", env=env, program=LIGHT_DRF))
     assert result == Result(7, "", "")
     attach = daemon.requests[0]["attach"]
     assert not os.path.exists(os.path.dirname(attach))
     assert attach.startswith("/tmp/")
+
+
+@pytest.mark.parametrize(("mode", "is_used"), [(0o700, True), (0o755, False), (0o1777, False)])
+def test_the_socket_is_where_nobody_else_can_make_another(
+    spawn: Spawn, finish: Finish, daemon: CannedDaemon, over: None, tmp_path: Path,
+    mode: int, is_used: bool,
+) -> None:  # fmt: skip
+    own = tmp_path / "runtime"
+    own.mkdir()
+    own.chmod(mode)
+    result = finish(
+        spawn("run", "--", "true", env={"XDG_RUNTIME_DIR": str(own)}, program=LIGHT_DRF)
+    )
+    assert result == Result(7, "", "")
+    assert daemon.requests[0]["attach"].startswith(f"{own}/drf-run-") == is_used
+    assert list(own.iterdir()) == []
