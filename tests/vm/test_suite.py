@@ -69,6 +69,8 @@ SLICE = [
     Cell("reload", "engine.before-effect", "controller"),
     Cell("restart", "serve.before-adoption", "itself"),
     Cell("tell", "engine.some-untold", "controller"),
+    Cell("inside", "inside.before-enter", "itself"),
+    Cell("inside", "inside.after-enter", "launcher"),
 ]
 _CELL = "tests/torture/test_crash_matrix.py::test_every_promise_holds_when"
 #: For alice, who has no cgroups, and for root.
