@@ -137,7 +137,9 @@ class Instance:
             return False
 
     def has_cgroups(self) -> bool:
-        return bool(self._ask("doctor")["enforcement"] != "none")
+        """As the launcher says, once it is there."""
+        said = wait_for("the launcher", lambda: self._ask("doctor")["enforcement"])
+        return bool(said != "none")
 
     def kill(self) -> None:
         """SIGKILL to the controller; its supervisor and launcher see that and leave."""

@@ -187,15 +187,19 @@ def test_what_is_printed_cannot_write_to_the_terminal(
 
 def test_it_takes_the_light_path(home: Path) -> None:
     """Within 100 ms: neither click nor the client library is loaded, once there is a table."""
-    load(lambda: TABLE)
     heavy = ("click", "rich", "msgspec", "json", "re", "drfd_cli.main", "drfd.client.connection")
     program = LIGHT_DRF.replace("main()", f"main()\nprint(*({heavy} & sys.modules.keys()))")
     program = program.replace(str(heavy), "{" + str(heavy).strip("()") + "}")
-    done = subprocess.run(
-        [sys.executable, "-c", program, "_complete", "bash", "2", "drf", "log", "43"],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert (done.stdout, done.stderr) == ("43\teval PENDING\n\n", "")
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", program, "_complete", "bash", "2", "drf", "log", "43"],
+            capture_output=True, text=True, timeout=60,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    # The first one makes the table.
+    assert said[0].stdout.startswith("43\teval PENDING\n")
+    assert (said[1].stdout, said[1].stderr) == ("43\teval PENDING\n\n", "")
 
 
 # -- the shells ------------------------------------------------------------------------------

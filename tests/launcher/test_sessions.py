@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from alone import alone
 from drfd.launcher import sessions
 from drfd.launcher.protocol import Assignment, Inside, exec_message
 from drfd.payload.pack import encode
@@ -68,6 +69,7 @@ def test_what_is_no_order_ends_the_connection(controller: Controller, work: Path
 
 
 @pytest.mark.parametrize("failing", ["pidfd_open", "register"])
+@alone
 def test_a_command_whose_end_could_not_be_noticed_is_killed(
     failing: str, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

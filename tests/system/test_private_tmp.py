@@ -35,7 +35,13 @@ def work() -> Iterator[Path]:
     place = Path(tempfile.mkdtemp(prefix="drfd-test-", dir="/opt"))
     place.chmod(0o777)
     yield place
-    shutil.rmtree(place)
+
+    def is_gone() -> bool:
+        # The launcher may be removing at this moment what the last job has left there.
+        shutil.rmtree(place, ignore_errors=True)
+        return not place.exists()
+
+    wait_for("the end of its directory", is_gone)
 
 
 @pytest.fixture
