@@ -76,12 +76,12 @@ def attend(
     terminal = None
     try:
         if is_interactive():
-            terminal = _terminal()
+            terminal = own_terminal()
         job_id = submit()
         relay = None
         if terminal is not None:
             terminal.disable_echo()
-            relay = _relay(terminal, escape)
+            relay = relay_of(terminal, escape)
         attached_run = AttachedRun(client, job_id, attach_socket, relay, signals, is_quiet=is_quiet)
         return attached_run.attend()
     finally:
@@ -90,13 +90,13 @@ def attend(
         attach_socket.close()
 
 
-def _terminal() -> Terminal:
+def own_terminal() -> Terminal:
     from drfd_cli.terminal import Terminal
 
     return Terminal(0)
 
 
-def _relay(terminal: Terminal, escape: str) -> PtyRelay:
+def relay_of(terminal: Terminal, escape: str) -> PtyRelay:
     from drfd_cli.terminal import PtyRelay
 
     return PtyRelay(terminal, escape.encode() if escape != "none" else None)

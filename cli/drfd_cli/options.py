@@ -187,7 +187,7 @@ def _flat(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
 
 #: The values of `--state`: the words of the state column.
 STATES = (
-    *("PENDING", "HELD", "STARTING", "RUNNING", "SUSPENDED", "STOPPING", "CLEANING"),
+    *output.LIVE,
     *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "LIMIT_EXCEEDED"),
     *("LAUNCH_FAILED", "LOST"),
 )

@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 
 #: The exit code of waiting for a job that can never run.
 NEVER_RAN = 125
+#: States of jobs that have not started, of those that have, and of all that have not ended.
+WAITING = ("PENDING", "HELD")
+STARTED = ("STARTING", "RUNNING", "SUSPENDED", "STOPPING", "CLEANING")
+LIVE = (*WAITING, *STARTED)
 V = TypeVar("V")
 #: A heading, or a heading with the alignment of its column.
 Column = str | tuple[str, str]

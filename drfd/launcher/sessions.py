@@ -32,7 +32,7 @@ from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.confinement.interface import Confinement
 from drfd.launcher.protocol import Assignment, Inside
 from drfd.launcher.runner import identity, inheritance, privileges
-from drfd.launcher.runner.child import ignored_signals, run_inside
+from drfd.launcher.runner.child import InsideStart, ignored_signals, run_inside
 from drfd.launcher.runner.failures import MAX_TEXT, explain
 from drfd.launcher.system import process
 from drfd.linux import syscalls
@@ -163,7 +163,7 @@ def _serve(
     theirs.close()
     assignment.close()
     pidfd = os.pidfd_open(pid)
-    client = _client(ours, pidfd)
+    client = _client(ours)
     # Nothing is left to do that needs more rights than those to wait and to signal.
     privileges.drop_privileges()
     if client is None:
@@ -194,6 +194,10 @@ def _start(
     # Done before it enters the cgroup, which is charged for each page that it touches.
     inheritance.leave_keyring()
     has_quota = inheritance.has_key_quota(order.uid)
+    start = InsideStart(
+        assignment, inside.command, user, groups, confinement, report_fd, theirs, has_quota,
+        place=attempt.created.get("space"),
+    )  # fmt: skip
     parent = os.getpid()
     reach("inside.before-enter")
     pid = confinement.fork((order.id, order.attempt))
@@ -203,23 +207,12 @@ def _start(
         # Until it is in the cgroup, it must not outlive what would kill it.
         process.die_with(parent)
         ours.close()
-        place = attempt.created.get("space")
-        run_inside(
-            assignment,
-            inside.command,
-            user,
-            groups,
-            confinement,
-            report_fd,
-            theirs,
-            place,
-            has_quota,
-        )
+        run_inside(start)
     finally:
         os._exit(125)
 
 
-def _client(channel: socket.socket, pidfd: int) -> socket.socket | None:
+def _client(channel: socket.socket) -> socket.socket | None:
     """Return the connection to the client that the command's process passes on, or None if it has
     failed before or takes too long."""
     if not process.is_readable(channel.fileno(), _START_S):

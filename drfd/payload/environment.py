@@ -39,6 +39,8 @@ _ALONE = (
 #: Variables of every job that its submitter's own override. Without PYTHONUNBUFFERED, a Python
 #: program keeps its lines in memory until there are 8192 bytes of them, and nobody can follow it.
 DEFAULTS = {"PYTHONUNBUFFERED": "1"}
+#: The job's PATH where its submitter has none.
+DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 def thread_counts(threads: int, env: Mapping[str, str]) -> dict[str, str]:

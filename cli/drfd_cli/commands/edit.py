@@ -33,7 +33,6 @@ _SCRIPT = "# The text of the script stays as it was submitted.\n"
 _MARK = "#DRF "
 #: Fields that can be changed while the job keeps its id.
 _IN_PLACE = {"demand", "name", "pool", "time_limit_s", "priority", "group"}
-_WAITS = ("PENDING", "HELD")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ def _refuse_unfit(reply: SubmissionReply) -> None:
             "not-editable", f"{label} is of an array, whose command cannot be changed",
             hint=f"drf set changes its demand; or drf cancel {label}, and submit it anew",
         )  # fmt: skip
-    if reply["state"] not in _WAITS:
+    if reply["state"] not in output.WAITING:
         raise Refused(
             "not-waiting", f"job {label} is {reply['state']}; only a waiting job can be edited",
             hint="" if reply["live"] else f"drf retry {label} --with OPTIONS submits it again",
@@ -202,7 +201,7 @@ def _edited(text: str, label: str) -> _Text | None:
         while True:
             try:
                 # As other programs do it: the variable may hold options, which a shell splits.
-                done = subprocess.run(["sh", "-c", f'{editor} "$1"', "sh", str(file)], check=False)  # noqa: S607
+                done = subprocess.run(["sh", "-c", f'{editor} "$1"', "sh", str(file)], check=False)  # noqa: S607  # sh of the PATH
             except OSError as error:
                 raise Refused("no-editor", f"cannot start sh: {error.strerror}") from None
             if done.returncode != 0:
@@ -225,7 +224,7 @@ def _edited(text: str, label: str) -> _Text | None:
 
 def _set(client: Connection, ref: Ref, changed: Mapping[str, Any]) -> None:
     """Change a job that waits and keeps its id. Raises Refused."""
-    if client.submission(ref)["state"] not in _WAITS:
+    if client.submission(ref)["state"] not in output.WAITING:
         raise Refused("not-waiting", f"job {ref} has started meanwhile; it stays as it is")
     reply = client.request("set", select={"ids": [ref]}, **changed)
     _raise_failure(reply)

@@ -17,7 +17,14 @@ from drfd.common.errors import DrfdError, Refused, Unavailable
 from drfd.payload.pack import encode
 from drfd.payload.signature import exec_digest, fetch_key, proof_of
 from drfd_cli import output
-from drfd_cli.attached import AttachedRun, SignalWakeup, announce, is_interactive
+from drfd_cli.attached import (
+    AttachedRun,
+    SignalWakeup,
+    announce,
+    is_interactive,
+    own_terminal,
+    relay_of,
+)
 from drfd_cli.attachment import AttachSocket, catch_signals
 from drfd_cli.options import GroupedHelp, connect, job_id
 from drfd_cli.quick_run import is_sign
@@ -76,10 +83,8 @@ def command(job_id: Ref, command: tuple[str, ...], escape: str) -> int:
     try:
         relay = None
         if is_interactive():
-            from drfd_cli.terminal import PtyRelay, Terminal
-
-            terminal = Terminal(0)
-            relay = PtyRelay(terminal, escape.encode() if escape != "none" else None)
+            terminal = own_terminal()
+            relay = relay_of(terminal, escape)
         words = encode(
             argv=command,
             cwd="",
@@ -221,7 +226,7 @@ class InsideRun(AttachedRun):
         finally:
             other.close()
         # A job that is to run again has not ended.
-        what = "was stopped" if state in ("PENDING", "HELD") else "has ended"
+        what = "was stopped" if state in output.WAITING else "has ended"
         output.say(f"job {self._job_id} {what}, and the command was killed with it")
 
     def _cancel(self, number: int) -> bool:

@@ -174,11 +174,7 @@ def _failed_indices(client: Connection, ref: Ref) -> list[str]:
     reply = client.request("show", id=ref)
     assert "array" in reply
     bad = reply["array"]["indices"]
-    return [text for state, text in bad.items() if state not in (*LIVE, _COMPLETED)]
-
-
-#: States of jobs that have not ended.
-LIVE = ("PENDING", "HELD", "STARTING", "RUNNING", "SUSPENDED", "STOPPING", "CLEANING")
+    return [text for state, text in bad.items() if state not in (*output.LIVE, _COMPLETED)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,11 +215,9 @@ def _merged(before: Mapping[str, Any], wish: Mapping[str, Any]) -> dict[str, Any
 def read_changes(words: list[str]) -> Changes:
     """Return the changes that options of `drf submit` make. Raises ClickException."""
     from drfd_cli.commands.submit import command as submit
+    from drfd_cli.commands.submit import context_of
 
-    parent = click.get_current_context(silent=True)
-    context = submit.make_context("submit", [*words, "--", "x"], parent=parent)
-    if context.params["command"] != ("x",):
-        raise click.UsageError("only options of drf submit can stand here")
+    context = context_of(words, "only options of drf submit can stand here")
     given = {
         name: value
         for name, value in context.params.items()

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from drfd.client.submission import Rates, demand_fields, dependencies
+from drfd_cli import output
 from drfd_cli.commands.job_actions import act, selecting_by
 from drfd_cli.options import (
     CORES,
@@ -64,5 +65,5 @@ def command(
     filters = ("ids", "user", "name", "group", "states", "everything")
     if into and list(asked) == ["group"] and not any(chosen[each] for each in filters):
         # The limit belongs to each job that names it, and running jobs keep theirs.
-        chosen.update(group=into.partition("%")[0], states=("PENDING", "HELD"))
+        chosen.update(group=into.partition("%")[0], states=output.WAITING)
     return act("set", "changed", asked=asked, **chosen)

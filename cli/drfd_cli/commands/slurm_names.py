@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import click
@@ -37,7 +37,6 @@ from drfd_cli.slurm.sbatch_options import (
 
 #: The commands, which `drf slurm-names` can make.
 NAMES = ("sbatch", "srun", "squeue", "scancel", "sinfo", "sacct")
-_SCRIPT_MAX_BYTES = 512 << 10
 _PAGE = 1000
 
 
@@ -69,7 +68,7 @@ def _slurm(name: str, text: str) -> Callable[[Callable[[list[str]], int]], click
 
 
 def _read(
-    words: list[str], shorts: Mapping[str, str], longs: Mapping[str, bool], *, name: str
+    words: list[str], shorts: Mapping[str, str], longs: Mapping[str, bool]
 ) -> tuple[dict[str, list[str]], list[str]]:
     """Read options anywhere among the words. `shorts`: letter → long name; `longs`: long name →
     whether it has a value. Returns values by long name, and the other words. Raises UsageError."""
@@ -104,6 +103,16 @@ def _read(
     return found, rest
 
 
+def _read_options(
+    words: list[str], shorts: Mapping[str, str], longs: Mapping[str, bool]
+) -> dict[str, list[str]]:
+    """Read words that all are options and their values, as `_read` does. Raises UsageError."""
+    found, rest = _read(words, shorts, longs)
+    if rest:
+        raise click.UsageError(f"{rest[0]!r} is no option")
+    return found
+
+
 def _parts(values: list[str]) -> list[str]:
     return [part for value in values for part in value.split(",") if part]
 
@@ -119,7 +128,7 @@ def sbatch(words: list[str]) -> int:
     elif rest and rest[0] != "-":
         script, name = submit.read_script(rest[0]), os.path.basename(rest[0])
     else:
-        text = read_standard_input(_SCRIPT_MAX_BYTES)
+        text = read_standard_input(submit.SCRIPT_MAX_BYTES)
         script, name = submit.script_text(text, submit.STANDARD_INPUT), "sbatch"
         if not script:
             raise Refused("no-script", "standard input has no script")
@@ -279,31 +288,22 @@ _QUEUE = {
 
 @_slurm("squeue", "list the jobs that wait and run, as `drf status` does")
 def squeue(words: list[str]) -> int:
-    found, rest = _read(words, _QUEUE_SHORT, _QUEUE, name="squeue")
-    if rest:
-        raise click.UsageError(f"{rest[0]!r} is no option")
+    found = _read_options(words, _QUEUE_SHORT, _QUEUE)
     client = connect()
     users = set(_parts(found.get("user", [])))
     if "me" in found:
         users.add(client.request("hello")["user"])
-    names, pools = set(_parts(found.get("name", []))), set(_parts(found.get("partition", [])))
-    states = [] if "states" not in found else _states(found["states"], "squeue")
+    states = [] if "states" not in found else _states(found["states"])
     named = _parts([*found.get("jobs", []), *found.get("job", [])])
     ids = parse_ids(",".join(named)) if named else []
     select: dict[str, object] = {"ids": ids, "user": None, "states": states}
     if len(users) == 1:
         select["user"] = next(iter(users))
-    jobs = [
-        job
-        for job in _queue(client, select, tasks="array" in found)
-        if (not users or job["user"] in users)
-        and (not names or job["name"] in names)
-        and (not pools or not pools.isdisjoint((job["pool"], job["pool"].rsplit(".", 1)[-1])))
-    ]
+    jobs = _wanted(_queue(client, select, tasks="array" in found), users, found)
     usual = fields.LONG if "long" in found else fields.USUAL
     if "start" in found:
         usual = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %R"
-    _print(fields.rows_by_signs, found.get("format", [usual])[-1], jobs, found, "squeue")
+    _print(fields.rows_by_signs, found.get("format", [usual])[-1], jobs, found)
     return 0
 
 
@@ -315,7 +315,22 @@ def _queue(
         yield from page["jobs"]
 
 
-def _states(values: list[str], name: str) -> list[str]:
+def _wanted(
+    jobs: Iterable[Mapping[str, Any]], users: set[str], found: Mapping[str, list[str]]
+) -> list[Mapping[str, Any]]:
+    """Return the jobs of these users, or of all if there are none, with the names and partitions
+    that the options name."""
+    names, pools = set(_parts(found.get("name", []))), set(_parts(found.get("partition", [])))
+    return [
+        job
+        for job in jobs
+        if (not users or job["user"] in users)
+        and (not names or job["name"] in names)
+        and (not pools or not pools.isdisjoint((job["pool"], job["pool"].rsplit(".", 1)[-1])))
+    ]
+
+
+def _states(values: list[str]) -> list[str]:
     words = _parts(values)
     if any(word.lower() == "all" for word in words):
         return []
@@ -326,9 +341,8 @@ def _states(values: list[str], name: str) -> list[str]:
 
 
 def _print(
-    rows: Callable[..., list[str]], text: str, jobs: list[Any], found: Mapping[str, object],
-    name: str,
-) -> None:  # fmt: skip
+    rows: Callable[..., list[str]], text: str, jobs: list[Any], found: Mapping[str, object]
+) -> None:
     try:
         lines = rows(text, jobs, heads="noheader" not in found)
     except ValueError as error:
@@ -360,9 +374,7 @@ _LONG = (
 
 @_slurm("sacct", "list jobs of today and what they used, as `drf history` does")
 def sacct(words: list[str]) -> int:
-    found, rest = _read(words, _ACCOUNT_SHORT, _ACCOUNT, name="sacct")
-    if rest:
-        raise click.UsageError(f"{rest[0]!r} is no option")
+    found = _read_options(words, _ACCOUNT_SHORT, _ACCOUNT)
     if "helpformat" in found:
         click.echo("\n".join(head for head, _, _ in fields.NAMES.values()))
         return 0
@@ -371,7 +383,7 @@ def sacct(words: list[str]) -> int:
     users = set(_parts([*found.get("user", []), *found.get("uid", [])]))
     if not ids and not users and "allusers" not in found:
         users = {client.request("hello")["user"]}
-    states = [] if "state" not in found else _states(found["state"], "sacct")
+    states = [] if "state" not in found else _states(found["state"])
     since_s = _moment(found["starttime"][-1]) if "starttime" in found else None
     until_s = _moment(found["endtime"][-1]) if "endtime" in found else None
     if since_s is None and not ids:
@@ -381,14 +393,8 @@ def sacct(words: list[str]) -> int:
     ended = list(_past(client, {key: each for key, each in past.items() if each not in (None, [])}))
     select = {"ids": ids, "user": past["user"], "states": states}
     live = [] if until_s is not None else list(_live(client, select, is_named=bool(ids)))
-    names, pools = set(_parts(found.get("name", []))), set(_parts(found.get("partition", [])))
-    jobs = [
-        job
-        for job in sorted({job["id"]: job for job in (*live, *ended)}.values(), key=_number)
-        if (not users or job["user"] in users)
-        and (not names or job["name"] in names)
-        and (not pools or not pools.isdisjoint((job["pool"], job["pool"].rsplit(".", 1)[-1])))
-    ]
+    known = {job["id"]: job for job in (*live, *ended)}.values()
+    jobs = _wanted(sorted(known, key=_number), users, found)
     usual = fields.BRIEF if "brief" in found else _LONG if "long" in found else fields.ACCOUNT
     delimiter = None
     if "parsable" in found or "parsable2" in found:
@@ -398,7 +404,7 @@ def sacct(words: list[str]) -> int:
         ends = "parsable" in found
         return fields.rows_by_names(text, jobs, heads=heads, delimiter=delimiter, ends=ends)
 
-    _print(rows, ",".join(found.get("format", [usual])), jobs, found, "sacct")
+    _print(rows, ",".join(found.get("format", [usual])), jobs, found)
     return 0
 
 
@@ -452,7 +458,7 @@ _CANCEL = {
 
 @_slurm("scancel", "cancel jobs or send them a signal, as `drf cancel` does")
 def scancel(words: list[str]) -> int:
-    found, rest = _read(words, _CANCEL_SHORT, _CANCEL, name="scancel")
+    found, rest = _read(words, _CANCEL_SHORT, _CANCEL)
     for option in ("partition", "account", "nodelist", "qos", "reservation"):
         if option in found:
             # More jobs would be cancelled without it.
@@ -461,7 +467,7 @@ def scancel(words: list[str]) -> int:
     ids = parse_ids(",".join(rest)) if rest else []
     name = [*found.get("name", []), *found.get("jobname", [])]
     user = client.request("hello")["user"] if "me" in found else found.get("user", [None])[-1]
-    states = [] if "state" not in found else _states(found["state"], "scancel")
+    states = [] if "state" not in found else _states(found["state"])
     if not (ids or name or user or states):
         raise click.UsageError("no job is named")
     select: dict[str, object] = {"ids": ids, "user": user, "states": states}
@@ -494,9 +500,7 @@ _INFO = {
 
 @_slurm("sinfo", "tell what the machine has and how much is free, as `drf shares` does")
 def sinfo(words: list[str]) -> int:
-    found, rest = _read(words, _INFO_SHORT, _INFO, name="sinfo")
-    if rest:
-        raise click.UsageError(f"{rest[0]!r} is no option")
+    found = _read_options(words, _INFO_SHORT, _INFO)
     client = connect()
     shares = client.request("shares")
     status = client.request("status", limit=1)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from drfd_cli.slurm.sbatch_options import Translation
 
 _DIRECTIVE = re.compile(r"#DRF\s+(.*)")
-_SCRIPT_MAX_BYTES = 512 << 10
+SCRIPT_MAX_BYTES = 512 << 10
 
 
 #: The name of a script that was read from there.
@@ -45,7 +45,7 @@ STANDARD_INPUT = "stdin"
 def read_script(name: str) -> str:
     try:
         with open(name, "rb") as file:
-            data = file.read(_SCRIPT_MAX_BYTES + 1)
+            data = file.read(SCRIPT_MAX_BYTES + 1)
     except OSError as error:
         raise Refused(
             "no-script",
@@ -57,8 +57,8 @@ def read_script(name: str) -> str:
 
 def script_text(data: bytes, name: str) -> str:
     """Return the text of a script. Raises Refused for one that cannot be run."""
-    if len(data) > _SCRIPT_MAX_BYTES:
-        raise Refused("too-long", f"the script {name} has more than {_SCRIPT_MAX_BYTES} bytes")
+    if len(data) > SCRIPT_MAX_BYTES:
+        raise Refused("too-long", f"the script {name} has more than {SCRIPT_MAX_BYTES} bytes")
     try:
         script = data.decode()
     except UnicodeDecodeError:
@@ -202,7 +202,7 @@ def _program(
         from drfd_cli.slurm.batch_script import is_typed, read_standard_input
 
         if command or not is_typed():
-            text = script_text(read_standard_input(_SCRIPT_MAX_BYTES), STANDARD_INPUT)
+            text = script_text(read_standard_input(SCRIPT_MAX_BYTES), STANDARD_INPUT)
     if not text and not command:
         raise click.UsageError("Missing argument 'COMMAND...'.", ctx)
     if not text:
@@ -335,7 +335,14 @@ def _is_command(ctx: click.Context, args: list[str], words: tuple[str, ...]) -> 
 
 def check_options(options: list[str]) -> None:
     """Raise UsageError unless all words are options with valid values."""
+    context_of(options, "only options can stand here")
+
+
+def context_of(options: list[str], complaint: str) -> click.Context:
+    """Return the context of a call with these options and some command. Raises UsageError, with the
+    complaint if not all words are options."""
     parent = click.get_current_context(silent=True)
     context = command.make_context("submit", [*options, "--", "x"], parent=parent)
     if context.params["command"] != ("x",):
-        raise click.UsageError("only options can stand here")
+        raise click.UsageError(complaint)
+    return context

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from drfd_cli import output
 from drfd_cli.slurm.batch_script import host_name
+
+if TYPE_CHECKING:
+    from drfd.protocol.replies import JobView
 
 #: A job as the daemon shows it.
 View = Mapping[str, Any]
@@ -88,7 +91,7 @@ def job_label(job: View) -> str:
     tasks = job.get("array_tasks")
     if tasks is not None and job["array_index"] is None:
         return f"{job['array_id'] or job['id']}_[{tasks}]"
-    return output.label(job)  # type: ignore[arg-type]
+    return output.label(cast("JobView", job))
 
 
 def _reason(job: View) -> str:

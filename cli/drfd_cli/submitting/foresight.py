@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from drfd.payload.environment import is_secret
+from drfd.payload.environment import DEFAULT_PATH, is_secret
 from drfd.payload.pack import usual_output
 
 TYPE_CHECKING = False
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import Any
 
-#: The job's PATH where its submitter has none.
-_DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 #: Words that only a shell understands, and signs of a command line that was written for a shell.
 _SHELL_WORDS = frozenset(
     (
@@ -48,7 +46,7 @@ def doubts_about(request: Mapping[str, Any], given: Collection[str]) -> list[str
     submitter means it. `given` are the names of the submitter's variables."""
     argv, env, cwd = request["argv"], request["env"], request["cwd"]
     found: list[str | None] = []
-    path, script = env.get("PATH", _DEFAULT_PATH), request.get("script")
+    path, script = env.get("PATH", DEFAULT_PATH), request.get("script")
     if script is None:
         found.append(_about_command(argv, path, cwd))
     else:
@@ -131,8 +129,7 @@ def _about_command(argv: Sequence[str], path: str, cwd: str) -> str | None:
     if name in _SHELL_WORDS:
         line = " ".join(argv)
         return f"{name} is a word of the shell, not a command: -- bash -c '{line}'"
-    near = _near(path, name, cwd)
-    hint = f"; did you mean {near}?" if near else ""
+    hint = _hint(path, name, cwd)
     return _about_one_word(argv) or f"there is no command {name} in the job's PATH{hint}"
 
 
@@ -150,8 +147,7 @@ def _about_interpreter(script: str, path: str, cwd: str) -> str | None:
     name = next((word for word in words[1:] if word[0] != "-" and "=" not in word), None)
     if name is None or "/" in name or _is_in(path, name, cwd):
         return None
-    near = _near(path, name, cwd)
-    hint = f"; did you mean {near}?" if near else ""
+    hint = _hint(path, name, cwd)
     return f"there is no command {name}, which the script's first line names, in the PATH{hint}"
 
 
@@ -174,7 +170,8 @@ def _is_in(path: str, name: str, cwd: str) -> bool:
     return False
 
 
-def _near(path: str, name: str, cwd: str) -> str:
+def _hint(path: str, name: str, cwd: str) -> str:
+    """Return the end of a sentence that proposes the command with the most similar name."""
     # Imported here: it is slow to load and seldom needed.
     from difflib import get_close_matches
 
@@ -185,7 +182,7 @@ def _near(path: str, name: str, cwd: str) -> str:
         except OSError:
             continue
     near = get_close_matches(name, sorted(known), _CANDIDATES, _LIKENESS)
-    return next((each for each in near if _is_in(path, each, cwd)), "")
+    return next((f"; did you mean {each}?" for each in near if _is_in(path, each, cwd)), "")
 
 
 def _about_output(option: str, pattern: str, cwd: str) -> str | None:

@@ -31,8 +31,6 @@ _FORECAST_S = 30.0
 _RATE_S, _LEAST_ENDS = 900.0, 3
 #: Return to the beginning of the line and erase it (ECMA-48 EL).
 _CLEAR = "\r\x1b[K"
-_WAITING = frozenset({"PENDING", "HELD"})
-_RUNNING = frozenset({"STARTING", "RUNNING", "SUSPENDED", "STOPPING", "CLEANING"})
 
 
 @dataclass(frozen=True)
@@ -49,8 +47,8 @@ class Tally:
     @classmethod
     def of(cls, counts: dict[str, int], total: int) -> Tally:
         """Count states and outcomes."""
-        running = sum(count for state, count in counts.items() if state in _RUNNING)
-        waiting = sum(count for state, count in counts.items() if state in _WAITING)
+        running = sum(count for state, count in counts.items() if state in output.STARTED)
+        waiting = sum(count for state, count in counts.items() if state in output.WAITING)
         ended = total - running - waiting
         return cls(total, ended, ended - counts.get("COMPLETED", 0), running, waiting)
 
@@ -116,7 +114,7 @@ def job_line(job: JobView, start_s: float | None, now_s: float) -> str:
     """Return the line of one job: its state, and its expected start with the reason of its wait, or
     its end at the latest. `start_s` is the expected start if the job's view has none."""
     name = f"job {output.label(job)} {job['state']}"
-    if job["state"] in _WAITING:
+    if job["state"] in output.WAITING:
         start_s = job["expected_start_at"] or start_s
         start = "" if start_s is None else f", starts about {output.show_when(start_s, now_s)}"
         return f"{name}{start}: {output.why_line(job)}"
@@ -224,7 +222,7 @@ class ProgressLine:
             names = {output.label(row), str(row["array_id"])}
             for name in names & wanted:
                 # An array runs as long as any of its tasks does.
-                if states.get(name) not in _RUNNING and row["outcome"] is None:
+                if states.get(name) not in output.STARTED and row["outcome"] is None:
                     states[name] = row["state"]
                 elif row["outcome"] is not None:
                     states.setdefault(name, row["state"])

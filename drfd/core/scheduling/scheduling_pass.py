@@ -162,16 +162,22 @@ def _with_fewer(
     return replace(plan, admitted=admitted, free=free, reservations=left)
 
 
+def _free_beside(admitted: list[int], ledger: Ledger, free: Vector) -> Vector:
+    """Return what is left of the free resources when these jobs have started."""
+    for job_id in admitted:
+        wanted = ledger.wanted(ledger.job(job_id))
+        assert wanted is not None
+        free = minus(free, wanted)
+    return free
+
+
 def _first_of(
     plan: Plan, most: int, ledger: Ledger, free: Vector, before: tuple[Reservation, ...]
 ) -> Plan:
     """Return the plan cut after `most` launches, for policies that do not cut their passes."""
     admitted = plan.admitted[:most]
-    for job_id in admitted:
-        wanted = ledger.wanted(ledger.job(job_id))
-        assert wanted is not None
-        free = minus(free, wanted)
-    return replace(_with_fewer(plan, admitted, free, before), is_cut=True)
+    left = _free_beside(admitted, ledger, free)
+    return replace(_with_fewer(plan, admitted, left, before), is_cut=True)
 
 
 def _within_groups(
@@ -193,12 +199,9 @@ def _within_groups(
         admitted.append(job_id)
     if len(admitted) == len(plan.admitted):
         return plan
-    for job_id in admitted:
-        wanted = ledger.wanted(ledger.job(job_id))
-        assert wanted is not None
-        free = minus(free, wanted)
     # Other jobs may start at once in the room of the jobs left out.
-    return replace(_with_fewer(plan, admitted, free, before), is_cut=True)
+    left = _free_beside(admitted, ledger, free)
+    return replace(_with_fewer(plan, admitted, left, before), is_cut=True)
 
 
 def _one_at_a_time(
@@ -217,12 +220,9 @@ def _one_at_a_time(
                 continue
             tried.add(job.spec.user)
         admitted.append(job_id)
-        wanted = ledger.wanted(job)
-        assert wanted is not None
-        free = minus(free, wanted)
     is_cut = plan.is_cut
     if len(admitted) < len(plan.admitted):
-        plan = _with_fewer(plan, admitted, free, before)
+        plan = _with_fewer(plan, admitted, _free_beside(admitted, ledger, free), before)
         # Other jobs may start at once in the room of the jobs left out.
         is_cut = True
     return replace(plan, blocks=blocks, is_cut=is_cut and blocks.machine is None)

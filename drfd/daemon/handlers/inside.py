@@ -7,6 +7,7 @@ that its user has not signed is refused by the launcher.
 from __future__ import annotations
 
 from drfd.common.errors import NotPermitted, Refused
+from drfd.core.decisions.job_requests import owns
 from drfd.core.model.job import Job, JobState
 from drfd.core.model.stimuli import Actor
 from drfd.daemon.launcher_link.link import Link
@@ -59,7 +60,7 @@ async def run_inside(
 
 def _insist_on_owner(job: Job, actor: Actor) -> None:
     owner = job.spec.user
-    if (actor.uid, actor.user) != (job.spec.uid, owner):
+    if not owns(actor, job.spec):
         raise NotPermitted(
             "not-yours", f"job {job.label} belongs to {owner}: only {owner} runs commands inside it"
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
+from drfd.core.decisions.job_requests import owns
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import stimuli as st
@@ -83,8 +84,7 @@ async def _add_live(
 
 
 def _is_meant(spec: JobSpec, actor: st.Actor, request: RecentRequest) -> bool:
-    is_own = (spec.uid, spec.user) == (actor.uid, actor.user)
-    return is_own and request.name in (None, spec.name)
+    return owns(actor, spec) and request.name in (None, spec.name)
 
 
 def _words(rules: Rules, ledger: Ledger) -> RecentWords:

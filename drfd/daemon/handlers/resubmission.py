@@ -8,6 +8,7 @@ nothing that its user has not submitted.
 from __future__ import annotations
 
 from drfd.common.errors import NotPermitted, Refused
+from drfd.core.decisions.job_requests import owns
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import JobSpec, JobState
 from drfd.daemon.engine.engine import Engine
@@ -27,7 +28,7 @@ def find_submission(engine: Engine, lookup: Lookup, actor: st.Actor, ref: Ref) -
     job = array.common if array is not None else lookup.any_job(job_id)
     spec = job.spec
     label = str(job_id) if array is not None else job.label
-    if (actor.uid, actor.user) != (spec.uid, spec.user):
+    if not owns(actor, spec):
         raise NotPermitted(
             "not-yours", f"job {label} belongs to {spec.user}, who alone may submit it again"
         )

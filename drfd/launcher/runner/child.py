@@ -207,42 +207,45 @@ def run_notice(
         os._exit(125)
 
 
-def run_inside(
-    assignment: Assignment,
-    command: bytes,
-    user: pwd.struct_passwd,
-    groups: list[int],
-    confinement: Confinement,
-    report_fd: int,
-    channel: socket.socket,
-    place: str | None,
-    has_quota: bool,
-) -> NoReturn:
-    """Become a command of the owner's inside a running job: within its limits, in its directory and
-    with its environment. `assignment` is that of the job. `command` names the program, the client's
-    socket, and variables of the client's terminal. A "+", or the error, is written to `report_fd`;
-    the connection to the client goes over `channel`. The command sees the job's own /tmp and
-    /var/tmp, which are below `place`, and an empty /dev/shm."""
-    order = assignment.order
+@dataclass(frozen=True, slots=True)
+class InsideStart:
+    """All that a process needs to become a command of the owner's inside a running job."""
+
+    #: That of the job.
+    assignment: Assignment
+    #: The program, the client's socket, and variables of the client's terminal.
+    command: bytes
+    user: pwd.struct_passwd
+    groups: list[int]
+    confinement: Confinement
+    #: Pipe for a "+" just before exec, or the error.
+    report_fd: int
+    #: Takes the connection to the client.
+    channel: socket.socket
+    #: As in `JobStart`.
+    has_quota: bool
+    place: str | None
+
+
+def run_inside(start: InsideStart) -> NoReturn:
+    """Become the command: within the job's limits, in its directory and with its environment. It
+    sees the job's own /tmp and /var/tmp, and an empty /dev/shm."""
+    assignment, user, place = start.assignment, start.user, start.place
+    order, channel, report_fd = assignment.order, start.channel, start.report_fd
     try:
         setsid()
-        confinement.enter((order.id, order.attempt), order.limits, order.uid)
+        start.confinement.enter((order.id, order.attempt), order.limits, order.uid)
         process.outlive_parent()
         reach("inside.after-enter")
         inheritance.set_privileged_attributes(order.uid)
         outside = None if place is None else _enter(place, order)
-        identity.become(user, groups, order.gid)
-        inheritance.join_keyring(has_quota)
+        identity.become(user, start.groups, order.gid)
+        inheritance.join_keyring(start.has_quota)
         # From here on the process has only the user's rights.
-        payload, own = _read(assignment), _decode(command)
+        payload, own = _read(assignment), _decode(start.command)
         env = {**identity.environment(user, order, payload), **own.env}
         umask(payload.umask)
-        try:
-            chdir(payload.cwd)
-        except OSError as error:
-            raise cannot_enter(
-                user.pw_name, payload.cwd, error, _hint(outside, payload.cwd)
-            ) from error
+        _enter_directory(payload.cwd, user, outside)
         if own.attach is None:
             raise unreadable("it names no client")
         with _take_descriptors(own.attach, outside) as connection:
@@ -275,11 +278,7 @@ def _become_job(start: JobStart) -> None:
         raise unreadable("it names no program")
     env = identity.environment(user, order, payload)
     umask(payload.umask)
-    try:
-        chdir(payload.cwd)
-    except OSError as error:
-        hint = _hint(outside, payload.cwd)
-        raise cannot_enter(user.pw_name, payload.cwd, error, hint) from error
+    _enter_directory(payload.cwd, user, outside)
     if payload.attach is None:
         _open_outputs(order, payload, user.pw_name, outside)
     else:
@@ -297,6 +296,13 @@ def _become_job(start: JobStart) -> None:
     except OSError as error:
         is_script, hint = payload.script is not None, _hint(outside, path)
         raise cannot_run(payload.argv[0], error, is_script=is_script, hint=hint) from error
+
+
+def _enter_directory(path: str, user: pwd.struct_passwd, outside: int | None) -> None:
+    try:
+        chdir(path)
+    except OSError as error:
+        raise cannot_enter(user.pw_name, path, error, _hint(outside, path)) from error
 
 
 def _read(assignment: Assignment) -> LaunchPayload:

@@ -17,14 +17,12 @@ from drfd.launcher.system import process
 from drfd.linux import service, syscalls
 from drfd.linux.syscalls import set_dumpable
 from drfd.linux.user_database import PASSWD, Version, version_of
-from drfd.payload.environment import DEFAULTS, GRES_PREFIX, thread_counts
+from drfd.payload.environment import DEFAULT_PATH, DEFAULTS, GRES_PREFIX, thread_counts
 from drfd.payload.unpack import LaunchPayload
 
 #: Seconds that an answer of the user directory is kept, unless a file in `_FILES` changes.
 _FRESH_S = 1.0
 _FILES = PASSWD, Path("/etc/group")
-
-DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 #: The highest uid that a user can have; the next number means "no uid".

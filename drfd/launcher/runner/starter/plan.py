@@ -20,7 +20,7 @@ from drfd.launcher.runner.child import JobStart
 from drfd.launcher.system.private_tmp import COVERED
 from drfd.linux import service
 from drfd.linux.syscalls import Capabilities
-from drfd.payload.environment import DEFAULTS, GRES_PREFIX, thread_defaults
+from drfd.payload.environment import DEFAULT_PATH, DEFAULTS, GRES_PREFIX, thread_defaults
 
 MAGIC = "drfd-plan-1"
 #: Flags of starter.c.
@@ -54,7 +54,7 @@ def encode(job: JobStart, entrance: Entrance, capabilities: Capabilities) -> byt
         *_counted(_numbers(*job.groups)),
         *_signs(job),
         *_removed(order.hidden),
-        *_counted(_variables(usual | DEFAULTS | {"PATH": identity.DEFAULT_PATH})),
+        *_counted(_variables(usual | DEFAULTS | {"PATH": DEFAULT_PATH})),
         *_counted(_variables(openmp)),
         *_counted(_variables(identity.account_variables(user) | order.variables)),
         *scripts.PROGRAMS,
