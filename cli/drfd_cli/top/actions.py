@@ -179,7 +179,11 @@ def typed(prompt: Prompt) -> Act:
             words = f"time limit {exact_duration(seconds) if seconds else 'unlimited'}"
             return Act(Verb.SET, prompt.labels, {"time_limit_s": seconds}, words)
         case "x":
-            number = Signals(parse_signal(text or "TERM"))
+            if not text:
+                # Enter alone, perhaps pressed for something else, must end no job.
+                hint = "TERM, INT, USR1, ... or a number"
+                raise Refused("bad-value", "write which signal", hint=hint)
+            number = Signals(parse_signal(text))
             return Act(Verb.SIGNAL, prompt.labels, {"signal": int(number)}, number.name)
     try:
         priority = int(text)

@@ -10,7 +10,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -95,7 +95,7 @@ def _state(show: ShowReply | None) -> str | None:
 def request_action(connection: Connection, action: Act) -> ActionResult:
     verb = action.verb
     if verb is Verb.RETRY:
-        return _retry(connection, action.labels[0])
+        return _retry(connection, action.labels)
     ids = [ref for label in action.labels for ref in _refs(verb, label)]
     op = cast("BatchVerb", verb.value)
     reply = connection.request(op, select={"ids": ids}, **action.fields)
@@ -113,15 +113,28 @@ def request_action(connection: Connection, action: Act) -> ActionResult:
     return ActionResult(f"{worked}, but not {len(failed):,}: {refusals(failed)[0]}", is_bad=True)
 
 
-def _retry(connection: Connection, label: str) -> ActionResult:
-    """Submit the ended job or tasks of a row again."""
+def _retry(connection: Connection, labels: Sequence[str]) -> ActionResult:
+    """Submit the ended jobs or tasks of some rows again, those of each row as one job or array."""
     said: list[str] = []
-    refs = _refs(Verb.CANCEL, label)
-    again = submit_again(connection, refs, read_changes([]), failed=False, say=said.append)
-    if again is None:
-        return ActionResult("; ".join(said), is_bad=True)
-    told = [f"submitted job {again.reply['id']}, which is {again.of} again", *said]
-    return ActionResult("; ".join(told))
+    told: list[str] = []
+    refused: list[str] = []
+    for label in labels:
+        try:
+            again = submit_again(
+                connection, _refs(Verb.CANCEL, label), read_changes([]), failed=False,
+                say=said.append,
+            )  # fmt: skip
+        except Unavailable:
+            raise
+        except DrfdError as error:
+            refused.append(str(error))
+        else:
+            told += [f"job {again.reply['id']}, which is {again.of} again"] if again else []
+    if len(told) > 1:
+        told = [f"{len(told)} jobs again, as {told[0].partition(',')[0]} and the following"]
+    done = [f"submitted {each}" for each in told]
+    but = [f"{len(refused)} not: {refused[0]}"] if refused and len(labels) > 1 else refused
+    return ActionResult("; ".join([*done, *but, *said]), is_bad=bool(refused or not told))
 
 
 def _refs(verb: Verb, label: str) -> list[Ref]:

@@ -15,7 +15,7 @@ HELP = (
     "  /                  only jobs with this text in id, name, user, pool or reason",
     "  u                  only mine, or all    Esc              all again",
     "  s  S               another order, or reversed            ^L  draw anew",
-    "  Space              mark jobs: the next action is for all of them;",
+    "  Space              mark jobs: the next action is for all of those shown;",
     "                     in SHARES: fold a pool, or unfold it",
     "  mouse              click selects, again opens; on a heading sorts; wheel moves;",
     "                     m turns the mouse off, for the terminal's own selection",

@@ -250,8 +250,9 @@ def key_of(panel: TopPanel, row: Any) -> str:
 
 
 def mark_of(row: SnapshotRow) -> str:
-    """Return a key of a job or of an array's waiting tasks, which stays when some of them start."""
-    return row["label"].partition("[")[0]
+    """Return a key of a job or of an array's waiting tasks, which stays when some of them start.
+    Ended tasks that share a row are meant one by one."""
+    return row["label"] if row["ended_at"] is not None else row["label"].partition("[")[0]
 
 
 def leaf_of(row: SnapshotRow) -> str:
@@ -499,10 +500,10 @@ def _press(
     if state.question is not None:
         act = state.question.act if key in ("y", "Y") else None
         told = "" if act else "nothing done"
-        marked = {} if act else state.marked
+        marked = hidden_marks(state, lists, viewer) if act else state.marked
         return replace(state, question=None, message=told, marked=marked), act
     if state.prompt is not None:
-        return _answer(state, state.prompt, key)
+        return _answer(state, state.prompt, key, hidden_marks(state, lists, viewer))
     if state.is_typing:
         return _type(state, key), None
     if key in ("?", "f1") and state.page is not Page.HELP:
@@ -510,8 +511,8 @@ def _press(
         return replace(state, page=Page.HELP, under=under, scroll=0), None
     if key == "l" and state.page in (Page.MAIN, Page.JOB) and (row := selected(state, lists)):
         return _open_log(state, row), None
-    if key in ACTIONS and (rows := targets(state, lists)):
-        return _act(state, key, rows, viewer)
+    if key in ACTIONS and (rows := targets(state, lists, viewer)):
+        return _act(state, key, rows, viewer, hidden_marks(state, lists, viewer))
     if state.page is not Page.MAIN:
         return _on_page(state, key, page_rows), None
     if key == "q":
@@ -519,16 +520,32 @@ def _press(
     return _on_main(state, key, lists, page_rows, window), None
 
 
-def targets(state: State, lists: Lists) -> list[SnapshotRow]:
-    """Return the jobs that an action affects: the marked ones, or else that of the page or under
-    the cursor."""
-    if state.page is Page.MAIN and state.marked and state.panel is not TopPanel.TREE:
+def hidden_marks(state: State, lists: Lists, viewer: Viewer) -> dict[str, SnapshotRow]:
+    """Return the marked jobs that the filter hides, which no action affects."""
+    row_filter = state.row_filter
+    if row_filter.is_empty():
+        return {}
+    # The daemon's answer has rows that do not show the text, such as that of a waiting task.
+    listed = {mark_of(row) for panel in _PANELS[1:] for row in lists[panel]}
+    return {
+        mark: row
+        for mark, row in state.marked.items()
+        if mark not in listed and not _is_chosen(row, row_filter, viewer.user)
+    }
+
+
+def targets(state: State, lists: Lists, viewer: Viewer) -> list[SnapshotRow]:
+    """Return the jobs that an action affects: the marked ones that the filter lets through, or else
+    that of the page or under the cursor."""
+    hidden = hidden_marks(state, lists, viewer)
+    marked = {mark: row for mark, row in state.marked.items() if mark not in hidden}
+    if state.page is Page.MAIN and marked and state.panel is not TopPanel.TREE:
         listed = {
             mark_of(row): row
             for panel in (TopPanel.ENDED, TopPanel.WAITING, TopPanel.RUNNING)
             for row in lists[panel]
         }
-        return [listed.get(mark, row) for mark, row in state.marked.items()]
+        return [listed.get(mark, row) for mark, row in marked.items()]
     row = selected(state, lists)
     return [] if row is None else [row]
 
@@ -645,7 +662,7 @@ def _on_main(state: State, key: str, lists: Lists, page_rows: int, window: Windo
             return replace(state, has_mouse=not state.has_mouse, message=f"the mouse is {told}")
         case " " if state.panel is TopPanel.TREE:
             return _fold(state, rows[at]) if rows else state
-        case " " if rows and state.panel in (TopPanel.RUNNING, TopPanel.WAITING):
+        case " " if rows:
             return _move(_mark(state, rows[at]), rows, at + 1)
         case "esc" if state.marked:
             return replace(state, marked={})
@@ -720,11 +737,15 @@ def _mark(state: State, row: SnapshotRow) -> State:
 
 
 def _act(
-    state: State, key: str, rows: Sequence[SnapshotRow], viewer: Viewer
+    state: State,
+    key: str,
+    rows: Sequence[SnapshotRow],
+    viewer: Viewer,
+    hidden: Mapping[str, SnapshotRow],
 ) -> tuple[State, Act | None]:
     match begin(key, rows, viewer):
         case Act() as act:
-            return replace(state, marked={}), act
+            return replace(state, marked=hidden), act
         case Question() as question:
             return replace(state, question=question), None
         case Prompt() as prompt:
@@ -733,8 +754,10 @@ def _act(
             return replace(state, message=str(why), is_bad=True), None
 
 
-def _answer(state: State, prompt: Prompt, key: str) -> tuple[State, Act | None]:
-    """Handle a key while a value is typed."""
+def _answer(
+    state: State, prompt: Prompt, key: str, hidden: Mapping[str, SnapshotRow]
+) -> tuple[State, Act | None]:
+    """Handle a key while a value is typed. `hidden` are the marked jobs that are not meant."""
     match key:
         case "esc":
             return replace(state, prompt=None, message="nothing done"), None
@@ -744,6 +767,6 @@ def _answer(state: State, prompt: Prompt, key: str) -> tuple[State, Act | None]:
             except Refused as error:
                 hint = f" ({error.hint})" if error.hint else ""
                 return replace(state, message=f"{error.text}{hint}", is_bad=True), None
-            return replace(state, prompt=None, marked={}), act
+            return replace(state, prompt=None, marked=hidden), act
     text = _typed(prompt.text, key)
     return replace(state, prompt=replace(prompt, text=text)), None

@@ -58,6 +58,7 @@ from drfd_cli.top.state import (
     TopPanel,
     Window,
     cursor,
+    hidden_marks,
     mark_of,
     shown,
     targets,
@@ -362,7 +363,7 @@ def hit_at(scene: Scene, size: Size, theme: Theme, column: int, line: int) -> Hi
 
 def _is_marked(state: State, panel: TopPanel) -> Callable[[Any], bool] | None:
     """Return a function that tells which rows are marked, or None if none is."""
-    if not state.marked or panel not in (TopPanel.RUNNING, TopPanel.WAITING):
+    if not state.marked or panel is TopPanel.TREE:
         return None
     return lambda row: mark_of(row) in state.marked
 
@@ -488,6 +489,7 @@ _FIRST_KEYS = (
     "h",
     "p",
     "l",
+    "r",
     "e",
     "Enter",
     "n N",
@@ -504,12 +506,17 @@ def _key_line(scene: Scene, listed: Lists, theme: Theme, columns: int) -> Line:
     colours left out."""
     state, viewer = scene.state, viewer_of(scene.snapshot)
     keys = dict(_KEYS[state.page])
-    rows = targets(state, listed)
+    rows = targets(state, listed, viewer)
     for key in ACTIONS.keys() & keys.keys():
         keys[key] = word_of(key, rows[0] if rows else None)
+    unfit = {
+        key for key in ACTIONS if not any(not refusal(key, row, viewer) for row in rows)
+    }  # fmt: skip
     widths = {key: len(key) + len(word) + 2 for key, word in keys.items()}
     order = [key for key in _FIRST_KEYS if key in keys]
     order += [key for key in keys if key not in order]
+    # On a narrow screen, what works on the selected job has the room of what does not.
+    order.sort(key=lambda key: key in unfit)
     kept, left = set(), columns
     for key in order:
         if widths[key] <= left:
@@ -519,7 +526,7 @@ def _key_line(scene: Scene, listed: Lists, theme: Theme, columns: int) -> Line:
     for key, word in keys.items():
         if key not in kept:
             continue
-        if key not in ACTIONS or any(not refusal(key, row, viewer) for row in rows):
+        if key not in unfit:
             line += [Segment(f" {key} ", theme["key"]), Segment(word, theme["foot"])]
         elif theme.has_colour:
             line.append(Segment(f" {key} {word}", theme["off"]))
@@ -533,7 +540,7 @@ def _foot(scene: Scene, listed: Lists, theme: Theme, size: Size) -> list[Line]:
     state, columns = scene.state, size.columns
     told: list[Line] = []
     if state.page is Page.MAIN and state.marked:
-        words = f" {len(state.marked)} marked; a key is for all of them, Esc unmarks"
+        words = _marks_words(state, len(hidden_marks(state, listed, viewer_of(scene.snapshot))))
         told = [[Segment(fit(words, columns), theme["held"])]]
     elif state.page is Page.MAIN and not state.row_filter.is_empty():
         told = [[Segment(fit(f" only {_choice(state)}; Esc shows all", columns), theme["held"])]]
@@ -553,6 +560,17 @@ def _foot(scene: Scene, listed: Lists, theme: Theme, size: Size) -> list[Line]:
         told = [pressing]
     told += [[spaces(columns)]] * (height - len(told))
     return [*told, _key_line(scene, listed, theme, columns)]
+
+
+def _marks_words(state: State, hidden: int) -> str:
+    """Return how many jobs are marked, and for which of them a key is."""
+    count = len(state.marked)
+    if not hidden:
+        return f" {count} marked; a key is for all of them, Esc unmarks"
+    if hidden < count:
+        shown = count - hidden
+        return f" {count} marked, {hidden} hidden by the filter; a key is for the {shown} shown"
+    return f" {count} marked, all hidden by the filter; a key is for the job selected"
 
 
 def _pressing(state: State, theme: Theme, columns: int) -> Line | None:

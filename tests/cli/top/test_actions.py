@@ -12,7 +12,17 @@ from drfd.client.connection import Connection
 from drfd_cli.top.actions import Act, Prompt, Question, Verb, Viewer, begin, refusal
 from drfd_cli.top.feed import request_action
 from drfd_cli.top.paint import Theme
-from drfd_cli.top.state import Page, State, TopPanel, UserAction, press, shown, viewer_of
+from drfd_cli.top.state import (
+    Page,
+    RowFilter,
+    State,
+    TopPanel,
+    UserAction,
+    press,
+    shown,
+    targets,
+    viewer_of,
+)
 from drfd_cli.top.view import Scene, Size, screen
 
 ALICE, ROOT = Viewer("alice", is_admin=False), Viewer("root", is_admin=True)
@@ -102,7 +112,6 @@ def test_one_job_is_suspended_resumed_held_and_released_at_once() -> None:
         ("t", "unlimited", Verb.SET, {"time_limit_s": 0}, "time limit unlimited"),
         ("P", "-5", Verb.SET, {"priority": -5}, "priority -5"),
         ("x", "usr1", Verb.SIGNAL, {"signal": 10}, "SIGUSR1"),
-        ("x", "", Verb.SIGNAL, {"signal": 15}, "SIGTERM"),
     ],
 )
 def test_a_value_is_typed_and_set(
@@ -113,6 +122,44 @@ def test_a_value_is_typed_and_set(
     assert asked.prompt is not None
     _, action = after(asked, "enter")
     assert action == Act(verb, asked.prompt.labels, fields, words)
+
+
+def test_enter_alone_sends_no_signal() -> None:
+    told, action = after(State(), "x", "enter")
+    assert (action, told.is_bad) == (None, True)
+    assert told.message == "write which signal (TERM, INT, USR1, ... or a number)"
+    assert after(told, *"term", "enter")[1] == Act(Verb.SIGNAL, ("1",), {"signal": 15}, "SIGTERM")
+
+
+def test_marked_jobs_that_a_filter_hides_are_left_alone_and_stay_marked() -> None:
+    marked, _ = after(WAITING, " ", " ")
+    assert list(marked.marked) == ["4", "5"]
+    fewer, _ = after(marked, "/", *"held", "enter")
+    assert "2 marked, 1 hidden by the filter; a key is for the 1 shown" in last_lines(fewer)
+    asked, _ = after(fewer, "c")
+    assert asked.question is not None
+    assert asked.question.act == Act(Verb.CANCEL, ("5",))
+    done, _ = after(asked, "y")
+    assert list(done.marked) == ["4"]
+    other, _ = after(marked, "/", *"6_", "enter")
+    assert "2 marked, all hidden by the filter; a key is for the job selected" in last_lines(other)
+    assert after(other, "h")[1] == Act(Verb.HOLD, ("6_[0-9]",))
+    assert list(after(other, "h")[0].marked) == ["4", "5"]
+
+
+def test_a_waiting_task_found_by_the_daemon_is_not_hidden() -> None:
+    state = State(
+        panel=TopPanel.WAITING, row_filter=RowFilter("6_7"),
+        marked={"6_": waits(6, label="6_[0-9]", tasks=10)},
+    )  # fmt: skip
+    lists = {**shown(mixed(), state), TopPanel.WAITING: [waits(6, label="6_[0-9]", tasks=10)]}
+    assert [each["label"] for each in targets(state, lists, ALICE)] == ["6_[0-9]"]
+
+
+def test_what_works_on_the_job_has_the_room_of_a_narrow_screen() -> None:
+    assert " r retry" in last_lines(State(panel=TopPanel.ENDED), columns=80)
+    assert " r retry" not in last_lines(State(), columns=80)
+    assert " p suspend" in last_lines(State(), columns=80)
 
 
 @pytest.mark.parametrize(("key", "text"), [("t", "soon"), ("P", "high"), ("P", "9999999")])
@@ -220,3 +267,34 @@ def test_an_ended_job_is_submitted_again(daemon: CannedDaemon) -> None:
     assert ask(daemon, Act(Verb.RETRY, ("7",))).text == "submitted job 12, which is 7 again"
     [sent] = daemon.asked("submit")
     assert {key: sent[key] for key in before} == before
+
+
+def test_ended_jobs_are_marked_and_submitted_again_after_one_question(
+    daemon: CannedDaemon,
+) -> None:
+    two = snapshot(ended=[ended(7), ended(8, code="FAILED")])
+    state = State(panel=TopPanel.ENDED)
+    for key in (" ", " ", "r"):
+        state, action = press(state, key, shown(two, state), 5, viewer=ALICE)
+    act = Act(Verb.RETRY, ("7", "8"))
+    assert (state.question, action) == (Question(act, "retry 2 jobs?"), None)
+    before = {"argv": ["true"], "cwd": "/", "stdout": "a", "stderr": "a", "demand": {}}
+    daemon.replies = {
+        "submission": {
+            "submission": before,
+            "label": "7", "state": "FAILED", "live": False,
+        },
+        "hello": {"version": "1", "user": "alice", "admin": False, "key_socket": None},
+        "submit": {"id": 12},
+    }  # fmt: skip
+    told = ask(daemon, act)
+    assert told.text == "submitted 2 jobs again, as job 12 and the following"
+    assert len(daemon.asked("submit")) == 2
+
+
+def test_ended_tasks_that_share_a_row_are_marked_apart_from_the_waiting_ones() -> None:
+    rows = [ended(7, label="6_7", name="a", array_id=6, array_index=7),
+            ended(8, label="6_8", name="a", array_id=6, array_index=8)]  # fmt: skip
+    both = {**mixed(), "ended": rows}
+    state, _ = press(State(panel=TopPanel.ENDED), " ", shown(both, State()), 5, viewer=ALICE)
+    assert list(state.marked) == ["6_[7-8]"]
