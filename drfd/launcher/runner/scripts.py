@@ -19,12 +19,21 @@ VARIABLE = "DRF_SCRIPT"
 #: Stands in `PROGRAMS` for the number of the text's descriptor.
 MARK = "~"
 
+#: The options of this bash, for another.
+_FLAGS = '"-${-//[!abefhkmnptuvxBCEHPT]/}"'
+#: bash imports BASH_SOURCE as an ordinary variable, which can be unset and then be an array: bash
+#: puts the files of functions and of `source` before what is in it. Meanwhile it names the file of
+#: BASH_ENV. A bash that does not let go of it gets the file in memory.
+_NAMED = (
+    'if unset BASH_SOURCE 2>/dev/null && BASH_SOURCE=("$0") && [ "${BASH_SOURCE[*]}" = "$0" ]; '
+    f'then eval "$(</proc/self/fd/~)"; else exec "$BASH" {_FLAGS} /proc/self/fd/~ "$@"; fi'
+)
 #: bash gets the text itself, never the file, which may be another by then. `eval` keeps $0 and
-#: counts lines from its own, but sets no BASH_SOURCE; a script that wants one gets the file in
-#: memory.
+#: counts lines from its own, but sets no BASH_SOURCE; a script that wants one gets a bash of its
+#: own.
 _SHELL = (
     'if [ "${BASH_VERSION-}" ]; then case "$(</proc/self/fd/~)" in *BASH_SOURCE*) '
-    'exec "$BASH" "-${-//[!abefhkmnptuvxBCEHPT]/}" /proc/self/fd/~ "$@";; '
+    f'exec /usr/bin/env "BASH_SOURCE=${{BASH_ENV-}}" "$BASH" {_FLAGS} -c \'{_NAMED}\' "$0" "$@";; '
     '*) eval "$(</proc/self/fd/~)";; esac; else . /proc/self/fd/~; fi'
 )
 #: As Python runs a file: a module named __main__, whose tracebacks begin in the script.

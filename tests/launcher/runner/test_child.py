@@ -600,16 +600,34 @@ _GUARDED = (
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_script_that_asks_for_bash_source_gets_its_own_text(
+def test_a_script_that_asks_for_bash_source_runs_as_stored_and_sees_its_path(
     run: Run, work: Path, is_there: bool
 ) -> None:
     path, variables = _script_at(work, _GUARDED)
+    path.write_text("echo changed\n")
     if not is_there:
         path.unlink()
     attempt = run(order("train", cwd=work, script=_GUARDED, env=variables))
     assert attempt.ended is not None
     assert attempt.ended["exit_code"] == 127, "-e holds"
-    assert (work / "out").read_text() == "/proc/self/fd\n", "main has run"
+    assert (work / "out").read_text() == f"{path.parent}\n", "main has run"
+    assert f"{path}: line 5: nosuch1: command not found" in (work / "err").read_text()
+
+
+def test_bash_source_tells_libraries_and_functions_who_calls(run: Run, work: Path) -> None:
+    text = (
+        '#!/usr/bin/env bash\nfrom() {\n  echo "${BASH_SOURCE[@]##*/} ${BASH_LINENO[0]}"\n}\n'
+        '. "$(dirname "${BASH_SOURCE[0]}")/lib"\nfrom\n'
+        'bash -c \'echo "child:${BASH_SOURCE[*]}"\'\necho "${#BASH_SOURCE[@]} $# $2"\n'
+    )
+    path, variables = _script_at(work, text)
+    (path.parent / "lib").write_text("from\n")
+    (path.parent / "start").write_text('echo "${BASH_SOURCE[0]##*/}"\n')
+    variables["BASH_ENV"] = str(path.parent / "start")
+    succeeded(run(order("train", "a", "b  c", cwd=work, script=text, env=variables)))
+    assert (work / "out").read_text().splitlines()[1:] == [
+        "start", "train lib train 1", "train train 6", "start", "child:", "1 2 b  c"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("head", ["#!/bin/bash", "#!/usr/bin/env bash"])
