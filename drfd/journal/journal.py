@@ -7,6 +7,7 @@ One writer: the daemon, which holds the state directory's lock.
 from __future__ import annotations
 
 import hashlib
+import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -22,6 +23,7 @@ from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome
 from drfd.core.model.resources import NOTHING, Axes, Resources
 from drfd.core.model.stimuli import Kept
+from drfd.core.scheduling.backfill import Promise
 from drfd.core.usage import Curve
 from drfd.journal import records
 from drfd.journal.arrays import Arrays
@@ -82,6 +84,17 @@ class Journal:
         except HostError:
             self.rollback()
             raise
+
+    def promises(self) -> tuple[Promise, ...]:
+        """Return what the last daemon has promised to big jobs; nothing in an older journal."""
+        value = self._fact("reservations")
+        with self._db.reported("read"):
+            return tuple([Promise(*each) for each in json.loads(value or "[]")])
+
+    def put_promises(self, promises: Sequence[Promise]) -> None:
+        """Store what is promised to big jobs, in the open transaction."""
+        query = "insert or replace into facts values ('reservations', ?)"
+        self._db.write(query, (json.dumps(promises),))
 
     def _open(self) -> Database:
         while True:

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field, replace
 from heapq import merge
 from math import inf
 from operator import itemgetter
+from typing import NamedTuple
 
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.ledger.queue import Entry
@@ -59,6 +60,34 @@ class Reservation:
     #: Whether jobs have been preempted for this one. Such a reservation is a drain from the start
     #: and is kept while the job waits, whatever `ReservationSettings` says.
     is_forced: bool = False
+
+    @property
+    def promise(self) -> Promise:
+        return Promise(self.job_id, self.due_s, self.missed, self.is_forced)
+
+
+class Promise(NamedTuple):
+    """What outlives the daemon of a reservation. A pass computes the rest again, so this changes
+    only when a reservation is made, is kept, or becomes late."""
+
+    job_id: int
+    due_s: float
+    missed: int = 0
+    is_forced: bool = False
+
+    def restored(self, leaf: str, demand: Vector, now_s: float) -> Reservation:
+        """Return the reservation, which the next pass renews before it starts anything."""
+        return Reservation(
+            job_id=self.job_id,
+            leaf=leaf,
+            demand=demand,
+            start_s=now_s,
+            end_s=now_s,
+            extra=minus(demand, demand),
+            due_s=self.due_s,
+            missed=self.missed,
+            is_forced=self.is_forced,
+        )
 
 
 _time = itemgetter(0)

@@ -1,7 +1,7 @@
 """The scheduler: makes scheduling passes, and keeps what one pass needs of those before it.
 
-Its state is not part of the ledger: nothing here decides what is true of a job, and all of it can
-be rebuilt from jobs that have ended.
+Its state is not part of the ledger: nothing here decides what is true of a job. It can be rebuilt
+from jobs that have ended, and from the promises of reservations (`Scheduler.restore`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, Outcome, leaf_path
 from drfd.core.model.stimuli import Now
-from drfd.core.scheduling.backfill import Reservation, forced
+from drfd.core.scheduling.backfill import Promise, Reservation, forced
 from drfd.core.scheduling.kept_free import ExternalLoad, ExternalLoadEstimator
 from drfd.core.scheduling.plan import PassLimits, Plan
 from drfd.core.scheduling.preemption import Departures, Starvation, Supply, preempt
@@ -70,13 +70,26 @@ class Scheduler:
         #: The pools in which users may have jobs: those of the configuration, and those that were
         #: removed from it and still have jobs.
         self._pools: set[str] = set()
+        #: The reservations for the next pass while there is no latest one.
+        self._restored: tuple[Reservation, ...] = ()
         #: Whether the room that the latest pass kept for a starving job was given up after it, so
         #: that other jobs may start there.
         self._has_dropped_reservation = False
 
     @property
     def reservations(self) -> tuple[Reservation, ...]:
-        return () if self.last_plan is None else tuple(self.last_plan.reservations)
+        return self._restored if self.last_plan is None else tuple(self.last_plan.reservations)
+
+    def restore(self, promises: Iterable[Promise], ledger: Ledger, now_s: float) -> None:
+        """Let the next pass keep what passes of an earlier daemon, or over other books, have
+        promised to big jobs. Without this it would start jobs in their way before it reserves."""
+        found = []
+        for promise in promises:
+            job = ledger.find(promise.job_id)
+            demand = None if job is None else ledger.wanted(job)
+            if job is not None and demand is not None:
+                found.append(promise.restored(job.spec.leaf, demand, now_s))
+        self._restored = tuple(found)
 
     @property
     def past_usage(self) -> Mapping[str, float]:
@@ -183,8 +196,9 @@ class Scheduler:
             self._wait_index.touch(leaf, ())
 
     def forget_derived_state(self) -> None:
-        """Drop what was derived from the ledger, because another one takes its place."""
-        self.last_plan = None
+        """Drop what was derived from the ledger, because another one takes its place. What was
+        promised to big jobs can be given back by `restore`."""
+        self.last_plan, self._restored = None, ()
         self._wait_index = self._ends = None
 
     def forget_axes(self) -> None:
@@ -198,9 +212,11 @@ class Scheduler:
         array_state = ledger.arrays.get(job_id)
         array = None if array_state is None else array_state.array
         self._touch((array or ledger.job(job_id)).spec.leaf)
-        if self.last_plan is not None:
-            ids = range(job_id, 1 + (job_id if array is None else array.last_id))
-            kept = tuple(each for each in self.reservations if each.job_id not in ids)
+        ids = range(job_id, 1 + (job_id if array is None else array.last_id))
+        kept = tuple(each for each in self.reservations if each.job_id not in ids)
+        if self.last_plan is None:
+            self._restored = kept
+        else:
             self.last_plan = replace(self.last_plan, reservations=kept)
 
     def remember(self, jobs: Iterable[Job], rules: Rules, now: Now) -> None:

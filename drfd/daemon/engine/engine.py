@@ -39,6 +39,7 @@ from drfd.core.model.stimuli import (
     SubmitAsked,
     Tick,
 )
+from drfd.core.scheduling.backfill import Promise
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.plan import PassLimits
 from drfd.core.scheduling.scheduler import Scheduler
@@ -201,6 +202,8 @@ class Engine:
     #: the loop: clients get their answers first.
     _log_entries: list[tuple[Job, str]] = field(default_factory=list)
     _durable_entries: list[tuple[Job, str]] = field(default_factory=list)
+    #: What is promised to big jobs, as the journal has it.
+    _promises: tuple[Promise, ...] = ()
     #: Starts the turn that is due by time alone.
     _timer: asyncio.TimerHandle | None = None
 
@@ -214,6 +217,8 @@ class Engine:
         self.adopt(self.rules)
         now, span_s = self.clock(), _REMEMBERED_HALF_LIVES * self.rules.half_life_s
         self.scheduler.remember(self.journal.ended_since(now.at_s - span_s), self.rules, now)
+        self._promises = self.journal.promises()
+        self.scheduler.restore(self._promises, self.ledger, now.at_s)
 
     def submit(self, work: Work) -> None:
         """Queue work for the next turn of the running loop."""
@@ -339,6 +344,7 @@ class Engine:
                     self._record(event, touched)
                 self.notifying_s = self.clock().mono_s - since_mono_s
             self._schedule(touched)
+            self._store_promises()
         except MemoryError:
             raise short_of_memory() from None
         if goes_on and self._has_left_over():
@@ -437,6 +443,7 @@ class Engine:
         if self.rules.axes != self.ledger.axes:
             self._use_ledger(self.ledger.with_axes(self.rules.axes))
             self.scheduler.forget_axes()
+            self.scheduler.restore(self._promises, self.ledger, self.clock().at_s)
 
     def started(self, seen_alive_s: float) -> None:
         """Record for a later audit that a daemon starts; the next turn makes it durable.
@@ -565,6 +572,14 @@ class Engine:
         if self.ledger.shortages:
             self._retry_s = self.ledger.shortages.next_s(self.clock().at_s)
 
+    def _store_promises(self) -> None:
+        """Make what is promised to big jobs durable with the turn, so that it outlives the
+        daemon."""
+        promises = tuple([each.promise for each in self.scheduler.reservations])
+        if promises != self._promises:
+            self.journal.put_promises(promises)
+            self._promises = promises
+
     def _record(self, event: ev.Event, touched: dict[int, Job]) -> None:
         if isinstance(event, ev.Cleaned | ev.Requeued | ev.Retried):
             # The usage is read before a requeueing resets it.
@@ -611,6 +626,8 @@ class Engine:
         self.journal.rollback()
         self._use_ledger(self.journal.load(self.rules.axes))
         self.scheduler.forget_derived_state()
+        self._promises = self.journal.promises()
+        self.scheduler.restore(self._promises, self.ledger, self.clock().at_s)
         self._log_entries.clear()
         self._wants_pass = True
 

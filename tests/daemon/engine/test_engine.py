@@ -582,6 +582,77 @@ def test_a_restarted_daemon_owes_what_the_dead_one_owed(make_shell: MakeShell) -
     assert after.host.take() == [Launch(1, 1), Terminate(2, 1)]
 
 
+def promised(make_shell: MakeShell, clock: Any, **how: Any) -> Shell:
+    """A daemon on whose 9 cores alice's job has 6 for ten minutes; bob waits for all 9, which are
+    reserved for him, and for 1 core for a day."""
+    by = replace(rules(9, 90), patience=ReservationSettings(patience_s=0))
+    shell = make_shell(by=by, clock=clock, **how)
+    if not shell.engine.ledger.jobs:
+        for cores, actor, limit_s in ((6, ALICE, 600), (9, BOB, 600), (1, BOB, 86400)):
+            asked = spec(
+                f"root.{actor.user}", actor=actor, asks=demand(cores), time_limit_s=limit_s
+            )
+            shell.turn(st.SubmitAsked(clock(), asked, False))
+            if cores == 6:
+                shell.turn(attempt_started(1))
+    return shell
+
+
+PROMISED = {1: "RUNNING", 2: "PENDING", 3: "PENDING"}
+
+
+def test_a_restarted_daemon_starts_nothing_in_the_way_of_a_big_job_with_a_reservation(
+    make_shell: MakeShell,
+) -> None:
+    """The long small job keeps its leaf's promise, and comes before any new reservation."""
+    seconds = [10.0]
+    before = promised(make_shell, lambda: now(seconds[0]))
+    assert states(before) == PROMISED
+    [reserved] = before.engine.scheduler.reservations
+    before.host.take()
+    seconds[0] = 20.0
+    after = promised(make_shell, lambda: now(seconds[0]))
+    after.turn()
+    assert states(after) == PROMISED
+    [renewed] = after.engine.scheduler.reservations
+    assert (renewed.job_id, renewed.due_s) == (reserved.job_id, reserved.due_s)
+    after.turn(ended(1, at_s=30.0), gone(1))
+    assert states(after) == {2: "STARTING", 3: "PENDING"}
+    after.host.take()
+    assert [each.job_id for each in after.journal.promises()] == [3]
+
+
+def test_a_big_job_starts_first_that_fits_since_the_daemon_has_died(
+    make_shell: MakeShell,
+) -> None:
+    """The end of what it waited for is reported to the next daemon, with its first turn."""
+    before = promised(make_shell, now)
+    before.host.take()
+    after = promised(make_shell, now)
+    after.turn(ended(1, at_s=30.0), gone(1))
+    assert states(after) == {2: "STARTING", 3: "PENDING"}
+    after.host.take()
+
+
+def test_a_turn_that_cannot_be_recorded_forgets_no_reservation(make_shell: MakeShell) -> None:
+    shell = promised(make_shell, now, journal=FullDisk)
+    shell.journal.is_full = True
+    shell.turn(asks(1, held=True))
+    shell.journal.is_full = False
+    shell.engine.want_pass()
+    shell.turn()
+    assert states(shell) == PROMISED
+    shell.host.take()
+
+
+def test_other_kinds_of_resources_forget_no_reservation(make_shell: MakeShell) -> None:
+    shell = promised(make_shell, now)
+    shell.engine.adopt(replace(shell.engine.rules, axes=Axes(gres=("gpu",))))
+    shell.turn()
+    assert states(shell) == PROMISED
+    shell.host.take()
+
+
 def test_a_restarted_daemon_schedules_in_its_first_turn(make_shell: MakeShell) -> None:
     make_shell(ready=False).turn(asks())
     after = make_shell()
