@@ -15,7 +15,7 @@ import sys
 from drfd.common.errors import ConfigError
 from drfd.common.quick_json import decode, encode
 from drfd.linux.unix_sockets import connect_in_line, peer_of
-from drfd.payload.environment import as_given, capture
+from drfd.payload.environment import SOCKET, SYSTEM_SOCKET, addressed, as_given, capture
 from drfd.payload.pack import of_request, output_fields
 from drfd.payload.signature import digest_of, fetch_key, proof_of
 from drfd_cli.submitting import personal
@@ -41,7 +41,6 @@ _SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 #: Most digits of a number that is read here.
 _DIGITS = 6
 _LEAST_MEMORY = 1 << 20
-_SYSTEM_SOCKET = "/run/drfd/drfd.sock"
 #: Seconds that each exchange with the daemon may take.
 _ANSWER_S = 120
 _LONGEST_NAME = 256
@@ -177,12 +176,12 @@ def _any_amount(option: str, value: str) -> int | None:
 
 def surroundings(name: object) -> dict[str, object] | None:
     """Return the fields that the job takes from this process: environment, directory and umask.
-    Returns None if a message to the user is needed, also about the job's `name`."""
+    Returns None if the complete program is needed, also for a message about the job's `name`."""
     # A file that drf opens would get the number of a closed standard descriptor.
     if None in (sys.stdin, sys.stdout, sys.stderr):
         return None
-    env = capture(as_given(os.environ), ())
     try:
+        env = addressed(capture(as_given(os.environ), ()), socket_of_daemon()[0])
         cwd = os.getcwd()
     except OSError:
         return None
@@ -208,12 +207,12 @@ def warn(doubts: Iterable[str]) -> None:
 def socket_of_daemon() -> tuple[str, bool]:
     """Return the socket that `drfd.client.connection.choose` would find, and whether it is that of
     the user's own daemon. Raises OSError if only `choose` can find it."""
-    if named := os.environ.get("DRFD_SOCKET"):
+    if named := os.environ.get(SOCKET):
         return named, False
-    if os.path.isdir(os.path.dirname(_SYSTEM_SOCKET)):
-        return _SYSTEM_SOCKET, False
+    if os.path.isdir(os.path.dirname(SYSTEM_SOCKET)):
+        return SYSTEM_SOCKET, False
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
-        return f"{runtime}/drfd.sock", True
+        return f"{runtime}/drfd.sock", "DRF_JOB_ID" not in os.environ
     raise FileNotFoundError
 
 

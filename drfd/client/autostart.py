@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from drfd.common import paths
-from drfd.common.errors import Unavailable
+from drfd.common.errors import StillStarting, Unavailable
 from drfd.linux.unix_sockets import at_socket
 
 #: Seconds that a daemon may take to answer after its start.
@@ -51,8 +51,10 @@ def await_daemon(process: subprocess.Popen[bytes], socket_path: Path, log_path: 
     while time.monotonic() < deadline:
         if _answers(socket_path):
             return
-        # Exit 1 may mean that another process was faster, whose daemon is about to answer.
-        if process.poll() not in (None, 1):
+        # Another process may have been faster: its daemon is about to answer.
+        if process.poll() not in (None, StillStarting.exit_code):
+            if _answers(socket_path):
+                return
             break
         time.sleep(0.05)
     words = log_path.read_text(errors="replace").strip().rpartition("\n")[2]

@@ -151,7 +151,8 @@ class Client:
 
         Raises Refused for a value that cannot be read or that the daemon does not accept.
         """
-        return int(self._connection.submit(**_submission(argv, options))["id"])
+        fields = self._connection.addressed(_submission(argv, options))
+        return int(self._connection.submit(**fields)["id"])
 
     def submit_many(self, jobs: Iterable[Mapping[str, object]]) -> list[int | DrfdError]:
         """Queue many jobs, without waiting for the reply to one before the next is sent.
@@ -159,7 +160,9 @@ class Client:
         Each of `jobs` has the arguments of `submit`. Return their ids in order, with the refusal in
         place of the id of a job that was refused.
         """
-        replies = self._connection.submit_all(_submission_of(each) for each in jobs)
+        replies = self._connection.submit_all(
+            self._connection.addressed(_submission_of(each)) for each in jobs
+        )
         return [each if isinstance(each, DrfdError) else int(each["id"]) for each in replies]
 
     # -- looking ------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from select import select
 
 from drfd.common.errors import BY_KIND, DrfdError, Refused, Unavailable
 from drfd.linux.unix_sockets import at_socket, peer_of
+from drfd.payload.environment import SOCKET, addressed
 from drfd.payload.pack import of_request
 from drfd.payload.signature import digest_of, fetch_key, proof_of
 from drfd.protocol.codec import VERSION, Message, decode, encode_request
@@ -312,6 +313,11 @@ class Connection:
                 )
         return reply
 
+    def addressed(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of a new job, whose environment tells `drf` inside it of this
+        daemon."""
+        return {**fields, "env": addressed(fields["env"], str(self.path))}
+
     def submit(self, **fields: object) -> replies.SubmitReply:
         """Submit a job. A submission whose reply was lost is sent again with the same key, so that
         it is queued once."""
@@ -444,19 +450,21 @@ class Connection:
 
 def choose(explicit: str | None, *, start: Start | None) -> Connection:
     """Return a connection to the daemon at `explicit` or DRFD_SOCKET, else to the system's, else to
-    the user's own. Only the user's own is started when it does not run."""
+    the user's own. Only the user's own is started when it does not run, and not by a job: it would
+    end with the job."""
     from pathlib import Path
 
     from drfd.common import paths
 
-    named = explicit or os.environ.get("DRFD_SOCKET")
+    named = explicit or os.environ.get(SOCKET)
     if named:
         return Connection(Path(named))
     # The directory exists from the first start after a boot on, so no user's own daemon is started
     # while the system's daemon restarts.
     if paths.SYSTEM_SOCKET.parent.exists():
         return Connection(paths.SYSTEM_SOCKET)
-    return Connection(paths.user_socket(os.environ), start=start)
+    is_inside = "DRF_JOB_ID" in os.environ
+    return Connection(paths.user_socket(os.environ), start=None if is_inside else start)
 
 
 def _open(path: Path | str) -> _socket.socket:

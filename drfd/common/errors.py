@@ -6,6 +6,7 @@ DrfdError
 ├── Unavailable     the daemon cannot be reached or understood            exit 69
 ├── ConfigError     the configuration is wrong; names file and key        exit 78
 └── HostError       the machine said no: a file, a cgroup, a full disk    exit 1
+    └── StillStarting another daemon has begun to start here                exit 75
 
 Anything else that is raised is a bug and is not caught.
 `code` is stable and meant for scripts and tests; the words may improve.
@@ -47,6 +48,10 @@ class ConfigError(DrfdError):
 
 class HostError(DrfdError):
     exit_code = 1
+
+
+class StillStarting(HostError):
+    exit_code = 75
 
 
 def short_of_memory() -> HostError:

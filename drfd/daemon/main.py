@@ -111,6 +111,7 @@ def serve(options: argparse.Namespace) -> None:
         lock=lock,
     )
     daemon = Daemon(config, site, surroundings, reread)
+    spawn.publish(lock, listening.path)
     log.info("event=ready socket=%s state=%s", listening.path, places.state)
     try:
         asyncio.run(daemon.run(listening.listener, idle_exit_s=options.idle_exit))

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from drfd.common.errors import ConfigError, HostError
+from drfd.common.errors import ConfigError, HostError, StillStarting
 from drfd.daemon.config import Config
 from drfd.daemon.launcher_link.messages import payload_for
 from drfd.journal.journal import waiting_jobs
@@ -100,10 +100,31 @@ def prepare(places: Places) -> int:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        text = f"another drfd is running with the state directory {places.state}"
+        address = _published(lock)
+        if not address:
+            raise StillStarting("running", text) from None
         raise HostError(
-            "running", f"another drfd is running with the state directory {places.state}"
+            "running", text, hint=f"DRFD_SOCKET or --socket name its socket: {address}"
         ) from None
+    status = os.fstat(lock)
+    # Root must not empty a file that has another name elsewhere.
+    if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+        os.truncate(lock, 0)
     return lock
+
+
+def _published(lock: int) -> str:
+    """Return where the daemon that holds the lock answers, or nothing if it does not yet."""
+    try:
+        return os.pread(lock, 4096, 0).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def publish(lock: int, socket_path: Path) -> None:
+    """Note in the lock's file that the daemon answers, and where."""
+    os.pwrite(lock, os.fsencode(socket_path.absolute()), 0)
 
 
 def _make_state(state: Path) -> None:

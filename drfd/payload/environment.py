@@ -10,9 +10,14 @@ Names are compared without regular expressions, which take longer to load than a
 
 from __future__ import annotations
 
+import os
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+
+#: The variable that names the daemon's socket, and that of the system's daemon.
+SOCKET, SYSTEM_SOCKET = "DRFD_SOCKET", "/run/drfd/drfd.sock"
 
 OPENMP = "OMP_NUM_THREADS"
 
@@ -138,6 +143,14 @@ def capture(env: Mapping[str, str], keep: Collection[str]) -> dict[str, str]:
         for name, value in env.items()
         if name in keep or not (is_secret(name) or _is_of_session(name))
     }
+
+
+def addressed(env: Mapping[str, str], socket: str) -> dict[str, str]:
+    """Return the variables with the address of the daemon that the job is submitted to, so that
+    `drf` inside the job talks to the same one. That of the system is found without it."""
+    if socket == SYSTEM_SOCKET or SOCKET in env:
+        return dict(env)
+    return {**env, SOCKET: os.path.abspath(socket)}
 
 
 def _is_of_session(name: str) -> bool:

@@ -157,11 +157,11 @@ def test_nothing_slow_is_loaded(start: Start, daemon: CannedDaemon) -> None:
 def test_the_daemon_is_the_one_that_other_commands_talk_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, has_system: bool
 ) -> None:
-    assert Path(quick_request._SYSTEM_SOCKET) == paths.SYSTEM_SOCKET
+    assert Path(quick_request.SYSTEM_SOCKET) == paths.SYSTEM_SOCKET
     system = tmp_path / "system" / "drfd.sock"
     if has_system:
         system.parent.mkdir()
-    monkeypatch.setattr(quick_request, "_SYSTEM_SOCKET", str(system))
+    monkeypatch.setattr(quick_request, "SYSTEM_SOCKET", str(system))
     monkeypatch.setattr(paths, "SYSTEM_SOCKET", system)
     monkeypatch.setenv("DRFD_SOCKET", named)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
@@ -174,7 +174,7 @@ def test_a_variable_that_python_adds_is_not_sent(start: Start, daemon: CannedDae
     """In the C locale, as under cron, Python sets LC_CTYPE."""
     daemon.replies = {"submit": {"id": 42}}
     assert start("submit", "--", "true")[3] == "short"
-    assert daemon.requests[0]["env"] == {"PATH": "/usr/bin"}
+    assert daemon.requests[0]["env"] == {"PATH": "/usr/bin", "DRFD_SOCKET": str(daemon.path)}
 
 
 def test_a_refusal_is_told_by_the_whole_program(

@@ -123,7 +123,12 @@ def test_the_request_is_a_submission_with_an_attachment_and_then_a_wait(
         "stderr": "drf-%j.out",
         "priority": 0,
         "umask": umask,
-        "env": {"PATH": os.environ["PATH"], "TZ": "UTC", "LANG": "C.UTF-8"},
+        "env": {
+            "PATH": os.environ["PATH"],
+            "TZ": "UTC",
+            "LANG": "C.UTF-8",
+            "DRFD_SOCKET": str(daemon.path),
+        },
         "attach": path,
         "held": False,
         "preemptible": False,

@@ -434,7 +434,10 @@ def test_the_environment_goes_along_without_secrets_and_session(
 ) -> None:
     daemon.replies = {"submit": {"id": 7}}
     assert finish(spawn("submit", "--", "true", env=ENV)).code == 0
-    expected = {"PATH": os.environ["PATH"], "TZ": "UTC", "LANG": "C.UTF-8", "KEEP": "ü"}
+    expected = {
+        "PATH": os.environ["PATH"], "TZ": "UTC", "LANG": "C.UTF-8", "KEEP": "ü",
+        "DRFD_SOCKET": str(daemon.path),
+    }  # fmt: skip
     assert daemon.requests[-1]["env"] == expected
     assert finish(spawn("submit", "--export", "MY_TOKEN", "--", "true", env=ENV)).code == 0
     assert daemon.requests[-1]["env"] == expected | {"MY_TOKEN": "s"}

@@ -57,6 +57,14 @@ def test_then_comes_the_systems_daemon_and_then_the_users_own(nothing_named: Pat
     assert chosen(None) == (paths.SYSTEM_SOCKET, False)
 
 
+def test_no_daemon_is_started_inside_a_job(
+    nothing_named: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be in the job's cgroup, and end with the job."""
+    monkeypatch.setenv("DRF_JOB_ID", "1")
+    assert chosen(None) == (nothing_named / "run/drfd.sock", False)
+
+
 def test_nobody_gets_a_daemon_of_his_own_while_the_systems_is_restarted(
     nothing_named: Path,
 ) -> None:

@@ -18,6 +18,7 @@ from drfd.daemon.spawn import (
     hand_over,
     launcher_command,
     prepare,
+    publish,
     refuse_another,
     system_uids,
 )
@@ -51,8 +52,14 @@ def test_one_state_directory_has_one_daemon(tmp_path: Path) -> None:
         "running",
         f"another drfd is running with the state directory {places.state}",
     )
+    assert error.value.exit_code == 75, "the other one may be about to answer"
+    publish(lock, tmp_path / "socket")
+    with pytest.raises(HostError, match=f"{tmp_path}/socket") as error:
+        prepare(places)
+    assert error.value.exit_code == 1
     os.close(lock)
     os.close(prepare(places))
+    assert (places.controller / "lock").read_bytes() == b""
 
 
 def test_with_somebody_elses_launcher_the_state_directory_may_be_somebody_elses(

@@ -62,8 +62,8 @@ def processes(home: Path) -> dict[int, list[bytes]]:
     return found
 
 
-def drf(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    env = {"HOME": str(home), "PATH": os.environ["PATH"]}
+def drf(home: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    env = {"HOME": str(home), "PATH": os.environ["PATH"], **more}
     return subprocess.run(
         [str(BIN / "drf"), *words],
         capture_output=True, text=True, env=env, cwd=home, timeout=120 * PATIENCE, check=False,
@@ -103,3 +103,19 @@ def test_two_first_commands_at_once_start_one(home: Path) -> None:
     assert [process.returncode for process in both] == [0, 0]
     # The other one finds the state directory taken, and leaves.
     wait_for("one daemon to be left", lambda: len(daemons(home)) == 1)
+
+
+def test_a_job_finds_its_daemon_and_a_shell_is_told_where_it_is(home: Path) -> None:
+    """It answers in the runtime directory, whose variable jobs and cron do not have."""
+    first = drf(
+        home, "submit", "-q", "--wait", "--", str(BIN / "drf"), "submit", "-q", "--wait", "--",
+        "true", XDG_RUNTIME_DIR=str(home),
+    )  # fmt: skip
+    assert first.returncode == 0, first.stderr
+    assert (home / "drf-1.out").read_text().splitlines()[0] == "2"
+    other = drf(home, "status")
+    assert other.returncode == 69
+    assert f"its socket: {home}/drfd.sock" in other.stderr
+    [daemon] = daemons(home)
+    os.kill(daemon, signal.SIGTERM)
+    wait_for("the daemon's end", lambda: not daemons(home))

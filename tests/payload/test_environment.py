@@ -6,12 +6,16 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as some
 
+from drfd.common import paths
 from drfd.payload.environment import (
+    SYSTEM_SOCKET,
+    addressed,
     capture,
     is_secret,
     may_hide,
@@ -109,6 +113,16 @@ def test_what_dies_with_a_session_stays_behind(name: str) -> None:
 def test_the_values_are_not_looked_at() -> None:
     env = {"NOTE": "my password is a token", "EMPTY": "", "BASH_FUNC_f%%": "() {  :\n}"}
     assert capture(env, ()) == env
+
+
+def test_a_job_gets_the_address_of_its_daemon_unless_that_is_the_systems(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert str(paths.SYSTEM_SOCKET) == SYSTEM_SOCKET
+    assert addressed({"A": "x"}, SYSTEM_SOCKET) == {"A": "x"}
+    assert addressed({"A": "x"}, "s") == {"A": "x", "DRFD_SOCKET": f"{tmp_path}/s"}
+    assert addressed({"DRFD_SOCKET": "/other"}, "s") == {"DRFD_SOCKET": "/other"}
 
 
 def test_naming_what_is_not_there_adds_nothing() -> None:

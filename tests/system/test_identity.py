@@ -75,7 +75,8 @@ def test_each_job_is_its_submitters_through_and_through(
         assert env["MARK"] == env["USER"] == env["LOGNAME"] == user.pw_name
         assert env["HOME"] == user.pw_dir
         assert env["DRF_JOB_ID"] == str(seen["job"]["id"])
-        assert not {"SOME_TOKEN", "SSH_TTY", "DRFD_SOCKET"} & set(env)
+        assert env["DRFD_SOCKET"] == str(instance.socket)
+        assert not {"SOME_TOKEN", "SSH_TTY"} & set(env)
 
 
 def test_no_signal_is_ignored_that_python_or_a_service_manager_ignores(

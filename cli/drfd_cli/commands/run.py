@@ -51,7 +51,7 @@ def run_attached(
     attach_socket = AttachSocket()
 
     def submit() -> int:
-        request = fields(command, attach=attach_socket.path, **asked)
+        request = client.addressed(fields(command, attach=attach_socket.path, **asked))
         if not no_warnings:
             warn(request)
         return client.submit(**request)["id"]

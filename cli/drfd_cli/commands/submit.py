@@ -147,7 +147,7 @@ def command(
         asked["slurm"] = ctx.meta["drf.slurm"]
         named = {**asked, "name": asked["name"] or os.path.basename(command[0])}
         asked = resolve(asked["slurm"], named, client, script)
-    request = fields(command, script=script, **asked)
+    request = client.addressed(fields(command, script=script, **asked))
     if dry_run:
         forecast = client.forecast(**request)
         for setting in ctx.meta["drf.personal"]:
