@@ -16,7 +16,7 @@ from typing import Any
 
 import pyte
 
-from instance import PATIENCE
+from instance import patient
 
 #: Nothing that is waited for takes so long, unless it never comes.
 _WAIT_S = 60.0
@@ -62,7 +62,7 @@ class Emulator:
         return termios.tcgetattr(self.fd)
 
     def until(self, what: str, is_so: Callable[[], Any]) -> None:
-        deadline = time.monotonic() + _WAIT_S * PATIENCE
+        deadline = time.monotonic() + patient(_WAIT_S)
         while not is_so():
             assert time.monotonic() < deadline, f"waited in vain for {what}: {self.lines()}"
             self._look(0.02)

@@ -31,6 +31,8 @@ from starters import VARIABLE, compiled_starter
 BIN = Path(sys.executable).parent
 #: Every wait for drfd is so many times longer, where processors are slow.
 PATIENCE = float(os.environ.get("DRFD_TEST_PATIENCE", "1"))
+#: Nothing that will come takes longer, on slow processors either: what fails there is told soon.
+_LONGEST_S = 360.0
 
 CONFIG = """
 [capacity]
@@ -54,6 +56,11 @@ processes = 64
 ALONE = "[scheduling]\nrespect_external_load = false\n"
 
 
+def patient(seconds: float) -> float:
+    """Return for how long to wait for what elsewhere comes within so many seconds."""
+    return min(seconds * PATIENCE, max(seconds, _LONGEST_S))
+
+
 def wait_for(
     what: str,
     is_so: Callable[[], Any],
@@ -63,13 +70,13 @@ def wait_for(
     show: Callable[[], Any] = str,
 ) -> Any:
     """Poll until `is_so` gives something true; fail with what was seen after a generous time."""
-    deadline = time.monotonic() + seconds * PATIENCE
+    deadline = time.monotonic() + patient(seconds)
     while time.monotonic() < deadline:
         found = is_so()
         if found:
             return found
         time.sleep(pause_s)
-    raise AssertionError(f"waited {seconds * PATIENCE} s in vain for {what}; {show()}")
+    raise AssertionError(f"waited {patient(seconds)} s in vain for {what}; {show()}")
 
 
 class Instance:
@@ -172,7 +179,7 @@ class Instance:
         """SIGTERM: in order, jobs run on."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait(120 * PATIENCE)
+            self.process.wait(patient(120))
 
     def launcher_pid(self) -> int:
         """The launcher itself: the supervisor's child that listens."""
@@ -219,7 +226,7 @@ class Instance:
             }
         env = {**os.environ, "DRFD_SOCKET": str(self.socket), **options.pop("env", {})}
         options.setdefault("cwd", self.work)
-        options["timeout"] = options.get("timeout", 120) * PATIENCE
+        options["timeout"] = patient(options.get("timeout", 120))
         done = subprocess.run(
             [str(BIN / "drf"), *map(str, words)],
             capture_output=True,
@@ -246,7 +253,7 @@ class Instance:
     def wait_end(self, job_id: int, *, seconds: float = 120) -> dict[str, Any]:
         client = Connection(self.socket)
         try:
-            client.wait([job_id], any_one=False, timeout_s=seconds * PATIENCE)
+            client.wait([job_id], any_one=False, timeout_s=patient(seconds))
         finally:
             client.close()
         return self.show(job_id)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from drfd.common.paths import SYSTEM_SOCKET
-from instance import ALONE, BIN, PATIENCE, wait_for
+from instance import ALONE, BIN, patient, wait_for
 
 pytestmark = pytest.mark.skipif(
     SYSTEM_SOCKET.parent.exists(), reason="a system daemon is, or was, running here"
@@ -66,7 +66,7 @@ def drf(home: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str
     env = {"HOME": str(home), "PATH": os.environ["PATH"], **more}
     return subprocess.run(
         [str(BIN / "drf"), *words],
-        capture_output=True, text=True, env=env, cwd=home, timeout=120 * PATIENCE, check=False,
+        capture_output=True, text=True, env=env, cwd=home, timeout=patient(120), check=False,
     )  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def test_two_first_commands_at_once_start_one(home: Path) -> None:
         )
         for _ in range(2)
     ]  # fmt: skip
-    said = sorted(process.communicate(timeout=120 * PATIENCE)[0] for process in both)
+    said = sorted(process.communicate(timeout=patient(120))[0] for process in both)
     assert said == ["submitted job 1\n", "submitted job 2\n"]
     assert [process.returncode for process in both] == [0, 0]
     # The other one finds the state directory taken, and leaves.

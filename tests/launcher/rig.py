@@ -42,13 +42,13 @@ from drfd.linux.unix_sockets import at_socket
 from drfd.payload import pack as payload
 from drfd.payload import unpack
 from drfd.payload.unpack import LaunchPayload
-from instance import PATIENCE
+from instance import patient
 from starters import VARIABLE, compiled_starter
 
 #: The tree under test, also where another one is installed.
 ROOT = Path(drfd.__file__).parent.parent
 #: Nothing that is waited for takes so long, unless it never comes.
-WAIT_S = 60.0 * PATIENCE
+WAIT_S = patient(60.0)
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from instance import CONFIG, PATIENCE, Instance, wait_for
+from instance import CONFIG, Instance, patient, wait_for
 from system.accounts import Accounts
 
 pytestmark = pytest.mark.system
@@ -73,7 +73,7 @@ def test_a_user_that_does_not_exist_is_a_configuration_error(
     instance = make_instance(CONFIG + '[daemon]\nuser = "no-such-user"\n')
     instance.launch()
     assert instance.process is not None
-    assert instance.process.wait(120 * PATIENCE) == 78
+    assert instance.process.wait(patient(120)) == 78
     assert "daemon.user: there is no user no-such-user" in instance.log.read_text()
 
 
@@ -125,7 +125,7 @@ def test_nobody_runs_the_controller_as_root_by_accident(
     instance.as_root = False
     instance.launch()
     assert instance.process is not None
-    assert instance.process.wait(120 * PATIENCE) == 78
+    assert instance.process.wait(patient(120)) == 78
     text = instance.log.read_text()
     assert text.startswith("drfd: the controller would run as root: ")
     assert text.count("\n") == 1

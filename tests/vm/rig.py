@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,9 @@ SUITE = os.environ.get("DRFD_VM_SUITE", "bookworm")
 PYTHON = {"bookworm": "3.11", "trixie": "3.13"}[SUITE]
 #: Everything, however long it takes: an hour and more.
 IS_FULL = bool(os.environ.get("DRFD_VM_FULL"))
+
+#: When all that runs in a guest must be over, so that a guest that hangs can still be told of.
+_DEADLINE_S = time.monotonic() + 60 * float(os.environ.get("DRFD_VM_MINUTES", "inf"))
 
 #: A busy machine is no failure.
 _BOOT_S = 600
@@ -68,12 +72,13 @@ class Guest:
         `copy`: from here → to where in the guest. `disk`: keep the guest's disk in this file.
         """
         argv = ["bash", "-euo", "pipefail", "-c", command] if isinstance(command, str) else command
-        words = [f"--suite={SUITE}", f"--timeout={timeout_s}", f"--boot-timeout={_BOOT_S}"]
+        words = [f"--suite={SUITE}", f"--boot-timeout={_BOOT_S}"]
         words += [f"--copy={source}:{dest}" for source, dest in (copy or {}).items()]
         words += [f"--env={name}={value}" for name, value in (env or {}).items()]
         words += [f"--wheels={wheels}"] if wheels else []
         for _ in range(_TRIES):
-            done = self._run_once([*words, "--", *argv], disk)
+            left_s = max(min(timeout_s, _DEADLINE_S - time.monotonic()), 1.0)
+            done = self._run_once([f"--timeout={left_s:.0f}", *words, "--", *argv], disk)
             if done.status != _PANICKED:
                 break
             said = [line.strip() for line in done.stderr.splitlines()]
