@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from drfd.common.units import show_amount, show_need
 from drfd.core.decisions.outcome import Attempts
 from drfd.core.explain import reasons as why
-from drfd.core.explain.holders import Holder, ResourceShortage, ServedFirst, Shortfall
+from drfd.core.explain.holders import (
+    Holder,
+    ReservedFirst,
+    ResourceShortage,
+    ServedFirst,
+    Shortfall,
+)
 from drfd.core.model.job import Postponed, RequiredOutcome, Whose, show_path
 from drfd.core.scheduling.certainty import Certainty
 
@@ -113,6 +119,12 @@ def wait_text(reason: why.WaitReason, show_clock: ShowClock) -> str:
             return f"{_shortage(fact.shortage)}; processes outside drfd use {used}{beyond}"
         case ServedFirst():
             return _served_first(fact, show_clock)
+        case ReservedFirst():
+            more = f" and {fact.count - 1} more" if fact.count > 1 else ""
+            has = "have reservations" if fact.count > 1 else "has a reservation"
+            come = "come" if fact.count > 1 else "comes"
+            who = f"job {fact.job} ({fact.user}){more}"
+            return f"{_shortfalls(fact.shortfalls, show_clock)}; {who} {has} and {come} first"
         case why.KeptFor():
             return f"it fits, but {_kept_for(fact, show_clock)}" + _own_start(fact, show_clock)
         case why.MayNotPass():
@@ -176,6 +188,9 @@ def wait_columns(reason: why.WaitReason, show_clock: ShowClock) -> WaitColumns:
             by = show_path(fact.leaves[0])
             first = fact.shortfalls[0].shortage
             return WaitColumns(f"share of {_axis_name(first.axis)}", f"{by}{more}", first)
+        case ReservedFirst():
+            first = fact.shortfalls[0].shortage
+            return WaitColumns(_axis_name(first.axis), f"reservation ({fact.user})", first)
         case why.KeptFor():
             by = "reservation" if fact.user is None else f"reservation ({fact.user})"
             return WaitColumns(f"start of {fact.job}", by, until_s=fact.start_s)

@@ -8,7 +8,13 @@ from typing import get_args
 import pytest
 
 from drfd.core.decisions.outcome import Attempts
-from drfd.core.explain.holders import Holder, ResourceShortage, ServedFirst, Shortfall
+from drfd.core.explain.holders import (
+    Holder,
+    ReservedFirst,
+    ResourceShortage,
+    ServedFirst,
+    Shortfall,
+)
 from drfd.core.explain.reasons import (
     ArrayLimit,
     AwaitedJob,
@@ -241,6 +247,14 @@ SENTENCES: list[tuple[Evidence, str]] = [
     ),
     # Reservations.
     (
+        ReservedFirst((short("cores", 8000, 3000),), "7", "alice", 1),
+        "needs 8 cores, 3 free; job 7 (alice) has a reservation and comes first",
+    ),
+    (
+        ReservedFirst((short("cores", 8000, 3000),), "7", "alice", 2),
+        "needs 8 cores, 3 free; job 7 (alice) and 1 more have reservations and come first",
+    ),
+    (
         KEPT,
         "it fits, but room is kept free for job 2 (alice), which needs 7 cores, 1G of memory "
         "and is expected to start by T+3600s; this job would not have ended by then",
@@ -341,6 +355,10 @@ COLUMNS: list[tuple[Evidence, WaitColumns]] = [
     (
         ServedFirst((short("cores", 8000, 3000),), ("root.lab.bob",), 4),
         WaitColumns("share of cores", "lab/bob +3", CORES),
+    ),
+    (
+        ReservedFirst((short("cores", 8000, 3000),), "7", "alice", 1),
+        WaitColumns("cores", "reservation (alice)", CORES),
     ),
     (KEPT, WaitColumns("start of 2", "reservation (alice)", until_s=3600)),
     (replace(KEPT, user=None), WaitColumns("start of 2", "reservation", until_s=3600)),

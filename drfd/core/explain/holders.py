@@ -11,7 +11,7 @@ waiting job fits into what is left at its own turn, nobody else is in its way.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -22,6 +22,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import LeafQueue
 from drfd.core.model.job import Job
 from drfd.core.model.resources import Vector, fits, minus, plus, short_axes
+from drfd.core.scheduling.backfill import Backfill, InOrder
 from drfd.core.scheduling.kept_free import kept
 from drfd.core.scheduling.plan import Plan
 
@@ -77,6 +78,17 @@ class ServedFirst:
     #: Whether all of them are less satisfied than the job's leaf. If not, their jobs stay within
     #: the share that they are promised, and the job does not.
     have_less: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedFirst:
+    """Waiting jobs with a reservation, of other leaves, take what is given back."""
+
+    shortfalls: tuple[Shortfall, ...]
+    #: The first of them, with its user, and the number of all.
+    job: str
+    user: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +173,9 @@ def _holder(held_by: Job, amount: int, job: Job) -> Holder:
 
 def served_first(
     job: Job, blame: Blame, ledger: Ledger, last: Plan, rules: Rules
-) -> ServedFirst | None:
-    """Return the leaves that take so much of what comes back that the job does not fit any more;
-    None if it fits at its turn."""
+) -> ServedFirst | ReservedFirst | None:
+    """Return the leaves, or jobs with a reservation, that take so much of what comes back that the
+    job does not fit any more; None if it fits at its turn."""
     leaf, demand = job.spec.leaf, blame.demand
     if last.share_tree is None or leaf not in last.share_tree.nodes:
         return None
@@ -178,16 +190,43 @@ def served_first(
         return None
     wanted = short_axes(demand, last.free)
     free, took, have_less = blame.free, list[str](), True
+    reserved: list[Job] = []
+    backfill = _backfill(blame, last)
+    for each in () if backfill is None else last.reservations:
+        # A pass begins with these jobs.
+        other = ledger.find(each.job_id)
+        if backfill is None or other is None or ledger.wanted(other) != each.demand:
+            continue
+        is_within = levels.is_within_limits(each.leaf, each.demand)
+        if fits(each.demand, free) and not is_within:
+            continue
+        if not fits(each.demand, free) or not backfill.allows(each.demand, other.id, free):
+            backfill.reserve(other.id, each.leaf, each.demand, free=free, admitted={}, before=each)
+            continue
+        backfill.admit(each.demand, other.id)
+        free = minus(free, each.demand)
+        levels.hold(each.leaf, each.demand)
+        if each.leaf in takers:
+            takers[each.leaf].take(each.demand)
+        if each.leaf != leaf and any(each.demand[axis] for axis in wanted):
+            reserved.append(other)
+    if not fits(demand, free):
+        if not reserved:
+            return None
+        first, count = reserved[0], len(reserved)
+        return ReservedFirst(blame.shortfalls, first.label, first.spec.user, count)
     for _ in range(_MOST_STEPS):
         # Jobs within the promise of their leaf or pool come before all others.
-        able = _able(takers, free, levels, promise_only=True)
-        able = able or _able(takers, free, levels, promise_only=False)
+        able = _able(takers, free, levels, backfill, promise_only=True)
+        able = able or _able(takers, free, levels, backfill, promise_only=False)
         if not able:
             return None
         name = levels.first_of({other: head for other, (head, _) in able.items()}, leaf)
         if name == leaf:
             return None
         taken = able[name][1]
+        if backfill is not None:
+            backfill.admit(taken, takers[name].head(taken))
         takers[name].take(taken)
         if any(taken[axis] for axis in wanted):
             have_less = have_less and levels.has_less(name, leaf)
@@ -220,12 +259,32 @@ def _after(
     return found, Levels(found, _given_back(left, ledger))
 
 
+def _backfill(blame: Blame, last: Plan) -> Backfill | None:
+    """Return the rule that keeps jobs from delaying the reservations of the last pass, for when the
+    blamed jobs have ended; None if nothing is reserved."""
+    context = last.pass_context
+    if context is None or not last.reservations:
+        return None
+    gone = {each.id for each in blame.jobs}
+    line = context.ends.read() if isinstance(context.ends, InOrder) else ()
+    ends = [(end_s, held) for end_s, job_id, held in line if job_id not in gone]
+    return Backfill(replace(context, ends=ends))
+
+
 def _able(
-    takers: Mapping[str, _Taker], free: Vector, levels: Levels, *, promise_only: bool
+    takers: Mapping[str, _Taker],
+    free: Vector,
+    levels: Levels,
+    backfill: Backfill | None,
+    *,
+    promise_only: bool,
 ) -> dict[str, tuple[int, Vector]]:
     """Return the leaves that can start a job, each with the oldest of its first jobs and the demand
     of the job that it would start."""
-    found = {leaf: each.first(free, levels, promise_only) for leaf, each in takers.items()}
+    found = {
+        leaf: each.first(free, levels, backfill, promise_only=promise_only)
+        for leaf, each in takers.items()
+    }
     return {leaf: first for leaf, first in found.items() if first is not None}
 
 
@@ -239,7 +298,13 @@ class _Taker:
         self._heads = {demand: first for first, demand, _ in able}
         self._left = {demand: count for _, demand, count in able}
 
-    def first(self, free: Vector, levels: Levels, promise_only: bool) -> tuple[int, Vector] | None:
+    def head(self, demand: Vector) -> int:
+        """Return its first job of this demand."""
+        return self._heads[demand][1]
+
+    def first(
+        self, free: Vector, levels: Levels, backfill: Backfill | None, *, promise_only: bool
+    ) -> tuple[int, Vector] | None:
         """Return the oldest of its jobs that can start, and the demand of the first one."""
         able = [
             demand
@@ -248,9 +313,11 @@ class _Taker:
             and fits(demand, free)
             and levels.is_within_limits(self._leaf, demand)
             and (not promise_only or levels.keeps_promise(self._leaf, demand))
+            and (backfill is None or backfill.allows(demand, self.head(demand), free))
         ]
         return (min(self._heads[each][1] for each in able), able[0]) if able else None
 
     def take(self, demand: Vector) -> None:
         """Let a job of this demand start."""
-        self._left[demand] -= 1
+        if demand in self._left:
+            self._left[demand] -= 1

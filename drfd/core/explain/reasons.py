@@ -14,6 +14,7 @@ from types import MappingProxyType
 from drfd.core.decisions.dependencies import awaited, is_met
 from drfd.core.decisions.outcome import Attempts, attempts_of
 from drfd.core.explain.holders import (
+    ReservedFirst,
     ResourceShortage,
     ServedFirst,
     Shortfall,
@@ -256,6 +257,7 @@ Evidence = (
     | HasReservation
     | ExternalUse
     | ServedFirst
+    | ReservedFirst
     | KeptFor
     | MayNotPass
     | SlotsTaken
@@ -340,7 +342,7 @@ def explain_wait(
         return WaitReason(ReasonCode.EXTERNAL_LOAD, _external_use(demand, last, rules))
     reason = _too_little(job, demand, share_tree, ledger, last, rules)
     own = last.reservation_of(job.id)
-    if own is not None and isinstance(reason.evidence, TooLittleFree | ServedFirst):
+    if own is not None and isinstance(reason.evidence, TooLittleFree | ServedFirst | ReservedFirst):
         shortfalls = reason.evidence.shortfalls
         return WaitReason(
             ReasonCode.RESOURCES, HasReservation(shortfalls, own.start_s, last.certainty_of(own))
@@ -366,6 +368,8 @@ def _too_little(
     if limit is not None:
         # It would wait even if these jobs gave back what they hold.
         reason = WaitReason(ReasonCode.LIMIT, limit)
+    elif isinstance(served, ReservedFirst):
+        reason = WaitReason(ReasonCode.RESERVATION, served)
     elif served is not None:
         reason = WaitReason(ReasonCode.FAIR_SHARE, served)
     else:

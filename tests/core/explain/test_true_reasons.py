@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from drfd.core.explain import reasons as why
-from drfd.core.explain.holders import ServedFirst, Shortfall
+from drfd.core.explain.holders import ReservedFirst, ServedFirst, Shortfall
 from drfd.core.explain.reasons import ReasonCode, WaitReason, explain_wait
 from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings, Rules
 from drfd.core.model import stimuli as st
@@ -290,6 +290,10 @@ class Oracle:
     def otherwise(self, over: Iterable[int], without: Iterable[str] = ()) -> set[int]:
         """The jobs that would start if these had ended, and no job of these leaves waited."""
         bench = deepcopy(self.bench)
+        for job in list(bench.ledger.jobs.values()):
+            if job.state is JobState.PENDING and not self.is_ready(job):
+                # What these jobs wait for may be the end of one of `over`.
+                bench.feed(st.CancelAsked(now(self.made.at_s), job.id, ADMIN))
         for each in over:
             attempt = bench.job(each).attempt
             bench.feed(ended(each, attempt))
@@ -298,7 +302,7 @@ class Oracle:
         for job in list(bench.ledger.jobs.values()):
             if job.spec.leaf in leaves and job.state is JobState.PENDING:
                 bench.feed(st.CancelAsked(now(self.made.at_s), job.id, ADMIN))
-        plan = a_pass(bench, self.made.at_s, self.made.external, ())
+        plan = a_pass(bench, self.made.at_s, self.made.external, self.made.last.reservations)
         return set(plan.admitted)
 
 
@@ -345,6 +349,10 @@ def check(oracle: Oracle, job: Job, reason: WaitReason) -> None:
             assert code is ReasonCode.FAIR_SHARE
             named = check_shortfalls(oracle, job, fact.shortfalls)
             check_served_first(oracle, job, fact, named)
+        case ReservedFirst():
+            assert code is ReasonCode.RESERVATION
+            named = check_shortfalls(oracle, job, fact.shortfalls)
+            check_reserved_first(oracle, job, fact, named)
         case _:
             raise AssertionError(f"an unexpected reason {reason}")
 
@@ -405,16 +413,30 @@ def check_served_first(oracle: Oracle, job: Job, fact: ServedFirst, named: set[i
         ]
         assert any(oracle.wants(each)[at] for each in waiting for at in short), leaf
         assert leaf != job.spec.leaf
-    is_flat = all(each.spec.pool != "root.lab" for each in oracle.jobs.values())
-    if named is None or not is_flat or oracle.bench.rules.patience.reserves:
-        # Ties between pools, and reservations, decide about more than what is given back.
-        return
-    if job.state is JobState.SUSPENDED:
+    if named is None or job.state is JobState.SUSPENDED:
         return
     admitted = oracle.otherwise(named)
     assert job.id not in admitted
     takers = {oracle.jobs[each].spec.leaf for each in admitted}
     assert takers & set(fact.leaves), "none of the named would be served"
+
+
+def check_reserved_first(
+    oracle: Oracle, job: Job, fact: ReservedFirst, named: set[int] | None
+) -> None:
+    """Who is named has a reservation, waits for what is short, and gets it when it comes back."""
+    reserved = [each.job_id for each in oracle.made.last.reservations]
+    other = oracle.owner(fact.job)
+    assert other.id in reserved
+    assert other.spec.user == fact.user
+    assert other.spec.leaf != job.spec.leaf
+    assert fact.count <= len(reserved)
+    short = [oracle.axes.names.index(each.shortage.axis) for each in fact.shortfalls]
+    assert any(oracle.wants(other)[at] for at in short)
+    if named is not None and job.state is not JobState.SUSPENDED:
+        admitted = oracle.otherwise(named)
+        assert other.id in admitted
+        assert job.id not in admitted
 
 
 def check_nobody_else_is_to_blame(oracle: Oracle, job: Job, named: set[int]) -> None:
