@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -49,6 +49,8 @@ FORM = ("as_json", "as_csv", "parsable", "no_header", "chosen")
 
 
 if TYPE_CHECKING:
+    from drfd.protocol.replies import JobView
+
     _AnyType = click.ParamType[Any]
 else:
     # In older releases of click ParamType is not generic.
@@ -116,16 +118,18 @@ LINES = QuantityParam("N", lambda text: _whole(text, 1, 1000))
 SIGNAL = QuantityParam("SIGNAL", parse_signal)
 
 
-def _id(text: str) -> Ref:
+def _id(text: str, *, takes_latest: bool = False) -> Ref:
     if not which_job.is_name(text):
         return parse_id(text)
-    return which_job.find(connect, text, form="write 41, or 41_7 for a task of an array")
+    form = "write 41, or 41_7 for a task of an array"
+    return which_job.find(connect, text, form=form, takes_latest=takes_latest)
 
 
-def _ids(text: str) -> list[Ref]:
+def _ids(text: str, *, takes_latest: bool = False) -> list[Ref]:
     if not which_job.is_name(text):
         return parse_ids(text)
-    return [which_job.find(connect, text, form="write 41, 3-7 or 1,4-6")]
+    form = "write 41, 3-7 or 1,4-6"
+    return [which_job.find(connect, text, form=form, takes_latest=takes_latest)]
 
 
 def _after(text: str) -> list[tuple[Ref, str]]:
@@ -138,12 +142,14 @@ def _after(text: str) -> list[tuple[Ref, str]]:
 
 
 IDS = QuantityParam("IDS", _ids)
+#: Ids for verbs that only read: of several jobs with a name, the latest.
+_READ_IDS = QuantityParam("IDS", partial(_ids, takes_latest=True))
 
 
 def _or_latest(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     """Return the value of a required argument for ids, or the caller's latest job."""
     value = _flat(ctx, param, value) if param.nargs == -1 else value
-    if value not in (None, ()) or ctx.resilient_parsing:
+    if value not in (None, ()) or ctx.resilient_parsing or ctx.params.get("group") is not None:
         return value
     found = which_job.latest(connect)
     if found is None:
@@ -151,9 +157,30 @@ def _or_latest(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     return (found,) if param.nargs == -1 else found
 
 
-job_id = click.argument(
-    "job_id", metavar="ID", required=False, type=QuantityParam("ID", _id), callback=_or_latest
-)
+def _job_id(parse: Callable[[str], Ref]) -> Callable[[F], F]:
+    return click.argument(
+        "job_id", metavar="ID", required=False, type=QuantityParam("ID", parse),
+        callback=_or_latest,
+    )  # fmt: skip
+
+
+job_id = _job_id(_id)
+#: The argument for the id of a job that is only read about.
+read_job_id = _job_id(partial(_id, takes_latest=True))
+
+
+def group_option(text: str) -> Callable[[F], F]:
+    """Add an option for a group in place of ids: one that is read before them, so that they are not
+    missed."""
+    return click.option("-g", "--group", is_eager=True, help=text)
+
+
+def in_group(client: Connection, group: str, *, ended: int = 0) -> list[JobView]:
+    """Return the rows of `drf status` of the caller's jobs of a group: of the live ones, and of so
+    many that ended last."""
+    select = {"user": client.request("hello")["user"], "group": group}
+    pages = client.pages("status", select=select, ended=ended)
+    return [job for page in pages for job in page["jobs"]]
 
 
 def all_of(*options: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -167,13 +194,14 @@ def all_of(*options: Callable[[Any], Any]) -> Callable[[F], F]:
     return add
 
 
-def job_ids(*, required: bool) -> Callable[[F], F]:
+def job_ids(*, required: bool, only_read: bool = False) -> Callable[[F], F]:
     """Add the argument for ids and ranges of ids (`3-7,9`): one tuple of ids without duplicates.
 
-    If it is `required` and missing, the caller's latest job is taken, if a person asks.
+    If it is `required` and missing, the caller's latest job is taken, if a person asks. If the jobs
+    are `only_read` about, a name means the latest job of that name.
     """
     return click.argument(
-        "ids", metavar="IDS...", nargs=-1, required=False, type=IDS,
+        "ids", metavar="IDS...", nargs=-1, required=False, type=_READ_IDS if only_read else IDS,
         callback=_or_latest if required else _flat,
     )  # fmt: skip
 
@@ -516,11 +544,12 @@ def parse_moment(text: str, now_s: float | None = None) -> float:
 MOMENT = QuantityParam("TIME", parse_moment)
 #: The arguments and options that select ended jobs.
 past_options = all_of(
-    job_ids(required=False),
+    job_ids(required=False, only_read=True),
     click.option("-u", "--user", help="Jobs of this user."),
     click.option("-a", "--all", "everybody", is_flag=True, help="Jobs of everybody."),
     state_option("Jobs that ended so."),
     click.option("--name", help="Jobs of this name."),
+    click.option("-g", "--group", help="Jobs of this group (submit --group)."),
     click.option("-p", "--pool", help="Jobs of this pool and those below it."),
     click.option("--since", type=MOMENT, help="Ended since then: 2026-03-01, 14:30, 7d."),
     click.option("--until", type=MOMENT, help="Ended before then."),
@@ -541,6 +570,7 @@ def past_selection(client: Connection, **asked: Any) -> dict[str, object]:
         user = None if me["admin"] else me["user"]
     past = {
         "ids": list(asked["ids"]), "user": user, "states": list(asked["states"]),
-        "name": asked["name"], "pool": asked["pool"], "since_s": since_s, "until_s": until_s,
+        "name": asked["name"], "group": asked["group"], "pool": asked["pool"],
+        "since_s": since_s, "until_s": until_s,
     }  # fmt: skip
     return {key: value for key, value in past.items() if value not in (None, [])}

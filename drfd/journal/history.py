@@ -157,6 +157,8 @@ class PastFilter:
     user: str | None = None
     states: tuple[str, ...] = ()
     name: str | None = None
+    #: The name of a group that users make of their own jobs.
+    group: str | None = None
     #: Path of a pool, "root.lab": selects its jobs and those of pools below it.
     pool: str | None = None
     #: Unix times of the end: at or after the first, and before the second.
@@ -180,6 +182,7 @@ def query(past: PastFilter) -> tuple[str, dict[str, object]]:
         ("user = :user", "user", past.user),
         (_state_word(past.states), "states", _state_value(past.states)),
         ("json_extract(cast(data as text), '$.spec.name') = :name", "name", past.name),
+        ("json_extract(cast(data as text), '$.spec.group.name') = :group", "group", past.group),
         (_IN_POOL, "pool", past.pool),
         ("ended_at >= :since", "since", past.since_s),
         ("ended_at < :until", "until", past.until_s),

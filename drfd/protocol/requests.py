@@ -89,6 +89,8 @@ class HistoryFilter(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
     user: Name | None = None
     states: States = frozenset()
     name: Name | None = None
+    #: The name of a group that users make of their own jobs.
+    group: Name | None = None
     pool: Name | None = None
     #: Unix times: the job ended at or after the first, and before the second.
     since_s: Instant | None = None

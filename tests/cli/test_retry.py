@@ -195,3 +195,33 @@ def test_why_has_the_whole_line_for_a_job_of_ones_own(
 def test_a_file_named_for_the_output_takes_the_errors_too() -> None:
     assert read_changes(["-o", "new"]).fields == {"stdout": "new", "stderr": "new"}
     assert read_changes(["-o", "new", "-e", "err"]).fields == {"stdout": "new", "stderr": "err"}
+
+
+def test_the_command_can_be_another_one(drf: Drf, answering: CannedDaemon) -> None:
+    assert drf("retry", 42, "--with", "-m 2G -- ./other 'a b'").code == 0
+    [again] = submitted(answering)
+    assert (again["argv"], again["demand"]["memory_bytes"]) == (["./other", "a b"], 2 << 30)
+    # The text of the script was that of the former command.
+    assert "script" not in again
+    result = drf("retry", 42, "--with", "--")
+    assert (result.code, "there is no command behind --" in result.err) == (2, True)
+
+
+def test_a_group_is_tried_again_in_the_order_of_its_submission(
+    drf: Drf, answering: CannedDaemon, job: MakeJob
+) -> None:
+    jobs = [
+        job(id=9, state="FAILED"),
+        job(id=8, state="COMPLETED"),
+        job(id=7, array_id=5, array_index=2, state="FAILED"),
+        job(id=6, state="CANCELLED"),
+    ]
+    answering.replies["history"] = {"jobs": jobs, "after": None}
+    answering.replies["hello"] = {"user": "alice", "admin": False}
+    assert drf("retry", "--failed", "-g", "sweep").code == 0
+    [asked] = answering.asked("history")
+    assert asked["past"] == {"user": "alice", "group": "sweep"}
+    assert [each["id"] for each in answering.asked("submission")] == [6, "5_2", 9]
+    answering.replies["history"] = {"jobs": [], "after": None}
+    result = drf("retry", "-g", "sweep")
+    assert (result.code, result.err) == (1, "drf: no job of yours in the group sweep has ended\n")

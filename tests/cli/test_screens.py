@@ -808,6 +808,38 @@ def test_acting_says_what_was_done_and_what_was_not(
     ]
 
 
+def test_of_a_selection_those_in_another_state_are_counted(drf: Drf, daemon: CannedDaemon) -> None:
+    def failure(job_id: int, code: str) -> dict[str, Any]:
+        error = {"kind": "Refused", "code": code, "text": f"job {job_id}: {code}", "hint": ""}
+        return {"id": job_id, "error": error}
+
+    unfit = [failure(8, "not-running"), failure(9, "not-running")]
+    daemon.replies = {"suspend": {"done": [1, 2, 3], "failed": unfit}}
+    result = drf("suspend", "-u", "bob")
+    assert (result.code, result.err) == (0, "drf: 3 suspended, 2 not running\n")
+    daemon.replies = {"suspend": {"done": [], "failed": unfit}}
+    result = drf("suspend", "--all")
+    assert (result.code, result.err) == (1, "drf: 0 suspended, 2 not running\n")
+    daemon.replies = {"suspend": {"done": [1], "failed": [*unfit, failure(4, "held-by-admin")]}}
+    result = drf("suspend", "--all")
+    lines = "drf: 1 suspended, 2 not running\ndrf: job 4: held-by-admin\n"
+    assert (result.code, result.err) == (1, lines)
+    # A job that was named by its id is meant.
+    daemon.replies = {"suspend": {"done": [], "failed": unfit[:1]}}
+    result = drf("suspend", 8)
+    assert (result.code, result.err) == (1, "drf: job 8: not-running\n")
+
+
+def test_the_group_to_choose_and_the_group_to_set_are_told_apart(
+    drf: Drf, daemon: CannedDaemon
+) -> None:
+    result = drf("set", "-g", "sweep%2")
+    assert result.code == 2
+    assert "-g selects the jobs of a group; write --group sweep%2 for the limit" in result.err
+    assert "--group NAME%N puts jobs into one" in drf("set", "-g", "sweep").err
+    assert daemon.requests == []
+
+
 @pytest.mark.parametrize(
     ("words", "chosen"),
     [

@@ -96,10 +96,22 @@ def test_conditions_take_them_too(
 def test_what_means_no_one_job_is_refused(
     drf: Drf, knowing: CannedDaemon, word: str, complaint: str
 ) -> None:
-    result = drf("why", word)
+    result = drf("retry", word)
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
     assert complaint in result.err
     assert {each["op"] for each in knowing.requests} <= {"recent"}
+
+
+@pytest.mark.parametrize(("word", "ref"), [("old", 40), ("eval", 43)])
+def test_of_several_jobs_with_a_name_a_verb_that_reads_takes_the_latest_and_says_so(
+    drf: Drf, knowing: CannedDaemon, word: str, ref: int
+) -> None:
+    which_job._tell_once.cache_clear()
+    result = drf("why", word)
+    assert (result.code, result.err) == (0, f"drf: job {ref} (the latest of 2 named {word})\n")
+    assert asked(knowing, "why")["id"] == ref
+    assert drf("wait", word).code == 0
+    assert asked(knowing, "wait")["ids"] == [ref]
 
 
 def test_a_person_gets_the_latest_job_and_is_told(
@@ -134,3 +146,27 @@ def test_who_has_no_job_is_told(drf: Drf, knowing: CannedDaemon, person: None) -
     knowing.replies["recent"] = {"recent": []}
     result = drf("log")
     assert (result.code, result.err) == (1, "drf: no job of yours is known\n")
+
+
+def test_a_group_is_waited_for_and_its_outputs_are_shown(
+    drf: Drf, knowing: CannedDaemon, job: MakeJob
+) -> None:
+    rows = [
+        job(id=5),
+        job(id=9, array_id=8, array_index=0),
+        job(id=8, array_tasks="1-3", started_at=None),
+    ]
+    knowing.replies["status"] = {"jobs": rows, "counts": {}, "draining": False}
+    knowing.replies["hello"] = {"user": "alice", "admin": False}
+    knowing.replies["show"] = {"job": job(stdout=None), "events": []}
+    drf("wait", "-g", "sweep")
+    assert asked(knowing, "wait")["ids"] == [5, 8]
+    assert asked(knowing, "status")["select"] == {"user": "alice", "group": "sweep"}
+    drf("log", "-g", "sweep")
+    assert asked(knowing, "show")["id"] == 5
+    knowing.replies["status"] = {"jobs": [], "counts": {}, "draining": False}
+    result = drf("wait", "-g", "sweep")
+    assert (result.code, result.err) == (
+        0,
+        "drf: no job of yours in the group sweep waits or runs\n",
+    )

@@ -14,7 +14,7 @@ import pytest
 from drfd.common.errors import HostError
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
-from drfd.core.model.job import Job, JobState, Outcome, Words
+from drfd.core.model.job import Job, JobState, Outcome, UserGroup, Words
 from drfd.core.model.resources import Axes
 from drfd.journal import records
 from drfd.journal.history import FIRST, LAST, PastFilter, query, read_ended, read_story
@@ -122,6 +122,8 @@ JOBS = [
     ended(4, 30.0, "alice", Outcome.COMPLETED, name="train", pool="root.labor"),
     ended(5, 40.0, "carol", Outcome.TIMEOUT, name='"; drop table jobs; --'),
 ]
+for at, group in ((2, UserGroup("sweep")), (3, UserGroup("sweep", 2)), (1, UserGroup("other"))):
+    JOBS[at] = replace(JOBS[at], spec=replace(JOBS[at].spec, group=group))
 
 
 @pytest.fixture
@@ -148,6 +150,8 @@ def full(journal: Journal) -> Journal:
         (PastFilter(states=("RUNNING",)), []),
         (PastFilter(user="alice", states=("COMPLETED",)), [4, 1]),
         (PastFilter(name="train"), [4, 2]),
+        (PastFilter(group="sweep"), [4, 3]),
+        (PastFilter(group="sweep", user="bob"), []),
         (PastFilter(name='"; drop table jobs; --'), [5]),
         (PastFilter(pool="root.lab"), [5, 2, 3, 1]),
         (PastFilter(pool="root.lab.night"), [3]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 _MANY = 5
 #: If more refusals than this have the same code, they are printed as one line.
 _FEW = 5
+#: What is said of jobs that a selection has left out because of their state, by the code of the
+#: refusals.
+_SKIPPED = {
+    "not-running": "not running", "not-waiting": "not waiting", "not-held": "not held",
+    "not-suspended": "not suspended",
+}  # fmt: skip
 #: The text of such a line, by the code of the refusals.
 _ALIKE = {"ended": "jobs had ended already", "no-such-job": "jobs are not there"}
 
@@ -55,6 +62,7 @@ def act(
 ) -> Result:
     """Request `verb` for the chosen jobs, with `asked` as further fields, and return the result."""
     client = connect()
+    is_filtered = not chosen["ids"]
     select = {
         "ids": list(chosen["ids"]), "user": chosen["user"], "name": chosen["name"],
         "states": list(chosen["states"]), "everything": chosen["everything"],
@@ -70,7 +78,7 @@ def act(
         if not yes:
             # An empty variable, as in `drf cancel $IDS`, must not do it.
             click.confirm(f"{verb} job {found}?", abort=True, err=True)
-        select["ids"] = [found]
+        select["ids"], is_filtered = [found], False
     if not yes and sys.stdin.isatty():
         count = len(select["ids"]) or _count(client, select)
         if count > _MANY:
@@ -80,7 +88,7 @@ def act(
         show=lambda: _show(reply, done_word),
         # The daemon sends notices only if a part of the request has to wait.
         view=lambda: {**pick(reply, ("done", "failed")), **output.standing(reply)},
-        finish=lambda: _finish(reply),
+        finish=lambda: _finish(reply, done_word, is_filtered=is_filtered),
     )
 
 
@@ -94,13 +102,24 @@ def _show(reply: BatchReply, done_word: str) -> None:
         output.say("no jobs")
 
 
-def _finish(reply: BatchReply) -> int:
-    for line in refusals(reply["failed"]):
+def _finish(reply: BatchReply, done_word: str, *, is_filtered: bool) -> int:
+    """Print the refusals, and return the exit code. Who has named no job by its id means those that
+    are in a fit state: the others are only counted."""
+    failed = reply["failed"]
+    skipped = Counter(_SKIPPED.get(each["error"]["code"]) for each in failed if is_filtered)
+    del skipped[None]
+    if skipped:
+        failed = [each for each in failed if each["error"]["code"] not in _SKIPPED]
+        counts = [f"{count} {what}" for what, count in skipped.items()]
+        output.say(", ".join([f"{len(reply['done'])} {done_word}", *counts]))
+    for line in refusals(failed):
         output.say(line)
     away = output.launcher_away(reply)
     if away is not None:
         output.say(f"{away}; the request is kept, and done then")
-    return _exit_code(reply["failed"])
+    if skipped and not failed:
+        return 0 if reply["done"] else Refused.exit_code
+    return _exit_code(failed)
 
 
 def refusals(failed: list[Failure]) -> list[str]:

@@ -17,7 +17,7 @@ from drfd.client.streams import Watch
 from drfd.client.words import Ref
 from drfd.common.errors import NotPermitted, Refused
 from drfd_cli import output
-from drfd_cli.options import colour_option, connect, job_ids
+from drfd_cli.options import colour_option, connect, group_option, in_group, job_ids
 from drfd_cli.output import label
 from drfd_cli.waiting.output_files import open_file
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two reads of a file that is followed.
 _POLL_S = 0.2
+#: Ended jobs of a group that are shown.
+_RECENT = 20
 #: Bytes read at once.
 _BLOCK_BYTES = 1 << 16
 #: Bytes after which a line is broken, where each line has its job's id before it.
@@ -35,20 +37,28 @@ _COLOURS = (36, 33, 32, 35, 34, 31)
 
 
 @click.command("log")
-@job_ids(required=True)
+@job_ids(required=True, only_read=True)
+@group_option(f"Yours of this group that have started: live, and the last {_RECENT} ended.")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the jobs have ended.")
 @click.option("--err", is_flag=True, help="Their errors, where they have a file of their own.")
 @click.option(
     "-n", "--lines", metavar="LINES", type=click.IntRange(0), help="Begin with the last LINES only."
 )
 @colour_option
-def command(ids: tuple[Ref, ...], follow: bool, err: bool, lines: int | None) -> int:
+def command(
+    ids: tuple[Ref, ...], group: str | None, follow: bool, err: bool, lines: int | None
+) -> int:
     """The output of a job; of several, with the job's id before each line.
 
     While it is followed, an output may begin late, grow, be emptied or replaced; the job may be
     queued again.
     """
     client = connect()
+    if group is not None:
+        rows = in_group(client, group, ended=_RECENT)
+        ids += tuple(_ref(row) for row in rows if row["started_at"] is not None)
+        if not ids:
+            raise Refused("no-output", f"no job of yours in the group {group} has started")
     jobs = [_job(client, job_id) for job_id in dict.fromkeys(ids)]
     tails = {
         job["id"]: Tail(
@@ -70,6 +80,10 @@ def command(ids: tuple[Ref, ...], follow: bool, err: bool, lines: int | None) ->
             output.say(str(error))
             status = error.exit_code
     return status
+
+
+def _ref(row: JobView) -> Ref:
+    return label(row) if row["array_id"] is not None else row["id"]
 
 
 def _job(client: Connection, job_id: Ref) -> JobView:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,12 +16,14 @@ from drfd.client.submission import Submission
 from drfd.client.words import Ref
 from drfd.common.errors import DrfdError, Refused, Unavailable
 from drfd_cli import output
-from drfd_cli.options import connect, job_ids, prints_result
+from drfd_cli.options import connect, group_option, job_ids, prints_result
 from drfd_cli.output import Result
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import SubmitReply
+    from drfd.protocol.replies import PastJobView, SubmitReply
 
+#: The most jobs of one reply.
+_PAGE = 1000
 #: The outcome of a job that `--failed` leaves out.
 _COMPLETED = "COMPLETED"
 #: Fields of the request by parameters with other names.
@@ -42,33 +44,54 @@ class _Again:
 
 def _parse_with(context: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> Changes:
     try:
-        return read_changes([word for text in texts for word in shlex.split(text)])
+        words = [word for text in texts for word in shlex.split(text)]
+        options, sign, argv = _split(words)
+        changes = read_changes(options)
+        if sign and not argv:
+            raise click.UsageError("there is no command behind --")
+        return replace(changes, fields={**changes.fields, "argv": argv}) if sign else changes
     except ValueError as error:
         raise click.BadParameter(f"{error}: {' '.join(texts)}") from None
     except click.ClickException as error:
         raise click.BadParameter(error.format_message()) from None
 
 
+def _split(words: list[str]) -> tuple[list[str], bool, list[str]]:
+    """Return the options, whether a command follows them behind `--`, and the command."""
+    if "--" not in words:
+        return words, False, []
+    at = words.index("--")
+    return words[:at], True, words[at + 1 :]
+
+
 @click.command("retry")
 @job_ids(required=True)
-@click.option("--failed", is_flag=True, help="Of an array, the tasks that did not complete.")
+@group_option("Your ended jobs of this group (submit --group).")
+@click.option("--failed", is_flag=True, help="Only what did not complete; of an array, such tasks.")
 @click.option(
     "--with",
     "changes",
     metavar="OPTIONS",
     multiple=True,
     callback=_parse_with,
-    help="Change it by options of drf submit, in quotes.",
+    help="Change it by options of drf submit, in quotes; '-- CMD' changes the command.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print the ids alone.")
 @prints_result()  # fmt: skip
-def command(ids: tuple[Ref, ...], failed: bool, changes: Changes, quiet: bool) -> Result:
+def command(
+    ids: tuple[Ref, ...], group: str | None, failed: bool, changes: Changes, quiet: bool
+) -> Result:
     """Submit ended jobs again, each as a new job with the command, script, environment, directory,
     options and demand of the first submission, and without its --after, --begin and --hold.
 
     Tasks of one array become one array with their indices.
     """
     client = connect()
+    if group is not None:
+        ids += tuple(_ended_in(client, group, failed=failed))
+        if not ids:
+            what = "failed" if failed else "ended"
+            raise Refused("no-such-job", f"no job of yours in the group {group} has {what}")
     done: list[_Again] = []
     refused: list[DrfdError] = []
     for refs in _by_array(ids):
@@ -86,6 +109,24 @@ def command(ids: tuple[Ref, ...], failed: bool, changes: Changes, quiet: bool) -
                       "failed": [{"code": each.code, "text": each.text} for each in refused]},
         finish=lambda: _finish(refused),
     )  # fmt: skip
+
+
+def _ended_in(client: Connection, group: str, *, failed: bool) -> list[Ref]:
+    """Return the caller's ended jobs of a group, in the order of their submission."""
+    past = {"user": client.request("hello")["user"], "group": group}
+    found: list[PastJobView] = []
+    after = None
+    while True:
+        page = client.request("history", past=past, limit=_PAGE, after=after)
+        found += page["jobs"]
+        after = page["after"]
+        if after is None:
+            break
+    return [
+        job["id"] if job["array_id"] is None else output.label(job)
+        for job in sorted(found, key=lambda job: job["id"])
+        if not failed or job["state"] != _COMPLETED
+    ]
 
 
 def _pick(reply: SubmitReply) -> dict[str, int]:
@@ -188,6 +229,9 @@ class Changes:
     def applied(self, submission: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of a submission with the changes. Raises Refused."""
         found = {**submission, **self.fields}
+        if "argv" in self.fields:
+            # Another command has nothing to do with the text of the script.
+            found.pop("script", None)
         merged = submission.get("stdout") == submission.get("stderr")
         if merged and "stdout" in self.fields and "stderr" not in self.fields:
             found["stderr"] = self.fields["stdout"]

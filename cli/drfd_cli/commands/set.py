@@ -58,8 +58,14 @@ def command(
         "group": into,
     }
     asked = {key: value for key, value in given.items() if value is not None}
+    if "%" in (chosen.get("group") or ""):
+        raise click.UsageError(
+            f"-g selects the jobs of a group; write --group {chosen['group']} for the limit"
+        )
     if not asked:
         rename = "; -n selects jobs, --rename changes a name" if chosen.get("name") else ""
+        if chosen.get("group"):
+            rename = "; -g selects the jobs of a group, --group NAME%N puts jobs into one"
         options = "-c, -m, --io, --gres, -t, -p, --priority, ..."
         raise click.UsageError(f"say what to change: {options}{rename}")
     filters = ("ids", "user", "name", "group", "states", "everything")

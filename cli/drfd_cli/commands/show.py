@@ -11,7 +11,7 @@ import click
 from drfd.client.words import Ref
 from drfd.common.units import show_duration, show_size
 from drfd_cli import charts, output
-from drfd_cli.options import connect, job_id, prints_result
+from drfd_cli.options import connect, prints_result, read_job_id
 from drfd_cli.output import Result, pick
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _EVENT_COUNTS = ("events_omitted", "events_dropped")
 
 
 @click.command("show")
-@job_id
+@read_job_id
 @prints_result()
 def command(job_id: Ref) -> Result:
     """Everything about one job: demand, use, attempts, events, outcome."""

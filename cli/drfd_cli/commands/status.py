@@ -99,7 +99,7 @@ _WHY = 16
 
 
 @click.command("status")
-@job_ids(required=False)
+@job_ids(required=False, only_read=True)
 @click.option("-u", "--user", help="Only this user's jobs.")
 @click.option("-n", "--name", help="Only jobs of this name, or like `train-*`.")
 @click.option("-g", "--group", help="Only jobs of this group (submit --group).")

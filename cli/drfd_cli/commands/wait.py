@@ -13,7 +13,14 @@ from drfd.client.connection import Connection
 from drfd.client.words import Ref
 from drfd.common.errors import DrfdError
 from drfd_cli import output
-from drfd_cli.options import DURATION, connect, job_ids, prints_result
+from drfd_cli.options import (
+    DURATION,
+    connect,
+    group_option,
+    in_group,
+    job_ids,
+    prints_result,
+)
 from drfd_cli.output import NEVER_RAN, Result
 from drfd_cli.waiting.ends import tell_ends
 from drfd_cli.waiting.progress import ProgressLine
@@ -30,11 +37,14 @@ _WORTH_TELLING_S = 10.0
 
 
 @click.command("wait")
-@job_ids(required=True)
+@job_ids(required=True, only_read=True)
 @click.option("--any", "any_one", is_flag=True, help="Until one of them has ended.")
+@group_option("Your live jobs of this group (submit --group).")
 @click.option("--timeout", type=DURATION, help="Give up after this long (exit code 75).")
 @prints_result()
-def command(ids: tuple[Ref, ...], any_one: bool, timeout: int | None) -> Result:
+def command(
+    ids: tuple[Ref, ...], any_one: bool, group: str | None, timeout: int | None
+) -> Result | int:
     """Wait until jobs have ended.
 
     For one job, exit as it did. For several, or an array, with 0 if all completed, else as the
@@ -43,6 +53,12 @@ def command(ids: tuple[Ref, ...], any_one: bool, timeout: int | None) -> Result:
     125. ^C leaves the jobs alone.
     """
     client = connect()
+    if group is not None:
+        live = in_group(client, group)
+        if not ids and not live:
+            output.say(f"no job of yours in the group {group} waits or runs")
+            return 0
+        ids = (*ids, *(job["array_id"] or job["id"] for job in live))
     reply = wait_for(client, list(dict.fromkeys(ids)), any_one=any_one, timeout_s=timeout)
     # On a terminal the lines of stdout and stderr are seen together.
     told: list[bool] = []

@@ -11,7 +11,7 @@ import click
 from drfd.client.words import Ref
 from drfd_cli import output
 from drfd_cli.commands.retry import retry_line
-from drfd_cli.options import connect, job_id, prints_result
+from drfd_cli.options import connect, prints_result, read_job_id
 from drfd_cli.output import Result, pick
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("why")
-@job_id
+@read_job_id
 @prints_result()
 def command(job_id: Ref) -> Result:
     """Why a job waits, or how it ended, from the decision that was taken."""

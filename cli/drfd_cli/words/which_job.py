@@ -2,7 +2,8 @@
 
 A word that begins with a digit is an id, or several. `@-1` is the job or array that the caller has
 submitted last, `@-2` the one before, and `@-1_7` a task. Any other word is the name of a job of the
-caller's: of the only live one, or else of the only one that has ended.
+caller's: of the live one, or else of the one that has ended. Of several, verbs that only read take
+the latest and say so, and the others refuse.
 """
 
 from __future__ import annotations
@@ -34,9 +35,12 @@ def is_name(word: str) -> bool:
     return _NO_NAME.match(word.strip()) is None
 
 
-def find(connect: Callable[[], Connection], word: str, *, form: str) -> Ref:
+def find(
+    connect: Callable[[], Connection], word: str, *, form: str, takes_latest: bool = False
+) -> Ref:
     """Return the id that a name or `@-1` means, and tell a person at a terminal which it is.
-    `form` says how ids are written. Raises Refused."""
+    `form` says how ids are written. If several jobs have the name, the latest is meant if the verb
+    `takes_latest`, and that is always told. Raises Refused."""
     word = word.strip()
     recent = _RECENT.fullmatch(word)
     if recent is not None:
@@ -55,6 +59,10 @@ def find(connect: Callable[[], Connection], word: str, *, form: str) -> Ref:
             hint=form,
         )
     some = live or found
+    if len(some) > 1 and takes_latest:
+        count = f"{_MOST} or more" if len(found) == _MOST else str(len(some))
+        _tell_once(some[0]["id"], f"the latest of {count} named {word}")
+        return some[0]["id"]
     if len(some) > 1:
         listed = ", ".join(f"{job['id']} ({job['state']})" for job in some[:_LISTED])
         more = f" and {len(some) - _LISTED} more" if len(some) > _LISTED else ""
@@ -94,6 +102,6 @@ def _tell(job: RecentJobView) -> None:
 
 
 @cache
-def _tell_once(job_id: int, name: str) -> None:
+def _tell_once(job_id: int, what: str) -> None:
     """Print the line once, because click may read a command line twice."""
-    output.say(f"job {job_id} ({name})")
+    output.say(f"job {job_id} ({what})")

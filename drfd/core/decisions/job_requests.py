@@ -267,8 +267,11 @@ def hold(ledger: Ledger, asked: st.HoldAsked) -> list[ev.Event]:
     if job.state is JobState.HELD and not outweighs:
         return []
     if ev.Held not in TRANSITIONS[job.state]:
+        is_running = job.state is JobState.RUNNING
         raise Refused(
-            "not-waiting", f"job {job.label} is {job.shown_state}; only a waiting job can be held"
+            "not-waiting",
+            f"job {job.label} is {job.shown_state}; only a waiting job can be held",
+            hint=f"drf suspend {job.label} freezes it" if is_running else "",
         )
     return [ev.Held(job_id=job.id, at_s=asked.now.at_s, by=asked.actor.user)]
 

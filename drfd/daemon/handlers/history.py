@@ -102,6 +102,7 @@ class HistoryHandler:
             user=asked.user,
             states=tuple(sorted(asked.states)),
             name=asked.name,
+            group=asked.group,
             pool=None if pool is None else f"{ROOT}.{pool.removeprefix(f'{ROOT}.')}",
             since_s=asked.since_s,
             until_s=asked.until_s,

@@ -384,7 +384,8 @@ def test_only_a_waiting_job_can_be_held(bench: Bench, state: JobState) -> None:
     bench.bring(state)
     refusal = refused(bench, st.HoldAsked(now(), 1, ALICE))
     assert refusal.code == "not-waiting"
-    assert str(refusal) == f"job 1 is {state.value}; only a waiting job can be held"
+    assert refusal.text == f"job 1 is {state.value}; only a waiting job can be held"
+    assert refusal.hint == ("drf suspend 1 freezes it" if state is S.RUNNING else "")
 
 
 @pytest.mark.parametrize("state", [S.PENDING, *ON_THEIR_WAY])
