@@ -82,7 +82,7 @@ _SLURM = frozenset(
         *("SLURM_JOB_PARTITION", "SLURM_CPUS_ON_NODE", "SLURM_JOB_CPUS_PER_NODE"),
         *("SLURM_MEM_PER_NODE", "SLURM_RESTART_COUNT", "SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE"),
         *("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT"),
-        *("SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_MAX"),
+        *("SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_MAX", "SLURM_ARRAY_TASK_STEP"),
     )
 )
 #: drfd's own. The submitter's DRF_SCRIPT and DRF_MAIL_TO are not among them: they decide which code
@@ -91,6 +91,7 @@ _OWN = frozenset(
     (
         *("DRF_JOB_ID", "DRF_JOB_NAME", "DRF_POOL", "DRF_ATTEMPT", "DRF_CORES", "DRF_MEMORY"),
         *("DRF_ARRAY_ID", "DRF_ARRAY_INDEX", "DRF_ARRAY_COUNT", "DRF_ARRAY_MIN", "DRF_ARRAY_MAX"),
+        "DRF_ARRAY_STEP",
         *("DRF_STATE", "DRF_REASON", "DRF_EXIT_CODE", "DRF_SIGNAL", "DRF_ELAPSED"),
     )
 )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from canned import CannedDaemon, MakeJob
+from canned import CannedDaemon, MakeJob, Refuse
 from cli.drf import LIGHT_DRF, Drf, Finish, Spawn
+from drfd_cli.commands import slurm_names
 from drfd_cli.slurm import fields
 
 SCRIPTS = Path(__file__).parent.parent / "data" / "slurm"
@@ -132,6 +134,35 @@ def test_squeue_asks_for_what_is_chosen(drf: Drf, queue: CannedDaemon) -> None:
     assert request["tasks"] is True
 
 
+@pytest.mark.parametrize("words", [["-j", "7"], ["-h", "-j", "7"]])
+def test_a_job_that_has_ended_is_not_in_the_queue(
+    drf: Drf, daemon: CannedDaemon, ended: MakeJob, monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+) -> None:  # fmt: skip
+    """Scripts poll until it is not."""
+    past = ended("FAILED", 3, id=7)
+    daemon.replies["status"] = {"jobs": [past], "counts": {}, "draining": False, "after": None}
+    at_s = past["ended_at"]
+    monkeypatch.setattr(slurm_names.time, "time", lambda: at_s + 100)
+    result = drf("squeue", *words)
+    assert (result.code, result.err) == (0, "")
+    assert len(result.out.splitlines()) == (0 if "-h" in words else 1)
+    assert " F " in drf("squeue", *words, "-t", "all").out
+    monkeypatch.setattr(slurm_names.time, "time", lambda: at_s + 1000)
+    result = drf("squeue", *words)
+    assert (result.code, result.out) == (1, "")
+    assert result.err == "drf: slurm_load_jobs error: Invalid job id specified\n"
+
+
+def test_squeue_leaves_out_unknown_jobs(drf: Drf, daemon: CannedDaemon, refuse: Refuse) -> None:
+    daemon.replies["status"] = refuse(code="no-such-job", text="there is no job 8")
+    assert drf("squeue", "-h", "-j", "8,9").code == 0
+    result = drf("squeue", "-h", "-j", "8")
+    assert (result.code, result.err) == (
+        1, "drf: slurm_load_jobs error: Invalid job id specified\n"
+    )  # fmt: skip
+
+
 # -- sacct -------------------------------------------------------------------------------------
 
 
@@ -145,12 +176,29 @@ def test_sacct_lists_ended_and_live_jobs(drf: Drf, queue: CannedDaemon, ended: M
         "------------ ---------- ---------- ---------- ---------- ---------- -------- ",
         "           7      train      alice root.alice          8     FAILED      3:0 ",
     ]
-    assert len(lines) == 6, "three live jobs of hers"
+    assert lines[3] == (
+        "     7.batch      batch            root.alice          8     FAILED      3:0 "
+    )
+    assert len(lines) == 2 + 2 + 5, "three live jobs of hers, two of which have started"
+    assert len(drf("sacct", "-X", "-u", "alice").out.splitlines()) == 2 + 4
+    steps = drf("sacct", "-n", "-P", "-a", "-j", "7.batch", "-o", "jobid,maxrss").out
+    assert steps.splitlines()[0] == "7.batch|5120K"
     words = ("-P", "-n", "--format=JobID,state,MaxRSS,TotalCPU,Elapsed,ReqMem,Timelimit")
     assert drf("sacct", "-u", "alice", *words).out.splitlines()[0] == (
         "7|FAILED|5120K|00:01:01|00:01:30|16384M|01:00:00"
     )
-    assert drf("sacct", "-anp", "-o", "jobid%6").out.startswith("7|\n")
+    assert drf("sacct", "-anp", "-o", "jobid%6").out.startswith("7|\n7.batch|\n")
+    every = drf("sacct", "-P", "-o", "ALL").out.splitlines()[0].split("|")
+    assert every == drf("sacct", "--helpformat").out.split()
+
+
+def test_the_exit_code_of_a_job_that_never_ran_is_not_0(
+    drf: Drf, queue: CannedDaemon, ended: MakeJob
+) -> None:
+    queue.replies["status"]["jobs"] = []
+    past = ended("LAUNCH_FAILED", None, id=7, started_at=None)
+    queue.replies["history"] = {"jobs": [past], "after": None}
+    assert drf("sacct", "-n", "-P", "-o", "state,exitcode").out == "BOOT_FAIL|125:0\n"
 
 
 def test_sacct_looks_at_today_and_at_the_caller(drf: Drf, queue: CannedDaemon) -> None:
@@ -190,6 +238,25 @@ def test_scancel_tells_what_it_could_not_do(drf: Drf, daemon: CannedDaemon) -> N
     assert drf("scancel", "-q", "9").err == ""
 
 
+def test_scancel_asks_for_each_job(
+    queue: CannedDaemon, spawn: Spawn, finish: Finish, tmp_path: Path
+) -> None:
+    queue.replies["cancel"] = {"done": [50], "failed": []}
+    answers = tmp_path / "answers"
+    answers.write_text("n\ny\ny\nn\n")
+    with answers.open() as typed:
+        result = finish(spawn("scancel", "-i", "-u", "alice", stdin=typed))
+    assert (result.code, result.out) == (0, "")
+    questions = re.findall(r"Cancel (job_id=\S+ name=\S+ partition=\S+)", result.err)
+    assert questions == [
+        "job_id=42 name=train partition=alice", "job_id=50 name=train partition=lab",
+        "job_id=51_[2-9%1] name=train partition=alice", "job_id=51_1 name=a?b partition=alice",
+    ]  # fmt: skip
+    request = next(each for each in queue.requests if each["op"] == "cancel")
+    waiting = [f"51_{index}" for index in range(2, 10)]
+    assert request["select"] == {"ids": [50, *waiting], "user": None, "states": []}
+
+
 @pytest.mark.parametrize("words", [[], ["-p", "short"], ["--qos=x", "7"], ["-t", "odd"]])
 def test_scancel_cancels_nothing_by_mistake(
     drf: Drf, daemon: CannedDaemon, words: list[str]
@@ -215,11 +282,22 @@ def test_sinfo_shows_one_machine(drf: Drf, queue: CannedDaemon) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["squeue", "-o", "%X"], "drf squeue: there is no field %X here\n"),
+        (
+            ["squeue", "-o", "%X"],
+            f"drf squeue: there is no field %X here; there are {' '.join(fields.SIGNS)}\n",
+        ),
         (["squeue", "--bogus"], "drf squeue: there is no option --bogus here\n"),
         (["squeue", "-y"], "drf squeue: there is no option -y here\n"),
         (["squeue", "-t", "odd"], "drf squeue: there is no state odd\n"),
-        (["sacct", "--format=Foo", "-a"], "drf sacct: there is no field Foo here\n"),
+        (
+            ["sacct", "--format=Foo", "-a"],
+            "drf sacct: there is no field Foo here; there are "
+            f"{' '.join(head for head, _, _ in fields.NAMES.values())}\n",
+        ),
+        (
+            ["sbatch", "--wrap", "echo", "a b"],
+            "drf sbatch: --wrap takes one line, in quotes: --wrap 'echo a b'\n",
+        ),
         (["sinfo", "-o", "%X"], "drf sinfo: there is no field %X here\n"),
         (["srun"], "drf srun: there is no command\n"),
     ],

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from canned import CannedDaemon, Message
+from canned import CannedDaemon, MakeJob, Message
 from cli.drf import Drf
 from drfd_cli.slurm.sbatch_options import Given, parse, read_lines, translate
 
@@ -28,7 +28,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, daemon: CannedDaemon)
     monkeypatch.setattr("drfd.client.submission._SENDMAIL", ())
     daemon.replies = {
         "submit": {"id": 7},
-        "shares": {"nodes": [{"path": "root"}, {"path": "root.short"}, {"path": "root.short.al"}]},
+        "shares": {
+            "nodes": [{"path": "root"}, {"path": "root.short"}, {"path": "root.short.al"}],
+            "capacity": {"cores": 8.0, "memory": 32 << 30},
+        },
         "hello": {"user": "alice"},
         "status": {"jobs": [], "counts": {}, "draining": False, "after": None},
     }
@@ -105,7 +108,7 @@ HERE = {"demand", "name", "array", "time_limit_s", "stdout", "stderr", "pool", "
             "11-mpi-here.sh",
             {"demand": cores(4), "name": "mpi", "time_limit_s": 300,
              "stdout": "mpi-%j.out", "stderr": "mpi-%j.err"},
-            "--partition=compute (no such pool)",
+            "--partition=compute (no such pool; drf shares lists them)",
         ),
         (
             "13-hybrid.sh",
@@ -114,8 +117,8 @@ HERE = {"demand", "name", "array", "time_limit_s", "stdout", "stderr", "pool", "
         ),
         (
             "16-held.sh",
-            {"demand": cores(0, 1 << 30), "held": True, "priority": -50},
-            "--exclusive",
+            {"demand": cores(8, 1 << 30), "held": True, "priority": -50},
+            None,
         ),
         (
             "19-own-variables.sh",
@@ -125,8 +128,8 @@ HERE = {"demand", "name", "array", "time_limit_s", "stdout", "stderr", "pool", "
         ),
         (
             "20-licences.sh",
-            {"demand": cores(1, solver=2), "name": "solve", "time_limit_s": 43200},
-            "--mem=0 (all memory), --nodelist=node[01-04], --tmp=10G",
+            {"demand": cores(1, 32 << 30, solver=2), "name": "solve", "time_limit_s": 43200},
+            "--nodelist=node[01-04], --tmp=10G",
         ),
     ],
 )  # fmt: skip
@@ -193,6 +196,70 @@ def test_a_job_waits_for_others_and_until_later(drf: Drf, daemon: CannedDaemon) 
     assert 3500 < request["begin_s"] - time.time() <= 3600
 
 
+@pytest.mark.parametrize(
+    ("word", "answer"), [("yes", "cancel"), ("no", "keep")]
+)  # fmt: skip
+def test_a_job_that_can_never_start_is_cancelled_on_demand(
+    drf: Drf, daemon: CannedDaemon, tmp_path: Path, word: str, answer: str
+) -> None:
+    script = tmp_path / "x.sh"
+    script.write_text(f"#!/bin/sh\n#SBATCH -d 7 --kill-on-invalid-dep={word}\n")
+    request, said = asked(drf, daemon, script)
+    assert (request["if_never"], request["after"]) == (answer, [{"id": 7, "want": "any"}])
+    assert said == ""
+
+
+def test_a_job_may_need_the_start_of_one_that_has_started(
+    drf: Drf, daemon: CannedDaemon, tmp_path: Path, job: MakeJob
+) -> None:
+    script = tmp_path / "x.sh"
+    script.write_text("#!/bin/sh\n#SBATCH --dependency=after:42\n")
+    daemon.replies["show"] = {"job": job()}
+    assert asked(drf, daemon, script)[0].get("after") in (None, [])
+    daemon.replies["show"] = {"job": job(started_at=None, state="PENDING")}
+    daemon.requests.clear()
+    result = drf("submit", script)
+    assert (result.code, [each["op"] for each in daemon.requests]) == (1, ["show"])
+    assert result.err == (
+        "drf: --dependency=after:42: it has not started, and the start of a job cannot be waited "
+        "for (afterany:42 waits for its end)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "demand"),
+    [
+        ("--exclusive -n 2", {"cores_milli": 8000, "memory_bytes": 32 << 30}),
+        ("--exclusive --mem-per-cpu=1G -c 3", {"cores_milli": 8000, "memory_bytes": 3 << 30}),
+        ("--mem=0", {"memory_bytes": 32 << 30}),
+    ],
+)
+def test_a_job_may_ask_for_the_whole_machine(
+    drf: Drf, daemon: CannedDaemon, tmp_path: Path, words: str, demand: dict[str, int]
+) -> None:
+    script = tmp_path / "x.sh"
+    script.write_text(f"#!/bin/sh\n#SBATCH {words}\n#SBATCH -p main\n")
+    request, said = asked(drf, daemon, script)
+    assert (request["demand"], said) == (demand, "")
+    asked_here = asked(drf, daemon, "-c", "2", "-m", "1G", script)[0]["demand"]
+    assert asked_here == {"cores_milli": 2000, "memory_bytes": 1 << 30}
+
+
+@pytest.mark.parametrize(
+    ("line", "is_missed"),
+    [
+        ("cp x $SLURM_TMPDIR/", True), ('cp x "${SLURM_TMPDIR}"', True),
+        ("cp x ${SLURM_TMPDIR:-/tmp}", False), ("SLURM_TMPDIR=/tmp\ncd $SLURM_TMPDIR", False),
+    ],
+)  # fmt: skip
+def test_a_script_is_told_that_no_directory_is_made_for_it(
+    drf: Drf, daemon: CannedDaemon, tmp_path: Path, line: str, is_missed: bool
+) -> None:
+    script = tmp_path / "x.sh"
+    script.write_text(f"#!/bin/sh\n#SBATCH -c 1\n{line}\n")
+    assert ("SLURM_TMPDIR" in asked(drf, daemon, script)[1]) == is_missed
+
+
 def test_a_singleton_waits_for_jobs_of_its_name(drf: Drf, daemon: CannedDaemon) -> None:
     jobs = [
         {"id": 4, "array_id": None, "name": "chain"},
@@ -251,7 +318,8 @@ def test_drfs_own_lines_and_the_command_line_win(
         ("--mem=lots", "--mem=lots: is not a size (write 4000 (MiB), 4G or 512M)"),
         ("-c 0", "--cpus-per-task=0: is not a number from 1 (--ignore-sbatch leaves out"),
         ("--tyme=3", "--tyme: is no option of sbatch (--ignore-sbatch leaves out these lines)"),
-        ("-d after:5", "--dependency=after:5: the start of a job cannot be waited for"),
+        ("-d after:5+10", "--dependency=after:5+10: cannot be met here (after, afterok, "),
+        ("--kill-on-invalid-dep=x", "--kill-on-invalid-dep=x: is neither yes nor no"),
         ("-d afterok:5?afterok:6", "one of several jobs (?) cannot be waited for"),
         ("--mem", "--mem: needs a value"),
         ("hetjob", "hetjob: asks for several machines; this is one"),

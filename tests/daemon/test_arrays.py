@@ -104,6 +104,7 @@ async def test_a_task_finds_its_array_and_index_in_its_environment_and_its_outpu
         "DRF_ARRAY_COUNT": "3",
         "DRF_ARRAY_MIN": "5",
         "DRF_ARRAY_MAX": "11",
+        "DRF_ARRAY_STEP": "3",
     }
     assert (order.id, order.array_id, order.array_index) == (3, 1, 8)
     job = ledger.jobs[3]
@@ -127,6 +128,7 @@ async def test_a_task_of_a_script_for_slurm_finds_slurms_variables(desk: Desk) -
         "SLURM_MEM_PER_NODE": str(order.limits.memory_bytes >> 20), "SLURM_RESTART_COUNT": "0",
         "SLURM_ARRAY_JOB_ID": "1", "SLURM_ARRAY_TASK_ID": "8", "SLURM_ARRAY_TASK_COUNT": "3",
         "SLURM_ARRAY_TASK_MIN": "5", "SLURM_ARRAY_TASK_MAX": "11",
+        "SLURM_ARRAY_TASK_STEP": "3",
     }  # fmt: skip
 
 

@@ -95,7 +95,10 @@ def test_slurms_commands_go_together(instance: Instance) -> None:
     told = instance.drf(
         "sacct", "-j", f"{first},{second}", "-n", "-P", "-o", "JobID,State,AllocCPUS"
     )
-    assert told.stdout.split() == [f"{first}|COMPLETED|2", f"{second}|COMPLETED|2"]
+    assert told.stdout.split() == [
+        f"{step}|COMPLETED|2" for job in (first, second) for step in (job, f"{job}.batch")
+    ]
+    assert instance.drf("squeue", "-h", "-j", second).stdout == "", "loops that poll it end"
     waits = instance.drf("sbatch", "--parsable", "-H", "--wrap", "true", cwd=place).stdout.strip()
     shown = instance.drf("squeue", "-j", waits, "-h", "-o", "%i %t %r")
     assert shown.stdout == f"{waits} PD JobHeldUser\n"

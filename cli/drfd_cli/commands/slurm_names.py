@@ -7,22 +7,31 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import click
 
 from drfd.client.connection import Connection
-from drfd.client.words import parse_ids, parse_signal
+from drfd.client.words import Ref, parse_ids, parse_signal
 from drfd.common.errors import Refused
 from drfd_cli import output
 from drfd_cli.commands import submit
 from drfd_cli.options import connect, parse_moment
 from drfd_cli.slurm import fields
-from drfd_cli.slurm.batch_script import host_name, pool_of, read_standard_input
+from drfd_cli.slurm.batch_script import (
+    PARTITION,
+    check_begun,
+    host_name,
+    pool_of,
+    read_standard_input,
+    whole_machine,
+)
 from drfd_cli.slurm.sbatch_options import (
     FLAG,
     KNOWN,
@@ -124,9 +133,12 @@ def _parts(values: list[str]) -> list[str]:
 def sbatch(words: list[str]) -> int:
     options, rest = parse(words)
     if "wrap" in options:
+        if rest:
+            line = shlex.quote(" ".join([options["wrap"].value, *rest]))
+            raise click.UsageError(f"--wrap takes one line, in quotes: --wrap {line}")
         script, name = None, "wrap"
     elif rest and rest[0] != "-":
-        script, name = submit.read_script(rest[0]), os.path.basename(rest[0])
+        script, name = _script(rest[0]), os.path.basename(rest[0])
     else:
         text = read_standard_input(submit.SCRIPT_MAX_BYTES)
         script, name = submit.script_text(text, submit.STANDARD_INPUT), "sbatch"
@@ -157,6 +169,18 @@ def sbatch(words: list[str]) -> int:
     return status
 
 
+def _script(name: str) -> str:
+    try:
+        return submit.read_script(name)
+    except Refused as error:
+        hint = error.hint
+        if os.path.sep not in name and shutil.which(name):
+            hint = f"sbatch takes a script; for a command: sbatch --wrap '{name} ...'"
+        elif hint is not None and hint.startswith(("to run", "drf")):
+            hint = "sbatch takes a script; for a command: sbatch --wrap 'CMD ...'"
+        raise Refused(error.code, error.text, hint=hint) from None
+
+
 @_slurm("srun", "run a command with the resources that it asks for, as `drf run` does")
 def srun(words: list[str]) -> int:
     options, command = parse(words, known=_SRUN, short=_SRUN_SHORT)
@@ -174,16 +198,15 @@ def srun(words: list[str]) -> int:
     chosen, left = _for_run(made)
     client = connect()
     if made.partitions and "-p" not in chosen:
-        pool = pool_of(made.partitions, client)
-        if pool is None:
-            made.unsupported.append(f"--partition={','.join(made.partitions)} (no such pool)")
-        else:
-            chosen += ["-p", pool]
+        pool = pool_of(made, client)
+        chosen += ["-p", pool] if pool is not None else []
     made.unsupported += left
     if made.unsupported:
         output.say(f"without effect here: {', '.join(made.unsupported)}")
     with run.command.make_context("srun", [*chosen, "--", *command]) as inner:
         asked = {**inner.params, "slurm": made}
+    asked |= whole_machine(made, asked, client)
+    check_begun(made.begun, client)
     argv = asked.pop("command")
     return int(run.run_attached(client, argv, **asked)["status"])
 
@@ -201,7 +224,7 @@ _SRUN_SHORT = {**SHORT, "l": "label", "u": "unbuffered", "K": "kill-on-bad-exit"
 def _for_run(made: Translation) -> tuple[list[str], list[str]]:
     """Return the options that `drf run` has, and the rest in words."""
     known = {"-c", "-m", "--gres", "-t", "-n", "--priority", "--after", "--begin", "--warn"}
-    known |= {"--retry", "--retry-on"}
+    known |= {"--retry", "--retry-on", "--if-never"}
     chosen: list[str] = []
     left: list[str] = []
     words = iter(made.words)
@@ -299,12 +322,50 @@ def squeue(words: list[str]) -> int:
     select: dict[str, object] = {"ids": ids, "user": None, "states": states}
     if len(users) == 1:
         select["user"] = next(iter(users))
-    jobs = _wanted(_queue(client, select, tasks="array" in found), users, found)
+    tasks = "array" in found
+    if ids:
+        listed = _named(client, select, ids, tasks=tasks, has_states="states" in found)
+        if listed is None:
+            output.say("slurm_load_jobs error: Invalid job id specified")
+            return 1
+    else:
+        listed = list(_queue(client, select, tasks=tasks))
+    jobs = _wanted(listed, users, found)
     usual = fields.LONG if "long" in found else fields.USUAL
     if "start" in found:
         usual = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %R"
-    _print(fields.rows_by_signs, found.get("format", [usual])[-1], jobs, found)
+    _print(fields.rows_by_signs, found.get("format", [usual])[-1], jobs, found, fields.SIGNS)
     return 0
+
+
+#: Seconds that squeue knows a job after its end.
+_KNOWN_S = 300
+
+
+def _named(
+    client: Connection, select: Mapping[str, object], ids: list[Ref], *, tasks: bool,
+    has_states: bool,
+) -> list[Mapping[str, Any]] | None:  # fmt: skip
+    """Return the jobs with these ids that have not ended, or with the states that are asked for.
+    Return None if there was one id, of no job or of one that ended a while ago."""
+    jobs: list[Mapping[str, Any]] = []
+    try:
+        jobs += _queue(client, select, tasks=tasks)
+    except Refused as error:
+        if error.code != "no-such-job":
+            raise
+        if len(ids) == 1:
+            return None
+        # Slurm leaves out the one that it does not know.
+        for each in ids:
+            alone = _named(client, {**select, "ids": [each]}, [each], tasks=tasks, has_states=True)
+            jobs += alone or []
+    if has_states:
+        return jobs
+    live = [job for job in jobs if job["ended_at"] is None]
+    ended_at_s = max((job["ended_at"] for job in jobs if job["ended_at"] is not None), default=0.0)
+    is_old = time.time() - ended_at_s > _KNOWN_S
+    return None if jobs and not live and len(ids) == 1 and is_old else live
 
 
 def _queue(
@@ -341,12 +402,15 @@ def _states(values: list[str]) -> list[str]:
 
 
 def _print(
-    rows: Callable[..., list[str]], text: str, jobs: list[Any], found: Mapping[str, object]
-) -> None:
+    rows: Callable[..., list[str]], text: str, jobs: list[Any], found: Mapping[str, object],
+    known: Iterable[str],
+) -> None:  # fmt: skip
     try:
         lines = rows(text, jobs, heads="noheader" not in found)
     except ValueError as error:
-        raise click.UsageError(f"there is no field {error} here") from None
+        raise click.UsageError(
+            f"there is no field {error} here; there are {' '.join(known)}"
+        ) from None
     for line in lines:
         click.echo(line)
 
@@ -379,7 +443,9 @@ def sacct(words: list[str]) -> int:
         click.echo("\n".join(head for head, _, _ in fields.NAMES.values()))
         return 0
     client = connect()
-    ids = parse_ids(",".join(_parts(found["jobs"]))) if "jobs" in found else []
+    words = _parts(found.get("jobs", []))
+    steps = [word for word in words if "." in word]
+    ids = parse_ids(",".join(word.partition(".")[0] for word in words)) if words else []
     users = set(_parts([*found.get("user", []), *found.get("uid", [])]))
     if not ids and not users and "allusers" not in found:
         users = {client.request("hello")["user"]}
@@ -395,6 +461,8 @@ def sacct(words: list[str]) -> int:
     live = [] if until_s is not None else list(_live(client, select, is_named=bool(ids)))
     known = {job["id"]: job for job in (*live, *ended)}.values()
     jobs = _wanted(sorted(known, key=_number), users, found)
+    if "allocations" not in found:
+        jobs = [line for job in jobs for line in _lines_of(job, steps)]
     usual = fields.BRIEF if "brief" in found else _LONG if "long" in found else fields.ACCOUNT
     delimiter = None
     if "parsable" in found or "parsable2" in found:
@@ -404,8 +472,20 @@ def sacct(words: list[str]) -> int:
         ends = "parsable" in found
         return fields.rows_by_names(text, jobs, heads=heads, delimiter=delimiter, ends=ends)
 
-    _print(rows, ",".join(found.get("format", [usual])), jobs, found)
+    names = [head for head, _, _ in fields.NAMES.values()]
+    _print(rows, ",".join(found.get("format", [usual])), jobs, found, names)
     return 0
+
+
+def _lines_of(job: Mapping[str, Any], steps: list[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield a job, and its script as a step once it has started; if steps are named, only those."""
+    label = fields.job_label(job)
+    if not any(step.partition(".")[0] == label for step in steps):
+        yield job
+    elif f"{label}.batch" not in steps:
+        return
+    if job["started_at"] is not None:
+        yield fields.batch_step(job)
 
 
 def _number(job: Mapping[str, Any]) -> int:
@@ -474,7 +554,9 @@ def scancel(words: list[str]) -> int:
     if name:
         select["name"] = name[-1]
     if "interactive" in found:
-        click.confirm(f"cancel {' '.join(rest) or 'these jobs'}?", abort=True, err=True)
+        select = {"ids": _confirmed(client, select), "user": None, "states": []}
+        if not select["ids"]:
+            return 0
     signal = parse_signal(found["signal"][-1]) if "signal" in found else None
     if signal is None:
         reply = client.request("cancel", select=select)
@@ -484,6 +566,21 @@ def scancel(words: list[str]) -> int:
     for failure in failed:
         output.say(f"scancel: {failure['error']['text']}")
     return 1 if reply["failed"] else 0
+
+
+def _confirmed(client: Connection, select: Mapping[str, object]) -> list[Ref]:
+    """Return the live jobs of a selection whose cancellation is confirmed, each by a question."""
+    found: list[Ref] = []
+    listed = [job for job in _queue(client, select, tasks=False) if job["ended_at"] is None]
+    if not listed:
+        output.say("scancel: there is no such job")
+    for job in listed:
+        label = fields.job_label(job)
+        name = output.clean(job["name"])
+        question = f"Cancel job_id={label} name={name} partition={fields.pool(job)}"
+        if click.confirm(question, err=True):
+            found += parse_ids(label.partition("%")[0] + "]" * ("%" in label))
+    return found
 
 
 # -- the machine -------------------------------------------------------------------------------
@@ -513,7 +610,7 @@ def sinfo(words: list[str]) -> int:
     gres = ",".join(f"{name}:{count}" for name, count in capacity["gres"].items()) or "(null)"
     host = host_name()
     values = {
-        "P": ("PARTITION", "main*"), "R": ("PARTITION", "main"), "a": ("AVAIL", "up"),
+        "P": ("PARTITION", f"{PARTITION}*"), "R": ("PARTITION", PARTITION), "a": ("AVAIL", "up"),
         "l": ("TIMELIMIT", "infinite"), "D": ("NODES", "1"), "t": ("STATE", state),
         "T": ("STATE", {"mix": "mixed", "alloc": "allocated", "drain": "drained",
                         "drng": "draining"}.get(state, state)),

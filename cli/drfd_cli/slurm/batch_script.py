@@ -5,14 +5,22 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from drfd.client.connection import Connection
 from drfd.client.submission import find_notice
 from drfd.common.errors import Refused
 from drfd_cli import output
-from drfd_cli.slurm.sbatch_options import Translation, environment, missing_commands
+from drfd_cli.slurm.sbatch_options import (
+    Translation,
+    environment,
+    missing_commands,
+    uses_tmpdir,
+)
+
+#: The partition that stands for the machine.
+PARTITION = "main"
 
 
 def host_name() -> str:
@@ -26,9 +34,9 @@ def resolve(
     print in one warning what has no effect. Raises Refused for a directory that is not there."""
     found = dict(asked)
     if found["pool"] is None and made.partitions:
-        found["pool"] = pool_of(made.partitions, client)
-        if found["pool"] is None:
-            made.unsupported.append(f"--partition={','.join(made.partitions)} (no such pool)")
+        found["pool"] = pool_of(made, client)
+    found |= whole_machine(made, found, client)
+    check_begun(made.begun, client)
     if made.is_singleton:
         found["after"] = (*(found["after"] or ()), *_namesakes(found["name"], client))
     if made.mail_on and found["notify"] is None:
@@ -47,6 +55,10 @@ def resolve(
     missing = [] if script is None else missing_commands(script, os.environ, shutil.which)
     for name in missing:
         output.say(f"the script calls {name}, and there is no such command here{_cure(name)}")
+    if script is not None and uses_tmpdir(script) and "SLURM_TMPDIR" not in made.variables:
+        output.say(
+            "the script uses SLURM_TMPDIR; there is none (SLURM_TMPDIR=$(mktemp -d) sets it)"
+        )
     return found
 
 
@@ -63,11 +75,46 @@ def variables(env: Mapping[str, str], made: Translation) -> dict[str, str]:
     return environment(env, made, directory=os.getcwd(), host=host_name())
 
 
-def pool_of(names: list[str], client: Connection) -> str | None:
-    """Return the first of the names that a pool has, or None."""
+def pool_of(made: Translation, client: Connection) -> str | None:
+    """Return the first of the partitions that is a pool. If none is, return None, and warn unless
+    the partition is that of sinfo."""
+    names = made.partitions
     paths = [node["path"] for node in client.request("shares")["nodes"]]
     known = {path.rsplit(".", 1)[-1] for path in paths if "." in path} | set(paths)
-    return next((name for name in names if name in known), None)
+    found = next((name for name in names if name in known), None)
+    if found is None and PARTITION not in names:
+        made.unsupported.append(
+            f"--partition={','.join(names)} (no such pool; drf shares lists them)"
+        )
+    return found
+
+
+def whole_machine(
+    made: Translation, asked: Mapping[str, Any], client: Connection
+) -> dict[str, int]:
+    """Return the cores and the memory of the whole machine, as far as Slurm's options ask for them
+    and `asked`, the options of drf, do not say otherwise."""
+    cores = made.has_all_cores and asked["cores"] is None
+    memory = made.has_all_memory and asked["mem"] is None
+    if not cores and not memory:
+        return {}
+    capacity = client.request("shares")["capacity"]
+    found = {"cores": int(capacity["cores"] * 1000)} if cores else {}
+    return found | ({"mem": int(capacity["memory"])} if memory else {})
+
+
+def check_begun(labels: Iterable[str], client: Connection) -> None:
+    """Raise Refused if one of these jobs, which must have started, still waits."""
+    for label in labels:
+        reply = client.request("show", id=int(label) if label.isdecimal() else label)
+        view = reply.get("job")
+        if view is None or (view["started_at"] is None and view["ended_at"] is None):
+            raise Refused(
+                "bad-value",
+                f"--dependency=after:{label}: it has not started, and the start of a job cannot be "
+                "waited for",
+                hint=f"afterany:{label} waits for its end",
+            )
 
 
 def _namesakes(name: str | None, client: Connection) -> list[tuple[int, str]]:

@@ -119,7 +119,8 @@ def _short_state(job: View) -> str:
     return STATES.get(job["state"], ("", job["state"]))[1]
 
 
-def _pool(job: View) -> str:
+def pool(job: View) -> str:
+    """Return the last part of the job's pool, its partition."""
     return str(job["pool"]).rsplit(".", 1)[-1]
 
 
@@ -155,7 +156,7 @@ SIGNS: dict[str, tuple[str, Callable[[View], str]]] = {
     "j": ("NAME", lambda job: str(job["name"])),
     "u": ("USER", lambda job: str(job["user"])),
     "U": ("UID", lambda job: str(job["uid"])),
-    "P": ("PARTITION", _pool),
+    "P": ("PARTITION", pool),
     "a": ("ACCOUNT", lambda job: str(job["pool"])),
     "t": ("ST", _short_state),
     "T": ("STATE", _state),
@@ -210,7 +211,13 @@ def _fit(text: str, width: str, *, right: bool) -> str:
     return cut.rjust(int(width)) if right else cut.ljust(int(width))
 
 
+#: The exit code of a job of which there is none, as `drf wait` has it.
+_NEVER_RAN = 125
+
+
 def _code(job: View) -> str:
+    if job["exit_code"] is None and not job["signal"] and _state(job) in ("BOOT_FAIL", "NODE_FAIL"):
+        return f"{_NEVER_RAN}:0"
     return f"{job['exit_code'] or 0}:{job['signal'] or 0}"
 
 
@@ -251,7 +258,7 @@ NAMES: dict[str, tuple[str, int, Callable[[View], str]]] = {
     "user": ("User", 9, lambda job: str(job["user"])),
     "uid": ("UID", 6, lambda job: str(job["uid"])),
     "account": ("Account", 10, lambda job: str(job["pool"])),
-    "partition": ("Partition", 10, _pool),
+    "partition": ("Partition", 10, pool),
     "cluster": ("Cluster", 10, lambda job: host_name()),
     "qos": ("QOS", 10, lambda job: "normal"),
     "alloccpus": ("AllocCPUS", 10, _cpus),
@@ -288,22 +295,43 @@ NAMES: dict[str, tuple[str, int, Callable[[View], str]]] = {
 }
 
 
+#: Fields that the line of a job's batch step leaves empty, as it has none of its own.
+_OF_JOB = ("user", "uid", "partition", "qos", "timelimit", "timelimitraw", "reqmem", "submitline")
+
+
+def batch_step(job: View) -> View:
+    """Return what sacct shows of the script of a job, in a line of its own."""
+    return {**job, "step": "batch"}
+
+
+def _cell(name: str, job: View) -> str:
+    if "step" in job and name in _OF_JOB:
+        return ""
+    if "step" in job and name in ("jobid", "jobidraw"):
+        return f"{NAMES[name][2](job)}.{job['step']}"
+    if "step" in job and name == "jobname":
+        return str(job["step"])
+    return NAMES[name][2](job)
+
+
 def rows_by_names(
     names: str, jobs: Sequence[View], *, heads: bool, delimiter: str | None, ends: bool
 ) -> list[str]:
     """Return the lines of `sacct`: in columns, or with a delimiter, also at the end if it `ends` a
-    line. Raises ValueError for an unknown name."""
+    line. `all` names all fields. Raises ValueError for an unknown name."""
     columns = []
-    for word in names.split(","):
+    if names.strip().lower() == "all":
+        names = ",".join(NAMES)
+    for word in filter(None, names.split(",")):
         name, _, width = word.strip().partition("%")
         if name.lower() not in NAMES or (width and not width.lstrip("-").isdecimal()):
             raise ValueError(word)
-        head, usual, cell = NAMES[name.lower()]
-        columns.append((head, int(width or usual), cell))
+        head, usual, _ = NAMES[name.lower()]
+        columns.append((head, int(width or usual), name.lower()))
     if delimiter is not None:
         tail = delimiter if ends else ""
         table = [[head for head, _, _ in columns]] if heads else []
-        table += [[_plain(cell(job)) for _, _, cell in columns] for job in jobs]
+        table += [[_plain(_cell(name, job)) for _, _, name in columns] for job in jobs]
         return [delimiter.join(row) + tail for row in table]
 
     def line(cells: Iterable[tuple[str, int]]) -> str:
@@ -312,7 +340,9 @@ def rows_by_names(
     lines = [line((head, width) for head, width, _ in columns)] if heads else []
     if heads:
         lines.append(line(("-" * abs(width), width) for _, width, _ in columns))
-    return lines + [line((_plain(cell(job)), width) for _, width, cell in columns) for job in jobs]
+    return lines + [
+        line((_plain(_cell(name, job)), width) for _, width, name in columns) for job in jobs
+    ]
 
 
 def _column(text: str, width: int) -> str:

@@ -71,7 +71,7 @@ _TIME = re.compile(
     re.ASCII,
 )
 _AFTER = re.compile(
-    r"(after|afterok|afterany|afternotok|aftercorr):(\d+(?:_\d+)?(?::\d+(?:_\d+)?)*)"
+    r"(after|afterok|afterany|afternotok|aftercorr):(\d+(?:_\d+)?(?::\d+(?:_\d+)?)*)", re.ASCII
 )
 _HOW = {"afterok": "ok", "afterany": "any", "afternotok": "fail"}
 _MAIL = {"BEGIN": ("start",), "END": ("end",), "FAIL": ("fail",), "ALL": ("start", "end", "fail")}
@@ -80,6 +80,8 @@ _GRES = re.compile(
     r"([A-Za-z_][\w.-]*?)(?:[:=]([A-Za-z_][\w.-]*))?(?:[:=](\d+))?(?:\(.*\))?", re.ASCII
 )
 _DELAY = re.compile(r"now\+(\d+)\s*(second|minute|hour|day|week)?s?", re.ASCII)
+#: Options that ask for memory.
+_MEMORY = frozenset(("mem", "mem-per-cpu", "mem-per-gpu"))
 #: The variables that a job has with `--export=NONE`.
 _BARE = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TMPDIR", "TZ")
 
@@ -116,6 +118,11 @@ class Translation:
     partitions: list[str] = field(default_factory=list)
     mail_on: list[str] = field(default_factory=list)
     wrap: str | None = None
+    #: Whether the job asks for all memory of the machine, and for all its cores.
+    has_all_memory: bool = False
+    has_all_cores: bool = False
+    #: Jobs that must have started.
+    begun: list[str] = field(default_factory=list)
 
 
 def parse(
@@ -226,7 +233,8 @@ def translate(options: Options, host: str) -> Translation:
     made = Translation()
     _Translator(options, made, host).run()
     for name, given in options.items():
-        if name in _UNSUPPORTED and name not in _SILENT:
+        is_done = name == "exclusive" and not given.value
+        if name in _UNSUPPORTED and name not in _SILENT and not is_done:
             made.unsupported.append(f"--{name}={given.value}" if given.value else f"--{name}")
     return made
 
@@ -277,6 +285,11 @@ class _Translator:
         power = {"K": 10, "M": 20, "G": 30, "T": 40}[match[2].upper() or "M"]
         return int(float(match[1]) * (1 << power))
 
+    def _is_exclusive(self) -> bool:
+        """Return whether the job wants the machine for itself; `--exclusive=user` shares it."""
+        given = self._options.get("exclusive")
+        return given is not None and not given.value
+
     def _amounts(self) -> None:
         made, nodes = self._made, self._options.get("nodes")
         if nodes is not None:
@@ -292,15 +305,15 @@ class _Translator:
         if per_task is None and gpus and "cpus-per-gpu" in self._options:
             per_task = (self._count("cpus-per-gpu") or 1) * gpus
         cores = (per_task or 1) * (tasks or 1)
-        if per_task is not None or tasks is not None:
+        if (per_task is not None or tasks is not None) and not self._is_exclusive():
             self._add("-c", str(cores))
         memory = self._size("mem")
-        if memory == 0:
-            made.unsupported.append("--mem=0 (all memory)")
-            memory = None
+        is_exclusive = made.has_all_cores = self._is_exclusive()
+        if memory == 0 or (is_exclusive and not _MEMORY.intersection(self._options)):
+            made.has_all_memory, memory = True, None
         for name, count in (("mem-per-cpu", cores), ("mem-per-gpu", gpus)):
             each = self._size(name)
-            if each and memory is None and count:
+            if each and memory is None and count and not made.has_all_memory:
                 memory = each * count
         if memory is not None:
             self._add("-m", f"{max(memory, 1 << 20) >> 10}K")
@@ -412,6 +425,11 @@ class _Translator:
             if match is None:
                 raise self._fault("signal", "is not SIGNAL@SECONDS")
             self._add("--warn", f"{match[1]}@{match[2] or 60}s")
+        if "kill-on-invalid-dep" in options:
+            word = options["kill-on-invalid-dep"].value.lower()
+            if word not in ("yes", "no"):
+                raise self._fault("kill-on-invalid-dep", "is neither yes nor no")
+            self._add("--if-never", "cancel" if word == "yes" else "keep")
         if "wait" in options:
             self._add("-w")
         if "test-only" in options:
@@ -425,13 +443,17 @@ class _Translator:
             if part.lower() == "singleton":
                 self._made.is_singleton = True
                 continue
-            match = _AFTER.fullmatch(part)
+            # A number alone is what it was before there were kinds.
+            match = _AFTER.fullmatch(f"afterany:{part}" if part[:1].isdecimal() else part)
             if match is None:
                 raise self._fault(
-                    "dependency", "cannot be met here", "afterok, afterany, afternotok, singleton"
+                    "dependency",
+                    "cannot be met here",
+                    "after, afterok, afterany, afternotok, singleton",
                 )
             if match[1] == "after":
-                raise self._fault("dependency", "the start of a job cannot be waited for")
+                self._made.begun += match[2].split(":")
+                continue
             if match[1] == "aftercorr":
                 self._made.unsupported.append(f"{part}, in place of it the whole array is awaited")
             how = _HOW.get(match[1], "ok")
@@ -473,7 +495,7 @@ _UNSUPPORTED = frozenset(KNOWN) - frozenset(
         *("export", "gpus", "gpus-per-node", "gpus-per-task", "gres", "job-name", "input"),
         *("licenses", "mail-type", "mail-user", "mem", "mem-per-cpu", "mem-per-gpu", "nodes"),
         *("ntasks", "ntasks-per-node", "open-mode", "output", "partition", "priority", "signal"),
-        *("time", "wrap", "nice", "hold", "requeue", "wait", "test-only"),
+        *("time", "wrap", "nice", "hold", "requeue", "wait", "test-only", "kill-on-invalid-dep"),
     )
 )
 
@@ -527,3 +549,11 @@ def missing_commands(
         is_function = any(each.startswith(f"BASH_FUNC_{name}") for each in env)
         if not is_function and find(name) is None:
             yield name
+
+
+_USE_OF_TMPDIR = re.compile(r"\$(?:SLURM_TMPDIR\b|\{SLURM_TMPDIR[}/%#])", re.ASCII)
+
+
+def uses_tmpdir(script: str) -> bool:
+    """Return whether the script needs the directory of its job that some clusters make."""
+    return _USE_OF_TMPDIR.search(script) is not None and "SLURM_TMPDIR=" not in script

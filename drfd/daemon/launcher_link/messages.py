@@ -176,6 +176,7 @@ def _array_variables(job: Job, array: Array) -> dict[str, str]:
         "DRF_ARRAY_COUNT": str(array.size),
         "DRF_ARRAY_MIN": str(array.spans[0][0]),
         "DRF_ARRAY_MAX": str(array.spans[-1][1]),
+        "DRF_ARRAY_STEP": str(array.spans[0][2] if len(array.spans) == 1 else 1),
     }
 
 

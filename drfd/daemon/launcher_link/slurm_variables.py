@@ -44,6 +44,6 @@ def _variables(order: LaunchOrder) -> dict[str, str]:
     if order.array_id:
         found["SLURM_ARRAY_JOB_ID"] = str(order.array_id)
         found["SLURM_ARRAY_TASK_ID"] = str(order.array_index)
-        for name in ("COUNT", "MIN", "MAX"):
+        for name in ("COUNT", "MIN", "MAX", "STEP"):
             found[f"SLURM_ARRAY_TASK_{name}"] = own.get(f"DRF_ARRAY_{name}", "")
     return found
