@@ -137,10 +137,12 @@ def cgroup_key(name: str) -> Key | None:
 
 
 def created_record(
-    owner: Owner, boot_id: str, cgroup: str | None, space: str | None = None
-) -> Record:
+    owner: Owner, boot_id: str, cgroup: str | None, space: str | None = None, *,
+    payload: bytes | None = None,
+) -> Record:  # fmt: skip
     """Return the first record of an attempt that begins now. `space` is the parent of the
-    directories of its private temporary space, or None if it has none."""
+    directories of its private temporary space, or None if it has none; `payload` is the digest of
+    what its user has signed, or None where nothing is signed."""
     record = {
         **owner.facts(),
         "boot_id": boot_id,
@@ -148,7 +150,18 @@ def created_record(
         "at_s": time.time(),
         "mono_s": time.monotonic(),
     }
-    return record if space is None else {**record, "space": space}
+    if space is not None:
+        record["space"] = space
+    if payload is not None:
+        record["payload"] = payload.hex()
+    return record
+
+
+def may_have_payload(attempt: Attempt, digest: bytes | None) -> bool:
+    """Return whether the attempt may have been launched with the payload of this digest: it has
+    been, or one of them is not known. Older versions did not record it."""
+    recorded = attempt.created.get("payload")
+    return recorded is None or digest is None or recorded == digest.hex()
 
 
 def create(dir_fd: int, key: Key, created: Record) -> int:

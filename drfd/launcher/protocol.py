@@ -136,6 +136,8 @@ class Assignment:
     payload_fd: int
     #: Whether its user has signed it; None if that is not known yet.
     is_signed: bool | None = None
+    #: The payload's digest; None if it is not known yet, or nothing is signed here.
+    digest: bytes | None = None
 
     def close(self) -> None:
         os.close(self.payload_fd)

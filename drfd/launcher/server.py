@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 
 from drfd.common.failpoints import reach
@@ -141,6 +141,8 @@ def _loss(attempt: Attempt, jobs_stop: JobsStopRecord | None, boot_id: str) -> M
 log = logging.getLogger("drfd.launcher")
 
 _NOT_SIGNED = "the request is not signed by its user: submit it again"
+#: Answer to an order to run a command in a job with the environment of another one.
+_OTHER_PAYLOAD = "the order has what was submitted for another job"
 #: Answer to a launch under a number that an attempt of another job has.
 _TAKEN = "another job's attempt has its number here, from another journal perhaps"
 #: Number of runners of an attempt that may die before they release the job.
@@ -356,10 +358,10 @@ class Launcher:
         order = assignment.order
         # The command will have a cgroup again.
         self._without_cgroup.discard((order.id, order.attempt))
-        is_signed = self._checks.check_now(assignment)
-        if is_signed is None and len(self._checks) < self.bounds.running:
+        checked = self._checks.check_now(assignment)
+        if checked is None and len(self._checks) < self.bounds.running:
             self._checks.begin(assignment, self._add_notice, is_launch=False)
-        elif is_signed:
+        elif checked is not None and checked.is_signed:
             self._endings.add(self._notices.add(assignment), remove=True)
         else:
             log.error("event=not-signed job=%d attempt=%d", order.id, order.attempt)
@@ -369,23 +371,21 @@ class Launcher:
     def _run_inside(self, assignment: Assignment, inside: Inside) -> None:
         """Run a command of the owner's inside a running attempt, or tell why it cannot be."""
         order = assignment.order
-        is_signed = self._checks.check_now(assignment)
-        if is_signed is None and len(self._checks) < self.bounds.running:
+        checked = self._checks.check_now(assignment)
+        if checked is None and len(self._checks) < self.bounds.running:
             # The job's own payload is long.
             then = partial(self._run_inside, inside=inside)
             self._checks.begin(assignment, then, is_launch=False)
             return
         try:
-            refusal = self._start_inside(assignment, inside, is_signed=bool(is_signed))
+            refusal = self._start_inside(checked or assignment, inside)
         except OSError as error:
             refusal = f"it could not be started: {error.strerror}"
         assignment.close()
         if refusal is not None:
             self._tell_inside((order.id, order.attempt), inside.number, refusal)
 
-    def _start_inside(
-        self, assignment: Assignment, inside: Inside, *, is_signed: bool
-    ) -> str | None:
+    def _start_inside(self, assignment: Assignment, inside: Inside) -> str | None:
         """Start a command inside a running attempt. Returns why it is refused, or None. Raises
         OSError."""
         order = assignment.order
@@ -397,9 +397,13 @@ class Launcher:
             return "the job is another user's"
         if self.confinement.cgroup_path(key) is None:
             return "jobs have no cgroups here"
-        if not is_signed or not self._checks.accepts_inside(order, inside):
+        if not assignment.is_signed or not self._checks.accepts_inside(order, inside):
             log.error("event=exec-not-signed job=%d attempt=%d", *key, extra=about(job=key[0]))
             return _NOT_SIGNED
+        if not attempt_files.may_have_payload(attempt, assignment.digest):
+            # Its environment and directory are signed, but for another job.
+            log.error("event=exec-other-payload job=%d attempt=%d", *key, extra=about(job=key[0]))
+            return _OTHER_PAYLOAD
         refusal = self.policy.refusal(order.uid) or self._sessions.refusal(order.uid)
         if refusal is None:
             self._sessions.start(assignment, inside, attempt)
@@ -446,12 +450,12 @@ class Launcher:
         refusal = self.policy.refusal(order.uid)
         full = self._full()
         if refusal is None and full is None:
-            is_signed = self._checks.check_now(assignment)
-            if is_signed is None:
+            checked = self._checks.check_now(assignment)
+            if checked is None:
                 self._checks.begin(assignment, self._launch_or_close, is_launch=True)
                 return True
-            assignment = replace(assignment, is_signed=is_signed)
-            refusal = None if is_signed else _NOT_SIGNED
+            assignment = checked
+            refusal = None if assignment.is_signed else _NOT_SIGNED
         if refusal is not None:
             self._tell("broke", key, text=refusal)
             return False
@@ -465,7 +469,9 @@ class Launcher:
         # The start time that users see is taken here, so that it follows the order of launches.
         space = self._spaces.place_for(key, order.uid)
         cgroup = self.confinement.cgroup_path(key)
-        created = attempt_files.created_record(order.owner, self._boot_id, cgroup, space)
+        created = attempt_files.created_record(
+            order.owner, self._boot_id, cgroup, space, payload=assignment.digest
+        )
         reach("launch.before-attempt-file")
         try:
             self._start(key, assignment, created)

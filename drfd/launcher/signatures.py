@@ -158,7 +158,7 @@ _SHORTAGE_S = 0.1
 @dataclass(eq=False, slots=True)
 class _Check:
     assignment: Assignment
-    #: Called with the assignment, whose `is_signed` is set then.
+    #: Called with the assignment, whose `is_signed` and `digest` are set then.
     on_checked: Callable[[Assignment], None]
     is_launch: bool
     digest: SealedDigest
@@ -180,17 +180,19 @@ class SignatureChecks:
         """Return the number of assignments that are waiting."""
         return self._count
 
-    def check_now(self, assignment: Assignment) -> bool | None:
-        """Return whether the assignment's user has signed it, or None if the payload is too long to
-        be checked at once."""
-        if assignment.is_signed is not None or self._keys is None:
-            return assignment.is_signed is not False
+    def check_now(self, assignment: Assignment) -> Assignment | None:
+        """Return the assignment with `is_signed`, or None if the payload is too long to be checked
+        at once."""
+        if assignment.is_signed is not None:
+            return assignment
+        if self._keys is None:
+            return replace(assignment, is_signed=True)
         if os.fstat(assignment.payload_fd).st_size > PIECE_BYTES:
             return None
         digest = SealedDigest(assignment.payload_fd)
         while (found := digest.step()) is None:
             pass
-        return self._accepts(assignment, found)
+        return self._checked(assignment, found)
 
     def begin(
         self, assignment: Assignment, on_checked: Callable[[Assignment], None], *, is_launch: bool
@@ -249,16 +251,18 @@ class SignatureChecks:
         if found is not None:
             checks.popleft()
             self._count -= 1
-            is_signed = self._accepts(check.assignment, found)
-            check.on_checked(replace(check.assignment, is_signed=is_signed))
+            check.on_checked(self._checked(check.assignment, found))
 
     def _drop(self, check: _Check) -> None:
         self._count -= 1
         check.assignment.close()
 
-    def _accepts(self, assignment: Assignment, digest: bytes) -> bool:
+    def _checked(self, assignment: Assignment, digest: bytes) -> Assignment:
         order = assignment.order
-        return self._keys is None or self._keys.accepts(order.uid, order.user, digest, order.proof)
+        if self._keys is None:
+            return replace(assignment, is_signed=True)
+        is_signed = self._keys.accepts(order.uid, order.user, digest, order.proof)
+        return replace(assignment, is_signed=is_signed, digest=digest)
 
 
 #: Number of threads that ask the user directory; largest number of uids that wait for them, of

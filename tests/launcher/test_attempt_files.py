@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drfd.core.model.job import Owner
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import (
     JOBS_STOP_FILE,
@@ -264,6 +265,20 @@ def test_what_an_attempt_says_of_its_program(
 ) -> None:
     attempt = Attempt(CREATED, **{kind: dict(RECORDS)[kind] for kind in kinds})
     assert (attempt.is_over, attempt.may_have_run) == (is_over, may_have_run)
+
+
+def test_of_an_attempt_whose_payload_is_not_recorded_any_is_believed() -> None:
+    """Older versions did not record it, and where nothing is signed there is no digest."""
+    owner = Owner(uid=1, user="u", journal="j", submitted_us=1)
+    plain = attempt_files.created_record(owner, "b", None)
+    signed = attempt_files.created_record(owner, "b", None, payload=b"\1")
+    assert "payload" not in plain
+    may_have = [
+        attempt_files.may_have_payload(Attempt(created), digest)
+        for created in (plain, signed)
+        for digest in (None, b"\1", b"\2")
+    ]
+    assert may_have == [True, True, True, True, True, False]
 
 
 def test_the_file_and_the_cgroup_are_named_by_job_and_attempt() -> None:

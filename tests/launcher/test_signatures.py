@@ -136,7 +136,7 @@ class Desk:
         found = self.checks.check_now(assignment)
         if found is None:
             self.checks.begin(assignment, self.done.append, is_launch=is_launch)
-        return found
+        return None if found is None else found.is_signed
 
     def turns(self) -> int:
         """Look until nothing waits; how often that was."""
@@ -177,6 +177,7 @@ def test_what_is_short_is_known_at_once_and_what_is_long_a_piece_at_a_time(
     assert (desk.checks.pause_s(), len(desk.checks)) == (0, 1)
     assert desk.turns() == PIECES
     assert desk.results() == [(2, is_signed)]
+    assert desk.done[0].digest == digest_of(b"x" * (PIECES * PIECE_BYTES))
     os.close(desk.fds[0])
 
 
@@ -220,7 +221,8 @@ def test_what_another_controller_has_ordered_is_forgotten(desk: Desk) -> None:
 
 def test_without_keys_everything_is_taken_from_the_controller() -> None:
     fd = seal(b"x")
-    assert SignatureChecks(None).check_now(Assignment(asked(1, ALICE, 1).order, fd)) is True
+    taken = SignatureChecks(None).check_now(Assignment(asked(1, ALICE, 1).order, fd))
+    assert taken is not None and (taken.is_signed, taken.digest) == (True, None)
     os.close(fd)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import pwd
 import signal
+import sqlite3
 import subprocess
 import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -303,4 +305,29 @@ def test_what_the_owner_has_not_signed_for_this_attempt_does_not_run(
     true = ask(apart, owner, {**request, "proof": proof_of(key, exec_digest(job, 1, command))})
     gone: Any = true["error"]
     assert "the terminal that waited for this job is gone" in gone["text"]
+    assert not (home / "seen").exists()
+
+
+def test_it_never_gets_what_its_owner_signed_for_another_job(
+    apart: Instance, users: Accounts
+) -> None:
+    """The two jobs differ in a variable, which somebody exchanges in the queue's journal."""
+    owner = users[0]
+    home = home_for(apart, owner)
+    words = ("-m", "64M", "-o", "out", "-e", "err", "-n", "same", "--", "sleep", "1000")
+    jobs = []
+    for mark in ("one", "two"):
+        jobs.append(apart.submit(*words, user=owner.pw_uid, cwd=home, env={**ENV, "MARK": mark}))
+        apart.wait_state(jobs[-1], "RUNNING")
+    assert inside(apart, owner, jobs[0], "sh", "-c", "echo $MARK").stdout == "one\n"
+    apart.stop()
+    with closing(sqlite3.connect(apart.state / "controller" / "journal.sqlite")) as db:
+        rows = dict(db.execute("select job_id, data from payloads"))
+        for one, other in (jobs, reversed(jobs)):
+            db.execute("update payloads set data = ? where job_id = ?", (rows[one], other))
+        db.commit()
+    apart.start()
+    for job in jobs:
+        done = inside(apart, owner, job, "touch", str(home / "seen"))
+        assert (done.returncode, "submitted for another job" in done.stderr) == (1, True)
     assert not (home / "seen").exists()
