@@ -28,6 +28,7 @@ from drfd_cli.top.feed import (
     ref_of,
     request_action,
 )
+from drfd_cli.top.history import History
 from drfd_cli.top.keys import KeyDecoder
 from drfd_cli.top.log import LogPart, fetch_log
 from drfd_cli.top.paint import Theme
@@ -85,6 +86,7 @@ class App:
         self._state = State(has_mouse=has_mouse)
         self._screen.use_mouse(has_mouse)
         self._detail: Detail | None = None
+        self._history = History()
         self._feed = SnapshotReader(connection, first, self._wake)
         self._asker = Asker(Connection(connection.path), self._wake)
         self._asked_s = 0.0
@@ -134,6 +136,7 @@ class App:
 
     def _draw(self) -> None:
         self._forget_message()
+        self._history.add(self._feed.news.snapshot)
         size = Size(*self._screen.size())
         self._screen.show(screen(self._scene(), size, self._theme))
 
@@ -151,8 +154,9 @@ class App:
         # While the daemon is away, clocks stand still at its last snapshot.
         now_s = news.snapshot["at"] if trouble else time.time()
         return Scene(
-            news.snapshot, self._state, now_s, self._detail, trouble, self._found, self._log
-        )
+            news.snapshot, self._state, now_s, self._detail, trouble, self._found, self._log,
+            self._history,
+        )  # fmt: skip
 
     def _press(self, key: str) -> bool:
         """Handle a key. Returns False if it quits."""

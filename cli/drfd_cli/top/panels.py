@@ -154,6 +154,22 @@ def header(
     return lines
 
 
+def parts_of_capacity(snapshot: SnapshotView) -> tuple[dict[str, float], dict[str, float]]:
+    """Return which part of each resource is allocated, and which part is used by jobs, of those of
+    which the use is measured."""
+    held: dict[str, float] = {}
+    used: dict[str, float] = {}
+    found = leaves(snapshot["nodes"])
+    for name, capacity in _resources(snapshot):
+        kind, _, gres = name.partition(":")
+        if gres:
+            held[name] = sum(node["usage"]["gres"].get(gres, 0) for node in found) / (capacity or 1)
+            continue
+        held[name] = sum(_number(node["usage"], kind) for node in found) / (capacity or 1)
+        used[name] = sum(_number(node["used"] or {}, kind) for node in found) / (capacity or 1)
+    return held, used
+
+
 def _resources(snapshot: SnapshotView) -> Iterator[tuple[str, float]]:
     capacity = snapshot["capacity"]
     for name in _AXES:

@@ -124,6 +124,22 @@ class UserAction(Enum):
     SUSPEND = auto()
 
 
+class WhenShown(Enum):
+    """When the history is on the screen."""
+
+    WITH_ROOM = auto()
+    ALWAYS = auto()
+    NEVER = auto()
+
+
+#: What the key for the history leads to, and the message.
+_NEXT_SHOWN = {
+    WhenShown.WITH_ROOM: (WhenShown.ALWAYS, "the history is always shown"),
+    WhenShown.ALWAYS: (WhenShown.NEVER, "the history is not shown"),
+    WhenShown.NEVER: (WhenShown.WITH_ROOM, "the history is shown where there is room"),
+}
+
+
 @dataclass(frozen=True)
 class CursorPlace:
     """The row under the cursor, and its index, which is used if the row is gone."""
@@ -146,6 +162,7 @@ class State:
     #: Paths of the pools of which nothing below is listed.
     folded: frozenset[str] = frozenset()
     has_mouse: bool = True
+    history: WhenShown = WhenShown.WITH_ROOM
     #: The place at which the list of waiting jobs begins, if the snapshot does not have all of
     #: them, or None for the end of the list.
     first: int | None = 0
@@ -660,6 +677,9 @@ def _on_main(state: State, key: str, lists: Lists, page_rows: int, window: Windo
         case "m":
             told = "off: the terminal selects text" if state.has_mouse else "on"
             return replace(state, has_mouse=not state.has_mouse, message=f"the mouse is {told}")
+        case "i":
+            after, told = _NEXT_SHOWN[state.history]
+            return replace(state, history=after, message=told)
         case " " if state.panel is TopPanel.TREE:
             return _fold(state, rows[at]) if rows else state
         case " " if rows:

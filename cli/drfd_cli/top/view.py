@@ -20,6 +20,7 @@ from drfd_cli.commands.show import array_lines, job_lines
 from drfd_cli.output import advice_line, clean, code_line, show_time, start_line
 from drfd_cli.top.actions import KEYS as ACTIONS
 from drfd_cli.top.actions import refusal, word_of
+from drfd_cli.top.history import History, height_of, history_lines
 from drfd_cli.top.keys import HELP
 from drfd_cli.top.log import PART_BYTES, LogPart, LogQuery, find, log_lines, log_title
 from drfd_cli.top.paint import (
@@ -56,6 +57,7 @@ from drfd_cli.top.state import (
     Page,
     State,
     TopPanel,
+    WhenShown,
     Window,
     cursor,
     hidden_marks,
@@ -84,6 +86,8 @@ LEAST_COLUMNS, LEAST_ROWS = 72, 16
 _WITH_SENTENCES, _SENTENCE = 20, 240
 #: Most lines of a sentence on the page of a job.
 _MOST_LINES = 8
+#: Least free lines in which the history is drawn.
+_LEAST_HISTORY = 4
 #: Least rows of a screen that shows the machine above the page of a job.
 _ROOMY = 36
 #: A scroll position at the end of any page.
@@ -134,6 +138,8 @@ class Scene:
     found: FoundRows | None = None
     #: The part of the output that was read last.
     log: LogPart | None = None
+    #: What the snapshots so far have shown, or None for a single screen.
+    history: History | None = None
 
     def lists(self) -> Lists:
         return shown(self.snapshot, self.state, self.found)
@@ -297,6 +303,8 @@ class Place:
     line: int
     columns: int
     height: int
+    #: The number of lines below it that the history has.
+    below: int = 0
 
 
 def _places(scene: Scene, listed: Lists, size: Size, room: int, theme: Theme) -> list[Place]:
@@ -307,13 +315,35 @@ def _places(scene: Scene, listed: Lists, size: Size, room: int, theme: Theme) ->
     found = []
     if is_beside:
         found.append(Place(TopPanel.TREE, tables.pop(TopPanel.TREE), 0, 0, left, room))
-    heights = _divide(tables, room, scene.state.panel, right)
+    kept = _kept_for_history(scene, room)
+    heights = _divide(tables, room - kept, scene.state.panel, right)
+    # The last panel has all lines that no other one needs: leave it one of them.
+    last = list(tables)[-1]
+    free = heights[last] - tables[last].height - 1
+    if _has_history(scene) and kept + free >= _LEAST_HISTORY:
+        heights[last], kept = heights[last] - max(0, free), kept + max(0, free)
     line = 0
     for panel, table in tables.items():
-        column = size.columns - right
-        found.append(Place(panel, table, column, line, right, heights[panel]))
+        column, below = size.columns - right, kept if panel is last else 0
+        found.append(Place(panel, table, column, line, right, heights[panel], below))
         line += heights[panel]
     return found
+
+
+def _has_history(scene: Scene) -> bool:
+    """Return whether there may be curves on the screen."""
+    history = scene.history
+    if history is None or scene.state.history is WhenShown.NEVER:
+        return False
+    return height_of(history, scene.snapshot) > 0
+
+
+def _kept_for_history(scene: Scene, room: int) -> int:
+    """Return how many lines the panels leave to the history even if they could fill them."""
+    if scene.history is None or scene.state.history is not WhenShown.ALWAYS:
+        return 0
+    whole = height_of(scene.history, scene.snapshot)
+    return min(whole, room // 3)
 
 
 def _cursor_of(scene: Scene, place: Place) -> int | None:
@@ -323,11 +353,16 @@ def _cursor_of(scene: Scene, place: Place) -> int | None:
 
 def _panels(scene: Scene, listed: Lists, size: Size, room: int, theme: Theme) -> list[Line]:
     def lines(place: Place) -> list[Line]:
-        return draw(
+        drawn = draw(
             place.table, theme, place.columns, place.height, cursor=_cursor_of(scene, place),
             is_focus=place.panel is scene.state.panel,
             is_marked=_is_marked(scene.state, place.panel),
         )  # fmt: skip
+        if place.below and scene.history is not None:
+            drawn += history_lines(
+                scene.history, scene.snapshot, theme, place.columns, place.below
+            )  # fmt: skip
+        return drawn
 
     first, *others = _places(scene, listed, size, room, theme)
     below = [line for place in others for line in lines(place)]
@@ -468,7 +503,8 @@ def _more_words(state: State, window: Window) -> str:
 _KEYS = {
     Page.MAIN: (
         ("Tab", "panel"), ("Enter", "open"), ("/", "find"), ("u", "mine"), ("s", "sort"),
-        ("Space", "mark"), *ACTIONS.items(), ("l", "log"), ("?", "help"), ("q", "quit"),
+        ("Space", "mark"), *ACTIONS.items(), ("l", "log"), ("i", "history"), ("?", "help"),
+        ("q", "quit"),
     ),
     Page.JOB: (
         ("Esc", "back"), *ACTIONS.items(), ("l", "log"), ("e", "errors"), ("j k", "scroll"),
