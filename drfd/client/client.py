@@ -94,6 +94,8 @@ class SubmitOptions(ChangeOptions, total=False):
     #: that of the output, unless `stderr` is given.
     stdout: str | None
     stderr: str | None
+    #: Keep what is in the output files.
+    append: bool
     #: When to notify the owner: "start", "end", "fail", joined by commas.
     notify: str | None
     notify_command: str | None
@@ -146,8 +148,8 @@ class Client:
 
         `SubmitOptions` lists the keywords: cores, memory, io, gres, time, name, pool, priority,
         array, after, begin, group, hold, preemptible, retry, retry_on, warn, stdout, stderr,
-        notify, notify_command, cwd, env, export, script. Values are as on the command line. The job
-        is queued exactly once, even if the daemon is restarted meanwhile.
+        append, notify, notify_command, cwd, env, export, script. Values are as on the command line.
+        The job is queued exactly once, even if the daemon is restarted meanwhile.
 
         Raises Refused for a value that cannot be read or that the daemon does not accept.
         """
@@ -353,6 +355,7 @@ def _submission(
         preemptible=options.get("preemptible", False),
         stdout=options.get("stdout"),
         stderr=options.get("stderr"),
+        append=options.get("append", False),
         notify=options.get("notify"),
         notify_command=options.get("notify_command"),
     ).fields()

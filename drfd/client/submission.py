@@ -79,6 +79,7 @@ class Submission:
     stdout: str | None = None
     #: None for the file of the output.
     stderr: str | None = None
+    append: bool = False
     #: Socket of an attached `drf run`.
     attach: str | None = None
     #: `start`, `end` and `fail`, joined by commas.
@@ -103,6 +104,7 @@ class Submission:
             "env": self.env,
             "stdout": self.stdout,
             "stderr": self.stderr,
+            "append": self.append or None,
             "script": self.script,
             "attach": self.attach,
             "notify": find_notice(self.notify, self.notify_command, os.environ),

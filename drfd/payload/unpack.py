@@ -79,6 +79,11 @@ def output_path(
     return path if path.startswith("/") else f"{cwd.rstrip('/')}/{path}"
 
 
+def signs_in(pattern: str) -> frozenset[str]:
+    """Return the %-signs in an output pattern, such as %j."""
+    return frozenset(_SIGN.findall(pattern))
+
+
 #: Longest number in a payload.
 _MOST_DIGITS = 16
 _SIGN = re.compile("%[%jAaxu]")

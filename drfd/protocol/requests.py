@@ -145,6 +145,8 @@ class SubmitRequest(Request, tag="submit", frozen=True):
     env: dict[str, str] = {}
     stdout: Text | None = None
     stderr: Text | None = None
+    #: Keep what is in the output files.
+    append: bool = False
     #: Text that is run in place of argv[0], by the interpreter of its #! line.
     script: str | None = None
     attach: Text | None = None

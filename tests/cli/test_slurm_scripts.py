@@ -270,6 +270,7 @@ def test_a_singleton_waits_for_jobs_of_its_name(drf: Drf, daemon: CannedDaemon) 
     request = asked(drf, daemon, SCRIPTS / "14-chain.sh")[0]
     assert request["after"] == [{"id": 4, "want": "any"}, {"id": 8, "want": "any"}]
     assert request["retry"] == {"times": 1, "on": ["LOST"]}
+    assert request["append"] is True
     select = next(each["select"] for each in daemon.requests if each["op"] == "status")
     assert select["user"] == "alice"
 

@@ -101,7 +101,7 @@ def test_everything_that_can_be_said(submitted: Submitted, tmp_path: Path) -> No
     options = [
         *("-c", "2.5", "-m", "16G", "--io", "200M/50M", "-t", "1h30m", "-n", "train"),
         *("-p", "lab", "--priority", "-3", "--hold", "-o", "%j.out", "-e", "/tmp/%j.err"),
-        "--preemptible",
+        *("--preemptible", "--append"),
     ]
     assert submitted(*options, "--", "true") == plain(
         tmp_path,
@@ -118,6 +118,7 @@ def test_everything_that_can_be_said(submitted: Submitted, tmp_path: Path) -> No
         priority=-3,
         held=True,
         preemptible=True,
+        append=True,
         stdout="%j.out",
         stderr="/tmp/%j.err",
     )

@@ -74,6 +74,36 @@ def test_each_task_of_an_array_has_one_file(instance: Instance) -> None:
     ]
 
 
+def test_what_another_job_writes_is_never_emptied_and_what_was_there_only_without_append(
+    instance: Instance,
+) -> None:
+    """Two jobs at once with one file, and then one job after another."""
+    place = instance.work / "shared"
+    place.mkdir()
+
+    def say(word: str, *options: object) -> int:
+        script = f"echo {word}; until [ -e go ]; do sleep 0.05; done"
+        return instance.submit(
+            "-m", "32M", "-c", "0.1", "-o", "log", *options, "--", "sh", "-c", script, cwd=place
+        )
+
+    def has(words: str) -> bool:
+        return (place / "log").exists() and (place / "log").read_text().split() == words.split()
+
+    first = say("one")
+    wait_for("its line", lambda: has("one"))
+    second = say("two")
+    wait_for("the other's line", lambda: has("one two"))
+    (place / "go").touch()
+    for job in (first, second, say("three", "--append")):
+        instance.wait_end(job)
+    assert has("one two three")
+    instance.wait_end(say("four"))
+    assert has("four")
+    instance.drf("wait", say("five", "--array", "0-1"))
+    assert has("four five five")
+
+
 def test_a_client_that_names_no_files_gets_what_it_signed(instance: Instance) -> None:
     """Clients of an earlier release do not send the file of the errors."""
     job_id = instance._ask(

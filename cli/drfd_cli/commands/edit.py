@@ -139,6 +139,8 @@ def _written(reply: SubmissionReply) -> str:
     words += [[f"--priority={fields['priority']}"], ["-o", fields["stdout"]]]
     if fields["stderr"] != fields["stdout"]:
         words.append(["-e", fields["stderr"]])
+    if fields.get("append"):
+        words.append(["--append"])
     if "retry" in fields:
         words.append(["--retry", str(fields["retry"]["times"])])
     if fields.get("preemptible"):

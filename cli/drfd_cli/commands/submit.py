@@ -119,6 +119,7 @@ class _SubmitCommand(JobCommand):
     "-o", "--output", "stdout", metavar="FILE", help="Its output and errors: %j id, %A_%a task."
 )
 @click.option("-e", "--error", "stderr", metavar="FILE", help="Its errors, in a file of their own.")
+@click.option("--append", is_flag=True, help="Keep what is in its output file.")
 @click.option("-w", "--wait", is_flag=True, help="Wait for its end; exit as it does.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the id alone.")
 @click.option("--wrap", metavar="LINE", help="Run this line of the shell: 'CMD | CMD'.")

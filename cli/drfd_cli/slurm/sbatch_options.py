@@ -388,7 +388,7 @@ class _Translator:
             self._add(option, path)
         mode = self._options.get("open-mode")
         if mode is not None and mode.value.lower().startswith("a"):
-            self._made.unsupported.append("--open-mode=append")
+            self._add("--append")
         source = self._options.get("input")
         if source is not None and source.value not in ("/dev/null", "none"):
             self._made.unsupported.append(f"--input={source.value}")

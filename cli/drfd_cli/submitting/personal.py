@@ -34,6 +34,7 @@ _LISTS = {
 #: Keys with true or false → the option, and the value that asks for it.
 _FLAGS = {
     "hold": ("--hold", True), "preemptible": ("--preemptible", True),
+    "append": ("--append", True),
     "warnings": ("--no-warnings", False),
 }  # fmt: skip
 _PRESET_KEYS = (*_VALUES, *_LISTS, *_FLAGS)
@@ -47,7 +48,7 @@ _COLOURS = ("auto", "always", "never")
 _NOT_OF_RUN = frozenset(
     (
         *("--array", "--hold", "--preemptible", "--notify", "--notify-command", "--output"),
-        *("--error",),
+        *("--error", "--append"),
     )
 )
 _PATHS = ("output", "error")

@@ -213,6 +213,8 @@ class JobSpec:
     #: Output files as the submitter wrote them, with %-patterns; see `output_path`.
     stdout: str
     stderr: str
+    #: Whether its first run keeps what is in the output files, too.
+    append: bool = False
     #: Path of the submitter's socket that passes its descriptors 0, 1 and 2 (`drf run`).
     attach: str | None = None
     #: Dependencies that must be met before the job starts.
@@ -431,6 +433,27 @@ def output_path(pattern: str, job: Job) -> str:
         index=job.array_index or 0,
         name=job.spec.name,
         user=job.spec.user,
+    )
+
+
+def shares_output(job: Job, others: Iterable[Job]) -> bool:
+    """Return whether an output file of the job may be one of another task of its array, or is one
+    of the `others`, as far as their paths say."""
+    paths = set()
+    for pattern in {job.spec.stdout, job.spec.stderr}:
+        signs = unpack.signs_in(pattern)
+        if "%j" in signs or pattern.startswith("/dev/"):
+            continue
+        if job.array_id is not None and "%a" not in signs:
+            return True
+        paths.add(output_path(pattern, job))
+    return bool(paths) and any(
+        other.id != job.id
+        and other.spec.uid == job.spec.uid
+        and not paths.isdisjoint(
+            output_path(each, other) for each in {other.spec.stdout, other.spec.stderr}
+        )
+        for other in others
     )
 
 

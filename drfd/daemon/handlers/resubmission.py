@@ -87,6 +87,7 @@ def submission_fields(spec: JobSpec, payload: Payload) -> dict[str, object]:
         "env": payload.env,
         "stdout": spec.stdout,
         "stderr": spec.stderr,
+        "append": spec.append or None,
         "script": payload.script,
         "attach": spec.attach,
         "notify": None if notify is None else {"on": list(notify.on), "argv": list(notify.argv)},

@@ -96,6 +96,7 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
         umask=request.umask,
         stdout=request.stdout or f"{usual}.out",
         stderr=request.stderr or f"{usual}.err",
+        append=request.append,
         attach=request.attach,
         after=dependencies(request.after),
         begin_s=request.begin_s or None,

@@ -302,6 +302,7 @@ class LauncherConnection:
             None if job.array_id is None else engine.ledger.arrays[job.array_id].array,
             gres=[name for name, _ in engine.rules.axes.instances],
             proof=payload.proof,
+            beside=engine.ledger.allocated_jobs(),
         )
         return with_slurm_variables(order, payload.env), payload
 

@@ -21,7 +21,7 @@ both meant for the whole machine would leave nothing (AMD, "GPU isolation techni
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -32,7 +32,17 @@ from drfd.common.units import show_cores
 from drfd.core.decisions.decide import AttemptKey
 from drfd.core.decisions.outcome import is_to_retry
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import Array, Job, JobSpec, Owner, Usage, Whose, read_owner, submitted_us
+from drfd.core.model.job import (
+    Array,
+    Job,
+    JobSpec,
+    Owner,
+    Usage,
+    Whose,
+    read_owner,
+    shares_output,
+    submitted_us,
+)
 from drfd.core.model.resources import Instances, Resources
 from drfd.host.disks import Disk
 from drfd.journal.records import Payload
@@ -86,11 +96,13 @@ def order_for(
     array: Array | None = None,
     gres: Collection[str] = (),
     proof: str | None = None,
+    beside: Iterable[Job] = (),
 ) -> LaunchOrder:
     """Return the order to launch the job's present attempt.
 
     `array` is the array that the job is a task of, `gres` names the countable resources that this
-    machine gives out, and `proof` is the user's signature of the submission.
+    machine gives out, `proof` is the user's signature of the submission, and `beside` are the jobs
+    that run now, whose outputs must not be emptied.
     """
     spec, demand = job.spec, job.spec.demand
     # Instances that the job has been given stay its own when the configuration changes.
@@ -129,7 +141,7 @@ def order_for(
         limits=limits,
         proof=proof,
         tells_start=spec.notify is not None and "start" in spec.notify.on,
-        empties_output=job.is_first_run,
+        empties_output=job.is_first_run and not (spec.append or shares_output(job, beside)),
     )
 
 

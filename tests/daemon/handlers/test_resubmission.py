@@ -21,7 +21,7 @@ ASKED: dict[str, Any] = {
     "demand": {"cores_milli": 250, "memory_bytes": 3 << 20, "read_bps": 5, "write_bps": 6},
     "name": "train", "pool": "open", "time_limit_s": 0, "priority": -4, "umask": 0o77,
     "env": {"A": "1"}, "stdout": "%j", "stderr": "e", "script": "#!/bin/sh\n", "attach": "/a",
-    "notify": {"on": ["fail"], "argv": ["say", "it"]}, "preemptible": True,
+    "notify": {"on": ["fail"], "argv": ["say", "it"]}, "preemptible": True, "append": True,
     "group": "sweep%2",
     "retry": {"times": 2, "on": ["TIMEOUT"]}, "warn": {"signal": 10, "before_s": 60},
     "if_never": "cancel",

@@ -46,6 +46,38 @@ JOB = Job(
 )
 
 
+@pytest.mark.parametrize(
+    ("changes", "other", "empties"),
+    [
+        ({}, {}, True),
+        ({"append": True}, {}, False),
+        ({"stdout": "%x.log"}, {}, True),
+        ({"stdout": "%x.log"}, {"stderr": "train.log"}, False),
+        ({"stdout": "%x.log"}, {"stderr": "train.log", "cwd": "/elsewhere"}, True),
+        ({"stdout": "%x.log"}, {"stderr": "train.log", "uid": 1}, True),
+        ({"stdout": "/dev/null"}, {"stdout": "/dev/null"}, True),
+    ],
+)
+def test_an_output_that_is_another_running_jobs_is_not_emptied(
+    changes: dict[str, Any], other: dict[str, Any], empties: bool
+) -> None:
+    usual = replace(JOB.spec, name="train", stdout="%j.out", stderr="%j.out")
+    job = replace(JOB, attempt=1, spec=replace(usual, **changes))
+    beside = [job, replace(JOB, id=43, attempt=1, spec=replace(usual, **other))]
+    order = order_for(job, JOURNAL, LaunchSettings([DISK], 512, "weight"), beside=beside)
+    assert order.empties_output is empties
+
+
+@pytest.mark.parametrize(
+    ("pattern", "empties"), [("%A.out", False), ("%a.out", True), ("%%j", False), ("%j", True)]
+)
+def test_tasks_with_one_file_never_empty_it(pattern: str, empties: bool) -> None:
+    both = replace(JOB.spec, stdout=pattern, stderr=pattern)
+    task = replace(JOB, attempt=1, array_id=40, array_index=5, spec=both)
+    order = order_for(task, JOURNAL, LaunchSettings([DISK], 512, "weight"))
+    assert order.empties_output is empties
+
+
 def test_an_order_carries_all_that_root_must_know_to_run_one_attempt() -> None:
     assert order_for(JOB, JOURNAL, LaunchSettings([DISK], 512, "weight")) == LaunchOrder(
         id=42,
