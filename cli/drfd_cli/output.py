@@ -465,12 +465,15 @@ def start_line(
     *,
     verb: str = "starts",
     now_s: float | None = None,
+    unknown: str | None = None,
 ) -> str | None:
-    """Return when a waiting job starts and on what that rests, or None if nothing was found out."""
+    """Return when a waiting job starts and on what that rests, or None if nothing was found out.
+    `unknown` is the daemon's word on why it is unknown."""
     if start_s is None:
         if certainty != "unknown":
             return None
-        return f"when it {verb} is unknown: too little is known about the jobs before it"
+        because = "too little is known about the jobs before it"
+        return f"when it {verb} is unknown: {because if unknown is None else clean(unknown)}"
     near = "by" if certainty == "limits" else "about"
     rests_on = _RESTS_ON.get(certainty or "", ESTIMATE)
     return f"it {verb} {near} {show_when(start_s, now_s)}, {rests_on}"

@@ -181,6 +181,8 @@ class ProgressView(SubmittedView):
     #: On what the expected start rests: "limits" (the time limits of the jobs before it),
     #: "estimated" (the run times of a few earlier jobs), or "unknown". Sent where it was asked.
     expected_start_certainty: NotRequired[str]
+    #: Why the start is unknown, if not for the jobs before it; a sentence without a full stop.
+    expected_start_unknown: NotRequired[str]
     exit_code: int | None
     signal: int | None
 
@@ -388,6 +390,7 @@ class DryRunReply(TypedDict):
     expected_start_at: float | None
     #: As in `ProgressView`; not sent if there is no estimate.
     expected_start_certainty: NotRequired[str]
+    expected_start_unknown: NotRequired[str]
     reason: CodeText | None
     #: Why no start could be estimated.
     no_estimate: NotRequired[CodeText]

@@ -16,7 +16,7 @@ from drfd.core.explain.holders import (
     ServedFirst,
     Shortfall,
 )
-from drfd.core.model.job import Postponed, RequiredOutcome, Whose, show_path
+from drfd.core.model.job import JobState, Postponed, RequiredOutcome, Whose, show_path
 from drfd.core.scheduling.certainty import Certainty
 
 #: Formats a Unix time as a clock time for people.
@@ -90,9 +90,11 @@ def wait_text(reason: why.WaitReason, show_clock: ShowClock) -> str:
         case why.BeyondMachine():
             return _beyond_machine(fact)
         case why.ArrayLimit():
-            return f"array {fact.array_id} runs {fact.at_once} tasks at once at the most"
+            return _array_limit(fact)
         case why.GroupLimit():
             return _group_limit(fact)
+        case why.BeyondLimit():
+            return _beyond_limit(fact)
         case why.PathLimit():
             return (
                 f"{show_path(fact.path)} may hold {show_need(fact.axis, fact.limit)} "
@@ -110,7 +112,7 @@ def wait_text(reason: why.WaitReason, show_clock: ShowClock) -> str:
                 case Certainty.ESTIMATED:
                     return f"{kept}, and it starts about {at}, estimated from few earlier jobs"
                 case Certainty.UNKNOWN:
-                    return f"{kept}; nobody can say when"
+                    return kept
         case why.ExternalUse():
             used, kept = (
                 show_amount(fact.shortage.axis, amount) for amount in (fact.used, fact.kept)
@@ -139,6 +141,40 @@ def wait_text(reason: why.WaitReason, show_clock: ShowClock) -> str:
                 f"job {fact.job} ({fact.user}) comes first and waits itself; "
                 "with the policy fifo nobody passes it"
             )
+
+
+def unknown_start_text(reason: why.WaitReason) -> str | None:
+    """Return why nobody can say when the job starts, if it is not for the jobs before it."""
+    match reason.evidence:
+        case why.HeldBy(is_suspended=True):
+            return "somebody must resume it first"
+        case why.HeldBy():
+            return "somebody must release it first"
+        case why.Draining():
+            return "no job starts until drf undrain"
+        case why.LauncherAway():
+            return "no job starts while the launcher is away"
+        case why.NeverStarts() | why.WaitsFor(awaited=why.AwaitedJob(states=())):
+            return "what it waits for can no longer happen"
+        case why.WaitsFor(awaited=why.AwaitedJob(states=((JobState.HELD, _),))):
+            return "the job that it waits for is held"
+        case why.WaitsFor(awaited=why.AwaitedJob(states=((JobState.SUSPENDED, _),))):
+            return "the job that it waits for is suspended"
+        case Postponed():
+            return "nobody knows when the shortage ends"
+        case why.BeyondMachine():
+            return "it needs more than the machine gives"
+        case why.BeyondLimit():
+            return "it needs more than its limit lets it have"
+        case why.ExternalUse():
+            return _OUTSIDE
+        case why.TooLittleFree() | ServedFirst() | ReservedFirst() | why.HasReservation() as fact:
+            return _OUTSIDE if any(each.kept for each in fact.shortfalls) else None
+        case _:
+            return None
+
+
+_OUTSIDE = "nobody knows when processes outside jobs will use less"
 
 
 def wait_columns(reason: why.WaitReason, show_clock: ShowClock) -> WaitColumns:
@@ -171,6 +207,9 @@ def wait_columns(reason: why.WaitReason, show_clock: ShowClock) -> WaitColumns:
             return WaitColumns(f"array {fact.array_id}", f"{fact.at_once} at once")
         case why.GroupLimit():
             return WaitColumns(f"group {fact.group}", f"{fact.at_once} at once")
+        case why.BeyondLimit():
+            most = f"{show_path(fact.path)}: {show_amount(fact.axis, fact.limit)}"
+            return WaitColumns(f"limit of {_axis_name(fact.axis)}", most)
         case why.PathLimit():
             free = ResourceShortage(fact.axis, fact.needed, max(0, fact.limit - fact.held))
             name = f"limit of {_axis_name(fact.axis)}"
@@ -206,6 +245,30 @@ def _draining(fact: why.Draining, show_clock: ShowClock) -> str:
     about = f": {fact.text}" if fact.text else ""
     since = show_clock(fact.since_s)
     return f"{fact.by} has stopped launching (drf drain) since {since}, until drf undrain{about}"
+
+
+def _array_limit(fact: why.ArrayLimit) -> str:
+    most = f"array {fact.array_id} runs {fact.at_once} tasks at once at the most"
+    if fact.running >= fact.at_once:
+        return most
+    return f"{most}; {fact.running} run, and earlier ones come first"
+
+
+def _beyond_limit(fact: why.BeyondLimit) -> str:
+    """Describe a limit that is below the demand, and the change that lets the job start."""
+    cure = ""
+    if fact.is_changeable:
+        limit = show_amount(fact.axis, fact.limit)
+        names = {"cores": f"-c {limit}", "memory": f"-m {limit}"}
+        is_rate = fact.axis.partition(":")[0] in ("read", "write")
+        option = "" if is_rate else names.get(fact.axis, f"--gres {fact.axis}={limit}") + " "
+        cure = f"; drf set {option}{fact.job} lets it start, and so does a higher limit"
+        if is_rate or not fact.limit:
+            cure = "; a higher limit lets it start, or a smaller demand (drf set)"
+    return (
+        f"needs {show_need(fact.axis, fact.needed)}, and {show_path(fact.path)} may hold only "
+        f"{show_amount(fact.axis, fact.limit)}, so it never starts{cure}"
+    )
 
 
 def _group_limit(fact: why.GroupLimit) -> str:
@@ -348,11 +411,11 @@ def _kept_for(fact: why.KeptFor, show_clock: ShowClock) -> str:
     who = fact.job if fact.user is None else f"{fact.job} ({fact.user})"
     needs = ", ".join(show_need(axis, amount) for axis, amount in fact.needs)
     kept = "everything that it needs" if fact.is_drain else "room"
+    text = f"{behind}{kept} is kept free for job {who}, which needs {needs}"
+    if fact.start_s is None:
+        return text
     late = "" if behind or fact.is_drain else "; this job would not have ended by then"
-    return (
-        f"{behind}{kept} is kept free for job {who}, which needs {needs} and is "
-        f"expected to start by {show_clock(fact.start_s)}{late}"
-    )
+    return f"{text} and is expected to start by {show_clock(fact.start_s)}{late}"
 
 
 def _own_start(fact: why.KeptFor | why.MayNotPass, show_clock: ShowClock) -> str:

@@ -1128,6 +1128,11 @@ def test_an_expected_start_says_on_what_it_rests(
     start_s: float | None, certainty: str | None, line: str
 ) -> None:
     assert (start_line(start_s, certainty) or "").endswith(line)
+    own = start_line(start_s, certainty, unknown="it is held")
+    if certainty == "unknown":
+        assert own == "when it starts is unknown: it is held"
+    else:
+        assert own == start_line(start_s, certainty)
     if start_s is not None:
         near = "by" if certainty == "limits" else "about"
         assert (start_line(start_s, certainty) or "").startswith(f"it starts {near} ")

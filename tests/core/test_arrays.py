@@ -353,7 +353,7 @@ def test_a_task_that_is_shut_out_says_so_and_lets_others_pass() -> None:
     assert bench.schedule() == [array_id + 1, other]
     task = bench.ledger.job(array_id + 2)
     assert explain_wait(task, bench.ledger, None, bench.rules) == WaitReason(
-        ReasonCode.LIMIT, ArrayLimit(1, at_once=1)
+        ReasonCode.LIMIT, ArrayLimit(1, at_once=1, running=1)
     )
     wanted = bench.ledger.wanted(task)
     assert wanted is not None

@@ -66,6 +66,19 @@ def why(bench: Bench, job_id: int) -> WaitReason | None:
     return explain_wait(bench.ledger.job(job_id), bench.ledger, None, bench.rules)
 
 
+def test_of_the_limits_of_array_and_group_the_one_that_is_reached_is_told() -> None:
+    """The array might run two at once; its group runs one already."""
+    bench = Bench(rules(9, 9))
+    first = bench.submit(of(at_once=1))
+    assert bench.schedule() == [first]
+    asked = st.SubmitAsked(now(), of(at_once=1), False, spans=((0, 5, 1),), at_once=2)
+    (event,) = bench.feed(asked)
+    assert isinstance(event, ev.ArraySubmitted)
+    assert why(bench, event.array_id + 6) == WaitReason(
+        ReasonCode.LIMIT, GroupLimit("alice", "sweep", at_once=1, running=1)
+    )
+
+
 # -- the text ---------------------------------------------------------------------------------
 
 

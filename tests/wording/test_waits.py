@@ -19,6 +19,7 @@ from drfd.core.explain.reasons import (
     ArrayLimit,
     AwaitedJob,
     BehindInFifo,
+    BeyondLimit,
     BeyondMachine,
     DependenciesEnded,
     Draining,
@@ -42,7 +43,13 @@ from drfd.core.explain.reasons import (
 )
 from drfd.core.model.job import JobState, Outcome, Postponed, RequiredOutcome, Whose
 from drfd.core.scheduling.certainty import Certainty
-from drfd.wording.waits import WaitColumns, attempts_text, wait_columns, wait_text
+from drfd.wording.waits import (
+    WaitColumns,
+    attempts_text,
+    unknown_start_text,
+    wait_columns,
+    wait_text,
+)
 
 CORES = ResourceShortage("cores", 8000, 3000)
 KEPT = KeptFor("2", "alice", (("cores", 7000), ("memory", 1 << 30)), 3600, is_drain=False)
@@ -166,7 +173,35 @@ SENTENCES: list[tuple[Evidence, str]] = [
         "needs 1 gpu, and the machine gives only 0 "
         "since its configuration was changed; drf set --gres gpu=0 2 lets it do without",
     ),
-    (ArrayLimit(1, 4), "array 1 runs 4 tasks at once at the most"),
+    (ArrayLimit(1, 4, 4), "array 1 runs 4 tasks at once at the most"),
+    (
+        ArrayLimit(1, 4, 2),
+        "array 1 runs 4 tasks at once at the most; 2 run, and earlier ones come first",
+    ),
+    (
+        BeyondLimit("7", "root.lab", "cores", 8000, 2000, is_changeable=True),
+        "needs 8 cores, and lab may hold only 2, so it never starts; "
+        "drf set -c 2 7 lets it start, and so does a higher limit",
+    ),
+    (
+        BeyondLimit("7", "root.lab", "memory", 8 << 30, 2 << 30, is_changeable=True),
+        "needs 8G of memory, and lab may hold only 2G, so it never starts; "
+        "drf set -m 2G 7 lets it start, and so does a higher limit",
+    ),
+    (
+        BeyondLimit("7", "root.lab", "gpu", 2, 1, is_changeable=True),
+        "needs 2 gpu, and lab may hold only 1, so it never starts; "
+        "drf set --gres gpu=1 7 lets it start, and so does a higher limit",
+    ),
+    (
+        BeyondLimit("7", "root.lab", "gpu", 2, 0, is_changeable=True),
+        "needs 2 gpu, and lab may hold only 0, so it never starts; "
+        "a higher limit lets it start, or a smaller demand (drf set)",
+    ),
+    (
+        BeyondLimit("7", "root.lab", "cores", 8000, 2000, is_changeable=False),
+        "needs 8 cores, and lab may hold only 2, so it never starts",
+    ),
     (
         PathLimit("root.lab", "cores", 4000, 3000, 2000),
         "lab may hold 4 cores and holds 3; the job needs 2",
@@ -220,7 +255,7 @@ SENTENCES: list[tuple[Evidence, str]] = [
     ),
     (
         HasReservation((short("cores", 8000, 3000),), 3600, Certainty.UNKNOWN),
-        "needs 8 cores, 3 free; what is given back is kept for it; nobody can say when",
+        "needs 8 cores, 3 free; what is given back is kept for it",
     ),
     (
         ExternalUse(ResourceShortage("memory", 10 << 30, 8 << 30), used=8 << 30, kept=6 << 30),
@@ -258,6 +293,10 @@ SENTENCES: list[tuple[Evidence, str]] = [
         KEPT,
         "it fits, but room is kept free for job 2 (alice), which needs 7 cores, 1G of memory "
         "and is expected to start by T+3600s; this job would not have ended by then",
+    ),
+    (
+        replace(KEPT, start_s=None),
+        "it fits, but room is kept free for job 2 (alice), which needs 7 cores, 1G of memory",
     ),
     (
         replace(KEPT, own_start_s=7200),
@@ -328,7 +367,11 @@ COLUMNS: list[tuple[Evidence, WaitColumns]] = [
         BeyondMachine("2", "read:scratch", 30, 0, is_dispensable=True),
         WaitColumns("more scratch reads", "capacity 0/s"),
     ),
-    (ArrayLimit(1, 4), WaitColumns("array 1", "4 at once")),
+    (ArrayLimit(1, 4, 4), WaitColumns("array 1", "4 at once")),
+    (
+        BeyondLimit("7", "root.lab", "cores", 8000, 2000, is_changeable=True),
+        WaitColumns("limit of cores", "lab: 2"),
+    ),
     (
         PathLimit("root.lab", "cores", 4000, 3000, 2000),
         WaitColumns("limit of cores", "lab", ResourceShortage("cores", 2000, 1000)),
@@ -390,3 +433,36 @@ def test_attempts_are_counted_with_the_end_of_the_last_one(
     attempts: Attempts | None, text: str
 ) -> None:
     assert attempts_text(attempts) == text
+
+
+@pytest.mark.parametrize(
+    ("evidence", "text"),
+    [
+        (HeldBy("root", "2"), "somebody must release it first"),
+        (HeldBy("root", "2", is_suspended=True), "somebody must resume it first"),
+        (Draining("root", 0), "no job starts until drf undrain"),
+        (WaitsFor(job((JobState.HELD, 1))), "the job that it waits for is held"),
+        (WaitsFor(job((JobState.SUSPENDED, 1))), "the job that it waits for is suspended"),
+        (WaitsFor(job()), "what it waits for can no longer happen"),
+        (WaitsFor(job((RUNNING, 1))), None),
+        (
+            BeyondMachine("7", "cores", 8000, 4000, is_dispensable=False),
+            "it needs more than the machine gives",
+        ),
+        (
+            BeyondLimit("7", "root.lab", "cores", 8000, 2000, is_changeable=True),
+            "it needs more than its limit lets it have",
+        ),
+        (
+            ExternalUse(CORES, used=1, kept=1),
+            "nobody knows when processes outside jobs will use less",
+        ),
+        (
+            TooLittleFree((Shortfall(CORES, kept=1000),)),
+            "nobody knows when processes outside jobs will use less",
+        ),
+        (TooLittleFree((Shortfall(CORES),)), None),
+    ],
+)
+def test_an_unknown_start_has_its_own_cause(evidence: Evidence, text: str | None) -> None:
+    assert unknown_start_text(WaitReason(ReasonCode.RESOURCES, evidence)) == text

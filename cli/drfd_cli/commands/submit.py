@@ -155,7 +155,13 @@ def command(
             output.say(f"{setting.word} is from {setting.place}")
         if not no_warnings:
             warn(request)
-        known = ("expected_start_at", "expected_start_certainty", "reason", "no_estimate")
+        known = (
+            "expected_start_at",
+            "expected_start_certainty",
+            "expected_start_unknown",
+            "reason",
+            "no_estimate",
+        )
         return Result(show=lambda: _tell_forecast(forecast), view=lambda: pick(forecast, known))
     reply = client.submit(**request)
     if not no_warnings:
@@ -267,7 +273,12 @@ def _tell_forecast(forecast: DryRunReply) -> None:
         output.tell(f"it would wait; nobody can say for how long: {missing}")
     else:
         certainty = forecast.get("expected_start_certainty")
-        line = output.start_line(start_s, certainty, verb="would start")
+        line = output.start_line(
+            start_s,
+            certainty,
+            verb="would start",
+            unknown=forecast.get("expected_start_unknown"),
+        )
         output.tell(line or "it would wait; no start is in sight")
     code, text = output.clean(reason["code"]), output.clean(reason["text"], 1000)
     output.tell(f"until then it waits: {code}: {text}")

@@ -29,8 +29,7 @@ def command(job_id: Ref) -> Result:
 
 def _view(reply: WhyReply) -> Mapping[str, object]:
     shown = pick(reply["job"], ("id", "state", "reason", "outcome", "expected_start_at"))
-    if "expected_start_certainty" in reply["job"]:
-        shown["expected_start_certainty"] = reply["job"]["expected_start_certainty"]
+    shown |= pick(reply["job"], ("expected_start_certainty", "expected_start_unknown"))
     shown |= {"notes": reply.get("notes", []), "advice": reply.get("advice")}
     again = _retry(reply)
     if again is not None:
@@ -59,7 +58,11 @@ def _show(reply: WhyReply) -> None:
         output.tell(attempts)
     for note in notes:
         output.tell(output.clean(note, 1000))
-    start = output.start_line(job["expected_start_at"], job.get("expected_start_certainty"))
+    start = output.start_line(
+        job["expected_start_at"],
+        job.get("expected_start_certainty"),
+        unknown=job.get("expected_start_unknown"),
+    )
     if start is not None:
         output.tell(start)
     if "no_estimate" in reply:

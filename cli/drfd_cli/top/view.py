@@ -744,7 +744,12 @@ def _notes(why: WhyReply | None, theme: Theme, columns: int, at_s: float) -> Ite
     words = list(why.get("notes", ()))
     if "job" in why:
         certainty = why["job"].get("expected_start_certainty")
-        start = start_line(why["job"]["expected_start_at"], certainty, now_s=at_s)
+        start = start_line(
+            why["job"]["expected_start_at"],
+            certainty,
+            now_s=at_s,
+            unknown=why["job"].get("expected_start_unknown"),
+        )
         words += [start] if start is not None else []
     advice = why.get("advice")
     if advice is not None:

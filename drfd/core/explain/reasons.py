@@ -145,10 +145,12 @@ class BeyondMachine:
 
 @dataclass(frozen=True, slots=True)
 class ArrayLimit:
-    """The array already runs as many tasks as may run at once."""
+    """The array already runs as many tasks as may run at once, or earlier ones come first."""
 
     array_id: int
     at_once: int
+    #: The number of tasks that run; if it is less, earlier tasks come first and wait themselves.
+    running: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,19 @@ class GroupLimit:
     group: str
     at_once: int
     running: int
+
+
+@dataclass(frozen=True, slots=True)
+class BeyondLimit:
+    """The job needs more than its leaf, or a pool above it, may ever hold."""
+
+    job: str
+    path: str
+    axis: str
+    needed: int
+    limit: int
+    #: Whether the job may still be changed to ask for less.
+    is_changeable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +222,8 @@ class KeptFor:
     job: str
     user: str | None
     needs: tuple[tuple[str, int], ...]
-    start_s: float
+    #: Its expected start, if one is known.
+    start_s: float | None
     is_drain: bool
     #: An earlier job with the same demand, which would delay the reservation in place of this one.
     behind: str | None = None
@@ -252,6 +268,7 @@ Evidence = (
     | BeyondMachine
     | ArrayLimit
     | GroupLimit
+    | BeyondLimit
     | PathLimit
     | TooLittleFree
     | HasReservation
@@ -314,9 +331,11 @@ def explain_wait(
     beyond = short_axes(demand, rules.shares.capacity)
     if beyond:
         return WaitReason(ReasonCode.RESOURCES, _beyond_machine(job, demand, beyond[0], rules))
+    never = _beyond_limit(job, demand, rules)
+    if never is not None:
+        return WaitReason(ReasonCode.LIMIT, never)
     if ledger.queues.is_beyond_array(job):
-        array = ledger.arrays[job.array_id or 0].array
-        return WaitReason(ReasonCode.LIMIT, ArrayLimit(array.id, array.at_once or 0))
+        return WaitReason(ReasonCode.LIMIT, _array_limit(job, ledger))
     if ledger.queues.is_beyond_group(job, demand):
         return WaitReason(ReasonCode.LIMIT, _group_limit(job, ledger))
     if last is None:
@@ -404,6 +423,30 @@ def _path_limit(
     return None
 
 
+def _beyond_limit(job: Job, demand: Vector, rules: Rules) -> BeyondLimit | None:
+    """Return the limit within which the job does not fit even alone, or None."""
+    for path in path_up(job.spec.leaf):
+        for axis, most in enumerate(rules.shares.rule(path).limit or ()):
+            if most is not None and demand[axis] > most:
+                name, is_pending = rules.axes.names[axis], job.state is JobState.PENDING
+                return BeyondLimit(job.label, path, name, demand[axis], most, is_pending)
+    return None
+
+
+def _array_limit(job: Job, ledger: Ledger) -> ArrayLimit | GroupLimit:
+    """Return what keeps a task out of the queue that is not among its array's next ones."""
+    array_state = ledger.arrays[job.array_id or 0]
+    array, running = array_state.array, array_state.active
+    at_once = array.at_once or 0
+    group = job.spec.group
+    if running < at_once and group is not None and group.at_once is not None:
+        by_group = _group_limit(job, ledger)
+        if by_group.running >= by_group.at_once:
+            # The array may run more; its next tasks wait for their group.
+            return by_group
+    return ArrayLimit(array.id, at_once, running)
+
+
 def _group_limit(job: Job, ledger: Ledger) -> GroupLimit:
     group = job.spec.group
     assert group is not None
@@ -486,16 +529,15 @@ def _kept_back(
 ) -> KeptFor | MayNotPass | None:
     """Return the reservation that the job, or an earlier one of its leaf, would delay, or the
     earlier job that it may not pass."""
-    own = last.reservation_of(job.id)
-    own_start_s = None if own is None else own.start_s
+    own_start_s = _known_start_s(last, last.reservation_of(job.id))
     hurt = last.delayed_reservation(job.id, demand)
     if hurt is not None:
-        return _kept_for(hurt, ledger, rules, None, own_start_s)
+        return _kept_for(hurt, ledger, last, rules, None, own_start_s)
     groups = ledger.queues[job.spec.leaf].groups
     _, alike = groups[demand].first
     hurt = last.delayed_reservation(alike, demand)
     if alike != job.id and hurt is not None:
-        return _kept_for(hurt, ledger, rules, ledger.job(alike).label, own_start_s)
+        return _kept_for(hurt, ledger, last, rules, ledger.job(alike).label, own_start_s)
     most = rules.shares.share_tree({}, [job.spec.leaf]).most(job.spec.leaf)
     able = ((line.first, asks) for asks, line in groups.items() if fits(asks, most))
     (_, first), _ = min(able, default=((0, job.id), demand))
@@ -504,8 +546,21 @@ def _kept_back(
     return None
 
 
+def _known_start_s(last: Plan, reservation: Reservation | None) -> float | None:
+    """Return when the reserved job starts, or None if that rests on something of which nothing is
+    known."""
+    if reservation is None or last.certainty_of(reservation) is Certainty.UNKNOWN:
+        return None
+    return reservation.start_s
+
+
 def _kept_for(
-    hurt: Reservation, ledger: Ledger, rules: Rules, behind: str | None, own_start_s: float | None
+    hurt: Reservation,
+    ledger: Ledger,
+    last: Plan,
+    rules: Rules,
+    behind: str | None,
+    own_start_s: float | None,
 ) -> KeptFor:
     job = ledger.find(hurt.job_id)
     needs = zip(rules.axes.names, hurt.demand, strict=True)
@@ -513,7 +568,7 @@ def _kept_for(
         str(hurt.job_id) if job is None else job.label,
         None if job is None else job.spec.user,
         tuple([(axis, amount) for axis, amount in needs if amount]),
-        hurt.start_s,
+        _known_start_s(last, hurt),
         hurt.is_drain,
         behind,
         own_start_s,

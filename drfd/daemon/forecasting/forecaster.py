@@ -36,7 +36,7 @@ from drfd.daemon.forecasting.messages import (
 )
 from drfd.linux import own_process, syscalls
 from drfd.wording.options import changed_options
-from drfd.wording.waits import wait_text
+from drfd.wording.waits import unknown_start_text, wait_text
 
 #: Niceness: the controller and the users' commands have precedence.
 _NICE = 10
@@ -153,7 +153,10 @@ def _answers(question: Question, build: Callable[[], Forecast]) -> Iterator[Fore
     shown = None if reason is None else (reason.code.value, wait_text(reason, clock_time))
     yield ForecastReply(reason=shown, missing=_too_long())
     start_s, certainty = future.expected_start(job.id)
-    yield ForecastReply(start_s=start_s, certainty=certainty, reason=shown)
+    unknown = None
+    if reason is not None and certainty is Certainty.UNKNOWN:
+        unknown = unknown_start_text(reason)
+    yield ForecastReply(start_s=start_s, certainty=certainty, reason=shown, unknown=unknown)
 
 
 def _too_long() -> ErrorMessage:

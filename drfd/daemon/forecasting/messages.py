@@ -113,6 +113,8 @@ class ForecastReply(msgspec.Struct, frozen=True, omit_defaults=True):
     certainty: Certainty | None = None
     #: Code and text of the reason why the job of a `TrialQuestion` would not start now.
     reason: tuple[str, str] | None = None
+    #: Why its start is not known, if not for the jobs before it.
+    unknown: str | None = None
     #: Options for `drf submit` with which the job would start now.
     smaller: list[str] = []
     #: Why `start_s` is not known.

@@ -24,6 +24,7 @@ from drfd.core.explain.reasons import ReasonCode
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job, JobState
+from drfd.core.scheduling.certainty import Certainty
 from drfd.daemon.config import Config, Site
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.forecasting.forecasts import Forecasts
@@ -71,6 +72,7 @@ from drfd.protocol.replies import (
 )
 from drfd.protocol.requests import Ref, Selection
 from drfd.wording.ends import end_text
+from drfd.wording.waits import unknown_start_text
 
 #: The most rows of a reply without pages, which are kept in memory until they are sent.
 _MOST_ROWS = 20_000
@@ -404,6 +406,11 @@ class Requests:
         view["expected_start_at"] = found.start_s
         if found.certainty is not None:
             view["expected_start_certainty"] = found.certainty.value
+        if found.certainty is Certainty.UNKNOWN:
+            reason = self._lookup.reason(job)
+            unknown = None if reason is None else unknown_start_text(reason)
+            if unknown is not None:
+                view["expected_start_unknown"] = unknown
         if found.missing is not None:
             reply["no_estimate"] = {"code": found.missing.code, "text": found.missing.text}
         if found.smaller:
@@ -442,6 +449,8 @@ class Requests:
         reply: DryRunReply = {"expected_start_at": found.start_s, "reason": None}
         if found.certainty is not None:
             reply["expected_start_certainty"] = found.certainty.value
+        if found.unknown is not None:
+            reply["expected_start_unknown"] = found.unknown
         if found.reason is not None:
             code, text = found.reason
             reply["reason"] = {"code": code, "text": text}

@@ -9,6 +9,7 @@ import pytest
 from drfd.core.explain.holders import Holder, ResourceShortage, ServedFirst, Shortfall
 from drfd.core.explain.reasons import (
     BehindInFifo,
+    BeyondLimit,
     BeyondMachine,
     Draining,
     HasReservation,
@@ -430,6 +431,29 @@ def test_a_leaf_that_the_last_pass_did_not_know_has_nobody_before_it(bench: Benc
     last = schedule(bench.ledger, bench.rules)
     bench.submit(of(ALICE, 4), at_s=1)
     assert why(bench, 3, last) == too_little("cores", 4000, 3000, holder("1", "bob", 6000, 3600))
+
+
+def test_a_limit_below_the_demand_is_told_as_one_that_never_lets_the_job_start(
+    bench: Bench,
+) -> None:
+    """Whatever else it would wait for. The limit was lowered after the submission."""
+    bench.start(of(BOB, 8))
+    bench.submit(spec("root.lab", asks=demand(5)))
+    bench.rules = replace(bench.rules, pools={"lab": Pool(limit={"cores": 4000})})
+    never = BeyondLimit("2", "root.lab", "cores", 5000, 4000, is_changeable=True)
+    assert why(bench, 2) == WaitReason(ReasonCode.LIMIT, never)
+
+
+def test_a_start_of_which_nothing_is_known_is_not_told_as_a_time(bench: Bench) -> None:
+    """Nobody knows how long bob's job will run, for which the big one waits."""
+    bench.start(replace(of(BOB, 5), time_limit_s=None))
+    bench.submit(of(ALICE, 7), at_s=1)
+    before = look_and_schedule(bench, 60)
+    bench.submit(of(CAROL, 3), at_s=60)
+    last = look_and_schedule(bench, 60, before)
+    kept = why(bench, 3, last)
+    assert kept is not None
+    assert kept.evidence == replace(FOR_ALICE, start_s=None)
 
 
 def test_within_a_pool_its_users_are_compared(bench: Bench) -> None:

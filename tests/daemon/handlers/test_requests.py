@@ -178,6 +178,11 @@ async def test_a_dry_run_during_a_drain_sees_no_start(desk: Desk) -> None:
     await desk.ask(ADMIN, op="drain", on=True)
     forecast = await dry(desk)
     assert (forecast["expected_start_at"], forecast["reason"]["code"]) == (None, "DRAINING")
+    assert forecast["expected_start_unknown"] == "no job starts until drf undrain"
+    waiting = await desk.submit(ALICE)
+    view = (await desk.ask(ALICE, op="why", id=waiting))["job"]
+    assert view["expected_start_certainty"] == "unknown"
+    assert view["expected_start_unknown"] == "no job starts until drf undrain"
 
 
 async def test_a_dry_run_on_hold_sees_no_start_before_a_release(desk: Desk) -> None:
