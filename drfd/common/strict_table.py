@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from fractions import Fraction
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from drfd.common.errors import ConfigError, DrfdError, Refused
@@ -85,7 +86,8 @@ class TomlTable(StrictTable):
 
     def table(self, key: str) -> TomlTable:
         """Return the table below this key, which is empty if the key is not there."""
-        child = TomlTable(self.take(key, read_table, {}), self._source, self.at(key))
+        read = partial(read_table, self.at(key))
+        child = TomlTable(self.take(key, read, {}), self._source, self.at(key))
         self._children.append(child)
         return child
 
@@ -125,9 +127,9 @@ def wrong(value: object, what: str, example: str) -> Refused:
     return Refused("config", f"{value!r} is not {what}", hint=f"write {example}")
 
 
-def read_table(value: object) -> Toml:
+def read_table(place: str, value: object) -> Toml:
     if not isinstance(value, dict):
-        raise wrong(value, "a table", "it as [name] with keys below")
+        raise wrong(value, "a table", f"[{place}], and its keys below")
     return value
 
 

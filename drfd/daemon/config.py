@@ -14,9 +14,10 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
-from drfd.common.errors import ConfigError
+from drfd.common.errors import ConfigError, Refused
 from drfd.common.strict_table import (
     Toml,
     TomlTable,
@@ -56,6 +57,8 @@ from drfd.launcher.protocol import CORES_MODES, PIN, QUOTA
 
 #: Name of a countable resource, in small letters: in capitals it is part of a variable's name.
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
+#: The most instances that a hint writes out.
+_MOST_WRITTEN = 16
 #: Name of an instance: a number, or as a driver writes it (GPU-…/1/0). A comma separates instances.
 _INSTANCE = re.compile(r"[\w.:/+-]{1,128}", re.ASCII)
 
@@ -70,7 +73,7 @@ def read_gres(table: TomlTable) -> Instances:
             table.fail(repr(name), "is not a name for a resource", hint=hint)
         if name in Axes().names:
             table.fail(name, "is a resource already", hint="choose another name")
-        instances = table.take(name, _read_instances, None)
+        instances = table.take(name, partial(_read_instances, name), None)
         twice = {each for each in instances if instances.count(each) > 1}
         if twice:
             table.fail(name, f"{min(twice)!r} is in the list twice")
@@ -78,7 +81,13 @@ def read_gres(table: TomlTable) -> Instances:
     return tuple(found)
 
 
-def _read_instances(value: object) -> tuple[str, ...]:
+def _read_instances(name: str, value: object) -> tuple[str, ...]:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST_WRITTEN:
+        numbers = ", ".join(map(str, range(value)))
+        raise Refused(
+            "config", f"{value} is a number, and each instance has a number or name of its own",
+            hint=f"write {name} = [{numbers}]",
+        )  # fmt: skip
     if not isinstance(value, list):
         raise wrong(value, "a list of numbers or names", "[0, 1]")
     return tuple(map(_read_instance, value))

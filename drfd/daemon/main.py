@@ -13,7 +13,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -99,13 +99,15 @@ def serve(options: argparse.Namespace) -> None:
 
     def reread() -> tuple[Config, Site]:
         fresh = _read_config(config_file, must_exist=options.config is not None)
-        return fresh, survey(fresh, read_machine(), places.state)
+        found = survey(fresh, read_machine(), places.state)
+        late = tuple(_late_changes(config, fresh))
+        return fresh, replace(found, warnings=(*found.warnings, *late))
 
     surroundings = Surroundings(
         places,
         launcher,
         manager,
-        _install_context(is_system, is_service=options.launcher is not None),
+        _install_context(owner, is_system=is_system, is_service=options.launcher is not None),
         admins=frozenset({0, owner}),
         allow=frozenset(allow),
         lock=lock,
@@ -299,8 +301,17 @@ def compact_journal(options: argparse.Namespace) -> str:
     return f"{places.journal}: {show_size(before)} before, {show_size(after)} now"
 
 
-def _install_context(is_system: bool, *, is_service: bool) -> InstallContext:
-    uid = os.getuid()
+def _late_changes(before: Config, now: Config) -> Iterator[str]:
+    """Yield a warning for each changed key that a reload does not bring into effect."""
+    for key, is_same in (
+        ("daemon.system_users", before.system_users == now.system_users),
+        ("enforcement.no_new_privs", before.no_new_privs == now.no_new_privs),
+    ):
+        if not is_same:
+            yield f"{key} has changed: that takes a restart of drfd and its launcher"
+
+
+def _install_context(uid: int, *, is_system: bool, is_service: bool) -> InstallContext:
     try:
         lingers = _LINGER.joinpath(pwd.getpwuid(uid).pw_name).exists()
     except KeyError:

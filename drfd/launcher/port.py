@@ -13,12 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from drfd.common.failpoints import reach
-from drfd.launcher.protocol import WITH_PAYLOAD, BadMessage, Message, decode, encode
+from drfd.launcher.protocol import NOBODY, WITH_PAYLOAD, BadMessage, Message, decode, encode
 from drfd.linux.sealed import receive
 from drfd.linux.unix_sockets import peer_of
-
-#: The uid of "nobody" on every Linux: a system account, although it is above `min_uid`.
-_NOBODY = 65534
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +29,7 @@ class Policy:
 
     def refusal(self, uid: int) -> str | None:
         """Return why jobs of a uid are refused, or None if they may run."""
-        if uid in self.allowed_uids or (uid >= self.min_uid and uid != _NOBODY):
+        if uid in self.allowed_uids or (uid >= self.min_uid and uid != NOBODY):
             return None
         return f"jobs of uid {uid} are not allowed: it is root's or a system account's"
 

@@ -50,6 +50,8 @@ WITH_PAYLOAD = (LAUNCH, NOTIFY, EXEC)
 #: Largest number of bytes of a command that is to run inside a job.
 MAX_COMMAND_BYTES = 1 << 20
 
+#: The uid of "nobody" on every Linux: a system account, although others of that range are not.
+NOBODY = 65534
 #: Key in the `mounts` of a hello for the one hierarchy of cgroup v2.
 UNIFIED = "cgroup2"
 

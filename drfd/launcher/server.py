@@ -324,6 +324,8 @@ class Launcher:
             "removes_ipc": self.removes_ipc,
             "exec": self.confinement.kind != "none",
             "processes": None if self.processes is None else asdict(self.processes),
+            "min_uid": self.policy.min_uid,
+            "allowed_uids": sorted(self.policy.allowed_uids),
         }
 
     def _handle(self, message: Message, payload_fd: int) -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from drfd.daemon.main import main
+from drfd.daemon.config import Config, load
+from drfd.daemon.handlers.doctor import cures
+from drfd.daemon.main import _install_context, _late_changes, main
 
 Captured = pytest.CaptureFixture[str]
 
@@ -46,3 +48,27 @@ def test_no_file_at_all_is_a_usage_error(capsys: Captured) -> None:
         main(["check-config"])
     assert end.value.code == 2
     assert capsys.readouterr().out == ""
+
+
+def test_a_reload_tells_of_changes_that_need_a_restart(tmp_path: Path) -> None:
+    def config(text: str) -> Config:
+        path = tmp_path / "drfd.toml"
+        path.write_text(text)
+        return load(path)
+
+    before = config("")
+    now = config('[daemon]\nsystem_users = ["www-data"]\n[enforcement]\nno_new_privs = true\n')
+    assert list(_late_changes(before, before)) == []
+    assert list(_late_changes(before, now)) == [
+        "daemon.system_users has changed: that takes a restart of drfd and its launcher",
+        "enforcement.no_new_privs has changed: that takes a restart of drfd and its launcher",
+    ]
+
+
+@pytest.mark.parametrize(("owner", "told"), [(0, "after a reboot"), (1000, "for you alone")])
+def test_a_daemon_that_root_has_started_is_roots_whatever_user_it_runs_as(
+    owner: int, told: str
+) -> None:
+    install = _install_context(owner, is_system=False, is_service=False)
+    found = cures(install, has_launcher=True, enforcement="cgroup-v2", guessed=[], lacks_pins=False)
+    assert [told in line for line in found if "daemon" in line] == [True]

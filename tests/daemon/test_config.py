@@ -420,6 +420,16 @@ def test_a_wrong_table_is_an_error_that_names_it(path: Path, text: str, key: str
     assert complaint(path, text).startswith(f"FILE: {key}: ")
 
 
+def test_a_number_of_instances_is_refused_with_the_line_to_write(path: Path) -> None:
+    assert complaint(path, "[gres]\nlicense = 3\n") == (
+        "FILE: gres.license: 3 is a number, and each instance has a number or name of its own "
+        "(write license = [0, 1, 2])"
+    )
+    assert complaint(path, "[pools.lab]\nlimit = 3\n") == (
+        "FILE: pools.lab.limit: 3 is not a table (write [pools.lab.limit], and its keys below)"
+    )
+
+
 @pytest.mark.parametrize("policy", ["drf", "fifo", "asset", "cpu", "slots"])
 def test_the_policies_to_compare_with_may_be_chosen(path: Path, policy: str) -> None:
     assert load(written(path, f'[scheduling]\npolicy = "{policy}"\n')).policy == policy

@@ -27,6 +27,7 @@ LAUNCHER_AWAY = "LAUNCHER_AWAY"
 class InstallContext:
     """How this daemon was installed and started."""
 
+    #: Of who has started it, also if it runs as another user (`daemon.user`).
     uid: int
     #: Whether the daemon serves all users of the machine.
     is_systems: bool

@@ -226,6 +226,7 @@ class Requests:
                 limits=self.config.limits,
                 disks=self.site.disks,
                 takes_root=self.takes_root,
+                is_refused=self.link.refuses(actor.uid),
                 has_private_tmp=bool(self.link.hello.get("private_tmp")),
             ),
         )

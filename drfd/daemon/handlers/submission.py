@@ -43,6 +43,8 @@ class SubmitTerms:
     limits: UserLimits
     disks: Sequence[Disk]
     takes_root: bool
+    #: Whether the launcher runs no jobs of this user.
+    is_refused: bool = False
     #: Whether each job has its own /tmp.
     has_private_tmp: bool = False
 
@@ -63,6 +65,13 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
             "no-account",
             f"uid {actor.uid} has no account on this machine, or none that can be looked up now",
             hint="jobs run as a user whom the machine knows",
+        )
+    if terms.is_refused:
+        raise NotPermitted(
+            "system-account",
+            f"{actor.user} (uid {actor.uid}) is a system account, of which no jobs run here",
+            hint="an administrator names it in daemon.system_users and restarts drfd-launcher and "
+            "drfd, or you submit as an ordinary user",
         )
     hidden = private_place(request.cwd) if terms.has_private_tmp else None
     if hidden is not None:

@@ -69,7 +69,7 @@ from drfd.daemon.launcher_link.slurm_variables import with_slurm_variables
 from drfd.daemon.monitoring.meter import Meter
 from drfd.journal.records import Payload
 from drfd.launcher import protocol
-from drfd.launcher.protocol import Message
+from drfd.launcher.protocol import NOBODY, Message
 from drfd.linux.sealed import seal
 from drfd.linux.unix_sockets import at_socket
 
@@ -140,6 +140,13 @@ class Link:
     def perform(self, effect: Effect, job: Job) -> None:
         if self._connection is not None:
             self._connection.perform(effect, job)
+
+    def refuses(self, uid: int) -> bool:
+        """Return whether the launcher has said that it runs no jobs of this user."""
+        least, allowed = self.hello.get("min_uid"), self.hello.get("allowed_uids", ())
+        if least is None or uid in allowed:
+            return False
+        return uid < least or uid == NOBODY
 
     def end_stray(self, key: AttemptKey) -> bool:
         """Have the launcher end and remove an attempt that belongs to no job. Returns False if

@@ -43,6 +43,7 @@ def made(
     *,
     by: Rules = POOLED,
     root: bool = False,
+    system: bool = False,
     hides: bool = False,
     disks: tuple[Disk, ...] = (DATA,),
     **asked: Any,
@@ -51,7 +52,7 @@ def made(
     request = SubmitRequest(**({"v": 1, "argv": ["true"], "cwd": "/home/alice"} | asked))
     terms = SubmitTerms(
         rules=by, defaults=DEFAULTS, limits=LIMITS, disks=disks, takes_root=root,
-        has_private_tmp=hides,
+        has_private_tmp=hides, is_refused=system,
     )  # fmt: skip
     return spec_for(request, actor, 100, terms)
 
@@ -339,3 +340,11 @@ def test_a_notification_is_part_of_what_is_asked() -> None:
 
 def test_a_notification_with_a_nul_is_refused() -> None:
     assert "NUL" in refused(notify=Tell(on=["end"], argv=["sh", "-c", "x\0"])).text
+
+
+def test_a_system_account_is_refused_with_the_cure() -> None:
+    refusal = refused(system=True)
+    assert isinstance(refusal, NotPermitted)
+    assert refusal.code == "system-account"
+    assert refusal.text == "alice (uid 1001) is a system account, of which no jobs run here"
+    assert "daemon.system_users" in refusal.hint

@@ -29,6 +29,7 @@ from drfd.host.disks import Disk
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
 from drfd.launcher import protocol
+from drfd.launcher.port import Policy
 from drfd.linux.unix_sockets import at_socket
 from fakes import ALICE, demand, now, rules, spec
 
@@ -832,3 +833,29 @@ async def test_a_job_whose_disk_is_gone_is_not_launched_without_its_limit(bench:
         await b.quiet()
         assert b.job(1).outcome_text == "the disk gone is not in the configuration any more"
         assert brief(b.taken()) == [LIST, order("launch", 2), order("remove", 1)]
+
+
+@pytest.mark.parametrize(
+    ("hello", "uid", "is_refused"),
+    [
+        ({"min_uid": 1000, "allowed_uids": [33]}, 999, True),
+        ({"min_uid": 1000, "allowed_uids": [33]}, 33, False),
+        ({"min_uid": 1000, "allowed_uids": [33]}, 1000, False),
+        ({"min_uid": 1000, "allowed_uids": [33]}, 65534, True),
+        ({"min_uid": 1000, "allowed_uids": [65534]}, 65534, False),
+        # A launcher of an older version does not say whom it refuses.
+        ({}, 999, False),
+    ],
+)
+def test_whom_the_launcher_refuses_is_known_before_an_order(
+    tmp_path: Path, hello: Message, uid: int, is_refused: bool
+) -> None:
+    link = Link(
+        socket_path=tmp_path / "s",
+        settings=LaunchSettings([DISK], max_pids=64, cores_by="quota"),
+        meter=Meter(lambda: 0.0),
+    )
+    link.hello = {**HELLO, **hello}
+    assert link.refuses(uid) is is_refused
+    policy = Policy(min_uid=1000, allowed_uids=frozenset(hello.get("allowed_uids", ())))
+    assert not hello or (policy.refusal(uid) is not None) is is_refused
