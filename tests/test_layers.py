@@ -144,7 +144,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "charts": {"output"},
         "relay": set(),
         "terminal": {"relay"},
-        "attachment": {"terminal"},
+        "attachment": {"relay"},
         "attached": {"output", "relay", "terminal", "attachment"},
         "quick_request": {"submitting"},
         "quick_submit": {"quick_request"},
@@ -157,7 +157,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "quick_run": {"attached", "attachment", "main", "options", "quick_request"},
         # Lines that a verb prints about a job, a node or an output, and the live view shows.
         "top": {
-            *("terminal", "output", "charts", "waiting"),
+            *("terminal", "relay", "output", "charts", "waiting"),
             *("commands.job_actions", "commands.retry", "commands.shares", "commands.show"),
         },
         "commands": {

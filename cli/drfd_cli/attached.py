@@ -3,10 +3,6 @@
 The job's process connects to a socket of drf, as its user, and receives its descriptors there. No
 input or output goes through the daemon, so a restart of the daemon interrupts nothing.
 
-To detach, a process in the background keeps the terminal: it copies what the job writes into the
-job's output file, and ends with the job. If it is killed, the job loses its terminal as if drf had
-hung up.
-
 `drf run` loads this module while the daemon starts the job. What only some jobs need is imported
 where it is used: terminals, messages.
 """
@@ -35,8 +31,6 @@ if TYPE_CHECKING:
 
 #: Seconds between two checks whether drf is in the foreground and the job's terminal is open.
 _POLL_S = 0.5
-#: Seconds between attempts to read a detached job's closed terminal, which may be opened again.
-_DETACHED_POLL_S = 5.0
 #: Seconds until the reason of a wait is shown, and between two updates.
 _PATIENCE_S, _REFRESH_S = 1.0, 2.0
 #: Return to the beginning of the line and erase it (ECMA-48 EL).
@@ -96,27 +90,28 @@ def own_terminal() -> Terminal:
     return Terminal(0)
 
 
-def relay_of(terminal: Terminal, escape: str) -> PtyRelay:
+def relay_of(terminal: Terminal, escape: str, master: int | None = None) -> PtyRelay:
     from drfd_cli.terminal import PtyRelay
 
-    return PtyRelay(terminal, escape.encode() if escape != "none" else None)
+    return PtyRelay(terminal, escape.encode() if escape != "none" else None, master)
 
 
 class AttachedRun:
     """Stays with a submitted job until it ends: relays its terminal and forwards signals."""
 
     def __init__(
-        self, client: Connection, job_id: int, attach_socket: AttachSocket, relay: PtyRelay | None,
-        signals: list[int], *, is_quiet: bool,
+        self, client: Connection, job_id: int, attach_socket: AttachSocket | None,
+        relay: PtyRelay | None, signals: list[int], *, is_quiet: bool, is_attended: bool = True,
     ) -> None:  # fmt: skip
-        """`relay` is None if the job gets the descriptors of drf itself. `signals` is the list to
-        which arriving signals are added; the first that asks drf to end cancels the job."""
+        """`attach_socket` is None if the job has its descriptors, `relay` if it gets those of drf
+        itself. `signals` is the list to which arriving signals are added; the first that asks drf
+        to end cancels the job. If it `is_attended`, so does the end of drf."""
         self._client = client
         self._job_id = job_id
         self._attach_socket = attach_socket
         self._relay = relay
         self._signals = signals
-        self._watch = Watch(client, job_id, attended=True)
+        self._watch = Watch(client, job_id, attended=is_attended)
         self._is_cancelled = False
         self._line: WaitingLine | None = None
         if not is_quiet:
@@ -127,14 +122,14 @@ class AttachedRun:
         relay = self._relay
         with SignalWakeup() as wakeup:
             while True:
-                streams = [self._attach_socket.fileno(), wakeup, *(relay.reads() if relay else [])]
+                streams = [*self._sources(), wakeup, *(relay.reads() if relay else [])]
                 writes = relay.writes() if relay else []
                 reply, ready = self._watch.poll(_POLL_S, streams, writes)
                 if reply is None and not ready:
                     _load_messages()
                 if wakeup in ready:
                     os.read(wakeup, 4096)
-                if self._attach_socket.fileno() in ready:
+                if not ready.isdisjoint(self._sources()):
                     self._serve()
                 self._handle_signals()
                 if relay is not None:
@@ -150,7 +145,13 @@ class AttachedRun:
                 if self._line is not None:
                     self._line.refresh()
 
+    def _sources(self) -> list[int]:
+        """Return the descriptors that are readable when there is somebody to `_serve`."""
+        assert self._attach_socket is not None
+        return [self._attach_socket.fileno()]
+
     def _serve(self) -> None:
+        assert self._attach_socket is not None
         if self._relay is None:
             # The job may write here as soon as it is served.
             self._clear_line()
@@ -216,16 +217,19 @@ class AttachedRun:
 
     def _detach(self, relay: PtyRelay) -> None:
         from drfd_cli import output
+        from drfd_cli.relay.keeper import detach
 
+        assert self._attach_socket is not None
+        attach_path = self._attach_socket.path
         try:
-            path = detach(self._client, relay, self._watch, self._job_id)
+            path = detach(self._client, relay, self._watch, self._job_id, attach_path)
         except OSError as error:
             announce(f"cannot detach: {error.filename}: {error.strerror}")
             return
         relay.leave_screen()
         relay.terminal.restore()
         job = self._job_id
-        output.say(f"job {job} goes on; its output goes to {path}: drf log -f {job}")
+        output.say(f"job {job} goes on; its output goes to {path}; drf attach {job} returns")
         sys.exit(0)
 
     def _handle_signals(self) -> None:
@@ -336,55 +340,6 @@ class WaitingLine:
             sys.stderr.write(_CLEAR)
             sys.stderr.flush()
             self._shown = ""
-
-
-def detach(client: Connection, relay: PtyRelay, watch: Watch, job_id: int) -> str:
-    """Fork a process that keeps the terminal, and return the path that the output goes to. Raises
-    OSError if the path cannot be written; nothing has changed then."""
-    path = _output_path(client, job_id)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
-    if os.fork():
-        os.close(fd)
-        return path
-    try:
-        _keep_terminal(relay, watch, fd)
-    finally:
-        os._exit(0)
-
-
-def _output_path(client: Connection, job_id: int) -> str:
-    """Return the path of the job's output file, which `drf log` reads."""
-    other = client.another()
-    try:
-        return str(other.request("show", id=job_id)["job"]["stdout"])
-    except DrfdError:
-        return os.path.abspath(f"drf-{job_id}.out")
-    finally:
-        other.close()
-
-
-def _keep_terminal(relay: PtyRelay, watch: Watch, fd: int) -> None:
-    """Copy what the job writes to the file `fd` until the job has ended."""
-    from drfd_cli.terminal import write_all
-
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT):
-        signal.signal(number, signal.SIG_DFL)
-    # The process must survive the hang-up of the shell.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    os.setsid()
-    null = os.open(os.devnull, os.O_RDWR)
-    for each in (0, 1, 2):
-        os.dup2(null, each)
-    reply = None
-    while reply is None:
-        reply, _ = watch.poll(_DETACHED_POLL_S, relay.outputs())
-        while piece := relay.read():
-            try:
-                write_all(fd, piece)
-            except OSError:
-                # The disk is full: the output is lost, but the job does not block.
-                continue
 
 
 class SignalWakeup:

@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from drfd_cli.terminal import PtyRelay
+    from drfd_cli.relay.pty import Pty
 
 #: Signals that ask drf to end, and those that it acts on and goes on.
 _ENDING = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP)
@@ -51,7 +51,7 @@ class AttachSocket:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def serve(self, relay: PtyRelay | None) -> bool:
+    def serve(self, relay: Pty | None) -> bool:
         """Send descriptors to one process: those of the `relay`, or the ones of drf. Returns False
         if the process belongs to another user."""
         connection = self.serve_on(relay)
@@ -60,7 +60,7 @@ class AttachSocket:
         connection.close()
         return True
 
-    def serve_on(self, relay: PtyRelay | None) -> _socket.socket | None:
+    def serve_on(self, relay: Pty | None) -> _socket.socket | None:
         """Do the same, and return the connection, which stays open; None for another user's."""
         # The method of `socket.socket.accept`, which the types of `_socket` leave out.
         listener: Any = self._socket

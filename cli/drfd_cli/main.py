@@ -24,6 +24,7 @@ GROUPS = {
         "profile": ("run a command once, and learn what to ask for", "-- ./simulate --steps 1000"),
         "retry": ("submit ended jobs again, as they were or changed", "42 --with '-m 4G'"),
         "exec": ("run a command inside a running job", "42 -- nvidia-smi"),
+        "attach": ("return to the terminal of a detached job", "42"),
         "edit": ("change the command and options of a waiting job in your editor", "42"),
         "set": ("change what waiting jobs ask for", "-t 4h -m 16G 42"),
         "cancel": ("cancel waiting jobs, stop running ones", "--state pending --name train"),

@@ -1,8 +1,4 @@
-"""Terminals: the one that drf was started from, and the pty of an attached job.
-
-The job has one side of the pty as its terminal; bytes are relayed on the other. The pty belongs to
-the submitter: when our side is closed, for whatever reason, the kernel hangs up the job's side.
-"""
+"""The terminal that drf was started from, and the relay between it and a job's pty."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ import tty
 
 from drfd.linux.unix_sockets import send_descriptors
 from drfd_cli.relay.escapes import EscapeCommand, EscapeFilter
-from drfd_cli.relay.screen_modes import ScreenModes
+from drfd_cli.relay.pty import Pty, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -120,30 +116,26 @@ _DRAIN_S = 2.0
 _SCREEN_STOP_S, _STOP_S = 0.2, 0.02
 #: Seconds between two looks whether it has stopped.
 _STOP_STEP_S = 0.005
+#: Rows and columns for a moment, so that a program sees a new size after it, and for how long.
+_OTHER_SIZE, _REDRAW_S = (23, 79), 0.1
 #: ^Z, and for how many seconds a program that reads it as a key may take to stop itself.
 _SUSPEND_KEY, _SUSPEND_S = b"\x1a", 1.5
 
 
-class PtyRelay:
+class PtyRelay(Pty):
     """Relays bytes between the terminal of drf and the pty of an attached job."""
 
-    def __init__(self, terminal: Terminal, escape: bytes | None) -> None:
+    def __init__(self, terminal: Terminal, escape: bytes | None, master: int | None = None) -> None:
+        """`master`: our side of a pty that another process has opened, instead of a new one."""
+        super().__init__(master)
         self.terminal = terminal
-        self._master, slave = os.openpty()
-        self._name = os.ttyname(slave)
-        os.close(slave)
-        os.set_blocking(self._master, False)
         #: The escape character, or None if there are no escapes.
         self.escape = escape
         self._keys = EscapeFilter(escape)
         self._to_job = b""
-        #: Whether some program has the job's side open, as far as is known.
-        self.is_open = False
-        self._was_open = False
         self._stopped_group: int | None = None
         #: Whether the group has stopped by itself, so that it draws its screen when it goes on.
         self._has_stopped_itself = False
-        self._screen_modes = ScreenModes()
         #: Until when the program may stop itself after a ^Z that it has read as a key (monotonic
         #: clock), and how often it had left the alternate screen before.
         self._may_stop_until_s = 0.0
@@ -153,7 +145,7 @@ class PtyRelay:
 
     def hand_over(self, connection: socket) -> None:
         """Send the job its standard descriptors: the pty in place of each that is a terminal."""
-        slave = os.open(self._name, os.O_RDWR | os.O_NOCTTY)
+        slave = self._open_slave()
         try:
             if self.terminal.modes is not None:
                 termios.tcsetattr(slave, termios.TCSANOW, self.terminal.modes)
@@ -170,9 +162,6 @@ class PtyRelay:
         takes_keys = self.terminal.is_raw and len(self._to_job) < _BACKLOG_BYTES
         return [*([self.terminal.fd] if takes_keys else []), *self.outputs()]
 
-    def outputs(self) -> list[int]:
-        return [self._master] if self.is_open else []
-
     def writes(self) -> list[int]:
         return [self._master] if self.is_open and self._to_job else []
 
@@ -182,8 +171,7 @@ class PtyRelay:
             yield from self._read_keys()
         if self._to_job:
             self._feed_job()
-        # A program may close its terminal and open it again, of which drf is not notified.
-        self.is_open = self._was_open
+        self.look_again()
         if self.is_open:
             self._show_output()
         if self._may_stop_until_s and self._wants_to_stop():
@@ -305,6 +293,20 @@ class PtyRelay:
             # The group has just ended, or runs as another user (su).
             pass
 
+    def show_again(self) -> None:
+        """Show what the job has on its terminal: the last output, or let a program that has the
+        whole screen draw it at a new size."""
+        self._write_screen(self._screen_modes.enter())
+        if not self._screen_modes.is_alternate:
+            self._write_screen(self._last)
+            self.resize()
+            return
+        # A program draws when the size changes; it may be the same as before.
+        size = struct.pack("4H", *_OTHER_SIZE, 0, 0)
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
+        time.sleep(_REDRAW_S)
+        self.resize()
+
     def resize(self) -> None:
         copy_size(self.terminal.fd, self._master)
 
@@ -320,7 +322,6 @@ class PtyRelay:
     def _show_output(self) -> None:
         piece = self.read()
         if piece:
-            self._screen_modes.feed(piece)
             write_all(self._screen, piece)
 
     def _write_screen(self, data: bytes) -> None:
@@ -332,16 +333,6 @@ class PtyRelay:
 
     def end_line(self) -> None:
         write_all(self._screen, b"\n")
-
-    def read(self) -> bytes:
-        """Return the job's new output; empty if there is none, or the job's side is closed."""
-        try:
-            return os.read(self._master, 1 << 16)
-        except BlockingIOError:
-            return b""
-        except OSError:
-            self.is_open = False
-            return b""
 
     def drain(self) -> None:
         """Show the rest of an ended job's output."""
@@ -367,12 +358,3 @@ def _is_stopped(pid: int) -> bool:
 def end_by_signal(number: int, frame: object) -> None:
     """Handle a signal by leaving the program, so that the terminal is restored on the way out."""
     raise SystemExit(128 + number)
-
-
-def write_all(fd: int, data: bytes) -> None:
-    while data:
-        try:
-            data = data[os.write(fd, data) :]
-        except BlockingIOError:
-            # Another program has made the terminal non-blocking.
-            select.select([], [fd], [])

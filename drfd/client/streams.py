@@ -83,6 +83,10 @@ class Watch:
         #: Whether to wait without end for the daemon to come back.
         self.is_patient = False
 
+    def repeat(self) -> None:
+        """Wait once more, after a reply about jobs that can never start."""
+        self._is_asked = False
+
     def poll(
         self, timeout_s: float, reads: Sequence[int] = (), writes: Sequence[int] = ()
     ) -> tuple[WaitReply | None, set[int]]:

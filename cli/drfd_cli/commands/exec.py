@@ -138,6 +138,7 @@ class InsideRun(AttachedRun):
     ) -> None:  # fmt: skip
         """`client` has sent the request, whose answer has not been read."""
         super().__init__(client, job_id, attach_socket, relay, signals, is_quiet=True)
+        self._entrance = attach_socket
         self._is_answered = False
         self._give_up_at_s: float | None = None
         #: The connection to the process that waits for the command.
@@ -155,8 +156,8 @@ class InsideRun(AttachedRun):
                 ready = {*readable, *writable}
                 if wakeup in ready:
                     os.read(wakeup, 4096)
-                if self._session is None and self._attach_socket.fileno() in ready:
-                    self._session = self._attach_socket.serve_on(relay)
+                if self._session is None and self._entrance.fileno() in ready:
+                    self._session = self._entrance.serve_on(relay)
                 elif self._session is not None and self._session.fileno() in ready:
                     code = self._read_end()
                     if code is not None:
@@ -169,7 +170,7 @@ class InsideRun(AttachedRun):
                 self._insist_on_session()
 
     def _waited_for(self) -> list[int]:
-        source = self._attach_socket if self._session is None else self._session
+        source = self._entrance if self._session is None else self._session
         return [source.fileno(), *([] if self._is_answered else [self._client.fileno()])]
 
     def _read_answer(self) -> None:

@@ -31,7 +31,8 @@ from drfd_cli.options import (
     state_option,
 )
 from drfd_cli.output import JOB_COLUMNS, Result
-from drfd_cli.terminal import ENTER_SCREEN, LEAVE_SCREEN, end_by_signal, write_all
+from drfd_cli.relay.pty import write_all
+from drfd_cli.terminal import ENTER_SCREEN, LEAVE_SCREEN, end_by_signal
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import JobView, StatusReply

@@ -31,7 +31,8 @@ from drfd_cli.submitting import foresight
 from drfd_cli.waiting.ends import tell_ends
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import DryRunReply
+    from drfd.protocol.replies import DryRunReply, SubmitReply
+    from drfd_cli.attachment import AttachSocket
     from drfd_cli.slurm.sbatch_options import Translation
 
 _DIRECTIVE = re.compile(r"#DRF\s+(.*)")
@@ -120,6 +121,7 @@ class _SubmitCommand(JobCommand):
 )
 @click.option("-e", "--error", "stderr", metavar="FILE", help="Its errors, in a file of their own.")
 @click.option("--append", is_flag=True, help="Keep what is in its output file.")
+@click.option("--pty", is_flag=True, help="Give it a terminal, to which `drf attach` goes.")
 @click.option("-w", "--wait", is_flag=True, help="Wait for its end; exit as it does.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the id alone.")
 @click.option("--wrap", metavar="LINE", help="Run this line of the shell: 'CMD | CMD'.")
@@ -129,7 +131,7 @@ class _SubmitCommand(JobCommand):
 @click.pass_context
 def command(
     ctx: click.Context, /, wait: bool, quiet: bool, dry_run: bool, no_warnings: bool,
-    wrap: str | None, ignore_sbatch: bool, command: tuple[str, ...], **asked: Any,
+    pty: bool, wrap: str | None, ignore_sbatch: bool, command: tuple[str, ...], **asked: Any,
 ) -> Result | int:  # fmt: skip
     """Queue a job: `drf submit [OPTIONS] -- CMD...`, or `drf submit [OPTIONS] script.sh [ARGS]`
     with #DRF or #SBATCH lines of options in the script. The script - is standard input."""
@@ -141,6 +143,8 @@ def command(
         of_slurm = [] if ignore_sbatch else _of_slurm(ctx, script, command[0])
         own = directives(script, command[0], check=check_options)
         return _again(ctx, [*of_slurm, *own, *args])
+    if pty and asked["array"] is not None:
+        raise click.UsageError("--pty is for one job, not for an array", ctx)
     client = connect()
     if "drf.slurm" in ctx.meta:
         from drfd_cli.slurm.batch_script import resolve
@@ -148,7 +152,9 @@ def command(
         asked["slurm"] = ctx.meta["drf.slurm"]
         named = {**asked, "name": asked["name"] or os.path.basename(command[0])}
         asked = resolve(asked["slurm"], named, client, script)
-    request = client.addressed(fields(command, script=script, **asked))
+    attach_socket = _attach_socket() if pty and not dry_run else None
+    attach = None if attach_socket is None else attach_socket.path
+    request = client.addressed(fields(command, script=script, attach=attach, **asked))
     if dry_run:
         forecast = client.forecast(**request)
         for setting in ctx.meta["drf.personal"]:
@@ -163,7 +169,7 @@ def command(
             "no_estimate",
         )
         return Result(show=lambda: _tell_forecast(forecast), view=lambda: pick(forecast, known))
-    reply = client.submit(**request)
+    reply = _submitted(client, request, attach_socket)
     if not no_warnings:
         warn(request)
     job_id, count = reply["id"], reply.get("tasks")
@@ -178,6 +184,36 @@ def command(
         view=lambda: pick(reply, ("id", "tasks")),
         finish=(lambda: _wait(client, job_id, is_quiet=quiet)) if wait else None,
     )
+
+
+def _attach_socket() -> AttachSocket:
+    from drfd_cli.attachment import AttachSocket
+
+    return AttachSocket()
+
+
+def _submitted(
+    client: Connection, request: dict[str, object], attach_socket: AttachSocket | None
+) -> SubmitReply:
+    """Submit the job; if it is to have a terminal, leave a process that keeps it."""
+    if attach_socket is None:
+        return client.submit(**request)
+    from drfd_cli.relay.keeper import keep_from_the_start
+
+    try:
+        reply = client.submit(**request)
+    except BaseException:
+        attach_socket.close()
+        raise
+    try:
+        keep_from_the_start(client, attach_socket, reply["id"])
+    except OSError as error:
+        attach_socket.close()
+        client.request("cancel", select={"ids": [reply["id"]]})
+        raise Refused(
+            "no-output", f"cannot write {error.filename}: {error.strerror}; the job is cancelled"
+        ) from None
+    return reply
 
 
 def _tell_id(ctx: click.Context, job_id: int, text: str) -> None:

@@ -1,0 +1,255 @@
+"""A job whose terminal nobody looks at: the process in the background that keeps the terminal.
+
+It copies what the job writes into the job's output file, lends the terminal to `drf attach`, and
+ends with the job. If it is killed, the job loses its terminal as if drf had hung up.
+
+`drf attach` finds it at a socket in the user's home, because the directory of a login's runtime
+files disappears with the login.
+"""
+
+from __future__ import annotations
+
+import _signal as signal
+import _socket
+import os
+import select
+import struct
+import time
+
+from drfd.client.connection import Connection
+from drfd.client.streams import Watch
+from drfd.common.errors import DrfdError
+from drfd.linux.unix_sockets import at_socket, peer_of
+from drfd_cli.relay.pty import Pty, write_all
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn, Protocol
+
+    class Entrance(Protocol):
+        """The socket at which the job asks for its terminal."""
+
+        path: str
+
+        def fileno(self) -> int: ...
+        def serve(self, relay: Pty | None) -> bool: ...
+        def close(self) -> None: ...
+
+
+#: What a visitor says: the job is to be hung up; it leaves, and this is what it has seen.
+HANG_UP, LEAVE = b"h", b"l"
+#: What a visitor is told when another one takes its place.
+TAKEN = b"t"
+#: The longest message between the two, in bytes.
+MESSAGE_BYTES = 1 << 14
+#: Seconds between attempts to read a closed terminal, which may be opened again.
+_POLL_S = 5.0
+#: Seconds until the next question about a job that can never start as things are.
+_NEVER_S = 30.0
+#: Seconds that a visitor may take to leave when another one comes.
+_ANSWER_S = 1
+_BACKLOG = 4
+
+
+def place_of(attach_path: str) -> str:
+    """Return the path at which the keeper of a job listens, by the path of the job's attach socket,
+    whose directory has a name that no other has."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(state):
+        state = os.path.join(os.path.expanduser("~"), ".local", "state")
+    name = os.path.basename(os.path.dirname(attach_path))
+    return os.path.join(state, "drfd", "attach", name)
+
+
+def detach(client: Connection, pty: Pty, watch: Watch, job_id: int, attach_path: str) -> str:
+    """Fork a process that keeps the terminal, and return the path that the output goes to. Raises
+    OSError if the path cannot be written; nothing has changed then."""
+    path = _output_path(client, job_id)
+    file = _open_output(path)
+    if not os.fork():
+        _run(TerminalKeeper(pty, watch, file, place_of(attach_path)))
+    os.close(file)
+    return path
+
+
+def keep_from_the_start(client: Connection, entrance: Entrance, job_id: int) -> None:
+    """Fork a process that gives the job a terminal when it starts, and keeps it. Raises OSError."""
+    file = _open_output(_output_path(client, job_id))
+    if os.fork():
+        os.close(file)
+        # What it listens on is the other process's from now on.
+        return
+    watch = Watch(client.another(), job_id, attended=True)
+    watch.is_patient = True
+    _run(TerminalKeeper(Pty(), watch, file, place_of(entrance.path), entrance))
+
+
+def _output_path(client: Connection, job_id: int) -> str:
+    """Return the path of the job's output file, which `drf log` reads."""
+    other = client.another()
+    try:
+        return str(other.request("show", id=job_id)["job"]["stdout"])
+    except DrfdError:
+        return os.path.abspath(f"drf-{job_id}.out")
+    finally:
+        other.close()
+
+
+def _open_output(path: str) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC
+    return os.open(path, flags, 0o666)
+
+
+def _run(keeper: TerminalKeeper) -> NoReturn:
+    """Keep the terminal in this process, which has just been forked, and end it."""
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (*_USUAL, signal.SIGTSTP, signal.SIGCONT):
+            signal.signal(number, signal.SIG_DFL)
+        # The process must survive the hang-up of the shell.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        for each in (0, 1, 2):
+            os.dup2(null, each)
+        keeper.listen()
+        keeper.keep()
+    finally:
+        keeper.close()
+        os._exit(0)
+
+
+_USUAL = (signal.SIGINT, signal.SIGTERM, signal.SIGWINCH)
+
+
+class TerminalKeeper:
+    """Keeps the terminal of a job until the job has ended."""
+
+    def __init__(
+        self, pty: Pty, watch: Watch, file: int, place: str,
+        entrance: Entrance | None = None,
+    ) -> None:  # fmt: skip
+        """`file` takes the output. `entrance`: where the job will ask for its terminal; None
+        if it has it."""
+        self._pty = pty
+        self._watch = watch
+        self._file = file
+        self._place = place
+        self._entrance = entrance
+        self._listener: Any = None
+        #: The `drf attach` that has the terminal now.
+        self._visitor: _socket.socket | None = None
+
+    def listen(self) -> None:
+        """Wait for visitors from now on. Without it, if the user's home cannot be written, the job
+        has its terminal all the same."""
+        directory = os.path.dirname(self._place)
+        listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        try:
+            os.makedirs(directory, 0o700, exist_ok=True)
+            _tidy(directory)
+            with at_socket(self._place) as address:
+                listener.bind(address)
+            listener.listen(_BACKLOG)
+        except OSError:
+            listener.close()
+            return
+        self._listener = listener
+
+    def keep(self) -> None:
+        """Serve the job and visitors until the job has ended."""
+        reply = None
+        while reply is None or not reply["ended"]:
+            if reply is not None:
+                # It waits for what may still be changed.
+                select.select(self._reads(), [], [], _NEVER_S)
+                self._watch.repeat()
+            reply, ready = self._watch.poll(_POLL_S, self._reads())
+            if self._entrance is not None and self._entrance.fileno() in ready:
+                self._serve_job(self._entrance)
+            if self._listener is not None and self._listener.fileno() in ready:
+                self._admit()
+            elif self._visitor is not None and self._visitor.fileno() in ready:
+                self._hear(self._visitor)
+            if self._visitor is None and self._entrance is None:
+                self._pty.look_again()
+                self._copy()
+
+    def _reads(self) -> list[int]:
+        sources = [self._entrance, self._listener, self._visitor]
+        outputs = self._pty.outputs() if self._visitor is None else []
+        return [*(each.fileno() for each in sources if each is not None), *outputs]
+
+    def _serve_job(self, entrance: Entrance) -> None:
+        if entrance.serve(self._pty):
+            entrance.close()
+            self._entrance = None
+
+    def _admit(self) -> None:
+        """Lend the terminal to a visitor, instead of the one that has it."""
+        fd, _ = self._listener._accept()
+        visitor = _socket.socket(fileno=fd)
+        if peer_of(visitor)[0] != os.getuid():
+            visitor.close()
+            return
+        if self._visitor is not None:
+            self._send_away(self._visitor)
+        try:
+            self._pty.lend(visitor)
+        except OSError:
+            visitor.close()
+            return
+        self._visitor = visitor
+
+    def _send_away(self, visitor: _socket.socket) -> None:
+        """Take the terminal from a visitor, who says what it has seen unless it stands still."""
+        limit = struct.pack("ll", _ANSWER_S, 0)
+        visitor.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVTIMEO, limit)
+        try:
+            visitor.send(TAKEN, _socket.MSG_NOSIGNAL)
+        except OSError:
+            # It has just gone.
+            pass
+        self._hear(visitor)
+
+    def _hear(self, visitor: _socket.socket) -> None:
+        """Read what a visitor says. Without a word it has been killed."""
+        try:
+            said = visitor.recv(MESSAGE_BYTES)
+        except OSError:
+            said = b""
+        visitor.close()
+        self._visitor = None
+        if said[:1] == HANG_UP:
+            raise SystemExit
+        if said[:1] == LEAVE:
+            self._pty.remember(said[1:])
+
+    def _copy(self) -> None:
+        while piece := self._pty.read():
+            try:
+                write_all(self._file, piece)
+            except OSError:
+                # The disk is full: the output is lost, but the job does not block.
+                continue
+
+    def close(self) -> None:
+        if self._entrance is not None:
+            self._entrance.close()
+        if self._listener is not None:
+            try:
+                os.unlink(self._place)
+            except OSError:
+                pass
+
+
+def _tidy(directory: str) -> None:
+    """Remove sockets of keepers that were there before the machine was started the last time."""
+    booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    for entry in os.scandir(directory):
+        try:
+            if entry.stat(follow_symlinks=False).st_mtime < booted_s:
+                os.unlink(entry.path)
+        except OSError:
+            # Somebody else has removed it.
+            continue

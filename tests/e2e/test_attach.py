@@ -1,0 +1,171 @@
+"""drf attach: a job's terminal is left and returned to."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from emulator import Emulator, close_all
+from instance import BIN, Instance, wait_for
+
+Sit = Callable[..., Emulator]
+DRF = BIN / "drf"
+
+
+@pytest.fixture
+def sit(instance: Instance) -> Iterator[Sit]:
+    """Start a program in a terminal of its own, with the instance's daemon and a home there."""
+    made: list[Emulator] = []
+    home = {"XDG_STATE_HOME": str(instance.work / "state")}
+    env = {**os.environ, **home, "DRFD_SOCKET": str(instance.socket), "TERM": "linux"}
+
+    def start(*command: object) -> Emulator:
+        made.append(Emulator(*command, env=env, cwd=instance.work))
+        return made[-1]
+
+    yield start
+    close_all(made)
+
+
+def run(sit: Sit, script: str) -> Emulator:
+    return sit(DRF, "run", "--", "sh", "-c", script)
+
+
+def leave(terminal: Emulator, **options: Any) -> None:
+    terminal.type(b"\r~d")
+    assert terminal.ends(**options) == 0
+    assert terminal.modes() == terminal.modes_before
+
+
+def test_a_detached_job_is_returned_to_left_again_and_ends_there(
+    sit: Sit, instance: Instance
+) -> None:
+    terminal = run(sit, "echo first; while read x; do echo got $x; done; exit 3")
+    terminal.sees("first")
+    leave(terminal)
+    assert "drf attach 1 returns" in "\n".join(terminal.lines())
+
+    again = sit(DRF, "attach", "1")
+    again.type(b"one\r")
+    again.sees("got one")
+    leave(again)
+    assert instance.show(1)["state"] == "RUNNING"
+
+    # Without an id it is the latest job; what was on the terminal is there again.
+    last = sit(DRF, "attach")
+    last.sees("got one")
+    last.type(b"two\r")
+    last.sees("got two")
+    last.type(b"\x04")
+    assert last.ends() == 3
+    assert last.modes() == last.modes_before
+
+
+def test_what_is_written_while_nobody_looks_is_in_the_file_and_shown_later(
+    sit: Sit, instance: Instance
+) -> None:
+    terminal = run(sit, "echo up; while [ ! -e go ]; do sleep 0.05; done; echo while away; read x")
+    terminal.sees("up")
+    leave(terminal)
+    (instance.work / "go").touch()
+    wait_for("its output", lambda: "while away" in instance.output(1))
+    again = sit(DRF, "attach", "1")
+    again.sees("while away")
+    again.type(b"\r")
+    assert again.ends() == 0
+
+
+def test_the_last_terminal_has_it_and_the_size_is_its_own(sit: Sit) -> None:
+    terminal = run(sit, "echo up; while read x; do stty size; done")
+    terminal.sees("up")
+    leave(terminal)
+    first = sit(DRF, "attach", "1")
+    first.type(b"\r")
+    first.sees("24 80")
+    second = sit(DRF, "attach", "1")
+    assert first.ends() == 0
+    first.sees("attached to another terminal")
+    second.resize(40, 132)
+    second.type(b"\r")
+    second.sees("40 132")
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGKILL])
+def test_the_job_goes_on_when_its_window_is_closed(
+    sit: Sit, instance: Instance, number: int
+) -> None:
+    terminal = run(sit, "echo up; while read x; do echo got $x; done")
+    terminal.sees("up")
+    leave(terminal)
+    again = sit(DRF, "attach", "1")
+    again.type(b"one\r")
+    again.sees("got one")
+    os.kill(again.process.pid, number)
+    again.process.wait()
+    last = sit(DRF, "attach", "1")
+    last.type(b"two\r")
+    last.sees("got two")
+    assert instance.show(1)["state"] == "RUNNING"
+
+
+def test_hanging_up_stops_it(sit: Sit, instance: Instance) -> None:
+    terminal = run(sit, "echo up; exec sleep 1000")
+    terminal.sees("up")
+    leave(terminal)
+    again = sit(DRF, "attach", "1")
+    again.sees("up")
+    again.type(b"\r~.")
+    assert again.ends() == 128 + signal.SIGHUP
+    assert instance.wait_end(1)["signal"] == signal.SIGHUP
+
+
+def test_a_full_screen_program_draws_itself_again(sit: Sit) -> None:
+    program = (
+        r"draw() { printf '\033[H'; stty size; };"
+        r"printf '\033[?1049h'; trap draw WINCH; draw; while [ ! -e go ]; do sleep 0.1; done"
+    )
+    terminal = run(sit, program)
+    terminal.sees("24 80")
+    leave(terminal)
+    assert b"\x1b[?1049l" in terminal.sent
+    again = sit(DRF, "attach", "1")
+    again.sees("24 80")
+    assert b"\x1b[?1049h" in again.sent
+    leave(again)
+    assert b"\x1b[?1049l" in again.sent
+
+
+def test_a_batch_job_with_a_terminal(sit: Sit, instance: Instance) -> None:
+    """Its output is in its file; the daemon may be restarted; a script has one, too."""
+    (instance.work / "script").write_text("#!/bin/sh\ntty\necho up\nread x\necho got $x\n")
+    terminal = sit(DRF, "submit", "--pty", "script")
+    assert terminal.ends() == 0
+    assert terminal.lines() == ["submitted job 1"]
+    wait_for("its output", lambda: "up" in instance.output(1))
+    assert instance.output(1).startswith("/dev/pts/")
+    instance.kill()
+    instance.start()
+    again = sit(DRF, "attach", "1")
+    again.sees("up")
+    again.type(b"word\r")
+    assert again.ends() == 0
+    assert "got word" in "\n".join(again.lines())
+
+
+def test_it_says_what_it_cannot_return_to(sit: Sit, instance: Instance) -> None:
+    batch = instance.submit("--", "sleep", "1000")
+    refused = sit(DRF, "attach", str(batch))
+    assert refused.ends() == 1
+    refused.sees("has no terminal")
+    terminal = run(sit, "echo up; read x")
+    terminal.sees("up")
+    refused = sit(DRF, "attach", "2")
+    assert refused.ends() == 1
+    refused.sees("is not detached")
+    assert "needs a terminal" in instance.drf("attach", "2", check=False).stderr
+    array = instance.drf("submit", "--pty", "--array", "0-1", "--", "true", check=False)
+    assert "not for an array" in array.stderr
