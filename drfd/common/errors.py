@@ -51,6 +51,8 @@ class HostError(DrfdError):
 
 
 class StillStarting(HostError):
+    """Of a daemon alone: it leaves its place to another one, which is about to answer."""
+
     exit_code = 75
 
 
@@ -62,5 +64,6 @@ def short_of_memory() -> HostError:
 
 #: The kind of an error on the wire → the exception that a client raises for it.
 BY_KIND: dict[str, type[DrfdError]] = {
-    cls.__name__: cls for cls in (Refused, NotPermitted, Unavailable, ConfigError, HostError)
+    cls.__name__: cls
+    for cls in (Refused, NotPermitted, Unavailable, ConfigError, HostError, StillStarting)
 }
