@@ -6,11 +6,12 @@ import os
 import re
 import subprocess
 import sys
+from base64 import b64decode
 from pathlib import Path
 
 import pytest
 
-from canned import CannedDaemon, MakeJob, Refuse
+from canned import CannedDaemon, MakeJob, Refuse, refusal
 from cli.drf import LIGHT_DRF, Drf, Finish, Spawn
 from drfd_cli.commands import slurm_names
 from drfd_cli.slurm import fields
@@ -325,6 +326,52 @@ def test_srun_starts_the_tasks_of_a_step(spawn: Spawn, finish: Finish) -> None:
     assert result.code == 2
     result = finish(spawn("srun", "-n1", "-c", "4", "sh", "-c", "echo $OMP_NUM_THREADS", env=env))
     assert (result.code, result.out) == (0, "4\n")
+
+
+def _of_drf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    program = tmp_path / "drf"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(slurm_names, "_program", lambda: str(program))
+    return str(program)
+
+
+@pytest.mark.parametrize(
+    ("words", "step", "demand"),
+    [
+        (["-n", "3"], ["-n", "3"], {"cores_milli": 3000}),
+        (["-n2", "-c", "2", "-l"], ["-n", "2", "-c", "2", "-l"], {"cores_milli": 4000}),
+        (["--ntasks-per-node=2"], ["-n", "2"], {"cores_milli": 2000}),
+    ],
+)
+def test_srun_outside_a_job_starts_as_many_tasks_within_one(
+    drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    words: list[str], step: list[str], demand: dict[str, int],
+) -> None:  # fmt: skip
+    daemon.replies["submit"] = refusal(text="enough")
+    program = _of_drf(monkeypatch, tmp_path)
+    drf("srun", *words, "sh", "-c", "echo $SLURM_PROCID")
+    request = daemon.asked("submit")[0]
+    assert request["argv"] == [program, "srun", *step, "--", "sh", "-c", "echo $SLURM_PROCID"]
+    assert (request["name"], request["demand"]) == ("sh", demand)
+
+
+def test_srun_goes_into_the_job_that_is_named(
+    drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: MakeJob
+) -> None:
+    daemon.replies["show"] = {"job": job()}
+    daemon.replies["exec"] = refusal(text="enough")
+    program = _of_drf(monkeypatch, tmp_path)
+    for words in ([], ["-n", "2"]):
+        assert drf("srun", "--jobid=42", "--overlap", *words, "hostname").code == 1
+    told = [b64decode(each["command"]) for each in daemon.asked("exec")]
+    for packed, words in zip(
+        told, (["hostname"], [program, "srun", "-n", "2", "--", "hostname"]), strict=True
+    ):
+        assert b"".join(f"{word}\0".encode() for word in words) in packed
+        assert (b"srun" in packed) == ("srun" in words)
+    assert {each["id"] for each in daemon.asked("exec")} == {42}
+    assert not [each for each in daemon.requests if each["op"] == "submit"]
 
 
 def test_srun_starts_no_mpi(spawn: Spawn, finish: Finish) -> None:

@@ -165,7 +165,9 @@ def test_a_job_is_told_what_slurm_would_tell_it(
     assert env["DRF_SLURM"] == "1"
 
 
-def test_commands_that_are_not_here_are_named(drf: Drf, daemon: CannedDaemon) -> None:
+def test_commands_that_are_not_here_are_named(
+    drf: Drf, daemon: CannedDaemon, tmp_path: Path
+) -> None:
     said = asked(drf, daemon, SCRIPTS / "10-modules.sh")[1]
     assert said.splitlines() == [
         "drf: the script calls module, and there is no such command here; what it loads must be "
@@ -173,6 +175,14 @@ def test_commands_that_are_not_here_are_named(drf: Drf, daemon: CannedDaemon) ->
         "drf: the script calls srun, and there is no such command here (drf slurm-names DIR makes "
         "one)",
     ]
+    script = tmp_path / "x.sh"
+    script.write_text("#!/bin/sh\n#SBATCH -c 1\n# `scontrol`\nhosts=$(scontrol show hostnames)\n")
+    assert asked(drf, daemon, script)[1] == (
+        "drf: the script calls scontrol, and there is no such command here; $SLURM_JOB_NODELIST is "
+        "this machine\n"
+    )
+    script.write_text("#!/bin/sh\n#SBATCH -c 1\n# $(srun x)\necho srun # module load\n")
+    assert asked(drf, daemon, script)[1] == ""
     said = asked(drf, daemon, SCRIPTS / "11-mpi-here.sh")[1]
     assert "the script calls mpiexec, and there is no such command here\n" in said
 

@@ -190,11 +190,19 @@ def srun(words: list[str]) -> int:
         raise click.UsageError("--multi-prog is not known here")
     if "mpi" in options and options["mpi"].value not in ("none", ""):
         raise Refused("no-mpi", "srun: this one starts no MPI", hint="mpirun -n N COMMAND")
+    if "jobid" in options:
+        job = options["jobid"].value.partition(".")[0]
+        if job != os.environ.get("DRF_JOB_ID"):
+            return _run_inside(job, options, command)
     if "DRF_JOB_ID" in os.environ:
         return _run_tasks(options, command)
     from drfd_cli.commands import run
 
     made = translate(options, host_name())
+    if int(made.variables.get("SLURM_NTASKS", "1")) > 1 or "label" in options:
+        # The tasks are started by another srun, within the job.
+        made.words += [] if "job-name" in options else ["-n", os.path.basename(command[0])]
+        command = [_program(), "srun", *_words_of_step(options, made), "--", *command]
     chosen, left = _for_run(made)
     client = connect()
     if made.partitions and "-p" not in chosen:
@@ -209,6 +217,36 @@ def srun(words: list[str]) -> int:
     check_begun(made.begun, client)
     argv = asked.pop("command")
     return int(run.run_attached(client, argv, **asked)["status"])
+
+
+def _words_of_step(options: Mapping[str, Given], made: Translation) -> list[str]:
+    words = ["-n", made.variables.get("SLURM_NTASKS", "1")]
+    words += ["-c", options["cpus-per-task"].value] if "cpus-per-task" in options else []
+    return words + (["-l"] if "label" in options else [])
+
+
+def _run_inside(job: str, options: Mapping[str, Given], command: list[str]) -> int:
+    """Run the command, or so many tasks of it, within a running job, as `drf exec` does."""
+    from drfd_cli.commands import exec as inside
+
+    made = translate({key: options[key] for key in _OF_STEP & options.keys()}, host_name())
+    if "SLURM_NTASKS" in made.variables or "label" in options:
+        command = [_program(), "srun", *_words_of_step(options, made), "--", *command]
+    with inside.command.make_context("srun", ["--", job, *command]) as context:
+        return int(inside.command.invoke(context))
+
+
+#: Options of a step within a job.
+_OF_STEP = frozenset(("ntasks", "ntasks-per-node", "cpus-per-task"))
+
+
+def _program() -> str:
+    """Return the path of drf. Raises Refused."""
+    own = shutil.which("drf") if os.path.basename(sys.argv[0]) in ("", "-c") else sys.argv[0]
+    program = os.path.realpath(shutil.which(own or "drf") or "")
+    if not os.path.isfile(program):
+        raise Refused("no-program", "the program drf is not found", hint="call it by its path")
+    return program
 
 
 #: Options of srun that sbatch lacks.
@@ -646,10 +684,7 @@ def sinfo(words: list[str]) -> int:
 def slurm_names(directory: str) -> int:
     """Make sbatch, srun, squeue, scancel, sinfo and sacct in a directory, as links to drf. If one
     of these names is there already, none is made."""
-    own = shutil.which("drf") if os.path.basename(sys.argv[0]) in ("", "-c") else sys.argv[0]
-    program = os.path.realpath(shutil.which(own or "drf") or "")
-    if not os.path.isfile(program):
-        raise Refused("no-program", "the program drf is not found", hint="call it by its path")
+    program = _program()
     os.makedirs(directory, exist_ok=True)
     paths = [os.path.join(directory, name) for name in NAMES]
     for path in paths:

@@ -65,6 +65,8 @@ def resolve(
 def _cure(name: str) -> str:
     if name == "srun":
         return " (drf slurm-names DIR makes one)"
+    if name == "scontrol":
+        return "; $SLURM_JOB_NODELIST is this machine"
     if name in ("module", "ml"):
         return "; what it loads must be in your PATH"
     return ""

@@ -535,7 +535,9 @@ def environment(
 
 #: Commands of clusters that scripts call, at the beginning of a line or after `time` or `exec`.
 _COMMAND = re.compile(
-    r"^[ \t]*(?:(?:time|exec|nohup)[ \t]+)*(module|ml|srun|mpirun|mpiexec)(?=[ \t]|$)", re.MULTILINE
+    r"(?:^[ \t]*|^[^#\n]*(?:\$\(|`)[ \t]*)(?:(?:time|exec|nohup)[ \t]+)*"
+    r"(module|ml|srun|mpirun|mpiexec|scontrol)(?=[ \t]|$)",
+    re.MULTILINE,
 )
 
 
