@@ -442,7 +442,8 @@ def shares_output(job: Job, others: Iterable[Job]) -> bool:
     paths = set()
     for pattern in {job.spec.stdout, job.spec.stderr}:
         signs = unpack.signs_in(pattern)
-        if "%j" in signs or pattern.startswith("/dev/"):
+        # The path holds the job's id, or those of array and task.
+        if "%j" in signs or signs >= {"%A", "%a"} or pattern.startswith("/dev/"):
             continue
         if job.array_id is not None and "%a" not in signs:
             return True
@@ -450,6 +451,8 @@ def shares_output(job: Job, others: Iterable[Job]) -> bool:
     return bool(paths) and any(
         other.id != job.id
         and other.spec.uid == job.spec.uid
+        # Each task has a path of its own here.
+        and (job.array_id is None or other.array_id != job.array_id)
         and not paths.isdisjoint(
             output_path(each, other) for each in {other.spec.stdout, other.spec.stderr}
         )

@@ -69,12 +69,14 @@ def test_an_output_that_is_another_running_jobs_is_not_emptied(
 
 
 @pytest.mark.parametrize(
-    ("pattern", "empties"), [("%A.out", False), ("%a.out", True), ("%%j", False), ("%j", True)]
+    ("pattern", "empties"),
+    [("%A.out", False), ("%a.out", True), ("%A_%a", True), ("%%j", False), ("%j", True)],
 )
 def test_tasks_with_one_file_never_empty_it(pattern: str, empties: bool) -> None:
     both = replace(JOB.spec, stdout=pattern, stderr=pattern)
     task = replace(JOB, attempt=1, array_id=40, array_index=5, spec=both)
-    order = order_for(task, JOURNAL, LaunchSettings([DISK], 512, "weight"))
+    other = replace(task, id=43, array_index=6)
+    order = order_for(task, JOURNAL, LaunchSettings([DISK], 512, "weight"), beside=[task, other])
     assert order.empties_output is empties
 
 
