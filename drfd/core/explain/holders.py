@@ -1,7 +1,8 @@
 """Who holds what a waiting job is short of, and who is served first when it comes back.
 
 A job is named as a holder only if it holds a resource that is short. The jobs of the waiting job's
-own user come first, then the largest, until the named ones hold all that is lacking.
+own user come first, then those whose time limit ends first, until the named ones hold all that is
+lacking; those without which the others hold enough are left out.
 
 Others are named as served first only if they truly take the resource: what the named holders hold
 is thought to be given back and handed out to the waiting leaves in the order of service. If the
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
+from math import inf
 from typing import Any
 
 from drfd.core.fairness.priority_tree import Levels
@@ -113,10 +115,7 @@ def find_holders(job: Job, demand: Vector, ledger: Ledger, last: Plan, rules: Ru
         lacking = demand[axis] - last.free[axis]
         named: list[Holder] = []
         count = 0
-        for held_by in _in_order(job, axis, ledger):
-            if lacking <= 0:
-                break
-            amount = ledger.allocation(held_by)[axis]
+        for held_by, amount in _enough(job, axis, lacking, ledger, last):
             lacking -= amount
             count += 1
             if held_by.id not in found:
@@ -144,31 +143,69 @@ def _given_back(jobs: Iterable[Job], ledger: Ledger) -> dict[str, Vector]:
     return given_back
 
 
-def _in_order(job: Job, axis: int, ledger: Ledger) -> Iterator[Job]:
-    """Yield the jobs that hold any of the resource: those of the job's user, then the others, the
-    largest first. A suspended job does not wait for what it has kept itself."""
-    holders = ledger.holders(axis)
-    own = holders.by_user.get(job.spec.user, [])
-    for job_id in own:
-        if job_id != job.id:
-            yield ledger.jobs[job_id]
-    for job_id in holders.all:
-        held_by = ledger.jobs[job_id]
-        if held_by.spec.user != job.spec.user:
-            yield held_by
+#: A job, and the amount that it holds of a resource.
+_Part = tuple[Job, int]
+
+
+def _enough(
+    job: Job, axis: int, lacking: int, ledger: Ledger, last: Plan
+) -> Iterator[tuple[Job, int]]:
+    """Yield the jobs that are named as holders of the resource, with the amounts that they hold.
+    A suspended job does not wait for what it has kept itself."""
+    by_end = _by_end(axis, ledger, last)
+    own = by_end.get(job.spec.user, [])
+    others = by_end[None]
+    for parts in (
+        (part for part in own if part[0].id != job.id),
+        (part for part in others if part[0].spec.user != job.spec.user),
+    ):
+        found: list[_Part] = []
+        for part in parts:
+            if lacking <= 0:
+                break
+            found.append(part)
+            lacking -= part[1]
+        for part in found:
+            # The last one lets the job start; without it the others would not be enough.
+            if lacking + part[1] <= 0:
+                lacking += part[1]
+            else:
+                yield part
+        if lacking <= 0:
+            return
+
+
+def _by_end(axis: int, ledger: Ledger, last: Plan) -> Mapping[str | None, list[_Part]]:
+    """Return the jobs that hold any of the resource, those whose time limit ends first before the
+    others, then the largest: of each user, and under None of all users."""
+    key = "by end", axis, ledger.allocations.version
+    if key not in last.notes:
+        parts = [
+            (ledger.jobs[each], ledger.allocation(ledger.jobs[each])[axis])
+            for each in ledger.holders(axis).all
+        ]
+        # The largest are first already.
+        parts.sort(key=lambda part: _until_s(part[0]) or inf)
+        by_user: dict[str | None, list[_Part]] = {None: parts}
+        for part in parts:
+            by_user.setdefault(part[0].spec.user, []).append(part)
+        last.notes[key] = by_user
+    found: Mapping[str | None, list[_Part]] = last.notes[key]
+    return found
+
+
+def _until_s(held_by: Job) -> float | None:
+    """Return the end of a running job at its time limit; the wall time of a frozen one stands
+    still."""
+    limit_s = held_by.spec.time_limit_s
+    if held_by.started_at is None or not limit_s or held_by.suspended_at is not None:
+        return None
+    return held_by.started_at + held_by.suspended_s + limit_s
 
 
 def _holder(held_by: Job, amount: int, job: Job) -> Holder:
-    until_s = None
-    # The wall time of a frozen job stands still.
-    if (
-        held_by.started_at is not None
-        and held_by.spec.time_limit_s
-        and held_by.suspended_at is None
-    ):
-        until_s = held_by.started_at + held_by.suspended_s + held_by.spec.time_limit_s
     is_own = held_by.spec.user == job.spec.user
-    return Holder(held_by.label, held_by.spec.user, amount, until_s, is_own)
+    return Holder(held_by.label, held_by.spec.user, amount, _until_s(held_by), is_own)
 
 
 def served_first(
@@ -279,8 +316,8 @@ def _able(
     *,
     promise_only: bool,
 ) -> dict[str, tuple[int, Vector]]:
-    """Return the leaves that can start a job, each with the oldest of its first jobs and the demand
-    of the job that it would start."""
+    """Return the leaves that can start a job, each with its first job and the demand of the job
+    that it would start."""
     found = {
         leaf: each.first(free, levels, backfill, promise_only=promise_only)
         for leaf, each in takers.items()
@@ -297,6 +334,8 @@ class _Taker:
         able = sorted(each for each in lines if fits(each[1], free))[:_MOST_DEMANDS]
         self._heads = {demand: first for first, demand, _ in able}
         self._left = {demand: count for _, demand, count in able}
+        #: The first of all its jobs: ties are decided by it, whether it fits or not.
+        _, self._first = min([first for first, _, _ in lines], default=(0, 0))
 
     def head(self, demand: Vector) -> int:
         """Return its first job of this demand."""
@@ -305,7 +344,7 @@ class _Taker:
     def first(
         self, free: Vector, levels: Levels, backfill: Backfill | None, *, promise_only: bool
     ) -> tuple[int, Vector] | None:
-        """Return the oldest of its jobs that can start, and the demand of the first one."""
+        """Return its first job, and the demand of the first that can start; None if none can."""
         able = [
             demand
             for demand, left in self._left.items()
@@ -315,7 +354,7 @@ class _Taker:
             and (not promise_only or levels.keeps_promise(self._leaf, demand))
             and (backfill is None or backfill.allows(demand, self.head(demand), free))
         ]
-        return (min(self._heads[each][1] for each in able), able[0]) if able else None
+        return (self._first, able[0]) if able else None
 
     def take(self, demand: Vector) -> None:
         """Let a job of this demand start."""

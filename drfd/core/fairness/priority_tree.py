@@ -102,7 +102,7 @@ class Levels:
         )
 
     def first_of(self, heads: Mapping[str, int], favoured: str) -> str:
-        """Return the leaf that is served first of those in `heads`, each with its oldest job.
+        """Return the leaf that is served first of those in `heads`, each with its first job.
         `favoured` wins ties, then the leaf with the older job."""
         roads = {leaf: path_up(leaf)[::-1] for leaf in heads}
         depth = 0

@@ -62,8 +62,16 @@ def holder(
     return Holder(job, user, amount, None if until_s is None else now(until_s).at_s, is_own)
 
 
-def of(actor: st.Actor, cores: float, memory_gib: float = 1, **more: int) -> JobSpec:
-    return spec(f"root.{actor.user}", actor=actor, asks=demand(cores, memory_gib, **more))
+def of(
+    actor: st.Actor,
+    cores: float,
+    memory_gib: float = 1,
+    *,
+    time_limit_s: int = 3600,
+    **more: int,
+) -> JobSpec:
+    asks = demand(cores, memory_gib, **more)
+    return spec(f"root.{actor.user}", actor=actor, asks=asks, time_limit_s=time_limit_s)
 
 
 # -- what is not about capacity ---------------------------------------------------------------
@@ -192,7 +200,17 @@ def test_a_shortage_names_what_is_free_and_who_holds_what_is_lacking_and_until_w
     bench.submit(of(ALICE, 8))
     large, small = holder("2", "bob", 4000, 3800), holder("1", "bob", 2000, 3700)
     assert why(bench, 3) == too_little("cores", 7000, 3000, large)
-    assert why(bench, 4) == too_little("cores", 8000, 3000, large, small)
+    assert why(bench, 4) == too_little("cores", 8000, 3000, small, large)
+
+
+def test_the_holder_whose_end_lets_the_job_start_is_named_and_not_the_largest(
+    bench: Bench,
+) -> None:
+    bench.start(of(BOB, 6))
+    bench.start(of(CAROL, 2, time_limit_s=60))
+    bench.start(of(CAROL, 0.5, time_limit_s=30))
+    bench.submit(of(ALICE, 2))
+    assert why(bench, 4) == too_little("cores", 2000, 500, holder("2", "carol", 2000, 60))
 
 
 def test_the_jobs_of_the_same_user_are_named_first(bench: Bench) -> None:

@@ -384,6 +384,8 @@ def check_shortfalls(
         if not all(own):
             assert len(own) == 3 or others <= {int(holder.job) for holder in each.holders}
         is_complete = is_complete and not each.more and not each.kept
+        if not others and not each.more and not each.kept:
+            check_ends(oracle, at, each)
     if not is_complete:
         return None
     assert oracle.suffices(job, blamed), "it would not fit if the blamed gave back all they hold"
@@ -400,6 +402,24 @@ def satisfaction(oracle: Oracle, leaf: str, without: Iterable[int]) -> Fraction:
     user = leaf.rpartition(".")[2]
     node = oracle.bench.rules.members.get(("", user))
     return share / (Fraction(1) if node is None else Fraction(node.weight))
+
+
+def check_ends(oracle: Oracle, at: int, fact: Shortfall) -> None:
+    """By their time limits, no jobs that end before the last of the named ones give back enough."""
+
+    def end_s(job: Job) -> float:
+        limit_s = job.spec.time_limit_s
+        if job.started_at is None or limit_s is None or job.state is JobState.SUSPENDED:
+            return float("inf")
+        return job.started_at + job.suspended_s + limit_s
+
+    last_s = max(end_s(oracle.owner(each.job)) for each in fact.holders)
+    sooner = sum(
+        oracle.held[each.id][at]
+        for each in oracle.jobs.values()
+        if each.is_allocated and end_s(each) < last_s
+    )
+    assert oracle.free[at] + sooner < fact.shortage.needed
 
 
 def check_served_first(oracle: Oracle, job: Job, fact: ServedFirst, named: set[int] | None) -> None:
