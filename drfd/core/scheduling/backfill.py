@@ -60,6 +60,8 @@ class Reservation:
     #: Whether jobs have been preempted for this one. Such a reservation is a drain from the start
     #: and is kept while the job waits, whatever `ReservationSettings` says.
     is_forced: bool = False
+    #: Whether the shadow time is unknown since a restart, so that it cannot have been missed.
+    is_restored: bool = False
 
     @property
     def promise(self) -> Promise:
@@ -76,17 +78,20 @@ class Promise(NamedTuple):
     is_forced: bool = False
 
     def restored(self, leaf: str, demand: Vector, now_s: float) -> Reservation:
-        """Return the reservation, which the next pass renews before it starts anything."""
+        """Return the reservation, which the next pass renews before it starts anything. Until then
+        its times are not known any more."""
+        start_s = max(self.due_s, now_s)
         return Reservation(
             job_id=self.job_id,
             leaf=leaf,
             demand=demand,
-            start_s=now_s,
-            end_s=now_s,
+            start_s=start_s,
+            end_s=start_s,
             extra=minus(demand, demand),
             due_s=self.due_s,
             missed=self.missed,
             is_forced=self.is_forced,
+            is_restored=True,
         )
 
 
@@ -147,7 +152,8 @@ def reserve(
     missed, due_s = 0, start_s
     if before is not None:
         due_s = before.due_s
-        missed = before.missed + (now_s > before.start_s and start_s > before.start_s)
+        has_passed = now_s > before.start_s and not before.is_restored
+        missed = before.missed + (has_passed and start_s > before.start_s)
     is_forced = before is not None and before.is_forced
     return Reservation(
         job_id=asked.job_id,

@@ -218,7 +218,7 @@ class Engine:
         now, span_s = self.clock(), _REMEMBERED_HALF_LIVES * self.rules.half_life_s
         self.scheduler.remember(self.journal.ended_since(now.at_s - span_s), self.rules, now)
         self._promises = self.journal.promises()
-        self.scheduler.restore(self._promises, self.ledger, now.at_s)
+        self.scheduler.restore(self._promises, self.ledger, self.clock().at_s)
 
     def submit(self, work: Work) -> None:
         """Queue work for the next turn of the running loop."""

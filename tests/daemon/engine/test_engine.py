@@ -612,10 +612,11 @@ def test_a_restarted_daemon_starts_nothing_in_the_way_of_a_big_job_with_a_reserv
     before.host.take()
     seconds[0] = 20.0
     after = promised(make_shell, lambda: now(seconds[0]))
+    seconds[0] = 25.0
     after.turn()
     assert states(after) == PROMISED
     [renewed] = after.engine.scheduler.reservations
-    assert (renewed.job_id, renewed.due_s) == (reserved.job_id, reserved.due_s)
+    assert (renewed.promise, renewed.start_s) == (reserved.promise, reserved.start_s)
     after.turn(ended(1, at_s=30.0), gone(1))
     assert states(after) == {2: "STARTING", 3: "PENDING"}
     after.host.take()
