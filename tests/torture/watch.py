@@ -195,4 +195,5 @@ def _is_true(world: World, job: Record, code: ReasonCode, text: str) -> None:
         case ReasonCode.RESERVATION:
             kept = engine.scheduler.reservations
             is_fifo = turn.rules.policy == "fifo"
-            keeps_it(is_fifo or (fits and (kept or turn.rules.patience.reserves)))
+            # Without room for it, a job with a reservation takes what is given back.
+            keeps_it(is_fifo or kept or (fits and turn.rules.patience.reserves))

@@ -234,6 +234,9 @@ def served_first(
         other = ledger.find(each.job_id)
         if backfill is None or other is None or ledger.wanted(other) != each.demand:
             continue
+        if each.leaf not in share_tree.nodes:
+            # Its leaf is not among those that compete then.
+            continue
         is_within = levels.is_within_limits(each.leaf, each.demand)
         if fits(each.demand, free) and not is_within:
             continue
