@@ -58,6 +58,8 @@ _SHORT_S = 9.95
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 #: Width of a table that goes to a file or a pipe.
 _PLAIN_WIDTH = 160
+#: Least columns of a screen on which unnamed jobs have their commands.
+_WITH_COMMANDS = 110
 #: Least width of a column that is cut.
 _LEAST = 4
 #: Least width of a last column that is broken into lines, unless the caller gives one.
@@ -101,6 +103,20 @@ def shorten(text: object, columns: int) -> str:
             break
         kept += char
     return kept + "…"
+
+
+def named(job: JobView) -> str:
+    """Return the name of a job; on a wide screen, if that is only the program's, the command, where
+    it is known. In a file a name stays a word, for programs that split lines."""
+    argv = job["argv"]
+    if (
+        not has_screen()
+        or width() < _WITH_COMMANDS
+        or not argv
+        or job["name"] != (argv[0].rpartition("/")[2] or "job")
+    ):
+        return job["name"]
+    return " ".join([job["name"], *argv[1:]])
 
 
 def standing(reply: Mapping[str, object]) -> dict[str, object]:

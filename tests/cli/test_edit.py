@@ -183,10 +183,10 @@ def test_a_job_that_others_wait_for_keeps_its_id(edit: Edit, waiting: CannedDaem
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ("s/-m 1G/-m 1X/", "line 5: Invalid value for '-m' / '--mem': '1X' is not a size"),
-        ("s/-c 0.5/--wait/", "line 4: --wait is no property of a job"),
-        ("s/-p lab/-p lab x/", "line 9: only options of drf submit can stand here"),
-        ("""s/a b"'/a b/""", "line 14: No closing quotation in the command"),
+        ("s/-m 1G/-m 1X/", "line 6: Invalid value for '-m' / '--mem': '1X' is not a size"),
+        ("s/-c 0.5/--wait/", "line 5: --wait is no property of a job"),
+        ("s/-p lab/-p lab x/", "line 10: only options of drf submit can stand here"),
+        ("""s/a b"'/a b/""", "line 15: No closing quotation in the command"),
         ("/^sh/d", "there is no command"),
         ("/-c 0.5/d", "there is no line #DRF -c CORES any more"),
     ],
@@ -227,3 +227,20 @@ def test_an_editor_that_fails_changes_nothing(
     result = drf("edit", 42)
     assert (result.code, told(waiting)) == (1, [])
     assert "the editor false failed; job 42 stays as it is" in result.err
+
+
+def test_what_cannot_be_changed_here_is_said_before_the_change(
+    edit: Edit, waiting: CannedDaemon, tmp_path: Path
+) -> None:
+    reply = dict(waiting.replies["submission"])
+    reply |= {"awaited": True, "conditions": {**CONDITIONS, "begin_s": 1_700_000_000}}
+    notify = {"on": ["end"], "argv": ["mail", "a\nb"]}
+    reply["submission"] = {**FIELDS, "notify": notify}
+    waiting.replies["submission"] = reply
+    assert edit(f"w {tmp_path / 'seen'}").code == 0
+    head = (tmp_path / "seen").read_text().partition("#DRF")[0]
+    assert "# Other jobs wait for this one, so it keeps its id" in head
+    [kept] = [line for line in head.splitlines() if "--after" in line]
+    assert kept.startswith("# It keeps --after 3:any, --begin 2023-11-1")
+    assert "--notify end, --notify-command " in kept
+    assert all(line.startswith("# ") for line in head.splitlines())

@@ -295,6 +295,27 @@ def test_the_queue_at_80_columns(
 """)
 
 
+@pytest.mark.parametrize(
+    ("columns", "name"),
+    [
+        (80, "python "), (None, "python "), (120, "python fit.py --lr 1e-3…"),
+        (240, "python fit.py --lr 1e-3 --epochs 40 --out b.pt "),
+    ],
+)  # fmt: skip
+def test_where_there_is_room_a_job_without_a_name_has_its_command(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob, monkeypatch: pytest.MonkeyPatch,
+    columns: int | None, name: str,
+) -> None:  # fmt: skip
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", str(columns))
+    argv = ["/usr/bin/python", "fit.py", "--lr", "1e-3", "--epochs", "40", "--out", "b.pt"]
+    jobs = [job(name="python", argv=argv), job(id=43, argv=argv), job(id=44, argv=None)]
+    daemon.replies = {"status": {"jobs": jobs, "counts": {"RUNNING": 3}, "draining": False}}
+    rows = [line for line in drf("status").screen.splitlines() if " alice " in line]
+    assert f" {name}" in rows[0]
+    assert "1e-3" not in rows[1] + rows[2]
+
+
 @pytest.mark.parametrize("columns", [80, 120, 240])
 def test_the_same_reason_is_told_once_for_neighbours(
     drf: Drf, daemon: CannedDaemon, job: MakeJob, monkeypatch: pytest.MonkeyPatch, columns: int

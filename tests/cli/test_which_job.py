@@ -30,7 +30,8 @@ def knowing(daemon: CannedDaemon, job: MakeJob) -> CannedDaemon:
 
     batch = {"done": [43], "failed": []}
     daemon.replies = {
-        "recent": recent, "why": {"job": job(), "notes": [], "advice": None}, "submit": {"id": 50},
+        "recent": recent, "show": {"job": job(id=1), "events": []},
+        "why": {"job": job(), "notes": [], "advice": None}, "submit": {"id": 50},
         "wait": {"done": True, "ended": []}, "cancel": batch, "hold": batch,
     }  # fmt: skip
     return daemon
@@ -170,3 +171,21 @@ def test_a_group_is_waited_for_and_its_outputs_are_shown(
         0,
         "drf: no job of yours in the group sweep waits or runs\n",
     )
+
+
+def test_a_command_without_a_job_is_for_the_latest_that_runs(
+    drf: Drf, knowing: CannedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = drf("exec", "--", "true")
+    assert (result.code, knowing.requests) == (2, [])
+    assert "name the job: drf exec ID -- CMD" in result.err
+    which_job._tell_once.cache_clear()
+    monkeypatch.setattr(which_job, "is_person_here", lambda: True)
+    # The answer is about another job, so that nothing is sent.
+    result = drf("exec", "--escape", "none", "--", "true")
+    assert result.err.startswith("drf: job 42 (train)\n")
+    assert asked(knowing, "show")["id"] == 42
+    which_job._tell_once.cache_clear()
+    knowing.replies["recent"] = {"recent": [each for each in JOBS if each["state"] != "RUNNING"]}
+    result = drf("exec", "--", "true")
+    assert (result.code, result.err) == (1, "drf: no job of yours runs\n")

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,10 @@ _HEAD = """\
 # If nothing is changed, nothing is done. The options are those of drf submit.
 """
 _SCRIPT = "# The text of the script stays as it was submitted.\n"
+_AWAITED = """\
+# Other jobs wait for this one, so it keeps its id: its command stays as it is, and of its options
+# only demand, time limit, name, pool, group and priority can be changed.
+"""
 _MARK = "#DRF "
 #: Fields that can be changed while the job keeps its id.
 _IN_PLACE = {"demand", "name", "pool", "time_limit_s", "priority", "group"}
@@ -147,7 +152,32 @@ def _written(reply: SubmissionReply) -> str:
         words.append(["--preemptible"])
     lines = "".join(f"{_MARK}{shlex.join(each)}\n" for each in words)
     about = _SCRIPT if "script" in fields else ""
+    about += _AWAITED if reply.get("awaited") else ""
+    kept = _kept(fields, reply.get("conditions", {}))
+    if kept:
+        about += f"# It keeps {', '.join(kept)} (drf set changes --after and --begin).\n"
     return f"{_HEAD.format(label=reply['label'])}{about}{lines}\n{shlex.join(fields['argv'])}\n"
+
+
+def _kept(fields: Mapping[str, Any], conditions: Mapping[str, Any]) -> list[str]:
+    """Return the options of the job that are not among the lines to edit."""
+    found = []
+    if conditions.get("after"):
+        after = ",".join(
+            str(each["id"]) if each["want"] == "ok" else f"{each['id']}:{each['want']}"
+            for each in conditions["after"]
+        )
+        found.append(f"--after {after}")
+    if conditions.get("begin_s"):
+        begin = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(conditions["begin_s"]))
+        found.append(f"--begin {begin}")
+    notify = fields.get("notify")
+    if notify is not None:
+        found.append(f"--notify {','.join(notify['on'])}")
+        if notify["argv"]:
+            found.append(f"--notify-command {shlex.quote(shlex.join(notify['argv']))}")
+    # A line of the file ends a comment, whatever the words of the command are.
+    return [output.clean(each, 200) for each in found]
 
 
 def _read(text: str) -> _Text:

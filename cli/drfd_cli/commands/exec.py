@@ -28,6 +28,7 @@ from drfd_cli.attached import (
 from drfd_cli.attachment import AttachSocket, catch_signals
 from drfd_cli.options import GroupedHelp, connect, job_id
 from drfd_cli.quick_run import is_sign
+from drfd_cli.words import which_job
 
 if TYPE_CHECKING:
     from drfd_cli.relay.escapes import EscapeCommand
@@ -52,7 +53,22 @@ _HELP = (
 )
 
 
-@click.command("exec", cls=GroupedHelp, context_settings={"allow_interspersed_args": False})
+class _ExecCommand(GroupedHelp):
+    """The verb, which takes `drf exec -- CMD` for the latest running job."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        at = 0
+        while at < len(args) and args[at].startswith("--escape"):
+            at += 1 if "=" in args[at] else 2
+        if args[at : at + 1] == ["--"] and not ctx.resilient_parsing:
+            found = which_job.latest_running(connect)
+            if found is None:
+                raise click.UsageError("name the job: drf exec ID -- CMD", ctx)
+            args = [*args[:at], str(found), *args[at:]]
+        return super().parse_args(ctx, args)
+
+
+@click.command("exec", cls=_ExecCommand, context_settings={"allow_interspersed_args": False})
 @click.option(
     "--escape", metavar="SIGN", default="~", show_default=True,
     callback=lambda context, option, value: _sign(value), help="Begins escapes, or none.",
