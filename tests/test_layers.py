@@ -63,7 +63,8 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         },
     },
     "drfd.daemon": {
-        "config": set(),
+        "calendar": set(),
+        "config": {"calendar"},
         "users": {"config"},
         "engine": {"config", "users"},
         "forecasting": {"engine"},
@@ -78,7 +79,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         },
         "server": {"users", "lookup", "watching", "handlers"},
         "controller": {
-            *("config", "spawn"),
+            *("calendar", "config", "spawn"),
             *("users", "engine", "monitoring", "launcher_link", "lookup"),
             *("watching", "handlers", "server"),
         },

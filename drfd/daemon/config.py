@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -51,6 +52,7 @@ from drfd.core.fairness.rules import (
 )
 from drfd.core.model.resources import Axes, Instances, Resources
 from drfd.core.scheduling.scheduling_pass import CONFIGURABLE
+from drfd.daemon.calendar import WindowSettings, read_windows, window_warnings
 from drfd.host.disks import GUESS_READ_BPS, GUESS_WRITE_BPS, Disk, locate
 from drfd.host.measurements import Machine, default_kept, default_reserve
 from drfd.launcher.protocol import CORES_MODES, PIN, QUOTA
@@ -204,6 +206,8 @@ class Config:
     #: Users below uid 1000 who may submit jobs.
     system_users: frozenset[str] = frozenset()
     limits: UserLimits = UserLimits()
+    #: The maintenance windows, those that are over included.
+    windows: tuple[WindowSettings, ...] = ()
     history: HistorySettings = HistorySettings()
 
 
@@ -276,6 +280,7 @@ def parse(tree: Toml, source: str) -> Config:
             "respect_external_load", read_flag, True, old="external_load"
         ),
         limits=_limits(top.table("limits")),
+        windows=read_windows(top),
         history=_history(top.table("history")),
     )
     top.done()
@@ -456,6 +461,7 @@ def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
     warnings = (
         *_warn_of_overcommitment(capacity, machine, config),
         *_warn_of_shared_devices(disks),
+        *window_warnings(config.windows, time.time(), config.defaults.time_limit_s),
     )
     return Site(rules, disks, defaults, warnings)
 

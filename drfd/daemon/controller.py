@@ -33,6 +33,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.job import JobState
 from drfd.core.model.stimuli import Now, Tick
 from drfd.daemon import spawn
+from drfd.daemon.calendar import expand
 from drfd.daemon.config import Config, Site
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.engine.journal_upkeep import Retention, TrustedClock
@@ -55,6 +56,8 @@ log = logging.getLogger("drfd")
 
 #: Seconds between two passes while jobs wait and no event occurs.
 _PASS_S = 5.0
+#: Seconds between two looks for the maintenance windows of the weeks ahead.
+_WINDOWS_S = 600.0
 #: Seconds between `drf shutdown` and the end, in which the client gets its reply.
 _REPLY_S = 0.2
 #: Seconds after which a thread that computes yields the interpreter to the loop.
@@ -130,6 +133,7 @@ class Daemon:
             curve_of=self._curves.final_curve,
             on_failure=_end_after,
         )
+        self._engine.adopt_windows(expand(config.windows, time.time()))
         self._engine.changes.listen(self._curves.job_changed)
         self._sampler = Sampler(self._engine, self._meter, self._curves)
         self._notifier = ServiceNotifier(surroundings.manager, self._engine, self._link.away_s)
@@ -161,7 +165,7 @@ class Daemon:
             self._engine,
             Lookup(self._engine, self._meter),
             self._curves,
-            lambda: notices(install, self._link, self._reserves),
+            lambda: notices(install, self._link, self._reserves, self._engine.windows, time.time()),
         )
         self._snapshots = SnapshotFeed(overview)
         self._server = Server(
@@ -184,6 +188,7 @@ class Daemon:
             asyncio.create_task(self._server.run(listener)),
             asyncio.create_task(self._watch_supervisor()),
             asyncio.create_task(self._pass_now_and_then()),
+            asyncio.create_task(self._renew_windows()),
             asyncio.create_task(self._until_shutdown()),
             asyncio.create_task(self._notifier.feed_watchdog()),
             asyncio.create_task(self._notifier.report_status()),
@@ -226,6 +231,7 @@ class Daemon:
         site = self._and_lost(site)
         self._requests.config, self._requests.site = config, site
         self._link.settings = _launch_settings(config, site)
+        self._engine.adopt_windows(expand(config.windows, time.time()))
         self._engine.want_pass()
         self._engine.submit(Work(Tick(clock())))
         log.info("event=reloaded")
@@ -287,6 +293,16 @@ class Daemon:
             await asyncio.sleep(min(_PASS_S, max(1.0, self._engine.rules.patience.patience_s)))
             if self._engine.ledger.queues:
                 self._engine.want_pass()
+                self._engine.submit(Work(Tick(clock())))
+
+    async def _renew_windows(self) -> None:
+        """Find the windows of the weeks ahead again at intervals: weekly ones come into sight, and
+        the clock or the time zone may have been set."""
+        while True:
+            await asyncio.sleep(_WINDOWS_S)
+            before = self._engine.windows
+            self._engine.adopt_windows(expand(self._requests.config.windows, time.time()))
+            if self._engine.windows != before:
                 self._engine.submit(Work(Tick(clock())))
 
     async def _mark_alive(self) -> None:

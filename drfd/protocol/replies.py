@@ -638,10 +638,24 @@ class EnforcementView(TypedDict):
     launcher: str
 
 
+class WindowView(TypedDict):
+    """A maintenance window: no job runs in it that has a time limit. Times are Unix times."""
+
+    name: str
+    start: float
+    end: float
+    reason: str
+    #: Whether it comes each week.
+    weekly: bool
+
+
 class DoctorReply(EnforcementView, ServiceState, DrainPart):
     cures: list[str]
     external: ExternalView | None
     draining: bool
+    #: The maintenance windows that are open or come next, of each name one; an older daemon does
+    #: not send them.
+    windows: NotRequired[list[WindowView]]
 
 
 class EndStrayReply(TypedDict):

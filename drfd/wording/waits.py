@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from drfd.common.units import show_amount, show_need
+from drfd.common.units import show_amount, show_duration, show_need
 from drfd.core.decisions.outcome import Attempts
 from drfd.core.explain import reasons as why
 from drfd.core.explain.holders import (
@@ -69,6 +69,8 @@ def wait_text(reason: why.WaitReason, show_clock: ShowClock) -> str:
             return f"held by {fact.by}; drf release {fact.job} lets it go"
         case why.Draining():
             return _draining(fact, show_clock)
+        case why.WindowAhead():
+            return _window_ahead(fact, show_clock)
         case why.LauncherAway():
             return "the launcher is away; jobs start again when it is back"
         case why.NextPass():
@@ -184,6 +186,9 @@ def wait_columns(reason: why.WaitReason, show_clock: ShowClock) -> WaitColumns:
             return WaitColumns("resume" if fact.is_suspended else "release", fact.by)
         case why.Draining():
             return WaitColumns("undrain", fact.by)
+        case why.WindowAhead():
+            what = "never starts" if fact.from_s is None else f"end of {fact.name}"
+            return WaitColumns(what, "maintenance window", until_s=fact.from_s)
         case why.LauncherAway():
             return WaitColumns("launcher")
         case why.NextPass() | why.DependenciesEnded():
@@ -268,6 +273,29 @@ def _beyond_limit(fact: why.BeyondLimit) -> str:
     return (
         f"needs {show_need(fact.axis, fact.needed)}, and {show_path(fact.path)} may hold only "
         f"{show_amount(fact.axis, fact.limit)}, so it never starts{cure}"
+    )
+
+
+def _window_ahead(fact: why.WindowAhead, show_clock: ShowClock) -> str:
+    about = f": {fact.text}" if fact.text else ""
+    begin, end = show_clock(fact.begin_s), show_clock(fact.end_s)
+    window = f"the maintenance window {fact.name}"
+    limit, cure = "it has no time limit", "drf set -t TIME gives it one"
+    if fact.limit_s is not None:
+        limit = f"its time limit is {show_duration(fact.limit_s)}"
+        cure = "drf set -t TIME gives it a shorter one"
+    if fact.from_s is None:
+        return (
+            f"{limit}, longer than the times between maintenance windows ({fact.name}, {begin} to "
+            f"{end}{about}), so it never starts; {cure}"
+        )
+    later = show_clock(fact.from_s)
+    if fact.is_open:
+        others = f", and this job not before {later}" if fact.from_s > fact.end_s else ""
+        return f"{window} is open until {end}; nothing starts before{others}{about}"
+    return (
+        f"it might not end before {window} ({begin} to {end}{about}): {limit}; it starts from "
+        f"{later} on, or {cure}"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import time
 from fractions import Fraction
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from drfd.common.errors import ConfigError
 from drfd.core.fairness.rules import NodeSettings, Pool, Preempting, ReservationSettings
+from drfd.daemon.calendar import Weekly, WindowSettings
 from drfd.daemon.config import Config, Defaults, DiskConfig, HistorySettings, UserLimits, load
 
 EVERYTHING = """
@@ -25,6 +27,15 @@ EVERYTHING = """
     [[disk]]
     name = "scratch"
     path = "/scratch"
+    [[window]]
+    name = "upgrade"
+    start = "2026-12-01 22:00"
+    length = "4h"
+    reason = "new kernel"
+    [[window]]
+    name = "backup"
+    start = "Sat 02:00"
+    length = "90m"
     [gres]
     gpu = [0, 1]
     [defaults]
@@ -152,6 +163,15 @@ def test_every_documented_key_is_read(path: Path) -> None:
         slots=6,
         half_life_s=2 * 86400,
         min_hold_s=0,
+        windows=(
+            WindowSettings(
+                name="upgrade",
+                start=time.mktime((2026, 12, 1, 22, 0, 0, 0, 0, -1)),
+                length_s=4 * 3600,
+                reason="new kernel",
+            ),
+            WindowSettings(name="backup", start=Weekly(5, 2, 0), length_s=5400),
+        ),
         patience=ReservationSettings(patience_s=60, drain_after_s=3600, reserves=False, depth=4),
         preempting=Preempting(suspends=True, after_s=120, rest_s=1800),
         gres=(("gpu", ("0", "1")),),
@@ -398,6 +418,26 @@ def test_a_wrong_value_is_an_error_that_names_its_key(path: Path, key: str, valu
         ("pools = ['lab']\n", "pools"),
         ("[pools]\nlab = 3\n", "pools.lab"),
         ("gres = 2\n", "gres"),
+        ("[window]\nname = 'a'\n", "window"),
+        ("[[window]]\nstart = 'Sat 02:00'\nlength = '4h'\n", "window[0].name"),
+        ("[[window]]\nname = 'a b'\n", "window[0].name"),
+        ("[[window]]\nname = 'a'\nlength = '4h'\n", "window[0].start"),
+        ("[[window]]\nname = 'a'\nstart = 'Sat 02:00'\n", "window[0].length"),
+        ("[[window]]\nname = 'a'\nstart = '2026-02-30 02:00'\n", "window[0].start"),
+        ("[[window]]\nname = 'a'\nstart = '2026-12-01'\n", "window[0].start"),
+        ("[[window]]\nname = 'a'\nstart = 'Sat 24:00'\n", "window[0].start"),
+        ("[[window]]\nname = 'a'\nstart = 'Someday 02:00'\n", "window[0].start"),
+        ("[[window]]\nname = 'a'\nstart = 7\n", "window[0].start"),
+        ("[[window]]\nname = 'a'\nstart = 'Sat 02:00'\nlength = '7d'\n", "window[0].length"),
+        (
+            "[[window]]\nname = 'a'\nstart = 'Sat 02:00'\nlength = '4h'\nreason = \"a\\nb\"\n",
+            "window[0].reason",
+        ),
+        (
+            "[[window]]\nname = 'a'\nstart = 'Sat 02:00'\nlength = '4h'\nuntil = 'b'\n",
+            "window[0].until",
+        ),
+        ("[[window]]\nname = 'a'\nstart = 'Sat 2:00'\nlength = '4h'\n" * 2, "window[1].name"),
         ("[gres]\ngpu = 2\n", "gres.gpu"),
         ("[gres]\ngpu = [true]\n", "gres.gpu"),
         ("[gres]\ngpu = [-1]\n", "gres.gpu"),
@@ -428,6 +468,23 @@ def test_a_number_of_instances_is_refused_with_the_line_to_write(path: Path) -> 
     assert complaint(path, "[pools.lab]\nlimit = 3\n") == (
         "FILE: pools.lab.limit: 3 is not a table (write [pools.lab.limit], and its keys below)"
     )
+
+
+@pytest.mark.parametrize(
+    "start",
+    ["'2026-12-01 22:00'", "'2026-12-01T22:00:00'", "2026-12-01 22:00:00", "2026-12-01T22:00:00"],
+)
+def test_the_begin_of_a_window_is_a_local_time(path: Path, start: str) -> None:
+    text = f"[[window]]\nname = 'a'\nstart = {start}\nlength = '4h'\n"
+    (window,) = load(written(path, text)).windows
+    assert window.start == time.mktime((2026, 12, 1, 22, 0, 0, 0, 0, -1))
+
+
+@pytest.mark.parametrize("start", ["sat 2:05", "Saturday 02:05", "SAT  02:05"])
+def test_a_window_may_begin_each_week(path: Path, start: str) -> None:
+    text = f"[[window]]\nname = 'a'\nstart = '{start}'\nlength = '4h'\n"
+    (window,) = load(written(path, text)).windows
+    assert window.start == Weekly(5, 2, 5)
 
 
 @pytest.mark.parametrize("policy", ["drf", "fifo", "asset", "cpu", "slots"])

@@ -40,6 +40,7 @@ from drfd.core.explain.reasons import (
     TooLittleFree,
     WaitReason,
     WaitsFor,
+    WindowAhead,
 )
 from drfd.core.model.job import JobState, Outcome, Postponed, RequiredOutcome, Whose
 from drfd.core.scheduling.certainty import Certainty
@@ -56,6 +57,8 @@ KEPT = KeptFor("2", "alice", (("cores", 7000), ("memory", 1 << 30)), 3600, is_dr
 POSTPONED = Postponed(
     whose=Whose.JOB, text="no process", resource="processes", at_s=0.0, until_s=1, tries=1
 )
+#: A job of three hours before a window of two.
+AHEAD = WindowAhead("upgrade", "new kernel", 60, 7260, False, 10800, 7260)
 RUNNING, STARTING, PENDING = JobState.RUNNING, JobState.STARTING, JobState.PENDING
 
 
@@ -324,6 +327,33 @@ SENTENCES: list[tuple[Evidence, str]] = [
         "it fits, but job 4 comes first: it has waited so long that no later job may pass it; "
         "it starts by T+60s itself",
     ),
+    # Maintenance windows.
+    (
+        AHEAD,
+        "it might not end before the maintenance window upgrade (T+60s to T+7260s: new kernel): "
+        "its time limit is 3h00m; it starts from T+7260s on, or drf set -t TIME gives it a "
+        "shorter one",
+    ),
+    (
+        replace(AHEAD, text="", limit_s=None),
+        "it might not end before the maintenance window upgrade (T+60s to T+7260s): it has no time "
+        "limit; it starts from T+7260s on, or drf set -t TIME gives it one",
+    ),
+    (
+        replace(AHEAD, is_open=True),
+        "the maintenance window upgrade is open until T+7260s; nothing starts before: new kernel",
+    ),
+    (
+        replace(AHEAD, is_open=True, text="", from_s=9000),
+        "the maintenance window upgrade is open until T+7260s; nothing starts before, and this job "
+        "not before T+9000s",
+    ),
+    (
+        replace(AHEAD, from_s=None),
+        "its time limit is 3h00m, longer than the times between maintenance windows (upgrade, "
+        "T+60s to T+7260s: new kernel), so it never starts; drf set -t TIME gives it a shorter "
+        "one",
+    ),
     # Other policies.
     (SlotsTaken(2), "all 2 slots are taken (policy slots)"),
     (
@@ -348,6 +378,8 @@ COLUMNS: list[tuple[Evidence, WaitColumns]] = [
     (HeldBy("root", "4_7", is_suspended=True), WaitColumns("resume", "root")),
     (GroupLimit("alice", "sweep", 2, 2), WaitColumns("group sweep", "2 at once")),
     (Draining("root", 5.0), WaitColumns("undrain", "root")),
+    (AHEAD, WaitColumns("end of upgrade", "maintenance window", until_s=7260)),
+    (replace(AHEAD, from_s=None), WaitColumns("never starts", "maintenance window")),
     (LauncherAway(), WaitColumns("launcher")),
     (NextPass(), WaitColumns("next pass")),
     (

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from drfd.common.units import show_size
+from drfd.common.units import clock_time, show_size
 from drfd_cli import output
 from drfd_cli.options import connect, prints_result
 from drfd_cli.output import Result
 
 if TYPE_CHECKING:
     from drfd.client.connection import Connection
-    from drfd.protocol.replies import CoresAndMemory, DoctorReply, StrayView
+    from drfd.protocol.replies import CoresAndMemory, DoctorReply, StrayView, WindowView
 
 #: Seconds that the launcher is waited for.
 _LAUNCHER_S = 2.0
@@ -82,6 +82,8 @@ def _show(reply: DoctorReply) -> None:
         output.tell(f"processes outside drfd use {use}; {kept} of what is for jobs is left to them")
     for notice in output.drain_notices(reply):
         output.tell(notice)
+    for window in reply.get("windows", ()):
+        output.tell(f"maintenance window {output.clean(_window(window))}")
     for warning in reply["warnings"]:
         output.tell(f"warning: {output.clean(warning)}")
     for job_id in reply["stuck_jobs"]:
@@ -90,6 +92,13 @@ def _show(reply: DoctorReply) -> None:
         output.tell(f"warning: {output.clean(_stray(each))}")
     for cure in reply["cures"]:
         output.tell(f"cure: {output.clean(cure)}")
+
+
+def _window(window: WindowView) -> str:
+    times = f"{clock_time(window['start'])} to {clock_time(window['end'])}"
+    week = ", each week" if window["weekly"] else ""
+    about = f": {window['reason']}" if window["reason"] else ""
+    return f"{window['name']} ({times}{week}){about}"
 
 
 def _shared_reason(controls: list[str]) -> str:

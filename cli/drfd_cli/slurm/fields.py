@@ -39,6 +39,7 @@ _REASONS = {
     "RESERVATION": "Priority", "STARTING_SOON": "None", "DEPENDENCY": "Dependency",
     "DEPENDENCY_NEVER": "DependencyNeverSatisfied", "BEGIN_TIME": "BeginTime",
     "HELD": "JobHeldUser", "DRAINING": "NodeDown", "LIMIT": "AssocGrpLimit",
+    "MAINTENANCE": "ReqNodeNotAvail,_Reserved_for_maintenance",
 }  # fmt: skip
 #: The formats of `squeue` and of `squeue -l`.
 USUAL = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"

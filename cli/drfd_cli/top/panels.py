@@ -271,9 +271,14 @@ def first_line(
         Segment(f" {clock} "),
     ]
     notices = snapshot.get("notices") or ()
-    codes = [clean(notice["code"], 40).replace("_", " ") for notice in notices]
+    codes = [
+        clean(notice["text"], 200)
+        if notice["code"] == "MAINTENANCE"
+        else clean(notice["code"], 40).replace("_", " ")
+        for notice in notices
+    ]
     if trouble or codes:
-        # Only the codes fit; drf status has the sentences.
+        # Of most only the codes fit; drf status has the sentences.
         told = trouble or ", ".join([*codes, *_draining(snapshot)])
         room = columns - width_of(line) - 1
         line.append(Segment(fit(f" {told} ", room).rstrip() + " ", theme["alarm"]))

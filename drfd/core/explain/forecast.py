@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush, heapreplace, merge
-from math import isfinite
+from math import inf, isfinite
 from typing import NamedTuple
 
 from drfd.common.errors import Refused
@@ -26,6 +26,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import Shortages
 from drfd.core.ledger.queue import LeafQueue, LiveArray, Run
 from drfd.core.ledger.transitions import End
+from drfd.core.ledger.windows import Window, first_start_s, length_s, longest_s
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome
 from drfd.core.model.resources import Axes, Resources, Vector
@@ -60,6 +61,8 @@ class Circumstances:
     before: tuple[Reservation, ...]
     now: Now
     external: ExternalLoad | None
+    #: See `Ledger.windows`.
+    windows: tuple[Window, ...] = ()
 
     def future(self, jobs: Iterable[Job], arrays: Iterable[LiveArray], rules: Rules) -> Forecast:
         """Return a forecast with a ledger of its own, made from these jobs and arrays."""
@@ -72,6 +75,7 @@ class Circumstances:
             shortages=self.shortages.copy(),
             ended=lambda ids: self.ended,
         )
+        ledger.windows = self.windows
         settle_all(ledger)
         return Forecast(
             ledger, rules, self.run_times, self.past_usage, self.before, self.now, self.external
@@ -130,6 +134,12 @@ class Forecast:
         if self.external is not None and isfinite(self.external.until_s):
             ends.append((self.external.until_s, _EXTERNAL, Certainty.UNKNOWN))
         heapify(ends)
+        waiting, windows = self.ledger.find(wanted), self.ledger.windows
+        if windows and waiting is not None:
+            length = length_s(waiting)
+            if first_start_s(windows, length, self.now.at_s) is None:
+                # It is too long for all gaps between weekly windows.
+                return None, Certainty.UNKNOWN
         for _ in range(_MOST_PASSES):
             plan = self.pass_now()
             for job_id in plan.admitted:
@@ -143,6 +153,8 @@ class Forecast:
             times += [float(self.ledger.begins.first[0])] if self.ledger.begins else []
             next_try_s = self.ledger.shortages.next_s(self.now.at_s)
             times += [] if next_try_s is None else [next_try_s]
+            window_end_s = self.ledger.window_end_s(self.now.at_s)
+            times += [] if window_end_s is None else [window_end_s]
             if not times:
                 return None, Certainty.UNKNOWN
             self._wait_until(max(self.now.at_s, min(times)))
@@ -167,6 +179,7 @@ class Forecast:
         """Make one pass and apply the launches that it decides."""
         if self._ends is None:
             self._ends = Ends(self.ledger, self.run_times)
+        self.ledger.hold_back(self.now.at_s)
         pass_context = make_pass_context(
             self._ends,
             patience=self.rules.patience,
@@ -256,8 +269,10 @@ def _changes(future: Forecast, job: Job) -> Iterator[JobSpec]:
     shrunk = _within(demand, headroom, future.rules.axes)
     if shrunk is not None and shrunk != demand:
         yield replace(spec, demand=shrunk)
-    # Times until the reservations of other jobs begin.
+    # Times until the reservations of other jobs, or a maintenance window, begin.
     kept_s = [each.start_s - future.now.at_s for each in future.before if each.job_id != job.id]
+    longest = longest_s(ledger.windows, future.now.at_s)
+    kept_s += [] if longest == inf else [longest]
     if shrunk is not None and kept_s:
         most_s = int(min(kept_s)) // 60 * 60
         limit_s = spec.time_limit_s

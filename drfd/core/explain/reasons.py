@@ -25,6 +25,7 @@ from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import ShareTree, path_up
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState
+from drfd.core.ledger.windows import blocking, first_start_s, length_s
 from drfd.core.model.job import Job, JobState, Outcome, Postponed, RequiredOutcome
 from drfd.core.model.resources import Vector, fits, plus, short_axes
 from drfd.core.scheduling.backfill import Reservation
@@ -44,6 +45,7 @@ class ReasonCode(StrEnum):
     BEGIN_TIME = "BEGIN_TIME"
     HELD = "HELD"
     DRAINING = "DRAINING"
+    MAINTENANCE = "MAINTENANCE"
     EXTERNAL_LOAD = "EXTERNAL_LOAD"
     MACHINE_SHORT = "MACHINE_SHORT"
     STARTING_SOON = "STARTING_SOON"
@@ -72,6 +74,22 @@ class Draining:
     by: str
     since_s: float
     text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowAhead:
+    """A maintenance window is open, or the job would run into one if it started now."""
+
+    #: The window's name and reason, begin and end.
+    name: str
+    text: str
+    begin_s: float
+    end_s: float
+    is_open: bool
+    #: The job's time limit in seconds, of a suspended one what is left of it; None for no limit.
+    limit_s: int | None
+    #: From when on it may start; None if it is longer than all gaps between weekly windows.
+    from_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +276,7 @@ class BehindInFifo:
 Evidence = (
     HeldBy
     | Draining
+    | WindowAhead
     | LauncherAway
     | NextPass
     | NeverStarts
@@ -334,6 +353,11 @@ def explain_wait(
     never = _beyond_limit(job, demand, rules)
     if never is not None:
         return WaitReason(ReasonCode.LIMIT, never)
+    if ledger.queues.is_held_back(job):
+        ahead = _window_ahead(job, ledger)
+        if ahead is not None:
+            return WaitReason(ReasonCode.MAINTENANCE, ahead)
+        return WaitReason(ReasonCode.STARTING_SOON, NextPass())
     if ledger.queues.is_beyond_array(job):
         return WaitReason(ReasonCode.LIMIT, _array_limit(job, ledger))
     if ledger.queues.is_beyond_group(job, demand):
@@ -445,6 +469,24 @@ def _array_limit(job: Job, ledger: Ledger) -> ArrayLimit | GroupLimit:
             # The array may run more; its next tasks wait for their group.
             return by_group
     return ArrayLimit(array.id, at_once, running)
+
+
+def _window_ahead(job: Job, ledger: Ledger) -> WindowAhead | None:
+    """Return the window for which the job is held back, or None if the windows have changed since
+    the latest pass."""
+    now_s, length = ledger.held_back_s, length_s(job)
+    window = blocking(ledger.windows, length, now_s)
+    if window is None:
+        return None
+    return WindowAhead(
+        window.name,
+        window.reason,
+        window.start_s,
+        window.end_s,
+        window.start_s <= now_s,
+        None if job.spec.time_limit_s is None else length,
+        first_start_s(ledger.windows, length, now_s),
+    )
 
 
 def _group_limit(job: Job, ledger: Ledger) -> GroupLimit:

@@ -16,7 +16,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from drfd.core.ledger.postponed import LaunchBlocks, Shortages
-from drfd.core.ledger.queue import ArrayState, ArrayStates, GroupStates, LiveArray, Queues, entry_of
+from drfd.core.ledger.queue import (
+    ArrayState,
+    ArrayStates,
+    GroupStates,
+    LiveArray,
+    Queues,
+    Run,
+    entry_of,
+)
 from drfd.core.ledger.transitions import (
     Begins,
     Dependents,
@@ -26,6 +34,7 @@ from drfd.core.ledger.transitions import (
     recount_conditions,
     submitted,
 )
+from drfd.core.ledger.windows import Window, longest_s, next_end_s
 from drfd.core.model import events as ev
 from drfd.core.model.job import (
     ALLOCATED_STATES,
@@ -193,6 +202,10 @@ class Ledger:
         self.latest_array: ArrayState | None = None
         #: The shortages for which launches were postponed.
         self.shortages = Shortages()
+        #: The maintenance windows in order of their begin; the owner of the ledger may replace
+        #: them. They count from the next `hold_back` on.
+        self.windows: tuple[Window, ...] = ()
+        self._held_back_s = 0.0
 
     @classmethod
     def of_jobs(
@@ -234,7 +247,7 @@ class Ledger:
 
     def with_axes(self, axes: Axes) -> Ledger:
         """Return a ledger with the same jobs, for a machine with other resources."""
-        return Ledger.of_jobs(
+        ledger = Ledger.of_jobs(
             axes,
             self.jobs.values(),
             arrays=self.arrays.live(),
@@ -243,6 +256,8 @@ class Ledger:
             shortages=self.shortages,
             ended=lambda ids: self.dependents.ended,
         )
+        ledger.windows = self.windows
+        return ledger
 
     def demands(self) -> Iterator[Resources]:
         """Yield the demand of each live job, and of each live array for its tasks."""
@@ -317,7 +332,40 @@ class Ledger:
         return None
 
     def active_leaves(self) -> set[str]:
-        return {*self.queues, *self.used}
+        return {*self.queues, *self.used, *self.queues.held_back()}
+
+    def hold_back(self, now_s: float) -> None:
+        """Keep the jobs out of the queues that would run into a maintenance window if they started
+        at that Unix time, and let the others in. A pass begins with this."""
+        self._held_back_s = now_s
+        self.queues.hold_back(longest_s(self.windows, now_s), self._queued())
+
+    @property
+    def held_back_s(self) -> float:
+        """Return the Unix time of the latest `hold_back`."""
+        return self._held_back_s
+
+    def window_end_s(self, now_s: float) -> float | None:
+        """Return the Unix time at which jobs that are held back may be let in, or None if no job is
+        held back."""
+        return next_end_s(self.windows, now_s) if self.queues.held_back() else None
+
+    def _queued(self) -> Iterator[tuple[Job, Vector, Run]]:
+        """Yield the jobs that wait, and tasks that share a record, as `Queues.put` takes them."""
+        for job in self.jobs.values():
+            wanted = self.wanted(job)
+            is_gated = job.state is JobState.PENDING and self.arrays.bound_of(job) is not None
+            if wanted is not None and not is_gated:
+                yield job, wanted, (-job.spec.priority, job.id, job.id)
+        for array_state in self.arrays.values():
+            common, is_bound = array_state.array.common, array_state.array.at_once is not None
+            line = array_state.open if is_bound else array_state.unmaterialized
+            for run in line.runs():
+                # Only tasks without a record share a run with others.
+                task = self.jobs.get(run[1], common) if is_bound else common
+                wanted = self.wanted(task)
+                if wanted is not None:
+                    yield task, wanted, run
 
     def holders(self, axis: int) -> Holders:
         """Return the jobs that hold any of the resource on an axis."""
@@ -557,6 +605,7 @@ class Ledger:
     def check(self) -> None:
         """Raise AssertionError if the tables disagree with the jobs, which is a bug."""
         fresh = Ledger.of_jobs(self.axes, self.jobs.values(), arrays=self.arrays.live())
+        fresh.queues.hold_back(self.queues.longest_s, fresh._queued())
         tables = "queues used allocations allocated taken job_counts dependents begins"
         for table in (*tables.split(), "arrays", "groups"):
             assert getattr(self, table) == getattr(fresh, table), f"ledger: {table} is wrong"

@@ -9,6 +9,9 @@ So do the pending jobs of a user's group that are alike, if they name a limit fo
 kind as many are open as may start: a kind that does not fit keeps no other one from starting. A
 pass may therefore choose too many jobs of a group, and drops those again (`scheduling_pass`).
 
+Jobs that would run into a maintenance window are held back: they are in no queue, and in no line of
+a group, until `Queues.hold_back` lets them in again.
+
 Only the ledger writes these tables, and they decide nothing.
 """
 
@@ -20,8 +23,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import inf
+from typing import NamedTuple
 
 from drfd.common.indices import Ids
+from drfd.core.ledger.windows import length_s
 from drfd.core.model.job import Array, Group, GroupKey, Job, JobSpec, JobState, Outcome
 from drfd.core.model.resources import Vector
 
@@ -291,6 +296,11 @@ class Queues(dict[str, LeafQueue]):
         #: changed demand vectors, or None if there are too many of them. An event of one task may
         #: change the queues of other pools, if tasks of its array are there.
         self.changed: dict[str, set[Vector] | None] = {}
+        #: The length of the longest jobs in the queues, in seconds; longer ones are held back.
+        self.longest_s = inf
+        #: All jobs in the queues and those held back, by their lengths; None while `longest_s`
+        #: is infinite.
+        self._by_length: dict[int, dict[_Place, Line]] | None = None
 
     def change(self, job: Job, wanted: Vector, runs: Sequence[Run], sign: int) -> None:
         """Add (`sign` 1) or remove (-1) a waiting job, or tasks that it represents.
@@ -306,10 +316,65 @@ class Queues(dict[str, LeafQueue]):
             self.put(job, wanted, runs, sign)
 
     def put(self, job: Job, wanted: Vector, runs: Sequence[Run], sign: int) -> None:
-        """Add (`sign` 1) or remove (-1) runs, without the limit of their array. Jobs beyond the
-        limit of their group are left out of the queue; see `GroupGate`."""
-        leaf, key, kind = job.spec.leaf, job.spec.group_key, kind_of(job.spec, wanted)
-        if key is None or kind is None or job.state is not JobState.PENDING:
+        """Add (`sign` 1) or remove (-1) runs, without the limit of their array. Jobs that are too
+        long, and those beyond the limit of their group, are left out of the queue; see
+        `hold_back` and `GroupGate`."""
+        place = _place_of(job, wanted)
+        if self._by_length is not None:
+            length = length_s(job)
+            self._note_length(length, place, runs, sign)
+            if length > self.longest_s:
+                return
+        self._put_at(place, runs, sign)
+
+    def hold_back(self, longest_s: float, waiting: Iterable[tuple[Job, Vector, Run]]) -> None:
+        """Let only jobs of up to so many seconds be in the queues. `waiting` are all jobs, with
+        their demands, that are in them or beyond the limit of a group; they are read only when jobs
+        begin to be held back."""
+        if self._by_length is None:
+            if longest_s == inf:
+                return
+            self._by_length = {}
+            for job, wanted, run in waiting:
+                self._note_length(length_s(job), _place_of(job, wanted), [run], 1)
+        before, self.longest_s = self.longest_s, longest_s
+        for length, places in self._by_length.items():
+            if (length > before) is not (length > longest_s):
+                for place, line in places.items():
+                    self._put_at(place, [*line.runs()], -1 if length > longest_s else 1)
+        if longest_s == inf:
+            self._by_length = None
+
+    def is_held_back(self, job: Job) -> bool:
+        """True if a waiting job is too long to be in the queue, unless the limit of its array keeps
+        it out."""
+        return self._by_length is not None and length_s(job) > self.longest_s
+
+    def held_back(self) -> Counter[str]:
+        """Return the number of jobs of each leaf that are held back."""
+        found = Counter[str]()
+        for length, places in (self._by_length or {}).items():
+            if length > self.longest_s:
+                for place, line in places.items():
+                    found[place.leaf] += len(line)
+        return found
+
+    def _note_length(self, length: int, place: _Place, runs: Sequence[Run], sign: int) -> None:
+        assert self._by_length is not None
+        places = self._by_length.setdefault(length, {})
+        line = places.setdefault(place, Line())
+        if sign > 0:
+            line.add_runs(runs)
+            return
+        line.remove_runs(runs)
+        if not line:
+            del places[place]
+            if not places:
+                del self._by_length[length]
+
+    def _put_at(self, place: _Place, runs: Sequence[Run], sign: int) -> None:
+        leaf, wanted, key, kind = place
+        if key is None or kind is None:
             self._put(leaf, wanted, runs, sign)
             return
         state = self._groups.setdefault(key, GroupState())
@@ -372,9 +437,11 @@ class Queues(dict[str, LeafQueue]):
                 self.changed[leaf] = None
 
     def is_shut_out(self, job: Job, wanted: Vector) -> bool:
-        """True if a pending job is not in the queue because its array or its group is at its
-        limit. `wanted` is its demand."""
-        return self.is_beyond_array(job) or self.is_beyond_group(job, wanted)
+        """True if a waiting job is not in the queue because its array or its group is at its
+        limit, or because it is held back. `wanted` is its demand."""
+        return (
+            self.is_held_back(job) or self.is_beyond_array(job) or self.is_beyond_group(job, wanted)
+        )
 
     def is_beyond_array(self, job: Job) -> bool:
         """True if a pending task is not in the queue because its array is at its limit."""
@@ -390,6 +457,23 @@ class Queues(dict[str, LeafQueue]):
         state = self._groups.get((job.spec.user, group.name))
         gate = None if state is None else state.kinds.get((job.spec.leaf, wanted, group.at_once))
         return gate is not None and entry_of(job) in gate.shut
+
+
+class _Place(NamedTuple):
+    """The queue, or the lines of a group, that waiting jobs belong to."""
+
+    leaf: str
+    demand: Vector
+    #: The group, and the kind of jobs that name a limit of their group.
+    group: GroupKey | None = None
+    kind: Kind | None = None
+
+
+def _place_of(job: Job, wanted: Vector) -> _Place:
+    key, kind = job.spec.group_key, kind_of(job.spec, wanted)
+    if key is None or kind is None or job.state is not JobState.PENDING:
+        return _Place(job.spec.leaf, wanted)
+    return _Place(job.spec.leaf, wanted, key, kind)
 
 
 class Gate:

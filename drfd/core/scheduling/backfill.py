@@ -320,6 +320,9 @@ class PassContext:
     external: ExternalLoad | None = None
     #: Returns how certain it is that enough has ended by a time (Unix time).
     certainty: Callable[[float], Certainty] = lambda start_s: Certainty.ESTIMATED
+    #: Returns the first time, from a given one on, at which a waiting job may start so that it ends
+    #: before the next maintenance window (Unix times).
+    between_windows_s: Callable[[int, float], float] = lambda job_id, start_s: start_s
 
     def end_s(self, job_id: int) -> float:
         """Return the estimated end of a waiting job if it started now."""
@@ -441,6 +444,12 @@ class Backfill:
         found = reserve(asked, availability, self.pass_context.patience)
         if found is None:
             return False
+        start_s = self.pass_context.between_windows_s(job_id, found.start_s)
+        if start_s > found.start_s:
+            # All jobs that have a time limit end before the window, so nothing is kept till then.
+            due_s = start_s if before is None else max(before.due_s, start_s)
+            end_s = start_s + asked.length_s
+            found = replace(found, start_s=start_s, end_s=end_s, due_s=due_s)
         self.reservations = [
             taken(each, demand, found.end_s) if found.start_s <= each.start_s else each
             for each in self.reservations

@@ -24,6 +24,8 @@ from typing import NamedTuple
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import Entry
+from drfd.core.ledger.windows import first_start_s
+from drfd.core.ledger.windows import length_s as window_length_s
 from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.resources import Vector
 from drfd.core.scheduling.backfill import InOrder, LineEnd, PassContext, Reservation
@@ -353,6 +355,11 @@ def make_pass_context(
         line = ends.at(now_s)
         return sorted([*others, *line]) if others else line
 
+    def between_windows_s(job_id: int, start_s: float) -> float:
+        found = first_start_s(ledger.windows, window_length_s(ledger.job(job_id)), start_s)
+        # A job that is too long for all gaps between windows is held back and reserves nothing.
+        return start_s if found is None else found
+
     return PassContext(
         now_s=now_s,
         patience=patience,
@@ -366,4 +373,5 @@ def make_pass_context(
         suspended=ends.suspended,
         external=external,
         certainty=certainty,
+        between_windows_s=between_windows_s,
     )

@@ -110,6 +110,7 @@ class Scheduler:
             self._wait_index = None
         if self._ends is None:
             self._ends = Ends(ledger, self.run_times)
+        ledger.hold_back(now.at_s)
         pass_context = make_pass_context(
             self._ends,
             patience=rules.patience,

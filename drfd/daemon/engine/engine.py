@@ -25,6 +25,7 @@ from drfd.core.decisions.outcome import deadline_mono_s
 from drfd.core.explain.forecast import Circumstances
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
+from drfd.core.ledger.windows import Window
 from drfd.core.model import events as ev
 from drfd.core.model.job import Dependency, Job, JobState, Outcome
 from drfd.core.model.lifecycle import Effect, owed, signals_owed
@@ -180,6 +181,8 @@ class Engine:
     notified_at_once: int = 64
     #: Seconds for which the latest turn has notified dependents, which no client has asked for.
     notifying_s: float = 0.0
+    #: The maintenance windows; see `adopt_windows`.
+    windows: tuple[Window, ...] = ()
     _wants_pass: bool = True
     #: The earliest time of the next pass after a long one that decided nothing: a user whose
     #: requests ask for one pass after the other must not keep all others waiting.
@@ -196,7 +199,8 @@ class Engine:
     _leftovers_due_mono_s: float = 0.0
     #: When the host last became ready, on the monotonic clock.
     _ready_since_mono_s: float = 0.0
-    #: When launches that were put off are tried again, in Unix time.
+    #: When launches that were put off are tried again, or a maintenance window is over, in Unix
+    #: time.
     _retry_s: float | None = None
     #: Log lines of this turn, and those of durable turns, which are written in the next round of
     #: the loop: clients get their answers first.
@@ -392,6 +396,7 @@ class Engine:
             before=self.scheduler.reservations,
             now=self.clock(),
             external=self.external,
+            windows=self.windows,
         )
 
     def ended(self, after: Sequence[Dependency]) -> dict[int, Outcome]:
@@ -444,6 +449,12 @@ class Engine:
             self._use_ledger(self.ledger.with_axes(self.rules.axes))
             self.scheduler.forget_axes()
             self.scheduler.restore(self._promises, self.ledger, self.clock().at_s)
+
+    def adopt_windows(self, windows: tuple[Window, ...]) -> None:
+        """Let these maintenance windows count from now on."""
+        if windows != self.windows:
+            self.windows = self.ledger.windows = windows
+            self._wants_pass = True
 
     def started(self, seen_alive_s: float) -> None:
         """Record for a later audit that a daemon starts; the next turn makes it durable.
@@ -568,9 +579,11 @@ class Engine:
             self._pass_due_mono_s = end_mono_s + min(_MOST_REST_S, end_mono_s - begin_mono_s)
         # Its own events ask for no further pass: all that fits is placed, or the pass was cut.
         self._wants_pass = self.scheduler.is_cut
-        self._retry_s = None
+        now_s = self.clock().at_s
+        retries = [self.ledger.window_end_s(now_s) if self.windows else None]
         if self.ledger.shortages:
-            self._retry_s = self.ledger.shortages.next_s(self.clock().at_s)
+            retries.append(self.ledger.shortages.next_s(now_s))
+        self._retry_s = min([each for each in retries if each is not None], default=None)
 
     def _store_promises(self) -> None:
         """Make what is promised to big jobs durable with the turn, so that it outlives the
@@ -619,6 +632,7 @@ class Engine:
         """Replace the ledger. Each ledger numbers ends from the start, so the progress of
         notifying dependents, which goes by these numbers, is reset too."""
         self.ledger = ledger
+        ledger.windows = self.windows
         self._settlement = Settlement()
 
     def _reload_ledger(self) -> None:

@@ -11,16 +11,18 @@ from dataclasses import dataclass
 
 from drfd import __version__
 from drfd.common.paths import PRIVATE_PLACES
-from drfd.common.units import show_duration
+from drfd.common.units import clock_time, show_duration
+from drfd.core.ledger.windows import Window
 from drfd.daemon.config import Site
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.lookup.views import resources_view
 from drfd.daemon.monitoring.reserves import Reserves
 from drfd.host.disks import Disk
 from drfd.launcher.protocol import NO_PIN, Message
-from drfd.protocol.replies import CodeText, DiskView, EnforcementView, EntryView
+from drfd.protocol.replies import CodeText, DiskView, EnforcementView, EntryView, WindowView
 
 LAUNCHER_AWAY = "LAUNCHER_AWAY"
+MAINTENANCE = "MAINTENANCE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,12 +215,59 @@ def _summary(controls: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
 # -- notices -------------------------------------------------------------------------------------
 
 
-def notices(install: InstallContext, link: Link, reserves: Reserves) -> list[CodeText]:
+#: A window is announced when it begins within so many seconds: so long do most jobs run at most.
+_ANNOUNCED_S = 86400.0
+
+
+def window_views(windows: Sequence[Window]) -> list[WindowView]:
+    """Return the first of the windows of each name."""
+    firsts: dict[str, Window] = {}
+    for each in windows:
+        firsts.setdefault(each.name, each)
+    return [
+        {
+            "name": each.name,
+            "start": each.start_s,
+            "end": each.end_s,
+            "reason": each.reason,
+            "weekly": each.is_weekly,
+        }
+        for each in firsts.values()
+    ]
+
+
+def window_notices(windows: Sequence[Window], now_s: float) -> list[CodeText]:
+    """Return the notices of windows that are open or come soon."""
+    found = []
+    for each in windows:
+        if each.end_s <= now_s or each.start_s > now_s + _ANNOUNCED_S:
+            continue
+        end = clock_time(each.end_s)
+        if each.start_s <= now_s:
+            text = f"maintenance until {end} ({each.name}); nothing starts before"
+        else:
+            text = (
+                f"maintenance from {clock_time(each.start_s)} to {end} ({each.name}); no job "
+                "starts that might not end before"
+            )
+        about = f": {each.reason}" if each.reason else ""
+        found.append(_notice(MAINTENANCE, text + about))
+    return found
+
+
+def notices(
+    install: InstallContext,
+    link: Link,
+    reserves: Reserves,
+    windows: Sequence[Window],
+    now_s: float,
+) -> list[CodeText]:
     """Return the notices that apply now, the worst first."""
     found = [
         _notice(each.code, f"{each.text}: {each.refused} of users are refused; {each.cure}")
         for each in reserves.shortages()
     ]
+    found += window_notices(windows, now_s)
     away_s = link.away_s()
     if away_s is not None and link.is_missed():
         text = away_text(away_s, is_service=install.is_service)

@@ -35,7 +35,13 @@ from drfd.daemon.forecasting.messages import (
     TrialQuestion,
 )
 from drfd.daemon.handlers.batch import BatchActions, stimulus_maker
-from drfd.daemon.handlers.doctor import InstallContext, doctor_view, find_cures, notices
+from drfd.daemon.handlers.doctor import (
+    InstallContext,
+    doctor_view,
+    find_cures,
+    notices,
+    window_views,
+)
 from drfd.daemon.handlers.history import HistoryHandler
 from drfd.daemon.handlers.inside import run_inside
 from drfd.daemon.handlers.recent import find_recent
@@ -83,6 +89,7 @@ _DEMAND_REASONS = {
     ReasonCode.RESERVATION,
     ReasonCode.LIMIT,
     ReasonCode.EXTERNAL_LOAD,
+    ReasonCode.MAINTENANCE,
 }
 #: The part of `history.max_size` (1/n) that ended tasks of a user's unfinished arrays may take.
 _UNFINISHED_PART = 4
@@ -202,6 +209,7 @@ class Requests:
             "cures": find_cures(self.install, self.site, self.link),
             "external": views.external_view(self.engine.external),
             "draining": self.engine.ledger.draining,
+            "windows": window_views(self.engine.windows),
             **views.drain_part(self.engine.ledger),
             **self._service_state(),
         }
@@ -310,7 +318,13 @@ class Requests:
         away_s = self.link.away_s()
         return {
             "launcher_away_s": None if away_s is None else round(away_s, 1),
-            "notices": notices(self.install, self.link, self.reserves),
+            "notices": notices(
+                self.install,
+                self.link,
+                self.reserves,
+                self.engine.windows,
+                self.engine.clock().at_s,
+            ),
         }
 
     def _with_notices(self, reply: BatchReply) -> BatchReply:

@@ -550,8 +550,10 @@ def shares_view(ledger: Ledger, rules: Rules, external: ExternalLoad | None = No
     active = ledger.active_leaves()
     tree = rules.shares.share_tree(ledger.used, active)
     counts: dict[str, tuple[int, int]] = {}
+    held_back = ledger.queues.held_back()
     for leaf in active:
-        running, pending = len(ledger.allocations.get(leaf, ())), len(ledger.queues.get(leaf, ()))
+        running = len(ledger.allocations.get(leaf, ()))
+        pending = len(ledger.queues.get(leaf, ())) + held_back[leaf]
         for path in path_up(leaf):
             before = counts.get(path, (0, 0))
             counts[path] = before[0] + running, before[1] + pending

@@ -61,6 +61,7 @@ SNAPSHOTS: dict[str, Callable[[], dict[str, Any]]] = {
     "hostile": hostile,
 }
 NOTICES = [{"code": "LAUNCHER_AWAY", "text": "the launcher has been away for 12s"}]
+WINDOW = [{"code": "MAINTENANCE", "text": "maintenance from 22:00 to 02:00 (upgrade); no job"}]
 DRAIN = {"by": "root", "since": 1.7e9, "reason": "disk swap at 18:00, until about 19:00"}
 SIZES = [Size(80, 24), Size(120, 40), Size(200, 60)]
 
@@ -106,6 +107,7 @@ def scenes() -> dict[str, Scene]:
         "draining": at({**three, "draining": True}, State()),
         "draining-why": at({**three, "draining": True, "drain": DRAIN}, State()),
         "noticed": at({**three, "draining": True, "notices": NOTICES}, State()),
+        "maintenance": at({**three, "notices": WINDOW}, State()),
         "away": at(three, State(), trouble="the daemon is away, for 1m15s now; trying again"),
     }  # fmt: skip
 

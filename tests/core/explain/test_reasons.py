@@ -633,6 +633,7 @@ def test_the_codes_are_the_documented_closed_list() -> None:
         "BEGIN_TIME",
         "HELD",
         "DRAINING",
+        "MAINTENANCE",
         "EXTERNAL_LOAD",
         "MACHINE_SHORT",
         "STARTING_SOON",

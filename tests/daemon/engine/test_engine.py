@@ -20,6 +20,7 @@ from drfd.core.fairness.priority_tree import DecayedUsage
 from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState
+from drfd.core.ledger.windows import Window
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Broken, Dependency, Job, JobState, Outcome, RequiredOutcome
@@ -157,6 +158,37 @@ def test_draining_launches_nothing_and_its_end_launches_at_once(shell: Shell) ->
     assert shell.host.take() == []
     shell.turn(st.DrainAsked(now(), False, ADMIN))
     assert shell.host.take() == [Launch(1, 1), Launch(2, 1)]
+
+
+def test_at_the_end_of_a_maintenance_window_what_was_held_back_starts(
+    make_shell: MakeShell,
+) -> None:
+    """A timer wakes the engine, as no event does."""
+    times = [now()]
+    shell = make_shell(clock=lambda: times[0])
+    at_s = now().at_s
+    shell.engine.adopt_windows((Window(name="a", start_s=at_s + 3599, end_s=at_s + 3630),))
+    shell.turn(asks())
+    assert shell.host.take() == []
+    assert shell.engine.due_s() == 60.0, "the clock is looked at each minute"
+    times[0] = now(3600)
+    assert shell.engine.due_s() == 30.0
+    shell.turn()
+    assert shell.host.take() == []
+    times[0] = now(3630)
+    shell.turn()
+    assert shell.host.take() == [Launch(1, 1)]
+    assert shell.engine.due_s() is None
+
+
+def test_a_window_that_is_taken_back_holds_nothing_back_in_the_next_turn(shell: Shell) -> None:
+    at_s = now().at_s
+    shell.engine.adopt_windows((Window(name="a", start_s=at_s + 3599, end_s=at_s + 3630),))
+    shell.turn(asks())
+    assert shell.host.take() == []
+    shell.engine.adopt_windows(())
+    shell.turn()
+    assert shell.host.take() == [Launch(1, 1)]
 
 
 def test_the_latest_pass_is_kept_for_explanations(shell: Shell) -> None:

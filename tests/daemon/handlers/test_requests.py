@@ -14,7 +14,9 @@ import pytest
 from daemon.desk import Desk, MakeDesk, View
 from drfd import __version__
 from drfd.common.errors import HostError, NotPermitted, Refused
+from drfd.common.units import clock_time
 from drfd.core.fairness.rules import ReservationSettings
+from drfd.core.ledger.windows import Window
 from drfd.core.model import events as ev
 from drfd.core.model.job import Usage, Words
 from drfd.core.model.lifecycle import Freeze, Launch, SendSignals, Terminate, Thaw
@@ -1013,6 +1015,47 @@ async def test_while_the_launcher_is_away_whoever_asks_for_the_queue_is_told(
         assert {key: reply[key] for key in THERE} == told
 
 
+async def test_a_maintenance_window_is_announced_a_day_before_and_while_it_is_open(
+    desk: Desk,
+) -> None:
+    def window(name: str, from_s: float) -> Window:
+        at_s = now(from_s).at_s
+        return Window(name=name, start_s=at_s, end_s=at_s + 7200, reason="new kernel")
+
+    desk.requests.engine.adopt_windows(
+        (window("open", -3600), window("soon", 80000), window("late", 90000))
+    )
+    await desk.submit(ALICE)
+    status = await desk.ask(BOB, op="status")
+    reason = status["jobs"][0]["reason"]
+    assert reason["code"] == "MAINTENANCE"
+    assert reason["text"].startswith("the maintenance window open is open until ")
+    told = [(each["code"], each["text"]) for each in status["notices"]]
+    at = [clock_time(now(at_s).at_s) for at_s in (3600, 80000, 87200)]
+    assert told == [
+        (
+            "MAINTENANCE",
+            f"maintenance until {at[0]} (open); nothing starts before: new kernel",
+        ),
+        (
+            "MAINTENANCE",
+            f"maintenance from {at[1]} to {at[2]} (soon); no job starts that might not end before: "
+            "new kernel",
+        ),
+    ]
+    windows = (await desk.ask(BOB, op="doctor"))["windows"]
+    assert [each["name"] for each in windows] == ["open", "soon", "late"]
+    assert windows[0] == {
+        "name": "open",
+        "start": now(-3600).at_s,
+        "end": now(3600).at_s,
+        "reason": "new kernel",
+        "weekly": False,
+    }
+    (pending,) = (node for node in (await desk.ask(BOB, op="shares"))["nodes"])
+    assert pending["pending"] == 1
+
+
 @pytest.mark.parametrize("op", ["cancel", "suspend"])
 async def test_what_waits_for_the_launcher_is_said_to_wait(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, op: str
@@ -1119,6 +1162,7 @@ async def test_doctor_tells_what_is_enforced_and_what_is_wrong(desk: Desk) -> No
         "processes": None,
         "external": None,
         "gres": {},
+        "windows": [],
     }
     desk.link.hello = {"kind": "cgroup v1", "controls": {"cores": "enforced"}}
     desk.link.hello["cores"] = {"quota": "enforced", "pin": "enforced: whole cores"}

@@ -1,0 +1,166 @@
+"""The maintenance windows of the configuration, and their times as Unix times.
+
+Times are read as local times of the machine. A weekly pattern is expanded for the weeks ahead; the
+daemon does that again from time to time, because the core knows no calendar.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from drfd.common.errors import Refused
+from drfd.common.strict_table import TomlTable
+from drfd.common.units import clock_time, parse_duration, show_duration
+from drfd.core.ledger.windows import NO_LIMIT_S, Window
+
+_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_WEEKLY = re.compile(r"([a-z]{3,9})\s+(\d\d?):(\d\d)", re.ASCII | re.IGNORECASE)
+_NAME = re.compile(r"[\w.-]{1,40}", re.ASCII)
+_EXAMPLES = 'start = "2026-12-01 22:00" for once, or "Sat 02:00" for each week'
+_WEEK_S = 7 * 86400
+
+
+@dataclass(frozen=True, slots=True)
+class Weekly:
+    """A time of the week: the day (0: Monday), hour and minute."""
+
+    day: int
+    hour: int
+    minute: int
+
+    def times_s(self, from_s: float, until_s: float) -> Iterator[float]:
+        """Yield the Unix times between the two at which a local clock shows this time."""
+        now = time.localtime(from_s)
+        day = now.tm_mday + (self.day - now.tm_wday) % 7 - 7
+        while True:
+            # Time zones change their offset: each week is asked for by itself.
+            moment = (now.tm_year, now.tm_mon, day, self.hour, self.minute, 0, 0, 0, -1)
+            at_s = time.mktime(moment)
+            if at_s >= until_s:
+                return
+            if at_s >= from_s:
+                yield at_s
+            day += 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowSettings:
+    name: str
+    #: A Unix time, or a time of each week.
+    start: float | Weekly
+    length_s: int
+    reason: str = ""
+
+
+def read_windows(top: TomlTable) -> tuple[WindowSettings, ...]:
+    """Read the tables [[window]]. Raises ConfigError."""
+    found: list[WindowSettings] = []
+    for table in top.tables("window") or ():
+        name = table.take("name", _read_name, None) or table.fail(
+            "name", "is missing", hint='write name = "upgrade"'
+        )
+        if name in [each.name for each in found]:
+            table.fail("name", f"there are two windows {name!r}", hint="give each its own name")
+        start = table.take("start", _read_start, None)
+        if start is None:
+            table.fail("start", "is missing", hint=f"write {_EXAMPLES}")
+        length_s = table.take("length", parse_duration, None) or table.fail(
+            "length", "is missing", hint='write length = "4h"'
+        )
+        if isinstance(start, Weekly) and length_s >= _WEEK_S:
+            table.fail(
+                "length",
+                f"{show_duration(length_s)} leaves no time between weekly windows",
+                hint="write less than a week, or a date for start",
+            )
+        reason = table.take("reason", _read_reason, "")
+        table.done()
+        found.append(WindowSettings(name=name, start=start, length_s=length_s, reason=reason))
+    return tuple(found)
+
+
+def expand(settings: Sequence[WindowSettings], now_s: float) -> tuple[Window, ...]:
+    """Return the windows that are not over, in order of their begin: of a weekly pattern those that
+    begin within `NO_LIMIT_S`."""
+    found = []
+    for each in settings:
+        is_weekly = isinstance(each.start, Weekly)
+        starts = (
+            each.start.times_s(now_s - each.length_s, now_s + NO_LIMIT_S)
+            if isinstance(each.start, Weekly)
+            else [each.start]
+        )
+        found += [
+            Window(
+                name=each.name,
+                start_s=start_s,
+                end_s=start_s + each.length_s,
+                reason=each.reason,
+                is_weekly=is_weekly,
+            )
+            for start_s in starts
+            if start_s + each.length_s > now_s
+        ]
+    return tuple(sorted(found, key=lambda each: (each.start_s, each.end_s)))
+
+
+def window_warnings(
+    settings: Sequence[WindowSettings], now_s: float, default_limit_s: int | None
+) -> Iterator[str]:
+    """Yield a sentence for each window that is over for good, and one if jobs that state no time
+    limit never start; `default_limit_s` is their limit."""
+    weekly = next((each for each in settings if isinstance(each.start, Weekly)), None)
+    if weekly is not None and default_limit_s is None:
+        yield (
+            f"the window {weekly.name} comes each week and defaults.time is unlimited: jobs that "
+            "state no time limit never start"
+        )
+    for each in settings:
+        if not isinstance(each.start, Weekly) and each.start + each.length_s <= now_s:
+            end = clock_time(each.start + each.length_s)
+            yield f"the window {each.name} ended {end}: it can be removed from the configuration"
+
+
+def _read_name(value: object) -> str:
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise Refused(
+            "config",
+            f"{value!r} is not a name of up to 40 letters, digits, dots, - and _",
+            hint='write name = "upgrade"',
+        )
+    return value
+
+
+def _read_reason(value: object) -> str:
+    if not isinstance(value, str) or len(value) > 200 or not value.isprintable():
+        raise Refused(
+            "config", "is not a line of up to 200 characters", hint='write reason = "new kernel"'
+        )
+    return value
+
+
+def _read_start(value: object) -> float | Weekly:
+    if isinstance(value, datetime):
+        return value.timestamp()
+    text = value.strip() if isinstance(value, str) else ""
+    weekly = _WEEKLY.fullmatch(text)
+    if weekly is not None:
+        day = next((n for n, name in enumerate(_DAYS) if _is_day(weekly[1], name)), None)
+        hour, minute = int(weekly[2]), int(weekly[3])
+        if day is not None and hour < 24 and minute < 60:
+            return Weekly(day, hour, minute)
+    elif len(text) > len("2026-12-01"):
+        try:
+            return datetime.fromisoformat(text).timestamp()
+        except (ValueError, OverflowError, OSError):
+            pass
+    text = f"{value!r} is neither a date with a time nor a time of the week"
+    raise Refused("config", text, hint=f"write {_EXAMPLES}")
+
+
+def _is_day(word: str, name: str) -> bool:
+    return word.lower() in (name, name[:3])

@@ -1,0 +1,80 @@
+"""The times of maintenance windows: as the machine's clock shows them, across its changes too."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import datetime
+
+import pytest
+
+from drfd.core.ledger.windows import NO_LIMIT_S, Window
+from drfd.daemon.calendar import Weekly, WindowSettings, expand, window_warnings
+
+HOUR, WEEK = 3600, 7 * 86400
+
+
+@pytest.fixture(autouse=True)
+def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Its clocks are set back by an hour on 2026-10-25 at 03:00."""
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def at(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+SATURDAYS = WindowSettings(name="backup", start=Weekly(5, 2, 0), length_s=4 * HOUR)
+
+
+def test_a_window_of_each_week_keeps_its_local_time_when_the_clocks_change() -> None:
+    found = expand([SATURDAYS], at("2026-10-19 12:00"))
+    assert [each.start_s for each in found] == [
+        at("2026-10-24 02:00"),
+        at("2026-10-31 02:00"),
+        at("2026-11-07 02:00"),
+    ]
+    assert found[1].start_s - found[0].start_s == WEEK + HOUR
+    assert {each.end_s - each.start_s for each in found} == {4.0 * HOUR}
+    assert all(each.is_weekly for each in found)
+
+
+@pytest.mark.parametrize(
+    ("now", "first"),
+    [
+        ("2026-11-28 01:59", "2026-11-28 02:00"),
+        ("2026-11-28 05:59", "2026-11-28 02:00"),
+        ("2026-11-28 06:00", "2026-12-05 02:00"),
+        ("2026-12-29 12:00", "2027-01-02 02:00"),
+    ],
+)
+def test_the_first_window_is_the_one_that_is_open_or_comes(now: str, first: str) -> None:
+    found = expand([SATURDAYS], at(now))
+    assert found[0].start_s == at(first)
+    assert found[-1].start_s > at(now) + NO_LIMIT_S - WEEK
+
+
+def test_windows_are_in_order_and_those_that_are_over_are_left_out() -> None:
+    def once(name: str, start: str) -> WindowSettings:
+        return WindowSettings(name=name, start=at(start), length_s=HOUR, reason="why")
+
+    over, late = once("over", "2026-11-01 10:00"), once("late", "2027-06-01 10:00")
+    settings = [late, SATURDAYS, over]
+    found = expand(settings, at("2026-11-23 12:00"))
+    assert [each.name for each in found] == ["backup"] * 3 + ["late"]
+    start_s = at("2027-06-01 10:00")
+    assert found[-1] == Window(name="late", start_s=start_s, end_s=start_s + HOUR, reason="why")
+
+
+def test_a_window_that_is_over_and_jobs_that_never_start_are_warned_of() -> None:
+    over = WindowSettings(name="old", start=at("2026-11-01 10:00"), length_s=HOUR)
+    now_s = at("2026-11-23 12:00")
+    assert list(window_warnings([over, SATURDAYS], now_s, 86400)) == [
+        "the window old ended 2026-11-01 11:00: it can be removed from the configuration"
+    ]
+    (warning,) = window_warnings([SATURDAYS], now_s, None)
+    assert "never start" in warning
