@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from typing import Any
 
 import pytest
@@ -167,10 +168,9 @@ def test_a_group_is_waited_for_and_its_outputs_are_shown(
     assert asked(knowing, "show")["id"] == 5
     knowing.replies["status"] = {"jobs": [], "counts": {}, "draining": False}
     result = drf("wait", "-g", "sweep")
-    assert (result.code, result.err) == (
-        0,
-        "drf: no job of yours in the group sweep waits or runs\n",
-    )
+    told = "drf: no job of yours in the group sweep waits or runs\n"
+    assert (result.code, result.err) == (0, told)
+    assert json.loads(drf("wait", "-g", "sweep", "--json").out) == {"done": True, "jobs": []}
 
 
 def test_a_command_without_a_job_is_for_the_latest_that_runs(

@@ -42,9 +42,7 @@ _WORTH_TELLING_S = 10.0
 @group_option("Your live jobs of this group (submit --group).")
 @click.option("--timeout", type=DURATION, help="Give up after this long (exit code 75).")
 @prints_result()
-def command(
-    ids: tuple[Ref, ...], any_one: bool, group: str | None, timeout: int | None
-) -> Result | int:
+def command(ids: tuple[Ref, ...], any_one: bool, group: str | None, timeout: int | None) -> Result:
     """Wait until jobs have ended.
 
     For one job, exit as it did. For several, or an array, with 0 if all completed, else as the
@@ -56,8 +54,10 @@ def command(
     if group is not None:
         live = in_group(client, group)
         if not ids and not live:
-            output.say(f"no job of yours in the group {group} waits or runs")
-            return 0
+            nothing = f"no job of yours in the group {group} waits or runs"
+            return Result(
+                show=lambda: output.say(nothing), view=lambda: {"done": True, "jobs": []}
+            )  # fmt: skip
         ids = (*ids, *(job["array_id"] or job["id"] for job in live))
     reply = wait_for(client, list(dict.fromkeys(ids)), any_one=any_one, timeout_s=timeout)
     # On a terminal the lines of stdout and stderr are seen together.
