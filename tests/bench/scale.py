@@ -47,6 +47,7 @@ ENV = {f"VARIABLE_{number}": f"/opt/software/{number}/" + "x" * 60 for number in
 FLOODER, OTHER = 65534, 1
 #: Room for 200 jobs, whatever the machine has.
 ROOMY = CONFIG.replace("cores = 9", "cores = 300").replace('"18G"', '"900G"')
+OPEN = ROOMY + '[daemon]\nsystem_users = ["nobody", "daemon"]\n'
 
 
 def main() -> None:
@@ -213,7 +214,7 @@ def watch(jobs: int, seconds: int) -> None:
 
 
 def be_flooded(count: int) -> None:
-    instance = Instance(ROOMY).start()
+    instance = Instance(OPEN).start()
     try:
         instance.drf("drain")
         print(f"drf submit -- true, {count} times, by another user")

@@ -15,12 +15,12 @@ import pytest
 
 import drfd.client
 from drfd.client import Client, JobInfo, NotPermitted, Refused, Unavailable
-from instance import Instance, wait_for
+from instance import CONFIG, Instance, wait_for
 
 
 @pytest.fixture(scope="module")
 def instance() -> Iterator[Instance]:
-    instance = Instance()
+    instance = Instance(CONFIG + '[daemon]\nsystem_users = ["nobody"]\n')
     try:
         yield instance.start()
     finally:
