@@ -59,14 +59,19 @@ class WaitColumns:
     until_s: float | None = None
 
 
+def _undo(verb: str, fact: why.HeldBy) -> str:
+    command = f"drf {verb} {fact.job}"
+    return f"an administrator's {command}" if fact.is_admins else command
+
+
 def wait_text(reason: why.WaitReason, show_clock: ShowClock) -> str:
     """Return the sentence, without a full stop."""
     fact = reason.evidence
     match fact:
         case why.HeldBy(is_suspended=True):
-            return f"suspended by {fact.by}; drf resume {fact.job} lets it go on"
+            return f"suspended by {fact.by}; {_undo('resume', fact)} lets it go on"
         case why.HeldBy():
-            return f"held by {fact.by}; drf release {fact.job} lets it go"
+            return f"held by {fact.by}; {_undo('release', fact)} lets it go"
         case why.Draining():
             return _draining(fact, show_clock)
         case why.WindowAhead():

@@ -91,7 +91,15 @@ BY_MANY = (
 
 SENTENCES: list[tuple[Evidence, str]] = [
     (HeldBy("alice", "1"), "held by alice; drf release 1 lets it go"),
-    (HeldBy("root", "4_7", is_suspended=True), "suspended by root; drf resume 4_7 lets it go on"),
+    (HeldBy("alice", "4_7", is_suspended=True), "suspended by alice; drf resume 4_7 lets it go on"),
+    (
+        HeldBy("root", "1", is_admins=True),
+        "held by root; an administrator's drf release 1 lets it go",
+    ),
+    (
+        HeldBy("root", "1", is_suspended=True, is_admins=True),
+        "suspended by root; an administrator's drf resume 1 lets it go on",
+    ),
     (
         GroupLimit("alice", "sweep", at_once=2, running=2),
         "2 of alice's jobs of group sweep run; at most 2 may run at once",

@@ -254,7 +254,9 @@ def _failed(job: Job, usage: Usage | None) -> Iterator[EndNote]:
     limit = job.spec.demand.memory_bytes
     if usage is not None and usage.memory_peak_bytes * 10 >= limit * 9:
         yield NearMemoryLimit(usage.memory_peak_bytes, limit)
-    yield HasErrorOutput(job.label, is_apart=job.spec.stderr != job.spec.stdout)
+    if job.spec.attach is None:
+        # Otherwise it went to a terminal.
+        yield HasErrorOutput(job.label, is_apart=job.spec.stderr != job.spec.stdout)
 
 
 def _signal(number: int, usage: Usage | None) -> Iterator[EndNote]:

@@ -64,6 +64,8 @@ class HeldBy:
     by: str
     job: str
     is_suspended: bool = False
+    #: Whether somebody else than the owner did, who may not undo it.
+    is_admins: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +309,11 @@ class WaitReason:
     evidence: Evidence
 
 
+def _held(job: Job) -> HeldBy:
+    by, is_suspended = job.held_by or "", job.state is JobState.SUSPENDED
+    return HeldBy(by, job.label, is_suspended, is_admins=by not in ("", job.spec.user))
+
+
 # -- the reason of a job ---------------------------------------------------------------------------
 
 
@@ -325,11 +332,10 @@ def explain_wait(
     is connected. `name_of` returns the label of a job that has left the ledger.
     """
     if job.state is JobState.HELD:
-        return WaitReason(ReasonCode.HELD, HeldBy(job.held_by or "", job.label))
+        return WaitReason(ReasonCode.HELD, _held(job))
     demand = ledger.wanted(job)
     if job.state is JobState.SUSPENDED and demand is None:
-        by = HeldBy(job.held_by or "", job.label, is_suspended=True)
-        return WaitReason(ReasonCode.HELD, by)
+        return WaitReason(ReasonCode.HELD, _held(job))
     if demand is None:
         return _unready(job, ledger, name_of)
     if ledger.drained is not None:

@@ -174,6 +174,11 @@ def test_codes_and_signals_are_named(end: dict[str, int], found: list[EndNote]) 
     assert end_notes(job(Outcome.FAILED, **end)) == [*found, HasErrorOutput("7")]
 
 
+def test_what_a_job_wrote_to_a_terminal_is_in_no_log() -> None:
+    failed = job(Outcome.FAILED, exit_code=1)
+    assert end_notes(replace(failed, spec=replace(failed.spec, attach="/run/attach"))) == []
+
+
 def test_a_lost_job_tells_what_was_seen_of_it() -> None:
     assert end_notes(job(Outcome.LOST)) == [
         UsedBeforeLoss(USED),

@@ -83,7 +83,7 @@ def test_held_names_who_holds(bench: Bench) -> None:
     bench.feed(st.HoldAsked(now(), 2, ADMIN))
     assert [why(bench, job_id) for job_id in (1, 2)] == [
         WaitReason(ReasonCode.HELD, HeldBy("alice", "1")),
-        WaitReason(ReasonCode.HELD, HeldBy("root", "2")),
+        WaitReason(ReasonCode.HELD, HeldBy("root", "2", is_admins=True)),
     ]
 
 
@@ -131,7 +131,7 @@ def test_a_job_that_somebody_keeps_suspended_names_who(bench: Bench) -> None:
     bench.feed(st.DrainAsked(now(), True, ADMIN))
     assert [why(bench, job_id) for job_id in (1, 2)] == [
         WaitReason(ReasonCode.HELD, HeldBy("alice", "1", is_suspended=True)),
-        WaitReason(ReasonCode.HELD, HeldBy("root", "2", is_suspended=True)),
+        WaitReason(ReasonCode.HELD, HeldBy("root", "2", is_suspended=True, is_admins=True)),
     ]
 
 
