@@ -105,6 +105,7 @@ def _limit(text: str) -> int:
 
 CORES = QuantityParam("CORES", parse_cores)
 MEMORY = QuantityParam("SIZE", parse_memory)
+OUTPUT = QuantityParam("SIZE", lambda text: parse_memory(text, what="output-max"))
 RATES = QuantityParam("[DISK=]READ[/WRITE]", parse_disk_rates)
 GRES = QuantityParam("NAME[=N]", parse_gres)
 DURATION = QuantityParam("TIME", parse_duration)

@@ -96,6 +96,8 @@ class SubmitOptions(ChangeOptions, total=False):
     stderr: str | None
     #: Keep what is in the output files.
     append: bool
+    #: How much a run may write to them: "1G", or bytes.
+    output_max: int | str | None
     #: When to notify the owner: "start", "end", "fail", joined by commas.
     notify: str | None
     notify_command: str | None
@@ -148,8 +150,8 @@ class Client:
 
         `SubmitOptions` lists the keywords: cores, memory, io, gres, time, name, pool, priority,
         array, after, begin, group, hold, preemptible, retry, retry_on, warn, stdout, stderr,
-        append, notify, notify_command, cwd, env, export, script. Values are as on the command line.
-        The job is queued exactly once, even if the daemon is restarted meanwhile.
+        append, output_max, notify, notify_command, cwd, env, export, script. Values are as on the
+        command line. The job is queued exactly once, even if the daemon is restarted meanwhile.
 
         Raises Refused for a value that cannot be read or that the daemon does not accept.
         """
@@ -331,6 +333,7 @@ def _submission(
         raise Refused("bad-value", "retry_on says when to try again; retry how often")
     env, cwd, after = options.get("env"), options.get("cwd"), options.get("after")
     on, warn, never = options.get("retry_on"), options.get("warn"), options.get("if_never")
+    most = options.get("output_max")
     return Submission(
         argv=[os.fspath(word) for word in argv],
         env=_own_environment(options.get("export", ())) if env is None else dict(env),
@@ -356,6 +359,7 @@ def _submission(
         stdout=options.get("stdout"),
         stderr=options.get("stderr"),
         append=options.get("append", False),
+        output_max=None if most is None else parse_memory(most, what="output_max"),
         notify=options.get("notify"),
         notify_command=options.get("notify_command"),
     ).fields()

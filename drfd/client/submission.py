@@ -80,6 +80,8 @@ class Submission:
     #: None for the file of the output.
     stderr: str | None = None
     append: bool = False
+    #: How much a run may write to these files, in bytes; None for no limit.
+    output_max: int | None = None
     #: Socket of an attached `drf run`.
     attach: str | None = None
     #: `start`, `end` and `fail`, joined by commas.
@@ -105,6 +107,7 @@ class Submission:
             "stdout": self.stdout,
             "stderr": self.stderr,
             "append": self.append or None,
+            "output_max_bytes": self.output_max,
             "script": self.script,
             "attach": self.attach,
             "notify": find_notice(self.notify, self.notify_command, os.environ),

@@ -120,6 +120,8 @@ class LaunchOrder:
     tells_start: bool = False
     #: Whether output files are truncated, because no earlier attempt has started the program.
     empties_output: bool = True
+    #: How much the attempt may write to its output files; 0 is no limit.
+    output_max_bytes: int = 0
 
     @property
     def owner(self) -> Owner:
@@ -195,7 +197,10 @@ def exec_message(order: LaunchOrder, inside: Inside) -> Message:
 def _fields(order: LaunchOrder) -> Message:
     """Return the fields of an order as JSON, faster than dataclasses.asdict, which copies."""
     limits = _shallow(order.limits) | {"disks": [_shallow(disk) for disk in order.limits.disks]}
-    return _shallow(order) | {"limits": limits}
+    fields = _shallow(order) | {"limits": limits}
+    if not order.output_max_bytes:
+        del fields["output_max_bytes"]
+    return fields
 
 
 def _shallow(value: LaunchOrder | AttemptLimits | DiskLimit) -> Message:
@@ -205,14 +210,19 @@ def _shallow(value: LaunchOrder | AttemptLimits | DiskLimit) -> Message:
 def read_order(message: Message) -> LaunchOrder:
     """Read the order in a `launch` or `notify` message. Raises BadMessage for a missing, unknown or
     malformed field: the launcher runs as root and guesses nothing."""
-    return LaunchOrder(**_read_fields("order", _body(message), _ORDER))
+    return _order(_body(message))
 
 
 def read_inside(message: Message) -> tuple[LaunchOrder, Inside]:
     """Read the order and the command in an `exec` message. Raises BadMessage."""
     body = _body(message)
     inside = Inside(**_read_fields("inside", body.pop("inside", None), _INSIDE))
-    return LaunchOrder(**_read_fields("order", body, _ORDER)), inside
+    return _order(body), inside
+
+
+def _order(body: Message) -> LaunchOrder:
+    more = {name: read for name, read in _LIMITING.items() if name in body}
+    return LaunchOrder(**_read_fields("order", body, _ORDER | more))
 
 
 def checked_order(message: Message) -> LaunchOrder:
@@ -474,3 +484,6 @@ _ORDER: dict[str, Callable[[str, Any], Any]] = {
     "tells_start": _flag,
     "empties_output": _flag,
 }
+#: Fields that an order has only if they limit something: a launcher of before them understands all
+#: other orders.
+_LIMITING: dict[str, Callable[[str, Any], Any]] = {"output_max_bytes": _number}

@@ -168,6 +168,8 @@ class SubmittedView(TypedDict):
     #: included; null for no limit. Sent only for jobs in a group.
     group: NotRequired[str]
     group_at_once: NotRequired[int | None]
+    #: How much a run may write to its output files. Sent only where that is limited.
+    output_max_bytes: NotRequired[int]
 
 
 class ProgressView(SubmittedView):

@@ -147,6 +147,8 @@ class SubmitRequest(Request, tag="submit", frozen=True):
     stderr: Text | None = None
     #: Keep what is in the output files.
     append: bool = False
+    #: How much a run may write to the output files; null for no limit.
+    output_max_bytes: Annotated[int, Meta(ge=1, le=1 << 60)] | None = None
     #: Text that is run in place of argv[0], by the interpreter of its #! line.
     script: str | None = None
     attach: Text | None = None

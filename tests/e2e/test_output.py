@@ -135,3 +135,26 @@ def test_who_wants_pythons_buffer_keeps_it(instance: Instance) -> None:
     wait_for("its line", lambda: instance.output(job_id) == "<>\n", seconds=60)
     end.touch()
     instance.wait_end(job_id)
+
+
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_a_job_that_writes_too_much_is_ended_and_says_so(
+    instance: Instance, is_apart: bool
+) -> None:
+    """One that writes less is not; what was in the file before does not count."""
+    errors = ("-e", "much.err") if is_apart else ()
+    flood = "yes out & yes err >&2; wait"
+    (instance.work / "much.out").write_text("before")
+    words = ("-m", "32M", "-o", "much.out", "--append", *errors, "--output-max", "2M")
+    ended = instance.wait_end(instance.submit(*words, "--", "sh", "-c", flood))
+    assert ended["outcome"]["code"] == "LIMIT_EXCEEDED"
+    assert "to its output files, of which 2M are allowed" in ended["outcome"]["text"]
+    assert (instance.work / "much.out").read_text().startswith("before")
+    assert f"{instance.work}/much.out (at most 2M)" in instance.drf("show", ended["id"]).stdout
+
+    few = "head -c 1500000 /dev/zero; sleep 2.5"
+    ended = instance.wait_end(instance.submit(*words, "--", "sh", "-c", few))
+    assert ended["outcome"]["code"] == "COMPLETED"
+    again = instance.drf("retry", ended["id"], "-q").stdout.strip()
+    assert instance.show(int(again))["output_max_bytes"] == 2 << 20
+    instance.wait_end(int(again))

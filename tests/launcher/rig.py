@@ -92,6 +92,7 @@ class Asked:
     proof: str | None = None
     tells_start: bool = False
     empties_output: bool = True
+    output_max_bytes: int = 0
     umask: int = 0o022
     cwd: str
     argv: tuple[str, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,10 @@ def refused(message: Message) -> None:
 @pytest.mark.parametrize("order", [FULL, order(cwd=Path("/")).order], ids=["full", "plain"])
 def test_an_order_comes_out_as_it_went_in(order: LaunchOrder) -> None:
     assert read_order(decode(encode(launch_message(order)))) == order
+    # Not sent where it limits nothing: an older launcher would not know it.
+    assert "output_max_bytes" not in launch_message(order)
+    limited = replace(order, output_max_bytes=5)
+    assert read_order(decode(encode(launch_message(limited)))) == limited
 
 
 def test_a_message_is_one_line() -> None:

@@ -144,6 +144,8 @@ def _written(reply: SubmissionReply) -> str:
     words += [[f"--priority={fields['priority']}"], ["-o", fields["stdout"]]]
     if fields["stderr"] != fields["stdout"]:
         words.append(["-e", fields["stderr"]])
+    if "output_max_bytes" in fields:
+        words.append(["--output-max", exact_size(fields["output_max_bytes"])])
     if fields.get("append"):
         words.append(["--append"])
     if "retry" in fields:

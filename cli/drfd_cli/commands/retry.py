@@ -30,7 +30,7 @@ _COMPLETED = "COMPLETED"
 _FIELDS = {
     **dict.fromkeys(("cores", "mem", "io", "gres"), "demand"),
     "time": "time_limit_s", "begin": "begin_s", "hold": "held",
-    "retry_on": "retry", "notify_command": "notify",
+    "retry_on": "retry", "notify_command": "notify", "output_max": "output_max_bytes",
 }  # fmt: skip
 
 

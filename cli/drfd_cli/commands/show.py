@@ -105,6 +105,11 @@ def _group(job: SubmittedView) -> list[tuple[str, str]]:
     return [("group", f"{job['group']}{bound}")] if "group" in job else []
 
 
+def _limited(path: str, job: SubmittedView) -> str:
+    most = job.get("output_max_bytes")
+    return path if most is None else f"{path} (at most {show_size(most)})"
+
+
 def array_lines(array: DetailedArrayView) -> list[tuple[str, str]]:
     limit, submitted_at = array["time_limit_s"], array["submitted_at"]
     tasks = ", ".join(f"{count} {state}" for state, count in sorted(array["counts"].items()))
@@ -123,7 +128,7 @@ def array_lines(array: DetailedArrayView) -> list[tuple[str, str]]:
         ("submitted", output.show_time(submitted_at)),
         ("command", shlex.join(array["argv"])),
         ("directory", array["cwd"]),
-        ("output", array["stdout"]),
+        ("output", _limited(array["stdout"], array)),
         *_errors(array),
     ]
 
@@ -162,7 +167,7 @@ def job_lines(
         lines += [
             ("command", shlex.join(job["argv"])),
             ("directory", job["cwd"] or ""),
-            ("output", job["stdout"] or ""),
+            ("output", _limited(job["stdout"] or "", job)),
             *_errors(job),
         ]
     else:

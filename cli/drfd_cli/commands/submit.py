@@ -19,6 +19,7 @@ from drfd_cli import output
 from drfd_cli.commands.wait import wait_for
 from drfd_cli.options import (
     ARRAY,
+    OUTPUT,
     JobCommand,
     condition_options,
     connect,
@@ -121,6 +122,9 @@ class _SubmitCommand(JobCommand):
 )
 @click.option("-e", "--error", "stderr", metavar="FILE", help="Its errors, in a file of their own.")
 @click.option("--append", is_flag=True, help="Keep what is in its output file.")
+@click.option(
+    "--output-max", metavar="SIZE", type=OUTPUT, help="Stop it when it has written so much there."
+)
 @click.option("--pty", is_flag=True, help="Give it a terminal, to which `drf attach` goes.")
 @click.option("-w", "--wait", is_flag=True, help="Wait for its end; exit as it does.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the id alone.")

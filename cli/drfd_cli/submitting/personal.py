@@ -24,7 +24,7 @@ _VALUES = {
     "cores": "--cores", "memory": "--mem", "time": "--time", "name": "--name", "pool": "--pool",
     "priority": "--priority", "begin": "--begin", "retry": "--retry", "warn": "--warn",
     "array": "--array", "group": "--group", "notify_command": "--notify-command",
-    "output": "--output", "error": "--error",
+    "output": "--output", "error": "--error", "output_max": "--output-max",
 }  # fmt: skip
 #: Keys whose value may be a list → the option, and what joins its values, or "" for an option each.
 _LISTS = {
@@ -40,15 +40,15 @@ _FLAGS = {
 _PRESET_KEYS = (*_VALUES, *_LISTS, *_FLAGS)
 #: Keys outside a preset: what belongs to one kind of job only would be a trap as a default.
 _DEFAULT_KEYS = (
-    *("output", "cores", "memory", "time", "io", "pool", "notify", "notify_command", "export"),
-    *("warnings", "colour"),
+    *("output", "output_max", "cores", "memory", "time", "io", "pool", "notify"),
+    *("notify_command", "export", "warnings", "colour"),
 )
 _COLOURS = ("auto", "always", "never")
 #: Options of `drf submit` that `drf run` has not.
 _NOT_OF_RUN = frozenset(
     (
         *("--array", "--hold", "--preemptible", "--notify", "--notify-command", "--output"),
-        *("--error", "--append"),
+        *("--error", "--append", "--output-max"),
     )
 )
 _PATHS = ("output", "error")

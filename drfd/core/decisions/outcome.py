@@ -55,6 +55,13 @@ def judge_end(job: Job, end: AttemptEnded) -> tuple[Outcome | None, str]:
             f"the machine itself ran short of memory and this job was killed for it, "
             f"which was within its limit of {show_size(job.spec.demand.memory_bytes)}"
         )
+    if end.output_bytes is not None:
+        most = job.spec.output_max_bytes or 0
+        return Outcome.LIMIT_EXCEEDED, (
+            f"wrote {show_size(end.output_bytes)} to its output files, of which {show_size(most)} "
+            "are allowed, and was killed with all its processes; "
+            "--output-max allows more next time"
+        )
     if end.signal is not None:
         return Outcome.FAILED, f"killed by signal {end.signal} ({signal_name(end.signal)})"
     if end.exit_code is None:

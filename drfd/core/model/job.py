@@ -215,6 +215,8 @@ class JobSpec:
     stderr: str
     #: Whether its first run keeps what is in the output files, too.
     append: bool = False
+    #: How much a run may write to the output files, or None for no limit.
+    output_max_bytes: int | None = None
     #: Path of the submitter's socket that passes its descriptors 0, 1 and 2 (`drf run`).
     attach: str | None = None
     #: Dependencies that must be met before the job starts.

@@ -203,6 +203,8 @@ class AttemptEnded:
     #: Whether the job's own memory limit was the cause, not a shortage of the whole machine.
     over_limit: bool
     usage: Usage | None
+    #: How much it had written to its output files when it was killed for that, or None.
+    output_bytes: int | None = None
     #: For an end that was not observed, its cause: one of `core.decisions.outcome.LOSSES`.
     loss: str | None = None
 

@@ -88,6 +88,7 @@ def submission_fields(spec: JobSpec, payload: Payload) -> dict[str, object]:
         "stdout": spec.stdout,
         "stderr": spec.stderr,
         "append": spec.append or None,
+        "output_max_bytes": spec.output_max_bytes,
         "script": payload.script,
         "attach": spec.attach,
         "notify": None if notify is None else {"on": list(notify.on), "argv": list(notify.argv)},

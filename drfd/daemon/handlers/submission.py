@@ -106,6 +106,7 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
         stdout=request.stdout or f"{usual}.out",
         stderr=request.stderr or f"{usual}.err",
         append=request.append,
+        output_max_bytes=request.output_max_bytes,
         attach=request.attach,
         after=dependencies(request.after),
         begin_s=request.begin_s or None,

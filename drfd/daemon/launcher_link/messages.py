@@ -142,6 +142,7 @@ def order_for(
         proof=proof,
         tells_start=spec.notify is not None and "start" in spec.notify.on,
         empties_output=job.is_first_run and not (spec.append or shares_output(job, beside)),
+        output_max_bytes=spec.output_max_bytes or 0,
     )
 
 
@@ -281,6 +282,8 @@ class EndedReport(_AttemptReport, tag="ended", frozen=True, kw_only=True):
     signal: int | None
     oom_killed: bool
     over_limit: bool
+    #: How much it had written to its output files when it was killed for that, or None.
+    output_bytes: int | None = None
     #: Whether its cgroup is gone, too, so that nothing but its file is left.
     gone: bool = False
     #: Why it is not known how the attempt ended, or None.
@@ -391,6 +394,7 @@ def stimulus_for(report: AttemptReport, now: st.Now, measured: Usage | None) -> 
                 signal=report.signal,
                 oom_killed=report.oom_killed,
                 over_limit=report.over_limit,
+                output_bytes=report.output_bytes,
                 usage=_final_usage(report, measured),
                 loss=report.loss,
             )

@@ -6,6 +6,7 @@ import os
 import resource
 import select
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from drfd.launcher.protocol import Assignment, LaunchOrder
 from drfd.launcher.runner import identity, inheritance, privileges
 from drfd.launcher.runner.child import JobStart, run_notice
 from drfd.launcher.runner.failures import MAX_REPORT_BYTES, describe
+from drfd.launcher.runner.output_limit import OutputLimit, take_ready
 from drfd.launcher.runner.shortage import (
     DIRECTORY,
     MEMORY,
@@ -41,6 +43,8 @@ _SWEEP_S = 10.0
 #: After an OOM event, the kill counter is read at this interval (milliseconds), for this long
 #: (seconds).
 _OOM_POLL_MS, _OOM_POLL_S = 5, 30.0
+#: Seconds between two looks at the size of output files that have a limit.
+_OUTPUT_POLL_S = 1.0
 
 
 #: What a runner tells the launcher of its attempt.
@@ -125,6 +129,11 @@ class AttemptProcess:
     _drop_at_s: float = 0.0
     #: Readable when the kernel has killed for memory; None if this machine has no such descriptor.
     _oom_fd: int | None = None
+    #: The limit of its output files, if there is one, and what the job has written beyond it.
+    _output: OutputLimit | None = None
+    _output_bytes: int | None = None
+    #: When the output files are looked at next (monotonic clock).
+    _look_at_s: float = 0.0
     #: Until when the kill counter is read (monotonic clock).
     _poll_until_s: float = 0.0
     _used: UsageAtEnd = field(default_factory=UsageAtEnd)
@@ -146,6 +155,8 @@ class AttemptProcess:
         finally:
             if self._oom_fd is not None:
                 os.close(self._oom_fd)
+            if self._output is not None:
+                self._output.close()
 
     def _run(self, channel_fd: int) -> None:
         pid, failure = self._start_child(channel_fd)
@@ -184,7 +195,7 @@ class AttemptProcess:
         except OSError as error:
             return 0, describe(error)
         entry_out, entry_in = os.pipe()
-        report_out, report_in = os.pipe()
+        report_out, report_in = _socket_pair() if order.output_max_bytes else os.pipe()
         go_out, go_in = os.pipe()
         start = JobStart(
             self.assignment, user, groups, self.confinement, entry_in, entry_out, report_in, go_out,
@@ -210,7 +221,11 @@ class AttemptProcess:
         if not process.is_readable(report_fd, _START_S):
             os.close(go_fd)
             return failure(self._kill_hung_start(pid), None)
-        ready = os.read(report_fd, 1)
+        if self.order.output_max_bytes:
+            ready, outputs = take_ready(report_fd)
+            self._output = OutputLimit(outputs, self.order.output_max_bytes)
+        else:
+            ready = os.read(report_fd, 1)
         if ready == b"+":
             reach("runner.before-running-record")
             attempt_files.append(self.attempt_fd, "running", job)
@@ -286,9 +301,11 @@ class AttemptProcess:
                 privileges.drop_privileges(self._cgroup())
                 self.has_dropped_privileges = True
                 os.close(channel_fd)
+            if self._output is not None and now_s >= self._look_at_s:
+                self._insist_on_output_limit(self._output)
+                self._look_at_s = now_s + _OUTPUT_POLL_S
             is_polling = now_s < self._poll_until_s
-            pause_ms = None if self.has_dropped_privileges else (self._drop_at_s - now_s) * 1000 + 1
-            for fd, _ in poll.poll(_OOM_POLL_MS if is_polling else pause_ms):
+            for fd, _ in poll.poll(_OOM_POLL_MS if is_polling else self._pause_ms(now_s)):
                 os.read(fd, 4096)
                 if fd == self._oom_fd:
                     # The kernel signals before it kills: the counter follows a moment later.
@@ -298,6 +315,20 @@ class AttemptProcess:
                 self._kill_all()
                 self._poll_until_s = 0.0
         return status
+
+    def _pause_ms(self, now_s: float) -> float | None:
+        """Return for how long nothing but an event needs the runner."""
+        times = [] if self.has_dropped_privileges else [self._drop_at_s]
+        if self._output is not None:
+            times.append(self._look_at_s)
+        return (min(times) - now_s) * 1000 + 1 if times else None
+
+    def _insist_on_output_limit(self, output: OutputLimit) -> None:
+        """Kill the job if its output files have grown too large."""
+        if self._output_bytes is None:
+            self._output_bytes = output.exceeded()
+        if self._output_bytes is not None:
+            self._kill_all()
 
     def _cgroup(self) -> list[str]:
         """Return the directories of the job's cgroup."""
@@ -336,6 +367,7 @@ class AttemptProcess:
         peak_bytes = used.peak_kib * 1024 if used.peak_kib > 2 * own_kib else 0
         if peak_bytes:
             counted["largest_process_bytes"] = peak_bytes
+        why = {} if self._output_bytes is None else {"output_bytes": self._output_bytes}
         reach("runner.before-end-record")
         attempt_files.end_partial_line(self.attempt_fd)
         attempt_files.append(
@@ -353,6 +385,7 @@ class AttemptProcess:
                 "read_bytes": used.read_blocks * 512,
                 "written_bytes": used.written_blocks * 512,
                 "counted": counted,
+                **why,
             },
         )
         reach("runner.after-end-record")
@@ -363,6 +396,12 @@ class AttemptProcess:
         except (BrokenPipeError, BlockingIOError):
             # The launcher is gone, or so far behind that it reads all attempt files anyway.
             pass
+
+
+def _socket_pair() -> tuple[int, int]:
+    """Return the ends of a channel that takes descriptors, too."""
+    out, into = socket.socketpair()
+    return out.detach(), into.detach()
 
 
 def _write_go(fd: int) -> None:

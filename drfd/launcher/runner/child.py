@@ -112,7 +112,7 @@ class JobStart:
     #: The runner's end of that pipe.
     entry_out: int
     #: Pipe to the runner: a "+" when only the release is missing, or the report of a failure after
-    #: that. It is closed at exec.
+    #: that. It is closed at exec. A socket if the outputs have a limit: they go with the "+".
     report_fd: int
     #: Pipe from the runner: a "+" to release the process.
     go_fd: int
@@ -284,7 +284,12 @@ def _become_job(start: JobStart) -> None:
     else:
         _take_descriptors(payload.attach, outside).close()
     path, argv = _program(payload)
-    write(start.report_fd, b"+")
+    if order.output_max_bytes and payload.attach is None:
+        with socket.socket(fileno=start.report_fd) as report:
+            send_descriptors(report, b"+", (1, 2))
+            report.detach()
+    else:
+        write(start.report_fd, b"+")
     if read(go_fd, 1) != b"+":
         os._exit(125)
     inheritance.allow_core()

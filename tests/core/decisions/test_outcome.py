@@ -99,6 +99,15 @@ OOM: Fields = {"oom_killed": True}
 OVER: Fields = {"oom_killed": True, "over_limit": True}
 
 
+def test_a_job_that_wrote_too_much_is_told_how_much_that_was() -> None:
+    limited = replace(RUNNING, spec=replace(RUNNING.spec, output_max_bytes=1 << 30))
+    assert judge_end(limited, ended(**KILLED, output_bytes=3 << 29)) == (
+        Outcome.LIMIT_EXCEEDED,
+        "wrote 1.5G to its output files, of which 1G are allowed, and was killed with all its "
+        "processes; --output-max allows more next time",
+    )
+
+
 @pytest.mark.parametrize(
     ("end", "cause"),
     [

@@ -22,6 +22,7 @@ ASKED: dict[str, Any] = {
     "name": "train", "pool": "open", "time_limit_s": 0, "priority": -4, "umask": 0o77,
     "env": {"A": "1"}, "stdout": "%j", "stderr": "e", "script": "#!/bin/sh\n", "attach": "/a",
     "notify": {"on": ["fail"], "argv": ["say", "it"]}, "preemptible": True, "append": True,
+    "output_max_bytes": 1 << 30,
     "group": "sweep%2",
     "retry": {"times": 2, "on": ["TIMEOUT"]}, "warn": {"signal": 10, "before_s": 60},
     "if_never": "cancel",

@@ -330,6 +330,19 @@ def test_a_bell_that_nobody_answers_does_not_hold_up_the_runner(
     bell.close()
 
 
+@pytest.mark.parametrize("pause_s", [0, 2])
+def test_a_job_that_writes_too_much_is_killed_and_that_is_on_record(
+    driver: Driver, files: AttemptFiles, work: Path, pause_s: int
+) -> None:
+    """Before its runner drops its privileges, and after that."""
+    flood = shell(f"sleep {pause_s}; yes & wait", cwd=work, output_max_bytes=1 << 20)
+    driver.reap(driver.start(flood, files))
+    attempt = files.over()
+    assert how(attempt) == (None, signal.SIGKILL)
+    assert attempt.ended is not None
+    assert attempt.ended["output_bytes"] > 1 << 20
+
+
 def test_a_stopped_job_is_not_taken_for_an_ended_one(
     driver: Driver, files: AttemptFiles, work: Path
 ) -> None:

@@ -1,7 +1,7 @@
 /* What root has decided about a job, which the runner sends: see plan.py. */
 
 /* Its flags. */
-enum { DROPS = 1, JOINS_KEYRING = 2, EMPTIES_OUTPUT = 4, RESETS_OOM_SCORE = 8 };
+enum { DROPS = 1, JOINS_KEYRING = 2, EMPTIES_OUTPUT = 4, RESETS_OOM_SCORE = 8, SENDS_OUTPUTS = 16 };
 enum { MOST_PLAN = 1 << 22 };
 
 struct plan {

@@ -24,7 +24,7 @@ from drfd.payload.environment import DEFAULT_PATH, DEFAULTS, GRES_PREFIX, thread
 
 MAGIC = "drfd-plan-1"
 #: Flags of starter.c.
-DROPS, JOINS_KEYRING, EMPTIES_OUTPUT, RESETS_OOM_SCORE = 1, 2, 4, 8
+DROPS, JOINS_KEYRING, EMPTIES_OUTPUT, RESETS_OOM_SCORE, SENDS_OUTPUTS = 1, 2, 4, 8, 16
 
 
 def encode(job: JobStart, entrance: Entrance, capabilities: Capabilities) -> bytes:
@@ -35,6 +35,7 @@ def encode(job: JobStart, entrance: Entrance, capabilities: Capabilities) -> byt
     joins_keyring = job.has_quota and inheritance.why_no_keyrings() is None
     flags = DROPS * is_root | JOINS_KEYRING * joins_keyring
     flags |= EMPTIES_OUTPUT * order.empties_output
+    flags |= SENDS_OUTPUTS * bool(order.output_max_bytes)
     flags |= RESETS_OOM_SCORE * (inheritance.oom_score() != "0")
     usual, openmp = thread_defaults(order.threads) if order.threads else ({}, {})
     words = [

@@ -88,7 +88,10 @@ _Noreturn static void run(const struct plan *plan, int payload_fd, int go_fd)
 		script = script_of(plan, from.at, (size_t)(from.end - from.at), name);
 		write_script(&script);
 	}
-	must(call(write, report_fd, "+", 1), "setting", "");
+	if (plan->flags & SENDS_OUTPUTS && !*attach)
+		send_outputs();
+	else
+		must(call(write, report_fd, "+", 1), "setting", "");
 	if (call(read, go_fd, &go, 1) != 1 || go != '+')
 		quit(FAILED);
 	must(call(prlimit64, 0, RLIMIT_CORE, &plan->core, NULL), "setting", "");

@@ -93,6 +93,7 @@ def orders(draw: st.DrawFn) -> dict[str, Any]:
         "hidden": draw(st.sampled_from([(), ("ROCR_VISIBLE_DEVICES",)])),
         "variables": draw(st.sampled_from([{}, {"DRF_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": ""}])),
         "empties_output": draw(st.booleans()),
+        "output_max_bytes": draw(st.sampled_from([0, 0, 1 << 40])),
     }
 
 
