@@ -232,7 +232,7 @@ def _run_inside(job: str, options: Mapping[str, Given], command: list[str]) -> i
     made = translate({key: options[key] for key in _OF_STEP & options.keys()}, host_name())
     if "SLURM_NTASKS" in made.variables or "label" in options:
         command = [_program(), "srun", *_words_of_step(options, made), "--", *command]
-    with inside.command.make_context("srun", ["--", job, *command]) as context:
+    with inside.command.make_context("srun", [job, "--", *command]) as context:
         return int(inside.command.invoke(context))
 
 
