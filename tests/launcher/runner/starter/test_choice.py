@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,12 +26,25 @@ def program(starter: Path, tmp_path: Path) -> Path:
     return Path(shutil.copy(starter, tmp_path / "drfd-starter"))
 
 
+CHOOSE = """
+import os, sys
+from pathlib import Path
+from drfd.launcher.runner.starter.choice import choose
+from drfd.launcher.runner.starter.forked import Forked
+before = set(os.listdir("/proc/self/fd"))
+found = choose(Path(sys.argv[1]))
+assert isinstance(found, Forked), found.about
+assert set(os.listdir("/proc/self/fd")) == before, "nothing stays open"
+print(found.why)
+"""
+
+
 def refused(program: Path) -> str:
-    before = set(os.listdir("/proc/self/fd"))
-    found = choose(program)
-    assert isinstance(found, Forked), found.about
-    assert set(os.listdir("/proc/self/fd")) == before, "nothing stays open"
-    return found.why
+    """In a process of its own, where nobody else opens a file meanwhile."""
+    command = [sys.executable, "-c", CHOOSE, str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 def test_a_program_of_these_sources_is_used(program: Path) -> None:
