@@ -107,11 +107,16 @@ def prepare(places: Places) -> int:
         raise HostError(
             "running", text, hint=f"DRFD_SOCKET or --socket name its socket: {address}"
         ) from None
-    status = os.fstat(lock)
-    # Root must not empty a file that has another name elsewhere.
-    if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+    if _is_plain(lock):
         os.truncate(lock, 0)
     return lock
+
+
+def _is_plain(lock: int) -> bool:
+    """Return whether this is a file without another name: root has opened it, and must not change
+    a file elsewhere."""
+    status = os.fstat(lock)
+    return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
 
 
 def _published(lock: int) -> str:
@@ -123,8 +128,14 @@ def _published(lock: int) -> str:
 
 
 def publish(lock: int, socket_path: Path) -> None:
-    """Note in the lock's file that the daemon answers, and where."""
-    os.pwrite(lock, os.fsencode(socket_path.absolute()), 0)
+    """Note in the lock's file that the daemon answers, and where. On a full disk it answers all the
+    same, and a second daemon cannot say where."""
+    if not _is_plain(lock):
+        return
+    try:
+        os.pwrite(lock, os.fsencode(socket_path.absolute()), 0)
+    except OSError as error:
+        log.warning("event=address-not-noted error=%s", error.strerror)
 
 
 def _make_state(state: Path) -> None:

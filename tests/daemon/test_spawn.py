@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import stat
@@ -60,6 +61,28 @@ def test_one_state_directory_has_one_daemon(tmp_path: Path) -> None:
     os.close(lock)
     os.close(prepare(places))
     assert (places.controller / "lock").read_bytes() == b""
+
+
+def test_a_daemon_starts_on_a_full_disk_and_writes_into_no_file_of_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    places = Places(tmp_path / "state")
+    lock = prepare(places)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        publish(lock, tmp_path / "socket")
+    os.close(lock)
+    other = tmp_path / "other"
+    other.write_text("theirs")
+    (places.controller / "lock").unlink()
+    os.link(other, places.controller / "lock")
+    lock = prepare(places)
+    publish(lock, tmp_path / "socket")
+    os.close(lock)
+    assert other.read_text() == "theirs"
 
 
 def test_with_somebody_elses_launcher_the_state_directory_may_be_somebody_elses(
