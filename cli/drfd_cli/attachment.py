@@ -35,9 +35,10 @@ class AttachSocket:
     Its directory is open to the user alone.
     """
 
-    def __init__(self) -> None:
-        """Raises OSError."""
-        self._directory = _new_directory()
+    def __init__(self, above: str | None = None) -> None:
+        """`above`: where to make its directory, if not where it may disappear with the login.
+        Raises OSError."""
+        self._directory = _new_directory() if above is None else _directory_in(above)
         self.path = os.path.join(self._directory, "attach")
         self._socket = _socket.socket(_socket.AF_UNIX)
         try:
@@ -105,6 +106,13 @@ def _new_directory() -> str:
         import tempfile
 
         return tempfile.mkdtemp(prefix="drf-run-")
+    return path
+
+
+def _directory_in(above: str) -> str:
+    os.makedirs(above, 0o700, exist_ok=True)
+    path = os.path.join(above, f"drf-run-{os.urandom(6).hex()}")
+    os.mkdir(path, 0o700)
     return path
 
 

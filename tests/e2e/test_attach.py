@@ -156,6 +156,22 @@ def test_a_batch_job_with_a_terminal(sit: Sit, instance: Instance) -> None:
     assert "got word" in "\n".join(again.lines())
 
 
+def test_a_batch_job_has_a_terminal_in_each_run_and_after_the_login_is_over(
+    sit: Sit, instance: Instance
+) -> None:
+    script = "tty; [ -e again ] || { touch again; exit 3; }"
+    login = instance.work / "login"
+    login.mkdir(mode=0o700)
+    words = ("submit", "--hold", "--pty", "--retry", "1", "--", "sh", "-c", script)
+    terminal = sit("env", f"XDG_RUNTIME_DIR={login}", DRF, *words)
+    assert terminal.ends() == 0
+    assert not [*login.iterdir()], "it disappears with the login"
+    instance.drf("release", "1")
+    assert instance.wait_end(1)["exit_code"] == 0
+    assert instance.output(1).count("/dev/pts/") == 2
+    wait_for("nothing left", lambda: not [*(instance.work / "state" / "drfd" / "start").iterdir()])
+
+
 def test_it_says_what_it_cannot_return_to(sit: Sit, instance: Instance) -> None:
     batch = instance.submit("--", "sleep", "1000")
     refused = sit(DRF, "attach", str(batch))
@@ -169,3 +185,5 @@ def test_it_says_what_it_cannot_return_to(sit: Sit, instance: Instance) -> None:
     assert "needs a terminal" in instance.drf("attach", "2", check=False).stderr
     array = instance.drf("submit", "--pty", "--array", "0-1", "--", "true", check=False)
     assert "not for an array" in array.stderr
+    limited = instance.drf("submit", "--pty", "--output-max", "1M", "--", "true", check=False)
+    assert "--output-max does not limit" in limited.stderr

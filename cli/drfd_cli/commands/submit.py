@@ -149,6 +149,10 @@ def command(
         return _again(ctx, [*of_slurm, *own, *args])
     if pty and asked["array"] is not None:
         raise click.UsageError("--pty is for one job, not for an array", ctx)
+    if pty and asked["output_max"] is not None:
+        if all(each.option != "--output-max" for each in ctx.meta.get("drf.personal", ())):
+            raise click.UsageError("--output-max does not limit what goes to a terminal", ctx)
+        asked["output_max"] = None
     client = connect()
     if "drf.slurm" in ctx.meta:
         from drfd_cli.slurm.batch_script import resolve
@@ -192,8 +196,13 @@ def command(
 
 def _attach_socket() -> AttachSocket:
     from drfd_cli.attachment import AttachSocket
+    from drfd_cli.relay.keeper import lasting_directory
 
-    return AttachSocket()
+    try:
+        return AttachSocket(lasting_directory())
+    except OSError:
+        # The user's home cannot be written, or takes no sockets.
+        return AttachSocket()
 
 
 def _submitted(

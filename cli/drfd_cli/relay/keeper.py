@@ -24,6 +24,7 @@ from drfd_cli.relay.pty import Pty, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, NoReturn, Protocol
 
     class Entrance(Protocol):
@@ -54,11 +55,20 @@ _BACKLOG = 4
 def place_of(attach_path: str) -> str:
     """Return the path at which the keeper of a job listens, by the path of the job's attach socket,
     whose directory has a name that no other has."""
+    return os.path.join(_state(), "attach", os.path.basename(os.path.dirname(attach_path)))
+
+
+def lasting_directory() -> str:
+    """Return the directory for the attach socket of a job that may start after its user's login is
+    over."""
+    return os.path.join(_state(), "start")
+
+
+def _state() -> str:
     state = os.environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(state):
         state = os.path.join(os.path.expanduser("~"), ".local", "state")
-    name = os.path.basename(os.path.dirname(attach_path))
-    return os.path.join(state, "drfd", "attach", name)
+    return os.path.join(state, "drfd")
 
 
 def detach(client: Connection, pty: Pty, watch: Watch, job_id: int, attach_path: str) -> str:
@@ -129,8 +139,8 @@ class TerminalKeeper:
         self, pty: Pty, watch: Watch, file: int, place: str,
         entrance: Entrance | None = None,
     ) -> None:  # fmt: skip
-        """`file` takes the output. `entrance`: where the job will ask for its terminal; None
-        if it has it."""
+        """`file` takes the output. `entrance`: where each run of the job asks for its terminal;
+        None if it has it."""
         self._pty = pty
         self._watch = watch
         self._file = file
@@ -148,6 +158,7 @@ class TerminalKeeper:
         try:
             os.makedirs(directory, 0o700, exist_ok=True)
             _tidy(directory)
+            _tidy_start()
             with at_socket(self._place) as address:
                 listener.bind(address)
             listener.listen(_BACKLOG)
@@ -171,7 +182,7 @@ class TerminalKeeper:
                 self._admit()
             elif self._visitor is not None and self._visitor.fileno() in ready:
                 self._hear(self._visitor)
-            if self._visitor is None and self._entrance is None:
+            if self._visitor is None:
                 self._pty.look_again()
                 self._copy()
 
@@ -181,9 +192,13 @@ class TerminalKeeper:
         return [*(each.fileno() for each in sources if each is not None), *outputs]
 
     def _serve_job(self, entrance: Entrance) -> None:
-        if entrance.serve(self._pty):
-            entrance.close()
-            self._entrance = None
+        """Give a run of the job its terminal. It may run again: after a failure, or when it has
+        been preempted."""
+        try:
+            entrance.serve(self._pty)
+        except OSError:
+            # Its process has just been killed.
+            pass
 
     def _admit(self) -> None:
         """Lend the terminal to a visitor, instead of the one that has it."""
@@ -245,11 +260,34 @@ class TerminalKeeper:
 
 def _tidy(directory: str) -> None:
     """Remove sockets of keepers that were there before the machine was started the last time."""
+    for path in _old(directory):
+        _try_removing(os.unlink, path)
+
+
+def _tidy_start() -> None:
+    """Remove the attach sockets of such keepers, with their directories."""
+    directory = lasting_directory()
+    for path in _old(directory) if os.path.isdir(directory) else ():
+        _try_removing(os.unlink, os.path.join(path, "attach"))
+        _try_removing(os.rmdir, path)
+
+
+def _old(directory: str) -> list[str]:
     booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    found = []
     for entry in os.scandir(directory):
         try:
             if entry.stat(follow_symlinks=False).st_mtime < booted_s:
-                os.unlink(entry.path)
+                found.append(entry.path)
         except OSError:
             # Somebody else has removed it.
             continue
+    return found
+
+
+def _try_removing(remove: Callable[[str], None], path: str) -> None:
+    try:
+        remove(path)
+    except OSError:
+        # Somebody else has removed it.
+        pass
