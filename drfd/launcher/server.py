@@ -326,6 +326,7 @@ class Launcher:
             "processes": None if self.processes is None else asdict(self.processes),
             "min_uid": self.policy.min_uid,
             "allowed_uids": sorted(self.policy.allowed_uids),
+            "output_max": True,
         }
 
     def _handle(self, message: Message, payload_fd: int) -> None:

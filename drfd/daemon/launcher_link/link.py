@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import dataclasses
 import errno
 import logging
 import os
@@ -252,11 +253,8 @@ class LauncherConnection:
             self._submit(self._refused_by_stray(effect, job))
             return
         if isinstance(effect, Launch):
-            disks = {disk.name for disk in self._link.settings.disks}
-            missing = job.spec.demand.used_disks.difference(disks)
-            if missing:
-                # The disk was removed from the configuration after the job was admitted.
-                text = f"the disk {min(missing)} is not in the configuration any more"
+            text = self._unkept_limit(job)
+            if text is not None:
                 self._submit(LaunchAborted(self._engine.clock(), job.id, job.attempt, text))
                 return
             order, payload = self._order_and_payload(job)
@@ -288,6 +286,21 @@ class LauncherConnection:
         finally:
             del self._inside[number]
 
+    def _unkept_limit(self, job: Job) -> str | None:
+        """Return why a limit of the job cannot be kept, without which it must not start, or
+        None."""
+        disks = {disk.name for disk in self._link.settings.disks}
+        missing = job.spec.demand.used_disks.difference(disks)
+        if missing:
+            # The disk was removed from the configuration after the job was admitted.
+            return f"the disk {min(missing)} is not in the configuration any more"
+        if job.spec.output_max_bytes is not None and not self._link.hello.get("output_max"):
+            return (
+                "drfd-launcher is of an older version, which keeps no --output-max: an "
+                "administrator restarts it"
+            )
+        return None
+
     def _refused_by_stray(self, effect: Effect, job: Job) -> Stimulus:
         """Return the stimulus in place of an effect, if the launcher has an attempt of another job
         under the same id and attempt number."""
@@ -311,6 +324,9 @@ class LauncherConnection:
             proof=payload.proof,
             beside=engine.ledger.allocated_jobs(),
         )
+        if order.output_max_bytes and not self._link.hello.get("output_max"):
+            # At such an order, a launcher of before it drops the connection, again and again.
+            order = dataclasses.replace(order, output_max_bytes=0)
         return with_slurm_variables(order, payload.env), payload
 
     def _send_attempt(self, effect: Effect) -> None:

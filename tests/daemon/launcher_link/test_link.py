@@ -835,6 +835,29 @@ async def test_a_job_whose_disk_is_gone_is_not_launched_without_its_limit(bench:
         assert brief(b.taken()) == [LIST, order("launch", 2), order("remove", 1)]
 
 
+async def test_a_launcher_of_before_output_limits_gets_no_order_that_it_cannot_read(
+    bench: OpenBench,
+) -> None:
+    """It would drop the connection at each such order, and no other job would start either."""
+
+    async with bench(present=False) as b:
+        limited = spec(asks=demand(1), notify=NOTIFY, output_max_bytes=1 << 20)
+        live_through(b.engine, [st.SubmitAsked(now(), limited), asks()])
+        await b.launcher.start()
+        await b.ready()
+        await b.state(1, "CLEANING")
+        await b.quiet()
+        assert "restarts it" in b.job(1).outcome_text
+        sent = b.taken()
+        assert sorted(each["cmd"] for each in sent) == ["launch", "list", "notify"]
+        assert all("output_max_bytes" not in each for each in sent)
+        b.link.hello["output_max"] = True
+        await b.ask(st.SubmitAsked(now(), limited))
+        await b.state(3, "STARTING")
+        await b.quiet()
+        assert b.taken()[-1]["output_max_bytes"] == 1 << 20
+
+
 @pytest.mark.parametrize(
     ("hello", "uid", "is_refused"),
     [
