@@ -69,6 +69,13 @@ _PERSONALITY_QUERY = 0xFFFFFFFF
 
 _CAPABILITY_VERSION_3 = 0x20080522
 
+# -- statx(2) ---------------------------------------------------------------------------------
+
+_AT_EMPTY_PATH, _AT_STATX_DONT_SYNC, _STATX_BASIC_STATS = 0x1000, 0x4000, 0x7FF
+#: `struct statx` up to the device: stx_mode, stx_ino, stx_size, and the device's two numbers.
+_STATX = struct.Struct("=28xH2xQQ88xII")
+_STATX_BYTES = 256
+
 #: Call → its number for each architecture; those that share include/uapi/asm-generic/unistd.h
 #: have one column.
 _GENERIC = ("aarch64", "riscv64", "loongarch64")
@@ -81,6 +88,7 @@ _NUMBERS: dict[str, dict[str, int]] = {
     "landlock_create_ruleset": dict.fromkeys(("x86_64", "ppc64le", "s390x", *_GENERIC), 444),
     "landlock_add_rule": dict.fromkeys(("x86_64", "ppc64le", "s390x", *_GENERIC), 445),
     "landlock_restrict_self": dict.fromkeys(("x86_64", "ppc64le", "s390x", *_GENERIC), 446),
+    "statx": {"x86_64": 332, "ppc64le": 383, "s390x": 379} | dict.fromkeys(_GENERIC, 291),
     "capget": {"x86_64": 125, "ppc64le": 183, "s390x": 184} | dict.fromkeys(_GENERIC, 90),
     "capset": {"x86_64": 126, "ppc64le": 184, "s390x": 185} | dict.fromkeys(_GENERIC, 91),
 }
@@ -152,8 +160,32 @@ _landlock_create = _numbered("landlock_create_ruleset", _pointer, _size, _uint)
 _landlock_add = _numbered("landlock_add_rule", _int, _int, _pointer, _uint)
 _landlock_restrict = _numbered("landlock_restrict_self", _int, _uint)
 _ioprio_set = _numbered("ioprio_set", _int, _int, _int)
+_statx = _numbered("statx", _int, _text, _int, _uint, _pointer)
 _capget = _numbered("capget", _pointer, _pointer)
 _capset = _numbered("capset", _pointer, _pointer)
+
+
+# -- files ------------------------------------------------------------------------------------
+
+
+class KnownStatus(NamedTuple):
+    """What the kernel knows of an open file."""
+
+    mode: int
+    inode: int
+    size: int
+    device: tuple[int, int]
+
+
+def known_status(fd: int) -> KnownStatus:
+    """Return the status of an open file without asking a server or another process for it, which
+    may never answer: of a file on NFS or FUSE it may be out of date, except for what was written
+    here. Raises OSError."""
+    buffer = ctypes.create_string_buffer(_STATX_BYTES)
+    flags = _AT_EMPTY_PATH | _AT_STATX_DONT_SYNC
+    _checked(_statx(fd, b"", flags, _STATX_BASIC_STATS, buffer), "statx")
+    mode, inode, size, *device = _STATX.unpack_from(buffer)
+    return KnownStatus(mode, inode, size, (device[0], device[1]))
 
 
 # -- processes --------------------------------------------------------------------------------

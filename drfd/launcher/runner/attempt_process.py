@@ -45,6 +45,11 @@ _SWEEP_S = 10.0
 _OOM_POLL_MS, _OOM_POLL_S = 5, 30.0
 #: Seconds between two looks at the size of output files that have a limit.
 _OUTPUT_POLL_S = 1.0
+#: Why a job with a limit of its output does not start: a limit that cannot hold is none.
+_UNSEEN = (
+    "--output-max cannot be kept, because drfd may not see the size of the output files; write "
+    "them to another file system, or leave the limit out"
+)
 
 
 #: What a runner tells the launcher of its attempt.
@@ -223,7 +228,13 @@ class AttemptProcess:
             return failure(self._kill_hung_start(pid), None)
         if self.order.output_max_bytes:
             ready, outputs = take_ready(report_fd)
-            self._output = OutputLimit(outputs, self.order.output_max_bytes)
+            try:
+                self._output = OutputLimit(outputs, self.order.output_max_bytes)
+            except OSError as error:
+                os.close(go_fd)
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                return failure(f"{_UNSEEN} ({error.strerror})", None)
         else:
             ready = os.read(report_fd, 1)
         if ready == b"+":

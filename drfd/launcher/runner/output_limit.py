@@ -13,6 +13,7 @@ import stat
 from collections.abc import Iterable
 
 from drfd.linux.sealed import receive
+from drfd.linux.syscalls import known_status
 
 #: Standard output and standard error.
 _MOST_OUTPUTS = 2
@@ -30,19 +31,27 @@ class OutputLimit:
     """The output files of a running job, and how far each may grow."""
 
     def __init__(self, fds: Iterable[int], most_bytes: int) -> None:
-        """Take the descriptors over. Only regular files are measured, each once."""
+        """Take the descriptors over. Only regular files are measured, each once. Raises OSError
+        for a file that is hidden from root, as on a FUSE mount."""
         self.most_bytes = most_bytes
         #: Descriptor → size at the start of the job.
         self._before: dict[int, int] = {}
         seen = set()
-        for fd in fds:
-            status = os.fstat(fd)
-            file = status.st_dev, status.st_ino
-            if not stat.S_ISREG(status.st_mode) or file in seen:
+        left = [*fds]
+        try:
+            while left:
+                status = known_status(left[0])
+                fd, file = left.pop(0), (status.device, status.inode)
+                if not stat.S_ISREG(status.mode) or file in seen:
+                    os.close(fd)
+                    continue
+                seen.add(file)
+                self._before[fd] = status.size
+        except OSError:
+            for fd in left:
                 os.close(fd)
-                continue
-            seen.add(file)
-            self._before[fd] = status.st_size
+            self.close()
+            raise
 
     def exceeded(self) -> int | None:
         """Return how many bytes the files have grown if that is more than allowed, or None. What
@@ -58,7 +67,8 @@ class OutputLimit:
 
 def _size(fd: int) -> int:
     try:
-        return os.fstat(fd).st_size
+        # The runner must not wait for a file system that hangs: it would never record the end.
+        return known_status(fd).size
     except OSError:
-        # A network file system is away.
+        # The file system is away.
         return 0

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from pathlib import Path
 
+import pytest
+
+from drfd.launcher.runner import output_limit
 from drfd.launcher.runner.output_limit import OutputLimit, take_ready
+from drfd.linux.syscalls import KnownStatus, known_status
 from drfd.linux.unix_sockets import send_descriptors
 
 
@@ -54,6 +59,36 @@ def test_pipes_and_devices_have_no_limit() -> None:
     # They are closed.
     assert os.read(out, 1) == b""
     os.close(out)
+
+
+def test_of_a_file_whose_size_is_hidden_nothing_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a FUSE mount, which only its user may look into."""
+    seen = []
+
+    def status(fd: int) -> KnownStatus:
+        seen.append(fd)
+        if len(seen) > 1:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return known_status(fd)
+
+    monkeypatch.setattr(output_limit, "known_status", status)
+    fds = opened(tmp_path / "out"), opened(tmp_path / "err")
+    with pytest.raises(PermissionError):
+        OutputLimit(fds, 10)
+    for fd in fds:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+
+
+def test_what_the_kernel_knows_of_a_file_is_what_fstat_says(tmp_path: Path) -> None:
+    fd = opened(tmp_path / "out", "text")
+    known, full = known_status(fd), os.fstat(fd)
+    assert known.mode == full.st_mode
+    assert (known.inode, known.size) == (full.st_ino, 4)
+    assert os.makedev(*known.device) == full.st_dev
+    os.close(fd)
 
 
 def test_outputs_come_with_the_first_byte_of_the_report(tmp_path: Path) -> None:
