@@ -169,7 +169,24 @@ def test_a_batch_job_has_a_terminal_in_each_run_and_after_the_login_is_over(
     instance.drf("release", "1")
     assert instance.wait_end(1)["exit_code"] == 0
     assert instance.output(1).count("/dev/pts/") == 2
-    wait_for("nothing left", lambda: not [*(instance.work / "state" / "drfd" / "start").iterdir()])
+    left = instance.work / "state" / "drfd"
+    wait_for("nothing left", lambda: not [*left.glob("*/*/*")])
+
+
+def test_sockets_of_other_machines_with_the_same_home_stay(sit: Sit, instance: Instance) -> None:
+    old, other = (
+        instance.work / "state" / "drfd" / kind / machine / "drf-run-1"
+        for kind, machine in (("attach", os.uname().nodename), ("attach", "another.machine"))
+    )
+    for each in (old, other):
+        each.parent.mkdir(parents=True)
+        each.touch()
+        os.utime(each, (1, 1))
+    terminal = sit(DRF, "submit", "--pty", "--", "true")
+    assert terminal.ends() == 0
+    instance.wait_end(1)
+    assert not old.exists()
+    assert other.exists()
 
 
 def test_it_says_what_it_cannot_return_to(sit: Sit, instance: Instance) -> None:

@@ -4,7 +4,7 @@ It copies what the job writes into the job's output file, lends the terminal to 
 ends with the job. If it is killed, the job loses its terminal as if drf had hung up.
 
 `drf attach` finds it at a socket in the user's home, because the directory of a login's runtime
-files disappears with the login.
+files disappears with the login. Machines may share that home: each has a directory of its own.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ _BACKLOG = 4
 def place_of(attach_path: str) -> str:
     """Return the path at which the keeper of a job listens, by the path of the job's attach socket,
     whose directory has a name that no other has."""
-    return os.path.join(_state(), "attach", os.path.basename(os.path.dirname(attach_path)))
+    return os.path.join(_place("attach"), os.path.basename(os.path.dirname(attach_path)))
 
 
 def lasting_directory() -> str:
     """Return the directory for the attach socket of a job that may start after its user's login is
     over."""
-    return os.path.join(_state(), "start")
+    return _place("start")
 
 
-def _state() -> str:
+def _place(name: str) -> str:
     state = os.environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(state):
         state = os.path.join(os.path.expanduser("~"), ".local", "state")
-    return os.path.join(state, "drfd")
+    return os.path.join(state, "drfd", name, os.uname().nodename)
 
 
 def detach(client: Connection, pty: Pty, watch: Watch, job_id: int, attach_path: str) -> str:
