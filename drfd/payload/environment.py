@@ -148,8 +148,12 @@ def capture(env: Mapping[str, str], keep: Collection[str]) -> dict[str, str]:
 
 def addressed(env: Mapping[str, str], socket: str) -> dict[str, str]:
     """Return the variables with the address of the daemon that the job is submitted to, so that
-    `drf` inside the job talks to the same one. That of the system is found without it."""
-    if socket == SYSTEM_SOCKET or SOCKET in env:
+    `drf` inside the job talks to the same one. That of the system is found without it. An address
+    that was given for the job alone stays."""
+    named = env.get(SOCKET)
+    if named is None and socket == SYSTEM_SOCKET:
+        return dict(env)
+    if named is not None and named != os.environ.get(SOCKET):
         return dict(env)
     return {**env, SOCKET: os.path.abspath(socket)}
 

@@ -123,6 +123,11 @@ def test_a_job_gets_the_address_of_its_daemon_unless_that_is_the_systems(
     assert addressed({"A": "x"}, SYSTEM_SOCKET) == {"A": "x"}
     assert addressed({"A": "x"}, "s") == {"A": "x", "DRFD_SOCKET": f"{tmp_path}/s"}
     assert addressed({"DRFD_SOCKET": "/other"}, "s") == {"DRFD_SOCKET": "/other"}
+    # The submitter's own may be relative to another directory, or --socket names another daemon.
+    monkeypatch.setenv("DRFD_SOCKET", "s")
+    assert addressed({"DRFD_SOCKET": "s"}, "s") == {"DRFD_SOCKET": f"{tmp_path}/s"}
+    assert addressed({"DRFD_SOCKET": "s"}, "/another") == {"DRFD_SOCKET": "/another"}
+    assert addressed({"DRFD_SOCKET": "s"}, SYSTEM_SOCKET) == {"DRFD_SOCKET": SYSTEM_SOCKET}
 
 
 def test_naming_what_is_not_there_adds_nothing() -> None:
