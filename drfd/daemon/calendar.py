@@ -144,9 +144,8 @@ def _read_reason(value: object) -> str:
 
 
 def _read_start(value: object) -> float | Weekly:
-    if isinstance(value, datetime):
-        return value.timestamp()
-    text = value.strip() if isinstance(value, str) else ""
+    # A date and time of TOML is one without quotes.
+    text = str(value).strip() if isinstance(value, str | datetime) else ""
     weekly = _WEEKLY.fullmatch(text)
     if weekly is not None:
         day = next((n for n, name in enumerate(_DAYS) if _is_day(weekly[1], name)), None)

@@ -425,6 +425,7 @@ def test_a_wrong_value_is_an_error_that_names_its_key(path: Path, key: str, valu
         ("[[window]]\nname = 'a'\nstart = 'Sat 02:00'\n", "window[0].length"),
         ("[[window]]\nname = 'a'\nstart = '2026-02-30 02:00'\n", "window[0].start"),
         ("[[window]]\nname = 'a'\nstart = '2026-12-01'\n", "window[0].start"),
+        ("[[window]]\nname = 'a'\nstart = 0001-01-01 00:00:00\n", "window[0].start"),
         ("[[window]]\nname = 'a'\nstart = 'Sat 24:00'\n", "window[0].start"),
         ("[[window]]\nname = 'a'\nstart = 'Someday 02:00'\n", "window[0].start"),
         ("[[window]]\nname = 'a'\nstart = 7\n", "window[0].start"),
