@@ -609,6 +609,8 @@ class Ledger:
         tables = "queues used allocations allocated taken job_counts dependents begins"
         for table in (*tables.split(), "arrays", "groups"):
             assert getattr(self, table) == getattr(fresh, table), f"ledger: {table} is wrong"
+        held_back = self.queues.held_back(), fresh.queues.held_back()
+        assert held_back[0] == held_back[1], "ledger: the count of jobs held back is wrong"
         assert all(amount >= 0 for amount in self.allocated)
         assert all(each == 1 for each in self.taken.values()), "an instance is held twice"
         assert all(job_id < self.next_id for job_id in self.jobs)

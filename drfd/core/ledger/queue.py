@@ -301,6 +301,8 @@ class Queues(dict[str, LeafQueue]):
         #: All jobs in the queues and those held back, by their lengths; None while `longest_s`
         #: is infinite.
         self._by_length: dict[int, dict[_Place, Line]] | None = None
+        #: The number of jobs of each leaf that are held back.
+        self._held_back = Counter[str]()
 
     def change(self, job: Job, wanted: Vector, runs: Sequence[Run], sign: int) -> None:
         """Add (`sign` 1) or remove (-1) a waiting job, or tasks that it represents.
@@ -324,6 +326,8 @@ class Queues(dict[str, LeafQueue]):
             length = length_s(job)
             self._note_length(length, place, runs, sign)
             if length > self.longest_s:
+                count = sum(last - first + 1 for _, first, last in runs)
+                self._count_held_back(place.leaf, sign * count)
                 return
         self._put_at(place, runs, sign)
 
@@ -340,8 +344,10 @@ class Queues(dict[str, LeafQueue]):
         before, self.longest_s = self.longest_s, longest_s
         for length, places in self._by_length.items():
             if (length > before) is not (length > longest_s):
+                sign = -1 if length > longest_s else 1
                 for place, line in places.items():
-                    self._put_at(place, [*line.runs()], -1 if length > longest_s else 1)
+                    self._count_held_back(place.leaf, -sign * len(line))
+                    self._put_at(place, [*line.runs()], sign)
         if longest_s == inf:
             self._by_length = None
 
@@ -352,12 +358,12 @@ class Queues(dict[str, LeafQueue]):
 
     def held_back(self) -> Counter[str]:
         """Return the number of jobs of each leaf that are held back."""
-        found = Counter[str]()
-        for length, places in (self._by_length or {}).items():
-            if length > self.longest_s:
-                for place, line in places.items():
-                    found[place.leaf] += len(line)
-        return found
+        return self._held_back
+
+    def _count_held_back(self, leaf: str, count: int) -> None:
+        self._held_back[leaf] += count
+        if not self._held_back[leaf]:
+            del self._held_back[leaf]
 
     def _note_length(self, length: int, place: _Place, runs: Sequence[Run], sign: int) -> None:
         assert self._by_length is not None
