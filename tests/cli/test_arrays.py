@@ -264,7 +264,8 @@ def test_log_of_an_array_names_a_task_to_ask_for(drf: Drf, daemon: CannedDaemon)
     result = drf("log", 42)
     assert (result.code, result.out) == (1, "")
     assert result.err == (
-        "drf: 42 is an array; each task has an output of its own (drf log 42_5)\n"
+        "drf: 42 is an array; each task has an output of its own "
+        "(drf log 42_5; of all: drf log '42_[5,9-99]')\n"
     )
 
 

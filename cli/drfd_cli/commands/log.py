@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _POLL_S = 0.2
 #: Ended jobs of a group that are shown.
 _RECENT = 20
+#: Longest list of indices that is repeated in a hint.
+_INDICES = 40
 #: Bytes read at once.
 _BLOCK_BYTES = 1 << 16
 #: Bytes after which a line is broken, where each line has its job's id before it.
@@ -89,10 +91,13 @@ def _ref(row: JobView) -> Ref:
 def _job(client: Connection, job_id: Ref) -> JobView:
     reply = client.request("show", id=job_id)
     if "array" in reply:
-        first = reply["array"]["array_tasks"].partition("-")[0].partition(",")[0]
+        indices = reply["array"]["array_tasks"]
+        first = indices.partition("-")[0].partition(",")[0]
+        several = first != indices and len(indices) <= _INDICES
+        every = f"; of all: drf log '{job_id}_[{indices}]'" if several else ""
         raise Refused(
             "no-output", f"{job_id} is an array; each task has an output of its own",
-            hint=f"drf log {job_id}_{first}",
+            hint=f"drf log {job_id}_{first}{every}",
         )  # fmt: skip
     job = reply["job"]
     if job["stdout"] is None:
