@@ -107,6 +107,10 @@ class TomlTable(StrictTable):
     def done(self) -> None:
         """Raise ConfigError for a key of this table, or of one below, that was never read."""
         others = f"known keys: {', '.join(sorted(self._known))}" if self._known else ""
+        for key in set(self._values) - self._known - self._old_names:
+            homes = [f"[{child._place}]" for child in self._children if key in child._known]
+            if homes:
+                raise self.error(self.at(key), "unknown key", f"it belongs in {' or '.join(homes)}")
         self.refuse_unknown(self._known | self._old_names, others=others)
         for child in self._children:
             child.done()

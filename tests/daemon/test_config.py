@@ -241,6 +241,9 @@ def test_weights_are_exact(path: Path) -> None:
          "FILE: enforcement.grase: unknown key (did you mean grace?)"),
         ("[daemon]\nsystem_user = ['a']\n",
          "FILE: daemon.system_user: unknown key (did you mean system_users?)"),
+        ("respect_external_load = false\n",
+         "FILE: respect_external_load: unknown key (it belongs in [scheduling])"),
+        ("memory = '1G'\n", "FILE: memory: unknown key (it belongs in [capacity] or [defaults])"),
         ("[limits]\nzzz = 1\n",
          "FILE: limits.zzz: unknown key (known keys: changes_per_second, command, "
          "connections_per_user, environment, reserve_disk, reserve_memory, script, "
