@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -222,11 +222,29 @@ STATES = (
 )
 
 
+#: The fields that choose jobs, unless they hold one of `_NOTHING`.
+_FILTERS = ("user", "name", "group", "states", "everything")
+_NOTHING = (None, (), False)
+
+
 def state_option(text: str) -> Callable[[F], F]:
     return click.option(
         "-s", "--state", "states", metavar="STATE", multiple=True, help=text,
         type=click.Choice(STATES, case_sensitive=False),
     )  # fmt: skip
+
+
+def ids_or_filters(chosen: Mapping[str, object]) -> None:
+    """Raise UsageError if ids stand beside options that choose jobs: the daemon would act on all
+    the ids, also on those that the options were to spare."""
+    filters = [name for name in _FILTERS if chosen.get(name) not in _NOTHING]
+    if chosen["ids"] and filters:
+        params = click.get_current_context().command.params
+        given = [param.opts[-1] for param in params if param.name in filters]
+        raise click.UsageError(
+            f"{' and '.join(given)} cannot narrow ids: name jobs by their ids, or choose them with "
+            "--user, --name, --group, --state"
+        )
 
 
 def _set_colour(context: click.Context, param: click.Parameter, value: str | None) -> None:

@@ -912,6 +912,27 @@ def test_a_signal_is_sent_by_its_number(drf: Drf, daemon: CannedDaemon) -> None:
         assert daemon.requests.pop()["signal"] == 10
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["cancel", "-s", "pending", "3"], ["cancel", "-a", "3"], ["hold", "-u", "bob", "3-5"],
+        ["signal", "-n", "train", "USR1", "3"], ["suspend", "-g", "sweep", "3"],
+        ["set", "--in-group", "sweep", "-c", "2", "3"], ["status", "-s", "held", "3"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_ids_beside_what_chooses_jobs_are_a_usage_error(
+    drf: Drf, daemon: CannedDaemon, words: list[str]
+) -> None:
+    """`drf cancel -s pending 3` must not cancel job 3 if it runs."""
+    result = drf(*words)
+    assert (result.code, result.out, daemon.requests) == (2, "", [])
+    assert "cannot narrow ids: name jobs by their ids, or choose them with --user" in result.err
+    result = drf("set", "-n", "new", "-c", "2", "3")
+    assert (result.code, daemon.requests) == (2, [])
+    assert result.err.endswith("-n selects jobs and cannot narrow ids; --rename changes a name\n")
+
+
 def test_set_asks_for_what_was_named_and_nothing_else(drf: Drf, daemon: CannedDaemon) -> None:
     daemon.replies = {"set": {"done": [3], "failed": []}}
     words = ["-c", "2", "-m", "1G", "-t", "unlimited", "-p", "lab", "--priority", "7"]

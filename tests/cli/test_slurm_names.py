@@ -135,6 +135,16 @@ def test_squeue_asks_for_what_is_chosen(drf: Drf, queue: CannedDaemon) -> None:
     assert request["tasks"] is True
 
 
+def test_squeue_lists_of_named_jobs_those_in_the_chosen_states(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob, ended: MakeJob
+) -> None:
+    """A loop that polls with -t PD,R would not end otherwise."""
+    jobs = [ended("FAILED", 3, id=7), job(id=8), job(id=9, state="PENDING", started_at=None)]
+    daemon.replies["status"] = {"jobs": jobs, "counts": {}, "draining": False, "after": None}
+    for states, shown in (("PD,R", "8\n9\n"), ("PD", "9\n"), ("F", "7\n"), ("all", "7\n8\n9\n")):
+        assert drf("squeue", "-h", "-j", "7,8,9", "-t", states, "-o", "%i").out == shown
+
+
 @pytest.mark.parametrize("words", [["-j", "7"], ["-h", "-j", "7"]])
 def test_a_job_that_has_ended_is_not_in_the_queue(
     drf: Drf, daemon: CannedDaemon, ended: MakeJob, monkeypatch: pytest.MonkeyPatch,
@@ -231,6 +241,25 @@ def test_scancel_cancels_and_signals(drf: Drf, daemon: CannedDaemon) -> None:
     }  # fmt: skip
 
 
+def test_scancel_spares_of_named_jobs_those_that_are_not_meant(
+    drf: Drf, queue: CannedDaemon
+) -> None:
+    """As the daemon takes ids or filters, both together would cancel every job that is named."""
+    queue.replies["cancel"] = {"done": [50], "failed": []}
+    waiting = [f"51_{index}" for index in range(2, 10)]
+    for words, meant in (
+        (["-t", "PENDING"], [50, *waiting]), (["-u", "bob"], [50]),
+        (["-t", "R", "-n", "train"], [42]), (["-n", "other"], []),
+    ):  # fmt: skip
+        queue.requests.clear()
+        result = drf("scancel", *words, "42", "50", "51")
+        asked = [each["select"] for each in queue.requests if each["op"] == "cancel"]
+        assert asked == [{"ids": meant, "user": None, "states": []}] * bool(meant)
+        assert (result.code, result.out) == (0, "")
+        assert result.err == ("" if meant else "drf: scancel: there is no such job\n")
+    assert drf("scancel", "-q", "-n", "other", "42").err == ""
+
+
 def test_scancel_tells_what_it_could_not_do(drf: Drf, daemon: CannedDaemon) -> None:
     failed = [{"id": 9, "error": {"code": "no-such-job", "text": "there is no live job 9"}}]
     daemon.replies["cancel"] = {"done": [], "failed": failed}
@@ -246,7 +275,7 @@ def test_scancel_asks_for_each_job(
     answers = tmp_path / "answers"
     answers.write_text("n\ny\ny\nn\n")
     with answers.open() as typed:
-        result = finish(spawn("scancel", "-i", "-u", "alice", stdin=typed))
+        result = finish(spawn("scancel", "-i", "-t", "R,PD", stdin=typed))
     assert (result.code, result.out) == (0, "")
     questions = re.findall(r"Cancel (job_id=\S+ name=\S+ partition=\S+)", result.err)
     assert questions == [

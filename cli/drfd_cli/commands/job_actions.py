@@ -13,7 +13,15 @@ from drfd.client.connection import Connection
 from drfd.common.errors import BY_KIND, NotPermitted, Refused
 from drfd.common.indices import joined, show_spans
 from drfd_cli import output
-from drfd_cli.options import SIGNAL, all_of, connect, job_ids, prints_result, state_option
+from drfd_cli.options import (
+    SIGNAL,
+    all_of,
+    connect,
+    ids_or_filters,
+    job_ids,
+    prints_result,
+    state_option,
+)
 from drfd_cli.output import Result, pick
 from drfd_cli.words import which_job
 
@@ -61,6 +69,7 @@ def act(
     **chosen: Any,
 ) -> Result:
     """Request `verb` for the chosen jobs, with `asked` as further fields, and return the result."""
+    ids_or_filters(chosen)
     client = connect()
     is_filtered = not chosen["ids"]
     select = {

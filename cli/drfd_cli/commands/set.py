@@ -68,6 +68,8 @@ def command(
             rename = "; -g selects the jobs of a group, --group NAME%N puts jobs into one"
         options = "-c, -m, --io, --gres, -t, -p, --priority, ..."
         raise click.UsageError(f"say what to change: {options}{rename}")
+    if chosen["ids"] and chosen["name"] is not None and rename is None:
+        raise click.UsageError("-n selects jobs and cannot narrow ids; --rename changes a name")
     filters = ("ids", "user", "name", "group", "states", "everything")
     if into and list(asked) == ["group"] and not any(chosen[each] for each in filters):
         # The limit belongs to each job that names it, and running jobs keep theirs.

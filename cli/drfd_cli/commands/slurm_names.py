@@ -12,7 +12,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import Any, NoReturn
 
 import click
@@ -368,7 +369,7 @@ def squeue(words: list[str]) -> int:
             return 1
     else:
         listed = list(_queue(client, select, tasks=tasks))
-    jobs = _wanted(listed, users, found)
+    jobs = _wanted(listed, users, states, found)
     usual = fields.LONG if "long" in found else fields.USUAL
     if "start" in found:
         usual = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %R"
@@ -415,15 +416,17 @@ def _queue(
 
 
 def _wanted(
-    jobs: Iterable[Mapping[str, Any]], users: set[str], found: Mapping[str, list[str]]
-) -> list[Mapping[str, Any]]:
-    """Return the jobs of these users, or of all if there are none, with the names and partitions
-    that the options name."""
+    jobs: Iterable[Mapping[str, Any]], users: Container[str], states: Container[str],
+    found: Mapping[str, list[str]],
+) -> list[Mapping[str, Any]]:  # fmt: skip
+    """Return the jobs of these users and in these states, or of all if there are none, with the
+    names and partitions that the options name."""
     names, pools = set(_parts(found.get("name", []))), set(_parts(found.get("partition", [])))
     return [
         job
         for job in jobs
         if (not users or job["user"] in users)
+        and (not states or job["state"] in states)
         and (not names or job["name"] in names)
         and (not pools or not pools.isdisjoint((job["pool"], job["pool"].rsplit(".", 1)[-1])))
     ]
@@ -498,7 +501,7 @@ def sacct(words: list[str]) -> int:
     select = {"ids": ids, "user": past["user"], "states": states}
     live = [] if until_s is not None else list(_live(client, select, is_named=bool(ids)))
     known = {job["id"]: job for job in (*live, *ended)}.values()
-    jobs = _wanted(sorted(known, key=_number), users, found)
+    jobs = _wanted(sorted(known, key=_number), users, states, found)
     if "allocations" not in found:
         jobs = [line for job in jobs for line in _lines_of(job, steps)]
     usual = fields.BRIEF if "brief" in found else _LONG if "long" in found else fields.ACCOUNT
@@ -591,9 +594,19 @@ def scancel(words: list[str]) -> int:
     select: dict[str, object] = {"ids": ids, "user": user, "states": states}
     if name:
         select["name"] = name[-1]
-    if "interactive" in found:
-        select = {"ids": _confirmed(client, select), "user": None, "states": []}
-        if not select["ids"]:
+    asks = "interactive" in found
+    if asks or (ids and (name or user or states)):
+        # The daemon takes either ids or filters.
+        jobs = _meant(client, select)
+        if not jobs and "quiet" not in found:
+            output.say("scancel: there is no such job")
+        confirmed = [job for job in jobs if not asks or _is_confirmed(job)]
+        select = {
+            "ids": [ref for job in confirmed for ref in _refs(job)],
+            "user": None,
+            "states": [],
+        }
+        if not confirmed:
             return 0
     signal = parse_signal(found["signal"][-1]) if "signal" in found else None
     if signal is None:
@@ -606,19 +619,28 @@ def scancel(words: list[str]) -> int:
     return 1 if reply["failed"] else 0
 
 
-def _confirmed(client: Connection, select: Mapping[str, object]) -> list[Ref]:
-    """Return the live jobs of a selection whose cancellation is confirmed, each by a question."""
-    found: list[Ref] = []
-    listed = [job for job in _queue(client, select, tasks=False) if job["ended_at"] is None]
-    if not listed:
-        output.say("scancel: there is no such job")
-    for job in listed:
-        label = fields.job_label(job)
-        name = output.clean(job["name"])
-        question = f"Cancel job_id={label} name={name} partition={fields.pool(job)}"
-        if click.confirm(question, err=True):
-            found += parse_ids(label.partition("%")[0] + "]" * ("%" in label))
-    return found
+def _meant(client: Connection, select: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the live jobs with these ids, if there are any, that pass every filter too."""
+    user, pattern, states = select["user"], select.get("name"), select["states"]
+    return [
+        job
+        for job in _queue(client, select, tasks=False)
+        if job["ended_at"] is None
+        and (user is None or job["user"] == user)
+        and (pattern is None or fnmatchcase(job["name"], pattern))
+        and (not states or job["state"] in states)
+    ]
+
+
+def _is_confirmed(job: Mapping[str, Any]) -> bool:
+    name = output.clean(job["name"])
+    question = f"Cancel job_id={fields.job_label(job)} name={name} partition={fields.pool(job)}"
+    return click.confirm(question, err=True)
+
+
+def _refs(job: Mapping[str, Any]) -> list[Ref]:
+    label = fields.job_label(job)
+    return parse_ids(label.partition("%")[0] + "]" * ("%" in label))
 
 
 # -- the machine -------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from drfd_cli.options import (
     asked_form,
     colour_option,
     connect,
+    ids_or_filters,
     job_ids,
     prints_result,
     state_option,
@@ -120,6 +121,7 @@ def command(
     """The queue now: what runs, what waits, and why."""
     if watch and not asked_form().is_for_people:
         raise click.UsageError("--watch is for people; it goes with neither --json nor --parsable")
+    ids_or_filters({"ids": ids, **chosen})
     select = {"ids": list(ids), "user": chosen["user"], "states": list(chosen["states"])}
     if chosen["name"] is not None:
         select["name"] = chosen["name"]
