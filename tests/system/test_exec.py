@@ -165,7 +165,7 @@ def test_the_job_ends_with_its_own_process_and_takes_it_along(
     assert instance.wait_end(job)["exit_code"] == 5
     _, said = command.communicate(timeout=60)
     assert command.returncode == 128 + signal.SIGKILL
-    assert said == f"drf: job {job} has ended, and the command was killed with it\n"
+    assert said == f"drf: job {job} has ended (FAILED), and the command was killed with it\n"
     assert not is_alive(pid)
 
 
@@ -174,6 +174,7 @@ def test_its_memory_is_the_jobs(instance: Instance, users: Accounts) -> None:
     hog = "b = bytearray(200 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1"
     done = inside(instance, users[0], job, sys.executable, "-I", "-c", hog)
     assert done.returncode == 128 + signal.SIGKILL
+    assert f"job {job} has ended (OUT_OF_MEMORY), and the command was killed with it" in done.stderr
     assert instance.wait_end(job)["outcome"]["code"] == "OUT_OF_MEMORY"
 
 

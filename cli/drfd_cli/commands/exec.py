@@ -234,16 +234,20 @@ class InsideRun(AttachedRun):
         other = self._client.another()
         give_up_s = time.monotonic() + _ANSWER_S
         try:
-            while (state := other.request("show", id=self._job_id)["job"]["state"]) in _RUNNING:
-                if time.monotonic() > give_up_s:
-                    return
+            while (
+                state := other.request("show", id=self._job_id)["job"]["state"]
+            ) in output.STARTED and time.monotonic() < give_up_s:
                 time.sleep(_STEP_S)
         except DrfdError:
             return
         finally:
             other.close()
+        if state in _RUNNING:
+            return
         # A job that is to run again has not ended.
         what = "was stopped" if state in output.WAITING else "has ended"
+        if state not in output.LIVE:
+            what += f" ({output.clean(state)})"
         output.say(f"job {self._job_id} {what}, and the command was killed with it")
 
     def _cancel(self, number: int) -> bool:
