@@ -356,7 +356,7 @@ class SubmissionReply(TypedDict):
     live: bool
     #: Fields of the request `submit`, without conditions of the start.
     submission: dict[str, object]
-    #: The conditions of the start: fields of that request, for a live job.
+    #: The conditions of the start: fields of that request, for a live job or one with dependencies.
     conditions: NotRequired[dict[str, object]]
     #: Whether other live jobs wait for its end.
     awaited: NotRequired[bool]

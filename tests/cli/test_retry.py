@@ -108,6 +108,17 @@ def test_what_has_not_ended_is_refused(drf: Drf, answering: CannedDaemon, label:
     )
 
 
+def test_one_that_others_have_kept_from_running_waits_for_them_no_more(
+    drf: Drf, answering: CannedDaemon
+) -> None:
+    after = {"conditions": {"after": [{"id": 41, "want": "ok"}, {"id": 40, "want": "any"}]}}
+    answering.replies["submission"] = kept("42", "CANCELLED") | after
+    assert drf("retry", 42).err == "drf: job 50 does not wait for 41,40, as job 42 did\n"
+    assert drf("retry", 42, "--with", "--after 41").err == ""
+    answering.replies["submission"] = kept("42", "FAILED") | after
+    assert drf("retry", 42).err == ""
+
+
 def test_a_terminal_does_not_come_again(drf: Drf, answering: CannedDaemon) -> None:
     answering.replies["submission"] = kept("42", attach="/run/user/1/x")
     result = drf("retry", 42)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: The most jobs of one reply.
 _PAGE = 1000
 #: The outcome of a job that `--failed` leaves out.
-_COMPLETED = "COMPLETED"
+_COMPLETED, _CANCELLED = "COMPLETED", "CANCELLED"
 #: Fields of the request by parameters with other names.
 _FIELDS = {
     **dict.fromkeys(("cores", "mem", "io", "gres"), "demand"),
@@ -201,7 +201,13 @@ def submit_again(
         again["array"] = ",".join(indices) + _at_once(again, failed=failed)
     if again.pop("attach", None) is not None:
         say(f"job {label} was attached to a terminal; now its output goes to {again['stdout']}")
-    return _Again(label, client.submit(**changes.applied(again)))
+    made = client.submit(**changes.applied(again))
+    awaited: Any = reply.get("conditions", {}).get("after")
+    if awaited and reply["state"] == _CANCELLED and "after" not in changes.fields:
+        # It may have been cancelled because they had failed.
+        ids = ",".join(str(each["id"]) for each in awaited)
+        say(f"job {made['id']} does not wait for {ids}, as job {label} did")
+    return _Again(label, made)
 
 
 def _at_once(again: Mapping[str, object], *, failed: bool) -> str:

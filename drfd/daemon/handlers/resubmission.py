@@ -53,12 +53,13 @@ def find_submission(engine: Engine, lookup: Lookup, actor: st.Actor, ref: Ref) -
         "label": label, "state": state, "live": is_live, "submission": fields,
         "proof": payload.proof,
     }  # fmt: skip
-    if is_live:
+    if is_live or spec.after:
         reply["conditions"] = {
             "after": [{"id": each.job_id, "want": each.want.value} for each in spec.after],
             "begin_s": spec.begin_s or 0,
             "held": job.state is JobState.HELD,
         }
+    if is_live:
         reply["awaited"] = bool(engine.ledger.dependents.get(job_id))
     return reply
 
