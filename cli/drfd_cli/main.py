@@ -79,7 +79,7 @@ EXAMPLES = {
     for verbs in GROUPS.values()
     for verb, (_, words) in verbs.items()
 }
-#: Slurm's names, which the help does not list.
+#: Slurm's names, which the help puts on one line.
 _HIDDEN = ("sbatch", "srun", "squeue", "scancel", "sinfo", "sacct", "slurm-names")
 #: The verbs that share a module; each other verb has the module of its name in `commands`.
 _SHARED_MODULES = {
@@ -89,17 +89,24 @@ _SHARED_MODULES = {
 }
 #: Verbs of other programs, and what does the same here.
 _ELSEWHERE = {
-    **dict.fromkeys(("ls", "list", "queue", "ps", "jobs"), "drf status"),
-    **dict.fromkeys(("kill", "rm", "remove", "delete", "stop", "del"), "drf cancel ID"),
+    **dict.fromkeys(("ls", "list", "queue", "q", "ps", "jobs", "condor_q", "qstat"), "drf status"),
+    **dict.fromkeys(
+        ("kill", "rm", "remove", "delete", "stop", "del", "condor_rm", "qdel"), "drf cancel ID"
+    ),
     **dict.fromkeys(("tail", "follow"), "drf log -f ID"),
     **dict.fromkeys(("cat", "output"), "drf log ID"),
     "info": "drf doctor, or drf shares",
-    **dict.fromkeys(("add", "enqueue", "batch"), "drf submit -- CMD"),
+    **dict.fromkeys(("add", "enqueue", "batch", "condor_submit", "qsub"), "drf submit -- CMD"),
     "salloc": "drf run -- CMD",
     "past": "drf history",
     **dict.fromkeys(("pause", "freeze"), "drf suspend ID, or drf hold ID if it waits"),
     **dict.fromkeys(("continue", "unpause", "thaw"), "drf resume ID, or drf release ID if held"),
-    **dict.fromkeys(("explain", "reason"), "drf why ID"),
+    **dict.fromkeys(("explain", "reason", "analyze", "sprio"), "drf why ID"),
+    "seff": "drf why ID, or drf report",
+    "sstat": "drf show ID",
+    "sshare": "drf shares",
+    "stash": "drf hold ID, or drf submit --hold",
+    **dict.fromkeys(("group", "parallel"), "drf submit -g NAME%N, for N jobs at once"),
     **dict.fromkeys(("modify", "update"), "drf set"),
     "scontrol": "drf show ID, drf hold, drf release, drf retry (requeue), drf set (update)",
     **dict.fromkeys(("watch", "htop", "monitor"), "drf top"),
@@ -169,6 +176,9 @@ class _Verbs(click.Group):
         for title, verbs in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([(f"{verb:<{width}}", VERBS[verb]) for verb in verbs])
+        *names, links = _HIDDEN
+        with formatter.section("As in Slurm"):
+            formatter.write_text(f"{', '.join(names)} (drf {links} DIR links to them)")
 
 
 @click.group(

@@ -303,6 +303,9 @@ def test_a_verb_that_is_mistyped_is_guessed(drf: Drf, daemon: CannedDaemon) -> N
     [
         (["ls"], "No such command 'ls'. That is: drf status"),
         (["kill", "3"], "No such command 'kill'. That is: drf cancel ID"),
+        (["seff", "3"], "No such command 'seff'. That is: drf why ID, or drf report"),
+        (["condor_q"], "No such command 'condor_q'. That is: drf status"),
+        (["parallel"], "No such command 'parallel'. That is: drf submit -g NAME%N"),
         (["tail", "3"], "No such command 'tail'. That is: drf log -f ID"),
         (["stop", "3"], "No such command 'stop'. That is: drf cancel ID"),
         (["submit", "--cpus-per-task=4", "x"], "No such option --cpus-per-task; here it is: -c"),
