@@ -90,6 +90,19 @@ def test_what_is_given_is_kept(drf: Drf, prepared: CannedDaemon) -> None:
     assert {request["time_limit_s"] for request in prepared.asked("submit")} == {3600}
 
 
+def test_a_run_that_was_too_short_to_be_measured_is_told_from_one_that_failed(
+    drf: Drf, prepared: CannedDaemon, ended: MakeJob
+) -> None:
+    """Where there are no cgroups, use is only sampled."""
+    prepared.replies["wait"] = {"done": True, "ended": [ended("COMPLETED")]}
+    prepared.replies["report"] = report(None)
+    result = drf("profile", "--", "true")
+    assert result.code == 0
+    assert result.err.endswith(
+        "drf: it was over before its use was measured; profile a run of some seconds\n"
+    )
+
+
 def test_a_run_that_failed_teaches_nothing_and_its_code_is_kept(
     drf: Drf, prepared: CannedDaemon, ended: MakeJob
 ) -> None:

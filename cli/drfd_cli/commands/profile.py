@@ -97,7 +97,10 @@ def _tell(client: Connection, ended: EndedJobView, command: tuple[str, ...]) -> 
     advice = row["advice"]
     if advice is None:
         code = "" if ended["outcome"] is None else ended["outcome"]["code"]
-        output.say(f"it ended as {code}: only a run that has done its work shows what it needs")
+        if code == "COMPLETED":
+            output.say("it was over before its use was measured; profile a run of some seconds")
+        else:
+            output.say(f"it ended as {code}: only a run that has done its work shows what it needs")
         return
     if advice["short_jobs"]:
         output.say("it was cut short: this is a guess, profile it again with")
