@@ -285,7 +285,12 @@ class AttachedRun:
         code = "" if ended["outcome"] is None else ended["outcome"]["code"]
         # What the job said itself has been seen; a shell would say which signal killed a program.
         is_silent = code == "COMPLETED" or (code == "FAILED" and ended["signal"] in _SILENT_SIGNALS)
-        if not is_silent and not (self._is_cancelled and code == "CANCELLED"):
+        was_asked = self._is_cancelled and code == "CANCELLED"
+        if was_asked and ended["started_at"] is None:
+            from drfd_cli import output
+
+            output.say(f"job {ended['id']} is cancelled before it has started")
+        elif not is_silent and not was_asked:
             from drfd_cli import output
 
             output.say(f"job {ended['id']} {output.why_line(ended)}")

@@ -198,6 +198,9 @@ def test_why_has_the_whole_line_for_a_job_of_ones_own(
     assert json.loads(drf("why", 42, "--json").out)["retry"] == (
         "drf retry 42 --with '-c 0.5 -m 96M'"
     )
+    limited = ended("LIMIT_EXCEEDED", uid=os.getuid(), output_max_bytes=1 << 30)
+    daemon.replies = {"why": {"job": limited, "notes": [], "advice": None}}
+    assert drf("why", 42).out.endswith("again: drf retry 42 --with '--output-max 2G'\n")
     for other in (ended("COMPLETED", uid=os.getuid()), ended("FAILED", uid=os.getuid() + 1)):
         daemon.replies = {"why": {"job": other, "notes": [], "advice": None}}
         assert "drf retry" not in drf("why", 42).out

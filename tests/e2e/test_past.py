@@ -60,7 +60,7 @@ def test_a_smaller_demand_that_is_suggested_starts_at_once(instance: Instance) -
     instance.wait_state(first, "RUNNING")
     waiting = instance.submit("-c", "8", "-p", "A", "--", "sleep", "60")
     said = instance.drf("why", waiting).stdout
-    assert "submitted with -c 5 it would start now" in said
+    assert f"drf set -c 5 {waiting} lets it start now" in said
     instance.drf("cancel", waiting)
     instance.wait_state(instance.submit("-c", "5", "-p", "A", "--", "sleep", "60"), "RUNNING")
 

@@ -400,7 +400,7 @@ def test_while_it_waits_an_interrupt_cancels_it(sit: Sit, drained: Instance) -> 
     terminal.sees("job 1 waits")
     terminal.type(CTRL_C)
     assert terminal.ends() == 125
-    assert terminal.lines() == [""]
+    assert terminal.lines() == ["drf: job 1 is cancelled before it has started"]
     leaves_it_as_it_was(terminal)
     assert drained.show(1)["state"] == "CANCELLED"
 

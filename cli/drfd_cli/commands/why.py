@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from drfd.client.words import Ref
+from drfd.common.units import exact_size
 from drfd_cli import output
 from drfd_cli.commands.retry import retry_line
 from drfd_cli.options import connect, prints_result, read_job_id
@@ -92,4 +93,7 @@ def _retry(reply: WhyReply) -> str | None:
         ):
             if wish != before and option in advised:
                 options += [option, advised[option]]
+    most = job.get("output_max_bytes")
+    if most is not None and outcome["code"] == "LIMIT_EXCEEDED":
+        options += ["--output-max", exact_size(2 * most)]
     return retry_line(output.label(job), options)

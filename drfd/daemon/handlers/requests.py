@@ -429,7 +429,8 @@ class Requests:
         if found.missing is not None:
             reply["no_estimate"] = {"code": found.missing.code, "text": found.missing.text}
         if found.smaller:
-            reply["notes"] = [f"submitted with {' '.join(found.smaller)} it would start now"]
+            words = " ".join(found.smaller)
+            reply["notes"] = [f"drf set {words} {job.label} lets it start now"]
 
     def _usage(self, request: msg.UsageRequest) -> UsageReply:
         """Return the use over time of a job, or of a user's jobs. Every user may ask."""

@@ -1399,7 +1399,7 @@ async def test_beside_processes_outside_it_is_told_what_would_start_now(desk: De
     waiting = await desk.submit(ALICE, 8)
     reply = await desk.ask(ALICE, op="why", id=waiting)
     assert reply["job"]["reason"]["code"] == "EXTERNAL_LOAD"
-    assert reply["notes"] == ["submitted with -c 5 it would start now"]
+    assert reply["notes"] == [f"drf set -c 5 {waiting} lets it start now"]
 
 
 async def test_of_a_waiting_job_it_is_told_what_would_start_now(desk: Desk) -> None:
@@ -1407,7 +1407,7 @@ async def test_of_a_waiting_job_it_is_told_what_would_start_now(desk: Desk) -> N
     waiting = await desk.submit(ALICE, 8)
     reply = await desk.ask(ALICE, op="why", id=waiting)
     assert reply["job"]["reason"]["code"] == "RESOURCES"
-    assert reply["notes"] == ["submitted with -c 5 it would start now"]
+    assert reply["notes"] == [f"drf set -c 5 {waiting} lets it start now"]
     assert reply["advice"] is None
 
 
