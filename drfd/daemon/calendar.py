@@ -21,7 +21,7 @@ _DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "su
 _WEEKLY = re.compile(r"([a-z]{3,9})\s+(\d\d?):(\d\d)", re.ASCII | re.IGNORECASE)
 _NAME = re.compile(r"[\w.-]{1,40}", re.ASCII)
 _EXAMPLES = 'start = "2026-12-01 22:00" for once, or "Sat 02:00" for each week'
-_WEEK_S = 7 * 86400
+_LEAST_S, _WEEK_S = 60, 7 * 86400
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,12 @@ def read_windows(top: TomlTable) -> tuple[WindowSettings, ...]:
         length_s = table.take("length", parse_duration, None) or table.fail(
             "length", "is missing", hint='write length = "4h"'
         )
+        if length_s < _LEAST_S:
+            table.fail(
+                "length",
+                f"{show_duration(length_s)} is shorter than a minute",
+                hint='write "30m" or "4h"; a number alone is seconds',
+            )
         if isinstance(start, Weekly) and length_s >= _WEEK_S:
             table.fail(
                 "length",

@@ -190,7 +190,7 @@ def test_wait_that_timed_out_is_75_even_if_some_have_ended(
     result = drf("wait", "--timeout", "1", 42, 43)
     assert result.code == 75, "neither a refusal, nor how a job can time out"
     assert result.out == "job 42 FAILED: exit code 3\n"
-    assert result.err == "drf: job 42 FAILED: exit code 3\ndrf: timed out: not all have ended\n"
+    assert result.err == "drf: job 42 FAILED: exit code 3\ndrf: timed out: not ended: 43\n"
 
 
 def test_wait_for_any_exits_as_the_one_that_has_ended(

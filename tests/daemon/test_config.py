@@ -433,6 +433,7 @@ def test_a_wrong_value_is_an_error_that_names_its_key(path: Path, key: str, valu
         ("[[window]]\nname = 'a'\nstart = 'Someday 02:00'\n", "window[0].start"),
         ("[[window]]\nname = 'a'\nstart = 7\n", "window[0].start"),
         ("[[window]]\nname = 'a'\nstart = 'Sat 02:00'\nlength = '7d'\n", "window[0].length"),
+        ("[[window]]\nname = 'a'\nstart = 'Sat 02:00'\nlength = '30'\n", "window[0].length"),
         (
             "[[window]]\nname = 'a'\nstart = 'Sat 02:00'\nlength = '4h'\nreason = \"a\\nb\"\n",
             "window[0].reason",

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: The exit code after --timeout: EX_TEMPFAIL (sysexits.h). Refusals and time limits have others.
 _TIMED_OUT = 75
+#: Jobs that are named when the time is over.
+_NAMED = 10
 #: Seconds until the state of the launcher is first requested, and between two requests.
 _SILENT_S, _LOOK_S = 2.0, 5.0
 #: Seconds that a launcher may take to start or restart before it is reported as away.
@@ -59,13 +61,14 @@ def command(ids: tuple[Ref, ...], any_one: bool, group: str | None, timeout: int
                 show=lambda: output.say(nothing), view=lambda: {"done": True, "jobs": []}
             )  # fmt: skip
         ids = (*ids, *(job["array_id"] or job["id"] for job in live))
-    reply = wait_for(client, list(dict.fromkeys(ids)), any_one=any_one, timeout_s=timeout)
+    wanted = list(dict.fromkeys(ids))
+    reply = wait_for(client, wanted, any_one=any_one, timeout_s=timeout)
     # On a terminal the lines of stdout and stderr are seen together.
     told: list[bool] = []
     return Result(
         show=lambda: told.append(_show(reply)),
         view=lambda: _view(reply),
-        finish=lambda: _finish(client, reply, any_one=any_one, is_told=any(told)),
+        finish=lambda: _finish(client, wanted, reply, any_one=any_one, is_told=any(told)),
     )
 
 
@@ -107,7 +110,9 @@ def _show(reply: WaitReply) -> bool:
     return output.is_terminal()
 
 
-def _finish(client: Connection, reply: WaitReply, *, any_one: bool, is_told: bool) -> int:
+def _finish(
+    client: Connection, wanted: list[Ref], reply: WaitReply, *, any_one: bool, is_told: bool
+) -> int:
     tell_ends(client, reply["ended"], is_told=is_told)
     never = reply.get("never", [])
     for stuck in never:
@@ -115,7 +120,11 @@ def _finish(client: Connection, reply: WaitReply, *, any_one: bool, is_told: boo
     if never:
         return NEVER_RAN
     if not reply["done"]:
-        output.say(f"timed out: {'none has' if any_one else 'not all have'} ended")
+        ended = {output.label(job) for job in reply["ended"]}
+        left = [str(ref) for ref in wanted if str(ref) not in ended]
+        more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+        which = "none has ended" if any_one else f"not ended: {', '.join(left[:_NAMED])}{more}"
+        output.say(f"timed out: {which}")
         return _TIMED_OUT
     return next((job["status"] for job in reply["ended"] if job["status"]), 0)
 
