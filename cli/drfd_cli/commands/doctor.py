@@ -79,7 +79,10 @@ def _show(reply: DoctorReply) -> None:
     external = reply.get("external")
     if external:
         use, kept = _amount(external), _amount(external["kept"])
-        output.tell(f"processes outside drfd use {use}; {kept} of what is for jobs is left to them")
+        output.tell(
+            f"processes outside drfd use {use}; {kept} of what is for jobs is left to them "
+            "(not with respect_external_load = false in [scheduling])"
+        )
     for notice in output.drain_notices(reply):
         output.tell(notice)
     for window in reply.get("windows", ()):
