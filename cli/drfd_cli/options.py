@@ -119,11 +119,11 @@ LINES = QuantityParam("N", lambda text: _whole(text, 1, 1000))
 SIGNAL = QuantityParam("SIGNAL", parse_signal)
 
 
-def _id(text: str, *, takes_latest: bool = False) -> Ref:
+def _id(text: str) -> Ref:
     if not which_job.is_name(text):
         return parse_id(text)
     form = "write 41, or 41_7 for a task of an array"
-    return which_job.find(connect, text, form=form, takes_latest=takes_latest)
+    return which_job.find(connect, text, form=form)
 
 
 def _ids(text: str, *, takes_latest: bool = False) -> list[Ref]:
@@ -158,16 +158,9 @@ def _or_latest(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     return (found,) if param.nargs == -1 else found
 
 
-def _job_id(parse: Callable[[str], Ref]) -> Callable[[F], F]:
-    return click.argument(
-        "job_id", metavar="ID", required=False, type=QuantityParam("ID", parse),
-        callback=_or_latest,
-    )  # fmt: skip
-
-
-job_id = _job_id(_id)
-#: The argument for the id of a job that is only read about.
-read_job_id = _job_id(partial(_id, takes_latest=True))
+job_id = click.argument(
+    "job_id", metavar="ID", required=False, type=QuantityParam("ID", _id), callback=_or_latest
+)
 
 
 def group_option(text: str) -> Callable[[F], F]:

@@ -47,6 +47,7 @@ WAITING = ("PENDING", "HELD")
 STARTED = ("STARTING", "RUNNING", "SUSPENDED", "STOPPING", "CLEANING")
 LIVE = (*WAITING, *STARTED)
 V = TypeVar("V")
+Reply = TypeVar("Reply")
 #: A heading, or a heading with the alignment of its column.
 Column = str | tuple[str, str]
 #: The columns of a table, with the function that returns the cell of a row.
@@ -645,6 +646,28 @@ class Result:
     csv: Callable[[], Csv] | None = None
     #: Print messages on stderr, which belong to no form, and return the exit code.
     finish: Callable[[], int] | None = None
+
+
+def of_each(
+    ids: Iterable[V], ask: Callable[[V], Reply], show: Callable[[Reply], None],
+    view: Callable[[Reply], object],
+) -> Result:  # fmt: skip
+    """Return the result of a verb about one job, or about each of several: with a blank line
+    between them, or as the list `jobs`."""
+    replies = [ask(each) for each in ids]
+
+    def show_all() -> None:
+        for number, reply in enumerate(replies):
+            if number:
+                tell("")
+            show(reply)
+
+    return Result(
+        show=show_all,
+        view=lambda: (
+            view(replies[0]) if len(replies) == 1 else {"jobs": [view(each) for each in replies]}
+        ),
+    )
 
 
 @dataclass(frozen=True)

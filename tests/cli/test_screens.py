@@ -1188,3 +1188,19 @@ def test_a_suspended_job_is_not_told_to_be_on_hold() -> None:
     )
     assert suspended == "SUSPENDED: suspended by alice; drf resume 1 lets it go on"
     assert held.startswith("HELD: ")
+
+
+def test_several_jobs_are_explained_one_after_the_other(
+    drf: Drf, daemon: CannedDaemon, ended: MakeJob
+) -> None:
+    daemon.replies["why"] = lambda request: {
+        "job": ended("FAILED", 3, id=request["id"]), "notes": [], "advice": None,
+    }  # fmt: skip
+    told = drf("why", 41, 42).out
+    assert told.startswith("job 41 is FAILED")
+    assert "\n\njob 42 is FAILED" in told
+    assert [each["id"] for each in json.loads(drf("why", "41-42", "--json").out)["jobs"]] == [
+        41,
+        42,
+    ]
+    assert json.loads(drf("why", 42, "--json").out)["id"] == 42

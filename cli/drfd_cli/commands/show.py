@@ -11,8 +11,8 @@ import click
 from drfd.client.words import Ref
 from drfd.common.units import show_duration, show_size
 from drfd_cli import charts, output
-from drfd_cli.options import connect, prints_result, read_job_id
-from drfd_cli.output import Result, pick
+from drfd_cli.options import connect, job_ids, prints_result
+from drfd_cli.output import Result, of_each, pick
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import (
@@ -35,12 +35,12 @@ _EVENT_COUNTS = ("events_omitted", "events_dropped")
 
 
 @click.command("show")
-@read_job_id
+@job_ids(required=True, only_read=True)
 @prints_result()
-def command(job_id: Ref) -> Result:
-    """Everything about one job: demand, use, attempts, events, outcome."""
-    reply = connect().request("show", id=job_id)
-    return Result(show=lambda: _show(reply), view=lambda: _view(reply))
+def command(ids: tuple[Ref, ...]) -> Result:
+    """Everything about a job, or several: demand, use, attempts, events, outcome."""
+    client = connect()
+    return of_each(ids, lambda job_id: client.request("show", id=job_id), _show, _view)
 
 
 def _view(reply: ShowReply) -> Mapping[str, object]:

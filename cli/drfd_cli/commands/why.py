@@ -12,20 +12,20 @@ from drfd.client.words import Ref
 from drfd.common.units import exact_size
 from drfd_cli import output
 from drfd_cli.commands.retry import retry_line
-from drfd_cli.options import connect, prints_result, read_job_id
-from drfd_cli.output import Result, pick
+from drfd_cli.options import connect, job_ids, prints_result
+from drfd_cli.output import Result, of_each, pick
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import WhyReply
 
 
 @click.command("why")
-@read_job_id
+@job_ids(required=True, only_read=True)
 @prints_result()
-def command(job_id: Ref) -> Result:
-    """Why a job waits, or how it ended, from the decision that was taken."""
-    reply = connect().request("why", id=job_id)
-    return Result(show=lambda: _show(reply), view=lambda: _view(reply))
+def command(ids: tuple[Ref, ...]) -> Result:
+    """Why jobs wait, or how they ended, from the decision that was taken."""
+    client = connect()
+    return of_each(ids, lambda job_id: client.request("why", id=job_id), _show, _view)
 
 
 def _view(reply: WhyReply) -> Mapping[str, object]:
