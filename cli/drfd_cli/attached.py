@@ -220,12 +220,12 @@ class AttachedRun:
         from drfd_cli.relay.keeper import detach
 
         assert self._attach_socket is not None
-        attach_path = self._attach_socket.path
         try:
-            path = detach(self._client, relay, self._watch, self._job_id, attach_path)
+            path = detach(self._client, relay, self._watch, self._job_id, self._attach_socket)
         except OSError as error:
             announce(f"cannot detach: {error.filename}: {error.strerror}")
             return
+        self._attach_socket.leave()
         relay.leave_screen()
         relay.terminal.restore()
         job = self._job_id

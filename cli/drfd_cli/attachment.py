@@ -38,6 +38,7 @@ class AttachSocket:
     def __init__(self, above: str | None = None) -> None:
         """`above`: where to make its directory, if not where it may disappear with the login.
         Raises OSError."""
+        self._is_left = False
         self._directory = _new_directory() if above is None else _directory_in(above)
         self.path = os.path.join(self._directory, "attach")
         self._socket = _socket.socket(_socket.AF_UNIX)
@@ -81,8 +82,14 @@ class AttachSocket:
             raise
         return connection
 
+    def leave(self) -> None:
+        """Leave the socket to another process that has it open."""
+        self._is_left = True
+
     def close(self) -> None:
         self._socket.close()
+        if self._is_left:
+            return
         for remove, path in ((os.unlink, self.path), (os.rmdir, self._directory)):
             try:
                 remove(path)

@@ -173,6 +173,25 @@ def test_a_batch_job_has_a_terminal_in_each_run_and_after_the_login_is_over(
     wait_for("nothing left", lambda: not [*left.glob("*/*/*")])
 
 
+def test_a_detached_job_has_its_terminal_in_its_next_run_too(sit: Sit, instance: Instance) -> None:
+    script = "tty; read x; echo got $x; [ -e again ] || { touch again; exit 3; }"
+    login = instance.work / "login"
+    login.mkdir(mode=0o700)
+    run = (DRF, "run", "--retry", "1", "--", "sh", "-c", script)
+    terminal = sit("env", f"XDG_RUNTIME_DIR={login}", *run)
+    terminal.sees("/dev/pts/")
+    leave(terminal)
+    for word in (b"one", b"two"):
+        wait_for("its run", lambda: instance.show(1)["state"] == "RUNNING")
+        again = sit(DRF, "attach", "1")
+        again.type(word + b"\r")
+        again.sees(f"got {word.decode()}")
+        again.type(b"\r~d")
+        again.ends()
+    assert instance.wait_end(1)["exit_code"] == 0
+    wait_for("nothing left", lambda: not [*login.iterdir()])
+
+
 def test_sockets_of_other_machines_with_the_same_home_stay(sit: Sit, instance: Instance) -> None:
     old, other = (
         instance.work / "state" / "drfd" / kind / machine / "drf-run-1"

@@ -71,13 +71,15 @@ def _place(name: str) -> str:
     return os.path.join(state, "drfd", name, os.uname().nodename)
 
 
-def detach(client: Connection, pty: Pty, watch: Watch, job_id: int, attach_path: str) -> str:
-    """Fork a process that keeps the terminal, and return the path that the output goes to. Raises
-    OSError if the path cannot be written; nothing has changed then."""
+def detach(client: Connection, pty: Pty, watch: Watch, job_id: int, entrance: Entrance) -> str:
+    """Fork a process that keeps the terminal and the entrance, and return the path that the output
+    goes to. Raises OSError if the path cannot be written; nothing has changed then."""
     path = _output_path(client, job_id)
     file = _open_output(path)
     if not os.fork():
-        _run(TerminalKeeper(pty, watch, file, place_of(attach_path)))
+        keeper = TerminalKeeper(pty.alone(), watch, file, place_of(entrance.path), entrance)
+        pty.release()
+        _run(keeper)
     os.close(file)
     return path
 
@@ -137,10 +139,9 @@ class TerminalKeeper:
 
     def __init__(
         self, pty: Pty, watch: Watch, file: int, place: str,
-        entrance: Entrance | None = None,
+        entrance: Entrance,
     ) -> None:  # fmt: skip
-        """`file` takes the output. `entrance`: where each run of the job asks for its terminal;
-        None if it has it."""
+        """`file` takes the output. `entrance`: where each run of the job asks for its terminal."""
         self._pty = pty
         self._watch = watch
         self._file = file
@@ -176,7 +177,7 @@ class TerminalKeeper:
                 select.select(self._reads(), [], [], _NEVER_S)
                 self._watch.repeat()
             reply, ready = self._watch.poll(_POLL_S, self._reads())
-            if self._entrance is not None and self._entrance.fileno() in ready:
+            if self._entrance.fileno() in ready:
                 self._serve_job(self._entrance)
             if self._listener is not None and self._listener.fileno() in ready:
                 self._admit()
@@ -249,8 +250,7 @@ class TerminalKeeper:
                 continue
 
     def close(self) -> None:
-        if self._entrance is not None:
-            self._entrance.close()
+        self._entrance.close()
         if self._listener is not None:
             try:
                 os.unlink(self._place)

@@ -25,17 +25,17 @@ _BETWEEN = b"\0"
 class Pty:
     """Our side of a job's pty."""
 
-    def __init__(self, master: int | None = None) -> None:
-        """Open a new pty, or take over the side that another process has opened."""
-        self._name = ""
+    def __init__(self, master: int | None = None, name: str = "") -> None:
+        """Open a new pty, or take over a side that is open already; `name` is the path of the job's
+        side, if it is to be handed over."""
+        #: Whether some program has had the job's side open, and has it now, as far as is known.
+        self._was_open = self.is_open = master is not None
         if master is None:
             master, slave = os.openpty()
-            self._name = os.ttyname(slave)
+            name = os.ttyname(slave)
             os.close(slave)
         os.set_blocking(master, False)
-        self._master = master
-        #: Whether some program has had the job's side open, and has it now, as far as is known.
-        self._was_open = self.is_open = not self._name
+        self._master, self._name = master, name
         self._screen_modes = ScreenModes()
         self._last = b""
 
@@ -47,6 +47,16 @@ class Pty:
         finally:
             os.close(slave)
         self.is_open = self._was_open = True
+
+    def alone(self) -> Pty:
+        """Return the same pty without the terminal in front of it."""
+        found = Pty(os.dup(self._master), self._name)
+        found.remember(self.seen())
+        return found
+
+    def release(self) -> None:
+        """Close this process's side; the job goes on as long as another has it open."""
+        os.close(self._master)
 
     def _open_slave(self) -> int:
         return os.open(self._name, os.O_RDWR | os.O_NOCTTY)
