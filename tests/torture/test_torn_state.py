@@ -126,7 +126,8 @@ def test_no_flipped_bit_of_the_log_loses_more_than_the_last_turn(state: State, p
 def test_a_flipped_bit_of_the_file_is_refused_or_changes_no_more_than_one_record(
     state: State, place: Path
 ) -> None:
-    """What is flipped within a value nobody can see; a job that vanishes, everybody."""
+    """What is flipped within a value nobody can see, also within the id that an event names; a job
+    that vanishes, everybody."""
     chance = Random(2)
     whole = whole_file(place, state)
     ids = set(job_ids(place, whole) or ())
@@ -138,7 +139,8 @@ def test_a_flipped_bit_of_the_file_is_refused_or_changes_no_more_than_one_record
         spots |= {(page + chance.randrange(PAGE), chance.randrange(8)) for _ in range(40)}
     for at, bit in sorted(spots):
         found = job_ids(place, flipped(whole, at, bit))
-        assert found is None or set(found) == ids, (at, bit)
+        assert found is None or ids <= set(found), (at, bit)
+        assert found is None or len(set(found) - ids) <= 1, (at, bit)
 
 
 @pytest.mark.parametrize("size", [0, 1, 99, 100, 4095, 4096, 8192, -4096, -1])
