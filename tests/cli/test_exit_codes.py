@@ -88,7 +88,7 @@ def test_something_else_that_listens_there_is_69(
         ["status", "-1"],
         ["show"],
         ["show", "7x"],
-        ["show", "1", "2"],
+        ["attach", "1", "2"],
         ["why"],
         ["wait"],
         ["wait", "--timeout", "soon", "1"],
