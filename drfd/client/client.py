@@ -243,9 +243,9 @@ class Client:
         else one of the caller's, or of all users if `everybody`, without end.
 
         The jobs as they stand come first (without `ids`, those that have not ended). States that
-        follow each other quickly may be reported as the last of them, and a state may be reported
-        twice after a restart of the daemon, which the stream outlives; no end is missed. The stream
-        uses a connection of its own.
+        follow each other quickly may be reported as the last of them. No end is missed. A state may
+        be reported twice after a restart of the daemon, which the stream outlives, and to a reader
+        who is ten thousand jobs behind. The stream uses a connection of its own.
         """
         asked = {"ids": [] if ids is None else _ids(ids), "everything": everybody}
         for view in follow(self._connection.another(), asked):

@@ -276,6 +276,14 @@ class Listener:
             self.is_behind = True
         self.woken.set()
 
+    def reported(self, row: Row | None) -> Row | None:
+        """Forget the change of a job whose end is being sent anyway, and return the row: each end
+        is reported once. An ended job does not change any more; of a job that has not ended, the
+        row may be older than the change."""
+        if isinstance(row, Job) and row.state is JobState.ENDED:
+            self.changed.pop(row.id, None)
+        return row
+
     def take(self) -> list[int]:
         taken = list(self.changed)
         self.changed.clear()
@@ -347,7 +355,8 @@ class EventFeed:
                     EndedRows(tasks=dict.fromkeys(ended, ())),
                 )
                 known = map(self._lookup.known, chain.from_iterable(ended.values()))
-                async for views in self._event_lines(chain(rows, known), actor):
+                standing = map(listener.reported, chain(rows, known))
+                async for views in self._event_lines(standing, actor):
                     yield views
             listener.is_behind |= mark < now
             while True:

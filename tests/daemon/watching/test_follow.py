@@ -275,6 +275,26 @@ async def test_a_mark_comes_first_so_that_a_line_that_is_lost_at_once_loses_no_e
     await again.aclose()
 
 
+async def test_an_end_during_the_first_look_is_told_once(desk: Desk, feed: EventFeed) -> None:
+    await desk.submit(ALICE, array="0-1")
+    await desk.submit(ALICE)
+    stream = feed.stream(ALICE, msg.EventsRequest(v=1, select=Selection(ids=[1, 4])))
+    await anext(stream)
+    # The stream listens, and has not looked at the jobs yet.
+    await desk.finish(2)
+    await desk.finish(4)
+    heard = [view["event"] for view in await anext(stream) if "event" in view]
+    await desk.finish(3)
+    async for views in stream:
+        heard += [view["event"] for view in views if "event" in view]
+    assert sorted(told(heard)) == [
+        (2, "COMPLETED"),
+        (3, "COMPLETED"),
+        (3, "STARTING"),
+        (4, "COMPLETED"),
+    ]
+
+
 async def test_streams_of_one_user_have_the_journal_read_one_at_a_time(
     desk: Desk, feed: EventFeed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
