@@ -150,7 +150,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "quick_request": {"submitting"},
         "quick_submit": {"quick_request"},
         "words": {"output", "quick_request", "submitting"},
-        "options": {"output", "words", "submitting"},
+        "options": {"output", "words", "submitting", "quick_request"},
         "demo": {"options", "output", "charts"},
         "simulate": {"options", "output", "charts"},
         "slurm": {"output"},

@@ -96,19 +96,18 @@ def relay_of(terminal: Terminal, escape: str, master: int | None = None) -> PtyR
     return PtyRelay(terminal, escape.encode() if escape != "none" else None, master)
 
 
-class AttachedRun:
+class Attendance:
     """Stays with a submitted job until it ends: relays its terminal and forwards signals."""
 
     def __init__(
-        self, client: Connection, job_id: int, attach_socket: AttachSocket | None,
-        relay: PtyRelay | None, signals: list[int], *, is_quiet: bool, is_attended: bool = True,
+        self, client: Connection, job_id: int, relay: PtyRelay | None, signals: list[int], *,
+        is_quiet: bool, is_attended: bool,
     ) -> None:  # fmt: skip
-        """`attach_socket` is None if the job has its descriptors, `relay` if it gets those of drf
-        itself. `signals` is the list to which arriving signals are added; the first that asks drf
-        to end cancels the job. If it `is_attended`, so does the end of drf."""
+        """`relay` is None if the job has the descriptors of drf itself. `signals` is the list to
+        which arriving signals are added; the first that asks drf to end cancels the job. If it
+        `is_attended`, so does the end of drf."""
         self._client = client
         self._job_id = job_id
-        self._attach_socket = attach_socket
         self._relay = relay
         self._signals = signals
         self._watch = Watch(client, job_id, attended=is_attended)
@@ -147,21 +146,14 @@ class AttachedRun:
 
     def _sources(self) -> list[int]:
         """Return the descriptors that are readable when there is somebody to `_serve`."""
-        assert self._attach_socket is not None
-        return [self._attach_socket.fileno()]
+        raise NotImplementedError
 
     def _serve(self) -> None:
-        assert self._attach_socket is not None
-        if self._relay is None:
-            # The job may write here as soon as it is served.
-            self._clear_line()
-        if self._attach_socket.serve(self._relay):
-            # A pty discards keys that were typed before this moment, so the line disappears only
-            # now: a user who sees that can type.
-            self._clear_line()
-            self._line = None
-            # From now on drf waits for a daemon that is away: to exit would hang up the job.
-            self._watch.is_patient = True
+        raise NotImplementedError
+
+    def _detach(self, relay: PtyRelay) -> None:
+        """Leave the job, which goes on, and exit."""
+        raise NotImplementedError
 
     def _relay_bytes(self, relay: PtyRelay, ready: set[int]) -> None:
         if relay.is_open and not relay.terminal.is_raw:
@@ -214,23 +206,6 @@ class AttachedRun:
             self._relay.terminal.disable_echo()
         self._relay.resize()
         self._relay.continue_job()
-
-    def _detach(self, relay: PtyRelay) -> None:
-        from drfd_cli import output
-        from drfd_cli.relay.keeper import detach
-
-        assert self._attach_socket is not None
-        try:
-            path = detach(self._client, relay, self._watch, self._job_id, self._attach_socket)
-        except OSError as error:
-            announce(f"cannot detach: {error.filename}: {error.strerror}")
-            return
-        self._attach_socket.leave()
-        relay.leave_screen()
-        relay.terminal.restore()
-        job = self._job_id
-        output.say(f"job {job} goes on; its output goes to {path}; drf attach {job} returns")
-        sys.exit(0)
 
     def _handle_signals(self) -> None:
         # One at a time: more may arrive at any moment.
@@ -298,6 +273,48 @@ class AttachedRun:
     def _clear_line(self) -> None:
         if self._line is not None:
             self._line.clear()
+
+
+class AttachedRun(Attendance):
+    """Stays with a job that was submitted here, and gives it its descriptors."""
+
+    def __init__(
+        self, client: Connection, job_id: int, attach_socket: AttachSocket, relay: PtyRelay | None,
+        signals: list[int], *, is_quiet: bool,
+    ) -> None:  # fmt: skip
+        super().__init__(client, job_id, relay, signals, is_quiet=is_quiet, is_attended=True)
+        self._attach_socket = attach_socket
+
+    def _sources(self) -> list[int]:
+        return [self._attach_socket.fileno()]
+
+    def _serve(self) -> None:
+        if self._relay is None:
+            # The job may write here as soon as it is served.
+            self._clear_line()
+        if self._attach_socket.serve(self._relay):
+            # A pty discards keys that were typed before this moment, so the line disappears only
+            # now: a user who sees that can type.
+            self._clear_line()
+            self._line = None
+            # From now on drf waits for a daemon that is away: to exit would hang up the job.
+            self._watch.is_patient = True
+
+    def _detach(self, relay: PtyRelay) -> None:
+        from drfd_cli import output
+        from drfd_cli.relay.keeper import detach
+
+        try:
+            path = detach(self._client, relay, self._watch, self._job_id, self._attach_socket)
+        except OSError as error:
+            announce(f"cannot detach: {error.filename}: {error.strerror}")
+            return
+        self._attach_socket.leave()
+        relay.leave_screen()
+        relay.terminal.restore()
+        job = self._job_id
+        output.say(f"job {job} goes on; its output goes to {path}; drf attach {job} returns")
+        sys.exit(0)
 
 
 class WaitingLine:

@@ -12,12 +12,10 @@ import _socket
 import os
 import sys
 
-from drfd.linux.unix_sockets import at_socket, peer_of, send_descriptors
+from drfd.linux.unix_sockets import accept_own, at_socket, send_descriptors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from drfd_cli.relay.pty import Pty
 
 #: Signals that ask drf to end, and those that it acts on and goes on.
@@ -64,15 +62,11 @@ class AttachSocket:
 
     def serve_on(self, relay: Pty | None) -> _socket.socket | None:
         """Do the same, and return the connection, which stays open; None for another user's."""
-        # The method of `socket.socket.accept`, which the types of `_socket` leave out.
-        listener: Any = self._socket
-        fd, _ = listener._accept()
-        connection = _socket.socket(fileno=fd)
+        # Only a process of the same user may have this terminal.
+        connection = accept_own(self._socket)
+        if connection is None:
+            return None
         try:
-            # Only a process of the same user may have this terminal.
-            if peer_of(connection)[0] != os.getuid():
-                connection.close()
-                return None
             if relay is not None:
                 relay.hand_over(connection)
             else:

@@ -38,6 +38,7 @@ from drfd.common.units import (
 )
 from drfd_cli import output
 from drfd_cli.output import Columns, Form, local_time, render
+from drfd_cli.quick_request import is_sign
 from drfd_cli.submitting import personal
 from drfd_cli.submitting.personal import Setting
 from drfd_cli.words import which_job
@@ -163,6 +164,18 @@ job_id = click.argument(
 )
 
 
+def _checked_sign(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    if not is_sign(value):
+        raise click.BadParameter("one sign such as ~, or none")
+    return value
+
+
+escape_option = click.option(
+    "--escape", metavar="SIGN", default="~", show_default=True, callback=_checked_sign,
+    help="Begins escapes, or none.",
+)  # fmt: skip
+
+
 def group_option(text: str) -> Callable[[F], F]:
     """Add an option for a group in place of ids: one that is read before them, so that they are not
     missed."""
@@ -227,10 +240,15 @@ def state_option(text: str) -> Callable[[F], F]:
     )  # fmt: skip
 
 
+def filters_in(chosen: Mapping[str, object]) -> list[str]:
+    """Return the fields other than ids by which jobs are chosen."""
+    return [name for name in _FILTERS if chosen.get(name) not in _NOTHING]
+
+
 def ids_or_filters(chosen: Mapping[str, object]) -> None:
     """Raise UsageError if ids stand beside options that choose jobs: the daemon would act on all
     the ids, also on those that the options were to spare."""
-    filters = [name for name in _FILTERS if chosen.get(name) not in _NOTHING]
+    filters = filters_in(chosen)
     if chosen["ids"] and filters:
         params = click.get_current_context().command.params
         given = [param.opts[-1] for param in params if param.name in filters]

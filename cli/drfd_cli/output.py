@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from drfd.client.words import Ref
     from drfd.protocol.replies import (
         AdviceView,
         ArrayView,
@@ -61,6 +62,8 @@ _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\
 _PLAIN_WIDTH = 160
 #: Least columns of a screen on which unnamed jobs have their commands.
 _WITH_COMMANDS = 110
+#: Columns of a name or command on screens of at least `_VERY_WIDE` columns.
+_LONG_NAME, _VERY_WIDE = 48, 170
 #: Least width of a column that is cut.
 _LEAST = 4
 #: Least width of a last column that is broken into lines, unless the caller gives one.
@@ -106,18 +109,21 @@ def shorten(text: object, columns: int) -> str:
     return kept + "…"
 
 
-def named(job: JobView) -> str:
-    """Return the name of a job; on a wide screen, if that is only the program's, the command, where
-    it is known. In a file a name stays a word, for programs that split lines."""
-    argv = job["argv"]
-    if (
-        not has_screen()
-        or width() < _WITH_COMMANDS
-        or not argv
-        or job["name"] != (argv[0].rpartition("/")[2] or "job")
-    ):
-        return job["name"]
-    return " ".join([job["name"], *argv[1:]])
+def named(job: JobView, columns: int) -> str:
+    """Return the name of a job, cut to so many columns, or more on a very wide screen. On a wide
+    one, if the name is only the program's, it is the command, where that is known. In a file a name
+    stays a word, for programs that split lines."""
+    argv, name = job["argv"], job["name"]
+    if not has_screen() or width() < _WITH_COMMANDS:
+        return shorten(name, columns)
+    if argv and name == (argv[0].rpartition("/")[2] or "job"):
+        name = " ".join([name, *argv[1:]])
+    return shorten(name, _LONG_NAME if width() >= _VERY_WIDE else columns)
+
+
+def ref(row: JobView) -> Ref:
+    """Return what a request names the job of a row by: its id, of a task its label."""
+    return row["id"] if row["array_id"] is None else label(row)
 
 
 def standing(reply: Mapping[str, object]) -> dict[str, object]:

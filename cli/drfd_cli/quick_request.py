@@ -204,6 +204,11 @@ def warn(doubts: Iterable[str]) -> None:
         print(f"drf: {text}", file=sys.stderr)
 
 
+def is_sign(value: str) -> bool:
+    """Return whether this is a value of `--escape`."""
+    return value == "none" or (len(value) == 1 and value.isascii() and value.isprintable())
+
+
 def socket_of_daemon() -> tuple[str, bool]:
     """Return the socket that `drfd.client.connection.choose` would find, and whether it is that of
     the user's own daemon. Raises OSError if only `choose` can find it."""

@@ -18,6 +18,7 @@ from drfd_cli.quick_request import (
     TEXTS,
     connect,
     doubts_to_print,
+    is_sign,
     line_of,
     read_all,
     send,
@@ -59,11 +60,6 @@ def run(args: list[str]) -> None:
         return
     warn(doubts)
     _run(connection, key, fields, is_quiet="quiet" in given, escape=escape)
-
-
-def is_sign(value: str) -> bool:
-    """Return whether this is a value of `--escape`."""
-    return value == "none" or (len(value) == 1 and value.isascii() and value.isprintable())
 
 
 def _shows_all_text() -> bool:

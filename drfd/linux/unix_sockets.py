@@ -14,6 +14,7 @@ import struct
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
 #: Longest path, in bytes, that fits a unix socket address (unix(7)).
 _LONGEST_ADDRESS = 107
@@ -52,17 +53,34 @@ def connect_in_line(connection: _socket.socket, path: str, timeout_s: int) -> No
     own timeout the socket would not block, and each attempt would fail for as long as processes of
     another user fill the backlog (EAGAIN of connect(2) on a unix socket).
     """
-    for limit in (_socket.SO_SNDTIMEO, _socket.SO_RCVTIMEO):
-        connection.setsockopt(_socket.SOL_SOCKET, limit, struct.pack("ll", timeout_s, 0))
+    limit_waits(connection, timeout_s)
     with at_socket(path) as address:
         connection.connect(address)
 
 
+def limit_waits(connection: _socket.socket, timeout_s: int) -> None:
+    """Let each sending and receiving raise OSError after `timeout_s`; 0 is no limit."""
+    for limit in (_socket.SO_SNDTIMEO, _socket.SO_RCVTIMEO):
+        connection.setsockopt(_socket.SOL_SOCKET, limit, struct.pack("ll", timeout_s, 0))
+
+
 def without_limits(connection: _socket.socket) -> _socket.socket:
     """Remove the limits that `connect_in_line` has set, and return the socket."""
-    for limit in (_socket.SO_SNDTIMEO, _socket.SO_RCVTIMEO):
-        connection.setsockopt(_socket.SOL_SOCKET, limit, struct.pack("ll", 0, 0))
+    limit_waits(connection, 0)
     return connection
+
+
+def accept_own(listener: _socket.socket) -> _socket.socket | None:
+    """Accept a connection of a process of this user. Another user's is closed, and None returned.
+    Raises OSError."""
+    # The method of `socket.socket.accept`, which the types of `_socket` leave out.
+    untyped: Any = listener
+    fd, _ = untyped._accept()
+    connection = _socket.socket(fileno=fd)
+    if peer_of(connection)[0] == os.getuid():
+        return connection
+    connection.close()
+    return None
 
 
 def send_descriptors(connection: _socket.socket, mark: bytes, fds: Sequence[int]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -35,18 +34,24 @@ def run(sit: Sit, script: str) -> Emulator:
     return sit(DRF, "run", "--", "sh", "-c", script)
 
 
-def leave(terminal: Emulator, **options: Any) -> None:
+def leave(terminal: Emulator) -> None:
     terminal.type(b"\r~d")
-    assert terminal.ends(**options) == 0
+    assert terminal.ends() == 0
     assert terminal.modes() == terminal.modes_before
+
+
+def detached(sit: Sit, script: str, sign: str = "up") -> Emulator:
+    """Run a job, and leave it when the sign is on its terminal."""
+    terminal = run(sit, script)
+    terminal.sees(sign)
+    leave(terminal)
+    return terminal
 
 
 def test_a_detached_job_is_returned_to_left_again_and_ends_there(
     sit: Sit, instance: Instance
 ) -> None:
-    terminal = run(sit, "echo first; while read x; do echo got $x; done; exit 3")
-    terminal.sees("first")
-    leave(terminal)
+    terminal = detached(sit, "echo first; while read x; do echo got $x; done; exit 3", "first")
     assert "drf attach 1 returns" in "\n".join(terminal.lines())
 
     again = sit(DRF, "attach", "1")
@@ -68,9 +73,7 @@ def test_a_detached_job_is_returned_to_left_again_and_ends_there(
 def test_what_is_written_while_nobody_looks_is_in_the_file_and_shown_later(
     sit: Sit, instance: Instance
 ) -> None:
-    terminal = run(sit, "echo up; while [ ! -e go ]; do sleep 0.05; done; echo while away; read x")
-    terminal.sees("up")
-    leave(terminal)
+    detached(sit, "echo up; while [ ! -e go ]; do sleep 0.05; done; echo while away; read x")
     (instance.work / "go").touch()
     wait_for("its output", lambda: "while away" in instance.output(1))
     again = sit(DRF, "attach", "1")
@@ -80,9 +83,7 @@ def test_what_is_written_while_nobody_looks_is_in_the_file_and_shown_later(
 
 
 def test_the_last_terminal_has_it_and_the_size_is_its_own(sit: Sit) -> None:
-    terminal = run(sit, "echo up; while read x; do stty size; done")
-    terminal.sees("up")
-    leave(terminal)
+    detached(sit, "echo up; while read x; do stty size; done")
     first = sit(DRF, "attach", "1")
     first.type(b"\r")
     first.sees("24 80")
@@ -98,9 +99,7 @@ def test_the_last_terminal_has_it_and_the_size_is_its_own(sit: Sit) -> None:
 def test_the_job_goes_on_when_its_window_is_closed(
     sit: Sit, instance: Instance, number: int
 ) -> None:
-    terminal = run(sit, "echo up; while read x; do echo got $x; done")
-    terminal.sees("up")
-    leave(terminal)
+    detached(sit, "echo up; while read x; do echo got $x; done")
     again = sit(DRF, "attach", "1")
     again.type(b"one\r")
     again.sees("got one")
@@ -113,9 +112,7 @@ def test_the_job_goes_on_when_its_window_is_closed(
 
 
 def test_hanging_up_stops_it(sit: Sit, instance: Instance) -> None:
-    terminal = run(sit, "echo up; exec sleep 1000")
-    terminal.sees("up")
-    leave(terminal)
+    detached(sit, "echo up; exec sleep 1000")
     again = sit(DRF, "attach", "1")
     again.sees("up")
     again.type(b"\r~.")
@@ -128,9 +125,7 @@ def test_a_full_screen_program_draws_itself_again(sit: Sit) -> None:
         r"draw() { printf '\033[H'; stty size; };"
         r"printf '\033[?1049h'; trap draw WINCH; draw; while [ ! -e go ]; do sleep 0.1; done"
     )
-    terminal = run(sit, program)
-    terminal.sees("24 80")
-    leave(terminal)
+    terminal = detached(sit, program, "24 80")
     assert b"\x1b[?1049l" in terminal.sent
     again = sit(DRF, "attach", "1")
     again.sees("24 80")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import _signal as signal
-import _socket
 import os
-import struct
+import socket
 import sys
 from typing import Any, NoReturn
 
@@ -14,26 +13,22 @@ import click
 from drfd.client.connection import Connection
 from drfd.client.words import Ref
 from drfd.common.errors import Refused
-from drfd.linux.unix_sockets import at_socket, peer_of
+from drfd.linux.sealed import receive
+from drfd.linux.unix_sockets import connect_in_line, peer_of, without_limits
 from drfd_cli import output
-from drfd_cli.attached import AttachedRun, is_interactive, own_terminal, relay_of
+from drfd_cli.attached import Attendance, is_interactive, own_terminal, relay_of
 from drfd_cli.attachment import catch_signals
-from drfd_cli.options import GroupedHelp, connect, job_id
-from drfd_cli.quick_run import is_sign
+from drfd_cli.options import GroupedHelp, connect, escape_option, job_id
 from drfd_cli.relay.keeper import HANG_UP, LEAVE, MESSAGE_BYTES, TAKEN, place_of
 from drfd_cli.terminal import PtyRelay
 
 _ENDING = frozenset((signal.SIGHUP, signal.SIGTERM, signal.SIGINT))
-_INT_BYTES = struct.calcsize("i")
 #: Seconds that the keeper may take to answer.
 _ANSWER_S = 10
 
 
 @click.command("attach", cls=GroupedHelp)
-@click.option(
-    "--escape", metavar="SIGN", default="~", show_default=True,
-    callback=lambda context, option, value: _sign(value), help="Begins escapes, or none.",
-)  # fmt: skip
+@escape_option
 @job_id
 def command(job_id: Ref, escape: str) -> int:
     """Return to the terminal of a job of yours: one that was detached (~d in drf run), or was
@@ -65,12 +60,6 @@ def command(job_id: Ref, escape: str) -> int:
         terminal.restore()
 
 
-def _sign(value: str) -> str:
-    if not is_sign(value):
-        raise click.BadParameter("one sign such as ~, or none")
-    return value
-
-
 def _terminal_of(client: Connection, ref: Ref) -> tuple[int, str]:
     """Return the id of a live job with a terminal of its own, and the path of its attach socket.
     Raises Refused."""
@@ -89,18 +78,15 @@ def _terminal_of(client: Connection, ref: Ref) -> tuple[int, str]:
     return int(label), attach_path
 
 
-def _meet(job: int, place: str) -> tuple[_socket.socket, int, bytes]:
+def _meet(job: int, place: str) -> tuple[socket.socket, int, bytes]:
     """Connect to the job's keeper. Return the connection, our side of the job's pty, and what the
     job has on its terminal. Raises Refused."""
-    keeper = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-    limit = struct.pack("ll", _ANSWER_S, 0)
-    keeper.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVTIMEO, limit)
+    keeper = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        with at_socket(place) as address:
-            keeper.connect(address)
+        connect_in_line(keeper, place, _ANSWER_S)
         if peer_of(keeper)[0] != os.getuid():
             raise Refused("other-user", f"{place} is another user's")
-        seen, rights, _, _ = keeper.recvmsg(MESSAGE_BYTES, _socket.CMSG_SPACE(_INT_BYTES))
+        seen, masters, _ = receive(keeper, MESSAGE_BYTES, 1)
     except (FileNotFoundError, ConnectionRefusedError):
         raise Refused(
             "not-detached",
@@ -109,24 +95,22 @@ def _meet(job: int, place: str) -> tuple[_socket.socket, int, bytes]:
         ) from None
     except OSError as error:
         raise Refused("silent", f"the terminal of job {job}: {error.strerror}") from None
-    if not rights:
+    if not masters:
         raise Refused("has-ended", f"job {job} has just ended", hint=f"drf log {job}")
-    (master,) = struct.unpack("i", rights[0][2][:_INT_BYTES])
-    os.set_inheritable(master, False)
-    keeper.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
-    return keeper, master, seen
+    without_limits(keeper)
+    return keeper, masters[0], seen
 
 
-class Visit(AttachedRun):
+class Visit(Attendance):
     """Stays with a job that has another keeper, until the user leaves or the job ends."""
 
     def __init__(
-        self, client: Connection, job_id: int, keeper: _socket.socket, relay: PtyRelay,
+        self, client: Connection, job_id: int, keeper: socket.socket, relay: PtyRelay,
         signals: list[int],
     ) -> None:  # fmt: skip
-        super().__init__(client, job_id, None, relay, signals, is_quiet=True, is_attended=False)
+        super().__init__(client, job_id, relay, signals, is_quiet=True, is_attended=False)
         self._watch.is_patient = True
-        self._keeper: _socket.socket | None = keeper
+        self._keeper: socket.socket | None = keeper
 
     def _sources(self) -> list[int]:
         return [] if self._keeper is None else [self._keeper.fileno()]
@@ -158,7 +142,7 @@ class Visit(AttachedRun):
         if self._keeper is None:
             return
         try:
-            self._keeper.send(message, _socket.MSG_NOSIGNAL)
+            self._keeper.send(message, socket.MSG_NOSIGNAL)
         except OSError:
             # It has been killed.
             pass

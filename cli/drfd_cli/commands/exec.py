@@ -26,8 +26,7 @@ from drfd_cli.attached import (
     relay_of,
 )
 from drfd_cli.attachment import AttachSocket, catch_signals
-from drfd_cli.options import GroupedHelp, connect, job_id
-from drfd_cli.quick_run import is_sign
+from drfd_cli.options import GroupedHelp, connect, escape_option, job_id
 from drfd_cli.words import which_job
 
 if TYPE_CHECKING:
@@ -69,10 +68,7 @@ class _ExecCommand(GroupedHelp):
 
 
 @click.command("exec", cls=_ExecCommand, context_settings={"allow_interspersed_args": False})
-@click.option(
-    "--escape", metavar="SIGN", default="~", show_default=True,
-    callback=lambda context, option, value: _sign(value), help="Begins escapes, or none.",
-)  # fmt: skip
+@escape_option
 @job_id
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def command(job_id: Ref, command: tuple[str, ...], escape: str) -> int:
@@ -126,12 +122,6 @@ def command(job_id: Ref, command: tuple[str, ...], escape: str) -> int:
         attach_socket.close()
 
 
-def _sign(value: str) -> str:
-    if not is_sign(value):
-        raise click.BadParameter("one sign such as ~, or none")
-    return value
-
-
 def _variables() -> dict[str, str]:
     return {name: os.environ[name] for name in _OF_TERMINAL if name in os.environ}
 
@@ -154,7 +144,6 @@ class InsideRun(AttachedRun):
     ) -> None:  # fmt: skip
         """`client` has sent the request, whose answer has not been read."""
         super().__init__(client, job_id, attach_socket, relay, signals, is_quiet=True)
-        self._entrance = attach_socket
         self._is_answered = False
         self._give_up_at_s: float | None = None
         #: The connection to the process that waits for the command.
@@ -172,8 +161,8 @@ class InsideRun(AttachedRun):
                 ready = {*readable, *writable}
                 if wakeup in ready:
                     os.read(wakeup, 4096)
-                if self._session is None and self._entrance.fileno() in ready:
-                    self._session = self._entrance.serve_on(relay)
+                if self._session is None and self._attach_socket.fileno() in ready:
+                    self._session = self._attach_socket.serve_on(relay)
                 elif self._session is not None and self._session.fileno() in ready:
                     code = self._read_end()
                     if code is not None:
@@ -186,7 +175,7 @@ class InsideRun(AttachedRun):
                 self._insist_on_session()
 
     def _waited_for(self) -> list[int]:
-        source = self._entrance if self._session is None else self._session
+        source = self._attach_socket if self._session is None else self._session
         return [source.fileno(), *([] if self._is_answered else [self._client.fileno()])]
 
     def _read_answer(self) -> None:

@@ -21,8 +21,6 @@ _MANY, _PAGE = 20, 1000
 #: Columns to which names are cut on screens of at least `_WIDE` columns, and on narrower ones.
 _NAME, _SHORT_NAME = 24, 12
 _WIDE = 110
-#: Columns of a name or command on screens of at least `_VERY_WIDE` columns.
-_LONG_NAME, _VERY_WIDE = 48, 170
 #: Least width of the last column, the cause of the end, which is broken into lines.
 _WHY = 16
 _CSV = (
@@ -95,11 +93,10 @@ def _values(view: Mapping[str, object], names: Iterable[str]) -> Iterator[object
 
 def _print_table(jobs: list[PastJobView]) -> None:
     is_wide = output.width() >= _WIDE
-    is_long = output.width() >= _VERY_WIDE and output.has_screen()
     names = _NAME if is_wide else _SHORT_NAME
     cells: output.Cells[PastJobView] = {
         ("ID", "right"): output.label,
-        "NAME": lambda job: output.shorten(output.named(job), _LONG_NAME if is_long else names),
+        "NAME": lambda job: output.named(job, names),
         "USER": lambda job: output.shorten(job["user"], names),
         "STATE": lambda job: job["state"],
         "ENDED": lambda job: _ended(job["ended_at"], is_wide=is_wide),

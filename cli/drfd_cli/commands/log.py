@@ -58,7 +58,7 @@ def command(
     client = connect()
     if group is not None:
         rows = in_group(client, group, ended=_RECENT)
-        ids += tuple(_ref(row) for row in rows if row["started_at"] is not None)
+        ids += tuple(output.ref(row) for row in rows if row["started_at"] is not None)
         if not ids:
             raise Refused("no-output", f"no job of yours in the group {group} has started")
     jobs = [_job(client, job_id) for job_id in dict.fromkeys(ids)]
@@ -82,10 +82,6 @@ def command(
             output.say(str(error))
             status = error.exit_code
     return status
-
-
-def _ref(row: JobView) -> Ref:
-    return label(row) if row["array_id"] is not None else row["id"]
 
 
 def _job(client: Connection, job_id: Ref) -> JobView:

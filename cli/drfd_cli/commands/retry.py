@@ -20,10 +20,8 @@ from drfd_cli.options import connect, group_option, job_ids, prints_result
 from drfd_cli.output import Result
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import PastJobView, SubmitReply
+    from drfd.protocol.replies import SubmitReply
 
-#: The most jobs of one reply.
-_PAGE = 1000
 #: The outcome of a job that `--failed` leaves out.
 _COMPLETED, _CANCELLED = "COMPLETED", "CANCELLED"
 #: Fields of the request by parameters with other names.
@@ -114,16 +112,9 @@ def command(
 def _ended_in(client: Connection, group: str, *, failed: bool) -> list[Ref]:
     """Return the caller's ended jobs of a group, in the order of their submission."""
     past = {"user": client.request("hello")["user"], "group": group}
-    found: list[PastJobView] = []
-    after = None
-    while True:
-        page = client.request("history", past=past, limit=_PAGE, after=after)
-        found += page["jobs"]
-        after = page["after"]
-        if after is None:
-            break
+    found = [job for page in client.pages("history", past=past) for job in page["jobs"]]
     return [
-        job["id"] if job["array_id"] is None else output.label(job)
+        output.ref(job)
         for job in sorted(found, key=lambda job: job["id"])
         if not failed or job["state"] != _COMPLETED
     ]

@@ -13,8 +13,7 @@ from drfd.client.connection import Connection
 from drfd_cli.attached import attend
 from drfd_cli.attachment import AttachSocket, catch_signals
 from drfd_cli.commands.submit import fields, warn
-from drfd_cli.options import JobCommand, condition_options, connect, demand_options
-from drfd_cli.quick_run import is_sign
+from drfd_cli.options import JobCommand, condition_options, connect, demand_options, escape_option
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import EndedJobView
@@ -24,10 +23,7 @@ if TYPE_CHECKING:
 @demand_options
 @condition_options
 @click.option("-q", "--quiet", is_flag=True, help="Do not say why it waits.")
-@click.option(
-    "--escape", metavar="SIGN", default="~", show_default=True,
-    callback=lambda context, option, value: _sign(value), help="Begins escapes, or none.",
-)  # fmt: skip
+@escape_option
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(command: tuple[str, ...], **asked: Any) -> int:
     """Run a job and wait for it: its input and output are this terminal's, its exit code becomes
@@ -57,9 +53,3 @@ def run_attached(
         return client.submit(**request)["id"]
 
     return attend(client, attach_socket, signals, submit, is_quiet=quiet, escape=escape)
-
-
-def _sign(value: str) -> str:
-    if not is_sign(value):
-        raise click.BadParameter("one sign such as ~, or none")
-    return value

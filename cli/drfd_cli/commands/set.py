@@ -19,6 +19,7 @@ from drfd_cli.options import (
     RATES,
     after_option,
     begin_option,
+    filters_in,
 )
 from drfd_cli.output import Result
 
@@ -63,15 +64,14 @@ def command(
             f"-g selects the jobs of a group; write --group {chosen['group']} for the limit"
         )
     if not asked:
-        rename = "; -n selects jobs, --rename changes a name" if chosen.get("name") else ""
+        hint = "; -n selects jobs, --rename changes a name" if chosen.get("name") else ""
         if chosen.get("group"):
-            rename = "; -g selects the jobs of a group, --group NAME%N puts jobs into one"
+            hint = "; -g selects the jobs of a group, --group NAME%N puts jobs into one"
         options = "-c, -m, --io, --gres, -t, -p, --priority, ..."
-        raise click.UsageError(f"say what to change: {options}{rename}")
+        raise click.UsageError(f"say what to change: {options}{hint}")
     if chosen["ids"] and chosen["name"] is not None and rename is None:
         raise click.UsageError("-n selects jobs and cannot narrow ids; --rename changes a name")
-    filters = ("ids", "user", "name", "group", "states", "everything")
-    if into and list(asked) == ["group"] and not any(chosen[each] for each in filters):
+    if into and list(asked) == ["group"] and not chosen["ids"] and not filters_in(chosen):
         # The limit belongs to each job that names it, and running jobs keep theirs.
         chosen.update(group=into.partition("%")[0], states=output.WAITING)
     return act("set", "changed", asked=asked, **chosen)

@@ -47,7 +47,6 @@ from drfd_cli.slurm.sbatch_options import (
 
 #: The commands, which `drf slurm-names` can make.
 NAMES = ("sbatch", "srun", "squeue", "scancel", "sinfo", "sacct")
-_PAGE = 1000
 
 
 def _slurm(name: str, text: str) -> Callable[[Callable[[list[str]], int]], click.Command]:
@@ -428,7 +427,7 @@ def _wanted(
         if (not users or job["user"] in users)
         and (not states or job["state"] in states)
         and (not names or job["name"] in names)
-        and (not pools or not pools.isdisjoint((job["pool"], job["pool"].rsplit(".", 1)[-1])))
+        and (not pools or not pools.isdisjoint((job["pool"], fields.pool(job))))
     ]
 
 
@@ -545,13 +544,8 @@ def _live(
 
 
 def _past(client: Connection, past: Mapping[str, object]) -> Iterator[Mapping[str, Any]]:
-    after = None
-    while True:
-        page = client.request("history", past=past, limit=_PAGE, after=after)
+    for page in client.pages("history", past=past):
         yield from page["jobs"]
-        after = page["after"]
-        if after is None:
-            return
 
 
 def _moment(text: str) -> float:

@@ -92,8 +92,6 @@ _RECENT = 20
 #: Columns to which names are cut on screens of at least `_WIDE` columns, and on narrower ones.
 _NAME, _SHORT_NAME = 24, 12
 _WIDE = 110
-#: Columns of a name or command on screens of at least `_VERY_WIDE` columns.
-_LONG_NAME, _VERY_WIDE = 48, 170
 #: On screens narrower than this there are no columns of demands, and names are cut further.
 _NARROW, _NARROW_NAME = 72, 10
 #: Columns to which a list of indices is cut.
@@ -194,11 +192,10 @@ def _id(job: JobView) -> str:
 def _cells(*, has_gres: bool) -> output.Cells[JobView]:
     """Return the columns for which the screen is wide enough."""
     is_wide, is_narrow = output.width() >= _WIDE, output.width() < _NARROW
-    is_long = output.width() >= _VERY_WIDE and output.has_screen()
     names = _NAME if is_wide else _NARROW_NAME if is_narrow else _SHORT_NAME
     cells: output.Cells[JobView] = {
         ("ID", "right"): _id,
-        "NAME": lambda job: output.shorten(output.named(job), _LONG_NAME if is_long else names),
+        "NAME": lambda job: output.named(job, names),
         "USER": lambda job: output.shorten(job["user"], names),
         "POOL": lambda job: output.shorten(job["pool"], names),
         "STATE": lambda job: output.show_state(job["state"]),

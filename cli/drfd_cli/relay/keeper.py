@@ -13,19 +13,18 @@ import _signal as signal
 import _socket
 import os
 import select
-import struct
 import time
 
 from drfd.client.connection import Connection
 from drfd.client.streams import Watch
 from drfd.common.errors import DrfdError
-from drfd.linux.unix_sockets import at_socket, peer_of
+from drfd.linux.unix_sockets import accept_own, at_socket, limit_waits
 from drfd_cli.relay.pty import Pty, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, NoReturn, Protocol
+    from typing import NoReturn, Protocol
 
     class Entrance(Protocol):
         """The socket at which the job asks for its terminal."""
@@ -50,6 +49,8 @@ _NEVER_S = 30.0
 #: Seconds that a visitor may take to leave when another one comes.
 _ANSWER_S = 1
 _BACKLOG = 4
+#: Signals that drf has caught while the terminal was in front of it.
+_CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 
 
 def place_of(attach_path: str) -> str:
@@ -116,7 +117,7 @@ def _run(keeper: TerminalKeeper) -> NoReturn:
     """Keep the terminal in this process, which has just been forked, and end it."""
     try:
         signal.set_wakeup_fd(-1)
-        for number in (*_USUAL, signal.SIGTSTP, signal.SIGCONT):
+        for number in _CAUGHT:
             signal.signal(number, signal.SIG_DFL)
         # The process must survive the hang-up of the shell.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -131,23 +132,17 @@ def _run(keeper: TerminalKeeper) -> NoReturn:
         os._exit(0)
 
 
-_USUAL = (signal.SIGINT, signal.SIGTERM, signal.SIGWINCH)
-
-
 class TerminalKeeper:
     """Keeps the terminal of a job until the job has ended."""
 
-    def __init__(
-        self, pty: Pty, watch: Watch, file: int, place: str,
-        entrance: Entrance,
-    ) -> None:  # fmt: skip
+    def __init__(self, pty: Pty, watch: Watch, file: int, place: str, entrance: Entrance) -> None:
         """`file` takes the output. `entrance`: where each run of the job asks for its terminal."""
         self._pty = pty
         self._watch = watch
         self._file = file
         self._place = place
         self._entrance = entrance
-        self._listener: Any = None
+        self._listener: _socket.socket | None = None
         #: The `drf attach` that has the terminal now.
         self._visitor: _socket.socket | None = None
 
@@ -178,9 +173,9 @@ class TerminalKeeper:
                 self._watch.repeat()
             reply, ready = self._watch.poll(_POLL_S, self._reads())
             if self._entrance.fileno() in ready:
-                self._serve_job(self._entrance)
+                self._serve_job()
             if self._listener is not None and self._listener.fileno() in ready:
-                self._admit()
+                self._admit(self._listener)
             elif self._visitor is not None and self._visitor.fileno() in ready:
                 self._hear(self._visitor)
             if self._visitor is None:
@@ -188,25 +183,23 @@ class TerminalKeeper:
                 self._copy()
 
     def _reads(self) -> list[int]:
-        sources = [self._entrance, self._listener, self._visitor]
+        sources = [each.fileno() for each in (self._listener, self._visitor) if each is not None]
         outputs = self._pty.outputs() if self._visitor is None else []
-        return [*(each.fileno() for each in sources if each is not None), *outputs]
+        return [self._entrance.fileno(), *sources, *outputs]
 
-    def _serve_job(self, entrance: Entrance) -> None:
+    def _serve_job(self) -> None:
         """Give a run of the job its terminal. It may run again: after a failure, or when it has
         been preempted."""
         try:
-            entrance.serve(self._pty)
+            self._entrance.serve(self._pty)
         except OSError:
             # Its process has just been killed.
             pass
 
-    def _admit(self) -> None:
+    def _admit(self, listener: _socket.socket) -> None:
         """Lend the terminal to a visitor, instead of the one that has it."""
-        fd, _ = self._listener._accept()
-        visitor = _socket.socket(fileno=fd)
-        if peer_of(visitor)[0] != os.getuid():
-            visitor.close()
+        visitor = accept_own(listener)
+        if visitor is None:
             return
         if self._visitor is not None:
             self._send_away(self._visitor)
@@ -219,8 +212,7 @@ class TerminalKeeper:
 
     def _send_away(self, visitor: _socket.socket) -> None:
         """Take the terminal from a visitor, who says what it has seen unless it stands still."""
-        limit = struct.pack("ll", _ANSWER_S, 0)
-        visitor.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVTIMEO, limit)
+        limit_waits(visitor, _ANSWER_S)
         try:
             visitor.send(TAKEN, _socket.MSG_NOSIGNAL)
         except OSError:

@@ -212,13 +212,9 @@ def _fit(text: str, width: str, *, right: bool) -> str:
     return cut.rjust(int(width)) if right else cut.ljust(int(width))
 
 
-#: The exit code of a job of which there is none, as `drf wait` has it.
-_NEVER_RAN = 125
-
-
 def _code(job: View) -> str:
     if job["exit_code"] is None and not job["signal"] and _state(job) in ("BOOT_FAIL", "NODE_FAIL"):
-        return f"{_NEVER_RAN}:0"
+        return f"{output.NEVER_RAN}:0"
     return f"{job['exit_code'] or 0}:{job['signal'] or 0}"
 
 

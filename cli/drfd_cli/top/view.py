@@ -545,9 +545,7 @@ def _key_line(scene: Scene, listed: Lists, theme: Theme, columns: int) -> Line:
     rows = targets(state, listed, viewer)
     for key in ACTIONS.keys() & keys.keys():
         keys[key] = word_of(key, rows[0] if rows else None)
-    unfit = {
-        key for key in ACTIONS if not any(not refusal(key, row, viewer) for row in rows)
-    }  # fmt: skip
+    unfit = {key for key in ACTIONS if all(refusal(key, row, viewer) for row in rows)}
     widths = {key: len(key) + len(word) + 2 for key, word in keys.items()}
     order = [key for key in _FIRST_KEYS if key in keys]
     order += [key for key in keys if key not in order]
