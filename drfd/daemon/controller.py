@@ -37,7 +37,7 @@ from drfd.daemon.calendar import expand
 from drfd.daemon.config import Config, Site
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.engine.journal_upkeep import Retention, TrustedClock
-from drfd.daemon.handlers.doctor import InstallContext, notices
+from drfd.daemon.handlers.doctor import InstallContext
 from drfd.daemon.handlers.requests import Requests
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.launcher_link.messages import LaunchSettings
@@ -133,7 +133,7 @@ class Daemon:
             curve_of=self._curves.final_curve,
             on_failure=_end_after,
         )
-        self._engine.adopt_windows(expand(config.windows, time.time()))
+        self._adopt_windows(config)
         self._engine.changes.listen(self._curves.job_changed)
         self._sampler = Sampler(self._engine, self._meter, self._curves)
         self._notifier = ServiceNotifier(surroundings.manager, self._engine, self._link.away_s)
@@ -165,7 +165,7 @@ class Daemon:
             self._engine,
             Lookup(self._engine, self._meter),
             self._curves,
-            lambda: notices(install, self._link, self._reserves, self._engine.windows, time.time()),
+            self._requests.notices,
         )
         self._snapshots = SnapshotFeed(overview)
         self._server = Server(
@@ -231,7 +231,7 @@ class Daemon:
         site = self._and_lost(site)
         self._requests.config, self._requests.site = config, site
         self._link.settings = _launch_settings(config, site)
-        self._engine.adopt_windows(expand(config.windows, time.time()))
+        self._adopt_windows(config)
         self._engine.want_pass()
         self._engine.submit(Work(Tick(clock())))
         log.info("event=reloaded")
@@ -301,9 +301,12 @@ class Daemon:
         while True:
             await asyncio.sleep(_WINDOWS_S)
             before = self._engine.windows
-            self._engine.adopt_windows(expand(self._requests.config.windows, time.time()))
+            self._adopt_windows(self._requests.config)
             if self._engine.windows != before:
                 self._engine.submit(Work(Tick(clock())))
+
+    def _adopt_windows(self, config: Config) -> None:
+        self._engine.adopt_windows(expand(config.windows, time.time()))
 
     async def _mark_alive(self) -> None:
         """Record on the lock file at intervals that this daemon lives, in case it is killed."""

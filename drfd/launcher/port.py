@@ -13,7 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from drfd.common.failpoints import reach
-from drfd.launcher.protocol import NOBODY, WITH_PAYLOAD, BadMessage, Message, decode, encode
+from drfd.launcher.protocol import (
+    WITH_PAYLOAD,
+    BadMessage,
+    Message,
+    decode,
+    encode,
+    is_system_account,
+)
 from drfd.linux.sealed import receive
 from drfd.linux.unix_sockets import peer_of
 
@@ -29,7 +36,7 @@ class Policy:
 
     def refusal(self, uid: int) -> str | None:
         """Return why jobs of a uid are refused, or None if they may run."""
-        if uid in self.allowed_uids or (uid >= self.min_uid and uid != NOBODY):
+        if uid in self.allowed_uids or not is_system_account(uid, self.min_uid):
             return None
         return f"jobs of uid {uid} are not allowed: it is root's or a system account's"
 

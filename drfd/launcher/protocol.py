@@ -51,7 +51,7 @@ WITH_PAYLOAD = (LAUNCH, NOTIFY, EXEC)
 MAX_COMMAND_BYTES = 1 << 20
 
 #: The uid of "nobody" on every Linux: a system account, although others of that range are not.
-NOBODY = 65534
+_NOBODY = 65534
 #: Key in the `mounts` of a hello for the one hierarchy of cgroup v2.
 UNIFIED = "cgroup2"
 
@@ -61,6 +61,12 @@ CORES_MODES = (QUOTA, WEIGHT, PIN)
 
 #: Marks a hello of a launcher that cannot pin, and sets quotas instead.
 NO_PIN = "by quota, pin cannot be had"
+
+
+def is_system_account(uid: int, min_uid: int) -> bool:
+    """Return whether a uid is root's or a system account's, where those of users begin at
+    `min_uid`."""
+    return uid < min_uid or uid == _NOBODY
 
 
 class BadMessage(Exception):

@@ -221,8 +221,7 @@ class Engine:
         self.adopt(self.rules)
         now, span_s = self.clock(), _REMEMBERED_HALF_LIVES * self.rules.half_life_s
         self.scheduler.remember(self.journal.ended_since(now.at_s - span_s), self.rules, now)
-        self._promises = self.journal.promises()
-        self.scheduler.restore(self._promises, self.ledger, self.clock().at_s)
+        self._restore_promises()
 
     def submit(self, work: Work) -> None:
         """Queue work for the next turn of the running loop."""
@@ -585,6 +584,11 @@ class Engine:
             retries.append(self.ledger.shortages.next_s(now_s))
         self._retry_s = min([each for each in retries if each is not None], default=None)
 
+    def _restore_promises(self) -> None:
+        """Read what is promised to big jobs from the journal."""
+        self._promises = self.journal.promises()
+        self.scheduler.restore(self._promises, self.ledger, self.clock().at_s)
+
     def _store_promises(self) -> None:
         """Make what is promised to big jobs durable with the turn, so that it outlives the
         daemon."""
@@ -640,8 +644,7 @@ class Engine:
         self.journal.rollback()
         self._use_ledger(self.journal.load(self.rules.axes))
         self.scheduler.forget_derived_state()
-        self._promises = self.journal.promises()
-        self.scheduler.restore(self._promises, self.ledger, self.clock().at_s)
+        self._restore_promises()
         self._log_entries.clear()
         self._wants_pass = True
 

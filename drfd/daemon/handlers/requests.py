@@ -61,6 +61,7 @@ from drfd.journal.records import Payload
 from drfd.protocol import requests as msg
 from drfd.protocol.replies import (
     BatchReply,
+    CodeText,
     DoctorReply,
     DryRunReply,
     EndStrayReply,
@@ -318,14 +319,13 @@ class Requests:
         away_s = self.link.away_s()
         return {
             "launcher_away_s": None if away_s is None else round(away_s, 1),
-            "notices": notices(
-                self.install,
-                self.link,
-                self.reserves,
-                self.engine.windows,
-                self.engine.clock().at_s,
-            ),
+            "notices": self.notices(),
         }
+
+    def notices(self) -> list[CodeText]:
+        """Return what every user should know now of the service, the worst first."""
+        now_s = self.engine.clock().at_s
+        return notices(self.install, self.link, self.reserves, self.engine.windows, now_s)
 
     def _with_notices(self, reply: BatchReply) -> BatchReply:
         """Add the notices to a reply about running jobs while the launcher is away: it carries the

@@ -70,7 +70,7 @@ from drfd.daemon.launcher_link.slurm_variables import with_slurm_variables
 from drfd.daemon.monitoring.meter import Meter
 from drfd.journal.records import Payload
 from drfd.launcher import protocol
-from drfd.launcher.protocol import NOBODY, Message
+from drfd.launcher.protocol import Message
 from drfd.linux.sealed import seal
 from drfd.linux.unix_sockets import at_socket
 
@@ -145,9 +145,7 @@ class Link:
     def refuses(self, uid: int) -> bool:
         """Return whether the launcher has said that it runs no jobs of this user."""
         least, allowed = self.hello.get("min_uid"), self.hello.get("allowed_uids", ())
-        if least is None or uid in allowed:
-            return False
-        return uid < least or uid == NOBODY
+        return least is not None and uid not in allowed and protocol.is_system_account(uid, least)
 
     def end_stray(self, key: AttemptKey) -> bool:
         """Have the launcher end and remove an attempt that belongs to no job. Returns False if
@@ -258,6 +256,9 @@ class LauncherConnection:
                 self._submit(LaunchAborted(self._engine.clock(), job.id, job.attempt, text))
                 return
             order, payload = self._order_and_payload(job)
+            # Only this order: a launcher of before output limits drops the connection at each
+            # order with one, and a notice or an exec needs none.
+            order = dataclasses.replace(order, output_max_bytes=job.spec.output_max_bytes or 0)
             self.send(protocol.launch_message(order), payload_for(job.spec, payload))
         elif isinstance(effect, SendSignals):
             key = (effect.job_id, effect.attempt)
@@ -324,9 +325,6 @@ class LauncherConnection:
             proof=payload.proof,
             beside=engine.ledger.allocated_jobs(),
         )
-        if order.output_max_bytes and not self._link.hello.get("output_max"):
-            # At such an order, a launcher of before it drops the connection, again and again.
-            order = dataclasses.replace(order, output_max_bytes=0)
         return with_slurm_variables(order, payload.env), payload
 
     def _send_attempt(self, effect: Effect) -> None:

@@ -142,7 +142,6 @@ def order_for(
         proof=proof,
         tells_start=spec.notify is not None and "start" in spec.notify.on,
         empties_output=job.is_first_run and not (spec.append or shares_output(job, beside)),
-        output_max_bytes=spec.output_max_bytes or 0,
     )
 
 
