@@ -147,9 +147,7 @@ def _given_back(jobs: Iterable[Job], ledger: Ledger) -> dict[str, Vector]:
 _Part = tuple[Job, int]
 
 
-def _enough(
-    job: Job, axis: int, lacking: int, ledger: Ledger, last: Plan
-) -> Iterator[tuple[Job, int]]:
+def _enough(job: Job, axis: int, lacking: int, ledger: Ledger, last: Plan) -> Iterator[_Part]:
     """Yield the jobs that are named as holders of the resource, with the amounts that they hold.
     A suspended job does not wait for what it has kept itself."""
     by_end = _by_end(axis, ledger, last)
@@ -226,59 +224,60 @@ def served_first(
     if leaf not in takers:
         return None
     wanted = short_axes(demand, last.free)
-    free, took, have_less = blame.free, list[str](), True
-    reserved: list[Job] = []
-    backfill = _backfill(blame, last)
-    for each in () if backfill is None else last.reservations:
-        # A pass begins with these jobs.
-        other = ledger.find(each.job_id)
-        if backfill is None or other is None or ledger.wanted(other) != each.demand:
-            continue
-        if each.leaf not in share_tree.nodes:
-            # Its leaf is not among those that compete then.
-            continue
-        is_within = levels.is_within_limits(each.leaf, each.demand)
-        if fits(each.demand, free) and not is_within:
-            continue
-        if not fits(each.demand, free) or not backfill.allows(each.demand, other.id, free):
-            backfill.reserve(other.id, each.leaf, each.demand, free=free, admitted={}, before=each)
-            continue
-        backfill.admit(each.demand, other.id)
-        free = minus(free, each.demand)
-        levels.hold(each.leaf, each.demand)
-        if each.leaf in takers:
-            takers[each.leaf].take(each.demand)
-        if each.leaf != leaf and any(each.demand[axis] for axis in wanted):
-            reserved.append(other)
-    if not fits(demand, free):
+    hand_out = _HandOut(blame.free, levels, takers, _backfill(blame, last))
+    # A pass begins with the jobs that have a reservation.
+    reserved = [
+        other
+        for other, taken in _serve_reserved(hand_out, share_tree, ledger, last)
+        if other.spec.leaf != leaf and any(taken[axis] for axis in wanted)
+    ]
+    if not fits(demand, hand_out.free):
         if not reserved:
             return None
         first, count = reserved[0], len(reserved)
         return ReservedFirst(blame.shortfalls, first.label, first.spec.user, count)
+    took, have_less = list[str](), True
     for _ in range(_MOST_STEPS):
-        # Jobs within the promise of their leaf or pool come before all others.
-        able = _able(takers, free, levels, backfill, promise_only=True)
-        able = able or _able(takers, free, levels, backfill, promise_only=False)
-        if not able:
+        following = hand_out.next_leaf(leaf)
+        if following is None or following[0] == leaf:
             return None
-        name = levels.first_of({other: head for other, (head, _) in able.items()}, leaf)
-        if name == leaf:
-            return None
-        taken = able[name][1]
-        if backfill is not None:
-            backfill.admit(taken, takers[name].head(taken))
-        takers[name].take(taken)
+        other, taken = following
         if any(taken[axis] for axis in wanted):
-            have_less = have_less and levels.has_less(name, leaf)
-            if name not in took:
-                took.append(name)
-        free = minus(free, taken)
-        levels.hold(name, taken)
-        if not fits(demand, free):
+            have_less = have_less and levels.has_less(other, leaf)
+            if other not in took:
+                took.append(other)
+        hand_out.serve(other, takers[other].head(taken), taken)
+        if not fits(demand, hand_out.free):
             if not took:
                 return None
             return ServedFirst(blame.shortfalls, tuple(took[:_NAMED]), len(took), have_less)
     return None
+
+
+def _serve_reserved(
+    hand_out: _HandOut, share_tree: ShareTree, ledger: Ledger, last: Plan
+) -> Iterator[tuple[Job, Vector]]:
+    """Yield each job with a reservation that starts when the jobs with a reservation are served,
+    and its demand; the others keep their reservations."""
+    backfill = hand_out.backfill
+    if backfill is None:
+        return
+    for each in last.reservations:
+        other = ledger.find(each.job_id)
+        if other is None or ledger.wanted(other) != each.demand:
+            continue
+        if each.leaf not in share_tree.nodes:
+            # Its leaf is not among those that compete then.
+            continue
+        fits_free = fits(each.demand, hand_out.free)
+        if fits_free and not hand_out.levels.is_within_limits(each.leaf, each.demand):
+            continue
+        if fits_free and backfill.allows(each.demand, other.id, hand_out.free):
+            hand_out.serve(each.leaf, other.id, each.demand)
+            yield other, each.demand
+        else:
+            free = hand_out.free
+            backfill.reserve(other.id, each.leaf, each.demand, free=free, admitted={}, before=each)
 
 
 def _after(
@@ -311,21 +310,44 @@ def _backfill(blame: Blame, last: Plan) -> Backfill | None:
     return Backfill(replace(context, ends=ends))
 
 
-def _able(
-    takers: Mapping[str, _Taker],
-    free: Vector,
-    levels: Levels,
-    backfill: Backfill | None,
-    *,
-    promise_only: bool,
-) -> dict[str, tuple[int, Vector]]:
-    """Return the leaves that can start a job, each with its first job and the demand of the job
-    that it would start."""
-    found = {
-        leaf: each.first(free, levels, backfill, promise_only=promise_only)
-        for leaf, each in takers.items()
-    }
-    return {leaf: first for leaf, first in found.items() if first is not None}
+@dataclass(slots=True)
+class _HandOut:
+    """What the named holders give back, as it is handed out to those that wait."""
+
+    free: Vector
+    levels: Levels
+    #: The leaves that may be served, by their names.
+    takers: Mapping[str, _Taker]
+    #: Keeps jobs from delaying reservations; None if nothing is reserved.
+    backfill: Backfill | None
+
+    def serve(self, leaf: str, job_id: int, demand: Vector) -> None:
+        """Let a job of this demand start."""
+        if self.backfill is not None:
+            self.backfill.admit(demand, job_id)
+        if leaf in self.takers:
+            self.takers[leaf].take(demand)
+        self.free = minus(self.free, demand)
+        self.levels.hold(leaf, demand)
+
+    def next_leaf(self, favoured: str) -> tuple[str, Vector] | None:
+        """Return the leaf that is served next and the demand of the job that it starts; None if
+        none can start a job. `favoured` wins ties."""
+        # Jobs within the promise of their leaf or pool come before all others.
+        able = self._able(promise_only=True) or self._able(promise_only=False)
+        if not able:
+            return None
+        leaf = self.levels.first_of({each: head for each, (head, _) in able.items()}, favoured)
+        return leaf, able[leaf][1]
+
+    def _able(self, *, promise_only: bool) -> dict[str, tuple[int, Vector]]:
+        """Return the leaves that can start a job, each with its first job and the demand of the job
+        that it would start."""
+        found = {
+            leaf: each.first(self.free, self.levels, self.backfill, promise_only=promise_only)
+            for leaf, each in self.takers.items()
+        }
+        return {leaf: first for leaf, first in found.items() if first is not None}
 
 
 class _Taker:

@@ -309,11 +309,6 @@ class WaitReason:
     evidence: Evidence
 
 
-def _held(job: Job) -> HeldBy:
-    by, is_suspended = job.held_by or "", job.state is JobState.SUSPENDED
-    return HeldBy(by, job.label, is_suspended, is_admins=by not in ("", job.spec.user))
-
-
 # -- the reason of a job ---------------------------------------------------------------------------
 
 
@@ -397,6 +392,11 @@ def explain_wait(
             ReasonCode.RESOURCES, HasReservation(shortfalls, own.start_s, last.certainty_of(own))
         )
     return reason
+
+
+def _held(job: Job) -> HeldBy:
+    by, is_suspended = job.held_by or "", job.state is JobState.SUSPENDED
+    return HeldBy(by, job.label, is_suspended, is_admins=by not in ("", job.spec.user))
 
 
 def _too_little(
