@@ -151,6 +151,10 @@ def sbatch(words: list[str]) -> int:
         lines = read_lines(script, shown) or {}
         own = submit.directives(script, shown, check=submit.check_options)
     made = translate(lines | options, host_name())
+    try:
+        submit.check_options(made.words)
+    except click.ClickException as error:
+        raise Refused("bad-value", f"sbatch: {error.format_message()}") from None
     usual = "slurm-%A_%a.out" if "array" in lines | options else "slurm-%j.out"
     # The command line wins over #DRF lines, and these over #SBATCH lines.
     last = translate(options, host_name()).words if own else []

@@ -13,9 +13,12 @@ from drfd.client.submission import find_notice
 from drfd.common.errors import Refused
 from drfd_cli import output
 from drfd_cli.slurm.sbatch_options import (
+    SLURM_NAMES,
     Translation,
     environment,
     missing_commands,
+    missing_files,
+    refusal,
     uses_tmpdir,
 )
 
@@ -37,6 +40,7 @@ def resolve(
         found["pool"] = pool_of(made, client)
     found |= whole_machine(made, found, client)
     check_begun(made.begun, client)
+    check_counted(made, client)
     if made.is_singleton:
         found["after"] = (*(found["after"] or ()), *_namesakes(found["name"], client))
     if made.mail_on and found["notify"] is None:
@@ -47,14 +51,19 @@ def resolve(
         except Refused:
             made.unsupported.append("--mail-type (no mail here, and no ~/.config/drfd/notify)")
     if made.directory is not None:
-        if not os.path.isdir(made.directory):
-            raise Refused("cwd", f"--chdir: there is no directory {made.directory}")
-        found["cwd"] = made.directory
+        path, where = made.directory.value, made.directory.where
+        if not os.path.isdir(path):
+            way = "sbatch --chdir=DIR SCRIPT runs it elsewhere"
+            raise refusal(where, f"--chdir={path}", "there is no such directory", way)
+        found["cwd"] = path
     if made.unsupported:
         output.say(f"without effect here: {', '.join(made.unsupported)}")
     missing = [] if script is None else missing_commands(script, os.environ, shutil.which)
     for name in missing:
         output.say(f"the script calls {name}, and there is no such command here{_cure(name)}")
+    files = [] if script is None else missing_files(script, os.environ.get("HOME"), os.path.exists)
+    for name in files:
+        output.say(f"the script reads {output.clean(name)}, and there is no such file here")
     if script is not None and uses_tmpdir(script) and "SLURM_TMPDIR" not in made.variables:
         output.say(
             "the script uses SLURM_TMPDIR; there is none (SLURM_TMPDIR=$(mktemp -d) sets it)"
@@ -63,13 +72,15 @@ def resolve(
 
 
 def _cure(name: str) -> str:
-    if name == "srun":
-        return " (drf slurm-names DIR makes one)"
     if name == "scontrol":
         return "; $SLURM_JOB_NODELIST is this machine"
-    if name in ("module", "ml"):
-        return "; what it loads must be in your PATH"
-    return ""
+    if name in SLURM_NAMES:
+        return " (drf slurm-names DIR makes one)"
+    if name in ("mpirun", "mpiexec"):
+        return "; an MPI, such as Open MPI, must be in your PATH"
+    if name not in ("module", "ml"):
+        return "; put it into your PATH, or have the script read the file that defines it"
+    return "; what it loads must be in your PATH"
 
 
 def variables(env: Mapping[str, str], made: Translation) -> dict[str, str]:
@@ -103,6 +114,21 @@ def whole_machine(
     capacity = client.request("shares")["capacity"]
     found = {"cores": int(capacity["cores"] * 1000)} if cores else {}
     return found | ({"mem": int(capacity["memory"])} if memory else {})
+
+
+def check_counted(made: Translation, client: Connection) -> None:
+    """Raise Refused if Slurm's options ask for a resource that is not counted here."""
+    if not made.counted:
+        return
+    counts = client.request("shares")["capacity"]["gres"]
+    for name, given in made.counted.items():
+        if name not in counts:
+            has = ", ".join(f"{count} {each}" for each, count in counts.items())
+            fault = f"this machine counts no {name}{f', but {has}' if has else ''}"
+            option = given.value.partition("=")[0]
+            none = "0" if option.startswith("--gpus") else "none"
+            way = f"sbatch {option}={none} SCRIPT runs it without"
+            raise refusal(given.where, given.value, fault, way)
 
 
 def check_begun(labels: Iterable[str], client: Connection) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from drfd.common.errors import Refused
+from drfd.common.indices import read_array
 
 _VALUE, FLAG, MAY = "value", "flag", "may"
 #: Long names → how each takes a value.
@@ -19,7 +20,17 @@ KNOWN = {
     **dict.fromkeys(
         (
             *("array", "begin", "chdir", "comment", "cpus-per-gpu", "cpus-per-task", "dependency"),
-            *("error", "export", "gpus", "gpus-per-node", "gpus-per-task", "gres", "job-name"),
+            *(
+                "mincpus",
+                "ntasks-per-gpu",
+                "error",
+                "export",
+                "gpus",
+                "gpus-per-node",
+                "gpus-per-task",
+                "gres",
+                "job-name",
+            ),
             *("input", "licenses", "mail-type", "mail-user", "mem", "mem-per-cpu", "mem-per-gpu"),
             *("nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "partition", "priority"),
             *("signal", "time", "wrap"),
@@ -27,8 +38,8 @@ KNOWN = {
             *("account", "acctg-freq", "bb", "bbf", "clusters", "cluster-constraint", "constraint"),
             *("container", "core-spec", "cores-per-socket", "cpu-freq", "deadline", "delay-boot"),
             *("distribution", "exclude", "export-file", "extra-node-info", "gid", "gpu-bind"),
-            *("gpu-freq", "gpus-per-socket", "gres-flags", "hint", "mem-bind", "mincpus"),
-            *("network", "nodefile", "nodelist", "ntasks-per-core", "ntasks-per-gpu"),
+            *("gpu-freq", "gpus-per-socket", "gres-flags", "hint", "mem-bind"),
+            *("network", "nodefile", "nodelist", "ntasks-per-core"),
             *("ntasks-per-socket", "power", "prefer", "profile", "qos", "reservation"),
             *("sockets-per-node", "switches", "thread-spec", "threads-per-core", "time-min", "tmp"),
             *("tres-per-task", "uid", "wait-all-nodes", "wckey", "kill-on-invalid-dep"),
@@ -59,7 +70,7 @@ _SILENT = frozenset(
     (
         *("comment", "get-user-env", "no-requeue", "oversubscribe", "overcommit", "share"),
         *("verbose", "parsable", "no-kill", "ignore-pbs", "use-min-nodes", "usage", "help"),
-        *("version", "quiet", "nodes", "ntasks-per-node"),
+        *("version", "quiet", "nodes", "ntasks-per-node", "ntasks-per-gpu", "mincpus"),
     )
 )
 
@@ -80,6 +91,12 @@ _GRES = re.compile(
     r"([A-Za-z_][\w.-]*?)(?:[:=]([A-Za-z_][\w.-]*))?(?:[:=](\d+))?(?:\(.*\))?", re.ASCII
 )
 _DELAY = re.compile(r"now\+(\d+)\s*(second|minute|hour|day|week)?s?", re.ASCII)
+#: Options → the variables that hold their values.
+_TOLD = {
+    "account": "SLURM_JOB_ACCOUNT", "qos": "SLURM_JOB_QOS", "gpus": "SLURM_GPUS",
+    "gpus-per-node": "SLURM_GPUS_PER_NODE", "gpus-per-task": "SLURM_GPUS_PER_TASK",
+    "cpus-per-gpu": "SLURM_CPUS_PER_GPU",
+}  # fmt: skip
 #: Options that ask for memory.
 _MEMORY = frozenset(("mem", "mem-per-cpu", "mem-per-gpu"))
 #: The variables that a job has with `--export=NONE`.
@@ -109,7 +126,9 @@ class Translation:
     #: Names of the submitter's variables that the job has; None for all.
     kept: frozenset[str] | None = None
     #: The directory of the job; None for that of the submission.
-    directory: str | None = None
+    directory: Given | None = None
+    #: What is counted → the option that asks for it, as it is written.
+    counted: dict[str, Given] = field(default_factory=dict)
     #: Options without effect here, as they are written.
     unsupported: list[str] = field(default_factory=list)
     #: Whether the job waits for those of its name.
@@ -142,7 +161,7 @@ def parse(
             return joined
         at += 1
         if at >= len(words):
-            raise _bad(where, f"--{name}", "needs a value")
+            raise refusal(where, f"--{name}", "needs a value")
         return words[at]
 
     while at < len(words):
@@ -165,7 +184,7 @@ def parse(
             while letters:
                 letter, letters = letters[0], letters[1:]
                 if letter not in short:
-                    raise _bad(where, f"-{letter}", "is no option of sbatch")
+                    raise refusal(where, f"-{letter}", "is no option of sbatch")
                 name = short[letter]
                 if known[name] == _VALUE:
                     joined_value = letters.removeprefix("=") or None
@@ -189,7 +208,7 @@ def _full_name(name: str, where: str, known: Mapping[str, str]) -> str:
         return name
     near = [each for each in known if name and each.startswith(name)]
     if len(near) != 1:
-        raise _bad(where, f"--{name}", "is no option of sbatch")
+        raise refusal(where, f"--{name}", "is no option of sbatch")
     return near[0]
 
 
@@ -209,19 +228,20 @@ def read_lines(script: str, name: str) -> Options | None:
         has_any = True
         where = f"{name}, line {number}"
         if line_found[1].strip() in ("hetjob", "packjob"):
-            raise _bad(where, "hetjob", "asks for several machines; this is one")
+            raise refusal(where, "hetjob", "asks for several machines; this is one")
         try:
             words = shlex.split(line_found[1], comments=True)
         except ValueError as error:
             raise Refused("bad-value", f"{where}: #SBATCH: {error}") from None
         options, rest = parse(words, where)
         if rest:
-            raise _bad(where, rest[0], "is no option")
+            raise refusal(where, rest[0], "is no option")
         found |= options
     return found if has_any else None
 
 
-def _bad(where: str, what: str, fault: str, hint: str | None = None) -> Refused:
+def refusal(where: str, what: str, fault: str, hint: str | None = None) -> Refused:
+    """Return the refusal of an option that stands there, `what` as it is written."""
     place = f"{where}: #SBATCH " if where else "sbatch: "
     way = hint or ("--ignore-sbatch leaves out these lines" if where else "")
     return Refused("bad-value", f"{place}{what[:60]}: {fault}", hint=way)
@@ -246,9 +266,9 @@ class _Translator:
     def run(self) -> None:
         self._amounts()
         made = self._made
-        for name, option in (("job-name", "-n"), ("array", "--array")):
-            if name in self._options:
-                self._add(option, self._options[name].value)
+        if "job-name" in self._options:
+            self._add("-n", self._options["job-name"].value)
+        self._array()
         self._time()
         self._files()
         self._conditions()
@@ -264,7 +284,7 @@ class _Translator:
 
     def _fault(self, name: str, fault: str, hint: str | None = None) -> Refused:
         given = self._options[name]
-        return _bad(given.where, f"--{name}={given.value}", fault, hint)
+        return refusal(given.where, f"--{name}={given.value}", fault, hint)
 
     def _count(self, name: str) -> int | None:
         given = self._options.get(name)
@@ -285,6 +305,17 @@ class _Translator:
         power = {"K": 10, "M": 20, "G": 30, "T": 40}[match[2].upper() or "M"]
         return int(float(match[1]) * (1 << power))
 
+    def _array(self) -> None:
+        given = self._options.get("array")
+        if given is None:
+            return
+        try:
+            read_array(given.value)
+        except Refused as error:
+            fault = error.text.partition(" is wrong: ")[2] or error.text
+            raise self._fault("array", fault, error.hint) from None
+        self._add("--array", given.value)
+
     def _is_exclusive(self) -> bool:
         """Return whether the job wants the machine for itself; `--exclusive=user` shares it."""
         given = self._options.get("exclusive")
@@ -293,19 +324,24 @@ class _Translator:
     def _amounts(self) -> None:
         made, nodes = self._made, self._options.get("nodes")
         if nodes is not None:
-            least = re.fullmatch(r"(\d+)(?:-\d+)?", nodes.value)
-            if least is None:
+            span = re.fullmatch(r"(\d+)(?:-\d+)?", nodes.value)
+            if span is None:
                 raise self._fault("nodes", "is not a number of nodes")
-            if int(least[1]) > 1:
+            if int(span[1]) > 1:
                 raise self._fault("nodes", "asks for several machines; drfd runs jobs on this one")
         per_task, tasks = self._count("cpus-per-task"), self._count("ntasks")
         per_node = self._count("ntasks-per-node")
         tasks = per_node if tasks is None else tasks
-        gpus = self._gres(tasks)
-        if per_task is None and gpus and "cpus-per-gpu" in self._options:
-            per_task = (self._count("cpus-per-gpu") or 1) * gpus
+        gpus, per_gpu = self._gres(tasks), self._count("ntasks-per-gpu")
+        if tasks is None and per_gpu is not None and gpus:
+            tasks = per_gpu * gpus
         cores = (per_task or 1) * (tasks or 1)
-        if (per_task is not None or tasks is not None) and not self._is_exclusive():
+        if per_task is None and gpus and "cpus-per-gpu" in self._options:
+            cores = (self._count("cpus-per-gpu") or 1) * gpus
+            per_task = max(1, cores // (tasks or 1))
+        least = self._count("mincpus")
+        cores = max(cores, least or 1)
+        if (per_task, tasks, least) != (None, None, None) and not self._is_exclusive():
             self._add("-c", str(cores))
         memory = self._size("mem")
         is_exclusive = made.has_all_cores = self._is_exclusive()
@@ -325,6 +361,9 @@ class _Translator:
         if per_node is not None:
             variables["SLURM_NTASKS_PER_NODE"] = str(per_node)
         variables["SLURM_TASKS_PER_NODE"] = str(tasks or 1)
+        for name, variable in _TOLD.items():
+            if name in self._options:
+                variables[variable] = self._options[name].value
         per_cpu = self._size("mem-per-cpu")
         if per_cpu:
             variables["SLURM_MEM_PER_CPU"] = str(per_cpu >> 20)
@@ -334,13 +373,16 @@ class _Translator:
         counts: dict[str, int] = {}
         for name in ("gres", "licenses"):
             given = self._options.get(name)
-            for part in given.value.split(",") if given is not None else ():
+            if given is None:
+                continue
+            for part in given.value.split(","):
                 if not part or part.lower() == "none":
                     continue
                 match = _GRES.fullmatch(re.sub(r"@[\w.-]+", "", part.removeprefix("gres/")))
                 if match is None:
                     raise self._fault(name, "is not NAME:NUMBER", "write gpu:2")
                 counts[match[1]] = counts.get(match[1], 0) + int(match[3] or 1)
+                self._made.counted[match[1]] = Given(f"--{name}={given.value}", given.where)
                 self._kind(name, part, match[2])
         for name, times in (("gpus", 1), ("gpus-per-node", 1), ("gpus-per-task", tasks or 1)):
             given = self._options.get(name)
@@ -350,9 +392,13 @@ class _Translator:
             if not re.fullmatch("[0-9]{1,4}", number):
                 raise self._fault(name, "is not a number of GPUs")
             counts["gpu"] = max(counts.get("gpu", 0), int(number) * times)
+            self._made.counted.setdefault("gpu", Given(f"--{name}={given.value}", given.where))
             self._kind(name, given.value, kind)
         for name, count in counts.items():
-            self._add("--gres", f"{name}={count}")
+            if count:
+                self._add("--gres", f"{name}={count}")
+            else:
+                del self._made.counted[name]
         return counts.get("gpu", 0)
 
     def _kind(self, name: str, written: str, kind: str | None) -> None:
@@ -373,7 +419,8 @@ class _Translator:
         seconds = part["days"] * 86400 + (part["h"] + part["h3"]) * 3600
         seconds += (part["m"] + part["m3"] + part["m2"]) * 60
         seconds += part["s"] + part["s3"] + part["s2"]
-        self._add("-t", f"{max(1, seconds)}s")
+        # A limit has whole minutes in Slurm, and nothing, however it is written, is no limit.
+        self._add("-t", f"{-(-seconds // 60) * 60}s" if seconds else "unlimited")
 
     def _files(self) -> None:
         for name, option in (("output", "-o"), ("error", "-e")):
@@ -394,7 +441,7 @@ class _Translator:
             self._made.unsupported.append(f"--input={source.value}")
         directory = self._options.get("chdir")
         if directory is not None:
-            self._made.directory = directory.value
+            self._made.directory = directory
 
     def _sign(self, found: re.Match[str]) -> str:
         host = self._host.replace("%", "")
@@ -494,7 +541,17 @@ _UNSUPPORTED = frozenset(KNOWN) - frozenset(
         *("array", "begin", "chdir", "cpus-per-gpu", "cpus-per-task", "dependency", "error"),
         *("export", "gpus", "gpus-per-node", "gpus-per-task", "gres", "job-name", "input"),
         *("licenses", "mail-type", "mail-user", "mem", "mem-per-cpu", "mem-per-gpu", "nodes"),
-        *("ntasks", "ntasks-per-node", "open-mode", "output", "partition", "priority", "signal"),
+        *(
+            "mincpus",
+            "ntasks",
+            "ntasks-per-gpu",
+            "ntasks-per-node",
+            "open-mode",
+            "output",
+            "partition",
+            "priority",
+            "signal",
+        ),
         *("time", "wrap", "nice", "hold", "requeue", "wait", "test-only", "kill-on-invalid-dep"),
     )
 )
@@ -533,11 +590,19 @@ def environment(
     return {**kept, **one, **first, **here, **own, **made.variables}
 
 
+#: Slurm's commands, as far as there are ones of these names here.
+SLURM_NAMES = ("sbatch", "srun", "squeue", "scancel", "sinfo", "sacct", "scontrol")
+#: Commands that often are functions of the shell, which a file defines that the script reads.
+_DEFINED = ("conda", "mamba", "micromamba", "spack")
 #: Commands of clusters that scripts call, at the beginning of a line or after `time` or `exec`.
 _COMMAND = re.compile(
     r"(?:^[ \t]*|^[^#\n]*(?:\$\(|`)[ \t]*)(?:(?:time|exec|nohup)[ \t]+)*"
-    r"(module|ml|srun|mpirun|mpiexec|scontrol)(?=[ \t]|$)",
+    rf"(module|ml|mpirun|mpiexec|{'|'.join((*SLURM_NAMES, *_DEFINED))})(?=[ \t]|$)",
     re.MULTILINE,
+)
+#: A line that may define such functions: it reads a file, or calls such a command by its path.
+_DEFINES = re.compile(
+    rf"^[ \t]*(?:source|\.)[ \t]+(?!activate\b)|/(?:{'|'.join(_DEFINED)})\b", re.MULTILINE
 )
 
 
@@ -547,10 +612,27 @@ def missing_commands(
     """Return commands of clusters that the script calls and the job will not find. `find` looks for
     a program."""
     called = dict.fromkeys(_COMMAND.findall(script))
+    may_be_defined = _DEFINES.search(script) is not None
     for name in called:
         is_function = any(each.startswith(f"BASH_FUNC_{name}") for each in env)
+        is_function |= name in _DEFINED and may_be_defined
         if not is_function and find(name) is None:
             yield name
+
+
+#: A line without a condition before it that reads a file whose place is plain.
+_READS = re.compile(
+    r"^(?:source|\.)[ \t]+([\"']?)(~?/[\w./+@%:,-]+)\1[ \t]*(?:$|[;&#])", re.MULTILINE
+)
+
+
+def missing_files(script: str, home: str | None, exists: Callable[[str], bool]) -> Iterable[str]:
+    """Return files of which the script reads commands (`source FILE`) and which are not there."""
+    for found in dict.fromkeys(match[2] for match in _READS.finditer(script)):
+        if found.startswith("~") and (home is None or not found.startswith("~/")):
+            continue
+        if not exists(f"{home}{found[1:]}" if found.startswith("~") else found):
+            yield found
 
 
 _USE_OF_TMPDIR = re.compile(r"\$(?:SLURM_TMPDIR\b|\{SLURM_TMPDIR[}/%#])", re.ASCII)
