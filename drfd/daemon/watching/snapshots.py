@@ -211,15 +211,35 @@ class Overview:
         return rows
 
     def _unqueued(self, known: Container[int]) -> Iterator[Row]:
-        """Yield pending rows that are not `known`, then held ones."""
+        """Yield pending rows that are not `known`: those that only the limit of their group or
+        array keeps out of the queue, in the order in which they enter it, then the others, then
+        held ones."""
         ledger = self.engine.ledger
-        groups = [group for group in ledger.arrays.groups() if group.array.id not in known]
+        seen = {
+            row_id: row for row_id, row in self._shut_out().items() if row_id not in known
+        }  # fmt: skip
+        yield from seen.values()
+        groups = [
+            group
+            for group in ledger.arrays.groups()
+            if group.array.id not in known and group.array.id not in seen
+        ]
         for state in _WAITING:
             if ledger.job_counts.states[state]:
                 yield from (group for group in groups if group.array.common.state is state)
                 for job in ledger.jobs.values():
-                    if job.state is state and job.id not in known:
+                    if job.state is state and job.id not in known and job.id not in seen:
                         yield job
+
+    def _shut_out(self) -> dict[int, Row]:
+        """Return the first rows that a limit on running jobs of a group or array keeps out of the
+        queue: higher priority first, then older."""
+        ledger = self.engine.ledger
+        lines = [gate.shut for group in ledger.groups.values() for gate in group.kinds.values()]
+        lines += [array_state.shut for array_state in ledger.arrays.values()]
+        runs = merge(*[line.runs() for line in lines if line])
+        entries = (Next(run, ()) for run in islice(runs, _MOST_PIECES))
+        return self._rows(entries, 2 * MOST_PENDING)
 
     def _count_waiting_rows(self) -> int:
         ledger = self.engine.ledger

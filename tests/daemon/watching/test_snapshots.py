@@ -137,6 +137,23 @@ async def test_a_snapshot_has_all_that_there_is_in_the_order_of_starts_and_held_
     assert labels(seen["running"]) == [("5", "STARTING")]
 
 
+async def test_jobs_that_wait_for_their_group_are_in_the_order_in_which_they_start(
+    stand: Stand,
+) -> None:
+    """By their priority, as the group lets them go, and not by their ids."""
+    desk, group = stand.desk, "o%1"
+    await desk.submit(ALICE, group=group)
+    await desk.feed(attempt_started(1))
+    await desk.submit(ALICE, after=[{"id": 1}])
+    for priority in (0, 5, 9):
+        await desk.submit(ALICE, group=group, priority=priority)
+    await desk.submit(ALICE, array="1-3", group=group, priority=7)
+    assert [row["label"] for row in (await stand.look())["pending"]] == [
+        "5", "6_[1-3]", "4", "3", "2"
+    ]  # fmt: skip
+    assert list(stand.overview.own("alice", ())) == [5, 6, 4, 3, 2]
+
+
 async def test_it_tells_whether_the_use_of_other_processes_counts(stand: Stand) -> None:
     engine = stand.desk.shell.engine
     for beside in (None, Resources(cores_milli=1000)):
