@@ -141,7 +141,9 @@ INSIDE: dict[str, dict[str, set[str]]] = {
     "drfd_cli": {
         "output": set(),
         "waiting": {"output"},
-        "submitting": set(),
+        "slurm": {"output"},
+        # Only as the type of what a call hands on.
+        "submitting": {"slurm"},
         "charts": {"output"},
         "relay": set(),
         "terminal": {"relay"},
@@ -153,7 +155,6 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "options": {"output", "words", "submitting", "quick_request"},
         "demo": {"options", "output", "charts"},
         "simulate": {"options", "output", "charts"},
-        "slurm": {"output"},
         "main": {"options", "output"},
         "quick_run": {"attached", "attachment", "main", "options", "quick_request"},
         # Lines that a verb prints about a job, a node or an output, and the live view shows.

@@ -40,6 +40,7 @@ from drfd_cli import output
 from drfd_cli.output import Columns, Form, local_time, render
 from drfd_cli.quick_request import is_sign
 from drfd_cli.submitting import personal
+from drfd_cli.submitting.call import call_of
 from drfd_cli.submitting.personal import Setting
 from drfd_cli.words import which_job
 
@@ -415,7 +416,7 @@ class JobCommand(GroupedHelp):
             if param.multiple or param.name not in given:
                 # The last one counts, except where each adds something.
                 known[setting.word if param.multiple else setting.option] = setting
-        ctx.meta["drf.personal"] = list(known.values())
+        call_of(ctx).personal = list(known.values())
         return settings
 
     def _check(self, ctx: click.Context, param: click.Parameter, setting: Setting) -> None:

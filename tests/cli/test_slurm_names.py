@@ -66,6 +66,15 @@ def test_sbatch_wraps_a_line(drf: Drf, daemon: CannedDaemon) -> None:
     assert request["demand"] == {"cores_milli": 2000}
 
 
+def test_sbatch_tells_when_a_job_would_start(drf: Drf, daemon: CannedDaemon) -> None:
+    daemon.replies["submit"] = {"expected_start_at": None, "reason": None}
+    Path("x.sh").write_text("#!/bin/sh\n#SBATCH -c 2\n")
+    for words in (["x.sh"], ["--wrap", "true"]):
+        result = drf("sbatch", "--test-only", *words)
+        assert (result.code, result.out, result.err) == (0, "it would start now\n", "")
+    assert all(each["dry_run"] for each in daemon.asked("submit", times=2))
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

@@ -44,6 +44,7 @@ from drfd_cli.slurm.sbatch_options import (
     read_lines,
     translate,
 )
+from drfd_cli.submitting.call import call_of
 
 #: The commands, which `drf slurm-names` can make.
 NAMES = ("sbatch", "srun", "squeue", "scancel", "sinfo", "sacct")
@@ -161,13 +162,11 @@ def sbatch(words: list[str]) -> int:
     asked = ["-n", name, "-o", usual, *made.words, *own, *last]
     command = ["--wrap", options["wrap"].value] if script is None else (rest or ["-"])
     context = click.get_current_context()
-    context.meta["drf.script"] = True
-    context.meta["drf.slurm"] = made
-    if script is not None:
-        context.meta["drf.text"] = script
-    context.meta["drf.shown"] = "{}" if "parsable" in options else "Submitted batch job {}"
+    call = call_of(context)
+    call.has_script_options, call.slurm, call.text = True, made, script
+    call.shown = "{}" if "parsable" in options else "Submitted batch job {}"
     if "quiet" in options and "parsable" not in options:
-        context.meta["drf.shown"] = ""
+        call.shown = ""
     with submit.command.make_context("sbatch", [*asked, *command], parent=context) as inner:
         status: int = submit.command.invoke(inner)
     return status

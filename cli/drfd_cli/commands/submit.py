@@ -29,6 +29,7 @@ from drfd_cli.options import (
 from drfd_cli.output import Result, pick
 from drfd_cli.quick_request import amount_of
 from drfd_cli.submitting import foresight
+from drfd_cli.submitting.call import call_of
 from drfd_cli.waiting.ends import tell_ends
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class _SubmitCommand(JobCommand):
     """A command that keeps its arguments as typed, to tell a command after `--` from a script."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta["drf.args"] = list(args)
+        call_of(ctx).args = list(args)
         return super().parse_args(ctx, args)
 
 
@@ -139,25 +140,26 @@ def command(
 ) -> Result | int:  # fmt: skip
     """Queue a job: `drf submit [OPTIONS] -- CMD...`, or `drf submit [OPTIONS] script.sh [ARGS]`
     with #DRF or #SBATCH lines of options in the script. The script - is standard input."""
-    args: list[str] = ctx.meta["drf.args"]
+    call = call_of(ctx)
+    args = call.args
     command, script = _program(ctx, command, wrap)
-    if script is not None and "drf.script" not in ctx.meta:
+    if script is not None and not call.has_script_options:
         # The script's options come first, so that those of the command line win.
-        ctx.meta["drf.script"] = True
+        call.has_script_options = True
         of_slurm = [] if ignore_sbatch else _of_slurm(ctx, script, command[0])
         own = directives(script, command[0], check=check_options)
         return _again(ctx, [*of_slurm, *own, *args])
     if pty and asked["array"] is not None:
         raise click.UsageError("--pty is for one job, not for an array", ctx)
     if pty and asked["output_max"] is not None:
-        if all(each.option != "--output-max" for each in ctx.meta.get("drf.personal", ())):
+        if all(each.option != "--output-max" for each in call.personal):
             raise click.UsageError("--output-max does not limit what goes to a terminal", ctx)
         asked["output_max"] = None
     client = connect()
-    if "drf.slurm" in ctx.meta:
+    if call.slurm is not None:
         from drfd_cli.slurm.batch_script import resolve
 
-        asked["slurm"] = ctx.meta["drf.slurm"]
+        asked["slurm"] = call.slurm
         named = {**asked, "name": asked["name"] or os.path.basename(command[0])}
         asked = resolve(asked["slurm"], named, client, script)
     attach_socket = _attach_socket() if pty and not dry_run else None
@@ -165,7 +167,7 @@ def command(
     request = client.addressed(fields(command, script=script, attach=attach, **asked))
     if dry_run:
         forecast = client.forecast(**request)
-        for setting in ctx.meta["drf.personal"]:
+        for setting in call.personal:
             output.say(f"{setting.word} is from {setting.place}")
         if not no_warnings:
             warn(request)
@@ -231,7 +233,7 @@ def _submitted(
 
 def _tell_id(ctx: click.Context, job_id: int, text: str) -> None:
     """Print the text, or the id in the form of the program that this one stands for."""
-    shown = ctx.meta.get("drf.shown")
+    shown = call_of(ctx).shown
     if shown is None:
         click.echo(text)
     elif shown:
@@ -242,7 +244,8 @@ def _program(
     ctx: click.Context, command: tuple[str, ...], wrap: str | None
 ) -> tuple[tuple[str, ...], str | None]:
     """Return the words of the command, and the text of the script that they name, if they do."""
-    args: list[str] = ctx.meta["drf.args"]
+    call = call_of(ctx)
+    args = call.args
     if wrap is not None:
         if command or not wrap.strip():
             fault = "has a command in its line; leave out the other" if command else "is empty"
@@ -253,7 +256,7 @@ def _program(
     if command and command[0] != "-":
         return command, read_script(command[0])
     # The second time, the options of the script stand before those of the command line.
-    text = ctx.meta.get("drf.text")
+    text = call.text
     if text is None and args[-1:] != ["--"]:
         from drfd_cli.slurm.batch_script import is_typed, read_standard_input
 
@@ -263,12 +266,12 @@ def _program(
         raise click.UsageError("Missing argument 'COMMAND...'.", ctx)
     if not text:
         raise Refused("no-script", "standard input has no script")
-    ctx.meta["drf.text"] = text
+    call.text = text
     return (STANDARD_INPUT, *command[1:]), text
 
 
 def _of_slurm(ctx: click.Context, script: str, name: str) -> list[str]:
-    """Return the options that the script's #SBATCH lines ask for; the rest is in `drf.slurm`."""
+    """Return the options that the script's #SBATCH lines ask for; the rest is kept in the call."""
     if "#SBATCH" not in script:
         return []
     from drfd_cli.slurm.batch_script import host_name
@@ -285,7 +288,7 @@ def _of_slurm(ctx: click.Context, script: str, name: str) -> list[str]:
         raise Refused(
             "bad-value", f"{name}: #SBATCH: {error.format_message()}", hint=hint
         ) from None
-    ctx.meta["drf.slurm"] = made
+    call_of(ctx).slurm = made
     return made.words
 
 
@@ -336,7 +339,7 @@ def _tell_forecast(forecast: DryRunReply) -> None:
 def _again(ctx: click.Context, args: list[str]) -> int:
     """Run `submit` with other arguments, in the context of this run."""
     with command.make_context("submit", args, parent=ctx.parent) as inner:
-        inner.meta["drf.script"] = True
+        call_of(inner).has_script_options = True
         status: int = command.invoke(inner)
         return status
 
