@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from signal import NSIG
 from typing import Any
 
-from drfd.core.model.job import Owner
+from drfd.core.model.job import UNSTARTED, Owner
 from drfd.payload.environment import may_hide, may_set
 
 Message = dict[str, Any]
@@ -30,13 +30,16 @@ TERMINATE, KILL, REMOVE = "terminate", "kill", "remove"
 FREEZE, THAW = "freeze", "thaw"
 ABOUT_ONE = (TERMINATE, KILL, REMOVE, FREEZE, THAW)
 LAUNCH, LIST, SIGNAL = "launch", "list", "signal"
-#: Run the notification command once in the attempt's cgroup, and then remove the attempt.
+#: Run the notification command once in the attempt's cgroup, and then remove the attempt. For the
+#: attempt UNSTARTED, which has never been launched, a file is made first.
 NOTIFY = "notify"
+#: Report of the result of the notification for UNSTARTED; its file stays until it is removed.
+TOLD = "told"
 #: Run a command of the owner's inside a running attempt (`drf exec`).
 EXEC = "exec"
 
 #: The highest number of a job or of an attempt.
-MAX_ORDINAL = 10**18 - 1
+MAX_ORDINAL = UNSTARTED
 
 #: The highest number in a message: results computed from a higher one do not fit into 64 bits.
 _MOST = 2**63 - 1

@@ -20,6 +20,7 @@ from functools import partial
 
 from drfd.common.failpoints import reach
 from drfd.common.journald import about
+from drfd.core.model.job import UNSTARTED
 from drfd.launcher import attempt_files, protocol
 from drfd.launcher.attempt_files import UNKNOWN, Attempt, JobsStopRecord, Key
 from drfd.launcher.confinement.bounds import LauncherBounds, ProcessBounds, read_launcher_bounds
@@ -327,6 +328,7 @@ class Launcher:
             "min_uid": self.policy.min_uid,
             "allowed_uids": sorted(self.policy.allowed_uids),
             "output_max": True,
+            "unstarted_notices": True,
         }
 
     def _handle(self, message: Message, payload_fd: int) -> None:
@@ -365,11 +367,45 @@ class Launcher:
         if checked is None and len(self._checks) < self.bounds.running:
             self._checks.begin(assignment, self._add_notice, is_launch=False)
         elif checked is not None and checked.is_signed:
-            self._endings.add(self._notices.add(assignment), remove=True)
+            refusal = self._refuses_unstarted(checked) if order.attempt == UNSTARTED else None
+            if refusal is None:
+                self._endings.add(self._notices.add(checked), remove=True)
+            else:
+                checked.close()
+                self._tell(protocol.TOLD, (order.id, order.attempt), notice=f"not told: {refusal}")
         else:
             log.error("event=not-signed job=%d attempt=%d", order.id, order.attempt)
             assignment.close()
-            self._endings.add((order.id, order.attempt), remove=True)
+            if order.attempt == UNSTARTED:
+                self._tell(
+                    protocol.TOLD, (order.id, order.attempt), notice=f"not told: {_NOT_SIGNED}"
+                )
+            else:
+                self._endings.add((order.id, order.attempt), remove=True)
+
+    def _refuses_unstarted(self, assignment: Assignment) -> str | None:
+        """Make the file of a job that never starts, so that its owner is notified once at most, or
+        return why that is refused."""
+        order = assignment.order
+        key = (order.id, order.attempt)
+        if key in self._known:
+            # An earlier launcher, or controller, has made it.
+            return None
+        refusal = self.policy.refusal(order.uid) or self._full()
+        if refusal is not None:
+            return refusal
+        cgroup = self.confinement.cgroup_path(key)
+        created = attempt_files.created_record(
+            order.owner, self._boot_id, cgroup, payload=assignment.digest
+        )
+        try:
+            os.close(attempt_files.create(self.attempts_fd, key, created))
+        except OSError as error:
+            attempt_files.remove(self.attempts_fd, key)
+            return str(error.strerror)
+        self._known.add(key)
+        self._sweeps.begun(key, order.uid)
+        return None
 
     def _run_inside(self, assignment: Assignment, inside: Inside) -> None:
         """Run a command of the owner's inside a running attempt, or tell why it cannot be."""
@@ -611,6 +647,9 @@ class Launcher:
 
     def _report(self, key: Key, attempt: Attempt, *, but: str | None = None) -> None:
         """Report what the attempt file says, `but` for this kind of report."""
+        if key[1] == UNSTARTED:
+            # Its file is about a notification, whose result is reported when it is ordered.
+            return
         alive = key in self._runners
         if attempt.is_damaged and not alive:
             log.error("event=damaged-attempt-file job=%d attempt=%d", *key, extra=about(job=key[0]))
@@ -663,6 +702,11 @@ class Launcher:
             if self._notices.start(key):
                 return
             self._notices.read(key)
+            if key[1] == UNSTARTED and (result := self._notices.take(key)):
+                # The file stays until the controller has recorded the result.
+                self._endings.finish(key)
+                self._tell(protocol.TOLD, key, **result)
+                return
             reach("remove.before-rmdir")
             if not self._forget(key):
                 self._endings.put_off(ending)

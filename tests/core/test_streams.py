@@ -369,7 +369,7 @@ def test_the_stream_is_a_hard_one() -> None:
     others = {
         *(ev.PreemptRequested, ev.Requeued, ev.SuspendRequested),
         *(ev.Suspended, ev.ResumeRequested, ev.Resumed),
-        *(ev.DependencySettled, ev.BeginReached, ev.Retried),
+        *(ev.DependencySettled, ev.OwnerNotified, ev.BeginReached, ev.Retried),
         *(ev.Warned, ev.SignalRequested, ev.Changed, ev.Altered, ev.LaunchPostponed),
     }
     few = {kind for kind in get_args(ev.JobEvent) if met[kind] < 40}

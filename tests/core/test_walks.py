@@ -20,16 +20,19 @@ from drfd.common.indices import count_of
 from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
+from drfd.core.model import lifecycle
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import (
     Dependency,
     Job,
     JobState,
+    Notify,
     Outcome,
     RequiredOutcome,
     Retry,
     Warn,
     Whose,
+    Words,
 )
 from fakes import ADMIN, ALICE, BOB, Bench, demand, ended, now, rules, spec
 from seeds import seeds
@@ -87,6 +90,8 @@ class Walk:
             retry=self.random.choice([None, Retry(2, RETRIED_BY_DEFAULT)]),
         )
         asked = replace(asked, cancel_if_never=asked.priority == 1)
+        if asked.time_limit_s == 60:
+            asked = replace(asked, notify=Notify(("fail",), Words.of(["tell"])))
         if asked.time_limit_s is not None:
             asked = replace(asked, warn=Warn(10, asked.time_limit_s - 1))
         held = self.random.random() < 0.2
@@ -209,6 +214,15 @@ class Walk:
             over_limit=oom and self.random.random() < 0.5,
         )
 
+    def told(self) -> st.Stimulus | None:
+        """The owner of a job that never starts, or of any, has been notified."""
+        owed = [*map(lifecycle.owed, self.bench.ledger.jobs_to_notify())]
+        if not owed:
+            return st.NeverNotified(self.now, self._pick().id, "told")
+        effect = self.random.choice(owed)
+        assert isinstance(effect, lifecycle.NotifyNever)
+        return st.NeverNotified(self.now, effect.job_id, "told")
+
     def removal(self) -> st.Stimulus:
         job, attempt = self._news()
         return st.AttemptRemoved(self.now, job.id, attempt)
@@ -232,6 +246,7 @@ class Walk:
         (start_news, 15),
         (end_news, 8),
         (removal, 15),
+        (told, 3),
         (breach, 1),
         (ids_news, 0.4),
         (suspension, 5),

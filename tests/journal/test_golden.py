@@ -149,6 +149,7 @@ CURVE = Curve(
 )  # fmt: skip
 PAYLOAD = Payload(env={"PATH": "/usr/bin"}, script="#!/bin/sh\necho ü\n")
 RAISED = ev.IdsRaised(at_s=69.5, next_id=40)
+NOTIFIED = ev.OwnerNotified(job_id=9, at_s=69.5, notice="told")
 #: What versions 3 and 4 have beside that of version 2.
 V4_EVENTS: list[ev.Event] = [
     *V2_EVENTS,
@@ -245,13 +246,20 @@ def old(path: Path, open_journal: Callable[[], Journal]) -> Journal:
 
 def test_the_golden_journal_has_every_kind_of_event() -> None:
     """A new kind needs a new golden journal."""
-    assert {type(event) for event in [*LAST_EVENTS, RAISED]} == set(ev.KINDS.values())
+    assert {type(event) for event in [*LAST_EVENTS, RAISED, NOTIFIED]} == set(ev.KINDS.values())
 
 
 def test_raised_ids_are_read_and_written_as_they_were() -> None:
     """A kind that came after the last golden journal."""
     assert records.decode_event("IdsRaised", b'{"at_s":69.5,"next_id":40}') == RAISED
     assert records.encode(RAISED) == b'{"at_s":69.5,"next_id":40}'
+
+
+def test_notifications_of_jobs_that_never_start_are_read_and_written_as_they_were() -> None:
+    """Another kind that came after the last golden journal."""
+    data = b'{"job_id":9,"at_s":69.5,"notice":"told"}'
+    assert records.decode_event("OwnerNotified", data) == NOTIFIED
+    assert records.encode(NOTIFIED) == data
 
 
 def test_its_events_are_read(old: Journal) -> None:

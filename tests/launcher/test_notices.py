@@ -7,9 +7,11 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from drfd.core.model.job import UNSTARTED
 from drfd.launcher import attempt_files, notices
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement.unconfined import Unconfined
@@ -284,3 +286,71 @@ def test_one_users_commands_leave_room_for_anothers(monkeypatch: pytest.MonkeyPa
     at_work.discard((1, 1))
     assert not desk.is_full((3, 1))
     assert desk.is_full((9, 1))
+
+
+# -- jobs that never start -----------------------------------------------------------------------
+
+NEVER = (3, UNSTARTED)
+
+
+def never(work: Path, script: str, **more: Any) -> Asked:
+    return shell(script, cwd=work, id=3, attempt=UNSTARTED, **more)
+
+
+def notify_never(controller: Controller, order: Asked) -> str:
+    """What is reported of it, also if that has been reported before."""
+    controller.forget_reports()
+    controller.notify(order)
+    return str(controller.take("told", id=order.id, attempt=UNSTARTED)["notice"])
+
+
+def test_the_owner_of_a_job_that_was_never_launched_is_notified_once(
+    launcher: LauncherProcess, controller: Controller, work: Path
+) -> None:
+    """The file stays until the controller has recorded it, and so orders the removal."""
+    order = never(work, 'echo "$DRF_STATE" >> told', variables={"DRF_STATE": "DEPENDENCY_NEVER"})
+    assert notify_never(controller, order) == "told"
+    assert notify_never(controller, order) == "told"
+    again = launcher.restart()
+    assert [list(NEVER)] == again.list()[-1]["known"]
+    assert notify_never(again, order) == "told"
+    assert (work / "told").read_text() == "DEPENDENCY_NEVER\n"
+    again.ask("remove", NEVER)
+    assert "notice" not in again.take("removed", id=3, attempt=UNSTARTED)
+    assert again.list()[-1]["known"] == []
+
+
+@pytest.mark.parametrize("failpoint", ["notice.before-fork", "notice.after-fork"])
+def test_a_launcher_that_dies_at_such_a_notification_has_told_once_at_most(
+    launcher: LauncherProcess, controller: Controller, work: Path, failpoint: str
+) -> None:
+    order = never(work, "echo x >> told; sleep 0.2")
+    (launcher.failpoints / failpoint).write_text("self")
+    controller.notify(order)
+    launcher.process.wait()
+    launcher.start()
+    again = launcher.connect()
+    notice = notify_never(again, order)
+    lines = (work / "told").read_text().split() if (work / "told").exists() else []
+    assert len(lines) <= 1
+    assert (notice == "told") <= (len(lines) == 1)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="not root: all orders are the user's own")
+@pytest.mark.parametrize(
+    ("options", "uid", "why"),
+    [
+        (("--controller-uid", "64321"), 1234, "the request is not signed by its user"),
+        ((), 65534, "jobs of uid 65534 are not allowed"),
+    ],
+)
+def test_nothing_runs_for_a_job_that_was_never_launched_but_what_its_user_may_run_and_has_signed(
+    make_launcher: MakeLauncher, work: Path, options: tuple[str, ...], uid: int, why: str
+) -> None:
+    launcher = make_launcher()
+    launcher.start(*options)
+    controller = launcher.connect()
+    work.chmod(0o777)
+    assert why in notify_never(controller, never(work, "echo x > told", uid=uid))
+    assert controller.list()[-1]["known"] == []
+    assert not (work / "told").exists()

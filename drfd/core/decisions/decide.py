@@ -16,7 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 from drfd.core.decisions import job_requests
-from drfd.core.decisions.dependencies import begin
+from drfd.core.decisions.dependencies import begin, jobs_to_notify, never_notified
 from drfd.core.decisions.job_requests import change_each, each, refuse_change
 from drfd.core.decisions.outcome import (
     MACHINE_CRASH,
@@ -33,7 +33,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import alone_until_s, next_try
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import Job, JobState, Outcome, Owner, owner_of
+from drfd.core.model.job import UNSTARTED, Job, JobState, Outcome, Owner, owner_of
 from drfd.core.model.lifecycle import TRANSITIONS, RemoveAttempt
 
 #: Highest id that a launcher report can raise the next id above. No machine has given out as many,
@@ -77,6 +77,8 @@ def decide(ledger: Ledger, stimulus: st.Stimulus, rules: Rules) -> list[ev.Event
             return _attempt_missing(ledger, stimulus)
         case st.AttemptRemoved():
             return _about(ledger, stimulus, ev.Cleaned, _attempt_removed)
+        case st.NeverNotified():
+            return never_notified(ledger, stimulus)
         case st.IdsSeen():
             return _ids_seen(ledger, stimulus)
         case st.Breached():
@@ -294,6 +296,9 @@ def leftovers(
         job = ledger.find(job_id) or ended(job_id)
         if job is None or not owner.may_be(owner_of(job, journal_id)):
             found.strays[key] = owner
+        elif attempt == UNSTARTED and jobs_to_notify(ledger, job_id):
+            # Its file says whether the owner has been notified.
+            continue
         elif job_id not in ledger.jobs or job.attempt != attempt or not job.is_allocated:
             found.removals.append(RemoveAttempt(job_id, attempt))
     return found

@@ -19,7 +19,8 @@ from drfd.core.ledger import postponed
 from drfd.core.ledger.ledger import Ledger, more_dependencies
 from drfd.core.ledger.transitions import End
 from drfd.core.model import events as ev
-from drfd.core.model.job import Dependency, Job, JobState, Outcome, RequiredOutcome
+from drfd.core.model import stimuli as st
+from drfd.core.model.job import Broken, Dependency, Job, JobState, Outcome, RequiredOutcome
 
 #: Maximum number of jobs that wait for one job, or for one array and its tasks: for a job of the
 #: same user, and of another user. An end costs work for each of them, and no user may block
@@ -67,18 +68,46 @@ def cancelled_for(ledger: Ledger, event: ev.DependencySettled) -> list[ev.Event]
     unmet = next((each for each in event.all if not each.is_met), None)
     if unmet is None:
         return []
-    why = (
-        f"cancelled, because job {_label(ledger, unmet.on)} ended {unmet.outcome} "
-        "and it could never start (--if-never cancel)"
-    )
+    why = never_text(Broken(unmet.on, unmet.outcome), ledger.label_of(unmet.on), is_cancelled=True)
     return [ev.Cancelled(job_id=event.job_id, at_s=event.at_s, by=BY_RULE, why=why)]
 
 
-def _label(ledger: Ledger, job_id: int) -> str:
-    """Return the label of a job that has just ended. The array of a task is known while it has
-    live tasks."""
-    array_id = ledger.arrays.of_task(job_id)
-    return str(job_id) if array_id is None else ledger.arrays[array_id].array.task(job_id).label
+def never_text(broken: Broken, label: str, *, is_cancelled: bool) -> str:
+    """Return in a sentence why a job can never start; `label` names the job that it waited for."""
+    ended = f"job {label} ended {broken.outcome}"
+    if is_cancelled:
+        return f"cancelled, because {ended} and it could never start (--if-never cancel)"
+    return f"it can never start, because {ended}"
+
+
+def jobs_to_notify(ledger: Ledger, job_id: int) -> list[Job]:
+    """Return the jobs whose owner is still to be notified by the attempt UNSTARTED of this job:
+    the job itself, and the one that represents the other tasks of the array it is the first of."""
+    jobs = [ledger.jobs.get(job_id), _common_of_first(ledger, job_id)]
+    return [job for job in jobs if job is not None and job.owes_notice]
+
+
+def _common_of_first(ledger: Ledger, job_id: int) -> Job | None:
+    """Return the job that represents the tasks without a record, if this is their array's first."""
+    array_state = ledger.arrays.get(job_id - 1)
+    if array_state is None or not array_state.unmaterialized:
+        return None
+    return array_state.array.common
+
+
+def never_notified(ledger: Ledger, told: st.NeverNotified) -> list[ev.Event]:
+    """Return the events when the owner has been notified that a job can never start; a job that is
+    to be cancelled for that is cancelled now."""
+    found: list[ev.Event] = []
+    at_s = told.now.at_s
+    for job in jobs_to_notify(ledger, told.job_id):
+        found.append(ev.OwnerNotified(job_id=job.id, at_s=at_s, notice=told.notice))
+        if job.spec.cancel_if_never:
+            assert job.broken is not None
+            label = told.names.get(job.broken.job_id) or ledger.label_of(job.broken.job_id)
+            why = never_text(job.broken, label, is_cancelled=True)
+            found.append(ev.Cancelled(job_id=job.id, at_s=at_s, by=BY_RULE, why=why))
+    return found
 
 
 def settled(
@@ -371,7 +400,8 @@ class Settlement:
                 event = _settled_for(ledger, job)
                 yield event
                 left -= 1 + len(job.awaits) // _DEPENDENCIES
-                if job.spec.cancel_if_never:
+                # With a notification, the job is cancelled after it: `never_notified`.
+                if job.spec.cancel_if_never and not job.spec.notifies_never:
                     for cancelled in cancelled_for(ledger, event):
                         yield cancelled
                         left -= 1

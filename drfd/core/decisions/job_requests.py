@@ -79,6 +79,12 @@ def _together(array_state: ArrayState, event: ev.Event) -> ev.Event:
     return replace(event, job_id=array_state.array.id)
 
 
+def _is_cancelled_at_once(spec: JobSpec) -> bool:
+    """Return whether a job is cancelled in the turn in which it is known that it never starts: its
+    owner need not be notified before."""
+    return spec.cancel_if_never and not spec.notifies_never
+
+
 def owns(actor: st.Actor, spec: JobSpec) -> bool:
     """Return whether a job is the user's own.
 
@@ -153,7 +159,9 @@ def submit(ledger: Ledger, asked: st.SubmitAsked, rules: Rules) -> list[ev.Event
     _refuse_many_kinds(ledger, asked.spec, NewKinds(set))
     job_id = ledger.next_id
     ended_before = settle_ended(
-        *(job_id, after, asked.ended, at_s), ledger=ledger, cancels=asked.spec.cancel_if_never
+        *(job_id, after, asked.ended, at_s),
+        ledger=ledger,
+        cancels=_is_cancelled_at_once(asked.spec),
     )
     if asked.spans:
         return [
@@ -404,7 +412,7 @@ def change(ledger: Ledger, asked: st.ChangeAsked, rules: Rules, new: NewKinds) -
         *settle_ended(
             *(job.id, wish.after or (), asked.ended, at_s),
             ledger=ledger,
-            cancels=spec.cancel_if_never,
+            cancels=_is_cancelled_at_once(spec),
         ),
     ]
 

@@ -295,6 +295,12 @@ class Ledger:
             raise KeyError(job_id)
         return job
 
+    def label_of(self, job_id: int) -> str:
+        """Return the label of a job that is live or has just ended. The array of a task is known
+        while it has live tasks."""
+        array_id = self.arrays.of_task(job_id)
+        return str(job_id) if array_id is None else self.arrays[array_id].array.task(job_id).label
+
     def launch_blocks(self, now_s: float) -> LaunchBlocks:
         """Return whose launches are blocked by shortages at that Unix time."""
 
@@ -385,6 +391,14 @@ class Ledger:
     def allocated_jobs(self) -> Iterable[Job]:
         """Yield the jobs that have an allocation."""
         return (self.jobs[job_id] for ids in self.allocations.values() for job_id in ids)
+
+    def jobs_to_notify(self) -> list[Job]:
+        """Return the jobs, and the representatives of tasks without a record, whose owners are
+        still to be notified that they can never start."""
+        jobs = [job for job in self.jobs.values() if job.owes_notice]
+        states = (each for each in self.arrays.values() if each.unmaterialized)
+        jobs += [each.array.common for each in states if each.array.common.owes_notice]
+        return sorted(jobs, key=lambda job: job.id)
 
     def slots_taken(self) -> dict[str, int]:
         """Return the number of jobs of each leaf that occupy a slot.

@@ -171,7 +171,7 @@ def altered(job: Job, event: ev.Altered) -> Job:
 def _with_spec(job: Job, spec: JobSpec, sets_after: bool, sets_begin: bool, at_s: float) -> Job:
     job = replace_in(job, spec=spec)
     if sets_after:
-        job = replace_in(job, awaits=spec.after, broken=None)
+        job = replace_in(job, awaits=spec.after, broken=None, is_never_notified=False)
     if sets_begin:
         job = replace_in(job, not_before_s=spec.begin_s)
     return eligible(job, at_s) if sets_after or sets_begin else job
@@ -346,6 +346,8 @@ def moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
             return queued_again(job, event)
         case ev.DependencySettled():
             return settled(job, event)
+        case ev.OwnerNotified():
+            return replace_in(job, is_never_notified=True)
         case ev.BeginReached():
             return eligible(replace_in(job, not_before_s=None), event.at_s)
         case ev.Changed():

@@ -239,6 +239,14 @@ class DependencySettled(_OfJob):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerNotified(_OfJob):
+    """The job's owner was notified that the job can never start, or could not be."""
+
+    #: Result of the notification command, or why it was not run.
+    notice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BeginReached(_OfJob):
     """The earliest start time of the job has passed."""
 
@@ -385,6 +393,7 @@ JobEvent = (
     | ResumeRequested
     | Resumed
     | DependencySettled
+    | OwnerNotified
     | BeginReached
     | Retried
     | Warned

@@ -66,6 +66,10 @@ class Words:
 
 NO_WORDS = Words()
 
+#: The attempt number of a notification about a job that never starts. It is the highest that a
+#: file's name can have, so no attempt that runs has it.
+UNSTARTED = 10**18 - 1
+
 
 class JobState(StrEnum):
     PENDING = "PENDING"
@@ -240,6 +244,11 @@ class JobSpec:
         return leaf_path(self.pool, self.user)
 
     @property
+    def notifies_never(self) -> bool:
+        """Whether the owner wants to be notified when the job can never start."""
+        return self.notify is not None and self.notify.wants(Outcome.CANCELLED)
+
+    @property
     def stored_bytes(self) -> int:
         """Estimate the bytes that this job takes in memory and in the journal until its end.
 
@@ -347,6 +356,8 @@ class Job:
     awaits: tuple[Dependency, ...] = ()
     #: The dependency that can never be met, if there is one.
     broken: Broken | None = None
+    #: Whether the owner has been notified that it can never be met.
+    is_never_notified: bool = False
     #: Earliest start as Unix time: the begin time, or the end of the pause before a retry.
     not_before_s: int | None = None
     started_at: float | None = None
@@ -410,6 +421,11 @@ class Job:
     @property
     def is_allocated(self) -> bool:
         return self.state in ALLOCATED_STATES
+
+    @property
+    def owes_notice(self) -> bool:
+        """True if the owner is still to be notified that the job can never start."""
+        return self.broken is not None and not self.is_never_notified and self.spec.notifies_never
 
     def frozen_s(self, now_s: float) -> float:
         """Return for how many seconds this attempt has been frozen in total until `now_s`."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from drfd.core.model import events as ev
-from drfd.core.model.job import Job
+from drfd.core.model.job import UNSTARTED, Job
 from drfd.core.model.job import JobState as S
 
 #: State → event → next state. `Submitted` creates a job as PENDING or HELD.
@@ -23,6 +23,7 @@ TRANSITIONS: dict[S, dict[type, S]] = {
         ev.Held: S.HELD,
         ev.Cancelled: S.ENDED,
         ev.DependencySettled: S.PENDING,
+        ev.OwnerNotified: S.PENDING,
         ev.BeginReached: S.PENDING,
         ev.Changed: S.PENDING,
         ev.Altered: S.PENDING,
@@ -33,6 +34,7 @@ TRANSITIONS: dict[S, dict[type, S]] = {
         ev.Released: S.PENDING,
         ev.Cancelled: S.ENDED,
         ev.DependencySettled: S.HELD,
+        ev.OwnerNotified: S.HELD,
         ev.BeginReached: S.HELD,
         ev.Changed: S.HELD,
         ev.Altered: S.HELD,
@@ -134,6 +136,11 @@ class RemoveAttempt(_AttemptEffect):
     """Remove all that is left of the attempt: processes, cgroup, files."""
 
 
+class NotifyNever(_AttemptEffect):
+    """Notify the owner that the job can never start. `attempt` is UNSTARTED, and for tasks that
+    share a record, `job_id` is the first of their array."""
+
+
 @dataclass(frozen=True, slots=True)
 class SendSignals(_AttemptEffect):
     """Send the attempt's processes signals, so that `count` have been sent in all.
@@ -145,7 +152,7 @@ class SendSignals(_AttemptEffect):
     signals: tuple[int, ...]
 
 
-Effect = Launch | Terminate | Kill | Freeze | Thaw | RemoveAttempt | SendSignals
+Effect = Launch | Terminate | Kill | Freeze | Thaw | RemoveAttempt | NotifyNever | SendSignals
 
 
 def owed(job: Job) -> Effect | None:
@@ -165,6 +172,10 @@ def owed(job: Job) -> Effect | None:
             return Terminate(job.id, job.attempt)
         case S.CLEANING:
             return RemoveAttempt(job.id, job.attempt)
+        case S.PENDING | S.HELD if job.owes_notice:
+            # The launcher knows tasks, not arrays.
+            is_common = job.id == job.array_id
+            return NotifyNever(job.id + 1 if is_common else job.id, UNSTARTED)
         case _:
             return None
 

@@ -230,6 +230,18 @@ class AttemptRemoved(AttemptReport):
 
 
 @dataclass(frozen=True, slots=True)
+class NeverNotified:
+    """The owner of a job that never starts was notified of that, or cannot be."""
+
+    now: Now
+    job_id: int
+    #: Result of the notification command, or why it was not run.
+    notice: str
+    #: Labels of array tasks that are no longer in the ledger.
+    names: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class IdsSeen:
     """The launcher knows attempts of jobs with ids up to this one."""
 
@@ -271,6 +283,7 @@ Stimulus = (
     | Frozen
     | AttemptMissing
     | AttemptRemoved
+    | NeverNotified
     | IdsSeen
     | Breached
     | Tick

@@ -20,7 +20,7 @@ from drfd.common.errors import DrfdError, HostError, Refused, short_of_memory
 from drfd.common.failpoints import reach
 from drfd.common.journald import about
 from drfd.core.decisions.decide import decide
-from drfd.core.decisions.dependencies import Settlement, is_any_due
+from drfd.core.decisions.dependencies import Settlement, is_any_due, jobs_to_notify
 from drfd.core.decisions.outcome import deadline_mono_s
 from drfd.core.explain.forecast import Circumstances
 from drfd.core.fairness.rules import Rules
@@ -34,6 +34,7 @@ from drfd.core.model.stimuli import (
     AttemptStarted,
     ChangeAsked,
     Kept,
+    NeverNotified,
     Now,
     Stimulus,
     StoringAsked,
@@ -376,6 +377,8 @@ class Engine:
         self._ready_since_mono_s = self.clock().mono_s
         for job in sorted(self.ledger.allocated_jobs(), key=lambda job: job.id):
             self.perform_owed(job)
+        for job in self.ledger.jobs_to_notify():
+            self.perform_owed(job)
 
     @property
     def heard_since_mono_s(self) -> float | None:
@@ -534,6 +537,8 @@ class Engine:
                 names = self._names((*wanted, *(job.spec.after if job else ())))
                 kept = self._kept(stimulus.job_id)
                 return replace(stimulus, ended=self.ended(wanted), names=names, kept=kept)
+            case NeverNotified():
+                return replace(stimulus, names=self.names_of_broken(stimulus.job_id))
             case StoringAsked():
                 return replace(stimulus, kept=self._kept(stimulus.job_id))
             case Tick():
@@ -546,9 +551,17 @@ class Engine:
         job = self.ledger.find_common(job_id)
         return Kept() if job is None else self.journal.kept(job.spec.uid)
 
+    def names_of_broken(self, job_id: int) -> dict[int, str]:
+        """Return the labels of array tasks no longer in the ledger because of whose ends the job
+        with this id can never start, and whose owner is to be notified of that."""
+        jobs = jobs_to_notify(self.ledger, job_id)
+        return self._labels({job.broken.job_id for job in jobs if job.broken is not None})
+
     def _names(self, after: Sequence[Dependency]) -> dict[int, str]:
         """Return the labels of array tasks that are no longer in the ledger."""
-        ids = {each.job_id for each in after}
+        return self._labels({each.job_id for each in after})
+
+    def _labels(self, ids: set[int]) -> dict[int, str]:
         return self.journal.arrays.labels(each for each in ids if self.ledger.find(each) is None)
 
     def _store_submission(self, job_id: int, uid: int, work: Work) -> None:

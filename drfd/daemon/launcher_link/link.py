@@ -28,12 +28,14 @@ from drfd.common.errors import HostError, Unavailable
 from drfd.common.failpoints import reach
 from drfd.common.journald import about
 from drfd.core.decisions.decide import AttemptKey, leftovers, loss_by_boot, missing_attempts
-from drfd.core.model.job import Job, JobState, Owner, owner_of
+from drfd.core.decisions.dependencies import jobs_to_notify
+from drfd.core.model.job import UNSTARTED, Job, JobState, Owner, owner_of
 from drfd.core.model.lifecycle import (
     Effect,
     Freeze,
     Kill,
     Launch,
+    NotifyNever,
     RemoveAttempt,
     SendSignals,
     Terminate,
@@ -44,6 +46,7 @@ from drfd.core.model.stimuli import (
     AttemptRemoved,
     IdsSeen,
     LaunchAborted,
+    NeverNotified,
     Stimulus,
     Tick,
 )
@@ -60,6 +63,8 @@ from drfd.daemon.launcher_link.messages import (
     Report,
     StartedReport,
     StuckReport,
+    ToldReport,
+    never_notice_for,
     notice_for,
     order_for,
     payload_for,
@@ -98,6 +103,10 @@ _MAX_REPORT_BYTES = 64 << 20
 #: _SEND_RETRY_S seconds.
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.ENOBUFS, errno.ETOOMANYREFS)
 _SEND_RETRY_S = 0.05
+
+#: Results of notifications of jobs that never start, which the launcher did not run.
+_OLD_LAUNCHER = "not told: drfd-launcher is of an older version: an administrator restarts it"
+_TAKEN = "not told: another journal's notification has its number"
 
 
 def booted_at_s() -> float:
@@ -199,6 +208,38 @@ class Link:
         raise ConnectionError("closed")
 
 
+class NeverNotices:
+    """The notifications of jobs that never start: one of each user is on its way to the launcher,
+    so that neither its descriptors nor the machine are used up by those of ten thousand jobs."""
+
+    def __init__(self) -> None:
+        #: uid → the jobs in their order; the first one is on its way.
+        self._of_user: dict[int, dict[int, None]] = {}
+        self._uids: dict[int, int] = {}
+
+    def add(self, job_id: int, uid: int) -> bool:
+        """Add a job, and return whether its notification is to be ordered now."""
+        if job_id in self._uids:
+            return False
+        self._uids[job_id] = uid
+        jobs = self._of_user.setdefault(uid, {})
+        jobs[job_id] = None
+        return len(jobs) == 1
+
+    def next_after(self, job_id: int) -> int | None:
+        """Drop a job, and return the one whose notification is to be ordered now, or None."""
+        uid = self._uids.pop(job_id, None)
+        if uid is None:
+            return None
+        jobs = self._of_user[uid]
+        was_first = next(iter(jobs)) == job_id
+        del jobs[job_id]
+        if not jobs:
+            del self._of_user[uid]
+            return None
+        return next(iter(jobs)) if was_first else None
+
+
 def launcher_away() -> Unavailable:
     return Unavailable(
         "launcher-away", "drfd's launcher is away just now", hint="try again in a moment"
@@ -220,6 +261,7 @@ class LauncherConnection:
         self._relist: asyncio.TimerHandle | None = None
         #: Number → the pending answer to an order to run a command inside a job.
         self._inside: dict[int, asyncio.Future[str | None]] = {}
+        self._never = NeverNotices()
         self._inside_count = 0
         # A stream cannot send files.
         own = os.dup(writer.get_extra_info("socket").fileno())
@@ -247,7 +289,7 @@ class LauncherConnection:
 
     def perform(self, effect: Effect, job: Job) -> None:
         """Send the order for an effect, or report at once why it cannot be carried out."""
-        if (job.id, job.attempt) in self._link.strays:
+        if (effect.job_id, effect.attempt) in self._link.strays:
             self._submit(self._refused_by_stray(effect, job))
             return
         if isinstance(effect, Launch):
@@ -263,6 +305,8 @@ class LauncherConnection:
         elif isinstance(effect, SendSignals):
             key = (effect.job_id, effect.attempt)
             self.send(protocol.signal_message(key, effect.count, effect.signals))
+        elif isinstance(effect, NotifyNever):
+            self._notify_never(effect, job)
         elif isinstance(effect, RemoveAttempt) and job.spec.notify is not None:
             order, payload = self._order_and_payload(job)
             notice = notice_for(job, order)
@@ -272,6 +316,42 @@ class LauncherConnection:
                 self.send(protocol.notify_message(notice), payload_for(job.spec, payload))
         else:
             self._send_attempt(effect)
+
+    def _notify_never(self, effect: NotifyNever, job: Job) -> None:
+        """Order the notification of a job that never starts, or keep it until it is the job's
+        turn."""
+        if not self._link.hello.get("unstarted_notices"):
+            # Before long a newer launcher may come, but a job that is to be cancelled cannot wait.
+            if job.spec.cancel_if_never:
+                now = self._engine.clock()
+                self._submit(NeverNotified(now, effect.job_id, _OLD_LAUNCHER))
+        elif self._never.add(effect.job_id, job.spec.uid):
+            self._send_never(effect.job_id, job)
+
+    def _send_never(self, job_id: int, job: Job) -> None:
+        assert job.broken is not None
+        order, payload = self._order_and_payload(job)
+        on = job.broken.job_id
+        label = self._engine.names_of_broken(job_id).get(on) or self._engine.ledger.label_of(on)
+        notice = never_notice_for(job, order, job_id, label)
+        self.send(protocol.notify_message(notice), payload_for(job.spec, payload))
+
+    def _never_removed(self, key: AttemptKey, report: AttemptReport) -> None:
+        """Take the report that the owner of a job that never starts has been notified, and order
+        the next notification of this owner."""
+        if isinstance(report, RemovedReport):
+            self._forget(key)
+        if not isinstance(report, ToldReport) or key in self._link.strays:
+            return
+        # The file tells the next launcher of the notification, until the journal does.
+        told = NeverNotified(self._engine.clock(), key[0], report.notice)
+        self._submit(told, partial(self._send_attempt, RemoveAttempt(*key)))
+        while (job_id := self._never.next_after(key[0])) is not None:
+            jobs = jobs_to_notify(self._engine.ledger, job_id)
+            if jobs:
+                self._send_never(job_id, jobs[0])
+                break
+            key = job_id, UNSTARTED
 
     async def run_inside(self, job: Job, command: bytes, proof: str | None) -> str | None:
         """Order a command to be run inside the job, and return why it has not begun, or None."""
@@ -309,6 +389,8 @@ class LauncherConnection:
         if isinstance(effect, Launch):
             text = f"processes of an earlier job {job.id} are in its place; drf doctor shows them"
             return LaunchAborted(now, job.id, job.attempt, text)
+        if isinstance(effect, NotifyNever):
+            return NeverNotified(now, effect.job_id, _TAKEN)
         if isinstance(effect, RemoveAttempt):
             return AttemptRemoved(now, job.id, job.attempt)
         return AttemptMissing(now, job.id, job.attempt)
@@ -353,6 +435,9 @@ class LauncherConnection:
 
     def _take_attempt_report(self, report: AttemptReport) -> None:
         key = report.key
+        if key[1] == UNSTARTED:
+            self._never_removed(key, report)
+            return
         job = self._engine.ledger.jobs.get(key[0])
         if job is not None and not report.owner.may_be(owner_of(job, self._engine.journal.id)):
             # The report is about a stray with the job's id.
@@ -441,7 +526,8 @@ class LauncherConnection:
             words = "event=stray job=%d attempt=%d uid=%s: it is of no job of this journal"
             log.warning(words, *key, strays[key].uid)
         self._link.strays = strays
-        self._engine.taken_attempts = dict(sorted(strays))
+        taken = (key for key in sorted(strays) if key[1] != UNSTARTED)
+        self._engine.taken_attempts = dict(taken)
 
     def _submit(self, stimulus: Stimulus, then: Callable[[], None] | None = None) -> None:
         """Queue a stimulus for the engine, and call `then` when it is durable. If the journal fails

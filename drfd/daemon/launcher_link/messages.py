@@ -30,12 +30,15 @@ from msgspec import Struct
 from drfd.common.errors import HostError
 from drfd.common.units import show_cores
 from drfd.core.decisions.decide import AttemptKey
+from drfd.core.decisions.dependencies import never_text
 from drfd.core.decisions.outcome import is_to_retry
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import (
+    UNSTARTED,
     Array,
     Job,
     JobSpec,
+    Outcome,
     Owner,
     Usage,
     Whose,
@@ -46,7 +49,7 @@ from drfd.core.model.job import (
 from drfd.core.model.resources import Instances, Resources
 from drfd.host.disks import Disk
 from drfd.journal.records import Payload
-from drfd.launcher.protocol import AttemptLimits, DiskLimit, LaunchOrder, Message, decode
+from drfd.launcher.protocol import QUOTA, AttemptLimits, DiskLimit, LaunchOrder, Message, decode
 from drfd.payload.environment import (
     BELOW_DEVICE_LISTS,
     DEVICE_LISTS,
@@ -63,6 +66,10 @@ _COUNTERS = (
     *("quota_periods", "throttled_periods", "throttled_us", "limit_hits", "oom_kills"),
     *("io_stalled_us", "processes_peak", "largest_process_bytes"),
 )
+#: Limits of the notification of a job that never starts, which has no allocation.
+_UNSTARTED_CORES_MILLI, _UNSTARTED_MEMORY_BYTES = 250, 256 << 20
+#: `DRF_STATE` of a job that can never start and stays in the queue.
+NEVER_STATE = "DEPENDENCY_NEVER"
 #: Most characters of a reason in a notification.
 _MAX_REASON = 4096
 
@@ -179,6 +186,39 @@ def notice_for(job: Job, launch: LaunchOrder) -> LaunchOrder | None:
         "DRF_ELAPSED": str(round(ran_s)),
     }
     return replace(launch, tells_start=False, variables=launch.variables | variables)
+
+
+def never_notice_for(job: Job, launch: LaunchOrder, job_id: int, label: str) -> LaunchOrder:
+    """Return the order to notify the job's owner that it can never start, made from its launch
+    order. `job_id` is the number that the launcher is to use, and `label` names the job because of
+    whose end it never starts."""
+    assert job.broken is not None
+    is_cancelled = job.spec.cancel_if_never
+    variables = launch.variables | {
+        "DRF_STATE": Outcome.CANCELLED.value if is_cancelled else NEVER_STATE,
+        "DRF_REASON": never_text(job.broken, label, is_cancelled=is_cancelled),
+        "DRF_EXIT_CODE": "",
+        "DRF_SIGNAL": "",
+        "DRF_ELAPSED": "0",
+    }
+    if job.id == job.array_id:
+        # About all tasks that are left: none of them has an index of its own here.
+        del variables["DRF_ARRAY_INDEX"]
+    limits = replace(
+        launch.limits,
+        cores_milli=min(launch.limits.cores_milli, _UNSTARTED_CORES_MILLI),
+        memory_bytes=min(launch.limits.memory_bytes, _UNSTARTED_MEMORY_BYTES),
+        cores_by=QUOTA,
+    )
+    return replace(
+        launch,
+        id=job_id,
+        attempt=UNSTARTED,
+        threads=1,
+        tells_start=False,
+        variables=variables,
+        limits=limits,
+    )
 
 
 def _array_variables(job: Job, array: Array) -> dict[str, str]:
@@ -321,6 +361,12 @@ class RemovedReport(_AttemptReport, tag="removed", frozen=True, kw_only=True):
     notice: str | None = None
 
 
+class ToldReport(_AttemptReport, tag="told", frozen=True, kw_only=True):
+    """The owner of a job that never starts was notified, or cannot be."""
+
+    notice: str
+
+
 AttemptReport = (
     StartedReport
     | LaunchAbortedReport
@@ -329,6 +375,7 @@ AttemptReport = (
     | FrozenReport
     | MissingReport
     | RemovedReport
+    | ToldReport
 )
 Report = HelloReport | ListedReport | StuckReport | ExecReport | AttemptReport
 
@@ -403,6 +450,8 @@ def stimulus_for(report: AttemptReport, now: st.Now, measured: Usage | None) -> 
             return st.AttemptMissing(now, job_id, attempt, loss=report.loss)
         case RemovedReport():
             return st.AttemptRemoved(now, job_id, attempt, notice=report.notice)
+        case ToldReport():
+            return st.NeverNotified(now, job_id, report.notice)
 
 
 def _final_usage(report: EndedReport, measured: Usage | None) -> Usage:

@@ -234,6 +234,8 @@ def event_view(event: ev.Event, name_of: Callable[[int], str] = str) -> EventVie
             text = event.text
         case ev.Cleaned() if event.notice is not None:
             text = f"notification {event.notice}"
+        case ev.OwnerNotified():
+            text = f"notification {event.notice}"
         case ev.ArraySubmitted():
             text = f"{count_of(event.spans)} tasks"
         case ev.Held() | ev.Released() | ev.Cancelled() | ev.ResumeRequested():

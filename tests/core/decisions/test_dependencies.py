@@ -13,7 +13,7 @@ import pytest
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.core.decisions import dependencies
-from drfd.core.decisions.decide import decide
+from drfd.core.decisions.decide import decide, leftovers
 from drfd.core.decisions.dependencies import (
     Settlement,
     awaited,
@@ -36,7 +36,20 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import Line
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import Broken, Dependency, Job, JobSpec, JobState, Outcome, RequiredOutcome
+from drfd.core.model.job import (
+    UNSTARTED,
+    Broken,
+    Dependency,
+    Job,
+    JobSpec,
+    JobState,
+    Notify,
+    Outcome,
+    RequiredOutcome,
+    Words,
+    owner_of,
+)
+from drfd.core.model.lifecycle import NotifyNever, RemoveAttempt, owed
 from fakes import ALICE, BOB, Bench, attempt_started, demand, ended, now, rules, spec
 from seeds import seeds
 
@@ -934,3 +947,92 @@ def test_in_any_graph_exactly_those_are_cancelled_that_must_be(seed: int, most: 
             is_free = not is_broken and all(out is not None for out in over.values())
             assert (job.eligible_at is not None) is is_free
     books.ledger.check()
+
+
+# -- owners who are notified that a job can never start ----------------------------------------
+
+TELL = Notify(("fail",), Words.of(["tell"]))
+
+
+def never(bench: Bench, asked: JobSpec, **more: Any) -> list[ev.Event]:
+    """Job 1 fails, for which this job or array waits; what comes of that for it."""
+    first = bench.start()
+    assert first == 1
+    bench.feed(st.SubmitAsked(now(), replace(asked, after=(Dependency(first),)), **more))
+    return [each for each in end(bench, first, exit_code=3) if getattr(each, "job_id", 1) != 1]
+
+
+def owes(bench: Bench) -> list[NotifyNever]:
+    return [each for each in map(owed, bench.ledger.jobs_to_notify()) if each is not None]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_the_owner_of_a_job_that_never_starts_is_notified_once(bench: Bench, held: bool) -> None:
+    (settled,) = never(bench, spec(notify=TELL), held=held)
+    assert isinstance(settled, ev.DependencySettled)
+    assert owes(bench) == [NotifyNever(2, UNSTARTED)]
+    told = st.NeverNotified(now(), 2, "told")
+    assert bench.feed(told) == [ev.OwnerNotified(job_id=2, at_s=now().at_s, notice="told")]
+    assert bench.feed(told) == []
+    assert (owes(bench), owed(bench.job(2))) == ([], None)
+
+
+@pytest.mark.parametrize("notify", [None, Notify(("start",), Words.of(["tell"]))])
+def test_who_did_not_ask_for_it_is_not_notified(bench: Bench, notify: Notify | None) -> None:
+    never(bench, spec(notify=notify))
+    assert (owes(bench), owed(bench.job(2))) == ([], None)
+    assert bench.feed(st.NeverNotified(now(), 2, "told")) == []
+
+
+def test_one_that_is_cancelled_for_it_is_so_after_the_notification(bench: Bench) -> None:
+    never(bench, spec(notify=TELL, cancel_if_never=True))
+    assert bench.job(2).state is JobState.PENDING
+    _, cancelled = bench.feed(st.NeverNotified(now(), 2, "not told: no"))
+    assert cancelled == ev.Cancelled(
+        job_id=2,
+        at_s=now().at_s,
+        by="drfd",
+        why="cancelled, because job 1 ended FAILED and it could never start (--if-never cancel)",
+    )
+    assert owes(bench) == []
+
+
+def test_a_task_that_has_left_the_books_is_named_by_its_label(bench: Bench) -> None:
+    never(bench, spec(notify=TELL, cancel_if_never=True))
+    _, cancelled = bench.feed(st.NeverNotified(now(), 2, "told", {1: "7_3"}))
+    assert isinstance(cancelled, ev.Cancelled)
+    assert "because job 7_3 ended FAILED" in cancelled.why
+
+
+def test_an_array_that_never_starts_is_one_notification(bench: Bench) -> None:
+    never(bench, spec(notify=TELL, cancel_if_never=True), spans=((0, 99, 1),))
+    assert owes(bench) == [NotifyNever(3, UNSTARTED)]
+    kinds = [type(each) for each in bench.feed(st.NeverNotified(now(), 3, "told"))]
+    assert kinds == [ev.OwnerNotified, ev.Cancelled]
+    assert bench.ledger.is_empty
+
+
+def test_new_dependencies_that_can_never_be_met_are_another_notification(bench: Bench) -> None:
+    never(bench, spec(notify=TELL))
+    bench.feed(st.NeverNotified(now(), 2, "told"))
+    change = st.ChangeAsked(now(), 2, ALICE, st.Change(after=(Dependency(7),)))
+    bench.feed(replace(change, ended={7: Outcome.FAILED}))
+    assert owes(bench) == [NotifyNever(2, UNSTARTED)]
+
+
+def test_a_notification_that_comes_too_late_says_nothing_of_a_job_that_may_start(
+    bench: Bench,
+) -> None:
+    never(bench, spec(notify=TELL, cancel_if_never=True))
+    bench.feed(st.ChangeAsked(now(), 2, ALICE, st.Change(after=())))
+    assert bench.feed(st.NeverNotified(now(), 2, "told")) == []
+    assert bench.schedule() == [2]
+
+
+def test_the_launchers_file_of_it_stays_until_the_notification_is_recorded(bench: Bench) -> None:
+    never(bench, spec(notify=TELL))
+    known = {(2, UNSTARTED): owner_of(bench.job(2), "j")}
+    assert leftovers(bench.ledger, known, "j", lambda _: None).removals == []
+    bench.feed(st.NeverNotified(now(), 2, "told"))
+    found = leftovers(bench.ledger, known, "j", lambda _: None)
+    assert (found.removals, found.strays) == ([RemoveAttempt(2, UNSTARTED)], {})

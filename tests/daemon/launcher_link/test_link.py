@@ -16,8 +16,17 @@ import pytest
 
 from drfd.common.errors import HostError
 from drfd.core.model import stimuli as st
-from drfd.core.model.events import Event
-from drfd.core.model.job import Job, JobState, Notify, Outcome, Retry, Words
+from drfd.core.model.events import Event, OwnerNotified
+from drfd.core.model.job import (
+    UNSTARTED,
+    Dependency,
+    Job,
+    JobState,
+    Notify,
+    Outcome,
+    Retry,
+    Words,
+)
 from drfd.core.model.resources import Axes
 from drfd.daemon.engine import engine as engine_module
 from drfd.daemon.engine.engine import Engine, Work
@@ -55,6 +64,7 @@ class FakeLauncher:
     known: list[tuple[int, int]] = field(default_factory=list)
     #: Answer `list` at all.
     lists: bool = True
+    hello: Message = field(default_factory=lambda: HELLO)
     #: Everything that came, on all connections, but for the test's own markers.
     orders: list[Message] = field(default_factory=list)
     connections: int = 0
@@ -69,7 +79,7 @@ class FakeLauncher:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         self._writer = writer
-        self.send(HELLO)
+        self.send(self.hello)
         with suppress(ConnectionError):
             while line := await reader.readline():
                 message = json.loads(line)
@@ -882,3 +892,62 @@ def test_whom_the_launcher_refuses_is_known_before_an_order(
     assert link.refuses(uid) is is_refused
     policy = Policy(min_uid=1000, allowed_uids=frozenset(hello.get("allowed_uids", ())))
     assert not hello or (policy.refusal(uid) is not None) is is_refused
+
+
+# -- owners of jobs that never start -----------------------------------------------------------
+
+
+def _never(count: int, **more: Any) -> list[st.Stimulus]:
+    """Jobs that wait for an earlier one, of which it is known that it failed."""
+    after = (Dependency(9_000),)
+    asked = spec(asks=demand(1), notify=NOTIFY, after=after, **more)
+    # Not a job of this journal: the engine would look it up there.
+    return [st.SubmitAsked(now(), asked, ended={9_000: Outcome.FAILED})] * count
+
+
+async def test_one_notification_of_each_user_is_on_its_way(bench: OpenBench) -> None:
+    """Those of ten thousand jobs would take all the launcher's descriptors."""
+    async with bench(present=False) as b:
+        b.engine.ended = lambda after: {each.job_id: Outcome.FAILED for each in after}  # type: ignore[method-assign]
+        live_through(b.engine, _never(2))
+        b.launcher.hello = {**HELLO, "unstarted_notices": True}
+        await b.launcher.start()
+        await b.ready()
+        await b.quiet()
+        _, first = b.taken()
+        assert (first["cmd"], first["id"], first["attempt"]) == ("notify", 1, UNSTARTED)
+        assert first["variables"]["DRF_STATE"] == "DEPENDENCY_NEVER"
+        await b.report(about("told", 1, UNSTARTED, notice="told"))
+        removal, second = sorted(b.taken(), key=lambda each: each["cmd"], reverse=True)
+        assert (removal, second["id"]) == (order("remove", 1, UNSTARTED), 2)
+        await b.report(about("removed", 1, UNSTARTED))
+        assert [type(each) for each in b.engine.journal.events(1)][-1] is OwnerNotified
+        assert (b.taken(), b.job(1).state, b.job(1).owes_notice) == ([], "PENDING", False)
+
+
+async def test_a_new_controller_asks_again_what_was_not_recorded(bench: OpenBench) -> None:
+    """The launcher's file says whether the command has run already."""
+    async with bench(present=False) as b:
+        b.engine.ended = lambda after: {each.job_id: Outcome.FAILED for each in after}  # type: ignore[method-assign]
+        live_through(b.engine, _never(1))
+        b.launcher.hello = {**HELLO, "unstarted_notices": True}
+        b.launcher.known = [(1, UNSTARTED)]
+        await b.launcher.start()
+        await b.ready()
+        await b.quiet()
+        assert [each["cmd"] for each in b.taken()] == ["list", "notify"]
+
+
+@pytest.mark.parametrize("cancels", [False, True])
+async def test_a_launcher_of_before_such_notifications_gets_no_order_for_one(
+    bench: OpenBench, cancels: bool
+) -> None:
+    """What is to be cancelled does not wait for another launcher."""
+    async with bench(present=False) as b:
+        b.engine.ended = lambda after: {each.job_id: Outcome.FAILED for each in after}  # type: ignore[method-assign]
+        live_through(b.engine, _never(1, cancel_if_never=cancels))
+        await b.launcher.start()
+        await b.ready()
+        await b.quiet()
+        assert b.taken() == [LIST]
+        assert b.job(1).shown_state == ("CANCELLED" if cancels else "PENDING")

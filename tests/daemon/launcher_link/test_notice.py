@@ -9,10 +9,21 @@ from typing import Any
 import pytest
 
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import Job, JobState, Notify, Outcome, Retry, Words
+from drfd.core.model.job import (
+    UNSTARTED,
+    Array,
+    Broken,
+    Job,
+    JobState,
+    Notify,
+    Outcome,
+    Retry,
+    Words,
+)
 from drfd.daemon.launcher_link.messages import (
     LaunchSettings,
     decode_report,
+    never_notice_for,
     notice_for,
     order_for,
     payload_for,
@@ -21,7 +32,7 @@ from drfd.daemon.launcher_link.messages import (
 from drfd.journal.records import Payload
 from drfd.launcher.protocol import QUOTA, notify_message, read_order
 from drfd.payload.unpack import decode
-from fakes import now, spec
+from fakes import demand, now, spec
 
 JOURNAL = "0" * 32
 
@@ -112,3 +123,42 @@ def test_an_attempt_that_is_tried_again_is_no_end() -> None:
     job = replace(JOB, outcome=Outcome.FAILED, spec=trying)
     assert notice_for(job, launch(job)) is None
     assert notice_for(replace(job, retries=1), launch(job)) is not None
+
+
+NEVER = replace(
+    JOB, state=JobState.PENDING, attempt=0, started_at=None, ended_at=None, exit_code=None,
+    outcome=None, outcome_text="", broken=Broken(3, Outcome.TIMEOUT),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cancels", "state", "reason"),
+    [
+        (False, "DEPENDENCY_NEVER", "it can never start, because job 3_1 ended TIMEOUT"),
+        (
+            True, "CANCELLED",
+            "cancelled, because job 3_1 ended TIMEOUT and it could never start (--if-never cancel)",
+        ),
+    ],
+)  # fmt: skip
+def test_a_job_that_never_starts_says_why(cancels: bool, state: str, reason: str) -> None:
+    job = replace(NEVER, spec=replace(SPEC, cancel_if_never=cancels))
+    order = never_notice_for(job, launch(job), 7, "3_1")
+    variables = order.variables
+    assert (variables["DRF_STATE"], variables["DRF_REASON"]) == (state, reason)
+    assert (order.id, order.attempt, variables["DRF_JOB_ID"]) == (7, UNSTARTED, "7")
+    assert read_order(json.loads(json.dumps(notify_message(order)))) == order
+
+
+def test_its_command_gets_little_because_nothing_is_allocated_to_it() -> None:
+    big = replace(SPEC, demand=demand(64, 64))
+    limits = never_notice_for(replace(NEVER, spec=big), launch(replace(NEVER, spec=big)), 7, "3")
+    assert (limits.limits.cores_milli, limits.limits.memory_bytes) == (250, 256 << 20)
+
+
+def test_an_array_of_which_no_task_ever_starts_is_named_as_a_whole() -> None:
+    array = Array(common=replace(NEVER, array_id=7), spans=((0, 9, 1),), at_once=None)
+    order = order_for(array.common, JOURNAL, LaunchSettings((), 64, QUOTA), array)
+    told = never_notice_for(array.common, order, 8, "3")
+    assert (told.id, told.variables["DRF_JOB_ID"], told.variables["DRF_ARRAY_ID"]) == (8, "7", "7")
+    assert "DRF_ARRAY_INDEX" not in told.variables

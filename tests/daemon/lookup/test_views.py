@@ -381,6 +381,7 @@ EVENTS: list[tuple[ev.Event, str]] = [
         + ", ".join(f"job {on} ended COMPLETED" for on in range(8, 17))
         + ", and 3 more have ended",
     ),
+    (ev.OwnerNotified(job_id=1, at_s=5.0, notice="told"), "notification told"),
     (ev.BeginReached(job_id=1, at_s=5.0), ""),
     (ev.Retried(job_id=1, at_s=5.0, attempt=2, not_before_s=10), "after attempt 2"),
     (
